@@ -34,8 +34,7 @@ from costmodel.mesh.plan import MESH_COLUMNS, RECOMPUTE, MeshBatch
 from costmodel.mesh.rules import holds
 from planner.core.request import Request
 from planner.resolve import resolve
-from planner.spaces.mesh.judge import make_judge
-from planner.spaces.mesh.search import settings_of
+from planner.spaces.mesh.space import mesh_space
 from strategies.mesh.space import Columns, MeshSpace, batch_of
 
 QUESTION = Request(model="gpt3-175b", gpus=512, cluster="dgx-a100")
@@ -203,10 +202,10 @@ def distinct_plans(plans: MeshBatch) -> int:
 def rate(seconds: float = 10.0) -> float:
     """Walk the space for some time; prints and returns plans per second and core."""
     resolved = resolve(QUESTION)
-    settings = settings_of(resolved)
+    settings = mesh_space(resolved).settings()
     sample = Sample(rng=np.random.default_rng(0))
     started = time.process_time()
-    model = make_judge(resolved).model
+    model = mesh_space(resolved).model
     space = MeshSpace.of(model, settings)
     offloads = [(a, b) for a in space.flags("offload_optimizer") for b in space.flags("offload_activations")]
     model.rows(batch_of(space.shares()))

@@ -19,8 +19,7 @@ from pathlib import Path
 from costmodel.mesh.plan import MeshPlan
 from planner.core.request import Request
 from planner.resolve import resolve
-from planner.spaces.mesh.judge import MeshJudge, make_judge
-from planner.spaces.mesh.search import settings_of
+from planner.spaces.mesh.space import MeshPlanSpace, mesh_space
 from strategies.mesh.settings import Bounds, MeshCandidate, MeshRestriction, MeshSettings
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "practice.md"
@@ -206,11 +205,11 @@ class Found:
 
 def look(run: Run) -> Found:
     """Predict a run, and search its question."""
-    judge = make_judge(resolve(run.request()))
-    settings = replace(settings_of(judge.resolved), top=_TOP, wall_s=_WALL_S, distinct=None)
-    published = _as_published(run, judge, settings)
-    ranked = judge.rank([published.plan])[0]
-    by_step = None if run.step_s is None else judge.flop_per_step / (run.step_s * run.gpus * judge.peak_flop_per_s)
+    space = mesh_space(resolve(run.request()))
+    settings = replace(space.settings(), top=_TOP, wall_s=_WALL_S, distinct=None)
+    published = _as_published(run, space, settings)
+    ranked = space.rank([published.plan])[0]
+    by_step = None if run.step_s is None else space.flop_per_step / (run.step_s * run.gpus * space.peak_flop_per_s)
     return Found(
         published=published.plan,
         step_s=ranked.step_time_s,
@@ -218,17 +217,17 @@ def look(run: Run) -> Found:
         published_step_s=run.step_s,
         published_mfu=run.mfu if by_step is None else by_step,  # type: ignore[arg-type]
         memory_gib=ranked.memory_bytes_per_gpu / 2**30,
-        by_means=_ranking(judge, replace(settings, restriction=run.means), published),
-        by_all=_ranking(judge, settings, published),
+        by_means=_ranking(space, replace(settings, restriction=run.means), published),
+        by_all=_ranking(space, settings, published),
     )
 
 
-def _ranking(judge: MeshJudge, settings: MeshSettings, published: MeshCandidate) -> Ranking:
+def _ranking(space: MeshPlanSpace, settings: MeshSettings, published: MeshCandidate) -> Ranking:
     """One more than the number of plans that are faster, if all of them were found."""
-    outcome = judge.search(settings)
+    outcome = space.outcome(settings)
     faster = sum(candidate.step_time_s < published.step_time_s * (1 - 1e-9) for candidate in outcome.candidates)
     is_known = faster < settings.top and not outcome.out_of_time
-    best = judge.rank([outcome.candidates[0].plan])[0]
+    best = space.rank([outcome.candidates[0].plan])[0]
     return Ranking(
         rank=f"{faster + 1:,}" if is_known else f"> {faster:,}",
         space_size=outcome.space_size,
@@ -238,16 +237,16 @@ def _ranking(judge: MeshJudge, settings: MeshSettings, published: MeshCandidate)
     )
 
 
-def _as_published(run: Run, judge: MeshJudge, settings: MeshSettings) -> MeshCandidate:
+def _as_published(run: Run, space: MeshPlanSpace, settings: MeshSettings) -> MeshCandidate:
     """The best plan of the published degrees; without a limit on memory if none fits, which the page says."""
     fixed = replace(settings, top=1, restriction=run.restriction(), worker_counts=(run.gpus,))
     for capacity in (settings.capacity_bytes, math.inf):
-        outcome = judge.search(replace(fixed, capacity_bytes=capacity))
+        outcome = space.outcome(replace(fixed, capacity_bytes=capacity))
         if outcome.candidates:
             plan = outcome.candidates[0].plan
             if run.names.get("recompute") == "full":  # these runs recompute all blocks, the search no more than it must
-                plan = replace(plan, recompute_blocks=judge.blocks_per_stage(plan))
-            step_s = float(judge.costs([plan]).step_time_s[0])
+                plan = replace(plan, recompute_blocks=space.blocks_per_stage(plan))
+            step_s = float(space.costs([plan]).step_time_s[0])
             return MeshCandidate(plan=plan, score=step_s, step_time_s=step_s)
     raise SystemExit(f"{run.name}: no plan has the published degrees")
 
@@ -269,7 +268,7 @@ def _rank_text(ranking: Ranking) -> str:
 
 
 def _summary(plan: MeshPlan) -> str:
-    from planner.spaces.mesh.wording import mesh_plan_in_words
+    from planner.spaces.mesh.labels import mesh_plan_in_words
 
     return mesh_plan_in_words(plan)
 

@@ -10,21 +10,16 @@ from typing import TYPE_CHECKING, Any
 from costmodel.tolerances import EQUAL
 from planner.core.errors import UsageError
 from planner.core.request import Request, SpaceChoice
+from planner.resolve import resolve
+from planner.spaces.base import space_of
 
 if TYPE_CHECKING:
-    from costmodel.layerwise.plan import Plan
-    from costmodel.mesh.plan import MeshPlan
-    from costmodel.mixed.plan import MixedPlan
-    from planner.core.results import Breakdown, Setting
+    from planner.core.answer import Estimate
     from planner.files.loading import Loaded
     from planner.schema.mesh import MeshEntry
     from planner.schema.plan import PlanDocument
-    from planner.spaces.mesh.results import MeshBreakdown
-    from planner.spaces.mixed.results import MixedBreakdown
-    from planner.spaces.serving.request import ServingRequest
-    from planner.spaces.serving.results import ServingEstimate
 
-__all__ = ["DECIDED_BY_PLAN", "OVERRIDES", "plan_question", "plan_warnings", "serving_prediction"]
+__all__ = ["DECIDED_BY_PLAN", "OVERRIDES", "plan_question", "plan_warnings"]
 
 # What a plan file decides itself; giving it twice would leave open which one counts.
 DECIDED_BY_PLAN = ("gpus", "space", "family", "fix", "collective", "micro_batches", "lora_rank")
@@ -52,17 +47,19 @@ OVERRIDES = (
     "price_per_hour",
     "power_w",
 )
+# Times that a plan file states of its prediction.
+_STATED = {"step_time_s": "step", "ttft_s": "time to first token", "tpot_s": "time per token"}
 
 
 def plan_question(
     loaded: Loaded[PlanDocument], path: Path, changes: Mapping[str, Any], command_line: str = ""
-) -> tuple[PlanDocument, Request, Plan | MeshPlan | MixedPlan]:
-    """Ask what a plan of training, or with a split per layer, answered.
+) -> tuple[PlanDocument, Request, Any]:
+    """Ask what a plan of any space answered.
 
     Parameters
     ----------
     loaded : Loaded
-        A plan file without a section ``serving``.
+        A plan file.
     path : Path
         Of it: its relative paths start there.
     changes : mapping
@@ -85,16 +82,23 @@ def plan_question(
 
     document = loaded.content
     asked = request_from_document(document, path.resolve().parent)
-    spaces: dict[str, SpaceChoice] = {"mesh": "mesh", "mixed": "auto", "layers": "layers"}
+    spaces: dict[str, SpaceChoice] = {"mesh": "mesh", "mixed": "auto", "layers": "layers", "serving": "auto"}
     space = next(space for section, space in spaces.items() if getattr(document, section))
     request = dataclasses.replace(asked, command_line=command_line, space=space, **changes)
     if changes:
         document = document.model_copy(update={"prediction": Prediction()})
     if "batch" in changes and document.mixed is not None and request.batch != document.global_batch:
         raise UsageError("--batch: the plan divides its own batch among its pipelines; search again at another one")
-    if "batch" in changes:
+    if "batch" in changes and document.serving is None:
         document = document.model_copy(update={"global_batch": request.batch, "mesh": _with_batch(document, request)})
-    return document, request, _plan(document, request, loaded)
+    if document.serving is not None and request.mode != "inference":
+        raise UsageError(f"--mode {request.mode}: the plan is for inference")
+    resolved = resolve(request)
+    if document.mixed is not None and resolved.space != "mixed":
+        raise UsageError(
+            f"the plan is for several groups of devices, and cluster '{resolved.cluster.name}' has one; name one with groups by --cluster"
+        )
+    return document, request, space_of(resolved).plan_of(document, loaded.document)
 
 
 def _with_batch(document: PlanDocument, request: Request) -> MeshEntry | None:
@@ -111,85 +115,20 @@ def _with_batch(document: PlanDocument, request: Request) -> MeshEntry | None:
     return mesh.model_copy(update={"num_micro_batches": request.batch // unit})
 
 
-def _plan(document: PlanDocument, request: Request, loaded: Loaded[PlanDocument]) -> Plan | MeshPlan | MixedPlan:
-    """Check the plan against its network."""
-    if document.mixed is not None:
-        from planner.spaces.mixed.commands import plan_of_document
-
-        return plan_of_document(document, request, loaded.document)
-    if document.mesh is None:
-        from planner.files.loading import load_model
-        from planner.files.plan_check import plan_from_document
-
-        return plan_from_document(
-            document, load_model(request.model, seq=request.seq, assume_free=request.assume_free).graph, loaded.document
-        )
-    from planner.files.mesh_plan_file import mesh_plan_from_document
-    from planner.resolve import resolve
-    from planner.spaces.mesh.judge import make_judge
-
-    return mesh_plan_from_document(document, make_judge(resolve(request)), loaded.document)
-
-
-def plan_warnings(document: PlanDocument | None, breakdown: Breakdown | MeshBreakdown | MixedBreakdown) -> list[str]:
+def plan_warnings(document: PlanDocument | None, estimate: Estimate) -> list[str]:
     """What a plan file states that no longer holds: its inputs, its prediction."""
     if document is None:
         return []
-    warnings = _changed_files(document, breakdown.setting)
-    stated, now = document.prediction.step_time_s, breakdown.ranked.step_time_s
-    if not warnings and stated is not None and abs(stated - now) > EQUAL * now:
-        warnings.append(f"the plan file states a step of {stated:.6g} s; it takes {now:.6g} s")
-    return warnings
-
-
-def _changed_files(document: PlanDocument, setting: Setting) -> list[str]:
     from planner.files.plan_file import changed_inputs
 
-    return [
+    warnings = [
         f"the {role} file is not the one that the plan was made with (its sha256 differs)"
-        for role in changed_inputs(document, setting)
+        for role in changed_inputs(document, estimate.setting)
     ]
-
-
-def serving_prediction(
-    loaded: Loaded[PlanDocument],
-    base: Request,
-    changes: Mapping[str, Any],
-    ask: Any,
-    *,
-    is_changed: bool,
-) -> tuple[ServingRequest, ServingEstimate, list[str]]:
-    """Predict or explain the way to serve of a plan file.
-
-    Parameters
-    ----------
-    loaded : Loaded
-        A plan file with a section ``serving``.
-    base : Request
-        Its question, with what is changed of it.
-    changes : mapping
-        Fields of ServingRequest that are asked otherwise.
-    ask : callable
-        `planner.spaces.serving.search.estimate_serving`, or one that explains; takes the question and the plan.
-    is_changed : bool
-        Whether ``base`` is another question than the file's, so that the file's prediction is not compared.
-
-    Returns
-    -------
-    (ServingRequest, ServingEstimate, list of str)
-        The question, the answer, and warnings.
-    """
-    from planner.files.serving_plan_file import (
-        serving_plan_from_document,
-        serving_request_from_document,
-        stated_differently,
-    )
-    from planner.spaces.serving.judge import make_serving_judge
-
-    request = dataclasses.replace(serving_request_from_document(loaded.content, base), **changes)
-    plan = serving_plan_from_document(loaded.content, make_serving_judge(request), loaded.document)
-    estimate: ServingEstimate = ask(request, plan)
-    warnings = _changed_files(loaded.content, estimate.setting)
-    if not (warnings or is_changed or changes):
-        warnings = stated_differently(loaded.content, estimate.ranked, EQUAL)
-    return request, estimate, warnings
+    if warnings:
+        return warnings
+    for name, word in _STATED.items():
+        stated, now = getattr(document.prediction, name, None), estimate.ranked.get(name)
+        if stated is not None and now is not None and abs(stated - now) > EQUAL * now:
+            warnings.append(f"the plan file states a {word} of {stated:.6g} s; it takes {now:.6g} s")
+    return warnings

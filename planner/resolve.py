@@ -19,14 +19,14 @@ from costmodel.workload import CONTEXT_BYTES, Workload
 from planner.assumptions import space_assumptions, stated_assumptions
 from planner.attention_kernels import cluster_run_by
 from planner.calibration.files import LoadedCalibration
+from planner.core.answer import Assumption, Setting
 from planner.core.capacity import memory_source, usable_bytes
 from planner.core.errors import UsageError
 from planner.core.objectives import check_layer_objective
 from planner.core.request import Request
-from planner.core.results import Assumption, Setting
 from planner.files.loading import LoadedModel, load_algorithms
 from planner.files.lookup import calibration_of, look_up, pick
-from planner.spaces.mesh.space import Space, choose_space, is_transformer
+from planner.spaces.choose import Space, choose_space, is_transformer
 from planner.spaces.mixed.options import lead_device
 from strategies.layerwise.space import Restriction
 

@@ -9,18 +9,16 @@ from dataclasses import dataclass
 from costmodel.layerwise.evaluate import evaluate
 from costmodel.layerwise.plan import Plan
 from costmodel.layerwise.splits import Split, divisors
-from costmodel.layerwise.tables import KnownCosts
 from costmodel.paleo.model import PaleoCompute
 from costmodel.paleo.scaling import hybrid_step
+from planner.core.answer import ScalePoint
 from planner.core.errors import UsageError
 from planner.core.request import Request
-from planner.core.results import ScalePoint
-from planner.ranking import rank
 from planner.resolve import Resolved, resolve
-from planner.search import plan_of_family
+from planner.spaces.layers.labels import plan_in_words
+from planner.spaces.layers.space import layerwise_space
 from planner.uncertainty.answers import layer_bars
 from planner.uncertainty.bars import ErrorBars, without_model
-from planner.wording import plan_in_words
 
 __all__ = ["Scaling", "scale"]
 
@@ -99,9 +97,10 @@ def _point(
         step, compute, words = _paper_hybrid(resolved, workers)
         fits, bars = True, without_model()
     else:
-        plan, known = _plan(resolved, workers, family), KnownCosts(resolved.workload, resolved.cluster)
-        cost = evaluate(resolved.workload, resolved.cluster, [plan], known)
-        bars = layer_bars(resolved, rank(resolved, [plan], known=known), known)
+        space = layerwise_space(resolved)
+        plan = _plan(resolved, workers, family)
+        cost = evaluate(resolved.workload, resolved.cluster, [plan], space.cache)
+        bars = layer_bars(space, space.rank([plan]))
         step, compute = float(cost.step_time_s[0]), float(cost.compute_s[0] + cost.update_s[0] + cost.bubble_s[0])
         words = plan_in_words(resolved.workload.graph, plan)
         fits = bool(cost.memory_bytes[0] <= resolved.setting.memory_capacity_bytes)
@@ -139,7 +138,7 @@ def _paper_hybrid(resolved: Resolved, workers: int) -> tuple[float, float, str]:
 def _plan(resolved: Resolved, workers: int, family: str) -> Plan:
     if workers == 1 or family == "data":
         return _data_plan(resolved, workers)
-    return plan_of_family(resolved, workers, None if family == "best" else family)
+    return layerwise_space(resolved).best_on(workers, None if family == "best" else family)
 
 
 def _data_plan(resolved: Resolved, workers: int) -> Plan:

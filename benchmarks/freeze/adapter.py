@@ -6,6 +6,7 @@ A record of another tree is made with that tree's own copy of this file, where i
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,7 @@ def evaluate(problem: dict[str, Any], plans: Sequence[dict[str, Any]]) -> list[d
     documents = [PlanDocument.model_validate({"schema_version": 1, **asked, **plan}) for plan in plans]
     checked, rank = _EVALUATORS[space](documents)
     legal = [plan for plan in checked if plan is not None]
-    figures = iter([_figures(ranked) for ranked in rank(legal)])
+    figures = iter([_figures(ranked, space) for ranked in rank(legal)])
     return [None if plan is None else next(figures) for plan in checked]
 
 
@@ -66,55 +67,33 @@ def _checked(check: Any, documents: Sequence[PlanDocument]) -> list[Any]:
     return found
 
 
-def _layers(documents: Sequence[PlanDocument]) -> tuple[list[Any], Any]:
-    from planner.files.plan_check import plan_from_document
-    from planner.ranking import rank
+def _space(documents: Sequence[PlanDocument], space: str) -> tuple[list[Any], Any]:
+    from planner.spaces.base import space_of
 
-    resolved = resolve(_request(documents[0], "layers"))
-    plans = _checked(lambda document: plan_from_document(document, resolved.workload.graph), documents)
-    return plans, lambda legal: rank(resolved, legal)
+    found = space_of(resolve(_request(documents[0], space)))
+    return _checked(lambda document: found.plan_of(document, None), documents), found.rank
 
 
-def _mesh(documents: Sequence[PlanDocument]) -> tuple[list[Any], Any]:
-    from planner.files.mesh_plan_file import mesh_plan_from_document
-    from planner.spaces.mesh.judge import make_judge
-
-    judge = make_judge(resolve(_request(documents[0], "mesh")))
-    return _checked(lambda document: mesh_plan_from_document(document, judge), documents), judge.rank
-
-
-def _mixed(documents: Sequence[PlanDocument]) -> tuple[list[Any], Any]:
-    from planner.spaces.mixed.judge import make_mixed_judge
-    from planner.spaces.mixed.plan_file import mixed_plan_from_document
-
-    judge = make_mixed_judge(resolve(_request(documents[0], "mixed")))
-    return _checked(lambda document: mixed_plan_from_document(document, judge), documents), judge.rank
+_EVALUATORS = {space: functools.partial(_space, space=space) for space in ("layers", "mesh", "mixed", "serving")}
+# What the tree at the freeze had as mappings: name -> figure that the parts add up to.
+_PARTS = {
+    "layers": {},
+    "mesh": {"time_parts": "step_time_s", "memory_parts": "memory_bytes_per_gpu"},
+    "mixed": {"time_parts": "step_time_s", "memory_parts": "memory_bytes_per_gpu"},
+    "serving": {"tpot_parts": "tpot_s", "ttft_parts": "ttft_s", "memory_parts": "memory_bytes_per_gpu"},
+}
 
 
-def _serving(documents: Sequence[PlanDocument]) -> tuple[list[Any], Any]:
-    from planner.files.serving_plan_file import serving_plan_from_document, serving_request_from_document
-    from planner.spaces.serving.judge import make_serving_judge
-
-    request = serving_request_from_document(documents[0], _request(documents[0], "serving"))
-    judge = make_serving_judge(request)
-    return _checked(lambda document: serving_plan_from_document(document, judge), documents), judge.rank
-
-
-_EVALUATORS = {"layers": _layers, "mesh": _mesh, "mixed": _mixed, "serving": _serving}
-
-
-def _figures(ranked: Any) -> dict[str, Any]:
+def _figures(ranked: Any, space: str) -> dict[str, Any]:
     """Numbers of a plan, and mappings of numbers; infinite ones as text, which JSON lacks."""
-    found: dict[str, Any] = {}
-    for item in dataclasses.fields(ranked):
-        value = getattr(ranked, item.name)
-        if item.name in _NOT_ITS_OWN:
-            continue
-        if isinstance(value, dict):
-            found[item.name] = {name: _number(part) for name, part in value.items()}
-        elif value is None or isinstance(value, int | float):
-            found[item.name] = _number(value)
-    return found
+    parts = {name: ranked.parts(total) for name, total in _PARTS[space].items()}
+    inside = {key for mapping in parts.values() for key in mapping}
+    found = {
+        name: _number(value)
+        for name, value in ranked.figures.items()
+        if name not in inside and name not in _NOT_ITS_OWN and not isinstance(value, str)
+    }
+    return found | {name: {key: _number(part) for key, part in mapping.items()} for name, mapping in parts.items()}
 
 
 def _number(value: Any) -> Any:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from costmodel.arrays import FloatArray, IntArray
+from costmodel.mesh.figures import MEMORY_FIGURES, STEP_FIGURES
 
 __all__ = [
     "CP_KINDS",
@@ -219,31 +220,9 @@ _CATEGORIES: dict[str, tuple[str, ...]] = {
 _FLAGS = frozenset({"sequence_parallel", "offload_optimizer", "offload_activations"})
 
 
-# Fields of MeshCosts that add up to step_time_s, in the order of reports.
-TIME_PARTS: tuple[str, ...] = (
-    "compute_s",
-    "recompute_s",
-    "tp_exposed_s",
-    "cp_exposed_s",
-    "ep_exposed_s",
-    "pp_exposed_s",
-    "dp_exposed_s",
-    "bubble_s",
-    "optimizer_s",
-    "offload_s",
-)
-# Fields that add up to memory_bytes.
-MEMORY_PARTS: tuple[str, ...] = (
-    "weight_bytes",
-    "gradient_bytes",
-    "optimizer_bytes",
-    "activation_bytes",
-    "working_bytes",
-    "logits_bytes",
-    "buffer_bytes",
-    "slack_bytes",
-    "context_bytes",
-)
+# Fields of MeshCosts that add up to step_time_s, in the order of reports, and to memory_bytes.
+TIME_PARTS: tuple[str, ...] = tuple(figure.name for figure in STEP_FIGURES)
+MEMORY_PARTS: tuple[str, ...] = tuple(figure.name for figure in MEMORY_FIGURES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,8 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from costmodel.arrays import BoolArray, FloatArray, IntArray
+from costmodel.fields import parts_of
+from costmodel.serving.figures import SERVING_FIGURES
 
 __all__ = ["SERVING_MEMORY_PARTS", "TPOT_PARTS", "TTFT_PARTS", "ServingBatch", "ServingCosts", "ServingPlan"]
 
@@ -123,33 +125,10 @@ class ServingBatch:
         return np.asarray(np.maximum(self.ep * self.etp // self.tp, 1))
 
 
-# Fields that add up to tpot_s.
-TPOT_PARTS: tuple[str, ...] = (
-    "decode_compute_s",
-    "decode_tp_s",
-    "decode_ep_s",
-    "decode_pp_s",
-    "decode_host_s",
-    "waiting_s",
-)
-# Fields that add up to ttft_s.
-TTFT_PARTS: tuple[str, ...] = (
-    "prefill_compute_s",
-    "prefill_tp_s",
-    "prefill_ep_s",
-    "prefill_pp_s",
-    "prefill_host_s",
-    "earlier_chunks_s",
-)
-# Fields that add up to memory_bytes.
-SERVING_MEMORY_PARTS: tuple[str, ...] = (
-    "weight_bytes",
-    "kv_bytes",
-    "working_bytes",
-    "logits_bytes",
-    "buffer_bytes",
-    "context_bytes",
-)
+# Fields of ServingCosts that add up to tpot_s, to ttft_s and to memory_bytes.
+TPOT_PARTS: tuple[str, ...] = parts_of(SERVING_FIGURES.values(), "tpot_s")
+TTFT_PARTS: tuple[str, ...] = parts_of(SERVING_FIGURES.values(), "ttft_s")
+SERVING_MEMORY_PARTS: tuple[str, ...] = parts_of(SERVING_FIGURES.values(), "memory_bytes_per_gpu")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

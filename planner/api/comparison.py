@@ -143,4 +143,4 @@ def _predicted(plan: Plan | Estimate | str | os.PathLike[str], changes: Any) -> 
     found = plan if isinstance(plan, Estimate) and not changes else None
     if found is None:
         found = estimate(plan=plan.plan if isinstance(plan, Estimate) else plan, **changes)
-    return Predicted(question=found._question, prediction=found.raw, warnings=found.warnings)
+    return Predicted(question=found.raw.space.resolved.request, prediction=found.raw, warnings=found.warnings)

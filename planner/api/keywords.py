@@ -14,7 +14,7 @@ from planner.commands.question import request_from
 from planner.commands.values import Values
 from planner.core.errors import UsageError
 from planner.core.request import Request
-from planner.spaces.serving.options import SERVING_OPTIONS
+from planner.spaces.serving.options import SERVING_OPTIONS, serving_from
 
 __all__ = ["request_of", "words_for"]
 
@@ -46,6 +46,6 @@ def words_for(model: Any, options: Mapping[str, Any]) -> dict[str, Any]:
 
 def request_of(words: Mapping[str, Any], values: Values, call: str) -> Request:
     """The question that words ask, with the call that asks it; everything wrong with them is raised."""
-    request = request_from(words, values)
+    request = serving_from(words["serving"], request_from(words, values), values)
     values.check()
     return dataclasses.replace(request, command_line=call)

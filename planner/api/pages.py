@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from planner.api.words import in_python_words
 
 if TYPE_CHECKING:
+    from planner.core.answer import Answer, Estimate
     from planner.report.blocks import Report
 
 __all__ = ["Written", "write_answer"]
@@ -48,7 +49,7 @@ class Written(ABC):
         return Path(path)
 
 
-def write_answer(question: Any, answer: Any, report: Report, words: Mapping[str, Any]) -> None:
+def write_answer(answer: Answer | Estimate, report: Report, words: Mapping[str, Any]) -> None:
     """Check the files and write them.
 
     Raises
@@ -60,14 +61,16 @@ def write_answer(question: Any, answer: Any, report: Report, words: Mapping[str,
     from planner.commands.report_files import write_prediction_files, write_search_files
     from planner.commands.report_options import report_files
     from planner.commands.values import Values
+    from planner.core.answer import Answer
     from planner.core.errors import UsageError
-    from planner.core.request import Request
 
     with in_python_words():
-        if not isinstance(question, Request):
+        if answer.setting.load is not None:
             raise UsageError("pages, figures and traces are of training and of a forward pass, not of serving")
         values, quiet = Values(), Output(quiet=True)
         files = report_files(words, quiet, values, {})
         values.check()
-        write = write_prediction_files if hasattr(answer, "ranked") else write_search_files
-        write(question, answer, report, files, quiet)
+        if isinstance(answer, Answer):
+            write_search_files(answer, report, files, quiet)
+        else:
+            write_prediction_files(answer, report, files, quiet)

@@ -6,7 +6,7 @@ import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Unpack
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Unpack, cast
 
 from planner.api.inputs import is_in_memory
 from planner.api.words import in_python_words
@@ -15,33 +15,12 @@ if TYPE_CHECKING:
     from planner.api.exports import Export
     from planner.api.options import EstimateOptions, ExplainOptions
     from planner.api.results import Estimate, Explanation
-    from planner.core.request import Request
-    from planner.spaces.serving.request import ServingRequest
+    from planner.core import answer as core
 
-    Question: TypeAlias = Request | ServingRequest
-
-__all__ = ["Plan", "Space", "space_of"]
+__all__ = ["Plan", "Space"]
 
 Space: TypeAlias = Literal["layers", "mesh", "mixed", "serving"]
-# Type of an answer -> space of its plans.
-_SPACES: dict[str, Space] = {
-    "SearchResult": "layers",
-    "Breakdown": "layers",
-    "MeshResult": "mesh",
-    "MeshBreakdown": "mesh",
-    "MixedResult": "mixed",
-    "MixedBreakdown": "mixed",
-    "ServingResult": "serving",
-    "ServingEstimate": "serving",
-}
-# Terms of a step with a split per layer; the other spaces have theirs as a mapping.
-_LAYER_TERMS = ("compute_s", "update_s", "reshard_s", "exposed_exchange_s", "bubble_s")
 _FILES = ("model", "cluster", "device", "calibration")
-
-
-def space_of(answer: Any) -> Space:
-    """Which kind of plans an answer of the planner is about."""
-    return _SPACES[type(answer).__name__]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -51,9 +30,7 @@ class Plan:
     Attributes
     ----------
     ranked : object
-        The planner's own record of the plan and its costs, of the type of its space.
-    space : str
-        ``layers`` (a split per layer), ``mesh``, ``mixed`` (several kinds of devices) or ``serving``.
+        The planner's own record of the plan and its costs (`planner.core.answer.RankedPlan`).
     warnings : tuple of str
         What no longer holds of the file that it was loaded from.
 
@@ -65,13 +42,16 @@ class Plan:
     (4, True, 1.0)
     """
 
-    ranked: Any
-    space: Space
+    ranked: core.RankedPlan
     warnings: tuple[str, ...] = ()
-    _question: Question
-    _answer: Any
+    _answer: core.Answer | core.Estimate
 
     # -- what it is
+
+    @property
+    def space(self) -> Space:
+        """``layers`` (a split per layer), ``mesh``, ``mixed`` (several kinds of devices) or ``serving``."""
+        return cast("Space", self._answer.space.name)
 
     @property
     def summary(self) -> str:
@@ -106,7 +86,7 @@ class Plan:
     @property
     def global_batch(self) -> int:
         """Samples per step; of serving, sequences at a time."""
-        return int(self.ranked.plan.concurrency if self.space == "serving" else self._answer.setting.global_batch)
+        return int(getattr(self.ranked.plan, "concurrency", self._answer.setting.global_batch))
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -118,7 +98,7 @@ class Plan:
     @property
     def step_time_s(self) -> float:
         """Time of one training step; of serving, the time per token."""
-        return float(self.ranked.tpot_s if self.space == "serving" else self.ranked.step_time_s)
+        return self.ranked.step_time_s
 
     @property
     def step_time_interval_s(self) -> tuple[float, float] | None:
@@ -129,14 +109,12 @@ class Plan:
     @property
     def probability_best(self) -> float | None:
         """Chance to be the best of the plans that were compared; None of a plan by itself."""
-        return getattr(self.ranked, "probability_best", None)
+        return self.ranked.probability_best
 
     @property
     def time_parts(self) -> dict[str, float]:
         """Terms that add up to `step_time_s`."""
-        if self.space == "layers":
-            return {name: float(getattr(self.ranked, name)) for name in _LAYER_TERMS}
-        return dict(self.ranked.tpot_parts if self.space == "serving" else self.ranked.time_parts)
+        return self.ranked.time_parts
 
     @property
     def memory_bytes_per_gpu(self) -> float:
@@ -151,7 +129,7 @@ class Plan:
     @property
     def memory_parts(self) -> dict[str, float]:
         """Terms that add up to `memory_bytes_per_gpu`; empty for a split per layer, which is known layer by layer (`explain`)."""
-        return dict(getattr(self.ranked, "memory_parts", {}))
+        return self.ranked.memory_parts
 
     @property
     def fits(self) -> bool:
@@ -161,26 +139,25 @@ class Plan:
     @property
     def samples_per_s(self) -> float:
         """Throughput; of serving, requests per second."""
-        ranked = self.ranked
-        return float(ranked.requests_per_s if self.space == "serving" else ranked.throughput_samples_per_s)
+        return self.ranked.throughput_samples_per_s
 
     @property
     def tokens_per_s(self) -> float | None:
         """Throughput in tokens (of serving, of answers); None for networks without sequences."""
         if self.space == "serving":
-            return float(self.ranked.output_tokens_per_s)
+            return float(self.ranked["output_tokens_per_s"])
         seq = self._answer.setting.seq
         return None if seq is None else self.samples_per_s * seq
 
     @property
     def money_per_step(self) -> float | None:
         """What a step costs, in USD; None where no price is stated, and of serving."""
-        return getattr(self.ranked, "money_per_step", None)
+        return cast("float | None", self.ranked.get("money_per_step"))
 
     @property
     def energy_per_step_j(self) -> float | None:
         """What a step draws, in joules; None where no power is stated, and of serving."""
-        return getattr(self.ranked, "energy_per_step_j", None)
+        return cast("float | None", self.ranked.get("energy_per_step_j"))
 
     # -- what can be done with it
 
@@ -277,14 +254,9 @@ class Plan:
         return "<div>" + "<br>".join(escape(line) for line in str(self).splitlines()) + "</div>"
 
     def _document(self, folder: Path | None) -> dict[str, Any]:
-        from planner.answers import plan_document_of, prediction_plan_document, serving_document_of
-        from planner.spaces.serving.request import ServingRequest
+        from planner.files.plan_file import plan_document
 
-        if isinstance(self._question, ServingRequest):
-            return serving_document_of(self._question, self._answer, self.ranked, folder=folder)
-        if hasattr(self._answer, "ranked"):
-            return prediction_plan_document(self._question, self._answer, folder)
-        return plan_document_of(self._question, self._answer, self.ranked, folder=folder)
+        return plan_document(self._answer, self.ranked, folder=folder)
 
 
 def _beside(text: str, role: str, plan: Path) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from planner.api.keywords import request_of, words_for
-from planner.api.plans import Plan, space_of
+from planner.api.plans import Plan
 from planner.api.results import Estimate, Explanation
 from planner.api.shown import call_text
 from planner.api.words import Interrupted, in_python_words
@@ -20,10 +20,10 @@ from planner.core.errors import UsageError
 from planner.core.request import Request
 from planner.core.search_errors import SearchInterrupted
 from planner.plan_question import DECIDED_BY_PLAN, OVERRIDES
-from planner.spaces.serving.commands import serving_request
-from planner.spaces.serving.options import QUESTION_OPTIONS, SERVING_OPTIONS
+from planner.spaces.serving.options import QUESTION_OPTIONS, SERVING_OPTIONS, serving_from
 
 if TYPE_CHECKING:
+    from planner.core import answer as core
     from planner.files.loading import Loaded
     from planner.schema.plan import PlanDocument
 
@@ -77,10 +77,7 @@ def predict(
                 words, notes = with_run(words, run_from[0], Path(run_from[1]))
             values = Values()
             request = request_of(words, values, call)
-            served = serving_request(words["serving"], request, values)
-            if served is not None:
-                return _predicted(kind, served, _ask_serving(command, progress)(served, None), tuple(notes))
-            return _predicted(kind, request, _ask(command, request, None, progress), tuple(notes))
+            return _predicted(kind, _ask(command, request, None, progress), tuple(notes))
         except SearchInterrupted:
             raise Interrupted(None) from None
 
@@ -93,25 +90,14 @@ def _is_plan(given: Any) -> bool:
     return isinstance(given, (str, os.PathLike)) and is_plan_file(os.fspath(given))
 
 
-def _predicted(kind: type[_Predicted], question: Any, answer: Any, warnings: tuple[str, ...]) -> _Predicted:
-    plan = Plan(ranked=answer.ranked, space=space_of(answer), warnings=warnings, _question=question, _answer=answer)
-    return kind(plan=plan, warnings=warnings, raw=answer, _question=question)
+def _predicted(kind: type[_Predicted], answer: core.Estimate, warnings: tuple[str, ...]) -> _Predicted:
+    return kind(plan=Plan(ranked=answer.ranked, warnings=warnings, _answer=answer), warnings=warnings, raw=answer)
 
 
-def _ask(command: str, request: Request, plan: Any, progress: Progress | None) -> Any:
-    from planner import search
+def _ask(command: str, request: Request, plan: Any, progress: Progress | None) -> core.Estimate:
+    from planner import ask
 
-    if command == "estimate":
-        return search.estimate(request, plan)
-    return search.explain(request, plan, progress)
-
-
-def _ask_serving(command: str, progress: Progress | None) -> Callable[[Any, Any], Any]:
-    from planner.spaces.serving.search import estimate_serving, explain_serving
-
-    if command == "estimate":
-        return estimate_serving
-    return lambda request, plan: explain_serving(request, plan, progress)
+    return ask.estimate(request, plan) if command == "estimate" else ask.explain(request, plan, progress)
 
 
 def _of_plan(
@@ -130,13 +116,13 @@ def _of_plan(
         word = words.get(name, words["mesh"].get(name, words["serving"].get(name)))
         if word and name not in asks:
             values.add(f"{name}: is decided by the plan; leave one of them out")
-    given = request_from({**words, "mode": words.get("mode") or loaded.content.mode}, values)
+    asked = request_from({**words, "mode": words.get("mode") or loaded.content.mode}, values)
+    given = serving_from(words["serving"], asked, values)
     values.check()
     changes = {name: getattr(given, name) for name in OVERRIDES if words.get(name)}
+    changes |= {field: getattr(given, field) for name, field in QUESTION_OPTIONS.items() if words["serving"].get(name)}
     if words["model"] is not None:
         changes["model"] = given.model
-    if is_serving:
-        return _of_serving_plan(kind, command, loaded, path, {**changes, "command_line": call}, words, progress)
     from planner.plan_question import plan_question, plan_warnings
 
     document, request, checked = plan_question(loaded, path, changes, call)
@@ -144,31 +130,7 @@ def _of_plan(
         request, sensitivity=given.sensitivity, time_limit_s=given.time_limit_s, solver=given.solver
     )
     answer = _ask(command, request, checked, progress)
-    return _predicted(kind, request, answer, tuple(plan_warnings(document, answer)))
-
-
-def _of_serving_plan(
-    kind: type[_Predicted],
-    command: str,
-    loaded: Loaded[PlanDocument],
-    path: Path,
-    changes: Mapping[str, Any],
-    words: Mapping[str, Any],
-    progress: Progress | None,
-) -> _Predicted:
-    from planner.files.plan_file import request_from_document
-    from planner.plan_question import serving_prediction
-    from planner.spaces.serving.options import serving_from
-
-    base = dataclasses.replace(request_from_document(loaded.content, path.resolve().parent), **changes)
-    values = Values()
-    given = serving_from(words["serving"], base, values)
-    values.check()
-    asked = {name: getattr(given, name) for name in QUESTION_OPTIONS.values() if getattr(given, name) is not None}
-    served, answer, warnings = serving_prediction(
-        loaded, base, asked, _ask_serving(command, progress), is_changed=len(changes) > 1
-    )
-    return _predicted(kind, served, answer, tuple(warnings))
+    return _predicted(kind, answer, tuple(plan_warnings(document, answer)))
 
 
 def _loaded_plan(plan: str | os.PathLike[str] | Plan) -> tuple[Loaded[PlanDocument], Path]:

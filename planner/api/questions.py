@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from planner.api.keywords import request_of, words_for
 from planner.api.options import (
@@ -13,7 +13,7 @@ from planner.api.options import (
     ScaleOptions,
     takes_options,
 )
-from planner.api.plans import Plan, space_of
+from planner.api.plans import Plan
 from planner.api.prediction import Progress, predict
 from planner.api.results import Estimate, Explanation, ScalingCurve, SearchResult
 from planner.api.shown import call_text
@@ -21,10 +21,10 @@ from planner.api.words import Interrupted, in_python_words
 from planner.commands.question import whole_cluster
 from planner.commands.values import Values
 from planner.core.search_errors import SearchInterrupted
-from planner.spaces.serving.commands import serving_request
 
 if TYPE_CHECKING:
     from planner.api.options import ModelLike
+    from planner.core.answer import Answer, RankedPlan
 
 __all__ = ["estimate", "explain", "optimize", "scale"]
 
@@ -77,20 +77,12 @@ def optimize(
             words["gpus"] = whole_cluster(words.get("cluster"), values)
             words["whole_cluster"] = words["gpus"] is not None
         request = request_of(words, values, call_text("optimize", [model], options))
-        served = serving_request(words["serving"], request, values)
         try:
-            if served is not None:
-                from planner.spaces.serving.search import optimize_serving
+            from planner.ask import optimize as search
 
-                result = optimize_serving(served, progress)
-                if result.interrupted:
-                    raise Interrupted(_found(served, result))
-                return _found(served, result)
-            from planner.search import optimize as search
-
-            return _found(request, search(request, progress))
+            return _found(search(request, progress))
         except SearchInterrupted as stopped:
-            raise Interrupted(None if stopped.result is None else _found(request, stopped.result)) from None
+            raise Interrupted(None if stopped.result is None else _found(stopped.result)) from None
 
 
 @takes_options(EstimateOptions)
@@ -206,13 +198,10 @@ def scale(model: ModelLike, /, **options: Unpack[ScaleOptions]) -> ScalingCurve:
     return ScalingCurve(raw=curve)
 
 
-def _found(question: Any, result: Any) -> SearchResult:
-    space = space_of(result)
+def _found(answer: Answer) -> SearchResult:
+    def plan(ranked: RankedPlan) -> Plan:
+        return Plan(ranked=ranked, _answer=answer)
 
-    def plan(ranked: Any) -> Plan:
-        return Plan(ranked=ranked, space=space, _question=question, _answer=result)
-
-    plans = tuple(plan(ranked) for ranked in result.plans)
-    refined = getattr(result, "refined", None)
-    best = plans[0] if refined is None else plan(refined)
-    return SearchResult(plans=plans, best=best, space=space, raw=result, _question=question)
+    plans = tuple(plan(ranked) for ranked in answer.plans)
+    best = plans[0] if answer.refined is None else plan(answer.refined)
+    return SearchResult(plans=plans, best=best, raw=answer)

@@ -14,7 +14,7 @@ from planner.api.shown import Answer
 
 if TYPE_CHECKING:
     from planner.api.exports import Export
-    from planner.api.plans import Question
+    from planner.core import answer as core
     from planner.report.blocks import Report
 
 __all__ = ["Estimate", "Explanation", "ScalingCurve", "SearchResult"]
@@ -30,10 +30,8 @@ class SearchResult(Answer, Written):
         Best first.
     best : Plan
         What to run: the first, or a refinement of it with stages or splits of its own.
-    space : str
-        ``layers``, ``mesh``, ``mixed`` or ``serving``.
-    raw : object
-        The planner's own record of the answer, of the type of its space.
+    raw : planner.core.answer.Answer
+        The planner's own record of the answer.
 
     Examples
     --------
@@ -45,24 +43,27 @@ class SearchResult(Answer, Written):
 
     plans: tuple[Plan, ...]
     best: Plan
-    space: Space
-    raw: Any
-    _question: Question
+    raw: core.Answer
+
+    @property
+    def space(self) -> Space:
+        """``layers``, ``mesh``, ``mixed`` or ``serving``."""
+        return self.best.space
 
     @property
     def proven(self) -> bool:
         """Whether no plan of the stated space is better than the first."""
-        return bool(self.raw.proven_optimal)
+        return bool(self.raw.proof.proven_optimal)
 
     @property
     def bound(self) -> float | None:
         """Seconds: no plan of the space takes less per step; None of serving, whose objectives are no step times."""
-        return None if self.space == "serving" else float(self.raw.bound_s)
+        return None if self.space == "serving" else self.raw.proof.bound_s
 
     @property
     def gap(self) -> float:
         """How much better any other plan could be: (best - bound) / best, of the objective."""
-        return float(self.to_dict()["gap"])
+        return self.raw.proof.gap
 
     @property
     def benchmark_list(self) -> tuple[int, ...]:
@@ -73,12 +74,12 @@ class SearchResult(Answer, Written):
     @property
     def wall_s(self) -> float:
         """Time of the search."""
-        return float(self.raw.wall_s)
+        return self.raw.proof.wall_s
 
     @property
     def assumptions(self) -> dict[str, str]:
         """What was taken for granted: name -> value and where it comes from."""
-        rows = (*self.raw.assumptions, *getattr(self.raw, "model_assumptions", ()))
+        rows = (*self.raw.assumptions, *self.raw.model_assumptions)
         return {row.name: f"{row.value} ({row.source})" if row.source else row.value for row in rows}
 
     @property
@@ -123,17 +124,12 @@ class SearchResult(Answer, Written):
         return f"<planner.SearchResult of {len(self)} plans ({proof}); best: {self.best!r}>"
 
     def _write(self, words: Mapping[str, Any]) -> None:
-        write_answer(self._question, self.raw, self._report(), words)
+        write_answer(self.raw, self._report(), words)
 
     def _report(self) -> Report:
-        from planner.answers import search_report_of
-        from planner.spaces.serving.request import ServingRequest
+        from planner.report.answer import search_report
 
-        if isinstance(self._question, ServingRequest):
-            from planner.spaces.serving.report import serving_search_report
-
-            return serving_search_report(self.raw)
-        return search_report_of(self._question, self.raw)
+        return search_report(self.raw)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -145,8 +141,8 @@ class Estimate(Answer, Written):
     plan : Plan
     warnings : tuple of str
         What no longer holds of a plan file; of what is run today (``run_from``), what was read otherwise than it is written.
-    raw : object
-        The planner's own record of the answer, of the type of its space.
+    raw : planner.core.answer.Estimate
+        The planner's own record of the answer.
 
     Examples
     --------
@@ -159,8 +155,7 @@ class Estimate(Answer, Written):
 
     plan: Plan
     warnings: tuple[str, ...] = ()
-    raw: Any
-    _question: Question
+    raw: core.Estimate
 
     @property
     def step_time_s(self) -> float:
@@ -200,18 +195,12 @@ class Estimate(Answer, Written):
         return f"<planner.{type(self).__name__} of {self.plan!r}>"
 
     def _write(self, words: Mapping[str, Any]) -> None:
-        write_answer(self._question, self.raw, self._report(), words)
+        write_answer(self.raw, self._report(), words)
 
     def _report(self) -> Report:
-        from planner.answers import prediction_report
-        from planner.spaces.serving.request import ServingRequest
+        from planner.report.answer import estimate_report
 
-        if isinstance(self._question, ServingRequest):
-            from planner.spaces.serving.report import serving_estimate_report, serving_explain_report
-
-            report = serving_estimate_report if self._command == "estimate" else serving_explain_report
-            return report(self.raw, self.warnings)
-        return prediction_report(self._question, self.raw, list(self.warnings), self._command)
+        return estimate_report(self.raw, self.warnings, self._command)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -237,9 +226,7 @@ class Explanation(Estimate):
     def best_step_time_s(self) -> float | None:
         """Of the best plan, where it was searched for; of serving, its time per token."""
         best = self.raw.best
-        if best is None:
-            return None
-        return float(best.tpot_s if self.plan.space == "serving" else best.step_time_s)
+        return None if best is None else best.step_time_s
 
     @property
     def comparison(self) -> list[tuple[str, float, float]]:
@@ -253,7 +240,7 @@ class ScalingCurve(Answer):
 
     Attributes
     ----------
-    points : tuple of planner.core.results.ScalePoint
+    points : tuple of planner.core.answer.ScalePoint
 
     Examples
     --------

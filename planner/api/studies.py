@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Unpack
 
 from planner.api.inputs import reference_to
 from planner.api.options import SizeOptions, SweepOptions, takes_options
-from planner.api.plans import Plan, space_of
+from planner.api.plans import Plan
 from planner.api.shown import Answer, call_text
 from planner.api.words import Interrupted, in_python_words
 
@@ -141,13 +141,13 @@ class Sizing(Answer):
             Nothing meets the goal.
         """
         from planner.core.errors import NoFeasiblePlan
-        from planner.sizing.run import plan_of
+        from planner.sizing.run import answer_of
 
         found = self.raw.best(wish)
         if found is None:
             raise NoFeasiblePlan(self.miss or f"{wish}: is not known")
-        request, result, best = plan_of(self.raw, found[1])
-        return Plan(ranked=best, space=space_of(result), _question=request, _answer=result)
+        answer = answer_of(self.raw, found[1])
+        return Plan(ranked=answer.best, _answer=answer)
 
     def __repr__(self) -> str:
         found = self.least_gpus

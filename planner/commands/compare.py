@@ -157,9 +157,6 @@ def _answer(predicted: Mapping[str, Predicted], where: Output) -> None:
 
 
 def _document(best: Predicted, folder: Path) -> dict[str, Any]:
-    from planner.answers import prediction_plan_document, serving_document_of
-    from planner.core.request import Request
+    from planner.files.plan_file import plan_document
 
-    if isinstance(best.question, Request):
-        return prediction_plan_document(best.question, best.prediction, folder)
-    return serving_document_of(best.question, best.prediction, best.prediction.ranked, folder=folder)
+    return plan_document(best.prediction, folder=folder)

@@ -9,30 +9,23 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from planner.answers import prediction_plan_document, prediction_report
 from planner.commands import options as o
 from planner.commands.mesh_options import takes_mesh_options
 from planner.commands.output import Output, emit, export_plan, remark
 from planner.commands.progress import Progress
 from planner.commands.question import output_of, request_from
-from planner.commands.report_options import ReportFiles, refuse_files, report_files, takes_report_options
+from planner.commands.report_options import ReportFiles, report_files, takes_report_options
 from planner.commands.values import Values
 from planner.core.errors import InputFileError, UsageError
 from planner.core.request import Request
 from planner.plan_question import DECIDED_BY_PLAN, OVERRIDES, plan_question, plan_warnings
 from planner.spaces.mesh.flags import FIELD_OF_OPTION, flag_of
-from planner.spaces.serving.commands import answer_plan, answer_plan_file, serving_request
-from planner.spaces.serving.options import QUESTION_OPTIONS, takes_serving_options
+from planner.spaces.serving.options import QUESTION_OPTIONS, serving_from, takes_serving_options
 
 if TYPE_CHECKING:
-    from costmodel.layerwise.plan import Plan
-    from costmodel.mesh.plan import MeshPlan
-    from costmodel.mixed.plan import MixedPlan
-    from planner.core.results import Breakdown
+    from planner.core.answer import Estimate
     from planner.files.loading import Loaded
     from planner.schema.plan import PlanDocument
-    from planner.spaces.mesh.results import MeshBreakdown
-    from planner.spaces.mixed.results import MixedBreakdown
 
 __all__ = ["estimate", "explain"]
 
@@ -176,7 +169,7 @@ def _run(options: Mapping[str, Any], command: Literal["estimate", "explain"]) ->
     loaded = None if options["plan"] is None else _read(options, values)
     # The words of some options depend on the mode.
     mode = options["mode"] or (None if loaded is None else loaded.content.mode)
-    request = request_from({**options, "mode": mode}, values)
+    request = serving_from(options["serving"], request_from({**options, "mode": mode}, values), values)
     where = output_of(options, values)
     files = report_files(options["report"], where, values, options)
     for note in notes:
@@ -189,11 +182,7 @@ def _run(options: Mapping[str, Any], command: Literal["estimate", "explain"]) ->
             f"MODEL: is missing; name a network ('planner list models') or a plan: planner {command} --plan FILE"
         )
         values.check()
-    served = serving_request(options["serving"], request, values)
-    if served is not None:
-        refuse_files(files, "a way to serve")
-        answer_plan(served, where, command)
-        return
+    values.check()
     _answer(request, None, None, where, command, files)
 
 
@@ -221,22 +210,13 @@ def _answer_file(
     files: ReportFiles,
 ) -> None:
     """Answer about the plan of a file, with what the command line asks beside it."""
-    from planner.files.plan_file import request_from_document
-
     asks = QUESTION_OPTIONS if loaded.content.serving is not None else {}
     for name, word in (*options["mesh"].items(), *options["serving"].items()):
         if word is not None and name not in asks:
             values.add(f"{flag_of(FIELD_OF_OPTION.get(name, name))}: is decided by --plan; leave one of them out")
     values.check()
-    path = Path(options["plan"])
-    if loaded.content.serving is not None:
-        refuse_files(files, "a way to serve")
-        changes = _changes(options, request)
-        asked = request_from_document(loaded.content, path.resolve().parent)
-        base = dataclasses.replace(asked, command_line=request.command_line, **changes)
-        answer_plan_file(loaded, base, options["serving"], where, command, is_changed=bool(changes))
-        return
-    document, merged, plan = plan_question(loaded, path, _changes(options, request), request.command_line)
+    changes = _changes(options, request)
+    document, merged, plan = plan_question(loaded, Path(options["plan"]), changes, request.command_line)
     # How the best plan is searched for is no part of the file's question.
     merged = dataclasses.replace(
         merged, sensitivity=request.sensitivity, time_limit_s=request.time_limit_s, solver=request.solver
@@ -259,41 +239,45 @@ def _with_run(options: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[str]]
 def _changes(options: Mapping[str, Any], given: Request) -> dict[str, Any]:
     """What the command line says of the question beside a plan file."""
     changes = {name: getattr(given, name) for name in OVERRIDES if options.get(name)}
+    changes |= {
+        field: getattr(given, field) for name, field in QUESTION_OPTIONS.items() if options["serving"].get(name)
+    }
     return changes if options["model"] is None else {**changes, "model": given.model}
 
 
 def _answer(
     request: Request,
-    plan: Plan | MeshPlan | MixedPlan | None,
+    plan: Any,
     document: PlanDocument | None,
     where: Output,
     command: Literal["estimate", "explain"],
     files: ReportFiles,
 ) -> None:
-    breakdown = _breakdown(request, plan, where, command)
-    warnings = plan_warnings(document, breakdown)
+    from planner.files.plan_file import plan_document
+    from planner.report.answer import estimate_report
+
+    answer = _asked(request, plan, where, command)
+    warnings = plan_warnings(document, answer)
     for warning in warnings:
         remark(where, f"warning: {warning}")
-    export_plan(where, lambda folder: prediction_plan_document(request, breakdown, folder), "the plan")
-    report = prediction_report(request, breakdown, warnings, command)
+    export_plan(where, lambda folder: plan_document(answer, folder=folder), "the plan")
+    report = estimate_report(answer, warnings, command)
     if files.flags:
         from planner.commands.report_files import write_prediction_files
 
-        write_prediction_files(request, breakdown, report, files, where)
+        write_prediction_files(answer, report, files, where)
     emit(report, where)
 
 
-def _breakdown(
-    request: Request, plan: Plan | MeshPlan | MixedPlan | None, where: Output, command: Literal["estimate", "explain"]
-) -> Breakdown | MeshBreakdown | MixedBreakdown:
-    from planner import search
+def _asked(request: Request, plan: Any, where: Output, command: Literal["estimate", "explain"]) -> Estimate:
+    from planner import ask
 
     if command == "estimate":
-        return search.estimate(request, plan)
+        return ask.estimate(request, plan)
     from planner.core.search_errors import SearchInterrupted
 
     try:
         with Progress(where) as progress:
-            return search.explain(request, plan, progress)
+            return ask.explain(request, plan, progress)
     except SearchInterrupted:
         raise KeyboardInterrupt from None  # without the best plan there is nothing to compare with

@@ -7,22 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from planner.answers import plan_document_of, search_report_of
 from planner.commands import options as o
 from planner.commands.mesh_options import takes_mesh_options
 from planner.commands.output import Output, emit, export_plan
 from planner.commands.progress import Progress
 from planner.commands.question import output_of, request_from, whole_cluster
-from planner.commands.report_options import ReportFiles, refuse_files, report_files, takes_report_options
+from planner.commands.report_options import ReportFiles, report_files, takes_report_options
 from planner.commands.values import Values
-from planner.spaces.serving.commands import answer_optimize, serving_request
-from planner.spaces.serving.options import takes_serving_options
+from planner.spaces.serving.options import serving_from, takes_serving_options
 
 if TYPE_CHECKING:
+    from planner.core.answer import Answer
     from planner.core.request import Request
-    from planner.core.results import SearchResult
-    from planner.spaces.mesh.results import MeshResult
-    from planner.spaces.mixed.results import MixedResult
 
 __all__ = ["optimize"]
 
@@ -96,44 +92,36 @@ def optimize(
     if gpus is None:
         options["gpus"] = whole_cluster(cluster, values)
         options["whole_cluster"] = options["gpus"] is not None
-    request = request_from(options, values)
+    request = serving_from(serving, request_from(options, values), values)
     where = output_of(options, values)
     files = report_files(report, where, values, options)
-    served = serving_request(serving, request, values)
-    if served is not None:
-        refuse_files(files, "a way to serve", but=("--html",))
-        answer_optimize(served, where, files)
-        return
+    values.check()
     _answer(request, where, files)
 
 
 def _answer(request: Request, where: Output, files: ReportFiles) -> None:
+    from planner.ask import optimize as search
     from planner.core.search_errors import SearchInterrupted
-    from planner.search import optimize as search
 
     try:
         with Progress(where) as progress:
-            result = search(request, progress)
+            answer = search(request, progress)
     except SearchInterrupted as interruption:
         if interruption.result is not None:
-            _show(request, interruption.result, where, files, interrupted=True)
+            _show(interruption.result, where, files)
         raise
-    _show(request, result, where, files)
+    _show(answer, where, files)
 
 
-def _show(
-    request: Request,
-    result: SearchResult | MeshResult | MixedResult,
-    where: Output,
-    files: ReportFiles,
-    *,
-    interrupted: bool = False,
-) -> None:
-    if result.plans:
-        export_plan(where, lambda folder: plan_document_of(request, result, folder=folder), "the best plan")
-    report = search_report_of(request, result)
-    if files.flags and result.plans:
+def _show(answer: Answer, where: Output, files: ReportFiles) -> None:
+    from planner.files.plan_file import plan_document
+    from planner.report.answer import search_report
+
+    if answer.plans:
+        export_plan(where, lambda folder: plan_document(answer, folder=folder), "the best plan")
+    report = search_report(answer)
+    if files.flags and answer.plans:
         from planner.commands.report_files import write_search_files
 
-        write_search_files(request, result, report, files, where, interrupted=interrupted)
+        write_search_files(answer, report, files, where)
     emit(report, where)

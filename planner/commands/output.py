@@ -14,7 +14,7 @@ from planner.commands.files import check_writable, write_atomically
 from planner.commands.values import Values
 
 if TYPE_CHECKING:
-    from planner.report.blocks import Report
+    from planner.report.blocks import Block, Report
 
 __all__ = ["FORMATS", "Format", "Output", "emit", "export_plan", "output_from", "remark"]
 
@@ -158,13 +158,17 @@ def _rendered(report: Report, output: Output, *, terminal: bool) -> str:
     if output.format == "markdown":
         from planner.report.markdown import markdown_text
 
-        return markdown_text(report.blocks())
+        return markdown_text(_blocks(report, output))
     width = output.width or (shutil.get_terminal_size().columns if sys.stdout.isatty() else _PIPE_WIDTH)
     width = max(width, _LEAST_WIDTH)
     if terminal:
         from planner.report.rich_text import rich_text
 
-        return rich_text(report.blocks(), width, unicode="utf" in (sys.stdout.encoding or "").lower())
+        return rich_text(_blocks(report, output), width, unicode="utf" in (sys.stdout.encoding or "").lower())
     from planner.report.text import plain_text
 
-    return plain_text(report.blocks(), width)
+    return plain_text(_blocks(report, output), width)
+
+
+def _blocks(report: Report, output: Output) -> list[Block]:
+    return [*report.blocks(), *(report.details() if output.verbose else ())]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,88 +10,68 @@ from planner import __version__
 from planner.commands.files import write_atomically, write_bytes_atomically
 from planner.commands.output import Output, remark
 from planner.commands.progress import Progress
-from planner.commands.report_options import ReportFiles
+from planner.commands.report_options import ReportFiles, refuse_files
 from planner.core.errors import UsageError
-from planner.core.request import Request
 from planner.report.figures.kinds import Figure
 from planner.report.figures.standard import breakdown, memory, pareto, scaling, timeline
-from planner.report.figures.study import Study, sensitivity_of_answer, study_of, tracks_of
+from planner.report.figures.study import Study, study_of
 from planner.report.figures.views import AnswerView, PlanView, view_of_prediction, view_of_search
-from planner.resolve import Resolved, resolve
+from planner.uncertainty.sensitivity import SENSITIVITY_PLANS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from planner.core.results import Breakdown, SearchResult
+    from planner.core.answer import Answer, Estimate
     from planner.report.blocks import Block, Report
-    from planner.spaces.mesh.results import MeshBreakdown, MeshResult
-    from planner.spaces.mixed.results import MixedBreakdown, MixedResult
-    from planner.spaces.serving.results import ServingResult
+    from planner.spaces.base import PlanSpace
 
-__all__ = ["write_prediction_files", "write_search_files", "write_serving_page"]
+__all__ = ["write_prediction_files", "write_search_files"]
 
 
-def write_search_files(
-    request: Request,
-    answer: SearchResult | MeshResult | MixedResult,
-    report: Report,
-    files: ReportFiles,
-    where: Output,
-    *,
-    interrupted: bool = False,
-) -> None:
-    """Write what was asked for of an answer of ``planner optimize``.
-
-    Parameters
-    ----------
-    request : Request
-    answer : SearchResult, MeshResult or MixedResult
-    report : Report
-        The same answer for people.
-    files : ReportFiles
-    where : Output
-    interrupted : bool
-        By the user: nothing more is searched.
+def write_search_files(answer: Answer, report: Report, files: ReportFiles, where: Output) -> None:
+    """Write what was asked for of an answer of ``planner optimize``; after Ctrl-C nothing more is searched.
 
     Raises
     ------
     PlannerError
         A figure that the answer does not have; files that can no longer be written.
     """
-    import dataclasses
-
-    view, resolved = view_of_search(answer), resolve(request)
+    if answer.setting.load is not None:
+        refuse_files(files, "a way to serve", but=("--html",))
+        _write_serving_page(answer, report, files, where)
+        return
+    view = view_of_search(answer)
     study = Study(candidates=view.shown, curves=())
     wanted = files.html is not None or (files.plot is not None and files.figure in ("pareto", "scaling"))
-    if wanted and not interrupted:
+    if wanted and not answer.interrupted:
         with Progress(where) as progress:
-            study = study_of(request, answer, view, progress)
-            if files.html is not None:
+            study = study_of(answer, view, progress)
+            if files.html is not None and len(answer.plans) > 1:
                 progress("sensitivity", 1.0)
-                view = dataclasses.replace(view, sensitivity=sensitivity_of_answer(resolved, answer))
-    _write(view, resolved, study, report.blocks(), files, where)
+                sensitivity = answer.space.sensitivity(answer.plans[:SENSITIVITY_PLANS])
+                view = dataclasses.replace(view, sensitivity=sensitivity)
+    _write(view, answer.space, study, [*report.blocks(), *report.details()], files, where)
 
 
-def write_prediction_files(
-    request: Request,
-    answer: Breakdown | MeshBreakdown | MixedBreakdown,
-    report: Report,
-    files: ReportFiles,
-    where: Output,
-) -> None:
+def write_prediction_files(estimate: Estimate, report: Report, files: ReportFiles, where: Output) -> None:
     """Write what was asked for of an answer of ``planner estimate`` or ``planner explain``, as `write_search_files`."""
-    view = view_of_prediction(answer)
+    if estimate.setting.load is not None:
+        refuse_files(files, "a way to serve")
+    view = view_of_prediction(estimate)
     if files.plot is not None and files.figure in ("pareto", "scaling"):
         raise UsageError(f"--figure {files.figure}: one plan has none; 'planner optimize --figure {files.figure}' does")
-    _write(view, resolve(request), Study(candidates=(), curves=()), report.blocks(), files, where)
+    study = Study(candidates=(), curves=())
+    _write(view, estimate.space, study, [*report.blocks(), *report.details()], files, where)
 
 
-def write_serving_page(answer: ServingResult, report: Report, files: ReportFiles, where: Output) -> None:
+def _write_serving_page(answer: Answer, report: Report, files: ReportFiles, where: Output) -> None:
     """Write the page of an answer about serving."""
     from planner.report.pages.serving import serving_page
 
     assert files.html is not None
-    write_atomically(files.html, serving_page(answer, report.blocks(), live=files.live, version=__version__))
+    write_atomically(
+        files.html, serving_page(answer, [*report.blocks(), *report.details()], live=files.live, version=__version__)
+    )
     _said_page(where, files)
 
 
@@ -105,13 +86,13 @@ def _said_page(where: Output, files: ReportFiles) -> None:
 
 
 def _write(
-    view: AnswerView, resolved: Resolved, study: Study, blocks: Sequence[Block], files: ReportFiles, where: Output
+    view: AnswerView, space: PlanSpace, study: Study, blocks: Sequence[Block], files: ReportFiles, where: Output
 ) -> None:
     if files.html is not None:
-        write_atomically(files.html, _page(view, resolved, study, blocks, live=files.live))
+        write_atomically(files.html, _page(view, space, study, blocks, live=files.live))
         _said_page(where, files)
     if files.plot is not None:
-        figures = _figures(files.figure, view, resolved, study)
+        figures = _figures(files.figure, view, space, study)
         if not figures:
             raise UsageError(
                 f"--figure {files.figure}: this answer has none: its plans do not differ on any axis that is known"
@@ -120,7 +101,7 @@ def _write(
     if files.trace is not None:
         from planner.report.trace import trace_bytes, trace_document
 
-        tracks = tracks_of(resolved, view.best.plan)
+        tracks = space.tracks(view.best.plan)
         document = trace_document(tracks, _about(view, view.best, tracks.end_s))
         write_bytes_atomically(files.trace, trace_bytes(document, compressed=files.trace.suffix.lower() == ".gz"))
         _said(where, files.trace)
@@ -159,28 +140,28 @@ def _plot(path: Path, figures: Sequence[Figure], where: Output) -> None:
         _said(where, target)
 
 
-def _figures(name: str, view: AnswerView, resolved: Resolved, study: Study) -> list[Figure]:
+def _figures(name: str, view: AnswerView, space: PlanSpace, study: Study) -> list[Figure]:
     if name == "breakdown":
         return [breakdown(view)]
     if name == "memory":
-        return [memory(_with_layer_memory(view, resolved))]
+        return [memory(_with_layer_memory(view, space))]
     if name == "pareto":
         return list(pareto(study.candidates))
     if name == "scaling":
         return list(scaling(study.curves))
-    return [timeline(tracks_of(resolved, view.best.plan), view.best.summary)]
+    return [timeline(space.tracks(view.best.plan), view.best.summary)]
 
 
-def _with_layer_memory(view: AnswerView, resolved: Resolved) -> AnswerView:
+def _with_layer_memory(view: AnswerView, space: PlanSpace) -> AnswerView:
     from planner.report.figures.layer_memory import with_memory_parts
 
-    return with_memory_parts(view, resolved)
+    return with_memory_parts(view, space.resolved)
 
 
-def _page(view: AnswerView, resolved: Resolved, study: Study, blocks: Sequence[Block], *, live: bool) -> str:
+def _page(view: AnswerView, space: PlanSpace, study: Study, blocks: Sequence[Block], *, live: bool) -> str:
     from planner.report.pages.answer import Section, answer_page
 
-    view = _with_layer_memory(view, resolved)
+    view = _with_layer_memory(view, space)
     sections = [
         Section(title="Where the step goes", figures=(breakdown(view),)),
         Section(title="What fills the memory", figures=(memory(view),)),
@@ -189,7 +170,7 @@ def _page(view: AnswerView, resolved: Resolved, study: Study, blocks: Sequence[B
     if fronts:
         note = "Plans of this answer, and the best ones on fewer GPUs and in less memory."
         sections.append(Section(title="Pareto fronts", figures=tuple(fronts), note=note))
-    steps = timeline(tracks_of(resolved, view.best.plan), view.best.summary)
+    steps = timeline(space.tracks(view.best.plan), view.best.summary)
     note = "--trace FILE writes it with all that is known of it for Perfetto."
     sections.append(Section(title="Timeline", figures=(steps,), note=note))
     curves = scaling(study.curves)

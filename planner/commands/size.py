@@ -195,11 +195,10 @@ def _show(sized: Sized, where: Output) -> None:
 
 
 def _document(sized: Sized, trial: Trial, folder: Path) -> dict[str, Any]:
-    from planner.answers import plan_document_of
-    from planner.sizing.run import plan_of
+    from planner.files.plan_file import plan_document
+    from planner.sizing.run import answer_of
 
-    request, result, plan = plan_of(sized, trial)
-    return plan_document_of(request, result, plan, folder=folder)
+    return plan_document(answer_of(sized, trial), folder=folder)
 
 
 def _goal(options: Mapping[str, Any], values: Values) -> Goal:

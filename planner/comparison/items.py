@@ -5,42 +5,34 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any
 
-from planner.spaces.mesh.wording import MEMORY_WORDS, TIME_WORDS, splits_in_words
-from planner.spaces.serving.wording import SERVING_MEMORY_WORDS, TPOT_WORDS, TTFT_WORDS
-
-if TYPE_CHECKING:
-    from planner.core.request import Request
-    from planner.core.results import Breakdown, Setting
-    from planner.spaces.mesh.results import MeshBreakdown
-    from planner.spaces.mixed.results import MixedBreakdown
-    from planner.spaces.serving.results import ServingEstimate
-
-    Prediction: TypeAlias = Breakdown | MeshBreakdown | MixedBreakdown | ServingEstimate
+from costmodel.fields import labels_of
+from costmodel.layerwise.figures import LAYERWISE_FIGURES
+from costmodel.mesh.figures import MESH_FIGURES
+from costmodel.serving.figures import SERVING_FIGURES
+from planner.core.answer import Estimate, RankedPlan, Setting
+from planner.core.request import Request
+from planner.spaces.mesh.labels import splits_in_words
 
 __all__ = ["FIRST_TOKEN_TERMS", "TIME_TERMS", "Item", "item_of", "memory_terms"]
 
 # Terms of a step and of the memory of every space, in the order in which they are shown. A split per layer has its optimizer and its
 # gradient exchange under the names of a mesh, where they mean the same.
 TIME_TERMS: Mapping[str, str] = {
-    **TIME_WORDS,
-    "reshard_s": "resharding",
-    **TPOT_WORDS,
+    **labels_of(MESH_FIGURES.values(), "step_time_s"),
+    "reshard_s": LAYERWISE_FIGURES["reshard_s"].label,
+    **labels_of(SERVING_FIGURES.values(), "tpot_s"),
 }
-FIRST_TOKEN_TERMS: Mapping[str, str] = TTFT_WORDS
-_LAYER_TERMS = {
-    "compute_s": "compute_s",
-    "dp_exposed_s": "exposed_exchange_s",
-    "reshard_s": "reshard_s",
-    "bubble_s": "bubble_s",
-    "optimizer_s": "update_s",
-}
+FIRST_TOKEN_TERMS: Mapping[str, str] = labels_of(SERVING_FIGURES.values(), "ttft_s")
+_SAME_TERM = {"exposed_exchange_s": "dp_exposed_s", "update_s": "optimizer_s"}
+_SERVED = ("ttft_s", "request_s", "requests_per_s", "output_tokens_per_s", "output_tokens_per_s_per_gpu")
 
 
 def memory_terms(space: str) -> Mapping[str, str]:
     """Terms of the memory of a space, as people call them."""
-    return SERVING_MEMORY_WORDS if space == "serving" else MEMORY_WORDS
+    figures = SERVING_FIGURES if space == "serving" else MESH_FIGURES
+    return labels_of(figures.values(), "memory_bytes_per_gpu")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +87,7 @@ class Item:
         return self.memory_bytes <= self.memory_capacity_bytes
 
 
-def item_of(label: str, request: Request, prediction: Prediction, *, found: str = "") -> Item:
+def item_of(label: str, request: Request, estimate: Estimate, *, found: str = "") -> Item:
     """Bring a prediction into the form of a comparison.
 
     Parameters
@@ -104,107 +96,58 @@ def item_of(label: str, request: Request, prediction: Prediction, *, found: str 
         What to call it.
     request : Request
         Its question.
-    prediction : a prediction of any space
+    estimate : Estimate
     found : str
         How a search found it, where one did.
     """
-    from planner.core.results import Breakdown
-    from planner.spaces.serving.results import ServingEstimate
-
-    if isinstance(prediction, ServingEstimate):
-        return _serving_item(label, request, prediction, found)
-    ranked: Any = prediction.ranked
-    is_layers = isinstance(prediction, Breakdown)
-    layers = prediction.layers if isinstance(prediction, Breakdown) else ()
-    has_stages = is_layers and bool(ranked.plan.stages)
+    ranked, setting, space = estimate.ranked, estimate.setting, estimate.space.name
+    layers = estimate.tables["layers"] if space == "layers" else ()
+    question = _question(request, setting)
+    if setting.load is not None:
+        for name in ("global batch", "optimizer", "sequence length"):  # of training
+            question.pop(name, None)
+        question |= {
+            "prompt tokens": f"{setting.load.prompt_tokens:,}",
+            "output tokens": f"{setting.load.output_tokens:,}",
+            "format of keys and values": setting.load.kv_precision,
+        }
+    parts = ranked.time_parts
     return Item(
         label=label,
-        space=_space(prediction),
-        question=_question(request, prediction.setting),
-        settings=_settings(prediction),
+        space=space,
+        question=question,
+        settings=_settings(estimate),
         layers={layer.name: _layer_split(layer) for layer in layers},
-        layer_bytes={} if has_stages else {layer.name: layer.memory_bytes for layer in layers},
+        layer_bytes={} if layers and ranked.plan.stages else {layer.name: layer.memory_bytes for layer in layers},
         summary=ranked.summary,
         family=ranked.family,
         workers=ranked.workers,
-        samples=prediction.setting.global_batch,
-        seq=prediction.setting.seq,
+        samples=setting.global_batch,
+        seq=setting.seq if setting.load is None else None,
         step_time_s=ranked.step_time_s,
         step_time_low_s=ranked.step_time_low_s,
         step_time_high_s=ranked.step_time_high_s,
-        time_parts={key: float(getattr(ranked, name)) for key, name in _LAYER_TERMS.items()}
-        if is_layers
-        else dict(ranked.time_parts),
-        first_token_parts={},
+        time_parts={_SAME_TERM.get(name, name): seconds for name, seconds in parts.items()},
+        first_token_parts=ranked.parts("ttft_s"),
         memory_bytes=ranked.memory_bytes_per_gpu,
         memory_capacity_bytes=ranked.memory_capacity_bytes,
-        memory_parts={} if is_layers else dict(ranked.memory_parts),
-        served={},
-        objective=getattr(prediction, "objective", "step_time"),
-        mfu=getattr(ranked, "mfu", None),
-        money_per_step=_money(ranked, prediction.setting),
-        energy_per_step_j=getattr(ranked, "energy_per_step_j", None),
+        memory_parts=ranked.memory_parts,
+        served={name: ranked[name] for name in _SERVED if setting.load is not None},
+        objective=estimate.objective,
+        mfu=ranked.get("mfu"),
+        money_per_step=_money(ranked),
+        energy_per_step_j=ranked.get("energy_per_step_j"),
         found=found,
     )
 
 
-def _serving_item(label: str, request: Request, prediction: ServingEstimate, found: str) -> Item:
-    ranked = prediction.ranked
-    asked = {
-        "prompt tokens": f"{prediction.prompt_tokens:,}",
-        "output tokens": f"{prediction.output_tokens:,}",
-        "format of keys and values": prediction.kv_precision,
-    }
-    question = _question(request, prediction.setting)
-    for name in ("global batch", "optimizer", "sequence length"):  # of training
-        question.pop(name, None)
-    return Item(
-        label=label,
-        space="serving",
-        question={**question, **asked},
-        settings={**_fields(ranked.plan), "workers": str(ranked.workers)},
-        layers={},
-        layer_bytes={},
-        summary=ranked.summary,
-        family=ranked.family,
-        workers=ranked.workers,
-        samples=ranked.plan.concurrency,
-        seq=None,
-        step_time_s=ranked.tpot_s,
-        step_time_low_s=ranked.step_time_low_s,
-        step_time_high_s=ranked.step_time_high_s,
-        time_parts=dict(ranked.tpot_parts),
-        first_token_parts=dict(ranked.ttft_parts),
-        memory_bytes=ranked.memory_bytes_per_gpu,
-        memory_capacity_bytes=ranked.memory_capacity_bytes,
-        memory_parts=dict(ranked.memory_parts),
-        served={
-            "ttft_s": ranked.ttft_s,
-            "request_s": ranked.request_s,
-            "requests_per_s": ranked.requests_per_s,
-            "output_tokens_per_s": ranked.output_tokens_per_s,
-            "output_tokens_per_s_per_gpu": ranked.output_tokens_per_s_per_gpu,
-        },
-        objective=prediction.objective,
-        money_per_step=None
-        if ranked.money_per_million_output_tokens is None
-        else ranked.money_per_million_output_tokens * ranked.plan.concurrency / 1e6,
-        found=found,
-    )
-
-
-def _money(ranked: Any, setting: Setting) -> float | None:
-    """Of one step, in USD; a plan over several groups knows it per token."""
-    money: float | None = getattr(ranked, "money_per_step", None)
-    per_token: float | None = getattr(ranked, "money_per_million_tokens", None)
-    if money is None and per_token is not None and setting.seq is not None:
-        return per_token * setting.global_batch * setting.seq / 1e6
+def _money(ranked: RankedPlan) -> float | None:
+    """Of one step, in USD; of serving, of one token of every sequence."""
+    served: float | None = ranked.get("money_per_million_output_tokens")
+    if served is not None:
+        return served * int(ranked.plan.concurrency) / 1e6
+    money: float | None = ranked.get("money_per_step")
     return money
-
-
-def _space(prediction: Any) -> str:
-    kind = type(prediction).__name__
-    return {"Breakdown": "layers", "MeshBreakdown": "mesh", "MixedBreakdown": "mixed"}[kind]
 
 
 def _question(request: Request, setting: Setting) -> dict[str, str]:
@@ -234,16 +177,13 @@ def _question(request: Request, setting: Setting) -> dict[str, str]:
     return {name: text for name, text in {**facts, **options}.items() if text is not None}
 
 
-def _settings(prediction: Prediction) -> dict[str, str]:
+def _settings(estimate: Estimate) -> dict[str, str]:
     """The plan as text by name; what belongs to layers stands apart."""
-    from planner.core.results import Breakdown
-    from planner.spaces.mixed.results import MixedBreakdown
-
-    ranked: Any = prediction.ranked
+    ranked = estimate.ranked
     workers = {"workers": f"{ranked.workers:,}"}
-    if isinstance(prediction, Breakdown):
-        plan = prediction.ranked.plan
-        names = [layer.name for layer in prediction.layers]
+    if estimate.space.name == "layers":
+        plan = ranked.plan
+        names = [layer.name for layer in estimate.tables["layers"]]
         stages = " | ".join(f"{names[s.first]}-{names[s.last]} x{s.replicas}" for s in plan.stages)
         return {
             **workers,
@@ -251,8 +191,8 @@ def _settings(prediction: Prediction) -> dict[str, str]:
             "pp": str(max(1, len(plan.stages))),
             **({"stages": stages} if stages else {}),
         }
-    if isinstance(prediction, MixedBreakdown):
-        return {**workers, **_mixed_settings(prediction)}
+    if ranked.groups:
+        return {**workers, **_mixed_settings(ranked)}
     entries = _fields(ranked.plan)
     splits = entries.pop("block_splits", None)
     if splits:
@@ -260,8 +200,8 @@ def _settings(prediction: Prediction) -> dict[str, str]:
     return {**workers, **entries}
 
 
-def _mixed_settings(prediction: MixedBreakdown) -> dict[str, str]:
-    plan, names = prediction.ranked.plan, [use.name for use in prediction.ranked.groups]
+def _mixed_settings(ranked: RankedPlan) -> dict[str, str]:
+    plan, names = ranked.plan, [use.name for use in ranked.groups]
     entries = {name: text for name, text in _fields(plan).items() if name != "pipelines"}
     for n, pipeline in enumerate(plan.pipelines):
         number = f" {n + 1}" if len(plan.pipelines) > 1 else ""

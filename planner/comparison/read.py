@@ -7,11 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from planner.ask import estimate as predict
+from planner.ask import optimize
 from planner.comparison.items import Item, item_of
 from planner.core.request import Request
 
 if TYPE_CHECKING:
-    from planner.spaces.serving.request import ServingRequest
+    from planner.core.answer import Estimate
 
 __all__ = ["Predicted", "best_of_question", "labels_of", "predicted_file", "predicted_question"]
 
@@ -24,27 +26,22 @@ class Predicted:
 
     Attributes
     ----------
-    question : Request or ServingRequest
-    prediction : a prediction of any space
+    question : Request
+    prediction : Estimate
     warnings : tuple of str
         What no longer holds of its file.
     found : str
         How a search found it; "" where it was given.
     """
 
-    question: Request | ServingRequest
-    prediction: Any
+    question: Request
+    prediction: Estimate
     warnings: tuple[str, ...] = ()
     found: str = ""
 
-    @property
-    def request(self) -> Request:
-        """The options that every question has."""
-        return self.question if isinstance(self.question, Request) else self.question.base
-
     def item(self, label: str) -> Item:
         """The plan as a comparison takes it."""
-        return item_of(label, self.request, self.prediction, found=self.found)
+        return item_of(label, self.question, self.prediction, found=self.found)
 
 
 def predicted_file(path: Path, changes: Mapping[str, Any], command_line: str = "") -> Predicted:
@@ -63,26 +60,17 @@ def predicted_file(path: Path, changes: Mapping[str, Any], command_line: str = "
         Everything in the file that contradicts.
     """
     from planner.core.errors import FileProblem, InputFileError
-    from planner.files.plan_file import is_plan_file, read_plan, request_from_document
-    from planner.plan_question import plan_question, plan_warnings, serving_prediction
+    from planner.files.plan_file import is_plan_file, read_plan
+    from planner.plan_question import plan_question, plan_warnings
 
     if path.suffix.lower() in (".yaml", ".yml") and path.is_file() and not is_plan_file(str(path)):
         message = "is not a plan file: it does not say how many 'workers' it uses (plan files come from --export)"
         raise InputFileError([FileProblem(path=path, message=message)])
     loaded = read_plan(path)
-    if loaded.content.serving is not None:
-        from planner.spaces.serving.search import estimate_serving
-
-        asked = request_from_document(loaded.content, path.resolve().parent)
-        base = dataclasses.replace(asked, command_line=command_line, **changes)
-        served, estimate, warnings = serving_prediction(loaded, base, {}, estimate_serving, is_changed=bool(changes))
-        return Predicted(question=served, prediction=estimate, warnings=(*warnings, *_assumed_free(base)))
-    from planner.search import estimate as predict
-
     document, request, plan = plan_question(loaded, path, changes, command_line)
-    breakdown = predict(request, plan)
-    remarks = (*plan_warnings(document, breakdown), *_assumed_free(request))
-    return Predicted(question=request, prediction=breakdown, warnings=remarks)
+    estimate = predict(request, plan)
+    remarks = (*plan_warnings(document, estimate), *_assumed_free(request))
+    return Predicted(question=request, prediction=estimate, warnings=remarks)
 
 
 def _assumed_free(request: Request) -> tuple[str, ...]:
@@ -90,15 +78,9 @@ def _assumed_free(request: Request) -> tuple[str, ...]:
     return (f"assumed free: {', '.join(request.assume_free)}",) if request.assume_free else ()
 
 
-def predicted_question(question: Request | ServingRequest) -> Predicted:
+def predicted_question(question: Request) -> Predicted:
     """Predict the plan that a question spells out by its degrees, family or fixes."""
-    if isinstance(question, Request):
-        from planner.search import estimate as predict
-
-        return Predicted(question=question, prediction=predict(question))
-    from planner.spaces.serving.search import estimate_serving
-
-    return Predicted(question=question, prediction=estimate_serving(question))
+    return Predicted(question=question, prediction=predict(question))
 
 
 def best_of_question(
@@ -112,50 +94,28 @@ def best_of_question(
     time_limit_s : float, optional
     progress : callable, optional
     """
+    setting, asked = known.prediction.setting, known.question
     base = dataclasses.replace(
-        known.request,
+        asked,
         mesh=None,
+        serving_degrees={},
         micro_batches=None,
         fix=(),
         family=None,
         collective=None,
         top=1,
-        batch=known.request.batch if _is_serving(known) else known.prediction.setting.global_batch,
+        batch=setting.global_batch if setting.load is None else None,
         time_limit_s=time_limit_s,
     )
-    if not isinstance(known.question, Request):
-        return _best_serving(dataclasses.replace(known.question, base=base, degrees={}), progress)
-    from planner.answers import best_of
-    from planner.search import estimate as predict
-    from planner.search import optimize
-
-    result = optimize(base, progress)
-    plan: Any = best_of(result).plan
-    breakdown = predict(dataclasses.replace(base, space=_space_of(result, base)), plan)
-    return Predicted(question=base, prediction=breakdown, found=_proof(result.proven_optimal))
-
-
-def _best_serving(question: ServingRequest, progress: Progress | None) -> Predicted:
-    from planner.spaces.serving.search import estimate_serving, optimize_serving
-
-    result = optimize_serving(question, progress)
-    if result.interrupted:
-        raise KeyboardInterrupt
-    estimate = estimate_serving(question, result.plans[0].plan)
-    return Predicted(question=question, prediction=estimate, found=_proof(result.proven_optimal))
+    answer = optimize(base, progress)
+    space = answer.space.name
+    chosen = base.space if space in ("mixed", "serving") else space
+    estimate = predict(dataclasses.replace(base, space=chosen), answer.best.plan)
+    return Predicted(question=base, prediction=estimate, found=_proof(answer.proof.proven_optimal))
 
 
 def _proof(is_proven: bool) -> str:
     return "by a search; no plan of its space is better" if is_proven else "by a search that proved nothing"
-
-
-def _is_serving(known: Predicted) -> bool:
-    return not isinstance(known.question, Request)
-
-
-def _space_of(result: Any, request: Request) -> Any:
-    kind = type(result).__name__
-    return {"SearchResult": "layers", "MeshResult": "mesh"}.get(kind, request.space)
 
 
 def labels_of(paths: Sequence[Path]) -> list[str]:

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from costmodel.hardware.cluster import Cluster
 from costmodel.hardware.device import Device
 from costmodel.hardware.energy import DEFAULT_IDLE_SHARE, Power
+from planner.core.answer import Assumption
 from planner.core.errors import UsageError
 from planner.core.request import Request
-from planner.core.results import Assumption
 from planner.report.numbers import energy_text, percent, significant
 from strategies.layerwise.score import LAYER_OBJECTIVES
 
@@ -24,6 +24,10 @@ BETTER = {
     "gpu_hours": "cheaper",
     "money": "cheaper",
     "energy": "thriftier",
+    "throughput": "faster",
+    "latency": "quicker",
+    "ttft": "quicker",
+    "tpot": "quicker",
 }
 
 

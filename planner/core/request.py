@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from strategies.mesh.settings import MeshRestriction
+    from strategies.mesh.settings import Bounds, MeshRestriction
 
-__all__ = ["CostModelName", "Mode", "Request", "SolverName", "SpaceChoice"]
+__all__ = [
+    "DEFAULT_OUTPUT_TOKENS",
+    "DEFAULT_PROMPT_TOKENS",
+    "CostModelName",
+    "Mode",
+    "Request",
+    "SolverName",
+    "SpaceChoice",
+]
+
+# A short document and an answer of a few paragraphs.
+DEFAULT_PROMPT_TOKENS = 1024
+DEFAULT_OUTPUT_TOKENS = 256
 
 Mode = Literal["training", "inference"]
 CostModelName = Literal["roofline", "paleo"]
@@ -76,3 +89,23 @@ class Request:
     )
     sensitivity: bool = False  # explain only: which constant would have to change for another plan to win
     command_line: str = ""  # as typed, for the provenance of exported plans
+    # Of serving: mean lengths, the limits on times, the format of the cache, and allowed values of max_batch, prefill_chunk, prefill_batch.
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+    max_ttft_s: float | None = None
+    max_tpot_s: float | None = None
+    kv: str | None = None
+    serving_degrees: Mapping[str, Bounds] = field(default_factory=dict)
+
+    @property
+    def serving_options(self) -> list[str]:
+        """Options given that only a question about serving has."""
+        flags = {
+            "--prompt": self.prompt_tokens,
+            "--output-tokens": self.output_tokens,
+            "--max-ttft": self.max_ttft_s,
+            "--max-tpot": self.max_tpot_s,
+            "--kv-precision": self.kv,
+        }
+        names = [flag for flag, value in flags.items() if value is not None]
+        return names + [f"--{name.replace('_', '-')}" for name in self.serving_degrees]

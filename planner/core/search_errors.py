@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 from planner.core.errors import ExitCode, LimitReached, PlannerError
 
 if TYPE_CHECKING:
-    from planner.core.results import SearchResult
-    from planner.spaces.mesh.results import MeshResult
-    from planner.spaces.mixed.results import MixedResult
+    from planner.core.answer import Answer
 
 __all__ = ["INTERRUPTED", "SearchInterrupted", "ended_early", "no_plan_in_time"]
 
@@ -22,7 +20,7 @@ class SearchInterrupted(PlannerError):  # noqa: N818 - named after the situation
 
     exit_code: ClassVar[ExitCode] = ExitCode.INTERRUPTED
 
-    def __init__(self, result: SearchResult | MeshResult | MixedResult | None) -> None:
+    def __init__(self, result: Answer | None) -> None:
         self.result = result
         super().__init__(
             "interrupted: these are the best plans so far" if result else "interrupted before a plan was found"

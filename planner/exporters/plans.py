@@ -63,15 +63,14 @@ def _takers(kind: str) -> str:
 
 
 def _mesh_job(loaded: Loaded[PlanDocument], request: Request, path: Path) -> PlannedJob:
-    from planner.files.mesh_plan_file import mesh_plan_from_document
     from planner.resolve import resolve
-    from planner.spaces.mesh.judge import make_judge
+    from planner.spaces.mesh.space import mesh_space
 
     resolved = resolve(request)
-    judge = make_judge(resolved)
-    plan = mesh_plan_from_document(loaded.content, judge, loaded.document)
-    ranked = judge.rank([plan])[0]
-    rate = f"{ranked.tokens_per_s:,.0f} tokens/s, {ranked.mfu:.1%} MFU"
+    space = mesh_space(resolved)
+    plan = space.plan_of(loaded.content, loaded.document)
+    ranked = space.rank([plan])[0]
+    rate = f"{ranked['tokens_per_s']:,.0f} tokens/s, {ranked['mfu']:.1%} MFU"
     prediction = [
         f"{format_seconds(ranked.step_time_s)} per step of {plan.global_batch} samples, {rate}",
         _memory(ranked.memory_bytes_per_gpu, ranked.memory_capacity_bytes),
@@ -83,10 +82,10 @@ def _mesh_job(loaded: Loaded[PlanDocument], request: Request, path: Path) -> Pla
         plan=plan,
         origin=_origin(resolved, ranked.summary, prediction, path),
         nodes=Nodes(workers=plan.workers, capacity=_devices_of_node(resolved.cluster)),
-        blocks=plan.stage_blocks or judge.model.blocks_of(plan.pp * plan.vpp),
+        blocks=plan.stage_blocks or space.model.blocks_of(plan.pp * plan.vpp),
         network=network,
         other=other_network_of(resolved.model.graph) if network is None else None,
-        seq=judge.seq,
+        seq=space.seq,
         precision=resolved.setting.precision,
         optimizer=resolved.setting.optimizer,
         lora_rank=request.lora_rank,
@@ -99,16 +98,16 @@ def _mesh_job(loaded: Loaded[PlanDocument], request: Request, path: Path) -> Pla
 
 
 def _layer_job(loaded: Loaded[PlanDocument], request: Request, path: Path) -> PlannedJob:
-    from planner.files.plan_check import plan_from_document
     from planner.resolve import resolve
-    from planner.search import estimate
+    from planner.spaces.layers.space import layerwise_space
 
     document = loaded.content
-    question = dataclasses.replace(request, space="layers")
-    resolved = resolve(question)
+    resolved = resolve(dataclasses.replace(request, space="layers"))
     graph = resolved.model.graph
-    plan = plan_from_document(document, graph, loaded.document)
-    ranked = estimate(question, plan).ranked
+    space = layerwise_space(resolved)
+    plan = space.plan_of(document, loaded.document)
+    space.check(plan)
+    ranked = space.for_plan(plan).rank([plan])[0]
     rate = f"{ranked.throughput_samples_per_s:,.0f} samples/s"
     prediction = [
         f"{format_seconds(ranked.step_time_s)} per step of {document.global_batch} samples, {rate}",
@@ -174,36 +173,36 @@ def _data_job(loaded: Loaded[PlanDocument], request: Request, path: Path) -> Pla
 
 
 def _serving_job(loaded: Loaded[PlanDocument], request: Request, path: Path) -> PlannedJob:
-    from planner.files.serving_plan_file import serving_plan_from_document, serving_request_from_document
-    from planner.spaces.serving.judge import make_serving_judge
+    from planner.resolve import resolve
+    from planner.spaces.serving.space import serving_space
 
-    judge = make_serving_judge(serving_request_from_document(loaded.content, request))
-    plan = serving_plan_from_document(loaded.content, judge, loaded.document)
-    ranked = judge.rank([plan])[0]
-    workload = judge.model.workload
+    space = serving_space(resolve(request))
+    plan = space.plan_of(loaded.content, loaded.document)
+    ranked = space.rank([plan])[0]
+    workload = space.model.workload
     lengths = f"{workload.prompt_tokens} tokens in, {workload.output_tokens} out"
     prediction = [
-        f"first token after {format_seconds(ranked.ttft_s)}, then {format_seconds(ranked.tpot_s)} per token ({lengths})",
-        f"{ranked.output_tokens_per_s:,.0f} output tokens/s with all places taken",
+        f"first token after {format_seconds(ranked['ttft_s'])}, then {format_seconds(ranked['tpot_s'])} per token ({lengths})",
+        f"{ranked['output_tokens_per_s']:,.0f} output tokens/s with all places taken",
         _memory(ranked.memory_bytes_per_gpu, ranked.memory_capacity_bytes),
     ]
     job = ServingJob(
         plan=plan,
-        origin=_origin(judge.resolved, ranked.summary, prediction, path),
-        nodes=Nodes(workers=plan.workers, capacity=_devices_of_node(judge.cluster)),
-        stages=judge.model.layout(plan.pp).blocks,
-        has_experts=any(layer.kind == "moe" for layer in judge.resolved.model.graph.layers),
+        origin=_origin(space.resolved, ranked.summary, prediction, path),
+        nodes=Nodes(workers=plan.workers, capacity=_devices_of_node(space.cluster)),
+        stages=space.model.layout(plan.pp).blocks,
+        has_experts=any(layer.kind == "moe" for layer in space.resolved.model.graph.layers),
         prompt_tokens=workload.prompt_tokens,
         output_tokens=workload.output_tokens,
-        precision=judge.setting.precision,
-        kv_precision=judge.kv_precision,
-        memory_utilisation=_utilisation(judge.capacity_bytes, judge.cluster),
+        precision=space.resolved.setting.precision,
+        kv_precision=space.kv_precision,
+        memory_utilisation=_utilisation(space.capacity_bytes, space.cluster),
     )
     return (
         job,
         "serving",
         (
-            *_warnings(loaded.content, judge.resolved),
+            *_warnings(loaded.content, space.resolved),
             *_misfit(ranked.memory_bytes_per_gpu, ranked.memory_capacity_bytes),
         ),
     )

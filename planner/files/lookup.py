@@ -14,7 +14,7 @@ from planner.calibration.files import LoadedCalibration, load_calibration
 from planner.core.errors import PlannerError, UnknownName, UsageError
 from planner.core.request import Request
 from planner.files.loading import LoadedModel, load_cluster, load_device, load_model
-from planner.fixing import restriction_of
+from planner.spaces.layers.fixing import restriction_of
 from strategies.layerwise.space import Restriction
 
 __all__ = ["DEFAULT_CLUSTER", "calibration_of", "default_cluster", "look_up", "pick"]

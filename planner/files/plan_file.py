@@ -6,69 +6,54 @@ import os
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from costmodel.layerwise.splits import Split
+from planner.core.answer import Answer, Assumption, Estimate, RankedPlan, Setting
 from planner.core.capacity import reserve_of
 from planner.core.errors import FileProblem
 from planner.core.request import Request
-from planner.core.results import RankedPlan, SearchResult, Setting
 from planner.files.resources import Kind, bundled, bundled_name
 
 if TYPE_CHECKING:
     from planner.files.documents import Document, Location
     from planner.files.loading import Loaded
     from planner.schema.plan import PlanDocument
-    from planner.spaces.mesh.results import MeshResult, RankedMeshPlan
-    from planner.spaces.mixed.results import MixedResult, RankedMixedPlan
 
 __all__ = [
     "SCHEMA_VERSION",
+    "assumption_text",
     "changed_inputs",
-    "document_from_plan",
-    "finished",
+    "cost_model_options",
     "is_plan_file",
+    "plan_document",
     "plan_problem",
     "plan_text",
-    "prediction",
-    "provenance",
-    "question_head",
     "read_plan",
     "reference",
     "request_from_document",
 ]
 
 SCHEMA_VERSION = 1
-_DEGREES = tuple(field.name for field in fields(Split))
+# What a plan file states of the prediction, by space.
+_PREDICTED = {
+    "training": ("step_time_s", "throughput_samples_per_s", "memory_bytes_per_gpu"),
+    "serving": ("ttft_s", "tpot_s", "requests_per_s", "output_tokens_per_s", "memory_bytes_per_gpu"),
+}
 _PALEO_OPTIONS = ("ppp_comp", "ppp_comm", "paleo_pipeline", "paleo_extensions", "paleo_algorithms")
 
 
-def document_from_plan(
-    ranked: RankedPlan,
-    *,
-    layer_names: Sequence[str],
-    request: Request,
-    setting: Setting,
-    result: SearchResult | None = None,
-    assumptions: Sequence[str] = (),
-    folder: Path | None = None,
+def plan_document(
+    answer: Answer | Estimate, ranked: RankedPlan | None = None, *, folder: Path | None = None
 ) -> dict[str, Any]:
-    """Write a plan as plain values, in the order of a plan file.
+    """Write a plan of any space as plain values, in the order of a plan file.
 
     Parameters
     ----------
-    ranked : RankedPlan
-    layer_names : sequence of str
-        Of the network, in its order.
-    request : Request
-        The question; names and paths are taken from it.
-    setting : Setting
-        What the question was resolved to.
-    result : SearchResult, optional
-        The search that the plan came from; adds the proof.
-    assumptions : sequence of str
+    answer : Answer or Estimate
+        Names and paths are taken from its question; a search adds what it proves.
+    ranked : RankedPlan, optional
+        One of the answer's; the plan to run where none is named.
     folder : Path, optional
         Where the file will be: relative paths in it start there.
 
@@ -77,40 +62,33 @@ def document_from_plan(
     dict
         A valid ``planner.schema.plan.PlanDocument``; entries that say nothing are left out.
     """
-    plan = ranked.plan
-    assert len(layer_names) == len(plan.splits) == len(plan.collectives)
+    if ranked is None:
+        ranked = answer.best if isinstance(answer, Answer) else answer.ranked
     document: dict[str, Any] = {
-        **question_head(request, setting, folder),
-        "cost_model_options": _cost_model_options(request, folder),
-        "workers": plan.workers,
-        "num_micro_batches": plan.num_micro_batches,
-        "stages": [
-            {"first": layer_names[stage.first], "last": layer_names[stage.last], "replicas": stage.replicas}
-            for stage in plan.stages
-        ],
-        "layers": {
-            name: _split_entry(split, collective)
-            for name, split, collective in zip(layer_names, plan.splits, plan.collectives, strict=True)
-        },
-        "prediction": prediction(ranked),
-        "provenance": provenance(setting, assumptions),
+        **_question_head(answer.space.resolved.request, answer.setting, folder),
+        **answer.space.plan_section(ranked, folder),
+        "prediction": _prediction(answer, ranked),
+        "provenance": _provenance(answer.setting, [assumption_text(a) for a in answer.assumptions]),
     }
-    return finished(document, ranked.rank, result)
-
-
-def finished(
-    document: dict[str, Any], rank: int, result: SearchResult | MeshResult | MixedResult | None
-) -> dict[str, Any]:
-    """Add to a plan file what the search proves of the plan of this rank, if it does, and leave out entries that say nothing."""
-    if result is not None:
-        proven = result.proven_optimal and rank == 1
-        # The proof is about the objective: without it, a plan that saves energy would read as the fastest one.
-        about = {} if result.objective == "step_time" else {"objective": result.objective}
-        document["prediction"] |= {**about, "proven_optimal": proven, "bound_s": result.bound_s}
     return {key: value for key, value in document.items() if value not in (None, [], {})}
 
 
-def question_head(request: Request, setting: Setting, folder: Path | None) -> dict[str, Any]:
+def _prediction(answer: Answer | Estimate, ranked: RankedPlan) -> dict[str, Any]:
+    """What the cost model says of a plan, and what the search proves of it."""
+    of_space = _PREDICTED.get(answer.space.name, _PREDICTED["training"])
+    entry = {"summary": ranked.summary, "family": ranked.family, **{name: ranked[name] for name in of_space}}
+    # The proof is about the uniform space: it says nothing about a plan with stages or splits of its own.
+    if not isinstance(answer, Answer) or ranked is answer.refined:
+        return entry
+    entry["proven_optimal"] = answer.proof.proven_optimal and ranked.rank == 1
+    if answer.space.name == "serving":
+        return entry
+    # The proof is about the objective: without it, a plan that saves energy would read as the fastest one.
+    about = {} if answer.objective == "step_time" else {"objective": answer.objective}
+    return {**entry, **about, "bound_s": answer.proof.bound_s}
+
+
+def _question_head(request: Request, setting: Setting, folder: Path | None) -> dict[str, Any]:
     """First entries of every plan file of training: the version and what was asked."""
     return {
         "schema_version": SCHEMA_VERSION,
@@ -120,11 +98,11 @@ def question_head(request: Request, setting: Setting, folder: Path | None) -> di
         "device": reference("devices", request.device, folder) if request.device is not None else None,
         "gpus": setting.gpus,
         "global_batch": setting.global_batch,
-        "seq": setting.seq,
+        "seq": setting.seq if setting.load is None else None,
         "assume_free": list(request.assume_free),
         "lora_rank": request.lora_rank,
         "precision": setting.precision,
-        "optimizer": setting.optimizer,
+        "optimizer": setting.optimizer if setting.load is None else None,
         "mode": setting.mode,
         "cost_model": setting.cost_model,
         "calibration": None if request.calibration is None else reference("calibrations", request.calibration, folder),
@@ -133,7 +111,8 @@ def question_head(request: Request, setting: Setting, folder: Path | None) -> di
     }
 
 
-def _cost_model_options(request: Request, folder: Path | None) -> dict[str, Any]:
+def cost_model_options(request: Request, folder: Path | None) -> dict[str, Any]:
+    """Options of the paleo cost model that differ from the defaults."""
     neutral = Request(model="")
     options = {
         name: getattr(request, name) for name in _PALEO_OPTIONS if getattr(request, name) != getattr(neutral, name)
@@ -143,23 +122,7 @@ def _cost_model_options(request: Request, folder: Path | None) -> dict[str, Any]
     return options
 
 
-def _split_entry(split: Split, collective: str | None) -> dict[str, Any]:
-    entry: dict[str, Any] = {name: degree for name, degree in zip(_DEGREES, split.degrees, strict=True) if degree > 1}
-    return entry if collective is None else {**entry, "collective": collective}
-
-
-def prediction(ranked: RankedPlan | RankedMeshPlan | RankedMixedPlan) -> dict[str, Any]:
-    """What the cost model says of a plan of any space."""
-    return {
-        "summary": ranked.summary,
-        "family": ranked.family,
-        "step_time_s": ranked.step_time_s,
-        "throughput_samples_per_s": ranked.throughput_samples_per_s,
-        "memory_bytes_per_gpu": ranked.memory_bytes_per_gpu,
-    }
-
-
-def provenance(setting: Setting, assumptions: Sequence[str]) -> dict[str, Any]:
+def _provenance(setting: Setting, assumptions: Sequence[str]) -> dict[str, Any]:
     """Say where a plan comes from."""
     from planner import __version__
 
@@ -281,7 +244,29 @@ def request_from_document(document: PlanDocument, folder: Path) -> Request:
         assume=tuple(document.assume.items()),
         calibration=found(document.calibration),
         space="auto" if document.mesh is None else "mesh",
+        **_serving_question(document),
     )
+
+
+def _serving_question(document: PlanDocument) -> dict[str, Any]:
+    """What a plan file says of the requests that are served, as fields of Request."""
+    entry = document.serving
+    if entry is None:
+        return {}
+    return {
+        "prompt_tokens": entry.prompt_tokens,
+        "output_tokens": entry.output_tokens,
+        "kv": entry.kv_precision,
+        "max_ttft_s": entry.max_ttft_s,
+        "max_tpot_s": entry.max_tpot_s,
+        "objective": entry.objective,
+    }
+
+
+def assumption_text(assumption: Assumption) -> str:
+    """Write an assumption for people: ``global batch 128 (model file)``."""
+    source = f" ({assumption.source})" if assumption.source else ""
+    return f"{assumption.name} {assumption.value}{source}"
 
 
 def plan_problem(source: Document | None, location: Location, message: str, *, at_key: bool = False) -> FileProblem:

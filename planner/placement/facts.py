@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from costmodel.tolerances import EQUAL
 from planner.placement.request import PlaceRequest
 from planner.report.numbers import Unit, percent, significant, time_unit
-from planner.report.optimize import ratio_text
+from planner.report.ranking import ratio_text
 
 __all__ = ["TimeWords", "bound_facts", "free_facts", "times_text"]
 

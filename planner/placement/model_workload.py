@@ -38,7 +38,7 @@ from planner.core.request import Mode
 from planner.files.loading import LoadedModel, load_cluster, load_model
 from planner.placement.json_file import JsonFile
 from planner.resolve import check_trainable
-from planner.spaces.mesh.space import is_transformer
+from planner.spaces.choose import is_transformer
 
 __all__ = ["ModelQuestion", "link_between", "workload_of_model"]
 

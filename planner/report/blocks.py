@@ -79,3 +79,4 @@ class Report:
     blocks: Callable[[], Sequence[Block]]  # table, markdown
     data: Callable[[], Mapping[str, Any]]  # json, yaml: SI units, documented by a schema
     records: Callable[[], Sequence[Mapping[str, Any]]]  # csv: one row each, SI units
+    details: Callable[[], Sequence[Block]] = tuple  # what --verbose adds to the blocks

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from costmodel.tolerances import ROUNDING
-from planner.core.results import Assumption, Setting
+from planner.core.answer import Assumption, Setting
+from planner.files.plan_file import assumption_text
 from planner.report.blocks import Column, Table
 from planner.report.numbers import Unit, percent, significant
-from planner.report.optimize import assumed
 from planner.report.waterfall import waterfall
 
-__all__ = ["assumed_facts", "comparison_table", "parts_table"]
+__all__ = ["assumption_rows", "comparison_table", "parts_table"]
 
 
 def parts_table(
@@ -73,7 +73,7 @@ def comparison_table(
     )
 
 
-def assumed_facts(
+def assumption_rows(
     assumptions: Sequence[Assumption], of_model: Sequence[Assumption], setting: Setting
 ) -> list[tuple[str, str]]:
     """Assumptions of a question, and those of the cost model of a mesh; those that are nothing by default stand together, last."""
@@ -83,4 +83,9 @@ def assumed_facts(
     ]
     if nothing:
         named.append(f"and 0 for {', '.join(nothing)}")
-    return [("Assumed", assumed(assumptions, setting)), ("Of the cost model", ", ".join(named))]
+        options = [
+            f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
+            for name, value in setting.cost_model_options.items()
+        ]
+    everything = ", ".join([*(assumption_text(assumption) for assumption in assumptions), *options])
+    return [("Assumed", everything), *([("Of the cost model", ", ".join(named))] if named else [])]

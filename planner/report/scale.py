@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from planner.core.results import Assumption, ScalePoint, Setting
+from planner.core.answer import Assumption, ScalePoint, Setting
 from planner.report.blocks import Block, Column, Facts, Report, Table
 from planner.report.documents import RESULT_VERSION, tail
 from planner.report.numbers import Unit, percent, significant, time_unit
-from planner.report.optimize import assumed, free_layers_fact
+from planner.report.parts import assumption_rows
 from planner.report.uncertainty import bars_document, bars_facts, span_text
 from planner.uncertainty.bars import ErrorBars
 
@@ -113,6 +113,9 @@ def _blocks(curve: Curve) -> list[Block]:
         facts.append(("Training", f"{curve.epochs:g} epochs of {curve.samples:,.0f} samples"))
     # The batch is said above: it means something else on a weak curve.
     facts += bars_facts(curve.error_bars)
-    facts.append(("Assumed", assumed([a for a in curve.assumptions if a.name != "global batch"], curve.setting)))
+    facts += assumption_rows([a for a in curve.assumptions if a.name != "global batch"], (), curve.setting)
     notes = [("Note", note) for note in curve.notes]
-    return [Table(columns=tuple(columns)), Facts((*facts, *free_layers_fact(curve.free_layers), *notes))]
+    return [
+        Table(columns=tuple(columns)),
+        Facts((*facts, *([("Counted as free", ", ".join(curve.free_layers))] if curve.free_layers else []), *notes)),
+    ]

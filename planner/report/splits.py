@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from planner.report.numbers import duration_text, percent
-from planner.spaces.mesh.wording import splits_in_words
+from planner.spaces.mesh.labels import splits_in_words
 
 if TYPE_CHECKING:
     from strategies.mesh.block_search import SplitCheck

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from planner.core.errors import UsageError
 from planner.core.request import Request
@@ -17,8 +17,9 @@ from planner.sweeping.question import key_of, to_plain
 
 if TYPE_CHECKING:
     from costmodel.hardware.cluster import Cluster
+    from planner.core.answer import Answer
 
-__all__ = ["DEFAULT_MOST_GPUS", "plan_of", "size_training"]
+__all__ = ["DEFAULT_MOST_GPUS", "answer_of", "size_training"]
 
 Progress = Callable[[str, float], None]
 
@@ -83,23 +84,12 @@ def size_training(
     return size(request, goal, facts, ask, has_objectives=has_objectives)
 
 
-def plan_of(sized: Sized, trial: Trial) -> tuple[Request, Any, Any]:
-    """Search the plan of a trial again, this time with the refinement that `planner optimize` adds on top.
-
-    Returns
-    -------
-    request : Request
-    result : planner.core.results.SearchResult or planner.spaces.mesh.results.MeshResult
-    best
-        Of its ranked plans, or the refinement of the first.
-    """
-    from planner.search import optimize
+def answer_of(sized: Sized, trial: Trial) -> Answer:
+    """Search the plan of a trial again, this time with the refinement that `planner optimize` adds on top."""
+    from planner.ask import optimize
 
     objective = None if trial.objective == "step_time" else trial.objective
-    request = dataclasses.replace(sized.request, cluster=trial.cluster, gpus=trial.allowed, objective=objective)
-    result = optimize(request)
-    refined = getattr(result, "refined", None)
-    return request, result, result.plans[0] if refined is None else refined
+    return optimize(dataclasses.replace(sized.request, cluster=trial.cluster, gpus=trial.allowed, objective=objective))
 
 
 def _key(request: Request, facts: ClusterFacts, allowed: int, objective: str) -> Cell:

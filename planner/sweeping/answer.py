@@ -12,9 +12,7 @@ from planner.report.machine import finite
 from planner.sweeping.question import from_plain
 
 if TYPE_CHECKING:
-    from planner.core.results import SearchResult
-    from planner.spaces.mesh.results import MeshResult
-    from planner.spaces.mixed.results import MixedResult
+    from planner.core.answer import Answer
 
 __all__ = ["COLUMNS", "DEGREES", "answer", "search"]
 
@@ -114,24 +112,16 @@ def answer(plain: Mapping[str, Any]) -> dict[str, Any]:
     return dict(finite(found))
 
 
-def search(request: Request) -> SearchResult | MeshResult | MixedResult:
-    """Answer one question with the best plans of its uniform space: without the refinement that `planner optimize` adds on top."""
-    from planner.resolve import resolve
-    from planner.search import optimize
+def search(request: Request) -> Answer:
+    """Answer one question with the best plans of its space: without the comparison and refinement that `planner optimize` adds on top."""
+    from planner.ask import optimize
 
-    resolved = resolve(request)
-    if resolved.space != "mesh":
-        return optimize(request)
-    from planner.spaces.mesh.search import optimize_mesh
-
-    return optimize_mesh(resolved, refine=False)
+    return optimize(request, compare=False)
 
 
-def row_of(result: SearchResult | MeshResult | MixedResult) -> dict[str, Any]:
+def row_of(answer: Answer) -> dict[str, Any]:
     """Columns of the best plan of an answer."""
-    best: Any = result.plans[0]
-    setting = result.setting
-    gap = getattr(result, "bound_gap", None)
+    best, setting = answer.plans[0], answer.setting
     row = {
         "model": setting.model,
         "cluster": setting.cluster,
@@ -140,10 +130,9 @@ def row_of(result: SearchResult | MeshResult | MixedResult) -> dict[str, Any]:
         "seq": setting.seq,
         "status": "ok",
         "plan": best.summary,
-        "proven_optimal": result.proven_optimal,
-        "gap": getattr(result, "gap", None) if gap is None else gap,
+        "proven_optimal": answer.proof.proven_optimal,
+        "gap": answer.proof.gap,
     }
-    row |= {name: getattr(best, name) for name in _OF_PLAN}
-    row |= {name: getattr(best, name, None) for name in _MAYBE}
-    plan = best.plan
-    return row | {name: getattr(plan, name, None) for name in DEGREES}
+    record = best.record()
+    row |= {name: record.get(name) for name in (*_OF_PLAN, *_MAYBE)}
+    return row | {name: getattr(best.plan, name, None) for name in DEGREES}

@@ -10,20 +10,19 @@ import numpy as np
 
 from costmodel.arrays import FloatArray
 from costmodel.kernels.roofline import RooflineCompute
-from costmodel.layerwise.tables import KnownCosts
 from costmodel.uncertainty.intervals import Candidates
-from planner.spaces.mesh.space import is_transformer
+from planner.spaces.choose import is_transformer
 from planner.uncertainty.bars import ErrorBars, Knowledge, bars_of, knowledge_of, where_needed, without_model
 from planner.uncertainty.effects import Times, constants_of, effects_of, layer_times, mesh_times
 from planner.uncertainty.features import layer_mixture, mesh_coordinates, node_size, shares_of
 
 if TYPE_CHECKING:
-    from planner.core.results import RankedPlan
+    from planner.core.answer import RankedPlan
     from planner.resolve import Resolved
-    from planner.spaces.mesh.judge import MeshJudge
-    from planner.spaces.mesh.results import RankedMeshPlan
+    from planner.spaces.layers.space import LayerwisePlanSpace
+    from planner.spaces.mesh.space import MeshPlanSpace
 
-__all__ = ["layer_bars", "layer_weights", "mesh_bars", "mesh_weights", "parts_bars"]
+__all__ = ["layer_bars", "mesh_bars", "parts_bars", "score_weights"]
 
 
 _OF_ONE_KIND = "of steps on one kind of device, since no published run mixes several"
@@ -43,41 +42,41 @@ class _Timed(Protocol):
     def time_parts(self) -> Mapping[str, float]: ...
 
 
-def mesh_bars(judge: MeshJudge, plans: Sequence[RankedMeshPlan]) -> ErrorBars:
+def mesh_bars(space: MeshPlanSpace, plans: Sequence[RankedPlan]) -> ErrorBars:
     """Error bars of ranked plans over a mesh."""
-    resolved = judge.resolved
+    resolved = space.resolved
     if not isinstance(resolved.workload.compute, RooflineCompute):
         return without_model()
     workers = max(plan.workers for plan in plans)
-    names = constants_of(resolved.workload, resolved.cluster, workers, judge.assumptions)
+    names = constants_of(resolved.workload, resolved.cluster, workers, space.constants)
     knowledge = _knowledge(resolved, len(plans), is_transformer=True, names=names)
     candidates = _candidates(
         resolved,
         knowledge,
         plans,
-        times=mesh_times(judge.model, [plan.plan for plan in plans], exact=False),
+        times=mesh_times(space.model, [plan.plan for plan in plans], exact=False),
         coordinates=mesh_coordinates([plan.plan for plan in plans]),
     )
-    return bars_of(candidates, knowledge, seed=resolved.request.seed, weight=mesh_weights(judge, plans))
+    return bars_of(candidates, knowledge, seed=resolved.request.seed, weight=score_weights(plans))
 
 
-def mesh_weights(judge: MeshJudge, plans: Sequence[RankedMeshPlan]) -> FloatArray:
-    """What the steps of plans over a mesh are multiplied by to be compared: (plans,)."""
-    return np.array([judge.score(plan) / plan.step_time_s for plan in plans])
+def score_weights(plans: Sequence[RankedPlan]) -> FloatArray:
+    """What the steps of plans are multiplied by to be compared: (plans,)."""
+    return np.array([plan.score / plan.step_time_s for plan in plans])
 
 
-def layer_bars(resolved: Resolved, plans: Sequence[RankedPlan], known: KnownCosts | None = None) -> ErrorBars:
-    """Error bars of ranked plans with a split per layer; ``known``: what is known of the costs of layers."""
+def layer_bars(space: LayerwisePlanSpace, plans: Sequence[RankedPlan]) -> ErrorBars:
+    """Error bars of ranked plans with a split per layer."""
+    resolved, known = space.resolved, space.cache
     workload = resolved.workload
     if not isinstance(workload.compute, RooflineCompute):
         return without_model()
-    known = KnownCosts(workload, resolved.cluster) if known is None else known
     workers = max(plan.workers for plan in plans)
     names = constants_of(workload, resolved.cluster, workers)
     knowledge = _knowledge(resolved, len(plans), is_transformer=is_transformer(workload.graph), names=names)
     names = tuple(knowledge.log_sd)
     steps = np.array([plan.step_time_s for plan in plans])
-    terms = {name: np.array([getattr(plan, name) for plan in plans]) for name in _LAYER_TERMS}
+    terms = {name: np.array([plan[name] for plan in plans]) for name in _LAYER_TERMS}
     nodes = np.array([plan.workers for plan in plans]) / node_size(resolved.cluster)
     coordinates, mixture = layer_mixture(known, [plan.plan for plan in plans])
     candidates = Candidates(
@@ -88,17 +87,8 @@ def layer_bars(resolved: Resolved, plans: Sequence[RankedPlan], known: KnownCost
         coordinates=coordinates,
         mixture=mixture,
     )
-    bars = bars_of(candidates, knowledge, seed=resolved.request.seed, weight=layer_weights(resolved, plans))
+    bars = bars_of(candidates, knowledge, seed=resolved.request.seed, weight=score_weights(plans))
     return bars if resolved.request.mode == "training" else replace(bars, basis=_OF_TRAINING)
-
-
-def layer_weights(resolved: Resolved, plans: Sequence[RankedPlan]) -> FloatArray:
-    """What the steps of plans with a split per layer are multiplied by to be compared: (plans,)."""
-    from planner.ranking import layer_score
-
-    if resolved.request.objective == "energy":
-        return np.array([(plan.energy_per_step_j or 0.0) / plan.step_time_s for plan in plans])
-    return layer_score(resolved).factor([plan.workers for plan in plans])
 
 
 def parts_bars(resolved: Resolved, plans: Sequence[_Timed]) -> ErrorBars:

@@ -10,20 +10,18 @@ from typing import TYPE_CHECKING
 
 from costmodel.hardware.cluster import Cluster
 from costmodel.kernels.roofline import RooflineCompute
-from costmodel.layerwise.tables import KnownCosts
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.overtaking import overtaking
 from costmodel.uncertainty.constants import CONSTANTS, stated_values
-from planner.spaces.mesh.space import is_transformer
-from planner.uncertainty.answers import layer_weights, mesh_weights
+from planner.spaces.choose import is_transformer
+from planner.uncertainty.answers import score_weights
 from planner.uncertainty.bars import Knowledge, knowledge_of
 from planner.uncertainty.effects import Times, constants_of, layer_times, mesh_times
 
 if TYPE_CHECKING:
-    from planner.core.results import RankedPlan
-    from planner.resolve import Resolved
-    from planner.spaces.mesh.judge import MeshJudge
-    from planner.spaces.mesh.results import RankedMeshPlan
+    from planner.core.answer import RankedPlan
+    from planner.spaces.layers.space import LayerwisePlanSpace
+    from planner.spaces.mesh.space import MeshPlanSpace
 
 __all__ = ["FACTORS", "SENSITIVITY_PLANS", "Sensitivity", "layer_sensitivity", "mesh_sensitivity", "sensitivity_of"]
 
@@ -66,31 +64,32 @@ class Sensitivity:
     standard_deviations: float | None
 
 
-def mesh_sensitivity(judge: MeshJudge, plans: Sequence[RankedMeshPlan]) -> tuple[Sensitivity, ...] | None:
+def mesh_sensitivity(space: MeshPlanSpace, plans: Sequence[RankedPlan]) -> tuple[Sensitivity, ...] | None:
     """Sensitivity of the ranking of plans over a mesh; None for a cost model without constants."""
-    resolved = judge.resolved
+    resolved = space.resolved
     if not isinstance(resolved.workload.compute, RooflineCompute):
         return None
-    times = mesh_times(judge.model, [plan.plan for plan in plans])
-    weight = mesh_weights(judge, plans)
-    names = constants_of(resolved.workload, resolved.cluster, max(plan.workers for plan in plans), judge.assumptions)
+    times = mesh_times(space.model, [plan.plan for plan in plans])
+    weight = score_weights(plans)
+    names = constants_of(resolved.workload, resolved.cluster, max(plan.workers for plan in plans), space.constants)
     return sensitivity_of(
         lambda name, factor: times(name, factor) * weight,
         knowledge_of(resolved.request, is_transformer=True, names=names),
         [plan.summary for plan in plans],
         resolved.cluster,
-        judge.assumptions,
+        space.constants,
     )
 
 
-def layer_sensitivity(resolved: Resolved, plans: Sequence[RankedPlan]) -> tuple[Sensitivity, ...] | None:
+def layer_sensitivity(space: LayerwisePlanSpace, plans: Sequence[RankedPlan]) -> tuple[Sensitivity, ...] | None:
     """The same of plans with a split per layer."""
+    resolved = space.resolved
     workload = resolved.workload
     if not isinstance(workload.compute, RooflineCompute):
         return None
     names = constants_of(workload, resolved.cluster, max(plan.workers for plan in plans))
-    times = layer_times(KnownCosts(workload, resolved.cluster), [plan.plan for plan in plans])
-    weight = layer_weights(resolved, plans)
+    times = layer_times(space.cache, [plan.plan for plan in plans])
+    weight = score_weights(plans)
     return sensitivity_of(
         lambda name, factor: times(name, factor) * weight,
         knowledge_of(resolved.request, is_transformer=is_transformer(workload.graph), names=names),

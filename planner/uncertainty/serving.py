@@ -19,8 +19,8 @@ from planner.uncertainty.effects import constants_of, effects_of
 from planner.uncertainty.features import node_size, shares_of
 
 if TYPE_CHECKING:
-    from planner.spaces.serving.judge import ServingJudge
-    from planner.spaces.serving.results import RankedServingPlan
+    from planner.core.answer import RankedPlan
+    from planner.spaces.serving.space import ServingPlanSpace
 
 __all__ = ["QUANTITIES", "serving_bars", "serving_candidates", "serving_coordinates", "serving_kind"]
 
@@ -43,11 +43,9 @@ def serving_kind(graph: Graph, *, sharing: bool = False) -> str:
     return "serving-shared-experts" if sharing else "serving-experts"
 
 
-def serving_bars(
-    judge: ServingJudge, plans: Sequence[RankedServingPlan]
-) -> tuple[tuple[RankedServingPlan, ...], ErrorBars]:
+def serving_bars(space: ServingPlanSpace, plans: Sequence[RankedPlan]) -> tuple[tuple[RankedPlan, ...], ErrorBars]:
     """Ranked plans with their intervals, and how sure their order is; at least one plan."""
-    model, resolved = judge.model, judge.resolved
+    model, resolved = space.model, space.resolved
     batch = ServingBatch.from_plans([plan.plan for plan in plans])
     apart = int((batch.tp * batch.pp * batch.sharing).max())  # devices that speak to one another
     # The host, which step times of plans over a mesh depend on alone, makes every pass of a server wait.
@@ -60,8 +58,8 @@ def serving_bars(
     }
     knowledge = known[kinds[0]]  # of the first plan
     found = serving_candidates(model, [plan.plan for plan in plans], knowledge)
-    of_objective = found[_OF_OBJECTIVE.get(judge.objective, "token_s")]
-    weight = np.array([judge.score(plan) for plan in plans]) / of_objective.step_time_s
+    of_objective = found[_OF_OBJECTIVE.get(space.objective, "token_s")]
+    weight = np.array([plan.score for plan in plans]) / of_objective.step_time_s
     if len(known) > 1:  # kinds are wrong on one side by different amounts
         low, high = _ends(of_objective, kinds, known)
         weight = weight * np.sqrt(low * high) / of_objective.step_time_s
@@ -82,24 +80,21 @@ def _ends(
 
 
 def _with_intervals(
-    plans: Sequence[RankedServingPlan], ends: Mapping[str, tuple[FloatArray, FloatArray]]
-) -> tuple[RankedServingPlan, ...]:
+    plans: Sequence[RankedPlan], ends: Mapping[str, tuple[FloatArray, FloatArray]]
+) -> tuple[RankedPlan, ...]:
     """Plans with an interval for each quantity."""
     result = []
     for n, plan in enumerate(plans):
         first, token = ([float(end[n]) for end in ends[name]] for name in ("ttft_s", "token_s"))
         each = [float(end[n]) for end in ends["tpot_s"]] if "tpot_s" in ends else [0.0, 0.0]
-        result.append(
-            replace(
-                plan,
-                step_time_low_s=each[0],
-                step_time_high_s=each[1],
-                ttft_low_s=first[0],
-                ttft_high_s=first[1],
-                output_tokens_per_s_low=1.0 / token[1],
-                output_tokens_per_s_high=1.0 / token[0],
-            )
-        )
+        figures = {
+            "ttft_low_s": first[0],
+            "ttft_high_s": first[1],
+            "output_tokens_per_s_low": 1.0 / token[1],
+            "output_tokens_per_s_high": 1.0 / token[0],
+        }
+        timed = replace(plan, step_time_low_s=each[0], step_time_high_s=each[1])
+        result.append(timed.with_figures(**figures))
     return tuple(result)
 
 

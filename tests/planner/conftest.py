@@ -14,7 +14,8 @@ from costmodel.layerwise.splits import Split
 from costmodel.network.graph import Graph
 from planner.cli import run
 from planner.core.request import Request
-from planner.core.results import Assumption, Breakdown, LayerCost, RankedPlan, SearchResult, Setting
+from planner.api.results import SearchResult
+from planner.core.answer import Assumption, Breakdown, LayerCost, RankedPlan, Setting
 from planner.files.loading import load_model
 
 GIB = 2**30

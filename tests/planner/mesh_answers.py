@@ -8,9 +8,9 @@ from typing import Any
 from costmodel.mesh.detail import LayerRow, StageRow
 from costmodel.mesh.plan import MEMORY_PARTS, TIME_PARTS, MeshPlan
 from planner.core.request import Request
-from planner.core.results import Assumption, Setting
+from planner.core.answer import Assumption, Setting
 from planner.spaces.mesh.results import MeshBreakdown, MeshResult, RankedMeshPlan
-from planner.spaces.mesh.wording import family_of_mesh_plan, mesh_plan_in_words
+from planner.spaces.mesh.labels import family_of_mesh_plan, mesh_plan_in_words
 
 GIB = 2**30
 REQUEST = Request(model="llama3-70b", gpus=256, batch=1024, command_line="planner optimize llama3-70b --gpus 256")

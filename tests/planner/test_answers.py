@@ -8,7 +8,7 @@ import pytest
 
 from costmodel.layerwise.plan import plan_key
 from planner.core.request import Request
-from planner.core.results import SearchResult
+from planner.api.results import SearchResult
 from planner.resolve import resolve
 from planner.scaling import scale
 from planner.search import estimate, optimize

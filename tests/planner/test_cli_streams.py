@@ -15,7 +15,7 @@ import pytest
 
 from planner.cli import run
 from planner.core.request import Request
-from planner.core.results import SearchResult
+from planner.api.results import SearchResult
 
 ROOT = Path(__file__).resolve().parents[2]
 

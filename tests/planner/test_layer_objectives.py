@@ -10,7 +10,7 @@ import pytest
 from planner.cli import run
 from planner.core.objectives import BETTER, check_layer_objective
 from planner.core.request import Request
-from planner.core.results import SearchResult
+from planner.api.results import SearchResult
 from planner.search import explain, optimize
 from strategies.mesh.settings import OBJECTIVES
 

@@ -18,10 +18,11 @@ from costmodel.layerwise.splits import Split, legal_splits, split_table
 from costmodel.network.graph import Graph
 from planner.core.errors import InputFileError
 from planner.core.request import Request
-from planner.core.results import RankedPlan, SearchResult, Setting
+from planner.api.results import SearchResult
+from planner.core.answer import RankedPlan, Setting
 from planner.files.documents import parse_document
 from planner.files.loading import load_model
-from planner.files.plan_check import plan_from_document
+from planner.spaces.layers.plan_file import plan_from_document
 from planner.files.plan_file import (
     changed_inputs,
     document_from_plan,

@@ -34,7 +34,7 @@ _ALLOWED = {
     *("planner.spaces.mixed", "planner.spaces.mixed.options"),
 }
 _NEVER = (
-    "planner.breakdown",
+    "planner.spaces.layers.breakdown",
     "planner.prediction",
     "planner.uncertainty.sensitivity",
     "planner.scaling",

@@ -7,28 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from costmodel.tolerances import ROUNDING
-from planner.core.results import Assumption, Breakdown, RankedPlan, SearchResult, Setting
-from planner.spaces.mesh.wording import MEMORY_WORDS, TIME_WORDS
+from planner.core.answer import Answer, Assumption, Estimate, RankedPlan, Setting
 
 if TYPE_CHECKING:
-    from planner.spaces.mesh.results import MeshBreakdown, MeshResult
-    from planner.spaces.mixed.results import MixedBreakdown, MixedResult
     from planner.uncertainty.bars import ErrorBars
     from planner.uncertainty.sensitivity import Sensitivity
 
-    Answer = SearchResult | MeshResult | MixedResult
-    Prediction = Breakdown | MeshBreakdown | MixedBreakdown
-
-__all__ = ["LAYER_TERMS", "AnswerView", "PlanView", "view_of_prediction", "view_of_search"]
-
-# Parts of the step of a plan with a split per layer.
-LAYER_TERMS: dict[str, str] = {
-    "compute_s": "compute",
-    "reshard_s": "resharding",
-    "exposed_exchange_s": "exposed gradient exchange",
-    "bubble_s": "pipeline bubble",
-    "update_s": "optimizer",
-}
+__all__ = ["AnswerView", "PlanView", "view_of_prediction", "view_of_search"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,61 +82,48 @@ class AnswerView:
 
 def view_of_search(answer: Answer) -> AnswerView:
     """The answer of ``planner optimize``."""
-    best, others = _compared(answer)
     views = tuple(_plan(f"#{plan.rank}", plan, ranked=True) for plan in answer.plans)
-    compared = tuple(_plan(label, plan) for label, plan in others)
-    chosen = views[0] if best is answer.plans[0] else next(v for v in compared if v.plan is best.plan)
+    others = tuple(_plan(label, plan) for label, plan in _compared(answer))
+    refined = answer.refined
+    best = views[0] if refined is None else next(view for view in others if view.plan is refined.plan)
+    return _view(answer, views, others, best)
+
+
+def _compared(answer: Answer) -> list[tuple[str, RankedPlan]]:
+    """What the ranked plans are compared with, by what it is shown for."""
+    found = [("refined", answer.refined), *answer.space.compared(answer)]
+    ranked = [plan.plan for plan in answer.plans]
+    return [(label, plan) for label, plan in found if plan is not None and plan.plan not in ranked]
+
+
+def view_of_prediction(estimate: Estimate) -> AnswerView:
+    """The answer of ``planner estimate`` or ``planner explain``."""
+    plan, best = _plan("this plan", estimate.ranked), estimate.best
+    others = () if best is None or best.plan == estimate.ranked.plan else (_plan("the best", best),)
+    return _view(estimate, (plan,), others, plan, estimate.sensitivity)
+
+
+def _view(
+    answer: Answer | Estimate,
+    plans: tuple[PlanView, ...],
+    others: tuple[PlanView, ...],
+    best: PlanView,
+    sensitivity: tuple[Sensitivity, ...] | None = None,
+) -> AnswerView:
     return AnswerView(
         setting=answer.setting,
-        plans=views,
-        others=compared,
-        best=chosen,
-        assumptions=answer.assumptions,
-        model_assumptions=getattr(answer, "model_assumptions", ()),
-        error_bars=answer.error_bars,
-        sensitivity=None,
-        objective=getattr(answer, "objective", "step_time"),
-    )
-
-
-def _compared(answer: Answer) -> tuple[Any, list[tuple[str, Any]]]:
-    """What to run, and what the ranked plans are compared with, by what it is shown for."""
-    from planner.spaces.mesh.results import MeshResult
-
-    best: Any = answer.plans[0]
-    if isinstance(answer, SearchResult):
-        data: list[tuple[str, Any]] = [("data parallelism", answer.data_parallel)]
-        if answer.data_parallel is None or answer.data_parallel.workers != answer.setting.gpus:
-            data.append(("data par., all GPUs", answer.data_parallel_all))
-    elif isinstance(answer, MeshResult):
-        best = answer.best
-        data = [("refined", answer.refined), ("data parallelism", answer.data_parallel)]
-    else:
-        data = [(f"{base.group} alone", base.plan) for base in answer.baselines]
-    ranked = [plan.plan for plan in answer.plans]
-    return best, [(label, plan) for label, plan in data if plan is not None and plan.plan not in ranked]
-
-
-def view_of_prediction(answer: Prediction) -> AnswerView:
-    """The answer of ``planner estimate`` or ``planner explain``."""
-    setting = answer.setting
-    plan = _plan("this plan", answer.ranked)
-    best = getattr(answer, "best", None)
-    others = () if best is None or best.plan == answer.ranked.plan else (_plan("the best", best),)
-    return AnswerView(
-        setting=setting,
-        plans=(plan,),
+        plans=plans,
         others=others,
-        best=plan,
+        best=best,
         assumptions=answer.assumptions,
-        model_assumptions=getattr(answer, "model_assumptions", ()),
+        model_assumptions=answer.model_assumptions,
         error_bars=answer.error_bars,
-        sensitivity=getattr(answer, "sensitivity", None),
-        objective=getattr(answer, "objective", "step_time"),
+        sensitivity=sensitivity,
+        objective=answer.objective,
     )
 
 
-def _plan(label: str, plan: Any, *, ranked: bool = False) -> PlanView:
+def _plan(label: str, plan: RankedPlan, *, ranked: bool = False) -> PlanView:
     """One plan of any space."""
     return PlanView(
         label=label,
@@ -165,26 +137,19 @@ def _plan(label: str, plan: Any, *, ranked: bool = False) -> PlanView:
         low_s=plan.step_time_low_s,
         high_s=plan.step_time_high_s,
         probability_best=plan.probability_best if ranked else None,
-        time_parts=_time_parts(plan),
-        memory_parts=_worded(getattr(plan, "memory_parts", {}), MEMORY_WORDS, plan.memory_bytes_per_gpu),
+        time_parts=_worded(plan.time_parts, plan.labels(plan.main), plan.step_time_s),
+        memory_parts=_worded(plan.memory_parts, plan.labels("memory_bytes_per_gpu"), plan.memory_bytes_per_gpu),
         memory_bytes=plan.memory_bytes_per_gpu,
         memory_capacity_bytes=plan.memory_capacity_bytes,
         exposed_share=plan.exposed_communication_share,
         bottleneck=plan.bottleneck,
         gap=plan.gap if ranked else None,
-        tokens_per_s_per_gpu=getattr(plan, "tokens_per_s_per_gpu", None),
-        mfu=getattr(plan, "mfu", None),
-        speedup=getattr(plan, "speedup", None),
-        usd_per_step=getattr(plan, "money_per_step", None),
-        energy_j_per_step=getattr(plan, "energy_per_step_j", None),
+        tokens_per_s_per_gpu=plan.get("tokens_per_s_per_gpu"),
+        mfu=plan.get("mfu"),
+        speedup=plan.get("speedup"),
+        usd_per_step=plan.get("money_per_step"),
+        energy_j_per_step=plan.get("energy_per_step_j"),
     )
-
-
-def _time_parts(plan: Any) -> tuple[tuple[str, float], ...]:
-    if isinstance(plan, RankedPlan):
-        parts = {key: float(getattr(plan, key)) for key in LAYER_TERMS}
-        return _worded(parts, LAYER_TERMS, plan.step_time_s)
-    return _worded(plan.time_parts, TIME_WORDS, plan.step_time_s)
 
 
 def _worded(parts: Mapping[str, float], words: Mapping[str, str], total: float) -> tuple[tuple[str, float], ...]:

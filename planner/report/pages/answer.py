@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from planner.core.results import Assumption, Setting
+from planner.core.answer import Assumption, Setting
 from planner.report.blocks import Block, Facts, Heading, Sentence, Table
 from planner.report.figures.kinds import Figure
 from planner.report.figures.views import AnswerView, PlanView

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from costmodel.tolerances import EQUAL
+from planner.core.answer import Answer, RankedPlan
 from planner.report.blocks import Block, Facts, Sentence, Table
 from planner.report.figures.kinds import Bars, Dot, Figure, Points, Series
 from planner.report.figures.standard import front
@@ -12,18 +13,16 @@ from planner.report.numbers import Unit, byte_text, byte_unit, duration_text, pe
 from planner.report.page import escaped, facts
 from planner.report.pages.answer import Section, assembled, assumptions_table, provenance
 from planner.report.pages.blocks import block_html, table_html
-from planner.spaces.serving.results import RankedServingPlan, ServingResult
-from planner.spaces.serving.wording import SERVING_MEMORY_WORDS, TPOT_WORDS, TTFT_WORDS
 
 __all__ = ["serving_page"]
 
 
-def serving_page(answer: ServingResult, blocks: Sequence[Block], *, live: bool, version: str) -> str:
+def serving_page(answer: Answer, blocks: Sequence[Block], *, live: bool, version: str) -> str:
     """Write the page.
 
     Parameters
     ----------
-    answer : ServingResult
+    answer : Answer
     blocks : sequence of Block
         What the terminal shows.
     live : bool
@@ -31,7 +30,8 @@ def serving_page(answer: ServingResult, blocks: Sequence[Block], *, live: bool, 
     version : str
         Of the planner.
     """
-    plans, setting = answer.plans, answer.setting
+    plans, setting, load = answer.plans, answer.setting, answer.setting.load
+    assert load is not None
     sections = [
         Section(
             title="Time per token",
@@ -40,27 +40,18 @@ def serving_page(answer: ServingResult, blocks: Sequence[Block], *, live: bool, 
                     "tpot",
                     "What the time per token after the first is made of",
                     plans,
-                    "tpot_parts",
-                    TPOT_WORDS,
+                    "tpot_s",
                     is_time=True,
                 ),
             ),
         ),
         Section(
             title="Time to the first token",
-            figures=(
-                _parts(
-                    "ttft", "What the time to the first token is made of", plans, "ttft_parts", TTFT_WORDS, is_time=True
-                ),
-            ),
+            figures=(_parts("ttft", "What the time to the first token is made of", plans, "ttft_s", is_time=True),),
         ),
         Section(
             title="What fills the memory",
-            figures=(
-                _parts(
-                    "memory", "What fills the fullest GPU", plans, "memory_parts", SERVING_MEMORY_WORDS, is_time=False
-                ),
-            ),
+            figures=(_parts("memory", "What fills the fullest GPU", plans, "memory_bytes_per_gpu", is_time=False),),
         ),
     ]
     fronts = _fronts(plans)
@@ -71,8 +62,8 @@ def serving_page(answer: ServingResult, blocks: Sequence[Block], *, live: bool, 
         Section(title="Provenance", parts=(facts(provenance(setting, version)),)),
     ]
     question = (
-        f"serving {setting.model}: prompts of {answer.prompt_tokens:,} and answers of {answer.output_tokens:,} tokens on average, "
-        f"{setting.precision}, cache in {answer.kv_precision}; up to {setting.gpus:,} x {setting.device}; best by {answer.objective}"
+        f"serving {setting.model}: prompts of {load.prompt_tokens:,} and answers of {load.output_tokens:,} tokens on average, "
+        f"{setting.precision}, cache in {load.kv_precision}; up to {setting.gpus:,} x {setting.device}; best by {answer.objective}"
     )
     sentences = [block for block in blocks if isinstance(block, Sentence)]
     tables = [block for block in blocks if isinstance(block, Table)]
@@ -86,20 +77,19 @@ def serving_page(answer: ServingResult, blocks: Sequence[Block], *, live: bool, 
     return assembled(f"{setting.model} on {setting.cluster}", head, "Plans", first, sections, live=live)
 
 
-def _row(plan: RankedServingPlan) -> str:
+def _row(plan: RankedPlan) -> str:
     return f"#{plan.rank} ({plan.workers} GPU{'s' if plan.workers != 1 else ''})"
 
 
 def _parts(
     name: str,
     caption: str,
-    plans: Sequence[RankedServingPlan],
-    attribute: str,
-    words: Mapping[str, str],
+    plans: Sequence[RankedPlan],
+    total: str,
     *,
     is_time: bool,
 ) -> Bars:
-    parts: list[Mapping[str, float]] = [getattr(plan, attribute) for plan in plans]
+    parts: list[Mapping[str, float]] = [plan.parts(total) for plan in plans]
     totals = [sum(of.values()) for of in parts]
     unit: Unit = (time_unit if is_time else byte_unit)(max(totals))
     text: Callable[[float], str] = duration_text if is_time else byte_text
@@ -108,11 +98,11 @@ def _parts(
             name=word,
             values=tuple(of[key] / unit.size for of in parts),
             titles=tuple(
-                f"#{plan.rank}: {word} {text(of[key])}, {percent(of[key] / total)} of {text(total)}\n{plan.summary}"
-                for plan, of, total in zip(plans, parts, totals, strict=True)
+                f"#{plan.rank}: {word} {text(of[key])}, {percent(of[key] / whole)} of {text(whole)}\n{plan.summary}"
+                for plan, of, whole in zip(plans, parts, totals, strict=True)
             ),
         )
-        for key, word in words.items()
+        for key, word in plans[0].labels(total).items()
     ]
     axis = f"time ({unit.name})" if is_time else f"memory per GPU ({unit.name})"
     limit = None if is_time else plans[0].memory_capacity_bytes
@@ -127,15 +117,15 @@ def _parts(
     )
 
 
-def _fronts(plans: Sequence[RankedServingPlan]) -> list[Figure]:
+def _fronts(plans: Sequence[RankedPlan]) -> list[Figure]:
     """Times against GPU time per token: on both axes less is better."""
     if len(plans) < 2:
         return []
-    cost = [1e6 / plan.output_tokens_per_s_per_gpu / 3600.0 for plan in plans]
+    cost = [1e6 / plan["output_tokens_per_s_per_gpu"] / 3600.0 for plan in plans]
     result: list[Figure] = []
     for name, title, seconds in (
-        ("pareto tpot", "time per token", [plan.tpot_s for plan in plans]),
-        ("pareto ttft", "time to the first token", [plan.ttft_s for plan in plans]),
+        ("pareto tpot", "time per token", [plan["tpot_s"] for plan in plans]),
+        ("pareto ttft", "time to the first token", [plan["ttft_s"] for plan in plans]),
     ):
         if max(seconds) <= min(seconds) * (1 + EQUAL) or max(cost) <= min(cost) * (1 + EQUAL):
             continue

@@ -6,10 +6,10 @@ import dataclasses
 import math
 
 from costmodel.units import format_seconds
+from planner.core.answer import RankedPlan
 from planner.report.numbers import significant
-from planner.spaces.mesh.judge import MeshJudge, make_judge
-from planner.spaces.mesh.results import RankedMeshPlan
-from planner.spaces.mesh.wording import mesh_plan_in_words
+from planner.spaces.mesh.labels import mesh_plan_in_words
+from planner.spaces.mesh.space import MeshPlanSpace, mesh_space
 from strategies.mesh.search import search_corner
 from strategies.mesh.settings import MeshSettings
 
@@ -47,19 +47,19 @@ def rounder_batch(batch: int, gpus: int) -> int | None:
     return None
 
 
-def batch_notes(judge: MeshJudge, settings: MeshSettings, best: RankedMeshPlan) -> list[str]:
+def batch_notes(space: MeshPlanSpace, settings: MeshSettings, best: RankedPlan) -> list[str]:
     """Say that a batch nearby is faster per sample, where a plan was found that is.
 
     Nothing is searched where the batch divides well, or where plans are not ranked by step time.
     """
-    batch = judge.resolved.workload.global_batch
+    batch = space.resolved.workload.global_batch
     other = rounder_batch(batch, settings.max_workers)
-    if other is None or judge.objective not in ("step_time", "tokens_per_s"):
+    if other is None or space.objective not in ("step_time", "tokens_per_s"):
         return []
     short = dataclasses.replace(
         settings, top=1, gap=max(settings.gap, _GAP), wall_s=min(settings.wall_s, _WALL_S), distinct=None
     )
-    found = search_corner(make_judge(judge.resolved.with_batch(other)).model, short).candidates
+    found = search_corner(mesh_space(space.resolved.with_batch(other)).model, short).candidates
     if not found:
         return []
     faster = (best.step_time_s / batch) / (found[0].step_time_s / other)

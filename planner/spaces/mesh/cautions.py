@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS
 from costmodel.mesh.plan import MeshPlan
 from costmodel.units import format_bytes, format_seconds
-from planner.spaces.mesh.judge import MeshJudge
-from planner.spaces.mesh.results import RankedMeshPlan
-from planner.spaces.mesh.wording import mesh_plan_in_words
+from planner.core.answer import RankedPlan
+from planner.spaces.mesh.labels import mesh_plan_in_words
+from planner.spaces.mesh.space import MeshPlanSpace
 from strategies.mesh.plans import DISTINCT
 from strategies.mesh.search import search_corner
 from strategies.mesh.settings import MeshSettings
@@ -54,7 +54,7 @@ _PESSIMISMS = (
 )
 
 
-def cautions(judge: MeshJudge, ranked: RankedMeshPlan) -> list[str]:
+def cautions(space: MeshPlanSpace, ranked: RankedPlan) -> list[str]:
     """Say that a plan does what few trainers do, or counts on a host that the cluster file does not describe."""
     notes = []
     plan = ranked.plan
@@ -63,37 +63,37 @@ def cautions(judge: MeshJudge, ranked: RankedMeshPlan) -> list[str]:
             f"{ranked.summary}: activations are kept on the host, which few trainers have a setting for (docs/export.md); "
             "--offload none, or optimizer, searches without it"
         )
-    if judge.resolved.cluster.host is None and (plan.offload_optimizer or plan.offload_activations):
+    if space.resolved.cluster.host is None and (plan.offload_optimizer or plan.offload_activations):
         notes.append(
-            f"{ranked.summary}: keeps {format_bytes(ranked.host_bytes_per_gpu)} per GPU on its host, and cluster "
-            f"'{judge.resolved.setting.cluster}' does not describe its hosts: that much room is taken for granted "
+            f"{ranked.summary}: keeps {format_bytes(ranked['host_bytes_per_gpu'])} per GPU on its host, and cluster "
+            f"'{space.resolved.setting.cluster}' does not describe its hosts: that much room is taken for granted "
             "('host: {devices: 8, memory: 2 TB}' in a cluster file states it; --offload none does without)"
         )
     return notes
 
 
-def hinges(judge: MeshJudge, settings: MeshSettings, plans: Sequence[RankedMeshPlan]) -> list[str]:
+def hinges(space: MeshPlanSpace, settings: MeshSettings, plans: Sequence[RankedPlan]) -> list[str]:
     """Say which assumption the best plan hinges on: under a pessimistic one, another is the best.
 
     The plans listed are judged again, beside the best of a corner of the space (degrees that are powers of two).
     """
-    if judge.objective not in ("step_time", "tokens_per_s"):
+    if space.objective not in ("step_time", "tokens_per_s"):
         return []  # their scores are step times
     notes = []
     for pessimism in _PESSIMISMS:
-        now = getattr(judge.assumptions, pessimism.name)
+        now = getattr(space.constants, pessimism.name)
         is_usual = now == getattr(DEFAULT_ASSUMPTIONS, pessimism.name)
         if is_usual and now > pessimism.value and pessimism.matters(plans[0].plan):
-            notes += _under(judge, settings, plans, pessimism, now)
+            notes += _under(space, settings, plans, pessimism, now)
     return notes
 
 
 def _under(
-    judge: MeshJudge, settings: MeshSettings, plans: Sequence[RankedMeshPlan], pessimism: _Pessimism, now: float
+    space: MeshPlanSpace, settings: MeshSettings, plans: Sequence[RankedPlan], pessimism: _Pessimism, now: float
 ) -> list[str]:
-    assumptions = dataclasses.replace(judge.assumptions, **{pessimism.name: pessimism.value})
-    workload, cluster = judge.resolved.workload, judge.resolved.cluster
-    model = judge.model.with_constants(workload, cluster, assumptions)
+    assumptions = dataclasses.replace(space.constants, **{pessimism.name: pessimism.value})
+    workload, cluster = space.resolved.workload, space.resolved.cluster
+    model = space.model.with_constants(workload, cluster, assumptions)
     restriction = settings.restriction.powers_of_two().narrowed()
     short = dataclasses.replace(
         settings, restriction=restriction, top=1, gap=max(settings.gap, _GAP), wall_s=min(settings.wall_s, _WALL_S)

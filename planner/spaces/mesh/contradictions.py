@@ -17,8 +17,8 @@ from costmodel.mesh.rules import RULES, NetworkShape, Rule
 from planner.core.errors import UsageError
 from planner.spaces.mesh.fixed import flags_of, given_text, only
 from planner.spaces.mesh.flags import flag_of
-from planner.spaces.mesh.judge import MeshJudge
 from planner.spaces.mesh.near import near_multiples
+from planner.spaces.mesh.space import MeshPlanSpace
 from strategies.mesh.nodes import PlanCount
 from strategies.mesh.settings import Bounds, MeshRestriction, MeshSettings
 from strategies.mesh.space import MeshSpace
@@ -44,7 +44,7 @@ _CATEGORIES = {"schedule": SCHEDULES, "cp_kind": CP_KINDS, "recompute": RECOMPUT
 _USUAL = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 64, 96, 128, 256, 512, 1024)
 
 
-def refuse_contradiction(judge: MeshJudge, settings: MeshSettings) -> None:
+def refuse_contradiction(space: MeshPlanSpace, settings: MeshSettings) -> None:
     """Refuse options that leave no legal plan.
 
     Raises
@@ -52,26 +52,26 @@ def refuse_contradiction(judge: MeshJudge, settings: MeshSettings) -> None:
     UsageError
         Names the fewest options that exclude all plans, and the rule that does.
     """
-    if not settings.restriction.is_free and _is_empty(judge, settings):
-        raise UsageError(contradiction(judge, settings))
+    if not settings.restriction.is_free and _is_empty(space, settings):
+        raise UsageError(contradiction(space, settings))
 
 
-def contradiction(judge: MeshJudge, settings: MeshSettings) -> str:
+def contradiction(space: MeshPlanSpace, settings: MeshSettings) -> str:
     """Say why no plan is legal: the fewest options that exclude all, and what they break.
 
     Parameters
     ----------
-    judge : MeshJudge
+    space : MeshPlanSpace
     settings : MeshSettings
         Of a search whose space is empty.
     """
-    restriction, setting = settings.restriction, judge.resolved.setting
+    restriction, setting = settings.restriction, space.resolved.setting
 
     def is_empty(chosen: frozenset[str]) -> bool:
-        return _is_empty(judge, dataclasses.replace(settings, restriction=only(restriction, chosen)))
+        return _is_empty(space, dataclasses.replace(settings, restriction=only(restriction, chosen)))
 
     chosen = smallest_set(list(dict.fromkeys(flags_of(restriction).values())), is_empty)
-    reason = _reason(judge, only(restriction, frozenset(chosen)))
+    reason = _reason(space, only(restriction, frozenset(chosen)))
     given = " ".join(given_text(restriction, flag) for flag in chosen)
     together = " exclude each other" if len(chosen) > 1 else ""
     return (
@@ -202,14 +202,14 @@ def _with_name(text: str, rule: Rule) -> str:
 # -- of a mesh ----------------------------------------------------------------------------------------------------------
 
 
-def _is_empty(judge: MeshJudge, settings: MeshSettings) -> bool:
-    space = MeshSpace.of(judge.model, settings)
+def _is_empty(space: MeshPlanSpace, settings: MeshSettings) -> bool:
+    space = MeshSpace.of(space.model, settings)
     count = PlanCount(space=space)
     return not any(count.plans(stems) for stems in space.stems())
 
 
-def _reason(judge: MeshJudge, restriction: MeshRestriction) -> str:
-    setting = judge.resolved.setting
+def _reason(space: MeshPlanSpace, restriction: MeshRestriction) -> str:
+    setting = space.resolved.setting
     degrees = restriction.degrees
     least = {field: min(allowed_values(bounds), default=1) for field, bounds in degrees.items()}
     single = {field: bounds.values[0] for field, bounds in degrees.items() if len(bounds.values) == 1}
@@ -224,8 +224,8 @@ def _reason(judge: MeshJudge, restriction: MeshRestriction) -> str:
         *too_many_gpus(least, setting.gpus),
         *_no_such_division(single),
         *_no_share_of_batch(single, setting.global_batch, setting.gpus),
-        *_too_many_blocks(judge, least, restriction.names.get("schedule", SCHEDULES)),
-    ] or broken_together(judge.rules, judge.shape, fixed, setting.gpus, _left(least, setting.global_batch))
+        *_too_many_blocks(space, least, restriction.names.get("schedule", SCHEDULES)),
+    ] or broken_together(space.rules, space.shape, fixed, setting.gpus, _left(least, setting.global_batch))
     if problems:
         return "; ".join(problems)
     docs = [f"{rule.doc} (rule {rule.name})" for rule in RULES if set(rule.fields) & fixed.keys()]
@@ -275,15 +275,15 @@ def _no_share_of_batch(degrees: Mapping[str, int], batch: int, most: int) -> lis
     return [f"{words} leaves a dp of {ranks} at --batch {batch}, more than --gpus {most}"] if ranks > most else []
 
 
-def _too_many_blocks(judge: MeshJudge, least: Mapping[str, int], schedules: Sequence[str]) -> list[str]:
+def _too_many_blocks(space: MeshPlanSpace, least: Mapping[str, int], schedules: Sequence[str]) -> list[str]:
     """More recomputed blocks than the longest chunk has."""
     wanted = least.get("recompute_blocks", 0)
     vpp = max(least.get("vpp", 1), 2 if set(schedules) == {"interleaved"} else 1)
     pp = max(least.get("pp", 1), 2 if vpp > 1 or "1f1b" not in schedules else 1)
     chunks = pp * vpp
-    if chunks == 1 or chunks > judge.model.num_blocks or wanted <= max(judge.model.blocks_of(chunks)):
+    if chunks == 1 or chunks > space.model.num_blocks or wanted <= max(space.model.blocks_of(chunks)):
         return []
-    where, most = "chunk" if vpp > 1 else "stage", max(judge.model.blocks_of(chunks))
+    where, most = "chunk" if vpp > 1 else "stage", max(space.model.blocks_of(chunks))
     return [f"the longest {where} has at most {most} blocks, fewer than {wanted} to recompute (rule recompute)"]
 
 

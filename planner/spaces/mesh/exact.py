@@ -7,17 +7,17 @@ import math
 from collections.abc import Mapping
 
 from costmodel.mesh.plan import MeshPlan
+from planner.core.answer import Assumption
 from planner.core.errors import UsageError
-from planner.core.results import Assumption
 from planner.spaces.mesh.flags import flag_of
-from planner.spaces.mesh.judge import MeshJudge
 from planner.spaces.mesh.near import near_multiples
+from planner.spaces.mesh.space import MeshPlanSpace
 from strategies.mesh.settings import Bounds, MeshRestriction
 
 __all__ = ["exact_plan"]
 
 
-def exact_plan(judge: MeshJudge) -> tuple[MeshPlan, tuple[Assumption, ...]]:
+def exact_plan(space: MeshPlanSpace) -> tuple[MeshPlan, tuple[Assumption, ...]]:
     """Build the plan of a request on exactly its GPUs.
 
     Degrees that are not given are 1; data parallelism takes the GPUs and the micro-batches take the samples that are left.
@@ -34,17 +34,17 @@ def exact_plan(judge: MeshJudge) -> tuple[MeshPlan, tuple[Assumption, ...]]:
         A value that leaves the plan open, degrees that do not multiply to the GPUs, a batch that does not divide, every rule of the
         space that the plan breaks.
     """
-    return _Builder(judge).build()
+    return _Builder(space).build()
 
 
 class _Builder:
     """Chooses what is left open and collects what is wrong."""
 
-    def __init__(self, judge: MeshJudge) -> None:
-        request = judge.resolved.request
-        self.judge = judge
+    def __init__(self, space: MeshPlanSpace) -> None:
+        request = space.resolved.request
+        self.space = space
         self.gpus = request.gpus
-        self.batch = judge.resolved.workload.global_batch
+        self.batch = space.resolved.workload.global_batch
         self.restriction = request.mesh or MeshRestriction()
         self.problems: list[str] = []
         self.chosen: dict[str, str] = {}
@@ -80,7 +80,7 @@ class _Builder:
             offload_activations=self.restriction.flags.get("offload_activations", False),
         )
         plan = self._with_sequence_parallel(self._with_recompute(plan))
-        self.problems += self.judge.broken(plan, self.unknown)
+        self.problems += self.space.broken(plan, self.unknown)
         if self.problems:
             raise UsageError("\n".join(self.problems))
         plan, misfit = self._with_stages(plan)
@@ -92,7 +92,7 @@ class _Builder:
 
     def _with_stages(self, plan: MeshPlan) -> tuple[MeshPlan, tuple[Assumption, ...]]:
         """The stages that a run states, where the planner would have others; what is said where they do not fit the network."""
-        model, wanted = self.judge.model, self.judge.resolved.request.stages
+        model, wanted = self.space.model, self.space.resolved.request.stages
         chunks = plan.pp * plan.vpp
         if not wanted:
             return plan, ()
@@ -213,7 +213,7 @@ class _Builder:
         mode = self.names.get("recompute", "full" if blocks else "none")
         self._note("recompute", mode)
         if mode == "full" and blocks is None:
-            blocks = self.judge.blocks_per_stage(plan)
+            blocks = self.space.blocks_per_stage(plan)
         return dataclasses.replace(plan, recompute=mode, recompute_blocks=blocks or 0)
 
     def _with_sequence_parallel(self, plan: MeshPlan) -> MeshPlan:
@@ -221,6 +221,6 @@ class _Builder:
         wanted = self.restriction.flags.get("sequence_parallel")
         if wanted is None and plan.tp > 1:
             cut = dataclasses.replace(plan, sequence_parallel=True)
-            wanted = set(self.judge.broken(cut, self.unknown)) <= set(self.judge.broken(plan, self.unknown))
+            wanted = set(self.space.broken(cut, self.unknown)) <= set(self.space.broken(plan, self.unknown))
             self._note("sequence_parallel", "on" if wanted else "off")
         return dataclasses.replace(plan, sequence_parallel=bool(wanted))

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from costmodel.layerwise.splits import divisors
+from costmodel.mesh.figures import MESH_FIGURES
 from costmodel.mesh.plan import RECOMPUTE, MeshPlan
 from costmodel.tolerances import EQUAL
 from costmodel.units import format_bytes, format_seconds
@@ -18,8 +19,8 @@ from planner.core.search_errors import SearchInterrupted, no_plan_in_time
 from planner.spaces.mesh.fixed import flags_of, without
 from planner.spaces.mesh.flags import flag_of
 from planner.spaces.mesh.host_miss import host_miss
-from planner.spaces.mesh.judge import MeshJudge
-from planner.spaces.mesh.wording import MEMORY_WORDS, mesh_plan_in_words
+from planner.spaces.mesh.labels import mesh_plan_in_words
+from planner.spaces.mesh.space import MeshPlanSpace
 from strategies.mesh.search import search_corner
 from strategies.mesh.settings import MeshCandidate, MeshOutcome, MeshSettings, NearestMiss
 
@@ -30,15 +31,15 @@ _WALL_S = 5.0
 _DOUBLINGS = 8
 
 
-def no_mesh_plan(judge: MeshJudge, settings: MeshSettings, outcome: MeshOutcome) -> Exception:
+def no_mesh_plan(space: MeshPlanSpace, settings: MeshSettings, outcome: MeshOutcome) -> Exception:
     """Say why a search found no plan."""
     if outcome.interrupted:
         return SearchInterrupted(None)
     # What was not looked at may fit, so a miss says nothing then.
-    if outcome.out_of_time or (outcome.nearest_miss is None and judge.resolved.cluster.host is None):
+    if outcome.out_of_time or (outcome.nearest_miss is None and space.resolved.cluster.host is None):
         return no_plan_in_time()
-    way_out = _relaxed(judge, settings) or _more_gpus(judge, settings)
-    return NoFeasiblePlan(f"nothing fits: {_miss(judge, settings, outcome.nearest_miss)}; {way_out or _ADVICE}")
+    way_out = _relaxed(space, settings) or _more_gpus(space, settings)
+    return NoFeasiblePlan(f"nothing fits: {_miss(space, settings, outcome.nearest_miss)}; {way_out or _ADVICE}")
 
 
 _ADVICE = (
@@ -47,32 +48,32 @@ _ADVICE = (
 )
 
 
-def _miss(judge: MeshJudge, settings: MeshSettings, miss: NearestMiss | None) -> str:
+def _miss(space: MeshPlanSpace, settings: MeshSettings, miss: NearestMiss | None) -> str:
     """The plan that comes closest. The search takes hosts for endless to find it; where they are not, what is missing there is said."""
-    have = judge.resolved.setting.memory_capacity_bytes
-    ranked = None if miss is None else judge.rank([miss.plan])[0]
+    have = space.resolved.setting.memory_capacity_bytes
+    ranked = None if miss is None else space.rank([miss.plan])[0]
     beyond = ranked is None or miss is None or ranked.memory_bytes_per_gpu > miss.memory_bytes * (1 + EQUAL)
-    short = host_miss(judge, settings) if beyond and judge.resolved.cluster.host is not None else None
+    short = host_miss(space, settings) if beyond and space.resolved.cluster.host is not None else None
     if short is not None or ranked is None or miss is None:
         return (
             short
-            or f"what the GPUs have no room for is more than their hosts hold: host memory {judge.host_memory().value}"
+            or f"what the GPUs have no room for is more than their hosts hold: host memory {space.host_memory().value}"
         )
     largest = max(ranked.memory_parts, key=lambda name: ranked.memory_parts[name])
     endless = f" ({format_bytes(miss.memory_bytes)} if its host had room for all that is offloaded)" if beyond else ""
     return (
         f"the nearest miss ({mesh_plan_in_words(miss.plan)}) needs {format_bytes(ranked.memory_bytes_per_gpu)} per GPU{endless} and there "
-        f"are {format_bytes(have)}; the largest part is {MEMORY_WORDS[largest]} with {format_bytes(ranked.memory_parts[largest])}"
-        f"{judge.host_in_words(ranked)}"
+        f"are {format_bytes(have)}; the largest part is {MESH_FIGURES[largest].label} with {format_bytes(ranked.memory_parts[largest])}"
+        f"{space.host_in_words(ranked)}"
     )
 
 
-def _relaxed(judge: MeshJudge, settings: MeshSettings) -> str | None:
+def _relaxed(space: MeshPlanSpace, settings: MeshSettings) -> str | None:
     """The option without which the best plan fits."""
     flags = flags_of(settings.restriction)
     found: list[tuple[float, str, MeshCandidate]] = []
     for flag in dict.fromkeys(flags.values()):
-        candidate = _best(judge, dataclasses.replace(settings, restriction=without(settings.restriction, flag)))
+        candidate = _best(space, dataclasses.replace(settings, restriction=without(settings.restriction, flag)))
         if candidate is not None:
             found.append((candidate.score, flag, candidate))
     if not found:
@@ -81,25 +82,25 @@ def _relaxed(judge: MeshJudge, settings: MeshSettings) -> str | None:
     return f"without {flag} it fits: {_described(candidate)}"
 
 
-def _more_gpus(judge: MeshJudge, settings: MeshSettings) -> str | None:
+def _more_gpus(space: MeshPlanSpace, settings: MeshSettings) -> str | None:
     """The least doubling of the GPUs after which something fits."""
-    most = judge.resolved.cluster.max_devices
+    most = space.resolved.cluster.max_devices
     gpus = settings.max_workers
     deadline = time.monotonic() + _WALL_S
     for _ in range(_DOUBLINGS):
         gpus *= 2
         if (most is not None and gpus > most) or time.monotonic() > deadline:
             return None
-        candidate = _best(judge, dataclasses.replace(settings, max_workers=gpus))
+        candidate = _best(space, dataclasses.replace(settings, max_workers=gpus))
         if candidate is not None:
             return f"with --gpus {gpus} it fits: {_described(candidate)}"
     return None
 
 
-def _best(judge: MeshJudge, settings: MeshSettings) -> MeshCandidate | None:
+def _best(space: MeshPlanSpace, settings: MeshSettings) -> MeshCandidate | None:
     """The best plan with degrees that are powers of two: to say what would help, that is enough."""
     short = dataclasses.replace(settings, top=1, wall_s=min(settings.wall_s, _WALL_S))
-    outcome = search_corner(judge.model, short)
+    outcome = search_corner(space.model, short)
     return outcome.candidates[0] if outcome.candidates else None
 
 
@@ -107,12 +108,12 @@ def _described(candidate: MeshCandidate) -> str:
     return f"{mesh_plan_in_words(candidate.plan)}, {format_seconds(candidate.step_time_s)} per step"
 
 
-def remedy(judge: MeshJudge, plan: MeshPlan) -> str:
+def remedy(space: MeshPlanSpace, plan: MeshPlan) -> str:
     """Name the change of a plan that does not fit after which it does, at the least cost in time."""
-    variants = [variant for variant in _variants(judge, plan) if not judge.broken(variant)]
+    variants = [variant for variant in _variants(space, plan) if not space.broken(variant)]
     if variants:
-        costs = judge.costs(variants)
-        fits = costs.memory_bytes <= judge.resolved.setting.memory_capacity_bytes
+        costs = space.costs(variants)
+        fits = costs.memory_bytes <= space.resolved.setting.memory_capacity_bytes
         if fits.any():
             n = int(np.argmin(np.where(fits, costs.step_time_s, np.inf)))
             change = " ".join(_changes(plan, variants[n]))
@@ -120,7 +121,7 @@ def remedy(judge: MeshJudge, plan: MeshPlan) -> str:
     return "no ZeRO stage, recomputation, offload or smaller micro-batch makes it fit; `planner optimize` searches the other degrees"
 
 
-def _variants(judge: MeshJudge, plan: MeshPlan) -> Iterator[MeshPlan]:
+def _variants(space: MeshPlanSpace, plan: MeshPlan) -> Iterator[MeshPlan]:
     """The same degrees with less memory."""
     zeros = range(plan.zero_stage, 4) if plan.dp * plan.cp > 1 else (plan.zero_stage,)
     modes = RECOMPUTE[RECOMPUTE.index(plan.recompute) :]
@@ -134,7 +135,7 @@ def _variants(judge: MeshJudge, plan: MeshPlan) -> Iterator[MeshPlan]:
             dp_shard=shard,
             dp_replicate=plan.dp // shard,
             recompute=mode,
-            recompute_blocks=judge.blocks_per_stage(plan) if mode == "full" else 0,
+            recompute_blocks=space.blocks_per_stage(plan) if mode == "full" else 0,
             offload_optimizer=optimizer,
             offload_activations=activations,
             micro_batch=size,

@@ -6,17 +6,15 @@ import dataclasses
 from collections.abc import Sequence
 
 from costmodel.units import format_bytes, format_seconds
+from planner.core.answer import RankedPlan, ScalePoint
 from planner.core.errors import NoFeasiblePlan, UsageError
 from planner.core.request import Request
-from planner.core.results import ScalePoint
 from planner.core.search_errors import SearchInterrupted
 from planner.resolve import Resolved, resolve
 from planner.scaling import Scaling
 from planner.spaces.mesh.contradictions import refuse_contradiction
-from planner.spaces.mesh.judge import MeshJudge, make_judge
 from planner.spaces.mesh.remedies import no_mesh_plan
-from planner.spaces.mesh.results import RankedMeshPlan
-from planner.spaces.mesh.search import settings_of
+from planner.spaces.mesh.space import MeshPlanSpace, mesh_space
 from planner.uncertainty.answers import mesh_bars
 from planner.uncertainty.bars import ErrorBars, with_bars
 
@@ -59,15 +57,15 @@ def scale_mesh(
         Unusable options; nothing is legal on any of the numbers.
     """
     base = resolve(dataclasses.replace(request, gpus=max(workers), family=None, space="mesh", top=1))
-    found: dict[int, RankedMeshPlan] = {}
+    found: dict[int, RankedPlan] = {}
     bars = ErrorBars()
     notes: list[str] = []
     last: Exception | None = None
     for count in sorted({1, *workers}):
-        judge = make_judge(_on(base, count, weak=weak))
-        best = _best(judge, is_largest=count == max(workers))
-        if isinstance(best, RankedMeshPlan):
-            bars = mesh_bars(judge, [best])
+        space = mesh_space(_on(base, count, weak=weak))
+        best = _best(space, is_largest=count == max(workers))
+        if isinstance(best, RankedPlan):
+            bars = mesh_bars(space, [best])
             found[count] = with_bars([best], bars)[0]
         elif count in workers:
             last = best
@@ -101,28 +99,28 @@ def _on(base: Resolved, count: int, *, weak: bool) -> Resolved:
     )
 
 
-def _best(judge: MeshJudge, *, is_largest: bool) -> RankedMeshPlan | Exception:
+def _best(space: MeshPlanSpace, *, is_largest: bool) -> RankedPlan | Exception:
     """The best plan, or why there is none: of the largest number with a way out, since it is what an error would say."""
-    resolved = judge.resolved
-    settings = settings_of(resolved)
+    resolved = space.resolved
+    settings = space.settings()
     try:
-        refuse_contradiction(judge, settings)
+        refuse_contradiction(space, settings)
     except UsageError as error:
         return error
-    outcome = judge.search(settings)
+    outcome = space.outcome(settings)
     if outcome.interrupted:
         raise SearchInterrupted(None)
     if outcome.candidates:
-        return judge.rank([outcome.candidates[0].plan])[0]
+        return space.rank([outcome.candidates[0].plan])[0]
     if is_largest:
-        return no_mesh_plan(judge, settings, outcome)
+        return no_mesh_plan(space, settings, outcome)
     miss = outcome.nearest_miss
     need = "" if miss is None else f"; the nearest miss needs {format_bytes(miss.memory_bytes)} per GPU"
     return NoFeasiblePlan(f"nothing fits{need}, of {format_bytes(resolved.setting.memory_capacity_bytes)}")
 
 
 def _point(
-    best: RankedMeshPlan, count: int, reference: float, batch: int, epochs: float | None, samples: float | None
+    best: RankedPlan, count: int, reference: float, batch: int, epochs: float | None, samples: float | None
 ) -> ScalePoint:
     rate = best.throughput_samples_per_s
     speedup = rate / reference

@@ -1,115 +1,616 @@
-"""Which space of plans a question is about: one degree per parallel dimension for the whole network, or a split per layer."""
+"""The space of plans over a device mesh: its cost model, its search and what its answers say."""
 
 from __future__ import annotations
 
-from typing import Literal
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from costmodel.hardware.cluster import Cluster
+import numpy as np
+
+from costmodel.fields import Figure
+from costmodel.hardware.energy import Power, plans_energy_j
+from costmodel.hardware.host import USABLE_SHARE
+from costmodel.layerwise.splits import divisors
+from costmodel.mesh.assumptions import MeshAssumptions
+from costmodel.mesh.detail import FLOP_CONVENTION, model_flops_per_step
+from costmodel.mesh.figures import MESH_FIGURES
+from costmodel.mesh.model import MeshModel
+from costmodel.mesh.modules import MeshError
+from costmodel.mesh.plan import MEMORY_PARTS, TIME_PARTS, MeshBatch, MeshCosts, MeshPlan
+from costmodel.mesh.rules import RULES, NetworkShape, Rule, columns_of
 from costmodel.network.graph import Graph
-from costmodel.network.layers import ATTENTION
+from costmodel.rates import training_rates
+from costmodel.tolerances import PROOF_SLACK
+from costmodel.units import format_bytes
+from planner.core.answer import Answer, Assumption, Estimate, Proof, RankedPlan, Setting
+from planner.core.capacity import limit_notes
 from planner.core.errors import UsageError
-from planner.core.request import Request
-from planner.spaces.mesh.flags import flag_of
-from planner.spaces.mixed.options import check_mixed
+from planner.core.objectives import check_rates, stated_rates
+from planner.core.search_errors import ended_early
+from planner.report.numbers import percent
+from planner.resolve import Resolved
+from planner.spaces.base import Found, Progress
+from planner.spaces.mesh.fixed import fixed_by
+from planner.spaces.mesh.labels import (
+    MUCH_HOST,
+    bottleneck_in_words,
+    family_of_mesh_plan,
+    host_note,
+    mesh_entry,
+    mesh_plan_in_words,
+)
+from strategies.layerwise import score
+from strategies.mesh.plans import DISTINCT
+from strategies.mesh.search import search_model
+from strategies.mesh.settings import Bounds, MeshOutcome, MeshRestriction, MeshSettings
 
-__all__ = ["Space", "choose_space", "is_transformer", "why_layers"]
+if TYPE_CHECKING:
+    from pathlib import Path
 
-Space = Literal["mesh", "layers", "mixed"]
+    from costmodel.timeline import Tracks
+    from planner.files.documents import Document
+    from planner.report.blocks import Block, Table
+    from planner.report.figures.standard import Curve
+    from planner.schema.plan import PlanDocument
+    from planner.uncertainty.bars import ErrorBars
+    from planner.uncertainty.sensitivity import Sensitivity
+
+__all__ = ["MeshPlanSpace", "is_per_device", "mesh_space"]
+
+_DEFAULT_TIME_LIMIT_S = 60.0
+# Refinement ends by a count; this is for machines that are slower than any.
+_REFINEMENT_S = 5.0
+# A plan with stages of its own is harder to run: it is shown if it is better by more than this.
+_WORTH_SHOWING = 1e-4
+# A plan with splits of its own inside the blocks is a trainer to be written.
+_WORTH_SPLITTING = 1e-2
+_ONE = Bounds(values=(1,))
+# Plain data parallelism, ZeRO included.
+_DATA_PARALLEL = MeshRestriction(degrees=dict.fromkeys(("tp", "cp", "ep", "etp", "pp", "vpp"), _ONE))
+# Parts of the step in which devices wait for the network.
+_COMMUNICATION = ("tp_exposed_s", "cp_exposed_s", "ep_exposed_s", "pp_exposed_s", "dp_exposed_s")
+# Relative room below which a host is full.
+_FULL = 1e-6
 
 
-def is_transformer(graph: Graph) -> bool:
-    """Whether a network has attention."""
-    return any(layer.kind in ATTENTION for layer in graph.layers)
+def is_per_device(objective: str) -> bool:
+    """Whether an objective ranks by device-seconds (step time x devices in use) rather than by step time."""
+    return objective == "mfu" or score.is_per_device(objective)
 
 
-def _has_blocks(graph: Graph) -> bool:
-    """Whether blocks with attention or experts are repeated, which have the dimensions of a mesh."""
-    return any(layer.kind in ATTENTION or layer.kind == "moe" for layer in graph.layers if layer.block)
-
-
-def choose_space(request: Request, graph: Graph, cluster: Cluster | None = None) -> Space:
-    """Choose the space that a question is about.
-
-    A cluster of several groups of devices has a space of its own. Otherwise ``auto`` is the mesh for a transformer with repeated blocks
-    that is trained, unless an option is given that only the other space knows, or nothing follows the last block.
+def mesh_space(resolved: Resolved) -> MeshPlanSpace:
+    """Build the cost model of a question.
 
     Raises
     ------
     UsageError
-        An option that the chosen space does not know; options of both spaces; a space that the network does not have.
+        The network cannot be laid over a mesh, or the objective needs a price or a power that nobody stated.
     """
-    of_layers, of_mesh = _layer_options(request), _mesh_options(request)
-    fits = _has_blocks(graph)
-    if cluster is not None and len(cluster.groups) > 1:
-        of_layers += ["--diverse"] if request.diverse else []
-        check_mixed(request, graph, cluster, is_foldable=fits, of_layers=of_layers, of_mesh=of_mesh)
-        return "mixed"
-    if of_layers and of_mesh:
-        raise UsageError(
-            f"{of_mesh[0]} is for plans over a device mesh and {of_layers[0]} for plans with a split per layer; leave one of them out"
+    workload, device = resolved.workload, resolved.cluster.device
+    check_rates(resolved.request.objective, [device])
+    assumptions = dataclasses.replace(resolved.mesh_assumptions, **dict(resolved.request.assume))
+    try:
+        model = MeshModel.build(workload, resolved.cluster, assumptions)
+    except MeshError as error:
+        raise UsageError(f"network '{resolved.setting.model}' cannot be laid over a mesh: {error}") from None
+    return MeshPlanSpace(
+        resolved=resolved,
+        model=model,
+        shape=NetworkShape.of(workload.graph, model.units, workload.global_batch),
+        seq=_positions(workload.graph),
+        flop_per_step=model_flops_per_step(workload),
+        peak_flop_per_s=device.peak(workload.precision.compute),
+        constants=assumptions,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeshPlanSpace:
+    """A question about plans over a device mesh with its cost model.
+
+    Attributes
+    ----------
+    seq : int
+        Positions of a sample.
+    flop_per_step : float
+        Model FLOP of one step, by the convention of `costmodel.mesh.flops`.
+    peak_flop_per_s : float
+        Dense peak of one device in the precision that matrices are computed in.
+    constants : MeshAssumptions
+    """
+
+    resolved: Resolved
+    model: MeshModel
+    shape: NetworkShape
+    seq: int
+    flop_per_step: float
+    peak_flop_per_s: float
+    constants: MeshAssumptions
+
+    @property
+    def name(self) -> str:
+        """Of the space."""
+        return "mesh"
+
+    @property
+    def objective(self) -> str:
+        """What is minimised."""
+        return self.resolved.request.objective or "step_time"
+
+    @property
+    def declared(self) -> Mapping[str, Figure]:
+        """The figures of a plan."""
+        return MESH_FIGURES
+
+    @property
+    def power(self) -> Power | None:
+        """What a device draws; None where nobody has stated it."""
+        return Power.of(self.resolved.cluster.device, self.resolved.cluster.host)
+
+    @property
+    def is_spelled_out(self) -> bool:
+        """Whether any degree is fixed or bounded."""
+        request = self.resolved.request
+        return request.mesh is not None or request.micro_batches is not None
+
+    @property
+    def has_exact_plans(self) -> bool:
+        """Options can spell out a whole plan."""
+        return True
+
+    # -- the search
+
+    def refuse_contradiction(self) -> None:
+        """Refuse options that leave no legal plan."""
+        from planner.spaces.mesh.contradictions import refuse_contradiction
+
+        refuse_contradiction(self, self.settings())
+
+    def settings(self) -> MeshSettings:
+        """Limits of the search that the question asks for."""
+        request = self.resolved.request
+        return MeshSettings(
+            max_workers=request.gpus,
+            capacity_bytes=self.resolved.setting.memory_capacity_bytes,
+            top=request.top,
+            distinct=None if request.diverse is False or request.top == 1 else DISTINCT,
+            restriction=fixed_by(request),
+            objective=self.objective,
+            power=self.power,
+            wall_s=_DEFAULT_TIME_LIMIT_S if request.time_limit_s is None else request.time_limit_s,
+            gap=request.gap,
+            seed=request.seed,
         )
-    if request.space == "auto":
-        chosen: Space = "mesh" if of_mesh or _is_mesh_by_itself(request, graph, of_layers) else "layers"
-        if chosen == "mesh" and not of_mesh and _mesh_fault(graph) is not None:
-            chosen = "layers"
-    else:
-        chosen = request.space
-    if chosen == "layers" and of_mesh:
-        raise UsageError(f"--space layers: {of_mesh[0]} is for plans over a device mesh (--space mesh)")
-    if chosen == "mesh":
-        _check_mesh(request, graph, of_layers, of_mesh, fits=fits)
-    return chosen
 
+    def outcome(self, settings: MeshSettings, progress: Progress | None = None) -> MeshOutcome:
+        """Search with the same cost model."""
+        return search_model(self.model, settings, progress)
 
-def _is_mesh_by_itself(request: Request, graph: Graph, of_layers: list[str]) -> bool:
-    """Whether blocks are there to lay over a mesh, and nothing asks for a split per layer."""
-    return _has_blocks(graph) and not of_layers and request.mode == "training"
+    def search(self, top: int, progress: Progress | None) -> Found:
+        """Look for the best plans, which differ in a degree unless all are asked for."""
+        settings, request = self.settings(), self.resolved.request
+        if top > settings.top:
+            distinct = None if request.diverse is False else DISTINCT
+            settings = dataclasses.replace(settings, top=top, distinct=distinct)
+        outcome = self.outcome(settings, progress)
+        plans = [candidate.plan for candidate in outcome.candidates]
+        return Found(plans=plans, shown=min(request.top, len(plans)), outcome=outcome, interrupted=outcome.interrupted)
 
+    def no_plan(self, found: Found) -> Exception:
+        """Say why a search found no plan."""
+        from planner.spaces.mesh.remedies import no_mesh_plan
 
-def _mesh_fault(graph: Graph) -> str | None:
-    from costmodel.mesh.modules import mesh_fault  # a convolutional network does without
+        return no_mesh_plan(self, self.settings(), found.outcome)
 
-    return mesh_fault(graph)
-
-
-def why_layers(request: Request, graph: Graph, space: Space) -> str | None:
-    """Why ``auto`` chose a split per layer for a transformer that is trained; None where it did not, or an option asked for it."""
-    if request.space != "auto" or space != "layers" or not _is_mesh_by_itself(request, graph, _layer_options(request)):
-        return None
-    return f"a split per layer, not a device mesh: {_mesh_fault(graph)}"
-
-
-def _check_mesh(request: Request, graph: Graph, of_layers: list[str], of_mesh: list[str], *, fits: bool) -> None:
-    asked = "--space mesh" if request.space == "mesh" else of_mesh[0] if of_mesh else "--space auto"
-    if of_layers:
-        raise UsageError(f"{asked}: {of_layers[0]} is for plans with a split per layer (--space layers)")
-    if not fits:
-        raise UsageError(
-            f"{asked}: network '{graph.name}' has no repeated blocks with attention or experts to lay over a mesh"
-        )
-    if request.mode != "training":
-        raise UsageError(
-            f"{asked}: plans over a device mesh are for training; --mode {request.mode} has --space layers"
+    def proof(self, found: Found, plans: Sequence[RankedPlan], wall_s: float) -> Proof:
+        """What the search proves about the uniform space."""
+        outcome: MeshOutcome = found.outcome
+        ratio = min(outcome.bound_score / outcome.candidates[0].score, 1.0)
+        proven = ratio >= 1 - PROOF_SLACK
+        return Proof(
+            proven_optimal=proven,
+            bound_s=self._bound_s(plans[0], 1.0 if proven else ratio),
+            gap=0.0 if proven else 1.0 - ratio,
+            space_size=outcome.space_size,
+            searched=outcome.searched,
+            wall_s=wall_s,
         )
 
+    def _bound_s(self, best: RankedPlan, ratio: float) -> float:
+        """Least step time of any plan. Of device-seconds, no plan has less than ``ratio`` of the best's, on all the GPUs at most.
 
-def _layer_options(request: Request) -> list[str]:
-    """Options given that only a split per layer knows."""
-    given = {
-        f"--family {request.family}": request.family is not None,
-        "--fix": bool(request.fix),
-        f"--solver {request.solver}": request.solver != "auto",
-        f"--collective {request.collective}": request.collective is not None,
-        f"--cost-model {request.cost_model}": request.cost_model != "roofline",
-    }
-    return [name for name, is_given in given.items() if is_given]
+        Of joules neither, and no device draws more than a busy one with its share of the host.
+        """
+        gpus = max(self.resolved.request.gpus, best.workers)
+        if self.objective == "energy":
+            assert self.power is not None
+            most_w = (self.power.busy_w + self.power.host_w) * gpus
+            return min(ratio * best.score / most_w, best.step_time_s)
+        if not is_per_device(self.objective):
+            return ratio * best.step_time_s
+        return ratio * best.step_time_s * best.workers / gpus
+
+    def baselines(self, found: Found, best: RankedPlan) -> Mapping[str, RankedPlan | None]:
+        """Best plan without tensor, context, expert and pipeline parallelism, whatever else is fixed."""
+        if found.interrupted:
+            return {"data_parallel": None}
+        settings, plan = self.settings(), best.plan
+        if settings.restriction.is_free and plan.tp * plan.cp * plan.ep * plan.pp == 1:
+            return {"data_parallel": best}
+        plain = dataclasses.replace(settings, restriction=_DATA_PARALLEL, top=1)
+        ranked = self.rank([candidate.plan for candidate in self.outcome(plain).candidates[:1]], best.score)
+        return {"data_parallel": ranked[0] if ranked else None}
+
+    def search_notes(self, found: Found, answer: Answer) -> list[str]:
+        """What importers took for granted, limits that were hit, and which plans the list leaves out."""
+        resolved, outcome = self.resolved, found.outcome
+        notes = [*resolved.model.notes, *_host_notes(answer.plans[0])]
+        notes += limit_notes(resolved.request, resolved.cluster.device)
+        notes += ended_early(interrupted=outcome.interrupted, out_of_time=outcome.out_of_time)
+        if self.settings().distinct is not None and len(answer.plans) > 1:
+            notes.append(
+                "only the best plan of each (tp, cp, ep, pp, ZeRO stage, micro-batch, schedule) is shown; --no-diverse shows all"
+            )
+        return notes
+
+    def finished(self, answer: Answer, found: Found) -> Answer:
+        """The answer with refined plans, and with what the best plan depends on."""
+        from planner.spaces.mesh.batches import batch_notes
+        from planner.spaces.mesh.cautions import cautions, hinges
+
+        settings = self.settings()
+        shown = list(found.outcome.candidates[: found.shown])
+        outcome = dataclasses.replace(found.outcome, candidates=shown)
+        refined, checks = self._refined(settings, outcome, answer.plans[0])
+        answer = dataclasses.replace(answer, details={"splits": tuple(checks)})
+        if refined is not None:
+            others = [note for note in answer.notes if note not in _host_notes(answer.plans[0])]
+            (barred,), _ = self.error_bars([refined])
+            answer = dataclasses.replace(answer, refined=barred, notes=(*others, *_host_notes(refined)))
+        more = (
+            *cautions(self, answer.best),
+            *hinges(self, settings, answer.plans),
+            *batch_notes(self, settings, answer.best),
+        )
+        return dataclasses.replace(answer, notes=(*answer.notes, *more))
+
+    def _refined(
+        self, settings: MeshSettings, outcome: MeshOutcome, best: RankedPlan
+    ) -> tuple[RankedPlan | None, Sequence[Any]]:
+        """The best plan with uneven stages or split blocks, if it beats the uniform ones, and what was found out about splits.
+
+        What the user fixed stays.
+        """
+        from strategies.mesh.block_search import split_top
+        from strategies.mesh.refine import refine_top
+
+        staged = refine_top(self.model, outcome, settings, min(settings.wall_s, _REFINEMENT_S))
+        split, checks = split_top(self.model, outcome, settings.capacity_bytes, staged[:1])
+        ranked = self.rank([candidate.plan for candidate in (*staged[:1], *split[:1])], best.score)
+        shown = [plan for plan in ranked[: len(staged[:1])] if plan.gap < -_WORTH_SHOWING]
+        # Splits must be worth it beside the best of the others.
+        least = min([plan.gap for plan in shown], default=0.0)
+        shown += [plan for plan in ranked[len(staged[:1]) :] if plan.gap < least - _WORTH_SPLITTING]
+        return (shown[-1] if shown else None), checks
+
+    # -- figures
+
+    def costs(self, plans: Sequence[MeshPlan]) -> MeshCosts:
+        """Costs of legal plans."""
+        return self.model.evaluate_plans(plans)
+
+    def rank(self, plans: Sequence[MeshPlan], reference: float | None = None) -> list[RankedPlan]:
+        """Cost and describe plans; the order is kept."""
+        if not plans:
+            return []
+        costs = self.costs(plans)
+        joules = None if self.power is None else plans_energy_j(self.model, plans, costs, self.power)
+        ranked = [
+            self._described(plan, costs, n, None if joules is None else float(joules[n]))
+            for n, plan in enumerate(plans)
+        ]
+        best = ranked[0].score if reference is None else reference
+        return [dataclasses.replace(plan, gap=plan.score / best - 1.0) for plan in ranked]
+
+    def _described(self, plan: MeshPlan, costs: MeshCosts, n: int, energy_j: float | None) -> RankedPlan:
+        host, device = self.resolved.cluster.host, self.resolved.cluster.device
+        step, host_s = float(costs.step_time_s[n]), float(costs.host_s[n])
+        parts = {name: float(getattr(costs, name)[n]) for name in TIME_PARTS}
+        if self.objective == "energy":
+            assert energy_j is not None
+            compared = energy_j
+        else:
+            compared = step * (plan.workers if is_per_device(self.objective) else 1)
+        return RankedPlan(
+            rank=n + 1,
+            plan=plan,
+            family=family_of_mesh_plan(plan),
+            summary=mesh_plan_in_words(plan),
+            workers=plan.workers,
+            bottleneck=bottleneck_in_words(parts, host_s),
+            declared=MESH_FIGURES,
+            score=compared,
+            figures={
+                "step_time_s": step,
+                "memory_bytes_per_gpu": float(costs.memory_bytes[n]),
+                "memory_capacity_bytes": self.resolved.setting.memory_capacity_bytes,
+                "host_bytes_per_gpu": float(costs.host_bytes[n]),
+                "host_capacity_bytes_per_gpu": None if host is None else host.share_bytes(plan.workers),
+                "exposed_communication_s": sum(parts[name] for name in _COMMUNICATION),
+                "host_s": host_s,
+                **training_rates(
+                    step_time_s=step,
+                    workers=plan.workers,
+                    samples=self.resolved.workload.global_batch,
+                    positions=self.seq,
+                    flop=self.flop_per_step,
+                    peak_flop_per_s=plan.workers * self.peak_flop_per_s,
+                    price_per_hour=device.price_per_hour,
+                    energy_j=energy_j,
+                ),
+                **parts,
+                **{name: float(getattr(costs, name)[n]) for name in MEMORY_PARTS},
+            },
+        )
+
+    def error_bars(self, plans: Sequence[RankedPlan]) -> tuple[list[RankedPlan], ErrorBars]:
+        """Plans with their intervals and chances."""
+        from planner.uncertainty.answers import mesh_bars
+        from planner.uncertainty.bars import with_bars
+
+        bars = mesh_bars(self, plans)
+        return list(with_bars(plans, bars)), bars
+
+    def sensitivity(self, plans: Sequence[RankedPlan]) -> tuple[Sensitivity, ...] | None:
+        """Which constants would have to change for another plan to win."""
+        from planner.uncertainty.sensitivity import mesh_sensitivity
+
+        return mesh_sensitivity(self, plans)
+
+    # -- rules
+
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        """The rules of the space, in the words of this network: --seq changes nothing about one that reads images."""
+        if self.resolved.setting.seq is not None:
+            return RULES
+        return tuple(
+            dataclasses.replace(rule, message=_of_fixed_positions(self.resolved.setting.model))
+            if rule.name == "context"
+            else rule
+            for rule in RULES
+        )
+
+    def broken(self, plan: MeshPlan, unknown: Set[str] = frozenset()) -> list[str]:
+        """Say which rules of the space a plan breaks; those that read a field which is not known yet are left out."""
+        columns = columns_of(MeshBatch.from_plans([plan]))
+        values = {name: int(column[0]) for name, column in columns.items()}
+        known = [rule for rule in self.rules if not unknown & set(rule.fields)]
+        broken = [rule for rule in known if not bool(np.all(rule.test(self.shape, columns)))]
+        if self.shape.kv_heads == self.shape.heads and any(rule.name == "heads" for rule in broken):
+            broken = [
+                rule for rule in broken if rule.name != "kv-heads"
+            ]  # of multi-head attention these are the same heads
+        return [rule.message(self.shape, values) for rule in broken]
+
+    def check(self, plan: MeshPlan) -> None:
+        """Refuse a plan that breaks a rule of the space, or does not make the batch."""
+        problems = self.broken(plan)
+        if problems:
+            raise UsageError("\n".join(problems))
+
+    def blocks_per_stage(self, plan: MeshPlan) -> int:
+        """Blocks of the longest chunk; 1 where there are more chunks than blocks, which a rule refuses."""
+        chunks = plan.pp * plan.vpp
+        return self.model.layout(plan.pp, plan.vpp).most_blocks if chunks <= self.model.num_blocks else 1
+
+    # -- one plan
+
+    def setting(self, plan: MeshPlan) -> Setting:
+        """The question as the answer states it."""
+        return dataclasses.replace(self.resolved.setting, seq=self.seq)
+
+    def assumptions(self) -> tuple[Assumption, ...]:
+        """What was taken for granted about the question."""
+        rates = stated_rates(self.resolved.request, self.resolved.cluster)
+        return (*self.resolved.assumptions, self.host_memory(), self.convention(), *rates)
+
+    def model_assumptions(self) -> tuple[Assumption, ...]:
+        """What the mesh model takes for granted, by name."""
+        rows = [
+            Assumption(
+                name=item.name,
+                value=f"{getattr(self.constants, item.name):g}",
+                source=self.resolved.source_of(item.name),
+            )
+            for item in dataclasses.fields(self.constants)
+        ]
+        layers = self.resolved.workload.graph.layers
+        loads = sorted({layer.params.capacity_factor for layer in layers if layer.kind == "moe"})
+        if loads:
+            # How unevenly the router spreads tokens is the network's to say.
+            text = " and ".join(f"{load:g}" for load in loads)
+            rows.append(Assumption(name="expert load (fullest over mean)", value=text, source="model file"))
+        return tuple(rows)
+
+    def host_memory(self) -> Assumption:
+        """How much the host of a node holds."""
+        host = self.resolved.cluster.host
+        if host is None:
+            return Assumption(name="host memory", value="without a limit (the cluster file states none)")
+        value = (
+            f"{format_bytes(host.memory_bytes)} per {host.devices} GPUs, of which {percent(USABLE_SHARE)} for tensors"
+        )
+        return Assumption(name="host memory", value=value, source="cluster file")
+
+    def host_in_words(self, ranked: RankedPlan) -> str:
+        """Say that the host of a node is full, behind what else does not fit; nothing where it is not."""
+        room = ranked["host_capacity_bytes_per_gpu"]
+        if room is None or ranked["host_bytes_per_gpu"] < (1 - _FULL) * room:
+            return ""
+        return f"; the host is full: it has room for {format_bytes(room)} per GPU ({self.host_memory().value})"
+
+    def convention(self) -> Assumption:
+        """How MFU is counted."""
+        precision = self.resolved.workload.precision.compute
+        value = (
+            f"{self.flop_per_step:.4g} model FLOP per step ({FLOP_CONVENTION}) over step time x GPUs in use x "
+            f"{self.peak_flop_per_s / 1e12:.4g} TFLOP/s, the dense {precision} peak"
+        )
+        return Assumption(name="MFU", value=value)
+
+    def exact_plan(self) -> tuple[MeshPlan, tuple[Assumption, ...]]:
+        """The plan that the options spell out."""
+        from planner.spaces.mesh.exact import exact_plan
+
+        return exact_plan(self)
+
+    def for_plan(self, plan: MeshPlan) -> MeshPlanSpace:
+        """The same for every plan."""
+        return self
+
+    def tables(self, plan: MeshPlan, ranked: RankedPlan) -> Mapping[str, tuple[Any, ...]]:
+        """Rows by layer, by stage, and by links that are used."""
+        from costmodel.mesh.detail import layer_rows, mesh_links, stage_rows
+
+        return {
+            "stages": tuple(stage_rows(self.model, plan)),
+            "layers": tuple(layer_rows(self.model, plan)),
+            "links": tuple(mesh_links(self.model, plan)),
+        }
+
+    def plan_notes(self, ranked: RankedPlan) -> list[str]:
+        """What importers took for granted, that the plan does not fit and what would help, and what few trainers do."""
+        from planner.spaces.mesh.cautions import cautions
+        from planner.spaces.mesh.remedies import remedy
+
+        notes = [*self.resolved.model.notes, *_host_notes(ranked)]
+        if not ranked.fits:
+            parts = ranked.memory_parts
+            largest = max(parts, key=lambda name: parts[name])
+            notes.append(
+                f"does not fit: needs {format_bytes(ranked.memory_bytes_per_gpu)} per GPU, there are "
+                f"{format_bytes(ranked.memory_capacity_bytes)}; most of it are {MESH_FIGURES[largest].label} "
+                f"({format_bytes(parts[largest])}){self.host_in_words(ranked)}"
+            )
+            notes.append(remedy(self, ranked.plan))
+        return [*notes, *cautions(self, ranked)]
+
+    def without_fixed(self, gpus: int, top: int) -> MeshPlanSpace:
+        """The same question on so many GPUs with no degree fixed."""
+        free = dataclasses.replace(self.resolved.request, mesh=None, micro_batches=None, top=top, gpus=gpus)
+        return dataclasses.replace(self, resolved=dataclasses.replace(self.resolved, request=free))
+
+    def explained(self, estimate: Estimate, plans: Sequence[RankedPlan], proof: Proof | None) -> Estimate:
+        """An explanation with what the per-layer program says about the splits of the layers."""
+        from strategies.mesh.block_search import split_plan
+
+        ranked = estimate.ranked
+        check = split_plan(self.model, ranked.plan, ranked.memory_capacity_bytes)
+        return dataclasses.replace(estimate, details={**estimate.details, "split": check})
+
+    def plan_section(self, ranked: RankedPlan, folder: Path | None) -> Mapping[str, Any]:
+        """Entries of a plan file that hold a plan."""
+        return {
+            "workers": ranked.workers,
+            "mesh": mesh_entry(ranked.plan),
+            "assume": dict(self.resolved.request.assume),
+        }
+
+    def plan_of(self, document: PlanDocument, source: Document | None) -> MeshPlan:
+        """The plan of a plan file, checked."""
+        from planner.spaces.mesh.plan_file import mesh_plan_from_document
+
+        return mesh_plan_from_document(document, self, source)
+
+    def tracks(self, plan: MeshPlan) -> Tracks:
+        """The step of a plan, event by event."""
+        from costmodel.mesh.detail import mesh_tracks
+
+        return mesh_tracks(self.model, plan)
+
+    def with_question(self, resolved: Resolved) -> MeshPlanSpace:
+        """The same space of another question."""
+        return mesh_space(resolved)
+
+    # -- what reports show
+
+    def table(self, plans: Sequence[RankedPlan], *, ranks: bool = True) -> Table:
+        """Columns of plans."""
+        from planner.spaces.mesh.report import plans_table
+
+        return plans_table(plans, self.objective, ranks=ranks)
+
+    def search_facts(self, answer: Answer) -> Sequence[tuple[str, str]]:
+        """What the answer of a search says, by name."""
+        from planner.spaces.mesh.report import search_facts
+
+        return search_facts(answer)
+
+    def plan_facts(self, estimate: Estimate) -> Sequence[tuple[str, str]]:
+        """What is said of one plan, by name."""
+        return ()
+
+    def baselines_document(self, answer: Answer) -> Mapping[str, Any]:
+        """What the best plan is compared with, as plain data."""
+        from planner.spaces.mesh.report import baselines_document
+
+        return baselines_document(answer)
+
+    def details_document(self, answer: Answer | Estimate) -> Mapping[str, Any]:
+        """What only this space says, as plain data."""
+        from planner.spaces.mesh.report import details_document
+
+        return details_document(answer)
+
+    def compared(self, answer: Answer) -> Sequence[tuple[str, RankedPlan | None]]:
+        """Baselines by what figures show them for."""
+        return [("data parallelism", answer.baselines["data_parallel"])]
+
+    def study(self, answer: Answer, progress: Progress) -> tuple[Sequence[RankedPlan], Sequence[Curve], str]:
+        """More plans and curves for figures."""
+        from planner.spaces.mesh.study import mesh_study
+
+        return mesh_study(self, progress)
+
+    def estimate_blocks(self, estimate: Estimate) -> Sequence[Block]:
+        """What is shown of one plan."""
+        from planner.spaces.mesh.report import estimate_blocks
+
+        return estimate_blocks(estimate)
+
+    def explain_blocks(self, estimate: Estimate) -> Sequence[Block]:
+        """What is shown of one plan besides that, where it is explained."""
+        from planner.spaces.mesh.report import explain_blocks
+
+        return explain_blocks(estimate)
 
 
-def _mesh_options(request: Request) -> list[str]:
-    """Options given that only a mesh knows."""
-    restriction = request.mesh
-    names: list[str] = []
-    if restriction is not None:
-        fields = (*restriction.degrees, *restriction.names, *restriction.flags)
-        names = [flag_of(field) for field in fields]
-    return names + (["--assume"] if request.assume else [])
+def _host_notes(plan: RankedPlan) -> list[str]:
+    """That devices wait much for their hosts."""
+    share = plan["host_s"] / plan.step_time_s
+    return [host_note(share)] if share >= MUCH_HOST else []
+
+
+def _of_fixed_positions(model: str) -> Callable[[NetworkShape, Mapping[str, int]], str]:
+    """The sentence of the rule of context parallelism about a network whose positions come from what it reads."""
+
+    def message(shape: NetworkShape, values: Mapping[str, int]) -> str:
+        unit = values["cp"] * (2 if shape.is_causal else 1)
+        common = math.gcd(*shape.positions)
+        allowed = [cp for cp in divisors(common) if common % (cp * (2 if shape.is_causal else 1)) == 0 or cp == 1]
+        positions = " and ".join(map(str, shape.positions))
+        return (
+            f"cp {values['cp']} needs positions that {unit} divides, and the {positions} of '{model}' come from its input (the patches "
+            f"of an image), not from --seq; allowed: {', '.join(map(str, allowed[:12]))}"
+        )
+
+    return message
+
+
+def _positions(graph: Graph) -> int:
+    """Positions of a sample: of the tensor that enters the first block."""
+    return next(layer.input_shapes[0][1] for layer in graph.layers if layer.block)

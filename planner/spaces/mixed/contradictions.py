@@ -13,7 +13,7 @@ from planner.spaces.mesh.contradictions import smallest_set, too_many_gpus
 from planner.spaces.mesh.fixed import fixed_by, flags_of, given_text, only
 from planner.spaces.mesh.near import near_multiples
 from planner.spaces.mixed.fixed import with_fixed
-from planner.spaces.mixed.judge import MixedJudge
+from planner.spaces.mixed.space import MixedPlanSpace
 from strategies.mesh.settings import Bounds, MeshRestriction
 from strategies.mixed.families import legal_degrees
 from strategies.mixed.search import search_mixed
@@ -28,12 +28,12 @@ _WALL_S = 3.0
 _MOST_MESSAGES = 4
 
 
-def refuse_contradiction(judge: MixedJudge, settings: MixedSettings) -> None:
+def refuse_contradiction(space: MixedPlanSpace, settings: MixedSettings) -> None:
     """Refuse options that leave no legal plan; to be asked where a search found none.
 
     Parameters
     ----------
-    judge : MixedJudge
+    space : MixedPlanSpace
     settings : MixedSettings
         Without what is fixed.
 
@@ -42,8 +42,8 @@ def refuse_contradiction(judge: MixedJudge, settings: MixedSettings) -> None:
     UsageError
         Names the fewest options that exclude all plans, and what they break.
     """
-    fixed, batch = fixed_by(judge.resolved.request), judge.model.shape.global_batch
-    roomy = _without_limits(judge.model)
+    fixed, batch = fixed_by(space.resolved.request), space.model.shape.global_batch
+    roomy = _without_limits(space.model)
 
     def is_empty(chosen: frozenset[str]) -> bool:
         return _is_empty(roomy, with_fixed(settings, only(fixed, chosen), batch))
@@ -54,10 +54,10 @@ def refuse_contradiction(judge: MixedJudge, settings: MixedSettings) -> None:
     chosen = smallest_set(flags, is_empty)
     given = " ".join(given_text(fixed, flag) for flag in chosen)
     together = " exclude each other" if len(chosen) > 1 else ""
-    groups = ", ".join(f"{count} {name}" for count, name in zip(judge.devices, judge.names, strict=True))
+    groups = ", ".join(f"{count} {name}" for count, name in zip(space.devices, space.names, strict=True))
     raise UsageError(
-        f"{given}{together}: {_reason(judge, only(fixed, frozenset(chosen)), groups)}; no legal plan of "
-        f"'{judge.resolved.setting.model}' at global batch {batch} on {groups} has {'them' if len(chosen) > 1 else 'it'}"
+        f"{given}{together}: {_reason(space, only(fixed, frozenset(chosen)), groups)}; no legal plan of "
+        f"'{space.resolved.setting.model}' at global batch {batch} on {groups} has {'them' if len(chosen) > 1 else 'it'}"
     )
 
 
@@ -95,13 +95,13 @@ def _can_share(settings: MixedSettings, batch: int) -> bool:
     return False
 
 
-def _reason(judge: MixedJudge, fixed: MeshRestriction, groups: str) -> str:
-    degrees, batch = fixed.degrees, judge.model.shape.global_batch
+def _reason(space: MixedPlanSpace, fixed: MeshRestriction, groups: str) -> str:
+    degrees, batch = fixed.degrees, space.model.shape.global_batch
     least = {field: max(bounds.least, 1) for field, bounds in degrees.items()}
-    blocks = judge.model.shape.num_blocks
+    blocks = space.model.shape.num_blocks
     problems = [
-        *too_many_gpus(least, judge.resolved.request.gpus),
-        *_no_degree(judge, fixed),
+        *too_many_gpus(least, space.resolved.request.gpus),
+        *_no_degree(space, fixed),
         *_too_many_samples(degrees, least, batch),
     ]
     if least.get("pp", 1) > blocks:
@@ -118,16 +118,16 @@ def _reason(judge: MixedJudge, fixed: MeshRestriction, groups: str) -> str:
     )
 
 
-def _no_degree(judge: MixedJudge, fixed: MeshRestriction) -> list[str]:
+def _no_degree(space: MixedPlanSpace, fixed: MeshRestriction) -> list[str]:
     """Why none of the tensor-parallel degrees is legal; nothing where one is."""
     wanted, cut = fixed.degrees.get("tp"), fixed.flags.get("sequence_parallel") is not False
     free = MixedSettings(sequence_parallel=cut)
-    legal = legal_degrees(judge.model, free)
+    legal = legal_degrees(space.model, free)
     if wanted is None or any(wanted.allows(tp) for tp in legal):
         return []
-    inside = _inside(judge.model.cluster)
+    inside = _inside(space.model.cluster)
     tried = wanted.values or range(wanted.least, int(min(wanted.most, wanted.least + _MOST_MESSAGES)) + 1)
-    faults = [fault for tp in tried[:_MOST_MESSAGES] for fault in judge.model.degree_faults(tp, sequence_parallel=cut)]
+    faults = [fault for tp in tried[:_MOST_MESSAGES] for fault in space.model.degree_faults(tp, sequence_parallel=cut)]
     listed = ", ".join(map(str, legal))
     return [*dict.fromkeys(faults), f"tp stays inside a group and {inside}; allowed: {listed}"]
 

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from costmodel.mixed.plan import MixedPipeline, MixedPlan, MixedStage
 from planner.core.errors import FileProblem, InputFileError, did_you_mean
-from planner.core.request import Request
-from planner.core.results import Setting
-from planner.files.plan_file import finished, plan_problem, prediction, provenance, question_head
-from planner.spaces.mixed.results import MixedResult, RankedMixedPlan
+from planner.files.plan_file import plan_problem
 
 if TYPE_CHECKING:
     from planner.files.documents import Document, Location
     from planner.schema.plan import PlanDocument
-    from planner.spaces.mixed.judge import MixedJudge
+    from planner.spaces.mixed.space import MixedPlanSpace
 
-__all__ = ["document_from_mixed_plan", "mixed_entry", "mixed_plan_from_document"]
+__all__ = ["mixed_entry", "mixed_plan_from_document"]
 
 _PIPELINE = tuple(field.name for field in fields(MixedPipeline) if field.name != "stages")
 _PLAN = tuple(field.name for field in fields(MixedPlan) if field.name != "pipelines")
@@ -53,54 +49,16 @@ def mixed_entry(plan: MixedPlan, names: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def document_from_mixed_plan(
-    ranked: RankedMixedPlan,
-    *,
-    request: Request,
-    setting: Setting,
-    result: MixedResult | None = None,
-    assumptions: Sequence[str] = (),
-    folder: Path | None = None,
-) -> dict[str, Any]:
-    """Write a plan as plain values, in the order of a plan file.
-
-    Parameters
-    ----------
-    ranked : RankedMixedPlan
-    request : Request
-        The question; names and paths are taken from it.
-    setting : Setting
-        What the question was resolved to.
-    result : MixedResult, optional
-        The search that the plan came from; adds the proof.
-    assumptions : sequence of str
-    folder : Path, optional
-        Where the file will be: relative paths in it start there.
-
-    Returns
-    -------
-    dict
-        A valid ``planner.schema.plan.PlanDocument``; entries that say nothing are left out.
-    """
-    document: dict[str, Any] = {
-        **question_head(request, setting, folder),
-        "workers": ranked.workers,
-        "mixed": mixed_entry(ranked.plan, [use.name for use in ranked.groups]),
-        "assume": dict(request.assume),
-        "prediction": prediction(ranked),
-        "provenance": provenance(setting, assumptions),
-    }
-    return finished(document, ranked.rank, result)
-
-
-def mixed_plan_from_document(document: PlanDocument, judge: MixedJudge, source: Document | None = None) -> MixedPlan:
+def mixed_plan_from_document(
+    document: PlanDocument, space: MixedPlanSpace, source: Document | None = None
+) -> MixedPlan:
     """Check a plan document against itself, its network, its cluster and the rules of the space.
 
     Parameters
     ----------
     document : PlanDocument
         With a section ``mixed``.
-    judge : MixedJudge
+    space : MixedPlanSpace
         Of the question that the document asks.
     source : Document, optional
         The file, for line and column.
@@ -110,15 +68,15 @@ def mixed_plan_from_document(document: PlanDocument, judge: MixedJudge, source: 
     InputFileError
         Everything that contradicts.
     """
-    return _Reader(document, judge, source).read()
+    return _Reader(document, space, source).read()
 
 
 class _Reader:
     """Makes the plan and collects what is wrong."""
 
-    def __init__(self, document: PlanDocument, judge: MixedJudge, source: Document | None) -> None:
+    def __init__(self, document: PlanDocument, space: MixedPlanSpace, source: Document | None) -> None:
         assert document.mixed is not None
-        self.document, self.entry, self.judge, self.source = document, document.mixed, judge, source
+        self.document, self.entry, self.space, self.source = document, document.mixed, space, source
         self.problems: list[FileProblem] = []
 
     def read(self) -> MixedPlan:
@@ -130,7 +88,7 @@ class _Reader:
         if not self.problems:
             self._check_numbers(plan)
         if not self.problems:
-            for message in self.judge.broken(plan):
+            for message in self.space.broken(plan):
                 self._note(self._place(message), message)
         if self.problems:
             raise InputFileError(self.problems)
@@ -158,16 +116,16 @@ class _Reader:
             self._note(
                 ("mixed", "pipelines", p, "longer"), f"is {entry.longer}, not less than the {entry.replicas} replicas"
             )
-        blocks, needed = sum(stage.blocks for stage in stages), self.judge.model.shape.num_blocks
+        blocks, needed = sum(stage.blocks for stage in stages), self.space.model.shape.num_blocks
         if blocks != needed:
             self._note(("mixed", "pipelines", p, "stages"), f"hold {blocks} blocks, the network has {needed}")
         return MixedPipeline(stages=tuple(stages), **{name: getattr(entry, name) for name in _PIPELINE})
 
     def _group(self, p: int, s: int, name: str) -> int:
-        names = self.judge.names
+        names = self.space.names
         if name in names:
             return names.index(name)
-        cluster, known = self.judge.model.cluster.name, ", ".join(names)
+        cluster, known = self.space.model.cluster.name, ", ".join(names)
         message = f"cluster '{cluster}' has no group '{name}'{did_you_mean(name, names)} (known: {known})"
         self._note(("mixed", "pipelines", p, "stages", s, "group"), message)
         return 0
@@ -180,9 +138,9 @@ class _Reader:
             self._note(where, f"belongs to 'recompute: full', and this is {stage.recompute}")
 
     def _check_numbers(self, plan: MixedPlan) -> None:
-        document, batch = self.document, self.judge.resolved.workload.global_batch
+        document, batch = self.document, self.space.resolved.workload.global_batch
         if plan.workers != document.workers:
-            used = " + ".join(f"{plan.devices_of(g)} of {self.judge.names[g]}" for g in plan.groups)
+            used = " + ".join(f"{plan.devices_of(g)} of {self.space.names[g]}" for g in plan.groups)
             self._note(("workers",), f"is {document.workers}, but the stages use {used} = {plan.workers}")
         if document.workers > document.gpus:
             self._note(("workers",), f"is {document.workers}, more than the {document.gpus} gpus")

@@ -1,81 +1,51 @@
-"""The answers about plans over several groups: ranked plans, and one plan part by part and stage by stage."""
+"""What reports show of plans over several kinds of devices."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any
 
 from costmodel.tolerances import EQUAL
+from planner.core.answer import Answer, Estimate, RankedPlan
 from planner.core.objectives import BETTER, cost_text
-from planner.report.blocks import Block, Column, Facts, Heading, Report, Sentence, Table
-from planner.report.mesh import objective_columns
-from planner.report.numbers import (
-    big_count,
-    byte_unit,
-    duration_text,
-    percent,
-    significant,
-    time_unit,
-    used_of_total,
-)
-from planner.report.optimize import ratio_text
-from planner.report.parts import assumed_facts, parts_table
-from planner.report.ranking import ranked_table
+from planner.report.blocks import Block, Column, Heading, Sentence, Table
+from planner.report.documents import with_plan
+from planner.report.numbers import byte_unit, duration_text, percent, significant, time_unit, used_of_total
+from planner.report.parts import parts_table
+from planner.report.ranking import ranked_table, ratio_text
 from planner.report.rows import rows_table
-from planner.report.uncertainty import bars_columns, bars_facts
-from planner.spaces.mesh.wording import MEMORY_WORDS, TIME_WORDS
-from planner.spaces.mixed.documents import mixed_breakdown_document, mixed_record, mixed_search_document
-from planner.spaces.mixed.results import GroupBaseline, MixedBreakdown, MixedResult, RankedMixedPlan
-from strategies.mixed.objective import is_time
+from planner.report.uncertainty import bars_columns
+from planner.spaces.mesh.labels import mesh_entry
+from planner.spaces.mesh.report import objective_columns
+from planner.spaces.mixed.rows import GroupBaseline
+from planner.spaces.mixed.what_if import StepBound, WhatIf
 
-__all__ = ["estimate_blocks", "mixed_estimate_report", "mixed_search_report"]
-
-
-def mixed_search_report(result: MixedResult) -> Report:
-    """Ranked plans in every form."""
-    return Report(
-        blocks=lambda: _search_blocks(result),
-        data=lambda: mixed_search_document(result),
-        records=lambda: [mixed_record(plan) for plan in result.plans],
-    )
-
-
-def mixed_estimate_report(breakdown: MixedBreakdown, warnings: Sequence[str] = ()) -> Report:
-    """Predict one plan, in every form."""
-    return Report(
-        blocks=lambda: estimate_blocks(breakdown, warnings),
-        data=lambda: mixed_breakdown_document(breakdown, warnings=warnings),
-        records=lambda: [mixed_record(breakdown.ranked)],
-    )
+__all__ = [
+    "baselines_document",
+    "bound_sentences",
+    "details_document",
+    "estimate_blocks",
+    "explain_blocks",
+    "plans_table",
+    "search_facts",
+]
 
 
-def _search_blocks(result: MixedResult) -> list[Block]:
-    best = result.plans[0]
-    cost = cost_text(result.objective, money=best.money_per_step, joules=best.energy_per_step_j)
-    facts = [
-        ("Proof", _proof(result)),
-        *bars_facts(result.error_bars),
-        ("Searched", _searched(result)),
-        ("Devices", _devices(best)),
-        *(("Against one group", _versus(best, baseline, result.objective)) for baseline in result.baselines),
-        *assumed_facts(result.assumptions, result.model_assumptions, result.setting),
-        *(("Note", note) for note in result.notes),
-    ]
-    return [
-        _table(result.plans, result.objective),
-        Sentence(f"Best: {best.summary}: {duration_text(best.step_time_s)}{cost} per step.", strong=True),
-        Facts(tuple(facts)),
-    ]
+# Changes of the step below this are none.
+_NOISE = 5e-5
+_KINDS = {"hardware": "With other hardware, the plan as it is", "plan": "With another plan, the hardware as it is"}
 
 
-def _table(plans: Sequence[RankedMixedPlan], objective: str, *, ranks: bool = True) -> Table:
+def plans_table(plans: Sequence[RankedPlan], objective: str, *, ranks: bool = True) -> Table:
     """Columns of plans; a narrow terminal drops those of the largest priority first."""
     unit = time_unit(min(plan.step_time_s for plan in plans))
 
-    def column(title: str, cell: Callable[[RankedMixedPlan], str], priority: int, *, unit: str = "") -> Column:
+    def column(title: str, cell: Callable[[RankedPlan], str], priority: int, *, unit: str = "") -> Column:
         return Column(title=title, unit=unit, cells=tuple(cell(plan) for plan in plans), priority=priority)
 
-    def memory(position: int) -> Callable[[RankedMixedPlan], str]:
-        def cell(plan: RankedMixedPlan) -> str:
+    def memory(position: int) -> Callable[[RankedPlan], str]:
+        def cell(plan: RankedPlan) -> str:
             use = plan.groups[position]
             return used_of_total(use.memory_bytes, use.memory_capacity_bytes) if use.devices else "-"
 
@@ -87,38 +57,31 @@ def _table(plans: Sequence[RankedMixedPlan], objective: str, *, ranks: bool = Tr
         column("GPUs", lambda plan: f"{plan.workers:,}", 6),
         column("step time", lambda plan: significant(plan.step_time_s / unit.size), 0, unit=unit.name),
         *bars_columns(plans, unit),
-        column("tokens/s", lambda plan: significant(plan.tokens_per_s), 3),
-        column("MFU", lambda plan: percent(plan.mfu), 4),
+        column("tokens/s", lambda plan: significant(plan["tokens_per_s"]), 3),
+        column("MFU", lambda plan: percent(plan["mfu"]), 4),
         *(column("memory", memory(i), 2, unit=plans[0].groups[i].name) for i in used),
         column("exposed", lambda plan: percent(plan.exposed_communication_share), 5, unit="comm."),
-        column("bubble", lambda plan: percent(plan.bubble_share), 7),
-        column("format", lambda plan: plan.precision, 8),
+        column("bubble", lambda plan: percent(plan["bubble_s"] / plan.step_time_s), 7),
+        column("format", lambda plan: plan["precision"], 8),
         Column(title="bottleneck", cells=tuple(plan.bottleneck for plan in plans), is_text=True, priority=9),
     ]
     columns += objective_columns(plans, objective)
     return ranked_table(columns, plans) if ranks else Table(columns=tuple(columns))
 
 
-def _proof(result: MixedResult) -> str:
-    if result.proven_optimal:
-        return f"no plan of the stated space that fits is {BETTER[result.objective]} than the first"
-    if result.bound_s <= 0:
-        return "not proven: the search stopped before it had a bound"
-    least = f" (no plan takes less than {duration_text(result.bound_s)})" if is_time(result.objective) else ""
-    return f"not proven: a plan could be up to {percent(result.bound_gap)} {BETTER[result.objective]}{least}"
+def search_facts(answer: Answer) -> list[tuple[str, str]]:
+    """Which devices are used, and how the best plan compares with each group alone."""
+    best = answer.plans[0]
+    versus = [_versus(best, baseline, answer.objective) for baseline in answer.baselines.values()]
+    return [("Devices", _devices(best)), *(("Against one group", text) for text in versus)]
 
 
-def _searched(result: MixedResult) -> str:
-    counts = ", ".join(f"{big_count(count)} {what}" for what, count in result.searched.items() if count)
-    return f"{counts}; in {duration_text(result.wall_s)}" if counts else f"in {duration_text(result.wall_s)}"
-
-
-def _devices(plan: RankedMixedPlan) -> str:
+def _devices(plan: RankedPlan) -> str:
     used = ", ".join(f"{use.devices} of {use.available} {use.name}" for use in plan.groups if use.available)
     return f"{used} are used"
 
 
-def _versus(best: RankedMixedPlan, baseline: GroupBaseline, objective: str) -> str:
+def _versus(best: RankedPlan, baseline: GroupBaseline, objective: str) -> str:
     """How much better the best is than the faster of the two plans of a group: of this space, or of that for one kind of device."""
     better, alone = BETTER[objective], f"the {baseline.available} {baseline.group} alone"
     plans = [p for p in (baseline.mesh, baseline.plan) if p is not None]
@@ -141,24 +104,16 @@ def _versus(best: RankedMixedPlan, baseline: GroupBaseline, objective: str) -> s
     return f"{compared} than {alone} ({'; '.join(words)})"
 
 
-def estimate_blocks(breakdown: MixedBreakdown, warnings: Sequence[str]) -> list[Block]:
-    """One plan, part by part and stage by stage; assumptions and notes are the last block."""
-    ranked = breakdown.ranked
-    fullest = ranked.groups[ranked.fullest].name
-    facts = [
-        *bars_facts(breakdown.error_bars),
-        ("Devices", _devices(ranked)),
-        *assumed_facts(breakdown.assumptions, breakdown.model_assumptions, breakdown.setting),
-        *(("Note", note) for note in breakdown.notes),
-        *(("Warning", warning) for warning in warnings),
-    ]
-    memory = byte_unit(ranked.memory_bytes_per_gpu)
+def estimate_blocks(estimate: Estimate) -> list[Block]:
+    """The plan, the parts of its step and of the fullest device's memory, its stages."""
+    ranked = estimate.ranked
+    fullest = max(ranked.groups, key=lambda use: use.memory_bytes / use.memory_capacity_bytes).name
     return [
-        _table([ranked], breakdown.objective, ranks=False),
+        plans_table([ranked], estimate.objective, ranks=False),
         Heading("Where the step goes (of the slowest pipeline's busiest stage)"),
         parts_table(
             ranked.time_parts,
-            TIME_WORDS,
+            ranked.labels("step_time_s"),
             ranked.step_time_s,
             time_unit(ranked.step_time_s),
             title="time",
@@ -166,9 +121,114 @@ def estimate_blocks(breakdown: MixedBreakdown, warnings: Sequence[str]) -> list[
         ),
         Heading(f"What fills the memory (of the fullest GPU, {fullest})"),
         parts_table(
-            ranked.memory_parts, MEMORY_WORDS, ranked.memory_bytes_per_gpu, memory, title="size", name="memory"
+            ranked.memory_parts,
+            ranked.labels("memory_bytes_per_gpu"),
+            ranked.memory_bytes_per_gpu,
+            byte_unit(ranked.memory_bytes_per_gpu),
+            title="size",
+            name="memory",
         ),
         Heading("Stage by stage (one replica, one micro-batch; exchange and update once per step)"),
-        rows_table(breakdown.stages),
-        Facts(tuple(facts)),
+        rows_table(estimate.tables["stages"]),
+        Sentence(f"{_devices(ranked)[0].upper()}{_devices(ranked)[1:]}."),
     ]
+
+
+def explain_blocks(estimate: Estimate) -> list[Block]:
+    """What bounds the step, and what a change of the hardware or of the plan would do."""
+    sentences = bound_sentences(estimate.details["bound"], estimate.ranked.step_time_s)
+    blocks: list[Block] = [Heading("What bounds the step"), *(Sentence(text) for text in sentences)]
+    for kind, title in _KINDS.items():
+        rows = [row for row in estimate.details["what_if"] if row.kind == kind]
+        if rows:
+            blocks += [Heading(title), _what_if_table(rows)]
+    return blocks
+
+
+def bound_sentences(bound: StepBound, step_s: float) -> list[str]:
+    """The step as a sum in words.
+
+    >>> bound = StepBound(
+    ...     pipeline=0, stage=1, group="v100", num_micro_batches=16, working_s=8.0, waiting_s=1.5, end_s=0.5, largest="compute",
+    ...     largest_share=0.9, spare_s=(0.0,)
+    ... )
+    >>> for sentence in bound_sentences(bound, 10.0):
+    ...     print(sentence)
+    Stage 1 on v100 is the busiest: 16 micro-batches x 500 ms = 8.00 s of the step's 10.0 s, 90.0 % of it compute.
+    Filling, draining and waiting for the other stages take 1.50 s (15.0 %).
+    Exchange and update leave 500 ms (5.0 %) behind the last backward pass.
+    """
+    several = len(bound.spare_s) > 1
+    where = f"Stage {bound.stage} of pipeline {bound.pipeline}" if several else f"Stage {bound.stage}"
+    each, count = bound.working_s / bound.num_micro_batches, bound.num_micro_batches
+    batches = f"{count} micro-batch{'es' if count > 1 else ''} x {duration_text(each)}"
+    work = f"{duration_text(bound.working_s)} of the step's {duration_text(step_s)}"
+    texts = [
+        f"{where} on {bound.group} is the busiest: {batches} = {work}, {percent(bound.largest_share)} of it {bound.largest}."
+    ]
+    if bound.waiting_s > _NOISE * step_s:
+        share = percent(bound.waiting_s / step_s)
+        texts.append(
+            f"Filling, draining and waiting for the other stages take {duration_text(bound.waiting_s)} ({share})."
+        )
+    if bound.end_s > _NOISE * step_s:
+        share = percent(bound.end_s / step_s)
+        texts.append(f"Exchange and update leave {duration_text(bound.end_s)} ({share}) behind the last backward pass.")
+    texts += [
+        f"Pipeline {p} ends its passes {duration_text(spare)} earlier."
+        for p, spare in enumerate(bound.spare_s)
+        if p != bound.pipeline and spare > _NOISE * step_s
+    ]
+    return texts
+
+
+def _what_if_table(rows: Sequence[WhatIf]) -> Table:
+    unit = time_unit(min(row.step_time_s for row in rows))
+    return Table(
+        columns=(
+            Column(title="change", cells=tuple(row.change for row in rows), is_text=True, flexible=True),
+            Column(
+                title="step time", unit=unit.name, cells=tuple(significant(r.step_time_s / unit.size) for r in rows)
+            ),
+            Column(title="faster", cells=tuple(_gain(row.gain) for row in rows)),
+            Column(title="fits", cells=tuple("yes" if row.fits else "no" for row in rows), is_text=True, priority=1),
+        )
+    )
+
+
+def _gain(gain: float) -> str:
+    """A gain with its sign; nothing where there is none.
+
+    >>> _gain(0.052), _gain(-0.1), _gain(0.0)
+    ('+5.2 %', '-10.0 %', '-')
+    """
+    return "-" if abs(gain) < _NOISE else f"{'+' if gain > 0 else '-'}{percent(abs(gain))}"
+
+
+def baselines_document(answer: Answer) -> dict[str, Any]:
+    """What every group does alone."""
+    return {
+        "data_parallel": None,
+        "baselines": [
+            {
+                "group": base.group,
+                "plan": None if base.plan is None else with_plan(answer, base.plan),
+                "bound_s": base.bound_s,
+                "mesh": None
+                if base.mesh is None
+                else {
+                    "step_time_s": base.mesh.step_time_s,
+                    "summary": base.mesh.summary,
+                    "plan": mesh_entry(base.mesh.plan),
+                },
+            }
+            for base in answer.baselines.values()
+        ],
+    }
+
+
+def details_document(answer: Answer | Estimate) -> dict[str, Any]:
+    """Of an explained plan, what bounds its step and what would change it."""
+    if not isinstance(answer, Estimate):
+        return {}
+    return {"bound": asdict(answer.details["bound"]), "what_if": [asdict(row) for row in answer.details["what_if"]]}

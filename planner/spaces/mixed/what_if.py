@@ -10,21 +10,21 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from costmodel.hardware.cluster import DeviceGroup
+from costmodel.mesh.figures import MESH_FIGURES
 from costmodel.mesh.plan import RECOMPUTE
 from costmodel.mixed.evaluate import StageReport, broken_mixed_rules, cost_plans, passes_s, stage_reports
 from costmodel.mixed.links import group_cluster
 from costmodel.mixed.model import MixedModel
 from costmodel.mixed.plan import MixedPipeline, MixedPlan, MixedStage
 from costmodel.tolerances import EQUAL
-from planner.spaces.mesh.wording import TIME_WORDS
-from planner.spaces.mixed.judge import MixedJudge
+from planner.spaces.mixed.space import MixedPlanSpace
 
 __all__ = ["MORE", "StepBound", "WhatIf", "step_bound", "what_if"]
 
 # How much faster or wider hardware is tried.
 MORE = 1.1
 _PARTS = ("compute_s", "recompute_s", "tp_exposed_s", "transfer_s")
-_WORDS = {**TIME_WORDS, "transfer_s": TIME_WORDS["pp_exposed_s"]}
+_WORDS = {name: MESH_FIGURES[name].label for name in _PARTS[:3]} | {"transfer_s": MESH_FIGURES["pp_exposed_s"].label}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,10 +87,10 @@ class WhatIf:
     fits: bool
 
 
-def step_bound(judge: MixedJudge, plan: MixedPlan) -> StepBound:
+def step_bound(space: MixedPlanSpace, plan: MixedPlan) -> StepBound:
     """Find the stage that bounds the step of a plan."""
-    reports = stage_reports(judge.model, plan)
-    step = float(cost_plans(judge.model, [plan]).step_time_s[0])
+    reports = stage_reports(space.model, plan)
+    step = float(cost_plans(space.model, [plan]).step_time_s[0])
     ends = [passes_s(pipeline, _of(reports, p)) for p, pipeline in enumerate(plan.pipelines)]
     slowest = max(range(len(ends)), key=lambda p: ends[p])
     busiest = max(_of(reports, slowest), key=lambda r: r.forward_s + r.backward_s)
@@ -101,7 +101,7 @@ def step_bound(judge: MixedJudge, plan: MixedPlan) -> StepBound:
     return StepBound(
         pipeline=slowest,
         stage=busiest.stage,
-        group=judge.names[busiest.group],
+        group=space.names[busiest.group],
         num_micro_batches=number,
         working_s=working,
         waiting_s=ends[slowest] - working,
@@ -116,23 +116,23 @@ def _of(reports: Sequence[StageReport], pipeline: int) -> list[StageReport]:
     return [report for report in reports if report.pipeline == pipeline]
 
 
-def what_if(judge: MixedJudge, plan: MixedPlan, bound: StepBound) -> tuple[WhatIf, ...]:
+def what_if(space: MixedPlanSpace, plan: MixedPlan, bound: StepBound) -> tuple[WhatIf, ...]:
     """Every change that is tried, the most useful first: of the hardware, then of the plan."""
-    now = float(cost_plans(judge.model, [plan]).step_time_s[0])
-    rows = [_judged(judge, changed, plan, words, "hardware", now) for words, changed in _hardware(judge, plan)]
+    now = float(cost_plans(space.model, [plan]).step_time_s[0])
+    rows = [_judged(space, changed, plan, words, "hardware", now) for words, changed in _hardware(space, plan)]
     variants = [
-        (words, other) for words, other in _variants(judge, plan, bound) if not broken_mixed_rules(judge.model, other)
+        (words, other) for words, other in _variants(space, plan, bound) if not broken_mixed_rules(space.model, other)
     ]
-    rows += [_judged(judge, judge.model, other, words, "plan", now) for words, other in variants]
+    rows += [_judged(space, space.model, other, words, "plan", now) for words, other in variants]
     return tuple(sorted(rows, key=lambda row: (row.kind, -row.gain)))
 
 
-def _judged(judge: MixedJudge, model: MixedModel, plan: MixedPlan, words: str, kind: str, now_s: float) -> WhatIf:
+def _judged(space: MixedPlanSpace, model: MixedModel, plan: MixedPlan, words: str, kind: str, now_s: float) -> WhatIf:
     step = float(cost_plans(model, [plan]).step_time_s[0])
     over = {
         report.group
         for report in stage_reports(model, plan)
-        if report.memory_bytes > judge.capacity_bytes[report.group] * (1 + EQUAL)
+        if report.memory_bytes > space.capacity_bytes[report.group] * (1 + EQUAL)
     }
     return WhatIf(change=words, kind=kind, step_time_s=step, gain=now_s / step - 1.0, fits=not over)
 
@@ -140,9 +140,9 @@ def _judged(judge: MixedJudge, model: MixedModel, plan: MixedPlan, words: str, k
 # -- the same plan on other hardware --------------------------------------------------------------------------------------
 
 
-def _hardware(judge: MixedJudge, plan: MixedPlan) -> Iterator[tuple[str, MixedModel]]:
-    more, model = f"{100 * (MORE - 1):.0f} %", judge.model
-    kinds: list[tuple[str, tuple[int, ...]]] = [(judge.names[group], (group,)) for group in plan.groups]
+def _hardware(space: MixedPlanSpace, plan: MixedPlan) -> Iterator[tuple[str, MixedModel]]:
+    more, model = f"{100 * (MORE - 1):.0f} %", space.model
+    kinds: list[tuple[str, tuple[int, ...]]] = [(space.names[group], (group,)) for group in plan.groups]
     if len(kinds) > 1:
         kinds.append(("all groups", plan.groups))
     for name, groups in kinds:
@@ -180,19 +180,19 @@ def _with_groups(
 # -- other plans on the same hardware --------------------------------------------------------------------------------------
 
 
-def _variants(judge: MixedJudge, plan: MixedPlan, bound: StepBound) -> Iterator[tuple[str, MixedPlan]]:
+def _variants(space: MixedPlanSpace, plan: MixedPlan, bound: StepBound) -> Iterator[tuple[str, MixedPlan]]:
     """Plans one change away that say why this one is as it is."""
     for group in plan.groups:
         plain = _without_recomputation(plan, group)
         if plain != plan:
-            yield f"nothing recomputed on {judge.names[group]}", plain
+            yield f"nothing recomputed on {space.names[group]}", plain
     slowest = plan.pipelines[bound.pipeline]
     for other in (bound.stage - 1, bound.stage + 1):
         if 0 <= other < len(slowest.stages) and slowest.stages[bound.stage].blocks > 1:
             stages = list(slowest.stages)
             stages[bound.stage] = _resized(stages[bound.stage], -1)
             stages[other] = _resized(stages[other], 1)
-            words = f"one block of stage {bound.stage} moved to stage {other} ({judge.names[stages[other].group]})"
+            words = f"one block of stage {bound.stage} moved to stage {other} ({space.names[stages[other].group]})"
             yield words, _with_pipeline(plan, bound.pipeline, dataclasses.replace(slowest, stages=tuple(stages)))
     for p, pipeline in enumerate(plan.pipelines):
         where = f" of pipeline {p}" if len(plan.pipelines) > 1 else ""

@@ -8,7 +8,7 @@ from costmodel.serving.rules import SERVING_RULES
 from planner.spaces.mesh.contradictions import allowed_values, broken_together, smallest_set, too_many_gpus
 from planner.spaces.mesh.fixed import bounds_text
 from planner.spaces.mesh.flags import flag_of
-from planner.spaces.serving.judge import ServingJudge
+from planner.spaces.serving.space import ServingPlanSpace
 from strategies.serving.settings import ServingSettings
 from strategies.serving.space import batches_of, outlines
 
@@ -17,12 +17,12 @@ __all__ = ["serving_contradiction"]
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 256, 1024, 4096)
 
 
-def serving_contradiction(judge: ServingJudge, settings: ServingSettings) -> str:
+def serving_contradiction(space: ServingPlanSpace, settings: ServingSettings) -> str:
     """Say why no plan is legal: the fewest options that exclude all, and what they break.
 
     Parameters
     ----------
-    judge : ServingJudge
+    space : ServingPlanSpace
     settings : ServingSettings
         Of a search whose space is empty.
     """
@@ -30,7 +30,7 @@ def serving_contradiction(judge: ServingJudge, settings: ServingSettings) -> str
 
     def is_empty(chosen: frozenset[str]) -> bool:
         degrees = {field: settings.degrees[field] for flag, field in flags.items() if flag in chosen}
-        return _is_empty(judge, dataclasses.replace(settings, degrees=degrees))
+        return _is_empty(space, dataclasses.replace(settings, degrees=degrees))
 
     chosen = smallest_set(list(flags), is_empty)
     bounds = {flags[flag]: settings.degrees[flags[flag]] for flag in chosen}
@@ -41,17 +41,17 @@ def serving_contradiction(judge: ServingJudge, settings: ServingSettings) -> str
     left = {"vpp": (1,), "dp": range(1, settings.max_workers + 1), "prefill_chunk": (0, *_SIZES)}
     left |= dict.fromkeys(("max_batch", "prefill_batch"), _SIZES)
     problems = too_many_gpus(least, settings.max_workers) or broken_together(
-        SERVING_RULES, judge.shape, fixed, settings.max_workers, left
+        SERVING_RULES, space.shape, fixed, settings.max_workers, left
     )
     docs = [f"{rule.doc} (rule {rule.name})" for rule in SERVING_RULES if set(rule.fields) & fixed.keys()]
     reason = "; ".join(problems) or "no value of the others obeys all of: " + "; ".join(docs)
     return (
-        f"{given}{' exclude each other' if several else ''}: {reason}; no legal plan that serves '{judge.setting.model}' on up to "
+        f"{given}{' exclude each other' if several else ''}: {reason}; no legal plan that serves '{space.resolved.setting.model}' on up to "
         f"{settings.max_workers} GPUs has {'them' if several else 'it'}"
     )
 
 
-def _is_empty(judge: ServingJudge, settings: ServingSettings) -> bool:
-    outline = outlines(judge.shape, judge.model.workload.prompt_tokens, settings)
+def _is_empty(space: ServingPlanSpace, settings: ServingSettings) -> bool:
+    outline = outlines(space.shape, space.model.workload.prompt_tokens, settings)
     pairs = zip(outline.plans.pp.tolist(), outline.plans.prefill_batch.tolist(), strict=True)
     return not any(len(batches_of(pp, least, settings)) for pp, least in pairs)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Annotated, Any
 
 from planner.commands.mesh_options import integers
 from planner.commands.options import SERVING, option, takes_table
 from planner.commands.values import Values
-from planner.core.request import Request
-from planner.spaces.serving.request import DEFAULT_OUTPUT_TOKENS, DEFAULT_PROMPT_TOKENS, ServingRequest
+from planner.core.request import DEFAULT_OUTPUT_TOKENS, DEFAULT_PROMPT_TOKENS, Request
 
 __all__ = ["QUESTION_OPTIONS", "SERVING_OPTIONS", "serving_from", "takes_serving_options"]
 
@@ -43,7 +43,7 @@ SERVING_OPTIONS: dict[str, Any] = {
 }
 
 
-# Options that ask about other requests or limits, and may stand beside a plan file -> field of ServingRequest. The others are the plan.
+# Options that ask about other requests or limits, and may stand beside a plan file -> field of Request. The others are the plan.
 QUESTION_OPTIONS = {
     "prompt": "prompt_tokens",
     "output_tokens": "output_tokens",
@@ -57,8 +57,8 @@ QUESTION_OPTIONS = {
 takes_serving_options = takes_table("serving", SERVING_OPTIONS)
 
 
-def serving_from(words: Mapping[str, str | None], base: Request, values: Values) -> ServingRequest:
-    """Read the options; ``values`` takes the problems."""
+def serving_from(words: Mapping[str, str | None], base: Request, values: Values) -> Request:
+    """A question with the options of serving that are given; ``values`` takes the problems."""
     degrees = {}
     for name, least, most in (
         ("max_batch", 1, _MOST_BATCH),
@@ -71,16 +71,16 @@ def serving_from(words: Mapping[str, str | None], base: Request, values: Values)
     kv = words.get("kv_precision")
     if kv is not None:
         kv = values.choice("--kv-precision", kv, ("fp32", "fp16", "bf16", "fp8"))
-    request = ServingRequest(
-        base=base,
+    request = dataclasses.replace(
+        base,
         prompt_tokens=values.optional_count("--prompt", words.get("prompt"), most=_MOST_TOKENS),
         output_tokens=values.optional_count("--output-tokens", words.get("output_tokens"), most=_MOST_TOKENS),
         max_ttft_s=values.seconds("--max-ttft", words.get("max_ttft"), likely="ms"),
         max_tpot_s=values.seconds("--max-tpot", words.get("max_tpot"), likely="ms"),
         kv=kv,
-        degrees=degrees,
+        serving_degrees=degrees,
     )
     if base.mode != "inference":
-        for flag in request.given:
+        for flag in request.serving_options:
             values.add(f"{flag}: only has a meaning with --mode inference")
     return request

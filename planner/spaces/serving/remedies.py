@@ -6,19 +6,20 @@ import dataclasses
 import time
 from dataclasses import dataclass
 
+from costmodel.serving.figures import SERVING_FIGURES
 from costmodel.serving.plan import ServingPlan
 from costmodel.units import format_bytes, format_seconds
 from planner.core.errors import NoFeasiblePlan, PlannerError, UsageError
 from planner.core.search_errors import SearchInterrupted, no_plan_in_time
+from planner.resolve import resolve
 from planner.spaces.mesh.flags import flag_of
 from planner.spaces.serving.contradictions import serving_contradiction
-from planner.spaces.serving.judge import ServingJudge, make_serving_judge
-from planner.spaces.serving.results import RankedServingPlan
-from planner.spaces.serving.wording import SERVING_MEMORY_WORDS, serving_plan_in_words
+from planner.spaces.serving.labels import serving_plan_in_words
+from planner.spaces.serving.space import ServingPlanSpace, missed_limits, serving_space
 from strategies.serving.search import search_serving
 from strategies.serving.settings import ServingOutcome, ServingSettings
 
-__all__ = ["missed_limits", "no_serving_plan"]
+__all__ = ["no_serving_plan"]
 
 _LIMITS = {"ttft_s": "time to first token", "tpot_s": "time per token"}
 # Searches for a way out are short: each at most so long, all of them together, and so many doublings of the GPUs.
@@ -36,7 +37,7 @@ class _Change:
     """A question that differs in one option from the one that was asked."""
 
     words: str  # "with --precision fp8", "without --tp"; empty: nothing is changed but the GPUs
-    judge: ServingJudge
+    space: ServingPlanSpace
     settings: ServingSettings
 
 
@@ -45,14 +46,14 @@ class _Try:
     """The nearest that one change of the question comes on so many GPUs; ``excess``: over the limits, or the memory needed."""
 
     words: str
-    judge: ServingJudge
+    space: ServingPlanSpace
     plan: ServingPlan
     works: bool
     fits: bool
     excess: float
 
 
-def no_serving_plan(judge: ServingJudge, settings: ServingSettings, outcome: ServingOutcome) -> Exception:
+def no_serving_plan(space: ServingPlanSpace, settings: ServingSettings, outcome: ServingOutcome) -> Exception:
     """Say why a search found no plan."""
     if outcome.interrupted:
         return SearchInterrupted(None)
@@ -60,35 +61,26 @@ def no_serving_plan(judge: ServingJudge, settings: ServingSettings, outcome: Ser
         return no_plan_in_time()
     miss = outcome.nearest_miss
     if miss is None:
-        return UsageError(serving_contradiction(judge, settings))
-    ranked = judge.rank([miss.plan])[0]
+        return UsageError(serving_contradiction(space, settings))
+    ranked = space.rank([miss.plan])[0]
     words = serving_plan_in_words(miss.plan)
-    way_out = _way_out(judge, settings, _tried("", judge, miss.plan, works=False, fits=miss.fits))
+    way_out = _way_out(space, settings, _tried("", space, miss.plan, works=False, fits=miss.fits))
     if miss.fits:
         return NoFeasiblePlan(
-            f"no plan that fits keeps the limits; the nearest ({words}) misses: {'; '.join(missed_limits(judge, ranked))}; {way_out}"
+            f"no plan that fits keeps the limits; the nearest ({words}) misses: {'; '.join(missed_limits(space.limits, ranked))}; {way_out}"
         )
     largest = max(ranked.memory_parts, key=lambda part: ranked.memory_parts[part])
     return NoFeasiblePlan(
         f"nothing fits: the nearest miss ({words}) needs {format_bytes(ranked.memory_bytes_per_gpu)} per GPU and there are "
-        f"{format_bytes(judge.capacity_bytes)}; the largest part is {SERVING_MEMORY_WORDS[largest]} with "
+        f"{format_bytes(space.capacity_bytes)}; the largest part is {SERVING_FIGURES[largest].label} with "
         f"{format_bytes(ranked.memory_parts[largest])}; {way_out}"
     )
 
 
-def missed_limits(judge: ServingJudge, ranked: RankedServingPlan) -> list[str]:
-    """Limits that a plan does not keep, in words."""
-    return [
-        f"{_LIMITS[name]} {format_seconds(getattr(ranked, name))}, at most {format_seconds(limit)} asked for"
-        for name, limit in judge.limits.items()
-        if getattr(ranked, name) > limit
-    ]
-
-
-def _way_out(judge: ServingJudge, settings: ServingSettings, now: _Try) -> str:
+def _way_out(space: ServingPlanSpace, settings: ServingSettings, now: _Try) -> str:
     """The changes that work, those with the fewest GPUs first; else what was tried, and how near the best of it comes."""
     deadline = time.monotonic() + _ALL_S
-    changes = _changes(judge, settings)
+    changes = _changes(space, settings)
     nearest: dict[str, list[_Try]] = {change.words: [] for change in changes}
     nearest[""].append(now)
     working: list[_Try] = []
@@ -104,7 +96,7 @@ def _way_out(judge: ServingJudge, settings: ServingSettings, now: _Try) -> str:
                 nearest[change.words].append(found)
                 working += [found] if found.works else []
         gpus *= 2
-        larger = judge.cluster.max_devices
+        larger = space.cluster.max_devices
         if len(working) >= _MOST_WAYS or (larger is not None and gpus > larger):
             break
     if working:
@@ -118,7 +110,7 @@ def _way_out(judge: ServingJudge, settings: ServingSettings, now: _Try) -> str:
     best = min(
         (found for several in nearest.values() for found in several if found.fits), key=lambda found: found.excess
     )
-    return f"{said}; {_reachable(judge, best)}"
+    return f"{said}; {_reachable(space, best)}"
 
 
 def _is_settled(found: list[_Try]) -> bool:
@@ -129,54 +121,52 @@ def _is_settled(found: list[_Try]) -> bool:
     return len(last) > _PATIENCE and last[-1].excess >= last[0].excess * _NEARER
 
 
-def _reachable(judge: ServingJudge, best: _Try) -> str:
+def _reachable(space: ServingPlanSpace, best: _Try) -> str:
     """How near the limits the best plan comes, and with what."""
-    ranked = best.judge.rank([best.plan])[0]
-    times = " and ".join(f"{_LIMITS[name]} {format_seconds(getattr(ranked, name))}" for name in judge.limits)
+    ranked = best.space.rank([best.plan])[0]
+    times = " and ".join(f"{_LIMITS[name]} {format_seconds(ranked[name])}" for name in space.limits)
     how = f"{best.words} ({serving_plan_in_words(best.plan)})" if best.words else "with the plan above"
     return f"the nearest that was reached is {times}, {how}; allow that much, or use a faster device"
 
 
-def _changes(judge: ServingJudge, settings: ServingSettings) -> list[_Change]:
+def _changes(space: ServingPlanSpace, settings: ServingSettings) -> list[_Change]:
     """Changes of the question besides more GPUs: none, options left out, and narrower formats where the device knows them."""
-    changes = [_Change(words="", judge=judge, settings=settings)]
+    changes = [_Change(words="", space=space, settings=settings)]
     for field in settings.degrees:
         fewer = {name: bounds for name, bounds in settings.degrees.items() if name != field}
         freer = dataclasses.replace(settings, degrees=fewer)
-        changes.append(_Change(words=f"without {flag_of(field)}", judge=judge, settings=freer))
-    request, formats = judge.request, {}
-    if judge.setting.precision != "fp8":
-        formats["with --precision fp8"] = dataclasses.replace(
-            request, base=dataclasses.replace(request.base, precision="fp8")
-        )
-    if judge.kv_precision != "fp8":
+        changes.append(_Change(words=f"without {flag_of(field)}", space=space, settings=freer))
+    request, formats = space.resolved.request, {}
+    if space.resolved.setting.precision != "fp8":
+        formats["with --precision fp8"] = dataclasses.replace(request, precision="fp8")
+    if space.kv_precision != "fp8":
         formats["with --kv-precision fp8"] = dataclasses.replace(request, kv="fp8")
     for words, changed in formats.items():
         try:
-            narrower = make_serving_judge(changed)
+            narrower = serving_space(resolve(changed))
         except PlannerError:  # the device does not know the format
             continue
         less = dataclasses.replace(settings, capacity_bytes=narrower.capacity_bytes)
-        changes.append(_Change(words=words, judge=narrower, settings=less))
+        changes.append(_Change(words=words, space=narrower, settings=less))
     return changes
 
 
 def _on(change: _Change, gpus: int) -> _Try | None:
     """The best that a changed question comes to on so many GPUs."""
     outcome = search_serving(
-        change.judge.model, dataclasses.replace(change.settings, max_workers=gpus, top=1, wall_s=_WALL_S)
+        change.space.model, dataclasses.replace(change.settings, max_workers=gpus, top=1, wall_s=_WALL_S)
     )
     miss = outcome.nearest_miss
-    more = f"--gpus {gpus}" if gpus > change.judge.request.base.gpus else ""
+    more = f"--gpus {gpus}" if gpus > change.space.resolved.request.gpus else ""
     joined = " and " if change.words.startswith("with --") and more else ", " if change.words else ""
     words = f"{change.words}{joined if more else ''}{'' if joined == ' and ' or not more else 'with '}{more}"
     if outcome.candidates:
-        return _tried(words, change.judge, outcome.candidates[0].plan, works=True, fits=True)
-    return None if miss is None else _tried(words, change.judge, miss.plan, works=False, fits=miss.fits)
+        return _tried(words, change.space, outcome.candidates[0].plan, works=True, fits=True)
+    return None if miss is None else _tried(words, change.space, miss.plan, works=False, fits=miss.fits)
 
 
-def _tried(words: str, judge: ServingJudge, plan: ServingPlan, *, works: bool, fits: bool) -> _Try:
-    ranked = judge.rank([plan])[0]
-    over = [getattr(ranked, name) / limit for name, limit in judge.limits.items()] if fits else []
+def _tried(words: str, space: ServingPlanSpace, plan: ServingPlan, *, works: bool, fits: bool) -> _Try:
+    ranked = space.rank([plan])[0]
+    over = [ranked[name] / limit for name, limit in space.limits.items()] if fits else []
     excess = max(over, default=ranked.memory_bytes_per_gpu)
-    return _Try(words=words, judge=judge, plan=plan, works=works, fits=fits, excess=excess)
+    return _Try(words=words, space=space, plan=plan, works=works, fits=fits, excess=excess)

@@ -31,7 +31,7 @@ from planner.report.figures.ticks import linear_ticks, log_ticks, number_text
 from planner.report.figures.views import LAYER_TERMS
 from planner.report.page import json_text_for_script
 from planner.report.waterfall import waterfall
-from planner.spaces.mesh.wording import MEMORY_WORDS, TIME_WORDS
+from planner.spaces.mesh.labels import MEMORY_WORDS, TIME_WORDS
 from planner.spaces.serving.wording import SERVING_MEMORY_WORDS, TPOT_WORDS, TTFT_WORDS
 
 NASTY = "<script>alert(1)</script> & \"x\" 'y' \x1b[31m"

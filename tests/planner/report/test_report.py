@@ -15,14 +15,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.core.request import Request
-from planner.core.results import Assumption, Breakdown, RankedPlan, ScalePoint, SearchResult, Setting
+from planner.api.results import SearchResult
+from planner.core.answer import Assumption, Breakdown, RankedPlan, ScalePoint, Setting
 from planner.report.blocks import Column, Facts, Heading, Report, Sentence, Table
-from planner.report.documents import breakdown_document, layer_totals, search_document
-from planner.report.explain import estimate_report, explain_report
+from planner.report.documents import breakdown_document, search_document
+from planner.spaces.layers.report import layer_totals
+from planner.report.answer import estimate_report
+from planner.report.explain import explain_report
 from planner.report.machine import csv_text, finite, json_text
 from planner.report.markdown import markdown_text
 from planner.report.numbers import big_count, duration_text, percent, significant, used_of_total
-from planner.report.optimize import search_blocks, search_report
+from planner.report.answer import search_report
+from planner.report.optimize import search_blocks
 from planner.report.ranking import gap_text, ranking_table
 from planner.report.rich_text import rich_text
 from planner.report.scale import Curve, scale_report

@@ -26,7 +26,7 @@ from planner.schema.mesh_result import (
     MeshResultDocument,
     MeshStageEntry,
 )
-from planner.spaces.mesh.wording import MEMORY_WORDS, TIME_WORDS, family_of_mesh_plan, mesh_plan_in_words
+from planner.spaces.mesh.labels import MEMORY_WORDS, TIME_WORDS, family_of_mesh_plan, mesh_plan_in_words
 from tests.planner.mesh_answers import GIB, PLAN, make_breakdown, make_ranked, make_result
 
 

@@ -13,7 +13,7 @@ from costmodel.mesh.plan import LayerSplit, MeshPlan
 from planner.cli import run
 from planner.report.splits import split_text
 from planner.schema.mesh_result import MeshBreakdownDocument, MeshResultDocument
-from planner.spaces.mesh.wording import mesh_plan_in_words
+from planner.spaces.mesh.labels import mesh_plan_in_words
 from strategies.mesh.block_search import SplitCheck
 
 # Tensor parallelism over two nodes, memory to spare.

@@ -13,8 +13,8 @@ from costmodel.layerwise.splits import SplitTable, shard_of, split_table
 from costmodel.layerwise.tables import CostTables
 from costmodel.network.layers import Layer, Shard
 from costmodel.workload import Workload
-from planner.core.results import LayerCost
-from planner.wording import split_in_words
+from planner.core.answer import LayerCost
+from planner.spaces.layers.labels import split_in_words
 
 __all__ = ["layer_costs"]
 

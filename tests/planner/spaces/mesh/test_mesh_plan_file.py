@@ -14,12 +14,9 @@ from hypothesis import strategies as st
 from costmodel.mesh.plan import CP_KINDS, ORDERS, RECOMPUTE, SCHEDULES, LayerSplit, MeshPlan
 from planner.core.errors import InputFileError
 from planner.core.request import Request
-from planner.files.mesh_plan_file import (
-    document_from_mesh_plan,
-    mesh_entry,
-    mesh_plan_from_document,
-    plan_of_entry,
-)
+from planner.files.mesh_plan_file import document_from_mesh_plan
+from planner.spaces.mesh.labels import mesh_entry
+from planner.spaces.mesh.plan_file import mesh_plan_from_document, plan_of_entry
 from planner.files.plan_file import plan_text, read_plan, request_from_document
 from planner.resolve import resolve
 from planner.schema.mesh import MeshEntry

@@ -1,8 +1,10 @@
-"""Checks a plan document against its network and turns it into a Plan."""
+"""Plans with a split per layer to the sections of a plan file, and back: what a file says must agree with its network."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,16 +12,51 @@ import numpy as np
 from costmodel.layerwise.plan import Plan, Stage
 from costmodel.layerwise.splits import Split, SplitTable, legal_splits
 from planner.core.errors import FileProblem, InputFileError, did_you_mean
-from planner.files.plan_file import plan_problem
+from planner.core.request import Request
+from planner.files.plan_file import cost_model_options, plan_problem
 
 if TYPE_CHECKING:
     from costmodel.network.graph import Graph
     from planner.files.documents import Document, Location
     from planner.schema.plan import PlanDocument
 
-__all__ = ["plan_from_document"]
+__all__ = ["layerwise_section", "plan_from_document"]
 
 _DEGREES = tuple(field.name for field in fields(Split))
+
+
+def layerwise_section(request: Request, layer_names: Sequence[str], plan: Plan, folder: Path | None) -> dict[str, Any]:
+    """Entries of a plan file that hold a plan.
+
+    Parameters
+    ----------
+    request : Request
+        The question; names and paths are taken from it.
+    layer_names : sequence of str
+        Of the network, in its order.
+    plan : Plan
+    folder : Path or None
+        Where the file will be.
+    """
+    assert len(layer_names) == len(plan.splits) == len(plan.collectives)
+    return {
+        "cost_model_options": cost_model_options(request, folder),
+        "workers": plan.workers,
+        "num_micro_batches": plan.num_micro_batches,
+        "stages": [
+            {"first": layer_names[stage.first], "last": layer_names[stage.last], "replicas": stage.replicas}
+            for stage in plan.stages
+        ],
+        "layers": {
+            name: _split_entry(split, collective)
+            for name, split, collective in zip(layer_names, plan.splits, plan.collectives, strict=True)
+        },
+    }
+
+
+def _split_entry(split: Split, collective: str | None) -> dict[str, Any]:
+    entry: dict[str, Any] = {name: degree for name, degree in zip(_DEGREES, split.degrees, strict=True) if degree > 1}
+    return entry if collective is None else {**entry, "collective": collective}
 
 
 def plan_from_document(document: PlanDocument, graph: Graph, source: Document | None = None) -> Plan:

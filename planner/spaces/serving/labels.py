@@ -5,38 +5,10 @@ from __future__ import annotations
 from costmodel.serving.plan import ServingPlan
 
 __all__ = [
-    "SERVING_MEMORY_WORDS",
-    "TPOT_WORDS",
-    "TTFT_WORDS",
     "command_of",
     "family_of_serving_plan",
     "serving_plan_in_words",
 ]
-
-TPOT_WORDS = {
-    "decode_compute_s": "kernels",
-    "decode_tp_s": "tensor-parallel communication",
-    "decode_ep_s": "expert-parallel communication",
-    "decode_pp_s": "transfers between stages",
-    "decode_host_s": "waiting for the host",
-    "waiting_s": "waiting for prompts of others and for the slowest stage",
-}
-TTFT_WORDS = {
-    "prefill_compute_s": "kernels",
-    "prefill_tp_s": "tensor-parallel communication",
-    "prefill_ep_s": "expert-parallel communication",
-    "prefill_pp_s": "transfers between stages",
-    "prefill_host_s": "waiting for the host",
-    "earlier_chunks_s": "earlier chunks of the prompt",
-}
-SERVING_MEMORY_WORDS = {
-    "weight_bytes": "weights",
-    "kv_bytes": "keys and values",
-    "working_bytes": "working memory of a pass",
-    "logits_bytes": "logits",
-    "buffer_bytes": "communication buffers",
-    "context_bytes": "context of the driver and libraries",
-}
 
 
 def serving_plan_in_words(plan: ServingPlan) -> str:

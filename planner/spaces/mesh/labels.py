@@ -3,51 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
 
+from costmodel.mesh.figures import MESH_FIGURES
 from costmodel.mesh.plan import LayerSplit, MeshPlan
 from planner.report.numbers import percent
 
 __all__ = [
     "HOST_WORDS",
-    "MEMORY_WORDS",
     "MUCH_HOST",
-    "TIME_WORDS",
     "bottleneck_in_words",
-    "compared_parts",
     "family_of_mesh_plan",
     "host_note",
+    "mesh_entry",
     "mesh_plan_in_words",
     "splits_in_words",
 ]
 
+# Fields that are empty unless the stages differ from the uniform layout, or layers are split in another way than the standard one.
+_PER_STAGE = ("stage_blocks", "stage_recompute", "block_splits")
+_FIELDS = tuple(field.name for field in fields(MeshPlan))
 HOST_WORDS = "host launches"
 # From this share of a step on, what the host takes to start kernels decides between plans more than what they compute.
 MUCH_HOST = 0.1
-
-# Parts of the step and of the memory, as people call them.
-TIME_WORDS = {
-    "compute_s": "compute",
-    "recompute_s": "recomputation",
-    "tp_exposed_s": "tensor-parallel communication",
-    "cp_exposed_s": "context-parallel communication",
-    "ep_exposed_s": "expert-parallel communication",
-    "pp_exposed_s": "transfers between stages",
-    "dp_exposed_s": "data-parallel communication",
-    "bubble_s": "pipeline bubble",
-    "optimizer_s": "optimizer",
-    "offload_s": "offload",
-}
-MEMORY_WORDS = {
-    "weight_bytes": "weights",
-    "gradient_bytes": "gradients",
-    "optimizer_bytes": "optimizer state and master weights",
-    "activation_bytes": "activations",
-    "working_bytes": "working memory",
-    "logits_bytes": "logits",
-    "buffer_bytes": "communication buffers",
-    "slack_bytes": "allocator slack",
-    "context_bytes": "context of the driver and libraries",
-}
 
 
 def bottleneck_in_words(time_parts: Mapping[str, float], host_s: float) -> str:
@@ -56,8 +35,8 @@ def bottleneck_in_words(time_parts: Mapping[str, float], host_s: float) -> str:
     >>> bottleneck_in_words({"compute_s": 3.0, "bubble_s": 1.0}, 2.0), bottleneck_in_words({"compute_s": 3.0, "bubble_s": 1.0}, 0.5)
     ('host launches', 'compute')
     """
-    parts = {TIME_WORDS[name]: seconds for name, seconds in time_parts.items()}
-    parts[TIME_WORDS["compute_s"]] -= host_s
+    parts = {MESH_FIGURES[name].label: seconds for name, seconds in time_parts.items()}
+    parts[MESH_FIGURES["compute_s"].label] -= host_s
     parts[HOST_WORDS] = host_s
     return max(parts, key=lambda word: parts[word])
 
@@ -167,11 +146,13 @@ def family_of_mesh_plan(plan: MeshPlan) -> str:
     return "+".join(name for name, is_used in used.items() if is_used) or "one-device"
 
 
-def compared_parts(plan_s: Mapping[str, float], best_s: Mapping[str, float]) -> tuple[tuple[str, float, float], ...]:
-    """Parts of the steps of two plans side by side, by their words: what the second saves most first.
+def mesh_entry(plan: MeshPlan) -> dict[str, Any]:
+    """Write a plan as the section ``mesh`` of a plan file; every field is there, so that defaults may change.
 
-    >>> compared_parts({"compute_s": 2.0, "optimizer_s": 3.0}, {"compute_s": 1.5, "optimizer_s": 1.0})
-    (('optimizer', 3.0, 1.0), ('compute', 2.0, 1.5))
+    >>> mesh_entry(MeshPlan(tp=8))["tp"], MeshPlan(**mesh_entry(MeshPlan(tp=8))) == MeshPlan(tp=8)
+    (8, True)
     """
-    rows = [(TIME_WORDS[name], seconds, best_s[name]) for name, seconds in plan_s.items()]
-    return tuple(sorted(rows, key=lambda row: row[2] - row[1]))
+    entry = {name: getattr(plan, name) for name in _FIELDS if name not in _PER_STAGE or getattr(plan, name)}
+    if plan.block_splits:
+        entry["block_splits"] = {s.layer: {"role": s.role, "degree": s.degree} for s in plan.block_splits}
+    return entry

@@ -1,0 +1,91 @@
+"""The declaration of a figure of an answer: its name, what it means, what it is part of.
+
+Every space of plans declares its figures once (`costmodel.mesh.figures` and so on). The keys of ``--json`` and of CSV files with their JSON
+Schema, the tables of parts, the labels of comparisons and of figures follow from that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["Figure", "declared", "labels_of", "parts_of"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """One number (or word) that an answer gives for a plan.
+
+    Attributes
+    ----------
+    name : str
+        Key in ``--json`` and column of tables; ends with its unit (``_s``, ``_bytes``, ``_j``), rates with ``_per_s``.
+    doc : str
+        One sentence for the schema and the docs.
+    label : str
+        What people call it in a table of parts; empty where it stands in none.
+    part_of : str
+        The figure that it adds up to together with the others that name the same; empty where it is part of none.
+    kind : str
+        "number" (any finite number), "amount" (at least 0), "count" (a whole number, at least ``least``) or "text".
+    least : int
+        Of a count.
+    optional : bool
+        Whether it may be missing (null).
+
+    Examples
+    --------
+    >>> Figure(name="bubble_s", doc="Filling and draining of a pipeline.", label="pipeline bubble", part_of="step_time_s").kind
+    'amount'
+    """
+
+    name: str
+    doc: str
+    label: str = ""
+    part_of: str = ""
+    kind: Literal["number", "amount", "count", "text"] = "amount"
+    least: int = 0
+    optional: bool = False
+
+
+def declared(*figures: Figure) -> Mapping[str, Figure]:
+    """Figures by name, in the order in which answers give them.
+
+    Raises
+    ------
+    ValueError
+        A name that is declared twice, or a part of a figure that is not declared.
+
+    Examples
+    --------
+    >>> list(declared(Figure(name="a_s", doc="A."), Figure(name="b_s", doc="B.", part_of="a_s")))
+    ['a_s', 'b_s']
+    """
+    found: dict[str, Figure] = {}
+    for figure in figures:
+        if figure.name in found:
+            raise ValueError(f"'{figure.name}' is declared twice")
+        found[figure.name] = figure
+    for figure in figures:
+        if figure.part_of and figure.part_of not in found:
+            raise ValueError(f"'{figure.name}' is part of '{figure.part_of}', which is not declared")
+    return found
+
+
+def parts_of(figures: Iterable[Figure], total: str) -> tuple[str, ...]:
+    """Names of the figures that add up to another.
+
+    >>> parts_of([Figure(name="a_s", doc="A.", part_of="t_s"), Figure(name="b_s", doc="B.")], "t_s")
+    ('a_s',)
+    """
+    return tuple(figure.name for figure in figures if figure.part_of == total)
+
+
+def labels_of(figures: Iterable[Figure], total: str) -> dict[str, str]:
+    """What people call the parts of a figure.
+
+    >>> labels_of([Figure(name="bubble_s", doc="B.", label="pipeline bubble", part_of="step_time_s")], "step_time_s")
+    {'bubble_s': 'pipeline bubble'}
+    """
+    return {figure.name: figure.label for figure in figures if figure.part_of == total}

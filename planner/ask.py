@@ -1,0 +1,169 @@
+"""The questions that the planner answers, in every space of plans: optimize, estimate, explain.
+
+The cost model evaluates plans, a strategy searches them, the space (`planner.spaces`) brings both together, and this module asks.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from planner.core.answer import Answer, Assumption, Estimate, Proof, RankedPlan
+from planner.core.errors import NoFeasiblePlan
+from planner.core.request import Request
+from planner.core.search_errors import INTERRUPTED, SearchInterrupted
+from planner.resolve import resolve
+from planner.spaces.base import PlanSpace, Progress, space_of
+
+__all__ = ["compared_parts", "estimate", "explain", "optimize"]
+
+
+def optimize(request: Request, progress: Progress | None = None, *, compare: bool = True) -> Answer:
+    """Find the best plans for a question, in the space that it is about.
+
+    Parameters
+    ----------
+    request : Request
+    progress : function of (message, share done), optional
+    compare : bool
+        Whether the best plans are compared under the model's error, and refined beyond the space that is proven.
+
+    Raises
+    ------
+    NoFeasiblePlan
+        Nothing fits; the message names the nearest miss.
+    LimitReached
+        The time limit came before a plan.
+    SearchInterrupted
+        Ctrl-C; carries the best so far.
+    PlannerError
+        Unusable options or files.
+    """
+    return _searched(space_of(resolve(request)), request.top, progress, compare=compare)
+
+
+def _searched(space: PlanSpace, top: int, progress: Progress | None, *, compare: bool) -> Answer:
+    from planner.uncertainty.bars import COMPARED_PLANS
+
+    started = time.monotonic()
+    space.refuse_contradiction()
+    found = space.search(max(top, COMPARED_PLANS) if compare else top, progress)
+    if not found.plans:
+        raise space.no_plan(found)
+    ranked = space.rank(found.plans)
+    answer = Answer(
+        space=space,
+        setting=space.setting(ranked[0].plan),
+        objective=space.objective,
+        plans=tuple(ranked[: found.shown]),
+        proof=space.proof(found, ranked[: found.shown], time.monotonic() - started),
+        baselines=space.baselines(found, ranked[0]),
+        assumptions=space.assumptions(),
+        model_assumptions=space.model_assumptions(),
+        free_layers=space.resolved.free_layers,
+        interrupted=found.interrupted,
+    )
+    answer = dataclasses.replace(answer, notes=tuple(space.search_notes(found, answer)))
+    if found.interrupted:
+        raise SearchInterrupted(answer)
+    if not compare:
+        (first,), _ = space.error_bars(ranked[:1])
+        return dataclasses.replace(answer, plans=(first, *answer.plans[1:]))
+    compared, bars = space.error_bars(ranked)
+    answer = dataclasses.replace(answer, plans=tuple(compared[: found.shown]), error_bars=bars)
+    try:
+        return space.finished(answer, found)
+    except KeyboardInterrupt:
+        raise SearchInterrupted(dataclasses.replace(answer, notes=(*answer.notes, INTERRUPTED))) from None
+
+
+def estimate(request: Request, plan: Any = None) -> Estimate:
+    """Predict one plan: the given one, or the one that a request spells out on exactly its GPUs.
+
+    Raises
+    ------
+    UsageError
+        Options that leave the plan open or contradict each other, every rule that the plan breaks.
+    """
+    space = space_of(resolve(request))
+    defaults: tuple[Assumption, ...] = ()
+    if plan is None:
+        plan, defaults = space.exact_plan()
+    return _predicted(space, plan, defaults)
+
+
+def explain(request: Request, plan: Any = None, progress: Progress | None = None) -> Estimate:
+    """Show where the time and the memory of a plan go, and what the best plan does better.
+
+    Without a plan and without anything fixed, the best plan itself is explained.
+
+    Raises
+    ------
+    PlannerError
+        As for `estimate`; nothing fits and no plan was given.
+    """
+    from planner.uncertainty.sensitivity import SENSITIVITY_PLANS
+
+    space = space_of(resolve(request))
+    defaults: tuple[Assumption, ...] = ()
+    if plan is None and space.is_spelled_out:
+        if space.has_exact_plans:
+            plan, defaults = space.exact_plan()
+        else:
+            plan = _searched(space, 1, progress, compare=False).plans[0].plan
+    gpus = max(request.gpus, 1 if plan is None else plan.workers)
+    free = space.without_fixed(gpus, SENSITIVITY_PLANS if request.sensitivity else 1)
+    plans: Sequence[RankedPlan] = ()
+    proof: Proof | None = None
+    try:
+        answer = _searched(free, free.resolved.request.top, progress, compare=False)
+        plans, proof = answer.plans, answer.proof
+    except NoFeasiblePlan:
+        if plan is None:
+            raise
+    # What does not fit can still be explained, without a best plan beside it.
+    chosen = plans[0].plan if plan is None else plan
+    found = _predicted(space, chosen, defaults, plans[0] if plans else None)
+    found = space.for_plan(chosen).explained(found, plans, proof)
+    return dataclasses.replace(found, sensitivity=free.sensitivity(plans)) if request.sensitivity and plans else found
+
+
+def _predicted(
+    space: PlanSpace, plan: Any, defaults: tuple[Assumption, ...], best: RankedPlan | None = None
+) -> Estimate:
+    space = space.for_plan(plan)
+    space.check(plan)
+    ranked = space.rank([plan], None if best is None else best.score)[0]
+    (barred,), bars = space.error_bars([ranked])
+    return Estimate(
+        space=space,
+        setting=space.setting(plan),
+        objective=space.objective,
+        ranked=barred,
+        tables=space.tables(plan, ranked),
+        best=best,
+        comparison=() if best is None else compared_parts(barred, best),
+        assumptions=(*space.assumptions(), *defaults),
+        model_assumptions=space.model_assumptions(),
+        free_layers=space.resolved.free_layers,
+        notes=tuple(space.plan_notes(barred)),
+        error_bars=bars,
+    )
+
+
+def compared_parts(plan: RankedPlan, best: RankedPlan) -> tuple[tuple[str, float, float], ...]:
+    """Parts of the times of two plans side by side, by their labels: what the second saves most first."""
+    totals = dict.fromkeys(figure.part_of for figure in plan.declared.values() if figure.part_of.endswith("_s"))
+    several = len(totals) > 1
+    rows = []
+    for total in totals:
+        theirs = best.parts(total)
+        prefix = f"{_TITLES[total]}: " if several else ""
+        for name, label in plan.labels(total).items():
+            rows.append((f"{prefix}{label}", plan.parts(total)[name], theirs[name]))
+    return tuple(sorted(rows, key=lambda row: row[2] - row[1]))
+
+
+_TITLES = {"tpot_s": "per token", "ttft_s": "first token"}

@@ -1,0 +1,237 @@
+"""The answers about plans of every space, for people: the verdict first, the other plans after it, the rest on request.
+
+A space says what is special about its plans (`PlanSpace.table`, `search_facts`, `estimate_blocks`); everything else is here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from planner.core.answer import Answer, Assumption, Estimate, Proof, RankedPlan, Setting
+from planner.core.objectives import BETTER, cost_text
+from planner.report.blocks import Block, Facts, Heading, Report, Sentence
+from planner.report.documents import estimate_document, search_document
+from planner.report.links import link_blocks
+from planner.report.numbers import big_count, byte_text, duration_text, percent, significant, time_unit
+from planner.report.parts import assumption_rows, comparison_table
+from planner.report.ranking import gap_text
+from planner.report.uncertainty import bars_facts, benchmark_sentence, sensitivity_blocks, span_text
+
+__all__ = ["estimate_report", "search_report"]
+
+# Parts of a step below this share of it are rounding errors.
+_NOISE = 1e-12
+# Assumptions that decide about an answer; all of them with -v.
+_MATTER = (
+    "cluster",
+    "workers",
+    "device",
+    "framework",
+    "global batch",
+    "sequence length",
+    "prompt",
+    "output",
+    "precision",
+    "weights",
+    "keys and values",
+    "optimizer",
+    "adapters",
+    "memory per GPU",
+    "calibration",
+    "collective",
+    "assumed free",
+    "price",
+    "power",
+    "plan",
+    "plans",
+    "stages",
+)
+
+
+def search_report(answer: Answer) -> Report:
+    """Ranked plans in every form."""
+    return Report(
+        blocks=lambda: _search_blocks(answer),
+        details=lambda: _details(answer),
+        data=lambda: search_document(answer),
+        records=lambda: [plan.record() for plan in answer.plans],
+    )
+
+
+def estimate_report(
+    estimate: Estimate, warnings: Sequence[str] = (), command: Literal["estimate", "explain"] = "estimate"
+) -> Report:
+    """One plan in every form."""
+    is_explained = command == "explain"
+    rows = "layers" if "layers" in estimate.tables else "stages"
+    return Report(
+        blocks=lambda: _estimate_blocks(estimate, warnings, is_explained=is_explained),
+        details=lambda: _details(estimate),
+        data=lambda: estimate_document(estimate, warnings, is_explained=is_explained),
+        records=lambda: (
+            estimate_document(estimate, warnings, is_explained=True)[rows]
+            if is_explained
+            else [estimate.ranked.record()]
+        ),
+    )
+
+
+# -- a search
+
+
+def _search_blocks(answer: Answer) -> list[Block]:
+    best, better = answer.best, BETTER[answer.objective]
+    facts = [
+        *_verdict(best, answer.setting, answer.objective),
+        ("Proof", _proof(answer, better)),
+        ("Workers", _workers(best.workers, answer.setting.gpus, proven=answer.proof.proven_optimal, better=better)),
+        *answer.space.search_facts(answer),
+        ("Assumed", _assumed(answer.assumptions, answer.model_assumptions)),
+        *(("Note", note) for note in answer.notes),
+    ]
+    return [
+        Sentence(f"Best: {best.summary}.", strong=True),
+        Facts(tuple(facts)),
+        answer.space.table(answer.plans),
+        *_refined(answer, better),
+        *benchmark_sentence(answer.error_bars, len(answer.plans)),
+    ]
+
+
+def _verdict(plan: RankedPlan, setting: Setting, objective: str) -> list[tuple[str, str]]:
+    """How long, how fast, how much memory."""
+    room = plan.memory_capacity_bytes - plan.memory_bytes_per_gpu
+    spare = f"{byte_text(room)} to spare" if room >= 0 else f"{byte_text(-room)} too much"
+    memory = f"{byte_text(plan.memory_bytes_per_gpu)} of {byte_text(plan.memory_capacity_bytes)} per GPU ({spare})"
+    if setting.load is not None:
+        from planner.spaces.serving.report import answer_in_words
+
+        return [("Times", answer_in_words(plan)), ("Memory", memory)]
+    cost = cost_text(objective, money=plan["money_per_step"], joules=plan["energy_per_step_j"])
+    interval = ""
+    if plan.step_time_low_s is not None and plan.step_time_high_s is not None:
+        unit = time_unit(plan.step_time_s)
+        interval = f" (80 % interval {span_text((plan.step_time_low_s, plan.step_time_high_s), unit)} {unit.name})"
+    rate = f"{significant(plan.throughput_samples_per_s)} samples/s"
+    if plan.get("tokens_per_s") is not None:
+        rate = f"{significant(plan['tokens_per_s'])} tokens/s, {significant(plan['tokens_per_s_per_gpu'])} per GPU"
+        rate += f", MFU {percent(plan['mfu'])}"
+    return [("Step", f"{duration_text(plan.step_time_s)}{cost}{interval}"), ("Rate", rate), ("Memory", memory)]
+
+
+def _proof(answer: Answer, better: str) -> str:
+    proof: Proof = answer.proof
+    if proof.proven_optimal:
+        uniform = "" if answer.refined is None else "uniform "
+        more = f", and these are its {len(answer.plans)} best" if len(answer.plans) > 1 and proof.proven_top else ""
+        solver = f" ({proof.solver})" if proof.solver else ""
+        return f"no {uniform}plan of the stated space that fits is {better} than the first{more}{solver}"
+    if proof.bound_s <= 0:
+        return "not proven: the search stopped before it had a bound"
+    least = f" (no plan takes less than {duration_text(proof.bound_s)})" if better == "faster" else ""
+    return f"not proven: a plan could be up to {percent(proof.gap)} {better}{least}"
+
+
+def _workers(workers: int, gpus: int, *, proven: bool, better: str) -> str:
+    """Say how many of the GPUs are used."""
+    if workers == gpus:
+        return f"all {gpus} GPUs are used" if gpus > 1 else "one GPU"
+    used = f"{workers} of {gpus} GPUs {'is' if workers == 1 else 'are'} used"
+    return f"{used}; using more is not {better}" if proven else f"{used}; no {better} plan was found on more"
+
+
+def _refined(answer: Answer, better: str) -> list[Block]:
+    """What the plan with stages or splits of its own gains over the table."""
+    refined = answer.refined
+    if refined is None:
+        return []
+    words = "splits of its own inside the blocks" if refined.plan.block_splits else "stages of its own"
+    text = (
+        f"The table lists uniform plans. The best plan has {words} and is {percent(-refined.gap)} {better} than the first of them; "
+        "--export writes it."
+    )
+    return [Sentence(text)]
+
+
+# -- one plan
+
+
+def _estimate_blocks(estimate: Estimate, warnings: Sequence[str], *, is_explained: bool) -> list[Block]:
+    facts = [
+        *_verdict(estimate.ranked, estimate.setting, estimate.objective),
+        *estimate.space.plan_facts(estimate),
+        ("Assumed", _assumed(estimate.assumptions, estimate.model_assumptions)),
+        *(("Note", note) for note in estimate.notes),
+        *(("Warning", warning) for warning in warnings),
+    ]
+    blocks: list[Block] = [
+        Sentence(f"Plan: {estimate.ranked.summary}.", strong=True),
+        Facts(tuple(facts)),
+        *estimate.space.estimate_blocks(estimate),
+    ]
+    if not is_explained:
+        return blocks
+    return [
+        *blocks,
+        *estimate.space.explain_blocks(estimate),
+        *link_blocks(estimate.tables.get("links", ()), estimate.ranked.step_time_s),
+        *_comparison_blocks(estimate),
+        *sensitivity_blocks(estimate.sensitivity),
+    ]
+
+
+def _comparison_blocks(estimate: Estimate) -> list[Block]:
+    """What the best plan does better than the one that is explained."""
+    best, ranked = estimate.best, estimate.ranked
+    if best is None:
+        return []
+    if ranked.gap <= _NOISE and ranked.fits:
+        return [Sentence(f"No plan of the stated space is {BETTER[estimate.objective]}.", strong=True)]
+    noise = _NOISE * ranked.step_time_s
+    # What one plan does not have at all is a zero, not the rest of a rounded sum.
+    cleaned = [(term, a if a > noise else 0.0, b if b > noise else 0.0) for term, a, b in estimate.comparison]
+    rows = [(term, a, b) for term, a, b in cleaned if a > 0 or b > 0]
+    has_sum = estimate.setting.load is None
+    if has_sum:
+        rows.append(("step", ranked.step_time_s, best.step_time_s))
+    unit = time_unit(max(max(a, b) for _, a, b in rows))
+    cost = cost_text(estimate.objective, money=best.get("money_per_step"), joules=best.get("energy_per_step_j"))
+    against = f"{duration_text(best.step_time_s)}{cost} on {best.workers} of {estimate.setting.gpus} GPUs"
+    heading = f"Against the best plan: {gap_text(ranked.gap)} against {against} of {best.summary}"
+    return [Heading(heading), comparison_table(rows, unit, total=has_sum)]
+
+
+# -- what rests on what
+
+
+def _assumed(assumptions: Sequence[Assumption], of_model: Sequence[Assumption]) -> str:
+    """What decides about the answer, and every constant that was given."""
+    from planner.files.plan_file import assumption_text
+
+    shown = [assumption_text(a) for a in assumptions if a.name in _MATTER]
+    return ", ".join([*shown, *(f"{a.name} {a.value} (given)" for a in of_model if a.source == "given")])
+
+
+def _details(answer: Answer | Estimate) -> list[Block]:
+    """How the space was searched, everything that was assumed, and the constants of the cost model."""
+    facts = []
+    if isinstance(answer, Answer):
+        facts.append(("Space", _space(answer.proof.space_size, answer.proof.searched, answer.proof.wall_s)))
+    facts += [*_free_layers(answer.free_layers), *bars_facts(answer.error_bars)]
+    return [Facts((*facts, *assumption_rows(answer.assumptions, answer.model_assumptions, answer.setting)))]
+
+
+def _space(space_size: int | None, searched: Mapping[str, int], wall_s: float) -> str:
+    """Say how many plans there are and how they were handled."""
+    handled = [f"{big_count(count)} {how}" for how, count in searched.items() if count]
+    if space_size is not None:
+        size = f"{big_count(space_size)} distinct plan{'s' if space_size != 1 else ''}"
+        handled.insert(0, size + (f" (10^{math.log10(space_size):.1f})" if space_size >= 1000 else ""))
+    return f"{'; '.join(handled)}; searched in {duration_text(wall_s)}"
+
+
+def _free_layers(names: Sequence[str]) -> list[tuple[str, str]]:
+    """Name every layer that the cost model counts as free."""
+    return [("Counted as free", ", ".join(names))] if names else []

@@ -1,0 +1,123 @@
+"""Which space of plans a question is about: one degree per parallel dimension for the whole network, or a split per layer."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from costmodel.hardware.cluster import Cluster
+from costmodel.network.graph import Graph
+from costmodel.network.layers import ATTENTION
+from planner.core.errors import UsageError
+from planner.core.request import Request
+from planner.spaces.mesh.flags import flag_of
+from planner.spaces.mixed.options import check_mixed
+
+__all__ = ["Space", "choose_space", "is_transformer", "why_layers"]
+
+Space = Literal["mesh", "layers", "mixed", "serving"]
+
+
+def is_transformer(graph: Graph) -> bool:
+    """Whether a network has attention."""
+    return any(layer.kind in ATTENTION for layer in graph.layers)
+
+
+def _has_blocks(graph: Graph) -> bool:
+    """Whether blocks with attention or experts are repeated, which have the dimensions of a mesh."""
+    return any(layer.kind in ATTENTION or layer.kind == "moe" for layer in graph.layers if layer.block)
+
+
+def choose_space(request: Request, graph: Graph, cluster: Cluster | None = None) -> Space:
+    """Choose the space that a question is about.
+
+    A cluster of several groups of devices has a space of its own. Otherwise ``auto`` is the mesh for a transformer with repeated blocks
+    that is trained, unless an option is given that only the other space knows, or nothing follows the last block.
+
+    Raises
+    ------
+    UsageError
+        An option that the chosen space does not know; options of both spaces; a space that the network does not have.
+    """
+    of_layers, of_mesh = _layer_options(request), _mesh_options(request)
+    fits = _has_blocks(graph)
+    if cluster is not None and len(cluster.groups) > 1:
+        of_layers += ["--diverse"] if request.diverse else []
+        check_mixed(request, graph, cluster, is_foldable=fits, of_layers=of_layers, of_mesh=of_mesh)
+        return "mixed"
+    if request.mode == "inference" and _is_serving(request, graph):
+        return "serving"
+    if of_layers and of_mesh:
+        raise UsageError(
+            f"{of_mesh[0]} is for plans over a device mesh and {of_layers[0]} for plans with a split per layer; leave one of them out"
+        )
+    if request.space == "auto":
+        chosen: Space = "mesh" if of_mesh or _is_mesh_by_itself(request, graph, of_layers) else "layers"
+        if chosen == "mesh" and not of_mesh and _mesh_fault(graph) is not None:
+            chosen = "layers"
+    else:
+        chosen = request.space
+    if chosen == "layers" and of_mesh:
+        raise UsageError(f"--space layers: {of_mesh[0]} is for plans over a device mesh (--space mesh)")
+    if chosen == "mesh":
+        _check_mesh(request, graph, of_layers, of_mesh, fits=fits)
+    return chosen
+
+
+def _is_serving(request: Request, graph: Graph) -> bool:
+    from planner.spaces.serving.space import is_serving  # training does without
+
+    return is_serving(request, graph)
+
+
+def _is_mesh_by_itself(request: Request, graph: Graph, of_layers: list[str]) -> bool:
+    """Whether blocks are there to lay over a mesh, and nothing asks for a split per layer."""
+    return _has_blocks(graph) and not of_layers and request.mode == "training"
+
+
+def _mesh_fault(graph: Graph) -> str | None:
+    from costmodel.mesh.modules import mesh_fault
+
+    return mesh_fault(graph)
+
+
+def why_layers(request: Request, graph: Graph, space: Space) -> str | None:
+    """Why ``auto`` chose a split per layer for a transformer that is trained; None where it did not, or an option asked for it."""
+    if request.space != "auto" or space != "layers" or not _is_mesh_by_itself(request, graph, _layer_options(request)):
+        return None
+    return f"a split per layer, not a device mesh: {_mesh_fault(graph)}"
+
+
+def _check_mesh(request: Request, graph: Graph, of_layers: list[str], of_mesh: list[str], *, fits: bool) -> None:
+    asked = "--space mesh" if request.space == "mesh" else of_mesh[0] if of_mesh else "--space auto"
+    if of_layers:
+        raise UsageError(f"{asked}: {of_layers[0]} is for plans with a split per layer (--space layers)")
+    if not fits:
+        raise UsageError(
+            f"{asked}: network '{graph.name}' has no repeated blocks with attention or experts to lay over a mesh"
+        )
+    if request.mode != "training":
+        raise UsageError(
+            f"{asked}: plans over a device mesh are for training; --mode {request.mode} has --space layers"
+        )
+
+
+def _layer_options(request: Request) -> list[str]:
+    """Options given that only a split per layer knows."""
+    given = {
+        f"--family {request.family}": request.family is not None,
+        "--fix": bool(request.fix),
+        f"--solver {request.solver}": request.solver != "auto",
+        f"--collective {request.collective}": request.collective is not None,
+        f"--cost-model {request.cost_model}": request.cost_model != "roofline",
+    }
+    return [name for name, is_given in given.items() if is_given]
+
+
+def _mesh_options(request: Request) -> list[str]:
+    """Options given that only a mesh knows."""
+    restriction = request.mesh
+    names: list[str] = []
+    if restriction is not None:
+        fields = (*restriction.degrees, *restriction.names, *restriction.flags)
+        names = [flag_of(field) for field in fields]
+    return names + (["--assume"] if request.assume else [])

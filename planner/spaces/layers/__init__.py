@@ -1,0 +1,1 @@
+"""Questions about plans with a split per layer, and pipelines of layers."""

@@ -1,0 +1,259 @@
+"""What reports show of plans with a split per layer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from typing import Any
+
+from planner.core.answer import Answer, Estimate, LayerCost, RankedPlan
+from planner.report.blocks import Block, Column, Heading, Table
+from planner.report.numbers import (
+    NOT_AVAILABLE,
+    Unit,
+    byte_text,
+    byte_unit,
+    duration_text,
+    energy_text,
+    percent,
+    significant,
+    time_unit,
+    used_of_total,
+)
+from planner.report.parts import parts_table
+from planner.report.ranking import ranked_table, ratio_text
+from planner.report.uncertainty import bars_columns
+
+__all__ = [
+    "baselines_document",
+    "details_document",
+    "estimate_blocks",
+    "explain_blocks",
+    "layer_totals",
+    "plans_table",
+    "search_facts",
+]
+
+_DOES_NOT_FIT = f"{NOT_AVAILABLE}: does not fit"
+_LAYER_KEYS = tuple(field.name for field in fields(LayerCost))
+_SUMMED = (
+    "forward_s",
+    "backward_input_s",
+    "backward_weight_s",
+    "update_s",
+    "reshard_s",
+    "exchange_s",
+    "exposed_exchange_s",
+    "flops",
+    "weight_bytes",
+    "memory_bytes",
+)
+
+
+def plans_table(plans: Sequence[RankedPlan], objective: str = "step_time", *, ranks: bool = True) -> Table:
+    """Columns of the ranked plans; the further right, the sooner a narrow terminal drops them (but for the gap).
+
+    Parameters
+    ----------
+    plans : sequence of RankedPlan
+    objective : str
+        Decides about a column for what a step costs.
+    ranks : bool
+        Whether rank and gap have a meaning: not for a single plan that was not searched for.
+    """
+    unit = time_unit(min(plan.step_time_s for plan in plans))
+
+    def column(title: str, cell: Callable[[RankedPlan], str], priority: int, *, unit: str = "") -> Column:
+        return Column(title=title, unit=unit, cells=tuple(cell(plan) for plan in plans), priority=priority)
+
+    speedup = Column(
+        title="speed-up",
+        unit="over 1 worker",
+        cells=tuple(_DOES_NOT_FIT if plan["speedup"] is None else f"{significant(plan['speedup'])}x" for plan in plans),
+        narrow=tuple(
+            NOT_AVAILABLE if plan["speedup"] is None else f"{significant(plan['speedup'])}x" for plan in plans
+        ),
+        narrow_unit="over 1",
+        priority=3,
+    )
+    plan_words = Column(title="plan", cells=tuple(plan.summary for plan in plans), is_text=True, flexible=True)
+    columns = [
+        plan_words,
+        column("step time", lambda plan: significant(plan.step_time_s / unit.size), 0, unit=unit.name),
+        *bars_columns(plans, unit),
+        column("throughput", lambda plan: significant(plan.throughput_samples_per_s), 4, unit="samples/s"),
+        speedup,
+        column("efficiency", lambda plan: percent(plan["efficiency"]), 8),
+        column(
+            "memory",
+            lambda plan: used_of_total(plan.memory_bytes_per_gpu, plan.memory_capacity_bytes),
+            2,
+            unit="per GPU",
+        ),
+        column("exposed", lambda plan: percent(plan.exposed_communication_share), 5, unit="comm."),
+        Column(title="bottleneck", cells=tuple(plan.bottleneck for plan in plans), is_text=True, priority=7),
+    ]
+    cost = _cost_of(objective)
+    if cost is not None:
+        title, unit_name, cell = cost
+        columns.append(column(title, cell, 1, unit=unit_name))
+    return ranked_table(columns, plans) if ranks else Table(columns=tuple(columns))
+
+
+def _cost_of(objective: str) -> tuple[str, str, Callable[[RankedPlan], str]] | None:
+    """Title, unit and cells of the column that an objective other than time adds."""
+
+    def per_million(plan: RankedPlan, of_a_step: float) -> str:
+        return significant(1e6 * of_a_step / (plan.throughput_samples_per_s * plan.step_time_s))
+
+    if objective in ("gpu_hours", "tokens_per_s_per_gpu"):
+        return "GPU hours", "per M samples", lambda p: per_million(p, p.workers * p.step_time_s / 3600.0)
+    if objective == "money":
+        return "USD", "per M samples", lambda p: per_million(p, p["money_per_step"] or 0.0)
+    if objective == "energy":
+        return "energy", "per step", lambda p: energy_text(p["energy_per_step_j"])
+    return None
+
+
+def search_facts(answer: Answer) -> list[tuple[str, str]]:
+    """How the best plan compares with plain data parallelism, and that one worker has no room."""
+    best = answer.plans[0]
+    return [*_versus_data_parallel(answer, best), *_single_worker(best)]
+
+
+def _versus_data_parallel(answer: Answer, best: RankedPlan) -> list[tuple[str, str]]:
+    gpus = answer.setting.gpus
+    if gpus == 1:
+        return []
+    name = "Against data parallelism"
+    every, fewer = answer.baselines["data_parallel_all"], answer.baselines["data_parallel"]
+    if fewer is None:
+        return [(name, "plain data parallelism fits on no number of workers")]
+    on_all = f"on all {gpus} GPUs"
+    if every is not None:
+        text = f"{_faster(best, every)} {on_all} ({_cost(every)})"
+    elif gpus > answer.setting.global_batch:
+        text = f"{on_all} it is impossible: a batch of {answer.setting.global_batch} has no {gpus} parts"
+    else:
+        text = f"{on_all} it does not fit"
+    if every is None or fewer.workers != every.workers:
+        text += f"; {_faster(best, fewer)} on {fewer.workers}, its best number ({_cost(fewer)})"
+    return [(name, text)]
+
+
+def _faster(best: RankedPlan, other: RankedPlan) -> str:
+    ratio = other.step_time_s / best.step_time_s
+    if abs(ratio - 1) < 1e-6:
+        return "as fast as plain data parallelism"
+    if ratio < 1:  # only where the question fixes something that plain data parallelism does not obey
+        return f"{significant(1 / ratio)}x slower than plain data parallelism"
+    return f"{ratio_text(ratio)}x faster than plain data parallelism"
+
+
+def _cost(plan: RankedPlan) -> str:
+    return f"{duration_text(plan.step_time_s)}, {byte_text(plan.memory_bytes_per_gpu)}"
+
+
+def _single_worker(best: RankedPlan) -> list[tuple[str, str]]:
+    if best["speedup"] is None:
+        return [("One worker", "does not fit at this global batch, so there is no speed-up over it")]
+    return []
+
+
+def estimate_blocks(estimate: Estimate) -> list[Block]:
+    """The plan and the terms of its step."""
+    ranked = estimate.ranked
+    return [
+        plans_table([ranked], ranks=False),
+        Heading("Where the step goes"),
+        parts_table(
+            ranked.time_parts,
+            ranked.labels("step_time_s"),
+            ranked.step_time_s,
+            time_unit(ranked.step_time_s),
+            term="term",
+            title="time",
+            name="step",
+        ),
+    ]
+
+
+def explain_blocks(estimate: Estimate) -> list[Block]:
+    """The plan layer by layer."""
+    return [Heading("Layer by layer (per step, on the slowest worker)"), _layer_table(estimate.tables["layers"])]
+
+
+def layer_totals(layers: Sequence[LayerCost]) -> dict[str, Any]:
+    """Sum the layers, under the keys of a layer; ``output_shape`` is the last layer's."""
+    totals: dict[str, Any] = dict.fromkeys(_LAYER_KEYS, "")
+    totals |= {key: math.fsum(getattr(layer, key) for layer in layers) for key in _SUMMED}
+    last = layers[-1]
+    return totals | {
+        "name": "total",
+        "group": max(layer.group for layer in layers),
+        "output_shape": list(last.output_shape),
+        "algorithms": ["", "", ""],
+        "is_free": all(layer.is_free for layer in layers),
+    }
+
+
+def _layer_table(layers: Sequence[LayerCost]) -> Table:
+    totals = layer_totals(layers)
+    unit = time_unit(max(_layer_s(layer) for layer in layers))
+    memory = byte_unit(max(layer.memory_bytes for layer in layers))
+
+    def times(title: str, key: str, priority: int) -> Column:
+        return _numbers(layers, totals, title=title, key=key, unit=unit, priority=priority)
+
+    return Table(
+        columns=(
+            Column(title="layer", cells=(*(layer.name for layer in layers), "total"), is_text=True, flexible=True),
+            Column(title="type", cells=(*(layer.kind for layer in layers), ""), is_text=True, priority=9),
+            Column(
+                title="output", cells=(*("x".join(map(str, layer.output_shape)) for layer in layers), ""), priority=10
+            ),
+            Column(
+                title="split", cells=(*(layer.split for layer in layers), ""), is_text=True, flexible=True, priority=3
+            ),
+            times("forward", "forward_s", 0),
+            times("backward\ninput", "backward_input_s", 1),
+            times("backward\nweights", "backward_weight_s", 1),
+            times("update", "update_s", 7),
+            times("reshard", "reshard_s", 2),
+            times("exchange", "exchange_s", 6),
+            times("exposed\nexchange", "exposed_exchange_s", 2),
+            Column(title="collective", cells=(*(_collective(layer) for layer in layers), ""), is_text=True, priority=8),
+            _numbers(layers, totals, title="memory", key="memory_bytes", unit=memory, priority=5),
+        ),
+        total=True,
+    )
+
+
+def _numbers(
+    layers: Sequence[LayerCost], totals: dict[str, Any], *, title: str, key: str, unit: Unit, priority: int
+) -> Column:
+    values = [*(float(getattr(layer, key)) for layer in layers), float(totals[key])]
+    # A zero is an empty cell: what costs nothing should not draw the eye.
+    cells = tuple("" if value == 0 else significant(value / unit.size) for value in values)
+    return Column(title=title, unit=unit.name, cells=cells, priority=priority)
+
+
+def _collective(layer: LayerCost) -> str:
+    return f"{layer.collective} over {layer.group}" if layer.collective else ""
+
+
+def _layer_s(layer: LayerCost) -> float:
+    return max(
+        layer.forward_s, layer.backward_input_s, layer.backward_weight_s, layer.reshard_s, layer.exchange_s, 1e-12
+    )
+
+
+def baselines_document(answer: Answer) -> dict[str, Any]:
+    """Plain data parallelism, without the plans themselves."""
+    return {name: None if plan is None else plan.record() for name, plan in answer.baselines.items()}
+
+
+def details_document(answer: Answer | Estimate) -> dict[str, Any]:
+    """Of one plan, the sums over its layers."""
+    return {"totals": layer_totals(answer.tables["layers"])} if isinstance(answer, Estimate) else {}

@@ -1,0 +1,588 @@
+"""The space of plans with a split per layer: its cost model, its search and what its answers say."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from costmodel.fields import Figure
+from costmodel.hardware.energy import Power
+from costmodel.kernels.roofline import RooflineCompute
+from costmodel.layerwise.evaluate import CostBatch, evaluate
+from costmodel.layerwise.figures import LAYERWISE_FIGURES
+from costmodel.layerwise.plan import Plan, family_of_plan
+from costmodel.layerwise.splits import Split, divisors
+from costmodel.layerwise.tables import KnownCosts
+from costmodel.rates import training_rates
+from costmodel.tolerances import PROOF_SLACK
+from costmodel.units import format_bytes, format_seconds
+from planner.core.answer import Answer, Assumption, Estimate, Proof, RankedPlan, Setting
+from planner.core.capacity import limit_notes
+from planner.core.errors import NoFeasiblePlan, UsageError
+from planner.core.objectives import stated_rates
+from planner.core.search_errors import SearchInterrupted, ended_early, no_plan_in_time
+from planner.resolve import Resolved
+from planner.spaces.base import Found, Progress
+from planner.spaces.layers.labels import plan_in_words
+from strategies.layerwise.score import Score, score_of
+from strategies.layerwise.space import FAMILY_NAMES
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from costmodel.timeline import Tracks
+    from planner.files.documents import Document
+    from planner.report.blocks import Block, Table
+    from planner.report.figures.standard import Curve
+    from planner.schema.plan import PlanDocument
+    from planner.uncertainty.bars import ErrorBars
+    from planner.uncertainty.sensitivity import Sensitivity
+    from strategies.layerwise.candidates import Candidate, Outcome, SearchSettings
+
+__all__ = ["LayerwisePlanSpace", "layerwise_space"]
+
+_DEFAULT_TIME_LIMIT_S = 60.0
+# What a note calls the terms of a step.
+_TERMS = {
+    "compute_s": "compute",
+    "update_s": "the optimizer",
+    "reshard_s": "resharding",
+    "exposed_exchange_s": "exposed gradient exchange",
+    "bubble_s": "the pipeline bubble",
+}
+
+
+def layerwise_space(resolved: Resolved) -> LayerwisePlanSpace:
+    """The space of a question."""
+    return LayerwisePlanSpace(resolved=resolved, cache=KnownCosts(resolved.workload, resolved.cluster))
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerwisePlanSpace:
+    """A question about splits per layer with its cost model.
+
+    Attributes
+    ----------
+    resolved : Resolved
+    cache : KnownCosts
+        Costs of layers that were worked out already.
+    """
+
+    resolved: Resolved
+    cache: KnownCosts
+
+    name = "layers"
+
+    @property
+    def objective(self) -> str:
+        """What is minimised."""
+        return self.resolved.request.objective or "step_time"
+
+    @property
+    def declared(self) -> Mapping[str, Figure]:
+        """The figures of a plan."""
+        return LAYERWISE_FIGURES
+
+    @property
+    def score(self) -> Score:
+        """What plans are compared by."""
+        return score_of(self.objective, Power.of(self.resolved.cluster.device, self.resolved.cluster.host))
+
+    @property
+    def is_spelled_out(self) -> bool:
+        """Whether a family or splits of layers are fixed."""
+        request = self.resolved.request
+        return request.family is not None or bool(request.fix)
+
+    @property
+    def has_exact_plans(self) -> bool:
+        """Options can spell out a whole plan."""
+        return True
+
+    # -- the search
+
+    def refuse_contradiction(self) -> None:
+        """Refuse splits of more parts than there are samples."""
+        batch = self.resolved.workload.global_batch
+        for name, degrees in self.resolved.restriction.fixed.items():
+            if degrees.get("batch", 0) > batch:
+                raise UsageError(
+                    f"--fix: {name} is split {degrees['batch']} ways by the batch, which has {batch} samples"
+                )
+
+    def settings(self) -> SearchSettings:
+        """Limits of the search that the question asks for."""
+        from strategies.layerwise.candidates import SearchSettings
+
+        request = self.resolved.request
+        return SearchSettings(
+            score=self.score,
+            max_workers=request.gpus,
+            capacity_bytes=self.resolved.setting.memory_capacity_bytes,
+            top=request.top,
+            restriction=self.resolved.restriction,
+            micro_batches=None if request.micro_batches is None else (request.micro_batches,),
+            wall_s=_DEFAULT_TIME_LIMIT_S if request.time_limit_s is None else request.time_limit_s,
+            gap=request.gap,
+            solver=request.solver,
+            seed=request.seed,
+        )
+
+    def _outcome(self, settings: SearchSettings, progress: Progress | None = None) -> Outcome:
+        from strategies.layerwise.search import search
+
+        return search(self.resolved.workload, self.resolved.cluster, settings, progress, self.cache)
+
+    def search(self, top: int, progress: Progress | None) -> Found:
+        """Look for the best plans; of every family the best, where plans have to differ."""
+        started = time.monotonic()
+        outcome = self._outcome(dataclasses.replace(self.settings(), top=top), progress)
+        candidates, shown = outcome.candidates, self.resolved.request.top
+        if candidates and self.resolved.request.diverse:
+            candidates = self._of_every_family(outcome, started)
+            shown = len(candidates)
+        return Found(
+            plans=[candidate.plan for candidate in candidates],
+            shown=min(shown, len(candidates)),
+            outcome=outcome,
+            interrupted=outcome.interrupted,
+        )
+
+    def _of_every_family(self, outcome: Outcome, started: float) -> list[Candidate]:
+        """Best plan of every family, each by its own exact search; one time limit and one Ctrl-C end them all."""
+        settings, asked = self.settings(), self.resolved.restriction.family
+        found: dict[str, Candidate] = {}
+        for candidate in outcome.candidates:
+            found.setdefault(candidate.family, candidate)
+        for family in FAMILY_NAMES:
+            if outcome.interrupted:
+                break
+            if family in found or (asked is not None and family != asked):
+                continue
+            result = self._outcome(
+                dataclasses.replace(
+                    settings,
+                    restriction=dataclasses.replace(self.resolved.restriction, family=family),
+                    top=1,
+                    wall_s=max(settings.wall_s - (time.monotonic() - started), 0.0),
+                )
+            )
+            outcome.interrupted |= result.interrupted
+            outcome.out_of_time |= result.out_of_time
+            if result.candidates:
+                found[family] = result.candidates[0]
+        return sorted(found.values(), key=lambda c: (c.score, c.plan.workers, c.family))
+
+    def no_plan(self, found: Found) -> Exception:
+        """Say why a search found no plan."""
+        return self._no_plan(found.outcome)
+
+    def _no_plan(self, outcome: Outcome) -> Exception:
+        setting = self.resolved.setting
+        if outcome.interrupted:
+            return SearchInterrupted(None)
+        if outcome.out_of_time:  # what was not looked at may fit
+            return no_plan_in_time()
+        miss = outcome.nearest_miss
+        if miss is None:
+            return NoFeasiblePlan(
+                f"no legal plan: no layer-by-layer split of '{setting.model}' at global batch {setting.global_batch} exists on "
+                f"up to {setting.gpus} workers within what is fixed; fix less, or change --batch or --gpus"
+            )
+        need, have = miss.memory_bytes, setting.memory_capacity_bytes
+        words = plan_in_words(self.resolved.workload.graph, miss.plan)
+        return NoFeasiblePlan(
+            f"nothing fits: the plan of least memory ({words}) needs {format_bytes(need)} per GPU and there are "
+            f"{format_bytes(have)}; use more GPUs, a device with more memory, a smaller --batch, or --optimizer sgd"
+        )
+
+    def proof(self, found: Found, plans: Sequence[RankedPlan], wall_s: float) -> Proof:
+        """What the search proves."""
+        outcome: Outcome = found.outcome
+        listed = outcome.candidates[: self.resolved.request.top]
+        best, last = listed[0].score, listed[-1].score
+        bound = min(outcome.bound, best)
+        proven = bound >= best * (1 - PROOF_SLACK)
+        is_top = proven and outcome.rest_bound >= last * (1 - PROOF_SLACK) and not self.resolved.request.diverse
+        least = best if proven else bound
+        if self.score.per_device:  # the score is of all devices, of which no plan has more than there are
+            least = min(least / self.resolved.request.gpus, plans[0].step_time_s)
+        return Proof(
+            proven_optimal=proven,
+            proven_top=is_top,
+            bound_s=least,
+            gap=0.0 if proven else (best - bound) / best,
+            space_size=outcome.space_size,
+            searched=outcome.searched,
+            wall_s=wall_s,
+            solver=", ".join(outcome.methods),
+        )
+
+    def baselines(self, found: Found, best: RankedPlan) -> Mapping[str, RankedPlan | None]:
+        """Plain data parallelism: on the best number of workers, and on all."""
+        from strategies.layerwise.data_parallel import best_data_parallel
+
+        resolved = self.resolved
+        every, fewer = best_data_parallel(
+            resolved.workload,
+            resolved.cluster,
+            resolved.request.gpus,
+            resolved.setting.memory_capacity_bytes,
+            self.cache,
+            self.score,
+        )
+        plans = {"data_parallel": fewer, "data_parallel_all": every}
+        ranked = iter(self.rank([plan for plan in plans.values() if plan is not None], best.score))
+        return {name: None if plan is None else next(ranked) for name, plan in plans.items()}
+
+    def search_notes(self, found: Found, answer: Answer) -> list[str]:
+        """Which family wins and what it gains, and limits that were hit."""
+        notes = [
+            *_why(answer.plans[0], answer.baselines["data_parallel"]),
+            *limit_notes(self.resolved.request, self.resolved.cluster.device),
+        ]
+        outcome: Outcome = found.outcome
+        return [*notes, *ended_early(interrupted=outcome.interrupted, out_of_time=outcome.out_of_time)]
+
+    def finished(self, answer: Answer, found: Found) -> Answer:
+        """Nothing is searched beyond the space."""
+        return answer
+
+    # -- figures
+
+    def rank(self, plans: Sequence[Plan], reference: float | None = None) -> list[RankedPlan]:
+        """Cost and describe plans; the order is kept."""
+        if not plans:
+            return []
+        resolved = self.resolved
+        costs = evaluate(resolved.workload, resolved.cluster, plans, self.cache)
+        scores = self.score.of(costs.step_time_s, costs.computing_s, [plan.workers for plan in plans])
+        best = float(scores[0]) if reference is None else reference
+        bound_by_compute = self._compute_bound(plans, costs)
+        return [
+            self._ranked(plan, costs, n, score=float(scores[n]), best=best, compute_bound=bound_by_compute[n])
+            for n, plan in enumerate(plans)
+        ]
+
+    def _ranked(
+        self, plan: Plan, costs: CostBatch, n: int, *, score: float, best: float, compute_bound: bool
+    ) -> RankedPlan:
+        resolved, graph = self.resolved, self.resolved.workload.graph
+        device, power = resolved.cluster.device, Power.of(resolved.cluster.device, resolved.cluster.host)
+        step, single = float(costs.step_time_s[n]), self._one_worker_s
+        speedup = None if single is None else single / step
+        computing = min(float(costs.computing_s[n]), step)
+        parts = {name: float(getattr(costs, name)[n]) for name in _TERMS}
+        terms = {
+            "compute" if compute_bound else "memory bandwidth": parts["compute_s"],
+            "optimizer": parts["update_s"],
+            "resharding": parts["reshard_s"],
+            "gradient exchange": parts["exposed_exchange_s"],
+            "pipeline bubble": parts["bubble_s"],
+        }
+        return RankedPlan(
+            rank=n + 1,
+            plan=plan,
+            family=family_of_plan(graph, plan),
+            summary=plan_in_words(graph, plan),
+            workers=plan.workers,
+            bottleneck=max(terms, key=lambda name: terms[name]),
+            declared=LAYERWISE_FIGURES,
+            score=score,
+            gap=score / best - 1.0,
+            figures={
+                "step_time_s": step,
+                "memory_bytes_per_gpu": float(costs.memory_bytes[n]),
+                "memory_capacity_bytes": resolved.setting.memory_capacity_bytes,
+                "exposed_communication_s": float(costs.exposed_communication_s[n]),
+                "speedup": speedup,
+                "efficiency": None if speedup is None else speedup / plan.workers,
+                **parts,
+                "exchange_s": float(costs.exchange_s[n]),
+                **training_rates(
+                    step_time_s=step,
+                    workers=plan.workers,
+                    samples=resolved.workload.global_batch,
+                    price_per_hour=device.price_per_hour,
+                    energy_j=None if power is None else float(power.energy_j(step, computing, plan.workers)),
+                ),
+            },
+        )
+
+    @functools.cached_property
+    def _one_worker_s(self) -> float | None:
+        """Step of one worker at the same global batch, with as few micro-batches as fit; None if none fits."""
+        resolved = self.resolved
+        layers = len(resolved.workload.graph.layers)
+        for m in divisors(resolved.workload.global_batch):  # more micro-batches take no less time
+            plan = Plan(workers=1, num_micro_batches=m, splits=(Split(),) * layers, collectives=(None,) * layers)
+            cost = evaluate(resolved.workload, resolved.cluster, [plan], self.cache)
+            if cost.memory_bytes[0] <= resolved.setting.memory_capacity_bytes:
+                return float(cost.step_time_s[0])
+        return None
+
+    def _compute_bound(self, plans: Sequence[Plan], costs: CostBatch) -> list[bool]:
+        """Whether doubling the arithmetic rate would take at least a fifth off the compute time."""
+        cache, compute = self.cache, self.cache.workload.compute
+        if not isinstance(compute, RooflineCompute):
+            return [True] * len(plans)
+        rates = {name: 2.0 * rate for name, rate in compute.device.peak_flop_per_s.items()}
+        faster = dataclasses.replace(compute.device, peak_flop_per_s=rates)
+        workload = dataclasses.replace(cache.workload, compute=dataclasses.replace(compute, device=faster))
+        again = evaluate(workload, cache.cluster, plans, cache.changed(workload, cache.cluster))
+        return [bool(saved) for saved in again.compute_s <= 0.8 * costs.compute_s]
+
+    def error_bars(self, plans: Sequence[RankedPlan]) -> tuple[list[RankedPlan], ErrorBars]:
+        """Plans with their intervals and chances."""
+        from planner.uncertainty.answers import layer_bars
+        from planner.uncertainty.bars import with_bars
+
+        bars = layer_bars(self, plans)
+        return list(with_bars(plans, bars)), bars
+
+    def sensitivity(self, plans: Sequence[RankedPlan]) -> tuple[Sensitivity, ...] | None:
+        """Which constants would have to change for another plan to win."""
+        from planner.uncertainty.sensitivity import layer_sensitivity
+
+        return layer_sensitivity(self, plans)
+
+    # -- one plan
+
+    def setting(self, plan: Plan) -> Setting:
+        """The question as the answer states it."""
+        return self.resolved.setting
+
+    def assumptions(self) -> tuple[Assumption, ...]:
+        """What was taken for granted about the question."""
+        return (*self.resolved.assumptions, *stated_rates(self.resolved.request, self.resolved.cluster))
+
+    def model_assumptions(self) -> tuple[Assumption, ...]:
+        """The cost model of layers has none by name."""
+        return ()
+
+    def exact_plan(self) -> tuple[Plan, tuple[Assumption, ...]]:
+        """Best plan on exactly the GPUs of the question, within the family and the splits that are fixed.
+
+        Raises
+        ------
+        UsageError
+            What no plan on so many GPUs can be; nothing says which plan is meant.
+        NoFeasiblePlan
+            No plan is legal.
+        """
+        self.refuse_contradiction()
+        gpus, batch = self.resolved.request.gpus, self.resolved.workload.global_batch
+        restriction = self.resolved.restriction
+        everywhere = any(degrees == {"batch": 0} for degrees in restriction.fixed.values())
+        if gpus > batch and (restriction.family == "data" or everywhere):
+            raise UsageError(
+                f"a batch of {batch} cannot be split over {gpus} workers; use a larger --batch or fewer --gpus"
+            )
+        for name, degrees in restriction.fixed.items():
+            product = math.prod(degrees.values())
+            if product not in (0, gpus):
+                raise UsageError(
+                    f"--fix: the degrees of {name} multiply to {product}, not to the {gpus} workers of --gpus"
+                )
+        if restriction.family is None and not restriction.fixed and gpus > 1:
+            raise UsageError(
+                "say which plan to predict: --plan FILE, --family (one of "
+                f"{', '.join(FAMILY_NAMES)}) or --fix 'LAYERS:DIMENSION'; `planner optimize` searches for the best"
+            )
+        return self.best_on(gpus, restriction.family), ()
+
+    def best_on(self, workers: int, family: str | None) -> Plan:
+        """Best plan of a family on exactly so many workers, whether it fits or not; None is the whole space.
+
+        Raises
+        ------
+        NoFeasiblePlan
+            No plan is legal.
+        """
+        restriction = dataclasses.replace(self.resolved.restriction, family=family)
+        settings = dataclasses.replace(
+            self.settings(), top=1, worker_counts=(workers,), max_workers=workers, restriction=restriction
+        )
+        outcome = self._outcome(settings)
+        if not outcome.candidates:
+            # A prediction of the user's own plan is useful even where it does not fit.
+            roomy = self._outcome(dataclasses.replace(settings, capacity_bytes=math.inf))
+            if not roomy.candidates:
+                raise self._no_plan(outcome)
+            return roomy.candidates[0].plan
+        return outcome.candidates[0].plan
+
+    def check(self, plan: Plan) -> None:
+        """Refuse a plan that is not legal."""
+        if not math.isfinite(
+            evaluate(self.resolved.workload, self.resolved.cluster, [plan], self.cache).step_time_s[0]
+        ):
+            raise UsageError("the plan is not legal: a degree is larger than what it divides, or than the micro-batch")
+
+    def for_plan(self, plan: Plan) -> LayerwisePlanSpace:
+        """Allow the collectives that the plan names beside those that may be chosen: some run only when named."""
+        allowed = self.resolved.workload.collectives
+        names = dict.fromkeys((*allowed, *(name for name in plan.collectives if name is not None)))
+        if tuple(names) == tuple(allowed):
+            return self
+        workload = dataclasses.replace(self.resolved.workload, collectives=tuple(names))
+        return layerwise_space(dataclasses.replace(self.resolved, workload=workload))
+
+    def tables(self, plan: Plan, ranked: RankedPlan) -> Mapping[str, tuple[Any, ...]]:
+        """Rows by layer, and by links that are used."""
+        from costmodel.layerwise.detail import layer_links
+        from planner.spaces.layers.breakdown import layer_costs
+
+        resolved = self.resolved
+        layers = layer_costs(resolved.workload, resolved.cluster, plan)
+        exposed = {i: layer.exposed_exchange_s for i, layer in enumerate(layers) if layer.collective}
+        links = layer_links(resolved.cluster, plan, exposed, ranked["reshard_s"])
+        return {"layers": layers, "links": tuple(links)}
+
+    def plan_notes(self, ranked: RankedPlan) -> list[str]:
+        """That the plan does not fit, and PALEO's bounds of model parallelism."""
+        notes = []
+        if not ranked.fits:
+            notes.append(
+                f"does not fit: needs {format_bytes(ranked.memory_bytes_per_gpu)} per GPU, "
+                f"there are {format_bytes(ranked.memory_capacity_bytes)}"
+            )
+        if self.resolved.setting.cost_model == "paleo" and ranked.workers == 1:
+            notes += self._model_parallel_note()
+        return notes
+
+    def _model_parallel_note(self) -> list[str]:
+        """PALEO's bounds of running the branches of the network on different devices."""
+        from costmodel.paleo.model import PaleoCompute
+        from costmodel.paleo.scaling import model_parallel_bounds
+
+        workload = self.resolved.workload
+        compute = workload.compute
+        if not isinstance(compute, PaleoCompute) or compute.extensions is not None:
+            return []
+        forward, backward = model_parallel_bounds(workload.graph, compute, batch=workload.global_batch)
+        sentence = (
+            "PALEO's bounds with the branches on different devices: forward "
+            f"{format_seconds(forward.lower_s)} to {format_seconds(forward.upper_s)}, backward "
+            f"{format_seconds(backward.lower_s)} to {format_seconds(backward.upper_s)}"
+        )
+        return [sentence]
+
+    def without_fixed(self, gpus: int, top: int) -> LayerwisePlanSpace:
+        """The same question on so many GPUs with nothing fixed."""
+        from planner.resolve import resolve
+
+        free = dataclasses.replace(
+            self.resolved.request, space="layers", family=None, fix=(), diverse=False, top=top, gpus=gpus
+        )
+        return layerwise_space(resolve(free))
+
+    def explained(self, estimate: Estimate, plans: Sequence[RankedPlan], proof: Proof | None) -> Estimate:
+        """An explanation by layer has everything already."""
+        return estimate
+
+    def plan_section(self, ranked: RankedPlan, folder: Path | None) -> Mapping[str, Any]:
+        """Entries of a plan file that hold a plan."""
+        from planner.spaces.layers.plan_file import layerwise_section
+
+        names = [layer.name for layer in self.resolved.workload.graph.layers]
+        return layerwise_section(self.resolved.request, names, ranked.plan, folder)
+
+    def plan_of(self, document: PlanDocument, source: Document | None) -> Plan:
+        """The plan of a plan file, checked."""
+        from planner.spaces.layers.plan_file import plan_from_document
+
+        return plan_from_document(document, self.resolved.workload.graph, source)
+
+    def tracks(self, plan: Plan) -> Tracks:
+        """The step of a plan, event by event."""
+        from costmodel.layerwise.detail import layer_tracks
+
+        return layer_tracks(self.resolved.workload, self.resolved.cluster, plan)
+
+    def with_question(self, resolved: Resolved) -> LayerwisePlanSpace:
+        """The same space of another question."""
+        return layerwise_space(resolved)
+
+    # -- what reports show
+
+    def table(self, plans: Sequence[RankedPlan], *, ranks: bool = True) -> Table:
+        """Columns of plans."""
+        from planner.spaces.layers.report import plans_table
+
+        return plans_table(plans, self.objective, ranks=ranks)
+
+    def search_facts(self, answer: Answer) -> Sequence[tuple[str, str]]:
+        """What the answer of a search says, by name."""
+        from planner.spaces.layers.report import search_facts
+
+        return search_facts(answer)
+
+    def plan_facts(self, estimate: Estimate) -> Sequence[tuple[str, str]]:
+        """What is said of one plan, by name."""
+        return ()
+
+    def baselines_document(self, answer: Answer) -> Mapping[str, Any]:
+        """What the best plan is compared with, as plain data."""
+        from planner.spaces.layers.report import baselines_document
+
+        return baselines_document(answer)
+
+    def details_document(self, answer: Answer | Estimate) -> Mapping[str, Any]:
+        """What only this space says, as plain data."""
+        from planner.spaces.layers.report import details_document
+
+        return details_document(answer)
+
+    def compared(self, answer: Answer) -> Sequence[tuple[str, RankedPlan | None]]:
+        """Baselines by what figures show them for."""
+        every, fewer = answer.baselines["data_parallel_all"], answer.baselines["data_parallel"]
+        rows = [("data parallelism", fewer)]
+        if fewer is None or fewer.workers != answer.setting.gpus:
+            rows.append(("data par., all GPUs", every))
+        return rows
+
+    def study(self, answer: Answer, progress: Progress) -> tuple[Sequence[RankedPlan], Sequence[Curve], str]:
+        """More plans and curves for figures."""
+        from planner.spaces.layers.study import layer_study
+
+        return layer_study(self, answer, progress)
+
+    def estimate_blocks(self, estimate: Estimate) -> Sequence[Block]:
+        """What is shown of one plan."""
+        from planner.spaces.layers.report import estimate_blocks
+
+        return estimate_blocks(estimate)
+
+    def explain_blocks(self, estimate: Estimate) -> Sequence[Block]:
+        """What is shown of one plan besides that, where it is explained."""
+        from planner.spaces.layers.report import explain_blocks
+
+        return explain_blocks(estimate)
+
+
+def _why(best: RankedPlan, data: RankedPlan | None) -> list[str]:
+    """Say which family wins and what it gains and pays against plain data parallelism."""
+    if best.family == "data":
+        hidden = 1.0 - best["exposed_exchange_s"] / best["exchange_s"] if best["exchange_s"] > 0 else 1.0
+        return [f"data parallelism wins: {hidden:.0%} of its gradient exchange hides behind the backward pass"]
+    if data is None or best.workers == 1:
+        return []
+    changes = {words: best[key] - data[key] for key, words in _TERMS.items()}
+    # What matters at the scale of the step; smaller changes only make the sentence longer.
+    least = 0.01 * data.step_time_s
+    gains = sorted((n for n in changes if changes[n] < -least), key=lambda n: changes[n])
+    prices = sorted((n for n in changes if changes[n] > least), key=lambda n: -changes[n])
+    if not gains:
+        return [f"family {best.family} wins by less than 1 % of the step in every term"]
+    saved = " and ".join(f"{format_seconds(-changes[n])} of {n}" for n in gains)
+    paid = " and ".join(f"{format_seconds(changes[n])} of {n}" for n in prices)
+    return [
+        f"family {best.family} wins: against the best data parallelism (x{data.workers}) it saves {saved}"
+        + (f" and pays {paid}" if paid else "")
+    ]

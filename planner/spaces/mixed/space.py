@@ -1,0 +1,683 @@
+"""The space of plans over several kinds of devices: its cost model, its search and what its answers say."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from costmodel.arrays import FloatArray
+from costmodel.fields import Figure, parts_of
+from costmodel.hardware.energy import Power, plans_energy_j
+from costmodel.mesh.assumptions import MeshAssumptions
+from costmodel.mesh.detail import FLOP_CONVENTION, model_flops_per_step
+from costmodel.mesh.figures import MESH_FIGURES
+from costmodel.mesh.modules import MeshError
+from costmodel.mixed.evaluate import (
+    MixedCosts,
+    StageReport,
+    broken_mixed_rules,
+    cost_plans,
+    mixed_energy_j,
+    mixed_money,
+    stage_reports,
+)
+from costmodel.mixed.figures import MIXED_FIGURES
+from costmodel.mixed.links import group_cluster
+from costmodel.mixed.model import MixedModel
+from costmodel.mixed.plan import MixedPlan, describe, group_names
+from costmodel.rates import training_rates
+from costmodel.tolerances import PROOF_SLACK
+from costmodel.units import format_bytes
+from planner.core.answer import Answer, Assumption, Estimate, Proof, RankedPlan, Setting
+from planner.core.capacity import limit_notes, reserve_of, usable_bytes
+from planner.core.errors import UsageError
+from planner.core.objectives import BETTER, check_rates
+from planner.core.search_errors import ended_early
+from planner.report.numbers import percent
+from planner.resolve import Resolved
+from planner.spaces.base import Found, Progress
+from planner.spaces.mesh.fixed import fixed_by
+from planner.spaces.mesh.labels import mesh_plan_in_words
+from planner.spaces.mixed.fixed import with_fixed
+from planner.spaces.mixed.rows import GroupBaseline, GroupUse, MeshAlone, MixedStageRow
+from strategies.mesh.search import search_mesh
+from strategies.mesh.settings import MeshSettings
+from strategies.mixed.objective import Weights, is_time
+from strategies.mixed.settings import MixedOutcome, MixedSettings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from costmodel.timeline import Tracks
+    from planner.files.documents import Document
+    from planner.report.blocks import Block, Table
+    from planner.report.figures.standard import Curve
+    from planner.schema.plan import PlanDocument
+    from planner.uncertainty.bars import ErrorBars
+    from planner.uncertainty.sensitivity import Sensitivity
+
+__all__ = ["MixedPlanSpace", "mixed_space"]
+
+_DEFAULT_TIME_LIMIT_S = 60.0
+# A look at one group with all kinds of plans, for comparison.
+_ALONE_S = 3.0
+_TIME_PARTS = parts_of(MIXED_FIGURES.values(), "step_time_s")
+_COMMUNICATION = ("tp_exposed_s", "pp_exposed_s", "dp_exposed_s")
+
+
+def mixed_space(resolved: Resolved) -> MixedPlanSpace:
+    """Build the cost model of a question about several kinds of devices.
+
+    Raises
+    ------
+    UsageError
+        The network or the cluster cannot be planned like this.
+    """
+    request, workload, cluster = resolved.request, resolved.workload, resolved.cluster
+    try:
+        model = MixedModel.build(
+            workload, cluster, dataclasses.replace(resolved.mesh_assumptions, **dict(request.assume))
+        )
+    except MeshError as error:
+        raise UsageError(str(error)) from None
+    left, devices = request.gpus, []
+    for group in cluster.groups:
+        devices.append(min(left, group.num_devices or 0))
+        left -= devices[-1]
+    check_rates(request.objective, [group.device for group, n in zip(cluster.groups, devices, strict=True) if n])
+    return MixedPlanSpace(
+        resolved=resolved,
+        model=model,
+        devices=tuple(devices),
+        capacity_bytes=tuple(usable_bytes(request, group.device) for group in cluster.groups),
+        flop_per_step=model_flops_per_step(workload),
+        seq=next(layer.input_shapes[0][1] for layer in workload.graph.layers if layer.block),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixedPlanSpace:
+    """A question about several kinds of devices with its cost model.
+
+    Attributes
+    ----------
+    devices : tuple of int
+        Of every group that may be used: --gpus are counted through the groups in the order of the cluster.
+    capacity_bytes : tuple of float
+        Memory that a device of every group may use.
+    """
+
+    resolved: Resolved
+    model: MixedModel
+    devices: tuple[int, ...]
+    capacity_bytes: tuple[float, ...]
+    flop_per_step: float
+    seq: int
+
+    @property
+    def name(self) -> str:
+        """Of the space."""
+        return "mixed"
+
+    @property
+    def declared(self) -> Mapping[str, Figure]:
+        """The figures of a plan."""
+        return MIXED_FIGURES
+
+    @property
+    def is_spelled_out(self) -> bool:
+        """Whether any degree is fixed or bounded."""
+        return not fixed_by(self.resolved.request).is_free
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What the groups are called."""
+        return group_names(self.model.cluster)
+
+    @property
+    def objective(self) -> str:
+        """What is minimised."""
+        return self.resolved.request.objective or "step_time"
+
+    def weights(self, groups: Sequence[int]) -> Weights:
+        """What the devices of plans over some groups weigh."""
+        return Weights.of(self.objective, self.model, groups)
+
+    def most_weight(self) -> float:
+        """No plan weighs more; of energy, none draws more."""
+        if self.objective == "energy":
+            host = self.model.cluster.host
+            powers = [Power.of(group.device, host) for group in self.model.cluster.groups]
+            return sum(
+                n * (p.busy_w + p.host_w) for n, p in zip(self.devices, powers, strict=True) if n and p is not None
+            )
+        if self.objective != "mfu":
+            return self.weights([g for g, count in enumerate(self.devices) if count]).devices(self.devices)
+        groups = self.model.cluster.groups
+        return sum(n * max(g.device.peak_flop_per_s.values()) for n, g in zip(self.devices, groups, strict=True))
+
+    @property
+    def has_exact_plans(self) -> bool:
+        """Options cannot say which stage goes where."""
+        return False
+
+    # -- the search
+
+    def refuse_contradiction(self) -> None:
+        """A search that finds no legal plan says which options exclude each other."""
+
+    def settings(self) -> MixedSettings:
+        """Limits of the search that the question asks for."""
+        request = self.resolved.request
+        settings = MixedSettings(
+            top=request.top,
+            objective=self.objective,
+            group_limits=self.devices,
+            capacity_bytes=self.capacity_bytes,
+            wall_s=_DEFAULT_TIME_LIMIT_S if request.time_limit_s is None else request.time_limit_s,
+            gap=request.gap,
+            assumptions=self.model.assumptions,
+        )
+        return with_fixed(settings, fixed_by(request), self.model.shape.global_batch)
+
+    def search(self, top: int, progress: Progress | None) -> Found:
+        """Look for the best plans; their intervals do not compare them, so no more than are shown."""
+        from planner.spaces.mixed.remedies import searched
+
+        shown = min(top, self.resolved.request.top)
+        outcome = searched(self, dataclasses.replace(self.settings(), top=shown), progress)
+        plans = [candidate.plan for candidate in outcome.candidates]
+        return Found(plans=plans, shown=len(plans), outcome=outcome, interrupted=outcome.interrupted)
+
+    def no_plan(self, found: Found) -> Exception:
+        """Say why a search found no plan."""
+        from planner.spaces.mixed.remedies import no_mixed_plan
+
+        return no_mixed_plan(self, self.settings(), found.outcome)
+
+    def proof(self, found: Found, plans: Sequence[RankedPlan], wall_s: float) -> Proof:
+        """What the search proves."""
+        outcome: MixedOutcome = found.outcome
+        proven, best = outcome.gap <= PROOF_SLACK, plans[0]
+        return Proof(
+            proven_optimal=proven,
+            bound_s=best.step_time_s
+            if proven and is_time(self.objective)
+            else min(self._bound_s(outcome.bound_score), best.step_time_s),
+            gap=0.0 if proven else outcome.gap,
+            searched=outcome.searched,
+            wall_s=wall_s,
+        )
+
+    def _bound_s(self, bound_score: float) -> float:
+        """Least step time of any plan, from the least score: that of plans that weigh as much as all devices together."""
+        return bound_score / self.most_weight()
+
+    def baselines(self, found: Found, best: RankedPlan) -> Mapping[str, GroupBaseline]:
+        """What every group of devices does alone."""
+        outcome: MixedOutcome = found.outcome
+        alone = [b.candidate.plan for b in outcome.baselines if b.candidate is not None]
+        ranked = iter(self.rank(alone, best.score))
+        return {
+            self.names[b.group]: GroupBaseline(
+                group=self.names[b.group],
+                available=self.devices[b.group],
+                plan=None if b.candidate is None else next(ranked),
+                bound_s=self._bound_s(b.bound_score),
+                mesh=None if outcome.interrupted else _mesh_alone(self, b.group),
+            )
+            for b in outcome.baselines
+        }
+
+    def search_notes(self, found: Found, answer: Answer) -> list[str]:
+        """Number formats, groups that do better alone or stay idle, limits that were hit."""
+        best = answer.plans[0]
+        return [
+            *_format_notes(self, best),
+            *_slower_notes(list(answer.baselines.values()), best, BETTER[self.objective]),
+            *_notes(self, found.outcome, best),
+        ]
+
+    def finished(self, answer: Answer, found: Found) -> Answer:
+        """Nothing is searched beyond the space."""
+        return answer
+
+    # -- figures
+
+    def rank(self, plans: Sequence[MixedPlan], reference: float | None = None) -> list[RankedPlan]:
+        """Cost and describe legal plans; the order is kept."""
+        if not plans:
+            return []
+        costs = cost_plans(self.model, plans)
+        found = [self._described(plan, costs, n) for n, plan in enumerate(plans)]
+        best = found[0].score if reference is None else reference
+        return [dataclasses.replace(ranked, gap=ranked.score / best - 1.0) for ranked in found]
+
+    def _described(self, plan: MixedPlan, costs: MixedCosts, n: int) -> RankedPlan:
+        step = float(costs.step_time_s[n])
+        parts = {name: float(getattr(costs, name)[n]) for name in _TIME_PARTS}
+        reports = stage_reports(self.model, plan)
+        fullest = max(reports, key=lambda r: r.memory_bytes / self.capacity_bytes[r.group])
+        precision = self.model.precision_of(plan.groups)
+        groups = self.model.cluster.groups
+        money = mixed_money(self.model.cluster, plan, step)
+        use = self._use(plan, reports)
+        return RankedPlan(
+            rank=n + 1,
+            plan=plan,
+            family=_family(plan),
+            summary=describe(plan, self.model.cluster),
+            workers=plan.workers,
+            bottleneck=MIXED_FIGURES[max(parts, key=lambda name: parts[name])].label,
+            declared=MIXED_FIGURES,
+            score=self.weights(plan.groups).score(plan, reports, self.model.cluster, step),
+            groups=use,
+            figures={
+                "step_time_s": step,
+                "memory_bytes_per_gpu": use[fullest.group].memory_bytes,
+                "memory_capacity_bytes": use[fullest.group].memory_capacity_bytes,
+                "exposed_communication_s": sum(parts[name] for name in _COMMUNICATION),
+                "precision": precision.name,
+                **training_rates(
+                    step_time_s=step,
+                    workers=plan.workers,
+                    samples=self.resolved.workload.global_batch,
+                    positions=self.seq,
+                    flop=self.flop_per_step,
+                    peak_flop_per_s=sum(
+                        plan.devices_of(g) * groups[g].device.peak(precision.compute) for g in plan.groups
+                    ),
+                    price_per_hour=None if money is None else money * 3600.0 / (plan.workers * step),
+                    energy_j=mixed_energy_j(self.model.cluster, plan, reports, step),
+                ),
+                **parts,
+                **fullest.memory_parts,
+            },
+        )
+
+    def _use(self, plan: MixedPlan, reports: Sequence[StageReport]) -> tuple[GroupUse, ...]:
+        return tuple(
+            GroupUse(
+                name=name,
+                device=self.model.cluster.groups[g].device.name,
+                devices=plan.devices_of(g),
+                available=self.devices[g],
+                memory_bytes=max((r.memory_bytes for r in reports if r.group == g), default=0.0),
+                memory_capacity_bytes=self.capacity_bytes[g],
+            )
+            for g, name in enumerate(self.names)
+        )
+
+    def stages(self, plan: MixedPlan) -> tuple[MixedStageRow, ...]:
+        """The stages of a plan, one replica each."""
+        return tuple(
+            MixedStageRow(
+                pipeline=r.pipeline,
+                stage=r.stage,
+                group=self.names[r.group],
+                devices=plan.pipelines[r.pipeline].stages[r.stage].tp,
+                blocks=r.blocks,
+                forward_s=r.forward_s,
+                backward_s=r.backward_s,
+                recompute_s=r.recompute_s,
+                tp_s=r.tp_exposed_s,
+                transfer_s=r.transfer_s,
+                exchange_s=r.exchange_s,
+                update_s=r.update_s,
+                busy_s=plan.pipelines[r.pipeline].most_micro_batches * (r.forward_s + r.backward_s)
+                + r.exchange_s
+                + r.update_s,
+                recompute=plan.pipelines[r.pipeline].stages[r.stage].recompute,
+                recompute_blocks=plan.pipelines[r.pipeline].stages[r.stage].recompute_blocks,
+                memory_bytes=r.memory_bytes,
+                memory_capacity_bytes=self.capacity_bytes[r.group],
+            )
+            for r in stage_reports(self.model, plan)
+        )
+
+    def error_bars(self, plans: Sequence[RankedPlan]) -> tuple[list[RankedPlan], ErrorBars]:
+        """Plans with their intervals."""
+        from planner.uncertainty.answers import parts_bars
+        from planner.uncertainty.bars import with_bars
+
+        bars = parts_bars(self.resolved, plans)
+        return list(with_bars(plans, bars)), bars
+
+    def sensitivity(self, plans: Sequence[RankedPlan]) -> tuple[Sensitivity, ...] | None:
+        """Which constants would have to change, on all devices alike, for another plan to win."""
+        return _sensitivity(self, plans)
+
+    # -- one plan
+
+    def setting(self, plan: MixedPlan) -> Setting:
+        """The question as the answer states it."""
+        return dataclasses.replace(self.resolved.setting, seq=self.seq)
+
+    def broken(self, plan: MixedPlan) -> list[str]:
+        """Rules that a plan breaks, and groups of which it takes more devices than --gpus leaves."""
+        problems = broken_mixed_rules(self.model, plan)
+        if problems:
+            return problems
+        return [
+            f"the plan uses {plan.devices_of(g)} devices of group '{self.names[g]}', and --gpus {self.resolved.request.gpus} leaves "
+            f"{self.devices[g]}"
+            for g in plan.groups
+            if plan.devices_of(g) > self.devices[g]
+        ]
+
+    def check(self, plan: MixedPlan) -> None:
+        """Refuse a plan that breaks rules."""
+        problems = self.broken(plan)
+        if problems:
+            raise UsageError("\n".join(problems))
+
+    def for_plan(self, plan: MixedPlan) -> MixedPlanSpace:
+        """The same for every plan."""
+        return self
+
+    def exact_plan(self) -> tuple[MixedPlan, tuple[Assumption, ...]]:
+        """Options cannot spell such a plan out."""
+        raise UsageError(
+            f"cluster '{self.resolved.cluster.name}' has several groups of devices, and options cannot spell out which stage goes where; "
+            "write a plan file with 'planner optimize ... --export plan.yaml' and predict it with --plan"
+        )
+
+    def tables(self, plan: MixedPlan, ranked: RankedPlan) -> Mapping[str, tuple[Any, ...]]:
+        """Rows by stage."""
+        return {"stages": self.stages(plan)}
+
+    def plan_notes(self, ranked: RankedPlan) -> list[str]:
+        """Number formats, and devices that are too small."""
+        return [*_format_notes(self, ranked), *_too_full(ranked)]
+
+    def without_fixed(self, gpus: int, top: int) -> MixedPlanSpace:
+        """The same question with nothing fixed; the groups keep their devices."""
+        free = dataclasses.replace(self.resolved.request, mesh=None, micro_batches=None, top=top)
+        return mixed_space(dataclasses.replace(self.resolved, request=free))
+
+    def explained(self, estimate: Estimate, plans: Sequence[RankedPlan], proof: Proof | None) -> Estimate:
+        """An explanation with what bounds the step, and what would change it."""
+        from planner.spaces.mixed.what_if import step_bound, what_if
+
+        plan = estimate.ranked.plan
+        bound = step_bound(self, plan)
+        details = {"bound": bound, "what_if": what_if(self, plan, bound)}
+        notes = list(estimate.notes)
+        if proof is not None and proof.gap > PROOF_SLACK:
+            notes.append(
+                f"the best plan is not proven: another could be up to {percent(proof.gap)} {BETTER[self.objective]}; --time-limit gives "
+                "the search longer"
+            )
+        return dataclasses.replace(estimate, details={**estimate.details, **details}, notes=tuple(notes))
+
+    def plan_section(self, ranked: RankedPlan, folder: Path | None) -> Mapping[str, Any]:
+        """Entries of a plan file that hold a plan."""
+        from planner.spaces.mixed.plan_file import mixed_entry
+
+        entry = mixed_entry(ranked.plan, self.names)
+        return {"workers": ranked.workers, "mixed": entry, "assume": dict(self.resolved.request.assume)}
+
+    def plan_of(self, document: PlanDocument, source: Document | None) -> MixedPlan:
+        """The plan of a plan file, checked."""
+        from planner.spaces.mixed.plan_file import mixed_plan_from_document
+
+        return mixed_plan_from_document(document, self, source)
+
+    def tracks(self, plan: MixedPlan) -> Tracks:
+        """The step of a plan, event by event."""
+        from costmodel.mixed.detail import mixed_tracks
+
+        return mixed_tracks(self.model, plan)
+
+    def with_question(self, resolved: Resolved) -> MixedPlanSpace:
+        """The same space of another question."""
+        return mixed_space(resolved)
+
+    # -- what reports show
+
+    def table(self, plans: Sequence[RankedPlan], *, ranks: bool = True) -> Table:
+        """Columns of plans."""
+        from planner.spaces.mixed.report import plans_table
+
+        return plans_table(plans, self.objective, ranks=ranks)
+
+    def search_facts(self, answer: Answer) -> Sequence[tuple[str, str]]:
+        """What the answer of a search says, by name."""
+        from planner.spaces.mixed.report import search_facts
+
+        return search_facts(answer)
+
+    def plan_facts(self, estimate: Estimate) -> Sequence[tuple[str, str]]:
+        """What is said of one plan, by name."""
+        return ()
+
+    def baselines_document(self, answer: Answer) -> Mapping[str, Any]:
+        """What the best plan is compared with, as plain data."""
+        from planner.spaces.mixed.report import baselines_document
+
+        return baselines_document(answer)
+
+    def details_document(self, answer: Answer | Estimate) -> Mapping[str, Any]:
+        """What only this space says, as plain data."""
+        from planner.spaces.mixed.report import details_document
+
+        return details_document(answer)
+
+    def compared(self, answer: Answer) -> Sequence[tuple[str, RankedPlan | None]]:
+        """Baselines by what figures show them for."""
+        return [(f"{base.group} alone", base.plan) for base in answer.baselines.values()]
+
+    def study(self, answer: Answer, progress: Progress) -> tuple[Sequence[RankedPlan], Sequence[Curve], str]:
+        """More plans and curves for figures."""
+        return (), (), "Plans over several kinds of GPUs have no scaling curve."
+
+    def estimate_blocks(self, estimate: Estimate) -> Sequence[Block]:
+        """What is shown of one plan."""
+        from planner.spaces.mixed.report import estimate_blocks
+
+        return estimate_blocks(estimate)
+
+    def explain_blocks(self, estimate: Estimate) -> Sequence[Block]:
+        """What is shown of one plan besides that, where it is explained."""
+        from planner.spaces.mixed.report import explain_blocks
+
+        return explain_blocks(estimate)
+
+    def assumptions(self) -> tuple[Assumption, ...]:
+        """What the question left open, the groups in place of the one device."""
+        request = self.resolved.request
+        devices = ", ".join(
+            f"{count} of {name} with {format_bytes(capacity)} each"
+            for name, count, capacity in zip(self.names, self.devices, self.capacity_bytes, strict=True)
+        )
+        reserve = reserve_of(request)
+        source = " ".join(
+            [
+                "cluster file",
+                *(["and --memory-limit"] if request.memory_limit else []),
+                *([f"less {reserve}"] if reserve else []),
+            ]
+        )
+        kept = [a for a in self.resolved.assumptions if a.name not in ("device", "memory per GPU")]
+        precision = self.resolved.workload.precision.compute
+        peaks = ", ".join(
+            f"{name} {group.device.peak(best) / 1e12:.4g}"
+            for g, (name, group) in enumerate(zip(self.names, self.model.cluster.groups, strict=True))
+            for best in [self.model.precision_of((g,)).compute]
+        )
+        value = (
+            f"{self.flop_per_step:.4g} model FLOP per step ({FLOP_CONVENTION}) over step time x the sum of the dense peaks of the "
+            f"devices in use (TFLOP/s in {precision}, or what a device has instead: {peaks})"
+        )
+        rates = self._rates()
+        return (
+            *kept,
+            Assumption(name="devices", value=devices, source=source),
+            Assumption(name="MFU", value=value),
+            *rates,
+        )
+
+    def _rates(self) -> tuple[Assumption, ...]:
+        """What a device of every group costs or draws, where that is what plans are ranked by."""
+        groups = self.model.cluster.groups
+        used = [(name, g.device) for name, g, n in zip(self.names, groups, self.devices, strict=True) if n]
+        if self.objective == "money":
+            prices = ", ".join(f"{device.price_per_hour:g} of {name}" for name, device in used)
+            return (Assumption(name="price", value=f"{prices} in USD per GPU and hour", source="device files"),)
+        if self.objective != "energy":
+            return ()
+        powers = [(name, Power.of(device, self.model.cluster.host)) for name, device in used]
+        text = ", ".join(f"{p.busy_w:g} W ({p.idle_w:g} W) of {name}" for name, p in powers if p is not None)
+        host = next(p.host_w for _, p in powers if p is not None)
+        value = f"{text} computing (waiting), {host:g} W of its host for each"
+        return (Assumption(name="power", value=value, source="device files"),)
+
+    def model_assumptions(self) -> tuple[Assumption, ...]:
+        """What the cost model takes for granted, by name."""
+        return tuple(
+            Assumption(
+                name=item.name,
+                value=f"{getattr(self.model.assumptions, item.name):g}",
+                source=self.resolved.source_of(item.name),
+            )
+            for item in dataclasses.fields(MeshAssumptions)
+        )
+
+
+def _mesh_alone(space: MixedPlanSpace, group: int) -> MeshAlone | None:
+    """What the search for one kind of device finds on a group: its space has more kinds of plans."""
+    limit_s = space.resolved.request.time_limit_s
+    power = Power.of(space.model.cluster.groups[group].device, space.model.cluster.host)
+    settings = MeshSettings(
+        max_workers=space.devices[group],
+        capacity_bytes=space.capacity_bytes[group],
+        top=1,
+        restriction=fixed_by(space.resolved.request),
+        objective=space.objective,
+        power=power,
+        wall_s=_ALONE_S if limit_s is None else min(limit_s, _ALONE_S),
+    )
+    model = space.model.group_model(group, space.model.precision_of((group,)))
+    cluster = group_cluster(space.model.cluster, group)
+    candidates = search_mesh(model.workload, cluster, settings, None, space.model.assumptions).candidates
+    if not candidates:
+        return None
+    plan = candidates[0].plan
+    costs = model.evaluate_plans([plan])
+    step = float(costs.step_time_s[0])
+    counts = [plan.workers if g == group else 0 for g in range(len(space.devices))]
+    score = step * space.weights((group,)).devices(counts)
+    if space.objective == "energy" and power is not None:
+        score = float(plans_energy_j(model, [plan], costs, power)[0])
+    return MeshAlone(plan=plan, summary=mesh_plan_in_words(plan), step_time_s=step, score=score)
+
+
+def _slower_notes(baselines: Sequence[GroupBaseline], best: RankedPlan, better: str) -> list[str]:
+    return [
+        f"{b.group} alone is {better}, with a plan that the stated space lacks: {b.mesh.summary}; a cluster file with that group only "
+        "asks for it"
+        for b in baselines
+        if b.mesh is not None and b.mesh.score < best.score * (1 - PROOF_SLACK)
+    ]
+
+
+def _format_notes(space: MixedPlanSpace, ranked: RankedPlan) -> list[str]:
+    """Why a plan computes in another number format than the one that was asked for."""
+    wanted = space.resolved.workload.precision.compute
+    lacking = [use.name for use in ranked.groups if use.devices and not _has(space, use.name, wanted)]
+    if not lacking:
+        return []
+    verb = "have" if len(lacking) > 1 else "has"
+    return [f"{', '.join(lacking)} {verb} no {wanted}, so the whole job runs in {ranked['precision']}"]
+
+
+def _has(space: MixedPlanSpace, name: str, number_format: str) -> bool:
+    return number_format in space.model.cluster.groups[space.names.index(name)].device.formats
+
+
+def _notes(space: MixedPlanSpace, outcome: MixedOutcome, best: RankedPlan) -> list[str]:
+    request, notes = space.resolved.request, []
+    total = sum(group.num_devices or 0 for group in space.model.cluster.groups)
+    if request.gpus < total:
+        counted = ", ".join(f"{count} of {name}" for count, name in zip(space.devices, space.names, strict=True))
+        notes.append(f"--gpus {request.gpus} are counted through the groups in their order: {counted}")
+    for use in best.groups:
+        if use.available and not use.devices:
+            why = (
+                (
+                    "would only slow the best plan down and"
+                    if space.objective == "step_time"
+                    else "would make the best plan no better and"
+                )
+                if outcome.gap <= PROOF_SLACK
+                else "is not in the best plan found and"
+            )
+            notes.append(f"{use.name} {why} stays idle")
+    largest = max((group.device for group in space.model.cluster.groups), key=lambda device: device.capacity_bytes)
+    notes += limit_notes(request, largest)
+    return [*notes, *ended_early(interrupted=outcome.interrupted, out_of_time=outcome.out_of_time)]
+
+
+def _too_full(ranked: RankedPlan) -> list[str]:
+    notes = [
+        f"does not fit: {use.name} needs {format_bytes(use.memory_bytes)} per GPU, there are {format_bytes(use.memory_capacity_bytes)}"
+        for use in ranked.groups
+        if not use.fits
+    ]
+    if notes:
+        part = max(ranked.memory_parts, key=lambda name: ranked.memory_parts[name])
+        notes.append(
+            f"most of the fullest device ({_fullest(ranked)}) are {MESH_FIGURES[part].label}: "
+            f"{format_bytes(ranked.memory_parts[part])}"
+        )
+    return notes
+
+
+def _sensitivity(space: MixedPlanSpace, plans: Sequence[RankedPlan]) -> tuple[Sensitivity, ...]:
+    """Which constant would have to change, on all devices alike, for another plan to win."""
+    from costmodel.uncertainty.constants import CONSTANTS, with_constants
+    from planner.uncertainty.bars import knowledge_of
+    from planner.uncertainty.effects import constants_of
+    from planner.uncertainty.sensitivity import sensitivity_of
+
+    model, ranked = space.model, [plan.plan for plan in plans]
+    weight = np.array([plan.score / plan.step_time_s for plan in plans])
+    workers = max(plan.workers for plan in plans)
+    known = {
+        name
+        for g in range(len(model.cluster.groups))
+        for name in constants_of(model.workload, group_cluster(model.cluster, g), workers, model.assumptions)
+    }
+
+    def times(name: str, factor: float) -> FloatArray:
+        cluster, assumptions = with_constants(model.cluster, model.assumptions, {name: factor})
+        costs = cost_plans(model.with_constants(cluster, assumptions), ranked)
+        return np.asarray(costs.step_time_s * weight)
+
+    return sensitivity_of(
+        times,
+        knowledge_of(space.resolved.request, is_transformer=True, names=tuple(n for n in CONSTANTS if n in known)),
+        [plan.summary for plan in plans],
+        group_cluster(model.cluster, 0),
+        model.assumptions,
+    )
+
+
+def _family(plan: MixedPlan) -> str:
+    """Parallel dimensions that a plan uses, joined by ``+``."""
+    several = len(plan.pipelines) > 1 or any(pipeline.replicas > 1 for pipeline in plan.pipelines)
+    used = {
+        "tensor": any(stage.tp > 1 for pipeline in plan.pipelines for stage in pipeline.stages),
+        "pipeline": any(len(pipeline.stages) > 1 for pipeline in plan.pipelines),
+        ("data", "zero-1")[plan.zero_stage]: several,
+    }
+    return "+".join(name for name, is_used in used.items() if is_used) or "one-device"
+
+
+def _fullest(ranked: RankedPlan) -> str:
+    """Name of the group whose device is fullest for its size."""
+    return str(max(ranked.groups, key=lambda use: use.memory_bytes / use.memory_capacity_bytes).name)

@@ -1,0 +1,682 @@
+"""The space of plans that serve a network: its cost model, its search and what its answers say."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from costmodel.fields import Figure
+from costmodel.hardware.cluster import Cluster
+from costmodel.mesh.modules import MeshError
+from costmodel.mesh.rules import NetworkShape
+from costmodel.network.graph import Graph
+from costmodel.serving.figures import SERVING_FIGURES
+from costmodel.serving.model import ServingModel
+from costmodel.serving.plan import SERVING_MEMORY_PARTS, TPOT_PARTS, TTFT_PARTS, ServingBatch, ServingPlan
+from costmodel.serving.rules import broken_serving_rules
+from costmodel.serving.workload import KV_FORMATS, WEIGHT_FORMATS, ServingAssumptions, ServingError, ServingWorkload
+from costmodel.units import format_bytes
+from planner.core.answer import Answer, Assumption, Estimate, Proof, RankedPlan, ServingLoad, Setting
+from planner.core.capacity import memory_source
+from planner.core.errors import UsageError
+from planner.core.request import DEFAULT_OUTPUT_TOKENS, DEFAULT_PROMPT_TOKENS, Request
+from planner.core.search_errors import ended_early
+from planner.resolve import Resolved
+from planner.spaces.base import Found, Progress
+from planner.spaces.mesh.flags import flag_of
+from planner.spaces.mesh.near import near_multiples
+from planner.spaces.serving.labels import family_of_serving_plan, serving_plan_in_words
+from strategies.mesh.settings import Bounds
+from strategies.serving.search import search_serving
+from strategies.serving.settings import MOST_BATCH, SERVING_OBJECTIVES, ServingOutcome, ServingSettings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from costmodel.timeline import Tracks
+    from planner.files.documents import Document
+    from planner.report.blocks import Block, Table
+    from planner.report.figures.standard import Curve
+    from planner.schema.plan import PlanDocument
+    from planner.uncertainty.bars import ErrorBars
+    from planner.uncertainty.sensitivity import Sensitivity
+
+__all__ = ["ServingPlanSpace", "is_serving", "missed_limits", "serving_space"]
+
+_DEFAULT_TIME_LIMIT_S = 60.0
+_ATTENTION = frozenset({"self_attention", "latent_attention"})
+# Degrees of a mesh that serving knows.
+_DEGREES = frozenset({"tp", "pp", "ep", "etp", "dp"})
+_ONE = Bounds(values=(1,))
+_LIMITS = {"ttft_s": "time to first token", "tpot_s": "time per token"}
+
+
+def is_serving(request: Request, graph: Graph) -> bool:
+    """Whether a question is about serving: inference of a network that generates text, and no option of a split per layer.
+
+    Raises
+    ------
+    UsageError
+        Options of serving for a network that cannot be served, or together with those of a split per layer.
+    """
+    if request.mode != "inference" or request.space == "mesh":
+        return False
+    per_layer = {
+        "--space layers": request.space == "layers",
+        f"--family {request.family}": request.family is not None,
+        "--fix": bool(request.fix),
+        f"--solver {request.solver}": request.solver != "auto",
+        f"--collective {request.collective}": request.collective is not None,
+        "--diverse": bool(request.diverse),
+        f"--cost-model {request.cost_model}": request.cost_model != "roofline",
+    }
+    asked = [flag for flag, given in per_layer.items() if given]
+    served = request.serving_options
+    if asked and served:
+        raise UsageError(
+            f"{served[0]} is for serving and {asked[0]} for plans with a split per layer; leave one of them out"
+        )
+    generates = any(layer.kind in _ATTENTION and layer.params.causal and layer.block for layer in graph.layers)
+    if served and not generates:
+        raise UsageError(
+            f"{served[0]}: network '{graph.name}' does not generate text; without it, "
+            "--mode inference costs the forward pass"
+        )
+    return generates and not asked
+
+
+def serving_space(resolved: Resolved) -> ServingPlanSpace:
+    """Build the cost model of a question.
+
+    Raises
+    ------
+    UsageError
+        Options of training, a network or lengths that cannot be served.
+    """
+    request = resolved.request
+    _check_options(request)
+    graph, precision = resolved.model.graph, resolved.setting.precision
+    weights = WEIGHT_FORMATS[precision]
+    kv = request.kv or weights.activation_compute.replace("tf32", "fp32")
+    assumptions = ServingAssumptions(**dict(request.assume))
+    try:
+        workload = ServingWorkload(
+            graph=graph,
+            prompt_tokens=request.prompt_tokens or DEFAULT_PROMPT_TOKENS,
+            output_tokens=request.output_tokens or DEFAULT_OUTPUT_TOKENS,
+            weights=weights,
+            kv_bytes=KV_FORMATS[kv],
+        )
+        model = ServingModel.build(workload, resolved.cluster, assumptions)
+    except (ServingError, MeshError) as error:
+        raise UsageError(str(error)) from None
+    return ServingPlanSpace(
+        resolved=resolved,
+        model=model,
+        shape=NetworkShape.of(graph, model.units, 1),
+        capacity_bytes=min(model.capacity_bytes, resolved.setting.memory_capacity_bytes),
+        kv_precision=kv,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingPlanSpace:
+    """A question about serving with its cost model."""
+
+    resolved: Resolved
+    model: ServingModel
+    shape: NetworkShape
+    capacity_bytes: float
+    kv_precision: str
+
+    @property
+    def name(self) -> str:
+        """Of the space."""
+        return "serving"
+
+    @property
+    def objective(self) -> str:
+        """What is best."""
+        return self.resolved.request.objective or "throughput"
+
+    @property
+    def declared(self) -> Mapping[str, Figure]:
+        """The figures of a plan."""
+        return SERVING_FIGURES
+
+    @property
+    def load(self) -> ServingLoad:
+        """The requests that are served, and the limits on their times."""
+        request, workload = self.resolved.request, self.model.workload
+        return ServingLoad(
+            prompt_tokens=workload.prompt_tokens,
+            output_tokens=workload.output_tokens,
+            kv_precision=self.kv_precision,
+            max_ttft_s=request.max_ttft_s,
+            max_tpot_s=request.max_tpot_s,
+        )
+
+    @property
+    def limits(self) -> dict[str, float]:
+        """Limits that were given."""
+        return self.load.limits
+
+    @property
+    def degrees(self) -> dict[str, Bounds]:
+        """What the user fixed or bounded."""
+        request = self.resolved.request
+        return {**(dict(request.mesh.degrees) if request.mesh is not None else {}), **request.serving_degrees}
+
+    @property
+    def is_spelled_out(self) -> bool:
+        """Whether any degree is fixed or bounded."""
+        return bool(self.degrees)
+
+    @property
+    def cluster(self) -> Cluster:
+        """Where it runs."""
+        return self.model.cluster
+
+    @property
+    def has_exact_plans(self) -> bool:
+        """Options can spell out a whole plan."""
+        return True
+
+    # -- the search
+
+    def refuse_contradiction(self) -> None:
+        """A search that finds no legal plan says which options exclude each other."""
+
+    def settings(self) -> ServingSettings:
+        """Limits of the search that the question asks for."""
+        request, infinite = self.resolved.request, float("inf")
+        return ServingSettings(
+            max_workers=request.gpus,
+            capacity_bytes=self.capacity_bytes,
+            objective=self.objective,
+            max_ttft_s=infinite if request.max_ttft_s is None else request.max_ttft_s,
+            max_tpot_s=infinite if request.max_tpot_s is None else request.max_tpot_s,
+            degrees=self.degrees,
+            top=request.top,
+            wall_s=_DEFAULT_TIME_LIMIT_S if request.time_limit_s is None else request.time_limit_s,
+        )
+
+    def search(self, top: int, progress: Progress | None) -> Found:
+        """Look for the best plans, one per choice of degrees."""
+        outcome = search_serving(self.model, dataclasses.replace(self.settings(), top=top), progress)
+        plans = [candidate.plan for candidate in outcome.candidates]
+        shown = min(self.resolved.request.top, len(plans))
+        return Found(plans=plans, shown=shown, outcome=outcome, interrupted=outcome.interrupted)
+
+    def no_plan(self, found: Found) -> Exception:
+        """Say why a search found no plan."""
+        from planner.spaces.serving.remedies import no_serving_plan
+
+        return no_serving_plan(self, self.settings(), found.outcome)
+
+    def proof(self, found: Found, plans: Sequence[RankedPlan], wall_s: float) -> Proof:
+        """What the search proves: it looks at every plan."""
+        outcome: ServingOutcome = found.outcome
+        return Proof(
+            proven_optimal=outcome.is_complete,
+            bound_s=plans[0].score if outcome.is_complete else 0.0,
+            gap=0.0 if outcome.is_complete else 1.0,
+            space_size=outcome.space_size,
+            searched=outcome.searched,
+            wall_s=wall_s,
+        )
+
+    def baselines(self, found: Found, best: RankedPlan) -> Mapping[str, RankedPlan | None]:
+        """The best plan of replicas of one device each."""
+        if found.interrupted:
+            return {"data_parallel": None}
+        if best.workers == best.plan.dp and best.plan.ep == 1:
+            return {"data_parallel": best}
+        settings = self.settings()
+        degrees = {**settings.degrees, **dict.fromkeys(("tp", "pp", "ep", "etp"), _ONE)}
+        plain = search_serving(self.model, dataclasses.replace(settings, degrees=degrees, top=1)).candidates
+        ranked = self.rank([plain[0].plan], best.score)[0] if plain else None
+        return {"data_parallel": ranked}
+
+    def search_notes(self, found: Found, answer: Answer) -> list[str]:
+        """That the search was stopped; what depends on the intervals is said by `finished`."""
+        outcome: ServingOutcome = found.outcome
+        return ended_early(interrupted=outcome.interrupted, out_of_time=not outcome.is_complete)
+
+    def finished(self, answer: Answer, found: Found) -> Answer:
+        """The answer with its notes, which read the intervals."""
+        notes: list[str] = []
+        best, assumed = answer.plans[0], self.model.assumptions
+        if self.objective in ("throughput", "tokens_per_s_per_gpu") and not self.limits:
+            notes.append("the most tokens/s come with slow answers; --max-ttft and --max-tpot say how slow they may be")
+        notes += self._unsure_limits(best)
+        shares_experts = best.plan.ep * best.plan.etp > best.plan.tp
+        if shares_experts and assumed.expert_spread > 0:
+            notes.append(
+                "the best plan has replicas that share experts, whose loads are taken to be uneven (no load balancer moves them); with "
+                "one, --assume expert_spread=0"
+            )
+        if shares_experts and assumed.prompts_in_step < 1:
+            notes.append(
+                "the best plan has replicas that share experts, which wait for one another's prompts; where a scheduler has all read "
+                "together, --assume prompts_in_step=1"
+            )
+        if best.plan.max_batch >= MOST_BATCH and "max_batch" not in self.degrees:
+            notes.append(
+                f"the best plan holds the most sequences that are tried ({MOST_BATCH} per replica); --max-batch 1..4096 tries more"
+            )
+        return dataclasses.replace(answer, notes=(*answer.notes, *notes, *_outside_interval(answer.plans)))
+
+    def _unsure_limits(self, best: RankedPlan) -> list[str]:
+        """Limits that the best plan keeps as predicted, but that its intervals reach beyond."""
+        notes = []
+        for name, flag, high in (
+            ("ttft_s", "--max-ttft", best.get("ttft_high_s")),
+            ("tpot_s", "--max-tpot", best.step_time_high_s),
+        ):
+            limit, value = self.limits.get(name), best[name]
+            if limit is not None and high is not None and value <= limit < high:
+                asked = 1e3 * limit * value / high
+                notes.append(
+                    f"{flag}: the plan keeps the limit as predicted, but its 80 % interval ends at {1e3 * high:.3g} ms; "
+                    f"{flag} {asked:.3g}ms asks for one that keeps it with 90 % probability"
+                )
+        return notes
+
+    # -- figures
+
+    def rank(self, plans: Sequence[ServingPlan], reference: float | None = None) -> list[RankedPlan]:
+        """Cost and describe plans; the order is kept."""
+        if not plans:
+            return []
+        batch = ServingBatch.from_plans(plans)
+        costs = self.model.evaluate(batch)
+        largest = self.model.largest_batch(batch, max(MOST_BATCH, int(batch.max_batch.max())), self.capacity_bytes)
+        price = self.cluster.device.price_per_hour
+        names = (
+            "ttft_s",
+            "tpot_s",
+            "request_s",
+            "pause_s",
+            "decode_pass_s",
+            "requests_per_s",
+            "output_tokens_per_s",
+            "total_tokens_per_s",
+            *TPOT_PARTS,
+            *TTFT_PARTS,
+            *SERVING_MEMORY_PARTS,
+        )
+        ranked = []
+        for n, plan in enumerate(plans):
+            known = {name: float(getattr(costs, name)[n]) for name in names}
+            rate = known["output_tokens_per_s"]
+            figures = {
+                "step_time_s": known["tpot_s"],
+                "throughput_samples_per_s": known["requests_per_s"],
+                "memory_bytes_per_gpu": float(costs.memory_bytes[n]),
+                "exposed_communication_s": known["decode_tp_s"] + known["decode_ep_s"] + known["decode_pp_s"],
+                "ttft_low_s": None,
+                "ttft_high_s": None,
+                "output_tokens_per_s_low": None,
+                "output_tokens_per_s_high": None,
+                "output_tokens_per_s_per_gpu": rate / plan.workers,
+                "memory_capacity_bytes": self.capacity_bytes,
+                "kv_bytes_per_sequence": float(costs.sequence_bytes[n]),
+                "largest_batch": int(largest[n]),
+                "money_per_million_output_tokens": None
+                if price is None
+                else plan.workers * price / 3600.0 / rate * 1e6,
+                **known,
+            }
+            parts = {name: known[name] for name in TPOT_PARTS}
+            ranked.append(
+                RankedPlan(
+                    rank=n + 1,
+                    plan=plan,
+                    family=family_of_serving_plan(plan),
+                    summary=serving_plan_in_words(plan),
+                    workers=plan.workers,
+                    bottleneck=SERVING_FIGURES[max(parts, key=lambda name: parts[name])].label,
+                    declared=SERVING_FIGURES,
+                    main="tpot_s",
+                    score=_score(self.objective, figures),
+                    figures=figures,
+                )
+            )
+        best = ranked[0].score if reference is None else reference
+        return [dataclasses.replace(plan, gap=plan.score / best - 1.0) for plan in ranked]
+
+    def error_bars(self, plans: Sequence[RankedPlan]) -> tuple[list[RankedPlan], ErrorBars]:
+        """Plans with their intervals and chances."""
+        from planner.uncertainty.bars import with_chances
+        from planner.uncertainty.serving import serving_bars
+
+        barred, bars = serving_bars(self, plans)
+        return list(with_chances(barred, bars)), bars
+
+    def sensitivity(self, plans: Sequence[RankedPlan]) -> tuple[Sensitivity, ...] | None:
+        """Not known of serving."""
+        return None
+
+    # -- one plan
+
+    def setting(self, plan: ServingPlan) -> Setting:
+        """The question as the answer states it; the batch is the sequences of all replicas."""
+        return dataclasses.replace(
+            self.resolved.setting,
+            memory_capacity_bytes=self.capacity_bytes,
+            seq=self.model.workload.most_context,
+            global_batch=plan.concurrency,
+            load=self.load,
+        )
+
+    def assumptions(self) -> tuple[Assumption, ...]:
+        """What was taken for granted about the question."""
+        request, workload = self.resolved.request, self.model.workload
+
+        def source(given: object) -> str:
+            return "default" if given is None else "given"
+
+        kept = {"model", "cluster", "workers", "device", "cost model", "mode", "calibration"}
+        memory = f"{format_bytes(self.capacity_bytes)}, of which {format_bytes(workload.context_bytes)} context"
+        return (
+            *(a for a in self.resolved.assumptions if a.name in kept),
+            Assumption(name="prompt", value=f"{workload.prompt_tokens} tokens", source=source(request.prompt_tokens)),
+            Assumption(name="output", value=f"{workload.output_tokens} tokens", source=source(request.output_tokens)),
+            Assumption(
+                name="weights",
+                value=self.resolved.setting.precision,
+                source="given" if request.precision is not None else "default of transformers on the device",
+            ),
+            Assumption(name="keys and values", value=self.kv_precision, source=source(request.kv)),
+            Assumption(
+                name="memory per GPU",
+                value=memory,
+                source="memory_utilisation"
+                if self.capacity_bytes < self.resolved.setting.memory_capacity_bytes
+                else memory_source(request, self.cluster.device),
+            ),
+            *(
+                [Assumption(name="decoder", value="starts with one token; the encoder reads the prompt once")]
+                if workload.encoder
+                else []
+            ),
+            Assumption(name="load", value="every place of every replica is taken; no queue in front of it"),
+        )
+
+    def model_assumptions(self) -> tuple[Assumption, ...]:
+        """What the serving model takes for granted, by name."""
+        given = dict(self.resolved.request.assume)
+        return tuple(
+            Assumption(
+                name=item.name,
+                value=f"{getattr(self.model.assumptions, item.name):g}",
+                source="given" if item.name in given else "default",
+            )
+            for item in dataclasses.fields(self.model.assumptions)
+        )
+
+    def broken(self, plan: ServingPlan) -> list[str]:
+        """Say which rules a plan breaks."""
+        return broken_serving_rules(self.shape, plan)
+
+    def check(self, plan: ServingPlan) -> None:
+        """Refuse a plan that breaks a rule."""
+        problems = self.broken(plan)
+        if problems:
+            raise UsageError("\n".join(problems))
+
+    def for_plan(self, plan: ServingPlan) -> ServingPlanSpace:
+        """The same for every plan."""
+        return self
+
+    def exact_plan(self) -> tuple[ServingPlan, tuple[Assumption, ...]]:
+        """The plan that the options spell out on exactly the GPUs of the question.
+
+        Degrees that are left out are 1 and replicas take the GPUs that are left; prompts are read whole, one per pass; as many sequences
+        as fit are held.
+        """
+        gpus, problems, chosen = self.resolved.request.gpus, [], []
+        values: dict[str, int] = {}
+        for field, bounds in self.degrees.items():
+            single = bounds.values if bounds.values else (bounds.low,) if bounds.low == bounds.high else ()
+            if len(single) == 1 and single[0] is not None:
+                values[field] = single[0]
+            else:
+                problems.append(f"--{field.replace('_', '-')}: leaves open which plan is meant; give one value")
+        if problems:
+            raise UsageError("\n".join(problems))
+        tp, pp = values.get("tp", 1), values.get("pp", 1)
+        if gpus % (tp * pp):
+            raise UsageError(
+                f"--gpus {gpus}: tp {tp} x pp {pp} = {tp * pp} does not divide it; use --gpus {near_multiples(gpus, tp * pp)}, or other "
+                "degrees"
+            )
+        dp = gpus // (tp * pp)
+        if values.setdefault("dp", dp) != dp:
+            together = tp * pp * values["dp"]
+            raise UsageError(
+                f"--gpus {gpus}: tp {tp} x pp {pp} x dp {values['dp']} = {together}; use --gpus {together}, or a dp of {dp}"
+            )
+        if self.shape.experts and "etp" not in values:
+            values["etp"] = max(tp // values.get("ep", 1), 1)
+            if values["etp"] > 1:
+                chosen.append(f"etp {values['etp']}")
+        if "dp" not in self.degrees and dp > 1:
+            chosen.append(f"dp {dp}")
+        plan = ServingPlan(**values)
+        if "max_batch" not in values:
+            plan = dataclasses.replace(plan, max_batch=max(plan.prefill_batch, 1))
+            self.check(plan)
+            most = int(self.rank([plan])[0]["largest_batch"])
+            plan = dataclasses.replace(plan, max_batch=max(most, plan.max_batch))
+            chosen.append(f"max batch {plan.max_batch} (the largest that fits, up to {MOST_BATCH})")
+        defaults = (Assumption(name="plan", value=f"with {', '.join(chosen)}", source="left open"),) if chosen else ()
+        return plan, defaults
+
+    def tables(self, plan: ServingPlan, ranked: RankedPlan) -> Mapping[str, tuple[Any, ...]]:
+        """Rows by layer."""
+        from costmodel.serving.detail import serving_layer_rows
+
+        return {"layers": tuple(serving_layer_rows(self.model, plan))}
+
+    def plan_notes(self, ranked: RankedPlan) -> list[str]:
+        """That the plan does not fit, limits that it misses, and a prediction outside its interval."""
+        notes = []
+        if not ranked.fits:
+            parts = ranked.memory_parts
+            largest = max(parts, key=lambda name: parts[name])
+            most = ranked["largest_batch"]
+            way_out = (
+                f"it fits with --max-batch {most}"
+                if most
+                else "no number of sequences fits; use more --tp" + ("" if self.shape.has_encoder else " or --pp")
+            )
+            notes.append(
+                f"does not fit: needs {format_bytes(ranked.memory_bytes_per_gpu)} per GPU, there are "
+                f"{format_bytes(self.capacity_bytes)}; most of it are {SERVING_FIGURES[largest].label} "
+                f"({format_bytes(parts[largest])}); {way_out}"
+            )
+        return [
+            *notes,
+            *(f"misses the limit: {text}" for text in missed_limits(self.limits, ranked)),
+            *_outside_interval([ranked]),
+        ]
+
+    def without_fixed(self, gpus: int, top: int) -> ServingPlanSpace:
+        """The same question on so many GPUs with no degree fixed."""
+        request = self.resolved.request
+        mesh = None if request.mesh is None else dataclasses.replace(request.mesh, degrees={})
+        free = dataclasses.replace(request, mesh=mesh, serving_degrees={}, top=top, gpus=gpus)
+        return dataclasses.replace(self, resolved=dataclasses.replace(self.resolved, request=free))
+
+    def explained(self, estimate: Estimate, plans: Sequence[RankedPlan], proof: Proof | None) -> Estimate:
+        """An explanation has everything already."""
+        return estimate
+
+    def plan_section(self, ranked: RankedPlan, folder: Path | None) -> Mapping[str, Any]:
+        """Entries of a plan file that hold a plan."""
+        load = self.load
+        entry = {
+            **dataclasses.asdict(ranked.plan),
+            "prompt_tokens": load.prompt_tokens,
+            "output_tokens": load.output_tokens,
+            "kv_precision": load.kv_precision,
+            "objective": self.objective,
+            **{f"max_{name}": limit for name, limit in load.limits.items()},
+        }
+        return {
+            "global_batch": ranked.plan.concurrency,
+            "workers": ranked.workers,
+            "serving": entry,
+            "assume": dict(self.resolved.request.assume),
+        }
+
+    def plan_of(self, document: PlanDocument, source: Document | None) -> ServingPlan:
+        """The plan of a plan file, checked."""
+        from planner.spaces.serving.plan_file import serving_plan_from_document
+
+        return serving_plan_from_document(document, self, source)
+
+    def tracks(self, plan: ServingPlan) -> Tracks:
+        """The step of a plan, event by event."""
+        raise UsageError("a way to serve has no timeline of a step")
+
+    def with_question(self, resolved: Resolved) -> ServingPlanSpace:
+        """The same space of another question."""
+        return serving_space(resolved)
+
+    # -- what reports show
+
+    def table(self, plans: Sequence[RankedPlan], *, ranks: bool = True) -> Table:
+        """Columns of plans."""
+        from planner.spaces.serving.report import plans_table
+
+        return plans_table(plans, self.objective, ranks=ranks)
+
+    def search_facts(self, answer: Answer) -> Sequence[tuple[str, str]]:
+        """What the answer of a search says, by name."""
+        from planner.spaces.serving.report import search_facts
+
+        return search_facts(answer)
+
+    def plan_facts(self, estimate: Estimate) -> Sequence[tuple[str, str]]:
+        """What is said of one plan, by name."""
+        from planner.spaces.serving.report import plan_facts
+
+        return plan_facts(estimate)
+
+    def baselines_document(self, answer: Answer) -> Mapping[str, Any]:
+        """What the best plan is compared with, as plain data."""
+        from planner.spaces.serving.report import baselines_document
+
+        return baselines_document(answer)
+
+    def details_document(self, answer: Answer | Estimate) -> Mapping[str, Any]:
+        """What only this space says, as plain data."""
+        return {}
+
+    def compared(self, answer: Answer) -> Sequence[tuple[str, RankedPlan | None]]:
+        """Baselines by what figures show them for."""
+        return [("replicas of one GPU", answer.baselines["data_parallel"])]
+
+    def study(self, answer: Answer, progress: Progress) -> tuple[Sequence[RankedPlan], Sequence[Curve], str]:
+        """More plans and curves for figures."""
+        return (), (), ""
+
+    def estimate_blocks(self, estimate: Estimate) -> Sequence[Block]:
+        """What is shown of one plan."""
+        from planner.spaces.serving.report import estimate_blocks
+
+        return estimate_blocks(estimate)
+
+    def explain_blocks(self, estimate: Estimate) -> Sequence[Block]:
+        """What is shown of one plan besides that, where it is explained."""
+        from planner.spaces.serving.report import explain_blocks
+
+        return explain_blocks(estimate)
+
+
+def missed_limits(limits: Mapping[str, float], ranked: RankedPlan) -> list[str]:
+    """Limits that a plan does not keep, in words."""
+    from costmodel.units import format_seconds
+
+    return [
+        f"{_LIMITS[name]} {format_seconds(ranked[name])}, at most {format_seconds(limit)} asked for"
+        for name, limit in limits.items()
+        if ranked[name] > limit
+    ]
+
+
+def _score(objective: str, figures: Mapping[str, Any]) -> float:
+    """What the objective compares; smaller is better, a rate counts as time per token."""
+    times = {
+        "throughput": 1.0 / figures["output_tokens_per_s"],
+        "tokens_per_s_per_gpu": 1.0 / figures["output_tokens_per_s_per_gpu"],
+        "latency": figures["request_s"],
+        "ttft": figures["ttft_s"],
+        "tpot": figures["tpot_s"],
+    }
+    return float(times[objective])
+
+
+def _outside_interval(plans: Sequence[RankedPlan]) -> list[str]:
+    """Which predictions lie outside their own intervals, and why that is no mistake."""
+    outside = [
+        p
+        for p in plans
+        if p["output_tokens_per_s_high"] is not None and p["output_tokens_per_s"] > p["output_tokens_per_s_high"]
+    ]
+    if not outside:
+        return []
+    which = "this plan" if len(plans) == 1 else ", ".join(f"plan {plan.rank}" for plan in outside)
+    note = (
+        f"published servers of the kind of {which} were slower than predicted, so that the 80 % interval lies below the prediction: "
+        "expect what the interval says"
+    )
+    return [note]
+
+
+def _check_options(request: Request) -> None:
+    """An option that would be ignored is an error, never silence."""
+    refused = {
+        "--batch": request.batch is not None and "--max-batch says how many sequences a replica holds",
+        "--seq": request.seq is not None and "--prompt and --output-tokens say how long sequences are",
+        "--lora-rank": request.lora_rank is not None and "adapters are merged into the weights that are served",
+        "--optimizer": request.optimizer is not None and "nothing is trained",
+        "--num-micro-batches": request.micro_batches is not None
+        and "--max-batch says how many sequences a replica holds",
+    }
+    problems = [f"{flag}: is for training; {reason}" for flag, reason in refused.items() if reason]
+    if request.mesh is not None:
+        fields = (*request.mesh.degrees, *request.mesh.names, *request.mesh.flags)
+        problems += [
+            f"{flag_of(name)}: is for training; serving has tp, pp, ep, etp and dp"
+            for name in fields
+            if name not in _DEGREES
+        ]
+    if request.objective not in (None, *SERVING_OBJECTIVES):
+        problems.append(f"--objective {request.objective}: serving has {', '.join(SERVING_OBJECTIVES)}")
+    if request.output_tokens == 1:
+        asked = [
+            flag
+            for flag, given in (
+                ("--objective tpot", request.objective == "tpot"),
+                ("--max-tpot", request.max_tpot_s),
+            )
+            if given
+        ]
+        problems += [f"{flag}: an answer of 1 token (--output-tokens 1) has no token after the first" for flag in asked]
+    known = {item.name for item in dataclasses.fields(ServingAssumptions)}
+    problems += [
+        f"--assume {name}: is for training; serving has {', '.join(sorted(known))}"
+        for name, _ in request.assume
+        if name not in known
+    ]
+    utilisation = dict(request.assume).get("memory_utilisation", 1.0)
+    if not 0.0 < utilisation <= 1.0:
+        problems.append(f"--assume memory_utilisation={utilisation:g}: is a share, above 0 and at most 1")
+    if problems:
+        raise UsageError("\n".join(problems))
