@@ -83,9 +83,9 @@ def assumption_rows(
     ]
     if nothing:
         named.append(f"and 0 for {', '.join(nothing)}")
-        options = [
-            f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
-            for name, value in setting.cost_model_options.items()
-        ]
+    options = [
+        f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
+        for name, value in setting.cost_model_options.items()
+    ]
     everything = ", ".join([*(assumption_text(assumption) for assumption in assumptions), *options])
     return [("Assumed", everything), *([("Of the cost model", ", ".join(named))] if named else [])]

@@ -12,10 +12,10 @@ import pytest
 from costmodel.layerwise.plan import Plan
 from costmodel.layerwise.splits import Split
 from costmodel.network.graph import Graph
-from planner.cli import run
-from planner.core.request import Request
 from planner.api.results import SearchResult
-from planner.core.answer import Assumption, Breakdown, LayerCost, RankedPlan, Setting
+from planner.cli import run
+from planner.core.answer import Assumption, Estimate, LayerCost, RankedPlan, Setting
+from planner.core.request import Request
 from planner.files.loading import load_model
 
 GIB = 2**30
@@ -183,7 +183,7 @@ def make_result(make_ranked: Callable[..., RankedPlan], setting: Setting) -> Cal
 
 
 @pytest.fixture(scope="session")
-def breakdown(alexnet: Graph, make_ranked: Callable[..., RankedPlan], setting: Setting) -> Breakdown:
+def breakdown(alexnet: Graph, make_ranked: Callable[..., RankedPlan], setting: Setting) -> Estimate:
     layers = tuple(
         LayerCost(
             name=layer.name,
@@ -207,7 +207,7 @@ def breakdown(alexnet: Graph, make_ranked: Callable[..., RankedPlan], setting: S
         )
         for i, layer in enumerate(alexnet.layers)
     )
-    return Breakdown(
+    return Estimate(
         setting=setting,
         ranked=make_ranked(step_time_s=0.005, gap=0.25),
         layers=layers,

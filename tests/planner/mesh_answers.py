@@ -7,9 +7,8 @@ from typing import Any
 
 from costmodel.mesh.detail import LayerRow, StageRow
 from costmodel.mesh.plan import MEMORY_PARTS, TIME_PARTS, MeshPlan
+from planner.core.answer import Answer, Assumption, Estimate, RankedPlan, Setting
 from planner.core.request import Request
-from planner.core.answer import Assumption, Setting
-from planner.spaces.mesh.results import MeshBreakdown, MeshResult, RankedMeshPlan
 from planner.spaces.mesh.labels import family_of_mesh_plan, mesh_plan_in_words
 
 GIB = 2**30
@@ -34,7 +33,7 @@ PLAN = MeshPlan(
 )  # fmt: skip
 
 
-def make_ranked(plan: MeshPlan = PLAN, step: float = 20.0, **changes: Any) -> RankedMeshPlan:
+def make_ranked(plan: MeshPlan = PLAN, step: float = 20.0, **changes: Any) -> RankedPlan:
     times = dict.fromkeys(TIME_PARTS, 0.0) | {
         "compute_s": 0.7 * step,
         "tp_exposed_s": 0.15 * step,
@@ -49,7 +48,7 @@ def make_ranked(plan: MeshPlan = PLAN, step: float = 20.0, **changes: Any) -> Ra
         "context_bytes": 0.5 * GIB,
     }
     tokens_per_s = 1024 * 8192 / step
-    ranked = RankedMeshPlan(
+    ranked = RankedPlan(
         rank=1,
         plan=plan,
         family=family_of_mesh_plan(plan),
@@ -74,8 +73,8 @@ def make_ranked(plan: MeshPlan = PLAN, step: float = 20.0, **changes: Any) -> Ra
     return dataclasses.replace(ranked, **changes)
 
 
-def make_result(**changes: Any) -> MeshResult:
-    result = MeshResult(
+def make_result(**changes: Any) -> Answer:
+    result = Answer(
         setting=SETTING,
         seq=8192,
         objective="step_time",
@@ -118,8 +117,8 @@ def make_stage(**changes: Any) -> StageRow:
     return dataclasses.replace(row, **changes)
 
 
-def make_breakdown(**changes: Any) -> MeshBreakdown:
-    breakdown = MeshBreakdown(
+def make_breakdown(**changes: Any) -> Estimate:
+    breakdown = Estimate(
         setting=SETTING,
         seq=8192,
         objective="step_time",

@@ -7,11 +7,11 @@ import dataclasses
 import pytest
 
 from costmodel.layerwise.plan import plan_key
-from planner.core.request import Request
 from planner.api.results import SearchResult
+from planner.ask import estimate, optimize
+from planner.core.request import Request
 from planner.resolve import resolve
 from planner.scaling import scale
-from planner.search import estimate, optimize
 from strategies.layerwise.search import SearchSettings, search
 
 ONE_WEIRD_TRICK = Request(

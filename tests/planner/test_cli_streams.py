@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
+from planner.api.results import SearchResult
 from planner.cli import run
 from planner.core.request import Request
-from planner.api.results import SearchResult
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -7,11 +7,11 @@ import json
 
 import pytest
 
+from planner.api.results import SearchResult
+from planner.ask import explain, optimize
 from planner.cli import run
 from planner.core.objectives import BETTER, check_layer_objective
 from planner.core.request import Request
-from planner.api.results import SearchResult
-from planner.search import explain, optimize
 from strategies.mesh.settings import OBJECTIVES
 
 # A tight memory, so that one worker is too few and the cheapest plan is not the trivial one.

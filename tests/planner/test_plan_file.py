@@ -16,13 +16,12 @@ from hypothesis import strategies as st
 from costmodel.layerwise.plan import Plan, Stage
 from costmodel.layerwise.splits import Split, legal_splits, split_table
 from costmodel.network.graph import Graph
-from planner.core.errors import InputFileError
-from planner.core.request import Request
 from planner.api.results import SearchResult
 from planner.core.answer import RankedPlan, Setting
+from planner.core.errors import InputFileError
+from planner.core.request import Request
 from planner.files.documents import parse_document
 from planner.files.loading import load_model
-from planner.spaces.layers.plan_file import plan_from_document
 from planner.files.plan_file import (
     changed_inputs,
     document_from_plan,
@@ -32,6 +31,7 @@ from planner.files.plan_file import (
 )
 from planner.report.yaml_text import yaml_text
 from planner.schema.plan import PlanDocument
+from planner.spaces.layers.plan_file import plan_from_document
 
 MakeRanked = Callable[..., RankedPlan]
 

@@ -11,8 +11,8 @@ import pytest
 
 from costmodel.layerwise import layer_costs
 from costmodel.layerwise.layer_costs import LayerCosts
+from planner.ask import optimize
 from planner.core.request import Request
-from planner.search import optimize
 
 ROOT = Path(__file__).resolve().parents[2]
 # What 'planner optimize' of a convolutional network may load of the packages that answer other questions.

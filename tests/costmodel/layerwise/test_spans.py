@@ -12,10 +12,10 @@ from costmodel.layerwise.evaluate import evaluate
 from costmodel.layerwise.plan import Plan
 from costmodel.layerwise.splits import Split
 from costmodel.timeline import Tracks
+from planner.ask import plan_of_family
 from planner.core.errors import PlannerError
 from planner.core.request import Request
 from planner.resolve import Resolved, resolve
-from planner.search import plan_of_family
 
 FAMILIES = ["data", "model", "hybrid", "mixed"]
 

@@ -15,7 +15,7 @@ from costmodel.mesh.plan import LayerSplit, MeshBatch, MeshPlan
 from costmodel.mesh.tensor_parallel import split_options, standard_splits
 from planner.core.request import Request
 from planner.resolve import resolve
-from planner.spaces.mesh.judge import make_judge
+from planner.spaces.mesh.space import mesh_space
 from tests.costmodel.mesh import plans as make
 from tests.costmodel.mesh.test_mesh_timeline import Chunks
 from tests.strategies.mesh.networks import decoder, two_level_cluster, workload_of
@@ -48,7 +48,7 @@ def small(**values: int) -> MeshModel:
 @pytest.mark.parametrize("name", MODELS)
 def test_the_standard_pattern_named_is_the_standard_pattern(name: str) -> None:
     """Every figure, by another way to write the collectives down."""
-    judge = make_judge(resolve(Request(model=name, gpus=64, batch=64)))
+    judge = mesh_space(resolve(Request(model=name, gpus=64, batch=64)))
     checked = 0
     for tp in (2, 4, 5, 8, 16):
         for sequence_parallel in (False, True):

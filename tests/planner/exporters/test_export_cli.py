@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from planner.files.mesh_plan_file import document_from_mesh_plan
 
 from costmodel.mesh.plan import MeshPlan
 from planner.cli import run
 from planner.exporters.network import sizes_of
 from planner.files.loading import load_model
-from planner.files.mesh_plan_file import document_from_mesh_plan
 from planner.files.plan_file import plan_text
 from tests.planner.mesh_answers import REQUEST, SETTING, make_ranked
 

@@ -8,6 +8,7 @@ import struct
 import xml.etree.ElementTree as ET
 
 import pytest
+from planner.spaces.serving.wording import SERVING_MEMORY_WORDS, TPOT_WORDS, TTFT_WORDS
 
 from costmodel.timeline import Tracks, TrackSpan
 from planner.report.figures.interactive import PALETTES, plotly_figure, plotly_script
@@ -32,7 +33,6 @@ from planner.report.figures.views import LAYER_TERMS
 from planner.report.page import json_text_for_script
 from planner.report.waterfall import waterfall
 from planner.spaces.mesh.labels import MEMORY_WORDS, TIME_WORDS
-from planner.spaces.serving.wording import SERVING_MEMORY_WORDS, TPOT_WORDS, TTFT_WORDS
 
 NASTY = "<script>alert(1)</script> & \"x\" 'y' \x1b[31m"
 HAS_PLOTLY = importlib.util.find_spec("plotly") is not None
@@ -300,10 +300,10 @@ def test_a_timeline_shows_what_matters() -> None:
 def test_several_kinds_of_gpus_have_no_single_capacity() -> None:
     import dataclasses
 
+    from planner.ask import optimize
     from planner.core.request import Request
     from planner.report.figures.standard import memory
     from planner.report.figures.views import view_of_search
-    from planner.search import optimize
 
     view = view_of_search(optimize(Request(model="alexnet", gpus=2, top=2)))
     assert memory(view).limit is None or "its capacity" in memory(view).caption

@@ -13,25 +13,24 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from planner.report.explain import explain_report
+from planner.report.optimize import search_blocks
 
-from planner.core.request import Request
 from planner.api.results import SearchResult
-from planner.core.answer import Assumption, Breakdown, RankedPlan, ScalePoint, Setting
+from planner.core.answer import Assumption, Estimate, RankedPlan, ScalePoint, Setting
+from planner.core.request import Request
+from planner.report.answer import estimate_report, search_report
 from planner.report.blocks import Column, Facts, Heading, Report, Sentence, Table
 from planner.report.documents import breakdown_document, search_document
-from planner.spaces.layers.report import layer_totals
-from planner.report.answer import estimate_report
-from planner.report.explain import explain_report
 from planner.report.machine import csv_text, finite, json_text
 from planner.report.markdown import markdown_text
 from planner.report.numbers import big_count, duration_text, percent, significant, used_of_total
-from planner.report.answer import search_report
-from planner.report.optimize import search_blocks
 from planner.report.ranking import gap_text, ranking_table
 from planner.report.rich_text import rich_text
 from planner.report.scale import Curve, scale_report
 from planner.report.text import fit, plain_text, wrap_words
 from planner.schema.result import BreakdownDocument, ResultDocument, ScaleDocument
+from planner.spaces.layers.report import layer_totals
 
 MakeResult = Callable[..., SearchResult]
 MakeRanked = Callable[..., RankedPlan]
@@ -92,7 +91,7 @@ def test_huge_counts_have_the_right_decade(count: int) -> None:
 
 
 @pytest.mark.parametrize("width", range(60, 220, 7))
-def test_no_line_is_wider_than_the_terminal(make_result: MakeResult, breakdown: Breakdown, width: int) -> None:
+def test_no_line_is_wider_than_the_terminal(make_result: MakeResult, breakdown: Estimate, width: int) -> None:
     for blocks in (search_blocks(make_result()), estimate_report(breakdown, dict).blocks()):
         text = plain_text(blocks, width)
         assert max(len(line) for line in text.splitlines()) <= width
@@ -230,7 +229,7 @@ def test_free_layers_and_assumptions_are_listed(make_result: MakeResult) -> None
     assert all(f"l{i}" in many for i in range(40))
 
 
-def test_a_plan_that_is_the_best_says_so(breakdown: Breakdown) -> None:
+def test_a_plan_that_is_the_best_says_so(breakdown: Estimate) -> None:
     text = plain_text(explain_report(breakdown, dict).blocks(), 120)
     assert "Why it is not the best: +25.0 % against 4.00 ms" in text
     assert "+1.00" in text
@@ -268,7 +267,7 @@ def test_json_has_the_promised_keys(make_result: MakeResult, request_16: Request
     assert set(plan.split()) <= set(document["plans"][0])
 
 
-def test_explain_json_has_layers_and_totals(breakdown: Breakdown, make_result: MakeResult, request_16: Request) -> None:
+def test_explain_json_has_layers_and_totals(breakdown: Estimate, make_result: MakeResult, request_16: Request) -> None:
     plan = search_document(request_16, make_result())["plans"][0]["plan"]
     document = json.loads(json_text(breakdown_document(breakdown, plan=plan)))
     checked = BreakdownDocument.model_validate(document)
@@ -283,7 +282,7 @@ def test_explain_json_has_layers_and_totals(breakdown: Breakdown, make_result: M
     BreakdownDocument.model_validate(short)
 
 
-def test_totals_have_the_keys_of_a_layer(breakdown: Breakdown) -> None:
+def test_totals_have_the_keys_of_a_layer(breakdown: Estimate) -> None:
     assert set(layer_totals(breakdown.layers)) == {field.name for field in dataclasses.fields(breakdown.layers[0])}
 
 

@@ -107,7 +107,7 @@ def test_all_clusters_that_cannot_be_read_are_named() -> None:
 
 
 def test_a_row_says_what_optimize_says() -> None:
-    from planner.search import optimize
+    from planner.ask import optimize
 
     request = Request(model="alexnet", gpus=4, cluster="dgx1-v100")
     row, best = answer(to_plain(request)), optimize(request).plans[0]

@@ -21,12 +21,12 @@ from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS, MeshAssumptions
 from costmodel.mesh.plan import MeshPlan
 from costmodel.uncertainty.constants import CONSTANTS
 from costmodel.uncertainty.intervals import PARTS, Candidates, ErrorModel, similarity
+from planner.ask import optimize
 from planner.calibration.files import load_calibration
+from planner.core.answer import Answer
 from planner.core.request import Request
 from planner.resolve import resolve
-from planner.search import optimize
-from planner.spaces.mesh.judge import make_judge
-from planner.spaces.mesh.results import MeshResult
+from planner.spaces.mesh.space import mesh_space
 from planner.uncertainty.bars import (
     NEAR_PLANS,
     SAME_WITHIN,
@@ -324,10 +324,10 @@ def test_sensitivity_compares_energies_where_they_are_asked_for() -> None:
     """A later plan has fewer GPU-seconds than the thriftiest; by those it would win whatever changes, at once."""
     request = Request(model="llama2-7b", gpus=64, objective="energy", top=5)
     result = optimize(request)
-    assert isinstance(result, MeshResult)
+    assert isinstance(result, Answer)
     first, *others = (plan.workers * plan.step_time_s for plan in result.plans)
     assert min(others) < first
-    rows = mesh_sensitivity(make_judge(resolve(request)), result.plans)
+    rows = mesh_sensitivity(mesh_space(resolve(request)), result.plans)
     factors = [row.factor for row in rows or ()]
     assert all(factor is None or abs(math.log(factor)) > 0.02 for factor in factors)
     assert any(factor is not None for factor in factors)

@@ -7,12 +7,12 @@ import re
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from planner.spaces.mesh.search import optimize_mesh
 
 from planner.core.request import Request
 from planner.resolve import resolve
 from planner.spaces.mesh import batches
 from planner.spaces.mesh.batches import rounder_batch
-from planner.spaces.mesh.search import optimize_mesh
 from strategies.mesh.settings import Bounds, MeshRestriction
 
 

@@ -6,12 +6,12 @@ import dataclasses
 import re
 
 import pytest
+from planner.spaces.mesh.search import estimate_mesh, optimize_mesh, settings_of
 
 from planner.core.request import Request
 from planner.exporters import exporter_of, targets_that_take
 from planner.resolve import Resolved, resolve
-from planner.spaces.mesh.judge import make_judge
-from planner.spaces.mesh.search import estimate_mesh, optimize_mesh, settings_of
+from planner.spaces.mesh.space import mesh_space
 from strategies.mesh.settings import Bounds, MeshRestriction
 
 
@@ -59,8 +59,8 @@ def test_the_best_plan_hinges_on_an_assumption(hinging: Resolved) -> None:
     best = result.plans[0]
     assert best.plan.zero_stage == 3
     (note,) = notes_with(result.notes, "hinges on dp_overlap 0.9: with 0.5")
-    judge = make_judge(hinging)
-    pessimistic = make_judge(
+    judge = mesh_space(hinging)
+    pessimistic = mesh_space(
         dataclasses.replace(
             hinging,
             request=dataclasses.replace(hinging.request, assume=(*hinging.request.assume, ("dp_overlap", 0.5))),

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from planner.spaces.mesh.search import settings_of
 
 from costmodel.mesh.plan import CP_KINDS, MESH_COLUMNS, SCHEDULES, MeshBatch, MeshPlan
 from costmodel.mesh.rules import RULES, columns_of
@@ -21,8 +22,7 @@ from planner.core.errors import UsageError
 from planner.core.request import Request
 from planner.resolve import resolve
 from planner.spaces.mesh.contradictions import contradiction, refuse_contradiction, smallest_set
-from planner.spaces.mesh.judge import MeshJudge, make_judge
-from planner.spaces.mesh.search import settings_of
+from planner.spaces.mesh.space import MeshPlanSpace, mesh_space
 from strategies.mesh.settings import MeshRestriction
 
 GPUS, BATCH, BLOCKS = 4, 4, 24
@@ -48,21 +48,21 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
 }
 
 
-def judge_of(model: str) -> MeshJudge:
-    return make_judge(resolve(Request(model=model, gpus=GPUS, batch=BATCH, seq=512, cluster="dgx-h100")))
+def judge_of(model: str) -> MeshPlanSpace:
+    return mesh_space(resolve(Request(model=model, gpus=GPUS, batch=BATCH, seq=512, cluster="dgx-h100")))
 
 
 @pytest.fixture(scope="module", params=["gpt3-1.3b", "mixtral-8x7b"])
-def judge(request: pytest.FixtureRequest) -> MeshJudge:
+def judge(request: pytest.FixtureRequest) -> MeshPlanSpace:
     return judge_of(request.param)
 
 
 @pytest.fixture(scope="module")
-def dense() -> MeshJudge:
+def dense() -> MeshPlanSpace:
     return judge_of("gpt3-1.3b")
 
 
-def every_plan(judge: MeshJudge) -> MeshBatch:
+def every_plan(judge: MeshPlanSpace) -> MeshBatch:
     """All legal plans by trying every combination of values, without the code that builds the space."""
     ones = range(1, GPUS + 1)
     plans = []
@@ -94,11 +94,11 @@ def every_plan(judge: MeshJudge) -> MeshBatch:
 
 
 @pytest.fixture(scope="module")
-def plans(judge: MeshJudge) -> MeshBatch:
+def plans(judge: MeshPlanSpace) -> MeshBatch:
     return every_plan(judge)
 
 
-def exists(plans: MeshBatch, restriction: MeshRestriction, judge: MeshJudge) -> bool:
+def exists(plans: MeshBatch, restriction: MeshRestriction, judge: MeshPlanSpace) -> bool:
     """Whether a plan of the list has the values."""
     columns = columns_of(plans)
     kept = np.ones(len(plans), dtype=np.bool_)
@@ -128,7 +128,7 @@ def read(given: Mapping[str, Any]) -> MeshRestriction:
     return restriction
 
 
-def is_refused(judge: MeshJudge, restriction: MeshRestriction) -> str:
+def is_refused(judge: MeshPlanSpace, restriction: MeshRestriction) -> str:
     settings = settings_of(judge.resolved)
     try:
         refuse_contradiction(judge, dataclasses.replace(settings, restriction=restriction))
@@ -138,7 +138,7 @@ def is_refused(judge: MeshJudge, restriction: MeshRestriction) -> str:
 
 
 @pytest.mark.exact
-def test_every_pair_of_values_is_refused_exactly_where_no_plan_has_both(judge: MeshJudge, plans: MeshBatch) -> None:
+def test_every_pair_of_values_is_refused_exactly_where_no_plan_has_both(judge: MeshPlanSpace, plans: MeshBatch) -> None:
     """Against the list of all plans; what is refused names an option that was given, and a rule or a number that it breaks."""
     single = [(name, value) for name, choices in OPTIONS.items() for value in choices]
     checked = refused = 0
@@ -210,7 +210,7 @@ def test_experts_over_split_matrices_need_sequence_parallelism() -> None:
     assert "rule experts-sequence" in message
 
 
-def test_options_that_leave_a_plan_are_not_refused(dense: MeshJudge) -> None:
+def test_options_that_leave_a_plan_are_not_refused(dense: MeshPlanSpace) -> None:
     for given in (
         {"tp": "2"},
         {"vpp": "2"},
@@ -234,7 +234,7 @@ def test_the_fewest_options_are_found_whatever_their_order() -> None:
         assert sorted(smallest_set(order, is_empty)) == ["b", "d"]
 
 
-def test_the_sentence_has_the_question(dense: MeshJudge) -> None:
+def test_the_sentence_has_the_question(dense: MeshPlanSpace) -> None:
     settings = dataclasses.replace(settings_of(dense.resolved), restriction=read({"tp": "3"}))
     assert contradiction(dense, settings) == (
         "--tp 3: tp 3 does not divide the 16 attention heads; allowed: 1, 2, 4, 8, 16 (rule heads); "

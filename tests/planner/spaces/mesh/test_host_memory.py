@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from planner.spaces.mesh.search import optimize_mesh
 
 from costmodel.hardware.host import USABLE_SHARE, Host
 from costmodel.mesh.data_parallel import Division
@@ -20,7 +21,6 @@ from planner.cli import run
 from planner.core.errors import NoFeasiblePlan
 from planner.core.request import Request
 from planner.resolve import Resolved, resolve
-from planner.spaces.mesh.search import optimize_mesh
 from tests.cases import mostly
 
 GB = 1e9

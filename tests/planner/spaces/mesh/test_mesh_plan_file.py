@@ -10,18 +10,18 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from planner.files.mesh_plan_file import document_from_mesh_plan
 
 from costmodel.mesh.plan import CP_KINDS, ORDERS, RECOMPUTE, SCHEDULES, LayerSplit, MeshPlan
 from planner.core.errors import InputFileError
 from planner.core.request import Request
-from planner.files.mesh_plan_file import document_from_mesh_plan
-from planner.spaces.mesh.labels import mesh_entry
-from planner.spaces.mesh.plan_file import mesh_plan_from_document, plan_of_entry
 from planner.files.plan_file import plan_text, read_plan, request_from_document
 from planner.resolve import resolve
 from planner.schema.mesh import MeshEntry
 from planner.schema.plan import PlanDocument
-from planner.spaces.mesh.judge import MeshJudge, make_judge
+from planner.spaces.mesh.labels import mesh_entry
+from planner.spaces.mesh.plan_file import mesh_plan_from_document, plan_of_entry
+from planner.spaces.mesh.space import MeshPlanSpace, mesh_space
 from tests.planner.mesh_answers import REQUEST, SETTING, make_ranked, make_result
 
 PLAN = MeshPlan(
@@ -30,8 +30,8 @@ PLAN = MeshPlan(
 
 
 @pytest.fixture(scope="module")
-def judge() -> MeshJudge:
-    return make_judge(resolve(dataclasses.replace(REQUEST, cluster="dgx-h100")))
+def judge() -> MeshPlanSpace:
+    return mesh_space(resolve(dataclasses.replace(REQUEST, cluster="dgx-h100")))
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def path(tmp_path: Path) -> Path:
     return file
 
 
-def problems(path: Path, judge: MeshJudge) -> list[str]:
+def problems(path: Path, judge: MeshPlanSpace) -> list[str]:
     def read() -> None:
         loaded = read_plan(path)
         mesh_plan_from_document(loaded.content, judge, loaded.document)
@@ -77,7 +77,7 @@ def test_every_plan_round_trips(plan: MeshPlan) -> None:
     assert plan_of_entry(entry) == plan
 
 
-def test_a_file_round_trips(path: Path, judge: MeshJudge) -> None:
+def test_a_file_round_trips(path: Path, judge: MeshPlanSpace) -> None:
     loaded = read_plan(path)
     assert mesh_plan_from_document(loaded.content, judge, loaded.document) == PLAN
     assert yaml.safe_load(path.read_text(encoding="utf-8"))["mesh"] == mesh_entry(PLAN)
@@ -126,7 +126,7 @@ def test_the_proof_travels_with_the_best_plan_only() -> None:
     ],
 )  # fmt: skip
 def test_an_edit_that_contradicts_is_found(
-    path: Path, judge: MeshJudge, old: str, new: str, where: str, message: str
+    path: Path, judge: MeshPlanSpace, old: str, new: str, where: str, message: str
 ) -> None:
     text = path.read_text(encoding="utf-8")
     assert text.count(old) == 1
@@ -140,7 +140,7 @@ def test_an_edit_that_contradicts_is_found(
         assert matching[0].startswith(f"{path}:{line}:"), (line, matching)
 
 
-def test_all_contradictions_at_once(path: Path, judge: MeshJudge) -> None:
+def test_all_contradictions_at_once(path: Path, judge: MeshPlanSpace) -> None:
     text = path.read_text(encoding="utf-8")
     path.write_text(
         text.replace("  tp: 8", "  tp: 4").replace("  micro_batch: 2", "  micro_batch: 1"), encoding="utf-8"

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 import yaml
+from planner.report.mesh import mesh_search_report, search_blocks
+from planner.report.mesh_documents import mesh_plan_document
+from planner.spaces.mesh.search import optimize_mesh
 
 from planner.core.request import Request
 from planner.core.search_errors import SearchInterrupted
 from planner.files.plan_file import plan_text
 from planner.report.blocks import Sentence
-from planner.report.mesh import mesh_search_report, search_blocks
-from planner.report.mesh_documents import mesh_plan_document
 from planner.resolve import resolve
 from planner.schema.mesh_result import MeshResultDocument
-from planner.spaces.mesh.search import optimize_mesh
 from strategies.mesh import refine
 from strategies.mesh.settings import Bounds, MeshRestriction
 from tests.planner.mesh_answers import PLAN, REQUEST, make_ranked, make_result

@@ -10,12 +10,12 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import pytest
+from planner.report.mesh import mesh_estimate_report, mesh_explain_report, mesh_search_report
 
 from costmodel.mesh.detail import LayerRow, StageRow
 from costmodel.mesh.plan import MEMORY_PARTS, TIME_PARTS, MeshPlan
 from planner.report.machine import csv_text, json_text
 from planner.report.markdown import markdown_text
-from planner.report.mesh import mesh_estimate_report, mesh_explain_report, mesh_search_report
 from planner.report.rows import rows_table
 from planner.report.text import plain_text
 from planner.schema import json_schema, schema_of

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from planner.spaces.mesh.search import optimize_mesh
 
 from planner.cli import run
 from planner.core.request import Request
 from planner.resolve import resolve
-from planner.spaces.mesh.search import optimize_mesh
 
 Ask = Callable[..., dict[str, Any]]
 

@@ -9,6 +9,8 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from planner.spaces.mixed.commands import plan_of_document
+from planner.spaces.mixed.search import estimate_mixed
 
 from costmodel.mixed.plan import MIXED_ORDERS, MixedPipeline, MixedPlan, MixedStage
 from planner.core.errors import InputFileError, UsageError
@@ -17,10 +19,8 @@ from planner.files.plan_file import plan_text, read_plan, request_from_document
 from planner.resolve import resolve
 from planner.schema.mixed import MixedEntry
 from planner.schema.plan import PlanDocument
-from planner.spaces.mixed.commands import plan_of_document
-from planner.spaces.mixed.judge import MixedJudge, make_mixed_judge
 from planner.spaces.mixed.plan_file import document_from_mixed_plan, mixed_entry, mixed_plan_from_document
-from planner.spaces.mixed.search import estimate_mixed
+from planner.spaces.mixed.space import MixedPlanSpace, mixed_space
 
 REQUEST = Request(
     model="gpt3-1.3b", cluster="a100-v100", gpus=48, batch=44, memory_limit="30 GiB", assume=(("dp_overlap", 0.5),)
@@ -46,12 +46,12 @@ NAMES = ("a100-80gb", "v100-32gb")
 
 
 @pytest.fixture(scope="module")
-def judge() -> MixedJudge:
-    return make_mixed_judge(resolve(REQUEST))
+def judge() -> MixedPlanSpace:
+    return mixed_space(resolve(REQUEST))
 
 
 @pytest.fixture
-def path(tmp_path: Path, judge: MixedJudge) -> Path:
+def path(tmp_path: Path, judge: MixedPlanSpace) -> Path:
     ranked = judge.rank([PLAN])[0]
     document = document_from_mixed_plan(ranked, request=REQUEST, setting=judge.resolved.setting)
     file = tmp_path / "plan.yaml"
@@ -59,7 +59,7 @@ def path(tmp_path: Path, judge: MixedJudge) -> Path:
     return file
 
 
-def problems(path: Path, judge: MixedJudge) -> list[str]:
+def problems(path: Path, judge: MixedPlanSpace) -> list[str]:
     def read() -> None:
         loaded = read_plan(path)
         mixed_plan_from_document(loaded.content, judge, loaded.document)
@@ -107,7 +107,7 @@ def test_every_plan_round_trips(plan: MixedPlan) -> None:
     }
 
 
-def test_a_file_round_trips(path: Path, judge: MixedJudge) -> None:
+def test_a_file_round_trips(path: Path, judge: MixedPlanSpace) -> None:
     loaded = read_plan(path)
     assert mixed_plan_from_document(loaded.content, judge, loaded.document) == PLAN
     request = request_from_document(loaded.content, path.parent)
@@ -142,7 +142,7 @@ def test_a_file_round_trips(path: Path, judge: MixedJudge) -> None:
     ],
 )  # fmt: skip
 def test_contradictions_have_a_place(
-    path: Path, judge: MixedJudge, old: str, new: str, where: str, message: str
+    path: Path, judge: MixedPlanSpace, old: str, new: str, where: str, message: str
 ) -> None:
     text = path.read_text(encoding="utf-8")
     assert text.count(old) == 1
@@ -152,7 +152,7 @@ def test_contradictions_have_a_place(
     assert all(line.startswith(f"{path}:") and line.removeprefix(f"{path}:")[0].isdigit() for line in found)
 
 
-def test_rules_of_the_space_have_a_place(path: Path, judge: MixedJudge) -> None:
+def test_rules_of_the_space_have_a_place(path: Path, judge: MixedPlanSpace) -> None:
     """tp 5 divides neither the heads nor anything else; the samples and devices agree."""
     text = path.read_text(encoding="utf-8").replace("group: a100-80gb, tp: 2", "group: a100-80gb, tp: 5")
     path.write_text(text.replace("workers: 26", "workers: 35"), encoding="utf-8")
@@ -162,14 +162,14 @@ def test_rules_of_the_space_have_a_place(path: Path, judge: MixedJudge) -> None:
     )
 
 
-def test_more_devices_than_there_are(path: Path, judge: MixedJudge) -> None:
+def test_more_devices_than_there_are(path: Path, judge: MixedPlanSpace) -> None:
     text = path.read_text(encoding="utf-8").replace("replicas: 3", "replicas: 9").replace("workers: 26", "workers: 62")
     path.write_text(text.replace("num_micro_batches: 9", "num_micro_batches: 3"), encoding="utf-8")
     assert any("workers: is 62, more than the 48 gpus" in line for line in problems(path, judge))
 
 
-def test_gpus_that_are_left_out_cannot_be_used(judge: MixedJudge) -> None:
-    fewer = make_mixed_judge(resolve(dataclasses.replace(REQUEST, gpus=30)))
+def test_gpus_that_are_left_out_cannot_be_used(judge: MixedPlanSpace) -> None:
+    fewer = mixed_space(resolve(dataclasses.replace(REQUEST, gpus=30)))
     assert fewer.devices == (16, 14)
     assert not judge.broken(PLAN)
     assert fewer.broken(PLAN) == ["the plan uses 20 devices of group 'v100-32gb', and --gpus 30 leaves 14"]
@@ -182,7 +182,7 @@ def test_a_cluster_of_one_kind_is_refused(path: Path) -> None:
         plan_of_document(loaded.content, other, loaded.document)
 
 
-def test_a_document_needs_no_file(judge: MixedJudge, path: Path) -> None:
+def test_a_document_needs_no_file(judge: MixedPlanSpace, path: Path) -> None:
     content = yaml.safe_load(path.read_text(encoding="utf-8"))
     content["mixed"]["pipelines"][0]["longer"] = 7
     with pytest.raises(InputFileError, match=r"plan: mixed\.pipelines\.0\.longer: is 7"):

@@ -11,11 +11,11 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from planner.files.serving_plan_file import serving_entry
 
 from costmodel.serving.plan import ServingPlan
 from planner.cli import run
 from planner.files.plan_file import is_plan_file
-from planner.files.serving_plan_file import serving_entry
 from planner.schema.plan import PlanDocument
 from planner.schema.serving import ServingEntry
 from planner.schema.serving_result import ServingBreakdownDocument
