@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, Field
 
 from planner.schema.calibration import CalibrationFile
-from planner.schema.result import Number, ResultDocument
+from planner.schema.result import Number, Result
 
 __all__ = ["CalibrationResult"]
 
@@ -17,7 +17,7 @@ Count = Annotated[int, Field(ge=0)]
 
 class _Entry(BaseModel):
     # Keys that later versions add are no error for a program that reads by this schema.
-    model_config = ResultDocument.model_config
+    model_config = Result.model_config
 
 
 class CalibrationFigures(_Entry):

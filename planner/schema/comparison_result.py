@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
 
-from planner.schema.result import Number, ResultDocument, Seconds
+from planner.schema.result import Number, Result, Seconds
 
 __all__ = ["CompareDocument"]
 
@@ -14,7 +14,7 @@ Size = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class _Entry(BaseModel):
-    model_config = ResultDocument.model_config
+    model_config = Result.model_config
 
 
 class ComparedPlan(_Entry):

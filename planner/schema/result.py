@@ -9,17 +9,17 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from planner.schema.plan import PlanDocument
-
 __all__ = [
-    "BreakdownDocument",
+    "Compared",
     "ComparisonEntry",
+    "ErrorBarsEntry",
     "Head",
     "ListDocument",
     "Number",
-    "ResultDocument",
+    "Result",
     "ScaleDocument",
     "Seconds",
+    "SensitivityEntry",
     "Tail",
 ]
 
@@ -27,57 +27,14 @@ Number = Annotated[float, Field(allow_inf_nan=False)]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
-class _Result(BaseModel):
+class Result(BaseModel):
+    """Part of an answer."""
+
     # Keys that later versions add are no error for a program that reads by this schema.
     model_config = ConfigDict(extra="ignore", frozen=True)
 
 
-class PlanCost(_Result):
-    """One plan's predicted cost, per step."""
-
-    rank: int = Field(ge=1, description="1 is the fastest.")
-    step_time_s: Seconds = Field(description="Time of one step.")
-    step_time_low_s: Seconds | None = Field(
-        default=None,
-        description="A measurement lies between this and `step_time_high_s` with a chance of 80 %; null: no error model.",
-    )
-    step_time_high_s: Seconds | None = None
-    probability_best: Number | None = Field(
-        default=None,
-        description="Chance that the plan is the best of the `benchmark_compared` first ones; null where it is none of these.",
-    )
-    throughput_samples_per_s: Number = Field(description="Global batch / step time.")
-    memory_bytes_per_gpu: Number = Field(description="Peak memory of the fullest worker.")
-    exposed_communication_s: Seconds = Field(description="Part of the step spent waiting for the network.")
-    workers: int = Field(ge=1, description="Workers used; at most `gpus`.")
-    family: str = Field(description="one-device, data, model, hybrid, spatial, mixed or pipeline.")
-    summary: str = Field(description="The plan in words.")
-    speedup: Number | None = Field(
-        description="Over one worker at the same global batch; null where one worker does not fit."
-    )
-    efficiency: Number | None = Field(description="speedup / workers.")
-    memory_capacity_bytes: Number = Field(description="Memory that a worker may use.")
-    compute_s: Seconds = Field(description="Forward and backward pass.")
-    update_s: Seconds = Field(description="Optimizer.")
-    reshard_s: Seconds = Field(description="Moving activations and their gradients between and inside layers.")
-    exposed_exchange_s: Seconds = Field(description="Gradient exchange that the backward pass does not hide.")
-    bubble_s: Seconds = Field(description="Filling and draining of a pipeline.")
-    exchange_s: Seconds = Field(description="All gradient exchange, hidden or not.")
-    bottleneck: str = Field(description="The term that takes longest.")
-    gap: Number = Field(description="Step time over the best plan's, minus 1.")
-    money_per_step: Number | None = Field(default=None, description="In USD; null where no `price_per_hour` is stated.")
-    energy_per_step_j: Number | None = Field(
-        default=None, description="Of the workers and their hosts, in joules; null where no `power` is stated."
-    )
-
-
-class RankedPlanEntry(PlanCost):
-    """A plan and its cost."""
-
-    plan: PlanDocument = Field(description="The plan itself, as in a plan file.")
-
-
-class AssumptionEntry(_Result):
+class AssumptionEntry(Result):
     """One thing that was taken for granted."""
 
     name: str
@@ -85,7 +42,7 @@ class AssumptionEntry(_Result):
     source: str = Field(description="Where it came from; empty where it was computed.")
 
 
-class SettingEntry(_Result):
+class SettingEntry(Result):
     """The question, resolved to names."""
 
     device: str
@@ -98,7 +55,7 @@ class SettingEntry(_Result):
     command_line: str
 
 
-class Head(_Result):
+class Head(Result):
     """What every answer begins with."""
 
     schema_version: Literal[1]
@@ -109,7 +66,7 @@ class Head(_Result):
     cost_model: Literal["roofline", "paleo"]
 
 
-class Tail(_Result):
+class Tail(Result):
     """What every answer ends with."""
 
     setting: SettingEntry
@@ -118,7 +75,7 @@ class Tail(_Result):
     notes: list[str] = Field(description="Sentences for people.")
 
 
-class ErrorBarsEntry(_Result):
+class ErrorBarsEntry(Result):
     """Where the error bars come from."""
 
     calibration: str = Field(description="Whose residuals they are.")
@@ -132,7 +89,7 @@ class ErrorBarsEntry(_Result):
     )
 
 
-class Compared(_Result):
+class Compared(Result):
     """How sure a ranking is."""
 
     error_bars: ErrorBarsEntry | None = None
@@ -165,7 +122,7 @@ class Compared(_Result):
     )
 
 
-class SensitivityEntry(_Result):
+class SensitivityEntry(Result):
     """One constant of the cost model, and the change at which another plan is the best."""
 
     constant: str
@@ -180,54 +137,7 @@ class SensitivityEntry(_Result):
     standard_deviations: Number | None = Field(description="How many of these the change is.")
 
 
-class ResultDocument(Compared, Tail, Head):
-    """Answer of `planner optimize --json`."""
-
-    objective: str = Field(
-        description="What is best: step_time, tokens_per_s, tokens_per_s_per_gpu, gpu_hours, money or energy."
-    )
-    plans: list[RankedPlanEntry] = Field(description="Best first.")
-    proven_optimal: bool = Field(description="Whether no plan of the stated space is better than the first.")
-    proven_top: bool = Field(description="Whether the list is the best of the space.")
-    bound_s: Seconds = Field(description="No plan of the space is faster.")
-    gap: Number = Field(ge=0, description="(best - bound) / best, of the objective.")
-    space_size: int = Field(ge=0, description="Distinct plans in the stated space, exact; may exceed 64 bits.")
-    space_size_log10: Number | None
-    wall_s: Seconds = Field(description="Time of the search.")
-    searched: dict[str, int] = Field(description="How the space was handled.")
-    solver: str = Field(description="Exact methods that proved the answer.")
-    data_parallel: PlanCost | None = Field(
-        description="Best plain data parallelism on at most `gpus` workers; null: does not fit."
-    )
-    data_parallel_all: PlanCost | None = Field(
-        description="Plain data parallelism on all `gpus` workers; null: does not fit."
-    )
-
-
-class LayerEntry(_Result):
-    """One layer under a plan: times per step on the slowest worker."""
-
-    name: str
-    kind: str
-    split: str
-    forward_s: Seconds
-    backward_input_s: Seconds = Field(description="Gradient of the layer's input.")
-    backward_weight_s: Seconds = Field(description="Gradient of the layer's weights.")
-    update_s: Seconds
-    reshard_s: Seconds
-    exchange_s: Seconds
-    exposed_exchange_s: Seconds
-    collective: str
-    group: int = Field(description="Workers in the gradient exchange.")
-    flops: Number = Field(description="Forward, of the whole layer at the global batch.")
-    weight_bytes: Number = Field(description="Of the whole layer.")
-    memory_bytes: Number = Field(description="Per worker.")
-    output_shape: list[int] = Field(description="Batch first, channels last.")
-    algorithms: list[str] = Field(description="Forward, gradient of the input, gradient of the weights.")
-    is_free: bool
-
-
-class ComparisonEntry(_Result):
+class ComparisonEntry(Result):
     """One term of this plan and of the best."""
 
     term: str
@@ -235,34 +145,7 @@ class ComparisonEntry(_Result):
     best_s: Number
 
 
-class LinkEntry(_Result):
-    """One kind of traffic of a plan."""
-
-    traffic: str = Field(description="What travels.")
-    group: int = Field(ge=2, description="Ranks that take part together.")
-    stride: int = Field(ge=1, description="Distance of neighbours in the numbering of the ranks.")
-    level: str = Field(description="Outermost level of links that a group spans.")
-    bytes_per_s: Number = Field(description="What a rank reaches over it while all others do the same.")
-    waiting_s: Seconds = Field(description="Of a step.")
-
-
-class BreakdownDocument(Tail, Head):
-    """Answer of `planner explain --json`, and without `layers` and `totals` of `planner estimate --json`."""
-
-    step_time_s: Seconds
-    plans: list[RankedPlanEntry] = Field(min_length=1, max_length=1)
-    layers: list[LayerEntry] | None = None
-    totals: LayerEntry | None = Field(default=None, description="Sums over the layers, under the same keys.")
-    links: list[LinkEntry] | None = Field(default=None, description="What the step waits for the network.")
-    best: PlanCost | None = Field(description="The best plan, where it was searched for.")
-    comparison: list[ComparisonEntry] = Field(description="Largest difference first.")
-    error_bars: ErrorBarsEntry | None = None
-    sensitivity: list[SensitivityEntry] | None = Field(
-        default=None, description="With `--sensitivity`: what needs the smallest change first."
-    )
-
-
-class PointEntry(_Result):
+class PointEntry(Result):
     """One number of workers."""
 
     workers: int
@@ -300,7 +183,7 @@ class ScaleDocument(Tail):
     error_bars: ErrorBarsEntry | None = None
 
 
-class ListDocument(_Result):
+class ListDocument(Result):
     """Answer of `planner list --json`."""
 
     schema_version: Literal[1]

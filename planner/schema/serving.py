@@ -8,15 +8,15 @@ from pydantic import Field
 
 from planner.schema.common import FileModel
 
-__all__ = ["ServingEntry"]
+__all__ = ["ServingEntry", "ServingPlanEntry"]
 
 Degree = Annotated[int, Field(strict=True, ge=1, le=1_000_000)]
 Tokens = Annotated[int, Field(strict=True, ge=1, le=10**8)]
 Limit = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
-class ServingEntry(FileModel):
-    """One way to serve, and what for; degrees that are left out are 1."""
+class ServingPlanEntry(FileModel):
+    """One way to serve; degrees that are left out are 1."""
 
     tp: Degree = Field(default=1, description="Tensor parallel degree.")
     pp: Degree = Field(default=1, description="Pipeline stages.")
@@ -28,6 +28,11 @@ class ServingEntry(FileModel):
         default=0, description="Tokens of a prompt per pass, beside the decoding; 0: whole prompts."
     )
     prefill_batch: Degree = Field(default=1, description="Prompts per pass.")
+
+
+class ServingEntry(ServingPlanEntry):
+    """One way to serve, and what for."""
+
     prompt_tokens: Tokens = Field(description="Mean length of a prompt.")
     output_tokens: Tokens = Field(description="Mean length of an answer.")
     kv_precision: Literal["fp32", "fp16", "bf16", "fp8"] | None = Field(

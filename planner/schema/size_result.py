@@ -6,14 +6,14 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
-from planner.schema.result import Number, ResultDocument, Seconds
+from planner.schema.result import Number, Result, Seconds
 
 __all__ = ["SizeDocument"]
 
 
 class _Entry(BaseModel):
     # Keys that later versions add are no error for a program that reads by this schema.
-    model_config = ResultDocument.model_config
+    model_config = Result.model_config
 
 
 class GoalEntry(_Entry):

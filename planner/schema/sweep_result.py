@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
-from planner.schema.result import Number, ResultDocument, Seconds
+from planner.schema.result import Number, Result, Seconds
 
 __all__ = ["SweepDocument"]
 
@@ -14,7 +14,7 @@ __all__ = ["SweepDocument"]
 class SweepRow(BaseModel):
     """One cell of the grid: a question and its best plan, or why there is none. `tp` to `recompute` are null for splits per layer."""
 
-    model_config = ResultDocument.model_config
+    model_config = Result.model_config
 
     model: str
     cluster: str
@@ -66,7 +66,7 @@ class SweepRow(BaseModel):
 class SweepDocument(BaseModel):
     """Answer of `planner sweep --json`."""
 
-    model_config = ResultDocument.model_config
+    model_config = Result.model_config
 
     schema_version: Literal[1]
     cells: int = Field(ge=1, description="Of the grid.")

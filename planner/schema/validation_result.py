@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
 
-from planner.schema.result import Number, ResultDocument, Seconds
+from planner.schema.result import Number, Result, Seconds
 
 __all__ = ["ValidationDocument"]
 
@@ -17,7 +17,7 @@ Count = Annotated[int, Field(ge=0)]
 
 class _Entry(BaseModel):
     # Keys that later versions add are no error for a program that reads by this schema.
-    model_config = ResultDocument.model_config
+    model_config = Result.model_config
 
 
 class Figures(_Entry):
