@@ -12,11 +12,13 @@ import pytest
 from costmodel.layerwise.plan import Plan
 from costmodel.layerwise.splits import Split
 from costmodel.network.graph import Graph
-from planner.api.results import SearchResult
+from costmodel.layerwise.figures import LAYERWISE_FIGURES
 from planner.cli import run
-from planner.core.answer import Assumption, Estimate, LayerCost, RankedPlan, Setting
+from planner.core.answer import Answer, Assumption, Estimate, LayerCost, Proof, RankedPlan, Setting
 from planner.core.request import Request
 from planner.files.loading import load_model
+from planner.resolve import resolve
+from planner.spaces.layers.space import LayerwisePlanSpace, layerwise_space
 
 GIB = 2**30
 
@@ -91,32 +93,43 @@ def hybrid_plan(alexnet: Graph) -> Plan:
     )
 
 
+def changed(ranked: RankedPlan, changes: dict[str, Any]) -> RankedPlan:
+    """The same plan with other fields and figures; its score is its step time."""
+    figures = {**ranked.figures, **{name: changes.pop(name) for name in list(changes) if name in ranked.declared}}
+    return dataclasses.replace(ranked, **{"figures": figures, "score": figures["step_time_s"], **changes})
+
+
 @pytest.fixture(scope="session")
 def make_ranked(hybrid_plan: Plan) -> Callable[..., RankedPlan]:
-    def make(**changes: object) -> RankedPlan:
+    def make(**changes: Any) -> RankedPlan:
         ranked = RankedPlan(
             rank=1,
             plan=hybrid_plan,
             family="hybrid",
             summary="conv1-conv5: data x16, fc6-fc8: channels x16, ring",
             workers=16,
-            step_time_s=0.004,
-            throughput_samples_per_s=32000.0,
-            speedup=12.0,
-            efficiency=0.75,
-            memory_bytes_per_gpu=9.1 * GIB,
-            memory_capacity_bytes=80.0 * GIB,
-            compute_s=0.003,
-            update_s=0.0001,
-            reshard_s=0.0005,
-            exposed_exchange_s=0.0004,
-            bubble_s=0.0,
-            exchange_s=0.001,
-            exposed_communication_s=0.0009,
             bottleneck="memory bandwidth",
-            gap=0.0,
+            declared=LAYERWISE_FIGURES,
+            score=0.004,
+            figures={
+                "step_time_s": 0.004,
+                "throughput_samples_per_s": 32000.0,
+                "memory_bytes_per_gpu": 9.1 * GIB,
+                "exposed_communication_s": 0.0009,
+                "memory_capacity_bytes": 80.0 * GIB,
+                "speedup": 12.0,
+                "efficiency": 0.75,
+                "compute_s": 0.003,
+                "update_s": 0.0001,
+                "reshard_s": 0.0005,
+                "exposed_exchange_s": 0.0004,
+                "bubble_s": 0.0,
+                "exchange_s": 0.001,
+                "money_per_step": None,
+                "energy_per_step_j": None,
+            },
         )
-        return dataclasses.replace(ranked, **changes)  # type: ignore[arg-type]
+        return changed(ranked, changes)
 
     return make
 
@@ -145,7 +158,14 @@ def setting() -> Setting:
 
 
 @pytest.fixture(scope="session")
-def make_result(make_ranked: Callable[..., RankedPlan], setting: Setting) -> Callable[..., SearchResult]:
+def layer_space(request_16: Request) -> LayerwisePlanSpace:
+    return layerwise_space(resolve(request_16))
+
+
+@pytest.fixture(scope="session")
+def make_result(
+    make_ranked: Callable[..., RankedPlan], setting: Setting, layer_space: LayerwisePlanSpace
+) -> Callable[..., Answer]:
     plans = (
         make_ranked(),
         make_ranked(rank=2, family="mixed", summary="3 layers data x16, 3 layers data x4 channels x4, 2 otherwise, ring+tree",
@@ -156,34 +176,50 @@ def make_result(make_ranked: Callable[..., RankedPlan], setting: Setting) -> Cal
                     "16 micro-batches", step_time_s=1.25, gap=311.5, throughput_samples_per_s=102.4, bottleneck="pipeline bubble"),
     )  # fmt: skip
 
-    def make(**changes: object) -> SearchResult:
-        result = SearchResult(
+    def make(**changes: Any) -> Answer:
+        result = Answer(
+            space=layer_space,
             setting=setting,
+            objective="step_time",
             plans=plans,
-            proven_optimal=True,
-            proven_top=True,
-            bound_s=0.004,
-            gap=0.0,
-            space_size=12345678901234567890123,
-            searched={"uniform plans enumerated": 1234, "worker counts solved exactly": 16},
-            wall_s=0.4321,
+            proof=Proof(
+                proven_optimal=True,
+                proven_top=True,
+                bound_s=0.004,
+                gap=0.0,
+                space_size=12345678901234567890123,
+                searched={"uniform plans enumerated": 1234, "worker counts solved exactly": 16},
+                wall_s=0.4321,
+                solver="elimination, program",
+            ),
             assumptions=(
                 Assumption(name="cluster", value="dgx-h100", source="default"),
                 Assumption(name="global batch", value="128", source="model file"),
             ),
             free_layers=("data", "dropout6"),
-            data_parallel=make_ranked(workers=8, step_time_s=0.005, family="data", summary="data x8, ring"),
-            data_parallel_all=make_ranked(step_time_s=0.006, family="data", summary="data x16, ring"),
+            baselines={
+                "data_parallel": make_ranked(workers=8, step_time_s=0.005, family="data", summary="data x8, ring"),
+                "data_parallel_all": make_ranked(step_time_s=0.006, family="data", summary="data x16, ring"),
+            },
             notes=("a note",),
-            solver="elimination, program",
         )
-        return dataclasses.replace(result, **changes)  # type: ignore[arg-type]
+        return changed_answer(result, changes)
 
     return make
 
 
+def changed_answer(result: Answer, changes: dict[str, Any]) -> Answer:
+    """The same answer with other fields, other parts of its proof and other baselines."""
+    of_proof = {name: changes.pop(name) for name in list(changes) if hasattr(result.proof, name)}
+    baselines = {name: changes.pop(name) for name in list(changes) if name in result.baselines}
+    proof = dataclasses.replace(result.proof, **of_proof)
+    return dataclasses.replace(result, proof=proof, baselines={**result.baselines, **baselines}, **changes)
+
+
 @pytest.fixture(scope="session")
-def breakdown(alexnet: Graph, make_ranked: Callable[..., RankedPlan], setting: Setting) -> Estimate:
+def breakdown(
+    alexnet: Graph, make_ranked: Callable[..., RankedPlan], setting: Setting, layer_space: LayerwisePlanSpace
+) -> Estimate:
     layers = tuple(
         LayerCost(
             name=layer.name,
@@ -208,9 +244,11 @@ def breakdown(alexnet: Graph, make_ranked: Callable[..., RankedPlan], setting: S
         for i, layer in enumerate(alexnet.layers)
     )
     return Estimate(
+        space=layer_space,
         setting=setting,
+        objective="step_time",
         ranked=make_ranked(step_time_s=0.005, gap=0.25),
-        layers=layers,
+        tables={"layers": layers},
         best=make_ranked(),
         comparison=(
             ("exposed gradient exchange", 0.0014, 0.0004),

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any
 
 from costmodel.mesh.detail import LayerRow, StageRow
+from costmodel.mesh.figures import MESH_FIGURES
 from costmodel.mesh.plan import MEMORY_PARTS, TIME_PARTS, MeshPlan
-from planner.core.answer import Answer, Assumption, Estimate, RankedPlan, Setting
+from planner.core.answer import Answer, Assumption, Estimate, Proof, RankedPlan, Setting
 from planner.core.request import Request
+from planner.resolve import resolve
 from planner.spaces.mesh.labels import family_of_mesh_plan, mesh_plan_in_words
+from planner.spaces.mesh.space import MeshPlanSpace, mesh_space
+from tests.planner.conftest import changed, changed_answer
 
 GIB = 2**30
 REQUEST = Request(model="llama3-70b", gpus=256, batch=1024, command_line="planner optimize llama3-70b --gpus 256")
@@ -33,6 +38,12 @@ PLAN = MeshPlan(
 )  # fmt: skip
 
 
+@functools.cache
+def mesh_of_request() -> MeshPlanSpace:
+    """The space that the answers are about."""
+    return mesh_space(resolve(REQUEST))
+
+
 def make_ranked(plan: MeshPlan = PLAN, step: float = 20.0, **changes: Any) -> RankedPlan:
     times = dict.fromkeys(TIME_PARTS, 0.0) | {
         "compute_s": 0.7 * step,
@@ -54,51 +65,59 @@ def make_ranked(plan: MeshPlan = PLAN, step: float = 20.0, **changes: Any) -> Ra
         family=family_of_mesh_plan(plan),
         summary=mesh_plan_in_words(plan),
         workers=plan.workers,
-        step_time_s=step,
-        throughput_samples_per_s=1024 / step,
-        tokens_per_s=tokens_per_s,
-        tokens_per_s_per_gpu=tokens_per_s / plan.workers,
-        mfu=0.45,
-        memory_bytes_per_gpu=56.0 * GIB,
-        memory_capacity_bytes=80.0 * GIB,
-        host_bytes_per_gpu=0.0,
-        exposed_communication_s=0.18 * step,
-        time_parts=times,
-        memory_parts=memory,
         bottleneck="compute",
-        gpu_hours_per_million_tokens=plan.workers / tokens_per_s / 3600 * 1e6,
-        money_per_million_tokens=None,
-        gap=0.0,
+        declared=MESH_FIGURES,
+        score=step,
+        figures={
+            "step_time_s": step,
+            "throughput_samples_per_s": 1024 / step,
+            "tokens_per_s": tokens_per_s,
+            "tokens_per_s_per_gpu": tokens_per_s / plan.workers,
+            "mfu": 0.45,
+            "memory_bytes_per_gpu": 56.0 * GIB,
+            "memory_capacity_bytes": 80.0 * GIB,
+            "host_bytes_per_gpu": 0.0,
+            "host_capacity_bytes_per_gpu": None,
+            "host_s": 0.0,
+            "exposed_communication_s": 0.18 * step,
+            "gpu_hours_per_million_tokens": plan.workers / tokens_per_s / 3600 * 1e6,
+            "money_per_million_tokens": None,
+            "money_per_step": None,
+            "energy_per_step_j": None,
+            **times,
+            **memory,
+        },
     )
-    return dataclasses.replace(ranked, **changes)
+    return changed(ranked, changes)
 
 
 def make_result(**changes: Any) -> Answer:
     result = Answer(
+        space=mesh_of_request(),
         setting=SETTING,
-        seq=8192,
         objective="step_time",
         plans=(
             make_ranked(),
             make_ranked(MeshPlan(dp_shard=256, zero_stage=3, num_micro_batches=4), 21.0, rank=2, gap=0.05),
         ),
-        refined=None,
-        proven_optimal=True,
-        bound_s=20.0,
-        bound_gap=0.0,
-        space_size=123456,
-        searched={"enumerated": 100_000, "bounded away": 23_456},
-        wall_s=0.8,
+        proof=Proof(
+            proven_optimal=True,
+            bound_s=20.0,
+            gap=0.0,
+            space_size=123456,
+            searched={"enumerated": 100_000, "bounded away": 23_456},
+            wall_s=0.8,
+        ),
         assumptions=(Assumption(name="cluster", value="dgx-h100", source="default"),),
         model_assumptions=(
             Assumption(name="tp_overlap", value="0", source="default"),
             Assumption(name="dp_overlap", value="0.8", source="given"),
             Assumption(name="allocator_slack", value="0.08", source="default"),
         ),
-        data_parallel=make_ranked(MeshPlan(dp_shard=256, zero_stage=3, num_micro_batches=4), 30.0),
+        baselines={"data_parallel": make_ranked(MeshPlan(dp_shard=256, zero_stage=3, num_micro_batches=4), 30.0)},
         notes=("a note",),
     )
-    return dataclasses.replace(result, **changes)
+    return changed_answer(result, changes)
 
 
 def make_layer(**changes: Any) -> LayerRow:
@@ -119,12 +138,15 @@ def make_stage(**changes: Any) -> StageRow:
 
 def make_breakdown(**changes: Any) -> Estimate:
     breakdown = Estimate(
+        space=mesh_of_request(),
         setting=SETTING,
-        seq=8192,
         objective="step_time",
         ranked=make_ranked(step=25.0, gap=0.25),
-        layers=(make_layer(), make_layer(name="add", kind="add", split="whole", tp_exchange_s=0.0, weight_count=0)),
-        stages=(make_stage(), make_stage(rank=1, activation_bytes=21.0 * GIB)),
+        tables={
+            "layers": (make_layer(), make_layer(name="add", kind="add", split="whole", tp_exchange_s=0.0, weight_count=0)),
+            "stages": (make_stage(), make_stage(rank=1, activation_bytes=21.0 * GIB)),
+            "links": (),
+        },
         best=make_ranked(),
         comparison=(("pipeline bubble", 2.5, 2.0), ("compute", 17.5, 14.0), ("offload", 0.0, 0.0)),
         assumptions=(Assumption(name="cluster", value="dgx-h100", source="default"),),
