@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from planner.ask import estimate as predict
 from planner.ask import optimize
 from planner.comparison.items import Item, item_of
-from planner.core.request import Request
+from planner.core.request import Request, SpaceChoice
 
 if TYPE_CHECKING:
     from planner.core.answer import Estimate
@@ -108,8 +108,8 @@ def best_of_question(
         time_limit_s=time_limit_s,
     )
     answer = optimize(base, progress)
-    space = answer.space.name
-    chosen = base.space if space in ("mixed", "serving") else space
+    spaces: dict[str, SpaceChoice] = {"layers": "layers", "mesh": "mesh"}
+    chosen = spaces.get(answer.space.name, base.space)
     estimate = predict(dataclasses.replace(base, space=chosen), answer.best.plan)
     return Predicted(question=base, prediction=estimate, found=_proof(answer.proof.proven_optimal))
 

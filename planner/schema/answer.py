@@ -190,7 +190,7 @@ def _figure(figure: Figure) -> tuple[Any, Any]:
     """Type and field of a figure."""
     kinds: dict[str, Any] = {"number": Number, "amount": Amount, "count": int, "text": str}
     kind = kinds[figure.kind]
-    least = {"ge": figure.least} if figure.kind == "count" else {}
+    least: dict[str, Any] = {"ge": figure.least} if figure.kind == "count" else {}
     if figure.optional:
         return (kind | None, Field(default=None, description=figure.doc, **least))
     return (kind, Field(description=figure.doc, **least))
@@ -217,7 +217,7 @@ def search_model(space: str) -> type[BaseModel]:
     known = _SPACES[space]
     cost: Any = _cost_model(space)
     fields: _Fields = {
-        "space": (Literal[space], Field(description="Space of the plans.")),  # type: ignore[valid-type]
+        "space": (Literal[space], Field(description="Space of the plans.")),
         "plans": (list[cost], Field(description="Best first.")),
         "data_parallel": (
             Any if space == "layers" else cost | None,
@@ -293,7 +293,7 @@ def estimate_model(space: str) -> type[BaseModel]:
     known = _SPACES[space]
     cost: Any = _cost_model(space)
     fields: _Fields = {
-        "space": (Literal[space], Field(description="Space of the plans.")),  # type: ignore[valid-type]
+        "space": (Literal[space], Field(description="Space of the plans.")),
         "plans": (list[cost], Field(min_length=1, max_length=1)),
         **known.rows,
         "best": (cost | None, Field(description="The best plan, where it was searched for.")),

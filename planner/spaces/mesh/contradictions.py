@@ -204,8 +204,8 @@ def _with_name(text: str, rule: Rule) -> str:
 
 def _is_empty(space: MeshPlanSpace, settings: MeshSettings) -> bool:
     space = MeshSpace.of(space.model, settings)
-    count = PlanCount(space=space)
-    return not any(count.plans(stems) for stems in space.stems())
+    count = PlanCount(space=plans)
+    return not any(count.plans(stems) for stems in plans.stems())
 
 
 def _reason(space: MeshPlanSpace, restriction: MeshRestriction) -> str:
