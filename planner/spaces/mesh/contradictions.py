@@ -203,7 +203,7 @@ def _with_name(text: str, rule: Rule) -> str:
 
 
 def _is_empty(space: MeshPlanSpace, settings: MeshSettings) -> bool:
-    space = MeshSpace.of(space.model, settings)
+    plans = MeshSpace.of(space.model, settings)
     count = PlanCount(space=plans)
     return not any(count.plans(stems) for stems in plans.stems())
 
