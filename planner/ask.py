@@ -17,7 +17,7 @@ from planner.core.search_errors import INTERRUPTED, SearchInterrupted
 from planner.resolve import resolve
 from planner.spaces.base import PlanSpace, Progress, space_of
 
-__all__ = ["compared_parts", "estimate", "explain", "optimize"]
+__all__ = ["compared_parts", "estimate", "explain", "optimize", "predicted", "searched"]
 
 
 def optimize(request: Request, progress: Progress | None = None, *, compare: bool = True) -> Answer:
@@ -41,10 +41,11 @@ def optimize(request: Request, progress: Progress | None = None, *, compare: boo
     PlannerError
         Unusable options or files.
     """
-    return _searched(space_of(resolve(request)), request.top, progress, compare=compare)
+    return searched(space_of(resolve(request)), request.top, progress, compare=compare)
 
 
-def _searched(space: PlanSpace, top: int, progress: Progress | None, *, compare: bool) -> Answer:
+def searched(space: PlanSpace, top: int, progress: Progress | None = None, *, compare: bool = True) -> Answer:
+    """Find the best plans of a space; as `optimize`."""
     from planner.uncertainty.bars import COMPARED_PLANS
 
     started = time.monotonic()
@@ -91,7 +92,7 @@ def estimate(request: Request, plan: Any = None) -> Estimate:
     defaults: tuple[Assumption, ...] = ()
     if plan is None:
         plan, defaults = space.exact_plan()
-    return _predicted(space, plan, defaults)
+    return predicted(space, plan, defaults)
 
 
 def explain(request: Request, plan: Any = None, progress: Progress | None = None) -> Estimate:
@@ -112,27 +113,28 @@ def explain(request: Request, plan: Any = None, progress: Progress | None = None
         if space.has_exact_plans:
             plan, defaults = space.exact_plan()
         else:
-            plan = _searched(space, 1, progress, compare=False).plans[0].plan
+            plan = searched(space, 1, progress, compare=False).plans[0].plan
     gpus = max(request.gpus, 1 if plan is None else plan.workers)
     free = space.without_fixed(gpus, SENSITIVITY_PLANS if request.sensitivity else 1)
     plans: Sequence[RankedPlan] = ()
     proof: Proof | None = None
     try:
-        answer = _searched(free, free.resolved.request.top, progress, compare=False)
+        answer = searched(free, free.resolved.request.top, progress, compare=False)
         plans, proof = answer.plans, answer.proof
     except NoFeasiblePlan:
         if plan is None:
             raise
     # What does not fit can still be explained, without a best plan beside it.
     chosen = plans[0].plan if plan is None else plan
-    found = _predicted(space, chosen, defaults, plans[0] if plans else None)
+    found = predicted(space, chosen, defaults, plans[0] if plans else None)
     found = space.for_plan(chosen).explained(found, plans, proof)
     return dataclasses.replace(found, sensitivity=free.sensitivity(plans)) if request.sensitivity and plans else found
 
 
-def _predicted(
-    space: PlanSpace, plan: Any, defaults: tuple[Assumption, ...], best: RankedPlan | None = None
+def predicted(
+    space: PlanSpace, plan: Any, defaults: tuple[Assumption, ...] = (), best: RankedPlan | None = None
 ) -> Estimate:
+    """Predict a plan of a space, and compare it with the best where that is known."""
     space = space.for_plan(plan)
     space.check(plan)
     ranked = space.rank([plan], None if best is None else best.score)[0]

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from costmodel.layerwise.figures import LAYERWISE_FIGURES
 from costmodel.layerwise.plan import Plan
 from costmodel.layerwise.splits import Split
 from costmodel.network.graph import Graph
-from costmodel.layerwise.figures import LAYERWISE_FIGURES
 from planner.cli import run
 from planner.core.answer import Answer, Assumption, Estimate, LayerCost, Proof, RankedPlan, Setting
 from planner.core.request import Request
@@ -208,8 +208,17 @@ def make_result(
     return make
 
 
+def about(answer: Answer, request: Request) -> Answer:
+    """The same answer to another question."""
+    space: Any = answer.space
+    resolved = dataclasses.replace(space.resolved, request=request)
+    return dataclasses.replace(answer, space=dataclasses.replace(space, resolved=resolved))
+
+
 def changed_answer(result: Answer, changes: dict[str, Any]) -> Answer:
-    """The same answer with other fields, other parts of its proof and other baselines."""
+    """The same answer with other fields, another objective, other parts of its proof and other baselines."""
+    if "objective" in changes:
+        result = about(result, dataclasses.replace(result.space.resolved.request, objective=changes["objective"]))
     of_proof = {name: changes.pop(name) for name in list(changes) if hasattr(result.proof, name)}
     baselines = {name: changes.pop(name) for name in list(changes) if name in result.baselines}
     proof = dataclasses.replace(result.proof, **of_proof)

@@ -143,7 +143,10 @@ def make_breakdown(**changes: Any) -> Estimate:
         objective="step_time",
         ranked=make_ranked(step=25.0, gap=0.25),
         tables={
-            "layers": (make_layer(), make_layer(name="add", kind="add", split="whole", tp_exchange_s=0.0, weight_count=0)),
+            "layers": (
+                make_layer(),
+                make_layer(name="add", kind="add", split="whole", tp_exchange_s=0.0, weight_count=0),
+            ),
             "stages": (make_stage(), make_stage(rank=1, activation_bytes=21.0 * GIB)),
             "links": (),
         },

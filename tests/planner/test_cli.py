@@ -17,8 +17,9 @@ import yaml
 from planner import __version__
 from planner.cli import run
 from planner.schema import DOCUMENTS, json_schema
+from planner.schema.answer import estimate_model, search_model
 from planner.schema.plan import PlanDocument
-from planner.schema.result import BreakdownDocument, ListDocument, ResultDocument, ScaleDocument
+from planner.schema.result import ListDocument, ScaleDocument
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = ("optimize", "estimate", "explain", "scale", "list", "import", "schema")
@@ -34,7 +35,7 @@ def in_shell(arguments: Sequence[str], **more: Any) -> subprocess.CompletedProce
 
 
 def test_optimize_prints_the_table_and_what_it_rests_on(answer: Any) -> None:
-    text = answer("optimize", "alexnet.yaml", "--gpus", "4")
+    text = answer("optimize", "alexnet.yaml", "--gpus", "4", "-v")
     for title in (
         "#",
         "plan",
@@ -64,7 +65,7 @@ def test_optimize_prints_the_table_and_what_it_rests_on(answer: Any) -> None:
 
 def test_optimize_json_is_valid_and_pure(answer: Any) -> None:
     document = json.loads(answer("optimize", "alexnet", "--gpus", "4", "--json"))
-    checked = ResultDocument.model_validate(document)
+    checked = search_model("layers").model_validate(document)
     assert json.loads(checked.model_dump_json(exclude_unset=True)) == document
     assert document["gpus"] == 4
     assert document["gap"] == pytest.approx(
@@ -90,7 +91,8 @@ def test_top_and_format(answer: Any) -> None:
     document = yaml.safe_load(answer("optimize", "mlp", "--gpus", "4", "--top", "3", "--format", "yaml"))
     assert [plan["step_time_s"] for plan in document["plans"]] == [float(row["step_time_s"]) for row in rows]
     text = answer("optimize", "mlp", "--gpus", "4", "--top", "2", "--format", "markdown")
-    assert text.startswith("| # | plan |")
+    assert text.startswith("**Best: ")
+    assert "\n| # | plan |" in text
 
 
 def test_width(answer: Any) -> None:
@@ -108,7 +110,7 @@ def test_a_plan_gives_back_its_step_time(answer: Any, tmp_path: Path, model: str
     PlanDocument.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
     for command in ("estimate", "explain"):
         document = json.loads(answer(command, "--plan", str(path), "--json"))
-        BreakdownDocument.model_validate(document)
+        estimate_model("layers").model_validate(document)
         assert document["step_time_s"] == pytest.approx(best["step_time_s"], rel=1e-9)
         assert document["plans"][0]["memory_bytes_per_gpu"] == best["memory_bytes_per_gpu"]
         assert document["plans"][0]["plan"]["layers"] == best["plan"]["layers"]
@@ -184,7 +186,7 @@ def test_explain_one_device(answer: Any) -> None:
     document = json.loads(
         answer("explain", "alexnet", "--device", "paleo-titan-x", "--batch", "32", "--cost-model", "paleo", "--json")
     )
-    BreakdownDocument.model_validate(document)
+    estimate_model("layers").model_validate(document)
     assert document["layers"][1]["name"] == "conv1"
     assert document["layers"][1]["output_shape"] == [32, 54, 54, 64]  # (224 - 11) / 4 + 1, rounded up: VALID
     assert set(document["totals"]) == set(document["layers"][0])
@@ -195,7 +197,7 @@ def test_explain_one_device(answer: Any) -> None:
 
 def test_explain_shows_layers_and_why(answer: Any) -> None:
     text = answer("explain", "alexnet", "--gpus", "8", "--family", "data")
-    for part in ("Where the step goes", "Layer by layer", "conv1", "total", "Why it is not the best", "difference"):
+    for part in ("Where the step goes", "Layer by layer", "conv1", "total", "Against the best plan", "difference"):
         assert part in text
 
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from planner.api.results import SearchResult
 from planner.cli import run
+from planner.core.answer import Answer
 from planner.core.request import Request
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.mark.parametrize(
     ("name", "start"),
-    [("a.json", "{"), ("a.csv", "rank,"), ("a.md", "| # |"), ("a.yaml", "schema_version: 1"), ("a.txt", " ")],
+    [("a.json", "{"), ("a.csv", "rank,"), ("a.md", "**Best: "), ("a.yaml", "schema_version: 1"), ("a.txt", "Best: ")],
 )
 def test_the_suffix_decides(answer: Any, tmp_path: Path, name: str, start: str) -> None:
     path = tmp_path / name
@@ -138,10 +138,10 @@ def test_a_full_disk_is_one_line() -> None:
 
 
 def fake_search(monkeypatch: pytest.MonkeyPatch, behave: Any) -> None:
-    module = ModuleType("planner.search")
+    module = ModuleType("planner.ask")
     module.optimize = behave  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "planner.search", module)
-    monkeypatch.setattr("planner.search", module, raising=False)
+    monkeypatch.setitem(sys.modules, "planner.ask", module)
+    monkeypatch.setattr("planner.ask", module, raising=False)
 
 
 def test_ctrl_c_prints_the_best_so_far(
@@ -149,7 +149,7 @@ def test_ctrl_c_prints_the_best_so_far(
 ) -> None:
     from planner.core.search_errors import SearchInterrupted
 
-    def interrupted(request: Request, progress: object) -> SearchResult:
+    def interrupted(request: Request, progress: object) -> Answer:
         raise SearchInterrupted(make_result(proven_optimal=False, proven_top=False, gap=0.5))
 
     fake_search(monkeypatch, interrupted)
@@ -164,10 +164,10 @@ def test_ctrl_c_prints_the_best_so_far(
 def test_ctrl_c_before_a_plan(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     from planner.core.search_errors import SearchInterrupted
 
-    def interrupted(request: Request, progress: object) -> SearchResult:
+    def interrupted(request: Request, progress: object) -> Answer:
         raise SearchInterrupted(None)
 
-    def killed(request: Request, progress: object) -> SearchResult:
+    def killed(request: Request, progress: object) -> Answer:
         raise KeyboardInterrupt
 
     for behave in (interrupted, killed):
@@ -183,12 +183,12 @@ def test_ctrl_c_before_a_plan(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
 def test_a_real_ctrl_c() -> None:
     code = """
 import os, signal, sys, time, types
-module = types.ModuleType("planner.search")
+module = types.ModuleType("planner.ask")
 def optimize(request, progress):
     os.kill(os.getpid(), signal.SIGINT)
     time.sleep(10)
 module.optimize = optimize
-sys.modules["planner.search"] = module
+sys.modules["planner.ask"] = module
 sys.argv = ["planner", "optimize", "alexnet", "--gpus", "2"]
 from planner.__main__ import main
 main()
@@ -200,7 +200,7 @@ main()
 
 
 def test_an_internal_error_is_short(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    def broken(request: Request, progress: object) -> SearchResult:
+    def broken(request: Request, progress: object) -> Answer:
         raise KeyError("x\nsecond line")
 
     fake_search(monkeypatch, broken)

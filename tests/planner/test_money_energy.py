@@ -75,9 +75,9 @@ def test_every_plan_states_both(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_split_per_layer_by_hand() -> None:
     best = optimize(Request(model="alexnet", gpus=4, cluster="ethernet-10g", power_w=(300.0, 50.0))).plans[0]
-    busy = best.compute_s + best.update_s
+    busy = best["compute_s"] + best["update_s"]
     expected = best.workers * (50.0 * best.step_time_s + 250.0 * busy)
-    assert best.energy_per_step_j == pytest.approx(expected)
+    assert best["energy_per_step_j"] == pytest.approx(expected)
 
 
 def test_least_energy_takes_no_more_than_the_fastest(capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,15 +16,14 @@ from hypothesis import strategies as st
 from costmodel.layerwise.plan import Plan, Stage
 from costmodel.layerwise.splits import Split, legal_splits, split_table
 from costmodel.network.graph import Graph
-from planner.api.results import SearchResult
-from planner.core.answer import RankedPlan, Setting
+from planner.core.answer import Answer, Assumption, Setting
 from planner.core.errors import InputFileError
 from planner.core.request import Request
 from planner.files.documents import parse_document
 from planner.files.loading import load_model
 from planner.files.plan_file import (
     changed_inputs,
-    document_from_plan,
+    plan_document,
     plan_text,
     read_plan,
     request_from_document,
@@ -32,8 +31,9 @@ from planner.files.plan_file import (
 from planner.report.yaml_text import yaml_text
 from planner.schema.plan import PlanDocument
 from planner.spaces.layers.plan_file import plan_from_document
+from tests.planner.conftest import about
 
-MakeRanked = Callable[..., RankedPlan]
+MakeResult = Callable[..., Answer]
 
 
 def names(graph: Graph) -> list[str]:
@@ -41,8 +41,8 @@ def names(graph: Graph) -> list[str]:
 
 
 @pytest.fixture
-def plan_path(tmp_path: Path, alexnet: Graph, make_ranked: MakeRanked, request_16: Request, setting: Setting) -> Path:
-    document = document_from_plan(make_ranked(), layer_names=names(alexnet), request=request_16, setting=setting)
+def plan_path(tmp_path: Path, make_result: MakeResult) -> Path:
+    document = plan_document(make_result())
     path = tmp_path / "plan.yaml"
     path.write_text(plan_text(document), encoding="utf-8")
     return path
@@ -143,9 +143,7 @@ def test_an_input_may_have_any_layout_of_all_workers(plan_path: Path, alexnet: G
     assert plan_from_document(loaded.content, alexnet, loaded.document).splits[0] == Split(out_channels=4, height=4)
 
 
-def test_pipelines_round_trip(
-    tmp_path: Path, alexnet: Graph, make_ranked: MakeRanked, request_16: Request, setting: Setting
-) -> None:
+def test_pipelines_round_trip(tmp_path: Path, alexnet: Graph, make_result: MakeResult) -> None:
     cut = alexnet.index("fc6")
     last = len(alexnet.layers) - 1
     plan = Plan(
@@ -155,9 +153,8 @@ def test_pipelines_round_trip(
         collectives=tuple("ring" if layer.weight_count else None for layer in alexnet.layers),
         stages=(Stage(first=0, last=cut - 1, replicas=4), Stage(first=cut, last=last, replicas=2)),
     )
-    document = document_from_plan(
-        make_ranked(plan=plan, workers=6), layer_names=names(alexnet), request=request_16, setting=setting
-    )
+    result = make_result()
+    document = plan_document(result, dataclasses.replace(result.plans[0], plan=plan, workers=6))
     path = tmp_path / "plan.yaml"
     path.write_text(plan_text(document), encoding="utf-8")
     assert "  - {first: data, last: pool5, replicas: 4}" in path.read_text(encoding="utf-8").splitlines()
@@ -165,7 +162,7 @@ def test_pipelines_round_trip(
     assert plan_from_document(loaded.content, alexnet, loaded.document) == plan
 
 
-def test_the_question_round_trips(tmp_path: Path, alexnet: Graph, make_ranked: MakeRanked, setting: Setting) -> None:
+def test_the_question_round_trips(tmp_path: Path, make_result: MakeResult, setting: Setting) -> None:
     algorithms = tmp_path / "algorithms.yaml"
     request = Request(
         model="alexnet",
@@ -184,27 +181,20 @@ def test_the_question_round_trips(tmp_path: Path, alexnet: Graph, make_ranked: M
     asked = dataclasses.replace(
         setting, gpus=8, global_batch=1024, precision="fp32", optimizer="sgd", cost_model="paleo"
     )
-    document = PlanDocument.model_validate(
-        document_from_plan(make_ranked(), layer_names=names(alexnet), request=request, setting=asked, folder=tmp_path)
-    )
+    document = PlanDocument.model_validate(plan_document(about(make_result(setting=asked), request), folder=tmp_path))
     again = request_from_document(document, tmp_path)
     assert again == dataclasses.replace(request, precision="fp32", optimizer="sgd", micro_batches=1)
 
 
 def test_paths_are_relative_to_the_plan(
-    tmp_path: Path, alexnet: Graph, make_ranked: MakeRanked, setting: Setting, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, make_result: MakeResult, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "nets").mkdir()
     (tmp_path / "plans").mkdir()
     (tmp_path / "nets" / "mine.yaml").write_text("x", encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    document = document_from_plan(
-        make_ranked(),
-        layer_names=names(alexnet),
-        request=Request(model="nets/mine.yaml", cluster="dgx-h100"),
-        setting=setting,
-        folder=Path("plans"),
-    )
+    asked = about(make_result(), Request(model="nets/mine.yaml", cluster="dgx-h100"))
+    document = plan_document(asked, folder=Path("plans"))
     assert document["model"] == "../nets/mine.yaml"
     assert document["cluster"] == "dgx-h100"
     monkeypatch.chdir("/")
@@ -214,30 +204,17 @@ def test_paths_are_relative_to_the_plan(
 
 
 def test_a_file_beside_the_plan_is_not_taken_for_a_bundled_name(
-    tmp_path: Path, alexnet: Graph, make_ranked: MakeRanked, setting: Setting, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, make_result: MakeResult, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("alexnet.yaml").write_text("x", encoding="utf-8")
-    document = document_from_plan(
-        make_ranked(),
-        layer_names=names(alexnet),
-        request=Request(model="alexnet.yaml"),
-        setting=setting,
-        folder=Path(),
-    )
+    document = plan_document(about(make_result(), Request(model="alexnet.yaml")), folder=Path())
     assert document["model"] == "./alexnet.yaml"
 
 
-def test_proof_travels_with_the_best_plan_only(
-    alexnet: Graph, make_result: Callable[..., SearchResult], request_16: Request, setting: Setting
-) -> None:
-    result = make_result()
-    first, second = (
-        document_from_plan(
-            ranked, layer_names=names(alexnet), request=request_16, setting=setting, result=result, assumptions=["a b"]
-        )
-        for ranked in result.plans[:2]
-    )
+def test_proof_travels_with_the_best_plan_only(make_result: MakeResult) -> None:
+    result = make_result(assumptions=(Assumption(name="a", value="b"),))
+    first, second = (plan_document(result, ranked) for ranked in result.plans[:2])
     assert first["prediction"]["proven_optimal"] is True
     assert second["prediction"]["proven_optimal"] is False
     assert first["provenance"]["assumptions"] == ["a b"]

@@ -35,7 +35,6 @@ _ALLOWED = {
 }
 _NEVER = (
     "planner.spaces.layers.breakdown",
-    "planner.prediction",
     "planner.uncertainty.sensitivity",
     "planner.scaling",
     "planner.schema.plan",

@@ -12,10 +12,10 @@ from costmodel.layerwise.evaluate import evaluate
 from costmodel.layerwise.plan import Plan
 from costmodel.layerwise.splits import Split
 from costmodel.timeline import Tracks
-from planner.ask import plan_of_family
 from planner.core.errors import PlannerError
 from planner.core.request import Request
 from planner.resolve import Resolved, resolve
+from planner.spaces.layers.space import layerwise_space
 
 FAMILIES = ["data", "model", "hybrid", "mixed"]
 
@@ -36,7 +36,7 @@ def test_the_trace_ends_with_the_step(cluster: str, gpus: int, families: list[st
     checked = 0
     for family in families:
         try:
-            plan = plan_of_family(asked, gpus, family)
+            plan = layerwise_space(asked).best_on(gpus, family)
         except PlannerError:  # nothing of this family there
             continue
         tracks, step = judged(asked, plan)
@@ -60,7 +60,7 @@ def test_micro_batches_follow_each_other(m: int) -> None:
 def test_exchanges_and_moves_share_the_links() -> None:
     """No instant has both, each is in order, and the pieces of an exchange add up to it."""
     asked = question("ethernet-10g", 8)
-    plan = plan_of_family(asked, 8, "hybrid")
+    plan = layerwise_space(asked).best_on(8, "hybrid")
     tracks, _ = judged(asked, plan)
     moves = [span for span in tracks.spans if span.stream == "network"]
     exchanges = [span for span in tracks.spans if span.stream == "exchange"]
@@ -77,7 +77,7 @@ def test_exchanges_and_moves_share_the_links() -> None:
 
 def test_without_overlap_exchanges_come_after_the_backward_pass() -> None:
     asked = resolve(Request(model="alexnet", gpus=4, cost_model="paleo", space="layers"))
-    plan = plan_of_family(asked, 4, "data")
+    plan = layerwise_space(asked).best_on(4, "data")
     tracks, step = judged(asked, plan)
     assert tracks.end_s == pytest.approx(step, rel=1e-9)
     back = max(span.end_s for span in tracks.spans if span.kind == "backward")
@@ -90,7 +90,7 @@ def test_without_overlap_exchanges_come_after_the_backward_pass() -> None:
 def test_pipelines_end_when_the_judge_says(cluster: str, gpus: int) -> None:
     """The judge's closed form is exact, and both hold the receiver while it receives."""
     asked = question(cluster, gpus)
-    plan = plan_of_family(asked, gpus, "pipeline")
+    plan = layerwise_space(asked).best_on(gpus, "pipeline")
     tracks, step = judged(asked, plan)
     assert len(tracks.names) == len(plan.stages)
     assert tracks.end_s == pytest.approx(step, rel=1e-9)
@@ -99,7 +99,7 @@ def test_pipelines_end_when_the_judge_says(cluster: str, gpus: int) -> None:
 def test_equal_stages_are_exact() -> None:
     """Stages that all take the same, with free links: (m + S - 1) (F + B), as in every paper on pipelines."""
     asked = question("dgx-h100", 2)
-    plan = plan_of_family(asked, 2, "pipeline")
+    plan = layerwise_space(asked).best_on(2, "pipeline")
     plan = replace(plan, num_micro_batches=4)
     tracks, step = judged(asked, plan)
     assert tracks.end_s == pytest.approx(step, rel=1e-9)

@@ -7,10 +7,9 @@ import re
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from planner.spaces.mesh.search import optimize_mesh
 
+from planner.ask import optimize
 from planner.core.request import Request
-from planner.resolve import resolve
 from planner.spaces.mesh import batches
 from planner.spaces.mesh.batches import rounder_batch
 from strategies.mesh.settings import Bounds, MeshRestriction
@@ -38,7 +37,7 @@ def test_the_batch_is_the_nearest_of_the_roundest_within_5_percent(batch: int, g
 
 
 def batch_said(request: Request) -> list[str]:
-    return [note for note in optimize_mesh(resolve(request)).notes if "faster per sample" in note]
+    return [note for note in optimize(request).notes if "faster per sample" in note]
 
 
 def test_a_prime_batch_names_the_batch_beside_it_and_what_it_takes() -> None:
@@ -51,9 +50,9 @@ def test_a_prime_batch_names_the_batch_beside_it_and_what_it_takes() -> None:
     assert said is not None
     step_s = float(said[1]) * (1e-3 if said[2] == "ms" else 1.0)
     # The second search is rough; what it says is reached by the whole one, and is no worse than 2 % beside it.
-    rounded = optimize_mesh(resolve(Request(model="gpt3-1.3b", gpus=16, batch=64))).plans[0].step_time_s
+    rounded = optimize(Request(model="gpt3-1.3b", gpus=16, batch=64)).plans[0].step_time_s
     assert rounded * 0.99 <= step_s <= rounded * 1.04
-    odd = optimize_mesh(resolve(request)).best.step_time_s
+    odd = optimize(request).best.step_time_s
     assert float(said[3]) == pytest.approx((odd / 63) / (step_s / 64), rel=0.01)
     assert float(said[3]) > 1.05
 

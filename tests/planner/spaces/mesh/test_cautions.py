@@ -6,11 +6,11 @@ import dataclasses
 import re
 
 import pytest
-from planner.spaces.mesh.search import estimate_mesh, optimize_mesh, settings_of
 
+from planner.ask import estimate, optimize
 from planner.core.request import Request
 from planner.exporters import exporter_of, targets_that_take
-from planner.resolve import Resolved, resolve
+from planner.resolve import resolve
 from planner.spaces.mesh.space import mesh_space
 from strategies.mesh.settings import Bounds, MeshRestriction
 
@@ -22,8 +22,8 @@ def notes_with(found: tuple[str, ...], word: str) -> list[str]:
 @pytest.mark.parametrize(("offloaded", "is_said"), [("activations", True), ("optimizer", False)])
 def test_what_few_trainers_do_is_said(offloaded: str, is_said: bool) -> None:
     flags = {f"offload_{what}": what == offloaded for what in ("optimizer", "activations")}
-    resolved = resolve(Request(model="bert-large", gpus=1, batch=8, mesh=MeshRestriction(flags=flags)))
-    assert len(notes_with(estimate_mesh(resolved).notes, "few trainers have a setting for")) == is_said
+    request = Request(model="bert-large", gpus=1, batch=8, mesh=MeshRestriction(flags=flags))
+    assert len(notes_with(estimate(request).notes, "few trainers have a setting for")) == is_said
 
 
 def test_no_trainer_takes_offloaded_activations_as_they_are() -> None:
@@ -38,60 +38,54 @@ def test_no_trainer_takes_offloaded_activations_as_they_are() -> None:
 )
 def test_a_host_that_nobody_described(cluster: str, offload: bool, is_said: bool) -> None:
     restriction = MeshRestriction(flags={"offload_optimizer": offload, "offload_activations": False})
-    resolved = resolve(Request(model="gpt3-1.3b", gpus=8, batch=16, cluster=cluster, mesh=restriction))
-    found = notes_with(estimate_mesh(resolved).notes, "does not describe its hosts")
+    request = Request(model="gpt3-1.3b", gpus=8, batch=16, cluster=cluster, mesh=restriction)
+    found = notes_with(estimate(request).notes, "does not describe its hosts")
     assert len(found) == is_said
     if is_said:
         assert f"cluster '{cluster}'" in found[0]
 
 
 @pytest.fixture(scope="module")
-def hinging() -> Resolved:
+def hinging() -> Request:
     # ZeRO-3 is the best of this question where compute loses nothing beside it.
     assumed = (("interference", 0.0),)
-    return resolve(Request(model="gpt3-175b", gpus=512, batch=1536, cluster="dgx-a100", assume=assumed))
+    return Request(model="gpt3-175b", gpus=512, batch=1536, cluster="dgx-a100", assume=assumed)
 
 
 @pytest.mark.exact
-def test_the_best_plan_hinges_on_an_assumption(hinging: Resolved) -> None:
+def test_the_best_plan_hinges_on_an_assumption(hinging: Request) -> None:
     """ZeRO-3 at scale: what is named as better under the pessimistic assumption is, by the model asked anew."""
-    result = optimize_mesh(hinging)
+    result = optimize(hinging)
     best = result.plans[0]
     assert best.plan.zero_stage == 3
     (note,) = notes_with(result.notes, "hinges on dp_overlap 0.9: with 0.5")
-    judge = mesh_space(hinging)
-    pessimistic = mesh_space(
-        dataclasses.replace(
-            hinging,
-            request=dataclasses.replace(hinging.request, assume=(*hinging.request.assume, ("dp_overlap", 0.5))),
-        )
-    )
+    space = mesh_space(resolve(hinging))
+    doubtful = dataclasses.replace(hinging, assume=(*hinging.assume, ("dp_overlap", 0.5)))
+    pessimistic = mesh_space(resolve(doubtful))
     first_s = float(pessimistic.costs([best.plan]).step_time_s[0])
     times = [float(text) for text in re.findall(r"takes ([0-9.]+) s", note)]
     assert times[0] == pytest.approx(first_s, rel=0.01)
     assert times[1] < 0.99 * times[0]
     # The whole search under that assumption does at least as well as what is named, and not as ZeRO-3 of the first.
-    searched = pessimistic.search(settings_of(pessimistic.resolved)).candidates[0]
+    searched = pessimistic.outcome(pessimistic.settings()).candidates[0]
     assert searched.step_time_s <= times[1] * 1.01
     assert searched.plan.zero_stage != 3
-    assert float(judge.costs([searched.plan]).step_time_s[0]) > best.step_time_s
+    assert float(space.costs([searched.plan]).step_time_s[0]) > best.step_time_s
 
 
 @pytest.mark.parametrize("value", [0.5, 0.95])
-def test_an_assumption_that_was_given_is_not_doubted(hinging: Resolved, value: float) -> None:
-    asked = dataclasses.replace(
-        hinging, request=dataclasses.replace(hinging.request, assume=(("dp_overlap", value),), top=1)
-    )
-    assert not notes_with(optimize_mesh(asked).notes, "hinges")
+def test_an_assumption_that_was_given_is_not_doubted(hinging: Request, value: float) -> None:
+    asked = dataclasses.replace(hinging, assume=(("dp_overlap", value),), top=1)
+    assert not notes_with(optimize(asked).notes, "hinges")
 
 
 def test_no_doubt_where_it_does_not_matter() -> None:
     fixed = MeshRestriction(degrees={"zero_stage": Bounds(values=(0, 1))})
-    found = optimize_mesh(resolve(Request(model="bert-large", gpus=8, batch=64, mesh=fixed)))
+    found = optimize(Request(model="bert-large", gpus=8, batch=64, mesh=fixed))
     assert not notes_with(found.notes, "hinges")
 
 
 def test_the_list_says_what_its_plans_differ_in() -> None:
     for diverse, count in ((None, 1), (False, 0)):
-        found = optimize_mesh(resolve(Request(model="bert-large", gpus=8, batch=64, diverse=diverse)))
-        assert len(notes_with(found.notes, "--no-diverse lists the others, too")) == count
+        found = optimize(Request(model="bert-large", gpus=8, batch=64, diverse=diverse))
+        assert len(notes_with(found.notes, "--no-diverse shows all")) == count

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from planner.spaces.mesh.search import settings_of
 
 from costmodel.mesh.plan import CP_KINDS, MESH_COLUMNS, SCHEDULES, MeshBatch, MeshPlan
 from costmodel.mesh.rules import RULES, columns_of
@@ -48,21 +47,21 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
 }
 
 
-def judge_of(model: str) -> MeshPlanSpace:
+def space_of(model: str) -> MeshPlanSpace:
     return mesh_space(resolve(Request(model=model, gpus=GPUS, batch=BATCH, seq=512, cluster="dgx-h100")))
 
 
 @pytest.fixture(scope="module", params=["gpt3-1.3b", "mixtral-8x7b"])
-def judge(request: pytest.FixtureRequest) -> MeshPlanSpace:
-    return judge_of(request.param)
+def space(request: pytest.FixtureRequest) -> MeshPlanSpace:
+    return space_of(request.param)
 
 
 @pytest.fixture(scope="module")
 def dense() -> MeshPlanSpace:
-    return judge_of("gpt3-1.3b")
+    return space_of("gpt3-1.3b")
 
 
-def every_plan(judge: MeshPlanSpace) -> MeshBatch:
+def every_plan(space: MeshPlanSpace) -> MeshBatch:
     """All legal plans by trying every combination of values, without the code that builds the space."""
     ones = range(1, GPUS + 1)
     plans = []
@@ -79,14 +78,14 @@ def every_plan(judge: MeshPlanSpace) -> MeshBatch:
     batch = MeshBatch.from_plans(plans)
     columns = columns_of(batch)
     inner = [rule for rule in RULES if not {"schedule", "vpp", "recompute"} & set(rule.fields) and rule.fields]
-    batch = batch.take(np.logical_and.reduce([np.asarray(rule.test(judge.shape, columns)) for rule in inner]))
+    batch = batch.take(np.logical_and.reduce([np.asarray(rule.test(space.shape, columns)) for rule in inner]))
     # Schedules and chunks, by the scheduler's own account of what it can run.
     chunks = np.array(list(itertools.product(range(4), range(1, BLOCKS + 1))))
     rows, several = np.arange(len(batch)).repeat(len(chunks)), np.tile(chunks, (len(batch), 1))
     batch = batch.take(rows)
     schedule, vpp = several.T
     legal = schedule_is_legal(schedule, batch.num_micro_batches, batch.pp, vpp) & (
-        batch.pp * vpp <= judge.shape.num_blocks
+        batch.pp * vpp <= space.shape.num_blocks
     )
     legal &= (batch.pp > 1) | (schedule == SCHEDULES.index("1f1b"))
     values = {name: getattr(batch, name)[legal] for name in MESH_COLUMNS}
@@ -94,18 +93,18 @@ def every_plan(judge: MeshPlanSpace) -> MeshBatch:
 
 
 @pytest.fixture(scope="module")
-def plans(judge: MeshPlanSpace) -> MeshBatch:
-    return every_plan(judge)
+def plans(space: MeshPlanSpace) -> MeshBatch:
+    return every_plan(space)
 
 
-def exists(plans: MeshBatch, restriction: MeshRestriction, judge: MeshPlanSpace) -> bool:
+def exists(plans: MeshBatch, restriction: MeshRestriction, space: MeshPlanSpace) -> bool:
     """Whether a plan of the list has the values."""
     columns = columns_of(plans)
     kept = np.ones(len(plans), dtype=np.bool_)
     for field, bounds in restriction.degrees.items():
         if field == "recompute_blocks":
             # Every chunk has at most the blocks of the longest one.
-            longest = np.array([max(judge.model.blocks_of(int(n))) for n in plans.pp * plans.vpp])
+            longest = np.array([max(space.model.blocks_of(int(n))) for n in plans.pp * plans.vpp])
             least = next(n for n in range(100) if bounds.allows(n))
             if restriction.names.get("recompute") == ("full",):
                 kept &= longest >= least
@@ -128,17 +127,17 @@ def read(given: Mapping[str, Any]) -> MeshRestriction:
     return restriction
 
 
-def is_refused(judge: MeshPlanSpace, restriction: MeshRestriction) -> str:
-    settings = settings_of(judge.resolved)
+def is_refused(space: MeshPlanSpace, restriction: MeshRestriction) -> str:
+    settings = space.settings()
     try:
-        refuse_contradiction(judge, dataclasses.replace(settings, restriction=restriction))
+        refuse_contradiction(space, dataclasses.replace(settings, restriction=restriction))
     except UsageError as error:
         return str(error)
     return ""
 
 
 @pytest.mark.exact
-def test_every_pair_of_values_is_refused_exactly_where_no_plan_has_both(judge: MeshPlanSpace, plans: MeshBatch) -> None:
+def test_every_pair_of_values_is_refused_exactly_where_no_plan_has_both(space: MeshPlanSpace, plans: MeshBatch) -> None:
     """Against the list of all plans; what is refused names an option that was given, and a rule or a number that it breaks."""
     single = [(name, value) for name, choices in OPTIONS.items() for value in choices]
     checked = refused = 0
@@ -151,8 +150,8 @@ def test_every_pair_of_values_is_refused_exactly_where_no_plan_has_both(judge: M
         except UsageError as error:
             meaningless.append(str(error))  # one leaves the other without a meaning
             continue
-        message = is_refused(judge, restriction)
-        assert bool(message) != exists(plans, restriction, judge), (first, second, message)
+        message = is_refused(space, restriction)
+        assert bool(message) != exists(plans, restriction, space), (first, second, message)
         checked += 1
         if message:
             refused += 1
@@ -205,7 +204,7 @@ def test_contradictory_options_are_bad_usage_with_one_sentence(
 
 
 def test_experts_over_split_matrices_need_sequence_parallelism() -> None:
-    message = is_refused(judge_of("mixtral-8x7b"), read({"tp": "2", "sequence_parallel": False}))
+    message = is_refused(space_of("mixtral-8x7b"), read({"tp": "2", "sequence_parallel": False}))
     assert message.startswith("--tp 2 --no-sequence-parallel exclude each other: ")
     assert "rule experts-sequence" in message
 
@@ -235,7 +234,7 @@ def test_the_fewest_options_are_found_whatever_their_order() -> None:
 
 
 def test_the_sentence_has_the_question(dense: MeshPlanSpace) -> None:
-    settings = dataclasses.replace(settings_of(dense.resolved), restriction=read({"tp": "3"}))
+    settings = dataclasses.replace(dense.settings(), restriction=read({"tp": "3"}))
     assert contradiction(dense, settings) == (
         "--tp 3: tp 3 does not divide the 16 attention heads; allowed: 1, 2, 4, 8, 16 (rule heads); "
         "no legal plan of 'gpt3-1.3b' at global batch 4 on up to 4 GPUs has it"

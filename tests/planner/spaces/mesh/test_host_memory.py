@@ -10,17 +10,19 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from planner.spaces.mesh.search import optimize_mesh
 
 from costmodel.hardware.host import USABLE_SHARE, Host
 from costmodel.mesh.data_parallel import Division
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.pipelines import mesh_strides
 from costmodel.mesh.plan import MeshBatch, MeshPlan
+from planner.ask import searched
 from planner.cli import run
+from planner.core.answer import Answer
 from planner.core.errors import NoFeasiblePlan
 from planner.core.request import Request
 from planner.resolve import Resolved, resolve
+from planner.spaces.mesh.space import mesh_space
 from tests.cases import mostly
 
 GB = 1e9
@@ -34,6 +36,10 @@ def question() -> Resolved:
 def with_host(question: Resolved, memory_bytes: float | None) -> Resolved:
     host = None if memory_bytes is None else Host(devices=8, memory_bytes=memory_bytes)
     return dataclasses.replace(question, cluster=dataclasses.replace(question.cluster, host=host))
+
+
+def answer_of(question: Resolved) -> Answer:
+    return searched(mesh_space(question), question.request.top)
 
 
 def model(question: Resolved, memory_bytes: float | None) -> MeshModel:
@@ -103,10 +109,10 @@ def test_the_best_plan_fits_on_the_host(question: Resolved, memory_bytes: float)
         dataclasses.replace(question, setting=dataclasses.replace(question.setting, memory_capacity_bytes=7e9)),
         memory_bytes,
     )
-    best = optimize_mesh(tight).best
-    assert best.host_bytes_per_gpu <= USABLE_SHARE * memory_bytes / min(best.workers, 8) * (1 + 1e-9)
+    best = answer_of(tight).best
+    assert best["host_bytes_per_gpu"] <= USABLE_SHARE * memory_bytes / min(best.workers, 8) * (1 + 1e-9)
     assert best.memory_bytes_per_gpu <= 7e9
-    more = optimize_mesh(with_host(tight, 2 * memory_bytes)).best
+    more = answer_of(with_host(tight, 2 * memory_bytes)).best
     assert more.step_time_s <= best.step_time_s * (1 + 1e-9)
 
 
@@ -115,7 +121,7 @@ def test_nothing_fits_names_the_host() -> None:
     question = resolve(Request(model="llama3-8b", gpus=1, batch=4, cluster="dgx-a100"))
     tight = with_host(question, 60e9)
     with pytest.raises(NoFeasiblePlan) as caught:
-        optimize_mesh(tight)
+        answer_of(tight)
     text = str(caught.value)
     found = re.search(r"nearest miss \((.*?)\) needs ([0-9.]+) GiB on the host for each GPU", text)
     assert found is not None, text
@@ -125,10 +131,10 @@ def test_nothing_fits_names_the_host() -> None:
     assert "it fits" in text  # the way out
     needed = float(found[2]) * 2**30
     assert needed > USABLE_SHARE * 60e9
-    enough = optimize_mesh(with_host(question, 1.001 * needed / USABLE_SHARE)).plans
+    enough = answer_of(with_host(question, 1.001 * needed / USABLE_SHARE)).plans
     assert found[1] in [plan.summary for plan in enough]
     with pytest.raises(NoFeasiblePlan):
-        optimize_mesh(with_host(question, 0.95 * needed / USABLE_SHARE))
+        answer_of(with_host(question, 0.95 * needed / USABLE_SHARE))
 
 
 def test_nothing_fits_on_devices_nor_hosts(capsys: pytest.CaptureFixture[str]) -> None:

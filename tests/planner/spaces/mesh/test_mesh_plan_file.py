@@ -10,18 +10,18 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from planner.files.mesh_plan_file import document_from_mesh_plan
 
 from costmodel.mesh.plan import CP_KINDS, ORDERS, RECOMPUTE, SCHEDULES, LayerSplit, MeshPlan
 from planner.core.errors import InputFileError
 from planner.core.request import Request
-from planner.files.plan_file import plan_text, read_plan, request_from_document
+from planner.files.plan_file import plan_document, plan_text, read_plan, request_from_document
 from planner.resolve import resolve
 from planner.schema.mesh import MeshEntry
 from planner.schema.plan import PlanDocument
 from planner.spaces.mesh.labels import mesh_entry
 from planner.spaces.mesh.plan_file import mesh_plan_from_document, plan_of_entry
 from planner.spaces.mesh.space import MeshPlanSpace, mesh_space
+from tests.planner.conftest import about
 from tests.planner.mesh_answers import REQUEST, SETTING, make_ranked, make_result
 
 PLAN = MeshPlan(
@@ -30,22 +30,22 @@ PLAN = MeshPlan(
 
 
 @pytest.fixture(scope="module")
-def judge() -> MeshPlanSpace:
+def space() -> MeshPlanSpace:
     return mesh_space(resolve(dataclasses.replace(REQUEST, cluster="dgx-h100")))
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    document = document_from_mesh_plan(make_ranked(PLAN), request=REQUEST, setting=SETTING, result=make_result())
+    document = plan_document(make_result(), make_ranked(PLAN))
     file = tmp_path / "plan.yaml"
     file.write_text(plan_text(document), encoding="utf-8")
     return file
 
 
-def problems(path: Path, judge: MeshPlanSpace) -> list[str]:
+def problems(path: Path, space: MeshPlanSpace) -> list[str]:
     def read() -> None:
         loaded = read_plan(path)
-        mesh_plan_from_document(loaded.content, judge, loaded.document)
+        mesh_plan_from_document(loaded.content, space, loaded.document)
 
     with pytest.raises(InputFileError) as caught:
         read()
@@ -77,9 +77,9 @@ def test_every_plan_round_trips(plan: MeshPlan) -> None:
     assert plan_of_entry(entry) == plan
 
 
-def test_a_file_round_trips(path: Path, judge: MeshPlanSpace) -> None:
+def test_a_file_round_trips(path: Path, space: MeshPlanSpace) -> None:
     loaded = read_plan(path)
-    assert mesh_plan_from_document(loaded.content, judge, loaded.document) == PLAN
+    assert mesh_plan_from_document(loaded.content, space, loaded.document) == PLAN
     assert yaml.safe_load(path.read_text(encoding="utf-8"))["mesh"] == mesh_entry(PLAN)
 
 
@@ -89,14 +89,14 @@ def test_the_question_round_trips(tmp_path: Path) -> None:
         memory_limit="40 GiB", space="mesh", assume=(("dp_overlap", 0.5),),
     )  # fmt: skip
     setting = dataclasses.replace(SETTING, gpus=64, global_batch=256, seq=4096, cluster="dgx-a100")
-    document = document_from_mesh_plan(make_ranked(PLAN), request=request, setting=setting, folder=tmp_path)
+    document = plan_document(about(make_result(setting=setting), request), make_ranked(PLAN), folder=tmp_path)
     assert request_from_document(PlanDocument.model_validate(document), tmp_path) == request
 
 
 def test_the_proof_travels_with_the_best_plan_only() -> None:
     result = make_result()
     for ranked, proven in zip(result.plans, (True, False), strict=True):
-        document = document_from_mesh_plan(ranked, request=REQUEST, setting=SETTING, result=result)
+        document = plan_document(result, ranked)
         assert document["prediction"]["proven_optimal"] is proven
         assert document["prediction"]["bound_s"] == 20.0
 
@@ -126,12 +126,12 @@ def test_the_proof_travels_with_the_best_plan_only() -> None:
     ],
 )  # fmt: skip
 def test_an_edit_that_contradicts_is_found(
-    path: Path, judge: MeshPlanSpace, old: str, new: str, where: str, message: str
+    path: Path, space: MeshPlanSpace, old: str, new: str, where: str, message: str
 ) -> None:
     text = path.read_text(encoding="utf-8")
     assert text.count(old) == 1
     path.write_text(text.replace(old, new), encoding="utf-8")
-    found = problems(path, judge)
+    found = problems(path, space)
     line = text[: text.index(old) + old.count("\n")].count("\n") + 1
     matching = [problem for problem in found if message in problem]
     assert matching, found
@@ -140,12 +140,12 @@ def test_an_edit_that_contradicts_is_found(
         assert matching[0].startswith(f"{path}:{line}:"), (line, matching)
 
 
-def test_all_contradictions_at_once(path: Path, judge: MeshPlanSpace) -> None:
+def test_all_contradictions_at_once(path: Path, space: MeshPlanSpace) -> None:
     text = path.read_text(encoding="utf-8")
     path.write_text(
         text.replace("  tp: 8", "  tp: 4").replace("  micro_batch: 2", "  micro_batch: 1"), encoding="utf-8"
     )
-    assert len(problems(path, judge)) == 2
+    assert len(problems(path, space)) == 2
 
 
 def test_a_plan_without_layers_and_mesh(path: Path) -> None:

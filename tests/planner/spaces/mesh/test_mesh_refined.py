@@ -9,19 +9,17 @@ from typing import Any
 
 import pytest
 import yaml
-from planner.report.mesh import mesh_search_report, search_blocks
-from planner.report.mesh_documents import mesh_plan_document
-from planner.spaces.mesh.search import optimize_mesh
 
+from planner.ask import optimize
 from planner.core.request import Request
 from planner.core.search_errors import SearchInterrupted
-from planner.files.plan_file import plan_text
+from planner.files.plan_file import plan_document, plan_text
+from planner.report.answer import search_report
 from planner.report.blocks import Sentence
-from planner.resolve import resolve
-from planner.schema.mesh_result import MeshResultDocument
+from planner.schema.answer import search_model
 from strategies.mesh import refine
 from strategies.mesh.settings import Bounds, MeshRestriction
-from tests.planner.mesh_answers import PLAN, REQUEST, make_ranked, make_result
+from tests.planner.mesh_answers import PLAN, make_ranked, make_result
 
 # The head of a small network is worth some blocks, so stages of equal length are uneven.
 UNEVEN = "gpt3-1.3b --gpus 8 --batch 64 --seq 512 --pp 8"
@@ -36,7 +34,7 @@ def pipeline() -> Request:
 def test_the_best_of_all_is_told_written_and_predicted_again(answer: Any, tmp_path: Path) -> None:
     path = tmp_path / "plan.yaml"
     found = json.loads(answer("optimize", *UNEVEN.split(), "--export", str(path), "--json"))
-    checked = MeshResultDocument.model_validate(found)
+    checked = search_model("mesh").model_validate(found)
     assert json.loads(checked.model_dump_json(exclude_unset=True)) == found
     refined, best = found["refined"], found["plans"][0]
     assert refined["step_time_s"] < best["step_time_s"] * (1 - 1e-4)
@@ -72,45 +70,46 @@ def test_recomputed_blocks_per_stage_are_written_and_predicted_again(answer: Any
 
 def test_one_line_under_the_table(answer: Any) -> None:
     flat = " ".join(answer("optimize", *UNEVEN.split()).split())
-    assert "Per stage: pp 8" in flat
-    assert "faster than the best uniform plan; --export writes it." in flat
-    assert "Best uniform plan: pp 8" in flat
+    assert flat.startswith("Best: pp 8")
+    assert "The best plan has stages of its own and is" in flat
+    assert "faster than the first of them; --export writes it." in flat
+    assert "1 pp 8" in flat
     assert "no uniform plan of the stated space that fits is faster than the first" in flat
 
 
 def test_without_it_nothing_is_said() -> None:
-    sentences = [block.text for block in search_blocks(make_result()) if isinstance(block, Sentence)]
+    sentences = [block.text for block in search_report(make_result()).blocks() if isinstance(block, Sentence)]
     assert len(sentences) == 1
     assert sentences[0].startswith("Best: ")
-    assert mesh_search_report(make_result()).data()["refined"] is None
+    assert search_report(make_result()).data()["refined"] is None
 
 
 def test_other_objectives_say_what_is_better() -> None:
     uneven = make_ranked(dataclasses.replace(PLAN, stage_blocks=(19, 20, 21, 20)), 19.0, gap=-0.05)
     result = make_result(refined=uneven, objective="gpu_hours")
-    first = next(block.text for block in search_blocks(result) if isinstance(block, Sentence))
-    assert "5.0 % cheaper than the best uniform plan" in first
+    said = [block.text for block in search_report(result).blocks() if isinstance(block, Sentence)]
+    assert any("is 5.0 % cheaper than the first of them" in text for text in said)
     assert result.best is uneven
-    document = mesh_plan_document(REQUEST, result, result.best)
+    document = plan_document(result)
     assert document["mesh"]["stage_blocks"] == (19, 20, 21, 20)
     assert yaml.safe_load(plan_text(document))["mesh"]["stage_blocks"] == [19, 20, 21, 20]
 
 
 def test_what_is_not_a_pipeline_is_not_refined(pipeline: Request) -> None:
     flat = dataclasses.replace(pipeline, mesh=MeshRestriction(degrees={"pp": Bounds(values=(1,))}))
-    assert optimize_mesh(resolve(flat)).refined is None
+    assert optimize(flat).refined is None
 
 
 def test_what_the_user_fixed_stays(pipeline: Request) -> None:
     assert pipeline.mesh is not None
     fixed = dataclasses.replace(pipeline.mesh, names={"recompute": ("full",)})
-    only_full = optimize_mesh(resolve(dataclasses.replace(pipeline, mesh=fixed))).refined
+    only_full = optimize(dataclasses.replace(pipeline, mesh=fixed)).refined
     assert only_full is not None
     assert only_full.plan.recompute == "full"
     blocks = dataclasses.replace(
         fixed, degrees={**fixed.degrees, "recompute_blocks": Bounds(values=(2,)), "vpp": Bounds(values=(1,))}
     )
-    result = optimize_mesh(resolve(dataclasses.replace(pipeline, mesh=blocks)))
+    result = optimize(dataclasses.replace(pipeline, mesh=blocks))
     assert result.plans[0].plan.recompute_blocks == 2
     assert result.refined is None
 
@@ -119,9 +118,9 @@ def test_ctrl_c_while_refining_keeps_the_uniform_plans(pipeline: Request, monkey
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("planner.spaces.mesh.search.refine_top", interrupt)
+    monkeypatch.setattr("strategies.mesh.refine.refine_top", interrupt)
     with pytest.raises(SearchInterrupted) as caught:
-        optimize_mesh(resolve(pipeline))
+        optimize(pipeline)
     assert caught.value.result is not None
     assert caught.value.result.plans
     assert "interrupted: the best so far is shown" in caught.value.result.notes
@@ -134,7 +133,7 @@ def test_the_answer_does_not_depend_on_the_clock(pipeline: Request, monkeypatch:
     for speed in (0.5, 1.0, 10.0):
         clock = iter(range(10**9))
         monkeypatch.setattr(refine.time, "monotonic", lambda clock=clock, speed=speed: next(clock) * 1e-3 * speed)
-        result = optimize_mesh(resolve(pipeline))
+        result = optimize(pipeline)
         assert result.refined is not None
         plans.append(result.refined.plan)
     assert len(set(plans)) == 1

@@ -6,32 +6,37 @@ import csv
 import io
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, get_args
 
 import pytest
-from planner.report.mesh import mesh_estimate_report, mesh_explain_report, mesh_search_report
 
+from costmodel.fields import labels_of
 from costmodel.mesh.detail import LayerRow, StageRow
+from costmodel.mesh.figures import MESH_FIGURES
 from costmodel.mesh.plan import MEMORY_PARTS, TIME_PARTS, MeshPlan
+from planner.core.answer import Estimate
+from planner.report.answer import estimate_report, search_report
+from planner.report.blocks import Report
 from planner.report.machine import csv_text, json_text
 from planner.report.markdown import markdown_text
 from planner.report.rows import rows_table
 from planner.report.text import plain_text
 from planner.schema import json_schema, schema_of
-from planner.schema.mesh_result import (
-    MeshBreakdownDocument,
-    MeshLayerEntry,
-    MeshPlanCost,
-    MeshResultDocument,
-    MeshStageEntry,
-)
-from planner.spaces.mesh.labels import MEMORY_WORDS, TIME_WORDS, family_of_mesh_plan, mesh_plan_in_words
+from planner.schema.answer import estimate_model, search_model
+from planner.schema.rows import MeshLayerEntry, MeshStageEntry
+from planner.spaces.mesh.labels import family_of_mesh_plan, mesh_plan_in_words
 from tests.planner.mesh_answers import GIB, PLAN, make_breakdown, make_ranked, make_result
 
 
 def text_of(result: Any, width: int = 200) -> str:
-    return plain_text(mesh_search_report(result).blocks(), width)
+    report = search_report(result)
+    return plain_text([*report.blocks(), *report.details()], width)
+
+
+def explain_report(estimate: Estimate, warnings: Sequence[str] = ()) -> Report:
+    return estimate_report(estimate, warnings, "explain")
 
 
 # --- words
@@ -77,8 +82,10 @@ def test_a_family_names_the_dimensions_in_use(plan: MeshPlan, family: str) -> No
 
 
 def test_every_part_has_a_word() -> None:
-    assert tuple(TIME_WORDS) == TIME_PARTS
-    assert tuple(MEMORY_WORDS) == MEMORY_PARTS
+    for total, parts in (("step_time_s", TIME_PARTS), ("memory_bytes_per_gpu", MEMORY_PARTS)):
+        labels = labels_of(MESH_FIGURES.values(), total)
+        assert tuple(labels) == parts
+        assert all(labels.values())
 
 
 # --- optimize
@@ -105,7 +112,7 @@ def test_the_table_shows_what_decides() -> None:
 def test_the_facts_under_the_table() -> None:
     text = " ".join(text_of(make_result()).split())
     assert "Proof: no plan of the stated space that fits is faster than the first" in text
-    assert "123,456 distinct plans (10^5.1); 100,000 enumerated, 23,456 bounded away; searched in 800 ms" in text
+    assert "123,456 distinct plans (10^5.1); 100,000 enumerated; 23,456 bounded away; searched in 800 ms" in text
     assert "all 256 GPUs are used" in text
     assert "1.50x faster than the best plan with data parallelism (ZeRO, FSDP) only: dp 256 (zero 3)" in text
     assert "Of the cost model: dp_overlap 0.8 (given), allocator_slack 0.08, and 0 for tp_overlap" in text
@@ -113,9 +120,9 @@ def test_the_facts_under_the_table() -> None:
 
 
 def test_an_unproven_answer_says_how_far_it_may_be_off() -> None:
-    text = text_of(make_result(proven_optimal=False, bound_s=18.0, bound_gap=0.1))
+    text = text_of(make_result(proven_optimal=False, bound_s=18.0, gap=0.1))
     assert "not proven: a plan could be up to 10.0 % faster" in text
-    assert "before it had a bound" in text_of(make_result(proven_optimal=False, bound_s=0.0, bound_gap=1.0))
+    assert "before it had a bound" in text_of(make_result(proven_optimal=False, bound_s=0.0, gap=1.0))
 
 
 def test_plain_alternatives() -> None:
@@ -136,7 +143,7 @@ def test_other_objectives_speak_of_what_they_compare(objective: str, words: tupl
 
 @pytest.mark.parametrize("width", [40, 60, 80, 120, 160])
 def test_no_line_is_wider_than_the_terminal(width: int) -> None:
-    for report in (mesh_search_report(make_result()), mesh_explain_report(make_breakdown())):
+    for report in (search_report(make_result()), explain_report(make_breakdown())):
         lines = plain_text(report.blocks(), width).splitlines()
         assert max(map(len, lines)) <= max(width, 60)
         assert all(line.isascii() for line in lines)
@@ -146,7 +153,7 @@ def test_no_line_is_wider_than_the_terminal(width: int) -> None:
 
 
 def test_the_parts_add_up_to_the_step_and_to_the_memory() -> None:
-    text = plain_text(mesh_estimate_report(make_breakdown()).blocks(), 160)
+    text = plain_text(estimate_report(make_breakdown()).blocks(), 160)
     step, memory = text.split("What fills the memory")
     assert [line.split()[-2] for line in step.splitlines() if line.startswith("compute ")] == ["%"]
     shares = [line.split(" %")[0].split()[-1] for line in memory.splitlines() if " %" in line and "memory" not in line]
@@ -155,14 +162,14 @@ def test_the_parts_add_up_to_the_step_and_to_the_memory() -> None:
 
 
 def test_explain_compares_with_the_best() -> None:
-    text = plain_text(mesh_explain_report(make_breakdown()).blocks(), 160)
-    assert "Against the best plan: +25.0 % against 20.0 s of tp 8" in text
+    text = plain_text(explain_report(make_breakdown()).blocks(), 160)
+    assert "Against the best plan: +25.0 % against 20.0 s on 256 of 256 GPUs of tp 8" in text
     assert "Layer by layer (of one rank, one micro-batch)" in text
     assert any(line.split() == ["compute", "17.5", "14.0", "+3.50"] for line in text.splitlines())
     best = make_breakdown(ranked=make_ranked())
-    assert "No plan of the stated space is better." in plain_text(mesh_explain_report(best).blocks(), 160)
+    assert "No plan of the stated space is faster." in plain_text(explain_report(best).blocks(), 160)
     too_large = make_breakdown(ranked=make_ranked(memory_bytes_per_gpu=90.0 * GIB))
-    assert "is better" not in plain_text(mesh_explain_report(too_large).blocks(), 160)
+    assert "is faster" not in plain_text(explain_report(too_large).blocks(), 160)
 
 
 def test_rows_share_units_and_leave_out_what_is_empty() -> None:
@@ -192,26 +199,27 @@ def test_rows_share_units_and_leave_out_what_is_empty() -> None:
 
 
 def test_json_is_what_the_schema_says() -> None:
-    document = json.loads(json_text(mesh_search_report(make_result()).data()))
-    checked = MeshResultDocument.model_validate(document)
+    document = json.loads(json_text(search_report(make_result()).data()))
+    checked = search_model("mesh").model_validate(document)
     assert json.loads(checked.model_dump_json(exclude_unset=True)) == document
-    assert set(document) == set(MeshResultDocument.model_fields)
-    assert set(document["plans"][0]) == set(MeshPlanCost.model_fields)
-    assert type(schema_of("result").model_validate(document).root) is MeshResultDocument  # type: ignore[attr-defined]
+    assert set(document) == set(search_model("mesh").model_fields)
+    (plan,) = get_args(search_model("mesh").model_fields["plans"].annotation)
+    assert set(document["plans"][0]) == set(plan.model_fields)
+    assert type(schema_of("result").model_validate(document).root) is search_model("mesh")  # type: ignore[attr-defined]
 
 
 def test_explain_json_is_what_the_schema_says() -> None:
-    for report, has_layers in ((mesh_explain_report, True), (mesh_estimate_report, False)):
+    for report, has_layers in ((explain_report, True), (estimate_report, False)):
         document = json.loads(json_text(report(make_breakdown(), ["careful"]).data()))
-        checked = MeshBreakdownDocument.model_validate(document)
+        checked = estimate_model("mesh").model_validate(document)
         assert json.loads(checked.model_dump_json(exclude_unset=True)) == document
         assert ("layers" in document) is has_layers
         assert document["notes"] == ["careful"]
-        assert type(schema_of("breakdown").model_validate(document).root) is MeshBreakdownDocument  # type: ignore[attr-defined]
+        assert type(schema_of("breakdown").model_validate(document).root) is estimate_model("mesh")  # type: ignore[attr-defined]
 
 
 def test_json_has_the_promised_keys() -> None:
-    document = mesh_search_report(make_result()).data()
+    document = search_report(make_result()).data()
     promised = (
         "schema_version model cluster gpus global_batch cost_model plans proven_optimal bound_s gap space_size wall_s"
     )
@@ -231,32 +239,31 @@ def test_the_rows_have_the_keys_of_the_schema() -> None:
 
 
 def test_rounding_errors_are_not_shown() -> None:
-    times = {**make_ranked().time_parts, "offload_s": -1e-17, "recompute_s": 1e-16}
-    ranked = make_ranked(time_parts=times)
+    ranked = make_ranked(offload_s=-1e-17, recompute_s=1e-16)
     comparison = (("recomputation", 1e-16, 0.0), ("compute", 14.0, 13.0))
-    text = plain_text(
-        mesh_explain_report(make_breakdown(ranked=ranked, comparison=comparison, best=make_ranked(step=19.0))).blocks(),
-        160,
-    )
+    found = make_breakdown(ranked=ranked, comparison=comparison, best=make_ranked(step=19.0))
+    text = plain_text(explain_report(found).blocks(), 160)
     assert "recomputation" not in text
     assert "offload" not in text
 
 
 def test_the_published_schema_covers_every_space() -> None:
-    for document, last in (("result", "ResultDocument"), ("breakdown", "BreakdownDocument")):
+    for document in ("result", "breakdown"):
         schema = json_schema(document)
         members = {entry["$ref"].rpartition("/")[2] for entry in schema["anyOf"]}
-        assert {last, f"Mesh{last}", f"Serving{last}"} <= members
-        assert {"MeshPlanCost", "RankedPlanEntry"} <= set(schema["$defs"])
+        spaces = ("Layerwise", "Mesh", "Mixed", "Serving")
+        assert members == {f"{space}{document.title()}Document" for space in spaces}
+        assert {f"{space}PlanCost" for space in spaces} <= set(schema["$defs"])
 
 
 def test_csv_has_a_line_per_plan() -> None:
-    rows = list(csv.DictReader(io.StringIO(csv_text(mesh_search_report(make_result()).records()))))
+    rows = list(csv.DictReader(io.StringIO(csv_text(search_report(make_result()).records()))))
     assert [row["rank"] for row in rows] == ["1", "2"]
     assert float(rows[0]["compute_s"]) == 14.0
     assert rows[0]["money_per_million_tokens"] == ""
 
 
 def test_markdown_has_every_column() -> None:
-    text = markdown_text(mesh_search_report(make_result()).blocks())
-    assert text.startswith("| # | plan | GPUs | step time (s) | tokens/s (per GPU) | MFU |")
+    text = markdown_text(search_report(make_result()).blocks())
+    assert text.startswith("**Best: tp 8 (sequence parallel)")
+    assert "\n| # | plan | GPUs | step time (s) | tokens/s (per GPU) | MFU |" in text

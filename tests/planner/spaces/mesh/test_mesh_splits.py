@@ -12,7 +12,7 @@ import yaml
 from costmodel.mesh.plan import LayerSplit, MeshPlan
 from planner.cli import run
 from planner.report.splits import split_text
-from planner.schema.mesh_result import MeshBreakdownDocument, MeshResultDocument
+from planner.schema.answer import estimate_model, search_model
 from planner.spaces.mesh.labels import mesh_plan_in_words
 from strategies.mesh.block_search import SplitCheck
 
@@ -38,7 +38,7 @@ def written(file_of_wide: str, tmp_path: Path) -> Path:
 def test_what_is_better_is_told_written_and_predicted_again(answer: Any, tmp_path: Path) -> None:
     path = tmp_path / "plan.yaml"
     found = json.loads(answer("optimize", *WIDE.split(), "--export", str(path), "--json"))
-    checked = MeshResultDocument.model_validate(found)
+    checked = search_model("mesh").model_validate(found)
     assert json.loads(checked.model_dump_json(exclude_unset=True)) == found
     refined, best, check = found["refined"], found["plans"][0], found["splits"][0]
     splits = refined["plan"]["block_splits"]
@@ -59,14 +59,15 @@ def test_what_is_better_is_told_written_and_predicted_again(answer: Any, tmp_pat
 
 def test_one_line_under_the_table(answer: Any) -> None:
     flat = " ".join(answer("optimize", *WIDE.split()).split())
-    assert "Inside the blocks: tp 16" in flat
-    assert "faster than the best uniform plan; --export writes it." in flat
+    assert flat.startswith("Best: tp 16")
+    assert "The best plan has splits of its own inside the blocks and is" in flat
+    assert "faster than the first of them; --export writes it." in flat
     assert "the per-layer program finds a split that is" in flat
 
 
 def test_explained_layer_by_layer(answer: Any, written: Path) -> None:
     document = json.loads(answer("explain", "--plan", str(written), "--json"))
-    MeshBreakdownDocument.model_validate(document)
+    estimate_model("mesh").model_validate(document)
     splits = yaml.safe_load(written.read_text(encoding="utf-8"))["mesh"]["block_splits"]
     rows = {f"{row['unit']}.{row['name']}": row for row in document["layers"]}
     for name, split in splits.items():

@@ -7,11 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from planner.spaces.mesh.search import optimize_mesh
 
+from planner.ask import optimize
 from planner.cli import run
 from planner.core.request import Request
-from planner.resolve import resolve
 
 Ask = Callable[..., dict[str, Any]]
 
@@ -28,7 +27,7 @@ def curve(capsys: pytest.CaptureFixture[str]) -> Ask:
 
 
 def best_step_s(model: str, gpus: int, batch: int) -> float:
-    found = optimize_mesh(resolve(Request(model=model, gpus=gpus, batch=batch, top=1)), refine=False)
+    found = optimize(Request(model=model, gpus=gpus, batch=batch, top=1), compare=False)
     return found.plans[0].step_time_s
 
 
