@@ -47,7 +47,7 @@ if TYPE_CHECKING:
         UnknownName,
         UsageError,
     )
-    from planner.importers.torch_module import from_torch
+    from planner.importers.torch_program import from_torch
 
 __all__ = [
     "Comparison",
@@ -129,7 +129,7 @@ _MODULES = {
         "UnknownName",
         "UsageError",
     ),
-    "planner.importers.torch_module": ("from_torch",),
+    "planner.importers.torch_program": ("from_torch",),
 }
 _LAZY = {name: module for module, names in _MODULES.items() for name in names}
 

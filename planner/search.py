@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 from costmodel.layerwise.plan import Plan
 from costmodel.layerwise.tables import KnownCosts
 from costmodel.tolerances import PROOF_SLACK
-from costmodel.units import format_bytes, format_seconds
 from planner.core.capacity import limit_notes
 from planner.core.errors import NoFeasiblePlan, UsageError
 from planner.core.objectives import stated_rates
 from planner.core.request import Request
 from planner.core.results import Breakdown, RankedPlan, SearchResult
 from planner.core.search_errors import SearchInterrupted, ended_early, no_plan_in_time
+from planner.files.quantities import format_bytes, format_seconds
 from planner.ranking import layer_score, rank
 from planner.resolve import Resolved, resolve
 from planner.uncertainty.answers import layer_bars

@@ -248,7 +248,7 @@ def _with_run(options: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[str]]
     """Fill in what the file of a run says (--from), beside the options of the command line."""
     if options.get("run_from") is None:
         return options, []
-    from planner.importers.runs.merge import with_run
+    from planner.importers.runs import with_run
 
     if options["plan"] is not None:
         raise UsageError("--from and --plan: each names a plan; leave one of them out")

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from costmodel.hardware.cluster import Cluster
     from costmodel.hardware.device import Device
-    from planner.importers.documents import ImportedDocument
+    from planner.importers.sources import ImportedDocument
     from planner.report.blocks import Block
 
 __all__ = [
@@ -188,7 +188,7 @@ def load_model(text: str, *, seq: int | None = None, assume_free: Collection[str
         )
     imported: ImportedDocument | None = None
     if path.suffix.lower() == ".json":
-        from planner.importers.documents import network_document_of
+        from planner.importers.sources import network_document_of
 
         made = network_document_of(path)
         if made is None:
@@ -283,11 +283,10 @@ def network_path(path: Path) -> Path:
 
 def _load_json(path: Path) -> LoadedModel:
     """Load another program's network file."""
-    from planner.importers import ImportFailed, importer_of
+    from planner.importers import paleo_json
 
     content, sha256 = read_json(path)
-    importer = importer_of(content)
-    if importer is None:
+    if not paleo_json.detect(content):
         message = "is JSON, but not a network in a format that is known here; networks of this planner are YAML files"
         if isinstance(content, dict) and _CONFIG_KEYS & content.keys():
             from planner.importers.hugging_face import ARCHITECTURES
@@ -295,8 +294,8 @@ def _load_json(path: Path) -> LoadedModel:
             message = f"looks like a Hugging Face config.json, but has no 'model_type' (known: {', '.join(sorted(ARCHITECTURES))})"
         raise InputFileError([FileProblem(path=path, message=message)])
     try:
-        imported = importer.convert(content)
-    except ImportFailed as error:
+        imported = paleo_json.convert(content)
+    except paleo_json.ImportFailed as error:
         raise InputFileError(json_problems(path, error.problems)) from None
     return LoadedModel(
         graph=imported.graph,
@@ -305,7 +304,7 @@ def _load_json(path: Path) -> LoadedModel:
         path=path,
         sha256=sha256,
         description=imported.graph.name,
-        source=f"{importer.FORMAT} {path.name}",
+        source=f"{paleo_json.FORMAT} {path.name}",
         notes=imported.notes,
     )
 

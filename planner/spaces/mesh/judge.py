@@ -19,10 +19,10 @@ from costmodel.mesh.modules import MeshError
 from costmodel.mesh.plan import MEMORY_PARTS, TIME_PARTS, MeshBatch, MeshCosts, MeshPlan
 from costmodel.mesh.rules import RULES, NetworkShape, Rule, columns_of
 from costmodel.network.graph import Graph
-from costmodel.units import format_bytes
 from planner.core.errors import UsageError
 from planner.core.objectives import check_rates, stated_rates
 from planner.core.results import Assumption
+from planner.files.quantities import format_bytes
 from planner.report.numbers import percent
 from planner.resolve import Resolved
 from planner.spaces.mesh.results import RankedMeshPlan

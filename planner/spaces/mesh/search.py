@@ -9,11 +9,11 @@ from collections.abc import Callable
 from costmodel.hardware.energy import Power
 from costmodel.mesh.plan import MeshPlan
 from costmodel.tolerances import PROOF_SLACK
-from costmodel.units import format_bytes
 from planner.core.capacity import limit_notes
 from planner.core.errors import NoFeasiblePlan
 from planner.core.results import Assumption
 from planner.core.search_errors import INTERRUPTED, SearchInterrupted, ended_early
+from planner.files.quantities import format_bytes
 from planner.resolve import Resolved
 from planner.spaces.mesh.batches import batch_notes
 from planner.spaces.mesh.cautions import cautions, hinges

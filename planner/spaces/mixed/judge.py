@@ -21,11 +21,11 @@ from costmodel.mixed.evaluate import (
 )
 from costmodel.mixed.model import MixedModel
 from costmodel.mixed.plan import MixedPlan, describe, group_names
-from costmodel.units import format_bytes
 from planner.core.capacity import reserve_of, usable_bytes
 from planner.core.errors import UsageError
 from planner.core.objectives import check_rates
 from planner.core.results import Assumption
+from planner.files.quantities import format_bytes
 from planner.resolve import Resolved
 from planner.spaces.mesh.wording import TIME_WORDS
 from planner.spaces.mixed.results import GroupUse, MixedStageRow, RankedMixedPlan

@@ -9,11 +9,11 @@ from costmodel.hardware.energy import Power, plans_energy_j
 from costmodel.mixed.links import group_cluster
 from costmodel.mixed.plan import MixedPlan
 from costmodel.tolerances import PROOF_SLACK
-from costmodel.units import format_bytes
 from planner.core.capacity import limit_notes
 from planner.core.errors import UsageError
 from planner.core.objectives import BETTER
 from planner.core.search_errors import SearchInterrupted, ended_early
+from planner.files.quantities import format_bytes
 from planner.resolve import Resolved
 from planner.spaces.mesh.fixed import fixed_by
 from planner.spaces.mesh.wording import MEMORY_WORDS, mesh_plan_in_words

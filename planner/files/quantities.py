@@ -1,4 +1,4 @@
-"""Quantities with units: read at the edge of the program ("900 GB/s"), written in reports, SI numbers in between.
+"""Quantities as people write them: read at the edge of the program ("900 GB/s", "300B" tokens, "2min"), written in reports, SI between.
 
 GB is 10^9 bytes and GiB is 2^30 bytes; b is a bit and B a byte; FLOP/s counts a multiply-add as two.
 """
@@ -11,6 +11,7 @@ import re
 __all__ = [
     "DIMENSIONS",
     "QuantityError",
+    "amount",
     "format_bytes",
     "format_bytes_per_s",
     "format_count",
@@ -19,7 +20,12 @@ __all__ = [
     "format_joules",
     "format_rate",
     "format_seconds",
+    "in_tokens",
+    "is_ambiguous",
+    "number",
     "parse_quantity",
+    "seconds",
+    "whole_number",
 ]
 
 
@@ -55,6 +61,7 @@ _UNITS: dict[str, dict[str, float]] = {
         "\N{GREEK SMALL LETTER MU}s": 1e-6,
         "ms": 1e-3,
         "s": 1.0,
+        "sec": 1.0,
         "m": 60.0,
         "min": 60.0,
         "h": 3600.0,
@@ -106,7 +113,7 @@ def parse_quantity(text: object, dimension: str) -> float:
     >>> parse_quantity(900, "bytes_per_s")
     Traceback (most recent call last):
         ...
-    costmodel.units.QuantityError: '900' has no unit; write e.g. '900 GB/s'
+    planner.files.quantities.QuantityError: '900' has no unit; write e.g. '900 GB/s'
     """
     units = _UNITS[dimension]
     example = f"write e.g. '{_EXAMPLES[dimension]}'"
@@ -133,6 +140,99 @@ def _meant(unit: str, units: dict[str, float]) -> str:
     """End of a sentence for a unit in the wrong case."""
     same = [known for known in units if known.lower() == unit.lower()]
     return f", did you mean {' or '.join(repr(known) for known in same)}?" if same else ""
+
+
+# -- numbers without a dimension, and times that may lack their unit ---------------------------------------------------------
+
+_AMOUNT = re.compile(r"\$? *([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]{1,3})?) *([kKmMgGbBtT]?)\Z")
+_LARGE = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "b": 1e9, "t": 1e12}
+_MOST = 1e18
+_TOKENS = re.compile(r"(.*[0-9])( *)([kKmMgG]i|[kKmMgGbB]?) *tok(?:en)?s?\Z")
+_THOUSANDS = re.compile(r"([0-9]{1,6}) *[kK]\Z")
+_WHOLE = re.compile(r"[+-]?[0-9]{1,30}\Z")
+_SUFFIXED = re.compile(r"[0-9.]{1,30} *[kKmMgGbBtT]\Z")
+_TIME = re.compile(
+    r"([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?) *([a-z\N{MICRO SIGN}\N{GREEK SMALL LETTER MU}]*)\Z", re.IGNORECASE
+)
+
+
+def number(text: str) -> float | None:
+    """Read a number or a percentage; None where it is none, or not finite.
+
+    >>> number("0.1"), number("1%"), number("inf"), number("a")
+    (0.1, 0.01, None, None)
+    """
+    stripped = text.strip()
+    try:
+        value = float(stripped.removesuffix("%")) * (0.01 if stripped.endswith("%") else 1.0)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+def amount(text: str) -> float | None:
+    """Read a large number: ``1T``, ``300B``, ``$2M``, ``500k``, ``1.2e6``; None where it is none, or not above 0.
+
+    >>> amount("1T"), amount("$2M"), amount("300 B"), amount("-1"), amount("2X")
+    (1000000000000.0, 2000000.0, 300000000000.0, None, None)
+    """
+    match = _AMOUNT.match(text.strip())
+    if match is None:
+        return None
+    value = float(match[1]) * _LARGE[match[2].lower()]
+    return value if 0 < value <= _MOST else None
+
+
+def whole_number(text: str) -> int | None:
+    """Read a whole number, with a suffix where that says one.
+
+    >>> whole_number("4096"), whole_number("1.5M"), whole_number("1.5"), whole_number("8k")
+    (4096, 1500000, None, None)
+    """
+    if _WHOLE.match(text):
+        return int(text)
+    value = amount(text) if _SUFFIXED.match(text) and not is_ambiguous(text) else None
+    return round(value) if value is not None and abs(value - round(value)) < 1e-6 else None
+
+
+def is_ambiguous(text: str) -> bool:
+    """Whether a number of thousands is likely one of 1024s: ``8k`` positions are mostly 8,192.
+
+    >>> is_ambiguous("8k"), is_ambiguous("500k"), is_ambiguous("8000")
+    (True, False, False)
+    """
+    match = _THOUSANDS.match(text.strip())
+    return match is not None and int(match[1]).bit_count() == 1
+
+
+def in_tokens(text: str) -> tuple[float, float] | None:
+    """Tokens of a batch: as it is written, and with its suffix as a power of 1024 (4M is mostly 4,194,304); None where it is in samples.
+
+    >>> in_tokens("4M tokens"), in_tokens("16Mi tokens"), in_tokens("524288 tok"), in_tokens("1024")
+    ((4000000.0, 4194304.0), (16777216.0, 16777216.0), (524288.0, 524288.0), None)
+    """
+    match = _TOKENS.match(text.strip())
+    value = None if match is None else amount(match[1])
+    if match is None or value is None:
+        return None
+    suffix = match[3].lower().replace("b", "g")
+    binary = _BINARY.get(f"{suffix[:1].upper()}i", 1.0)
+    return value * (binary if suffix.endswith("i") else _LARGE[suffix]), value * binary
+
+
+def seconds(text: str) -> tuple[float, str] | None:
+    """Read a time in any case; with its unit, empty where it has none (then it is in seconds). None where it is no time.
+
+    >>> seconds("2min"), seconds("500 MS"), seconds("30"), seconds("2 weeks")
+    ((120.0, 'min'), (0.5, 'ms'), (30.0, ''), None)
+    """
+    match = _TIME.match(text.strip())
+    unit = "" if match is None else match[2].lower()
+    factor = 1.0 if not unit else _UNITS["seconds"].get(unit)
+    return None if match is None or factor is None else (float(match[1]) * factor, unit)
+
+
+# -- writing -----------------------------------------------------------------------------------------------------------------
 
 
 def _significant(value: float, digits: int = 3) -> str:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodel.units import (
+from planner.files.quantities import (
     DIMENSIONS,
     QuantityError,
     format_bytes,
