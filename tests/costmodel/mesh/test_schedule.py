@@ -150,6 +150,7 @@ def test_any_plan_agrees_with_the_timeline(case: Case) -> None:
     assert value >= happened * (0.85 if case.schedule == "interleaved" else 1 - 1e-12)
 
 
+@pytest.mark.exact
 def test_long_interleaved_steps_that_cycle_between_ranks() -> None:
     """40 groups, of which few are followed one by one; cycles over several ranks are slower than the slowest rank alone."""
     rng = np.random.default_rng(7)

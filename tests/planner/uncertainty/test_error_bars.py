@@ -320,6 +320,7 @@ def cluster() -> Cluster:
     return Cluster(name="c", groups=(DeviceGroup(device=device),), levels=(node, fabric))
 
 
+@pytest.mark.exact
 def test_sensitivity_compares_energies_where_they_are_asked_for() -> None:
     """A later plan has fewer GPU-seconds than the thriftiest; by those it would win whatever changes, at once."""
     request = Request(model="llama2-7b", gpus=64, objective="energy", top=5)

@@ -138,7 +138,7 @@ def every_pipeline(case: Workload, most: int, m: int) -> list[Plan]:
         (True, 6, "energy"),
         (False, 4, "energy"),
     ],
-    quick=5,
+    quick=2,
 )
 def test_the_search_finds_and_proves_the_best_of_the_whole_space(
     name: str, training: bool, batch: int, objective: str

@@ -29,6 +29,7 @@ def judged(problem: PlacementProblem, result: PlacementResult, contiguity: str) 
     return checked.objective
 
 
+@pytest.mark.exact
 @mostly("exact", "name", [*CHAIN, *FREE], quick=1)
 def test_baselines_are_what_they_say(name: str) -> None:
     found = 0

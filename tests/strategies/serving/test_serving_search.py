@@ -135,6 +135,7 @@ def test_more_time_is_never_worse() -> None:
     assert best == sorted(best)
 
 
+@pytest.mark.exact
 @mostly("exact", "objective", SERVING_OBJECTIVES, quick=1)
 def test_more_devices_are_never_worse(objective: str) -> None:
     model = serving()
@@ -149,6 +150,7 @@ def test_more_devices_are_never_worse(objective: str) -> None:
     )  # equal but for rounding
 
 
+@pytest.mark.exact
 @mostly("exact", "objective", SERVING_OBJECTIVES, quick=1)
 def test_more_memory_is_never_worse(objective: str) -> None:
     model = serving()
@@ -161,6 +163,7 @@ def test_more_memory_is_never_worse(objective: str) -> None:
     assert best == sorted(best, reverse=True)
 
 
+@pytest.mark.exact
 @mostly("exact", "seed", range(12), quick=1)
 def test_better_hardware_never_makes_the_best_plan_worse(seed: int) -> None:
     rng = random.Random(seed)

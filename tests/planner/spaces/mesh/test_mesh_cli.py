@@ -17,6 +17,7 @@ from planner.core.request import Request
 from planner.resolve import resolve
 from planner.schema import schema_of
 from planner.schema.mesh_result import MeshBreakdownDocument, MeshResultDocument
+from tests.cases import mostly
 
 ROOT = Path(__file__).resolve().parents[3]
 SMALL = "gpt3-1.3b --gpus 4 --batch 16 --seq 512"
@@ -94,7 +95,8 @@ def test_the_same_question_has_the_same_answer(document: Any) -> None:
     assert document(f"optimize {SMALL}") | {"wall_s": 0} == document(f"optimize {SMALL}") | {"wall_s": 0}
 
 
-@pytest.mark.parametrize(
+@mostly(
+    "exact",
     ("options", "check"),
     [
         ("--tp 2", lambda p: p.tp == 2),
@@ -109,6 +111,7 @@ def test_the_same_question_has_the_same_answer(document: Any) -> None:
         ("--tp 4 --no-sequence-parallel", lambda p: p.tp == 4 and not p.sequence_parallel),
         ("--offload none", lambda p: not p.offload_optimizer and not p.offload_activations),
     ],
+    quick=4,
 )
 def test_what_is_fixed_stays_fixed(document: Any, known_document: Any, options: str, check: Any) -> None:
     free = known_document(f"optimize {SMALL} --top 1")

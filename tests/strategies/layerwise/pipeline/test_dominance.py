@@ -161,6 +161,7 @@ PORTS = replace(
 )
 
 
+@pytest.mark.exact
 @mostly("exact", "cluster", [CLUSTER, PORTS], quick=1)
 @mostly("exact", "seed", range(5), quick=1)
 def test_smaller_problems_first_change_no_answer(seed: int, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,7 +73,7 @@ def small_passes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @mostly("exact", "copies", [1, 4, 10], quick=1)
-@pytest.mark.parametrize("small", [False, True])
+@mostly("exact", "small", [False, True], quick=1)
 def test_binding_memory_equals_brute_force(copies: int, small: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if small:
         small_passes(monkeypatch)
@@ -167,6 +167,7 @@ def test_least_behind_bounds_every_plan(levels: int) -> None:
     assert exact > 20
 
 
+@pytest.mark.exact
 @mostly("exact", "seed", range(4), quick=1)
 @mostly("exact", "m", [4, 8], quick=1)
 def test_tight_memory_with_many_micro_batches(seed: int, m: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,6 +58,7 @@ def test_two_subgraphs_are_bounded(seeds: range) -> None:
         assert _checked(problem, result.placement, 2) == pytest.approx(result.objective)
 
 
+@pytest.mark.exact
 @mostly("exact", "num_subgraphs", [1, 2], quick=1)
 def test_evaluation_equals_the_definition(num_subgraphs: int) -> None:
     rng = np.random.default_rng(5)
