@@ -35,8 +35,8 @@ from planner.calibration.files import load_calibration
 from planner.core.capacity import unreserved_bytes
 from planner.core.errors import UsageError
 from planner.core.request import Mode
+from planner.files.json_file import JsonFile
 from planner.files.loading import LoadedModel, load_cluster, load_model
-from planner.placement.json_file import JsonFile
 from planner.resolve import check_trainable
 from planner.spaces.mesh.space import is_transformer
 

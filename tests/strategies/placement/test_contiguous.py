@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from planner.files.json_file import read_workload
 from planner.placement.check import check_throughput
-from planner.placement.json_file import read_json_file
 from planner.placement.workload_file import Overrides, workload_from
 from strategies.placement import contiguous
 from strategies.placement.clock import Clock
@@ -94,7 +94,7 @@ def test_equals_published_optima(name: str, reference_data: Path) -> None:
     path = reference_data / "placement" / "workloads" / "throughput" / f"{name}.json"
     if not path.exists():
         pytest.skip(f"no {path}")
-    problem = workload_from(read_json_file(path), Overrides()).problem
+    problem = workload_from(read_workload(path), Overrides()).problem
     result = solve_contiguous(problem)
     assert result.proven_optimal
     assert judged(problem, result) == pytest.approx(result.objective, rel=1e-12)
@@ -108,7 +108,7 @@ def test_inception_is_proven(reference_data: Path) -> None:
     path = reference_data / "placement" / "workloads" / "throughput" / "LayerGraphs" / "inceptionv3_training.json"
     if not path.exists():
         pytest.skip(f"no {path}")
-    problem = workload_from(read_json_file(path), Overrides()).problem
+    problem = workload_from(read_workload(path), Overrides()).problem
     result = solve_contiguous(problem)
     assert result.proven_optimal
     assert judged(problem, result) == pytest.approx(122.762, abs=5e-4)  # best known of a prototype, to its digits

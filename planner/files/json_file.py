@@ -1,25 +1,25 @@
-"""Reads large JSON files within a size limit, and finds the line and column of a value when there is something to say about it."""
+"""Reads JSON files, small and large, and finds the line and column of a value when there is something to say about it."""
 
 from __future__ import annotations
 
 import contextlib
 import gc
-import hashlib
 import json
+import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from planner.core.errors import FileProblem, InputFileError
+from planner.core.errors import FileProblem
 from planner.files.documents import Location, location_text
-from planner.files.text import read_bytes
+from planner.files.text import MAX_BYTES, failure, read_text
 
-__all__ = ["MAX_BYTES", "JsonFile", "read_json_file"]
+__all__ = ["MAX_WORKLOAD_BYTES", "JsonFile", "read_json_file", "read_workload"]
 
 # A graph of 100,000 operators takes about 25 MB; a hundred times the largest public workload.
-MAX_BYTES = 64 * 2**20
+MAX_WORKLOAD_BYTES = 64 * 2**20
 
 _SPACE = re.compile(r"[ \t\n\r]*")
 _DECODER = json.JSONDecoder(parse_int=float)  # only where values end
@@ -35,29 +35,61 @@ class JsonFile:
     sha256: str
     content: Any
 
-    def problem(self, location: Location, message: str) -> FileProblem:
-        """Say that something is wrong at a location, or as near to it as the file goes."""
-        line, column = _line_and_column(self.text, _offset(self.text, location))
-        return FileProblem(path=self.path, line=line, column=column, where=location_text(location), message=message)
+    def problem(self, location: Location, message: str, *, at_key: bool = False, where: str = "") -> FileProblem:
+        """Say that something is wrong at a location, or as near to it as the file goes; ``where`` replaces the location in the text."""
+        line, column = _line_and_column(self.text, _offset(self.text, location, at_key=at_key))
+        where = where or location_text(location)
+        return FileProblem(path=self.path, line=line, column=column, where=where, message=message)
 
 
 def read_json_file(path: Path) -> JsonFile:
-    """Read a JSON file.
+    """Read a JSON file of at most 8 MiB.
+
+    Parameters
+    ----------
+    path : Path
 
     Raises
     ------
     InputFileError
-        Missing, unreadable, larger than `MAX_BYTES`, not UTF-8, not JSON (with line and column), or with a key given twice.
+        It cannot be read, is not JSON (with line and column), has a key twice or numbers that are not finite.
     """
-    data = read_bytes(path, MAX_BYTES, "a workload")
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        before = data[: error.start]
-        column = error.start - (before.rfind(b"\n") + 1) + 1
-        raise _failure(path, "is not UTF-8 text", before.count(b"\n") + 1, column) from None
-    if not text.strip():
-        raise _failure(path, "is empty")
+
+    def finite(number: str) -> float:
+        value = float(number)
+        if not math.isfinite(value):
+            raise failure(path, f"'{number[:24]}' is not a finite number")
+        return value
+
+    def whole(number: str) -> int:
+        if len(number) > 20:
+            raise failure(path, f"the number {number[:24]}... is too large")
+        return int(number)
+
+    return _parsed(
+        path, MAX_BYTES, "a file that is read here", parse_float=finite, parse_int=whole, parse_constant=finite
+    )
+
+
+def read_workload(path: Path) -> JsonFile:
+    """Read a JSON file of at most `MAX_WORKLOAD_BYTES` whose numbers may be infinite or NaN.
+
+    Whole numbers that no count or identifier needs become floats, which the reader's range checks see.
+
+    Raises
+    ------
+    InputFileError
+        As `read_json_file`.
+    """
+
+    def whole(digits: str) -> int | float:
+        return int(digits) if len(digits) <= 18 else float(digits)
+
+    return _parsed(path, MAX_WORKLOAD_BYTES, "a workload", parse_int=whole)
+
+
+def _parsed(path: Path, most_bytes: int, what: str, **hooks: Any) -> JsonFile:
+    text, sha256 = read_text(path, most_bytes, what)
 
     def without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         result = dict(pairs)
@@ -67,16 +99,16 @@ def read_json_file(path: Path) -> JsonFile:
 
     try:
         with _no_collections():
-            content = json.loads(text, object_pairs_hook=without_duplicates, parse_int=_whole)
+            content = json.loads(text, object_pairs_hook=without_duplicates, **hooks)
     except json.JSONDecodeError as error:
         cut = " (the file ends too early)" if error.pos >= len(text.rstrip()) else ""
-        raise _failure(path, f"is not JSON: {error.msg}{cut}", error.lineno, error.colno) from None
+        raise failure(path, f"is not JSON: {error.msg}{cut}", error.lineno, error.colno) from None
     except RecursionError:
-        raise _failure(path, "is nested too deeply") from None
+        raise failure(path, "is nested too deeply") from None
     except _DuplicateError:
         key, offset = _first_duplicate(text)
-        raise _failure(path, f"duplicate key '{key}'", *_line_and_column(text, offset)) from None
-    return JsonFile(path=path, text=text, sha256=hashlib.sha256(data).hexdigest(), content=content)
+        raise failure(path, f"duplicate key '{key}'", *_line_and_column(text, offset)) from None
+    return JsonFile(path=path, text=text, sha256=sha256, content=content)
 
 
 @contextlib.contextmanager
@@ -99,15 +131,6 @@ def _line_and_column(text: str, offset: int) -> tuple[int, int]:
     return text.count("\n", 0, offset) + 1, offset - text.rfind("\n", 0, offset)
 
 
-def _whole(digits: str) -> int | float:
-    """Whole numbers that no count or identifier needs become floats, which the reader's range checks see."""
-    return int(digits) if len(digits) <= 18 else float(digits)
-
-
-def _failure(path: Path, message: str, line: int = 0, column: int = 0) -> InputFileError:
-    return InputFileError([FileProblem(path=path, line=line, column=column, message=message)])
-
-
 def _first_duplicate(text: str) -> tuple[str, int]:
     """First key that an object has twice, and where; the text is known to be JSON with one."""
     open_keys: list[set[str] | None] = []  # per open bracket; None: a list
@@ -128,29 +151,30 @@ def _first_duplicate(text: str) -> tuple[str, int]:
             keys.add(key)
 
 
-def _offset(text: str, location: Sequence[str | int]) -> int:
-    """Where a value begins; the place of what holds it where the file has no such value."""
-    position = _skip_space(text, 0)
+def _offset(text: str, location: Location, *, at_key: bool) -> int:
+    """Where a value, or its key, begins; the place of what holds it where the file has no such value."""
+    key = value = _skip_space(text, 0)
     for step in location:
-        inner = next((start for name, start in _members(text, position) if name == step), None)
+        inner = next((places for name, *places in _members(text, value) if name == step), None)
         if inner is None:
-            return position
-        position = inner
-    return position
+            break
+        key, value = inner
+    return key if at_key else value
 
 
-def _members(text: str, position: int) -> Iterator[tuple[str | int, int]]:
-    """Keys of an object, or indices of a list, and where each value begins; the text is known to be JSON."""
+def _members(text: str, position: int) -> Iterator[tuple[str | int, int, int]]:
+    """Keys of an object, or indices of a list, and where each and its value begins; the text is known to be JSON."""
     opening = text[position]
     if opening not in "{[":
         return
     position, index = _skip_space(text, position + 1), 0
     while text[position] not in "]}":
         name: str | int = index
+        key = position
         if opening == "{":
             name, position = _DECODER.raw_decode(text, position)
             position = _skip_space(text, _skip_space(text, position) + 1)  # past the colon
-        yield name, position
+        yield name, key, position
         position = _skip_space(text, _DECODER.raw_decode(text, position)[1])
         position = _skip_space(text, position + 1) if text[position] == "," else position
         index += 1
