@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         list_collectives,
         list_devices,
         list_exporters,
+        list_frameworks,
         list_importers,
         list_models,
         load_cluster,
@@ -81,6 +82,7 @@ __all__ = [
     "list_collectives",
     "list_devices",
     "list_exporters",
+    "list_frameworks",
     "list_importers",
     "list_models",
     "load_cluster",
@@ -101,6 +103,7 @@ _MODULES = {
     "planner.api.bundle": (
         "Listing",
         "list_calibrations",
+        "list_frameworks",
         "list_clusters",
         "list_collectives",
         "list_devices",

@@ -48,6 +48,7 @@ OVERRIDES = (
     "paleo_extensions",
     "assume",
     "calibration",
+    "framework",
     "objective",
     "price_per_hour",
     "power_w",

@@ -114,12 +114,14 @@ class FoldedTables:
             row, collective = plans.row[:, c], plans.collective[:, c]
             lag = np.maximum(lag + p[collective, row], q[collective, row])
         step = total["forward"] + total["backward"] + total["update"] + total["reshard"] + lag
+        late = np.maximum(tables.storage_s(tables.table.workers[plans.row[:, 0]]) - step, 0.0)
+        step, reshard = step + late, total["reshard"] + late
         return CostBatch(
             step_time_s=np.where(legal, step, np.inf),
             forward_s=total["forward"],
             backward_s=total["backward"],
             update_s=total["update"],
-            reshard_s=total["reshard"],
+            reshard_s=reshard,
             exchange_s=total["exchange"],
             exposed_exchange_s=lag,
             bubble_s=np.zeros(n),
@@ -344,6 +346,8 @@ def _score_layers(tables: CostTables, plans: PlanBatch) -> CostBatch:
     forward, backward = _in_order(m * stack.forward_s[kind, row]), _in_order(m * backward_s)
     update = _in_order(stack.update_s[kind, row])
     step = forward + backward + update + reshard + lag
+    late = np.maximum(tables.storage_s(tables.table.workers[row[:, 0]]) - step, 0.0)  # what storage is waited for
+    step, reshard = step + late, reshard + late
     return CostBatch(
         step_time_s=np.where(stack.legal[kind, row].all(axis=1), step, np.inf),
         forward_s=forward,

@@ -292,14 +292,15 @@ def _evaluate_one(arrays: PipelineArrays, plan: Plan, tables: CostTables) -> dic
     # What outlives the last backward pass of the first stage, of the stage that ends last: its update, and its exchange before that.
     tail = float(ends[last] + times.exchange_s[last] + times.update_s[last]) - flush
     update_tail = min(float(times.update_s[last]), tail)
+    late = max(float(tables.storage_s(plan.workers)) - flush - tail, 0.0)
     slowest = int(np.argmax(compute + moves))
     replicas = np.array([stage.replicas for stage in plan.stages], dtype=np.float64)
     return {
-        "step_time_s": flush + tail,
+        "step_time_s": flush + tail + late,
         "forward_s": m * float(times.forward_s[slowest]),
         "backward_s": m * float(times.backward_s[slowest]),
         "update_s": update_tail,
-        "reshard_s": m * float(moves[slowest]),
+        "reshard_s": m * float(moves[slowest]) + late,
         "exchange_s": float(times.exchange_s.max()),
         "exposed_exchange_s": tail - update_tail,
         # Fill and drain: what the slowest stage waits for the others.

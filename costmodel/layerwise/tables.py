@@ -17,12 +17,15 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from costmodel.arrays import FloatArray, IntArray
 from costmodel.hardware.cluster import Cluster
 from costmodel.layerwise.layer_costs import LayerCosts, LayerStack, Spans, cost_layers, recost_layers, taken
 from costmodel.layerwise.resharding import EdgeGeometry, PlacedPairs, edge_geometry, edge_times, place
 from costmodel.layerwise.splits import SplitTable
+from costmodel.software.input_pipeline import storage_s
+from costmodel.software.parameter_server import node_size
 from costmodel.workload import Workload
 
 __all__ = ["CostTables", "EdgeCost", "KnownCosts", "LayerCosts"]
@@ -102,6 +105,17 @@ class CostTables:
         assert rows is not None, "a part has no other splits"
         layers = taken(self.layers, rows)
         return CostTables(self.workload, self.cluster, table, self.num_micro_batches, like, layers)
+
+    def storage_s(self, workers: ArrayLike) -> FloatArray:
+        """Time in which the storage of the nodes reads the samples of a step: no step is shorter."""
+        assumed = self.workload.assumptions
+        return storage_s(
+            self.workload.global_batch,
+            assumed.stored_sample_bytes,
+            assumed.storage_bytes_per_s,
+            workers,
+            node_size(self.cluster),
+        )
 
     @property
     def layers(self) -> tuple[LayerCosts, ...]:

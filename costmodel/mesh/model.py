@@ -26,6 +26,7 @@ from costmodel.mesh.passes import unit_passes
 from costmodel.mesh.pipelines import Cores, build_cores, core_columns, end_columns, mesh_strides
 from costmodel.mesh.plan import LayerSplit, MeshBatch, MeshCosts, MeshPlan
 from costmodel.mesh.rows import UNIT_COLUMNS, RowKeys, UnitRows, UnitTable
+from costmodel.mesh.stage_cuts import cut_fault, framework_blocks
 from costmodel.mesh.stages import Layout, LayoutArrays, balanced_blocks, layout_of, stack_layouts, unit_weights
 from costmodel.mesh.step import host_updates_sooner, least_step_times, step_costs, step_totals
 from costmodel.mesh.tables import unit_column, unit_table
@@ -139,13 +140,21 @@ class MeshModel:
     # -- parts that plans share ---------------------------------------------------------------------------------------------
 
     def blocks_of(self, chunks: int) -> tuple[int, ...]:
-        """Blocks per chunk of the uniform layout; see `costmodel.mesh.stages`."""
+        """Blocks per chunk of the uniform layout: balanced (`costmodel.mesh.stages`), unless the framework cuts otherwise."""
         if chunks == 1:
             return (self.num_blocks,)
         known = self._cache.blocks.get(chunks)
         if known is None:
-            known = self._cache.blocks[chunks] = balanced_blocks(self.units, self._unit_weights(), chunks)
+            own = None
+            if chunks <= self.num_blocks:
+                own = framework_blocks(self.workload.framework, self.workload.graph, self.units, chunks)
+            known = own or balanced_blocks(self.units, self._unit_weights(), chunks)
+            self._cache.blocks[chunks] = known
         return known
+
+    def cut_fault(self, chunks: int) -> str:
+        """Why the framework cannot run so many chunks as it cuts them; empty where it can."""
+        return cut_fault(self.workload.framework, self.workload.graph, self.units, chunks)
 
     def layout(self, pp: int, vpp: int) -> Layout:
         """The uniform layout of so many ranks and chunks per rank."""

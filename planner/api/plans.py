@@ -36,7 +36,7 @@ _SPACES: dict[str, Space] = {
 }
 # Terms of a step with a split per layer; the other spaces have theirs as a mapping.
 _LAYER_TERMS = ("compute_s", "update_s", "reshard_s", "exposed_exchange_s", "bubble_s")
-_FILES = ("model", "cluster", "device", "calibration")
+_FILES = ("model", "cluster", "device", "calibration", "framework")
 
 
 def space_of(answer: Any) -> Space:

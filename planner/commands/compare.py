@@ -64,6 +64,7 @@ def compare(
     memory_limit: o.MemoryLimit = None,
     memory_reserve: o.MemoryReserve = None,
     calibration: o.Calibration = None,
+    framework: o.Framework = None,
     assume: o.Assume = None,
     time_limit: o.TimeLimit = None,
     json: o.Json = False,

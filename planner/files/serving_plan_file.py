@@ -98,6 +98,7 @@ def document_from_serving_plan(
         "mode": setting.mode,
         "cost_model": setting.cost_model,
         "calibration": None if base.calibration is None else reference("calibrations", base.calibration, folder),
+        "framework": None if base.framework is None else reference("frameworks", base.framework, folder),
         "memory_limit": base.memory_limit,
         "memory_reserve": reserve_of(base),
         "workers": ranked.workers,

@@ -13,6 +13,8 @@ import numpy as np
 from costmodel.hardware.cluster import Cluster
 from costmodel.layerwise.splits import SplitTable, factorisations, split_table
 from costmodel.layerwise.tables import CostTables, KnownCosts
+from costmodel.software.input_pipeline import storage_s
+from costmodel.software.parameter_server import node_size
 from costmodel.tolerances import EQUAL, ROUNDING
 from costmodel.workload import Workload
 from strategies.layerwise.bounds import lower_bounds, memory_extremes, screened_bounds
@@ -400,15 +402,30 @@ class _Run:
         self.bounds.append(0.0)
         self.rests.append(0.0)
 
+    def _storage_score(self) -> float:
+        """Least score of a step that does nothing but wait for the storage of its input."""
+        assumed = self.workload.assumptions
+        counts = np.array(self.counts)
+        late = storage_s(
+            self.workload.global_batch,
+            assumed.stored_sample_bytes,
+            assumed.storage_bytes_per_s,
+            counts,
+            node_size(self.known.cluster),
+        )
+        return float(np.min(self.settings.score.of(late, np.zeros(len(counts)), counts)))
+
     def finish(self) -> Outcome:
         outcome = self.outcome
         outcome.candidates = self.pool.best()
         best = outcome.candidates[0].score if outcome.candidates else float("inf")
         last = outcome.candidates[-1].score if outcome.candidates else float("inf")
-        outcome.bound = min([*self.bounds, best])
+        storage = self._storage_score()
+        outcome.bound = max(min([*self.bounds, best]), storage)
         outcome.rest_bound = min(
             [*self.rests, *([last] if len(outcome.candidates) == self.settings.top else [])], default=last
         )
+        outcome.rest_bound = max(outcome.rest_bound, storage)
         outcome.nearest_miss = self.pool.nearest_miss
         outcome.methods = tuple(sorted(self.methods))
         return outcome

@@ -274,7 +274,7 @@ def _assumptions(
     def source(given: object) -> str:
         return "default" if given is None else "given"
 
-    kept = {"model", "cluster", "workers", "device", "cost model", "mode", "calibration"}
+    kept = {"model", "cluster", "workers", "device", "cost model", "mode", "calibration", "framework"}
     base = request.base
     memory = f"{format_bytes(capacity)}, of which {format_bytes(workload.context_bytes)} context"
     return (

@@ -18,6 +18,7 @@ from costmodel.mesh.plan import CP_KINDS, ORDERS, RECOMPUTE, MeshCosts, MeshPlan
 from costmodel.mesh.rules import NetworkShape, broken_rules
 from costmodel.network.graph import Graph, LayerSpec
 from costmodel.network.layers.base import params_from
+from costmodel.software.framework import NO_FRAMEWORK, Framework
 from tests.strategies.mesh.networks import decoder, two_level_cluster, workload_of
 
 # Nothing hides behind anything and nothing is lost: times are bytes over bandwidth, memory is tensors.
@@ -112,9 +113,16 @@ def ideal_cluster(
     return Cluster(name="ideal", groups=(DeviceGroup(device=device),), levels=levels)
 
 
-def model_of(graph: Graph, batch: int, cluster: Cluster, assumptions: MeshAssumptions = BARE) -> MeshModel:
+def model_of(
+    graph: Graph,
+    batch: int,
+    cluster: Cluster,
+    assumptions: MeshAssumptions = BARE,
+    framework: Framework = NO_FRAMEWORK,
+) -> MeshModel:
     """bf16, Adam."""
-    return MeshModel.build(workload_of(graph, cluster, batch), cluster, assumptions)
+    workload = replace(workload_of(graph, cluster, batch), framework=framework)
+    return MeshModel.build(workload, cluster, assumptions)
 
 
 def shape_of(model: MeshModel) -> NetworkShape:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from costmodel.input_pipeline import copy_s, with_storage_s
+from costmodel.software.input_pipeline import copy_s, storage_s
 from planner.files.loading import load_cluster
 from planner.measurements import convnets
 from planner.measurements.preset import DEFAULT
@@ -17,9 +17,9 @@ def test_two_dies_of_a_board_share_its_slot() -> None:
     assert copy_s(100e6, 8, cluster) == pytest.approx(100e6 / (15.75e9 * 0.75 / 2))
 
 
-@pytest.mark.parametrize(("rate", "step_s"), [(None, 0.5), (4e9, 0.5), (1e9, 1.0)])
-def test_slow_storage_decides(rate: float | None, step_s: float) -> None:
-    assert with_storage_s(0.5, 1e9, rate) == step_s
+def test_storage_of_a_node_reads_its_share() -> None:
+    assert storage_s(1000, 1e6, 2e9, [4, 8, 32], 8).tolist() == [0.5, 0.5, 0.125]
+    assert storage_s(1000, 1e6, 0.0, 8, 8) == storage_s(1000, 0.0, 2e9, 8, 8) == 0.0
 
 
 def test_rows_with_real_data() -> None:

@@ -3,24 +3,28 @@
     copy      batch x sample bytes / share of a device of the links inside a node
     storage   samples of a node x stored bytes / rate of the storage, which goes on beside the step
 
-A copy that is not prefetched lengthens the step; storage that is slower than the computing decides the step instead.
+A copy that is not prefetched lengthens the step; storage that is slower than the step decides it instead.
 """
 
 from __future__ import annotations
 
+import numpy as np
+from numpy.typing import ArrayLike
+
+from costmodel.arrays import FloatArray
 from costmodel.hardware.cluster import Cluster
 
-__all__ = ["copy_s", "with_storage_s"]
+__all__ = ["copy_s", "storage_s"]
 
 
-def copy_s(batch_bytes: float, workers: int, cluster: Cluster) -> float:
+def copy_s(batch_bytes: ArrayLike, workers: ArrayLike, cluster: Cluster) -> FloatArray:
     """Seconds to copy the input of every worker from its host.
 
     Parameters
     ----------
-    batch_bytes : float
-        Input of one worker and step.
-    workers : int
+    batch_bytes : array
+        Input of one worker.
+    workers : array
         Where they are fewer than a node has, each has more of a shared port.
     cluster : Cluster
         Its links inside a node reach the host, too.
@@ -36,18 +40,24 @@ def copy_s(batch_bytes: float, workers: int, cluster: Cluster) -> float:
     >>> node = Level(name="node", size=2, bandwidth_bytes_per_s=6e9, latency_s=0.0, shared_by=2)
     >>> network = Level(name="network", size=None, bandwidth_bytes_per_s=1e9, latency_s=0.0)
     >>> cluster = Cluster(name="c", groups=(DeviceGroup(device=device),), levels=(board, node, network))
-    >>> copy_s(300e6, 1, cluster), copy_s(300e6, 4, cluster)
-    (0.025, 0.05)
+    >>> copy_s(300e6, [1, 4], cluster).tolist()
+    [0.025, 0.05]
     """
     inside = cluster.levels[:-1] or cluster.levels
-    rates = [level.port_bytes_per_s / min(level.shared_by, workers) for level in inside]
-    return batch_bytes / min(rates)
+    count = np.asarray(workers, dtype=np.float64)
+    rates = [level.port_bytes_per_s / np.minimum(level.shared_by, count) for level in inside]
+    return np.asarray(batch_bytes / np.minimum.reduce(rates))
 
 
-def with_storage_s(step_s: float, node_bytes: float, storage_bytes_per_s: float | None) -> float:
-    """The step where a node reads ``node_bytes`` for each; None: storage that is never waited for.
+def storage_s(
+    samples: ArrayLike, sample_bytes: float, storage_bytes_per_s: float, workers: ArrayLike, node: int
+) -> FloatArray:
+    """Seconds in which the storage of a node reads its share of a step's samples; 0 where either number of the storage is 0.
 
-    >>> with_storage_s(0.5, 1e9, 1e9), with_storage_s(2.0, 1e9, 1e9), with_storage_s(0.5, 1e9, None)
-    (1.0, 2.0, 0.5)
+    >>> storage_s(1000, 1e6, 1e9, [1, 8, 16], 8).tolist(), storage_s(1000, 1e6, 0.0, 8, 8).tolist()
+    ([1.0, 1.0, 0.5], 0.0)
     """
-    return step_s if storage_bytes_per_s is None else max(step_s, node_bytes / storage_bytes_per_s)
+    count = np.asarray(workers, dtype=np.float64)
+    if not (sample_bytes and storage_bytes_per_s):
+        return np.zeros(np.shape(count))
+    return np.asarray(np.asarray(samples) * sample_bytes * np.minimum(count, node) / count / storage_bytes_per_s)
