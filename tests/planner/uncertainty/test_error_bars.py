@@ -232,14 +232,14 @@ def test_a_framework_on_a_device_without_rows_is_as_unsure_as_any() -> None:
     """By the names of the cluster's devices, in answers; a calibration of one's own runs there counts against that."""
     kinds = {
         "transformers": ErrorModel(shared_log_sd=0.1, plan_log_sd=0.1, typical_log_sd=0.2, low=-2.0, high=2.0),
-        "nemo": ErrorModel(shared_log_sd=0.1, plan_log_sd=0.1, low=-1.0, high=1.0, devices=("h100-sxm",)),
+        "megatron-bridge": ErrorModel(shared_log_sd=0.1, plan_log_sd=0.1, low=-1.0, high=1.0, devices=("h100-sxm",)),
     }
     given = replace(load_calibration().calibration, error_models=kinds)
     asked = [(), ("h100-sxm",), ("b200",), ("h100-sxm", "b200")]
     known = [knowledge_with(given, "nemo", is_transformer=True, devices=devices).model for devices in asked]
     assert [model.high * model.typical_log_sd for model in known] == pytest.approx([0.1, 0.1, 0.4, 0.4])
     own = replace(given, error_models={}, residual_log_sd=0.05, residual_groups=3)
-    moved = error_model(own, given, "nemo", is_transformer=True, devices=("b200",))
+    moved = error_model(own, given, "megatron-bridge", is_transformer=True, devices=("b200",))
     assert moved.high * moved.typical_log_sd == pytest.approx(math.sqrt(0.5 * 0.4**2 + 0.5 * (1.2816 * 0.05) ** 2))
 
 
