@@ -187,6 +187,7 @@ def test_traces_of_partly_frozen_networks_end_with_the_step(schedule: str) -> No
     assert np.median(np.abs(errors)) < 1e-9
 
 
+@pytest.mark.exact
 def test_freezing_more_never_costs_more() -> None:
     rng = random.Random(7)
     for _ in range(25):

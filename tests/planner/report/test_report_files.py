@@ -88,6 +88,7 @@ def test_everything_is_on_the_page(pages: dict[str, Path], name: str) -> None:
     assert len(hashes) >= 3  # model, cluster, device
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize("name", ["mesh-static", "layers-static", "explained-static"])
 def test_a_page_needs_no_network(pages: dict[str, Path], name: str) -> None:
     text = pages[name].read_text()

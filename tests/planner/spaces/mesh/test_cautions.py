@@ -53,6 +53,7 @@ def hinging() -> Resolved:
 
 
 @pytest.mark.exact
+@pytest.mark.exact
 def test_the_best_plan_hinges_on_an_assumption(hinging: Resolved) -> None:
     """ZeRO-3 at scale: what is named as better under the pessimistic assumption is, by the model asked anew."""
     result = optimize_mesh(hinging)
@@ -77,6 +78,7 @@ def test_the_best_plan_hinges_on_an_assumption(hinging: Resolved) -> None:
     assert float(judge.costs([searched.plan]).step_time_s[0]) > best.step_time_s
 
 
+@pytest.mark.exact
 @pytest.mark.parametrize("value", [0.5, 0.95])
 def test_an_assumption_that_was_given_is_not_doubted(hinging: Resolved, value: float) -> None:
     asked = dataclasses.replace(

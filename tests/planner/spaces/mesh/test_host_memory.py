@@ -96,6 +96,7 @@ def test_memory_split_up_is_the_memory(
     assert totals == pytest.approx(found.evaluate_plans(plans).memory_bytes)
 
 
+@pytest.mark.exact
 @mostly("exact", "memory_bytes", [2e9, 8e9, 20e9, 1e12], quick=1)
 def test_the_best_plan_fits_on_the_host(question: Resolved, memory_bytes: float) -> None:
     """With little memory on the devices: the plan found fits on both, and more on the host is never worse."""

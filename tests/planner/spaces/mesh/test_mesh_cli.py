@@ -19,7 +19,7 @@ from planner.schema import schema_of
 from planner.schema.mesh_result import MeshBreakdownDocument, MeshResultDocument
 from tests.cases import mostly
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 SMALL = "gpt3-1.3b --gpus 4 --batch 16 --seq 512"
 
 
