@@ -6,7 +6,7 @@ import dataclasses
 import math
 
 from costmodel.layerwise.plan import Plan
-from costmodel.layerwise.tables import KnownCosts
+from costmodel.layerwise.tables import CostCache
 from planner.breakdown import layer_costs
 from planner.core.errors import UsageError
 from planner.core.results import Breakdown, RankedPlan
@@ -30,7 +30,7 @@ def breakdown_of(resolved: Resolved, plan: Plan, best: RankedPlan | None) -> Bre
     from costmodel.layerwise.detail import layer_links
 
     resolved = _with_named_collectives(resolved, plan)
-    known = KnownCosts(resolved.workload, resolved.cluster)
+    known = CostCache(resolved.workload, resolved.cluster)
     ranked = rank(resolved, [plan] if best is None else [best.plan, plan], known=known)[-1]
     if not math.isfinite(ranked.step_time_s):
         raise UsageError("the plan is not legal: a degree is larger than what it divides, or than the micro-batch")

@@ -10,7 +10,7 @@ from costmodel.kernels.roofline import RooflineCompute
 from costmodel.layerwise.evaluate import CostBatch, evaluate
 from costmodel.layerwise.plan import Plan, family_of_plan
 from costmodel.layerwise.splits import Split, divisors
-from costmodel.layerwise.tables import KnownCosts
+from costmodel.layerwise.tables import CostCache
 from planner.core.results import RankedPlan
 from planner.resolve import Resolved
 from planner.wording import plan_in_words
@@ -26,7 +26,7 @@ def layer_score(resolved: Resolved) -> Score:
 
 
 def rank(
-    resolved: Resolved, plans: Sequence[Plan], best: float | None = None, known: KnownCosts | None = None
+    resolved: Resolved, plans: Sequence[Plan], best: float | None = None, known: CostCache | None = None
 ) -> list[RankedPlan]:
     """Judge plans and describe them; the order is kept.
 
@@ -36,10 +36,10 @@ def rank(
     plans : sequence of Plan
     best : float, optional
         Score that the gaps are measured against; that of the first plan where left out.
-    known : KnownCosts, optional
+    known : CostCache, optional
         What is known of the costs of layers.
     """
-    known = KnownCosts(resolved.workload, resolved.cluster) if known is None else known
+    known = CostCache(resolved.workload, resolved.cluster) if known is None else known
     costs = evaluate(resolved.workload, resolved.cluster, plans, known)
     single = _one_worker_s(resolved, known)
     scores = layer_score(resolved).of(costs.step_time_s, costs.computing_s, [plan.workers for plan in plans])
@@ -107,7 +107,7 @@ def _ranked(
     )
 
 
-def _one_worker_s(resolved: Resolved, known: KnownCosts) -> float | None:
+def _one_worker_s(resolved: Resolved, known: CostCache) -> float | None:
     """Step of one worker at the same global batch, with as few micro-batches as fit; None if none fits."""
     layers = len(resolved.workload.graph.layers)
     plans = [
@@ -123,7 +123,7 @@ def _one_worker_s(resolved: Resolved, known: KnownCosts) -> float | None:
     return best
 
 
-def _compute_bound(known: KnownCosts, plans: Sequence[Plan], costs: CostBatch) -> list[bool]:
+def _compute_bound(known: CostCache, plans: Sequence[Plan], costs: CostBatch) -> list[bool]:
     """Whether doubling the arithmetic rate would take at least a fifth off the compute time."""
     compute = known.workload.compute
     if not isinstance(compute, RooflineCompute):

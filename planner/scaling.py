@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from costmodel.layerwise.evaluate import evaluate
 from costmodel.layerwise.plan import Plan
 from costmodel.layerwise.splits import Split, divisors
-from costmodel.layerwise.tables import KnownCosts
+from costmodel.layerwise.tables import CostCache
 from costmodel.paleo.model import PaleoCompute
 from costmodel.paleo.scaling import hybrid_step
 from planner.core.errors import UsageError
@@ -99,7 +99,7 @@ def _point(
         step, compute, words = _paper_hybrid(resolved, workers)
         fits, bars = True, without_model()
     else:
-        plan, known = _plan(resolved, workers, family), KnownCosts(resolved.workload, resolved.cluster)
+        plan, known = _plan(resolved, workers, family), CostCache(resolved.workload, resolved.cluster)
         cost = evaluate(resolved.workload, resolved.cluster, [plan], known)
         bars = layer_bars(resolved, rank(resolved, [plan], known=known), known)
         step, compute = float(cost.step_time_s[0]), float(cost.compute_s[0] + cost.update_s[0] + cost.bubble_s[0])

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from costmodel.layerwise.plan import Plan
-from costmodel.layerwise.tables import KnownCosts
+from costmodel.layerwise.tables import CostCache
 from costmodel.tolerances import PROOF_SLACK
 from planner.core.capacity import limit_notes
 from planner.core.errors import NoFeasiblePlan, UsageError
@@ -70,7 +70,7 @@ def _optimize_layers(
     from strategies.layerwise.search import search  # a mesh or a mixed cluster does without
 
     _check_fixed_batch(resolved)
-    known = KnownCosts(resolved.workload, resolved.cluster)
+    known = CostCache(resolved.workload, resolved.cluster)
     settings = _settings(resolved)
     if with_error_bars:  # as many plans as may be the best, however few of them are shown
         settings = dataclasses.replace(settings, top=max(settings.top, COMPARED_PLANS))
@@ -232,7 +232,7 @@ def _plan_of_request(resolved: Resolved, workers: int | None = None) -> Plan:
 
 
 def _result(
-    resolved: Resolved, outcome: Outcome, known: KnownCosts, started: float
+    resolved: Resolved, outcome: Outcome, known: CostCache, started: float
 ) -> tuple[SearchResult, tuple[RankedPlan, ...]]:
     """The answer, and the plans that error bars compare: all that the search kept, or those that are chosen to differ."""
     from strategies.layerwise.data_parallel import best_data_parallel

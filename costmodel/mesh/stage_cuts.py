@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from costmodel.mesh.modules import UnitKind, Units
+from costmodel.mesh.modules import ModuleKind, Modules
 from costmodel.network.graph import Graph
 from costmodel.software.framework import Framework
 from costmodel.tolerances import EQUAL
@@ -10,14 +10,14 @@ from costmodel.tolerances import EQUAL
 __all__ = ["cut_fault", "framework_blocks", "threshold_blocks", "threshold_last"]
 
 
-def framework_blocks(framework: Framework, graph: Graph, units: Units, chunks: int) -> tuple[int, ...] | None:
+def framework_blocks(framework: Framework, graph: Graph, modules: Modules, chunks: int) -> tuple[int, ...] | None:
     """Blocks per chunk as a framework cuts them; None where it balances them.
 
     Parameters
     ----------
     framework : Framework
     graph : Graph
-    units : Units
+    modules : Modules
         Of the graph.
     chunks : int
         At most as many as blocks.
@@ -25,28 +25,28 @@ def framework_blocks(framework: Framework, graph: Graph, units: Units, chunks: i
     if framework.stages == "balanced" or chunks == 1:
         return None
     if framework.stages == "equal":
-        each, rest = divmod(units.num_blocks, chunks)
+        each, rest = divmod(modules.num_blocks, chunks)
         return None if rest else (each,) * chunks
-    return threshold_blocks(units.num_blocks, chunks, _head(graph, units))
+    return threshold_blocks(modules.num_blocks, chunks, _head(graph, modules))
 
 
-def cut_fault(framework: Framework, graph: Graph, units: Units, chunks: int) -> str:
+def cut_fault(framework: Framework, graph: Graph, modules: Modules, chunks: int) -> str:
     """Why a framework cannot run so many chunks that its own cut makes; empty where it can."""
-    if framework.stages != "threshold" or not 1 < chunks <= units.num_blocks:
+    if framework.stages != "threshold" or not 1 < chunks <= modules.num_blocks:
         return ""
-    loss, last = threshold_last(units.num_blocks, chunks, _head(graph, units))
+    loss, last = threshold_last(modules.num_blocks, chunks, _head(graph, modules))
     if loss == last:
         return ""
     return f"{framework.name} puts the loss on stage {loss} of {chunks} and waits for it on stage {last}"
 
 
-def _head(graph: Graph, units: Units) -> float:
+def _head(graph: Graph, modules: Modules) -> float:
     """Cost of the head in blocks, as nanotron counts it: by the weights of matrices."""
-    block = _matrix_weights(graph, units.kinds[units.blocks[0]])
-    return _matrix_weights(graph, units.kinds[units.kind_of[-1]]) / block
+    block = _matrix_weights(graph, modules.kinds[modules.blocks[0]])
+    return _matrix_weights(graph, modules.kinds[modules.kind_of[-1]]) / block
 
 
-def _matrix_weights(graph: Graph, kind: UnitKind) -> int:
+def _matrix_weights(graph: Graph, kind: ModuleKind) -> int:
     layers = (graph.layers[index] for index in kind.layers)
     return sum(layer.weight_count + layer.tied_count for layer in layers if layer.kind == "linear")
 

@@ -49,5 +49,7 @@ def reported_bytes(model: MeshModel, plans: Sequence[MeshPlan], fullest_bytes: F
         return fullest_bytes
     batch = MeshBatch.from_plans(plans)
     layouts = stack_layouts(model.layouts_of_plans(plans, every_rank=True))
-    memory = model.core_memory(batch, layouts).divided(np.arange(len(plans)), Division.of(batch, mesh_strides(batch)))
+    memory = model.pipeline_memory(batch, layouts).divided(
+        np.arange(len(plans)), Division.of(batch, mesh_strides(batch))
+    )
     return np.asarray(memory.total_bytes[:, 0] - memory.parts["context_bytes"][:, 0])

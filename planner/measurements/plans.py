@@ -66,7 +66,7 @@ def _answers(questions: Sequence[Question], preset: Preset) -> list[Outcome]:
     batch = MeshBatch.from_plans([_checked(plan) for plan in plans])
     broken = [
         message or framework_fault(model, plan)
-        for message, plan in zip(_broken(NetworkShape.of(first.graph, model.units, 1), batch), plans, strict=True)
+        for message, plan in zip(_broken(NetworkShape.of(first.graph, model.modules, 1), batch), plans, strict=True)
     ]
     legal = np.flatnonzero([not message for message in broken])
     costs, reported = _costs(model, [plans[int(index)] for index in legal])

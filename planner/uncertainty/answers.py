@@ -10,7 +10,7 @@ import numpy as np
 
 from costmodel.arrays import FloatArray
 from costmodel.kernels.roofline import RooflineCompute
-from costmodel.layerwise.tables import KnownCosts
+from costmodel.layerwise.tables import CostCache
 from costmodel.uncertainty.intervals import Candidates
 from planner.spaces.mesh.space import is_transformer
 from planner.uncertainty.bars import ErrorBars, Knowledge, bars_of, knowledge_of, where_needed, without_model
@@ -66,12 +66,12 @@ def mesh_weights(judge: MeshJudge, plans: Sequence[RankedMeshPlan]) -> FloatArra
     return np.array([judge.score(plan) / plan.step_time_s for plan in plans])
 
 
-def layer_bars(resolved: Resolved, plans: Sequence[RankedPlan], known: KnownCosts | None = None) -> ErrorBars:
+def layer_bars(resolved: Resolved, plans: Sequence[RankedPlan], known: CostCache | None = None) -> ErrorBars:
     """Error bars of ranked plans with a split per layer; ``known``: what is known of the costs of layers."""
     workload = resolved.workload
     if not isinstance(workload.compute, RooflineCompute):
         return without_model()
-    known = KnownCosts(workload, resolved.cluster) if known is None else known
+    known = CostCache(workload, resolved.cluster) if known is None else known
     workers = max(plan.workers for plan in plans)
     names = constants_of(workload, resolved.cluster, workers)
     knowledge = _knowledge(resolved, len(plans), is_transformer=is_transformer(workload.graph), names=names)

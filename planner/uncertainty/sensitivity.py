@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from costmodel.hardware.cluster import Cluster
 from costmodel.kernels.roofline import RooflineCompute
-from costmodel.layerwise.tables import KnownCosts
+from costmodel.layerwise.tables import CostCache
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.overtaking import overtaking
 from costmodel.uncertainty.constants import CONSTANTS, stated_values
@@ -89,7 +89,7 @@ def layer_sensitivity(resolved: Resolved, plans: Sequence[RankedPlan]) -> tuple[
     if not isinstance(workload.compute, RooflineCompute):
         return None
     names = constants_of(workload, resolved.cluster, max(plan.workers for plan in plans))
-    times = layer_times(KnownCosts(workload, resolved.cluster), [plan.plan for plan in plans])
+    times = layer_times(CostCache(workload, resolved.cluster), [plan.plan for plan in plans])
     weight = layer_weights(resolved, plans)
     return sensitivity_of(
         lambda name, factor: times(name, factor) * weight,

@@ -1,6 +1,6 @@
 """The search over the whole stated space: uniform plans by enumeration, every worker count by the exact per-layer solvers, pipelines.
 
-What is returned is judged by `costmodel.layerwise.evaluate`; what is not solved is bounded, and the bounds make the proof.
+What is returned is evaluated by `costmodel.layerwise.evaluate`; what is not solved is bounded, and the bounds make the proof.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 
 from costmodel.hardware.cluster import Cluster
 from costmodel.layerwise.splits import SplitTable, factorisations, split_table
-from costmodel.layerwise.tables import CostTables, KnownCosts
+from costmodel.layerwise.tables import CostCache, CostTables
 from costmodel.software.input_pipeline import storage_s
 from costmodel.software.parameter_server import node_size
 from costmodel.tolerances import EQUAL, ROUNDING
@@ -46,7 +46,7 @@ def search(
     cluster: Cluster,
     settings: SearchSettings,
     progress: Progress | None = None,
-    known: KnownCosts | None = None,
+    known: CostCache | None = None,
 ) -> Outcome:
     """Find the K best plans with different keys and prove it.
 
@@ -57,7 +57,7 @@ def search(
     settings : SearchSettings
     progress : callable, optional
         Called with a word and a fraction between 0 and 1.
-    known : KnownCosts, optional
+    known : CostCache, optional
         What is known of the costs of layers of this workload on this cluster; the search adds to it.
 
     Returns
@@ -65,7 +65,7 @@ def search(
     Outcome
         On Ctrl-C or at the time limit, the best so far with a valid bound.
     """
-    run = _Run(KnownCosts(workload, cluster) if known is None else known, settings, progress)
+    run = _Run(CostCache(workload, cluster) if known is None else known, settings, progress)
     try:
         run.uniform(run.counts[:_FIRST_COUNTS])
         run.screen()
@@ -82,7 +82,7 @@ def search(
 class _Run:
     """State of one search."""
 
-    def __init__(self, known: KnownCosts, settings: SearchSettings, progress: Progress | None) -> None:
+    def __init__(self, known: CostCache, settings: SearchSettings, progress: Progress | None) -> None:
         self.known, self.settings, self.progress = known, settings, progress
         self.workload = known.workload
         self.deadline = time.monotonic() + settings.wall_s

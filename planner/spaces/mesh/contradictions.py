@@ -205,7 +205,7 @@ def _with_name(text: str, rule: Rule) -> str:
 def _is_empty(judge: MeshJudge, settings: MeshSettings) -> bool:
     space = MeshSpace.of(judge.model, settings)
     count = PlanCount(space=space)
-    return not any(count.plans(stems) for stems in space.stems())
+    return not any(count.plans(stems) for stems in space.branches())
 
 
 def _reason(judge: MeshJudge, restriction: MeshRestriction) -> str:

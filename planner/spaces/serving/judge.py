@@ -220,7 +220,7 @@ def make_serving_judge(request: ServingRequest) -> ServingJudge:
         request=request,
         resolved=resolved,
         model=model,
-        shape=NetworkShape.of(graph, model.units, 1),
+        shape=NetworkShape.of(graph, model.modules, 1),
         setting=setting,
         capacity_bytes=capacity,
         kv_precision=kv,

@@ -1,4 +1,4 @@
-"""Pipelines: the judge against the solver's own objective, cuts against the tensors that cross them, parts that add up."""
+"""Pipelines: the cost model against the solver's own objective, cuts against the tensors that cross them, parts that add up."""
 
 from __future__ import annotations
 

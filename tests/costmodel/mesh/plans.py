@@ -127,7 +127,7 @@ def model_of(
 
 def shape_of(model: MeshModel) -> NetworkShape:
     """What the rules refer to."""
-    return NetworkShape.of(model.workload.graph, model.units, model.workload.global_batch)
+    return NetworkShape.of(model.workload.graph, model.modules, model.workload.global_batch)
 
 
 def network(rng: random.Random, *, blocks: int | None = None) -> Graph:
@@ -234,7 +234,7 @@ def uneven(rng: random.Random, plan: MeshPlan, blocks: int) -> MeshPlan:
 
 
 def costs_of_each(model: MeshModel, groups: Sequence[Sequence[MeshPlan]]) -> list[MeshCosts]:
-    """Costs of groups of plans, all judged at once: calls, not plans, take the time."""
+    """Costs of groups of plans, all evaluated at once: calls, not plans, take the time."""
     costs = model.evaluate_plans([plan for group in groups for plan in group])
     ends = np.cumsum([len(group) for group in groups])
     columns = {item.name: np.split(getattr(costs, item.name), ends[:-1]) for item in fields(costs)}
@@ -242,7 +242,7 @@ def costs_of_each(model: MeshModel, groups: Sequence[Sequence[MeshPlan]]) -> lis
 
 
 def costs_of_cases(cases: Sequence[tuple[MeshModel, MeshPlan]]) -> list[MeshCosts]:
-    """Costs of every case, one row each; neighbours of one model are judged at once."""
+    """Costs of every case, one row each; neighbours of one model are evaluated at once."""
     models = itertools.groupby(cases, key=lambda case: id(case[0]))
     runs = [list(run) for _, run in models]
     return [costs for run in runs for costs in costs_of_each(run[0][0], [[plan] for _, plan in run])]

@@ -25,7 +25,7 @@ MODELS = ["llama3-8b", "gpt2-1.5b", "gpt3-1.3b", "deepseek-v3", "t5-11b", "mixtr
 
 def whole_pattern(model: MeshModel, tp: int) -> tuple[LayerSplit, ...]:
     graph = model.workload.graph
-    return tuple(split for kind in model.units.kinds for split in standard_splits(graph, kind, tp))
+    return tuple(split for kind in model.modules.kinds for split in standard_splits(graph, kind, tp))
 
 
 def random_pattern(model: MeshModel, tp: int, rng: random.Random) -> tuple[LayerSplit, ...]:
@@ -33,7 +33,7 @@ def random_pattern(model: MeshModel, tp: int, rng: random.Random) -> tuple[Layer
     graph = model.workload.graph
     return tuple(
         rng.choice(split_options(graph, kind, position, tp))
-        for kind in model.units.kinds
+        for kind in model.modules.kinds
         for position, index in enumerate(kind.layers)
         if graph.layers[index].kind not in ("moe", "input")
     )
@@ -48,7 +48,7 @@ def small(**values: int) -> MeshModel:
 @pytest.mark.parametrize("name", MODELS)
 def test_the_standard_pattern_named_is_the_standard_pattern(name: str) -> None:
     """Every figure, by another way to write the collectives down."""
-    judge = make_judge(resolve(Request(model=name, gpus=64, batch=64)))
+    evaluator = make_judge(resolve(Request(model=name, gpus=64, batch=64)))
     checked = 0
     for tp in (2, 4, 5, 8, 16):
         for sequence_parallel in (False, True):
@@ -65,10 +65,10 @@ def test_the_standard_pattern_named_is_the_standard_pattern(name: str) -> None:
                     num_micro_batches=16,
                     recompute="selective" if pp == 2 else "none",
                 )
-                if judge.broken(plan):
+                if evaluator.broken(plan):
                     continue
-                named = replace(plan, block_splits=whole_pattern(judge.model, tp))
-                costs = judge.model.evaluate_plans([plan, named])
+                named = replace(plan, block_splits=whole_pattern(evaluator.model, tp))
+                costs = evaluator.model.evaluate_plans([plan, named])
                 for item in fields(costs):
                     one, other = getattr(costs, item.name).tolist()
                     assert other == pytest.approx(one, rel=1e-12, abs=0.0), (item.name, plan)
@@ -77,7 +77,7 @@ def test_the_standard_pattern_named_is_the_standard_pattern(name: str) -> None:
 
 
 def test_patterns_do_not_mix() -> None:
-    """Plans are judged alike alone, together, and after others that differ in nothing but the pattern."""
+    """Plans are evaluated alike alone, together, and after others that differ in nothing but the pattern."""
     model, rng = small(), random.Random(5)
     plans = [
         MeshPlan(tp=4, dp_replicate=2, micro_batch=1, num_micro_batches=8, block_splits=pattern)
@@ -112,14 +112,14 @@ def test_the_timeline_agrees() -> None:
         )
         costs = model.evaluate_plans([plan])
         left = sum(float(getattr(costs, name)[0]) for name in ("dp_exposed_s", "optimizer_s", "offload_s"))
-        simulated = Chunks(model, plan).timeline().flush_s
+        simulated = Chunks(model, plan).timeline().makespan_s
         assert float(costs.step_time_s[0]) - left == pytest.approx(simulated, rel=1e-2), plan
 
 
 def _one(
     model: MeshModel, *splits: tuple[str, str, int], sequence_parallel: bool = False, tp: int = 4
 ) -> dict[str, float]:
-    """Unit costs of the first block."""
+    """Module costs of the first block."""
     named = tuple(LayerSplit(layer=f"blocks.0.{name}", role=role, degree=degree) for name, role, degree in splits)
     plan = MeshPlan(tp=tp, sequence_parallel=sequence_parallel, micro_batch=1, num_micro_batches=16, block_splits=named)
     model.evaluate_plans([plan])
@@ -187,7 +187,7 @@ def test_repeated_key_and_value_heads_travel() -> None:
     assert costs["tp_forward_s"] == pytest.approx(sent, rel=1e-12)
 
 
-def test_rows_of_layers_add_up_to_the_unit() -> None:
+def test_rows_of_layers_add_up_to_the_module() -> None:
     model, rng = small(), random.Random(3)
     for _ in range(10):
         plan = MeshPlan(
@@ -246,7 +246,7 @@ def test_tied_weights_keep_their_split() -> None:
     graph = make.gpt(tied=True)
     cluster = two_level_cluster()
     model = MeshModel.build(workload_of(graph, cluster, 8), cluster)
-    for kind in (model.units.kinds[0], model.units.kinds[-1]):
+    for kind in (model.modules.kinds[0], model.modules.kinds[-1]):
         for position, index in enumerate(kind.layers):
             layer = graph.layers[index]
             if layer.kind == "embedding" or layer.tied_count:

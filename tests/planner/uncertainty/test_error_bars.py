@@ -16,7 +16,7 @@ from costmodel.hardware.cluster import Cluster, DeviceGroup, Level
 from costmodel.hardware.device import Device
 from costmodel.layerwise.plan import Plan
 from costmodel.layerwise.splits import Split
-from costmodel.layerwise.tables import KnownCosts
+from costmodel.layerwise.tables import CostCache
 from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS, MeshAssumptions
 from costmodel.mesh.plan import MeshPlan
 from costmodel.uncertainty.constants import CONSTANTS
@@ -380,7 +380,7 @@ def test_plans_that_differ_in_one_small_layer_are_nearly_perfectly_correlated() 
         )
         for names in ((), ("pool2",), ("conv1", "conv2", "conv3", "conv4", "conv5", "fc6", "fc7", "fc8"))
     ]
-    known = KnownCosts(workload, cluster)
+    known = CostCache(workload, cluster)
     coordinates, mixture = layer_mixture(known, plans)
     times = layer_times_s(known, plans)
     pool2 = [layer.name for layer in layers].index("pool2")

@@ -1,4 +1,4 @@
-"""Bounds of cells against every plan of small questions: none that matters may be lost, whatever the goal."""
+"""Bounds of nodes against every plan of small questions: none that matters may be lost, whatever the goal."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import pytest
 
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import MeshBatch
-from strategies.mesh.memory_modes import Ways
-from strategies.mesh.nodes import CellBounds
-from strategies.mesh.plans import Incumbents, PlanJudge
+from strategies.mesh.memory_modes import MemoryModes
+from strategies.mesh.nodes import NodeBounds
+from strategies.mesh.plans import Incumbents, PlanEvaluator
 from strategies.mesh.settings import MeshSettings
 from strategies.mesh.space import Columns, MeshSpace, batch_of
 from tests.cases import mostly
 from tests.strategies.mesh.brute_force import all_plans
 from tests.strategies.mesh.networks import decoder, random_case, two_level_cluster, workload_of
 
-_CELL = ("tp", "sequence_parallel", "cp", "cp_kind", "ep", "etp", "micro_batch", "dp", "pp")
+_NODE = ("tp", "sequence_parallel", "cp", "cp_kind", "ep", "etp", "micro_batch", "dp", "pp")
 _ROUNDING = 1 + 1e-8
 
 
@@ -42,25 +42,25 @@ def _model(seed: int) -> MeshModel:
 
 
 def _bounds(space: MeshSpace, goal: float) -> dict[tuple[int, ...], float]:
-    """Cells that are kept, with their bounds."""
-    ways = Ways.of(space)
-    judge = PlanJudge(space=space, incumbents=Incumbents(top=1), ways=ways, tally=lambda name, count: None)
-    bounded = CellBounds(ways=ways, judge=judge, goal=goal)
+    """Nodes that are kept, with their bounds."""
+    modes = MemoryModes.of(space)
+    evaluator = PlanEvaluator(space=space, incumbents=Incumbents(top=1), modes=modes, tally=lambda name, count: None)
+    bounded = NodeBounds(modes=modes, evaluator=evaluator, goal=goal)
     found: dict[tuple[int, ...], float] = {}
-    for stems in space.stems():
-        cells, bound = bounded.of(stems)
-        found |= dict(zip(_keys(cells), bound.tolist(), strict=True))
+    for branches in space.branches():
+        nodes, bound = bounded.of(branches)
+        found |= dict(zip(_keys(nodes), bound.tolist(), strict=True))
     return found
 
 
 def _keys(columns: Columns) -> list[tuple[int, ...]]:
-    return list(zip(*(columns[name].tolist() for name in _CELL), strict=True))
+    return list(zip(*(columns[name].tolist() for name in _NODE), strict=True))
 
 
 def _quickest(model: MeshModel, plans: MeshBatch, objective: str) -> dict[tuple[int, ...], float]:
-    """Score of the best plan of every cell, memory aside."""
+    """Score of the best plan of every node, memory aside."""
     scores = model.evaluate(plans).step_time_s * (plans.workers if objective == "gpu_hours" else 1)
-    columns = {name: getattr(plans, name) for name in _CELL}
+    columns = {name: getattr(plans, name) for name in _NODE}
     best: dict[tuple[int, ...], float] = {}
     for key, score in zip(_keys(columns), scores.tolist(), strict=True):
         best[key] = min(score, best.get(key, float("inf")))
@@ -68,7 +68,7 @@ def _quickest(model: MeshModel, plans: MeshBatch, objective: str) -> dict[tuple[
 
 
 @mostly("exact", "seed", range(24))
-def test_no_plan_of_a_cell_is_better_than_its_bound(seed: int) -> None:
+def test_no_plan_of_a_node_is_better_than_its_bound(seed: int) -> None:
     model = _model(seed)
     objective = ("step_time", "gpu_hours")[seed // 2 % 2]
     space = MeshSpace.of(model, MeshSettings(max_workers=4, capacity_bytes=1e15, objective=objective))
