@@ -22,11 +22,12 @@ from unittest import mock
 
 import numpy as np
 
-from costmodel.framework import profile_of
-from planner.measurements import questions
+from planner.calibration.files import load_calibration
+from planner.measurements import framework_plans, questions
+from planner.measurements.facts import framework_of_row
 from planner.measurements.outcomes import Outcome
 from planner.measurements.plans import predict
-from planner.measurements.preset import DEFAULT, PALEO, Preset
+from planner.measurements.preset import DEFAULT, PALEO, Preset, calibrated
 from planner.measurements.scores import Score, score
 from planner.measurements.tables import Row, read_table
 
@@ -55,7 +56,7 @@ _KERNELS: Grid = {
     "attention_fraction": (0.5, 0.6),
 }
 _NANOTRON: Grid = {
-    # One constant (`FrameworkProfile.equal`).
+    # One constant: a rank that comes late is late by what starting a collective takes.
     "host_collective_s contended_step_s": tuple(n * 25e-6 for n in range(6, 15)),
     "message_hold_s": (0.0, 0.3, 0.4, 0.5, 0.6),
     "bucket_wait_s": (0.0, 300e-6, 600e-6, 900e-6),
@@ -78,6 +79,8 @@ class Part:
         own rows do.
     grid : mapping
         Constant -> values tried.
+    calibration : str
+        Of the machines that the rows ran on, where they waited for something that no framework explains; empty: none.
     has_outliers : bool
         The median of the errors chooses, not their mean.
     """
@@ -89,6 +92,7 @@ class Part:
     grid: Grid
     has_outliers: bool = False
     together: str = ""
+    calibration: str = ""
 
 
 def _is_mixture(row: Row) -> bool:
@@ -111,6 +115,7 @@ PARTS = (
         folds=_VTRAIN_FOLDS,
         grid=_HOST,
         together="nodes",
+        calibration="vtrain",
     ),
     Part(
         name="vTrain, several nodes",
@@ -119,6 +124,7 @@ PARTS = (
         folds=_VTRAIN_FOLDS,
         grid=_HOST,
         together="nodes",
+        calibration="vtrain",
     ),
     Part(
         name="nanotron, H100 sweep",
@@ -127,6 +133,7 @@ PARTS = (
         folds={"model": ("model",), "nodes": ("nodes",)},
         grid=_NANOTRON,
         has_outliers=True,
+        calibration="ultra-scale-playbook",
     ),
     Part(
         name="llm-foundry, A100 FSDP",
@@ -205,20 +212,25 @@ ABLATIONS: Mapping[str, Point] = {
     "reserve of the device's memory (memory)": (("unusable_memory", 0.0),),
     "copies of the logits (memory)": (("logits_copies", 0.0),),
 }
-# What profiles know beside constants -> the profile without it.
-PROFILE_ABLATIONS: Mapping[str, Mapping[str, str]] = {
-    "stages as the framework cuts them": {"stages": "balanced"},
-    "memory of the rank that reports it (memory)": {"memory_rank": "fullest"},
+# What is known of frameworks beside constants -> what is put in place of a name to be without it.
+FRAMEWORK_ABLATIONS: Mapping[str, tuple[Any, str, Any]] = {
+    "stages as the framework cuts them": (
+        questions,
+        "framework_of_row",
+        lambda row: replace(framework_of_row(row), stages="balanced"),
+    ),
+    "memory of the rank that reports it (memory)": (framework_plans, "_FIRST_RANK", frozenset()),
 }
 
 
-def preset_of(point: Point) -> Preset:
-    """The default cost model with other constants; names with a space between them share a value."""
+def preset_of(point: Point = (), calibration: str = "") -> Preset:
+    """The default cost model, calibrated, with other constants; names with a space between them share a value."""
+    preset = calibrated(DEFAULT, load_calibration(calibration).calibration) if calibration else DEFAULT
     single = [(name, value) for names, value in point for name in names.split()]
-    return Preset(
-        name=DEFAULT.name,
+    return replace(
+        preset,
         efficiency=tuple(pair for pair in single if pair[0] in EFFICIENCY),
-        assumed=tuple(pair for pair in single if pair[0] not in EFFICIENCY),
+        assumed=(*preset.assumed, *(pair for pair in single if pair[0] not in EFFICIENCY)),
     )
 
 
@@ -242,34 +254,38 @@ class Trials:
     rows: list[Row]
     points: list[Point]
     errors: np.ndarray
+    calibration: str = ""
 
     def outcomes(self, point: int) -> list[Outcome]:
         """Predictions of all rows with one of the points."""
-        return predict(self.rows, preset_of(self.points[point]))
+        return predict(self.rows, preset_of(self.points[point], self.calibration))
 
 
 def trials_of(part: Part, folder: Path) -> Trials:
     """The rows that choose a part's constants, with every point of its grid."""
-    return _trials(part.file, None if part.together else part.keep, tuple(part.grid.items()), folder)
+    return _trials(part.file, None if part.together else part.keep, tuple(part.grid.items()), folder, part.calibration)
 
 
 @lru_cache(maxsize=1)  # parts that choose their constants together have the same
 def _trials(
-    file: str, keep: Callable[[Row], bool] | None, grid: tuple[tuple[str, tuple[float, ...]], ...], folder: Path
+    file: str,
+    keep: Callable[[Row], bool] | None,
+    grid: tuple[tuple[str, tuple[float, ...]], ...],
+    folder: Path,
+    calibration: str = "",
 ) -> Trials:
     rows = [row for row in read_table(folder / f"{file}.csv").rows if keep is None or keep(row)]
     names, values = zip(*grid, strict=True)
     points = [tuple(zip(names, point, strict=True)) for point in itertools.product(*values)]
-    return Trials(
-        rows=rows, points=points, errors=np.array([errors_of(predict(rows, preset_of(point))) for point in points])
-    )
+    errors = np.array([errors_of(predict(rows, preset_of(point, calibration))) for point in points])
+    return Trials(rows=rows, points=points, errors=errors, calibration=calibration)
 
 
-def without_fact(rows: Sequence[Row], change: Mapping[str, Any]) -> list[Outcome]:
-    """Predict with every framework profile changed."""
-    fresh = [Row(line=row.line, cells=row.cells) for row in rows]  # those given know their profile by now
-    with mock.patch.object(questions, "profile_of", lambda text: replace(profile_of(text), **change)):
-        return predict(fresh, DEFAULT)
+def without_fact(rows: Sequence[Row], change: tuple[Any, str, Any], preset: Preset = DEFAULT) -> list[Outcome]:
+    """Predict without something that is known of frameworks: a module, a name in it, and what stands there instead."""
+    fresh = [Row(line=row.line, cells=row.cells) for row in rows]  # those given know their framework by now
+    with mock.patch.object(*change):
+        return predict(fresh, preset)
 
 
 def errors_of(outcomes: Sequence[Outcome]) -> np.ndarray:
@@ -326,12 +342,12 @@ HEAD = (
 )
 
 
-def ablated(rows: Sequence[Row]) -> Iterator[tuple[str, list[Outcome]]]:
+def ablated(rows: Sequence[Row], calibration: str = "") -> Iterator[tuple[str, list[Outcome]]]:
     """What is taken away, and the predictions without it."""
     for name, point in ABLATIONS.items():
-        yield name, predict(rows, preset_of(point))
-    for name, change in PROFILE_ABLATIONS.items():
-        yield name, without_fact(rows, change)
+        yield name, predict(rows, preset_of(point, calibration))
+    for name, change in FRAMEWORK_ABLATIONS.items():
+        yield name, without_fact(rows, change, preset_of(calibration=calibration))
 
 
 def _fits(part: Part, folder: Path) -> list[str]:
@@ -343,7 +359,12 @@ def _fits(part: Part, folder: Path) -> list[str]:
     def own(name: str, outcomes: Sequence[Outcome]) -> str:
         return line(name, score([outcomes[n] for n in scored]))
 
-    lines = [own(f"**{part.name}** ({len(scored)}), bundled", predict(rows, DEFAULT))]
+    lines = [
+        own(
+            f"**{part.name}** ({len(scored)}), {_constants(part)}",
+            predict(rows, preset_of(calibration=part.calibration)),
+        )
+    ]
     best = best_of(part, rows, trials.errors)
     chosen = ", ".join(f"{name} {value:g}" for name, value in trials.points[best])
     lines.append(own(f"in sample: {chosen}", trials.outcomes(best)))
@@ -352,12 +373,16 @@ def _fits(part: Part, folder: Path) -> list[str]:
     return [*lines, own("preset `paleo`", predict(rows, PALEO))]
 
 
+def _constants(part: Part) -> str:
+    return f"calibration `{part.calibration}`" if part.calibration else "bundled"
+
+
 def _ablations(part: Part, folder: Path) -> list[str]:
     """Lines of one of the second tables."""
     rows = rows_of(part, folder)
-    complete = line("", score(predict(rows, DEFAULT)))
+    complete = line("", score(predict(rows, preset_of(calibration=part.calibration))))
     lines = ["", HEAD.format(part.name), f"| all of it{complete.removeprefix('| ')}"]
-    for name, changed in ablated(rows):
+    for name, changed in ablated(rows, part.calibration):
         found = line("", score(changed))
         if found != complete:
             lines.append(f"| without {name}{found.removeprefix('| ')}")

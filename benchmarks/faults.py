@@ -121,7 +121,20 @@ def place_of(fault: Fault, tree: Path) -> Path:
 
 def failure(tree: Path, tests: list[str], processes: int) -> str:
     """First test that fails; empty where all pass."""
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-n", str(processes), *tests]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-x",
+        "-p",
+        "no:cacheprovider",
+        "--budget",
+        "inf",
+        "-n",
+        str(processes),
+        *tests,
+    ]
     done = subprocess.run(command, cwd=tree, capture_output=True, text=True, check=False)
     if done.returncode in {0, 5}:  # 5: no test
         return ""

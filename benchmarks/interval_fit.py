@@ -80,7 +80,7 @@ class _Terms:
 def fit(rows: Rows, similarity_steps: float = SIMILARITY_STEPS, steps: int = 250) -> Fitted:
     """Scales of greatest composite likelihood, with a weak prior: of rows, and of differences of rows of one question.
 
-    Frameworks with a profile have scales of their own, found from their rows less their median. Those of the populations are found from
+    Frameworks with own runs have scales of their own, found from their rows less their median. Those of the populations are found from
     all rows as they are, so that what a framework or a machine shifts is among what all plans of a question share.
     """
     own = rows.take(~np.isin(rows.kind, POPULATIONS))

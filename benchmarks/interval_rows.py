@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.arrays import BoolArray, FloatArray, IntArray
-from costmodel.framework import profile_of
 from costmodel.uncertainty.constants import CONSTANTS
 from costmodel.uncertainty.intervals import Candidates
 from planner.measurements import training
 from planner.measurements.error_bars import software_of
+from planner.measurements.facts import framework_of_row
 from planner.measurements.outcomes import Outcome
 from planner.measurements.preset import DEFAULT
 from planner.measurements.tables import Row, read_table
@@ -34,6 +34,8 @@ FILES = (
     "tf_cnn_benchmarks",
     "nvidia_dle_resnet_bert",
 )
+# Frameworks with runs enough for an error model of their own.
+KINDS = frozenset({"llm-foundry", "megatron-bridge", "megatron-deepspeed", "nanotron"})
 STEP = 0.1  # of the logarithm of a constant, for derivatives
 PROBED = 12  # rows of a file that show whether a constant does anything at all
 
@@ -122,9 +124,10 @@ def _add_columns(columns: dict[str, list[object]], file: str, found: Sequence[tu
     """What is known about every row of a file."""
     for row, n, outcome in found:
         comparison = outcome.comparisons[0]
-        plan, profile = comparison.plan, profile_of(row.text("framework")).name
+        plan, framework = comparison.plan, framework_of_row(row)
         columns["file"].append(file)
-        columns["kind"].append("images" if plan is None else profile if profile != "default" else "transformers")
+        own = framework.errors_of or framework.name
+        columns["kind"].append("images" if plan is None else own if own in KINDS else "transformers")
         columns["group"].append(f"{file}, {row.text('model')}, {row.text('hidden') if file == 'vtrain' else ''}")
         columns["device"].append(software_of(outcome)[2])
         columns["question"].append((file, outcome.ranking if outcome.ranking is not None else n))

@@ -68,7 +68,7 @@ def _of(population: str, *rows: tuple[str, int, float, float]) -> tuple[Stranger
     )
 
 
-# Name, runs, bias, mean absolute error. A framework with a profile counts where none of its rows in the files ran on the device. Left out:
+# Name, runs, bias, mean absolute error. A framework with error bars counts where none of its rows in the files ran on the device. Left out:
 # runs that constants were fitted to since (MaxText on v5e, grouped convolutions).
 STRANGERS: tuple[Stranger, ...] = (
     *_of(

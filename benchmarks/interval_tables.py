@@ -193,7 +193,7 @@ def text_of(without_models: Folds, without_files: Folds, strangers: Sequence[str
 
 
 def calibration_text(rows: Rows, fitted: Fitted, folder: Path, serving: Fitted, figures: Rows) -> str:
-    """configs/calibration/default.yaml; ``folder``: of the tables that the rows are from; ``figures``: rows of ``serving``."""
+    """configs/calibrations/default.yaml; ``folder``: of the tables that the rows are from; ``figures``: rows of ``serving``."""
     residual = quantile(np.abs(rows.residual), weights(rows), 0.8) / 1.2816
     lines = [
         "# Written by benchmarks/intervals.py --write. Factors of 1: the bundled constants; log_sd: how far they are usually off.",

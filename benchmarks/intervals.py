@@ -2,7 +2,7 @@
 
 Usage: PLANNER_REFERENCE_DATA=FOLDER python benchmarks/intervals.py [--write]     (two to four minutes)
 
-``--write`` puts the model into configs/calibration/default.yaml and the scores into docs/accuracy.md; of the model, what is known of
+``--write`` puts the model into configs/calibrations/default.yaml and the scores into docs/accuracy.md; of the model, what is known of
 serving is that of `serving.py`.
 
 The residuals are those of the bundled cost model. Standard deviations (of the named constants, by what they change; of the parts of a

@@ -2,10 +2,10 @@
 
 Usage: python -m benchmarks.mesh [rate|commands] [SECONDS or RUNS]     (from the root of the repository)
 
-`rate` walks the whole space of gpt3-175b on up to 512 A100 without pruning, in runs of neighbouring cells drawn at random so that every
-region of the space is met: every schedule, order, ZeRO stage, division of dp, recomputation and offload of a cell is built and scored
+`rate` walks the whole space of gpt3-175b on up to 512 A100 without pruning, in runs of neighbouring nodes drawn at random so that every
+region of the space is met: every schedule, order, ZeRO stage, division of dp, recomputation and offload of a node is built and scored
 (step time, memory, does it fit), each with a number of its own; what plans have in common (the pipeline, the division of dp) is computed
-once, as in a search. Folding the network, building the space and costing the unit tables are inside the measured time, CPU time of the
+once, as in a search. Folding the network, building the space and costing the module tables are inside the measured time, CPU time of the
 process. Afterwards the count is checked, outside of the measured time: no plan of the first pieces occurs twice, and a random sample of
 2,000 of all plans is distinct, obeys every rule, and has the time and memory that `MeshModel.evaluate` has for it.
 `commands` times fresh processes, as a user waits for them; their CPU time is beside it, for machines that are not idle.
@@ -38,9 +38,9 @@ from planner.spaces.mesh.space import mesh_space
 from strategies.mesh.space import Columns, MeshSpace, batch_of
 
 QUESTION = Request(model="gpt3-175b", gpus=512, cluster="dgx-a100")
-_CELLS = 4  # neighbouring cells per draw
+_NODES = 4  # neighbouring nodes per draw
 _DRAWS = 128  # drawn together, so that pipelines of the same kind can be scored together
-_CORES = 8192  # pipelines scored at a time, with all their plans
+_PIPELINES = 8192  # pipelines scored at a time, with all their plans
 _DRAWN = 256  # plans to check, per piece
 _WHOLE = 2  # pieces that are checked whole
 _FULL = RECOMPUTE.index("full")
@@ -53,28 +53,33 @@ COMMANDS: tuple[tuple[str, float, str], ...] = (
 )
 
 
-def blocks_of_cells(space: MeshSpace, seed: int = 0) -> Iterator[Columns]:
-    """All cells of the space: runs of neighbours in random order, some at a time."""
-    pieces = list(space.cells())
-    cells = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
-    size = len(cells["tp"])
-    order = np.random.default_rng(seed).permutation(-(-size // _CELLS))
+def blocks_of_nodes(space: MeshSpace, seed: int = 0) -> Iterator[Columns]:
+    """All nodes of the space: runs of neighbours in random order, some at a time."""
+    pieces = list(space.nodes())
+    nodes = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
+    size = len(nodes["tp"])
+    order = np.random.default_rng(seed).permutation(-(-size // _NODES))
     for first in range(0, len(order), _DRAWS):
-        rows = (order[first : first + _DRAWS, None] * _CELLS + np.arange(_CELLS)).ravel()
-        yield {name: column[rows[rows < size]] for name, column in cells.items()}
+        rows = (order[first : first + _DRAWS, None] * _NODES + np.arange(_NODES)).ravel()
+        yield {name: column[rows[rows < size]] for name, column in nodes.items()}
 
 
-def by_kind(cores: Columns) -> Columns:
+def by_kind(pipelines: Columns) -> Columns:
     """Pipelines sorted by what decides how they are scored."""
     order = np.lexsort(
-        (np.minimum(cores["num_micro_batches"] // cores["pp"], 5), cores["pp"], cores["vpp"], cores["schedule"])
+        (
+            np.minimum(pipelines["num_micro_batches"] // pipelines["pp"], 5),
+            pipelines["pp"],
+            pipelines["vpp"],
+            pipelines["schedule"],
+        )
     )
-    return {name: column[order] for name, column in cores.items()}
+    return {name: column[order] for name, column in pipelines.items()}
 
 
-def with_recomputation(space: MeshSpace, cores: Columns) -> Columns:
+def with_recomputation(space: MeshSpace, pipelines: Columns) -> Columns:
     """Pipelines with every kind of recomputation and every number of blocks."""
-    most = space.most_blocks(cores["pp"], cores["vpp"])
+    most = space.most_blocks(pipelines["pp"], pipelines["vpp"])
     kinds = space.categories("recompute", RECOMPUTE).tolist()
     counts = {int(n): space.recompute_counts(int(n)) for n in np.unique(most)}
     options = {
@@ -83,7 +88,7 @@ def with_recomputation(space: MeshSpace, cores: Columns) -> Columns:
     lengths = np.array([len(options[int(n)]) for n in most])
     index = np.repeat(np.arange(len(most)), lengths)
     chosen = np.concatenate([options[int(n)] for n in most])
-    joined = {name: column[index] for name, column in cores.items()}
+    joined = {name: column[index] for name, column in pipelines.items()}
     return {**joined, "recompute": chosen[:, 0], "recompute_blocks": chosen[:, 1]}
 
 
@@ -99,7 +104,7 @@ def divisions(space: MeshSpace, ends: Columns) -> tuple[Columns, np.ndarray, np.
 class Scored:
     """All plans of some pipelines: plan (n, h) is pipeline ``index[n]`` with division ``row[n]`` and offloads ``h``."""
 
-    cores: MeshBatch
+    pipelines: MeshBatch
     divided: MeshBatch
     index: IntArray
     row: IntArray
@@ -110,7 +115,7 @@ class Scored:
     def plans(self, flat: IntArray) -> MeshBatch:
         """Plans by their number, row after row."""
         n, h = np.divmod(flat, len(self.offloads))
-        batch, division = self.cores.take(self.index[n]), self.divided.take(self.row[n])
+        batch, division = self.pipelines.take(self.index[n]), self.divided.take(self.row[n])
         offloads = np.array(self.offloads, dtype=np.int64)[h]
         return replace(
             batch,
@@ -120,20 +125,20 @@ class Scored:
         )
 
 
-def score(model: MeshModel, space: MeshSpace, cores: Columns, offloads: list[tuple[int, int]]) -> Scored:
+def score(model: MeshModel, space: MeshSpace, pipelines: Columns, offloads: list[tuple[int, int]]) -> Scored:
     """Time and memory of all plans of some pipelines."""
-    batch = batch_of(cores)
-    pipelines, memory = model.cores(batch), model.core_memory(batch)
+    batch = batch_of(pipelines)
+    times, memory = model.pipelines(batch), model.pipeline_memory(batch)
     first, end = model.ends(batch)
-    rows, starts, counts = divisions(space, {name: column[first] for name, column in cores.items()})
+    rows, starts, counts = divisions(space, {name: column[first] for name, column in pipelines.items()})
     divided = batch_of(rows)
     division = Division.of(divided, mesh_strides(divided))
     many = counts[end]
     index = np.repeat(np.arange(len(batch)), many)
     row = np.repeat(starts[end] - np.cumsum(many) + many, many) + np.arange(len(index))
-    step_s, needed = model.totals(pipelines, memory, index, row, division, offloads)
+    step_s, needed = model.totals(times, memory, index, row, division, offloads)
     return Scored(
-        cores=batch, divided=divided, index=index, row=row, offloads=offloads, step_s=step_s, memory_bytes=needed
+        pipelines=batch, divided=divided, index=index, row=row, offloads=offloads, step_s=step_s, memory_bytes=needed
     )
 
 
@@ -157,7 +162,7 @@ class Sample:
             self.pieces.append(scored.plans(np.arange(scored.step_s.size)))
 
     def check(self, model: MeshModel, space: MeshSpace, size: int = 2_000) -> None:
-        """Compare with the rules and with the judge of single plans.
+        """Compare with the rules and with the cost model of single plans.
 
         Raises
         ------
@@ -175,11 +180,11 @@ class Sample:
         assert np.all(legal), f"{int(np.count_nonzero(~legal))} plans break a rule"
         assert np.all(plans.workers <= space.settings.max_workers)
         costs = model.evaluate(plans)
-        for name, mine, judged in (
+        for name, mine, evaluated in (
             ("times", np.concatenate(self.step_s)[chosen], costs.step_time_s),
             ("memory", np.concatenate(self.memory_bytes)[chosen], costs.memory_bytes),
         ):
-            off = float(np.max(np.abs(mine / judged - 1.0)))
+            off = float(np.max(np.abs(mine / evaluated - 1.0)))
             assert off < 1e-9, f"{name} differ by {off:.1e}"
         print(
             f"checked: {len(whole):,} plans in a row are distinct; {len(plans):,} of {len(drawn):,} drawn are distinct, "
@@ -211,10 +216,10 @@ def rate(seconds: float = 10.0) -> float:
     model.rows(batch_of(space.shares()))
     plans = fitting = 0
     drawing = 0.0
-    for cells in blocks_of_cells(space):
-        cores = by_kind(with_recomputation(space, space.with_orders(space.with_pipelines(cells))))
-        for first in range(0, len(cores["tp"]), _CORES):
-            piece = {name: column[first : first + _CORES] for name, column in cores.items()}
+    for nodes in blocks_of_nodes(space):
+        pipelines = by_kind(with_recomputation(space, space.with_orders(space.with_pipelines(nodes))))
+        for first in range(0, len(pipelines["tp"]), _PIPELINES):
+            piece = {name: column[first : first + _PIPELINES] for name, column in pipelines.items()}
             scored = score(model, space, piece, offloads)
             plans += scored.step_s.size
             fitting += int(np.count_nonzero(scored.memory_bytes <= settings.capacity_bytes))

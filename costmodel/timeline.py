@@ -100,8 +100,8 @@ class Timeline:
     """What happened."""
 
     spans: tuple[Span, ...]  # of every rank, in the order of their start
-    flush_s: float  # end of the last instruction
-    makespan_s: float  # end of everything, exchange and optimizer included
+    makespan_s: float  # end of the last instruction
+    step_s: float  # end of everything, exchange and optimizer included
     peak_activations: tuple[int, ...]  # per rank: most chunk activations alive at once (until the weight gradient)
     peak_before_backward: tuple[int, ...]  # the same until the (input-gradient) backward; less only under zero_bubble
 
@@ -197,18 +197,18 @@ def simulate(case: TimelineInput) -> Timeline:
     Two equal stages, three micro-batches: ``(m + S - 1)(F + B)``.
 
     >>> case = TimelineInput(schedule="1f1b", pp=2, num_micro_batches=3, forward_s=(1.0, 1.0), backward_s=(2.0, 2.0))
-    >>> simulate(case).flush_s
+    >>> simulate(case).makespan_s
     12.0
     """
     orders = instruction_orders(case.schedule, case.pp, case.vpp, case.num_micro_batches)
     run = _Run(case, orders)
     run.work()
-    flush_s = max(run.free_s)
+    makespan_s = max(run.free_s)
     run.finish()
     return Timeline(
         spans=tuple(sorted(run.spans, key=lambda span: (span.start_s, span.rank, STREAMS.index(span.stream)))),
-        flush_s=flush_s,
-        makespan_s=max(run.free_s),
+        makespan_s=makespan_s,
+        step_s=max(run.free_s),
         peak_activations=tuple(_peak(order, "W" if case.schedule == "zero_bubble" else "B") for order in orders),
         peak_before_backward=tuple(_peak(order, "B") for order in orders),
     )

@@ -8,6 +8,8 @@ from costmodel.kernels.compute import ComputeModel
 from costmodel.network.forks import gradient_passes
 from costmodel.network.graph import Graph
 from costmodel.precision import Optimizer, Precision
+from costmodel.software.framework import NO_FRAMEWORK, Framework
+from costmodel.software.layer_assumptions import WELL_TUNED, LayerAssumptions
 
 __all__ = ["CONTEXT_BYTES", "Workload"]
 
@@ -29,6 +31,8 @@ class Workload:
     # All-reduce algorithms that an exchange may use, in order of preference among equals.
     collectives: tuple[str, ...] = ("ring",)
     context_bytes: int = field(default=CONTEXT_BYTES)
+    framework: Framework = NO_FRAMEWORK
+    assumptions: LayerAssumptions = WELL_TUNED  # of plans with a split per layer
 
     def micro_batch(self, num_micro_batches: int) -> int:
         """Samples of one micro-batch over all workers: the largest share when it does not divide."""

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         list_collectives,
         list_devices,
         list_exporters,
+        list_frameworks,
         list_importers,
         list_models,
         load_cluster,
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
         UnknownName,
         UsageError,
     )
-    from planner.importers.torch_module import from_torch
+    from planner.importers.torch_program import from_torch
 
 __all__ = [
     "Comparison",
@@ -81,6 +82,7 @@ __all__ = [
     "list_collectives",
     "list_devices",
     "list_exporters",
+    "list_frameworks",
     "list_importers",
     "list_models",
     "load_cluster",
@@ -101,6 +103,7 @@ _MODULES = {
     "planner.api.bundle": (
         "Listing",
         "list_calibrations",
+        "list_frameworks",
         "list_clusters",
         "list_collectives",
         "list_devices",
@@ -129,7 +132,7 @@ _MODULES = {
         "UnknownName",
         "UsageError",
     ),
-    "planner.importers.torch_module": ("from_torch",),
+    "planner.importers.torch_program": ("from_torch",),
 }
 _LAZY = {name: module for module, names in _MODULES.items() for name in names}
 

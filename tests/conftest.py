@@ -48,8 +48,11 @@ _times: dict[str, float] = {}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the list of tests by CPU time."""
+    """Add the list of tests by CPU time, and their budget."""
     parser.addoption("--cpu", type=int, default=0, metavar="N", help="list the N tests that took most CPU time")
+    parser.addoption(
+        "--budget", type=float, default=BUDGET_S, metavar="S", help="CPU time of a test without a marker (default: 1)"
+    )
 
 
 def _default_markers(config: pytest.Config) -> str:
@@ -126,10 +129,11 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     report = yield
     if call.when != "teardown":
         report.cpu_s = item.stash.get(_CPU_S, 0.0)
-        if item.config.stash[_IS_DEFAULT] and call.when == "call" and report.passed and report.cpu_s > SLACK * BUDGET_S:
+        budget_s = item.config.option.budget
+        if item.config.stash[_IS_DEFAULT] and call.when == "call" and report.passed and report.cpu_s > SLACK * budget_s:
             report.outcome = "failed"
             report.longrepr = (
-                f"{item.nodeid} took {report.cpu_s:.1f} s of CPU time; a test without a marker has {BUDGET_S:g} s. "
+                f"{item.nodeid} took {report.cpu_s:.1f} s of CPU time; a test without a marker has {budget_s:g} s. "
                 "Make its case smaller, or mark it (exact, published, fuzz, e2e) and keep a small case without a marker "
                 "(tests.cases.mostly)."
             )

@@ -6,6 +6,7 @@ import doctest
 import importlib
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,8 +19,14 @@ def _module(source: Path) -> str:
     return ".".join(source.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
+def _marked(source: Path) -> Any:
+    """Examples of the Python API ask whole questions."""
+    asks = source.is_relative_to(ROOT / "planner" / "api") or source == ROOT / "planner" / "__init__.py"
+    return pytest.param(source, marks=pytest.mark.e2e) if asks else source
+
+
 @pytest.mark.parametrize(
-    "source", [path for path in SOURCES if EXAMPLE.search(path.read_text(encoding="utf-8"))], ids=_module
+    "source", [_marked(path) for path in SOURCES if EXAMPLE.search(path.read_text(encoding="utf-8"))], ids=_module
 )
 def test_examples(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -109,13 +109,13 @@ def money_of(device: Device, step_s: float, workers: int) -> float | None:
 def least_computing_s(model: MeshModel, batch: MeshBatch) -> FloatArray:
     """Time that a device computes in a step of mesh plans, averaged over the devices, if nothing is recomputed: (n,).
 
-        computing = m / pp  sum over the units of (forward + backward)
+        computing = m / pp  sum over the modules of (forward + backward)
 
-    with the kernels of a unit on one rank. Neither the order of the ranks, nor schedule, stages or ZeRO matter, so this bounds all plans
+    with the kernels of a module on one rank. Neither the order of the ranks, nor schedule, stages or ZeRO matter, so this bounds all plans
     with these degrees.
     """
     table = model.rows(batch)
-    counts = np.bincount(model.units.kind_of, minlength=len(model.units.kinds)).astype(np.float64)
+    counts = np.bincount(model.modules.kind_of, minlength=len(model.modules.kinds)).astype(np.float64)
     return np.asarray(batch.num_micro_batches * ((table.forward_s + table.backward_s) @ counts) / batch.pp)
 
 
@@ -125,15 +125,15 @@ def recomputing_s(model: MeshModel, batch: MeshBatch, layouts: LayoutArrays) -> 
     Layouts list kinds of ranks; each kind stands for all ranks from its first to its last.
     """
     from costmodel.mesh.plan import RECOMPUTE
-    from costmodel.mesh.stages import recomputed_units, weigh
+    from costmodel.mesh.stages import recomputed_modules, weigh
 
     table = model.rows(batch)
     kind = batch.recompute[:, None]
     again = np.where((kind == RECOMPUTE.index("full")) & (table.backward_s > 0), table.forward_s, 0.0)
     again = np.where(kind == RECOMPUTE.index("selective"), table.selective_s, again) * model.is_block
-    units = recomputed_units(layouts, batch.recompute, batch.recompute_blocks)
+    modules = recomputed_modules(layouts, batch.recompute, batch.recompute_blocks)
     ranks = np.where(layouts.rank_first >= 0, layouts.rank_last - layouts.rank_first + 1, 0)
-    total = np.sum(ranks * weigh(units, again), axis=1)
+    total = np.sum(ranks * weigh(modules, again), axis=1)
     return np.asarray(batch.num_micro_batches * total / batch.pp)
 
 
@@ -147,7 +147,7 @@ def mesh_energy_j(
     model : MeshModel
     batch : MeshBatch
     layouts : LayoutArrays
-        Where the plans put the units.
+        Where the plans put the modules.
     costs : MeshCosts
         Of the same plans.
     power : Power

@@ -28,7 +28,7 @@ from costmodel.hardware.cluster import Cluster
 from costmodel.layerwise.pipeline import evaluate_pipelines
 from costmodel.layerwise.plan import CHEAPEST, CostBatch, Plan, PlanBatch, concatenate
 from costmodel.layerwise.splits import split_table
-from costmodel.layerwise.tables import CostTables, KnownCosts
+from costmodel.layerwise.tables import CostCache, CostTables
 from costmodel.workload import Workload
 
 if TYPE_CHECKING:
@@ -114,12 +114,14 @@ class FoldedTables:
             row, collective = plans.row[:, c], plans.collective[:, c]
             lag = np.maximum(lag + p[collective, row], q[collective, row])
         step = total["forward"] + total["backward"] + total["update"] + total["reshard"] + lag
+        late = np.maximum(tables.storage_s(tables.table.workers[plans.row[:, 0]]) - step, 0.0)
+        step, reshard = step + late, total["reshard"] + late
         return CostBatch(
             step_time_s=np.where(legal, step, np.inf),
             forward_s=total["forward"],
             backward_s=total["backward"],
             update_s=total["update"],
-            reshard_s=total["reshard"],
+            reshard_s=reshard,
             exchange_s=total["exchange"],
             exposed_exchange_s=lag,
             bubble_s=np.zeros(n),
@@ -239,12 +241,12 @@ def _fold_moves(tables: CostTables, column_of_layer: Sequence[int], follow: IntA
 
 @overload
 def evaluate(
-    workload: Workload, cluster: Cluster, plans: Sequence[Plan], known: KnownCosts | None = None
+    workload: Workload, cluster: Cluster, plans: Sequence[Plan], known: CostCache | None = None
 ) -> CostBatch: ...
 @overload
 def evaluate(workload: Workload, cluster: Cluster, plans: Sequence[MeshPlan]) -> MeshCosts: ...
 def evaluate(
-    workload: Workload, cluster: Cluster, plans: Sequence[Plan] | Sequence[MeshPlan], known: KnownCosts | None = None
+    workload: Workload, cluster: Cluster, plans: Sequence[Plan] | Sequence[MeshPlan], known: CostCache | None = None
 ) -> CostBatch | MeshCosts:
     """Score plans: layer by layer, pipelines, or over a device mesh.
 
@@ -253,7 +255,7 @@ def evaluate(
     workload : Workload
     cluster : Cluster
     plans : sequence of Plan, or of MeshPlan
-    known : KnownCosts, optional
+    known : CostCache, optional
         What is known of the costs of layers of this workload on this cluster: a memory, which changes no answer.
 
     Returns
@@ -274,11 +276,11 @@ def evaluate(
         assert not split, "plans of one kind"
         return MeshModel.build(workload, cluster).evaluate_plans(meshed)
     assert known is None or (known.workload is workload and known.cluster is cluster), "costs of another question"
-    known = KnownCosts(workload, cluster) if known is None else known
+    known = CostCache(workload, cluster) if known is None else known
     return _evaluate_layers(known, split)
 
 
-def _evaluate_layers(known: KnownCosts, plans: Sequence[Plan]) -> CostBatch:
+def _evaluate_layers(known: CostCache, plans: Sequence[Plan]) -> CostBatch:
     parts: list[tuple[int, CostBatch]] = []
     groups: dict[tuple[int, bool], list[int]] = {}
     for n, plan in enumerate(plans):
@@ -344,6 +346,8 @@ def _score_layers(tables: CostTables, plans: PlanBatch) -> CostBatch:
     forward, backward = _in_order(m * stack.forward_s[kind, row]), _in_order(m * backward_s)
     update = _in_order(stack.update_s[kind, row])
     step = forward + backward + update + reshard + lag
+    late = np.maximum(tables.storage_s(tables.table.workers[row[:, 0]]) - step, 0.0)  # what storage is waited for
+    step, reshard = step + late, reshard + late
     return CostBatch(
         step_time_s=np.where(stack.legal[kind, row].all(axis=1), step, np.inf),
         forward_s=forward,

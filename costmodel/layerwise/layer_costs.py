@@ -19,6 +19,10 @@ from costmodel.layerwise.splits import SplitTable, legal_splits, shard_of
 from costmodel.network.layers import InnerExchange, Layer, Shard
 from costmodel.network.layers.epilogue import reduced_fraction
 from costmodel.network.layers.shape_only import share_of_output
+from costmodel.software.eager import tensors_of
+from costmodel.software.input_pipeline import copy_s
+from costmodel.software.parameter_server import WEIGHT_BYTES, node_size, round_trip_s, transfer_s
+from costmodel.software.stragglers import slowest_of
 from costmodel.workload import Workload
 
 __all__ = ["LayerCosts", "LayerStack", "Spans", "cost_layers", "recost_layers", "taken"]
@@ -216,6 +220,7 @@ class _Costing:
         self.members = range(len(workload.graph.layers)) if only is None else only
         self.spans = Spans(table, cluster) if spans is None else spans
         self.zero = np.zeros(len(table.workers))
+        self.pace = slowest_of(table.workers, workload.assumptions.device_spread)
 
     def all(self) -> tuple[LayerCosts, ...]:
         kinds, kind_of = self._kinds()
@@ -231,7 +236,7 @@ class _Costing:
         if links:
             exchange_s = self._exchanges_s([kind.weights for kind in kinds])
             costs = [
-                replace(c, **self._inner_times(kind), exchange_s=exchange_s[:, k])
+                replace(c, **self._inner_times(kind), update_s=self._update_s(kind), exchange_s=exchange_s[:, k])
                 for k, (c, kind) in enumerate(zip(costs, kinds, strict=True))
             ]
         return tuple(costs[k] for k in kind_of)
@@ -288,11 +293,34 @@ class _Costing:
         if kind.summed:
             into = into + workload.compute.sum_s(kind.layer, kind.summed * share_of_output(kind.layer, shard))
         return {
-            "forward_s": times.forward_s,
-            "backward_input_s": into if training else self.zero,
-            "backward_weight_s": times.backward_weight_s if training else self.zero,
-            "update_s": workload.compute.update_s(kind.weights) if training else self.zero,
+            "forward_s": self.pace * times.forward_s,
+            "backward_input_s": self.pace * into if training else self.zero,
+            "backward_weight_s": self.pace * times.backward_weight_s if training else self.zero,
+            "update_s": self._update_s(kind),
         }
+
+    def _update_s(self, kind: _Kind) -> FloatArray:
+        """The optimizer, no quicker than the host starts it, and new weights that come from parameter servers."""
+        workload = self.workload
+        if not workload.training:
+            return self.zero
+        if kind.layer.kind == "input" and workload.assumptions.parameter_servers:
+            return round_trip_s(self.table.workers, self.cluster)  # once for all tensors
+        update_s = workload.compute.update_s(kind.weights)
+        if workload.assumptions.update_call_s:
+            call_s = workload.assumptions.update_call_s * tensors_of(kind.layer)
+            update_s = np.where(kind.weights > 0, np.maximum(update_s, call_s), update_s)
+        if workload.assumptions.parameter_servers:
+            update_s = update_s + np.where(self._served(kind.weights), self._servers_s(kind.weights), 0.0)
+        return update_s
+
+    def _served(self, weights: FloatArray) -> BoolArray:
+        """Splits whose copies of weights live on the servers of several nodes."""
+        copies = self.table.batch * self.table.height
+        return (copies > 1) & (self.table.workers > node_size(self.cluster)) & (weights > 0)
+
+    def _servers_s(self, weights: FloatArray) -> FloatArray:
+        return transfer_s(weights * WEIGHT_BYTES, self.table.workers, self.cluster)
 
     def _inner_times(self, kind: _Kind) -> dict[str, Any]:
         """What depends on the links, beside the exchange of gradients."""
@@ -300,11 +328,21 @@ class _Costing:
         if kind.loads:
             exchanges = tuple(e for e in exchanges if (e.operation, e.phase) != ("point_to_point", "forward"))
         inner = self._inner_s(exchanges)
+        if kind.layer.kind == "input":
+            inner["forward"] = inner["forward"] + self._input_s(kind.layer)
         backward = inner["backward"] + (inner["input_gradient"] if kind.needs else self.zero)
         return {
             "inner_forward_s": inner["forward"],
             "inner_backward_s": backward if self.workload.training else self.zero,
         }
+
+    def _input_s(self, layer: Layer) -> FloatArray:
+        """Copy of the samples of a micro-batch to the devices."""
+        assumed, workers = self.workload.assumptions, self.table.workers
+        if not assumed.real_input:
+            return self.zero
+        samples = np.asarray(self.micro_batch) / workers
+        return copy_s(assumed.input_value_bytes * float(np.prod(layer.output_shape)) * samples, workers, self.cluster)
 
     def _exchanges_s(self, weights: Sequence[FloatArray]) -> FloatArray:
         """Gradient exchange by every collective, of several layers at once: (collectives, layers, splits)."""
@@ -315,6 +353,10 @@ class _Costing:
             message = np.stack([weights[k] for k in exchanged]) * workload.precision.gradient_bytes
             for c, name in enumerate(workload.collectives):
                 times[c, exchanged] = all_reduce_s(name, message, self.spans.gradient, self.cluster)
+        if workload.assumptions.parameter_servers:
+            for k in exchanged:
+                served = self._served(weights[k])
+                times[:, k, served] = self._servers_s(weights[k])[served]
         return times
 
     def _static_bytes_per_weight(self) -> int:

@@ -288,22 +288,23 @@ def _evaluate_one(arrays: PipelineArrays, plan: Plan, tables: CostTables) -> dic
         return dict.fromkeys(_FIELDS, float("inf"))
     compute, moves = times.forward_s + times.backward_s, times.receive_s + times.receive_back_s
     ends = last_backward_s(times.forward_s + times.receive_s, times.backward_s + times.receive_back_s, m)
-    flush, last = float(ends[0]), int(np.argmax(ends + times.exchange_s + times.update_s))
+    makespan, last = float(ends[0]), int(np.argmax(ends + times.exchange_s + times.update_s))
     # What outlives the last backward pass of the first stage, of the stage that ends last: its update, and its exchange before that.
-    tail = float(ends[last] + times.exchange_s[last] + times.update_s[last]) - flush
+    tail = float(ends[last] + times.exchange_s[last] + times.update_s[last]) - makespan
     update_tail = min(float(times.update_s[last]), tail)
+    late = max(float(tables.storage_s(plan.workers)) - makespan - tail, 0.0)
     slowest = int(np.argmax(compute + moves))
     replicas = np.array([stage.replicas for stage in plan.stages], dtype=np.float64)
     return {
-        "step_time_s": flush + tail,
+        "step_time_s": makespan + tail + late,
         "forward_s": m * float(times.forward_s[slowest]),
         "backward_s": m * float(times.backward_s[slowest]),
         "update_s": update_tail,
-        "reshard_s": m * float(moves[slowest]),
+        "reshard_s": m * float(moves[slowest]) + late,
         "exchange_s": float(times.exchange_s.max()),
         "exposed_exchange_s": tail - update_tail,
         # Fill and drain: what the slowest stage waits for the others.
-        "bubble_s": flush - m * float(compute[slowest] + moves[slowest]),
+        "bubble_s": makespan - m * float(compute[slowest] + moves[slowest]),
         "memory_bytes": _memory_bytes(arrays, plan) + tables.workload.context_bytes,
         "computing_s": float(replicas @ (m * compute + times.update_s)) / plan.workers,
     }

@@ -17,15 +17,18 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from costmodel.arrays import FloatArray, IntArray
 from costmodel.hardware.cluster import Cluster
 from costmodel.layerwise.layer_costs import LayerCosts, LayerStack, Spans, cost_layers, recost_layers, taken
 from costmodel.layerwise.resharding import EdgeGeometry, PlacedPairs, edge_geometry, edge_times, place
 from costmodel.layerwise.splits import SplitTable
+from costmodel.software.input_pipeline import storage_s
+from costmodel.software.parameter_server import node_size
 from costmodel.workload import Workload
 
-__all__ = ["CostTables", "EdgeCost", "KnownCosts", "LayerCosts"]
+__all__ = ["CostCache", "CostTables", "EdgeCost", "LayerCosts"]
 
 
 # Fields of a workload that change costs other than the times of a device.
@@ -102,6 +105,17 @@ class CostTables:
         assert rows is not None, "a part has no other splits"
         layers = taken(self.layers, rows)
         return CostTables(self.workload, self.cluster, table, self.num_micro_batches, like, layers)
+
+    def storage_s(self, workers: ArrayLike) -> FloatArray:
+        """Time in which the storage of the nodes reads the samples of a step: no step is shorter."""
+        assumed = self.workload.assumptions
+        return storage_s(
+            self.workload.global_batch,
+            assumed.stored_sample_bytes,
+            assumed.storage_bytes_per_s,
+            workers,
+            node_size(self.cluster),
+        )
 
     @property
     def layers(self) -> tuple[LayerCosts, ...]:
@@ -269,25 +283,25 @@ _ROWS_AT_ONCE = 4096
 _KEPT_BYTES = 64e6
 
 
-class KnownCosts:
+class CostCache:
     """Cost tables of a workload on a cluster, built when they are asked for.
 
     Parameters
     ----------
     workload : Workload
     cluster : Cluster
-    like : KnownCosts, optional
+    like : CostCache, optional
         Of the same work on a device or over links of another speed.
     """
 
-    def __init__(self, workload: Workload, cluster: Cluster, like: KnownCosts | None = None) -> None:
+    def __init__(self, workload: Workload, cluster: Cluster, like: CostCache | None = None) -> None:
         self.workload, self.cluster, self._like = workload, cluster, like
         self._kept: dict[int, list[CostTables]] = {}
         self._room_bytes = _KEPT_BYTES
 
-    def changed(self, workload: Workload, cluster: Cluster) -> KnownCosts:
+    def changed(self, workload: Workload, cluster: Cluster) -> CostCache:
         """The same work on a device or over links of another speed."""
-        return KnownCosts(workload, cluster, like=self)
+        return CostCache(workload, cluster, like=self)
 
     def tables(self, table: SplitTable, num_micro_batches: int) -> CostTables:
         """Tables of some splits at a number of micro-batches."""

@@ -10,7 +10,7 @@ import numpy as np
 from costmodel.arrays import FloatArray
 from costmodel.kernels.efficiency import NARROW_FORMATS
 from costmodel.mesh.assumptions import MeshAssumptions
-from costmodel.mesh.modules import UnitKind, is_repeated
+from costmodel.mesh.modules import ModuleKind, is_repeated
 from costmodel.mesh.rows import RowKeys, shard_of
 from costmodel.mesh.tensor_parallel import LayerRole
 from costmodel.network.graph import Graph
@@ -29,13 +29,13 @@ def add_saved(
     total: dict[str, FloatArray],
     workload: Workload,
     assumptions: MeshAssumptions,
-    kind: UnitKind,
+    kind: ModuleKind,
     keys: RowKeys,
     roles: Sequence[LayerRole],
     shards: Mapping[int, Shard],
     needs: Sequence[bool],
 ) -> None:
-    """Tensors of layers of a unit that the backward pass reads, each kept once, at the layout in which it leaves its producer.
+    """Tensors of layers of a module that the backward pass reads, each kept once, at the layout in which it leaves its producer.
 
     The layers are those that ``shards`` has, by position. A tensor is kept if a layer that reads it keeps its input, once more where it
     had to be brought into another layout than it left its producer in (gathered ones are gathered again). Selective recomputation drops
@@ -48,9 +48,9 @@ def add_saved(
 
 
 def add_saved_inputs(
-    total: dict[str, FloatArray], workload: Workload, kind: UnitKind, keys: RowKeys, needs: Sequence[bool]
+    total: dict[str, FloatArray], workload: Workload, kind: ModuleKind, keys: RowKeys, needs: Sequence[bool]
 ) -> None:
-    """The same of what enters the unit."""
+    """The same of what enters the module."""
     graph, width = workload.graph, workload.precision.activation_bytes
     whole = keys.cp * np.where(keys.sequence_parallel > 0, keys.tp, 1)
     readers, outside = _readers(graph, kind)
@@ -72,21 +72,21 @@ def add_saved_layer(
     total: dict[str, FloatArray],
     workload: Workload,
     assumptions: MeshAssumptions,
-    kind: UnitKind,
+    kind: ModuleKind,
     keys: RowKeys,
     position: int,
     role: LayerRole,
     facts: SavedFacts,
     shard: Shard | None = None,
 ) -> None:
-    """What one layer of a unit adds to `add_saved`.
+    """What one layer of a module adds to `add_saved`.
 
     Parameters
     ----------
     total, workload, assumptions, kind, keys
         As there.
     position : int
-        Of the layer in the unit.
+        Of the layer in the module.
     role : LayerRole
     facts : SavedFacts
     shard : Shard, optional
@@ -153,7 +153,7 @@ class Use:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedFacts:
-    """What the backward pass of a unit wants of one of its layers.
+    """What the backward pass of a module wants of one of its layers.
 
     Attributes
     ----------
@@ -178,14 +178,14 @@ class SavedFacts:
     feeds_loss: bool
 
 
-def saved_facts(graph: Graph, kind: UnitKind, needs: Sequence[bool]) -> list[SavedFacts]:
-    """Facts of every layer of a unit; ``needs``: layer of the graph -> whether a gradient flows through its output."""
+def saved_facts(graph: Graph, kind: ModuleKind, needs: Sequence[bool]) -> list[SavedFacts]:
+    """Facts of every layer of a module; ``needs``: layer of the graph -> whether a gradient flows through its output."""
     if needs is graph.needs_gradient:  # of training, as almost always
         return graph.once(("saved facts", kind), lambda: _saved_facts(graph, kind, needs))
     return _saved_facts(graph, kind, needs)
 
 
-def _saved_facts(graph: Graph, kind: UnitKind, needs: Sequence[bool]) -> list[SavedFacts]:
+def _saved_facts(graph: Graph, kind: ModuleKind, needs: Sequence[bool]) -> list[SavedFacts]:
     readers, _ = _readers(graph, kind)
     keeping = [needs[i] and graph.layers[i].keeps_input for i in kind.layers]
     again = _needed_again(graph, kind, readers, keeping)
@@ -232,8 +232,8 @@ def _received_bytes(layer: Layer, role: LayerRole, keys: RowKeys, width: int) ->
     return total
 
 
-def _readers(graph: Graph, kind: UnitKind) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
-    """Who reads what: by position in the unit, and by layer of the graph for tensors from other units."""
+def _readers(graph: Graph, kind: ModuleKind) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
+    """Who reads what: by position in the module, and by layer of the graph for tensors from other modules."""
     readers: dict[int, list[int]] = {}
     outside: dict[int, list[int]] = {}
     inside = set(kind.layers)
@@ -247,9 +247,9 @@ def _readers(graph: Graph, kind: UnitKind) -> tuple[dict[int, list[int]], dict[i
 
 
 def _needed_again(
-    graph: Graph, kind: UnitKind, readers: Mapping[int, Sequence[int]], keeping: Sequence[bool]
+    graph: Graph, kind: ModuleKind, readers: Mapping[int, Sequence[int]], keeping: Sequence[bool]
 ) -> list[bool]:
-    """Layer of the unit -> whether the backward pass under selective recomputation reads its output: itself, or to run readers again.
+    """Layer of the module -> whether the backward pass under selective recomputation reads its output: itself, or to run readers again.
 
     A layer that only draws a mask again needs no input for it.
     """

@@ -30,7 +30,7 @@ class MeshAssumptions:
         0.0,
         "share of the time of a weight gradient behind which the tensor-parallel exchange of the gradient of the same matrix's inputs "
         "travels",
-        "none unless a framework profile says otherwise: matrices of Megatron-LM until 2021 and of Megatron-DeepSpeed wait for it",
+        "none unless a framework says otherwise: matrices of Megatron-LM until 2021 and of Megatron-DeepSpeed wait for it",
     )
     cp_overlap: float = _assumption(
         0.9,
@@ -56,7 +56,7 @@ class MeshAssumptions:
         0.0,
         "1: tensor-parallel ranks that all hold what a stage hands on send a share each, and gather the shares inside their group; "
         "0: each sends the whole",
-        "none unless a framework profile says otherwise",
+        "none unless a framework says otherwise",
     )
     dp_overlap: float = _assumption(
         0.9,
@@ -93,7 +93,7 @@ class MeshAssumptions:
     bucket_wait_s: float = _assumption(
         0.0,
         "time that the exchange of a bucket of gradients waits for ranks of other nodes beside its message",
-        "none unless a framework profile says otherwise",
+        "none unless a framework says otherwise",
     )
     allocator_slack: float = _assumption(
         0.08,
@@ -127,7 +127,7 @@ class MeshAssumptions:
     captured: float = _assumption(
         0.0,
         "share of the kernels outside routed experts that the host starts as parts of CUDA graphs, at no cost each",
-        "none unless a framework profile says otherwise: eager frameworks; Megatron-LM --cuda-graph-scope attn moe_router moe_preprocess "
+        "none unless a framework says otherwise: eager frameworks; Megatron-LM --cuda-graph-scope attn moe_router moe_preprocess "
         "captures nearly all",
     )
     dispatch_waits: float = _assumption(
@@ -146,29 +146,29 @@ class MeshAssumptions:
         0.0,
         "time that a tensor-parallel collective holds up its devices beside its message: its start on a stream of its own, and ranks that "
         "come late",
-        "none unless a framework profile says otherwise",
+        "none unless a framework says otherwise",
     )
     contended_step_s: float = _assumption(
         0.0,
         "delay of a tensor-parallel collective per rank that takes part (twice per rank of another node), while stages on several nodes "
         "exchange tensors: the processes that move data take turns with those that start kernels, and a collective waits for whichever of "
         "its ranks was held up",
-        "none unless a framework profile says otherwise",
+        "none unless a framework says otherwise",
     )
     message_hold_s: float = _assumption(
         0.0,
         "time that a stage waits for a message of its neighbours beside its transfer, in jobs of message_hold_ranks ranks or more",
-        "none unless a framework profile says otherwise",
+        "none unless a framework says otherwise",
     )
     message_hold_ranks: float = _assumption(
         0.0,
         "ranks from which on messages between stages are held up",
-        "all jobs unless a framework profile says otherwise",
+        "all jobs unless a framework says otherwise",
     )
     update_launches: float = _assumption(
         0.0,
         "kernels (of host_launch_s) that the host starts per weight tensor and step for clipping, the update and copies",
-        "none unless a framework profile says otherwise: multi-tensor optimizers start a few kernels for all tensors together",
+        "none unless a framework says otherwise: multi-tensor optimizers start a few kernels for all tensors together",
     )
     gradient_passes: float = _assumption(
         4.0,
@@ -194,7 +194,7 @@ class MeshAssumptions:
     shard_piece_s: float = _assumption(
         0.0,
         "time of the host per weight tensor and rank that shares the optimizer, to put gathered pieces in their places (ZeRO-1 and 2)",
-        "none unless a framework profile says otherwise: weights are gathered into their places",
+        "none unless a framework says otherwise: weights are gathered into their places",
     )
     loss_bytes_per_logit: float = _assumption(
         36.0,
@@ -211,7 +211,7 @@ class MeshAssumptions:
         0.0,
         "attention that is written out has one kernel for scale, mask and softmax only where micro-batch x heads of a rank is a multiple "
         "of this; else five in fp32; 0: always",
-        "none unless a framework profile says otherwise",
+        "none unless a framework says otherwise",
     )
     autograd_copies: float = _assumption(
         0.0,
@@ -228,12 +228,12 @@ class MeshAssumptions:
         0.0,
         "1: root-mean-square norms are written out: a kernel for each operation, in fp32, and what they keep is a copy in fp32; 0: one "
         "kernel each way",
-        "none unless a framework profile says otherwise: fused norms of Megatron-LM, Transformer Engine, PyTorch and Triton",
+        "none unless a framework says otherwise: fused norms of Megatron-LM, Transformer Engine, PyTorch and Triton",
     )
     adapter_copies: float = _assumption(
         0.0,
         "1: what enters an adapter goes through dropout first, and what leaves it is scaled, each in a kernel of its own; 0: neither",
-        "none unless a framework profile says otherwise",
+        "none unless a framework says otherwise",
     )
     fp8_kept: float = _assumption(
         1.0,
@@ -254,7 +254,7 @@ class MeshAssumptions:
     unusable_memory: float = _assumption(
         0.0,
         "share of a device's memory that a measured run could not use: libraries, and blocks too small for what is asked",
-        "none unless a framework profile says otherwise",
+        "none unless a framework says otherwise",
     )
     prefetched_units: float = _assumption(
         2.0,

@@ -21,7 +21,7 @@ reaches as many as fewer draws would: that number of draws stands for its k.
 Messages
 --------
 Ranks that share a module send each other the collectives of tensor and expert parallelism and the keys and values of context
-parallelism. Neighbouring pipeline stages send each other activations point to point (`handover_s`).
+parallelism. Neighbouring pipeline stages send each other activations point to point (`p2p_s`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from costmodel.hardware.collectives import collective_s, names_of
 from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS, MeshAssumptions
 from costmodel.mesh.modules import GradientFlow
 from costmodel.mesh.plan import ORDERS, MeshBatch
-from costmodel.mesh.rows import RowKeys, UnitTable, rows_held
+from costmodel.mesh.rows import ModuleTable, RowKeys, rows_held
 from costmodel.mesh.tensor_parallel import LayerRole, Move
 from costmodel.network.layers import Layer, Shard
 from costmodel.network.layers.base import positions_of
@@ -53,7 +53,7 @@ __all__ = [
     "add_moves",
     "add_tensor_parallel",
     "free_draws",
-    "handover_s",
+    "p2p_s",
     "reached",
     "sent_bytes",
     "strides",
@@ -273,12 +273,12 @@ def free_draws(params: MixtureParams) -> float:
     return math.log(1.0 - found / groups) / math.log(1.0 - 1.0 / groups)
 
 
-def sent_bytes(table: UnitTable, batch: MeshBatch, stride: IntArray, groups: GroupTimes) -> FloatArray:
+def sent_bytes(table: ModuleTable, batch: MeshBatch, stride: IntArray, groups: GroupTimes) -> FloatArray:
     """What a rank sends to the ranks that share the experts, (n, K).
 
     Parameters
     ----------
-    table : UnitTable
+    table : ModuleTable
         One row per plan.
     batch : MeshBatch
     stride : array (n,)
@@ -437,7 +437,7 @@ def add_dispatch(
     total["etp_forward_s"] += gather + groups.time_s("reduce_scatter", ranks, gathered)
 
 
-def handover_s(
+def p2p_s(
     groups: GroupTimes, batch: MeshBatch, cut: FloatArray, activation_bytes: float, strides: Sequence[IntArray]
 ) -> FloatArray:
     """Exposed time until a chunk has its input.

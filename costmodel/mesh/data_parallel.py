@@ -142,7 +142,7 @@ class CopyTimes:
         return self._both("all_gather", self.shard, self.expert_shard, dense_bytes, expert_bytes)
 
     def reduce_s(self, dense_bytes: FloatArray, expert_bytes: FloatArray, *, in_buckets: bool = True) -> FloatArray:
-        """Time to reduce gradients into their shards; not in buckets where ZeRO-3 reduces unit by unit."""
+        """Time to reduce gradients into their shards; not in buckets where ZeRO-3 reduces module by module."""
         return self._both(
             "reduce_scatter", self.shard, self.expert_shard, dense_bytes, expert_bytes, in_buckets=in_buckets
         )

@@ -28,12 +28,12 @@ from costmodel.arrays import FloatArray, IntArray
 from costmodel.hardware.links import LinkRow, link_rows
 from costmodel.mesh.data_parallel import CopyTimes, Division, copy_groups
 from costmodel.mesh.model import MeshModel
-from costmodel.mesh.pipelines import Cores, mesh_strides
+from costmodel.mesh.pipelines import Pipelines, mesh_strides
 from costmodel.mesh.plan import MeshBatch, MeshPlan
-from costmodel.mesh.rows import UNIT_COLUMNS, RowKeys
+from costmodel.mesh.rows import MODULE_COLUMNS, RowKeys
 from costmodel.mesh.stages import Layout, stack_layouts
 from costmodel.mesh.step import StepEnd, chunk_gathering, offload_waits_s
-from costmodel.mesh.tables import add_layer, unit_roles
+from costmodel.mesh.tables import add_layer, module_roles
 from costmodel.mesh.tensor_parallel import check_splits
 from costmodel.network.layers import ATTENTION, Layer, Shard
 from costmodel.network.layers.base import PassWork
@@ -54,10 +54,10 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerRow:
-    """One layer of one kind of unit, on one rank, for one micro-batch."""
+    """One layer of one kind of module, on one rank, for one micro-batch."""
 
     unit: str  # "front", "back", or the first block of its kind
-    count: int  # units of this kind in the network
+    count: int  # modules of this kind in the network
     name: str
     kind: str
     split: str  # how tensor parallelism splits it
@@ -87,7 +87,7 @@ class StageRow:
 
 
 def layer_rows(model: MeshModel, plan: MeshPlan) -> list[LayerRow]:
-    """Every layer of every kind of unit.
+    """Every layer of every kind of module.
 
     Parameters
     ----------
@@ -97,23 +97,23 @@ def layer_rows(model: MeshModel, plan: MeshPlan) -> list[LayerRow]:
     Returns
     -------
     list of LayerRow
-        In network order; equal units once.
+        In network order; equal modules once.
     """
     batch = MeshBatch.from_plans([plan])
     keys = RowKeys(**{item.name: getattr(batch, item.name) for item in fields(RowKeys)})
     graph, needs = model.workload.graph, model.workload.needs_gradient()
-    check_splits(graph, model.units, plan)
+    check_splits(graph, model.modules, plan)
     rows = []
-    for number, kind in enumerate(model.units.kinds):
-        for position, role in enumerate(unit_roles(graph, kind, keys, plan.block_splits)):
+    for number, kind in enumerate(model.modules.kinds):
+        for position, role in enumerate(module_roles(graph, kind, keys, plan.block_splits)):
             layer = graph.layers[kind.layers[position]]
-            total = {name: np.zeros(1) for name in UNIT_COLUMNS}
+            total = {name: np.zeros(1) for name in MODULE_COLUMNS}
             add_layer(total, model.workload, model.groups, kind, position, role, keys, needs)
             one = {name: float(value[0]) for name, value in total.items()}
             rows.append(
                 LayerRow(
                     unit=kind.name,
-                    count=model.units.kind_of.count(number),
+                    count=model.modules.kind_of.count(number),
                     name=layer.name.removeprefix(f"{layer.block}."),
                     kind=layer.kind,
                     split=role.role,
@@ -148,10 +148,10 @@ def stage_rows(model: MeshModel, plan: MeshPlan) -> list[StageRow]:
     layout = model.layout_of_plan(plan, every_rank=True)
     layouts = stack_layouts([layout])
     batch = MeshBatch.from_plans([plan])
-    cores = model.cores(batch, layouts)
-    parts = cores.rank_parts()
+    pipelines = model.pipelines(batch, layouts)
+    parts = pipelines.rank_parts()
     division = Division.of(batch, mesh_strides(batch))
-    memory = model.core_memory(batch, layouts).divided(np.zeros(1, dtype=np.int64), division)
+    memory = model.pipeline_memory(batch, layouts).divided(np.zeros(1, dtype=np.int64), division)
     total = memory.total_bytes[0]
     rows = []
     for place in np.argsort(layout.rank_first).tolist():
@@ -160,8 +160,8 @@ def stage_rows(model: MeshModel, plan: MeshPlan) -> list[StageRow]:
             StageRow(
                 rank=rank,
                 blocks="+".join(str(n) for n in layout.blocks[rank :: plan.pp]),
-                forward_s=float(cores.rank_forward_s[0, place]),
-                backward_s=float(cores.rank_backward_s[0, place]),
+                forward_s=float(pipelines.rank_forward_s[0, place]),
+                backward_s=float(pipelines.rank_backward_s[0, place]),
                 recompute_s=float(parts["recompute_s"][0, place]),
                 transfer_s=float(parts["transfer_s"][0, place]),
                 memory_bytes=float(total[place]),
@@ -236,7 +236,7 @@ def mesh_tracks(model: MeshModel, plan: MeshPlan, *, inside: bool = True) -> Tra
     timeline = simulate(passes.case)
     spans = [_shown(span, plan) for span in timeline.spans]
     per_stage = plan.workers // plan.pp
-    ending = timeline.makespan_s
+    ending = timeline.step_s
     for name, kind, seconds in passes.common:
         rows = [
             TrackSpan(track=rank, stream="exchange", name=name, kind=kind, start_s=ending, duration_s=seconds)
@@ -277,7 +277,7 @@ def _track(span: Span, name: str, kind: str) -> TrackSpan:
     )
 
 
-# Of one unit and pass: what its time is spent on.
+# Of one module and pass: what its time is spent on.
 _Parts = list[tuple[str, float]]
 
 
@@ -287,31 +287,31 @@ class _Passes:
 
     case: TimelineInput
     common: tuple[tuple[str, str, float], ...]  # what all ranks do at the end: name, kind, seconds
-    units: tuple[tuple[str, ...], ...]  # chunk -> names of its units
-    parts: dict[str, tuple[tuple[_Parts, ...], ...]]  # letter of a pass -> chunk -> unit
+    modules: tuple[tuple[str, ...], ...]  # chunk -> names of its modules
+    parts: dict[str, tuple[tuple[_Parts, ...], ...]]  # letter of a pass -> chunk -> module
     gathering: dict[str, tuple[float, ...]]  # letter of a pass -> chunk -> what ZeRO-3 adds to it
 
     @classmethod
     def of(cls, model: MeshModel, plan: MeshPlan) -> _Passes:
-        """Ask the judge's tables."""
+        """Ask the cost model's tables."""
         layout = model.layout_of_plan(plan, every_rank=True)
         batch, layouts = MeshBatch.from_plans([plan]), stack_layouts([layout])
-        cores, memory = model.cores(batch, layouts), model.core_memory(batch, layouts)
+        pipelines, memory = model.pipelines(batch, layouts), model.pipeline_memory(batch, layouts)
         division = Division.of(batch, mesh_strides(batch))
         times = CopyTimes.of(model.groups, division.copies, has_experts=bool(np.any(memory.experts)))
         counts = layout.run_chunks
-        sent = np.repeat(cores.transfer_s[0], counts)
-        forward = np.repeat(cores.chunks.forward_s[0] - cores.transfer_s[0], counts)
-        backward = np.repeat(cores.chunks.backward_s[0] - _returned(cores), counts)
-        hidden, waiting = np.zeros_like(cores.rank_forward_s), np.zeros_like(cores.rank_forward_s)
+        sent = np.repeat(pipelines.transfer_s[0], counts)
+        forward = np.repeat(pipelines.chunks.forward_s[0] - pipelines.transfer_s[0], counts)
+        backward = np.repeat(pipelines.chunks.backward_s[0] - _returned(pipelines), counts)
+        hidden, waiting = np.zeros_like(pipelines.rank_forward_s), np.zeros_like(pipelines.rank_forward_s)
         gathering: dict[str, tuple[float, ...]] = {}
         if plan.zero_stage == 3:
-            added = chunk_gathering(model.workload, cores, times, _NOTHING)
+            added = chunk_gathering(model.workload, pipelines, times, _NOTHING)
             more_forward, more_backward = (np.repeat(a[0], counts) for a in (added.run_forward_s, added.run_backward_s))
             forward, backward = forward + more_forward, backward + more_backward
             gathering = {"F": _seconds(more_forward), "B": _seconds(more_backward)}
             hidden, waiting = added.hidden_s, added.waiting_s
-        end = StepEnd(model.workload, model.groups, cores, memory, times, _NOTHING, division, hidden, slice(None))
+        end = StepEnd(model.workload, model.groups, pipelines, memory, times, _NOTHING, division, hidden, slice(None))
         place = np.argsort(layout.rank_first)
         exchange, update = _ends(end, plan, place)
         lags = plan.schedule == "zero_bubble"
@@ -322,7 +322,7 @@ class _Passes:
             num_micro_batches=plan.num_micro_batches,
             forward_s=_seconds(forward),
             backward_s=_seconds(backward),
-            weight_s=_seconds(np.repeat(cores.chunks.weight_s[0], counts)) if lags else (),
+            weight_s=_seconds(np.repeat(pipelines.chunks.weight_s[0], counts)) if lags else (),
             send_forward_s=_seconds(sent[1:]),
             send_backward_s=_seconds(np.where(backward[:-1] > 0, sent[1:], 0.0)),
             exchange_s=exchange,
@@ -331,13 +331,13 @@ class _Passes:
         summed = float(end.summed_s()[0]) if model.workload.training else 0.0
         common = [("gradients of weights that several ranks hold", "exchange", summed)]
         if plan.offload_activations:
-            waits = plan.num_micro_batches * float(offload_waits_s(model.groups, cores, memory, waiting)[0])
+            waits = plan.num_micro_batches * float(offload_waits_s(model.groups, pipelines, memory, waiting)[0])
             common.append(("waiting for offloaded activations, all micro-batches", _OFFLOAD, waits))
         return cls(
             case=case,
             common=tuple(common),
-            units=_unit_names(model, layout),
-            parts=_unit_parts(model, plan, layout, cores),
+            modules=_module_names(model, layout),
+            parts=_module_parts(model, plan, layout, pipelines),
             gathering=gathering,
         )
 
@@ -346,12 +346,12 @@ def _seconds(values: FloatArray) -> tuple[float, ...]:
     return tuple(max(float(value), 0.0) for value in values)
 
 
-def _returned(cores: Cores) -> FloatArray:
+def _returned(pipelines: Pipelines) -> FloatArray:
     """What `costmodel.mesh.passes.chunk_passes` counts for the gradient that a chunk receives: (R,)."""
-    sent = cores.transfer_s[0]
-    inside = np.where(cores.layouts.run_chunks[0] > 1, sent, 0.0)
+    sent = pipelines.transfer_s[0]
+    inside = np.where(pipelines.layouts.run_chunks[0] > 1, sent, 0.0)
     following = np.append(sent[1:], 0.0)
-    return np.where(cores.chunks.backward_s[0] > 0, np.maximum(following, inside), 0.0)
+    return np.where(pipelines.chunks.backward_s[0] > 0, np.maximum(following, inside), 0.0)
 
 
 def _ends(end: StepEnd, plan: MeshPlan, place: IntArray) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -363,21 +363,21 @@ def _ends(end: StepEnd, plan: MeshPlan, place: IntArray) -> tuple[tuple[float, .
     return _seconds(end.waiting_s()[0, place]), _seconds(update[0, place])
 
 
-def _unit_names(model: MeshModel, layout: Layout) -> tuple[tuple[str, ...], ...]:
-    kinds, names, start = model.units.kinds, [], 1
+def _module_names(model: MeshModel, layout: Layout) -> tuple[tuple[str, ...], ...]:
+    kinds, names, start = model.modules.kinds, [], 1
     for chunk, length in enumerate(layout.blocks):
         own = [f"block {number}" for number in range(start, start + length)]
-        own = ([kinds[model.units.kind_of[0]].name] if chunk == 0 else []) + own
-        names.append(tuple(own + ([kinds[model.units.kind_of[-1]].name] if chunk == len(layout.blocks) - 1 else [])))
+        own = ([kinds[model.modules.kind_of[0]].name] if chunk == 0 else []) + own
+        names.append(tuple(own + ([kinds[model.modules.kind_of[-1]].name] if chunk == len(layout.blocks) - 1 else [])))
         start += length
     return tuple(names)
 
 
-def _unit_parts(
-    model: MeshModel, plan: MeshPlan, layout: Layout, cores: Cores
+def _module_parts(
+    model: MeshModel, plan: MeshPlan, layout: Layout, pipelines: Pipelines
 ) -> dict[str, tuple[tuple[_Parts, ...], ...]]:
-    """What the passes of every unit are spent on, without ZeRO-3's gathering, which is of the pass as a whole."""
-    row, passes, kind_of = int(cores.pass_of[0]), cores.passes, model.units.kind_of
+    """What the passes of every module are spent on, without ZeRO-3's gathering, which is of the pass as a whole."""
+    row, passes, kind_of = int(pipelines.pass_of[0]), pipelines.passes, model.modules.kind_of
 
     def of(kind: int, direction: str) -> _Parts:
         compute = getattr(passes, f"compute_{direction}_s")[row, kind]
@@ -391,18 +391,18 @@ def _unit_parts(
     result: dict[str, list[tuple[_Parts, ...]]] = {"F": [], "B": [], "W": []}
     start = 1
     for chunk, length in enumerate(layout.blocks):
-        units = ([0] if chunk == 0 else []) + list(range(start, start + length))
-        units += [len(kind_of) - 1] if chunk == len(layout.blocks) - 1 else []
+        modules = ([0] if chunk == 0 else []) + list(range(start, start + length))
+        modules += [len(kind_of) - 1] if chunk == len(layout.blocks) - 1 else []
         again = _recomputed(plan, chunk, length)
-        result["F"].append(tuple(of(kind_of[unit], "forward") for unit in units))
+        result["F"].append(tuple(of(kind_of[module], "forward") for module in modules))
         backward = []
-        for unit in units:
-            parts = of(kind_of[unit], "backward")
-            if unit - start < again:
-                parts.insert(0, ("recomputation", float(passes.recompute_s[row, kind_of[unit]])))
+        for module in modules:
+            parts = of(kind_of[module], "backward")
+            if module - start < again:
+                parts.insert(0, ("recomputation", float(passes.recompute_s[row, kind_of[module]])))
             backward.append(parts)
         result["B"].append(tuple(backward))
-        result["W"].append(tuple([("compute", float(passes.weight_s[row, kind_of[unit]]))] for unit in units))
+        result["W"].append(tuple([("compute", float(passes.weight_s[row, kind_of[module]]))] for module in modules))
         start += length
     return {letter: tuple(chunks) for letter, chunks in result.items()}
 
@@ -419,17 +419,17 @@ def _recomputed(plan: MeshPlan, chunk: int, length: int) -> int:
 def _inside(passes: _Passes, timeline: tuple[Span, ...], shown: list[TrackSpan]) -> list[TrackSpan]:
     """Blocks inside the passes, and what the time of a block is spent on."""
     computing = [(span, outer) for span, outer in zip(timeline, shown, strict=False) if span.stream == "compute"]
-    blocks = sum(len(passes.units[_chunk(span)]) for span, _ in computing)
+    blocks = sum(len(passes.modules[_chunk(span)]) for span, _ in computing)
     if blocks > _MOST_EVENTS:
         return []
     deep = 4 * blocks <= _MOST_EVENTS
     result: list[TrackSpan] = []
     for span, outer in computing:
         letter, chunk = span.name[0], _chunk(span)
-        units = list(zip(passes.units[chunk], passes.parts[letter][chunk], strict=True))
+        modules = list(zip(passes.modules[chunk], passes.parts[letter][chunk], strict=True))
         if letter != "F":
-            units.reverse()
-        filled = [(unit, sum(seconds for _, seconds in parts), parts) for unit, parts in units]
+            modules.reverse()
+        filled = [(module, sum(seconds for _, seconds in parts), parts) for module, parts in modules]
         filled = [item for item in filled if item[1] > 0.0]
         children = nested(
             outer, [(name, "block", seconds) for name, seconds, _ in filled] + _gathered(passes, letter, chunk)
@@ -442,7 +442,7 @@ def _inside(passes: _Passes, timeline: tuple[Span, ...], shown: list[TrackSpan])
 
 
 def _gathered(passes: _Passes, letter: str, chunk: int) -> list[tuple[str, str, float]]:
-    """What a pass waits for the weights of its units, and for their gradients, under ZeRO-3."""
+    """What a pass waits for the weights of its modules, and for their gradients, under ZeRO-3."""
     if letter not in passes.gathering or not passes.gathering[letter][chunk]:
         return []
     words = {"F": "gathering of weights", "B": "gathering of weights and scattering of gradients"}[letter]

@@ -1,7 +1,7 @@
 """Memory of one rank by what fills it.
 
 Weights, gradients and state follow Rajbhandari et al. (arXiv:1910.02054); activations Korthikanti et al.
-(arXiv:2205.05198) per layer, times the micro-batches in flight of the schedule. Shapes: c cores, n plans, Q kinds of
+(arXiv:2205.05198) per layer, times the micro-batches in flight of the schedule. Shapes: c pipelines, n plans, Q kinds of
 ranks.
 """
 
@@ -17,13 +17,13 @@ from costmodel.hardware.host import Host
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.data_parallel import Division
 from costmodel.mesh.plan import MEMORY_PARTS, RECOMPUTE, SCHEDULES, MeshBatch
-from costmodel.mesh.rows import UnitTable
+from costmodel.mesh.rows import ModuleTable
 from costmodel.mesh.schedule import in_flight
-from costmodel.mesh.stages import LayoutArrays, recomputed_units, weigh
+from costmodel.mesh.stages import LayoutArrays, recomputed_modules, weigh
 from costmodel.tolerances import EQUAL
 from costmodel.workload import Workload
 
-__all__ = ["CoreMemory", "RankMemory"]
+__all__ = ["PipelineMemory", "RankMemory"]
 
 
 _FULL, _SELECTIVE = RECOMPUTE.index("full"), RECOMPUTE.index("selective")
@@ -47,7 +47,7 @@ class RankMemory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CoreMemory:
+class PipelineMemory:
     """What fills the memory of the ranks of a pipeline, before dp is divided."""
 
     workload: Workload
@@ -66,7 +66,7 @@ class CoreMemory:
     logits_bytes: FloatArray  # (c, Q)
     again_bytes: FloatArray  # (c, 1) a block run again, and the gradient under way
     gathered_bytes: FloatArray  # (c, 1) weights that ZeRO-3 gathers
-    gradient_bytes: FloatArray  # (c, 1) gradients of a unit before they are scattered
+    gradient_bytes: FloatArray  # (c, 1) gradients of a module before they are scattered
     buffer_bytes: FloatArray  # (c, 1)
     tensors: FloatArray  # (c, Q) weight tensors that are trained
     front_trainable: FloatArray  # (c, Q) the part of dense_trainable before the blocks
@@ -81,23 +81,23 @@ class CoreMemory:
         cls,
         workload: Workload,
         assumptions: MeshAssumptions,
-        table: UnitTable,
+        table: ModuleTable,
         row: IntArray,
         layouts: LayoutArrays,
         batch: MeshBatch,
         is_block: BoolArray,
         host: Host | None = None,
-    ) -> CoreMemory:
-        """Gather what the units of every rank need.
+    ) -> PipelineMemory:
+        """Gather what the modules of every rank need.
 
         Parameters
         ----------
         workload : Workload
         assumptions : MeshAssumptions
-        table : UnitTable
+        table : ModuleTable
             (u, K).
         row : array (c,)
-            Row of the table that a core has.
+            Row of the table that a pipeline has.
         layouts : LayoutArrays
         batch : MeshBatch
         is_block : array (K,)
@@ -106,7 +106,7 @@ class CoreMemory:
 
         Returns
         -------
-        CoreMemory
+        PipelineMemory
         """
         return cls.build_each(workload, assumptions, table, row, layouts, [batch], is_block, host)[0]
 
@@ -115,32 +115,32 @@ class CoreMemory:
         cls,
         workload: Workload,
         assumptions: MeshAssumptions,
-        table: UnitTable,
+        table: ModuleTable,
         row: IntArray,
         layouts: LayoutArrays,
         batches: Sequence[MeshBatch],
         is_block: BoolArray,
         host: Host | None = None,
-    ) -> list[CoreMemory]:
+    ) -> list[PipelineMemory]:
         """The same of plans that differ in nothing but what they recompute: one for each of the batches."""
-        units, batch = layouts.rank_units, batches[0]
+        modules, batch = layouts.rank_modules, batches[0]
         # in_flight counts chunks; a rank's activations are those of vpp of them.
         position = np.maximum(layouts.rank_first, 0)
         schedule, m, pp, vpp = (x[:, None] for x in (batch.schedule, batch.num_micro_batches, batch.pp, batch.vpp))
         alive = in_flight(schedule, m, pp, vpp, position) / vpp
         cut = batch.pp[:, None] > 1
-        tied = np.where(cut, weigh(units, table.tied_count, row), 0.0)
-        tied_trainable = np.where(cut, weigh(units, table.tied_trainable, row), 0.0)
+        tied = np.where(cut, weigh(modules, table.tied_count, row), 0.0)
+        tied_trainable = np.where(cut, weigh(modules, table.tied_trainable, row), 0.0)
         saved = _Saved(table, row, layouts, is_block, alive, is_training=workload.training)
         common = {
-            "dense": weigh(units, table.dense_count, row) + tied,
-            "experts": weigh(units, table.expert_count, row),
-            "dense_trainable": weigh(units, table.dense_trainable, row) + tied_trainable,
-            "expert_trainable": weigh(units, table.expert_trainable, row),
-            "outside_bytes": weigh(units, np.where(is_block, 0.0, table.saved_bytes), row) * alive,
-            "input_bytes": weigh(units, np.where(is_block, table.input_bytes, 0.0), row) * alive,
+            "dense": weigh(modules, table.dense_count, row) + tied,
+            "experts": weigh(modules, table.expert_count, row),
+            "dense_trainable": weigh(modules, table.dense_trainable, row) + tied_trainable,
+            "expert_trainable": weigh(modules, table.expert_trainable, row),
+            "outside_bytes": weigh(modules, np.where(is_block, 0.0, table.saved_bytes), row) * alive,
+            "input_bytes": weigh(modules, np.where(is_block, table.input_bytes, 0.0), row) * alive,
             "alive": alive,
-            "logits_bytes": weigh(units, table.logits_bytes, row)
+            "logits_bytes": weigh(modules, table.logits_bytes, row)
             * np.where(batch.schedule == _GPIPE, batch.num_micro_batches, 1)[:, None],
             "gathered_bytes": assumptions.prefetched_units
             * workload.precision.weight_bytes
@@ -148,8 +148,8 @@ class CoreMemory:
             "gradient_bytes": float(workload.precision.gradient_bytes)
             * np.max(table.dense_trainable + table.expert_trainable, axis=1)[row][:, None],
             "buffer_bytes": _buffers(assumptions, table, row, batch, is_block)[:, None],
-            "tensors": weigh(units, table.tensors, row),
-            "front_trainable": units[:, :, 0] * table.dense_trainable[row, :1],
+            "tensors": weigh(modules, table.tensors, row),
+            "front_trainable": modules[:, :, 0] * table.dense_trainable[row, :1],
             "blocks": saved.blocks(),
             "host_share_bytes": _host_share_bytes(host, batch)[:, None],
         }
@@ -170,7 +170,7 @@ class CoreMemory:
         Parameters
         ----------
         index : array (n,)
-            Core of every plan.
+            Pipeline of every plan.
         division : Division
 
         Returns
@@ -206,23 +206,23 @@ class CoreMemory:
     ) -> FloatArray:
         """Memory of the rank that needs most, (n, H): see `costmodel.mesh.model.MeshModel.totals`.
 
-        The parts of `divided`, added up apart: what depends on the core and what depends on the row.
+        The parts of `divided`, added up apart: what depends on the pipeline and what depends on the row.
         """
         some = np.zeros(len(division.zero_stage), dtype=np.int64)
         some[row] = index
         slack = 1.0 + self.assumptions.allocator_slack
         whole, optimizer_bytes = self.state_bytes(some, division)
         by_row = {0: whole, 1: whole - optimizer_bytes}
-        by_core, away = {}, {}
+        by_pipeline, away = {}, {}
         for on_host in {activations for _, activations in offloads}:
             lasting, away[on_host] = self.lasting_bytes(on_host)
-            by_core[on_host] = np.where(self.exists, lasting, -np.inf)
+            by_pipeline[on_host] = np.where(self.exists, lasting, -np.inf)
         by_row = {key: rows_of(by_row[key], row) for key in {optimizer for optimizer, _ in offloads}}
-        by_core = {key: rows_of(value, index) for key, value in by_core.items()}
+        by_pipeline = {key: rows_of(value, index) for key, value in by_pipeline.items()}
         state, room = rows_of(optimizer_bytes, row), rows_of(self.host_share_bytes, index)
         columns = []
         for optimizer, on_host in offloads:
-            total = by_row[optimizer] + by_core[on_host]
+            total = by_row[optimizer] + by_pipeline[on_host]
             if (optimizer or on_host) and np.isfinite(room).any():
                 hosted = state if optimizer else np.zeros_like(state)
                 back, back_away = _without_room(hosted, rows_of(away[on_host], index), room)
@@ -285,7 +285,7 @@ class CoreMemory:
         }
 
     def gathered(self, index: IntArray, division: Division) -> FloatArray:
-        """Whole weights and gradients of the unit at hand, (n, 1)."""
+        """Whole weights and gradients of the module at hand, (n, 1)."""
         copies = division.copies
         sharded = ((copies.shard > 1) | (copies.expert_shard > 1))[:, None]
         zero = division.zero_stage[:, None]
@@ -295,7 +295,7 @@ class CoreMemory:
         )
 
     def least_recomputed(self, index: IntArray, division: Division, capacity_bytes: float) -> IntArray:
-        """Fewest blocks per chunk that must be recomputed in full to fit, cores with recompute "full" being given; (n,).
+        """Fewest blocks per chunk that must be recomputed in full to fit, pipelines with recompute "full" being given; (n,).
 
         Memory falls linearly with them, kind of rank by kind of rank. More than a chunk has where even all are not enough. Where the memory
         equals the capacity to the last digits, it may be one too few.
@@ -303,7 +303,7 @@ class CoreMemory:
         none = self.divided(index, division).total_bytes
         kept, share, blocks = self.kept_bytes[index], self.share[index], np.maximum(self.blocks[index], 1.0)
         whole = (1.0 + self.assumptions.allocator_slack) * (kept - self.input_bytes[index])
-        # What is recomputed already in the cores given is added back.
+        # What is recomputed already in the pipelines given is added back.
         over = none + share * whole - capacity_bytes
         needed = np.where(over > 0, over / np.maximum(whole, 1.0), 0.0)
         # The sums are in another order than those of `divided`: what is even to nine digits is for the caller to check.
@@ -329,7 +329,7 @@ def _without_room(state: FloatArray, activations: FloatArray, room: FloatArray) 
 
 
 def _buffers(
-    assumptions: MeshAssumptions, table: UnitTable, row: IntArray, batch: MeshBatch, is_block: BoolArray
+    assumptions: MeshAssumptions, table: ModuleTable, row: IntArray, batch: MeshBatch, is_block: BoolArray
 ) -> FloatArray:
     """Communication buffers: gathered positions, stage inputs and outputs, gradient buckets, tokens on their way to experts. (c,)."""
     entering = np.max(np.where(is_block, table.entering_bytes, 0.0), axis=1)[row]
@@ -346,7 +346,7 @@ class _Saved:
 
     def __init__(
         self,
-        table: UnitTable,
+        table: ModuleTable,
         row: IntArray,
         layouts: LayoutArrays,
         is_block: BoolArray,
@@ -358,18 +358,18 @@ class _Saved:
         self.all = np.where(is_block, table.saved_bytes, 0.0)
         self.selective = np.where(is_block, table.saved_selective_bytes, 0.0)
         self.freed = np.where(is_block, table.saved_bytes - table.input_bytes, 0.0)
-        self.all_alive = weigh(layouts.rank_units, self.all, row) * alive
+        self.all_alive = weigh(layouts.rank_modules, self.all, row) * alive
         self.under_way = np.max(np.where(is_block, table.widest_bytes, 0.0), axis=1)[row][:, None]
         self.is_training = is_training
 
     def under(self, batch: MeshBatch) -> dict[str, FloatArray]:
-        """Fields of `CoreMemory` that depend on what is recomputed."""
+        """Fields of `PipelineMemory` that depend on what is recomputed."""
         kind = batch.recompute[:, None]
         most = np.max(self.all, axis=1)[self.row][:, None]
         again = np.where(kind == _FULL, most, 0.0)
         kept = self.all_alive
         if np.any(kind == _SELECTIVE):
-            selective = weigh(self.layouts.rank_units, self.selective, self.row) * self.alive
+            selective = weigh(self.layouts.rank_modules, self.selective, self.row) * self.alive
             kept = np.where(kind == _SELECTIVE, selective, kept)
             again = np.where(kind == _SELECTIVE, np.max(self.all - self.selective, axis=1)[self.row][:, None], again)
             most = np.where(kind == _SELECTIVE, np.max(self.selective, axis=1)[self.row][:, None], most)
@@ -400,7 +400,7 @@ class _Saved:
 
     def _share(self, batch: MeshBatch) -> FloatArray:
         """What full recomputation frees, as a share of the most that it can, (c, Q): kinds of blocks differ in what they keep."""
-        units, freed = self.layouts.rank_units, self.freed
-        most = weigh(units, freed, self.row)
-        again = weigh(recomputed_units(self.layouts, batch.recompute, batch.recompute_blocks), freed, self.row)
+        modules, freed = self.layouts.rank_modules, self.freed
+        most = weigh(modules, freed, self.row)
+        again = weigh(recomputed_modules(self.layouts, batch.recompute, batch.recompute_blocks), freed, self.row)
         return np.asarray(again / np.where(most > 0, most, 1.0))

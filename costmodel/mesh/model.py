@@ -1,6 +1,6 @@
-"""The judge of mesh plans: one network on one cluster, any number of plans at a time.
+"""The cost model of mesh plans: one network on one cluster, any number of plans at a time.
 
-    step = pipeline (`costmodel.mesh.schedule`, units with their exposed communication)
+    step = pipeline (`costmodel.mesh.schedule`, modules with their exposed communication)
          + what gradient reduction and the optimizer leave behind the last backward pass
          + what weight gathering leaves before the first forward pass
 
@@ -20,15 +20,16 @@ from costmodel.hardware.cluster import Cluster
 from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS, MeshAssumptions
 from costmodel.mesh.communication import GroupTimes
 from costmodel.mesh.data_parallel import Division
-from costmodel.mesh.memory import CoreMemory
-from costmodel.mesh.modules import MeshError, Units, fold
-from costmodel.mesh.passes import unit_passes
-from costmodel.mesh.pipelines import Cores, build_cores, core_columns, end_columns, mesh_strides
+from costmodel.mesh.memory import PipelineMemory
+from costmodel.mesh.modules import MeshError, Modules, fold
+from costmodel.mesh.passes import module_passes
+from costmodel.mesh.pipelines import Pipelines, build_pipelines, end_columns, mesh_strides, pipeline_columns
 from costmodel.mesh.plan import LayerSplit, MeshBatch, MeshCosts, MeshPlan
-from costmodel.mesh.rows import UNIT_COLUMNS, RowKeys, UnitRows, UnitTable
-from costmodel.mesh.stages import Layout, LayoutArrays, balanced_blocks, layout_of, stack_layouts, unit_weights
+from costmodel.mesh.rows import MODULE_COLUMNS, ModuleRows, ModuleTable, RowKeys
+from costmodel.mesh.stage_cuts import cut_fault, framework_blocks
+from costmodel.mesh.stages import Layout, LayoutArrays, balanced_blocks, layout_of, module_weights, stack_layouts
 from costmodel.mesh.step import host_updates_sooner, least_step_times, step_costs, step_totals
-from costmodel.mesh.tables import unit_column, unit_table
+from costmodel.mesh.tables import module_column, module_table
 from costmodel.mesh.tensor_parallel import check_splits
 from costmodel.workload import Workload
 
@@ -51,9 +52,9 @@ _BEYOND_ROWS = (
 class _Cache:
     """Rows and layouts seen so far."""
 
-    rows: UnitRows = field(default_factory=UnitRows)
-    rows_without_experts: UnitRows = field(default_factory=UnitRows)
-    columns: dict[tuple[object, ...], dict[str, FloatArray]] = field(default_factory=dict)  # of units with own splits
+    rows: ModuleRows = field(default_factory=ModuleRows)
+    rows_without_experts: ModuleRows = field(default_factory=ModuleRows)
+    columns: dict[tuple[object, ...], dict[str, FloatArray]] = field(default_factory=dict)  # of modules with own splits
     blocks: dict[int, tuple[int, ...]] = field(default_factory=dict)
     layouts: dict[tuple[int, int], Layout] = field(default_factory=dict)
     # All uniform layouts asked for, as arrays, and where they are.
@@ -72,12 +73,12 @@ class MeshModel:
     workload : Workload
     groups : GroupTimes
         Collectives on the cluster, and the assumptions.
-    units : Units
+    modules : Modules
     """
 
     workload: Workload
     groups: GroupTimes
-    units: Units
+    modules: Modules
     _cache: _Cache = field(default_factory=_Cache, repr=False, compare=False)
 
     @classmethod
@@ -92,12 +93,12 @@ class MeshModel:
             The network has no repeated blocks.
         """
         groups = GroupTimes(cluster=cluster, assumptions=assumptions)
-        return cls(workload=workload, groups=groups, units=fold(workload.graph))
+        return cls(workload=workload, groups=groups, modules=fold(workload.graph))
 
     def with_constants(self, workload: Workload, cluster: Cluster, assumptions: MeshAssumptions) -> MeshModel:
         """The same network where other constants hold, every stage with the blocks that it has here.
 
-        What a plan is must not change with the constants that it is judged by.
+        What a plan is must not change with the constants that it is evaluated by.
         """
         known = self._cache
         kept = _Cache(
@@ -105,7 +106,7 @@ class MeshModel:
             layouts=known.layouts,
             places=dict(known.places),
             stacked=known.stacked,
-            weights=self._unit_weights(),
+            weights=self._module_weights(),
             needs=known.needs,
         )
         beyond = {name: getattr(self.assumptions, name) for name in _BEYOND_ROWS}
@@ -114,7 +115,7 @@ class MeshModel:
                 kept, rows=known.rows, rows_without_experts=known.rows_without_experts, columns=known.columns
             )
         groups = self.groups.changed(cluster, assumptions)
-        return MeshModel(workload=workload, groups=groups, units=self.units, _cache=kept)
+        return MeshModel(workload=workload, groups=groups, modules=self.modules, _cache=kept)
 
     @property
     def cluster(self) -> Cluster:
@@ -129,39 +130,47 @@ class MeshModel:
     @property
     def num_blocks(self) -> int:
         """Repeated blocks."""
-        return self.units.num_blocks
+        return self.modules.num_blocks
 
     @property
     def is_block(self) -> BoolArray:
-        """Kind of unit -> whether it is a repeated block."""
-        return np.array([kind.is_block for kind in self.units.kinds])
+        """Kind of module -> whether it is a repeated block."""
+        return np.array([kind.is_block for kind in self.modules.kinds])
 
     # -- parts that plans share ---------------------------------------------------------------------------------------------
 
     def blocks_of(self, chunks: int) -> tuple[int, ...]:
-        """Blocks per chunk of the uniform layout; see `costmodel.mesh.stages`."""
+        """Blocks per chunk of the uniform layout: balanced (`costmodel.mesh.stages`), unless the framework cuts otherwise."""
         if chunks == 1:
             return (self.num_blocks,)
         known = self._cache.blocks.get(chunks)
         if known is None:
-            known = self._cache.blocks[chunks] = balanced_blocks(self.units, self._unit_weights(), chunks)
+            own = None
+            if chunks <= self.num_blocks:
+                own = framework_blocks(self.workload.framework, self.workload.graph, self.modules, chunks)
+            known = own or balanced_blocks(self.modules, self._module_weights(), chunks)
+            self._cache.blocks[chunks] = known
         return known
+
+    def cut_fault(self, chunks: int) -> str:
+        """Why the framework cannot run so many chunks as it cuts them; empty where it can."""
+        return cut_fault(self.workload.framework, self.workload.graph, self.modules, chunks)
 
     def layout(self, pp: int, vpp: int) -> Layout:
         """The uniform layout of so many ranks and chunks per rank."""
         known = self._cache.layouts.get((pp, vpp))
         if known is None:
-            known = self._cache.layouts[pp, vpp] = layout_of(self.units, self.blocks_of(pp * vpp), pp)
+            known = self._cache.layouts[pp, vpp] = layout_of(self.modules, self.blocks_of(pp * vpp), pp)
         return known
 
-    def _unit_weights(self) -> tuple[float, ...]:
-        """Kind of unit -> what it weighs when stages are cut, whatever the cluster."""
+    def _module_weights(self) -> tuple[float, ...]:
+        """Kind of module -> what it weighs when stages are cut, whatever the cluster."""
         if not self._cache.weights:
-            self._cache.weights = unit_weights(self.workload, self.cluster, self.units, self.assumptions)
+            self._cache.weights = module_weights(self.workload, self.cluster, self.modules, self.assumptions)
         return self._cache.weights
 
-    def rows(self, batch: MeshBatch) -> UnitTable:
-        """Unit costs of every plan, one row each; new rows are computed together."""
+    def rows(self, batch: MeshBatch) -> ModuleTable:
+        """Module costs of every plan, one row each; new rows are computed together."""
         columns = [getattr(batch, item.name) for item in fields(RowKeys)]
         first, inverse = combined(*columns, *batch.split_columns)
         wanted: list[tuple[object, ...]] = list(zip(*(column[first].tolist() for column in columns), strict=True))
@@ -180,7 +189,7 @@ class MeshModel:
                 known.add([wanted[n]], self._pattern_row(_keys_of(one), patterns[n], self.rows(one)))
         return known.table(wanted, inverse)
 
-    def _rows_without_experts(self, batch: MeshBatch) -> UnitTable:
+    def _rows_without_experts(self, batch: MeshBatch) -> ModuleTable:
         """The same as if mixtures of experts cost nothing."""
         columns = [getattr(batch, item.name) for item in fields(RowKeys) if item.name not in ("ep", "etp")]
         first, inverse = combined(*columns)
@@ -191,12 +200,12 @@ class MeshModel:
             known.add([wanted[n] for n in missing], self._costed(batch.take(first[missing]), experts=False))
         return known.table(wanted, inverse)
 
-    def _costed(self, batch: MeshBatch, *, experts: bool = True) -> UnitTable:
-        """Unit costs of every plan, computed."""
-        return unit_table(
+    def _costed(self, batch: MeshBatch, *, experts: bool = True) -> ModuleTable:
+        """Module costs of every plan, computed."""
+        return module_table(
             self.workload,
             self.cluster,
-            self.units,
+            self.modules,
             _keys_of(batch),
             self._needs(),
             self.assumptions,
@@ -210,32 +219,32 @@ class MeshModel:
             self._cache.needs = self.workload.needs_gradient()
         return self._cache.needs
 
-    def _pattern_row(self, keys: RowKeys, splits: Sequence[LayerSplit], standard: UnitTable) -> UnitTable:
-        """Unit costs of one row with splits of its own, kind by kind."""
+    def _pattern_row(self, keys: RowKeys, splits: Sequence[LayerSplit], standard: ModuleTable) -> ModuleTable:
+        """Module costs of one row with splits of its own, kind by kind."""
         cache = self._cache
         row = tuple(int(getattr(keys, item.name)[0]) for item in fields(RowKeys))
         columns = []
-        for number, kind in enumerate(self.units.kinds):
+        for number, kind in enumerate(self.modules.kinds):
             layers = {self.workload.graph.layers[i].name for i in kind.layers}
             own = tuple(split for split in splits if split.layer in layers)
             if not own:
-                columns.append({name: getattr(standard, name)[:, number] for name in UNIT_COLUMNS})
+                columns.append({name: getattr(standard, name)[:, number] for name in MODULE_COLUMNS})
                 continue
             key = (row, number, own)
             if key not in cache.columns:
-                cache.columns[key] = unit_column(self.workload, self.groups, kind, keys, self._needs(), own)
+                cache.columns[key] = module_column(self.workload, self.groups, kind, keys, self._needs(), own)
             columns.append(cache.columns[key])
-        return UnitTable(**{name: np.stack([c[name] for c in columns], axis=1) for name in UNIT_COLUMNS})
+        return ModuleTable(**{name: np.stack([c[name] for c in columns], axis=1) for name in MODULE_COLUMNS})
 
     def layouts(self, batch: MeshBatch) -> LayoutArrays:
         """Uniform layouts of every plan."""
         stacked, place = self._placed(batch)
         return LayoutArrays(**{item.name: rows_of(getattr(stacked, item.name), place) for item in fields(LayoutArrays)})
 
-    def rank_units(self, batch: MeshBatch) -> FloatArray:
-        """Units on every kind of rank under the uniform layout, (n, Q, K): as `layouts` has them, without the rest."""
+    def rank_modules(self, batch: MeshBatch) -> FloatArray:
+        """Modules on every kind of rank under the uniform layout, (n, Q, K): as `layouts` has them, without the rest."""
         stacked, place = self._placed(batch)
-        return rows_of(stacked.rank_units, place)
+        return rows_of(stacked.rank_modules, place)
 
     def _placed(self, batch: MeshBatch) -> tuple[LayoutArrays, IntArray]:
         """Layouts that are known, those of the plans among them, and which of them every plan has."""
@@ -248,12 +257,12 @@ class MeshModel:
             cache.stacked = stack_layouts([self.layout(*key) for key in cache.places])
         return cache.stacked, np.array([cache.places[key] for key in keys], dtype=np.int64)[inverse]
 
-    def cores(self, batch: MeshBatch, layouts: LayoutArrays | None = None, *, exact: bool = True) -> Cores:
+    def pipelines(self, batch: MeshBatch, layouts: LayoutArrays | None = None, *, exact: bool = True) -> Pipelines:
         """Pipelines of plans, one each, without data parallelism: their time bounds that of every way to divide dp.
 
         Without ``exact``, interleaved pipelines have a lower bound of their time instead.
         """
-        return build_cores(
+        return build_pipelines(
             batch,
             self.layouts(batch) if layouts is None else layouts,
             self.groups,
@@ -263,15 +272,17 @@ class MeshModel:
             exact=exact,
         )
 
-    def core_memory(self, batch: MeshBatch, layouts: LayoutArrays | None = None) -> CoreMemory:
+    def pipeline_memory(self, batch: MeshBatch, layouts: LayoutArrays | None = None) -> PipelineMemory:
         """Memory of the ranks of pipelines, before dp is divided."""
-        return self.core_memories([batch], layouts)[0]
+        return self.pipeline_memories([batch], layouts)[0]
 
-    def core_memories(self, batches: Sequence[MeshBatch], layouts: LayoutArrays | None = None) -> list[CoreMemory]:
+    def pipeline_memories(
+        self, batches: Sequence[MeshBatch], layouts: LayoutArrays | None = None
+    ) -> list[PipelineMemory]:
         """The same of pipelines that differ in nothing but what they recompute."""
         batch = batches[0]
         first, row = combined(*(getattr(batch, item.name) for item in fields(RowKeys)), *batch.split_columns)
-        return CoreMemory.build_each(
+        return PipelineMemory.build_each(
             self.workload,
             self.assumptions,
             self.rows(batch.take(first)),
@@ -292,8 +303,8 @@ class MeshModel:
         zero = np.zeros(len(batch), dtype=np.int64)
         bare = replace(batch, order=zero, pp=zero + 1)
         table = self.rows(bare) if experts else self._rows_without_experts(bare)
-        passes = unit_passes(table, bare, mesh_strides(bare), self.groups, is_block=self.is_block)
-        counts = np.bincount(self.units.kind_of, minlength=len(self.units.kinds)).astype(np.float64)
+        passes = module_passes(table, bare, mesh_strides(bare), self.groups, is_block=self.is_block)
+        counts = np.bincount(self.modules.kind_of, minlength=len(self.modules.kinds)).astype(np.float64)
         both = passes.forward_s + passes.backward_s + passes.recompute_s
         forward = np.min(np.where(self.is_block, passes.forward_s, np.inf), axis=1)
         return both @ counts, forward, both[:, self.is_block]
@@ -313,20 +324,20 @@ class MeshModel:
         -------
         MeshCosts
         """
-        first, index = combined(*core_columns(batch))
+        first, index = combined(*pipeline_columns(batch))
         distinct = batch.take(first)
         layouts = self.layouts(distinct)
-        cores, memory = self.cores(distinct, layouts, exact=exact), self.core_memory(distinct, layouts)
-        return self.divided(cores, memory, index, Division.of(batch, mesh_strides(batch)), exact=exact)
+        pipelines, memory = self.pipelines(distinct, layouts, exact=exact), self.pipeline_memory(distinct, layouts)
+        return self.divided(pipelines, memory, index, Division.of(batch, mesh_strides(batch)), exact=exact)
 
     def divided(
-        self, cores: Cores, memory: CoreMemory, index: IntArray, division: Division, *, exact: bool = True
+        self, pipelines: Pipelines, memory: PipelineMemory, index: IntArray, division: Division, *, exact: bool = True
     ) -> MeshCosts:
-        """Score plans that share pipelines: plan n divides dp of core ``index[n]`` as ``division`` says.
+        """Score plans that share pipelines: plan n divides dp of pipeline ``index[n]`` as ``division`` says.
 
-        Without ``exact`` (and with cores built so), step times are lower bounds.
+        Without ``exact`` (and with pipelines built so), step times are lower bounds.
         """
-        return step_costs(self.workload, self.groups, cores, memory, index, division, exact=exact)
+        return step_costs(self.workload, self.groups, pipelines, memory, index, division, exact=exact)
 
     @staticmethod
     def ends(batch: MeshBatch) -> tuple[IntArray, IntArray]:
@@ -335,8 +346,8 @@ class MeshModel:
 
     def totals(
         self,
-        cores: Cores,
-        memory: CoreMemory,
+        pipelines: Pipelines,
+        memory: PipelineMemory,
         index: IntArray,
         row: IntArray,
         division: Division,
@@ -344,14 +355,14 @@ class MeshModel:
     ) -> tuple[FloatArray, FloatArray]:
         """Step time and memory of plans that share pipelines and divisions, as `divided` has them, without their parts.
 
-        Plan n divides dp of core ``index[n]`` as row ``row[n]`` of ``division`` says. Cores may share a row if they are of one kind
+        Plan n divides dp of pipeline ``index[n]`` as row ``row[n]`` of ``division`` says. Pipelines may share a row if they are of one kind
         (`ends`).
 
         Parameters
         ----------
-        cores : Cores
-        memory : CoreMemory
-            Of the same cores.
+        pipelines : Pipelines
+        memory : PipelineMemory
+            Of the same pipelines.
         index, row : arrays (n,)
         division : Division
             (u,); what it says of offloading is not read.
@@ -362,14 +373,16 @@ class MeshModel:
         -------
         step_time_s, memory_bytes : arrays (n, len(offloads))
         """
-        time = step_totals(self.workload, self.groups, cores, memory, index, row, division, offloads)
+        time = step_totals(self.workload, self.groups, pipelines, memory, index, row, division, offloads)
         return time, memory.totals(index, row, division, offloads)
 
-    def least_step_times(self, cores: Cores, memory: CoreMemory, index: IntArray, division: Division) -> FloatArray:
+    def least_step_times(
+        self, pipelines: Pipelines, memory: PipelineMemory, index: IntArray, division: Division
+    ) -> FloatArray:
         """Times that plans that share pipelines do not go below, with the optimizer on the device and on the host: (n, 2)."""
-        return least_step_times(self.workload, self.groups, cores, memory, index, division)
+        return least_step_times(self.workload, self.groups, pipelines, memory, index, division)
 
-    def host_updates_sooner(self, memory: CoreMemory, index: IntArray, division: Division) -> BoolArray:
+    def host_updates_sooner(self, memory: PipelineMemory, index: IntArray, division: Division) -> BoolArray:
         """Which plans have a rank that updates its weights sooner on the host than on the device, (n,)."""
         return host_updates_sooner(self.workload, self.groups, memory, index, division)
 
@@ -382,12 +395,12 @@ class MeshModel:
             ``stage_blocks``, ``stage_recompute`` or ``block_splits`` of a plan does not fit the network.
         """
         for splits, tp in {(plan.block_splits, plan.tp) for plan in plans if plan.block_splits}:
-            check_splits(self.workload.graph, self.units, MeshPlan(tp=tp, block_splits=splits))
+            check_splits(self.workload.graph, self.modules, MeshPlan(tp=tp, block_splits=splits))
         layouts = stack_layouts(self.layouts_of_plans(plans))
         batch = MeshBatch.from_plans(plans)
         division = Division.of(batch, mesh_strides(batch))
-        cores, memory = self.cores(batch, layouts), self.core_memory(batch, layouts)
-        return self.divided(cores, memory, np.arange(len(plans)), division)
+        pipelines, memory = self.pipelines(batch, layouts), self.pipeline_memory(batch, layouts)
+        return self.divided(pipelines, memory, np.arange(len(plans)), division)
 
     def layouts_of_plans(self, plans: Sequence[MeshPlan], *, every_rank: bool = False) -> list[Layout]:
         """Layout of each plan; plans with the same stages share one."""
@@ -401,7 +414,7 @@ class MeshModel:
         return layouts
 
     def layout_of_plan(self, plan: MeshPlan, *, every_rank: bool = False) -> Layout:
-        """Where a plan puts the units, its own layout or the uniform one.
+        """Where a plan puts the modules, its own layout or the uniform one.
 
         Raises
         ------
@@ -416,7 +429,7 @@ class MeshModel:
         if plan.stage_recompute and plan.recompute != "full":
             raise MeshError(f"stage_recompute needs recompute full, not {plan.recompute}")
         blocks = plan.stage_blocks or self.blocks_of(chunks)
-        return layout_of(self.units, blocks, plan.pp, plan.stage_recompute, every_rank=every_rank)
+        return layout_of(self.modules, blocks, plan.pp, plan.stage_recompute, every_rank=every_rank)
 
 
 def _keys_of(batch: MeshBatch) -> RowKeys:

@@ -1,6 +1,6 @@
 """A network as a chain of modules between which pipelines may cut: embedding, blocks, head; and which of them have a backward pass.
 
-Equal units are one kind: 96 equal transformer blocks are costed once. Blocks through which no gradient flows, since nothing before or in
+Equal modules are one kind: 96 equal transformer blocks are costed once. Blocks through which no gradient flows, since nothing before or in
 them is trained, are of another kind than those that have a backward pass.
 
 Layers before the first trained one have no backward pass, and keep no activations for one.
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from costmodel.network.graph import Graph
 from costmodel.workload import Workload
 
-__all__ = ["GradientFlow", "MeshError", "UnitKind", "Units", "flow_of", "fold", "is_repeated", "mesh_fault"]
+__all__ = ["GradientFlow", "MeshError", "ModuleKind", "Modules", "flow_of", "fold", "is_repeated", "mesh_fault"]
 
 
 class MeshError(ValueError):
@@ -22,16 +22,16 @@ class MeshError(ValueError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UnitKind:
-    """Equal units.
+class ModuleKind:
+    """Equal modules.
 
     Attributes
     ----------
     layers : tuple of int
-        Indices (in the graph) of the layers of the first unit of this kind.
+        Indices (in the graph) of the layers of the first module of this kind.
     inputs : tuple of tuple of int
-        Layer of the unit -> positions in the unit of the layers that feed it, in the order in which it names them; -1
-        for a tensor from another unit.
+        Layer of the module -> positions in the module of the layers that feed it, in the order in which it names them; -1
+        for a tensor from another module.
     is_block : bool
         Whether it is one of the repeated blocks (and can be recomputed, or start a stage).
     """
@@ -43,20 +43,20 @@ class UnitKind:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Units:
-    """The units in network order: the first is the front, the last the back, all between are blocks.
+class Modules:
+    """The modules in network order: the first is the front, the last the back, all between are blocks.
 
     Attributes
     ----------
-    kinds : tuple of UnitKind
+    kinds : tuple of ModuleKind
         The front is kind 0 and the back the last.
     kind_of : tuple of int
-        Unit -> kind.
+        Module -> kind.
     cut_elements : tuple of int
-        Unit -> elements per sample of the tensors that enter it or pass over it from the units before; 0 for the front.
+        Module -> elements per sample of the tensors that enter it or pass over it from the modules before; 0 for the front.
     """
 
-    kinds: tuple[UnitKind, ...]
+    kinds: tuple[ModuleKind, ...]
     kind_of: tuple[int, ...]
     cut_elements: tuple[int, ...]
 
@@ -71,8 +71,8 @@ class Units:
         return self.kind_of[1:-1]
 
 
-def fold(graph: Graph) -> Units:
-    """Fold a network into units.
+def fold(graph: Graph) -> Modules:
+    """Fold a network into modules.
 
     Layers outside the blocks belong to the front if the first block reads them, to the back if no block does, and else
     to the block before the first that reads them (the layers between an encoder and a decoder).
@@ -85,27 +85,27 @@ def fold(graph: Graph) -> Units:
     return graph.once("units", lambda: _folded(graph))
 
 
-def _folded(graph: Graph) -> Units:
+def _folded(graph: Graph) -> Modules:
     owner = _owners(graph)
     count = max(owner) + 1
     members: list[list[int]] = [[] for _ in range(count)]
-    for i, unit in enumerate(owner):
-        members[unit].append(i)
+    for i, module in enumerate(owner):
+        members[module].append(i)
     names = {layer.name: i for i, layer in enumerate(graph.layers)}
-    kinds: list[UnitKind] = []
+    kinds: list[ModuleKind] = []
     signatures: dict[object, int] = {}
     kind_of: list[int] = []
-    for unit, indices in enumerate(members):
+    for module, indices in enumerate(members):
         position = {i: p for p, i in enumerate(indices)}
         inputs = tuple(tuple(position.get(names[u], -1) for u in graph.layers[i].inputs) for i in indices)
-        is_block = 0 < unit < count - 1
-        signature = (is_block or unit, tuple(_signature(graph, i) for i in indices), inputs)
+        is_block = 0 < module < count - 1
+        signature = (is_block or module, tuple(_signature(graph, i) for i in indices), inputs)
         if signature not in signatures:
             signatures[signature] = len(kinds)
-            name = graph.layers[indices[0]].block if is_block else ("front" if unit == 0 else "back")
-            kinds.append(UnitKind(name=name, layers=tuple(indices), inputs=inputs, is_block=is_block))
+            name = graph.layers[indices[0]].block if is_block else ("front" if module == 0 else "back")
+            kinds.append(ModuleKind(name=name, layers=tuple(indices), inputs=inputs, is_block=is_block))
         kind_of.append(signatures[signature])
-    return Units(kinds=tuple(kinds), kind_of=tuple(kind_of), cut_elements=_cuts(graph, owner, count))
+    return Modules(kinds=tuple(kinds), kind_of=tuple(kind_of), cut_elements=_cuts(graph, owner, count))
 
 
 def mesh_fault(graph: Graph) -> str | None:
@@ -118,7 +118,7 @@ def mesh_fault(graph: Graph) -> str | None:
 
 
 def _owners(graph: Graph) -> list[int]:
-    """Layer -> unit. The order of the layers is topological but otherwise free: what they read and who reads them decides."""
+    """Layer -> module. The order of the layers is topological but otherwise free: what they read and who reads them decides."""
     order: dict[str, int] = {}
     for layer in graph.layers:
         if layer.block and layer.block not in order:
@@ -128,7 +128,7 @@ def _owners(graph: Graph) -> list[int]:
             "the network has no repeated blocks (write them with 'repeat'), so it has nothing to cut into stages"
         )
     back = len(order) + 1
-    # As late as its readers allow, in the unit before the first block that reads it...
+    # As late as its readers allow, in the module before the first block that reads it...
     owner = [order.get(layer.block, back) for layer in graph.layers]
     readers: list[list[int]] = [[] for _ in graph.layers]
     for u, v in graph.edges:
@@ -165,8 +165,8 @@ def _cuts(graph: Graph, owner: list[int], count: int) -> tuple[int, ...]:
         difference[owner[u] + 1] += layer.output_elements
         difference[last_use[u] + 1] -= layer.output_elements
     cuts, running = [], 0
-    for unit in range(count):
-        running += difference[unit]
+    for module in range(count):
+        running += difference[module]
         cuts.append(running)
     return tuple(cuts)
 
@@ -183,7 +183,7 @@ class GradientFlow:
         It finds gradients of its inputs: a layer before it is trained.
     runs_again : bool
         Selective recomputation runs the layer again (`is_repeated`), and has a reason to: its own backward pass, or that of a layer of the
-        unit that reads it.
+        module that reads it.
     """
 
     through: bool
@@ -191,15 +191,15 @@ class GradientFlow:
     runs_again: bool
 
 
-def flow_of(workload: Workload, kind: UnitKind, position: int, needs: Sequence[bool]) -> GradientFlow:
-    """The backward pass of a layer of a unit; units of a kind are alike in this (`costmodel.mesh.modules.fold`).
+def flow_of(workload: Workload, kind: ModuleKind, position: int, needs: Sequence[bool]) -> GradientFlow:
+    """The backward pass of a layer of a module; modules of a kind are alike in this (`costmodel.mesh.modules.fold`).
 
     Parameters
     ----------
     workload : Workload
-    kind : UnitKind
+    kind : ModuleKind
     position : int
-        Of the layer in the unit.
+        Of the layer in the module.
     needs : sequence of bool
         Layer of the graph -> whether a gradient flows through its output.
     """
@@ -210,7 +210,7 @@ def flow_of(workload: Workload, kind: UnitKind, position: int, needs: Sequence[b
     return _flow(workload.graph, kind, position, needs)
 
 
-def _flow(graph: Graph, kind: UnitKind, position: int, needs: Sequence[bool]) -> GradientFlow:
+def _flow(graph: Graph, kind: ModuleKind, position: int, needs: Sequence[bool]) -> GradientFlow:
     index = kind.layers[position]
     reading = any(needs[kind.layers[r]] for r, inputs in enumerate(kind.inputs) if position in inputs)
     return GradientFlow(
@@ -220,8 +220,8 @@ def _flow(graph: Graph, kind: UnitKind, position: int, needs: Sequence[bool]) ->
     )
 
 
-def is_repeated(graph: Graph, kind: UnitKind, position: int) -> bool:
-    """Whether selective recomputation runs a layer of a unit again instead of keeping what it makes.
+def is_repeated(graph: Graph, kind: ModuleKind, position: int) -> bool:
+    """Whether selective recomputation runs a layer of a module again instead of keeping what it makes.
 
     Cheap layers, attention that is written out, and the matrices that spread the narrow vectors of latent attention over its heads: those
     keep many times what they read (DeepSeek-V3, arXiv:2412.19437, section 3.2.3: norms and up-projections are computed again;

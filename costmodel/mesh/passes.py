@@ -1,6 +1,6 @@
-"""Times of the forward and backward pass of a micro-batch: of every unit on one rank, of every chunk, of every rank.
+"""Times of the forward and backward pass of a micro-batch: of every module on one rank, of every chunk, of every rank.
 
-Shapes: n plans, K kinds of units, R runs of chunks, Q kinds of ranks. Unit times carry their communication; what is exposed of it is
+Shapes: n plans, K kinds of modules, R runs of chunks, Q kinds of ranks. Module times carry their communication; what is exposed of it is
 kept apart, so that reports can name it.
 
 Slack
@@ -25,10 +25,10 @@ import numpy as np
 from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.mesh.communication import GroupTimes, sent_bytes
 from costmodel.mesh.plan import CP_KINDS, RECOMPUTE, SCHEDULES, MeshBatch
-from costmodel.mesh.rows import UnitTable
+from costmodel.mesh.rows import ModuleTable
 from costmodel.mesh.stages import LayoutArrays, recomputed_share, weigh
 
-__all__ = ["ChunkPasses", "UnitPasses", "alone_share", "chunk_passes", "rank_slack_s", "time_before", "unit_passes"]
+__all__ = ["ChunkPasses", "ModulePasses", "alone_share", "chunk_passes", "module_passes", "rank_slack_s", "time_before"]
 
 
 _RING, _ALL_GATHER = CP_KINDS.index("ring"), CP_KINDS.index("all_gather")
@@ -36,8 +36,8 @@ _SELECTIVE, _FULL = RECOMPUTE.index("selective"), RECOMPUTE.index("full")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UnitPasses:
-    """Times of one unit and micro-batch, arrays (n, K): compute, and exposed communication by dimension."""
+class ModulePasses:
+    """Times of one module and micro-batch, arrays (n, K): compute, and exposed communication by dimension."""
 
     compute_forward_s: FloatArray
     compute_backward_s: FloatArray
@@ -48,7 +48,7 @@ class UnitPasses:
     cp_backward_s: FloatArray
     ep_forward_s: FloatArray
     ep_backward_s: FloatArray
-    recompute_s: FloatArray  # of a unit that is recomputed (selectively or whole), its communication included
+    recompute_s: FloatArray  # of a module that is recomputed (selectively or whole), its communication included
     # What the device waits for its host, part of both compute times; and for how long the host has nothing to start in the passes and in
     # what is recomputed.
     host_wait_s: FloatArray
@@ -67,20 +67,20 @@ class UnitPasses:
         return self.compute_backward_s + self.tp_backward_s + self.cp_backward_s + self.ep_backward_s
 
 
-def unit_passes(
-    table: UnitTable,
+def module_passes(
+    table: ModuleTable,
     batch: MeshBatch,
     stride: dict[str, IntArray],
     groups: GroupTimes,
     *,
     is_block: BoolArray,
     alone: FloatArray | None = None,
-) -> UnitPasses:
-    """Add the communication inside the units.
+) -> ModulePasses:
+    """Add the communication inside the modules.
 
     Parameters
     ----------
-    table : UnitTable
+    table : ModuleTable
         One row per plan.
     batch : MeshBatch
     stride : dict
@@ -93,7 +93,7 @@ def unit_passes(
 
     Returns
     -------
-    UnitPasses
+    ModulePasses
 
     Notes
     -----
@@ -124,7 +124,7 @@ def unit_passes(
     is_selective, is_full = kind == _SELECTIVE, kind == _FULL
     recompute = np.where(is_selective, selective, np.where(is_full, whole, 0.0))
     started = np.where(is_selective, started, np.where(is_full, host.forward_s, 0.0))
-    return UnitPasses(
+    return ModulePasses(
         compute_forward_s=forward,
         compute_backward_s=backward,
         weight_s=weight,
@@ -156,9 +156,9 @@ def alone_share(batch: MeshBatch) -> FloatArray:
 
 
 def _expert_parallel(
-    table: UnitTable, batch: MeshBatch, stride: dict[str, IntArray], groups: GroupTimes, alone: FloatArray | None
+    table: ModuleTable, batch: MeshBatch, stride: dict[str, IntArray], groups: GroupTimes, alone: FloatArray | None
 ) -> tuple[FloatArray, FloatArray]:
-    """What the passes of a unit wait for tokens on their way to the experts and back, (n, K) each.
+    """What the passes of a module wait for tokens on their way to the experts and back, (n, K) each.
 
     With ``ep_overlap`` the tokens of one micro-batch travel while another is computed, forward beside backward: of E seconds in both
     passes max(E - ep_overlap C, interference E) remain beside C seconds of compute, and all of them where a micro-batch runs alone.
@@ -184,14 +184,14 @@ def _expert_parallel(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _HostTimes:
-    """What the host takes to start the passes of a unit, arrays (n, K)."""
+    """What the host takes to start the passes of a module, arrays (n, K)."""
 
     forward_s: FloatArray
     backward_s: FloatArray  # without what only weight gradients need
     weight_s: FloatArray
 
 
-def _host_times(table: UnitTable, batch: MeshBatch, stride: dict[str, IntArray], groups: GroupTimes) -> _HostTimes:
+def _host_times(table: ModuleTable, batch: MeshBatch, stride: dict[str, IntArray], groups: GroupTimes) -> _HostTimes:
     """Kernels and collectives are started one after the other, by one process per device."""
     launch_s, collective_s = groups.assumptions.host_launch_s, groups.assumptions.host_collective_s
     inside: FloatArray | float = 0.0
@@ -223,7 +223,7 @@ def _contended_s(batch: MeshBatch, stride: dict[str, IntArray], groups: GroupTim
 
 
 def _context_parallel(
-    table: UnitTable,
+    table: ModuleTable,
     batch: MeshBatch,
     stride: dict[str, IntArray],
     groups: GroupTimes,
@@ -265,7 +265,7 @@ class ChunkPasses:
 
 
 def chunk_passes(
-    passes: UnitPasses,
+    passes: ModulePasses,
     pass_of: IntArray,
     layouts: LayoutArrays,
     batch: MeshBatch,
@@ -276,7 +276,7 @@ def chunk_passes(
 
     Parameters
     ----------
-    passes : UnitPasses
+    passes : ModulePasses
         (u, K).
     pass_of : array (n,)
         Row of the passes that a plan has.
@@ -290,12 +290,12 @@ def chunk_passes(
     -------
     ChunkPasses
     """
-    units = layouts.run_units
-    forward = weigh(units, passes.forward_s, pass_of)
-    backward = weigh(units, passes.backward_s, pass_of)
+    modules = layouts.run_modules
+    forward = weigh(modules, passes.forward_s, pass_of)
+    backward = weigh(modules, passes.backward_s, pass_of)
     if np.any(passes.recompute_s):
-        share = recomputed_share(units, is_block, batch.recompute, batch.recompute_blocks, layouts.run_recompute)
-        backward += share * weigh(units, passes.recompute_s, pass_of)
+        share = recomputed_share(modules, is_block, batch.recompute, batch.recompute_blocks, layouts.run_recompute)
+        backward += share * weigh(modules, passes.recompute_s, pass_of)
     # The gradient of a chunk's output comes from the next chunk: all but the last run receive one.
     following = np.zeros_like(transfer_s)
     following[:, :-1] = transfer_s[:, 1:]
@@ -304,7 +304,7 @@ def chunk_passes(
     return ChunkPasses(
         forward_s=forward + transfer_s,
         backward_s=backward + returned,
-        weight_s=weigh(units, passes.weight_s, pass_of),
+        weight_s=weigh(modules, passes.weight_s, pass_of),
     )
 
 

@@ -1,6 +1,6 @@
 """Pipelines without data parallelism: what plans that differ only in ZeRO, replicas and offloading have in common, computed once.
 
-Shapes: c cores, K kinds of units, R runs of chunks, Q kinds of ranks.
+Shapes: c pipelines, K kinds of modules, R runs of chunks, Q kinds of ranks.
 """
 
 from __future__ import annotations
@@ -11,21 +11,29 @@ from dataclasses import dataclass
 import numpy as np
 
 from costmodel.arrays import BoolArray, FloatArray, IntArray, combined, rows_of
-from costmodel.mesh.communication import GroupTimes, handover_s, strides
-from costmodel.mesh.passes import ChunkPasses, UnitPasses, alone_share, chunk_passes, rank_slack_s, unit_passes
+from costmodel.mesh.communication import GroupTimes, p2p_s, strides
+from costmodel.mesh.passes import ChunkPasses, ModulePasses, alone_share, chunk_passes, module_passes, rank_slack_s
 from costmodel.mesh.plan import SCHEDULES, MeshBatch
-from costmodel.mesh.rows import UnitTable
-from costmodel.mesh.schedule import ChunkRuns, flush_s
-from costmodel.mesh.stages import LayoutArrays, recomputed_share, recomputed_units, weigh
+from costmodel.mesh.rows import ModuleTable
+from costmodel.mesh.schedule import ChunkRuns, makespan_s
+from costmodel.mesh.stages import LayoutArrays, recomputed_modules, recomputed_share, weigh
 from costmodel.tolerances import ROUNDING
 
-__all__ = ["CORE_FIELDS", "Cores", "build_cores", "core_columns", "end_columns", "mesh_strides", "pipeline_s"]
+__all__ = [
+    "PIPELINE_FIELDS",
+    "Pipelines",
+    "build_pipelines",
+    "end_columns",
+    "mesh_strides",
+    "pipeline_columns",
+    "pipeline_s",
+]
 
 
 _INTERLEAVED, _ZERO_BUBBLE = SCHEDULES.index("interleaved"), SCHEDULES.index("zero_bubble")
 
-# What a core fixes; the rest of a plan says how dp is divided and what waits on the host.
-CORE_FIELDS: tuple[str, ...] = (
+# What a pipeline fixes; the rest of a plan says how dp is divided and what waits on the host.
+PIPELINE_FIELDS: tuple[str, ...] = (
     "tp",
     "sequence_parallel",
     "cp",
@@ -41,23 +49,23 @@ CORE_FIELDS: tuple[str, ...] = (
     "recompute_blocks",
     "order",
 )
-# What decides the passes of a unit.
+# What decides the passes of a module.
 _PASS_FIELDS = ("tp", "sequence_parallel", "cp", "cp_kind", "ep", "etp", "micro_batch", "recompute")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cores:
-    """Times of many cores."""
+class Pipelines:
+    """Times of many pipelines."""
 
-    batch: MeshBatch  # of the cores; fields outside CORE_FIELDS and dp mean nothing
+    batch: MeshBatch  # of the pipelines; fields outside PIPELINE_FIELDS and dp mean nothing
     layouts: LayoutArrays
     pass_of: IntArray  # (c,) row of the two below
-    table: UnitTable  # (u, K)
-    passes: UnitPasses  # (u, K)
+    table: ModuleTable  # (u, K)
+    passes: ModulePasses  # (u, K)
     stride: dict[str, IntArray]
     transfer_s: FloatArray  # (c, R)
     chunks: ChunkPasses  # (c, R)
-    flush_s: FloatArray  # (c,)
+    makespan_s: FloatArray  # (c,)
     busy_s: FloatArray  # (c, Q) busy time of every kind of rank per micro-batch; 0 for padding
     rank_forward_s: FloatArray  # (c, Q)
     rank_backward_s: FloatArray
@@ -66,18 +74,18 @@ class Cores:
     # the end of the first rank alone.
     rank_slack_s: FloatArray
     run_share: FloatArray  # (c, R) of the blocks of a chunk that is recomputed
-    rank_again: FloatArray  # (c, Q, K) units of a rank that are recomputed
+    rank_again: FloatArray  # (c, Q, K) modules of a rank that are recomputed
     is_block: BoolArray  # (K,)
 
     def __len__(self) -> int:
-        return len(self.flush_s)
+        return len(self.makespan_s)
 
     def rank_parts(self) -> dict[str, FloatArray]:
         """Busy time of every kind of rank per micro-batch by what it is spent on, (c, Q) each."""
-        passes, units = self.passes, self.layouts.rank_units
+        passes, modules = self.passes, self.layouts.rank_modules
         zero = np.zeros_like(self.busy_s)
 
-        def sum_of(values: FloatArray, counted: FloatArray = units) -> FloatArray:
+        def sum_of(values: FloatArray, counted: FloatArray = modules) -> FloatArray:
             return weigh(counted, values, self.pass_of) if np.any(values) else zero
 
         return {
@@ -90,7 +98,7 @@ class Cores:
         }
 
     def runs(self, index: IntArray, forward_extra_s: FloatArray, backward_extra_s: FloatArray) -> ChunkRuns:
-        """Chunks of a selection of the cores with some time added to their passes (n, R)."""
+        """Chunks of a selection of the pipelines with some time added to their passes (n, R)."""
         return ChunkRuns(
             count=rows_of(self.layouts.run_chunks, index),
             forward_s=rows_of(self.chunks.forward_s, index) + forward_extra_s,
@@ -98,16 +106,16 @@ class Cores:
         )
 
 
-def build_cores(
+def build_pipelines(
     batch: MeshBatch,
     layouts: LayoutArrays,
     groups: GroupTimes,
-    rows: Callable[[MeshBatch], UnitTable],
+    rows: Callable[[MeshBatch], ModuleTable],
     *,
     is_block: BoolArray,
     activation_bytes: int,
     exact: bool,
-) -> Cores:
+) -> Pipelines:
     """Time the pipelines of many plans.
 
     Parameters
@@ -115,16 +123,16 @@ def build_cores(
     batch : MeshBatch
     layouts : LayoutArrays
     groups : GroupTimes
-    rows : function of MeshBatch to UnitTable
-        Work, messages and memory of every kind of unit.
+    rows : function of MeshBatch to ModuleTable
+        Work, messages and memory of every kind of module.
     is_block : array (K,)
     activation_bytes : int
     exact : bool
-        False: ``flush_s`` of interleaved and zero-bubble pipelines is a lower bound, which is much quicker.
+        False: ``makespan_s`` of interleaved and zero-bubble pipelines is a lower bound, which is much quicker.
 
     Returns
     -------
-    Cores
+    Pipelines
     """
     stride = mesh_strides(batch)
     deciding = [getattr(batch, name) for name in _PASS_FIELDS]
@@ -136,7 +144,7 @@ def build_cores(
     first, pass_of = combined(*deciding, stride["cp"], stride["ep"], *batch.split_columns)
     distinct = batch.take(first)
     table = rows(distinct)
-    passes = unit_passes(
+    passes = module_passes(
         table,
         distinct,
         {name: value[first] for name, value in stride.items()},
@@ -144,18 +152,18 @@ def build_cores(
         is_block=is_block,
         alone=alone_share(distinct) if hides_tokens else None,
     )
-    transfer_s = handover_s(groups, batch, layouts.run_cut, activation_bytes, (stride["pp"],))
+    transfer_s = p2p_s(groups, batch, layouts.run_cut, activation_bytes, (stride["pp"],))
     chunks = chunk_passes(passes, pass_of, layouts, batch, transfer_s, is_block)
     runs = ChunkRuns(count=layouts.run_chunks, forward_s=chunks.forward_s, backward_s=chunks.backward_s)
-    rank_again = recomputed_units(layouts, batch.recompute, batch.recompute_blocks)
-    forward = weigh(layouts.rank_units, passes.forward_s, pass_of)
-    backward = weigh(layouts.rank_units, passes.backward_s, pass_of)
+    rank_again = recomputed_modules(layouts, batch.recompute, batch.recompute_blocks)
+    forward = weigh(layouts.rank_modules, passes.forward_s, pass_of)
+    backward = weigh(layouts.rank_modules, passes.backward_s, pass_of)
     busy = forward + backward
     busy += _received_s(passes, pass_of, layouts, batch, transfer_s)
     if np.any(passes.recompute_s):
         busy += weigh(rank_again, passes.recompute_s, pass_of)
-    flush = pipeline_s(batch, layouts.rank_last, runs, chunks.weight_s, busy, exact=exact)
-    return Cores(
+    makespan = pipeline_s(batch, layouts.rank_last, runs, chunks.weight_s, busy, exact=exact)
+    return Pipelines(
         batch=batch,
         layouts=layouts,
         pass_of=pass_of,
@@ -164,7 +172,7 @@ def build_cores(
         stride=stride,
         transfer_s=transfer_s,
         chunks=chunks,
-        flush_s=flush,
+        makespan_s=makespan,
         busy_s=busy,
         rank_forward_s=forward,
         rank_backward_s=backward,
@@ -181,7 +189,7 @@ def build_cores(
         if exact
         else np.zeros_like(busy),
         run_share=recomputed_share(
-            layouts.run_units, is_block, batch.recompute, batch.recompute_blocks, layouts.run_recompute
+            layouts.run_modules, is_block, batch.recompute, batch.recompute_blocks, layouts.run_recompute
         ),
         rank_again=rank_again,
         is_block=is_block,
@@ -189,17 +197,17 @@ def build_cores(
 
 
 def _hiding_s(
-    batch: MeshBatch, layouts: LayoutArrays, passes: UnitPasses, pass_of: IntArray, backward_s: FloatArray
+    batch: MeshBatch, layouts: LayoutArrays, passes: ModulePasses, pass_of: IntArray, backward_s: FloatArray
 ) -> FloatArray:
     """Of the backward pass of every kind of rank, what exchanges of gradients hide behind: (c, Q)."""
     # No gradient is there to travel before those of the network's back (head and loss); and weight gradients of a zero-bubble schedule
     # lag behind: they hide nothing.
     lags = (batch.schedule == _ZERO_BUBBLE)[:, None]
-    hiding = backward_s - layouts.rank_units[:, :, -1] * passes.backward_s[pass_of, -1][:, None]
+    hiding = backward_s - layouts.rank_modules[:, :, -1] * passes.backward_s[pass_of, -1][:, None]
     if np.any(lags):
         later = passes.weight_s.copy()
         later[:, -1] = 0.0
-        hiding = np.where(lags, hiding - weigh(layouts.rank_units, later, pass_of), hiding)
+        hiding = np.where(lags, hiding - weigh(layouts.rank_modules, later, pass_of), hiding)
     return np.asarray(hiding)
 
 
@@ -212,7 +220,7 @@ def pipeline_s(
     *,
     exact: bool,
 ) -> FloatArray:
-    """Time of pipelines, (n,): `costmodel.mesh.schedule.flush_s`, or a lower bound where the schedule is interleaved or zero-bubble.
+    """Time of pipelines, (n,): `costmodel.mesh.schedule.makespan_s`, or a lower bound where the schedule is interleaved or zero-bubble.
 
     The bound follows one rank: it works after the first micro-batch has come through the chunks before its first one;
     its last backward pass is followed by those of the same chunks. Weight gradients of a zero-bubble schedule may
@@ -220,13 +228,13 @@ def pipeline_s(
     """
     loose = (batch.schedule == _INTERLEAVED) | (batch.schedule == _ZERO_BUBBLE)
     if exact or not np.any(loose):
-        return flush_s(batch.schedule, batch.num_micro_batches, batch.pp, batch.vpp, runs, weight_s)
+        return makespan_s(batch.schedule, batch.num_micro_batches, batch.pp, batch.vpp, runs, weight_s)
     total = np.empty(len(batch))
     others = np.flatnonzero(~loose)
     if len(others):
         some = batch.take(others)
         schedule, m = some.schedule, some.num_micro_batches
-        total[others] = flush_s(schedule, m, some.pp, some.vpp, runs.take(others), rows_of(weight_s, others))
+        total[others] = makespan_s(schedule, m, some.pp, some.vpp, runs.take(others), rows_of(weight_s, others))
     rows = np.flatnonzero(loose)
     total[rows] = _one_rank_s(
         batch.schedule[rows] == _ZERO_BUBBLE,
@@ -277,18 +285,20 @@ def mesh_strides(batch: MeshBatch) -> dict[str, IntArray]:
 
 
 def _received_s(
-    passes: UnitPasses, pass_of: IntArray, layouts: LayoutArrays, batch: MeshBatch, transfer_s: FloatArray
+    passes: ModulePasses, pass_of: IntArray, layouts: LayoutArrays, batch: MeshBatch, transfer_s: FloatArray
 ) -> FloatArray:
     """What every kind of rank receives from its neighbours, of one micro-batch: (n, Q)."""
-    units = layouts.rank_units
+    modules = layouts.rank_modules
     # The first chunk of the network receives no input, and the last no gradient.
-    received = np.maximum(batch.vpp[:, None] - units[:, :, 0], 0.0)
-    received += np.maximum(_chunks_with_backward(passes, pass_of, layouts, batch) - units[:, :, -1], 0.0)
+    received = np.maximum(batch.vpp[:, None] - modules[:, :, 0], 0.0)
+    received += np.maximum(_chunks_with_backward(passes, pass_of, layouts, batch) - modules[:, :, -1], 0.0)
     received *= _least(transfer_s)
     return received
 
 
-def _chunks_with_backward(passes: UnitPasses, pass_of: IntArray, layouts: LayoutArrays, batch: MeshBatch) -> FloatArray:
+def _chunks_with_backward(
+    passes: ModulePasses, pass_of: IntArray, layouts: LayoutArrays, batch: MeshBatch
+) -> FloatArray:
     """Chunks of every rank through which a gradient flows: all, or those above the first layer that is trained; (n, Q)."""
     flows = passes.compute_backward_s > 0
     if np.all(flows[:, 1:]):  # whatever holds a block or the back has a backward pass
@@ -306,9 +316,9 @@ def _least(transfer_s: FloatArray) -> FloatArray:
     return np.where(np.isfinite(least), least, 0.0)
 
 
-def core_columns(batch: MeshBatch) -> list[IntArray]:
-    """Columns whose rows are the distinct cores; dp decides strides, so it belongs to them."""
-    return [*(getattr(batch, name) for name in CORE_FIELDS), batch.dp, *batch.split_columns]
+def pipeline_columns(batch: MeshBatch) -> list[IntArray]:
+    """Columns whose rows are the distinct pipelines; dp decides strides, so it belongs to them."""
+    return [*(getattr(batch, name) for name in PIPELINE_FIELDS), batch.dp, *batch.split_columns]
 
 
 def end_columns(batch: MeshBatch) -> list[IntArray]:
@@ -320,7 +330,7 @@ def end_columns(batch: MeshBatch) -> list[IntArray]:
     without = {"recompute", "recompute_blocks", "schedule"}
     lags = (batch.schedule == _ZERO_BUBBLE).astype(np.int64)
     return [
-        *(getattr(batch, name) for name in CORE_FIELDS if name not in without),
+        *(getattr(batch, name) for name in PIPELINE_FIELDS if name not in without),
         batch.dp,
         lags,
         *batch.split_columns,

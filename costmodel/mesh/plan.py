@@ -45,12 +45,12 @@ ORDERS: tuple[str, ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class LayerSplit:
-    """How one layer of a kind of unit is split over the tensor-parallel ranks, where that is not left to `costmodel.mesh.tensor_parallel`.
+    """How one layer of a kind of module is split over the tensor-parallel ranks, where a plan names it.
 
     Attributes
     ----------
     layer : str
-        Full name, in the first unit of its kind: equal blocks are split alike.
+        Full name, in the first module of its kind: equal blocks are split alike.
     role : str
         A name of `costmodel.mesh.tensor_parallel.Role`.
     degree : int

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, fields
 import numpy as np
 
 from costmodel.arrays import FloatArray, IntArray, combined
-from costmodel.mesh.modules import UnitKind
+from costmodel.mesh.modules import ModuleKind
 from costmodel.mesh.tensor_parallel import LayerRole
 from costmodel.network.layers import Layer, Shard
 
-__all__ = ["UNIT_COLUMNS", "RowKeys", "UnitRows", "UnitTable", "rows_held", "shard_of"]
+__all__ = ["MODULE_COLUMNS", "ModuleRows", "ModuleTable", "RowKeys", "rows_held", "shard_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +47,8 @@ class RowKeys:
         return few, row
 
 
-def shard_of(layers: Sequence[Layer], kind: UnitKind, position: int, role: LayerRole, keys: RowKeys) -> Shard:
-    """Share of one rank of a layer of a unit, in every row."""
+def shard_of(layers: Sequence[Layer], kind: ModuleKind, position: int, role: LayerRole, keys: RowKeys) -> Shard:
+    """Share of one rank of a layer of a module, in every row."""
     layer = layers[kind.layers[position]]
     tp, ranks = keys.tp.astype(np.float64), role.ranks(keys.tp).astype(np.float64)
     one = np.ones_like(tp)
@@ -87,7 +87,7 @@ def rows_held(layer: Layer, shard: Shard) -> FloatArray:
     return np.asarray(shard.batch * np.ceil(np.prod(layer.output_shape[1:]) / shard.sequence))
 
 
-def _column_width(layers: Sequence[Layer], kind: UnitKind, position: int, ranks: FloatArray) -> FloatArray:
+def _column_width(layers: Sequence[Layer], kind: ModuleKind, position: int, ranks: FloatArray) -> FloatArray:
     """Outputs of a rank of a column-split matrix; key and value heads are repeated where there are fewer of them than ranks."""
     width = float(layers[kind.layers[position]].output_shape[0])
     share = np.ceil(width / ranks)
@@ -108,8 +108,8 @@ def _column_width(layers: Sequence[Layer], kind: UnitKind, position: int, ranks:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UnitTable:
-    """Costs of a unit; arrays (n rows, K kinds). Times and message sizes are of one micro-batch, sizes in bytes per rank."""
+class ModuleTable:
+    """Costs of a module; arrays (n rows, K kinds). Times and message sizes are of one micro-batch, sizes in bytes per rank."""
 
     forward_s: FloatArray
     backward_s: FloatArray  # both gradients
@@ -128,14 +128,14 @@ class UnitTable:
     returned_bytes: FloatArray  # the same of their gradients
     saved_bytes: FloatArray  # kept for the backward pass, nothing recomputed
     saved_selective_bytes: FloatArray
-    entering_bytes: FloatArray  # the unit's input
-    input_bytes: FloatArray  # the same if full recomputation keeps it: where a gradient flows through the unit
+    entering_bytes: FloatArray  # the module's input
+    input_bytes: FloatArray  # the same if full recomputation keeps it: where a gradient flows through the module
     logits_bytes: FloatArray  # the loss and what enters it; not in saved_bytes
     dense_count: FloatArray  # weights of a rank outside routed experts
     expert_count: FloatArray
     dense_trainable: FloatArray
     expert_trainable: FloatArray
-    tied_count: FloatArray  # weights of another unit that this one needs a copy of
+    tied_count: FloatArray  # weights of another module that this one needs a copy of
     tied_trainable: FloatArray
     apart_trainable: (
         FloatArray  # the part of dense_trainable whose gradients the tensor-parallel ranks add up, once per step
@@ -151,39 +151,39 @@ class UnitTable:
     widest_bytes: FloatArray  # largest tensor of a rank: the gradient that is under way in the backward pass
 
     @classmethod
-    def of_stack(cls, stack: FloatArray) -> UnitTable:
+    def of_stack(cls, stack: FloatArray) -> ModuleTable:
         """The table of an array (fields, n, K)."""
-        return cls(**dict(zip(UNIT_COLUMNS, stack, strict=True)))
+        return cls(**dict(zip(MODULE_COLUMNS, stack, strict=True)))
 
 
-UNIT_COLUMNS: tuple[str, ...] = tuple(item.name for item in fields(UnitTable))
+MODULE_COLUMNS: tuple[str, ...] = tuple(item.name for item in fields(ModuleTable))
 
 
 @dataclass(slots=True, kw_only=True)
-class UnitRows:
+class ModuleRows:
     """Rows of the table that have been computed, each under a key.
 
-    >>> rows, ones = UnitRows(), np.ones((len(UNIT_COLUMNS), 2, 3))
-    >>> rows.add([(1,), (2,)], UnitTable.of_stack(ones * np.array([[[1.0], [2.0]]])))
+    >>> rows, ones = ModuleRows(), np.ones((len(MODULE_COLUMNS), 2, 3))
+    >>> rows.add([(1,), (2,)], ModuleTable.of_stack(ones * np.array([[[1.0], [2.0]]])))
     >>> rows.missing([(2,), (3,)]), rows.table([(2,), (2,), (1,)]).forward_s[:, 0].tolist()
     ([1], [2.0, 2.0, 1.0])
     """
 
     _places: dict[Hashable, int] = field(default_factory=dict)
     # (fields, room, K): rows beyond those known are room for more, so that adding does not copy all of them every time.
-    _stack: FloatArray = field(default_factory=lambda: np.zeros((len(UNIT_COLUMNS), 0, 0)))
+    _stack: FloatArray = field(default_factory=lambda: np.zeros((len(MODULE_COLUMNS), 0, 0)))
 
     def missing(self, keys: Sequence[Hashable]) -> list[int]:
         """Positions of the keys that are not known."""
         return [n for n, key in enumerate(keys) if key not in self._places]
 
-    def add(self, keys: Sequence[Hashable], rows: UnitTable) -> None:
+    def add(self, keys: Sequence[Hashable], rows: ModuleTable) -> None:
         """Remember rows under keys that are not known."""
-        columns = [getattr(rows, name) for name in UNIT_COLUMNS]
+        columns = [getattr(rows, name) for name in MODULE_COLUMNS]
         known, kinds = len(self._places), columns[0].shape[1]
         size = known + len(keys)
         if size > self._stack.shape[1]:
-            grown = np.empty((len(UNIT_COLUMNS), max(size, 2 * known), kinds))
+            grown = np.empty((len(MODULE_COLUMNS), max(size, 2 * known), kinds))
             if known:
                 grown[:, :known] = self._stack[:, :known]
             self._stack = grown
@@ -191,7 +191,7 @@ class UnitRows:
             own[known:size] = column
         self._places |= {key: known + n for n, key in enumerate(keys)}
 
-    def table(self, keys: Sequence[Hashable], index: IntArray | None = None) -> UnitTable:
+    def table(self, keys: Sequence[Hashable], index: IntArray | None = None) -> ModuleTable:
         """Rows of known keys; with an index, those of ``keys[index]``."""
         place = np.array([self._places[key] for key in keys], dtype=np.int64)
-        return UnitTable.of_stack(self._stack.take(place if index is None else place[index], axis=1))
+        return ModuleTable.of_stack(self._stack.take(place if index is None else place[index], axis=1))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from costmodel.arrays import BoolArray, IntArray
-from costmodel.mesh.modules import Units
+from costmodel.mesh.modules import Modules
 from costmodel.mesh.plan import CP_KINDS, MESH_COLUMNS, RECOMPUTE, SCHEDULES, MeshBatch, MeshPlan
 from costmodel.mesh.tensor_parallel import roles_of
 from costmodel.network.graph import Graph
@@ -41,11 +41,11 @@ class NetworkShape:
     has_encoder: bool = False  # beside a decoder that reads it by cross-attention
 
     @classmethod
-    def of(cls, graph: Graph, units: Units, global_batch: int) -> NetworkShape:
+    def of(cls, graph: Graph, modules: Modules, global_batch: int) -> NetworkShape:
         """Collect the numbers."""
         heads, kv_heads, widths, experts, expert_widths, positions = (set[int]() for _ in range(6))
         causal = False
-        for kind in units.kinds:
+        for kind in modules.kinds:
             for index, role in zip(kind.layers, roles_of(graph, kind), strict=True):
                 layer = graph.layers[index]
                 if layer.kind in ATTENTION:
@@ -67,7 +67,7 @@ class NetworkShape:
             expert_widths=tuple(sorted(expert_widths)),
             positions=tuple(sorted(positions)),
             is_causal=causal,
-            num_blocks=units.num_blocks,
+            num_blocks=modules.num_blocks,
             global_batch=global_batch,
             has_encoder=any(layer.kind == "cross_attention" for layer in graph.layers),
         )

@@ -32,7 +32,7 @@ from costmodel.arrays import BoolArray, FloatArray, IntArray, rows_of
 from costmodel.mesh.interleaved import interleaved_s
 from costmodel.mesh.plan import SCHEDULES
 
-__all__ = ["ChunkRuns", "flush_s", "in_flight", "schedule_is_legal", "waiting_for_weight", "zero_bubble_s"]
+__all__ = ["ChunkRuns", "in_flight", "makespan_s", "schedule_is_legal", "waiting_for_weight", "zero_bubble_s"]
 
 
 _ROWS = 2048  # plans at a time: tables and workspaces that stay in a core's cache
@@ -48,7 +48,7 @@ def zero_bubble_s(
     m, pp : arrays (n,)
         Micro-batches and stages.
     count, forward_s, backward_s, weight_s : arrays (n, R)
-        Runs of equal stages, as in `costmodel.mesh.schedule.flush_s`.
+        Runs of equal stages, as in `costmodel.mesh.schedule.makespan_s`.
 
     Returns
     -------
@@ -282,7 +282,7 @@ def waiting_for_weight(schedule: IntArray, m: IntArray, pp: IntArray, position: 
     return np.where(schedule == _ZERO_BUBBLE, late, 0)
 
 
-def flush_s(
+def makespan_s(
     schedule: IntArray,
     m: IntArray,
     pp: IntArray,
@@ -321,7 +321,7 @@ def flush_s(
     Four equal stages, eight micro-batches, 1F1B: ``(m + S - 1) (F + B)``.
 
     >>> runs = ChunkRuns(count=np.array([[4]]), forward_s=np.array([[1.0]]), backward_s=np.array([[2.0]]))
-    >>> flush_s(np.array([1]), np.array([8]), np.array([4]), np.array([1]), runs).tolist()
+    >>> makespan_s(np.array([1]), np.array([8]), np.array([4]), np.array([1]), runs).tolist()
     [33.0]
     """
     if weight_s is None and np.any(schedule == _ZERO_BUBBLE):

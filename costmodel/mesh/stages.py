@@ -5,7 +5,7 @@ on rank c mod pp. The front belongs to the first chunk and the back to the last.
 chunk as fast as possible, the front and the back weighed, and the others as even as that allows, the shorter ones
 first (early stages keep more activations).
 
-Shapes of `LayoutArrays`: n plans, K kinds of units, R runs of chunks, Q kinds of ranks, D different chunks of a rank.
+Shapes of `LayoutArrays`: n plans, K kinds of modules, R runs of chunks, Q kinds of ranks, D different chunks of a rank.
 
 Weights of the blocks
 ---------------------
@@ -28,10 +28,10 @@ from costmodel.hardware.cluster import Cluster
 from costmodel.hardware.device import FORMATS, Device
 from costmodel.kernels.roofline import RooflineCompute
 from costmodel.mesh.assumptions import MeshAssumptions
-from costmodel.mesh.modules import MeshError, Units
+from costmodel.mesh.modules import MeshError, Modules
 from costmodel.mesh.plan import RECOMPUTE
 from costmodel.mesh.rows import RowKeys
-from costmodel.mesh.tables import unit_table
+from costmodel.mesh.tables import module_table
 from costmodel.tolerances import ROUNDING
 from costmodel.workload import Workload
 
@@ -40,36 +40,36 @@ __all__ = [
     "LayoutArrays",
     "balanced_blocks",
     "layout_of",
+    "module_weights",
+    "recomputed_modules",
     "recomputed_share",
-    "recomputed_units",
     "stack_layouts",
-    "unit_weights",
     "weigh",
 ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """Where the units go; R runs of equal neighbouring chunks, Q kinds of ranks, K kinds of units.
+    """Where the modules go; R runs of equal neighbouring chunks, Q kinds of ranks, K kinds of modules.
 
     Attributes
     ----------
     blocks : tuple of int
         Chunk -> blocks.
-    run_units : array (R, K)
-        Units of each kind in one chunk of a run.
+    run_modules : array (R, K)
+        Modules of each kind in one chunk of a run.
     run_chunks : array (R,)
         Chunks of a run.
     run_cut : array (R,)
         Elements per sample that enter a chunk of the run (the most of its chunks; the first chunk receives nothing).
-    rank_units : array (Q, K)
-        Units of each kind on a rank, all its chunks together.
+    rank_modules : array (Q, K)
+        Modules of each kind on a rank, all its chunks together.
     rank_first, rank_last : arrays (Q,)
         First and last pipeline rank of the kind.
     run_recompute, rank_recompute : arrays (R,), (Q, D)
         Blocks of a chunk that are recomputed; -1 where every chunk does what the plan says.
     rank_chunks : array (Q, D, K)
-        Units of each kind in the different chunks of a rank.
+        Modules of each kind in the different chunks of a rank.
     rank_repeats, rank_lengths : arrays (Q, D)
         How many chunks are such, and the blocks of one.
     most_blocks : int
@@ -77,10 +77,10 @@ class Layout:
     """
 
     blocks: tuple[int, ...]
-    run_units: FloatArray
+    run_modules: FloatArray
     run_chunks: IntArray
     run_cut: FloatArray
-    rank_units: FloatArray
+    rank_modules: FloatArray
     rank_first: IntArray
     rank_last: IntArray
     run_recompute: IntArray
@@ -91,14 +91,14 @@ class Layout:
     most_blocks: int
 
 
-def balanced_blocks(units: Units, weights: Sequence[float], chunks: int) -> tuple[int, ...]:
+def balanced_blocks(modules: Modules, weights: Sequence[float], chunks: int) -> tuple[int, ...]:
     """Blocks per chunk of the uniform layout.
 
     Parameters
     ----------
-    units : Units
+    modules : Modules
     weights : sequence of float
-        Kind of unit -> its time (any unit).
+        Kind of module -> its time (any module).
     chunks : int
 
     Returns
@@ -115,18 +115,18 @@ def balanced_blocks(units: Units, weights: Sequence[float], chunks: int) -> tupl
     --------
     Llama 3 405B's 126 layers on 16 stages, front and back each worth more than nothing: 7 at both ends, 8 between.
 
-    >>> from costmodel.mesh.modules import UnitKind
-    >>> kinds = tuple(UnitKind(name=n, layers=(), inputs=(), is_block=n == "block") for n in ("front", "block", "back"))
-    >>> llama = Units(kinds=kinds, kind_of=(0, *[1] * 126, 2), cut_elements=(0,) * 128)
+    >>> from costmodel.mesh.modules import ModuleKind
+    >>> kinds = tuple(ModuleKind(name=n, layers=(), inputs=(), is_block=n == "block") for n in ("front", "block", "back"))
+    >>> llama = Modules(kinds=kinds, kind_of=(0, *[1] * 126, 2), cut_elements=(0,) * 128)
     >>> balanced_blocks(llama, [0.1, 1.0, 0.7], 16)
     (7, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 7)
     """
-    count = units.num_blocks
+    count = modules.num_blocks
     if chunks > count:
         raise MeshError(f"{chunks} pipeline stages need at least as many blocks; the network has {count}")
-    front, back = weights[units.kind_of[0]], weights[units.kind_of[-1]]
-    loads = [weights[kind] for kind in units.blocks]
-    if len(set(units.blocks)) == 1:
+    front, back = weights[modules.kind_of[0]], weights[modules.kind_of[-1]]
+    loads = [weights[kind] for kind in modules.blocks]
+    if len(set(modules.blocks)) == 1:
         return _equal_blocks(count, chunks, front / loads[0] if loads[0] else 0.0, back / loads[0] if loads[0] else 0.0)
     return _unequal_blocks(loads, chunks, front, back)
 
@@ -191,13 +191,13 @@ def _unequal_blocks(loads: Sequence[float], chunks: int, front: float, back: flo
 
 
 def layout_of(
-    units: Units, blocks: Sequence[int], pp: int, recompute: Sequence[int] = (), *, every_rank: bool = False
+    modules: Modules, blocks: Sequence[int], pp: int, recompute: Sequence[int] = (), *, every_rank: bool = False
 ) -> Layout:
     """Lay chunks of given lengths over the ranks.
 
     Parameters
     ----------
-    units : Units
+    modules : Modules
     blocks : sequence of int
         Blocks per chunk.
     pp : int
@@ -216,8 +216,8 @@ def layout_of(
     MeshError
         The chunks do not hold all blocks, or do not divide over the ranks.
     """
-    if sum(blocks) != units.num_blocks or min(blocks) < 0:
-        raise MeshError(f"the stages hold {sum(blocks)} blocks, the network has {units.num_blocks}")
+    if sum(blocks) != modules.num_blocks or min(blocks) < 0:
+        raise MeshError(f"the stages hold {sum(blocks)} blocks, the network has {modules.num_blocks}")
     if len(blocks) % pp:
         raise MeshError(f"{len(blocks)} chunks do not divide over {pp} pipeline ranks")
     if recompute and (
@@ -227,13 +227,13 @@ def layout_of(
     again = np.array(recompute or [-1] * len(blocks), dtype=np.int64)
     ends = 1 + np.cumsum(blocks)
     starts = ends - blocks
-    each = np.eye(len(units.kinds))[list(units.kind_of)]
+    each = np.eye(len(modules.kinds))[list(modules.kind_of)]
     held_by = np.concatenate([np.zeros_like(each[:1]), np.cumsum(each, axis=0)])
     rows = held_by[ends] - held_by[starts]
-    cuts = np.asarray(units.cut_elements, dtype=np.float64)[starts]
+    cuts = np.asarray(modules.cut_elements, dtype=np.float64)[starts]
     cuts[0] = 0.0
-    rows[0, units.kind_of[0]] += 1
-    rows[-1, units.kind_of[-1]] += 1
+    rows[0, modules.kind_of[0]] += 1
+    rows[-1, modules.kind_of[-1]] += 1
     differs = np.any(rows[1:] != rows[:-1], axis=1) | (again[1:] != again[:-1])
     differs[:1] = True  # the first chunk is a run of its own
     new_run = np.flatnonzero(np.concatenate([[True], differs]))
@@ -254,10 +254,10 @@ def layout_of(
     example = example_of[rank_chunk]
     return Layout(
         blocks=tuple(blocks),
-        run_units=rows[new_run],
+        run_modules=rows[new_run],
         run_chunks=lengths.astype(np.int64),
         run_cut=np.maximum.reduceat(cuts, new_run),
-        rank_units=rows.reshape(-1, pp, rows.shape[1]).sum(axis=0)[first],
+        rank_modules=rows.reshape(-1, pp, rows.shape[1]).sum(axis=0)[first],
         rank_first=first,
         rank_last=last,
         run_recompute=again[new_run],
@@ -296,10 +296,10 @@ _FULL = RECOMPUTE.index("full")
 class LayoutArrays:
     """Layouts of many plans, padded to the same number of runs and ranks; empty runs and ranks hold nothing."""
 
-    run_units: FloatArray  # (n, R, K)
+    run_modules: FloatArray  # (n, R, K)
     run_chunks: IntArray  # (n, R)
     run_cut: FloatArray  # (n, R)
-    rank_units: FloatArray  # (n, Q, K)
+    rank_modules: FloatArray  # (n, Q, K)
     rank_first: IntArray  # (n, Q); -1 for padding
     rank_last: IntArray  # (n, Q)
     # Blocks that full recomputation runs again, per chunk of a run and per rank; -1: as the plan says for every chunk alike.
@@ -318,9 +318,9 @@ class LayoutArrays:
 def stack_layouts(layouts: Sequence[Layout]) -> LayoutArrays:
     """Pad layouts to arrays."""
     runs, ranks = max(len(x.run_chunks) for x in layouts), max(len(x.rank_first) for x in layouts)
-    kinds = layouts[0].run_units.shape[1]
-    run_units, run_chunks = np.zeros((len(layouts), runs, kinds)), np.zeros((len(layouts), runs), dtype=np.int64)
-    run_cut, rank_units = np.zeros((len(layouts), runs)), np.zeros((len(layouts), ranks, kinds))
+    kinds = layouts[0].run_modules.shape[1]
+    run_modules, run_chunks = np.zeros((len(layouts), runs, kinds)), np.zeros((len(layouts), runs), dtype=np.int64)
+    run_cut, rank_modules = np.zeros((len(layouts), runs)), np.zeros((len(layouts), ranks, kinds))
     rank_first = np.full((len(layouts), ranks), -1, dtype=np.int64)
     rank_last = rank_first.copy()
     different = max(x.rank_lengths.shape[1] for x in layouts)
@@ -332,16 +332,16 @@ def stack_layouts(layouts: Sequence[Layout]) -> LayoutArrays:
         rank_lengths[n, : len(layout.rank_first), :d] = layout.rank_lengths
         rank_repeats[n, : len(layout.rank_first), :d] = layout.rank_repeats
         r, q = len(layout.run_chunks), len(layout.rank_first)
-        run_units[n, :r], run_chunks[n, :r], run_cut[n, :r] = layout.run_units, layout.run_chunks, layout.run_cut
-        rank_units[n, :q], rank_first[n, :q] = layout.rank_units, layout.rank_first
+        run_modules[n, :r], run_chunks[n, :r], run_cut[n, :r] = layout.run_modules, layout.run_chunks, layout.run_cut
+        rank_modules[n, :q], rank_first[n, :q] = layout.rank_modules, layout.rank_first
         rank_last[n, :q] = layout.rank_last
         run_recompute[n, :r], rank_recompute[n, :q, :d] = layout.run_recompute, layout.rank_recompute
         rank_chunks[n, : len(layout.rank_first), :d] = layout.rank_chunks
     return LayoutArrays(
-        run_units=run_units,
+        run_modules=run_modules,
         run_chunks=run_chunks,
         run_cut=run_cut,
-        rank_units=rank_units,
+        rank_modules=rank_modules,
         rank_first=rank_first,
         rank_last=rank_last,
         run_recompute=run_recompute,
@@ -352,19 +352,19 @@ def stack_layouts(layouts: Sequence[Layout]) -> LayoutArrays:
     )
 
 
-def weigh(units: FloatArray, values: FloatArray, row: IntArray | None = None) -> FloatArray:
-    """Sum values (u, K) over the units (n, X, K) of every run or rank: (n, X); ``row`` says which values a plan has, else u = n."""
+def weigh(modules: FloatArray, values: FloatArray, row: IntArray | None = None) -> FloatArray:
+    """Sum values (u, K) over the modules (n, X, K) of every run or rank: (n, X); ``row`` says which values a plan has, else u = n."""
     columns = values if row is None else rows_of(values, row)
-    total = units[:, :, 0] * columns[:, None, 0]
+    total = modules[:, :, 0] * columns[:, None, 0]
     for k in range(1, values.shape[1]):
-        total += units[:, :, k] * columns[:, None, k]
+        total += modules[:, :, k] * columns[:, None, k]
     return np.asarray(total)
 
 
-def recomputed_units(layouts: LayoutArrays, recompute: IntArray, blocks: IntArray) -> FloatArray:
-    """Units of every kind that every rank runs again, chunk by chunk, as a share of each: (n, Q, K).
+def recomputed_modules(layouts: LayoutArrays, recompute: IntArray, blocks: IntArray) -> FloatArray:
+    """Modules of every kind that every rank runs again, chunk by chunk, as a share of each: (n, Q, K).
 
-    What is recomputed in full counts all kinds of blocks of a chunk alike, as `recomputed_share`; other recomputation is of all units.
+    What is recomputed in full counts all kinds of blocks of a chunk alike, as `recomputed_share`; other recomputation is of all modules.
 
     Parameters
     ----------
@@ -377,19 +377,19 @@ def recomputed_units(layouts: LayoutArrays, recompute: IntArray, blocks: IntArra
     -------
     array (n, Q, K)
     """
-    units = layouts.rank_units
+    modules = layouts.rank_modules
     if not np.any(recompute == _FULL):
-        return units
-    again = np.zeros_like(units)
+        return modules
+    again = np.zeros_like(modules)
     for d in range(layouts.rank_lengths.shape[2]):
         lengths, own = layouts.rank_lengths[:, :, d], layouts.rank_recompute[:, :, d]
         some = np.minimum(np.where(own >= 0, own, blocks[:, None]), lengths) * layouts.rank_repeats[:, :, d]
         again += (some / np.maximum(lengths, 1))[:, :, None] * layouts.rank_chunks[:, :, d]
-    return np.asarray(np.where(recompute[:, None, None] == _FULL, again, units))
+    return np.asarray(np.where(recompute[:, None, None] == _FULL, again, modules))
 
 
 def recomputed_share(
-    units: FloatArray,
+    modules: FloatArray,
     is_block: BoolArray,
     recompute: IntArray,
     blocks: IntArray,
@@ -399,7 +399,7 @@ def recomputed_share(
 
     Parameters
     ----------
-    units : array (n, X, K)
+    modules : array (n, X, K)
     is_block : array (K,)
     recompute : array (n,)
     blocks : array (n,)
@@ -413,8 +413,8 @@ def recomputed_share(
     [[0.25]]
     """
     if not np.any(recompute == _FULL):
-        return np.ones(units.shape[:2])
-    count = np.sum(units[:, :, is_block], axis=2)
+        return np.ones(modules.shape[:2])
+    count = np.sum(modules[:, :, is_block], axis=2)
     wanted = blocks[:, None] if own_blocks is None else np.where(own_blocks >= 0, own_blocks, blocks[:, None])
     some = np.minimum(wanted / np.maximum(count, 1.0), 1.0)
     return np.asarray(np.where(recompute[:, None] == _FULL, some, 1.0))
@@ -432,15 +432,17 @@ _YARDSTICK = Device(
 _SAMPLES = 64
 
 
-def unit_weights(workload: Workload, cluster: Cluster, units: Units, assumptions: MeshAssumptions) -> tuple[float, ...]:
-    """Kind of unit -> forward and backward time on a device that is the same for every cluster.
+def module_weights(
+    workload: Workload, cluster: Cluster, modules: Modules, assumptions: MeshAssumptions
+) -> tuple[float, ...]:
+    """Kind of module -> forward and backward time on a device that is the same for every cluster.
 
     Parameters
     ----------
     workload : Workload
     cluster : Cluster
         Not used by one rank without neighbours.
-    units : Units
+    modules : Modules
     assumptions : MeshAssumptions
 
     Returns
@@ -450,13 +452,13 @@ def unit_weights(workload: Workload, cluster: Cluster, units: Units, assumptions
     """
     beside = [getattr(workload, item.name) for item in fields(workload) if item.name not in ("graph", "compute")]
     return workload.graph.once(
-        ("unit weights", units, assumptions, *beside), lambda: _weights(workload, cluster, units, assumptions)
+        ("unit weights", modules, assumptions, *beside), lambda: _weights(workload, cluster, modules, assumptions)
     )
 
 
-def _weights(workload: Workload, cluster: Cluster, units: Units, assumptions: MeshAssumptions) -> tuple[float, ...]:
+def _weights(workload: Workload, cluster: Cluster, modules: Modules, assumptions: MeshAssumptions) -> tuple[float, ...]:
     one = np.ones(1, dtype=np.int64)
     keys = RowKeys(tp=one, sequence_parallel=0 * one, cp=one, ep=one, etp=one, micro_batch=_SAMPLES * one)
     compute = RooflineCompute(device=_YARDSTICK, precision=workload.precision, optimizer=workload.optimizer)
-    table = unit_table(replace(workload, compute=compute), cluster, units, keys, assumptions=assumptions)
+    table = module_table(replace(workload, compute=compute), cluster, modules, keys, assumptions=assumptions)
     return tuple(float(x) for x in (table.forward_s + table.backward_s)[0])

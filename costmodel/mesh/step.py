@@ -17,11 +17,11 @@ from costmodel.kernels.roofline import RooflineCompute
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.communication import GroupTimes
 from costmodel.mesh.data_parallel import CopyTimes, Division, exposed_exchange
-from costmodel.mesh.memory import CoreMemory
+from costmodel.mesh.memory import PipelineMemory
 from costmodel.mesh.passes import rank_slack_s
-from costmodel.mesh.pipelines import Cores, pipeline_s
+from costmodel.mesh.pipelines import Pipelines, pipeline_s
 from costmodel.mesh.plan import MEMORY_PARTS, SCHEDULES, MeshCosts
-from costmodel.mesh.schedule import flush_s
+from costmodel.mesh.schedule import makespan_s
 from costmodel.mesh.stages import weigh
 from costmodel.tolerances import ROUNDING
 from costmodel.workload import Workload
@@ -87,8 +87,8 @@ class StepEnd:
         self,
         workload: Workload,
         groups: GroupTimes,
-        cores: Cores,
-        memory: CoreMemory,
+        pipelines: Pipelines,
+        memory: PipelineMemory,
         times: CopyTimes,
         index: IntArray,
         division: Division,
@@ -96,7 +96,7 @@ class StepEnd:
         ranks: slice,
     ) -> None:
         self.hidden_s = hidden_s  # (n, Q) of other exchanges behind the last backward pass
-        self.workload, self.groups, self.cores, self.memory = workload, groups, cores, memory
+        self.workload, self.groups, self.pipelines, self.memory = workload, groups, pipelines, memory
         self.times, self.index, self.division = times, index, division
         self.ranks = ranks  # kinds of ranks that are looked at
         self.dense = rows_of(memory.dense_trainable[:, ranks], index)
@@ -124,7 +124,7 @@ class StepEnd:
         return whole - update_s - hosted_s + self.summed_s()[index], update_s, hosted_s
 
     def tails_s(self, index: IntArray, row: IntArray, on_host: Sequence[int], slack_s: FloatArray) -> list[FloatArray]:
-        """What the end adds to plans on cores ``index`` that share rows of the division, for updates on the device (0) or host (1).
+        """What the end adds to plans on pipelines ``index`` that share rows of the division, for updates on the device (0) or host (1).
 
         The sum of `parts`, one array (len(index),) for each of ``on_host``; ``slack_s`` is that of the plans, (len(index), Q).
         """
@@ -141,13 +141,13 @@ class StepEnd:
     @property
     def exists(self) -> BoolArray:
         """Which kinds of ranks there are: (n, Q)."""
-        return rows_of(self.cores.layouts.rank_first[:, self.ranks], self.index) >= 0
+        return rows_of(self.pipelines.layouts.rank_first[:, self.ranks], self.index) >= 0
 
     def waiting_s(self) -> FloatArray:
         """Exposed gradient exchange and gathering of weights, (n, Q)."""
         stage, width = self.division.zero_stage[:, None], gradient_width(self.workload, self.groups)
         hides = self.groups.assumptions.dp_overlap
-        hiding = rows_of(self.cores.rank_hiding_s[:, self.ranks], self.index)
+        hiding = rows_of(self.pipelines.rank_hiding_s[:, self.ranks], self.index)
         hiding = hiding - self.hidden_s[:, self.ranks] / max(hides, 1e-9)
         waiting = self._reduction(self.dense * width, self.experts * width, stage, np.maximum(hiding, 0.0))
         return np.asarray(waiting + self._gathering(self.dense, self.experts, stage))
@@ -165,7 +165,7 @@ class StepEnd:
         if np.any(stage == 2):
             # ZeRO-2 keeps a share of the gradients only, so it reduces after every micro-batch.
             each = exposed_exchange(assumptions, reduce, dense + experts, hiding, last)
-            others = (self.cores.batch.num_micro_batches[self.index] - 1)[:, None]
+            others = (self.pipelines.batch.num_micro_batches[self.index] - 1)[:, None]
             exposed += np.where(stage == 2, others * each, 0.0)
         return exposed
 
@@ -173,7 +173,7 @@ class StepEnd:
         """Exposed gathering of updated weights behind the next forward pass (ZeRO-1 and 2): (n, Q)."""
         assumptions, width = self.groups.assumptions, self.workload.precision.weight_bytes
         gather = self.times.gather_s(dense * width, experts * width)
-        forward = rows_of(self.cores.rank_forward_s[:, self.ranks], self.index)
+        forward = rows_of(self.pipelines.rank_forward_s[:, self.ranks], self.index)
         forward = assumptions.zero_overlap * forward
         exposed = exposed_exchange(assumptions, gather, (dense + experts) * width, forward, self.front * width)
         if assumptions.shard_piece_s:
@@ -192,27 +192,29 @@ class StepEnd:
 
     def apart_exchange_s(self) -> FloatArray:
         """The tensor-parallel ranks add up the gradients of matrices that they all hold, of the rank with most: (c,)."""
-        cores = self.cores
-        if not np.any(cores.table.apart_trainable):
-            return np.zeros(len(cores))
-        held = weigh(cores.layouts.rank_units, cores.table.apart_trainable, cores.pass_of)
+        pipelines = self.pipelines
+        if not np.any(pipelines.table.apart_trainable):
+            return np.zeros(len(pipelines))
+        held = weigh(pipelines.layouts.rank_modules, pipelines.table.apart_trainable, pipelines.pass_of)
         message = np.max(held, axis=1) * gradient_width(self.workload, self.groups)
-        ranks = self.groups.find(cores.batch.tp, np.ones_like(cores.batch.tp))
+        ranks = self.groups.find(pipelines.batch.tp, np.ones_like(pipelines.batch.tp))
         return self.groups.time_s("all_reduce", ranks, message)
 
     def tied_exchange_s(self) -> FloatArray:
         """The first and the last stage add up the gradients of the embedding that they share: (c,)."""
-        cores = self.cores
-        if not np.any(cores.table.tied_count):
-            return np.zeros(len(cores))
-        message = np.max(cores.table.tied_count, axis=1)[cores.pass_of] * gradient_width(self.workload, self.groups)
-        pp = cores.batch.pp
-        pair = self.groups.find(np.where(pp > 1, 2, 1), cores.stride["pp"] * np.maximum(pp - 1, 1))
+        pipelines = self.pipelines
+        if not np.any(pipelines.table.tied_count):
+            return np.zeros(len(pipelines))
+        message = np.max(pipelines.table.tied_count, axis=1)[pipelines.pass_of] * gradient_width(
+            self.workload, self.groups
+        )
+        pp = pipelines.batch.pp
+        pair = self.groups.find(np.where(pp > 1, 2, 1), pipelines.stride["pp"] * np.maximum(pp - 1, 1))
         return self.groups.time_s("all_reduce", pair, message)
 
 
 def host_updates_sooner(
-    workload: Workload, groups: GroupTimes, memory: CoreMemory, index: IntArray, division: Division
+    workload: Workload, groups: GroupTimes, memory: PipelineMemory, index: IntArray, division: Division
 ) -> BoolArray:
     """Which plans have a rank whose optimizer takes less time on the host than on the device, (n,).
 
@@ -224,9 +226,9 @@ def host_updates_sooner(
     ----------
     workload : Workload
     groups : GroupTimes
-    memory : CoreMemory
+    memory : PipelineMemory
     index : array (n,)
-        Core of every plan.
+        Pipeline of every plan.
     division : Division
         (n,); what it says of offloading is not read.
     """
@@ -271,8 +273,8 @@ _ZERO_BUBBLE = SCHEDULES.index("zero_bubble")
 def step_costs(
     workload: Workload,
     groups: GroupTimes,
-    cores: Cores,
-    memory: CoreMemory,
+    pipelines: Pipelines,
+    memory: PipelineMemory,
     index: IntArray,
     division: Division,
     *,
@@ -284,11 +286,11 @@ def step_costs(
     ----------
     workload : Workload
     groups : GroupTimes
-    cores : Cores
-    memory : CoreMemory
-        Of the same cores.
+    pipelines : Pipelines
+    memory : PipelineMemory
+        Of the same pipelines.
     index : array (n,)
-        Core of every plan.
+        Pipeline of every plan.
     division : Division
     exact : bool
         False: step times are lower bounds.
@@ -297,16 +299,16 @@ def step_costs(
     -------
     MeshCosts
     """
-    totals = _Totals.of(workload, groups, cores, memory, index, division, exact=exact)
-    m = cores.batch.num_micro_batches[index]
-    exists = rows_of(cores.layouts.rank_first, index) >= 0
-    parts = {name: rows_of(value, index) for name, value in cores.rank_parts().items()}
+    totals = _Totals.of(workload, groups, pipelines, memory, index, division, exact=exact)
+    m = pipelines.batch.num_micro_batches[index]
+    exists = rows_of(pipelines.layouts.rank_first, index) >= 0
+    parts = {name: rows_of(value, index) for name, value in pipelines.rank_parts().items()}
     load = sum(parts.values()) + totals.gathering_s
     slowest = np.argmax(np.where(exists, load, -1.0), axis=1)
     rows = np.arange(len(index))
     picked = {name: m * value[rows, slowest] for name, value in parts.items()}
     gather_s = m * totals.gathering_s[rows, slowest]
-    bubble = totals.flush_s - sum(picked.values()) - gather_s
+    bubble = totals.makespan_s - sum(picked.values()) - gather_s
     filled = memory.divided(index, division)
     total = filled.total_bytes
     fullest = np.argmax(total, axis=1)
@@ -319,16 +321,17 @@ def step_costs(
         ep_exposed_s=picked["ep_s"],
         pp_exposed_s=picked["transfer_s"],
         dp_exposed_s=gather_s + totals.exchange_s,
-        bubble_s=np.where(np.abs(bubble) > ROUNDING * totals.flush_s, bubble, 0.0),
+        bubble_s=np.where(np.abs(bubble) > ROUNDING * totals.makespan_s, bubble, 0.0),
         # Not below 0 by the rounding of differences.
         host_s=np.maximum(
-            m * weigh(cores.layouts.rank_units, cores.passes.host_wait_s, cores.pass_of)[index, slowest], 0.0
+            m * weigh(pipelines.layouts.rank_modules, pipelines.passes.host_wait_s, pipelines.pass_of)[index, slowest],
+            0.0,
         ),
         optimizer_s=totals.update_s,
         offload_s=totals.offload_s,
         memory_bytes=total[rows, fullest],
         host_bytes=filled.host_bytes[rows, fullest],
-        stage=cores.layouts.rank_first[index, fullest],
+        stage=pipelines.layouts.rank_first[index, fullest],
         **{name: filled.parts[name][rows, fullest] for name in MEMORY_PARTS},
     )
 
@@ -336,8 +339,8 @@ def step_costs(
 def least_step_times(
     workload: Workload,
     groups: GroupTimes,
-    cores: Cores,
-    memory: CoreMemory,
+    pipelines: Pipelines,
+    memory: PipelineMemory,
     index: IntArray,
     division: Division,
 ) -> FloatArray:
@@ -346,13 +349,13 @@ def least_step_times(
     What ``division`` says of the place of the optimizer is not read.
     """
     times = CopyTimes.of(groups, division.copies, has_experts=bool(np.any(memory.experts)))
-    gathering = _gathered(workload, cores, times, index, division, exact=False)
+    gathering = _gathered(workload, pipelines, times, index, division, exact=False)
     # Rank 0 ends last: what it leaves is a bound for all.
-    end = StepEnd(workload, groups, cores, memory, times, index, division, gathering.hidden_s, slice(0, 1))
-    step = gathering.flush_s + np.array(end.tails_s(index, np.arange(len(index)), (0, 1), gathering.slack_s))
+    end = StepEnd(workload, groups, pipelines, memory, times, index, division, gathering.hidden_s, slice(0, 1))
+    step = gathering.makespan_s + np.array(end.tails_s(index, np.arange(len(index)), (0, 1), gathering.slack_s))
     if np.any(division.offload_activations):
-        m = cores.batch.num_micro_batches[index]
-        shown = m * _slowest(rows_of(_offload_s(groups, cores, memory), index), gathering.waiting_s)
+        m = pipelines.batch.num_micro_batches[index]
+        shown = m * _slowest(rows_of(_offload_s(groups, pipelines, memory), index), gathering.waiting_s)
         step += np.where(division.offload_activations > 0, shown, 0.0)
     return step.T
 
@@ -360,8 +363,8 @@ def least_step_times(
 def step_totals(
     workload: Workload,
     groups: GroupTimes,
-    cores: Cores,
-    memory: CoreMemory,
+    pipelines: Pipelines,
+    memory: PipelineMemory,
     index: IntArray,
     row: IntArray,
     division: Division,
@@ -371,10 +374,10 @@ def step_totals(
 
     Parameters
     ----------
-    workload, groups, cores, memory
+    workload, groups, pipelines, memory
         As for `step_costs`.
     index, row : arrays (n,)
-        Core and row of the division of every plan. Cores that share a row differ only in what
+        Pipeline and row of the division of every plan. Pipelines that share a row differ only in what
         `costmodel.mesh.pipelines.end_columns` leaves out.
     division : Division
         (u,); what it says of offloading is not read.
@@ -387,20 +390,20 @@ def step_totals(
     times = CopyTimes.of(groups, division.copies, has_experts=bool(np.any(memory.experts)))
     some = np.zeros(len(division.zero_stage), dtype=np.int64)
     some[row] = index
-    m = cores.batch.num_micro_batches
-    offload = _offload_s(groups, cores, memory)
-    flush, offload_s = cores.flush_s[index], (m * _slowest(offload, np.zeros_like(offload)))[index]
-    hidden, slack = np.zeros((offload.shape[1], len(some))).T, rows_of(cores.rank_slack_s, index)
+    m = pipelines.batch.num_micro_batches
+    offload = _offload_s(groups, pipelines, memory)
+    makespan, offload_s = pipelines.makespan_s[index], (m * _slowest(offload, np.zeros_like(offload)))[index]
+    hidden, slack = np.zeros((offload.shape[1], len(some))).T, rows_of(pipelines.rank_slack_s, index)
     gathers = np.flatnonzero(division.zero_stage[row] >= 3)
     if len(gathers):
-        core, rows = index[gathers], row[gathers]
-        found = _gathering(workload, cores, times.take(rows), core, exact=True)
-        flush[gathers], hidden[rows], slack[gathers] = found.flush_s, found.hidden_s, found.slack_s
-        offload_s[gathers] = m[core] * _slowest(rows_of(offload, core), found.waiting_s)
-    end = StepEnd(workload, groups, cores, memory, times, some, division, hidden, slice(None))
+        pipeline, rows = index[gathers], row[gathers]
+        found = _gathering(workload, pipelines, times.take(rows), pipeline, exact=True)
+        makespan[gathers], hidden[rows], slack[gathers] = found.makespan_s, found.hidden_s, found.slack_s
+        offload_s[gathers] = m[pipeline] * _slowest(rows_of(offload, pipeline), found.waiting_s)
+    end = StepEnd(workload, groups, pipelines, memory, times, some, division, hidden, slice(None))
     tails = end.tails_s(index, row, [optimizer for optimizer, _ in offloads], slack)
     return np.stack(
-        [flush + tail + (offload_s if away else 0.0) for tail, (_, away) in zip(tails, offloads, strict=True)]
+        [makespan + tail + (offload_s if away else 0.0) for tail, (_, away) in zip(tails, offloads, strict=True)]
     ).T
 
 
@@ -408,8 +411,8 @@ def step_totals(
 class _Totals:
     """The terms of the step, arrays (n,)."""
 
-    flush_s: FloatArray
-    gathering_s: FloatArray  # (n, Q) of flush_s, per micro-batch: waiting for weights
+    makespan_s: FloatArray
+    gathering_s: FloatArray  # (n, Q) of makespan_s, per micro-batch: waiting for weights
     exchange_s: FloatArray
     update_s: FloatArray
     offload_s: FloatArray
@@ -417,34 +420,34 @@ class _Totals:
     @property
     def step_time_s(self) -> FloatArray:
         """Their sum."""
-        return self.flush_s + self.exchange_s + self.update_s + self.offload_s
+        return self.makespan_s + self.exchange_s + self.update_s + self.offload_s
 
     @classmethod
     def of(
         cls,
         workload: Workload,
         groups: GroupTimes,
-        cores: Cores,
-        memory: CoreMemory,
+        pipelines: Pipelines,
+        memory: PipelineMemory,
         index: IntArray,
         division: Division,
         *,
         exact: bool,
     ) -> _Totals:
         times = CopyTimes.of(groups, division.copies, has_experts=bool(np.any(memory.experts)))
-        gathering = _gathered(workload, cores, times, index, division, exact=exact)
+        gathering = _gathered(workload, pipelines, times, index, division, exact=exact)
         # Rank 0 ends last: what it leaves is a bound for all.
         ranks = slice(None) if exact else slice(0, 1)
-        end = StepEnd(workload, groups, cores, memory, times, index, division, gathering.hidden_s, ranks)
+        end = StepEnd(workload, groups, pipelines, memory, times, index, division, gathering.hidden_s, ranks)
         exchange_s, update_s, hosted_s = end.parts(division.offload_optimizer, gathering.slack_s)
         waiting = gathering.waiting_s
         offload_s = hosted_s
         if np.any(division.offload_activations):
-            m = cores.batch.num_micro_batches[index]
-            shown = m * _slowest(rows_of(_offload_s(groups, cores, memory), index), waiting)
+            m = pipelines.batch.num_micro_batches[index]
+            shown = m * _slowest(rows_of(_offload_s(groups, pipelines, memory), index), waiting)
             offload_s = hosted_s + np.where(division.offload_activations > 0, shown, 0.0)
         return cls(
-            flush_s=gathering.flush_s,
+            makespan_s=gathering.makespan_s,
             gathering_s=waiting,
             exchange_s=exchange_s,
             update_s=update_s,
@@ -456,28 +459,32 @@ class _Totals:
 class _Gathering:
     """The pipeline with ZeRO-3's gathering; arrays (n, Q) are of one micro-batch."""
 
-    flush_s: FloatArray  # (n,)
-    waiting_s: FloatArray  # what a rank waits for weights and gradients, part of flush_s
+    makespan_s: FloatArray  # (n,)
+    waiting_s: FloatArray  # what a rank waits for weights and gradients, part of makespan_s
     hidden_s: FloatArray  # what backward passes hide of it, and of nothing else any more
     slack_s: FloatArray  # how long before the first rank the others end their passes
 
 
 def _gathered(
-    workload: Workload, cores: Cores, times: CopyTimes, index: IntArray, division: Division, *, exact: bool
+    workload: Workload, pipelines: Pipelines, times: CopyTimes, index: IntArray, division: Division, *, exact: bool
 ) -> _Gathering:
     """Time of the pipeline of every plan, with ZeRO-3's gathering where it gathers."""
-    flush = cores.flush_s[index]
-    waiting = np.zeros((cores.layouts.rank_first.shape[1], len(index))).T
-    hidden, slack = np.zeros_like(waiting), rows_of(cores.rank_slack_s, index)
+    makespan = pipelines.makespan_s[index]
+    waiting = np.zeros((pipelines.layouts.rank_first.shape[1], len(index))).T
+    hidden, slack = np.zeros_like(waiting), rows_of(pipelines.rank_slack_s, index)
     rows = np.flatnonzero(division.zero_stage >= 3)
     if len(rows):
         # What is offloaded makes no difference here.
         first, same = combined(index[rows], division.copies.shard[rows], division.copies.expert_shard[rows])
         chosen = rows[first]
-        found = _gathering(workload, cores, times.take(chosen), index[chosen], exact=exact)
-        flush[rows], waiting[rows], hidden[rows] = found.flush_s[same], found.waiting_s[same], found.hidden_s[same]
+        found = _gathering(workload, pipelines, times.take(chosen), index[chosen], exact=exact)
+        makespan[rows], waiting[rows], hidden[rows] = (
+            found.makespan_s[same],
+            found.waiting_s[same],
+            found.hidden_s[same],
+        )
         slack[rows] = found.slack_s[same]
-    return _Gathering(flush_s=flush, waiting_s=waiting, hidden_s=hidden, slack_s=slack)
+    return _Gathering(makespan_s=makespan, waiting_s=waiting, hidden_s=hidden, slack_s=slack)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -490,98 +497,105 @@ class ChunkGathering:
     hidden_s: FloatArray  # what backward passes hide, and of nothing else any more
 
 
-def chunk_gathering(workload: Workload, cores: Cores, times: CopyTimes, core: IntArray) -> ChunkGathering:
+def chunk_gathering(workload: Workload, pipelines: Pipelines, times: CopyTimes, pipeline: IntArray) -> ChunkGathering:
     """What ZeRO-3 adds to the passes of chunks.
 
-    Weights are gathered unit by unit before both passes, gradients scattered behind the backward one. Behind which a zero-bubble schedule
-    hides no more than input gradients take, and nothing hides what compute loses beside it (``interference``); a device may wait for what
-    is gathered for it (``gather_overlap``). The host starts one collective per unit and pass for what is gathered, and one for what is
-    scattered (PyTorch FSDP, a unit being what it wraps): what it is not ready with in time, the device waits for.
+    Weights are gathered module by module before both passes, gradients scattered behind the backward one. Behind which a zero-bubble
+    schedule hides no more than input gradients take, and nothing hides what compute loses beside it (``interference``); a device may wait
+    for what is gathered for it (``gather_overlap``). The host starts one collective per module and pass for what is gathered, and one for
+    what is scattered (PyTorch FSDP, a module being what it wraps): what it is not ready with in time, the device waits for.
     """
-    unit, batch, passes = cores.pass_of[core], cores.batch, cores.passes
-    run_units, rank_units = rows_of(cores.layouts.run_units, core), rows_of(cores.layouts.rank_units, core)
-    gather, reduce = _unit_exchanges(workload, cores, times, unit, batch.pp[core] > 1)
+    module, batch, passes = pipelines.pass_of[pipeline], pipelines.batch, pipelines.passes
+    run_modules, rank_modules = (
+        rows_of(pipelines.layouts.run_modules, pipeline),
+        rows_of(pipelines.layouts.rank_modules, pipeline),
+    )
+    gather, reduce = _module_exchanges(workload, pipelines, times, module, batch.pp[pipeline] > 1)
     overlap, lost = times.groups.assumptions.dp_overlap, times.groups.assumptions.interference
-    starts, ends = _unit_starts(cores, times, unit)
+    starts, ends = _module_starts(pipelines, times, module)
     forward = np.maximum(
-        gather - overlap * rows_of(passes.forward_s, unit), starts - rows_of(passes.idle_forward_s, unit)
+        gather - overlap * rows_of(passes.forward_s, module), starts - rows_of(passes.idle_forward_s, module)
     )
     forward = np.maximum(forward, lost * gather)
-    run_forward, extra = weigh(run_units, forward), weigh(rank_units, forward)
+    run_forward, extra = weigh(run_modules, forward), weigh(rank_modules, forward)
     run_backward, behind = np.zeros_like(run_forward), np.zeros_like(extra)
     if workload.training:
-        flows = rows_of(passes.backward_s, unit) > 0
+        flows = rows_of(passes.backward_s, module) > 0
         gathered, starts = np.where(flows, gather, 0.0), np.where(flows, starts, 0.0) + ends
         waited = (1.0 - times.groups.assumptions.gather_overlap) * gathered
         moved = gathered - waited + reduce
-        lags = (batch.schedule[core] == _ZERO_BUBBLE)[:, None]
-        hiding = rows_of(passes.backward_s, unit) - np.where(lags, rows_of(passes.weight_s, unit), 0.0)
-        late = starts - rows_of(passes.idle_backward_s, unit)
+        lags = (batch.schedule[pipeline] == _ZERO_BUBBLE)[:, None]
+        hiding = rows_of(passes.backward_s, module) - np.where(lags, rows_of(passes.weight_s, module), 0.0)
+        late = starts - rows_of(passes.idle_backward_s, module)
         plain = np.maximum(waited + np.maximum(moved - overlap * hiding, lost * moved), late)
-        # A unit that is recomputed gathers its weights once for both passes, and hides them behind both.
-        shown = moved - overlap * (hiding + rows_of(passes.recompute_s, unit))
-        again = np.maximum(waited + np.maximum(shown, lost * moved), late - rows_of(passes.idle_again_s, unit))
-        share = rows_of(cores.run_share, core)
-        run_backward = share * weigh(run_units, again) + (1.0 - share) * weigh(run_units, plain)
-        extra = extra + weigh(rank_units, plain) + weigh(rows_of(cores.rank_again, core), again - plain)
-        behind = weigh(rank_units, np.minimum(moved, overlap * hiding))
+        # A module that is recomputed gathers its weights once for both passes, and hides them behind both.
+        shown = moved - overlap * (hiding + rows_of(passes.recompute_s, module))
+        again = np.maximum(waited + np.maximum(shown, lost * moved), late - rows_of(passes.idle_again_s, module))
+        share = rows_of(pipelines.run_share, pipeline)
+        run_backward = share * weigh(run_modules, again) + (1.0 - share) * weigh(run_modules, plain)
+        extra = extra + weigh(rank_modules, plain) + weigh(rows_of(pipelines.rank_again, pipeline), again - plain)
+        behind = weigh(rank_modules, np.minimum(moved, overlap * hiding))
     return ChunkGathering(run_forward_s=run_forward, run_backward_s=run_backward, waiting_s=extra, hidden_s=behind)
 
 
-def _gathering(workload: Workload, cores: Cores, times: CopyTimes, core: IntArray, *, exact: bool) -> _Gathering:
+def _gathering(
+    workload: Workload, pipelines: Pipelines, times: CopyTimes, pipeline: IntArray, *, exact: bool
+) -> _Gathering:
     """Time of pipelines with ZeRO-3's gathering."""
-    batch, added = cores.batch, chunk_gathering(workload, cores, times, core)
-    schedule, weight_s = batch.schedule[core], rows_of(cores.chunks.weight_s, core)
-    runs = cores.runs(core, added.run_forward_s, added.run_backward_s)
-    m, last = batch.num_micro_batches[core], rows_of(cores.layouts.rank_last, core)
+    batch, added = pipelines.batch, chunk_gathering(workload, pipelines, times, pipeline)
+    schedule, weight_s = batch.schedule[pipeline], rows_of(pipelines.chunks.weight_s, pipeline)
+    runs = pipelines.runs(pipeline, added.run_forward_s, added.run_backward_s)
+    m, last = batch.num_micro_batches[pipeline], rows_of(pipelines.layouts.rank_last, pipeline)
     if exact:
-        time = flush_s(schedule, m, batch.pp[core], batch.vpp[core], runs, weight_s)
-        first = rows_of(cores.layouts.rank_first, core)
+        time = makespan_s(schedule, m, batch.pp[pipeline], batch.vpp[pipeline], runs, weight_s)
+        first = rows_of(pipelines.layouts.rank_first, pipeline)
         slack = rank_slack_s(schedule, m, first, last, runs.count, runs.backward_s, weight_s)
     else:
-        busy = rows_of(cores.busy_s, core) + added.waiting_s
-        time = pipeline_s(batch.take(core), last, runs, weight_s, busy, exact=False)
-        slack = rows_of(cores.rank_slack_s, core)  # the first rank, which alone is looked at, has none
-    return _Gathering(flush_s=time, waiting_s=added.waiting_s, hidden_s=added.hidden_s, slack_s=slack)
+        busy = rows_of(pipelines.busy_s, pipeline) + added.waiting_s
+        time = pipeline_s(batch.take(pipeline), last, runs, weight_s, busy, exact=False)
+        slack = rows_of(pipelines.rank_slack_s, pipeline)  # the first rank, which alone is looked at, has none
+    return _Gathering(makespan_s=time, waiting_s=added.waiting_s, hidden_s=added.hidden_s, slack_s=slack)
 
 
-def _unit_exchanges(
-    workload: Workload, cores: Cores, times: CopyTimes, unit: IntArray, is_cut: BoolArray
+def _module_exchanges(
+    workload: Workload, pipelines: Pipelines, times: CopyTimes, module: IntArray, is_cut: BoolArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Time to gather the weights of every kind of unit, and to scatter its gradients: (n, K) each."""
-    table, width = cores.table, workload.precision.weight_bytes
+    """Time to gather the weights of every kind of module, and to scatter its gradients: (n, K) each."""
+    table, width = pipelines.table, workload.precision.weight_bytes
     cut = is_cut[:, None]
-    dense = rows_of(table.dense_count, unit) + np.where(cut, rows_of(table.tied_count, unit), 0.0)
-    gather = times.gather_s(dense * width, rows_of(table.expert_count, unit) * width)
+    dense = rows_of(table.dense_count, module) + np.where(cut, rows_of(table.tied_count, module), 0.0)
+    gather = times.gather_s(dense * width, rows_of(table.expert_count, module) * width)
     if not workload.training:
         return gather, np.zeros_like(gather)
     wide = gradient_width(workload, times.groups)
-    trained = rows_of(table.dense_trainable, unit) + np.where(cut, rows_of(table.tied_trainable, unit), 0.0)
-    return gather, times.reduce_s(trained * wide, rows_of(table.expert_trainable, unit) * wide, in_buckets=False)
+    trained = rows_of(table.dense_trainable, module) + np.where(cut, rows_of(table.tied_trainable, module), 0.0)
+    return gather, times.reduce_s(trained * wide, rows_of(table.expert_trainable, module) * wide, in_buckets=False)
 
 
-def _unit_starts(cores: Cores, times: CopyTimes, unit: IntArray) -> tuple[FloatArray, FloatArray]:
-    """Time of the host to start the gathering of a unit's weights, and the scattering of its gradients: (n, K) each."""
-    table, copies = cores.table, times.copies
+def _module_starts(pipelines: Pipelines, times: CopyTimes, module: IntArray) -> tuple[FloatArray, FloatArray]:
+    """Time of the host to start the gathering of a module's weights, and the scattering of its gradients: (n, K) each."""
+    table, copies = pipelines.table, times.copies
     dense, experts = (copies.shard > 1)[:, None], (copies.expert_shard > 1)[:, None]
 
     def started(dense_count: FloatArray, expert_count: FloatArray) -> FloatArray:
-        of_dense, of_experts = dense & (rows_of(dense_count, unit) > 0), experts & (rows_of(expert_count, unit) > 0)
+        of_dense, of_experts = dense & (rows_of(dense_count, module) > 0), experts & (rows_of(expert_count, module) > 0)
         return times.groups.assumptions.host_collective_s * (of_dense.astype(np.float64) + of_experts)
 
     return started(table.dense_count, table.expert_count), started(table.dense_trainable, table.expert_trainable)
 
 
-def _offload_s(groups: GroupTimes, cores: Cores, memory: CoreMemory) -> FloatArray:
+def _offload_s(groups: GroupTimes, pipelines: Pipelines, memory: PipelineMemory) -> FloatArray:
     """What compute does not hide of saving and fetching the activations of a micro-batch, (c, Q)."""
     assumptions = groups.assumptions
-    forward = weigh(cores.layouts.rank_units, cores.passes.compute_forward_s, cores.pass_of)
+    forward = weigh(pipelines.layouts.rank_modules, pipelines.passes.compute_forward_s, pipelines.pass_of)
     return shown_s(one_way_s(assumptions, memory.block_bytes / memory.alive), hidden_s(assumptions, forward))
 
 
-def offload_waits_s(groups: GroupTimes, cores: Cores, memory: CoreMemory, waiting_s: FloatArray) -> FloatArray:
+def offload_waits_s(
+    groups: GroupTimes, pipelines: Pipelines, memory: PipelineMemory, waiting_s: FloatArray
+) -> FloatArray:
     """What the slowest kind of rank waits for offloaded activations per micro-batch, beside ``waiting_s`` (c, Q) for weights: (c,)."""
-    return _slowest(_offload_s(groups, cores, memory), waiting_s)
+    return _slowest(_offload_s(groups, pipelines, memory), waiting_s)
 
 
 def _slowest(offload_s: FloatArray, waiting_s: FloatArray) -> FloatArray:

@@ -20,9 +20,9 @@ from costmodel.kernels.roofline import RooflineCompute
 from costmodel.mesh.activations import add_saved, add_saved_inputs
 from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS, MeshAssumptions
 from costmodel.mesh.communication import GroupTimes, add_attention_messages, add_dispatch, add_tensor_parallel
-from costmodel.mesh.modules import GradientFlow, UnitKind, Units, flow_of
+from costmodel.mesh.modules import GradientFlow, ModuleKind, Modules, flow_of
 from costmodel.mesh.plan import LayerSplit
-from costmodel.mesh.rows import UNIT_COLUMNS, RowKeys, UnitTable, rows_held, shard_of
+from costmodel.mesh.rows import MODULE_COLUMNS, ModuleTable, RowKeys, rows_held, shard_of
 from costmodel.mesh.tensor_parallel import LayerRole, roles_of, split_roles
 from costmodel.network.graph import Graph
 from costmodel.network.layers import ATTENTION, Layer, LayerWork, Shard
@@ -36,11 +36,11 @@ __all__ = [
     "expert_kernels",
     "expert_repeats",
     "fp8_bytes",
+    "module_column",
+    "module_roles",
+    "module_table",
     "softmax_kernels",
     "unfused_bytes",
-    "unit_column",
-    "unit_roles",
-    "unit_table",
 ]
 
 
@@ -249,30 +249,30 @@ def _moved(work: PassWork, width: int) -> FloatArray | float:
     return sum((np.asarray(kernel.elements) * width for kernel in work[0]), 0.0) if work else 0.0
 
 
-# The largest of a unit's layers counts, not their sum.
+# The largest of a module's layers counts, not their sum.
 _LARGEST = frozenset({"widest_bytes"})
 # Under fp8 and fp4 these layers compute in bf16 (NVIDIA Transformer Engine: fp8 covers the linear layers).
 _NARROW_KINDS = frozenset({"linear", "moe"})
 
 
-def unit_table(
+def module_table(
     workload: Workload,
     cluster: Cluster,
-    units: Units,
+    modules: Modules,
     keys: RowKeys,
     needs: Sequence[bool] | None = None,
     assumptions: MeshAssumptions = DEFAULT_ASSUMPTIONS,
     *,
     groups: GroupTimes | None = None,
     experts: bool = True,
-) -> UnitTable:
-    """Cost every kind of unit in every row.
+) -> ModuleTable:
+    """Cost every kind of module in every row.
 
     Parameters
     ----------
     workload : Workload
     cluster : Cluster
-    units : Units
+    modules : Modules
     keys : RowKeys
     needs : sequence of bool, optional
         ``workload.needs_gradient()``, if it is at hand.
@@ -284,66 +284,66 @@ def unit_table(
 
     Returns
     -------
-    UnitTable
+    ModuleTable
     """
     wanted = workload.needs_gradient() if needs is None else needs
     times = GroupTimes(cluster=cluster, assumptions=assumptions) if groups is None else groups
-    columns = [unit_column(workload, times, kind, keys, wanted, experts=experts) for kind in units.kinds]
-    return UnitTable.of_stack(np.array([[c[name] for c in columns] for name in UNIT_COLUMNS]).swapaxes(1, 2))
+    columns = [module_column(workload, times, kind, keys, wanted, experts=experts) for kind in modules.kinds]
+    return ModuleTable.of_stack(np.array([[c[name] for c in columns] for name in MODULE_COLUMNS]).swapaxes(1, 2))
 
 
-def unit_column(
+def module_column(
     workload: Workload,
     groups: GroupTimes,
-    kind: UnitKind,
+    kind: ModuleKind,
     keys: RowKeys,
     needs: Sequence[bool],
     splits: Sequence[LayerSplit] = (),
     *,
     experts: bool = True,
 ) -> dict[str, FloatArray]:
-    """Cost one kind of unit in every row: the columns of the table by name.
+    """Cost one kind of module in every row: the columns of the table by name.
 
     Parameters
     ----------
     workload : Workload
     groups : GroupTimes
-    kind : UnitKind
+    kind : ModuleKind
     keys : RowKeys
     needs : sequence of bool
         Layer -> whether a gradient flows through its output.
     splits : sequence of LayerSplit
         Layers that are not split as `costmodel.mesh.tensor_parallel` says; tp and sequence parallelism are the same in all rows then.
     experts : bool
-        As for `unit_table`.
+        As for `module_table`.
     """
-    roles = unit_roles(workload.graph, kind, keys, splits)
+    roles = module_roles(workload.graph, kind, keys, splits)
     expert = [position for position, index in enumerate(kind.layers) if workload.graph.layers[index].kind == "moe"]
     others = [position for position in range(len(roles)) if position not in expert]
     # What knows nothing of experts is costed once for all their layouts.
     few, row = keys.without_experts() if expert and experts else (keys, slice(None))
-    shared = _unit_part(workload, groups, kind, few, needs, roles, others)
+    shared = _module_part(workload, groups, kind, few, needs, roles, others)
     add_saved_inputs(shared, workload, kind, few, needs)
     if not (expert and experts):
         return shared
-    total = _unit_part(workload, groups, kind, keys, needs, roles, expert)
+    total = _module_part(workload, groups, kind, keys, needs, roles, expert)
     for name, column in shared.items():
         together = np.maximum if name in _LARGEST else np.add
         together(column[row], total[name], out=total[name])
     return total
 
 
-def _unit_part(
+def _module_part(
     workload: Workload,
     groups: GroupTimes,
-    kind: UnitKind,
+    kind: ModuleKind,
     keys: RowKeys,
     needs: Sequence[bool],
     roles: Sequence[LayerRole],
     positions: Sequence[int],
 ) -> dict[str, FloatArray]:
-    """Columns of some layers of a unit."""
-    total = {name: np.zeros(len(keys)) for name in UNIT_COLUMNS}
+    """Columns of some layers of a module."""
+    total = {name: np.zeros(len(keys)) for name in MODULE_COLUMNS}
     layers = workload.graph.layers
     shards = {position: shard_of(layers, kind, position, roles[position], keys) for position in positions}
     for position, shard in shards.items():
@@ -352,8 +352,8 @@ def _unit_part(
     return total
 
 
-def unit_roles(graph: Graph, kind: UnitKind, keys: RowKeys, splits: Sequence[LayerSplit]) -> tuple[LayerRole, ...]:
-    """Roles of the layers of a unit, by the splits that a plan names or else the standard."""
+def module_roles(graph: Graph, kind: ModuleKind, keys: RowKeys, splits: Sequence[LayerSplit]) -> tuple[LayerRole, ...]:
+    """Roles of the layers of a module, by the splits that a plan names or else the standard."""
     if not splits:
         return roles_of(graph, kind)
     tp, sequence_parallel = int(keys.tp[0]), bool(keys.sequence_parallel[0])
@@ -365,14 +365,14 @@ def add_layer(
     total: dict[str, FloatArray],
     workload: Workload,
     groups: GroupTimes,
-    kind: UnitKind,
+    kind: ModuleKind,
     position: int,
     role: LayerRole,
     keys: RowKeys,
     needs: Sequence[bool],
     shard: Shard | None = None,
 ) -> None:
-    """Add times, weights and messages of one layer of a unit; what it keeps in memory depends on its neighbours and is not here.
+    """Add times, weights and messages of one layer of a module; what it keeps in memory depends on its neighbours and is not here.
 
     The share of a rank may be at hand.
     """

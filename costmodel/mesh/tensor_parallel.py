@@ -37,7 +37,7 @@ import numpy as np
 
 from costmodel.arrays import IntArray
 from costmodel.layerwise.splits import divisors
-from costmodel.mesh.modules import MeshError, UnitKind, Units
+from costmodel.mesh.modules import MeshError, ModuleKind, Modules
 from costmodel.mesh.plan import LayerSplit, MeshPlan
 from costmodel.network.graph import Graph
 from costmodel.network.layers import ATTENTION, Layer
@@ -103,7 +103,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerRole:
-    """The role of one layer of a unit.
+    """The role of one layer of a module.
 
     Attributes
     ----------
@@ -134,13 +134,13 @@ class LayerRole:
         return tp if self.degree == 0 else np.full_like(tp, self.degree)
 
 
-def roles_of(graph: Graph, kind: UnitKind) -> tuple[LayerRole, ...]:
-    """Role of every layer of a unit, in the order of ``kind.layers``.
+def roles_of(graph: Graph, kind: ModuleKind) -> tuple[LayerRole, ...]:
+    """Role of every layer of a module, in the order of ``kind.layers``.
 
     Parameters
     ----------
     graph : Graph
-    kind : UnitKind
+    kind : ModuleKind
 
     Returns
     -------
@@ -149,7 +149,7 @@ def roles_of(graph: Graph, kind: UnitKind) -> tuple[LayerRole, ...]:
     return graph.once(("roles", kind), lambda: _roles(graph, kind))
 
 
-def _roles(graph: Graph, kind: UnitKind) -> tuple[LayerRole, ...]:
+def _roles(graph: Graph, kind: ModuleKind) -> tuple[LayerRole, ...]:
     layers = [graph.layers[i] for i in kind.layers]
     consumers: list[list[int]] = [[] for _ in layers]
     for position, inputs in enumerate(kind.inputs):
@@ -188,8 +188,8 @@ def _linear_role(is_split: bool, splits: bool, producers: tuple[int, ...], gathe
     return LayerRole(role="column", gathers=first)
 
 
-def _accepting(graph: Graph, kind: UnitKind, consumers: list[list[int]]) -> list[bool]:
-    """Layer of the unit -> whether its output may stay split by channels.
+def _accepting(graph: Graph, kind: ModuleKind, consumers: list[list[int]]) -> list[bool]:
+    """Layer of the module -> whether its output may stay split by channels.
 
     It may where all that read it work on shares and end in a matrix or the loss.
     """
@@ -216,8 +216,8 @@ def _passes_on(kind: str, accepted: bool, inputs: tuple[int, ...], source: int) 
     return accepted and kind != "add"
 
 
-def _read_outside(graph: Graph, kind: UnitKind) -> set[int]:
-    """Layers of the unit whose output another unit reads."""
+def _read_outside(graph: Graph, kind: ModuleKind) -> set[int]:
+    """Layers of the module whose output another module reads."""
     position = {i: p for p, i in enumerate(kind.layers)}
     return {position[u] for u, v in graph.edges if u in position and v not in position}
 
@@ -354,13 +354,13 @@ def layout_needed(kind: str, role: str, degree: int, input_index: int, home: Lay
     return WHOLE if role == "repeated" else home
 
 
-def sources_of(graph: Graph, kind: UnitKind) -> tuple[tuple[int, ...], ...]:
-    """Layer of a unit -> layers of the graph that it reads, in the order in which it names them (as ``kind.inputs``)."""
+def sources_of(graph: Graph, kind: ModuleKind) -> tuple[tuple[int, ...], ...]:
+    """Layer of a module -> layers of the graph that it reads, in the order in which it names them (as ``kind.inputs``)."""
     number = {layer.name: i for i, layer in enumerate(graph.layers)}
     return tuple(tuple(number[name] for name in graph.layers[i].inputs) for i in kind.layers)
 
 
-def standard_splits(graph: Graph, kind: UnitKind, tp: int) -> tuple[LayerSplit, ...]:
+def standard_splits(graph: Graph, kind: ModuleKind, tp: int) -> tuple[LayerSplit, ...]:
     """The pattern of `costmodel.mesh.tensor_parallel` in the words of a plan, experts left out."""
     layers = [graph.layers[i] for i in kind.layers]
     return tuple(
@@ -370,8 +370,8 @@ def standard_splits(graph: Graph, kind: UnitKind, tp: int) -> tuple[LayerSplit, 
     )
 
 
-def split_options(graph: Graph, kind: UnitKind, position: int, tp: int) -> tuple[LayerSplit, ...]:
-    """Every legal split of a layer of a unit over tp ranks, the standard one first.
+def split_options(graph: Graph, kind: ModuleKind, position: int, tp: int) -> tuple[LayerSplit, ...]:
+    """Every legal split of a layer of a module over tp ranks, the standard one first.
 
     Degrees divide tp and what they share out: features of a matrix, heads (key and value heads are repeated where there are fewer), rows of
     an embedding. Normalisations and sums keep their standard role, as in all trainers; so do tied weights, which two layers share, and
@@ -396,14 +396,14 @@ def split_options(graph: Graph, kind: UnitKind, position: int, tp: int) -> tuple
 
 
 def split_roles(
-    graph: Graph, kind: UnitKind, splits: Mapping[str, LayerSplit], tp: int, *, sequence_parallel: bool
+    graph: Graph, kind: ModuleKind, splits: Mapping[str, LayerSplit], tp: int, *, sequence_parallel: bool
 ) -> tuple[LayerRole, ...]:
-    """Roles of the layers of a unit, with the collectives between them.
+    """Roles of the layers of a module, with the collectives between them.
 
     Parameters
     ----------
     graph : Graph
-    kind : UnitKind
+    kind : ModuleKind
     splits : mapping
         Name of a layer -> its split; layers that are not named have their standard role.
     tp : int
@@ -412,7 +412,7 @@ def split_roles(
     Returns
     -------
     tuple of LayerRole
-        The standard ones (`costmodel.mesh.tensor_parallel.roles_of`) where no layer of the unit is named.
+        The standard ones (`costmodel.mesh.tensor_parallel.roles_of`) where no layer of the module is named.
     """
     standard = roles_of(graph, kind)
     layers = [graph.layers[i] for i in kind.layers]
@@ -451,7 +451,7 @@ def split_roles(
 
 def _entering(
     graph: Graph,
-    kind: UnitKind,
+    kind: ModuleKind,
     position: int,
     split: LayerSplit,
     sources: Sequence[int],
@@ -487,7 +487,7 @@ def moves_between(held: Layout, needed: Layout, input_index: int) -> list[Move]:
     ]
 
 
-def check_splits(graph: Graph, units: Units, plan: MeshPlan) -> None:
+def check_splits(graph: Graph, modules: Modules, plan: MeshPlan) -> None:
     """Refuse splits that the network or the plan cannot run.
 
     Raises
@@ -499,7 +499,7 @@ def check_splits(graph: Graph, units: Units, plan: MeshPlan) -> None:
         return
     if plan.tp == 1:
         raise MeshError("block_splits needs tp > 1: one rank has nothing to split")
-    places = {graph.layers[i].name: (kind, p) for kind in units.kinds for p, i in enumerate(kind.layers)}
+    places = {graph.layers[i].name: (kind, p) for kind in modules.kinds for p, i in enumerate(kind.layers)}
     names = [split.layer for split in plan.block_splits]
     problems = [
         f"block_splits names layer '{name}' more than once" for name in dict.fromkeys(names) if names.count(name) > 1
@@ -540,7 +540,7 @@ def _is_tied(graph: Graph, layer: Layer) -> bool:
     return tied and (layer.kind == "embedding" or layer.tied_count > 0)
 
 
-def _reader(graph: Graph, kind: UnitKind, position: int) -> Layer | None:
+def _reader(graph: Graph, kind: ModuleKind, position: int) -> Layer | None:
     """The attention that reads a layer directly, whose heads its columns are."""
     for other, inputs in enumerate(kind.inputs):
         layer = graph.layers[kind.layers[other]]

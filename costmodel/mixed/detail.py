@@ -131,7 +131,7 @@ def _ends(stages: Sequence[_Stage]) -> list[TrackSpan]:
 
 
 def _tied(model: MixedModel, plan: MixedPlan, stages: Sequence[_Stage], after_s: float) -> list[TrackSpan]:
-    """The sum of gradients of weights that both ends of a pipeline hold; of the slowest pipeline, as the judge has it."""
+    """The sum of gradients of weights that both ends of a pipeline hold; of the slowest pipeline, as the cost model has it."""
     seconds = [model.tied_s(plan, pipeline) for pipeline in plan.pipelines]
     return [
         TrackSpan(

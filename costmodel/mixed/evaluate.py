@@ -19,7 +19,7 @@ from costmodel.hardware.cluster import Cluster
 from costmodel.hardware.energy import Power, money_of
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.plan import RECOMPUTE, SCHEDULES
-from costmodel.mesh.schedule import ChunkRuns, flush_s
+from costmodel.mesh.schedule import ChunkRuns, makespan_s
 from costmodel.mixed.links import MixedError
 from costmodel.mixed.model import NO_OTHER_ASSUMPTIONS, MixedModel
 from costmodel.mixed.plan import MIXED_ORDERS, MixedPipeline, MixedPlan, group_names
@@ -37,7 +37,7 @@ __all__ = [
     "mixed_money",
     "move_s",
     "passes_s",
-    "pipeline_flush_s",
+    "pipeline_makespan_s",
     "slack_s",
     "stage_reports",
     "tail_s",
@@ -85,16 +85,16 @@ class MixedCosts:
     fits: BoolArray
 
 
-def pipeline_flush_s(num_micro_batches: int | IntArray, forward_s: FloatArray, backward_s: FloatArray) -> FloatArray:
+def pipeline_makespan_s(num_micro_batches: int | IntArray, forward_s: FloatArray, backward_s: FloatArray) -> FloatArray:
     """Time of the forwards and backwards of pipelines of the same length; arrays (n, S) of stage times, transfers included.
 
-    >>> pipeline_flush_s(8, np.array([[1.0] * 4]), np.array([[2.0] * 4])).tolist()  # (m + S - 1) (F + B)
+    >>> pipeline_makespan_s(8, np.array([[1.0] * 4]), np.array([[2.0] * 4])).tolist()  # (m + S - 1) (F + B)
     [33.0]
     """
     n, stages = forward_s.shape
     one = np.ones(n, dtype=np.int64)
     runs = ChunkRuns(count=np.ones((n, stages), dtype=np.int64), forward_s=forward_s, backward_s=backward_s)
-    return flush_s(_1F1B * one, num_micro_batches * one, stages * one, one, runs)
+    return makespan_s(_1F1B * one, num_micro_batches * one, stages * one, one, runs)
 
 
 def tail_s(end_s: FloatArray, backward_s: FloatArray) -> FloatArray:
@@ -149,8 +149,8 @@ def cost_plans(model: MixedModel, plans: Sequence[MixedPlan]) -> MixedCosts:
         if broken:
             raise MixedError("; ".join(broken))
     found = _reports(model, plans)
-    flushes = _flushes(plans, found)
-    rows = [_combine(model, plan, reports, own) for plan, reports, own in zip(plans, found, flushes, strict=True)]
+    makespans = _makespans(plans, found)
+    rows = [_combine(model, plan, reports, own) for plan, reports, own in zip(plans, found, makespans, strict=True)]
     columns = {item.name: np.array([row[item.name] for row in rows], dtype=np.float64) for item in fields(MixedCosts)}
     fits = columns.pop("fits") > 0
     return MixedCosts(fits=fits, **columns)
@@ -167,14 +167,14 @@ def _reports(model: MixedModel, plans: Sequence[MixedPlan]) -> list[list[StageRe
     for n, plan in enumerate(plans):
         precision = model.precision_of(plan.groups)
         for p, pipeline in enumerate(plan.pipelines):
-            units = model.units_of(pipeline)
+            modules = model.modules_of(pipeline)
             for s, stage in enumerate(pipeline.stages):
-                row = (n, p, s, model.stage_values(plan, pipeline, s), units[s])
+                row = (n, p, s, model.stage_values(plan, pipeline, s), modules[s])
                 wanted.setdefault((stage.group, precision.name), []).append(row)
     found: dict[tuple[int, int, int], tuple[StageCosts, int]] = {}
     for (group, precision_name), entries in wanted.items():
-        units = np.stack([entry[4] for entry in entries])
-        rows = StageRows.of(units, {name: [entry[3][name] for entry in entries] for name in entries[0][3]})
+        modules = np.stack([entry[4] for entry in entries])
+        rows = StageRows.of(modules, {name: [entry[3][name] for entry in entries] for name in entries[0][3]})
         costs = cost_stages(model.group_model(group, _precision(model, precision_name)), rows)
         for i, entry in enumerate(entries):
             found[entry[0], entry[1], entry[2]] = costs, i
@@ -227,10 +227,10 @@ def move_s(model: MixedModel, plan: MixedPlan, pipeline: MixedPipeline, s: int) 
 def passes_s(pipeline: MixedPipeline, reports: Sequence[StageReport]) -> float:
     """When the busiest replica of a pipeline has done its forwards and backwards, from the reports of its stages."""
     forward, backward = np.array([[r.forward_s for r in reports]]), np.array([[r.backward_s for r in reports]])
-    return float(pipeline_flush_s(np.array([pipeline.most_micro_batches]), forward, backward)[0])
+    return float(pipeline_makespan_s(np.array([pipeline.most_micro_batches]), forward, backward)[0])
 
 
-def _flushes(plans: Sequence[MixedPlan], found: Sequence[list[StageReport]]) -> list[list[float]]:
+def _makespans(plans: Sequence[MixedPlan], found: Sequence[list[StageReport]]) -> list[list[float]]:
     """Forwards and backwards of every pipeline, those of one length together."""
     by_length: dict[int, list[tuple[int, int, int, list[StageReport]]]] = {}
     result = [[0.0] * len(plan.pipelines) for plan in plans]
@@ -243,13 +243,15 @@ def _flushes(plans: Sequence[MixedPlan], found: Sequence[list[StageReport]]) -> 
     for entries in by_length.values():
         forward = np.array([[r.forward_s for r in own] for _, _, _, own in entries])
         backward = np.array([[r.backward_s for r in own] for _, _, _, own in entries])
-        times = pipeline_flush_s(np.array([m for _, _, m, _ in entries], dtype=np.int64), forward, backward)
-        for (n, p, _, _), flush in zip(entries, times, strict=True):
-            result[n][p] = float(flush)
+        times = pipeline_makespan_s(np.array([m for _, _, m, _ in entries], dtype=np.int64), forward, backward)
+        for (n, p, _, _), makespan in zip(entries, times, strict=True):
+            result[n][p] = float(makespan)
     return result
 
 
-def _combine(model: MixedModel, plan: MixedPlan, reports: list[StageReport], flushes: list[float]) -> dict[str, float]:
+def _combine(
+    model: MixedModel, plan: MixedPlan, reports: list[StageReport], makespans: list[float]
+) -> dict[str, float]:
     tails, updates, tied = [], [], 0.0
     for p, pipeline in enumerate(plan.pipelines):
         own = [r for r in reports if r.pipeline == p]
@@ -258,19 +260,19 @@ def _combine(model: MixedModel, plan: MixedPlan, reports: list[StageReport], flu
         tails.append(float(tail_s(ends, backward)[0]))
         updates.append(own[int(np.argmax(ends[0] - slack_s(backward)[0]))].update_s)
         tied = max(tied, model.tied_s(plan, pipeline))
-    slowest, last = int(np.argmax(flushes)), int(np.argmax(tails))
-    flush, tail = flushes[slowest], tails[last]
+    slowest, last = int(np.argmax(makespans)), int(np.argmax(tails))
+    makespan, tail = makespans[slowest], tails[last]
     busiest = max((r for r in reports if r.pipeline == slowest), key=lambda r: r.forward_s + r.backward_s)
     m = plan.pipelines[slowest].most_micro_batches
     update = min(updates[last], tail)
     fullest = max(reports, key=lambda r: r.memory_bytes / r.capacity_bytes)
     return {
-        "step_time_s": flush + tail + tied,
+        "step_time_s": makespan + tail + tied,
         "compute_s": m * busiest.compute_s,
         "recompute_s": m * busiest.recompute_s,
         "tp_exposed_s": m * busiest.tp_exposed_s,
         "pp_exposed_s": m * busiest.transfer_s,
-        "bubble_s": flush - m * (busiest.forward_s + busiest.backward_s),
+        "bubble_s": makespan - m * (busiest.forward_s + busiest.backward_s),
         "dp_exposed_s": tail - update + tied,
         "optimizer_s": update,
         "memory_bytes": fullest.memory_bytes,

@@ -16,7 +16,7 @@ from costmodel.kernels.roofline import RooflineCompute
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.communication import GroupTimes, strides
 from costmodel.mesh.model import MeshModel
-from costmodel.mesh.modules import Units, fold
+from costmodel.mesh.modules import Modules, fold
 from costmodel.mesh.plan import ORDERS, RECOMPUTE, MeshBatch, MeshPlan
 from costmodel.mesh.rules import NetworkShape, broken_rules
 from costmodel.mixed.links import Crossing, MixedError, all_reduce_across_s, check_groups, crossing, group_cluster
@@ -55,7 +55,7 @@ class MixedModel:
 
     workload: Workload
     cluster: Cluster
-    units: Units
+    modules: Modules
     shape: NetworkShape
     assumptions: MeshAssumptions = MeshAssumptions()
     _cache: _Cache = field(default_factory=_Cache, repr=False, compare=False)
@@ -69,14 +69,14 @@ class MixedModel:
         Raises
         ------
         MeshError
-            The network has no repeated blocks, a group does not fill whole units, or the cost preset knows one device only.
+            The network has no repeated blocks, a group does not fill whole units of a level, or the cost preset knows one device only.
         """
         if not isinstance(workload.compute, RooflineCompute):
             raise MixedError(f"several kinds of devices need the roofline cost model, not '{workload.compute.name}'")
         check_groups(cluster)
-        units = fold(workload.graph)
-        shape = NetworkShape.of(workload.graph, units, workload.global_batch)
-        return cls(workload=workload, cluster=cluster, units=units, shape=shape, assumptions=assumptions)
+        modules = fold(workload.graph)
+        shape = NetworkShape.of(workload.graph, modules, workload.global_batch)
+        return cls(workload=workload, cluster=cluster, modules=modules, shape=shape, assumptions=assumptions)
 
     def with_constants(self, cluster: Cluster, assumptions: MeshAssumptions) -> MixedModel:
         """The same network on the same groups where other constants hold; what they do not touch is not costed again."""
@@ -114,7 +114,7 @@ class MixedModel:
         found = self._cache.models.get(key)
         if found is None:
             workload = self._workload_of(group, precision)
-            found = MeshModel(workload=workload, groups=self._group_times(group), units=self.units)
+            found = MeshModel(workload=workload, groups=self._group_times(group), modules=self.modules)
             self._cache.models[key] = found
         return found
 
@@ -146,7 +146,7 @@ class MixedModel:
     # -- rows of stages -------------------------------------------------------------------------------------------------
 
     def stage_values(self, plan: MixedPlan, pipeline: MixedPipeline, s: int) -> dict[str, float]:
-        """Everything of a `StageRows` row but its units."""
+        """Everything of a `StageRows` row but its modules."""
         stage = pipeline.stages[s]
         link_rate, link_latency = 1.0, 0.0
         if len(plan.pipelines) > 1:
@@ -172,16 +172,16 @@ class MixedModel:
             "cross_latency_s": link_latency,
         }
 
-    def units_of(self, pipeline: MixedPipeline) -> FloatArray:
-        """Units of each kind per stage: (S, K)."""
-        kinds = np.zeros((len(pipeline.stages), len(self.units.kinds)))
+    def modules_of(self, pipeline: MixedPipeline) -> FloatArray:
+        """Modules of each kind per stage: (S, K)."""
+        kinds = np.zeros((len(pipeline.stages), len(self.modules.kinds)))
         start = 1
         for s, stage in enumerate(pipeline.stages):
-            for unit in range(start, start + stage.blocks):
-                kinds[s, self.units.kind_of[unit]] += 1
+            for module in range(start, start + stage.blocks):
+                kinds[s, self.modules.kind_of[module]] += 1
             start += stage.blocks
-        kinds[0, self.units.kind_of[0]] += 1
-        kinds[-1, self.units.kind_of[-1]] += 1
+        kinds[0, self.modules.kind_of[0]] += 1
+        kinds[-1, self.modules.kind_of[-1]] += 1
         return kinds
 
     def crossing(self, groups: tuple[int, ...], flows: tuple[int, ...]) -> Crossing:
@@ -221,7 +221,7 @@ class MixedModel:
         scatters = not plan.sequence_parallel and self.assumptions.scattered_handover > 0.0
         share = 1.0 / low if plan.sequence_parallel or scatters else float(-(-high // low))
         width = self.precision_of(plan.groups).activation_bytes
-        whole = np.array(self.units.cut_elements[1:], dtype=np.float64) * (pipeline.micro_batch * width)
+        whole = np.array(self.modules.cut_elements[1:], dtype=np.float64) * (pipeline.micro_batch * width)
         message = whole * share
         if sender.group == receiver.group:
             one = np.ones(len(message), dtype=np.int64)

@@ -26,7 +26,7 @@ class MixedStage:
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class MixedPipeline:
-    """Equal replicas of one pipeline (1F1B, one flush per step).
+    """Equal replicas of one pipeline (1F1B, one makespan per step).
 
     ``longer`` of the ``replicas`` run one micro-batch more than the others, so that any share of the batch divides.
     """

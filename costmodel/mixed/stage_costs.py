@@ -16,9 +16,9 @@ from numpy.typing import ArrayLike
 from costmodel.arrays import BoolArray, FloatArray, IntArray, combined
 from costmodel.mesh.communication import strides
 from costmodel.mesh.data_parallel import CopyTimes, Division, copy_groups, exposed_exchange
-from costmodel.mesh.memory import CoreMemory
+from costmodel.mesh.memory import PipelineMemory
 from costmodel.mesh.model import MeshModel
-from costmodel.mesh.passes import unit_passes
+from costmodel.mesh.passes import module_passes
 from costmodel.mesh.plan import MEMORY_PARTS, SCHEDULES, MeshBatch
 from costmodel.mesh.stages import LayoutArrays, recomputed_share, weigh
 from costmodel.mesh.step import gradient_passes_s
@@ -29,7 +29,7 @@ __all__ = ["StageCosts", "StageRows", "cost_stages"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageRows:
-    """Stages; arrays (n,), units (n, K).
+    """Stages; arrays (n,), modules (n, K).
 
     Attributes
     ----------
@@ -49,8 +49,8 @@ class StageRows:
         Ranks over which the pipeline with the fewest has spread each block (replicas x tp): the shares in which gradients cross.
     cross_bytes_per_s, cross_latency_s : arrays
         The link between the pipelines, per share.
-    units : array
-        Units of each kind.
+    modules : array
+        Modules of each kind.
     """
 
     tp: IntArray
@@ -70,20 +70,20 @@ class StageRows:
     fewest_ranks: IntArray
     cross_bytes_per_s: FloatArray
     cross_latency_s: FloatArray
-    units: FloatArray
+    modules: FloatArray
 
     def __len__(self) -> int:
         return len(self.tp)
 
     @classmethod
-    def of(cls, units: FloatArray, columns: Mapping[str, ArrayLike]) -> StageRows:
+    def of(cls, modules: FloatArray, columns: Mapping[str, ArrayLike]) -> StageRows:
         """Rows from columns by name; a number is the same in every row."""
         arrays: dict[str, Any] = {}
         for item in fields(cls):
-            if item.name != "units":
+            if item.name != "modules":
                 number = np.float64 if item.name.startswith("cross") else np.int64
-                arrays[item.name] = np.broadcast_to(np.asarray(columns[item.name], dtype=number), len(units))
-        return cls(units=units, **arrays)
+                arrays[item.name] = np.broadcast_to(np.asarray(columns[item.name], dtype=number), len(modules))
+        return cls(modules=modules, **arrays)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,20 +128,20 @@ def cost_stages(model: MeshModel, rows: StageRows) -> StageCosts:
     stride = strides(keys.order, keys.tp, keys.cp, keys.dp, rows.group_stages[first])
     stride["ep"] = np.ones_like(keys.tp)
     table = model.rows(keys)
-    passes = unit_passes(table, keys, stride, model.groups, is_block=model.is_block)
+    passes = module_passes(table, keys, stride, model.groups, is_block=model.is_block)
     batch = _batch(rows, np.arange(len(rows)))
     layouts = _layouts(rows, model.is_block)
-    units = layouts.run_units
+    modules = layouts.run_modules
 
     def sum_of(values: FloatArray) -> FloatArray:
-        return weigh(units, values, row)[:, 0]
+        return weigh(modules, values, row)[:, 0]
 
-    share = recomputed_share(units, model.is_block, batch.recompute, batch.recompute_blocks)[:, 0]
+    share = recomputed_share(modules, model.is_block, batch.recompute, batch.recompute_blocks)[:, 0]
     again = share * sum_of(passes.recompute_s) if model.workload.training else np.zeros(len(rows))
     plain, forward = sum_of(passes.backward_s), sum_of(passes.forward_s)
     # Gradients travel (in buckets) to unlike pipelines, too.
     spread = replace(batch, dp_replicate=batch.dp_replicate * rows.shapes)
-    memory = CoreMemory.build(model.workload, model.assumptions, table, row, layouts, spread, model.is_block)
+    memory = PipelineMemory.build(model.workload, model.assumptions, table, row, layouts, spread, model.is_block)
     division = Division.of(batch, strides(batch.order, batch.tp, batch.cp, batch.dp, rows.group_stages))
     parts = {name: value[:, 0] for name, value in memory.divided(np.arange(len(rows)), division).parts.items()}
     exchange, update = _step_end(model, rows, memory, forward, plain)
@@ -189,25 +189,25 @@ def _batch(rows: StageRows, index: IntArray) -> MeshBatch:
 
 def _layouts(rows: StageRows, is_block: BoolArray) -> LayoutArrays:
     """One run and one rank per row."""
-    units = rows.units[:, None, :]
-    blocks = units[:, :, is_block].sum(axis=2, keepdims=True)
+    modules = rows.modules[:, None, :]
+    blocks = modules[:, :, is_block].sum(axis=2, keepdims=True)
     return LayoutArrays(
-        run_units=units,
+        run_modules=modules,
         run_chunks=np.ones((len(rows), 1), dtype=np.int64),
         run_cut=np.zeros((len(rows), 1)),
-        rank_units=units,
+        rank_modules=modules,
         rank_first=rows.position[:, None],
         rank_last=rows.position[:, None],
         run_recompute=np.full((len(rows), 1), -1),
         rank_recompute=np.full((len(rows), 1, 1), -1),
-        rank_chunks=units[:, :, None, :],
+        rank_chunks=modules[:, :, None, :],
         rank_lengths=blocks.astype(np.int64),
         rank_repeats=np.ones(blocks.shape, dtype=np.int64),
     )
 
 
 def _step_end(
-    model: MeshModel, rows: StageRows, memory: CoreMemory, forward_s: FloatArray, backward_s: FloatArray
+    model: MeshModel, rows: StageRows, memory: PipelineMemory, forward_s: FloatArray, backward_s: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
     """Exposed exchange and update of every stage, as `costmodel.mesh.step` has them, with the way to unlike pipelines between.
 

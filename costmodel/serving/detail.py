@@ -1,6 +1,6 @@
 """One serving plan in detail: its layers, as rows that reports can print.
 
-The rows come from the tables that the cost of the plan comes from: times the number of units they add up to the parts of a pass.
+The rows come from the tables that the cost of the plan comes from: times the number of modules they add up to the parts of a pass.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ __all__ = ["ServingLayerRow", "serving_layer_rows"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingLayerRow:
-    """One layer of one kind of unit, on one rank, in one pass of each kind."""
+    """One layer of one kind of module, on one rank, in one pass of each kind."""
 
     unit: str  # "front", "back", or the first block of its kind
-    count: int  # units of this kind in the network
+    count: int  # modules of this kind in the network
     name: str
     kind: str
     decode_s: float  # kernels, in a decoding pass of one group of sequences
@@ -32,7 +32,7 @@ class ServingLayerRow:
 
 
 def serving_layer_rows(model: ServingModel, plan: ServingPlan) -> list[ServingLayerRow]:
-    """Every layer of every kind of unit, in network order; equal units once.
+    """Every layer of every kind of module, in network order; equal modules once.
 
     Parameters
     ----------
@@ -44,12 +44,12 @@ def serving_layer_rows(model: ServingModel, plan: ServingPlan) -> list[ServingLa
     list of ServingLayerRow
     """
     decode, prefill = passes_of(model, ServingBatch.from_plans([plan]))
-    units, timer = model.units, model.timer
+    modules, timer = model.modules, model.timer
     rows = []
-    for number, kind in enumerate(units.kinds):
+    for number, kind in enumerate(modules.kinds):
         for position, role in enumerate(timer.roles[number]):
             layer = model.workload.graph.layers[kind.layers[position]]
-            is_back = number == len(units.kinds) - 1
+            is_back = number == len(modules.kinds) - 1
             times = [timer.layer(kind, position, role, keys, is_back=is_back) for keys in (decode, prefill)]
             kernels, exchanges = zip(
                 *((float(t["compute_s"][0]), float(np.sum(t["tp_s"] + t["ep_s"]))) for t in times), strict=True
@@ -58,7 +58,7 @@ def serving_layer_rows(model: ServingModel, plan: ServingPlan) -> list[ServingLa
             rows.append(
                 ServingLayerRow(
                     unit=kind.name,
-                    count=units.kind_of.count(number),
+                    count=modules.kind_of.count(number),
                     name=layer.name,
                     kind=layer.kind,
                     decode_s=kernels[0],

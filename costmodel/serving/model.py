@@ -15,12 +15,12 @@ import numpy as np
 from costmodel.arrays import BoolArray, FloatArray, IntArray, combined
 from costmodel.hardware.cluster import Cluster
 from costmodel.mesh.communication import GroupTimes
-from costmodel.mesh.modules import Units, fold
+from costmodel.mesh.modules import Modules, fold
 from costmodel.mesh.stages import Layout, LayoutArrays, balanced_blocks, layout_of, stack_layouts, weigh
 from costmodel.network.layers import ATTENTION, Layer
 from costmodel.serving.kernels import PassKeys
 from costmodel.serving.plan import SERVING_MEMORY_PARTS, ServingBatch, ServingCosts, ServingPlan
-from costmodel.serving.tables import UnitSizes, UnitTimer
+from costmodel.serving.tables import ModuleSizes, ModuleTimer
 from costmodel.serving.workload import ServingAssumptions, ServingError, ServingWorkload
 from costmodel.uncertainty.constants import cluster_with
 
@@ -79,17 +79,17 @@ class ServingModel:
     ----------
     workload : ServingWorkload
     cluster : Cluster
-    units : Units
-    timer : UnitTimer
+    modules : Modules
+    timer : ModuleTimer
     assumptions : ServingAssumptions
     """
 
     workload: ServingWorkload
     cluster: Cluster
-    units: Units
-    timer: UnitTimer  # costs of units
+    modules: Modules
+    timer: ModuleTimer  # costs of modules
     assumptions: ServingAssumptions
-    unit_bytes: tuple[float, ...]  # weights of every kind of unit
+    module_bytes: tuple[float, ...]  # weights of every kind of module
     _layouts: dict[int, Layout] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
@@ -109,15 +109,15 @@ class ServingModel:
         """
         check_generates(workload)
         cluster.device.peak(workload.weights.compute)
-        assumed, units = assumptions or ServingAssumptions(), fold(workload.graph)
-        timer = UnitTimer.build(workload, cluster, units, assumed)
+        assumed, modules = assumptions or ServingAssumptions(), fold(workload.graph)
+        timer = ModuleTimer.build(workload, cluster, modules, assumed)
         return cls(
             workload=workload,
             cluster=cluster,
-            units=units,
+            modules=modules,
             timer=timer,
             assumptions=assumed,
-            unit_bytes=_unit_bytes(timer),
+            module_bytes=_module_bytes(timer),
         )
 
     @property
@@ -129,7 +129,9 @@ class ServingModel:
         """Blocks of every stage, so that stages hold about the same weights: what they read in every decoding pass."""
         known = self._layouts.get(pp)
         if known is None:
-            known = self._layouts[pp] = layout_of(self.units, balanced_blocks(self.units, self.unit_bytes, pp), pp)
+            known = self._layouts[pp] = layout_of(
+                self.modules, balanced_blocks(self.modules, self.module_bytes, pp), pp
+            )
         return known
 
     def evaluate_plans(self, plans: Sequence[ServingPlan]) -> ServingCosts:
@@ -187,7 +189,7 @@ class ServingModel:
         return stack_layouts([self.layout(int(pp)) for pp in first]).take(inverse.reshape(-1))
 
 
-def _unit_bytes(timer: UnitTimer) -> tuple[float, ...]:
+def _module_bytes(timer: ModuleTimer) -> tuple[float, ...]:
     one = np.ones(1, dtype=np.int64)
     sizes = timer.sizes(PassKeys(tp=one, ep=one, etp=one, prompts=0 * one, chunk=0 * one, decodes=one))
     return tuple(float(x) for x in (sizes.weight_bytes + sizes.tied_bytes)[0])
@@ -233,13 +235,13 @@ def _passes(
     together = {item.name: np.concatenate([getattr(keys, item.name) for keys in kinds]) for item in fields(PassKeys)}
     first, inverse = combined(*together.values())
     table = model.timer.passes(PassKeys(**{name: column[first] for name, column in together.items()}))
-    counts = np.bincount(model.units.kind_of, minlength=len(model.units.kinds)).astype(np.float64)
+    counts = np.bincount(model.modules.kind_of, minlength=len(model.modules.kinds)).astype(np.float64)
     through = [part @ counts for part in (table.compute_s, table.tp_s, table.ep_s, table.expert_s)]
     inside = table.total_s
     found = []
     for keys, rows in zip(kinds, inverse.reshape(len(kinds), len(batch)), strict=True):
         transfer = _transfer_s(model, batch, keys)
-        stages = np.where(layouts.rank_first >= 0, weigh(layouts.rank_units, inside[rows]), 0.0)
+        stages = np.where(layouts.rank_first >= 0, weigh(layouts.rank_modules, inside[rows]), 0.0)
         compute, tp, ep, expert = (part[rows] for part in through)
         pp = (batch.pp - 1) * transfer
         host = np.full(len(batch), model.assumptions.pass_overhead_s)
@@ -252,9 +254,9 @@ def _passes(
 
 def _transfer_s(model: ServingModel, batch: ServingBatch, keys: PassKeys) -> FloatArray:
     """Time to hand a pass on to the next stage; every tensor-parallel rank sends to its peer."""
-    units = model.units
+    modules = model.modules
     positions = next(layer.input_shapes[0][1] for layer in model.workload.graph.layers if layer.block)
-    features = max(units.cut_elements) / positions
+    features = max(modules.cut_elements) / positions
     message = keys.rows * features * model.workload.weights.activation_bytes
     pair = np.where(batch.pp > 1, 2, 1)
     return model.timer.exchange_s("point_to_point", pair, batch.tp * batch.sharing, message)
@@ -375,8 +377,8 @@ def _waiting_s(
 # -- memory -------------------------------------------------------------------------------------------------------------
 
 
-def _sizes(model: ServingModel, batch: ServingBatch) -> UnitSizes:
-    """Bytes of units in every plan, which its batch does not change."""
+def _sizes(model: ServingModel, batch: ServingBatch) -> ModuleSizes:
+    """Bytes of modules in every plan, which its batch does not change."""
     first, inverse = combined(batch.tp, batch.ep, batch.etp)
     zero = np.zeros(len(first), dtype=np.int64)
     keys = PassKeys(
@@ -386,28 +388,28 @@ def _sizes(model: ServingModel, batch: ServingBatch) -> UnitSizes:
 
 
 def _memory(
-    model: ServingModel, batch: ServingBatch, layouts: LayoutArrays, sizes: UnitSizes
+    model: ServingModel, batch: ServingBatch, layouts: LayoutArrays, sizes: ModuleSizes
 ) -> tuple[dict[str, FloatArray], IntArray]:
     """Items of the fullest stage, and which it is."""
-    units = layouts.rank_units
+    modules = layouts.rank_modules
     chunk, _ = _chunk(model, batch)
     chunked = batch.prefill_chunk > 0
     beside = np.where(chunked & (batch.max_batch > 1), batch.group_batch, 0)
     rows = np.maximum(batch.prefill_batch * chunk + beside, batch.group_batch)
     answers = np.maximum(batch.prefill_batch + beside, batch.group_batch)
     tied = np.where(batch.pp[:, None] > 1, sizes.tied_bytes, 0.0)
-    sequence = weigh(units, sizes.cache_bytes)
-    entering = max(model.units.cut_elements) / next(
+    sequence = weigh(modules, sizes.cache_bytes)
+    entering = max(model.modules.cut_elements) / next(
         x.input_shapes[0][1] for x in model.workload.graph.layers if x.block
     )
     between = np.where(batch.pp > 1, 2.0 * rows * entering * model.workload.weights.activation_bytes, 0.0)
     buffers = between + rows * np.max(sizes.dispatch_bytes, axis=1)
     one = np.ones_like(sequence)
     parts = {
-        "weight_bytes": weigh(units, sizes.weight_bytes + tied),
+        "weight_bytes": weigh(modules, sizes.weight_bytes + tied),
         "kv_bytes": batch.max_batch[:, None] * sequence,
         "working_bytes": (rows * np.max(sizes.row_bytes, axis=1))[:, None] * one,
-        "logits_bytes": answers[:, None] * weigh(units, sizes.logit_bytes),
+        "logits_bytes": answers[:, None] * weigh(modules, sizes.logit_bytes),
         "buffer_bytes": buffers[:, None] * one,
         "context_bytes": float(model.workload.context_bytes) * one,
     }

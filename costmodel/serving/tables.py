@@ -1,4 +1,4 @@
-"""Costs of one unit of every kind on one rank: times of a pass by what it is made of, and sizes that passes do not change."""
+"""Costs of one module of every kind on one rank: times of a pass by what it is made of, and sizes that passes do not change."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from costmodel.hardware.cluster import Cluster
 from costmodel.hardware.device import Device
 from costmodel.kernels.kernel_time import kernel_time_s
 from costmodel.mesh.communication import GroupTimes
-from costmodel.mesh.modules import UnitKind, Units
+from costmodel.mesh.modules import ModuleKind, Modules
 from costmodel.mesh.rows import RowKeys, shard_of
 from costmodel.mesh.tensor_parallel import LayerRole, roles_of
 from costmodel.network.layers import ATTENTION, Kernel, Layer, Shard
@@ -29,7 +29,7 @@ from costmodel.serving.kernels import (
 )
 from costmodel.serving.workload import ServingAssumptions, ServingWorkload
 
-__all__ = ["PassTable", "UnitSizes", "UnitTimer", "own_rows"]
+__all__ = ["ModuleSizes", "ModuleTimer", "PassTable", "own_rows"]
 
 
 # Layers whose matrices are stored in the format of the weights; the others keep that of the activations.
@@ -38,7 +38,7 @@ _QUANTISED = frozenset({"linear", "moe"})
 _FUSED = frozenset({"add"})
 # Nothing is dropped when a network answers.
 _ABSENT = frozenset({"input", "dropout"})
-# Fields of UnitSizes of which the largest layer's counts.
+# Fields of ModuleSizes of which the largest layer's counts.
 _WIDEST = frozenset({"row_bytes", "dispatch_bytes"})
 # Larger innermost levels are racks or pods.
 _MOST_IN_NODE = 16
@@ -48,7 +48,7 @@ _SAMPLED = "softmax"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassTable:
-    """Times of one pass of a unit; arrays (n rows, K kinds)."""
+    """Times of one pass of a module; arrays (n rows, K kinds)."""
 
     compute_s: FloatArray
     tp_s: FloatArray  # exposed communication of tensor parallelism
@@ -66,19 +66,19 @@ class PassTable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UnitSizes:
-    """Bytes of a unit on one rank; arrays (n rows, K kinds)."""
+class ModuleSizes:
+    """Bytes of a module on one rank; arrays (n rows, K kinds)."""
 
     weight_bytes: FloatArray
-    tied_bytes: FloatArray  # weights of another unit that this one needs a copy of where they lie on different stages
+    tied_bytes: FloatArray  # weights of another module that this one needs a copy of where they lie on different stages
     cache_bytes: FloatArray  # keys and values of one sequence
     row_bytes: FloatArray  # widest moment of a pass, per new token
     logit_bytes: FloatArray  # per answer
     dispatch_bytes: FloatArray  # on their way to and from experts, per new token
 
-    def take(self, rows: IntArray) -> UnitSizes:
+    def take(self, rows: IntArray) -> ModuleSizes:
         """Rows of the table."""
-        return UnitSizes(**{item.name: getattr(self, item.name)[rows] for item in fields(self)})
+        return ModuleSizes(**{item.name: getattr(self, item.name)[rows] for item in fields(self)})
 
 
 def own_rows(keys: PassKeys) -> FloatArray:
@@ -87,31 +87,31 @@ def own_rows(keys: PassKeys) -> FloatArray:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UnitTimer:
+class ModuleTimer:
     """Everything that decides the cost of a pass, but for what it is made of."""
 
     workload: ServingWorkload
-    units: Units
+    modules: Modules
     groups: GroupTimes
     assumptions: ServingAssumptions
     device: Device  # with the least time of a kernel of the assumptions
     layers: tuple[Layer, ...]  # at one position
-    roles: tuple[tuple[LayerRole, ...], ...]  # kind -> layer of the unit
+    roles: tuple[tuple[LayerRole, ...], ...]  # kind -> layer of the module
 
     @classmethod
     def build(
-        cls, workload: ServingWorkload, cluster: Cluster, units: Units, assumptions: ServingAssumptions
-    ) -> UnitTimer:
+        cls, workload: ServingWorkload, cluster: Cluster, modules: Modules, assumptions: ServingAssumptions
+    ) -> ModuleTimer:
         """Prepare the network."""
         graph = workload.graph
         return cls(
             workload=workload,
-            units=units,
+            modules=modules,
             groups=GroupTimes(cluster=cluster),
             assumptions=assumptions,
             device=replace(cluster.device, launch_overhead_s=assumptions.kernel_overhead_s),
             layers=tuple(at_one_position(layer) for layer in graph.layers),
-            roles=tuple(roles_of(graph, kind) for kind in units.kinds),
+            roles=tuple(roles_of(graph, kind) for kind in modules.kinds),
         )
 
     def exchange_s(self, operation: str, size: IntArray, stride: IntArray, message_bytes: FloatArray) -> FloatArray:
@@ -121,15 +121,15 @@ class UnitTimer:
     # -- times ------------------------------------------------------------------------------------------------------
 
     def passes(self, keys: PassKeys) -> PassTable:
-        """Time one pass of every kind of unit in every row."""
+        """Time one pass of every kind of module in every row."""
         columns = [
-            self._unit(kind, roles, keys, is_back=kind is self.units.kinds[-1])
-            for kind, roles in zip(self.units.kinds, self.roles, strict=True)
+            self._module(kind, roles, keys, is_back=kind is self.modules.kinds[-1])
+            for kind, roles in zip(self.modules.kinds, self.roles, strict=True)
         ]
         return PassTable(**{item.name: np.stack([c[item.name] for c in columns], axis=1) for item in fields(PassTable)})
 
-    def _unit(
-        self, kind: UnitKind, roles: tuple[LayerRole, ...], keys: PassKeys, *, is_back: bool
+    def _module(
+        self, kind: ModuleKind, roles: tuple[LayerRole, ...], keys: PassKeys, *, is_back: bool
     ) -> dict[str, FloatArray]:
         total = {item.name: np.zeros(len(keys)) for item in fields(PassTable)}
         for position in range(len(kind.layers)):
@@ -138,9 +138,9 @@ class UnitTimer:
         return total
 
     def layer(
-        self, kind: UnitKind, position: int, role: LayerRole, keys: PassKeys, *, is_back: bool
+        self, kind: ModuleKind, position: int, role: LayerRole, keys: PassKeys, *, is_back: bool
     ) -> dict[str, FloatArray]:
-        """Time one layer of a unit in every row: the fields of `PassTable`, (n,) each."""
+        """Time one layer of a module in every row: the fields of `PassTable`, (n,) each."""
         index = kind.layers[position]
         layer, keys = self.layers[index], self._seen_by(index, keys)
         rows = keys.answers if is_back else keys.rows
@@ -200,7 +200,7 @@ class UnitTimer:
     def _is_quantised(self, layer: Layer) -> bool:
         return layer.kind in _QUANTISED and bool(layer.block)
 
-    def _tensor_parallel_s(self, kind: UnitKind, position: int, role: LayerRole, keys: RowKeys) -> FloatArray:
+    def _tensor_parallel_s(self, kind: ModuleKind, position: int, role: LayerRole, keys: RowKeys) -> FloatArray:
         layer = self.layers[kind.layers[position]]
         width, stride = self.workload.weights.activation_bytes, np.ones_like(keys.tp)
         shown = 1.0 - self.assumptions.tp_overlap
@@ -269,26 +269,28 @@ class UnitTimer:
 
     # -- sizes ------------------------------------------------------------------------------------------------------
 
-    def sizes(self, keys: PassKeys) -> UnitSizes:
-        """Sizes of every kind of unit for the degrees of every row."""
+    def sizes(self, keys: PassKeys) -> ModuleSizes:
+        """Sizes of every kind of module for the degrees of every row."""
         columns = [
-            self._unit_sizes(kind, roles, keys) for kind, roles in zip(self.units.kinds, self.roles, strict=True)
+            self._module_sizes(kind, roles, keys) for kind, roles in zip(self.modules.kinds, self.roles, strict=True)
         ]
-        return UnitSizes(**{item.name: np.stack([c[item.name] for c in columns], axis=1) for item in fields(UnitSizes)})
+        return ModuleSizes(
+            **{item.name: np.stack([c[item.name] for c in columns], axis=1) for item in fields(ModuleSizes)}
+        )
 
-    def _unit_sizes(self, kind: UnitKind, roles: tuple[LayerRole, ...], keys: PassKeys) -> dict[str, FloatArray]:
-        total = {item.name: np.zeros(len(keys)) for item in fields(UnitSizes)}
+    def _module_sizes(self, kind: ModuleKind, roles: tuple[LayerRole, ...], keys: PassKeys) -> dict[str, FloatArray]:
+        total = {item.name: np.zeros(len(keys)) for item in fields(ModuleSizes)}
         for position in range(len(kind.layers)):
             for name, size in self.layer_sizes(kind, position, roles[position], keys).items():
                 # What a pass needs at its widest moment is needed once, the rest by all layers together.
                 total[name] = np.maximum(total[name], size) if name in _WIDEST else total[name] + size
         return total
 
-    def layer_sizes(self, kind: UnitKind, position: int, role: LayerRole, keys: PassKeys) -> dict[str, FloatArray]:
-        """Sizes of one layer of a unit in every row: the fields of `UnitSizes`, (n,) each."""
+    def layer_sizes(self, kind: ModuleKind, position: int, role: LayerRole, keys: PassKeys) -> dict[str, FloatArray]:
+        """Sizes of one layer of a module in every row: the fields of `ModuleSizes`, (n,) each."""
         index, form = kind.layers[position], self.workload.weights
         layer, none = self.layers[index], np.zeros(len(keys))
-        result = {item.name: none for item in fields(UnitSizes)}
+        result = {item.name: none for item in fields(ModuleSizes)}
         if layer.kind in _ABSENT:
             return result
         shard = shard_of(self.layers, kind, position, role, _row_keys(keys, np.ones(len(keys))))

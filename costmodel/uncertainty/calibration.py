@@ -9,9 +9,7 @@ from types import MappingProxyType
 import numpy as np
 
 from costmodel.arrays import FloatArray
-from costmodel.framework import profile_of
-from costmodel.mesh.assumptions import MeshAssumptions
-from costmodel.uncertainty.constants import ConstantError, assumptions_with, check_name
+from costmodel.uncertainty.constants import ConstantError, check_name
 from costmodel.uncertainty.intervals import ErrorModel
 
 __all__ = ["CalibratedConstant", "Calibration"]
@@ -56,7 +54,9 @@ class Calibration:
     residual_groups : int, optional
         Networks whose training steps that was found from; 0: none, so that it says nothing about steps. None: it is as stated.
     framework : str
-        Framework whose profile (`costmodel.framework`) the factors multiply; empty: the default.
+        Name of the framework whose costs (`costmodel.software.framework`) the factors multiply; empty: a well-tuned implementation.
+    assumed : mapping of str to float
+        Assumptions of the cost model that the runs had in place of the framework's: waits of one cluster, say.
     error_models : mapping of str to ErrorModel
         What else is uncertain, by kind of workload; empty: as the bundled calibration has it, updated by ``residual_log_sd``.
 
@@ -73,6 +73,7 @@ class Calibration:
     residual_by_part: Mapping[str, float]
     residual_groups: int | None = None
     framework: str = ""
+    assumed: Mapping[str, float] = field(default_factory=dict)
     error_models: Mapping[str, ErrorModel] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -84,16 +85,13 @@ class Calibration:
             raise ConstantError(f"the correlation is {self.correlation.shape}, expected ({size}, {size})")
         object.__setattr__(self, "constants", MappingProxyType(dict(self.constants)))
         object.__setattr__(self, "residual_by_part", MappingProxyType(dict(self.residual_by_part)))
+        object.__setattr__(self, "assumed", MappingProxyType(dict(self.assumed)))
         object.__setattr__(self, "error_models", MappingProxyType(dict(self.error_models)))
 
     @property
     def values(self) -> dict[str, float]:
         """Name -> factor, for `with_constants`."""
         return {name: constant.value for name, constant in self.constants.items()}
-
-    def assumptions(self, *, has_fp4: bool = False) -> MeshAssumptions:
-        """What the mesh model takes for granted: the profile of the framework, with the factors applied; ``has_fp4``: as there."""
-        return assumptions_with(profile_of(self.framework).applied(has_fp4=has_fp4), self.values)
 
     @property
     def covariance(self) -> FloatArray:

@@ -23,6 +23,7 @@ __all__ = [
     "list_collectives",
     "list_devices",
     "list_exporters",
+    "list_frameworks",
     "list_importers",
     "list_models",
     "load_cluster",
@@ -95,6 +96,7 @@ def _lister(kind: str, example: str) -> Callable[[], Listing]:
 list_models = _lister("models", "llama3-70b")
 list_devices = _lister("devices", "h100-sxm")
 list_clusters = _lister("clusters", "dgx-h100")
+list_frameworks = _lister("frameworks", "megatron-lm")
 list_calibrations = _lister("calibrations", "default")
 list_collectives = _lister("collectives", "ring")
 list_importers = _lister("importers", "onnx")

@@ -30,7 +30,7 @@ def reference_to(kind: Kind, given: Any) -> str:
 
     Parameters
     ----------
-    kind : "models", "clusters", "devices" or "calibrations"
+    kind : "models", "clusters", "devices", "frameworks" or "calibrations"
     given : str, path, loaded object or mapping
 
     Raises

@@ -28,7 +28,12 @@ def words_for(model: Any, options: Mapping[str, Any]) -> dict[str, Any]:
             raise UsageError(f"{name} and {alias} are the same; give one of them")
         if value is not None:
             given[name] = value
-    for name, kind in (("cluster", "clusters"), ("device", "devices"), ("calibration", "calibrations")):
+    for name, kind in (
+        ("cluster", "clusters"),
+        ("device", "devices"),
+        ("calibration", "calibrations"),
+        ("framework", "frameworks"),
+    ):
         if given.get(name) is not None:
             given[name] = reference_to(kind, given[name])  # type: ignore[arg-type]
     if given.get("paleo_algorithms") is not None:

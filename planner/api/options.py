@@ -42,6 +42,7 @@ Degrees: TypeAlias = int | str | Sequence[int]
 Time: TypeAlias = float | str | dt.timedelta  # a number is seconds
 Size: TypeAlias = int | float | str  # a number is bytes
 PathLike: TypeAlias = str | os.PathLike[str]
+FrameworkLike: TypeAlias = str | os.PathLike[str] | Mapping[str, Any]
 
 
 class _CostOptions(TypedDict, total=False):
@@ -59,6 +60,7 @@ class _CostOptions(TypedDict, total=False):
     collective: str | None
     cost_model: Literal["roofline", "paleo"] | None
     calibration: PathLike | None
+    framework: FrameworkLike | None
     assume_free: str | Sequence[str] | None
     ppp_comp: float | str | None
     ppp_comm: float | str | None
@@ -177,6 +179,7 @@ class _StudyOptions(_MeshOptions, total=False):
     micro_batches: Degrees | None
     num_micro_batches: Degrees | None
     calibration: PathLike | None
+    framework: FrameworkLike | None
     assume: Mapping[str, float] | Sequence[str] | None
     price: float | str | None
     power: float | str | Sequence[float | str] | None

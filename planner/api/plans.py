@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["Plan", "Space"]
 
 Space: TypeAlias = Literal["layers", "mesh", "mixed", "serving"]
-_FILES = ("model", "cluster", "device", "calibration")
+_FILES = ("model", "cluster", "device", "calibration", "framework")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -71,7 +71,7 @@ def predict(
                 return _of_plan(kind, command, plan, words, call, progress)
             notes: list[str] = []
             if run_from is not None:
-                from planner.importers.runs.merge import with_run
+                from planner.importers.runs import with_run
 
                 words = {**dict.fromkeys(("gpus", "batch", "micro_batches"), None), **words}
                 words, notes = with_run(words, run_from[0], Path(run_from[1]))
@@ -142,7 +142,7 @@ def _loaded_plan(plan: str | os.PathLike[str] | Plan) -> tuple[Loaded[PlanDocume
         return read_plan(path), path
     from planner.files.loading import Loaded
     from planner.files.validation import validate
-    from planner.importers.documents import document_of
+    from planner.importers.sources import document_of
     from planner.schema.plan import PlanDocument
 
     path = Path.cwd() / "plan.yaml"  # absolute paths inside: the folder decides nothing

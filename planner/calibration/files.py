@@ -63,5 +63,6 @@ def calibration_in_words(calibration: Calibration) -> str:
     """
     changed = {name: value for name, value in calibration.values.items() if abs(value - 1.0) > _SHOWN_CHANGE}
     words = [f"{name} x {value:.2f}" for name, value in changed.items()]
+    words += [f"{name} {value:g}" for name, value in calibration.assumed.items()]
     words += [f"framework {calibration.framework}"] if calibration.framework else []
     return f"{calibration.name} ({', '.join(words) or 'changes nothing'})"

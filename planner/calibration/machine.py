@@ -8,13 +8,13 @@ from collections import Counter
 from dataclasses import dataclass
 from functools import cache
 
-from costmodel.framework import profile_of
 from costmodel.hardware.cluster import Cluster
 from planner.core.errors import PlannerError, UsageError
 from planner.files.loading import load_cluster, load_device
 from planner.files.resources import bundled
 from planner.measurements.hardware import Links, device_name, links_of, machine_of
 from planner.measurements.tables import Row, RowSkipped, Table
+from planner.naming.frameworks import framework_called
 
 __all__ = ["Machinery", "cluster_of", "link_remark", "machinery_of"]
 
@@ -63,8 +63,8 @@ class Machinery:
         return known == self.device_name or (known is None and self.device_name not in bundled("devices"))
 
     def _is_framework(self, text: str) -> bool:
-        mine, other = profile_of(self.framework), profile_of(text)
-        return self.framework.lower() in text.lower() or (mine.name != "default" and mine.name == other.name)
+        mine, other = framework_called(self.framework), framework_called(text)
+        return self.framework.lower() in text.lower() or (mine is not None and mine == other)
 
     def on_it(self, row: Row) -> Row:
         """The row with the machine and the framework in its cells."""

@@ -11,8 +11,6 @@ from pathlib import Path
 import numpy as np
 
 from costmodel.arrays import FloatArray, IntArray
-from costmodel.framework import profile_of
-from planner.attention_kernels import attention_of
 from planner.calibration.fit import Data
 from planner.calibration.machine import Machinery
 from planner.core.errors import FileProblem, InputFileError
@@ -20,6 +18,7 @@ from planner.measurements.kinds import KINDS, Kind, check_columns, recognise
 from planner.measurements.outcomes import Comparison, Outcome
 from planner.measurements.preset import Preset
 from planner.measurements.tables import Row, Table, read_table
+from planner.naming.frameworks import framework_called, framework_of
 
 __all__ = ["Measurements", "TableUse", "read_measurements"]
 
@@ -327,27 +326,24 @@ def _groups(collected: _Collected, network: Sequence[tuple[str, ...]]) -> tuple[
 def _framework_of(rows: Sequence[Row]) -> tuple[str, str]:
     """What a calibration must name for its factors to multiply what they were fitted to, and what to say where no name does.
 
-    That is the profile (`costmodel.framework`) and the attention kernels (`planner.attention_kernels`) of the rows. Software without a
-    profile is named as its rows name it, where its kernels are not those of software that nobody names.
+    That is the framework and the attention kernels of the rows. Software that is not known is named as its rows name it, where its kernels
+    are not those of software that nobody names.
     """
     stated = Counter((row.text("framework"), row.text("flash_attention")) for row in rows if row.text("framework"))
     if not stated:
         return "", ""
-    profiles = {profile_of(name).name for name, _ in stated}
-    kernels = {attention_of(*words) for words in stated}
-    if len(profiles) > 1 or len(kernels) > 1:
-        usual = "" if len(profiles) > 1 or profiles == {"default"} else min(profiles)
-        what = (
-            "frameworks with different profiles" if len(profiles) > 1 else "attention kernels of different generations"
-        )
+    known = {framework_called(name) or "" for name, _ in stated}
+    kernels = {framework_of(*words).attention for words in stated}
+    if len(known) > 1 or len(kernels) > 1:
+        usual = "" if len(known) > 1 else min(known)
+        what = "different frameworks" if len(known) > 1 else "attention kernels of different generations"
         doubt = (
             f"the rows ran on {what}; an answer with the calibration has those of {usual or 'no framework in particular'}: fit to runs "
             "of one at a time (--framework NAME)"
         )
         return usual, doubt
-    (profile,), (attention,) = profiles, kernels
-    usual = "" if profile == "default" else profile
-    if attention_of(usual) == attention:
+    (usual,), (attention,) = known, kernels
+    if framework_of(usual).attention == attention:
         return usual, ""
     (name, kernel), _ = stated.most_common(1)[0]
-    return (name if attention_of(name) == attention else f"{name}, {kernel}"), ""
+    return (name if framework_of(name).attention == attention else f"{name}, {kernel}"), ""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from costmodel.framework import profile_of
 from costmodel.hardware.cluster import Cluster
+from costmodel.software.framework import cluster_run_by
 from costmodel.uncertainty.constants import CONSTANTS, assumptions_with, cluster_with, stated_values
-from planner.attention_kernels import cluster_run_by
 from planner.calibration.documents import result_document
 from planner.calibration.run import Calibrated, Errors, Finding
+from planner.naming.frameworks import framework_of
 from planner.report.blocks import Block, Column, Facts, Heading, Report, Sentence, Table
 from planner.report.numbers import percent, significant
 
@@ -151,8 +151,9 @@ def _numbers(found: Calibrated, finding: Finding, cluster: Cluster) -> str:
     if finding.constant.value == 1.0:
         return ""
     factor = {finding.name: finding.constant.value}
-    base = profile_of(found.calibration.framework).applied()
-    cluster = cluster_run_by(cluster, found.calibration.framework)
+    framework = framework_of(found.calibration.framework)
+    base = framework.mesh_assumptions()
+    cluster = cluster_run_by(cluster, framework.attention)
     before = stated_values(finding.name, cluster, base)
     after = stated_values(finding.name, cluster_with(cluster, factor), assumptions_with(base, factor))
     for name, value in before.items():

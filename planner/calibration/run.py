@@ -32,7 +32,7 @@ _ENTANGLED = 0.7
 # A normal distribution of standard deviation 1 has 80 % within this of its mean.
 _INTERVAL, _WITHIN = 0.8, 1.2816
 # How far the times of a network that no constant has seen are usually off together, as a standard deviation of the logarithm: the
-# residual of configs/calibration/default.yaml (0.106), of networks, plans and devices left out.
+# residual of configs/calibrations/default.yaml (0.106), of networks, plans and devices left out.
 _LEVEL_SD = 0.1
 _DIGITS = 6  # of the factors in the file: what is reported is predicted with these
 _TRAINING = ("plan", "network")

@@ -147,12 +147,13 @@ def _run(
 
 def _remark_on_framework(where: Output, name: str) -> None:
     """Any software may be named; say so where the name looks like a slip."""
-    from costmodel.framework import FRAMEWORKS, profile_of
     from planner.core.errors import did_you_mean
+    from planner.files.frameworks import framework_names
+    from planner.naming.frameworks import framework_called
 
-    near = did_you_mean(name, [profile.name for profile in FRAMEWORKS if profile.name != "default"])
-    if near and profile_of(name).name == "default":
-        remark(where, f"--framework {name} has no profile of its own, the default's constants count{near}")
+    near = did_you_mean(name, framework_names())
+    if near and framework_called(name) is None:
+        remark(where, f"--framework {name} is no framework that is known; no framework's costs count{near}")
 
 
 def _path(values: Values, text: str | None) -> Path | None:

@@ -64,6 +64,7 @@ def compare(
     memory_limit: o.MemoryLimit = None,
     memory_reserve: o.MemoryReserve = None,
     calibration: o.Calibration = None,
+    framework: o.Framework = None,
     assume: o.Assume = None,
     time_limit: o.TimeLimit = None,
     json: o.Json = False,
@@ -133,7 +134,7 @@ def _question(options: Mapping[str, Any], where: Output, values: Values) -> tupl
         request = request_from(options, values)
         values.check()
         return request, ""
-    from planner.importers.runs.merge import with_run
+    from planner.importers.runs import with_run
 
     trainer, file = options["run_from"]
     merged, notes = with_run({**options, "micro_batches": None}, trainer, Path(file))

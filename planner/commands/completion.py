@@ -20,6 +20,7 @@ COMPLETED: dict[str, str] = {
     "--cluster": "kind:clusters",
     "--device": "kind:devices",
     "--calibration": "kind:calibrations",
+    "--framework": "kind:frameworks",
     "--precision": "costmodel.precision:PRECISIONS",
     "--optimizer": "costmodel.precision:OPTIMIZERS",
     "--mode": "training inference",

@@ -67,6 +67,7 @@ def estimate(
     micro_batches: o.MicroBatches = None,
     cost_model: o.CostModel = None,
     calibration: o.Calibration = None,
+    framework: o.Framework = None,
     ppp_comp: o.PppComp = None,
     ppp_comm: o.PppComm = None,
     paleo_pipeline: o.Pipeline = False,
@@ -129,6 +130,7 @@ def explain(
     micro_batches: o.MicroBatches = None,
     cost_model: o.CostModel = None,
     calibration: o.Calibration = None,
+    framework: o.Framework = None,
     ppp_comp: o.PppComp = None,
     ppp_comm: o.PppComm = None,
     paleo_pipeline: o.Pipeline = False,
@@ -228,7 +230,7 @@ def _with_run(options: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[str]]
     """Fill in what the file of a run says (--from), beside the options of the command line."""
     if options.get("run_from") is None:
         return options, []
-    from planner.importers.runs.merge import with_run
+    from planner.importers.runs import with_run
 
     if options["plan"] is not None:
         raise UsageError("--from and --plan: each names a plan; leave one of them out")

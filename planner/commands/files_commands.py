@@ -64,7 +64,7 @@ def import_(
 
     from planner.files.loading import network_path
     from planner.files.network_file import import_network
-    from planner.importers.documents import text_of
+    from planner.importers.sources import text_of
     from planner.report.machine import finite, json_text
 
     model = import_network(network_path(Path(source)), assume_free=assume_free or ())

@@ -14,12 +14,12 @@ from planner.commands.values import Values
 
 __all__ = ["list_", "rows_of"]
 
-_KINDS = ("models", "devices", "clusters", "calibrations", "collectives", "importers", "exporters")
+_KINDS = ("models", "devices", "clusters", "frameworks", "calibrations", "collectives", "importers", "exporters")
 What = Annotated[
     str,
     typer.Argument(
         metavar="WHAT",
-        help="models, devices, clusters, calibrations, collectives, importers or exporters.",
+        help="models, devices, clusters, frameworks, calibrations, collectives, importers or exporters.",
         show_default=False,
         autocompletion=lambda incomplete: [kind for kind in _KINDS if kind.startswith(incomplete)],
     ),
@@ -35,7 +35,7 @@ def list_(
     quiet: o.Quiet = False,
     verbose: o.Verbose = False,
 ) -> None:
-    """List the bundled models, devices, clusters and calibrations, the collectives, the importers or the exporters."""
+    """List the bundled models, devices, clusters, frameworks and calibrations, the collectives, the importers or the exporters."""
     options: dict[str, Any] = locals()
     values = Values()
     # "planner list model" means the models.
@@ -45,11 +45,15 @@ def list_(
 
     from planner.report.listing import listing_report
 
-    emit(listing_report(kind, rows_of(kind)), where)
+    emit(listing_report(kind, rows_of(kind, verbose=verbose)), where)
 
 
-def rows_of(kind: str) -> Sequence[Mapping[str, Any]]:
-    """What there is of a kind, one of those that the command lists."""
+def rows_of(kind: str, *, verbose: bool = False) -> Sequence[Mapping[str, Any]]:
+    """What there is of a kind, one of those that the command lists; ``verbose``: every number of the frameworks, with its source."""
+    if kind == "frameworks" and verbose:
+        from planner.report.listing import framework_rows
+
+        return framework_rows()
     if kind == "collectives":
         from planner.report.listing import collective_rows
 

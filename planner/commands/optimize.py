@@ -49,6 +49,7 @@ def optimize(
     micro_batches: o.MicroBatches = None,
     cost_model: o.CostModel = None,
     calibration: o.Calibration = None,
+    framework: o.Framework = None,
     ppp_comp: o.PppComp = None,
     ppp_comm: o.PppComm = None,
     paleo_pipeline: o.Pipeline = False,

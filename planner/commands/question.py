@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 import typer
 
-from planner.amounts import in_tokens
 from planner.commands.mesh_options import restriction_from
 from planner.commands.output import Output, output_from, remark
 from planner.commands.values import MAX_GPUS, Values
 from planner.core.errors import did_you_mean
 from planner.core.request import CostModelName, Mode, Request, SolverName, SpaceChoice
+from planner.files.quantities import in_tokens
 
 if TYPE_CHECKING:
     from costmodel.hardware.cluster import Cluster
@@ -134,6 +134,7 @@ def request_from(options: Mapping[str, Any], values: Values) -> Request:
         price_per_hour=_price(get("price_per_hour"), values),
         power_w=_power(get("power_w"), values),
         calibration=get("calibration"),
+        framework=get("framework"),
         sensitivity=bool(get("sensitivity")),
         stages=get("stages") or "",
         command_line=command_line_of(options.get("context")),
@@ -219,6 +220,8 @@ def _check_paleo_only(options: Mapping[str, Any], cost_model: str, values: Value
     if cost_model == "paleo":
         if options.get("calibration"):
             values.add("--calibration: only has a meaning with --cost-model roofline; paleo has constants of its own")
+        if options.get("framework"):
+            values.add("--framework: only has a meaning with --cost-model roofline; paleo is a program of its own")
         return
     for name in ("ppp_comp", "ppp_comm", "paleo_pipeline", "paleo_algorithms", "paleo_extensions"):
         if options.get(name):
@@ -266,7 +269,7 @@ def _power(text: str | None, values: Values) -> tuple[float, float | None] | Non
     """Read ``--power BUSY[,IDLE]``, with units."""
     if text is None:
         return None
-    from costmodel.units import QuantityError, parse_quantity
+    from planner.files.quantities import QuantityError, parse_quantity
 
     try:
         watts = [parse_quantity(part.strip(), "watts") for part in text.split(",")]
@@ -289,10 +292,19 @@ _SHARES = frozenset(
         "adapter_copies",
         "autograd_copies",
         "captured",
+        "channels_first",
+        "fast_convolutions",
+        "fused_activation",
+        "fused_bias",
+        "fused_concatenation",
+        "fused_gradient_sum",
+        "fused_normalised_gradient",
         "gradient_copies",
         "node_gathers",
         "norm_copies",
+        "parameter_servers",
         "prompts_in_step",
+        "real_input",
     )
 )
 
@@ -305,8 +317,10 @@ def _assumed(texts: Sequence[str], mode: str | None, values: Values) -> tuple[tu
 
     from costmodel.mesh.assumptions import MeshAssumptions
     from costmodel.serving.workload import ServingAssumptions
+    from costmodel.software.layer_assumptions import LayerAssumptions
 
-    known = tuple(field.name for field in fields(ServingAssumptions if mode == "inference" else MeshAssumptions))
+    models = (ServingAssumptions, LayerAssumptions) if mode == "inference" else (MeshAssumptions, LayerAssumptions)
+    known = tuple(field.name for model in models for field in fields(model))
     result: dict[str, float] = {}
     for text in texts:
         name, equals, number = (part.strip() for part in text.partition("="))
@@ -318,7 +332,7 @@ def _assumed(texts: Sequence[str], mode: str | None, values: Values) -> tuple[tu
         value = values.at_least_zero(f"--assume {name}", number)
         if (name.endswith(("_overlap", "_share")) or name in _SHARES) and value > 1:
             values.add(f"--assume {text}: is a share, at most 1")
-        if name.endswith("_per_s") and value == 0:
+        if name.endswith("_per_s") and value == 0 and name != "storage_bytes_per_s":
             values.add(f"--assume {text}: a bandwidth is above 0")
         result[name] = value
     return tuple(result.items())

@@ -63,7 +63,7 @@ REPORT_OPTIONS: dict[str, Any] = {
     "trace": _file("trace", "Also write the step as a trace for Perfetto (ui.perfetto.dev): .json or .json.gz."),
 }
 # Options that name files.
-_READ = ("model", "plan", "cluster", "device", "calibration")
+_READ = ("model", "plan", "cluster", "device", "calibration", "framework")
 _DEFAULTS: dict[str, Any] = {"static": False}
 
 

@@ -50,6 +50,7 @@ def scale(
     micro_batches: o.MicroBatches = None,
     cost_model: o.CostModel = None,
     calibration: o.Calibration = None,
+    framework: o.Framework = None,
     ppp_comp: o.PppComp = None,
     ppp_comm: o.PppComm = None,
     paleo_pipeline: o.Pipeline = False,

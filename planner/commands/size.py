@@ -98,6 +98,7 @@ def size(
     collective: o.Collective = None,
     micro_batches: o.MicroBatches = None,
     calibration: o.Calibration = None,
+    framework: o.Framework = None,
     assume: o.Assume = None,
     price_per_hour: o.Price = None,
     power_w: o.Power = None,

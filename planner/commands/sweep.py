@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from planner.amounts import in_tokens
 from planner.commands import options as o
 from planner.commands.files import check_writable, write_atomically, write_bytes_atomically
 from planner.commands.mesh_options import takes_mesh_options
@@ -19,6 +18,7 @@ from planner.commands.question import output_of, request_from
 from planner.commands.report_options import check_png, is_installed
 from planner.commands.values import MAX_GPUS, Values
 from planner.core.errors import OutputError
+from planner.files.quantities import in_tokens
 
 if TYPE_CHECKING:
     from planner.core.request import Request
@@ -111,6 +111,7 @@ def sweep(
     collective: o.Collective = None,
     micro_batches: o.MicroBatches = None,
     calibration: o.Calibration = None,
+    framework: o.Framework = None,
     assume: o.Assume = None,
     price_per_hour: o.Price = None,
     power_w: o.Power = None,

@@ -2,34 +2,17 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
 
-from planner.amounts import amount, is_ambiguous
 from planner.core.errors import UsageError, did_you_mean
+from planner.files.quantities import amount, is_ambiguous, number, seconds, whole_number
 
 __all__ = ["MAX_GPUS", "Values"]
 
 MAX_GPUS = 1_000_000
 _MAX_COUNT = 10**9
 
-_WHOLE = re.compile(r"[+-]?[0-9]{1,30}\Z")
-_SUFFIXED = re.compile(r"[0-9.]{1,30} *[kKmMgGbBtT]\Z")
-_TIME = re.compile(r"([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?) *([a-zµμ]*)\Z", re.IGNORECASE)
-_SECONDS = {
-    "": 1.0,
-    "s": 1.0,
-    "sec": 1.0,
-    "ms": 1e-3,
-    "us": 1e-6,
-    "µs": 1e-6,
-    "μs": 1e-6,
-    "ns": 1e-9,
-    "m": 60.0,
-    "min": 60.0,
-    "h": 3600.0,
-}
 _RANGE = re.compile(r"([0-9]{1,9})\.\.([0-9]{1,9})\Z")
 _MAX_WORKER_COUNTS = 10_000
 
@@ -64,17 +47,16 @@ class Values:
 
     def count(self, flag: str, text: str, *, least: int = 1, most: int = _MAX_COUNT) -> int:
         """Read a whole number, as in 4096 or 1.5M; ``least`` stands in for a wrong one."""
-        number = _whole(text.strip())
-        if number is None:
+        value = whole_number(text.strip())
+        if value is None:
             self.add(f"{flag} {text}: {_not_whole(text.strip())}")
-            return least
-        if number < least:
+        elif value < least:
             self.add(f"{flag} {text}: must be at least {least}")
-            return least
-        if number > most:
+        elif value > most:
             self.add(f"{flag} {text}: must be at most {most:,}")
-            return least
-        return number
+        else:
+            return value
+        return least
 
     def optional_count(self, flag: str, text: str | None, *, least: int = 1, most: int = _MAX_COUNT) -> int | None:
         """Read a whole number that may be left out."""
@@ -125,30 +107,23 @@ class Values:
         return max(value or 0.0, 0.0)
 
     def _number(self, flag: str, text: str) -> float | None:
-        stripped = text.strip()
-        scale = 0.01 if stripped.endswith("%") else 1.0
-        try:
-            value = float(stripped.removesuffix("%")) * scale
-        except ValueError:
-            value = math.nan
-        if not math.isfinite(value):
+        value = number(text)
+        if value is None:
             self.add(f"{flag} {text}: must be a finite number")
-            return None
         return value
 
     def seconds(self, flag: str, text: str | None, *, likely: str | None = None) -> float | None:
         """Read a time, in seconds where it has no unit; ``likely``: a unit that it needs, and this one is suggested."""
         if text is None:
             return None
-        match = _TIME.match(text.strip())
-        size = _SECONDS.get(match[2].lower()) if match else None
-        if likely is not None and match is not None and not match[2]:
-            self.add(f"{flag} {text}: has no unit; did you mean {match[1]}{likely}?")
-            return None
-        if match is None or size is None:
+        found = seconds(text)
+        if found is None:
             self.add(f"{flag} {text}: must be a time such as 30s, 500ms, 50us, 2min or 1h")
             return None
-        value = float(match[1]) * size
+        value, unit = found
+        if likely is not None and not unit:
+            self.add(f"{flag} {text}: has no unit; did you mean {text.strip()}{likely}?")
+            return None
         if not 0 < value <= 1e9:
             self.add(f"{flag} {text}: must be above 0" if value <= 0 else f"{flag} {text}: must be at most 1e9 s")
             return None
@@ -180,18 +155,6 @@ class Values:
         if len(counts) > _MAX_WORKER_COUNTS:
             self.add(f"{flag}: more than {_MAX_WORKER_COUNTS:,} worker counts")
         return tuple(sorted(counts))
-
-
-def _whole(text: str) -> int | None:
-    """Read a whole number, with a suffix where that says one.
-
-    >>> _whole("4096"), _whole("1.5M"), _whole("1.5"), _whole("8k")
-    (4096, 1500000, None, None)
-    """
-    if _WHOLE.match(text):
-        return int(text)
-    value = amount(text) if _SUFFIXED.match(text) and not is_ambiguous(text) else None
-    return round(value) if value is not None and abs(value - round(value)) < 1e-6 else None
 
 
 def _not_whole(text: str) -> str:

@@ -165,6 +165,7 @@ def _question(request: Request, setting: Setting) -> dict[str, str]:
         "optimizer": setting.optimizer,
         "cost model": setting.cost_model,
         "calibration": request.calibration,
+        "framework": setting.framework or None,
         "assumptions": ", ".join(f"{name} {value:g}" for name, value in request.assume) or None,
         # Two files of one name are two networks.
         "model file": setting.inputs.get("model"),

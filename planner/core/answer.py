@@ -72,6 +72,7 @@ class Setting:
     cost_model_options: Mapping[str, float | str] = field(default_factory=dict)  # ppp_comp, ppp_comm, ...
     seq: int | None = None  # positions of a sample; None: the network's input is no sequence
     load: ServingLoad | None = None  # None: the question is not about serving
+    framework: str = ""  # empty: a well-tuned implementation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

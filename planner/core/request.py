@@ -87,6 +87,7 @@ class Request:
     calibration: str | None = (
         None  # bundled name or path of a calibration; None: the constants as the bundled files have them
     )
+    framework: str | None = None  # bundled name or path of a framework; None: a well-tuned implementation
     sensitivity: bool = False  # explain only: which constant would have to change for another plan to win
     command_line: str = ""  # as typed, for the provenance of exported plans
     # Of serving: mean lengths, the limits on times, the format of the cache, and allowed values of max_batch, prefill_chunk, prefill_batch.

@@ -12,6 +12,7 @@ from costmodel.hardware.cluster import ClusterError
 from costmodel.network.graph import Graph, GraphError
 from planner.core.errors import FileProblem, InputFileError, UnknownName, UsageError, did_you_mean
 from planner.files.documents import Document, Location, parse_text
+from planner.files.json_file import read_json_file
 from planner.files.network_faults import (
     check_extents,
     graph_problems,
@@ -22,7 +23,7 @@ from planner.files.network_faults import (
 )
 from planner.files.printed import Printed
 from planner.files.resources import resolve
-from planner.files.text import read_json, read_text
+from planner.files.text import read_text
 from planner.files.validation import validate
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
     from costmodel.hardware.cluster import Cluster
     from costmodel.hardware.device import Device
-    from planner.importers.documents import ImportedDocument
+    from planner.importers.sources import ImportedDocument
     from planner.report.blocks import Block
 
 __all__ = [
@@ -188,7 +189,7 @@ def load_model(text: str, *, seq: int | None = None, assume_free: Collection[str
         )
     imported: ImportedDocument | None = None
     if path.suffix.lower() == ".json":
-        from planner.importers.documents import network_document_of
+        from planner.importers.sources import network_document_of
 
         made = network_document_of(path)
         if made is None:
@@ -283,29 +284,28 @@ def network_path(path: Path) -> Path:
 
 def _load_json(path: Path) -> LoadedModel:
     """Load another program's network file."""
-    from planner.importers import ImportFailed, importer_of
+    from planner.importers import paleo_json
 
-    content, sha256 = read_json(path)
-    importer = importer_of(content)
-    if importer is None:
+    file = read_json_file(path)
+    if not paleo_json.detect(file.content):
         message = "is JSON, but not a network in a format that is known here; networks of this planner are YAML files"
-        if isinstance(content, dict) and _CONFIG_KEYS & content.keys():
+        if isinstance(file.content, dict) and _CONFIG_KEYS & file.content.keys():
             from planner.importers.hugging_face import ARCHITECTURES
 
             message = f"looks like a Hugging Face config.json, but has no 'model_type' (known: {', '.join(sorted(ARCHITECTURES))})"
         raise InputFileError([FileProblem(path=path, message=message)])
     try:
-        imported = importer.convert(content)
-    except ImportFailed as error:
-        raise InputFileError(json_problems(path, error.problems)) from None
+        imported = paleo_json.convert(file.content)
+    except paleo_json.ImportFailed as error:
+        raise InputFileError(json_problems(file, error.problems)) from None
     return LoadedModel(
         graph=imported.graph,
         global_batch=imported.global_batch,
         name=path.stem,
         path=path,
-        sha256=sha256,
+        sha256=file.sha256,
         description=imported.graph.name,
-        source=f"{importer.FORMAT} {path.name}",
+        source=f"{paleo_json.FORMAT} {path.name}",
         notes=imported.notes,
     )
 

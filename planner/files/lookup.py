@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TypeVar
 
 from costmodel.hardware.cluster import Cluster
 from costmodel.hardware.collective_registry import names_of
 from costmodel.hardware.collectives import ALL_REDUCE_NAMES
 from costmodel.precision import OPTIMIZERS, PRECISIONS
+from costmodel.software.framework import NO_FRAMEWORK, Framework
 from planner.calibration.files import LoadedCalibration, load_calibration
 from planner.core.errors import PlannerError, UnknownName, UsageError
 from planner.core.request import Request
+from planner.files.frameworks import load_framework
 from planner.files.loading import LoadedModel, load_cluster, load_device, load_model
+from planner.naming.frameworks import framework_of
 from planner.spaces.layers.fixing import restriction_of
 from strategies.layerwise.space import Restriction
 
-__all__ = ["DEFAULT_CLUSTER", "calibration_of", "default_cluster", "look_up", "pick"]
+__all__ = ["DEFAULT_CLUSTER", "calibration_of", "default_cluster", "framework_in", "look_up", "pick"]
 
 DEFAULT_CLUSTER = "dgx-h100"
 
@@ -42,7 +46,8 @@ def look_up(
 
     model = tried(_model, request)
     cluster = tried(_cluster, request)
-    tried(calibration_of, request)
+    calibrated = tried(calibration_of, request)
+    tried(framework_in, request, calibrated)
     collectives = tried(_collectives, request)
     restriction = tried(restriction_of, request, model)
     for kind, name, known in (
@@ -95,6 +100,34 @@ def calibration_of(request: Request) -> LoadedCalibration | None:
     if request.cost_model == "paleo":
         raise UsageError("--calibration: only has a meaning with --cost-model roofline; paleo has constants of its own")
     return load_calibration(request.calibration)
+
+
+def framework_in(request: Request, calibrated: LoadedCalibration | None) -> Framework:
+    """The framework that is named, else that of the calibration, else a well-tuned implementation.
+
+    Raises
+    ------
+    UnknownName
+    UsageError
+        The calibration is of another framework, or the framework does not do what is asked.
+    """
+    of_calibration = NO_FRAMEWORK if calibrated is None else framework_of(calibrated.calibration.framework)
+    if request.framework is None:
+        return of_calibration
+    if request.cost_model == "paleo":
+        raise UsageError("--framework: only has a meaning with --cost-model roofline; paleo is a program of its own")
+    found = load_framework(request.framework).framework
+    if found.serves and request.mode == "training":
+        raise UsageError(
+            f"--framework {found.name}: serves networks and trains none; use --mode inference, or a trainer"
+        )
+    if of_calibration.name not in ("", found.name):
+        assert calibrated is not None
+        raise UsageError(
+            f"--framework {found.name}: calibration '{calibrated.calibration.name}' was fitted to runs of {of_calibration.name}; leave one "
+            "of them out"
+        )
+    return replace(found, attention=of_calibration.attention) if of_calibration.name else found
 
 
 def pick(kind: str, name: str | None, known: Mapping[str, _T], default: str) -> _T:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from costmodel.network.graph import Graph, GraphError, GraphProblem
 from planner.core.errors import FileProblem, InputFileError
-from planner.files.documents import Document, Location, parse_document
+from planner.files.documents import Document, Location
+from planner.files.json_file import JsonFile
 
 if TYPE_CHECKING:
     from planner.files.expansion import Expansion
@@ -43,19 +43,15 @@ def wrong_seq(seq: int, network: NetworkFile, error: GraphError) -> str:
     return f"--seq {seq}: network '{network.name}' cannot be that long (its file says {network.seq}): {shown}"
 
 
-def json_problems(path: Path, problems: Sequence[GraphProblem]) -> list[FileProblem]:
-    """Look the places of layers up: JSON is read as the YAML it (nearly always) is."""
-    try:
-        document = parse_document(path)
-    except InputFileError:
-        return [FileProblem(path=path, where=problem.layer, message=problem.message) for problem in problems]
+def json_problems(file: JsonFile, problems: Sequence[GraphProblem]) -> list[FileProblem]:
+    """Look the places of layers up, also of those in blocks."""
+    layers = file.content.get("layers") if isinstance(file.content, dict) else None
     result = []
     for problem in problems:
         block, _, inner = problem.layer.partition("/")
-        location: Location = ("layers", problem.layer)
-        if inner and not document.find(location)[1][1:]:
-            location = ("layers", block, "layers", inner)
-        result.append(document.problem(location, problem.message, at_key=True, where=problem.layer))
+        is_inner = inner and not (isinstance(layers, dict) and problem.layer in layers)
+        location: Location = ("layers", block, "layers", inner) if is_inner else ("layers", problem.layer)
+        result.append(file.problem(location, problem.message, at_key=True, where=problem.layer))
     return result
 
 

@@ -106,6 +106,7 @@ def _question_head(request: Request, setting: Setting, folder: Path | None) -> d
         "mode": setting.mode,
         "cost_model": setting.cost_model,
         "calibration": None if request.calibration is None else reference("calibrations", request.calibration, folder),
+        "framework": None if request.framework is None else reference("frameworks", request.framework, folder),
         "memory_limit": request.memory_limit,
         "memory_reserve": reserve_of(request),
     }
@@ -243,6 +244,7 @@ def request_from_document(document: PlanDocument, folder: Path) -> Request:
         assume_free=tuple(document.assume_free),
         assume=tuple(document.assume.items()),
         calibration=found(document.calibration),
+        framework=found(document.framework),
         space="auto" if document.mesh is None else "mesh",
         **_serving_question(document),
     )

@@ -1,8 +1,9 @@
-"""Finds the bundled models, devices, clusters and calibrations in a checkout, an editable install and a wheel."""
+"""Finds the bundled models, devices, clusters, frameworks and calibrations in a checkout, an editable install and a wheel."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from functools import cache
 from pathlib import Path
 from typing import Literal
@@ -11,9 +12,8 @@ from planner.core.errors import FileProblem, InputFileError, UnknownName
 
 __all__ = ["KINDS", "Kind", "bundled", "bundled_name", "config_folder", "resolve"]
 
-Kind = Literal["models", "devices", "clusters", "calibrations"]
-KINDS: tuple[Kind, ...] = ("models", "devices", "clusters", "calibrations")
-_FOLDERS = {"calibrations": "calibration"}  # a kind is its folder's name unless it stands here
+Kind = Literal["models", "devices", "clusters", "frameworks", "calibrations"]
+KINDS: tuple[Kind, ...] = ("models", "devices", "clusters", "frameworks", "calibrations")
 
 _SUFFIXES = (".yaml", ".yml")
 _FILES = (*_SUFFIXES, ".json", ".onnx", ".pt2", ".pt")
@@ -49,7 +49,7 @@ def bundled(kind: Kind) -> dict[str, Path]:
     >>> bundled("models")["alexnet"].name
     'alexnet.yaml'
     """
-    folder = config_folder() / _FOLDERS.get(kind, kind)
+    folder = config_folder() / kind
     return {path.stem: path for path in sorted(folder.glob("*.yaml"))} if folder.is_dir() else {}
 
 
@@ -61,7 +61,7 @@ def resolve(kind: Kind, text: str) -> Path:
 
     Parameters
     ----------
-    kind : "models", "devices", "clusters" or "calibrations"
+    kind : "models", "devices", "clusters", "frameworks" or "calibrations"
     text : str
 
     Returns
@@ -102,10 +102,19 @@ def resolve(kind: Kind, text: str) -> Path:
     raise UnknownName(
         kind=singular,
         name=text,
-        known=known,
+        known=_suggested(kind),
         hint=f"'planner list {kind}' shows them, and a path to a file works too",
         meant=several,
     )
+
+
+def _suggested(kind: Kind) -> Collection[str]:
+    """Names that a typing error may have meant."""
+    if kind != "frameworks":
+        return bundled(kind)
+    from planner.files.frameworks import framework_names
+
+    return framework_names()
 
 
 def bundled_name(kind: Kind, text: str) -> str | None:
@@ -132,6 +141,10 @@ def _meant(kind: Kind, text: str) -> tuple[str | None, tuple[str, ...]]:
         return named_device(text)
     same = re.sub(r"[^a-z0-9]", "", text.lower())
     names = {re.sub(r"[^a-z0-9]", "", name): name for name in bundled(kind)} if "/" not in text else {}
+    if kind == "frameworks" and same not in names:
+        from planner.files.frameworks import framework_aliases
+
+        names = {re.sub(r"[^a-z0-9]", "", alias): name for alias, name in framework_aliases().items()}
     return names.get(same), ()
 
 

@@ -1,16 +1,13 @@
-"""Reads bytes, text or JSON from a file that may be anything, within a limit on its size."""
+"""Reads bytes or text from a file that may be anything, within a limit on its size."""
 
 from __future__ import annotations
 
 import hashlib
-import json
-import math
 from pathlib import Path
-from typing import Any
 
 from planner.core.errors import FileProblem, InputFileError
 
-__all__ = ["MAX_BYTES", "failure", "read_bytes", "read_json", "read_text"]
+__all__ = ["MAX_BYTES", "failure", "read_bytes", "read_text"]
 
 MAX_BYTES = 8 * 2**20
 
@@ -49,8 +46,13 @@ def read_bytes(path: Path, most_bytes: int, what: str) -> bytes:
     return data
 
 
-def read_text(path: Path) -> tuple[str, str]:
-    """Read a text file within the size limit.
+def read_text(path: Path, most_bytes: int = MAX_BYTES, what: str = "a file that is read here") -> tuple[str, str]:
+    """Read a text file within a size limit.
+
+    Parameters
+    ----------
+    path, most_bytes, what
+        As `read_bytes`.
 
     Returns
     -------
@@ -62,7 +64,7 @@ def read_text(path: Path) -> tuple[str, str]:
     InputFileError
         Missing, a folder, unreadable, too large or not UTF-8.
     """
-    data = read_bytes(path, MAX_BYTES, "a file that is read here")
+    data = read_bytes(path, most_bytes, what)
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise failure(path, "is UTF-16 text; save it as UTF-8")
     try:
@@ -76,52 +78,6 @@ def read_text(path: Path) -> tuple[str, str]:
     if not text.strip():
         raise failure(path, "is empty")
     return text, hashlib.sha256(data).hexdigest()
-
-
-def read_json(path: Path) -> tuple[Any, str]:
-    """Read a JSON file.
-
-    Returns
-    -------
-    content : dict, list, str, int, float, bool or None
-    sha256 : str
-        Hash of the file's bytes.
-
-    Raises
-    ------
-    InputFileError
-        It cannot be read, is not JSON (with line and column), has duplicate keys or numbers that are not finite.
-    """
-    text, sha256 = read_text(path)
-
-    def without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        result = dict(pairs)
-        if len(result) < len(pairs):
-            seen: set[str] = set()
-            duplicate = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-            raise failure(path, f"duplicate key '{duplicate}'")
-        return result
-
-    def finite(number: str) -> float:
-        value = float(number)
-        if not math.isfinite(value):
-            raise failure(path, f"'{number[:24]}' is not a finite number")
-        return value
-
-    def whole(number: str) -> int:
-        if len(number) > 20:
-            raise failure(path, f"the number {number[:24]}... is too large")
-        return int(number)
-
-    try:
-        content = json.loads(
-            text, object_pairs_hook=without_duplicates, parse_float=finite, parse_int=whole, parse_constant=finite
-        )
-    except json.JSONDecodeError as error:
-        raise failure(path, f"is not JSON: {error.msg}", error.lineno, error.colno) from None
-    except RecursionError:
-        raise failure(path, "is nested too deeply") from None
-    return content, sha256
 
 
 def failure(path: Path, message: str, line: int = 0, column: int = 0) -> InputFileError:

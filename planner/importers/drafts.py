@@ -1,20 +1,23 @@
 """A network under construction: layers with plain parameters, shapes inferred as they come, then written as a network file.
 
-Readers of other programs' graphs (Caffe, ONNX, torch) add one layer after the other; `content` attaches normalisations and
-activations to the layers before them and folds what repeats into blocks.
+Readers of other programs' graphs (Caffe, ONNX, torch) add one layer after the other. Then normalisations and activations become part
+of the layer before them (`attach`), and a group of layers that repeats, and reads only the last layer of the group before it, becomes
+one block used many times (`network_layers`): transformers become stacks of blocks, which is what pipelines are cut between.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from costmodel.network.layers import Layer, Shape, ShapeError, family_of, params_from
 
-__all__ = ["Draft", "DraftError", "Drafts", "clean_name"]
+__all__ = ["Draft", "DraftError", "Drafts", "Run", "attach", "clean_name", "network_layers", "runs_of"]
 
 # What a network file takes for a name (planner.schema.common); slashes stand for the dots of modules.
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_/@+-]")
@@ -169,3 +172,266 @@ def _check_value(kind: str, key: str, value: Any) -> None:
             raise DraftError(f"'{key}' is {number}, it must be at least {least:g}")
         if number > (_MAX_EXTENT if most is None else most):
             raise DraftError(f"'{key}' is {number}, it must be at most {_MAX_EXTENT if most is None else most:g}")
+
+
+# -- norms and activations of layers ----------------------------------------------------------------------------------------
+
+
+_WITH_NORM = ("convolution", "deconvolution", "linear")
+
+
+def attach(drafts: Drafts, kept: Collection[str] = ()) -> dict[str, Draft]:
+    """Attach batch normalisations with scale and shift, and then activations, to convolutions and linear layers.
+
+    Only where the layer has no other reader and its rank is that of an image or a vector: in a sequence, normalisations and
+    activations are layers of their own, as in the bundled transformers.
+
+    Parameters
+    ----------
+    drafts : Drafts
+    kept : collection of str
+        Outputs of the network, whose layers keep their own name and output.
+
+    Returns
+    -------
+    dict
+        The layers that are left, with their inputs renamed.
+    """
+    readers = drafts.readers()
+    renamed: dict[str, str] = {}
+    result: dict[str, Draft] = {}
+    for draft in drafts.layers.values():
+        inputs = tuple(renamed.get(parent, parent) for parent in draft.inputs)
+        source = result.get(inputs[0]) if len(inputs) == 1 else None
+        merged = None
+        if source is not None and readers[draft.inputs[0]] == [draft.name] and draft.inputs[0] not in kept:
+            merged = _merged(source, draft)
+        if merged is None:
+            result[draft.name] = dataclasses.replace(draft, inputs=inputs)
+        else:
+            result[merged.name] = merged
+            renamed[draft.name] = merged.name
+    return result
+
+
+def _merged(source: Draft, draft: Draft) -> Draft | None:
+    if source.kind not in _WITH_NORM or source.values.get("activation") or len(source.output_shape) == 2:
+        return None
+    if draft.kind == "batch_norm" and draft.values.get("affine") and not source.values.get("norm"):
+        if draft.frozen != source.frozen:
+            return None
+        return dataclasses.replace(source, values={**source.values, "norm": "batch"})
+    if draft.kind == "activation":
+        return dataclasses.replace(source, values={**source.values, "activation": draft.values["function"]})
+    return None
+
+
+# -- repeated blocks --------------------------------------------------------------------------------------------------------
+
+
+# Layers beyond which repetitions are not looked for: the search compares all pairs.
+_MAX_LAYERS = 6_000
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Run:
+    """Layers ``start`` to ``start + length * repeat - 1`` are ``repeat`` equal groups."""
+
+    start: int
+    length: int
+    repeat: int
+
+
+def runs_of(layers: Sequence[Draft]) -> list[Run]:
+    """Find the repeated groups, those that cover most first, and do not overlap.
+
+    Parameters
+    ----------
+    layers : sequence of Draft
+        In topological order.
+
+    Returns
+    -------
+    list of Run
+        In the order of the network; at least two repetitions of at least two layers each.
+    """
+    count = len(layers)
+    if count > _MAX_LAYERS:
+        return []
+    position = {layer.name: i for i, layer in enumerate(layers)}
+    kinds: dict[object, int] = {}
+    codes = np.array([kinds.setdefault(_signature(i, layer, position), len(kinds)) for i, layer in enumerate(layers)])
+    last_reader = np.arange(count)
+    for i, layer in enumerate(layers):
+        for parent in layer.inputs:
+            last_reader[position[parent]] = max(last_reader[position[parent]], i)
+    first_input = np.array([min((position[p] for p in layer.inputs), default=i) for i, layer in enumerate(layers)])
+    found: list[Run] = []
+    free = np.ones(count, dtype=bool)
+    while (run := _best_run(codes, first_input, last_reader, free)) is not None:
+        run = _best_start(run, layers, first_input, last_reader, codes, free)
+        found.append(run)
+        free[run.start : run.start + run.length * run.repeat] = False
+    return sorted(found, key=lambda run: run.start)
+
+
+def _signature(index: int, layer: Draft, position: Mapping[str, int]) -> object:
+    offsets = tuple(index - position[parent] for parent in layer.inputs)
+    values = tuple(sorted((key, repr(value)) for key, value in layer.values.items()))
+    return (layer.kind, values, layer.input_shapes, layer.output_shape, layer.frozen, offsets)
+
+
+def _best_run(codes: Any, first_input: Any, last_reader: Any, free: Any) -> Run | None:
+    count = len(codes)
+    best: Run | None = None
+    for length in range(2, count // 2 + 1):
+        equal = (codes[:-length] == codes[length:]) & free[:-length] & free[length:]
+        if int(equal.sum()) < length:
+            continue
+        edges = np.flatnonzero(np.diff(np.concatenate(([0], equal.astype(np.int8), [0]))))
+        for begin, end in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
+            covered = end - begin + length  # layers begin .. begin + covered - 1 repeat with this period
+            if covered < 2 * length or (best is not None and covered <= best.length * best.repeat):
+                continue
+            for start in range(begin, min(begin + length, begin + covered - 2 * length + 1)):
+                repeat = _closed(start, length, (begin + covered - start) // length, first_input, last_reader)
+                if repeat >= 2 and (best is None or repeat * length > best.length * best.repeat):
+                    best = Run(start, length, repeat)
+    return best
+
+
+def _best_start(run: Run, layers: Sequence[Draft], first_input: Any, last_reader: Any, codes: Any, free: Any) -> Run:
+    """The same run begun somewhat later, where its groups then agree better with the modules that the names tell."""
+    best, depth = run, _depth(run, layers)
+    for shift in range(1, run.length):
+        start, end = run.start + shift, run.start + shift + run.length * run.repeat
+        if end > len(layers) or not free[start:end].all():
+            break
+        if not np.array_equal(codes[start : end - run.length], codes[start + run.length : end]):
+            break
+        moved = Run(start, run.length, run.repeat)
+        if _closed(start, run.length, run.repeat, first_input, last_reader) < run.repeat:
+            continue
+        if _depth(moved, layers) > depth:
+            best, depth = moved, _depth(moved, layers)
+    return best
+
+
+def _depth(run: Run, layers: Sequence[Draft]) -> int:
+    """Folders that the names of the first group have in common."""
+    folder = _common_folder([layer.name for layer in layers[run.start : run.start + run.length]])
+    return len(folder.split("/")) if folder else 0
+
+
+def _closed(start: int, length: int, most: int, first_input: Any, last_reader: Any) -> int:
+    """Repetitions from ``start`` on that read only the output of the one before, and hand on only their own."""
+    if start == 0:
+        return 0
+    for number in range(most):
+        begin = start + number * length
+        end = begin + length
+        inner = slice(begin, end - 1)
+        if int(first_input[begin:end].min()) < begin - 1 or int(last_reader[inner].max(initial=0)) >= end:
+            return number
+    return most
+
+
+def network_layers(layers: Sequence[Draft]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Blocks and entries of a network file.
+
+    Parameters
+    ----------
+    layers : sequence of Draft
+        In topological order.
+
+    Returns
+    -------
+    blocks : dict
+    entries : list of dict
+    """
+    runs = {run.start: run for run in runs_of(layers)}
+    full_names: dict[str, str] = {}
+    blocks: dict[str, Any] = {}
+    entries: list[dict[str, Any]] = []
+    taken = {layer.name for layer in layers}
+    index, previous = 0, ""
+    while index < len(layers):
+        run = runs.get(index)
+        if run is None:
+            layer = layers[index]
+            entries.append(_entry(layer, [full_names.get(parent, parent) for parent in layer.inputs], previous))
+            previous = layer.name
+            index += 1
+            continue
+        group = layers[index : index + run.length]
+        name = _block_name(group, taken, len(blocks) + 1)
+        taken.add(name)
+        blocks[name] = {"layers": _body(group, layers[index - 1].name)}
+        use: dict[str, Any] = {"name": name, "block": name, "repeat": run.repeat}
+        source = full_names.get(layers[index - 1].name, layers[index - 1].name)
+        if source != previous:
+            use["inputs"] = source
+        entries.append(use)
+        index += run.length * run.repeat
+        full_names[layers[index - 1].name] = name
+        previous = name
+    return blocks, entries
+
+
+def _block_name(group: Sequence[Draft], taken: set[str], number: int) -> str:
+    """The folder that the names of the layers have in common, without the number of the repetition."""
+    common = _common_folder([layer.name for layer in group if layer.weight_count] or [group[0].name])
+    parts = [part for part in common.split("/") if part and not part.isdigit()]
+    base = clean_name("/".join(parts)) if parts else "block"
+    name = base if base not in taken else f"{base[:50]}_{number}"
+    while name in taken:
+        number += 1
+        name = f"{base[:50]}_{number}"
+    return name
+
+
+def _common_folder(names: Sequence[str]) -> str:
+    split = [name.split("/")[:-1] for name in names]
+    common: list[str] = []
+    for parts in zip(*split, strict=False):
+        if len(set(parts)) > 1:
+            break
+        common.append(parts[0])
+    return "/".join(common)
+
+
+def _body(group: Sequence[Draft], outside: str) -> list[dict[str, Any]]:
+    """Layers of a block, with names of their own."""
+    folder = _common_folder([layer.name for layer in group if layer.weight_count] or [group[0].name])
+    prefix = f"{folder}/" if folder else ""
+    names: dict[str, str] = {outside: "input"}
+    used = {"input"}
+    for layer in group:
+        base = clean_name(layer.name.removeprefix(prefix) if prefix else layer.name)
+        name, number = base, 1
+        while name in used:
+            number += 1
+            name = f"{base[:58]}_{number}"
+        used.add(name)
+        names[layer.name] = name
+    result, previous = [], "input"
+    for layer in group:
+        entry = _entry(dataclasses.replace(layer, name=names[layer.name]), [names[p] for p in layer.inputs], previous)
+        result.append(entry)
+        previous = names[layer.name]
+    return result
+
+
+def _entry(layer: Draft, inputs: Sequence[str], previous: str) -> dict[str, Any]:
+    """A layer as a network file writes it, without what is the default."""
+    entry: dict[str, Any] = {"name": layer.name, "type": layer.kind}
+    if inputs and list(inputs) != [previous]:
+        entry["inputs"] = inputs[0] if len(inputs) == 1 else list(inputs)
+    for field in dataclasses.fields(family_of(layer.kind).Params):
+        value = layer.values.get(field.name, field.default)
+        if isinstance(value, tuple):
+            is_pair = len(value) == 2 and value[0] == value[1] and field.name != "shape"
+            value = value[0] if is_pair else list(value)
+        if value != field.default:
+            entry[field.name] = value
+    return entry | ({"frozen": True} if layer.frozen else {})

@@ -1,37 +1,172 @@
-"""Files of other programs that are no JSON: found by their first bytes, read into network files.
+"""Files of other programs: found by their content, read into network files, which then pass through the loader.
 
-To add one, write a module with `FORMAT`, `detect` and `load` and list it in `FORMATS`.
+To add a format that is no JSON, write a module with `FORMAT`, `detect` and `load` and list it in `FORMATS`.
 """
 
 from __future__ import annotations
 
 import importlib
+import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from planner.core.errors import FileProblem, InputFileError, PlannerError, UsageError, did_you_mean
-from planner.files.documents import Document
-from planner.importers.attaching import attach
-from planner.importers.documents import ImportedDocument, document_of
-from planner.importers.drafts import Drafts
-from planner.importers.folding import network_layers
+from planner.files.documents import Document, Node, parse_document
+from planner.files.text import read_text
+from planner.importers.drafts import Drafts, attach, network_layers
+
+if TYPE_CHECKING:
+    from planner.files.loading import LoadedModel
 
 __all__ = [
     "FORMATS",
     "ForeignNetwork",
     "Format",
     "ImportOptions",
+    "ImportedDocument",
     "MissingExtra",
     "check_assumed",
+    "document_of",
     "foreign_document_of",
     "format_of",
     "format_rows",
     "network_content",
+    "network_document_of",
+    "registering",
+    "text_of",
     "unknown_operators",
 ]
+
+_F = TypeVar("_F")
+
+
+class _Register(Protocol[_F]):
+    def __call__(self, *names: str) -> Callable[[_F], _F]: ...
+
+
+def registering(table: dict[str, _F], what: str) -> _Register[_F]:
+    """Make the decorator that fills a table (name -> function); what it calls the names is for whoever enters one twice.
+
+    >>> table = {}
+    >>> reads = registering(table, "operator")
+    >>> @reads("relu", "gelu")
+    ... def activation(operator):
+    ...     return f"{operator} per element"
+    >>> sorted(table), table["gelu"]("gelu")
+    (['gelu', 'relu'], 'gelu per element')
+    >>> _ = reads("relu")(activation)
+    Traceback (most recent call last):
+    ...
+    AssertionError: operator 'relu' registered twice
+    """
+
+    def register(*names: str) -> Callable[[_F], _F]:
+        def add(function: _F) -> _F:
+            for name in names:
+                assert name not in table, f"{what} {name!r} registered twice"
+                table[name] = function
+            return function
+
+        return add
+
+    return register
+
+
+# -- network files made of others -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportedDocument:
+    """A network file made of another program's file.
+
+    Attributes
+    ----------
+    content : mapping
+        As a YAML network file holds it.
+    notes : tuple of str
+        What the file does not say and was filled in.
+    """
+
+    content: Mapping[str, Any]
+    notes: tuple[str, ...] = ()
+
+
+def network_document_of(path: Path) -> tuple[Document, ImportedDocument] | None:
+    """Make a network file of another program's JSON file.
+
+    Parameters
+    ----------
+    path : Path
+
+    Returns
+    -------
+    document, imported
+        The network file that is made of it, without places and with the hash of the file itself. None where it is not JSON, or
+        no config of Hugging Face: the next reader says so.
+
+    Raises
+    ------
+    InputFileError
+        It cannot be read, or is of such a format and has faults.
+    """
+    text, sha256 = read_text(path)
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    from planner.importers import hugging_face
+
+    if not hugging_face.detect(content):
+        return None
+    imported = hugging_face.convert(_with_places(path, sha256, content))
+    return document_of(path, sha256, imported.content), imported
+
+
+def text_of(model: LoadedModel) -> str:
+    """Write a network that was read from another program's file as a network file, with what was filled in as comments."""
+    if model.content is None:
+        from planner.files.network_file import network_text
+
+        return network_text(model)
+    from planner.report.yaml_text import yaml_text
+
+    return yaml_text(model.content, "\n".join(model.notes))
+
+
+def _with_places(path: Path, sha256: str, content: Any) -> Document:
+    """The places of values: JSON is read as the YAML it nearly always is (not with escapes for pairs of surrogates)."""
+    try:
+        return parse_document(path, keep_faults=True)
+    except InputFileError:
+        return document_of(path, sha256, content)
+
+
+def document_of(path: Path, sha256: str, content: Any) -> Document:
+    """Make a document of plain values, which stand nowhere in the file.
+
+    Examples
+    --------
+    >>> document = document_of(Path("a.json"), "", {"layers": [{"name": "fc"}]})
+    >>> str(document.problem(("layers", 0, "name"), "is taken"))
+    'a.json: layers[0].name: is taken'
+    """
+    return Document(path=path, sha256=sha256, root=_node(content))
+
+
+def _node(value: Any) -> Node:
+    children: dict[str | int, Node] | None = None
+    if isinstance(value, Mapping):
+        children = {str(key): _node(item) for key, item in value.items()}
+    elif isinstance(value, (list, tuple)):
+        children = {index: _node(item) for index, item in enumerate(value)}
+    return Node(value, 0, 0, children=children)
+
+
+# -- formats that are no JSON -----------------------------------------------------------------------------------------------
+
 
 # Bytes of a file that tell its format.
 _HEAD = 64 * 1024
@@ -56,7 +191,7 @@ class Format:
     extra: str = ""
 
 
-# JSON formats are told apart by `planner.importers.importer_of` and `planner.importers.documents`; they are here to be listed.
+# JSON formats are told apart by `planner.files.loading`; they are here to be listed.
 FORMATS: tuple[Format, ...] = (
     Format(name="paleo", module="", files="*.json", description="PALEO's networks"),
     Format(

@@ -1,14 +1,17 @@
 """Programs of torch.export: archives (.pt2), and modules traced here without computing anything.
 
 An archive is read by torch.export's own loader. Parts of an archive that are pickles (objects of other classes than tensors) are
-refused before it is opened: unpickling runs code.
+refused before it is opened: unpickling runs code. Small constants (masks, positions, indices) are worked out by torch's own operators,
+those of a fixed list, on tensors that the program holds or makes itself, on the CPU.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import importlib
 import json
+import math
 import zipfile
 from collections import Counter
 from collections.abc import Sequence
@@ -16,14 +19,19 @@ from pathlib import Path
 from typing import Any
 
 from planner.core.errors import FileProblem, InputFileError, UsageError
-from planner.importers.documents import ImportedDocument
-from planner.importers.sources import ForeignNetwork, ImportOptions, MissingExtra, check_assumed
-from planner.importers.torch_constants import Constants
-from planner.importers.torch_operators import OPERATORS
-from planner.importers.torch_reading import Reading
+from planner.files.loading import LoadedModel, model_of
+from planner.importers.operators import OPERATORS, Call
+from planner.importers.sources import (
+    ForeignNetwork,
+    ImportedDocument,
+    ImportOptions,
+    MissingExtra,
+    check_assumed,
+    document_of,
+)
 from planner.importers.traced.program import Operation, Program, ProgramFault, Tensor
 
-__all__ = ["FORMAT", "detect", "document_of_module", "load", "program_of"]
+__all__ = ["FORMAT", "Constants", "detect", "document_of_module", "from_torch", "load", "program_of"]
 
 FORMAT = "torch.export archive"
 
@@ -308,22 +316,24 @@ class _Export:
             value = self._constants.numbers(node.name)
             self.tensors[node.name] = Tensor(shape=shapes[0], role="constant", name=node.name, value=value)
             return
-        arguments = self._arguments(node)
+        arguments, inputs = self._arguments(node)
         if operator not in OPERATORS or space not in _NAMESPACES:
-            inputs = [item for item in arguments.values() if isinstance(item, Ref)]
             self.unknown[target] += 1
-            self._add(node, "unknown", target, inputs, {}, shapes, names)
+            self._add(node, "unknown", target, [item for item in inputs if item is not None], {}, shapes, names)
             return
-        reading = Reading(operator, arguments, lambda ref: self.shapes[str(ref)], shapes)
-        OPERATORS[operator](reading)
-        given = [item if isinstance(item, Ref) else None for item in reading.inputs]
-        self._add(node, reading.kind, target, given, reading.attributes, shapes, names)
+        call = Call(operator, inputs, arguments, shapes, lambda ref: self.shapes.get(str(ref), ()))
+        kind, read, attributes = OPERATORS[operator](call)
+        given = [item if isinstance(item, Ref) else None for item in read]
+        self._add(node, kind, target, given, attributes, shapes, names)
 
-    def _arguments(self, node: Any) -> dict[str, Any]:
+    def _arguments(self, node: Any) -> tuple[dict[str, Any], list[Any]]:
+        """All arguments by name, and those that the operator declares as tensors."""
         schema = getattr(node.target, "_schema", None)
         arguments: dict[str, Any] = {}
+        inputs: list[Any] = []
         if schema is None:
-            return {f"arg{i}": self._argument(item) for i, item in enumerate(node.args)}
+            arguments = {f"arg{i}": self._argument(item) for i, item in enumerate(node.args)}
+            return arguments, [item for item in arguments.values() if isinstance(item, Ref)]
         for i, declared in enumerate(schema.arguments):
             if i < len(node.args) and not declared.kwarg_only:
                 value = node.args[i]
@@ -331,8 +341,12 @@ class _Export:
                 value = node.kwargs[declared.name]
             else:
                 value = declared.default_value if declared.has_default_value() else None
-            arguments[declared.name] = self._argument(value)
-        return arguments
+            own = arguments[declared.name] = self._argument(value)
+            if isinstance(own, list):
+                inputs += [item for item in own if isinstance(item, Ref)]
+            elif "Tensor" in str(declared.type):
+                inputs.append(own if isinstance(own, Ref) else None)
+        return arguments, inputs
 
     def _argument(self, value: Any) -> Any:
         if hasattr(value, "op") and hasattr(value, "meta"):
@@ -394,3 +408,152 @@ def scoped(path: str, class_name: str, word: str) -> str:
     if not path:
         return word
     return path if is_leaf else f"{path}.{word}"
+
+
+# -- numbers of small constants ---------------------------------------------------------------------------------------------
+
+
+_MAX_ELEMENTS = 1 << 22  # of one constant: a mask of 2048 positions
+_MAX_WORK = 1 << 26  # elements of all of them together
+_FOLDED = frozenset({
+    "arange", "zeros", "ones", "full", "zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full", "scalar_tensor", "eye",
+    "linspace", "tril", "triu", "view", "reshape", "_unsafe_view", "flatten", "unflatten", "unsqueeze", "squeeze", "transpose", "t",
+    "permute", "expand", "expand_as", "slice", "select", "cat", "stack", "clone", "alias", "detach", "to", "_to_copy", "type_as",
+    "contiguous", "lift_fresh_copy", "add", "sub", "rsub", "mul", "div", "pow", "neg", "abs", "exp", "log", "sqrt", "rsqrt", "reciprocal",
+    "sin", "cos", "floor", "minimum", "maximum", "min", "max", "clamp", "remainder", "floor_divide",
+    "eq", "ne", "lt", "le", "gt", "ge", "logical_not",
+    "logical_and", "logical_or", "bitwise_not", "bitwise_and", "bitwise_or", "__and__", "__or__", "where", "masked_fill", "outer", "repeat",
+    "_assert_tensor_metadata", "index", "index_select", "roll", "flip", "any", "all", "masked_fill_", "add_", "mul_", "sub_",
+})  # fmt: skip
+
+
+class Constants:
+    """Tensors of a program whose numbers are known, by the name of the node that makes them."""
+
+    def __init__(self) -> None:
+        self._tensors: dict[str, Any] = {}
+        self._work = 0
+
+    def keep(self, name: str, stored: Any) -> Any:
+        """Remember a tensor that the program holds; its numbers as an array, None where there are none."""
+        is_known = (
+            stored is not None
+            and hasattr(stored, "numel")
+            and stored.device.type == "cpu"
+            and stored.numel() <= _MAX_ELEMENTS
+            and not stored.dtype.is_complex
+            and not _is_fake(stored)
+        )
+        if is_known:
+            self._tensors[name] = stored.detach()
+        return self.numbers(name)
+
+    def numbers(self, name: str) -> Any:
+        """Numbers as an array; None where they are not known."""
+        tensor = self._tensors.get(name)
+        if tensor is None:
+            return None
+        try:
+            return (tensor.float() if tensor.dtype.is_floating_point else tensor).numpy()
+        except (RuntimeError, TypeError):  # tensors without numbers, of whatever kind
+            return None
+
+    def works_out(self, node: Any, operator: str, shape: tuple[int, ...]) -> bool:
+        """Work a node out where everything that it reads is known; whether that was possible."""
+        elements = math.prod(shape)
+        if operator not in _FOLDED or elements > _MAX_ELEMENTS or self._work + elements > _MAX_WORK:
+            return False
+        try:
+            arguments = [self._argument(item) for item in node.args]
+            named = {
+                key: self._argument(item) for key, item in node.kwargs.items() if key not in ("device", "pin_memory")
+            }
+        except LookupError:
+            return False
+        if operator.endswith("_"):  # what it writes into may be a buffer of the program
+            arguments[0] = arguments[0].clone()
+        makes = any(argument.name == "device" for argument in node.target._schema.arguments)
+        try:
+            result = node.target(*arguments, **named, **({"device": "cpu"} if makes else {}))
+        except Exception:
+            return False  # what cannot be worked out stays a tensor whose numbers are not known
+        if not hasattr(result, "numel") or tuple(result.shape) != shape or result.dtype.is_complex:
+            return False
+        self._work += elements
+        self._tensors[node.name] = result
+        return True
+
+    def _argument(self, item: Any) -> Any:
+        if isinstance(item, (list, tuple)):
+            return [self._argument(one) for one in item]
+        if not hasattr(item, "op"):
+            return item
+        value = item.meta.get("val")
+        if isinstance(value, (bool, int, float)):
+            return value
+        return self._tensors[item.name]
+
+
+def _is_fake(tensor: Any) -> bool:
+    return type(tensor).__name__ == "FakeTensor"
+
+
+# -- planner.from_torch -----------------------------------------------------------------------------------------------------
+
+
+def from_torch(
+    module: Any,
+    example_inputs: Sequence[Any],
+    *,
+    name: str = "",
+    global_batch: int | None = None,
+    assume_free: Sequence[str] = (),
+) -> LoadedModel:
+    """Read a torch module as a network.
+
+    The module is traced by ``torch.export``, which computes nothing; made under ``torch.device("meta")``, it needs no memory for its
+    weights either. It is read in the mode that it is in: ``module.train()`` keeps its dropout.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        Or a ``torch.fx.GraphModule``.
+    example_inputs : sequence of tensors
+        The arguments of ``forward``; the first dimension of each is the batch. Their numbers are not read.
+    name : str, optional
+        Name of the network; the module's class unless given.
+    global_batch : int, optional
+        Usual samples per training step; the examples' batch unless given.
+    assume_free : sequence of str
+        Operators that are not known and are taken to cost nothing, which every output says.
+
+    Returns
+    -------
+    LoadedModel
+
+    Raises
+    ------
+    UsageError
+        torch cannot export it.
+    InputFileError
+        It has operators that are not known; the message counts them.
+    MissingExtra
+        torch is not installed.
+
+    Examples
+    --------
+    >>> import planner, torch  # doctest: +SKIP
+    >>> with torch.device("meta"):  # doctest: +SKIP
+    ...     module = torch.nn.Linear(8, 4)
+    >>> planner.from_torch(module, (torch.zeros(2, 8),)).graph.weight_count  # doctest: +SKIP
+    36
+    """
+    imported = document_of_module(
+        module, example_inputs, name=name, options=ImportOptions(assume_free=frozenset(assume_free))
+    )
+    content = dict(imported.content)
+    if global_batch is not None:
+        content["global_batch"] = global_batch
+    digest = hashlib.sha256(json.dumps(content, sort_keys=True, default=list).encode()).hexdigest()
+    imported = dataclasses.replace(imported, content=content)
+    return model_of(document_of(Path(str(content["name"])), digest, content), imported)

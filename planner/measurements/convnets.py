@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,25 +9,22 @@ from functools import cache
 
 import numpy as np
 
-from costmodel.eager import loop_update_s
 from costmodel.hardware.cluster import Cluster
 from costmodel.hardware.collectives import ALL_REDUCE_NAMES
-from costmodel.input_pipeline import copy_s, with_storage_s
-from costmodel.kernels.roofline import ImageSoftware
 from costmodel.layerwise.evaluate import CHEAPEST, CostBatch, PlanBatch, evaluate_on
 from costmodel.layerwise.splits import split_table
 from costmodel.layerwise.tables import CostTables
 from costmodel.mesh.detail import model_flops_per_step
 from costmodel.network.graph import Graph
-from costmodel.parameter_server import exposed_server_s
-from costmodel.precision import OPTIMIZERS
-from costmodel.stragglers import slowest_of
+from costmodel.precision import OPTIMIZERS, Precision
+from costmodel.software.framework import Framework
+from costmodel.software.layer_assumptions import WELL_TUNED, LayerAssumptions
 from costmodel.workload import Workload
 from planner.measurements.degrees import devices_of
 from planner.measurements.facts import measured_bytes, plausible_bytes
 from planner.measurements.fitted import fitted_links, fitted_of
 from planner.measurements.hardware import Machine, format_of, machine_of, precision_of, usual_node
-from planner.measurements.image_software import software_of
+from planner.measurements.image_software import image_assumptions, image_framework
 from planner.measurements.outcomes import TOO_LARGE, Comparison, MemoryComparison, Outcome, skipped
 from planner.measurements.preset import Preset
 from planner.measurements.tables import Row, RowSkipped
@@ -36,7 +32,7 @@ from planner.measurements.throughputs import counts_samples, has_failed, is_meas
 from planner.naming.models import image_network_called, nearest_models, transformer_called
 from planner.uncertainty.features import node_size, shares_of
 
-__all__ = ["Run", "asked", "graph_of", "network_name", "predict", "software_of"]
+__all__ = ["Run", "asked", "graph_of", "network_name", "predict"]
 
 _LONGEST = 1e5  # times what the devices need at their peak
 
@@ -124,14 +120,15 @@ class Run:
 
     network: str
     machine: Machine
-    number_format: str
+    precision: Precision
     workers: int
     batch: int
     accumulated: int
     measured_s: float | None  # None: it failed
     passes_only: bool  # a table with the two passes has no optimizer step in its total
     ranking: Hashable
-    software: ImageSoftware
+    framework: Framework
+    assumptions: LayerAssumptions
 
     @property
     def key(self) -> Hashable:
@@ -142,11 +139,12 @@ class Run:
             machine.device.name,
             machine.device.efficiency,
             id(machine.cluster),
-            self.number_format,
+            self.precision,
             self.workers,
             self.batch,
             self.accumulated,
-            self.software,
+            self.framework,
+            self.assumptions,
         )
 
 
@@ -189,17 +187,19 @@ def asked(row: Row) -> Run:
         measured_s = (forward_ms + backward_ms) * 1e-3
     if measured_s is None and not failed:
         raise not_measured(row)
+    precision = precision_of(format_of(row, "fp32"), machine.device.formats)
     return Run(
         network=name,
         machine=machine,
-        number_format=format_of(row, "fp32"),
+        precision=precision,
         workers=workers,
         batch=batch,
         accumulated=row.count("grad_accum") or 1,
         measured_s=None if failed else measured_s,
         passes_only=forward_ms is not None and backward_ms is not None,
         ranking=tuple(row.text(column) for column in _SAME),
-        software=_software(row, name),
+        framework=image_framework(row),
+        assumptions=image_assumptions(row, precision, is_one_row=_is_one_row(graph_of(name))),
     )
 
 
@@ -222,7 +222,7 @@ _SAME = (
 def _outcome(row: Row, run: Run, preset: Preset) -> Outcome:
     machine = run.machine
     costs, ideal_s = _known_costs(run, preset)
-    predicted_s, exchange_s = _step_s(row, run, costs, preset)
+    predicted_s = float((costs.compute_s if run.passes_only else costs.step_time_s)[0])
     predicted_bytes = float(costs.memory_bytes[0])
     memory = MemoryComparison(
         predicted_bytes=predicted_bytes,
@@ -243,7 +243,7 @@ def _outcome(row: Row, run: Run, preset: Preset) -> Outcome:
         predicted_s=predicted_s,
         measured_s=measured_s,
         ideal_s=ideal_s,
-        shares=_shares(run, costs, predicted_s, exchange_s),
+        shares=_shares(run, costs, predicted_s),
     )
     return Outcome(row=row, comparisons=(comparison,), memory=memory, ranking=run.ranking, fitted=fitted)
 
@@ -273,83 +273,14 @@ def _plausible_s(row: Row, measured_s: float, ideal_s: float, counts: Mapping[st
     return None
 
 
-def _step_s(row: Row, run: Run, costs: CostBatch, preset: Preset) -> tuple[float, float]:
-    """Time of what was measured, and what of it waits for the exchange of gradients."""
-    exchange_s = float(costs.exposed_exchange_s[0])
-    if run.passes_only:
-        return float(costs.compute_s[0]), exchange_s
-    step_s = float(costs.step_time_s[0])
-    if preset.name == "paleo":
-        return step_s, exchange_s
-    graph, machine = graph_of(run.network), run.machine
-    # Inside a node they cost no more than an all-reduce in what was measured (docs/accuracy-tried.md, parameter servers).
-    if uses_servers(row) and run.workers > node_size(machine.cluster):
-        weight_bytes = 4.0 * graph.trainable_count  # servers keep and send fp32
-        waited_s = exposed_server_s(
-            weight_bytes, run.workers, preset.cluster(machine.cluster), float(costs.backward_s[0])
-        )
-        step_s, exchange_s = step_s - exchange_s + waited_s, waited_s
-    step_s += (slowest_of(run.workers) - 1.0) * float(costs.compute_s[0])
-    if loops_over_updates(row):
-        step_s += max(loop_update_s(graph) - float(costs.update_s[0]), 0.0)
-    if reads_input(row):
-        step_s = _with_input_s(row, step_s, graph, machine, run.batch, run.workers)
-    return step_s, exchange_s
-
-
-def _shares(run: Run, costs: CostBatch, predicted_s: float, exchange_s: float) -> tuple[float, ...]:
+def _shares(run: Run, costs: CostBatch, predicted_s: float) -> tuple[float, ...]:
     """Shares of the parts of the step; of the passes alone everything is compute."""
     terms = (
         {}
         if run.passes_only
-        else {"reshard_s": costs.reshard_s, "exposed_exchange_s": np.array([exchange_s]), "bubble_s": costs.bubble_s}
+        else {"reshard_s": costs.reshard_s, "exposed_exchange_s": costs.exposed_exchange_s, "bubble_s": costs.bubble_s}
     )
     return tuple(shares_of([predicted_s], terms, run.workers / node_size(run.machine.cluster))[0].tolist())
-
-
-def _software(row: Row, name: str) -> ImageSoftware:
-    """The same, where frameworks know no other layout: PyTorch's channels last is one of tensors with height and width."""
-    software = software_of(row)
-    if _is_one_row(graph_of(name)) and re.search(r"torch", f"{row.text('framework')} {row.text('source')}".lower()):
-        return replace(software, channels_first=True)
-    return software
-
-
-def uses_servers(row: Row) -> bool:
-    """Whether weights are exchanged through parameter servers: what the column ``variable_update`` says (tf_cnn_benchmarks).
-
-    >>> [uses_servers(Row(line=2, cells={"variable_update": text})) for text in ("parameter_server/cpu", "replicated (no NCCL)/gpu", "")]
-    [True, False, False]
-    """
-    return bool(re.search(r"parameter.?server|\bps\b|distributed.replicated", row.text("variable_update").lower()))
-
-
-def loops_over_updates(row: Row) -> bool:
-    """Whether the device waits for a host that updates one tensor after the other: PyTorch with scaled losses.
-
-    >>> [loops_over_updates(Row(line=2, cells={"framework": "PyTorch", "precision": p})) for p in ("amp", "fp32")]
-    [True, False]
-    """
-    return bool(re.search(r"py?torch", row.text("framework").lower())) and format_of(row, "fp32") == "fp16"
-
-
-def reads_input(row: Row) -> bool:
-    """Whether samples come from storage: the column ``data`` says "real"; without it they are made on the device.
-
-    >>> reads_input(Row(line=2, cells={"data": "real"})), reads_input(Row(line=2, cells={"data": "synthetic"}))
-    (True, False)
-    """
-    return row.text("data").lower().startswith(("real", "imagenet"))
-
-
-def _with_input_s(row: Row, step_s: float, graph: Graph, machine: Machine, batch: int, workers: int) -> float:
-    """The step with the copy of its input, where the storage (``storage_MBps`` of a node, ``sample_kB`` as stored) is no slower."""
-    sample_bytes = 4.0 * math.prod(graph.layers[0].output_shape)  # frameworks hand images over in fp32
-    copied_s = step_s + copy_s(sample_bytes * batch / workers, workers, machine.cluster)
-    rate, stored = row.positive("storage_MBps"), row.positive("sample_kB")
-    each = min(workers, node_size(machine.cluster)) / workers
-    known = rate is not None and stored is not None
-    return with_storage_s(copied_s, (stored or 0.0) * 1e3 * batch * each, (rate or 0.0) * 1e6 if known else None)
 
 
 def _global_batch(row: Row, workers: int) -> int:
@@ -378,7 +309,8 @@ def _known_costs(run: Run, preset: Preset) -> tuple[CostBatch, float]:
 def _costs(run: Run, preset: Preset) -> tuple[CostBatch, float]:
     """Plain data parallelism, the cheapest collective per layer; and the time of the FLOPs at the peak."""
     machine, graph = run.machine, graph_of(run.network)
-    precision = precision_of(run.number_format, machine.device.formats)
+    precision = run.precision
+    assumptions = run.assumptions if preset.name == "roofline" else WELL_TUNED
     # Networks on sequences have Adam or its like.
     optimizer = "adam" if len(graph.layers[0].output_shape) == 2 else "momentum"
     workload = Workload(
@@ -386,8 +318,10 @@ def _costs(run: Run, preset: Preset) -> tuple[CostBatch, float]:
         global_batch=run.batch,
         precision=precision,
         optimizer=OPTIMIZERS[optimizer],
-        compute=preset.compute(machine.device, precision, optimizer, software=run.software),
+        compute=preset.compute(machine.device, precision, optimizer, assumptions=assumptions),
         collectives=ALL_REDUCE_NAMES,
+        framework=run.framework,
+        assumptions=assumptions,
     )
     if run.batch < run.workers:
         raise RowSkipped("fewer samples than GPUs")

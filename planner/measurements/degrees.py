@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from planner.amounts import in_tokens
-from planner.measurements.facts import framework_facts
+from planner.files.quantities import in_tokens
+from planner.measurements.facts import defaults_of
 from planner.measurements.tables import Row, RowSkipped
 from planner.measurements.throughputs import has_failed, implied_batch
 
@@ -185,7 +185,7 @@ def _check_division(row: Row, dp: int, micro_batch: int | None, global_batch: in
         raise ImpossiblePlan("micro_batch x dp is more than the global batch")
     if global_batch % ((micro_batch or 1) * dp) == 0:
         return
-    is_cut = global_batch % dp == 0 and framework_facts(row).get("last_is_smaller")
+    is_cut = global_batch % dp == 0 and defaults_of(row).last_micro_batch_is_smaller
     if not is_cut and row.has("dp", "global_batch") and _IN_TOKENS.match(row.text("global_batch")) is None:
         what = "dp" if micro_batch is None else "micro_batch x dp"
         raise ImpossiblePlan(f"{what} does not divide the global batch")
@@ -197,7 +197,7 @@ def _check_division(row: Row, dp: int, micro_batch: int | None, global_batch: in
 
 def _open_batches(row: Row, per_replica: int) -> list[tuple[int, int]]:
     """Where a row leaves it open: the whole of a replica where its framework accumulates nothing, else any power of two or the whole."""
-    if framework_facts(row).get("whole_batch"):
+    if not defaults_of(row).accumulates:
         return [(row.default("micro_batch", per_replica), 1)]
     row.default("micro_batch", "tuned")
     sizes = sorted({per_replica, *(2**n for n in range(per_replica.bit_length()) if per_replica % 2**n == 0)})

@@ -15,12 +15,12 @@ from functools import lru_cache
 import numpy as np
 
 from costmodel.arrays import FloatArray
-from costmodel.framework import profile_of
 from costmodel.uncertainty.constants import CONSTANTS
 from costmodel.uncertainty.intervals import INTERVAL_SHARE, Candidates, interval_score, intervals
 from planner.measurements.hardware import device_name
 from planner.measurements.outcomes import Outcome
 from planner.measurements.ranking import LEAST_ROWS
+from planner.naming.frameworks import framework_of
 from planner.uncertainty.bars import Knowledge, bars_of
 from planner.uncertainty.features import mesh_coordinates
 
@@ -109,7 +109,7 @@ def software_of(outcome: Outcome) -> Software:
 
 @lru_cache(maxsize=4096)  # asked for every row
 def _profile(framework: str) -> str:
-    return profile_of(framework).name
+    return framework_of(framework).name
 
 
 @lru_cache(maxsize=4096)

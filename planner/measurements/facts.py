@@ -3,70 +3,30 @@
 from __future__ import annotations
 
 import re
-from functools import lru_cache
 
+from costmodel.software.framework import Defaults, Framework
 from planner.measurements.tables import Row, RowSkipped
 from planner.measurements.throughputs import has_failed
+from planner.naming.frameworks import framework_of
 
 __all__ = [
     "computed_positions",
     "cuts_vocabulary",
+    "defaults_of",
     "flash_attention",
     "framework_default",
-    "framework_facts",
+    "framework_of_row",
     "gradient_bytes",
     "has_dropout",
     "is_narrow_throughout",
     "measured_bytes",
     "plausible_bytes",
+    "recomputes_nothing",
     "says_adapters",
     "trains_adapters_only",
     "yes_or_no",
 ]
 
-# Framework text in lower case -> what it does unless told otherwise.
-# nanotron: tensor parallelism by reduce-scatter ("sequence-parallel TP", read me of the benchmark).
-# NeMo and Megatron-Bridge: sequence parallelism and the distributed optimizer are on in its recipes (NeMo Framework performance guide),
-# grad_reduce_in_fp32 is off in those of the performance tables (scripts/performance). Its recipes of GPT-3 drop 10 % of the hidden states,
-# those of Llama nothing (NeMo-Framework-Launcher, conf/training/gpt3 and llama). Its tables write FSDP 1 for "used" (performance summary,
-# nomenclature), and leave out what the recipes recompute where memory is short (scripts/performance: recompute_modules,
-# recompute_num_layers).
-# torchtitan: docs/fsdp.md and infra/parallelize.py (SequenceParallel norms); its selective recomputation takes every second product, or
-# block (activation_checkpoint, selective_ac_option). MaxText: configs/base.yml, logical_axis_rules (weights over
-# "fsdp", activations over "tensor" between the blocks; remat_policy full; gradient_accumulation_steps 1).
-# torchtune (dtype: bf16 of its configurations), NeMo AutoModel (torch.optim.Adam over 16-bit weights, examples/benchmark/configs) and
-# VectorLM (an 8B and its Adam on one device of 80 GB) keep nothing in 32 bits, and shard everything.
-# vTrain's runs on one node: their times are sums, so that runs with 24 layers less those with 16 give the time of a layer, and pipelines
-# those of their stages. Nothing is recomputed there, on any stage, whatever its configurations say (its simulator recomputes on all stages
-# but the last: src/predictor.py, create_layer_graph), and a rank has vocab_size // tensor_parallel_size words, not padded (src/config.py,
-# src/model/gpt_modeling.py). docs/accuracy-tried.md has the figures.
-_FRAMEWORKS: tuple[tuple[str, dict[str, int]], ...] = (
-    (r"\bvtrain\b.*\bsingle.?node", {"recomputes_nothing": 1, "cuts_vocabulary": 1}),
-    (r"nanotron", {"sequence_parallel": 1}),
-    (r"torchtune|vector.?lm", {"zero_stage": 3, "narrow_throughout": 1}),
-    (r"auto.?model\b", {"zero_stage": 3, "narrow_throughout": 1, "recompute_as_needed": 1}),
-    (
-        r"nemo|megatron-bridge",
-        {
-            "sequence_parallel": 1,
-            "zero_stage": 1,
-            "narrow_gradients": 1,
-            "gpt_dropout": 1,
-            "fsdp_is_flag": 1,
-            "recompute_as_needed": 1,
-        },
-    ),
-    (
-        r"\bpeft\b|transformers\b|hugging ?face|\btrl\b|llama.?factory|axolotl|\bswift\b|unsloth|xtuner",
-        {"adapts_all": 1},
-    ),
-    (r"torchtitan", {"sequence_parallel": 1, "zero_stage": 3, "selects_every_second": 1}),
-    (r"maxtext", {"sequence_parallel": 1, "zero_stage": 3, "recompute_all": 1, "whole_batch": 1}),
-    # Sharded unless told otherwise: llm-foundry (fsdp_config of its yamls), OLMo, torchtune, Levanter, EasyLM (axis fsdp).
-    # Composer, on which llm-foundry runs, cuts a batch into micro-batches of which the last may be smaller (composer/core/data_spec.py).
-    (r"llm-?foundry|mosaic", {"zero_stage": 3, "last_is_smaller": 1}),
-    (r"fsdp|olmo|levanter|easylm", {"zero_stage": 3}),
-)
 _YES = ("yes", "true", "1", "on")
 _NO = ("no", "false", "0", "off", "none")
 
@@ -81,22 +41,40 @@ def yes_or_no(text: str) -> bool | None:
     return True if word in _YES else False if word in _NO else None
 
 
-def framework_default(row: Row, fact: str, column: str, otherwise: bool) -> bool:
+def framework_of_row(row: Row) -> Framework:
+    """The framework that a row names, with the attention kernels that it states; its source may say of which year it is.
+
+    >>> framework_of_row(Row(line=2, cells={"framework": "Megatron-LM", "source": "Megatron-LM SC21 Table 1"})).name
+    'megatron-lm-2021'
+    """
+    text, kernel = row.text("framework"), row.text("flash_attention")
+    found = framework_of(text, kernel)
+    return framework_of(f"{text} {row.text('source')}", kernel) if found.name == "megatron-lm" else found
+
+
+def defaults_of(row: Row) -> Defaults:
+    """What the framework of a row does unless told otherwise; where none is named, that of which its source speaks."""
+    return framework_of(row.text("framework") or row.text("source")).defaults
+
+
+# Sources that say elsewhere what their runs were. vTrain's runs on one node: their times are sums, so that runs with 24 layers less those
+# with 16 give the time of a layer, and pipelines those of their stages. Nothing is recomputed there, on any stage, whatever its
+# configurations say (its simulator recomputes on all stages but the last: src/predictor.py, create_layer_graph), and a rank has
+# vocab_size // tensor_parallel_size words, not padded (src/config.py, src/model/gpt_modeling.py). docs/accuracy-tried.md has the figures.
+_SINGLE_NODE_VTRAIN = re.compile(r"\bvtrain\b.*\bsingle.?node")
+
+
+def recomputes_nothing(row: Row) -> bool:
+    """Whether its source recomputed nothing, whatever the row says."""
+    return bool(_SINGLE_NODE_VTRAIN.search(row.text("source").lower()))
+
+
+def framework_default(row: Row, column: str, usual: bool | None, otherwise: bool) -> bool:
     """A flag: its column, else what the framework does, else ``otherwise``."""
     stated = yes_or_no(row.text(column))
     if stated is not None:
         return stated
-    return bool(row.default(column, framework_facts(row).get(fact, int(otherwise))))
-
-
-def framework_facts(row: Row) -> dict[str, int]:
-    """What the framework does unless told otherwise; nothing where it is not known."""
-    return _facts_of(f"{row.text('framework')} {row.text('source')}")
-
-
-@lru_cache(maxsize=1024)  # asked several times for every row
-def _facts_of(text: str) -> dict[str, int]:
-    return next((facts for pattern, facts in _FRAMEWORKS if re.search(pattern, text.lower())), {})
+    return bool(row.default(column, int(otherwise if usual is None else usual)))
 
 
 def measured_bytes(row: Row, capacity_bytes: float) -> float | None:
@@ -153,7 +131,7 @@ def cuts_vocabulary(row: Row) -> bool:
     >>> [cuts_vocabulary(row) for row in rows]
     [True, False]
     """
-    return bool(framework_facts(row).get("cuts_vocabulary"))
+    return recomputes_nothing(row)
 
 
 def has_dropout(row: Row, style: str, *, fused: bool) -> bool:
@@ -163,7 +141,7 @@ def has_dropout(row: Row, style: str, *, fused: bool) -> bool:
     >>> [has_dropout(row, "gpt", fused=True) for row in rows]
     [True, False]
     """
-    if style == "gpt" and fused and framework_facts(row).get("gpt_dropout"):
+    if style == "gpt" and fused and defaults_of(row).drops_hidden_states:
         return row.default("dropout", True)
     return not fused and style in ("gpt", "bert")
 
@@ -249,14 +227,9 @@ def gradient_bytes(row: Row, number_format: str) -> float:
     text, mode = row.text("precision").lower(), row.text("mp_mode").upper()
     if "fp32 grad" in text or mode == "DEFAULT":
         return 4.0
-    if (
-        mode == "PURE"
-        or number_format == "fp16"
-        or is_narrow_throughout(row)
-        or framework_facts(row).get("narrow_gradients")
-    ):
+    if mode == "PURE" or number_format == "fp16" or is_narrow_throughout(row):
         return 2.0
-    return 4.0
+    return defaults_of(row).gradient_bytes or 4.0
 
 
 _THROUGHOUT = re.compile(r"\b(?:pure|true|full)\b")
@@ -271,4 +244,4 @@ def is_narrow_throughout(row: Row) -> bool:
     text = row.text("precision").lower()
     if "32" in text or "mix" in text or "amp" in text:
         return False
-    return bool(_THROUGHOUT.search(text) or framework_facts(row).get("narrow_throughout"))
+    return bool(_THROUGHOUT.search(text) or defaults_of(row).narrow_weights)

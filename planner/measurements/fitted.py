@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from dataclasses import fields
 from functools import cache
 
-from costmodel.framework import FrameworkProfile
 from costmodel.hardware.cluster import Cluster, Level
 from costmodel.hardware.device import Device
 from costmodel.kernels.efficiency import DEFAULT_EFFICIENCY, Efficiency
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.network.layers import ATTENTION
+from costmodel.software.framework import Framework
 
 __all__ = ["fitted_in", "fitted_links", "fitted_of"]
 
@@ -56,7 +56,7 @@ _OF_STEPS = frozenset(("sustained_fraction", "elementwise_fraction"))
 def fitted_of(
     device: Device,
     assumptions: MeshAssumptions | None = None,
-    profile: FrameworkProfile | None = None,
+    framework: Framework | None = None,
     *,
     kinds: frozenset[str] | None = None,
     alone: bool = False,
@@ -67,7 +67,7 @@ def fitted_of(
     ----------
     device : Device
     assumptions : MeshAssumptions, optional
-    profile : FrameworkProfile, optional
+    framework : Framework, optional
     kinds : frozenset of str, optional
         Families of the layers that are predicted: constants of others are not counted. None: nobody says.
     alone : bool
@@ -83,14 +83,18 @@ def fitted_of(
     """
     found = {name for name in _of_device(device.name, device.efficiency) if _is_used(name, kinds, alone=alone)}
     for item in fields(assumptions) if assumptions is not None else ():
-        if (profile is not None and item.name in profile.constants) or not _is_used(item.name, kinds, alone=alone):
+        if (framework is not None and item.name in framework.fitted) or not _is_used(item.name, kinds, alone=alone):
             continue
         if _SAYS_SO.search(str(item.metadata.get("source", ""))):
             found.add(item.name)
-    if profile is not None:
+    if framework is not None:
+        costs = {
+            **framework.costs,
+            **{name: value for own in framework.conditional.values() for name, value in own.items()},
+        }
         # What only some devices do counts where it is done.
-        done = [name for name, value in profile.narrowest.items() if getattr(assumptions, name, None) == value]
-        found |= {f"{profile.name}: {name}" for name in fitted_in(profile.source, [*profile.constants, *done])}
+        done = {name for name in framework.fitted if getattr(assumptions, name, None) == costs[name]}
+        found |= {f"{framework.name}: {name}" for name in done}
     return frozenset(found)
 
 

@@ -14,8 +14,10 @@ from costmodel.hardware.cluster import Cluster, Level
 from costmodel.hardware.device import Device
 from costmodel.mixed.links import group_cluster
 from costmodel.precision import PRECISIONS, Precision
-from planner.attention_kernels import Attention, attention_of, with_attention
+from costmodel.software.framework import Attention, with_attention
+from costmodel.software.layer_assumptions import LayerAssumptions
 from planner.core.errors import PlannerError, did_you_mean
+from planner.measurements.facts import framework_of_row
 from planner.measurements.tables import Row, RowSkipped, short_name
 from planner.naming.devices import SPARE_CLUSTER, device_called
 
@@ -151,18 +153,18 @@ def _stated_cluster(device_file: str, cluster_file: str, text: str, links: Links
 # Libraries that only multiply matrices: the native code of Caffe and Torch-7 (im2col), cuda-convnet, the OpenCL ones, cuDNN before its
 # version 3, which brought FFTs, and what stood on it then (soumith/convnet-benchmarks, README).
 _PLAIN_LIBRARIES = re.compile(r"caffe|torch-?7|chainer|theano|cuda-?convnet|cudnn\W*r2|cl-nn|deepcl|greentea|im2col")
-_NEVER = 1e-6  # a rate at which no algorithm is chosen
+_ONLY_PRODUCTS = LayerAssumptions(fast_convolutions=0.0)
 
 
 def _as_used_by(library: str, device: Device) -> Device:
     """A device without the fast convolution algorithms that a library does not have."""
     if not _PLAIN_LIBRARIES.search(library.lower()):
         return device
-    return replace(device, efficiency=replace(device.efficiency, winograd_fraction=_NEVER, fft_fraction=_NEVER))
+    return _ONLY_PRODUCTS.device_as_used(device)
 
 
 def _attention_of(row: Row) -> Attention:
-    return attention_of(row.text("framework"), row.text("flash_attention"))
+    return framework_of_row(row).attention
 
 
 # Sources whose bandwidth inside a node was not measured. vTrain's 150 GB/s are what its simulator takes for all-reduces of more than the 8

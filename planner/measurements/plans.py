@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 
 from costmodel.arrays import FloatArray
-from costmodel.framework import FrameworkProfile
 from costmodel.mesh.detail import model_flops_per_step
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.modules import MeshError
@@ -17,7 +16,7 @@ from costmodel.mesh.rules import RULES, NetworkShape, columns_of
 from planner.measurements.degrees import ImpossiblePlan
 from planner.measurements.facts import plausible_bytes
 from planner.measurements.fitted import fitted_links, fitted_of
-from planner.measurements.framework_plans import framework_fault, framework_plan, reported_bytes
+from planner.measurements.framework_plans import framework_fault, reported_bytes
 from planner.measurements.outcomes import TOO_LARGE, Comparison, MemoryComparison, Outcome, skipped
 from planner.measurements.preset import Preset
 from planner.measurements.questions import Question, asked, model_of
@@ -63,19 +62,19 @@ def _answers(questions: Sequence[Question], preset: Preset) -> list[Outcome]:
     # A table repeats its plans: each is costed once.
     numbers: dict[MeshPlan, int] = {}
     members = [[numbers.setdefault(plan, len(numbers)) for plan in question.plans] for question in questions]
-    plans = [framework_plan(first.profile, model, _cut(plan, model.num_blocks)) for plan in numbers]
+    plans = [_cut(plan, model.num_blocks) for plan in numbers]
     batch = MeshBatch.from_plans([_checked(plan) for plan in plans])
     broken = [
-        message or framework_fault(first.profile, model, plan)
-        for message, plan in zip(_broken(NetworkShape.of(first.graph, model.units, 1), batch), plans, strict=True)
+        message or framework_fault(model, plan)
+        for message, plan in zip(_broken(NetworkShape.of(first.graph, model.modules, 1), batch), plans, strict=True)
     ]
     legal = np.flatnonzero([not message for message in broken])
-    costs, reported = _costs(model, first.profile, [plans[int(index)] for index in legal])
+    costs, reported = _costs(model, [plans[int(index)] for index in legal])
     step_shares = [] if costs is None else _shares(costs, batch.workers[legal] / node_size(first.machine.cluster))
     position = {int(index): k for k, index in enumerate(legal)}
     flop = model_flops_per_step(model.workload)
     peak = first.machine.device.peak(first.precision.compute)
-    fitted = fitted_of(first.machine.device, first.assumptions, first.profile, kinds=first.graph.kinds)
+    fitted = fitted_of(first.machine.device, first.assumptions, first.framework, kinds=first.graph.kinds)
     cluster = first.machine.cluster
     outcomes = []
     for question, indices in zip(questions, members, strict=True):
@@ -101,15 +100,13 @@ def _answers(questions: Sequence[Question], preset: Preset) -> list[Outcome]:
     return outcomes
 
 
-def _costs(
-    model: MeshModel, profile: FrameworkProfile, plans: Sequence[MeshPlan]
-) -> tuple[MeshCosts | None, FloatArray]:
+def _costs(model: MeshModel, plans: Sequence[MeshPlan]) -> tuple[MeshCosts | None, FloatArray]:
     """Costs of legal plans, and their memory as the framework reports it."""
     if not plans:
         return None, np.zeros(0)
     own = any(plan.stage_blocks for plan in plans)
     costs = model.evaluate_plans(plans) if own else model.evaluate(MeshBatch.from_plans(plans))
-    return costs, reported_bytes(profile, model, plans, costs.memory_bytes)
+    return costs, reported_bytes(model, plans, costs.memory_bytes)
 
 
 def _cut(plan: MeshPlan, blocks: int) -> MeshPlan:

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
 
-from costmodel.framework import FrameworkProfile, profile_of
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import MeshPlan
 from costmodel.network.graph import Graph
 from costmodel.precision import OPTIMIZERS, Optimizer, Precision
+from costmodel.software.framework import Framework
 from costmodel.workload import Workload
 from planner.measurements.degrees import batches_of, degrees_of, shared_samples
 from planner.measurements.experts import agrees, check_count, is_particular, stack_of, widths_of
 from planner.measurements.facts import (
     computed_positions,
+    defaults_of,
     flash_attention,
     framework_default,
-    framework_facts,
+    framework_of_row,
     gradient_bytes,
     is_narrow_throughout,
     measured_bytes,
@@ -51,7 +53,7 @@ class Question:
     graph: Graph
     machine: Machine
     precision: Precision
-    profile: FrameworkProfile
+    framework: Framework
     assumptions: MeshAssumptions
     # Alternatives where the row leaves something open: the fastest that fits is meant, of the first of so many equal parts that has one.
     plans: tuple[MeshPlan, ...]
@@ -66,7 +68,7 @@ class Question:
     def key(self) -> Hashable:
         """Rows with equal keys share a model."""
         machine = self.machine.cluster
-        return (id(self.graph), self.profile.name, machine.name, id(machine), self.precision, self.assumptions)
+        return (id(self.graph), self.framework, machine.name, id(machine), self.precision, self.assumptions)
 
 
 def asked(row: Row) -> Question | RowSkipped:
@@ -92,17 +94,17 @@ def _question(row: Row) -> Question:
     measured_s = None if failed else step_time_s(row, global_batch=global_batch, gpus=plans[0].workers, seq=seq)
     if measured_s is None and not failed:
         raise not_measured(row)
-    profile = profile_of(row.text("framework"))
+    framework = framework_of_row(row)
     return Question(
         row=row,
         graph=graph,
         machine=machine,
         precision=_as_kept(row, precision_of(number_format, machine.device.formats)),
-        profile=profile,
+        framework=framework,
         assumptions=_assumptions(
-            profile,
+            framework,
             gradient_bytes(row, number_format),
-            is_pipelined=plans[0].pp > 1,
+            gathered_copies=_gathered_copies(row, plans[0]),
             has_fp4="fp4" in machine.device.formats,
         ),
         plans=plans,
@@ -142,10 +144,20 @@ def _ranking_key(row: Row) -> Hashable:
 
 @cache  # asked for every row; equal ones are one then, which is quick to compare
 def _assumptions(
-    profile: FrameworkProfile, main_gradient_bytes: float, *, is_pipelined: bool, has_fp4: bool
+    framework: Framework, main_gradient_bytes: float, *, gathered_copies: float, has_fp4: bool
 ) -> MeshAssumptions:
-    applied = profile.applied(is_pipelined=is_pipelined, has_fp4=has_fp4)
-    return replace(applied, main_gradient_bytes=main_gradient_bytes)
+    applied = framework.mesh_assumptions(has_fp4=has_fp4)
+    return replace(applied, main_gradient_bytes=main_gradient_bytes, gathered_copies=gathered_copies)
+
+
+# nanotron's runs of the Ultra-Scale Playbook without pipelines are older than its option tp_recompute_allgather, those with pipelines were
+# repeated with it (scripts/scaling_benchmarks.py).
+_OLDER = re.compile(r"ultra-?scale playbook")
+
+
+def _gathered_copies(row: Row, plan: MeshPlan) -> float:
+    """Whether inputs are kept as they are gathered under sequence parallelism."""
+    return float(plan.pp == 1 and bool(_OLDER.search(row.text("source").lower())))
 
 
 def _network(row: Row) -> tuple[Graph, str]:
@@ -166,7 +178,7 @@ def _network(row: Row) -> tuple[Graph, str]:
 
 def _adapted(graph: Graph, row: Row) -> Graph:
     """The network with the adapters of a row."""
-    everywhere = bool(framework_facts(row).get("adapts_all"))
+    everywhere = defaults_of(row).adapts_all
     return with_adapters(graph, _rank(row), everywhere=everywhere)
 
 
@@ -217,7 +229,7 @@ def _plans(row: Row, graph: Graph, node: int) -> tuple[tuple[MeshPlan, ...], int
         pp=pp,
         cp=cp,
         ep=row.count("ep") or 1,
-        sequence_parallel=tp > 1 and framework_default(row, "sequence_parallel", "sp", has_experts),
+        sequence_parallel=tp > 1 and framework_default(row, "sp", defaults_of(row).sequence_parallel, has_experts),
         dp_replicate=dp,
         offload_optimizer=offloads_optimizer(row),
     )
@@ -266,5 +278,8 @@ def model_of(question: Question, preset: Preset) -> MeshModel:
         precision=question.precision,
         optimizer=optimizer,
         compute=preset.compute(machine.device, question.precision, optimizer),
+        framework=question.framework,
     )
-    return MeshModel.build(workload, preset.cluster(machine.cluster), preset.assumptions(question.assumptions))
+    return MeshModel.build(
+        workload, preset.cluster(machine.cluster), preset.assumptions(question.assumptions, question.framework.name)
+    )

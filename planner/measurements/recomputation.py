@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from planner.measurements.facts import framework_facts, yes_or_no
+from planner.measurements.facts import defaults_of, recomputes_nothing, yes_or_no
 from planner.measurements.tables import Row, RowSkipped
 
 __all__ = ["recompute_choices", "recompute_of"]
@@ -39,10 +39,10 @@ def recompute_choices(row: Row, blocks: int, chunks: int = 1) -> tuple[tuple[str
     >>> [recompute_choices(Row(line=2, cells={"recompute": text, "framework": "torchtitan"}), 32, 2) for text in ("full", "selective")]
     [(('full', 32),), (('full', 8),)]
     """
-    facts = framework_facts(row)
-    if facts.get("recomputes_nothing"):
+    usual = defaults_of(row)
+    if recomputes_nothing(row):
         return (("none", row.default("recompute", 0)),)
-    if not row.text("recompute") and facts.get("recompute_as_needed"):
+    if not row.text("recompute") and usual.recompute == "as_needed":
         row.default("recompute", "as needed")
         few = [count for count in (1, 2, 4, 8, 16, 32, 64) if count * chunks < blocks]
         return (("none", 0), ("selective", 0), *(("full", count) for count in (*few, blocks)))
@@ -51,8 +51,8 @@ def recompute_choices(row: Row, blocks: int, chunks: int = 1) -> tuple[tuple[str
         number = min(int(counted[1]), blocks)
         return (("full", number),) if number else (("none", 0),)
     name = recompute_of(row)
-    if name == "selective" and facts.get("selects_every_second"):
-        return (("full", max(-(-blocks // chunks) // 2, 1)),)
+    if name == "selective" and usual.selective_blocks:
+        return (("full", max(-(-blocks // chunks) // usual.selective_blocks, 1)),)
     return ((name, blocks if name == "full" else 0),)
 
 
@@ -69,7 +69,7 @@ def recompute_of(row: Row) -> str:
     """
     text = row.text("recompute").lower()
     if not text:
-        return row.default("recompute", "full" if framework_facts(row).get("recompute_all") else "none")
+        return row.default("recompute", "full" if defaults_of(row).recompute == "full" else "none")
     for pattern, name in _RECOMPUTE:
         if re.match(pattern, text):
             return name

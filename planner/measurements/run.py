@@ -12,7 +12,7 @@ from planner.measurements.columns import remarks
 from planner.measurements.error_bars import Judge
 from planner.measurements.kinds import predict_by
 from planner.measurements.outcomes import Outcome
-from planner.measurements.preset import DEFAULT, PALEO
+from planner.measurements.preset import DEFAULT, PALEO, calibrated
 from planner.measurements.scores import ComparedRow, Score, baseline_factor, compared_rows, score, split_by
 from planner.measurements.tables import Table, read_table
 from planner.measurements.varied import judge_of
@@ -103,7 +103,7 @@ def validate_files(
         raise UsageError(f"--by {by}: no file has this column{did_you_mean(by, columns)}")
     scores = []
     given = None if calibration is None else calibration.calibration
-    preset = DEFAULT if given is None else replace(DEFAULT, constants=tuple(given.values.items()))
+    preset = DEFAULT if given is None else calibrated(DEFAULT, given)
     fitted = load_calibration().tables | (frozenset() if calibration is None else calibration.tables)
     for n, (name, table) in enumerate(zip(files, tables, strict=False)):
         say = _said(progress, name, n, len(tables))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from planner.measurements.facts import framework_facts, yes_or_no
+from planner.measurements.facts import defaults_of, framework_of_row, yes_or_no
 from planner.measurements.tables import Row, RowSkipped
 
 __all__ = ["offloads_optimizer", "sharding_choices", "sharding_of"]
@@ -81,7 +81,7 @@ def _stage_and_group(row: Row, node: int) -> tuple[int, float | None]:
         return 3, ranks
     if stated is not None:
         return stated, group
-    if ranks == 1 and framework_facts(row).get("fsdp_is_flag"):
+    if ranks == 1 and framework_of_row(row).name == "megatron-bridge":
         return 3, None
     return (_named_stage(row), None) if group is None else (1, group)
 
@@ -95,7 +95,7 @@ def _named_stage(row: Row) -> int:
     named = _NAMED_STAGE.search(row.text("framework").lower())
     if named is not None:
         return int(named[1] or 3)
-    return row.default("zero_stage", framework_facts(row).get("zero_stage", 0))
+    return row.default("zero_stage", defaults_of(row).zero_stage or 0)
 
 
 # "DeepSpeed ZeRO-2", "DeepSpeed (zero stage 3)", "ZeRO-Infinity": stage 3 whose states may leave the device.

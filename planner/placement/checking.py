@@ -9,9 +9,9 @@ from typing import Any
 
 from planner.core.errors import FileProblem, InputFileError
 from planner.core.request import Mode
+from planner.files.json_file import JsonFile, read_workload
 from planner.placement.check import check_latency, check_throughput
 from planner.placement.check_piper import check_piper
-from planner.placement.json_file import JsonFile, read_json_file
 from planner.placement.piper_file import PiperOverrides, is_piper, piper_from
 from planner.placement.placement_reader import PlacementFile, read_placement_file
 from planner.placement.report import check_report
@@ -54,7 +54,7 @@ def check_files(workload: str, placement: Path, model: ModelOfCheck | None = Non
         A file cannot be used, or a name is not known.
     """
     claim = read_placement_file(placement)
-    file = read_json_file(Path(workload)) if model is None else _of_model(workload, model, claim)
+    file = read_workload(Path(workload)) if model is None else _of_model(workload, model, claim)
     piper = is_piper(file.content)
     if piper != (claim.objective == "piper"):
         words = ("is of Piper's format", "is an operator graph")

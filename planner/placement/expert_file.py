@@ -13,7 +13,7 @@ import numpy as np
 
 from planner.core.errors import InputFileError
 from planner.files.documents import Location
-from planner.placement.json_file import read_json_file
+from planner.files.json_file import read_workload
 from planner.placement.reader import JsonReader
 from strategies.placement.bounds import simple_bound
 from strategies.placement.loads import device_loads, placement_faults
@@ -33,7 +33,7 @@ def expert_placement(problem: PlacementProblem, path: Path) -> PlacementResult:
     InputFileError
         The file cannot be read, does not place every operator once, or breaks a constraint of the problem.
     """
-    file = read_json_file(path)
+    file = read_workload(path)
     reader = JsonReader(file)
     content = reader.object(file.content, ())
     reader.require(content, ("fpgas",), ())

@@ -10,9 +10,9 @@ import numpy as np
 from costmodel.tolerances import EQUAL
 from planner.core.errors import InputFileError, LimitReached, NoFeasiblePlan, UsageError
 from planner.core.search_errors import SearchInterrupted
+from planner.files.json_file import JsonFile
 from planner.placement.answers import LatencyAnswer
 from planner.placement.check import check_latency
-from planner.placement.json_file import JsonFile
 from planner.placement.placement_file import assignment_of, subgraphs_of
 from planner.placement.request import PlaceRequest
 from planner.placement.workload_file import LoadedWorkload, Overrides, loaded_workload

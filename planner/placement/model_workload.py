@@ -28,15 +28,16 @@ from costmodel.kernels.roofline import RooflineCompute
 from costmodel.layerwise.splits import split_table
 from costmodel.layerwise.tables import CostTables, LayerCosts
 from costmodel.precision import OPTIMIZERS, PRECISIONS, default_precision
+from costmodel.software.framework import cluster_run_by
 from costmodel.uncertainty.constants import cluster_with
 from costmodel.workload import Workload
-from planner.attention_kernels import cluster_run_by
 from planner.calibration.files import load_calibration
 from planner.core.capacity import unreserved_bytes
 from planner.core.errors import UsageError
 from planner.core.request import Mode
+from planner.files.json_file import JsonFile
 from planner.files.loading import LoadedModel, load_cluster, load_model
-from planner.placement.json_file import JsonFile
+from planner.naming.frameworks import framework_of
 from planner.resolve import check_trainable
 from planner.spaces.choose import is_transformer
 
@@ -72,7 +73,7 @@ def workload_of_model(question: ModelQuestion) -> JsonFile:
     cluster = load_cluster(question.cluster).cluster
     if question.calibration is not None:
         known = load_calibration(question.calibration).calibration
-        cluster = cluster_with(cluster_run_by(cluster, known.framework), known.values)
+        cluster = cluster_with(cluster_run_by(cluster, framework_of(known.framework).attention), known.values)
     content = _content(_workload(model, cluster, question), cluster, question)
     text = json.dumps(content)
     return JsonFile(

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from planner.files.documents import Location
-from planner.placement.json_file import JsonFile
+from planner.files.json_file import JsonFile
 from planner.placement.reader import JsonReader
 from strategies.placement.checks import find_cycle
 from strategies.placement.piper_problem import PiperOption, PiperProblem

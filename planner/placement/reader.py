@@ -8,7 +8,7 @@ from typing import Any
 
 from planner.core.errors import FileProblem, InputFileError, did_you_mean
 from planner.files.documents import Location
-from planner.placement.json_file import JsonFile
+from planner.files.json_file import JsonFile
 
 __all__ = ["JsonReader"]
 

@@ -13,12 +13,12 @@ from costmodel.arrays import IntArray
 from costmodel.tolerances import EQUAL
 from planner.core.errors import InputFileError, LimitReached, NoFeasiblePlan, UsageError
 from planner.core.search_errors import SearchInterrupted
+from planner.files.json_file import JsonFile, read_workload
 from planner.files.resources import bundled_name
 from planner.placement.answers import LatencyAnswer, PiperAnswer, PlaceAnswer
 from planner.placement.check import check_throughput
 from planner.placement.check_piper import check_piper
 from planner.placement.expert_file import expert_placement
-from planner.placement.json_file import JsonFile, read_json_file
 from planner.placement.latency_run import before_judging, place_for_latency
 from planner.placement.methods import BASELINES, BEST
 from planner.placement.piper_file import PiperOverrides, is_piper, piper_from
@@ -97,7 +97,7 @@ def place(
 def _workload_file(path: Path) -> JsonFile:
     """Read an operator graph; a network's name where no file is says what it takes to place one."""
     try:
-        return read_json_file(path)
+        return read_workload(path)
     except InputFileError:
         if path.exists() or bundled_name("models", str(path)) is None:
             raise

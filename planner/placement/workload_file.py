@@ -14,9 +14,9 @@ from typing import Any
 
 from planner.core.errors import FileProblem, InputFileError, NoFeasiblePlan, UsageError
 from planner.files.documents import Location
+from planner.files.json_file import JsonFile
 from planner.placement.columns import edges_at_once, nodes_at_once
 from planner.placement.device_types import read_types
-from planner.placement.json_file import JsonFile
 from planner.placement.reader import JsonReader
 from strategies.placement.problem import EdgeSpec, NodeSpec, PlacementFault, PlacementFaultsError, PlacementProblem
 

@@ -106,6 +106,7 @@ def tail(
             "precision": setting.precision,
             "optimizer": setting.optimizer,
             "mode": setting.mode,
+            "framework": setting.framework,
             "memory_capacity_bytes": setting.memory_capacity_bytes,
             "cost_model_options": dict(setting.cost_model_options),
             "inputs": dict(setting.inputs),

@@ -8,7 +8,7 @@ from typing import Any, cast
 from planner.report.blocks import Block, Column, Report, Sentence, Table
 from planner.report.documents import RESULT_VERSION
 
-__all__ = ["collective_rows", "file_rows", "listing_report"]
+__all__ = ["collective_rows", "file_rows", "framework_rows", "listing_report"]
 
 _DESCRIPTION = "description"
 
@@ -35,8 +35,8 @@ def _blocks(kind: str, rows: Sequence[Mapping[str, Any]]) -> list[Block]:
                 title=key.replace("_", " "),
                 cells=tuple(_cell(value) for value in values),
                 is_text=is_text,
-                flexible=key == _DESCRIPTION,
-                priority=0 if key in ("name", _DESCRIPTION) else i,
+                flexible=key in (_DESCRIPTION, "source"),
+                priority=0 if key in ("name", "setting", "value", "source", _DESCRIPTION) else i,
             )
         )
     return [Table(columns=tuple(columns))]
@@ -85,10 +85,79 @@ def _calibration_facts(content: Mapping[str, Any]) -> dict[str, Any]:
     return {"rows": source.get("used", 0) if isinstance(source, dict) else 0, "determined": len(fitted)}
 
 
+def _framework_facts(content: Mapping[str, Any]) -> dict[str, Any]:
+    costs = [content.get(key) or {} for key in ("costs", *_CONDITIONAL_COSTS)]
+    return {
+        "title": content.get("title"),
+        "version": content.get("version"),
+        "also_called": ", ".join(content.get("aliases") or ()),
+        "costs": sum(map(len, costs)),
+    }
+
+
+# Costs of a framework file that count under a condition -> the condition.
+_CONDITIONAL_COSTS = {
+    "costs_on_fp4_devices": "on devices with fp4",
+    "costs_in_fp16": "in fp16",
+    "costs_in_16_bits": "in fp16 and bf16",
+}
+
+
+def framework_rows() -> list[dict[str, Any]]:
+    """Every number and choice of every bundled framework, with its source."""
+    from planner.files.documents import parse_document
+    from planner.files.resources import bundled
+
+    rows: list[dict[str, Any]] = []
+    for name, path in bundled("frameworks").items():
+        content = parse_document(path).value
+        own = len(rows)
+        for section in ("costs", *_CONDITIONAL_COSTS, "defaults"):
+            for key, entry in (content.get(section) or {}).items():
+                rows.append(
+                    {
+                        "name": name,
+                        "what": section.split("_")[0].removesuffix("s"),
+                        "setting": key,
+                        "value": entry.get("value"),
+                        "when": _CONDITIONAL_COSTS.get(section),
+                        "source": ("fitted: " if entry.get("fitted") else "") + str(entry.get("source")),
+                    }
+                )
+        for section in ("stages", "attention", "rules"):
+            entry = content.get(section) or {}
+            chosen = {section: entry.get("value")} if section != "rules" else entry
+            rows += [
+                {
+                    "name": name,
+                    "what": section,
+                    "setting": key,
+                    "value": " ".join(map(str, value)) if isinstance(value, list) else value,
+                    "when": None,
+                    "source": entry.get("source"),
+                }
+                for key, value in chosen.items()
+                if key != "source" and value is not None
+            ]
+        if len(rows) == own:
+            rows.append(
+                {
+                    "name": name,
+                    "what": "nothing",
+                    "setting": None,
+                    "value": None,
+                    "when": None,
+                    "source": content.get(_DESCRIPTION),
+                }
+            )
+    return rows
+
+
 _FACTS = {
     "models": _model_facts,
     "devices": _device_facts,
     "clusters": _cluster_facts,
+    "frameworks": _framework_facts,
     "calibrations": _calibration_facts,
 }
 

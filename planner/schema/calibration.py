@@ -12,6 +12,7 @@ from costmodel.uncertainty.constants import CONSTANTS
 from costmodel.uncertainty.intervals import ErrorModel
 from planner.core.errors import did_you_mean
 from planner.schema.common import FileModel, Name, Text, fail
+from planner.schema.framework import Costs
 
 __all__ = ["CalibrationFile", "ConstantEntry", "CrossValidation", "ErrorModelEntry", "ResidualEntry", "SourceEntry"]
 
@@ -130,7 +131,7 @@ class ResidualEntry(FileModel):
     by_kind: dict[Name, LogSd] = Field(default_factory=dict, description="of the rows of each kind of table")
     kinds: dict[Name, ErrorModelEntry] = Field(
         default_factory=dict,
-        description="error models by kind of workload: transformers, images, the name of a framework profile, serving, serving-experts, "
+        description="error models by kind of workload: transformers, images, the name of a framework, serving, serving-experts, "
         "serving-shared-experts",
     )
 
@@ -175,7 +176,7 @@ class CalibrationFile(FileModel):
     name: Name
     description: Text = ""
     source: SourceEntry = Field(default_factory=SourceEntry)
-    constants: Annotated[dict[ConstantName, ConstantEntry], Field(min_length=1, max_length=100)]
+    constants: Annotated[dict[ConstantName, ConstantEntry], Field(max_length=100)] = Field(default_factory=dict)
     correlation: list[list[Correlation]] = Field(
         default_factory=list, description="of the logarithms, in the order of 'constants'; none where absent"
     )
@@ -184,10 +185,16 @@ class CalibrationFile(FileModel):
         description="what the constants leave unexplained; as the bundled calibration has it unless stated",
     )
     cross_validation: CrossValidation | None = None
+    assumptions: Costs = Field(
+        default_factory=dict,
+        description="assumptions of the cost model that these runs had in place of their framework's: waits of one cluster, say",
+    )
 
     @model_validator(mode="after")
     def _matrix(self) -> Self:
         size = len(self.constants)
+        if not size and not self.assumptions:
+            fail("says nothing: it has neither 'constants' nor 'assumptions'")
         if self.correlation:
             if len(self.correlation) != size or any(len(row) != size for row in self.correlation):
                 fail(f"expected {size} rows of {size} numbers, one for each constant", at="correlation")
@@ -219,6 +226,7 @@ class CalibrationFile(FileModel):
             residual_by_part={} if residual is None else dict(residual.by_part),
             residual_groups=None if residual is None else residual.groups,
             framework=self.source.framework,
+            assumed={name: entry.value for name, entry in self.assumptions.items()},
             error_models={}
             if residual is None
             else {kind: entry.to_domain() for kind, entry in residual.kinds.items()},

@@ -164,6 +164,10 @@ class PlanDocument(FileModel):
         default=None,
         description="Constants of the cost model: a bundled name, or a path relative to this file; the bundled ones where it is left out.",
     )
+    framework: Word | None = Field(
+        default=None,
+        description="What runs the plan: a bundled name or a path relative to this file; a well-tuned implementation where left out.",
+    )
     memory_limit: Word | None = Field(default=None, description="Memory per worker that may be used, with its unit.")
     memory_reserve: Word | None = Field(
         default=None,
@@ -199,8 +203,6 @@ class PlanDocument(FileModel):
         if not given:
             if not self.layers:
                 fail("a plan has either 'layers' or 'mesh' (or 'mixed', or 'serving')")
-            if self.assume:
-                fail("belongs to a plan with 'mesh', 'mixed' or 'serving'", at="assume")
             return self
         section = given[0]
         if section == "serving":

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, Field, WithJsonSchema
 
-from costmodel.units import QuantityError, parse_quantity
 from planner.core.errors import did_you_mean
+from planner.files.quantities import QuantityError, parse_quantity
 from planner.schema.common import Text, fail
 
 __all__ = [

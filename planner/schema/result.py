@@ -49,6 +49,7 @@ class SettingEntry(Result):
     precision: str
     optimizer: str
     mode: Literal["training", "inference"]
+    framework: str = Field(description="What runs the plans; empty: a well-tuned implementation.")
     memory_capacity_bytes: Number | None
     cost_model_options: dict[str, Number | str]
     inputs: dict[str, str] = Field(description="sha256 of the input files, by role.")
@@ -80,7 +81,7 @@ class ErrorBarsEntry(Result):
 
     calibration: str = Field(description="Whose residuals they are.")
     kind: str = Field(
-        description="Kind of workload: transformers, images, a framework profile, serving, serving-experts or serving-shared-experts."
+        description="Kind of workload: transformers, images, a framework, serving, serving-experts or serving-shared-experts."
     )
     note: str = Field(description="Why there are no error bars; empty where there are.")
     basis: str = Field(

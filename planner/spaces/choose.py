@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Literal
 
 from costmodel.hardware.cluster import Cluster
+from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.network.graph import Graph
 from costmodel.network.layers import ATTENTION
+from costmodel.software.layer_assumptions import LayerAssumptions
 from planner.core.errors import UsageError
 from planner.core.request import Request
 from planner.spaces.mesh.flags import flag_of
@@ -109,6 +111,7 @@ def _layer_options(request: Request) -> list[str]:
         f"--solver {request.solver}": request.solver != "auto",
         f"--collective {request.collective}": request.collective is not None,
         f"--cost-model {request.cost_model}": request.cost_model != "roofline",
+        "--assume": any(name in LayerAssumptions.__dataclass_fields__ for name, _ in request.assume),
     }
     return [name for name, is_given in given.items() if is_given]
 
@@ -120,4 +123,6 @@ def _mesh_options(request: Request) -> list[str]:
     if restriction is not None:
         fields = (*restriction.degrees, *restriction.names, *restriction.flags)
         names = [flag_of(field) for field in fields]
-    return names + (["--assume"] if request.assume else [])
+    # Assumptions about a split per layer are checked when the space is known.
+    of_mesh = any(name in MeshAssumptions.__dataclass_fields__ for name, _ in request.assume)
+    return names + (["--assume"] if of_mesh else [])

@@ -127,6 +127,10 @@ def cells_of(base: Request, axes: Axes) -> list[Cell]:
         from planner.calibration.files import load_calibration
 
         common["calibration"] = load_calibration(base.calibration).sha256
+    if base.framework is not None:
+        from planner.files.frameworks import load_framework
+
+        common["framework"] = load_framework(base.framework).sha256
     if base.paleo_algorithms is not None:
         from planner.files.loading import load_algorithms
 

@@ -13,7 +13,7 @@ from planner.core.request import Request
 
 __all__ = ["from_plain", "key_of", "to_plain"]
 
-_NAMES = ("model", "cluster", "device", "calibration")  # names or paths
+_NAMES = ("model", "cluster", "device", "calibration", "framework")  # names or paths
 # What an answer does not depend on.
 _WORDS_ONLY = ("command_line",)
 

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from costmodel.arrays import FloatArray, IntArray
-from costmodel.framework import profile_of
 from costmodel.uncertainty.calibration import Calibration
 from costmodel.uncertainty.constants import CONSTANTS
 from costmodel.uncertainty.intervals import (
@@ -23,6 +22,7 @@ from costmodel.uncertainty.intervals import (
 from costmodel.uncertainty.rankings import probability_best, shortest_list
 from planner.calibration.files import load_calibration
 from planner.core.request import Request
+from planner.naming.frameworks import framework_of
 
 __all__ = [
     "COMPARED_PLANS",
@@ -97,7 +97,7 @@ class Knowledge:
     calibration : str
         Name of the calibration whose residuals are meant.
     kind : str
-        Kind of workload: transformers, images, or a framework profile.
+        Kind of workload: transformers, images, or a framework.
     model : ErrorModel
     log_sd : mapping of str to float
         Constant -> standard deviation of its logarithm, those that matter.
@@ -178,7 +178,7 @@ def knowledge_of(
         In use; none: devices that the calibration knows.
     """
     given = None if request.calibration is None else load_calibration(request.calibration).calibration
-    framework = "" if given is None else given.framework
+    framework = request.framework or ("" if given is None else given.framework)
     return knowledge_with(given, framework, is_transformer=is_transformer, names=names, devices=devices)
 
 
@@ -193,8 +193,11 @@ def knowledge_with(
     """What a calibration, the bundled one unless given, says about errors of a framework's steps on some devices."""
     bundled = load_calibration().calibration
     calibration = bundled if given is None else given
-    profile = profile_of(framework).name
-    kind = "images" if not is_transformer else profile if profile != "default" else "transformers"
+    kind = "images"
+    if is_transformer:
+        named = framework_of(framework)
+        own_kind = named.errors_of or named.name
+        kind = own_kind if own_kind in {**bundled.error_models, **calibration.error_models} else "transformers"
     own = bool(calibration.error_models) or _says_more(calibration, bundled)
     return Knowledge(
         calibration=calibration.name if own else bundled.name,

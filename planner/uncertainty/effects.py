@@ -14,7 +14,7 @@ from costmodel.hardware.cluster import Cluster
 from costmodel.kernels.roofline import RooflineCompute
 from costmodel.layerwise.evaluate import evaluate
 from costmodel.layerwise.plan import Plan
-from costmodel.layerwise.tables import KnownCosts
+from costmodel.layerwise.tables import CostCache
 from costmodel.network.layers import ATTENTION
 from costmodel.uncertainty.constants import CONSTANTS, cluster_with, with_constants
 from costmodel.workload import Workload
@@ -90,7 +90,7 @@ def mesh_times(model: MeshModel, plans: Sequence[MeshPlan], *, exact: bool = Tru
     return times
 
 
-def layer_times(known: KnownCosts, plans: Sequence[Plan]) -> Times:
+def layer_times(known: CostCache, plans: Sequence[Plan]) -> Times:
     """Step times of plans with a split per layer; what a constant does not touch is costed once."""
     judged = list(plans)
 

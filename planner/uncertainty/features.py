@@ -13,7 +13,7 @@ from costmodel.arrays import FloatArray
 from costmodel.hardware.cluster import Cluster
 from costmodel.layerwise.plan import Plan
 from costmodel.layerwise.splits import split_table
-from costmodel.layerwise.tables import KnownCosts
+from costmodel.layerwise.tables import CostCache
 from costmodel.uncertainty.intervals import part_shares
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def mesh_coordinates(plans: Sequence[MeshPlan]) -> FloatArray:
     return np.array(columns, dtype=np.float64).T
 
 
-def layer_mixture(known: KnownCosts, plans: Sequence[Plan]) -> tuple[FloatArray, FloatArray]:
+def layer_mixture(known: CostCache, plans: Sequence[Plan]) -> tuple[FloatArray, FloatArray]:
     """Ways in which plans with a split per layer run their layers, and what each takes of the time of their layers.
 
     A way is the degrees of a split, in doublings, with the workers, stages and micro-batches of the plan. Layers that take no time do not
@@ -117,7 +117,7 @@ def layer_mixture(known: KnownCosts, plans: Sequence[Plan]) -> tuple[FloatArray,
     return np.array(list(ways), dtype=np.float64), mixture / mixture.sum(axis=1, keepdims=True)
 
 
-def layer_times_s(known: KnownCosts, plans: Sequence[Plan]) -> list[FloatArray]:
+def layer_times_s(known: CostCache, plans: Sequence[Plan]) -> list[FloatArray]:
     """What each layer takes of a step of its plan: kernels, communication inside it, update, and gradient exchange (hidden or not)."""
     result = []
     for plan in plans:

@@ -35,7 +35,7 @@ from strategies.layerwise.space import Restriction
 __all__ = ["lower_bounds", "memory_extremes", "screened_bounds"]
 
 
-# Sums are compared with those of solvers and of the judge, which add in another order.
+# Sums are compared with those of solvers and of the cost model, which add in another order.
 _SAFETY = 1.0 - ROUNDING
 
 

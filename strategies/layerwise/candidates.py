@@ -10,7 +10,7 @@ import numpy as np
 from costmodel.layerwise.evaluate import batch_of, evaluate, evaluate_on, fold
 from costmodel.layerwise.plan import Plan, family_of_plan, plan_key
 from costmodel.layerwise.splits import divisors, factorisations
-from costmodel.layerwise.tables import CostTables, KnownCosts
+from costmodel.layerwise.tables import CostCache, CostTables
 from strategies.layerwise.per_layer.search import Method
 from strategies.layerwise.score import STEP_TIME, Score
 from strategies.layerwise.space import Restriction, uniform_batches, uniform_columns
@@ -20,7 +20,7 @@ __all__ = ["Candidate", "Outcome", "Pool", "SearchSettings", "UniformPlans", "bl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A plan with the judge's verdict."""
+    """A plan with the cost model's verdict."""
 
     plan: Plan
     step_time_s: float
@@ -33,7 +33,7 @@ class Pool:
     """The K best different plans so far."""
 
     def __init__(
-        self, known: KnownCosts, *, top: int, capacity_bytes: float, family: str | None, score: Score = STEP_TIME
+        self, known: CostCache, *, top: int, capacity_bytes: float, family: str | None, score: Score = STEP_TIME
     ) -> None:
         self._known, self._workload = known, known.workload
         self._top, self._capacity_bytes, self._family, self._score = top, capacity_bytes, family, score
@@ -41,9 +41,9 @@ class Pool:
         self.nearest_miss: Candidate | None = None
 
     def add(self, plans: Sequence[Plan], tables: CostTables | None = None) -> int:
-        """Judge plans, keep those that fit the memory, the family and the list, and count those that are of the family.
+        """Evaluate plans, keep those that fit the memory, the family and the list, and count those that are of the family.
 
-        Plans without stages may bring the tables that they came from, which saves the judge from building them again.
+        Plans without stages may bring the tables that they came from, which saves the cost model from building them again.
         """
         if not plans:
             return 0

@@ -8,7 +8,7 @@ from costmodel.hardware.cluster import Cluster
 from costmodel.layerwise.evaluate import CHEAPEST, PlanBatch, evaluate_on
 from costmodel.layerwise.plan import Plan
 from costmodel.layerwise.splits import Split, divisors, split_table
-from costmodel.layerwise.tables import CostTables, KnownCosts
+from costmodel.layerwise.tables import CostCache, CostTables
 from costmodel.workload import Workload
 from strategies.layerwise.score import STEP_TIME, Score
 
@@ -32,7 +32,7 @@ def best_data_parallel(
     cluster: Cluster,
     max_workers: int,
     capacity_bytes: float,
-    known: KnownCosts | None = None,
+    known: CostCache | None = None,
     score: Score = STEP_TIME,
 ) -> tuple[Plan | None, Plan | None]:
     """Plain data parallelism on exactly ``max_workers``, and on the number up to it with the best score.
@@ -45,7 +45,7 @@ def best_data_parallel(
     on_all, best : Plan or None
         None where it does not fit, or the batch is smaller than the workers.
     """
-    known = KnownCosts(workload, cluster) if known is None else known
+    known = CostCache(workload, cluster) if known is None else known
     most = min(max_workers, workload.global_batch)
     open_counts = list(range(1, most + 1))
     best: dict[int, tuple[float, CostTables]] = {}  # worker count -> score, and tables of its micro-batches

@@ -1,6 +1,6 @@
 """The search over the whole stated space: uniform plans by enumeration, every worker count by the exact per-layer solvers, pipelines.
 
-What is returned is judged by `costmodel.layerwise.evaluate`; what is not solved is bounded, and the bounds make the proof.
+What is returned is evaluated by `costmodel.layerwise.evaluate`; what is not solved is bounded, and the bounds make the proof.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ import numpy as np
 
 from costmodel.hardware.cluster import Cluster
 from costmodel.layerwise.splits import SplitTable, factorisations, split_table
-from costmodel.layerwise.tables import CostTables, KnownCosts
+from costmodel.layerwise.tables import CostCache, CostTables
+from costmodel.software.input_pipeline import storage_s
+from costmodel.software.parameter_server import node_size
 from costmodel.tolerances import EQUAL, ROUNDING
 from costmodel.workload import Workload
 from strategies.layerwise.bounds import lower_bounds, memory_extremes, screened_bounds
@@ -44,7 +46,7 @@ def search(
     cluster: Cluster,
     settings: SearchSettings,
     progress: Progress | None = None,
-    known: KnownCosts | None = None,
+    known: CostCache | None = None,
 ) -> Outcome:
     """Find the K best plans with different keys and prove it.
 
@@ -55,7 +57,7 @@ def search(
     settings : SearchSettings
     progress : callable, optional
         Called with a word and a fraction between 0 and 1.
-    known : KnownCosts, optional
+    known : CostCache, optional
         What is known of the costs of layers of this workload on this cluster; the search adds to it.
 
     Returns
@@ -63,7 +65,7 @@ def search(
     Outcome
         On Ctrl-C or at the time limit, the best so far with a valid bound.
     """
-    run = _Run(KnownCosts(workload, cluster) if known is None else known, settings, progress)
+    run = _Run(CostCache(workload, cluster) if known is None else known, settings, progress)
     try:
         run.uniform(run.counts[:_FIRST_COUNTS])
         run.screen()
@@ -80,7 +82,7 @@ def search(
 class _Run:
     """State of one search."""
 
-    def __init__(self, known: KnownCosts, settings: SearchSettings, progress: Progress | None) -> None:
+    def __init__(self, known: CostCache, settings: SearchSettings, progress: Progress | None) -> None:
         self.known, self.settings, self.progress = known, settings, progress
         self.workload = known.workload
         self.deadline = time.monotonic() + settings.wall_s
@@ -400,15 +402,30 @@ class _Run:
         self.bounds.append(0.0)
         self.rests.append(0.0)
 
+    def _storage_score(self) -> float:
+        """Least score of a step that does nothing but wait for the storage of its input."""
+        assumed = self.workload.assumptions
+        counts = np.array(self.counts)
+        late = storage_s(
+            self.workload.global_batch,
+            assumed.stored_sample_bytes,
+            assumed.storage_bytes_per_s,
+            counts,
+            node_size(self.known.cluster),
+        )
+        return float(np.min(self.settings.score.of(late, np.zeros(len(counts)), counts)))
+
     def finish(self) -> Outcome:
         outcome = self.outcome
         outcome.candidates = self.pool.best()
         best = outcome.candidates[0].score if outcome.candidates else float("inf")
         last = outcome.candidates[-1].score if outcome.candidates else float("inf")
-        outcome.bound = min([*self.bounds, best])
+        storage = self._storage_score()
+        outcome.bound = max(min([*self.bounds, best]), storage)
         outcome.rest_bound = min(
             [*self.rests, *([last] if len(outcome.candidates) == self.settings.top else [])], default=last
         )
+        outcome.rest_bound = max(outcome.rest_bound, storage)
         outcome.nearest_miss = self.pool.nearest_miss
         outcome.methods = tuple(sorted(self.methods))
         return outcome

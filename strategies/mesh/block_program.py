@@ -7,9 +7,9 @@ Shapes: o options of a layer. Collectives between layers are not in these costs 
 Program
 -------
 One block stands for all of its kind. Between blocks tensors lie as the plan says (`costmodel.mesh.tensor_parallel.home_of`), so that
-blocks do not hear of each other's splits. What the program minimises is the time that one more unit adds to a step: its passes as often as
-they are waited for, and the update of its weights. A pass takes as long as the device or as its host takes, which starts kernels and
-collectives, whichever is longer; any mean of both with fixed weights is a bound, and linear. The judge decides between what the means
+blocks do not hear of each other's splits. What the program minimises is the time that one more module adds to a step: its passes as often
+as they are waited for, and the update of its weights. A pass takes as long as the device or as its host takes, which starts kernels and
+collectives, whichever is longer; any mean of both with fixed weights is a bound, and linear. The cost model decides between what the means
 suggest.
 
 A tensor that several matrices read has a node of its own, whose options are the sets of degrees that it is gathered for, so that what
@@ -29,10 +29,10 @@ from costmodel.mesh.activations import add_saved_layer, saved_facts
 from costmodel.mesh.communication import GroupTimes, add_moves
 from costmodel.mesh.data_parallel import CopyTimes, copy_groups
 from costmodel.mesh.model import MeshModel
-from costmodel.mesh.modules import UnitKind, flow_of
+from costmodel.mesh.modules import ModuleKind, flow_of
 from costmodel.mesh.pipelines import mesh_strides
 from costmodel.mesh.plan import LayerSplit, MeshBatch, MeshPlan
-from costmodel.mesh.rows import UNIT_COLUMNS, RowKeys
+from costmodel.mesh.rows import MODULE_COLUMNS, RowKeys
 from costmodel.mesh.step import gradient_passes_s, gradient_width
 from costmodel.mesh.tables import add_layer
 from costmodel.mesh.tensor_parallel import (
@@ -50,7 +50,15 @@ from costmodel.mesh.tensor_parallel import (
 from strategies.layerwise.per_layer.problem import ChoiceProblem, Edge, Limits, objective_s
 from strategies.layerwise.per_layer.search import solve
 
-__all__ = ["LayerCosts", "UnitPrices", "UnitProblem", "UnitSplit", "layer_costs", "split_unit", "unit_problem"]
+__all__ = [
+    "LayerCosts",
+    "ModulePrices",
+    "ModuleProblem",
+    "ModuleSplit",
+    "layer_costs",
+    "module_problem",
+    "split_module",
+]
 
 
 Total = dict[str, FloatArray]
@@ -62,14 +70,14 @@ _LARGE_BYTES = 1e12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UnitPrices:
-    """What a unit of a plan is charged for.
+class ModulePrices:
+    """What a module of a plan is charged for.
 
     Attributes
     ----------
     model : MeshModel
     plan : MeshPlan
-    kind : UnitKind
+    kind : ModuleKind
     keys : RowKeys
         Of the plan, one row.
     needs : sequence of bool
@@ -77,7 +85,7 @@ class UnitPrices:
     copies : CopyTimes
         Data parallelism of the plan.
     passes : float
-        How often the passes of a unit are waited for in a step: micro-batches, and the filling of the pipeline.
+        How often the passes of a module are waited for in a step: micro-batches, and the filling of the pipeline.
     recomputed : float
         Share of the blocks that is recomputed in full, on the first rank of the pipeline.
     alive : float
@@ -86,7 +94,7 @@ class UnitPrices:
 
     model: MeshModel
     plan: MeshPlan
-    kind: UnitKind
+    kind: ModuleKind
     keys: RowKeys
     needs: Sequence[bool]
     copies: CopyTimes
@@ -95,10 +103,10 @@ class UnitPrices:
     alive: float
 
     @classmethod
-    def of(cls, model: MeshModel, plan: MeshPlan, kind: UnitKind) -> UnitPrices:
-        """Prices of a unit in a plan; `for_kind` gives those of the others."""
+    def of(cls, model: MeshModel, plan: MeshPlan, kind: ModuleKind) -> ModulePrices:
+        """Prices of a module in a plan; `for_kind` gives those of the others."""
         batch = MeshBatch.from_plans([replace(plan, block_splits=())])
-        memory = model.core_memory(batch)
+        memory = model.pipeline_memory(batch)
         first = int(np.argmin(np.abs(model.layouts(batch).rank_first[0])))
         copies = copy_groups(batch, mesh_strides(batch))
         return cls(
@@ -113,23 +121,23 @@ class UnitPrices:
             alive=float(memory.alive[0, first]),
         )
 
-    def for_kind(self, kind: UnitKind) -> UnitPrices:
-        """Prices of another unit of the plan."""
+    def for_kind(self, kind: ModuleKind) -> ModulePrices:
+        """Prices of another module of the plan."""
         return replace(self, kind=kind)
 
     @property
     def groups(self) -> GroupTimes:
-        """Collectives of the judge."""
+        """Collectives of the cost model."""
         return self.model.groups
 
     @property
     def again(self) -> float:
-        """Share of the units that is recomputed in full."""
+        """Share of the modules that is recomputed in full."""
         return self.recomputed if self.kind.is_block else 0.0
 
     @property
     def is_selective(self) -> bool:
-        """Whether the unit is recomputed selectively."""
+        """Whether the module is recomputed selectively."""
         return self.kind.is_block and self.plan.recompute == "selective"
 
     def pass_s(self, total: Total) -> tuple[FloatArray, FloatArray]:
@@ -179,7 +187,7 @@ class UnitPrices:
         return np.asarray(exchanged[0])
 
     def memory_bytes(self, total: Total) -> FloatArray:
-        """Weights with their state, and activations of a unit."""
+        """Weights with their state, and activations of a module."""
         workload, plan = self.model.workload, self.plan
         precision, shared = workload.precision, plan.dp_shard * plan.cp if plan.zero_stage else 1
         share = [1.0 / shared if plan.zero_stage >= stage else 1.0 for stage in (1, 2, 3)]
@@ -224,12 +232,12 @@ class LayerCosts:
 
 
 def _empty(rows: int) -> Total:
-    """Rows of the unit table, nothing in them."""
-    return {name: np.zeros(rows) for name in UNIT_COLUMNS}
+    """Rows of the module table, nothing in them."""
+    return {name: np.zeros(rows) for name in MODULE_COLUMNS}
 
 
-def layer_costs(prices: UnitPrices, position: int, *, splits_weights: bool = False) -> LayerCosts:
-    """Cost the options of one layer of a unit; with ``splits_weights``, no matrix is whole that the standard splits."""
+def layer_costs(prices: ModulePrices, position: int, *, splits_weights: bool = False) -> LayerCosts:
+    """Cost the options of one layer of a module; with ``splits_weights``, no matrix is whole that the standard splits."""
     graph, kind = prices.model.workload.graph, prices.kind
     usual = roles_of(graph, kind)[position]
     if graph.layers[kind.layers[position]].kind in _FOREIGN:
@@ -267,7 +275,7 @@ def _filled(options: tuple[LayerSplit, ...], rows: list[list[FloatArray]]) -> La
     )
 
 
-def _figures(prices: UnitPrices, position: int, role: LayerRole, keys: RowKeys) -> list[FloatArray]:
+def _figures(prices: ModulePrices, position: int, role: LayerRole, keys: RowKeys) -> list[FloatArray]:
     """Device, host, once, exchange, memory of one role in every row."""
     total = _empty(len(keys))
     model, kind = prices.model, prices.kind
@@ -282,15 +290,15 @@ _NEVER_S = 1e6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UnitSplit:
-    """A split of a unit that the program suggests.
+class ModuleSplit:
+    """A split of a module that the program suggests.
 
     Attributes
     ----------
     splits : tuple of LayerSplit
-        Of all layers of the unit that have any.
+        Of all layers of the module that have any.
     time_s : float
-        What a unit adds to a step, by the mean that was minimised.
+        What a module adds to a step, by the mean that was minimised.
     """
 
     splits: tuple[LayerSplit, ...]
@@ -308,8 +316,8 @@ class _Pairs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UnitProblem:
-    """The program of a unit: nodes are its layers, then the tensors that several matrices read.
+class ModuleProblem:
+    """The program of a module: nodes are its layers, then the tensors that several matrices read.
 
     Attributes
     ----------
@@ -335,7 +343,7 @@ class UnitProblem:
         exposed : float
             Share of the data-parallel exchange that is waited for.
         capacity_bytes : float
-            Memory for the unit.
+            Memory for the module.
         """
         host = 1.0 - device
         base = [device * c.device_s + host * c.host_s + c.once_s + exposed * c.exchange_s for c in self.layers]
@@ -376,7 +384,7 @@ class UnitProblem:
         return tuple(costs.options[o] for costs, o in picked if costs.options)
 
     def time_s(self, device: float, splits: Sequence[LayerSplit] = ()) -> float:
-        """What a unit adds to a step by the mean of `problem`, with the given splits and else the standard ones."""
+        """What a module adds to a step by the mean of `problem`, with the given splits and else the standard ones."""
         problem = self.problem(device)
         picks = [next((c.options.index(s) for s in splits if s in c.options), 0) for c in self.layers]
         choice = np.array([*picks, *(0 for _ in self.tensors)], dtype=np.int64)
@@ -387,32 +395,32 @@ class UnitProblem:
         return objective_s(problem, choice)
 
     def spared_bytes(self) -> float:
-        """The most memory that a split of the unit has less than the standard one."""
+        """The most memory that a split of the module has less than the standard one."""
         return sum(costs.spared_bytes for costs in self.layers)
 
     def standard_bytes(self) -> float:
-        """Memory of a unit split as `costmodel.mesh.tensor_parallel` says."""
+        """Memory of a module split as `costmodel.mesh.tensor_parallel` says."""
         return sum(float(costs.memory_bytes[0]) for costs in self.layers)
 
 
-def split_unit(
-    built: UnitProblem,
+def split_module(
+    built: ModuleProblem,
     device: float = 1.0,
     *,
     exposed: float = 0.0,
     capacity_bytes: float = float("inf"),
-) -> tuple[tuple[UnitSplit, ...], float]:
-    """Solve the program of a unit.
+) -> tuple[tuple[ModuleSplit, ...], float]:
+    """Solve the program of a module.
 
     Parameters
     ----------
-    built : UnitProblem
+    built : ModuleProblem
     device, exposed, capacity_bytes
-        As for `UnitProblem.problem`.
+        As for `ModuleProblem.problem`.
 
     Returns
     -------
-    splits : tuple of UnitSplit
+    splits : tuple of ModuleSplit
         The best one; none if none fits.
     bound_s : float
         No split within memory takes less.
@@ -420,18 +428,18 @@ def split_unit(
     problem = built.problem(device, exposed=exposed, capacity_bytes=capacity_bytes)
     answer = solve(problem, Limits())
     found = tuple(
-        UnitSplit(splits=built.splits_of(choice), time_s=time)
+        ModuleSplit(splits=built.splits_of(choice), time_s=time)
         for choice, time in zip(answer.choices, answer.objectives_s, strict=True)
     )
     return found, answer.bound_s
 
 
-def unit_problem(prices: UnitPrices, *, splits_weights: bool = False) -> UnitProblem:
-    """Build the program of a unit of a plan, whose own ``block_splits`` are not looked at.
+def module_problem(prices: ModulePrices, *, splits_weights: bool = False) -> ModuleProblem:
+    """Build the program of a module of a plan, whose own ``block_splits`` are not looked at.
 
     Parameters
     ----------
-    prices : UnitPrices
+    prices : ModulePrices
     splits_weights : bool
         Whether every matrix must be split that the standard pattern splits. Under sequence parallelism a matrix that is whole works on a
         share of the positions, so that tp is parallelism of sequences for it (DeepSpeed Ulysses, arXiv:2309.14509), not of tensors.
@@ -440,9 +448,9 @@ def unit_problem(prices: UnitPrices, *, splits_weights: bool = False) -> UnitPro
 
 
 class _Builder:
-    """Collects the nodes and pairs of a unit."""
+    """Collects the nodes and pairs of a module."""
 
-    def __init__(self, prices: UnitPrices, *, splits_weights: bool) -> None:
+    def __init__(self, prices: ModulePrices, *, splits_weights: bool) -> None:
         self.prices, self.kind, self.graph = prices, prices.kind, prices.model.workload.graph
         self.home = home_of(prices.plan.tp, sequence_parallel=prices.plan.sequence_parallel)
         self.costs = [layer_costs(prices, p, splits_weights=splits_weights) for p in range(len(self.kind.layers))]
@@ -451,7 +459,7 @@ class _Builder:
         self.set_costs: list[tuple[FloatArray, FloatArray]] = []
         self.known: dict[tuple[int, tuple[Move, ...]], tuple[float, float]] = {}
 
-    def build(self) -> UnitProblem:
+    def build(self) -> ModuleProblem:
         """The whole problem."""
         readers: dict[int, list[tuple[int, int]]] = {}
         for position, sources in enumerate(sources_of(self.graph, self.kind)):
@@ -475,7 +483,7 @@ class _Builder:
             for c, out, into in zip(self.costs, outputs, arriving, strict=True)
         )
         names = [self.graph.layers[i].name for i in self.kind.layers]
-        return UnitProblem(
+        return ModuleProblem(
             layers=layers,
             tensors=tuple(self.sets),
             tensor_costs=tuple(self.set_costs),
@@ -486,7 +494,7 @@ class _Builder:
     # -- layouts ------------------------------------------------------------------------------------------------------------
 
     def _held(self, position: int | None) -> list[Layout]:
-        """Layout of a layer's output by option; of a tensor from another unit, home."""
+        """Layout of a layer's output by option; of a tensor from another module, home."""
         if position is None or not self.costs[position].options:
             return [self.home]
         return [layout_held(s.role, s.degree, self.home) for s in self.costs[position].options]
@@ -506,7 +514,7 @@ class _Builder:
     # -- nodes and pairs ----------------------------------------------------------------------------------------------------
 
     def _output(self, position: int) -> tuple[FloatArray, FloatArray]:
-        """Partial sums that a layer reduces, and what it brings home for other units: by option."""
+        """Partial sums that a layer reduces, and what it brings home for other modules: by option."""
         index = self.kind.layers[position]
         leaves = any(u == index and v not in self.kind.layers for u, v in self.graph.edges)
         times = []
@@ -523,7 +531,7 @@ class _Builder:
     def _arriving(
         self, readers: dict[int, list[tuple[int, int]]], inside: dict[int, int]
     ) -> list[tuple[FloatArray, FloatArray]]:
-        """Moves of tensors from other units, by option of the layer that reads them; not those of `_tensor`."""
+        """Moves of tensors from other modules, by option of the layer that reads them; not those of `_tensor`."""
         result = [(np.zeros(len(c.device_s)), np.zeros(len(c.device_s))) for c in self.costs]
         for source, found in readers.items():
             if source in inside:

@@ -1,8 +1,8 @@
-"""Splits of the layers of a plan beyond Megatron's pattern: the per-layer program suggests, the judge decides.
+"""Splits of the layers of a plan beyond Megatron's pattern: the per-layer program suggests, the cost model decides.
 
-The program of every kind of unit is solved for the device's time, for its host's, and for means of both, with data-parallel exchange hidden
-and not. What it suggests is judged whole and kind by kind. Its bound, the largest of those with exchange hidden, holds for every split of a
-unit that fits: no other split makes the passes and the update of the unit shorter.
+The program of every kind of module is solved for the device's time, for its host's, and for means of both, with data-parallel exchange
+hidden and not. What it suggests is evaluated whole and kind by kind. Its bound, the largest of those with exchange hidden, holds for every
+split of a module that fits: no other split makes the passes and the update of the module shorter.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import numpy as np
 
 from costmodel.mesh.data_parallel import Division
 from costmodel.mesh.model import MeshModel
-from costmodel.mesh.modules import UnitKind
+from costmodel.mesh.modules import ModuleKind
 from costmodel.mesh.pipelines import mesh_strides
 from costmodel.mesh.plan import LayerSplit, MeshBatch, MeshPlan
 from costmodel.mesh.tensor_parallel import standard_splits
 from costmodel.tolerances import EQUAL
-from strategies.mesh.block_program import UnitPrices, split_unit, unit_problem
+from strategies.mesh.block_program import ModulePrices, module_problem, split_module
 from strategies.mesh.settings import MeshCandidate, MeshOutcome
 
 __all__ = ["SplitCheck", "split_plan", "split_top"]
@@ -45,13 +45,13 @@ class SplitCheck:
     step_time_s : float
         Of that.
     best : MeshPlan or None
-        With ``block_splits`` that the judge finds faster; None: none of the suggestions is.
+        With ``block_splits`` that the cost model finds faster; None: none of the suggestions is.
     best_step_time_s : float
         Of the better of the two.
     bound_ratio : float
-        No split makes the passes and updates of the units of a step take less than this share of what they take by the standard.
-    judged : int
-        Suggestions that the judge scored.
+        No split makes the passes and updates of the modules of a step take less than this share of what they take by the standard.
+    evaluated : int
+        Suggestions that the cost model scored.
     """
 
     plan: MeshPlan
@@ -59,7 +59,7 @@ class SplitCheck:
     best: MeshPlan | None
     best_step_time_s: float
     bound_ratio: float
-    judged: int
+    evaluated: int
 
     @property
     def is_confirmed(self) -> bool:
@@ -98,7 +98,7 @@ def split_plan(model: MeshModel, plan: MeshPlan, capacity_bytes: float) -> Split
         best=replace(plan, block_splits=search.unusual(search.best)) if is_better else None,
         best_step_time_s=search.best_s if is_better else step_time_s,
         bound_ratio=search.bound_ratio,
-        judged=len(search.known),
+        evaluated=len(search.known),
     )
 
 
@@ -164,23 +164,23 @@ class _Search:
         self.best: Splits = ()
         self.best_s = float("inf")
         self.bound_ratio = 1.0
-        graph, kinds = model.workload.graph, model.units.kinds
+        graph, kinds = model.workload.graph, model.modules.kinds
         self.standard = [standard_splits(graph, kind, plan.tp) for kind in kinds]
-        prices = UnitPrices.of(model, plan, kinds[0])
-        self.programs = [unit_problem(prices.for_kind(kind)) for kind in kinds]
+        prices = ModulePrices.of(model, plan, kinds[0])
+        self.programs = [module_problem(prices.for_kind(kind)) for kind in kinds]
         self.rooms = self._rooms()
 
     def _rooms(self) -> list[float]:
-        """Kind of unit -> memory that one may take: what the first rank has left, if its other units take as little as they can.
+        """Kind of module -> memory that one may take: what the first rank has left, if its other modules take as little as they can.
 
-        A split that takes more does not fit; the judge says whether one that takes less does.
+        A split that takes more does not fit; the cost model says whether one that takes less does.
         """
         batch = MeshBatch.from_plans([self.plan])
         layouts, division = self.model.layouts(batch), Division.of(batch, mesh_strides(batch))
         first = int(np.argmin(np.abs(layouts.rank_first[0])))
-        used = self.model.core_memory(batch, layouts).divided(np.zeros(1, dtype=np.int64), division)
+        used = self.model.pipeline_memory(batch, layouts).divided(np.zeros(1, dtype=np.int64), division)
         left = max(self.capacity_bytes - float(used.total_bytes[0, first]), 0.0)
-        counts = layouts.rank_units[0, first].tolist()
+        counts = layouts.rank_modules[0, first].tolist()
         spared = [count * p.spared_bytes() for count, p in zip(counts, self.programs, strict=True)]
         return [
             p.standard_bytes() + (left + sum(spared) - own) / count if count else float("inf")
@@ -193,14 +193,14 @@ class _Search:
         return tuple(split for split in splits if split not in usual)
 
     def run(self) -> None:
-        """Ask the programs, judge what they suggest, and then what of it is better left out."""
-        counts = np.bincount(self.model.units.kind_of, minlength=len(self.programs))
+        """Ask the programs, evaluate what they suggest, and then what of it is better left out."""
+        counts = np.bincount(self.model.modules.kind_of, minlength=len(self.programs))
         bound = standard = 0.0
         suggested: list[list[Splits]] = [[] for _ in _AIMS]
         for program, room, usual, count in zip(self.programs, self.rooms, self.standard, counts.tolist(), strict=True):
             bounds, times = [], []
             for aim, (device, exposed) in enumerate(_AIMS):
-                found, least = split_unit(program, device, exposed=exposed, capacity_bytes=room)
+                found, least = split_module(program, device, exposed=exposed, capacity_bytes=room)
                 own = found[0].splits if found else usual
                 suggested[aim].append(() if own == usual else own)
                 if not exposed:
@@ -210,20 +210,20 @@ class _Search:
             bound += count * max(bounds)
             standard += count * max(times)
         self.bound_ratio = min(bound / standard, 1.0) if standard else 1.0
-        self._judge([_joined(parts) for parts in suggested])
-        self._judge([part for parts in suggested for part in parts])
+        self._evaluate([_joined(parts) for parts in suggested])
+        self._evaluate([part for parts in suggested for part in parts])
         self._improve(suggested)
 
     def _improve(self, suggested: Sequence[Sequence[Splits]]) -> None:
         """Exchange the splits of one kind after another in the best, while that helps."""
         if not self.best:
             return
-        for number, kind in enumerate(self.model.units.kinds):
+        for number, kind in enumerate(self.model.modules.kinds):
             names = _names(self.model, kind)
             rest = tuple(split for split in self.best if split.layer not in names)
-            self._judge([_joined([rest, part]) for part in {parts[number] for parts in suggested} | {()}])
+            self._evaluate([_joined([rest, part]) for part in {parts[number] for parts in suggested} | {()}])
 
-    def _judge(self, patterns: Sequence[Splits]) -> None:
+    def _evaluate(self, patterns: Sequence[Splits]) -> None:
         new = [p for p in dict.fromkeys(patterns) if p and p not in self.known]
         if not new:
             return
@@ -235,10 +235,10 @@ class _Search:
             self.best, self.best_s = new[n], float(times[n])
 
 
-def _names(model: MeshModel, kind: UnitKind) -> set[str]:
+def _names(model: MeshModel, kind: ModuleKind) -> set[str]:
     return {model.workload.graph.layers[i].name for i in kind.layers}
 
 
 def _joined(parts: Sequence[Splits]) -> Splits:
-    """Splits of several kinds of units, in one order."""
+    """Splits of several kinds of modules, in one order."""
     return tuple(sorted(split for part in parts for split in part))

@@ -1,11 +1,11 @@
 """Memory-saving modes of a pipeline (what is recomputed, what is kept on the host), and the least memory that each of them needs.
 
-A way fits a pipeline only if it fits with dp wholly shared out, where every rank holds least. There, a rank needs
+A mode fits a pipeline only if it fits with dp wholly shared out, where every rank holds least. There, a rank needs
 
     state(ZeRO stage, optimizer state here or on the host) + kept(recomputation, activations here or on the host)
 
-and both are asked of the cost model apart (`CoreMemory.state_bytes`, `lasting_bytes`). No order of the ranks is looked at, nor how context
-parallelism exchanges: memory knows neither.
+and both are asked of the cost model apart (`PipelineMemory.state_bytes`, `lasting_bytes`). No order of the ranks is looked at, nor how
+context parallelism exchanges: memory knows neither.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ import numpy as np
 
 from costmodel.arrays import FloatArray, IntArray, combined, rows_of, stacked
 from costmodel.mesh.data_parallel import Division
-from costmodel.mesh.memory import CoreMemory
-from costmodel.mesh.pipelines import CORE_FIELDS, mesh_strides
+from costmodel.mesh.memory import PipelineMemory
+from costmodel.mesh.pipelines import PIPELINE_FIELDS, mesh_strides
 from costmodel.mesh.plan import RECOMPUTE, MeshBatch, MeshPlan
 from costmodel.tolerances import EQUAL
 from strategies.mesh.space import MeshSpace
 
-__all__ = ["Way", "WayNeeds", "Ways", "recomputing"]
+__all__ = ["MemoryMode", "MemoryModes", "ModeNeeds", "recomputing"]
 
 
 _FULL, _NONE = RECOMPUTE.index("full"), RECOMPUTE.index("none")
 _SHARES_ALL = 3  # the stage of ZeRO that shares all state
-_FIELDS = tuple(name for name in CORE_FIELDS if name not in ("order", "cp_kind"))
+_FIELDS = tuple(name for name in PIPELINE_FIELDS if name not in ("order", "cp_kind"))
 
-Way = tuple[int, int, int]  # recomputation, offload_optimizer, offload_activations
+MemoryMode = tuple[int, int, int]  # recomputation, offload_optimizer, offload_activations
 
 
 def recomputing(batch: MeshBatch, kind: int, blocks: IntArray | int) -> MeshBatch:
@@ -39,24 +39,24 @@ def recomputing(batch: MeshBatch, kind: int, blocks: IntArray | int) -> MeshBatc
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ways:
-    """The ways that are allowed, quick ones first: they set the goal for the others.
+class MemoryModes:
+    """The modes that are allowed, quick ones first: they set the goal for the others.
 
     Attributes
     ----------
     space : MeshSpace
-    each : tuple of Way
+    each : tuple of MemoryMode
         V of them.
     stages : tuple of int
         Z stages of ZeRO.
     """
 
     space: MeshSpace
-    each: tuple[Way, ...]
+    each: tuple[MemoryMode, ...]
     stages: tuple[int, ...]
 
     @classmethod
-    def of(cls, space: MeshSpace) -> Ways:
+    def of(cls, space: MeshSpace) -> MemoryModes:
         """Those of a space."""
         each = tuple(
             (kind, optimizer, activations)
@@ -72,21 +72,21 @@ class Ways:
         return tuple(dict.fromkeys(kind for kind, _, _ in self.each))
 
     @property
-    def plain(self) -> Way:
-        """The quickest way that updates on the device, allowed or not: the least recomputation, nothing on the host."""
+    def plain(self) -> MemoryMode:
+        """The quickest mode that updates on the device, allowed or not: the least recomputation, nothing on the host."""
         kinds = self.kinds
         if len(kinds) != 1 or (kinds[0] == _FULL and not self.space.recomputes_all):
             return _NONE, 0, 0
         return kinds[0], 0, 0
 
     @property
-    def plain_on_host(self) -> Way:
+    def plain_on_host(self) -> MemoryMode:
         """The same with the optimizer on the host, which may update sooner than the device."""
         kind, _, activations = self.plain
         return kind, 1, activations
 
     def plainly(self, batch: MeshBatch) -> MeshBatch:
-        """Plans with the recomputation of the plain way."""
+        """Plans with the recomputation of the plain mode."""
         kind = self.plain[0]
         return recomputing(batch, kind, self.space.most_blocks(batch.pp, batch.vpp) if kind == _FULL else 0)
 
@@ -95,27 +95,27 @@ class Ways:
         """What a rank has, and a little more."""
         return self.space.settings.capacity_bytes * (1 + EQUAL)
 
-    def needs(self, batch: MeshBatch) -> WayNeeds:
-        """Least memory of every way to run some pipelines, and what it makes them do."""
+    def needs(self, batch: MeshBatch) -> ModeNeeds:
+        """Least memory of every mode of some pipelines, and what it makes them do."""
         if not len(batch):
-            return WayNeeds.none(self)
+            return ModeNeeds.none(self)
         first, inverse = combined(*(getattr(batch, name) for name in _FIELDS), batch.dp)
         flags = tuple(sorted({activations for _, _, activations in self.each}))
         return _Memory(self, batch.take(first), flags).needs().take(inverse)
 
     def least_bytes(self, batch: MeshBatch) -> FloatArray:
-        """Least memory of any way to run some pipelines, (n,)."""
+        """Least memory of any mode of some pipelines, (n,)."""
         if not len(batch):
             return np.zeros(0)
         # What waits on the host takes no room on the device, so as much does as may.
         flags = {activations for _, _, activations in self.each}
         return _Memory(self, batch, (max(flags),)).least_bytes(max(optimizer for _, optimizer, _ in self.each))
 
-    def smallest_plan(self, core: MeshBatch, v: int, z: int) -> MeshPlan:
-        """The plan of least memory of one pipeline that runs one way."""
+    def smallest_plan(self, pipeline: MeshBatch, v: int, z: int) -> MeshPlan:
+        """The plan of least memory of one pipeline that runs in one mode."""
         kind, optimizer, activations = self.each[v]
-        most = self.space.most_blocks(core.pp, core.vpp)
-        plan = _wholly_shared(recomputing(core, kind, most), self.stages[z]).plan(0)
+        most = self.space.most_blocks(pipeline.pp, pipeline.vpp)
+        plan = _wholly_shared(recomputing(pipeline, kind, most), self.stages[z]).plan(0)
         return replace(plan, offload_optimizer=bool(optimizer), offload_activations=bool(activations))
 
 
@@ -131,8 +131,8 @@ def _wholly_shared(batch: MeshBatch, stage: int) -> MeshBatch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WayNeeds:
-    """What the ways of n pipelines need at least; Q kinds of ranks.
+class ModeNeeds:
+    """What the modes of n pipelines need at least; Q kinds of ranks.
 
     Attributes
     ----------
@@ -156,9 +156,9 @@ class WayNeeds:
     shards: FloatArray
 
     @classmethod
-    def none(cls, ways: Ways) -> WayNeeds:
+    def none(cls, modes: MemoryModes) -> ModeNeeds:
         """Those of no pipeline."""
-        v, z, kinds = len(ways.each), len(ways.stages), len(ways.kinds)
+        v, z, kinds = len(modes.each), len(modes.stages), len(modes.kinds)
         return cls(
             memory_bytes=np.zeros((0, v, z)),
             blocks=np.zeros((0, 2, z), dtype=np.int64),
@@ -167,9 +167,9 @@ class WayNeeds:
             shards=np.zeros((0, v)),
         )
 
-    def take(self, index: IntArray) -> WayNeeds:
+    def take(self, index: IntArray) -> ModeNeeds:
         """A selection of the pipelines."""
-        return WayNeeds(
+        return ModeNeeds(
             memory_bytes=rows_of(self.memory_bytes, index),
             blocks=rows_of(self.blocks, index),
             kept_bytes=rows_of(self.kept_bytes, index),
@@ -181,15 +181,15 @@ class WayNeeds:
 class _Memory:
     """Memory of some pipelines with dp wholly shared out, arrays (n, Q)."""
 
-    def __init__(self, ways: Ways, batch: MeshBatch, flags: tuple[int, ...]) -> None:
-        self.ways, self.batch = ways, batch
-        self.most = ways.space.most_blocks(batch.pp, batch.vpp)
-        model = ways.space.model
-        batches = [recomputing(batch, kind, self.most) for kind in ways.kinds]
-        self.parts = dict(zip(ways.kinds, model.core_memories(batches), strict=True))
+    def __init__(self, modes: MemoryModes, batch: MeshBatch, flags: tuple[int, ...]) -> None:
+        self.modes, self.batch = modes, batch
+        self.most = modes.space.most_blocks(batch.pp, batch.vpp)
+        model = modes.space.model
+        batches = [recomputing(batch, kind, self.most) for kind in modes.kinds]
+        self.parts = dict(zip(modes.kinds, model.pipeline_memories(batches), strict=True))
         base = next(iter(self.parts.values()))
         self.state: list[tuple[FloatArray, FloatArray]] = []  # stage -> with and without optimizer state
-        for stage in ways.stages:
+        for stage in modes.stages:
             whole, optimizer_bytes = base.state_bytes(self._all, self._division(stage))
             self.state.append((whole, whole - optimizer_bytes))
         self.more = {(kind, flag): _kept(part, flag) for kind, part in self.parts.items() for flag in flags}
@@ -203,21 +203,21 @@ class _Memory:
         return Division.of(plan, mesh_strides(plan))
 
     def least_bytes(self, optimizer: int) -> FloatArray:
-        """Of the fullest rank, run the best of the ways that are known here, (n,)."""
+        """Of the fullest rank, run the best of the modes that are known here, (n,)."""
         least = np.full(len(self.batch), np.inf)
         for more in self.more.values():
             for state in self.state:
                 np.minimum(least, _fullest(state[optimizer] + more), out=least)
         return least
 
-    def needs(self) -> WayNeeds:
+    def needs(self) -> ModeNeeds:
         """Everything asked for."""
-        needed = np.empty((len(self.batch), len(self.ways.each), len(self.state)), order="F")
-        for v, (kind, optimizer, activations) in enumerate(self.ways.each):
+        needed = np.empty((len(self.batch), len(self.modes.each), len(self.state)), order="F")
+        for v, (kind, optimizer, activations) in enumerate(self.modes.each):
             for z, state in enumerate(self.state):
                 needed[:, v, z] = _fullest(state[optimizer] + self.more[kind, activations])
-        alive = self.parts[self.ways.kinds[0]].alive
-        return WayNeeds(
+        alive = self.parts[self.modes.kinds[0]].alive
+        return ModeNeeds(
             memory_bytes=needed,
             blocks=stacked([self._least_blocks(optimizer) for optimizer in (0, 1)]),
             kept_bytes=stacked([part.kept_bytes / alive for part in self.parts.values()]),
@@ -227,15 +227,15 @@ class _Memory:
 
     def _least_shards(self) -> FloatArray:
         """(n, V). Under ZeRO-3 all state is shared: what a rank holds of it falls as the number of those that share it grows."""
-        result = np.zeros((len(self.batch), len(self.ways.each)), order="F")
-        if _SHARES_ALL not in self.ways.stages:
+        result = np.zeros((len(self.batch), len(self.modes.each)), order="F")
+        if _SHARES_ALL not in self.modes.stages:
             return result
         base, division = next(iter(self.parts.values())), self._division(_SHARES_ALL)
         slack = 1.0 + base.assumptions.allocator_slack
         fixed = slack * base.gathered(self._all, division)
-        both = self.state[self.ways.stages.index(_SHARES_ALL)]
-        for v, (kind, optimizer, activations) in enumerate(self.ways.each):
-            room = self.ways.capacity_bytes - fixed - self.more[kind, activations]
+        both = self.state[self.modes.stages.index(_SHARES_ALL)]
+        for v, (kind, optimizer, activations) in enumerate(self.modes.each):
+            room = self.modes.capacity_bytes - fixed - self.more[kind, activations]
             state = self.batch.dp[:, None] * (both[optimizer] - fixed)
             needed = np.where(room > 0, state / np.where(room > 0, room, 1.0), np.inf)
             result[:, v] = _fullest(np.where(base.exists, needed, 0.0))
@@ -251,12 +251,14 @@ class _Memory:
         blocks = np.where(part.exists, part.blocks / np.maximum(saved, 1.0), 0.0)
         result = np.empty(shape, dtype=np.int64, order="F")
         for z, state in enumerate(self.state):
-            over = np.where(part.exists, state[optimizer] + self.more[_FULL, 0] + saved - self.ways.capacity_bytes, 0.0)
+            over = np.where(
+                part.exists, state[optimizer] + self.more[_FULL, 0] + saved - self.modes.capacity_bytes, 0.0
+            )
             result[:, z] = np.clip(np.ceil(np.max(over * blocks, axis=1) - EQUAL), 1, self.most)
         return result
 
 
-def _kept(memory: CoreMemory, on_host: int) -> FloatArray:
+def _kept(memory: PipelineMemory, on_host: int) -> FloatArray:
     """What lasts on the device whatever dp is, activations here or, as far as there is room, on the host; less than all for padding."""
     lasting, away = memory.lasting_bytes(on_host)
     if on_host and np.isfinite(memory.host_share_bytes).any():

@@ -1,19 +1,19 @@
 """Search nodes: parts of the space that may matter, with bounds of their time and memory, and how many plans they hold.
 
-    bound(cell) = max(m work / pp + (pp - 1) forward, max_k [ m c_k block_k + min(last_k forward, m block_k) ])
+    bound(node) = max(m work / pp + (pp - 1) forward, max_k [ m c_k block_k + min(last_k forward, m block_k) ])
     c_k = ceil(N_k / pp),  last_k = max(pp - 1 - (pp c_k - N_k), 0)
 
 with m micro-batches, the work of one of them through the whole network (communication inside the layers included, ranks numbered
 as well as can be), perfectly divided over the stages; the last stage waits for pp - 1 forwards of the quickest block. Blocks are not
 divided: of N_k blocks of a kind some stage has c_k or more. If none has more, at most pp c_k - N_k have fewer, so that the last of those
-with c_k waits for last_k forwards. Every plan of the cell takes longer. The same without the mixtures of experts bounds all their layouts
+with c_k waits for last_k forwards. Every plan of the node takes longer. The same without the mixtures of experts bounds all their layouts
 at once, which leaves few to be costed.
 
 Least memory
 ------------
 With tp, cp, pp and the layout of the experts given, memory falls with dp (more ranks share the state) and grows with the micro-batch and
 with the number of micro-batches in flight, each by itself. So the plan with the largest dp, the smallest micro-batch and the fewest
-micro-batches of a *family* of cells needs no more than any of them, whether or not it makes the batch. What would make that loose keeps
+micro-batches of a *family* of nodes needs no more than any of them, whether or not it makes the batch. What would make that loose keeps
 families apart: a single copy has no buffers for gradients (`several`), and micro-batches that fill the pipeline (`deep`) are small ones.
 No schedule with one chunk per rank keeps less in flight than 1F1B (`costmodel.mesh.schedule.in_flight`).
 """
@@ -29,11 +29,11 @@ from costmodel.arrays import BoolArray, FloatArray, IntArray, combined
 from costmodel.hardware.energy import least_computing_s
 from costmodel.mesh.plan import RECOMPUTE, SCHEDULES, MeshBatch
 from costmodel.tolerances import EQUAL
-from strategies.mesh.memory_modes import Ways
-from strategies.mesh.plans import PlanJudge
+from strategies.mesh.memory_modes import MemoryModes
+from strategies.mesh.plans import PlanEvaluator
 from strategies.mesh.space import Columns, MeshSpace, batch_of, distinct, selected
 
-__all__ = ["CellBounds", "Families", "PlanCount", "families_of_cells", "pieces_of", "workers_of"]
+__all__ = ["Families", "NodeBounds", "PlanCount", "families_of_nodes", "pieces_of", "workers_of"]
 
 
 _NONE = RECOMPUTE.index("none")
@@ -44,79 +44,80 @@ _WORK_ROW = "_work"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CellBounds:
-    """Bounds cells of a space.
+class NodeBounds:
+    """Bounds nodes of a space.
 
     Attributes
     ----------
-    ways : Ways
-    judge : PlanJudge
+    modes : MemoryModes
+    evaluator : PlanEvaluator
         What is compared; smaller is better.
     goal : float
-        Cells that score no less are of no interest.
+        Nodes that score no less are of no interest.
     families : Families, optional
-        Least memory of the cells; given where nothing is known to fit.
+        Least memory of the nodes; given where nothing is known to fit.
     """
 
-    ways: Ways
-    judge: PlanJudge
+    modes: MemoryModes
+    evaluator: PlanEvaluator
     goal: float
     families: Families | None = None
 
-    def of(self, stems: Columns) -> tuple[Columns, FloatArray]:
-        """Cells of some stems that may fit and beat the goal, with their bounds.
+    def of(self, branches: Columns) -> tuple[Columns, FloatArray]:
+        """Nodes of some branches that may fit and beat the goal, with their bounds.
 
-        First the stems as if experts cost nothing, then those left with their quickest experts, then the layouts of experts of those left.
+        First the branches as if experts cost nothing, then those left with their quickest experts, then the layouts of experts of those
+        left.
         """
-        stems = self._fitting(stems)
+        branches = self._fitting(branches)
         if not np.isfinite(self.goal):
-            return self._all_of(stems)
-        stems = self._without_experts(stems)
-        if not len(stems["tp"]):
-            return self.ways.space.with_experts(stems), np.zeros(0)
-        first, row = combined(*(stems[name] for name in _WORK))
-        work = self.ways.space.with_expert_pairs(
-            {**{name: stems[name][first] for name in _WORK}, _WORK_ROW: np.arange(len(first))}
+            return self._all_of(branches)
+        branches = self._without_experts(branches)
+        if not len(branches["tp"]):
+            return self.modes.space.with_experts(branches), np.zeros(0)
+        first, row = combined(*(branches[name] for name in _WORK))
+        work = self.modes.space.with_expert_pairs(
+            {**{name: branches[name][first] for name in _WORK}, _WORK_ROW: np.arange(len(first))}
         )
         works = self._works(work)
         least = np.full((len(works), len(first)), np.inf)
         for smallest, each in zip(least, works, strict=True):
             np.minimum.at(smallest, work[_WORK_ROW], each)
-        quick = np.flatnonzero(self._bound(stems, least[:, row]) < self.goal)
-        cells = self._fitting(self.ways.space.with_experts(selected({**stems, _WORK_ROW: row}, quick)))
-        place = _find(work, cells, (_WORK_ROW, *_PAIR))
-        del cells[_WORK_ROW]
-        bound = self._bound(cells, works[:, place])
+        quick = np.flatnonzero(self._bound(branches, least[:, row]) < self.goal)
+        nodes = self._fitting(self.modes.space.with_experts(selected({**branches, _WORK_ROW: row}, quick)))
+        place = _find(work, nodes, (_WORK_ROW, *_PAIR))
+        del nodes[_WORK_ROW]
+        bound = self._bound(nodes, works[:, place])
         kept = np.flatnonzero(bound < self.goal)
-        return selected(cells, kept), bound[kept]
+        return selected(nodes, kept), bound[kept]
 
-    def _fitting(self, cells: Columns) -> Columns:
-        if self.families is None or not len(cells["tp"]):
-            return cells
-        return selected(cells, self.families.of_cells(cells) <= self.ways.capacity_bytes)
+    def _fitting(self, nodes: Columns) -> Columns:
+        if self.families is None or not len(nodes["tp"]):
+            return nodes
+        return selected(nodes, self.families.of_nodes(nodes) <= self.modes.capacity_bytes)
 
-    def _all_of(self, stems: Columns) -> tuple[Columns, FloatArray]:
+    def _all_of(self, branches: Columns) -> tuple[Columns, FloatArray]:
         """The same where every time is good enough: what does not fit goes first."""
-        cells = self._fitting(self.ways.space.with_experts(stems))
-        return cells, self.bounds(cells)
+        nodes = self._fitting(self.modes.space.with_experts(branches))
+        return nodes, self.bounds(nodes)
 
-    def bounds(self, cells: Columns) -> FloatArray:
-        """Bounds of some cells, whatever the goal."""
-        first, row = combined(*(cells[name] for name in (*_WORK, *_PAIR)))
-        works = self._works({name: cells[name][first] for name in (*_WORK, *_PAIR)})
-        return self._bound(cells, works[:, row])
+    def bounds(self, nodes: Columns) -> FloatArray:
+        """Bounds of some nodes, whatever the goal."""
+        first, row = combined(*(nodes[name] for name in (*_WORK, *_PAIR)))
+        works = self._works({name: nodes[name][first] for name in (*_WORK, *_PAIR)})
+        return self._bound(nodes, works[:, row])
 
-    def _without_experts(self, stems: Columns) -> Columns:
-        """Stems that are quick enough if experts cost nothing; there are far fewer of these to cost than layouts of experts."""
-        if not self.ways.space.shape.experts or not len(stems["tp"]):
-            return stems
-        first, row = combined(*(stems[name] for name in _WORK))
-        works = self._works({name: stems[name][first] for name in _WORK}, experts=False)
-        return selected(stems, self._bound(stems, works[:, row]) < self.goal)
+    def _without_experts(self, branches: Columns) -> Columns:
+        """Branches that are quick enough if experts cost nothing; there are far fewer of these to cost than layouts of experts."""
+        if not self.modes.space.shape.experts or not len(branches["tp"]):
+            return branches
+        first, row = combined(*(branches[name] for name in _WORK))
+        works = self._works({name: branches[name][first] for name in _WORK}, experts=False)
+        return selected(branches, self._bound(branches, works[:, row]) < self.goal)
 
     def _plainly(self, work: Columns) -> MeshBatch:
-        """The work run the plain way."""
-        batch, kind = batch_of(work), self.ways.plain[0]
+        """The work run in the plain mode."""
+        batch, kind = batch_of(work), self.modes.plain[0]
         return batch if kind == _NONE else replace(batch, recompute=np.full(len(batch), kind))
 
     def _works(self, work: Columns, *, experts: bool = True) -> FloatArray:
@@ -124,13 +125,13 @@ class CellBounds:
 
         Rows of an array; of computing only where energy is compared, as it is of plans with their experts.
         """
-        model = self.ways.space.model
+        model = self.modes.space.model
         if not len(work["tp"]):
             return np.zeros((3 + len(self._blocks), 0))
         batch = self._plainly(work)
         total, forward, blocks = model.work_s(batch, experts=experts)
         computing = np.zeros_like(total)
-        if self.judge.is_energy and experts:
+        if self.evaluator.is_energy and experts:
             one = np.ones(len(batch), dtype=np.int64)
             computing = least_computing_s(model, replace(batch, pp=one, num_micro_batches=one))
         return np.stack([total, forward, computing, *blocks.T])
@@ -138,12 +139,12 @@ class CellBounds:
     @property
     def _blocks(self) -> list[int]:
         """Blocks of every kind."""
-        units = self.ways.space.model.units
-        counts = np.bincount(units.kind_of, minlength=len(units.kinds))
-        return [int(n) for n, kind in zip(counts, units.kinds, strict=True) if kind.is_block]
+        modules = self.modes.space.model.modules
+        counts = np.bincount(modules.kind_of, minlength=len(modules.kinds))
+        return [int(n) for n, kind in zip(counts, modules.kinds, strict=True) if kind.is_block]
 
-    def _bound(self, cells: Columns, works: FloatArray) -> FloatArray:
-        pp, m = cells["pp"], cells["num_micro_batches"]
+    def _bound(self, nodes: Columns, works: FloatArray) -> FloatArray:
+        pp, m = nodes["pp"], nodes["num_micro_batches"]
         total_s, forward_s, computing_s, *blocks_s = works
         bound = m * total_s / pp + (pp - 1) * forward_s
         for count, block_s in zip(self._blocks, blocks_s, strict=True):
@@ -151,27 +152,27 @@ class CellBounds:
             last = np.maximum(pp - 1 - (pp * most - count), 0)
             each = m * block_s
             np.maximum(bound, most * each + np.minimum(last * forward_s, each), out=bound)
-        return self.judge.score(bound, workers_of(cells), m * computing_s / pp) * (1 - EQUAL)
+        return self.evaluator.score(bound, workers_of(nodes), m * computing_s / pp) * (1 - EQUAL)
 
 
-def workers_of(cells: Columns) -> IntArray:
+def workers_of(nodes: Columns) -> IntArray:
     """Devices of every row."""
-    return np.asarray(cells["tp"] * cells["cp"] * cells["pp"] * cells["dp"])
+    return np.asarray(nodes["tp"] * nodes["cp"] * nodes["pp"] * nodes["dp"])
 
 
-def pieces_of(stems: Iterator[Columns], rows: int) -> Iterator[Columns]:
-    """The same stems, so many together or a few more.
+def pieces_of(branches: Iterator[Columns], rows: int) -> Iterator[Columns]:
+    """The same branches, so many together or a few more.
 
     >>> [len(piece["tp"]) for piece in pieces_of(iter([{"tp": np.ones(3)}, {"tp": np.ones(4)}, {"tp": np.ones(2)}]), 5)]
     [7, 2]
     """
     waiting: list[Columns] = []
     size = 0
-    for stem in stems:
-        waiting.append(stem)
-        size += len(stem["tp"])
+    for branch in branches:
+        waiting.append(branch)
+        size += len(branch["tp"])
         if size >= rows:
-            yield {name: np.concatenate([one[name] for one in waiting]) for name in stem}
+            yield {name: np.concatenate([one[name] for one in waiting]) for name in branch}
             waiting, size = [], 0
     if waiting:
         yield {name: np.concatenate([one[name] for one in waiting]) for name in waiting[0]}
@@ -196,7 +197,7 @@ _ONLY = ("only_dp", "only_micro_batch")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Families:
-    """Families of cells with the memory that none of their plans goes below.
+    """Families of nodes with the memory that none of their plans goes below.
 
     Attributes
     ----------
@@ -211,22 +212,22 @@ class Families:
     least_bytes: FloatArray
 
     @classmethod
-    def of(cls, ways: Ways) -> Families:
+    def of(cls, modes: MemoryModes) -> Families:
         """Those of a whole space, whatever dp and the micro-batch are."""
-        rows = ways.space.with_expert_pairs(_shapes(ways.space))
+        rows = modes.space.with_expert_pairs(_shapes(modes.space))
         rows |= {name: np.zeros(len(rows["tp"]), dtype=np.int64) for name in _ONLY}
-        return cls(rows=rows, least_bytes=_least_bytes(ways, rows))
+        return cls(rows=rows, least_bytes=_least_bytes(modes, rows))
 
     def take(self, mask: BoolArray | IntArray) -> Families:
         """A selection."""
         return Families(rows=selected(self.rows, mask), least_bytes=self.least_bytes[mask])
 
-    def of_cells(self, cells: Columns) -> FloatArray:
-        """Memory that no plan of some cells (or stems, with any layout of the experts) goes below."""
-        names = (*_SHAPE, *_CLASSES, *(_PAIR if "ep" in cells else ()))
+    def of_nodes(self, nodes: Columns) -> FloatArray:
+        """Memory that no plan of some nodes (or branches, with any layout of the experts) goes below."""
+        names = (*_SHAPE, *_CLASSES, *(_PAIR if "ep" in nodes else ()))
         both = {
             name: np.concatenate([self.rows[name], column])
-            for name, column in _classified(cells).items()
+            for name, column in _classified(nodes).items()
             if name in names
         }
         first, group = combined(*(both[name] for name in names))
@@ -236,7 +237,7 @@ class Families:
         return np.asarray(least[group[size:]])
 
     def members(self, space: MeshSpace) -> Columns:
-        """Cells of the families: every legal dp, micro-batch and kind of context parallelism."""
+        """Nodes of the families: every legal dp, micro-batch and kind of context parallelism."""
         replicas = space.replicas()
         count, size = len(replicas["dp"]), len(self.least_bytes)
         kept = [name for name in self.rows if name not in replicas]
@@ -252,40 +253,40 @@ class Families:
         return space.with_context_kinds(space.legal(rows))
 
 
-def families_of_cells(ways: Ways, cells: Columns, *, exact: bool) -> tuple[Families, IntArray]:
+def families_of_nodes(modes: MemoryModes, nodes: Columns, *, exact: bool) -> tuple[Families, IntArray]:
     """Families of the same dp and, to be exact, of the same micro-batch.
 
     Parameters
     ----------
-    ways : Ways
-    cells : Columns
+    modes : MemoryModes
+    nodes : Columns
     exact : bool
 
     Returns
     -------
     families : Families
     family : array (n,)
-        Of every cell.
+        Of every node.
     """
-    cells = _classified(cells)
+    nodes = _classified(nodes)
     names = (*_SHAPE, *_PAIR, *_CLASSES, "dp", *(("micro_batch",) if exact else ()))
-    first, family = combined(*(cells[name] for name in names))
-    rows = {name: cells[name][first] for name in names}
+    first, family = combined(*(nodes[name] for name in names))
+    rows = {name: nodes[name][first] for name in names}
     for name in ("micro_batch", "num_micro_batches"):
         rows[name] = np.full(len(first), _LARGE)
-        np.minimum.at(rows[name], family, cells[name])
+        np.minimum.at(rows[name], family, nodes[name])
     rows["only_dp"] = rows["dp"]
     rows["only_micro_batch"] = rows["micro_batch"] if exact else np.zeros(len(first), dtype=np.int64)
-    return Families(rows=rows, least_bytes=_least_bytes(ways, rows)), family
+    return Families(rows=rows, least_bytes=_least_bytes(modes, rows)), family
 
 
-def _classified(cells: Columns) -> Columns:
-    several = (cells["dp"] * cells["cp"] > 1).astype(np.int64)
-    return {**cells, "several": several, "deep": (cells["num_micro_batches"] >= cells["pp"]).astype(np.int64)}
+def _classified(nodes: Columns) -> Columns:
+    several = (nodes["dp"] * nodes["cp"] > 1).astype(np.int64)
+    return {**nodes, "several": several, "deep": (nodes["num_micro_batches"] >= nodes["pp"]).astype(np.int64)}
 
 
 def _shapes(space: MeshSpace) -> Columns:
-    """What bounds the cells of one tp, sequence parallelism, cp, pp and class."""
+    """What bounds the nodes of one tp, sequence parallelism, cp, pp and class."""
     inner, replicas, pps = space.inner(), space.replicas(), space.stages()
     deep = replicas["num_micro_batches"][None, :] >= pps[:, None]
     known: dict[tuple[int, bool], Columns] = {}
@@ -326,16 +327,16 @@ def _joined(pieces: list[Columns]) -> Columns:
     return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
 
 
-def _least_bytes(ways: Ways, rows: Columns) -> FloatArray:
-    """Least memory of every row, over all pipelines and ways to run them."""
+def _least_bytes(modes: MemoryModes, rows: Columns) -> FloatArray:
+    """Least memory of every row, over all pipelines and modes of them."""
     size = len(rows["tp"])
-    cores = ways.space.with_smallest_pipelines({**rows, "_row": np.arange(size)})
+    pipelines = modes.space.with_smallest_pipelines({**rows, "_row": np.arange(size)})
     # Interleaving needs micro-batches that fill the pipeline.
-    cores = selected(cores, (cores["vpp"] == 1) | (cores["deep"] > 0))
+    pipelines = selected(pipelines, (pipelines["vpp"] == 1) | (pipelines["deep"] > 0))
     least = np.full(size, np.inf)
-    for start in range(0, len(cores["tp"]), _CHUNK):
-        piece = selected(cores, slice(start, start + _CHUNK))
-        np.minimum.at(least, piece["_row"], ways.least_bytes(batch_of(piece)))
+    for start in range(0, len(pipelines["tp"]), _CHUNK):
+        piece = selected(pipelines, slice(start, start + _CHUNK))
+        np.minimum.at(least, piece["_row"], modes.least_bytes(batch_of(piece)))
     return least
 
 
@@ -344,7 +345,7 @@ _FULL, _INTERLEAVED = RECOMPUTE.index("full"), SCHEDULES.index("interleaved")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanCount:
-    """Counts the plans of cells, and of stems with every way to lay out experts.
+    """Counts the plans of nodes, and of branches with every way to lay out experts.
 
     Attributes
     ----------
@@ -354,39 +355,39 @@ class PlanCount:
     space: MeshSpace
     _pipelines: dict[int, tuple[int, int]] = field(default_factory=dict, repr=False, compare=False)
     _fulls: dict[int, int] = field(default_factory=dict, repr=False, compare=False)
-    _stems: dict[tuple[int, int, int], int] = field(default_factory=dict, repr=False, compare=False)
+    _branches: dict[tuple[int, int, int], int] = field(default_factory=dict, repr=False, compare=False)
 
-    def plans(self, cells: Columns) -> int:
-        """Distinct legal plans in cells, or in stems."""
-        if not len(cells["tp"]):
+    def plans(self, nodes: Columns) -> int:
+        """Distinct legal plans in nodes, or in branches."""
+        if not len(nodes["tp"]):
             return 0
         space = self.space
         orders = np.array([len(space.orders(mask)) for mask in range(8)], dtype=np.int64)
-        spread = (cells["cp"] > 1) * 4 + (cells["dp"] > 1) * 2 + (cells["pp"] > 1)
+        spread = (nodes["cp"] > 1) * 4 + (nodes["dp"] > 1) * 2 + (nodes["pp"] > 1)
         offloads = len(space.flags("offload_optimizer")) * len(space.flags("offload_activations"))
-        per_cell = orders[spread] * self._pipeline_counts(cells) * self._sharding_counts(cells) * offloads
-        # 63 bits hold a cell's plans; the sum of all may need more.
-        high, low = np.divmod(per_cell, 1 << 32)
+        per_node = orders[spread] * self._pipeline_counts(nodes) * self._sharding_counts(nodes) * offloads
+        # 63 bits hold a node's plans; the sum of all may need more.
+        high, low = np.divmod(per_node, 1 << 32)
         return (int(high.sum()) << 32) + int(low.sum())
 
-    def cells(self, stems: Columns) -> int:
-        """Cells of stems."""
-        first, row = combined(stems["tp"], stems["cp"], stems["dp"])
-        kinds = zip(*(stems[name][first].tolist() for name in ("tp", "cp", "dp")), strict=True)
+    def nodes(self, branches: Columns) -> int:
+        """Nodes of branches."""
+        first, row = combined(branches["tp"], branches["cp"], branches["dp"])
+        kinds = zip(*(branches[name][first].tolist() for name in ("tp", "cp", "dp")), strict=True)
         return int(np.array([len(self.space.experts(*kind)) for kind in kinds], dtype=np.int64)[row].sum())
 
-    def _pipeline_counts(self, cells: Columns) -> IntArray:
-        """Schedules, chunks and recomputations of every cell."""
-        degrees, inverse = distinct(cells["pp"])
+    def _pipeline_counts(self, nodes: Columns) -> IntArray:
+        """Schedules, chunks and recomputations of every node."""
+        degrees, inverse = distinct(nodes["pp"])
         counts = np.array([self._counted(pp) for pp in degrees.tolist()], dtype=np.int64)[inverse]
-        whole = cells["num_micro_batches"] % cells["pp"] == 0
+        whole = nodes["num_micro_batches"] % nodes["pp"] == 0
         return np.asarray(counts[:, 0] + np.where(whole, counts[:, 1], 0))
 
     def _counted(self, pp: int) -> tuple[int, int]:
         """Schedules, chunks and recomputations of a pipeline degree: those of any, and those of a divisible number of micro-batches."""
         known = self._pipelines.get(pp)
         if known is None:
-            pairs = self.space.pipelines(pp)
+            pairs = self.space.chunkings(pp)
             fixed = sum(self._recomputations(pp * v) for s, v in pairs if s != _INTERLEAVED)
             grouped = sum(self._recomputations(pp * v) for s, v in pairs if s == _INTERLEAVED)
             known = self._pipelines[pp] = (fixed, grouped)
@@ -403,22 +404,22 @@ class PlanCount:
             self._fulls[longest] = len(self.space.recompute_counts(longest))
         return self._fulls[longest]
 
-    def _sharding_counts(self, cells: Columns) -> IntArray:
-        """Divisions of dp of every cell, or of all cells of every stem."""
-        columns = [cells[name] for name in ("tp", "cp", "dp")]
-        if "ep" in cells:
-            columns.append(cells["ep"] * cells["etp"])
+    def _sharding_counts(self, nodes: Columns) -> IntArray:
+        """Divisions of dp of every node, or of all nodes of every branch."""
+        columns = [nodes[name] for name in ("tp", "cp", "dp")]
+        if "ep" in nodes:
+            columns.append(nodes["ep"] * nodes["etp"])
         first, row = combined(*columns)
         kinds = zip(*(column[first].tolist() for column in columns), strict=True)
-        of = self._divisions if "ep" in cells else self._divisions_of_all
+        of = self._divisions if "ep" in nodes else self._divisions_of_all
         return np.array([of(*kind) for kind in kinds], dtype=np.int64)[row]
 
     def _divisions_of_all(self, tp: int, cp: int, dp: int) -> int:
         """Divisions of dp, over all ways to lay out experts."""
-        known = self._stems.get((tp, cp, dp))
+        known = self._branches.get((tp, cp, dp))
         if known is None:
             needs = [ep * etp for ep, etp in self.space.experts(tp, cp, dp)]
-            known = self._stems[tp, cp, dp] = self._divisions(tp, cp, dp, *needs)
+            known = self._branches[tp, cp, dp] = self._divisions(tp, cp, dp, *needs)
         return known
 
     def _divisions(self, tp: int, cp: int, dp: int, *needs: int) -> int:

@@ -7,10 +7,10 @@ the best ones, exactly: what is worse than the best of each of ``top`` groups is
 
 Divisions of dp
 ---------------
-With the optimizer in one place, the step with nothing recomputed and all activations on the device bounds all ways to run a plan, and more
+With the optimizer in one place, the step with nothing recomputed and all activations on the device bounds all modes of a plan, and more
 than that: below ZeRO-3 what follows the last backward pass (`tail`) knows neither recomputation nor where activations are, so
 
-    step(way) >= floor(way) + tail,  tail = step(plain, optimizer state where the way has it) - pipeline
+    step(mode) >= floor(mode) + tail,  tail = step(plain, optimizer state where the mode has it) - pipeline
 
 with the floors of `strategies.mesh.memory_modes`. Under ZeRO-3 the larger of the two terms is a bound. The host may update sooner than the
 device, also where all fits on the device. So both places of the optimizer are bounded, and both are tried where some rank's host is the
@@ -31,11 +31,11 @@ from costmodel.mesh.model import MeshModel
 from costmodel.mesh.pipelines import mesh_strides
 from costmodel.mesh.plan import RECOMPUTE, MeshBatch, MeshPlan
 from costmodel.tolerances import EQUAL
-from strategies.mesh.memory_modes import Way, Ways
+from strategies.mesh.memory_modes import MemoryMode, MemoryModes
 from strategies.mesh.settings import MeshCandidate, MeshSettings
 from strategies.mesh.space import Columns, MeshSpace, batch_of
 
-__all__ = ["DISTINCT", "KEY", "Incumbents", "PlanJudge", "key_of"]
+__all__ = ["DISTINCT", "KEY", "Incumbents", "PlanEvaluator", "key_of"]
 
 
 # Fields that make two plans different to a user.
@@ -58,7 +58,7 @@ KEY: tuple[str, ...] = (
 # Fields in which plans of a list differ that is to be benchmarked: the shape of the mesh, what is shared, the size of the pieces. The rest
 # (over how many ranks a copy is shared, chunks per rank, how contexts are exchanged) are settings of the same plan.
 DISTINCT: tuple[str, ...] = ("tp", "cp", "ep", "pp", "zero_stage", "micro_batch", "schedule")
-# Ties between ways to run the same plan go to the simplest.
+# Ties between modes of the same plan go to the simplest.
 _TUNED = ("offload_optimizer", "offload_activations", "recompute", "recompute_blocks", "order")
 
 
@@ -190,16 +190,16 @@ class Incumbents:
 
 _FULL = RECOMPUTE.index("full")
 _RADIX = 1 << 40
-_PAIRS = 8_192  # plans and ways to run them, tried at a time
+_PAIRS = 8_192  # plans and modes of them, tried at a time
 
 
 @dataclass(slots=True, kw_only=True)
-class PlanJudge:
+class PlanEvaluator:
     """Scores plans and keeps the best."""
 
     space: MeshSpace
     incumbents: Incumbents
-    ways: Ways
+    modes: MemoryModes
     tally: Callable[[str, int], None]
 
     @property
@@ -241,113 +241,117 @@ class PlanJudge:
         workers, computing = batch.workers[:, None], np.reshape(self.computing_s(batch), (-1, 1))
         return lambda step_s: self.score(step_s, workers, computing)
 
-    def divide(self, cores: Columns, flush_s: FloatArray, floors_s: FloatArray) -> None:
-        """Judge every way to divide dp of some cores.
+    def divide(self, pipelines: Columns, makespan_s: FloatArray, floors_s: FloatArray) -> None:
+        """Evaluate every way to divide dp of some pipelines.
 
         Parameters
         ----------
-        cores : Columns
-        flush_s : array (c,)
+        pipelines : Columns
+        makespan_s : array (c,)
             Their pipelines with the least recomputation.
         floors_s : array (c, V, Z)
-            Least step times of their ways, by ZeRO stage.
+            Least step times of their modes, by ZeRO stage.
         """
-        rows = self.space.with_shardings({**cores, "_core": np.arange(len(flush_s))})
-        core = rows.pop("_core")
-        if not len(core):
+        rows = self.space.with_shardings({**pipelines, "_pipeline": np.arange(len(makespan_s))})
+        pipeline = rows.pop("_pipeline")
+        if not len(pipeline):
             return
         batch = batch_of(rows)
-        stage = np.searchsorted(np.array(self.ways.stages), batch.zero_stage)
-        floors = floors_s[core, :, stage]
+        stage = np.searchsorted(np.array(self.modes.stages), batch.zero_stage)
+        floors = floors_s[pipeline, :, stage]
         least = self.least_score(np.min(floors, axis=1), batch)
         second = batch.zero_stage == 2
         hopeful = (least < self.goal()) & self.incumbents.open(batch, least * (1 - EQUAL))
         first = np.flatnonzero(~second & hopeful)
-        plain = self._run_best_way(batch.take(first), core[first], flush_s[core[first]], floors[first])
+        plain = self._run_best_mode(batch.take(first), pipeline[first], makespan_s[pipeline[first]], floors[first])
         # ZeRO-2 moves what ZeRO-1 moves and reduces more often: it is not faster, unless ZeRO-1 adds up whole gradients.
         one = batch.zero_stage[first] == 1
-        known = core[first][one] * _RADIX + batch.dp_shard[first][one]
+        known = pipeline[first][one] * _RADIX + batch.dp_shard[first][one]
         later = np.flatnonzero(second & hopeful & (least < self.goal()))
         if len(known) and len(later) and not self.model.assumptions.zero_whole:
             order = np.argsort(known)
-            wanted = core[later] * _RADIX + batch.dp_shard[later]
+            wanted = pipeline[later] * _RADIX + batch.dp_shard[later]
             place = np.minimum(np.searchsorted(known[order], wanted), len(known) - 1)
             bound = np.where(known[order][place] == wanted, plain[one][order][place], 0.0)
             later = later[bound < self.goal()]
-        self._run_best_way(batch.take(later), core[later], flush_s[core[later]], floors[later])
+        self._run_best_mode(batch.take(later), pipeline[later], makespan_s[pipeline[later]], floors[later])
 
-    def _run_best_way(self, batch: MeshBatch, core: IntArray, flush_s: FloatArray, floors: FloatArray) -> FloatArray:
-        """Judge divisions of dp, each with every way that may still be better than what is known.
+    def _run_best_mode(
+        self, batch: MeshBatch, pipeline: IntArray, makespan_s: FloatArray, floors: FloatArray
+    ) -> FloatArray:
+        """Evaluate divisions of dp, each with every mode that may still be better than what is known.
 
         Returns
         -------
         array (n,)
-            Scores that no way to run them goes below.
+            Scores that no mode of them goes below.
         """
         if not len(batch):
             return np.zeros(0)
-        plain, ways = self.ways.plainly(batch), self.ways.each
-        least_s = self._least_s(plain, core)
-        places = sorted({optimizer for _, optimizer, _ in ways})
+        plain, modes = self.modes.plainly(batch), self.modes.each
+        least_s = self._least_s(plain, pipeline)
+        places = sorted({optimizer for _, optimizer, _ in modes})
         least_score = self.least_score(np.min(least_s[:, places], axis=1), batch)
         # What is too slow without saving memory stays so.
         left = np.flatnonzero((least_score < self.goal()) & self.incumbents.open(batch, least_score * (1 - EQUAL)))
-        if self.ways.plain in ways and len(left):
-            fits = self._memory_bytes(plain.take(left), core[left]) <= self.settings.capacity_bytes
+        if self.modes.plain in modes and len(left):
+            fits = self._memory_bytes(plain.take(left), pipeline[left]) <= self.settings.capacity_bytes
             fitting = left[fits]
             self._keep(plain.take(fitting))
-            if self.ways.plain_on_host in ways:
-                self._try_host(plain.take(fitting), core[fitting], least_s[fitting, 1])
+            if self.modes.plain_on_host in modes:
+                self._try_host(plain.take(fitting), pipeline[fitting], least_s[fitting, 1])
             # Recomputation, and activations on the host, take longer: what fits is settled, unless energy is compared.
             left = left if self.is_energy else left[~fits]
         if len(left):
-            self._save_memory(batch.take(left), core[left], flush_s[left], floors[left], least_s[left])
+            self._save_memory(batch.take(left), pipeline[left], makespan_s[left], floors[left], least_s[left])
         return least_score
 
-    def _try_host(self, batch: MeshBatch, core: IntArray, least_s: FloatArray) -> None:
-        """Judge plans that fit with their optimizer on the host instead, where that may be quicker."""
+    def _try_host(self, batch: MeshBatch, pipeline: IntArray, least_s: FloatArray) -> None:
+        """Evaluate plans that fit with their optimizer on the host instead, where that may be quicker."""
         least = self.least_score(least_s, batch)
         rows = np.flatnonzero((least < self.goal()) & self.incumbents.open(batch, least * (1 - EQUAL)))
         if not len(rows):
             return
         batch = batch.take(rows)
-        first, index = _pipelines(batch, core[rows])
+        first, index = _pipelines(batch, pipeline[rows])
         division = Division.of(batch, mesh_strides(batch))
-        sooner = self.model.host_updates_sooner(self.model.core_memory(batch.take(first)), index, division)
+        sooner = self.model.host_updates_sooner(self.model.pipeline_memory(batch.take(first)), index, division)
         self._keep(_with_optimizer_on_host(batch.take(np.flatnonzero(sooner))))
 
     def _save_memory(
-        self, batch: MeshBatch, core: IntArray, flush_s: FloatArray, floors: FloatArray, least_s: FloatArray
+        self, batch: MeshBatch, pipeline: IntArray, makespan_s: FloatArray, floors: FloatArray, least_s: FloatArray
     ) -> None:
-        """Judge the ways that save memory, until none left can be better; ``least_s`` (n, 2) as `_least_s` has it of the plain way."""
-        ways = self.ways.each
+        """Evaluate the modes that save memory, until none left can be better; ``least_s`` (n, 2) as `_least_s` has it of the plain mode."""
+        modes = self.modes.each
         best = np.full(len(batch), np.inf)  # of every division
         below_three, computing, workers = batch.zero_stage < 3, self.computing_s(batch), batch.workers
-        scores = np.full((len(ways), len(batch)), np.inf)
-        for v, way in enumerate(ways):
-            if way == self.ways.plain:
+        scores = np.full((len(modes), len(batch)), np.inf)
+        for v, mode in enumerate(modes):
+            if mode == self.modes.plain:
                 continue
-            base = least_s[:, way[1]]
-            tail = np.maximum(base - flush_s, 0.0)
+            base = least_s[:, mode[1]]
+            tail = np.maximum(base - makespan_s, 0.0)
             bound = np.where(below_three, floors[:, v] + tail, np.maximum(floors[:, v], base)) * (1 - EQUAL)
             scores[v] = self.score(bound, workers, computing)
         # Many at a time, but no more than a kind of them, and the quick ones first: they set the goal for the others.
-        for kind in sorted({_kind(way) for way in ways}):
-            some = np.array([n for n, way in enumerate(ways) if _kind(way) == kind])
+        for kind in sorted({_kind(mode) for mode in modes}):
+            some = np.array([n for n, mode in enumerate(modes) if _kind(mode) == kind])
             place, row = np.nonzero(scores[some] < self.goal())
             for start in range(0, len(row), _PAIRS):
                 rows, tried = row[start : start + _PAIRS], some[place[start : start + _PAIRS]]
                 score = scores[tried, rows]
                 chosen = np.flatnonzero((score < self.goal()) & (score <= best[rows]))
                 if len(chosen):
-                    self._judge(batch.take(rows[chosen]), core[rows[chosen]], tried[chosen], rows[chosen], best)
+                    self._evaluate(batch.take(rows[chosen]), pipeline[rows[chosen]], tried[chosen], rows[chosen], best)
 
-    def _judge(self, batch: MeshBatch, core: IntArray, tried: IntArray, rows: IntArray, best: FloatArray) -> None:
-        """Score plans, each run one of the ways of one kind (`_kind`), and keep the good ones.
+    def _evaluate(
+        self, batch: MeshBatch, pipeline: IntArray, tried: IntArray, rows: IntArray, best: FloatArray
+    ) -> None:
+        """Score plans, each run in one of the modes of one kind (`_kind`), and keep the good ones.
 
         Of full recomputation the fewest blocks that fit are the quickest, unless activations travel: what is run again does not.
         """
-        recompute, optimizer, activations = np.array(self.ways.each, dtype=np.int64)[tried].T
+        recompute, optimizer, activations = np.array(self.modes.each, dtype=np.int64)[tried].T
         blocks = (recompute == _FULL).astype(np.int64)
         batch = replace(
             batch,
@@ -357,49 +361,49 @@ class PlanJudge:
             offload_activations=activations,
         )
         if recompute[0] == _FULL:
-            batch, fitting = self._with_blocks(batch, self._least_blocks(batch, core))
+            batch, fitting = self._with_blocks(batch, self._least_blocks(batch, pipeline))
             if activations[0]:
                 batch, fitting = self._with_more_blocks(batch, fitting)
         else:
-            fitting = np.flatnonzero(self._memory_bytes(batch, core) <= self.settings.capacity_bytes)
+            fitting = np.flatnonzero(self._memory_bytes(batch, pipeline) <= self.settings.capacity_bytes)
             batch = batch.take(fitting)
         if not len(batch):
             return
-        least_s = self._least_s(batch, core[fitting])[np.arange(len(batch)), batch.offload_optimizer]
+        least_s = self._least_s(batch, pipeline[fitting])[np.arange(len(batch)), batch.offload_optimizer]
         score = self.least_score(least_s, batch)
         hopeful = np.flatnonzero((score <= self.incumbents.worst) & (score <= best[rows[fitting]]))
         exact = self._keep(batch.take(hopeful))
         where = rows[fitting[hopeful]]
         np.minimum.at(best, where, exact)
 
-    def _least_s(self, batch: MeshBatch, core: IntArray) -> FloatArray:
+    def _least_s(self, batch: MeshBatch, pipeline: IntArray) -> FloatArray:
         """Times that plans do not go below, with the optimizer on the device and on the host: (n, 2).
 
-        Those with equal core numbers and recomputed blocks share a pipeline.
+        Those with equal pipeline numbers and recomputed blocks share a pipeline.
         """
         self.tally("plans", len(batch))
-        first, index = _pipelines(batch, core)
-        cores = batch.take(first)
-        pipelines, memory = self.model.cores(cores, exact=False), self.model.core_memory(cores)
+        first, index = _pipelines(batch, pipeline)
+        pipelines = batch.take(first)
+        times, memory = self.model.pipelines(pipelines, exact=False), self.model.pipeline_memory(pipelines)
         division = Division.of(batch, mesh_strides(batch))
-        return self.model.least_step_times(pipelines, memory, index, division)
+        return self.model.least_step_times(times, memory, index, division)
 
-    def _memory_bytes(self, batch: MeshBatch, core: IntArray) -> FloatArray:
+    def _memory_bytes(self, batch: MeshBatch, pipeline: IntArray) -> FloatArray:
         if not len(batch):
             return np.zeros(0)
-        first, index = _pipelines(batch, core)
-        memory = self.model.core_memory(batch.take(first))
+        first, index = _pipelines(batch, pipeline)
+        memory = self.model.pipeline_memory(batch.take(first))
         filled = memory.divided(index, Division.of(batch, mesh_strides(batch)))
         return np.asarray(np.max(filled.total_bytes, axis=1))
 
-    def _least_blocks(self, batch: MeshBatch, core: IntArray) -> IntArray:
-        first, index = _pipelines(batch, core)
-        memory = self.model.core_memory(batch.take(first))
+    def _least_blocks(self, batch: MeshBatch, pipeline: IntArray) -> IntArray:
+        first, index = _pipelines(batch, pipeline)
+        memory = self.model.pipeline_memory(batch.take(first))
         division = Division.of(batch, mesh_strides(batch))
         return memory.least_recomputed(index, division, self.settings.capacity_bytes)
 
     def _keep(self, batch: MeshBatch) -> FloatArray:
-        """Judge plans exactly, and keep them if they are good; their scores."""
+        """Evaluate plans exactly, and keep them if they are good; their scores."""
         if not len(batch):
             return np.zeros(0)
         costs = self.model.evaluate(batch)
@@ -458,16 +462,16 @@ class PlanJudge:
         return self._memory_bytes(trial, np.arange(len(batch))) <= self.settings.capacity_bytes
 
 
-def _kind(way: Way) -> tuple[bool, bool]:
-    """Ways that are judged alike: without full recomputation, with it, with it and activations on the host."""
-    is_full = way[0] == _FULL
-    return is_full, is_full and way[2] > 0
+def _kind(mode: MemoryMode) -> tuple[bool, bool]:
+    """MemoryModes that are evaluated alike: without full recomputation, with it, with it and activations on the host."""
+    is_full = mode[0] == _FULL
+    return is_full, is_full and mode[2] > 0
 
 
 def _with_optimizer_on_host(batch: MeshBatch) -> MeshBatch:
     return replace(batch, offload_optimizer=np.ones(len(batch), dtype=np.int64))
 
 
-def _pipelines(batch: MeshBatch, core: IntArray) -> tuple[IntArray, IntArray]:
-    """Which plans share a pipeline: those with equal core numbers that recompute alike."""
-    return combined(core, batch.recompute, batch.recompute_blocks)
+def _pipelines(batch: MeshBatch, pipeline: IntArray) -> tuple[IntArray, IntArray]:
+    """Which plans share a pipeline: those with equal pipeline numbers that recompute alike."""
+    return combined(pipeline, batch.recompute, batch.recompute_blocks)

@@ -10,7 +10,7 @@ whose slowest chunk takes t per micro-batch needs at least
     1f1b, m <= pp       max(m t, 2 T m / (pp + 1))         the path e = pp - m takes 2 T less pp - m + 1 stages of at most t; t may be more
     all other           m max(t, T / pp)                   the slowest rank is busy
 
-which never falls as t grows. So layouts with slow chunks are left out first: all layouts up to some bottleneck are judged, and once
+which never falls as t grows. So layouts with slow chunks are left out first: all layouts up to some bottleneck are evaluated, and once
 the bound of the next slower one is no better than the best, that is proven best of all. Where the layouts are too many, single blocks
 are moved from chunk to chunk while that helps, and the bound says how much better any layout could be.
 """
@@ -35,7 +35,7 @@ from strategies.mesh.stage_tables import StageTables, all_shares, count_cuts, cu
 __all__ = ["BestLayout", "LayoutSearch", "Refinement", "refine", "refine_top", "refinement"]
 
 
-# Layouts judged at a time.
+# Layouts evaluated at a time.
 _PIECE = 256
 # Steps of the search block by block: chunks that blocks are taken from, ways to divide recomputation over the chunks of a rank.
 _SOURCES = 6
@@ -44,27 +44,29 @@ _SHARES = 4
 
 @dataclass(slots=True, kw_only=True)
 class BestLayout:
-    """The best plan so far, and how many may still be judged."""
+    """The best plan so far, and how many may still be evaluated."""
 
     plan: MeshPlan | None = None
     step_time_s: float = float("inf")
-    judged: int = 0
-    most_judged: int | None = None
+    evaluated: int = 0
+    most_evaluated: int | None = None
 
     def share(self, searches: int) -> int | None:
-        """How many may have been judged when the first of several searches with equal shares ends."""
-        return None if self.most_judged is None else self.judged + (self.most_judged - self.judged) // searches
+        """How many may have been evaluated when the first of several searches with equal shares ends."""
+        return (
+            None if self.most_evaluated is None else self.evaluated + (self.most_evaluated - self.evaluated) // searches
+        )
 
     def is_spent(self, most: int | None) -> bool:
-        """Whether so many have been judged."""
-        return most is not None and self.judged >= most
+        """Whether so many have been evaluated."""
+        return most is not None and self.evaluated >= most
 
-    def judge(self, model: MeshModel, plans: Sequence[MeshPlan], capacity_bytes: float) -> FloatArray:
+    def evaluate(self, model: MeshModel, plans: Sequence[MeshPlan], capacity_bytes: float) -> FloatArray:
         """Score plans and remember the best that fits; infinite where one does not fit."""
         if not plans:
             return np.zeros(0)
         costs = model.evaluate_plans(plans)
-        self.judged += len(plans)
+        self.evaluated += len(plans)
         times = np.where(costs.memory_bytes <= capacity_bytes, costs.step_time_s, np.inf)
         n = int(np.argmin(times))
         if times[n] < self.step_time_s:
@@ -108,11 +110,11 @@ class LayoutSearch:
         return bound * (1.0 - EQUAL)
 
     def prove(self, best: BestLayout, deadline: float, most_layouts: int) -> float:
-        """Judge all layouts that may be better than the best; returns a bound on all layouts, at most the best step found."""
+        """Evaluate all layouts that may be better than the best; returns a bound on all layouts, at most the best step found."""
         if self.least_s >= best.step_time_s or not np.isfinite(self.least_s):
             return self.least_s
         levels = np.unique(self.loads[(self.loads >= self.bottleneck_s) & np.isfinite(self.loads)])
-        position = 0  # layouts with a slower bottleneck than all levels before it are not judged yet
+        position = 0  # layouts with a slower bottleneck than all levels before it are not evaluated yet
         while position < len(levels) and self.bound_s(float(levels[position])) < best.step_time_s:
             reached = self._affordable(levels, position, most_layouts, best)
             if reached < position or not self._enumerate(best, float(levels[reached]), deadline):
@@ -121,7 +123,7 @@ class LayoutSearch:
         return best.step_time_s
 
     def _affordable(self, levels: FloatArray, position: int, most_layouts: int, best: BestLayout) -> int:
-        """Last level whose layouts can all be judged, not beyond those that matter; less than ``position`` if none can."""
+        """Last level whose layouts can all be evaluated, not beyond those that matter; less than ``position`` if none can."""
         matter = [n for n in range(position, len(levels)) if self.bound_s(float(levels[n])) < best.step_time_s]
         low, high = position - 1, matter[-1]
         while low < high:
@@ -133,12 +135,12 @@ class LayoutSearch:
         return low
 
     def _enumerate(self, best: BestLayout, limit: float, deadline: float) -> bool:
-        """Judge all layouts within a limit; False if time ran out, or what may be judged."""
+        """Evaluate all layouts within a limit; False if time ran out, or what may be evaluated."""
         for ways in cuts(self.loads, limit, piece=_PIECE):
             for plans in _grouped(self._plans_of(ways)):
-                if time.monotonic() > deadline or best.is_spent(best.most_judged):
+                if time.monotonic() > deadline or best.is_spent(best.most_evaluated):
                     return False
-                self._judge(best, plans)
+                self._evaluate(best, plans)
         return True
 
     def climb(self, best: BestLayout, deadline: float, most: int | None) -> None:
@@ -188,11 +190,11 @@ class LayoutSearch:
             if start and (time.monotonic() > deadline or best.is_spent(most)):
                 break
             piece = slice(start, start + _PIECE)
-            np.minimum.at(values, owners[piece], self._judge(best, plans[piece]))
+            np.minimum.at(values, owners[piece], self._evaluate(best, plans[piece]))
         return values
 
-    def _judge(self, best: BestLayout, plans: Sequence[MeshPlan]) -> FloatArray:
-        return best.judge(self.model, plans, self.tables.capacity_bytes)
+    def _evaluate(self, best: BestLayout, plans: Sequence[MeshPlan]) -> FloatArray:
+        return best.evaluate(self.model, plans, self.tables.capacity_bytes)
 
     # -- plans --------------------------------------------------------------------------------------------------------------
 
@@ -202,8 +204,8 @@ class LayoutSearch:
         pp, vpp = plan.pp, plan.vpp
         n = len(ways)
         chunk = np.tile(np.arange(chunks), n)
-        units = self.tables.units(chunk, ways[:, :-1].ravel(), ways[:, 1:].ravel())
-        on_rank = units.reshape(n, vpp, pp, -1).sum(axis=1).reshape(n * pp, -1)
+        modules = self.tables.modules(chunk, ways[:, :-1].ravel(), ways[:, 1:].ravel())
+        on_rank = modules.reshape(n, vpp, pp, -1).sum(axis=1).reshape(n * pp, -1)
         least = self.tables.least_recomputed(np.tile(np.arange(pp), n), on_rank).reshape(n, pp)
         for way, again in zip(ways, least, strict=True):
             if np.any(again < 0):
@@ -260,9 +262,9 @@ def _grouped(plans: Iterator[MeshPlan]) -> Iterator[list[MeshPlan]]:
         yield piece
 
 
-# Layouts judged at most where proof is sought; about 0.1 ms each.
+# Layouts evaluated at most where proof is sought; about 0.1 ms each.
 _MOST_LAYOUTS = 20_000
-# Of the best plans of a search: pipelines that are refined, and how long the layouts judged for each are together, in chunks (about
+# Of the best plans of a search: pipelines that are refined, and how long the layouts evaluated for each are together, in chunks (about
 # 15 us each). Counted, not timed, so that the answer does not depend on the machine.
 _MOST_PIPELINES = 2
 _MOST_CHUNKS = 10_000
@@ -282,14 +284,14 @@ class Refinement:
         Infinite without a plan.
     bound_s : float
         No layout that fits takes less; equals ``step_time_s`` when proven best, and is infinite when proven that none fits.
-    judged : int
+    evaluated : int
         Layouts that the cost model scored.
     """
 
     plan: MeshPlan | None
     step_time_s: float
     bound_s: float
-    judged: int
+    evaluated: int
 
     @property
     def is_proven(self) -> bool:
@@ -329,7 +331,7 @@ def refinement(
     *,
     recompute: Sequence[str] = RECOMPUTE,
     most_layouts: int = _MOST_LAYOUTS,
-    most_judged: int | None = None,
+    most_evaluated: int | None = None,
 ) -> Refinement:
     """Find the best layout for the degrees of a plan, with a bound.
 
@@ -341,9 +343,9 @@ def refinement(
     recompute : sequence of str
         Kinds of recomputation to choose from: under "full" every chunk has its own number of blocks.
     most_layouts : int
-        Layouts judged for a proof, per kind of recomputation; more are searched from block to block.
-    most_judged : int, optional
-        Plans judged altogether, half of them at most before proofs are sought; unlimited where not given.
+        Layouts evaluated for a proof, per kind of recomputation; more are searched from block to block.
+    most_evaluated : int, optional
+        Plans evaluated altogether, half of them at most before proofs are sought; unlimited where not given.
 
     Returns
     -------
@@ -359,7 +361,7 @@ def refinement(
         )
         for kind in kinds
     ]
-    best = BestLayout(most_judged=most_judged)
+    best = BestLayout(most_evaluated=most_evaluated)
     # The kind that promises most goes first: its plan may settle the others. Good plans come before proofs.
     searches.sort(key=lambda search: search.least_s)
     for n, search in enumerate(searches):
@@ -367,7 +369,7 @@ def refinement(
         search.climb(best, now + (deadline - now) / left, best.share(left))
     bound = min((search.prove(best, deadline, most_layouts) for search in searches), default=float("inf"))
     return Refinement(
-        plan=best.plan, step_time_s=best.step_time_s, bound_s=min(bound, best.step_time_s), judged=best.judged
+        plan=best.plan, step_time_s=best.step_time_s, bound_s=min(bound, best.step_time_s), evaluated=best.evaluated
     )
 
 
@@ -387,7 +389,7 @@ def refine_top(
         Of the uniform space.
     settings : MeshSettings
     wall_s : float
-        For all of them together; far more than ordinary networks need, whose search ends by a count of judged plans.
+        For all of them together; far more than ordinary networks need, whose search ends by a count of evaluated plans.
     most_plans : int
         How many of the best plans are refined; of those that differ only in how dp is divided, the best.
 
@@ -410,7 +412,7 @@ def refine_top(
         most = _MOST_CHUNKS // (plan.pp * plan.vpp)
         kinds = _allowed(settings, plan)
         found = refinement(
-            model, plan, settings.capacity_bytes, left, recompute=kinds, most_layouts=most // 2, most_judged=most
+            model, plan, settings.capacity_bytes, left, recompute=kinds, most_layouts=most // 2, most_evaluated=most
         )
         if found.plan is not None and found.step_time_s < candidate.step_time_s * (1.0 - EQUAL):
             # Every objective is proportional to the step at a given number of workers.

@@ -1,19 +1,19 @@
-"""Best-first search of the mesh plans: cells in the order of their bound, until no cell can be better than the plans at hand.
+"""Best-first search of the mesh plans: nodes in the order of their bound, until no node can be better than the plans at hand.
 
-Cells are bounded first (`strategies.mesh.nodes`). Below them, each level keeps what may still fit and beat the plans at hand:
+Nodes are bounded first (`strategies.mesh.nodes`). Below them, each level keeps what may still fit and beat the plans at hand:
 
-1. pipelines with ranks as near each other as in any order (`strategies.mesh.time_bounds`), and of those the ways to run them, by the
+1. pipelines with ranks as near each other as in any order (`strategies.mesh.time_bounds`), and of those the modes of them, by the
    least memory (`strategies.mesh.memory_modes`) and the least time (`strategies.mesh.time_bounds`) that any division of dp leaves;
 2. the same with every order of the ranks;
-3. every division of dp, run its best way (`strategies.mesh.plans`).
+3. every division of dp, run in its best mode (`strategies.mesh.plans`).
 
 A corner of the space goes first (`MeshRestriction.powers_of_two`, `narrowed`), then what is near the plans found there
 (`strategies.mesh.space`): good plans close most of the whole. A larger corner follows where that does not make a list.
 
-Cells that cannot fit are left out in families (`strategies.mesh.nodes`) of equal dp before they are opened; as long as nothing is
+Nodes that cannot fit are left out in families (`strategies.mesh.nodes`) of equal dp before they are opened; as long as nothing is
 known to fit, in large ones before their time is bounded, too, and in those of equal dp and micro-batch where that was not enough.
 
-Recomputation, offloading and the order of the ranks do not make a plan different: each plan is run its best way, the fastest that fits.
+Recomputation, offloading and the order of the ranks do not make a plan different: each plan is run in its best mode, the fastest that fits.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import MeshBatch
 from costmodel.tolerances import EQUAL
 from costmodel.workload import Workload
-from strategies.mesh.memory_modes import WayNeeds, Ways
-from strategies.mesh.nodes import CellBounds, Families, PlanCount, families_of_cells, pieces_of
-from strategies.mesh.plans import Incumbents, PlanJudge
+from strategies.mesh.memory_modes import MemoryModes, ModeNeeds
+from strategies.mesh.nodes import Families, NodeBounds, PlanCount, families_of_nodes, pieces_of
+from strategies.mesh.plans import Incumbents, PlanEvaluator
 from strategies.mesh.settings import MeshOutcome, MeshRestriction, MeshSettings, NearestMiss
-from strategies.mesh.space import CELL, Columns, MeshSpace, batch_of, neighbours, selected
+from strategies.mesh.space import NODE, Columns, MeshSpace, batch_of, neighbours, selected
 from strategies.mesh.time_bounds import PipelineTimes, least_step_s, raise_for_gathering, worthy_times
 
 __all__ = ["search_corner", "search_mesh", "search_model"]
@@ -44,10 +44,10 @@ Progress = Callable[[str, float], None]
 
 # Rows handled at a time: large enough for numpy, small enough for the caches.
 _CHUNK = 16_384
-_STEMS = 65_536
-_CELLS = 16_384
+_BRANCHES = 65_536
+_NODES = 16_384
 _FIRST, _NEXT = 64, 4_096
-_CORES = 2_048
+_PIPELINES = 2_048
 # How good the plans of the corners that are searched first must be, among their own.
 _SEED_GAPS = (0.05, 0.005)
 _ROUNDS = 4  # of looking around them
@@ -119,26 +119,26 @@ class _Run:
     incumbents: Incumbents = field(init=False)
     started: float = field(default_factory=time.monotonic)
 
-    ways: Ways = field(init=False)
+    modes: MemoryModes = field(init=False)
     misses: list[Families] = field(default_factory=list)  # what does not fit
-    judge: PlanJudge = field(init=False)
+    evaluator: PlanEvaluator = field(init=False)
 
     def __post_init__(self) -> None:
-        self.ways = Ways.of(self.space)
+        self.modes = MemoryModes.of(self.space)
         self._take(Incumbents(top=self.settings.top, distinct=self.settings.distinct))
 
     def _take(self, incumbents: Incumbents) -> None:
         self.incumbents = incumbents
-        self.judge = PlanJudge(space=self.space, incumbents=incumbents, ways=self.ways, tally=self._tally)
+        self.evaluator = PlanEvaluator(space=self.space, incumbents=incumbents, modes=self.modes, tally=self._tally)
 
     # -- levels -----------------------------------------------------------------------------------------------------------
 
     def settle(self, *, names_miss: bool = True) -> None:
-        """Bound all cells, then open them best first; where nothing fits, find what comes closest, if it is to be named."""
-        self.outcome.bound_score = 0.0  # until the cells are known
-        cells, bounds = self._bounded_cells()
+        """Bound all nodes, then open them best first; where nothing fits, find what comes closest, if it is to be named."""
+        self.outcome.bound_score = 0.0  # until the nodes are known
+        nodes, bounds = self._bounded_nodes()
         position, opened = 0, 0
-        # Small at first: the first plans found close most cells.
+        # Small at first: the first plans found close most nodes.
         size = _FIRST if not np.isfinite(self.incumbents.worst) else _NEXT
         while position < len(bounds):
             self.outcome.bound_score = min(self.incumbents.best, float(bounds[position]))
@@ -149,18 +149,18 @@ class _Run:
                 break
             piece = slice(position, position + size)
             chosen = bounds[piece] < self._goal()
-            some = {name: column[piece][chosen].astype(np.int64) for name, column in cells.items()}
+            some = {name: column[piece][chosen].astype(np.int64) for name, column in nodes.items()}
             self._open(some if size == _FIRST else self._fitting(some, exact=not np.isfinite(self.incumbents.best)))
             opened += int(np.count_nonzero(chosen))
             position += size
             self._report(position, len(bounds))
             if size == _FIRST and not np.isfinite(self.incumbents.best):
                 # What looked quickest does not fit: what cannot either is put aside first.
-                rest = {name: column[position:].astype(np.int64) for name, column in cells.items()}
+                rest = {name: column[position:].astype(np.int64) for name, column in nodes.items()}
                 rest = self._fitting({**rest, _ROW: np.arange(position, len(bounds))}, exact=False)
                 bounds = bounds[rest.pop(_ROW)]
-                cells, position = {name: column.astype(np.int32) for name, column in rest.items()}, 0
-            size = min(2 * size, _CELLS)
+                nodes, position = {name: column.astype(np.int32) for name, column in rest.items()}, 0
+            size = min(2 * size, _NODES)
         self.outcome.searched["cells opened"] = opened
         self.outcome.searched["cells bounded away"] = self.outcome.searched.pop("cells", 0) - opened
         rest_score = float(bounds[position]) if position < len(bounds) else float("inf")
@@ -175,29 +175,29 @@ class _Run:
 
     def _goal(self) -> float:
         """Score that a plan must beat to matter."""
-        return self.judge.goal()
+        return self.evaluator.goal()
 
     def _report(self, done: int, total: int) -> None:
         if self.progress is not None:
             self.progress("opening cells", done / max(total, 1))
 
-    def _bounded_cells(self) -> tuple[Columns, FloatArray]:
-        """Cells that may hold a better plan than those at hand, with their bounds, the best first."""
+    def _bounded_nodes(self) -> tuple[Columns, FloatArray]:
+        """Nodes that may hold a better plan than those at hand, with their bounds, the best first."""
         families = None
         if not np.isfinite(self.incumbents.best):
-            families = Families.of(self.ways)
+            families = Families.of(self.modes)
             self._put_aside(families)
-        bounded = CellBounds(ways=self.ways, judge=self.judge, goal=self._goal(), families=families)
+        bounded = NodeBounds(modes=self.modes, evaluator=self.evaluator, goal=self._goal(), families=families)
         pieces: list[Columns] = []
         bounds: list[FloatArray] = []
         total = 0
         count = PlanCount(space=self.space)
-        for stems in pieces_of(self.space.stems(), _STEMS):
+        for branches in pieces_of(self.space.branches(), _BRANCHES):
             if self.counted:
-                self.outcome.space_size += count.plans(stems)
-                total += count.cells(stems)
-            cells, bound = bounded.of(stems)
-            pieces.append({name: column.astype(np.int32) for name, column in cells.items()})
+                self.outcome.space_size += count.plans(branches)
+                total += count.nodes(branches)
+            nodes, bound = bounded.of(branches)
+            pieces.append({name: column.astype(np.int32) for name, column in nodes.items()})
             bounds.append(bound)
         self.outcome.searched["cells"] = total
         if not pieces:
@@ -206,19 +206,19 @@ class _Run:
         order = np.argsort(joined, kind="stable")
         return {name: np.concatenate([p.pop(name) for p in pieces])[order] for name in list(pieces[0])}, joined[order]
 
-    def _fitting(self, cells: Columns, *, exact: bool) -> Columns:
-        """Cells that may fit; as long as nothing is known to fit, the others are put aside."""
-        if not len(cells["tp"]):
-            return cells
-        families, family = families_of_cells(self.ways, cells, exact=exact)
+    def _fitting(self, nodes: Columns, *, exact: bool) -> Columns:
+        """Nodes that may fit; as long as nothing is known to fit, the others are put aside."""
+        if not len(nodes["tp"]):
+            return nodes
+        families, family = families_of_nodes(self.modes, nodes, exact=exact)
         if not np.isfinite(self.incumbents.best):
             self._put_aside(families)
-        return selected(cells, families.least_bytes[family] <= self.ways.capacity_bytes)
+        return selected(nodes, families.least_bytes[family] <= self.modes.capacity_bytes)
 
     def _put_aside(self, families: Families) -> None:
         """Remember what does not fit."""
         least = families.least_bytes
-        self.misses.append(families.take((least > self.ways.capacity_bytes) & np.isfinite(least)))
+        self.misses.append(families.take((least > self.modes.capacity_bytes) & np.isfinite(least)))
 
     def _find_miss(self) -> None:
         """The plan of least memory: families in the order of their bound, until none left can need less."""
@@ -233,15 +233,15 @@ class _Run:
             if known is not None and families.least_bytes[position] >= known.memory_bytes:
                 return
             chosen = families.take(np.arange(position, min(position + size, len(least))))
-            cells = chosen.members(self.space)
-            if len(cells["tp"]):
-                for piece in _pieces(self.space.with_pipelines(cells)):
+            nodes = chosen.members(self.space)
+            if len(nodes["tp"]):
+                for piece in _pieces(self.space.with_pipelines(nodes)):
                     batch = batch_of(piece)
-                    self._remember_miss(batch, self.ways.needs(batch))
-            position, size = position + size, min(2 * size, _CELLS)
+                    self._remember_miss(batch, self.modes.needs(batch))
+            position, size = position + size, min(2 * size, _NODES)
 
     def seed(self) -> None:
-        """Find some good plans in a corner of the space, degrees that are powers of two, so that few cells of the whole are kept.
+        """Find some good plans in a corner of the space, degrees that are powers of two, so that few nodes of the whole are kept.
 
         The same way, a corner of that corner goes first. What is near the plans found there is often better; where they make a list, the
         larger corner is left out.
@@ -265,17 +265,17 @@ class _Run:
         return run
 
     def look_around(self) -> None:
-        """Open cells near the plans at hand, until that brings nothing new."""
+        """Open nodes near the plans at hand, until that brings nothing new."""
         seen: set[tuple[int, ...]] = set()
         for _ in range(_ROUNDS):
             plans = self.incumbents.batch()
-            keys = list(zip(*(getattr(plans, name).tolist() for name in CELL), strict=True))
+            keys = list(zip(*(getattr(plans, name).tolist() for name in NODE), strict=True))
             fresh = [n for n, key in enumerate(keys) if key not in seen]
             if not fresh:
                 return
             seen |= set(keys)
-            cells = neighbours(self.space, plans.take(np.array(fresh)))
-            bounds = CellBounds(ways=self.ways, judge=self.judge, goal=self._goal()).bounds(cells)
+            nodes = neighbours(self.space, plans.take(np.array(fresh)))
+            bounds = NodeBounds(modes=self.modes, evaluator=self.evaluator, goal=self._goal()).bounds(nodes)
             order = np.argsort(bounds, kind="stable")
             position, size = 0, _FIRST
             while position < len(order):
@@ -285,81 +285,83 @@ class _Run:
                 some = some[bounds[some] < self._goal()]
                 if not len(some):
                     break
-                self._open(selected(cells, some))
+                self._open(selected(nodes, some))
                 position, size = position + size, 2 * size
 
-    def _open(self, cells: Columns) -> None:
-        """Judge the pipelines of some cells."""
-        found = [self._hopeful(piece) for piece in _pieces(self.space.with_pipelines(cells))]
+    def _open(self, nodes: Columns) -> None:
+        """Evaluate the pipelines of some nodes."""
+        found = [self._hopeful(piece) for piece in _pieces(self.space.with_pipelines(nodes))]
         if not found:
             return
-        cores = {name: np.concatenate([one.cores[name] for one in found]) for name in found[0].cores}
-        flush_s, floors_s = (np.concatenate([getattr(one, name) for one in found]) for name in ("flush_s", "floors_s"))
-        least = self._least(floors_s, batch_of(cores))
+        pipelines = {name: np.concatenate([one.pipelines[name] for one in found]) for name in found[0].pipelines}
+        makespan_s, floors_s = (
+            np.concatenate([getattr(one, name) for one in found]) for name in ("makespan_s", "floors_s")
+        )
+        least = self._least(floors_s, batch_of(pipelines))
         # The most promising first, so that they close the others.
         order = np.argsort(least, kind="stable")
-        for start in range(0, len(order), _CORES):
-            chosen = order[start : start + _CORES]
+        for start in range(0, len(order), _PIPELINES):
+            chosen = order[start : start + _PIPELINES]
             chosen = chosen[least[chosen] < self._goal()]
             if len(chosen):
-                piece = {name: column[chosen] for name, column in cores.items()}
-                self.judge.divide(piece, flush_s[chosen], rows_of(floors_s, chosen))
+                piece = {name: column[chosen] for name, column in pipelines.items()}
+                self.evaluator.divide(piece, makespan_s[chosen], rows_of(floors_s, chosen))
 
-    def _hopeful(self, pipelines: Columns) -> _Hopeful:
-        """Cores that may fit and beat the goal: first the pipelines with ranks as near as in any order, then the orders of those left."""
-        batch = self.ways.plainly(batch_of(pipelines))
+    def _hopeful(self, unordered: Columns) -> _Hopeful:
+        """Pipelines that may fit and beat the goal: first with ranks as near as in any order, then every order of those left."""
+        batch = self.modes.plainly(batch_of(unordered))
         rows, times = worthy_times(self.model, batch, self._is_worthy)
-        needs = self.ways.needs(times.batch)
+        needs = self.modes.needs(times.batch)
         if not np.isfinite(self.incumbents.best):
             self._remember_miss(times.batch, needs)
-        floors = least_step_s(self.ways, times, needs)
-        score = self.judge.scorer(times.batch)
-        raise_for_gathering(floors, self.ways, times, needs, lambda step_s: score(step_s) < self._goal())
+        floors = least_step_s(self.modes, times, needs)
+        score = self.evaluator.scorer(times.batch)
+        raise_for_gathering(floors, self.modes, times, needs, lambda step_s: score(step_s) < self._goal())
         good = np.flatnonzero(self._least(floors, times.batch) < self._goal())
-        some = {name: column[rows[good]] for name, column in pipelines.items()}
-        cores = self.space.with_orders({**some, _ROW: good})
-        row = cores.pop(_ROW)
-        built = self.model.cores(self.ways.plainly(batch_of(cores)), exact=False)
+        some = {name: column[rows[good]] for name, column in unordered.items()}
+        pipelines = self.space.with_orders({**some, _ROW: good})
+        row = pipelines.pop(_ROW)
+        built = self.model.pipelines(self.modes.plainly(batch_of(pipelines)), exact=False)
         self._tally("pipelines", len(row))
-        floors = np.maximum(least_step_s(self.ways, PipelineTimes.of(built), needs.take(row)), rows_of(floors, row))
-        kept = np.flatnonzero(self._least(floors, batch_of(cores)) < self._goal())
+        floors = np.maximum(least_step_s(self.modes, PipelineTimes.of(built), needs.take(row)), rows_of(floors, row))
+        kept = np.flatnonzero(self._least(floors, batch_of(pipelines)) < self._goal())
         return _Hopeful(
-            cores={name: column[kept] for name, column in cores.items()},
-            flush_s=built.flush_s[kept],
+            pipelines={name: column[kept] for name, column in pipelines.items()},
+            makespan_s=built.makespan_s[kept],
             floors_s=rows_of(floors, kept),
         )
 
     def _is_worthy(self, step_s: FloatArray, batch: MeshBatch) -> BoolArray:
         """Whether plans that take no less can beat the goal."""
-        return np.asarray(self.judge.least_score(step_s * (1 - EQUAL), batch) < self._goal())
+        return np.asarray(self.evaluator.least_score(step_s * (1 - EQUAL), batch) < self._goal())
 
     def _least(self, floors_s: FloatArray, batch: MeshBatch) -> FloatArray:
-        """Least score of any way."""
-        return self.judge.least_score(np.min(floors_s, axis=(1, 2), initial=np.inf), batch)
+        """Least score of any mode."""
+        return self.evaluator.least_score(np.min(floors_s, axis=(1, 2), initial=np.inf), batch)
 
     def _tally(self, name: str, count: int) -> None:
         self.outcome.searched[name] = self.outcome.searched.get(name, 0) + count
 
-    def _remember_miss(self, batch: MeshBatch, needs: WayNeeds) -> None:
+    def _remember_miss(self, batch: MeshBatch, needs: ModeNeeds) -> None:
         """The plan that comes closest to fitting, of those that do not."""
         missing = np.flatnonzero(np.all(needs.memory_bytes > self.settings.capacity_bytes, axis=(1, 2)))
         if not len(missing):
             return
         memory = needs.memory_bytes[missing]
-        row, way, stage = np.unravel_index(int(np.argmin(memory)), memory.shape)
-        least, known = float(memory[row, way, stage]), self.outcome.nearest_miss
+        row, mode, stage = np.unravel_index(int(np.argmin(memory)), memory.shape)
+        least, known = float(memory[row, mode, stage]), self.outcome.nearest_miss
         if known is None or least < known.memory_bytes:
-            core = batch.take(missing[[row]])
-            plan = self.ways.smallest_plan(core, int(way), int(stage))
+            pipeline = batch.take(missing[[row]])
+            plan = self.modes.smallest_plan(pipeline, int(mode), int(stage))
             self.outcome.nearest_miss = NearestMiss(plan=plan, memory_bytes=least)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Hopeful:
-    """Cores with the time of their pipelines and the least times of their ways."""
+    """Pipelines with the time of their pipelines and the least times of their modes."""
 
-    cores: Columns
-    flush_s: FloatArray
+    pipelines: Columns
+    makespan_s: FloatArray
     floors_s: FloatArray  # (c, V, Z)
 
 

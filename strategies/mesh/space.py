@@ -5,8 +5,8 @@ any size that the rules allow (`costmodel.mesh.rules`); with and without sequenc
 parallelism, schedule, ZeRO stage, rank order (orders that number the ranks alike are one); no, selective and full
 recomputation of any number of blocks per chunk; optimizer state and activations on the device or the host.
 
-It is enumerated in three levels. A *cell* fixes what decides the work of a rank: tp, sequence parallelism, cp and its
-kind, ep, etp, micro-batch, dp and pp. A *core* adds schedule, vpp and order: the pipeline's time without data
+It is enumerated in three levels. A *node* fixes what decides the work of a rank: tp, sequence parallelism, cp and its
+kind, ep, etp, micro-batch, dp and pp. A *pipeline* adds schedule, vpp and order: the pipeline's time without data
 parallelism. A *plan* adds ZeRO, recomputation and offloading.
 
 Neighbours
@@ -29,7 +29,7 @@ from costmodel.mesh.plan import CP_KINDS, MESH_COLUMNS, ORDERS, RECOMPUTE, SCHED
 from costmodel.mesh.rules import NetworkShape, holds
 from strategies.mesh.settings import Bounds, MeshRestriction, MeshSettings
 
-__all__ = ["CELL", "Columns", "MeshSpace", "batch_of", "distinct", "neighbours", "selected"]
+__all__ = ["NODE", "Columns", "MeshSpace", "batch_of", "distinct", "neighbours", "selected"]
 
 
 Columns = dict[str, IntArray]
@@ -62,7 +62,7 @@ class MeshSpace:
     def of(cls, model: MeshModel, settings: MeshSettings) -> MeshSpace:
         """The space of a model."""
         workload = model.workload
-        shape = NetworkShape.of(workload.graph, model.units, workload.global_batch)
+        shape = NetworkShape.of(workload.graph, model.modules, workload.global_batch)
         return cls(model=model, shape=shape, settings=settings)
 
     @property
@@ -87,7 +87,7 @@ class MeshSpace:
         wanted = self.restriction.flags.get(name)
         return np.array([0, 1] if wanted is None else [int(wanted)], dtype=np.int64)
 
-    # -- cells ------------------------------------------------------------------------------------------------------------
+    # -- nodes ------------------------------------------------------------------------------------------------------------
 
     @property
     def _most(self) -> int:
@@ -106,23 +106,23 @@ class MeshSpace:
         return selected(inner, inner["tp"] * inner["cp"] <= self._most)
 
     def shares(self) -> Columns:
-        """What decides the cost of a unit, for all cells and some more: tp, sequence_parallel, cp, ep, etp, micro_batch."""
+        """What decides the cost of a module, for all nodes and some more: tp, sequence_parallel, cp, ep, etp, micro_batch."""
         rows = self.inner()
         rows = self._join(rows, "micro_batch", np.unique(self.replicas()["micro_batch"]))
         rows = self._join(rows, "ep", self._expert_values("ep"))
         return self._join(rows, "etp", self._expert_values("etp"))
 
-    def cells(self) -> Iterator[Columns]:
-        """All cells in pieces with one tp, sequence parallelism, cp and kind each.
+    def nodes(self) -> Iterator[Columns]:
+        """All nodes in pieces with one tp, sequence parallelism, cp and kind each.
 
         Columns tp, sequence_parallel, cp, cp_kind, ep, etp, micro_batch, dp, pp, num_micro_batches.
         """
-        for stems in self.stems():
-            cells = self.with_experts(stems)
-            if len(cells["tp"]):
-                yield cells
+        for branches in self.branches():
+            nodes = self.with_experts(branches)
+            if len(nodes["tp"]):
+                yield nodes
 
-    def stems(self) -> Iterator[Columns]:
+    def branches(self) -> Iterator[Columns]:
         """The same pieces before experts are laid out: without ep and etp."""
         most = self._most
         context, replicas, pps = self.with_context_kinds(self.inner()), self.replicas(), self.stages()
@@ -134,19 +134,19 @@ class MeshSpace:
             kept = np.flatnonzero(self.counts(workers).ravel())
             if not size * count * len(kept):
                 continue
-            stem = {name: np.full(len(kept), column[n]) for name, column in context.items()}
-            stem |= {name: column[kept % count] for name, column in replicas.items()}
-            stem["pp"] = stages[kept // count]
-            yield stem
+            branch = {name: np.full(len(kept), column[n]) for name, column in context.items()}
+            branch |= {name: column[kept % count] for name, column in replicas.items()}
+            branch["pp"] = stages[kept // count]
+            yield branch
 
-    def with_experts(self, stems: Columns) -> Columns:
+    def with_experts(self, branches: Columns) -> Columns:
         """Every way to lay experts over the ranks of a stage."""
-        if not len(stems["tp"]):
-            return {**stems, "ep": stems["tp"], "etp": stems["tp"]}
-        first, kind = combined(stems["tp"], stems["cp"], stems["dp"])
-        kinds = [tuple(int(stems[name][n]) for name in ("tp", "cp", "dp")) for n in first]
+        if not len(branches["tp"]):
+            return {**branches, "ep": branches["tp"], "etp": branches["tp"]}
+        first, kind = combined(branches["tp"], branches["cp"], branches["dp"])
+        kinds = [tuple(int(branches[name][n]) for name in ("tp", "cp", "dp")) for n in first]
         joined = self._by_value(
-            {**stems, _KIND: kind}, _KIND, ("ep", "etp"), lambda n: self.experts(*kinds[n]), are_legal=True
+            {**branches, _KIND: kind}, _KIND, ("ep", "etp"), lambda n: self.experts(*kinds[n]), are_legal=True
         )
         del joined[_KIND]
         return joined
@@ -232,9 +232,9 @@ class MeshSpace:
             return joined
         return selected(joined, holds(self.shape, joined, frozenset(other)))
 
-    # -- cores and plans --------------------------------------------------------------------------------------------------
+    # -- pipelines and plans --------------------------------------------------------------------------------------------------
 
-    def pipelines(self, pp: int) -> list[tuple[int, int]]:
+    def chunkings(self, pp: int) -> list[tuple[int, int]]:
         """Schedules and chunks per rank for a pipeline degree: pairs (schedule, vpp)."""
         schedules = set(self.categories("schedule", SCHEDULES).tolist())
         allowed = self.restriction.degrees.get("vpp", _ANY)
@@ -245,23 +245,23 @@ class MeshSpace:
         chunks = range(2, self.shape.num_blocks // pp + 1) if _INTERLEAVED in schedules else ()
         return plain + [(_INTERLEAVED, v) for v in chunks if allowed.allows(v)]
 
-    def with_pipelines(self, cells: Columns) -> Columns:
-        """Cells with every schedule and number of chunks."""
-        return self._by_value(cells, "pp", ("schedule", "vpp"), self.pipelines)
+    def with_pipelines(self, nodes: Columns) -> Columns:
+        """Nodes with every schedule and number of chunks."""
+        return self._by_value(nodes, "pp", ("schedule", "vpp"), self.chunkings)
 
-    def with_smallest_pipelines(self, cells: Columns) -> Columns:
-        """Cells with every number of chunks, run by the schedule that keeps least in flight, whether or not it is legal."""
+    def with_smallest_pipelines(self, nodes: Columns) -> Columns:
+        """Nodes with every number of chunks, run by the schedule that keeps least in flight, whether or not it is legal."""
 
         def smallest(pp: int) -> list[tuple[int, int]]:
-            return sorted({(_1F1B if vpp == 1 else _INTERLEAVED, vpp) for _, vpp in self.pipelines(pp)})
+            return sorted({(_1F1B if vpp == 1 else _INTERLEAVED, vpp) for _, vpp in self.chunkings(pp)})
 
-        return self._by_value(cells, "pp", ("schedule", "vpp"), smallest, are_legal=True)
+        return self._by_value(nodes, "pp", ("schedule", "vpp"), smallest, are_legal=True)
 
-    def with_orders(self, cores: Columns) -> Columns:
+    def with_orders(self, pipelines: Columns) -> Columns:
         """Rows with every order of the ranks that numbers them differently."""
-        shape_of = (cores["cp"] > 1) * 4 + (cores["dp"] > 1) * 2 + (cores["pp"] > 1)
-        cores = {**cores, "_spread": shape_of.astype(np.int64)}
-        joined = self._by_value(cores, "_spread", ("order",), lambda mask: [(o,) for o in self.orders(mask)])
+        shape_of = (pipelines["cp"] > 1) * 4 + (pipelines["dp"] > 1) * 2 + (pipelines["pp"] > 1)
+        pipelines = {**pipelines, "_spread": shape_of.astype(np.int64)}
+        joined = self._by_value(pipelines, "_spread", ("order",), lambda mask: [(o,) for o in self.orders(mask)])
         del joined["_spread"]
         return joined
 
@@ -287,9 +287,9 @@ class MeshSpace:
         shards = self.shares_of(dp)[2]
         return [(z, dp // s, s) for z in stages for s in shards if z > 0 or s == 1]
 
-    def with_shardings(self, cores: Columns) -> Columns:
+    def with_shardings(self, pipelines: Columns) -> Columns:
         """Rows with every division of dp."""
-        joined = self._by_value(cores, "dp", ("zero_stage", "dp_replicate", "dp_shard"), self.shardings)
+        joined = self._by_value(pipelines, "dp", ("zero_stage", "dp_replicate", "dp_shard"), self.shardings)
         return selected(joined, holds(self.shape, joined, frozenset({"zero_stage", "dp_shard"})))
 
     def _by_value(
@@ -381,12 +381,12 @@ def batch_of(columns: Columns) -> MeshBatch:
     return MeshBatch.of_columns(filled)
 
 
-# What fixes a cell, the number of micro-batches beside it.
-CELL = ("tp", "sequence_parallel", "cp", "cp_kind", "ep", "etp", "micro_batch", "dp", "pp", "num_micro_batches")
+# What fixes a node, the number of micro-batches beside it.
+NODE = ("tp", "sequence_parallel", "cp", "cp_kind", "ep", "etp", "micro_batch", "dp", "pp", "num_micro_batches")
 
 
 def neighbours(space: MeshSpace, plans: MeshBatch) -> Columns:
-    """Legal cells of a space that differ from those of some plans in one respect; those of the plans are among them.
+    """Legal nodes of a space that differ from those of some plans in one respect; those of the plans are among them.
 
     Parameters
     ----------
@@ -396,9 +396,9 @@ def neighbours(space: MeshSpace, plans: MeshBatch) -> Columns:
     Returns
     -------
     Columns
-        Different cells, without an order that means anything.
+        Different nodes, without an order that means anything.
     """
-    own = {name: getattr(plans, name) for name in CELL}
+    own = {name: getattr(plans, name) for name in NODE}
     replicas, inner = space.replicas(), space.with_context_kinds(space.inner())
     found = [
         own,
@@ -407,25 +407,25 @@ def neighbours(space: MeshSpace, plans: MeshBatch) -> Columns:
         space.with_expert_pairs({name: column for name, column in own.items() if name not in ("ep", "etp")}),
         *_exchanged(own, inner),
     ]
-    rows = np.concatenate([np.stack([piece[name] for name in CELL], axis=1) for piece in found])
+    rows = np.concatenate([np.stack([piece[name] for name in NODE], axis=1) for piece in found])
     rows = np.unique(rows, axis=0)
-    cells = dict(zip(CELL, np.ascontiguousarray(rows.T), strict=True))
-    cells = selected(cells, space.counts(cells["tp"] * cells["cp"] * cells["pp"] * cells["dp"]))
+    nodes = dict(zip(NODE, np.ascontiguousarray(rows.T), strict=True))
+    nodes = selected(nodes, space.counts(nodes["tp"] * nodes["cp"] * nodes["pp"] * nodes["dp"]))
     # What ranks inside a layer make up for need not be a division of the batch that is allowed.
-    known = np.isin(_division(cells), _division(replicas))
-    return space.legal(selected(cells, known))
+    known = np.isin(_division(nodes), _division(replicas))
+    return space.legal(selected(nodes, known))
 
 
-def _crossed(cells: Columns, other: Columns) -> Columns:
-    """Every cell with every row of other values."""
-    size, count = len(cells["tp"]), len(next(iter(other.values())))
-    joined = {name: np.repeat(column, count) for name, column in cells.items()}
+def _crossed(nodes: Columns, other: Columns) -> Columns:
+    """Every node with every row of other values."""
+    size, count = len(nodes["tp"]), len(next(iter(other.values())))
+    joined = {name: np.repeat(column, count) for name, column in nodes.items()}
     return joined | {name: np.tile(column, size) for name, column in other.items()}
 
 
-def _exchanged(cells: Columns, inner: Columns) -> list[Columns]:
-    """Cells with other ranks inside a layer: as many replicas as before, or as many workers with micro-batches as large or as many."""
-    rows = _crossed({**cells, "_ranks": cells["tp"] * cells["cp"]}, inner)
+def _exchanged(nodes: Columns, inner: Columns) -> list[Columns]:
+    """Nodes with other ranks inside a layer: as many replicas as before, or as many workers with micro-batches as large or as many."""
+    rows = _crossed({**nodes, "_ranks": nodes["tp"] * nodes["cp"]}, inner)
     before, after = rows.pop("_ranks"), rows["tp"] * rows["cp"]
     whole = rows["dp"] * before % after == 0
     dp = np.where(whole, rows["dp"] * before // after, 0)
@@ -437,5 +437,5 @@ def _exchanged(cells: Columns, inner: Columns) -> list[Columns]:
     return [rows, selected(larger, dp > 0), selected(longer, dp > 0)]
 
 
-def _division(cells: Columns) -> IntArray:
-    return (cells["dp"] << 40) + cells["micro_batch"] * (1 << 20) + cells["num_micro_batches"]
+def _division(nodes: Columns) -> IntArray:
+    return (nodes["dp"] << 40) + nodes["micro_batch"] * (1 << 20) + nodes["num_micro_batches"]

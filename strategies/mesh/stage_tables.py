@@ -149,18 +149,18 @@ class StageTables:
     plan : MeshPlan
         With the uniform layout and the kind of recomputation in question.
     capacity_bytes : float
-    unit_s : array (K,)
-        Forward and backward of a unit of every kind, selective recomputation included.
+    module_s : array (K,)
+        Forward and backward of a module of every kind, selective recomputation included.
     again_s : array (K,)
-        What full recomputation of a unit adds.
+        What full recomputation of a module adds.
     prefix : array (blocks + 1, K)
-        Units of every kind in the first blocks.
+        Modules of every kind in the first blocks.
     """
 
     model: MeshModel
     plan: MeshPlan
     capacity_bytes: float
-    unit_s: FloatArray
+    module_s: FloatArray
     again_s: FloatArray
     prefix: IntArray
     _known: dict[int, int] = field(default_factory=dict, repr=False, compare=False)
@@ -171,16 +171,18 @@ class StageTables:
         bare = replace(
             plan, recompute=recompute, recompute_blocks=int(recompute == "full"), stage_blocks=(), stage_recompute=()
         )
-        cores = model.cores(MeshBatch.from_plans([bare]))
-        row = int(cores.pass_of[0])
-        passes = cores.passes
-        unit_s, again_s = (passes.forward_s + passes.backward_s)[row], passes.recompute_s[row]
+        pipelines = model.pipelines(MeshBatch.from_plans([bare]))
+        row = int(pipelines.pass_of[0])
+        passes = pipelines.passes
+        module_s, again_s = (passes.forward_s + passes.backward_s)[row], passes.recompute_s[row]
         if recompute != "full":
-            unit_s, again_s = unit_s + again_s, np.zeros_like(again_s)
-        kinds = len(model.units.kinds)
-        one_hot = np.eye(kinds, dtype=np.int64)[np.array(model.units.blocks, dtype=np.int64)]
+            module_s, again_s = module_s + again_s, np.zeros_like(again_s)
+        kinds = len(model.modules.kinds)
+        one_hot = np.eye(kinds, dtype=np.int64)[np.array(model.modules.blocks, dtype=np.int64)]
         prefix = np.concatenate([np.zeros((1, kinds), dtype=np.int64), np.cumsum(one_hot, axis=0)])
-        return cls(model=model, plan=bare, capacity_bytes=capacity_bytes, unit_s=unit_s, again_s=again_s, prefix=prefix)
+        return cls(
+            model=model, plan=bare, capacity_bytes=capacity_bytes, module_s=module_s, again_s=again_s, prefix=prefix
+        )
 
     @property
     def chunks(self) -> int:
@@ -193,10 +195,10 @@ class StageTables:
         counts = self.prefix[-1].astype(np.float64)
         counts[0] += 1.0
         counts[-1] += 1.0
-        return float(counts @ self.unit_s)
+        return float(counts @ self.module_s)
 
-    def units(self, chunk: IntArray, start: IntArray, end: IntArray) -> IntArray:
-        """Units of every kind in chunks that hold blocks start ... end - 1: (n, K)."""
+    def modules(self, chunk: IntArray, start: IntArray, end: IntArray) -> IntArray:
+        """Modules of every kind in chunks that hold blocks start ... end - 1: (n, K)."""
         counts = self.prefix[end] - self.prefix[start]
         counts[:, 0] += chunk == 0
         counts[:, -1] += chunk == self.chunks - 1
@@ -218,59 +220,59 @@ class StageTables:
             & ((c < chunks - 1) | (j == count))
         )
         c, i, j = c[legal], i[legal], j[legal]
-        units = self.units(c, i, j)
-        time = units @ self.unit_s
+        modules = self.modules(c, i, j)
+        time = modules @ self.module_s
         if self.plan.vpp == 1:
-            again = self.least_recomputed(c, units)
+            again = self.least_recomputed(c, modules)
             # Recomputation is counted as a share of all blocks of the chunk (`costmodel.mesh.passes.recomputed_share`).
-            time = time + np.where(again >= 0, again / (j - i) * (units @ self.again_s), np.inf)
+            time = time + np.where(again >= 0, again / (j - i) * (modules @ self.again_s), np.inf)
         result = np.full(legal.shape, np.inf)
         result[legal] = time
         return result
 
-    def least_recomputed(self, rank: IntArray, units: IntArray) -> IntArray:
+    def least_recomputed(self, rank: IntArray, modules: IntArray) -> IntArray:
         """Fewest blocks that ranks must recompute in full to fit, -1 where none are few enough: (n,).
 
         Of several chunks of a rank that are not known one by one, those are recomputed first that free most.
         """
         key = rank.astype(np.int64)
-        for k in range(units.shape[1]):
-            key = key * (len(self.prefix) + 1) + units[:, k]
+        for k in range(modules.shape[1]):
+            key = key * (len(self.prefix) + 1) + modules[:, k]
         distinct, first, inverse = np.unique(key, return_index=True, return_inverse=True)
         wanted = distinct.tolist()
         missing = [n for n, one in enumerate(wanted) if one not in self._known]
         if missing:
-            found = self._search(rank[first[missing]], units[first[missing]])
+            found = self._search(rank[first[missing]], modules[first[missing]])
             self._known.update(zip((wanted[n] for n in missing), found.tolist(), strict=True))
         return np.array([self._known[one] for one in wanted], dtype=np.int64)[inverse]
 
-    def _search(self, rank: IntArray, units: IntArray) -> IntArray:
+    def _search(self, rank: IntArray, modules: IntArray) -> IntArray:
         """Bisection: memory falls with every block that is recomputed."""
-        blocks = units[:, self.model.is_block].sum(axis=1)
+        blocks = modules[:, self.model.is_block].sum(axis=1)
         high = blocks if self.plan.recompute == "full" else np.zeros_like(blocks)
-        possible = self._fits(rank, units, high)
+        possible = self._fits(rank, modules, high)
         low = np.zeros_like(high)
         while np.any(low < high):
             middle = (low + high) // 2
-            enough = self._fits(rank, units, middle)
+            enough = self._fits(rank, modules, middle)
             low, high = np.where(enough, low, np.minimum(middle + 1, high)), np.where(enough, middle, high)
         return np.where(possible, high, -1)
 
-    def _fits(self, rank: IntArray, units: IntArray, recomputed: IntArray) -> BoolArray:
+    def _fits(self, rank: IntArray, modules: IntArray, recomputed: IntArray) -> BoolArray:
         pieces = range(0, len(rank), _RANKS)
-        parts = [self._bytes(rank[p : p + _RANKS], units[p : p + _RANKS], recomputed[p : p + _RANKS]) for p in pieces]
+        parts = [self._bytes(rank[p : p + _RANKS], modules[p : p + _RANKS], recomputed[p : p + _RANKS]) for p in pieces]
         return np.concatenate(parts) <= self.capacity_bytes
 
-    def _bytes(self, rank: IntArray, units: IntArray, recomputed: IntArray) -> FloatArray:
+    def _bytes(self, rank: IntArray, modules: IntArray, recomputed: IntArray) -> FloatArray:
         """Memory of ranks: those of a pipeline that has one of every kind asked for."""
         batch = MeshBatch.from_plans([self.plan])
         layouts = replace(
             self.model.layouts(batch),
-            rank_units=units[None].astype(np.float64),
+            rank_modules=modules[None].astype(np.float64),
             rank_first=rank[None],
-            **self._chunks(units, recomputed),
+            **self._chunks(modules, recomputed),
         )
-        memory = self.model.core_memory(batch, layouts)
+        memory = self.model.pipeline_memory(batch, layouts)
         filled = memory.divided(np.zeros(1, dtype=np.int64), Division.of(batch, mesh_strides(batch)))
         return np.asarray(filled.total_bytes[0])
 
@@ -279,16 +281,16 @@ class StageTables:
         """Whether it matters which blocks of a rank are recomputed: it has several chunks, and there are several kinds."""
         return self.plan.vpp > 1 and int(np.count_nonzero(self.model.is_block)) > 1
 
-    def _chunks(self, units: IntArray, recomputed: IntArray) -> dict[str, Any]:
+    def _chunks(self, modules: IntArray, recomputed: IntArray) -> dict[str, Any]:
         """What `LayoutArrays` has of the chunks of ranks: one chunk, or, where these are not known, one of each kind of blocks."""
         is_full = self.plan.recompute == "full"
         if not self.frees_unequally:
-            blocks = units[:, self.model.is_block].sum(axis=1)
-            held, lengths, again = units[:, None, :], blocks[:, None], recomputed[:, None]
+            blocks = modules[:, self.model.is_block].sum(axis=1)
+            held, lengths, again = modules[:, None, :], blocks[:, None], recomputed[:, None]
         else:
             order = self._freeing
-            held = units[:, None, :] * np.eye(units.shape[1], dtype=np.int64)[order]
-            lengths = units[:, order]
+            held = modules[:, None, :] * np.eye(modules.shape[1], dtype=np.int64)[order]
+            lengths = modules[:, order]
             before = np.cumsum(lengths, axis=1) - lengths
             again = np.clip(recomputed[:, None] - before, 0, lengths)
         return {

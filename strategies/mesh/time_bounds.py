@@ -2,13 +2,13 @@
 
 Weight gathering under ZeRO-3
 -----------------------------
-Sharing weights among few ranks is quick and saves little memory. Under ZeRO-3 all state of a rank is shared, so a way to run a pipeline
-fits only where state is shared by so many ranks that (`WayNeeds.shards`)
+Sharing weights among few ranks is quick and saves little memory. Under ZeRO-3 all state of a rank is shared, so a memory-saving mode
+fits only where state is shared by so many ranks that (`ModeNeeds.shards`)
 
     state / dp_shard + what does not depend on it <= capacity
 
-No division with as many, in no order of the ranks, gathers a unit's weights or scatters its gradients in less than the least latency of any
-plus the bytes at the quickest rate of any. Of that, passes hide a share (`costmodel.mesh.step.chunk_gathering`); more so if units are
+No division with as many, in no order of the ranks, gathers a module's weights or scatters its gradients in less than the least latency of
+any plus the bytes at the quickest rate of any. Of that, passes hide a share (`costmodel.mesh.step.chunk_gathering`); more so if modules are
 recomputed, but by no more than the recomputation takes. So a rank is busy for this long at least, whatever it recomputes.
 
 Each memory-saving mode
@@ -34,24 +34,24 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from costmodel.arrays import BoolArray, FloatArray, IntArray, combined, rows_of
-from costmodel.mesh.communication import handover_s
+from costmodel.mesh.communication import p2p_s
 from costmodel.mesh.data_parallel import copy_groups
 from costmodel.mesh.model import MeshModel
-from costmodel.mesh.passes import ChunkPasses, UnitPasses, chunk_passes, time_before, unit_passes
-from costmodel.mesh.pipelines import Cores, mesh_strides, pipeline_s
+from costmodel.mesh.passes import ChunkPasses, ModulePasses, chunk_passes, module_passes, time_before
+from costmodel.mesh.pipelines import Pipelines, mesh_strides, pipeline_s
 from costmodel.mesh.plan import RECOMPUTE, SCHEDULES, MeshBatch
-from costmodel.mesh.rows import UnitTable
+from costmodel.mesh.rows import ModuleTable
 from costmodel.mesh.schedule import ChunkRuns
-from costmodel.mesh.stages import LayoutArrays, recomputed_units, weigh
+from costmodel.mesh.stages import LayoutArrays, recomputed_modules, weigh
 from costmodel.mesh.step import gradient_width, hidden_s, one_way_s, shown_s
 from costmodel.tolerances import EQUAL
-from strategies.mesh.memory_modes import WayNeeds, Ways
+from strategies.mesh.memory_modes import MemoryModes, ModeNeeds
 from strategies.mesh.space import MeshSpace, batch_of, selected
 
 __all__ = ["LeastGathering", "PipelineTimes", "least_step_s", "raise_for_gathering", "worthy_times"]
 
 
-# What decides the passes of a unit, given the best order.
+# What decides the passes of a module, given the best order.
 _PASS_FIELDS = ("tp", "sequence_parallel", "cp", "cp_kind", "ep", "etp", "micro_batch", "recompute")
 
 
@@ -65,24 +65,24 @@ class PipelineTimes:
     batch: MeshBatch
     layouts: LayoutArrays
     pass_of: IntArray
-    passes: UnitPasses
-    table: UnitTable  # of the same rows
+    passes: ModulePasses
+    table: ModuleTable  # of the same rows
     chunks: ChunkPasses  # (n, R)
     busy_s: FloatArray  # (n, Q)
-    flush_s: FloatArray  # (n,)
+    makespan_s: FloatArray  # (n,)
 
     @classmethod
-    def of(cls, cores: Cores) -> PipelineTimes:
-        """Those of cores."""
+    def of(cls, pipelines: Pipelines) -> PipelineTimes:
+        """Those of pipelines."""
         return cls(
-            batch=cores.batch,
-            layouts=cores.layouts,
-            pass_of=cores.pass_of,
-            passes=cores.passes,
-            table=cores.table,
-            chunks=cores.chunks,
-            busy_s=cores.busy_s,
-            flush_s=cores.flush_s,
+            batch=pipelines.batch,
+            layouts=pipelines.layouts,
+            pass_of=pipelines.pass_of,
+            passes=pipelines.passes,
+            table=pipelines.table,
+            chunks=pipelines.chunks,
+            busy_s=pipelines.busy_s,
+            makespan_s=pipelines.makespan_s,
         )
 
     def take(self, index: IntArray) -> PipelineTimes:
@@ -97,7 +97,7 @@ class PipelineTimes:
                 **{item.name: rows_of(getattr(self.chunks, item.name), index) for item in fields(ChunkPasses)}
             ),
             busy_s=rows_of(self.busy_s, index),
-            flush_s=self.flush_s[index],
+            makespan_s=self.makespan_s[index],
         )
 
 
@@ -123,8 +123,8 @@ def worthy_times(
     bare = replace(distinct, order=zero, pp=zero + 1)
     is_block = model.is_block
     table = model.rows(bare)
-    passes = unit_passes(table, bare, mesh_strides(bare), model.groups, is_block=is_block)
-    busy = weigh(model.rank_units(batch), passes.forward_s + passes.backward_s, pass_of)
+    passes = module_passes(table, bare, mesh_strides(bare), model.groups, is_block=is_block)
+    busy = weigh(model.rank_modules(batch), passes.forward_s + passes.backward_s, pass_of)
     rows = np.arange(len(batch))
     if is_worthy is not None:
         rows = np.flatnonzero(is_worthy(batch.num_micro_batches * np.max(busy, axis=1), batch))
@@ -134,8 +134,8 @@ def worthy_times(
     chunks = chunk_passes(passes, pass_of, layouts, batch, transfer_s, is_block)
     runs = ChunkRuns(count=layouts.run_chunks, forward_s=chunks.forward_s, backward_s=chunks.backward_s)
     if np.any(passes.recompute_s):
-        busy += weigh(recomputed_units(layouts, batch.recompute, batch.recompute_blocks), passes.recompute_s, pass_of)
-    flush_s = pipeline_s(batch, layouts.rank_last, runs, chunks.weight_s, busy, exact=False)
+        busy += weigh(recomputed_modules(layouts, batch.recompute, batch.recompute_blocks), passes.recompute_s, pass_of)
+    makespan_s = pipeline_s(batch, layouts.rank_last, runs, chunks.weight_s, busy, exact=False)
     times = PipelineTimes(
         batch=batch,
         layouts=layouts,
@@ -144,18 +144,18 @@ def worthy_times(
         table=table,
         chunks=chunks,
         busy_s=busy,
-        flush_s=flush_s,
+        makespan_s=makespan_s,
     )
     if is_worthy is None:
         return rows, times
-    kept = np.flatnonzero(is_worthy(flush_s, batch))
+    kept = np.flatnonzero(is_worthy(makespan_s, batch))
     return rows[kept], times.take(kept)
 
 
 def _least_transfer_s(model: MeshModel, batch: MeshBatch, cut: FloatArray) -> FloatArray:
     """Exposed time to receive a chunk's input from the nearest of all places where the stage before can be: (n, R)."""
     strides = (batch.tp, batch.tp * batch.cp, batch.tp * batch.dp, batch.tp * batch.cp * batch.dp)
-    return handover_s(model.groups, batch, cut, model.workload.precision.activation_bytes, strides)
+    return p2p_s(model.groups, batch, cut, model.workload.precision.activation_bytes, strides)
 
 
 _ZERO_BUBBLE = SCHEDULES.index("zero_bubble")
@@ -228,10 +228,10 @@ class LeastGathering:
         place = np.count_nonzero((known > 0) & (known < least[:, None] * (1.0 - EQUAL)), axis=1)
         enough = place < np.count_nonzero(known, axis=1)
         laws = np.where(enough, self.laws[:, :, shape, np.where(enough, place, 0)], 0.0)[..., None]  # (4, 2, n, 1)
-        model, table, passes, unit = self.space.model, times.table, times.passes, times.pass_of[rows]
+        model, table, passes, module = self.space.model, times.table, times.passes, times.pass_of[rows]
         weight, wide = model.workload.precision.weight_bytes, gradient_width(model.workload, model.groups)
-        moved = (rows_of(count, unit) * weight for count in (table.dense_count, table.expert_count))
-        given = (rows_of(count, unit) * wide for count in (table.dense_trainable, table.expert_trainable))
+        moved = (rows_of(count, module) * weight for count in (table.dense_count, table.expert_count))
+        given = (rows_of(count, module) * wide for count in (table.dense_trainable, table.expert_trainable))
         gather, reduce = (
             sum(
                 np.where(message > 0, law[0] + law[1] * message, 0.0)
@@ -240,16 +240,16 @@ class LeastGathering:
             for pair, messages in ((laws[:2], moved), (laws[2:], given))
         )
         overlap, lost = model.assumptions.dp_overlap, model.assumptions.interference
-        waiting = np.maximum(gather - overlap * rows_of(passes.forward_s, unit), lost * gather)
+        waiting = np.maximum(gather - overlap * rows_of(passes.forward_s, module), lost * gather)
         if model.workload.training:
             lags = (times.batch.schedule[rows] == _ZERO_BUBBLE)[:, None]
-            backward = rows_of(passes.backward_s, unit)
-            hiding = backward - np.where(lags, rows_of(passes.weight_s, unit), 0.0)
+            backward = rows_of(passes.backward_s, module)
+            hiding = backward - np.where(lags, rows_of(passes.weight_s, module), 0.0)
             again = np.where(backward > 0, gather, 0.0)
             waited = (1.0 - model.assumptions.gather_overlap) * again
             behind = again - waited + reduce
             waiting += waited + np.maximum(behind - overlap * hiding, lost * behind)
-        total = weigh(rows_of(times.layouts.rank_units, rows), waiting)
+        total = weigh(rows_of(times.layouts.rank_modules, rows), waiting)
         return np.where(enough[:, None], total, np.inf)
 
 
@@ -264,15 +264,15 @@ _FULL, _ZERO_BUBBLE = RECOMPUTE.index("full"), SCHEDULES.index("zero_bubble")
 _SHARES_ALL = 3  # the stage of ZeRO that shares all state
 
 
-def least_step_s(ways: Ways, times: PipelineTimes, needs: WayNeeds) -> FloatArray:
-    """Step times that the ways of some pipelines do not go below.
+def least_step_s(modes: MemoryModes, times: PipelineTimes, needs: ModeNeeds) -> FloatArray:
+    """Step times that the modes of some pipelines do not go below.
 
     Parameters
     ----------
-    ways : Ways
+    modes : MemoryModes
     times : PipelineTimes
-        With the recomputation of the plain way.
-    needs : WayNeeds
+        With the recomputation of the plain mode.
+    needs : ModeNeeds
         Of the same pipelines.
 
     Returns
@@ -280,35 +280,39 @@ def least_step_s(ways: Ways, times: PipelineTimes, needs: WayNeeds) -> FloatArra
     array (n, V, Z)
         Infinite where nothing fits.
     """
-    fits = needs.memory_bytes <= ways.capacity_bytes
+    fits = needs.memory_bytes <= modes.capacity_bytes
     step = np.full_like(needs.memory_bytes, np.inf)
     rows = np.flatnonzero(fits.any(axis=(1, 2)))
     if not len(rows):
         return step
     some = rows_of(fits, rows)
-    step[rows] = np.where(some, _of_fitting(ways, times.take(rows), needs.take(rows), some), np.inf)
+    step[rows] = np.where(some, _of_fitting(modes, times.take(rows), needs.take(rows), some), np.inf)
     return step
 
 
-def _of_fitting(ways: Ways, times: PipelineTimes, needs: WayNeeds, fits: BoolArray) -> FloatArray:
-    ranks = _Ranks(ways, times, needs)
-    flush = times.flush_s
+def _of_fitting(modes: MemoryModes, times: PipelineTimes, needs: ModeNeeds, fits: BoolArray) -> FloatArray:
+    ranks = _Ranks(modes, times, needs)
+    makespan = times.makespan_s
     step = np.full_like(needs.memory_bytes, np.inf)
-    for v, (kind, optimizer, activations) in enumerate(ways.each):
-        for z, stage in enumerate(ways.stages):
+    for v, (kind, optimizer, activations) in enumerate(modes.each):
+        for z, stage in enumerate(modes.stages):
             if not fits[:, v, z].any():
                 continue
             if activations:
                 path, shown = ranks.moved(kind)
-                bound = path if stage >= 3 else np.maximum(path, flush + shown)
+                bound = path if stage >= 3 else np.maximum(path, makespan + shown)
             else:
-                bound = ranks.again(needs.blocks[:, optimizer, z]) if kind == _FULL else flush
-            np.maximum(bound, flush, out=step[:, v, z])
+                bound = ranks.again(needs.blocks[:, optimizer, z]) if kind == _FULL else makespan
+            np.maximum(bound, makespan, out=step[:, v, z])
     return step
 
 
 def raise_for_gathering(
-    step_s: FloatArray, ways: Ways, times: PipelineTimes, needs: WayNeeds, is_hopeful: Callable[[FloatArray], BoolArray]
+    step_s: FloatArray,
+    modes: MemoryModes,
+    times: PipelineTimes,
+    needs: ModeNeeds,
+    is_hopeful: Callable[[FloatArray], BoolArray],
 ) -> None:
     """Raise the times of `least_step_s` under ZeRO-3 by what ranks wait for weights and gradients, where it may matter.
 
@@ -316,21 +320,21 @@ def raise_for_gathering(
     ----------
     step_s : array (n, V, Z)
         Raised in place.
-    ways, times, needs
+    modes, times, needs
         Those that it was made with.
     is_hopeful : function of times (n, V)
         Which of them are still of interest.
     """
-    if _SHARES_ALL not in ways.stages:
+    if _SHARES_ALL not in modes.stages:
         return
-    z = ways.stages.index(_SHARES_ALL)
+    z = modes.stages.index(_SHARES_ALL)
     hopeful = is_hopeful(step_s[:, :, z])
     rows = np.flatnonzero(hopeful.any(axis=1))
     if not len(rows):
         return
     some, needs, hopeful = times.take(rows), needs.take(rows), rows_of(hopeful, rows)
-    gathering, ranks = LeastGathering.of(ways.space, some), _Ranks(ways, some, needs)
-    for v in range(len(ways.each)):
+    gathering, ranks = LeastGathering.of(modes.space, some), _Ranks(modes, some, needs)
+    for v in range(len(modes.each)):
         own = np.flatnonzero(hopeful[:, v])
         if not len(own):
             continue
@@ -342,24 +346,24 @@ def raise_for_gathering(
 class _Ranks:
     """Times of the ranks of some pipelines, arrays (n, Q)."""
 
-    def __init__(self, ways: Ways, times: PipelineTimes, needs: WayNeeds) -> None:
-        self.ways, self.needs = ways, needs
+    def __init__(self, modes: MemoryModes, times: PipelineTimes, needs: ModeNeeds) -> None:
+        self.modes, self.needs = modes, needs
         batch, layouts, passes = times.batch, times.layouts, times.passes
         self.layouts, self.busy_s = layouts, times.busy_s
         self.micro_batches = batch.num_micro_batches[:, None]
         backward = np.where((batch.schedule == _ZERO_BUBBLE)[:, None], 0.0, times.chunks.backward_s)
         self.lead_s = time_before(layouts.rank_last, layouts.run_chunks, times.chunks.forward_s + backward)
         # Where all blocks are recomputed anyway, the times hold it already.
-        again = np.where(ways.space.model.is_block & (ways.plain[0] != _FULL), passes.forward_s, 0.0)
-        self.unit_again_s = again
-        freed = np.where(ways.space.model.is_block, times.table.saved_bytes - times.table.input_bytes, 0.0)
+        again = np.where(modes.space.model.is_block & (modes.plain[0] != _FULL), passes.forward_s, 0.0)
+        self.module_again_s = again
+        freed = np.where(modes.space.model.is_block, times.table.saved_bytes - times.table.input_bytes, 0.0)
         each = np.where(freed > 0, again / np.where(freed > 0, freed, 1.0), np.inf)
         rate = np.min(each, axis=1, where=freed > 0, initial=np.inf)
         some = np.isfinite(rate)[:, None]
         self.again_s = weigh(
-            layouts.rank_units, np.where(some, freed * np.where(some, rate[:, None], 0.0), 0.0), times.pass_of
+            layouts.rank_modules, np.where(some, freed * np.where(some, rate[:, None], 0.0), 0.0), times.pass_of
         )
-        self.times, self.assumptions = times, ways.space.model.assumptions
+        self.times, self.assumptions = times, modes.space.model.assumptions
         self._moved: dict[int, tuple[FloatArray, FloatArray]] = {}
         self._blocks: list[tuple[IntArray, FloatArray]] = []
 
@@ -371,12 +375,12 @@ class _Ranks:
         return self.path_s(again)
 
     def _per_block_s(self) -> list[tuple[IntArray, FloatArray]]:
-        """Of the different chunks of a rank: their blocks, and what each that is recomputed adds, (n, Q); as `recomputed_units` has it."""
+        """Of the different chunks of a rank: their blocks, and what each that is recomputed adds, (n, Q)."""
         if not self._blocks:
             layouts = self.layouts
             for d in range(layouts.rank_lengths.shape[2]):
                 lengths = layouts.rank_lengths[:, :, d]
-                whole_s = weigh(layouts.rank_chunks[:, :, d], self.unit_again_s, self.times.pass_of)
+                whole_s = weigh(layouts.rank_chunks[:, :, d], self.module_again_s, self.times.pass_of)
                 self._blocks.append((lengths, whole_s * layouts.rank_repeats[:, :, d] / np.maximum(lengths, 1)))
         return self._blocks
 
@@ -389,9 +393,9 @@ class _Ranks:
 
     def _shown(self, kind: int) -> tuple[FloatArray, FloatArray]:
         """What is shown at least, and the least sum of that and what is recomputed."""
-        compute = weigh(self.layouts.rank_units, self.times.passes.compute_forward_s, self.times.pass_of)
+        compute = weigh(self.layouts.rank_modules, self.times.passes.compute_forward_s, self.times.pass_of)
         hidden = hidden_s(self.assumptions, compute)
-        kept = one_way_s(self.assumptions, self.needs.kept_bytes[:, self.ways.kinds.index(kind)])
+        kept = one_way_s(self.assumptions, self.needs.kept_bytes[:, self.modes.kinds.index(kind)])
         most = shown_s(kept, hidden)
         if kind != _FULL:
             return most, most

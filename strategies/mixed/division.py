@@ -4,7 +4,7 @@ A dynamic program over (stage, blocks placed) keeps every way to get there that 
 path
 (`costmodel.mesh.schedule`):
 
-    flush = max over e, a >= e, b >= e of  A_{e-1} - 2 A_e + (m - w_e) t_e + P_a + Q_b,   e >= S - m
+    makespan = max over e, a >= e, b >= e of  A_{e-1} - 2 A_e + (m - w_e) t_e + P_a + Q_b,   e >= S - m
     A_s = t_0 + .. + t_s,  w_s = S - 1 - s,  P_a = A_a + w_a max_{j<=a} F_j,  Q_b = A_b + w_b max_{j<=b} B_j
 
 which grows stage by stage: with E = max_e [A_{e-1} + (m - w_e) t_e - 2 A_e] + 2 A, EP = max [E-part + P_a] + A and EQ alike, a stage adds
@@ -27,7 +27,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from costmodel.arrays import FloatArray, IntArray
-from costmodel.mixed.evaluate import pipeline_flush_s, tail_s
+from costmodel.mixed.evaluate import pipeline_makespan_s, tail_s
 from costmodel.tolerances import ROUNDING
 from strategies.mesh.settings import Bounds
 
@@ -39,10 +39,10 @@ __all__ = [
     "assign",
     "backward_share",
     "divide",
-    "flush_bound_s",
     "greedy_division",
     "least_bottleneck",
     "least_slowest",
+    "makespan_bound_s",
     "num_vectors",
     "turns_of",
     "vectors",
@@ -185,7 +185,7 @@ def least_slowest(
     return best
 
 
-_A, _TOP_F, _TOP_B, _E, _EP, _EQ, _FLUSH, _TAIL, _OPEN, _C = range(10)
+_A, _TOP_F, _TOP_B, _E, _EP, _EQ, _MAKESPAN, _TAIL, _OPEN, _C = range(10)
 _COMPARED = slice(0, _C)  # the columns of which smaller is never worse
 
 
@@ -213,18 +213,18 @@ class Division:
     """One way to divide: first blocks of the stages after the first, and its times."""
 
     blocks: tuple[int, ...]
-    flush_s: float
+    makespan_s: float
     tail_s: float
 
     @property
     def total_s(self) -> float:
         """Both."""
-        return self.flush_s + self.tail_s
+        return self.makespan_s + self.tail_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Front:
-    """Divisions that none dominates in (flush, tail), by flush; ``bound_s`` is below flush + tail of all there are.
+    """Divisions that none dominates in (makespan, tail), by makespan; ``bound_s`` is below makespan + tail of all there are.
 
     ``is_complete`` says that no division below the limit is missing from the front.
     """
@@ -251,7 +251,7 @@ def least_bottleneck(times: FloatArray) -> tuple[FloatArray, FloatArray]:
     return longest, total
 
 
-def flush_bound_s(
+def makespan_bound_s(
     num_micro_batches: FloatArray | int,
     stages: FloatArray | int,
     longest_s: FloatArray | float,
@@ -263,7 +263,7 @@ def flush_bound_s(
     Two of the longest path's candidates, T of stage e with B of it backward, at least a share b: ``m T``, and turning forward at the last
     stage and backward at e, ``sum t + (m - 1) B + max(m - 1 - w_e, 0) F`` with ``w_e <= S - 1``.
 
-    >>> float(flush_bound_s(8, 4, 3.0, 12.0, 2.0 / 3.0))  # equal stages of F = 1, B = 2 take 33
+    >>> float(makespan_bound_s(8, 4, 3.0, 12.0, 2.0 / 3.0))  # equal stages of F = 1, B = 2 take 33
     30.0
     """
     turns = turns_of(num_micro_batches, stages, backward_share)
@@ -273,13 +273,13 @@ def flush_bound_s(
 
 
 def turns_of(num_micro_batches: FloatArray | int, stages: FloatArray | int, backward_share: float) -> FloatArray:
-    """How often the slowest stage counts in `flush_bound_s` beside the sum of all."""
+    """How often the slowest stage counts in `makespan_bound_s` beside the sum of all."""
     m, extra = np.asarray(num_micro_batches, dtype=np.float64), np.asarray(stages, dtype=np.float64) - 1.0
     return np.asarray((m - 1.0) * backward_share + np.maximum(m - 1.0 - extra, 0.0) * (1.0 - backward_share))
 
 
 def divide(problem: DivisionProblem, limit_s: float, most_states: int = 20_000) -> Front:
-    """Find the divisions with flush + tail below a limit that none dominates.
+    """Find the divisions with makespan + tail below a limit that none dominates.
 
     Parameters
     ----------
@@ -299,7 +299,7 @@ def divide(problem: DivisionProblem, limit_s: float, most_states: int = 20_000) 
     if not np.isfinite(bound) or bound >= limit_s:
         return Front(divisions=(), bound_s=bound, is_complete=True)
     ways, whole = sweep.run()
-    found = _judged(problem, ways) if len(ways) else []
+    found = _evaluated(problem, ways) if len(ways) else []
     front = _front([d for d in found if d.total_s < limit_s])
     low = max(bound, min((d.total_s for d in front), default=limit_s)) if whole else bound
     return Front(divisions=tuple(front), bound_s=low, is_complete=whole)
@@ -317,27 +317,27 @@ def greedy_division(problem: DivisionProblem) -> Division | None:
     for s in range(len(times)):
         at = int(np.argmin(allowed[s, at] + total[s + 1]))
         ends.append(at)
-    return _judged(problem, np.array([ends]))[0]
+    return _evaluated(problem, np.array([ends]))[0]
 
 
-def _judged(problem: DivisionProblem, ends: IntArray) -> list[Division]:
+def _evaluated(problem: DivisionProblem, ends: IntArray) -> list[Division]:
     """Exact times of divisions (n, S), by the formulas of the cost model."""
     starts = np.concatenate([np.zeros((len(ends), 1), dtype=np.int64), ends[:, :-1]], axis=1)
     stages = np.broadcast_to(np.arange(ends.shape[1]), ends.shape)
     forward, backward, end = (
         array[stages, starts, ends] for array in (problem.forward_s, problem.backward_s, problem.end_s)
     )
-    flush = pipeline_flush_s(problem.num_micro_batches, forward, backward)
+    makespan = pipeline_makespan_s(problem.num_micro_batches, forward, backward)
     tail = tail_s(end, backward)
     return [
-        Division(blocks=tuple(int(x) for x in row), flush_s=float(f), tail_s=float(t))
-        for row, f, t in zip(ends - starts, flush, tail, strict=True)
+        Division(blocks=tuple(int(x) for x in row), makespan_s=float(f), tail_s=float(t))
+        for row, f, t in zip(ends - starts, makespan, tail, strict=True)
     ]
 
 
 def _front(divisions: list[Division]) -> list[Division]:
     result: list[Division] = []
-    for division in sorted(set(divisions), key=lambda d: (d.flush_s, d.tail_s, d.blocks)):
+    for division in sorted(set(divisions), key=lambda d: (d.makespan_s, d.tail_s, d.blocks)):
         if not result or division.tail_s < result[-1].tail_s:
             result.append(division)
     return result
@@ -356,7 +356,7 @@ class _Sweep:
     def first_bound_s(self) -> float:
         """No division takes less."""
         m, stages = self.problem.num_micro_batches, len(self.times)
-        return float(flush_bound_s(m, stages, self.longest[0, 0], self.total[0, 0], self.backward_share))
+        return float(makespan_bound_s(m, stages, self.longest[0, 0], self.total[0, 0], self.backward_share))
 
     def run(self) -> tuple[IntArray, bool]:
         """Ends of the stages (n, S), and whether nothing was dropped."""
@@ -411,7 +411,7 @@ class _Sweep:
         down, up = w * new[:, _TOP_F], w * new[:, _TOP_B]
         new[:, _EP] = np.maximum(new[:, _EP] + t, new[:, _E] + down)
         new[:, _EQ] = np.maximum(new[:, _EQ] + t, new[:, _E] + up)
-        new[:, _FLUSH] = np.maximum(new[:, _FLUSH], np.maximum(new[:, _EP] + up, new[:, _EQ] + down))
+        new[:, _MAKESPAN] = np.maximum(new[:, _MAKESPAN], np.maximum(new[:, _EP] + up, new[:, _EQ] + down))
         new[:, _TAIL] = np.maximum(new[:, _TAIL], self.problem.end_s[s, start, end] - values[:, _C])
         new[:, _C] += b
         new[:, _OPEN] = np.maximum(new[:, _TAIL], self.open_s[s + 1][end] - new[:, _C])
@@ -420,13 +420,13 @@ class _Sweep:
     def _bound(self, s: int, end: IntArray, values: FloatArray) -> FloatArray:
         """Flush + tail of a state's completions is at least this."""
         rest, longest = self.total[s + 1][end], self.longest[s + 1][end]
-        low = np.maximum(values[:, _FLUSH], values[:, _A] + rest)
+        low = np.maximum(values[:, _MAKESPAN], values[:, _A] + rest)
         low = np.maximum(low, values[:, _E] + 2.0 * rest)
         low = np.maximum(low, np.maximum(values[:, _EP], values[:, _EQ]) + rest)
         if s + 1 < len(self.times):
             # What comes is a pipeline of its own behind the stages that were passed.
             m, left = self.problem.num_micro_batches, len(self.times) - 1 - s
-            low = np.maximum(low, values[:, _A] + flush_bound_s(m, left, longest, rest, self.backward_share))
+            low = np.maximum(low, values[:, _A] + makespan_bound_s(m, left, longest, rest, self.backward_share))
         return np.asarray(low + values[:, _TAIL])
 
 

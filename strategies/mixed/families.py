@@ -102,8 +102,8 @@ class RateBook:
         self.model, self.settings, self.capacity_bytes = model, settings, capacity_bytes
         self.degrees = legal_degrees(model, settings)
         self._known: dict[tuple[int, str, int, int], Rates] = {}
-        kinds = len(model.units.kinds)
-        self._counts = np.bincount(model.units.blocks, minlength=kinds).astype(np.float64)
+        kinds = len(model.modules.kinds)
+        self._counts = np.bincount(model.modules.blocks, minlength=kinds).astype(np.float64)
         # Any positive weights will do; time on the first group makes the bound tight where groups differ by a factor.
         first = self._costs(0, model.precision_of((0,)), [(self.degrees[0], 1)])
         self._work = np.where(self._counts > 0, first.forward_s + first.plain_backward_s, 0.0)
@@ -111,7 +111,7 @@ class RateBook:
 
     def _costs(self, group: int, precision: Precision, cuts: Sequence[tuple[int, int]]) -> StageCosts:
         """One unit of each kind, without replicas: the kinds of the first tensor-parallel degree and micro-batch, those of the next, ..."""
-        model, kinds = self.model, len(self.model.units.kinds)
+        model, kinds = self.model, len(self.model.modules.kinds)
         zeros = dict.fromkeys(
             ("recompute", "recompute_blocks", "zero_stage", "position", "order", "cross_latency_s"), 0
         )
@@ -154,8 +154,8 @@ class RateBook:
             smallest = int(np.argmin(np.where(there, held + state, np.inf)))
             self._known[group, precision.name, *cut] = Rates(
                 rate=float(np.max(self._work[there] / times[there])),
-                front_s=float(times[self.model.units.kind_of[0]]),
-                back_s=float(times[self.model.units.kind_of[-1]]),
+                front_s=float(times[self.model.modules.kind_of[0]]),
+                back_s=float(times[self.model.modules.kind_of[-1]]),
                 backward_share=float(np.min(backward[times > 0] / times[times > 0])),
                 compute_s=tuple(float(x) for x in costs.compute_s[own]),
                 room_bytes=self.capacity_bytes[group] - float(parts["context_bytes"][0]),
@@ -223,7 +223,7 @@ def families_of(
                     most_stages=stages,
                     least_bottleneck_s=slowest,
                     computing_s=computing,
-                    kinds=book.model.units.kind_of,
+                    kinds=book.model.modules.kind_of,
                     stage_samples_per_s=tuple(micro_batch * r.rate / (book.work + ends) for r in rates),
                 )
                 result.append(family)
@@ -278,7 +278,7 @@ class Shapes:
     def least_s(self, num_micro_batches: IntArray | int) -> FloatArray:
         """Forwards and backwards of that many micro-batches take at least this; broadcasts against (n,).
 
-        As `strategies.mixed.division.flush_bound_s`, of slowest stage and sum. The sum is least when the groups that do most work per
+        As `strategies.mixed.division.makespan_bound_s`, of slowest stage and sum. The sum is least when the groups that do most work per
         second are full, so the bound is least at one of the points where the next group is needed.
         """
         rate = np.array([r.rate for r in self.rates])

@@ -23,10 +23,10 @@ from strategies.mixed.division import (
     Shape,
     assign,
     divide,
-    flush_bound_s,
     greedy_division,
     least_bottleneck,
     least_slowest,
+    makespan_bound_s,
     num_vectors,
     vectors,
 )
@@ -204,8 +204,8 @@ class LeafSolver:
             found.append(self._least[key])
         (longest_1, total_1, share_1), (longest_s, total_s, share_s) = found
         counts = np.arange(1, most + 1, dtype=np.float64)
-        few = flush_bound_s(counts, sum(stages), longest_1, total_1, share_1)
-        many = flush_bound_s(counts, sum(stages), longest_s, total_s, share_s)
+        few = makespan_bound_s(counts, sum(stages), longest_1, total_1, share_1)
+        many = makespan_bound_s(counts, sum(stages), longest_s, total_s, share_s)
         return np.maximum.accumulate(np.concatenate([[0.0], np.where(counts >= sum(stages), many, few)]))
 
     def _variants(self, leaf: Leaf) -> list[tuple[int, str]]:
@@ -258,7 +258,7 @@ class _Shares:
         ]  # by micro-batches, the least of a pipeline's time that is known
 
     def best(self, limit_s: float) -> Iterator[tuple[MixedPlan | None, float]]:
-        """Plans with flush + tail below the limit, and bounds of what could not be resolved."""
+        """Plans with makespan + tail below the limit, and bounds of what could not be resolved."""
         queue: list[tuple[float, tuple[int, ...]]] = []
         if num_vectors(self.shapes, self.batch) > _MOST_VECTORS:
             found = least_slowest(self.least, self.shapes, self.batch)
@@ -300,7 +300,7 @@ class _Shares:
                 yield None, max([bound, *loose])
             chosen = _best_of(fronts, len(self.shapes), limit_s)
             if chosen is not None:
-                limit_s = max(d.flush_s for d in chosen) + max(d.tail_s for d in chosen)
+                limit_s = max(d.makespan_s for d in chosen) + max(d.tail_s for d in chosen)
                 yield self.solver.plan(self.draft, counts, chosen), limit_s
 
     def _fronts(self, vector: Sequence[int], limit_s: float) -> list[Front]:
@@ -314,7 +314,7 @@ class _Shares:
                 self.fronts[p, m] = front
                 self.solver.divisions += 1
                 if front.is_complete and len(vector) > 1:
-                    low = min((d.flush_s for d in front.divisions), default=limit_s)
+                    low = min((d.makespan_s for d in front.divisions), default=limit_s)
                     # With more micro-batches it takes no less.
                     self.least[p][m:] = np.maximum(self.least[p][m:], low)
             found.append(front)
@@ -324,15 +324,15 @@ class _Shares:
 
 
 def _best_of(fronts: Sequence[Front], pipelines: int, limit_s: float) -> tuple[Division, ...] | None:
-    """The choice of one division per pipeline with the least slowest flush plus longest tail, if below the limit."""
+    """The choice of one division per pipeline with the least slowest makespan plus longest tail, if below the limit."""
     best: tuple[Division, ...] | None = None
-    # Allowing tails up to each that occurs, every pipeline takes its quickest division: fronts are sorted by flush, tails falling.
+    # Allowing tails up to each that occurs, every pipeline takes its quickest division: fronts are sorted by makespan, tails falling.
     for tail in sorted({d.tail_s for front in fronts for d in front.divisions}):
         chosen = [next((d for d in front.divisions if d.tail_s <= tail), None) for front in fronts]
         known = tuple(d for d in chosen if d is not None)
         if len(known) < pipelines:
             continue
-        total = max(d.flush_s for d in known) + max(d.tail_s for d in known)
+        total = max(d.makespan_s for d in known) + max(d.tail_s for d in known)
         if total < limit_s:
             best, limit_s = known, total
     return best

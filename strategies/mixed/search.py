@@ -304,7 +304,7 @@ class _Search:
         return self.batch * min(weights.joules(family) for family in leaf.families)
 
     def _offer(self, plan: MixedPlan) -> None:
-        """Let the cost model judge a plan, and keep it if it fits and is the best of its kind."""
+        """Let the cost model evaluate a plan, and keep it if it fits and is the best of its kind."""
         step = float(cost_plans(self.model, [plan]).step_time_s[0])
         reports = stage_reports(self.model, plan)
         for report in reports:

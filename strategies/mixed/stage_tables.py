@@ -28,7 +28,7 @@ _NONE, _SELECTIVE, _FULL = (RECOMPUTE.index(name) for name in _OPTIONS)
 class _Contents:
     """Distinct contents of stages in blocks: kinds (U, K) of ranges of blocks, and which range [i, j] has which."""
 
-    units: FloatArray
+    modules: FloatArray
     blocks: IntArray
     of_range: IntArray  # (L + 1, L + 1); 0, an empty stage, where i >= j
 
@@ -42,7 +42,9 @@ def _contents(kind_of: tuple[int, ...], kinds: int) -> _Contents:
     extent = len(blocks) + 1
     rows, of_range = np.unique(held.reshape(-1, kinds), axis=0, return_inverse=True)
     found = _Contents(
-        units=rows, blocks=rows.sum(axis=1).astype(np.int64), of_range=of_range.reshape(extent, extent).astype(np.int64)
+        modules=rows,
+        blocks=rows.sum(axis=1).astype(np.int64),
+        of_range=of_range.reshape(extent, extent).astype(np.int64),
     )
     assert found.blocks[0] == 0
     return found
@@ -110,7 +112,7 @@ class StageTables:
     def contents(self) -> _Contents:
         """Distinct contents of stages."""
         if not self._shared:
-            self._shared.append(_contents(self.model.units.kind_of, len(self.model.units.kinds)))
+            self._shared.append(_contents(self.model.modules.kind_of, len(self.model.modules.kinds)))
         return self._shared[0]
 
     def choices(
@@ -202,19 +204,19 @@ class StageTables:
         self, precision: Precision, group: int, values: dict[str, float], ends: tuple[bool, bool]
     ) -> _GroupTable:
         contents = self.contents
-        units = contents.units.copy()
-        units[:, self.model.units.kind_of[0]] += ends[0]
-        units[:, self.model.units.kind_of[-1]] += ends[1]
+        modules = contents.modules.copy()
+        modules[:, self.model.modules.kind_of[0]] += ends[0]
+        modules[:, self.model.modules.kind_of[-1]] += ends[1]
         none = np.zeros_like(contents.blocks)
         options = ((_NONE, none), (_SELECTIVE, none), (_FULL, none + 1), (_FULL, contents.blocks))
-        count = len(units)
+        count = len(modules)
         kinds = np.repeat([kind for kind, _ in options], count)
         blocks = np.concatenate([blocks for _, blocks in options])
         # The last stage keeps one micro-batch, the one before it two.
         last = int(values["stages"]) - 1
         position = np.repeat([last, max(last - 1, 0)], 4 * count)
         changing = {"recompute": np.tile(kinds, 2), "recompute_blocks": np.tile(blocks, 2), "position": position}
-        rows = StageRows.of(np.tile(units, (8, 1)), {**values, "num_micro_batches": 2, **changing})
+        rows = StageRows.of(np.tile(modules, (8, 1)), {**values, "num_micro_batches": 2, **changing})
         model = self.model.group_model(group, precision)
         costs: StageCosts = cost_stages(model, rows)
         once, twice = costs.memory_bytes.reshape(2, 4, count)

@@ -47,7 +47,7 @@ def improved_by_program(
     start : PlacementResult
         With a placement and a bound that hold.
     is_legal : function of the device of every node, optional
-        Asks for convex devices, and judges them; None where any placement will do.
+        Asks for convex devices, and evaluates them; None where any placement will do.
     relative_gap : float
         The program may stop when its bound is this near.
     clock : Clock

@@ -1,7 +1,7 @@
 """The placement problem as plain arrays, and what a solver returns.
 
 A solver sees these types only; `planner.placement.workload_file` makes a problem of a file, and the checker in
-`planner.placement.check` judges every placement with code of its own.
+`planner.placement.check` evaluates every placement with code of its own.
 
 Notes
 -----

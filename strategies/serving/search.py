@@ -66,7 +66,7 @@ def search_serving(model: ServingModel, settings: ServingSettings, progress: Pro
     """
     started = time.monotonic()
     outcome = ServingOutcome()
-    shape = NetworkShape.of(model.workload.graph, model.units, 1)
+    shape = NetworkShape.of(model.workload.graph, model.modules, 1)
     outline = outlines(shape, model.workload.prompt_tokens, settings)
     numbers = [
         batches_of(int(pp), int(least), settings)

@@ -43,7 +43,7 @@ class Outline:
 
 
 def outlines(shape: NetworkShape, prompt_tokens: int, settings: ServingSettings) -> Outline:
-    """Every legal choice of degrees and of reading prompts, sorted so that equal unit costs follow each other."""
+    """Every legal choice of degrees and of reading prompts, sorted so that equal module costs follow each other."""
     found: list[ServingPlan] = []
     ways = list(_prefills(prompt_tokens, settings.degrees))
     for tp, pp, ep, etp, dp in _degrees(shape, settings):
@@ -59,7 +59,7 @@ def outlines(shape: NetworkShape, prompt_tokens: int, settings: ServingSettings)
 
 
 def _degrees(shape: NetworkShape, settings: ServingSettings) -> Iterator[tuple[int, int, int, int, int]]:
-    """(tp, pp, ep, etp, dp) that the devices and the experts allow; the rules judge the rest."""
+    """(tp, pp, ep, etp, dp) that the devices and the experts allow; the rules evaluate the rest."""
     allowed = settings.degrees
     most = settings.max_workers
     for tp in _values(allowed.get("tp"), _tensor_degrees(shape, most), most):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -65,10 +66,12 @@ def test_steps_of_the_constants_of_hosts_are_alike() -> None:
     """A step of each moves a layer that waits for its host (27 kernels of 115 us) by 0.1 ms, rounded; the bundled constants are points."""
     from accuracy import _HOST
 
-    from costmodel.framework import profile_of
+    from planner.calibration.files import load_calibration
+    from planner.naming.frameworks import framework_of
 
     started = {"host_launch_s": 27.0, "host_collective_s": 4.0, "collective_wait_s": 4.0}
-    assumed = profile_of("Megatron-DeepSpeed").applied()
+    waits = load_calibration("vtrain").calibration.assumed
+    assumed = replace(framework_of("Megatron-DeepSpeed").mesh_assumptions(), **waits)
     for name, values in _HOST.items():
         steps_s = started[name] * np.diff(values)
         assert np.round(1e3 * steps_s, 1).tolist() == [0.1] * len(steps_s)

@@ -123,7 +123,7 @@ def test_gpipe_by_hand() -> None:
         "B c0 m1": 11.0,
         "B c0 m0": 15.0,
     }
-    assert simulate(case).flush_s == 17.0
+    assert simulate(case).makespan_s == 17.0
 
 
 def test_the_receiver_waits_for_a_transfer() -> None:
@@ -140,8 +140,8 @@ def test_the_receiver_waits_for_a_transfer() -> None:
         optimizer_s=(5.0, 0.0),
     )
     timeline = simulate(case)
-    assert timeline.flush_s == 9.0
-    assert timeline.makespan_s == 18.0
+    assert timeline.makespan_s == 9.0
+    assert timeline.step_s == 18.0
     received = [(span.rank, span.start_s, span.duration_s) for span in timeline.spans if span.stream == "receive"]
     sent = [(span.rank, span.stream, span.start_s) for span in timeline.spans if span.stream.startswith("send")]
     assert received == [(1, 1.0, 2.0), (0, 5.0, 3.0)]
@@ -170,12 +170,12 @@ def test_orders_of_the_publications() -> None:
 @pytest.mark.parametrize(("pp", "m"), [(1, 3), (2, 2), (4, 4), (4, 12), (8, 32)])
 def test_textbook_step_times(pp: int, m: int) -> None:
     """Bubbles of arXiv:2104.04473 (pp - 1) t, of its interleaved form (pp - 1) t / vpp and of ZB-H1 (pp - 1) (F + B - W)."""
-    assert simulate(even("gpipe", pp, m)).flush_s == (m + pp - 1) * 3
-    assert simulate(even("1f1b", pp, m)).flush_s == (m + pp - 1) * 3
-    assert simulate(even("zero_bubble", pp, m)).flush_s == m * 3 + (pp - 1) * (1 + 1 - 1)
+    assert simulate(even("gpipe", pp, m)).makespan_s == (m + pp - 1) * 3
+    assert simulate(even("1f1b", pp, m)).makespan_s == (m + pp - 1) * 3
+    assert simulate(even("zero_bubble", pp, m)).makespan_s == m * 3 + (pp - 1) * (1 + 1 - 1)
     if pp > 1:
         for vpp in (2, 4):
-            assert simulate(even("interleaved", pp, m, vpp)).flush_s == (m * vpp + pp - 1) * 3
+            assert simulate(even("interleaved", pp, m, vpp)).makespan_s == (m * vpp + pp - 1) * 3
 
 
 def test_peak_activations_by_hand() -> None:

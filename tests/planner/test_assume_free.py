@@ -14,7 +14,7 @@ import planner
 from planner.cli import run
 from planner.core.errors import UsageError
 from planner.files.loading import load_model
-from planner.importers.documents import text_of
+from planner.importers.sources import text_of
 
 NET = """
 layer { name: "data" type: "Input" top: "data" input_param { shape { dim: 8 dim: 3 dim: 16 dim: 16 } } }

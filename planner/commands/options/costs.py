@@ -12,6 +12,7 @@ __all__ = [
     "Calibration",
     "CostModel",
     "Extensions",
+    "Framework",
     "Pipeline",
     "Power",
     "PppComm",
@@ -39,7 +40,7 @@ Assume = Annotated[
     option(
         "--assume",
         metavar="NAME=VALUE",
-        help="mesh: change a named assumption of the cost model, as in dp_overlap=0.8. Repeatable.",
+        help="Change a named assumption of the cost model, as in dp_overlap=0.8. Repeatable.",
         group=COSTS,
     ),
 ]
@@ -58,6 +59,15 @@ Calibration = Annotated[
         "--calibration",
         metavar="NAME|FILE",
         help="Constants fitted by 'planner calibrate' ('planner list calibrations'). Default: the bundled ones.",
+        group=COSTS,
+    ),
+]
+Framework = Annotated[
+    str | None,
+    option(
+        "--framework",
+        metavar="NAME|FILE",
+        help="What runs the plan, with its costs and defaults ('planner list frameworks'). Default: a well-tuned implementation.",
         group=COSTS,
     ),
 ]

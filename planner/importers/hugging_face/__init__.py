@@ -22,11 +22,10 @@ from typing import Any
 
 from planner.core.errors import InputFileError, did_you_mean
 from planner.files.documents import Document, Location
-from planner.importers.documents import ImportedDocument
-from planner.importers.hugging_face.fields import Fields
+from planner.importers.hugging_face.fields import Fields, notes_of_quantization, notes_of_unread
 from planner.importers.hugging_face.parts import Network
 from planner.importers.hugging_face.registry import ARCHITECTURES, REFUSED, TEXT_PARTS, WITH_TEXT_PART
-from planner.importers.hugging_face.unread import notes_of_quantization, notes_of_unread
+from planner.importers.sources import ImportedDocument
 
 __all__ = [
     "ARCHITECTURES",
@@ -85,7 +84,7 @@ def convert(document: Document) -> ImportedDocument:
     Examples
     --------
     >>> from pathlib import Path
-    >>> from planner.importers.documents import document_of
+    >>> from planner.importers.sources import document_of
     >>> content = {"model_type": "gpt2", "n_layer": 2, "n_embd": 768, "n_head": 12}
     >>> network = convert(document_of(Path("tiny/config.json"), "", content)).content
     >>> network["name"], network["seq"], network["global_batch"], network["layers"][-1]["type"]

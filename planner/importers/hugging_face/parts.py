@@ -1,12 +1,9 @@
-"""Pieces that the architectures share: entries of a network file, attention, feed-forward parts.
-
-Everything here makes plain values as `planner.files.network_file` would write them. Rotary and ALiBi positions, scaling and capping of
-scores or logits have no weights and are part of a fused kernel: they are no layers.
-"""
+"""Parts of a transformer as entries of a network file, and how they become blocks and a stack."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +16,9 @@ __all__ = [
     "Heads",
     "Network",
     "Norm",
+    "Use",
     "attention",
+    "block",
     "check_groups",
     "dropout",
     "embedding",
@@ -29,8 +28,11 @@ __all__ = [
     "layer_norm",
     "linear",
     "lm_head",
+    "parallel_block",
+    "post_norm_block",
     "read_heads",
     "rms_norm",
+    "stack",
 ]
 
 Entry = dict[str, Any]
@@ -285,3 +287,125 @@ def gated_feed_forward(hidden: int, width: int, function: str, *, bias: bool = F
     """Gate and values from one product, multiplied, and projected back (SwiGLU, GeGLU: Shazeer, arXiv:2002.05202)."""
     gate = entry("glu", "glu", function=function)
     return [linear("up", 2 * width, bias=bias), gate, linear("down", hidden, bias=bias)]
+
+
+# -- blocks and stacks ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)  # two obvious fields, made by the thousand
+class Use:
+    """One layer of a config: which block, and the window of its attention (0: all positions)."""
+
+    block: str
+    window: int = 0
+
+
+def block(
+    norm: Norm,
+    parts: Sequence[Sequence[Entry]],
+    *,
+    rate: float = 0.0,
+    norms: str = "before",
+    residual_is_normed: bool = False,
+) -> list[Entry]:
+    """Parts one after the other, each normalised (before: pre-norm) and added to what it read.
+
+    Parameters
+    ----------
+    norm : callable
+        Name -> normalisation.
+    parts : sequence of lists of entries
+        The first entry of each reads the normalised input.
+    rate : float
+        Dropout of every part's result.
+    norms : str
+        Normalise what every part reads ("before"), what it returns ("after", OLMo 2), or "both" (Gemma 2).
+    residual_is_normed : bool
+        Add to the normalised input instead (an option of BLOOM).
+    """
+    layers: list[Entry] = []
+    before = "input"
+    for number, part in enumerate(parts, 1):
+        if norms != "after":
+            layers.append(norm(f"norm{number}"))
+        layers += [*part, *dropout(f"dropout{number}", rate)]
+        if norms != "before":
+            layers.append(norm(f"norm{number}_after"))
+        other = f"norm{number}" if residual_is_normed else before
+        layers.append(entry(f"add{number}", "add", [layers[-1]["name"], other]))
+        before = f"add{number}"
+    return layers
+
+
+def post_norm_block(norm: Norm, parts: Sequence[Sequence[Entry]], *, rate: float = 0.0) -> list[Entry]:
+    """Parts one after the other, each added to what it read and normalised then (the first transformer, BERT)."""
+    layers: list[Entry] = []
+    before = "input"
+    for number, part in enumerate(parts, 1):
+        layers += [*part, *dropout(f"dropout{number}", rate)]
+        layers += [entry(f"add{number}", "add", [layers[-1]["name"], before]), norm(f"norm{number}")]
+        before = f"norm{number}"
+    return layers
+
+
+def parallel_block(
+    norm: Norm, attending: Sequence[Entry], feeding: Sequence[Entry], *, norms: int, rate: float = 0.0
+) -> list[Entry]:
+    """Attention and feed-forward part side by side, one sum of both and the input (GPT-J; PaLM, arXiv:2204.02311).
+
+    Parameters
+    ----------
+    norm : callable
+    attending, feeding : lists of entries
+    norms : int
+        1: both read the same normalised input; 2: each has a norm of its own.
+    rate : float
+        Dropout of both results.
+    """
+    layers: list[Entry] = [norm("norm1"), *attending, *dropout("dropout1", rate)]
+    attended = layers[-1]["name"]
+    if norms == 2:
+        own = norm("norm2")
+        layers += [{**own, "inputs": "input"}, *feeding]
+    else:
+        first = feeding[0]
+        layers += [{"name": first["name"], "type": first["type"], "inputs": "norm1", **first}, *feeding[1:]]
+    layers += dropout("dropout2", rate)
+    return [*layers, entry("add", "add", [attended, layers[-1]["name"], "input"])]
+
+
+def stack(
+    uses: Iterable[Use], bodies: Mapping[str, Callable[[int], list[Entry]]]
+) -> tuple[dict[str, Any], list[Entry]]:
+    """Blocks and their uses: runs of equal layers are one entry each.
+
+    Layers that alternate stay entries of their own (not a block of two): a pipeline is cut between repetitions of blocks.
+
+    Parameters
+    ----------
+    uses : iterable of Use
+        The layers of the config, in order.
+    bodies : mapping
+        Block -> function that makes its layers, given the window of attention.
+
+    Returns
+    -------
+    blocks : dict
+        For the network file; a block that is used with and without a window is two.
+    layers : list of entries
+        Named ``blocks``, or ``blocks_3`` for the run that starts with the fourth layer.
+    """
+    layers = list(uses)
+    names: dict[Use, str] = {}
+    for use in sorted(set(layers), key=lambda use: (use.block, use.window)):
+        is_alone = len({other.window for other in layers if other.block == use.block}) == 1
+        names[use] = use.block if is_alone or not use.window else f"{use.block}_window"
+    blocks = {names[use]: {"layers": bodies[use.block](use.window)} for use in names}
+    runs = [(use, len(list(run))) for use, run in itertools.groupby(layers)]
+    entries: list[Entry] = []
+    first = 0
+    for use, repeat in runs:
+        name = f"blocks_{first}" if len(runs) > 1 else "blocks"
+        entries.append({"name": name, "block": names[use], "repeat": repeat})
+        first += repeat
+    return blocks, entries

@@ -23,9 +23,9 @@ ARCHITECTURES: dict[str, Architecture] = {
         name: Architecture(known.config_class or f"{known.title}Config", "decoders", "read_decoder")
         for name, known in DECODERS.items()
     },
-    "deepseek_v2": Architecture("DeepseekV2Config", "deepseek", "read_deepseek"),
-    "deepseek_v3": Architecture("DeepseekV3Config", "deepseek", "read_deepseek"),
-    "kimi_k2": Architecture("DeepseekV3Config", "deepseek", "read_deepseek"),  # runs the code of DeepSeek-V3
+    "deepseek_v2": Architecture("DeepseekV2Config", "decoders", "read_deepseek"),
+    "deepseek_v3": Architecture("DeepseekV3Config", "decoders", "read_deepseek"),
+    "kimi_k2": Architecture("DeepseekV3Config", "decoders", "read_deepseek"),  # runs the code of DeepSeek-V3
     "gpt2": Architecture("GPT2Config", "gpt", "read_gpt2"),
     "gpt_bigcode": Architecture("GPTBigCodeConfig", "gpt", "read_gpt2"),
     "gptj": Architecture("GPTJConfig", "gpt", "read_gptj"),
@@ -34,17 +34,17 @@ ARCHITECTURES: dict[str, Architecture] = {
     "phi": Architecture("PhiConfig", "gpt", "read_phi"),
     "bloom": Architecture("BloomConfig", "gpt", "read_bloom"),
     "falcon": Architecture("FalconConfig", "gpt", "read_falcon"),
-    "mpt": Architecture("MptConfig", "mpt", "read_mpt"),
-    "dbrx": Architecture("DbrxConfig", "mpt", "read_dbrx"),
+    "mpt": Architecture("MptConfig", "gpt", "read_mpt"),
+    "dbrx": Architecture("DbrxConfig", "gpt", "read_dbrx"),
     "bert": Architecture("BertConfig", "encoders", "read_bert"),
     "roberta": Architecture("RobertaConfig", "encoders", "read_bert"),
     "xlm-roberta": Architecture("XLMRobertaConfig", "encoders", "read_bert"),
     "distilbert": Architecture("DistilBertConfig", "encoders", "read_bert"),
-    "modernbert": Architecture("ModernBertConfig", "modernbert", "read_modernbert"),
-    "vit": Architecture("ViTConfig", "vision", "read_vit"),
-    "deit": Architecture("DeiTConfig", "vision", "read_vit"),
-    "dinov2": Architecture("Dinov2Config", "vision", "read_dinov2"),
-    "t5": Architecture("T5Config", "t5", "read_t5"),
+    "modernbert": Architecture("ModernBertConfig", "encoders", "read_modernbert"),
+    "vit": Architecture("ViTConfig", "encoders", "read_vit"),
+    "deit": Architecture("DeiTConfig", "encoders", "read_vit"),
+    "dinov2": Architecture("Dinov2Config", "encoders", "read_dinov2"),
+    "t5": Architecture("T5Config", "encoders", "read_t5"),
 }
 
 # Configs of several networks whose text part is in ``text_config`` -> the type of that part where it names none.

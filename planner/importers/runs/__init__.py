@@ -6,13 +6,30 @@ Files are read as text: nothing in them is ever executed. To add a reader, write
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from planner.core.errors import FileProblem, InputFileError, UnknownName
+from planner.core.errors import FileProblem, InputFileError, PlannerError, UnknownName, UsageError, did_you_mean
 
-__all__ = ["RUNS", "Run", "RunReader", "problem", "read_run", "text_of_file"]
+if TYPE_CHECKING:
+    from costmodel.network.graph import Graph
+
+__all__ = [
+    "RUNS",
+    "Run",
+    "RunReader",
+    "check_network",
+    "count_of",
+    "problem",
+    "read_run",
+    "section_of",
+    "sizes_of_network",
+    "text_of_file",
+    "unread_keys",
+    "with_run",
+]
 
 # Trainer -> module, imported on first use.
 RUNS: dict[str, str] = {
@@ -39,7 +56,7 @@ class Run:
     stages : str
         Blocks of every chunk of a pipeline, or "equal"; empty where the file does not say.
     network : dict
-        Flag -> (size of `planner.importers.runs.networks`, number): what the file states of its network.
+        Flag -> (size of `planner.importers.runs`, number): what the file states of its network.
     """
 
     options: dict[str, str] = field(default_factory=dict)
@@ -99,3 +116,186 @@ def text_of_file(path: Path) -> str:
         raise
     except (OSError, ValueError) as error:
         raise problem(path, f"cannot be read: {getattr(error, 'strerror', None) or error}") from None
+
+
+# -- keys of a configuration ------------------------------------------------------------------------------------------------
+
+
+def unread_keys(
+    content: Iterable[object], read: Set[str], neutral: Set[str], known: Set[str], program: str, prefix: str = ""
+) -> list[str]:
+    """Lines about the keys that have no place in the prediction.
+
+    Parameters
+    ----------
+    content : iterable
+        Keys of a mapping of the file.
+    read, neutral, known : set of str
+        Keys that are read; that change nothing in a prediction; that the program has, and the cost model has not.
+    program : str
+        For the message.
+    prefix : str
+        Of the mapping inside its file.
+
+    Examples
+    --------
+    >>> unread_keys(["stage", "stge", "zenflow"], {"stage"}, set(), {"zenflow"}, "DeepSpeed", "zero_optimization.")
+    ["zero_optimization.stge: is not a key of DeepSpeed that is known, and is left out; did you mean 'stage'?", \
+'zero_optimization.zenflow: is not modelled, so the prediction leaves it out']
+    """
+    names = read | neutral | known
+    lines = []
+    for key in map(str, content):
+        if key in known:
+            lines.append(f"{prefix}{key}: is not modelled, so the prediction leaves it out")
+        elif key not in names:
+            near = did_you_mean(key, names)
+            lines.append(f"{prefix}{key[:80]}: is not a key of {program} that is known, and is left out{near}")
+    return lines
+
+
+def section_of(path: Path, content: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """A mapping under a key; empty where there is none."""
+    value = content.get(key) or {}
+    if not isinstance(value, dict):
+        raise problem(path, "a mapping is expected", key)
+    return value
+
+
+def count_of(path: Path, content: Mapping[str, Any], key: str) -> int | None:
+    """A whole number of at least 1 under a key; None where there is none."""
+    value = content.get(key)
+    if value is None:
+        return None
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise problem(path, f"is {value!r}; a whole number of at least 1 is expected", key)
+    return value
+
+
+# -- a run and the command line ---------------------------------------------------------------------------------------------
+
+
+def with_run(options: Mapping[str, Any], trainer: str, path: Path) -> tuple[dict[str, Any], list[str]]:
+    """Fill the options that were not given from a run.
+
+    Parameters
+    ----------
+    options : mapping
+        Parameters of ``planner estimate``, with ``mesh``.
+    trainer : str
+        A name of `planner.importers.runs.RUNS`.
+    path : Path
+
+    Returns
+    -------
+    (dict, list of str)
+        The options, and what was read otherwise than it is written.
+
+    Raises
+    ------
+    PlannerError
+        As `planner.importers.runs.read_run`.
+    """
+    run = read_run(trainer, path)
+    model = options.get("model")
+    if run.network and isinstance(model, str) and model.strip():
+        _check_network(run, model)
+    started, asked = run.options.get("gpus"), options.get("gpus")
+    if started is not None and asked is not None and str(asked).strip() != started:
+        run.notes.append(f"--gpus {asked}: the script starts {started}")
+    mesh = dict(options["mesh"])
+    merged = {**options, "mesh": mesh}
+    for name, word in run.options.items():
+        if name != "num_micro_batches" and merged.get(name) is None:
+            merged[name] = word
+    for name, word in run.mesh.items():
+        if mesh.get(name) is None:
+            mesh[name] = word
+    merged["stages"] = run.stages
+    if merged.get("batch") is None and merged.get("micro_batches") is None:
+        merged["batch"] = _batch(run, merged)
+    return merged, run.notes
+
+
+def _check_network(run: Run, model: str) -> None:
+    """Raises where the script trains another network; a name that cannot be loaded is reported with the question."""
+    from planner.files.loading import load_model
+    from planner.importers.runs import check_network
+
+    try:
+        graph = load_model(model).graph
+    except PlannerError:
+        return
+    check_network(run.network, graph, model)
+
+
+def _batch(run: Run, options: Mapping[str, Any]) -> str | None:
+    """Micro-batch x accumulation x data-parallel ranks, where all are known; the network's usual batch otherwise."""
+    mesh = options["mesh"]
+    words = [options.get("gpus"), mesh.get("micro_batch"), run.options.get("num_micro_batches")]
+    degrees = [mesh.get(name) or "1" for name in ("tp", "cp", "pp")]
+    if not all(isinstance(word, str) and word.isdecimal() for word in [*words, *degrees]):
+        return None
+    gpus, micro_batch, accumulated = map(int, words)
+    ranks = gpus
+    for degree in map(int, degrees):
+        ranks //= degree
+    return str(micro_batch * accumulated * ranks)
+
+
+# -- the network of a script ------------------------------------------------------------------------------------------------
+
+
+def sizes_of_network(graph: Graph) -> dict[str, int]:
+    """Sizes of a transformer by the names that launch scripts have; those that its blocks do not agree on are left out.
+
+    Examples
+    --------
+    >>> from planner.files.loading import load_model
+    >>> sizes = sizes_of_network(load_model("llama3-8b").graph)
+    >>> sizes["layers"], sizes["hidden"], sizes["kv_heads"], sizes["ffn"]
+    (32, 4096, 8, 14336)
+    """
+    from planner.exporters.network import sizes_of
+
+    plain = sizes_of(graph)
+    if plain is not None:
+        names = ("layers", "hidden", "heads", "kv_heads", "head_dim", "experts", "top_k")
+        sizes = {name: getattr(plain, name) for name in names}
+        return sizes | ({"expert_ffn": plain.ffn} if plain.experts else {"ffn": plain.ffn})
+    inside = [layer for layer in graph.layers if layer.block]
+    if any(layer.kind == "cross_attention" for layer in inside):
+        return {}  # an encoder and a decoder: one number of layers does not describe both
+    attentions = [layer for layer in inside if layer.kind == "self_attention"]
+    heads = {layer.params.heads for layer in attentions}
+    widths = {layer.output_shape[0] for layer in inside if layer.kind == "add"}
+    found = {"layers": {len({layer.block for layer in inside})}, "heads": heads, "hidden": widths}
+    return {name: values.pop() for name, values in found.items() if len(values) == 1 and inside}
+
+
+def check_network(stated: Mapping[str, tuple[str, int]], graph: Graph, model: str) -> None:
+    """Compare what a file states of its network with the network that is predicted.
+
+    Parameters
+    ----------
+    stated : mapping
+        Flag -> (a name of `sizes_of_network`, its number).
+    graph : Graph
+    model : str
+        Its name, for the message.
+
+    Raises
+    ------
+    UsageError
+        Names the flags that differ.
+    """
+    sizes = sizes_of_network(graph)
+    if "expert_ffn" in sizes and not any(name == "expert_ffn" for name, _ in stated.values()):
+        sizes["ffn"] = sizes["expert_ffn"]  # Megatron's experts have --ffn-hidden-size unless they have their own
+    differ = [
+        f"{flag} {number} (it has {sizes[name]})"
+        for flag, (name, number) in stated.items()
+        if name in sizes and sizes[name] != number
+    ]
+    if differ:
+        raise UsageError(f"MODEL {model}: is another network than that of the script: {', '.join(differ)}")

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from planner.files.documents import parse_document
-from planner.importers.runs import Run, problem
-from planner.importers.runs.keys import count_of, section_of, unread_keys
+from planner.importers.runs import Run, count_of, problem, section_of, unread_keys
 
 TITLE = "Accelerate"
 _MESH = {"dp_replicate": "dp_replicate", "dp_shard": "dp_shard", "tp": "tp", "cp": "cp"}

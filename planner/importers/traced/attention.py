@@ -42,7 +42,7 @@ def add_attention(network: Network, product: Product, values: View, *, causal: b
     """Add a layer of attention; None where the views do not fit one.
 
     Queries, keys and values that are all of one layer are read as they are; others are put together first (`concat`), which
-    `planner.importers.traced.joining` turns into one matrix product where it can.
+    `planner.importers.traced.reading` turns into one matrix product where it can.
     """
     queries, keys = product.queries, product.keys
     found = [_heads(network, view) for view in (queries, keys, values)]

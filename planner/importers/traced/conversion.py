@@ -16,8 +16,6 @@ import numpy as np
 
 from planner.importers.drafts import DraftError, Drafts, clean_name
 from planner.importers.traced.attention import explicit_scores
-from planner.importers.traced.cleaning import needed_operations
-from planner.importers.traced.constants import folded
 from planner.importers.traced.network import (
     Complex,
     Fixed,
@@ -30,7 +28,7 @@ from planner.importers.traced.network import (
     Weight,
     natural_form,
 )
-from planner.importers.traced.program import Operation, Program, ProgramFault, Tensor
+from planner.importers.traced.program import Operation, Program, ProgramFault, Tensor, folded, needed_operations
 from planner.importers.traced.views import BATCH, Atom, Dims, View, canonical_dims
 
 __all__ = ["KINDS", "Conversion", "kinds"]

@@ -1,12 +1,19 @@
-"""The vocabulary that front ends write a graph of tensors in."""
+"""The vocabulary that front ends write a graph of tensors in, and what is done to such a program before it is read.
+
+What no output needs goes, shifts that are written as slices become one copy, and small constants (targets of reshapes, masks, indices)
+are worked out.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-__all__ = ["Operation", "Program", "ProgramFault", "Tensor"]
+import numpy as np
+
+__all__ = ["Operation", "Program", "ProgramFault", "Tensor", "folded", "needed_operations"]
 
 
 class ProgramFault(ValueError):  # noqa: N818 - named after the situation
@@ -85,3 +92,72 @@ class Program:
     is_fused: bool = False
     has_scopes: bool = False
     notes: list[str] = field(default_factory=list)
+
+
+def needed_operations(operations: Sequence[Operation], outputs: Sequence[str]) -> list[Operation]:
+    """The operations that an output or a loss depends on, in their order.
+
+    Modules compute what their caller then drops, such as the mean of attention over its heads.
+    """
+    made: dict[str, Operation] = {}
+    shifted = []
+    for operation in operations:
+        own = _shift(operation, made)
+        made.update(dict.fromkeys(own.outputs, own))
+        shifted.append(own)
+    wanted, kept = set(outputs), []
+    for operation in reversed(shifted):
+        if operation.kind == "loss" or wanted.intersection(operation.outputs):
+            wanted.update(name for name in operation.inputs if name is not None)
+            kept.append(operation)
+    return kept[::-1]
+
+
+def _shift(operation: Operation, made: dict[str, Operation]) -> Operation:
+    """A concatenation of the end of a tensor and its beginning: a shift around, as ``roll`` is written out."""
+    if operation.kind != "cat" or len(operation.inputs) != 2:
+        return operation
+    end, begin = (made.get(str(name)) for name in operation.inputs)
+    if end is None or begin is None or end.kind != "slice" or begin.kind != "slice" or end.inputs[0] != begin.inputs[0]:
+        return operation
+    dim = operation.attributes["dim"]
+    if {end.attributes["dim"], begin.attributes["dim"]} != {dim} or begin.attributes["start"] != 0:
+        return operation
+    if end.attributes["start"] != begin.shapes[0][dim] or {
+        end.attributes.get("step", 1),
+        begin.attributes.get("step", 1),
+    } != {1}:
+        return operation
+    source = made.get(str(end.inputs[0]))
+    is_again = (
+        source is not None and source.kind == "copy" and source.attributes.get("is_shift")
+    )  # along several dimensions at once
+    inputs = source.inputs if source is not None and is_again else end.inputs[:1]
+    return dataclasses.replace(operation, kind="copy", inputs=inputs, attributes={"is_shift": True})
+
+
+def folded(operation: Operation, inputs: list[Any], shape: tuple[int, ...]) -> Any:  # noqa: PLR0911 - one per operation
+    """Numbers of a small constant; None for operations that are not worked out here."""
+    attributes = operation.attributes
+    match operation.kind:
+        case "reshape":
+            return inputs[0].reshape(shape)
+        case "alias" if "triangle" in attributes:
+            lower = attributes["triangle"] == "tril"
+            return (np.tril if lower else np.triu)(inputs[0], attributes.get("diagonal", 0))
+        case "alias":
+            return inputs[0]
+        case "expand":
+            return np.broadcast_to(inputs[0], shape)
+        case "permute":
+            return inputs[0].transpose(attributes["order"])
+        case "slice":
+            index = [slice(None)] * inputs[0].ndim
+            index[attributes["dim"]] = slice(attributes["start"], attributes["stop"], attributes.get("step", 1))
+            return inputs[0][tuple(index)]
+        case "binary" if attributes.get("op") == "eq":
+            return inputs[0] == (inputs[1] if len(inputs) > 1 else attributes.get("scalar"))
+        case "binary" if attributes.get("op") == "not":
+            return ~inputs[0].astype(bool)
+        case _:
+            return None

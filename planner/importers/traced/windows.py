@@ -1,12 +1,13 @@
-"""Windows over images and rows, sums over dimensions, and losses."""
+"""Operations that are a layer each: windows over images and rows, sums over dimensions, losses, recurrences, norms and tables."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
 from planner.importers.traced.conversion import KINDS, Conversion, kinds
-from planner.importers.traced.network import Fixed, Product, Statistic, Value, Weight
+from planner.importers.traced.network import Fixed, Product, States, Statistic, Value, Weight
 from planner.importers.traced.program import Operation, ProgramFault
 from planner.importers.traced.views import BATCH, Atom, View, canonical_dims, merged
 
@@ -207,3 +208,222 @@ def _upsample(self: Conversion, operation: Operation) -> Value:
         return self.network.whole(self.network.add("upsample", {"factor": factor}, [source.layer]))
     layer = self.network.add("rearrange", {"shape": (shape[0], *out)}, [source.layer])
     return self.network.forced(replace(self.network.whole(layer), flop=8.0))  # 4 neighbours, a product and a sum each
+
+
+# -- recurrences ------------------------------------------------------------------------------------------------------------
+
+
+@kinds("recurrent")
+def _recurrent(self: Conversion, operation: Operation) -> list[Value]:
+    """A stack of layers.
+
+    Inputs are the sequence, the initial states (``states`` of them) and the weights, layer by layer. Attributes: ``cell``, ``hidden``,
+    ``layers``, ``directions``, ``time`` (the dimension of the positions), ``biases`` per gate, ``dropout`` between layers, and
+    ``is_split``: the first output has a dimension for the directions (ONNX).
+    """
+    attributes = operation.attributes
+    view = self.view(operation)
+    time = attributes["time"]
+    if len(view.dims) != 3:
+        raise ProgramFault(
+            f"{operation.source} '{operation.outputs[0]}': a sequence of {len(view.dims)} dimensions is not known"
+        )
+    if any(atom.axis == BATCH and atom.size > 1 for atom in view.dims[time]):
+        self.mixes_samples = True
+        raise ProgramFault(
+            f"{operation.source} '{operation.outputs[0]}': it runs over what is taken for the samples, the first dimension of the inputs"
+        )
+    begin = 1 + attributes["states"]
+    initial = [self.value(operation, index) for index in range(1, begin)]
+    if any(value is not None and not isinstance(value, (Fixed, Weight)) for value in initial):
+        self.notes.append(
+            "recurrent layers that begin with the state of another layer are taken to begin by themselves"
+        )
+    for value in initial:
+        if isinstance(value, Weight):
+            self.notes.append("a learned initial state of a recurrent layer is not counted")
+    weights = [self.weight(operation, index) for index in range(begin, len(operation.inputs))]
+    layers, directions, hidden = attributes["layers"], attributes["directions"], attributes["hidden"]
+    per_layer = len(weights) // layers
+    source, states = self.network.rows(view), []
+    samples = tuple(atom for atom in view.dims[1 - time] if atom.axis == BATCH)
+    layer = source.layer
+    for number in range(layers):
+        own = [weight for weight in weights[number * per_layer : (number + 1) * per_layer] if weight is not None]
+        layer = _layer(self, attributes, layer, own, number)
+        for direction in range(directions):
+            last = self.network.drafts.shape(layer)[1] - 1 if direction == 0 else 0
+            dims = ((), merged(samples), merged([Atom(0, hidden, 1)]))
+            states.append(View(layer=layer, dims=dims, start=(direction * hidden, last)))
+        if attributes.get("dropout", 0.0) and number < layers - 1:
+            keep = {"keep": round(1.0 - attributes["dropout"], 6)}
+            layer = self.network.add("dropout", keep, [layer], name=f"{self.network.name}/dropout")
+    output = _output(self, view, layer, attributes)
+    return [output, *[States(views=tuple(states))] * (len(operation.outputs) - 1)]
+
+
+def _layer(self: Conversion, attributes: Any, source: str, own: list[Weight], number: int) -> str:
+    """One layer, both directions."""
+    for weight in own:
+        self.own_piece(weight)
+    values = {
+        "cell": attributes["cell"],
+        "hidden": attributes["hidden"],
+        "bidirectional": attributes["directions"] == 2,
+        "biases": attributes["biases"],
+    }
+    name = self.network.name if attributes["layers"] == 1 else f"{self.network.name}/{number}"
+    return self.network.add("lstm", values, [source], name=name, frozen=not any(weight.is_trained for weight in own))
+
+
+def _output(self: Conversion, view: View, layer: str, attributes: Any) -> View:
+    """(positions, samples, units), as the input; with a dimension for the directions behind the positions where it is split."""
+    width, positions = self.network.drafts.shape(layer)
+    time, directions = attributes["time"], attributes["directions"]
+    samples = tuple(atom for atom in view.dims[1 - time] if atom.axis == BATCH)
+    along, across = merged([Atom(1, positions, 1)]), merged(samples)
+    if attributes.get("is_split"):
+        units = width // directions
+        each = merged([Atom(0, directions, units)])
+        return View(layer=layer, dims=(along, each, across, merged([Atom(0, units, 1)])), start=(0, 0))
+    outer = (along, across) if time == 0 else (across, along)
+    return View(layer=layer, dims=(*outer, merged([Atom(0, width, 1)])), start=(0, 0))
+
+
+# -- tables and norms -------------------------------------------------------------------------------------------------------
+
+
+# -- normalisations -----------------------------------------------------------------------------------------------------
+
+
+@kinds("layer_norm", "rms_norm")
+def _norm(self: Conversion, operation: Operation) -> Value:
+    view = self.view(operation)
+    scale, shift = self.weight(operation, 1), self.weight(operation, 2)
+    if operation.attributes.get("dims", 1) != 1:
+        raise ProgramFault(f"{operation.source} '{operation.outputs[0]}': only norms over the last dimension are known")
+    source = self.network.rows(view)
+    if scale is None:
+        flop = 6.0 if operation.kind == "layer_norm" else 3.0
+        return replace(source, layer=self.network.add("pointwise", {"flop": flop}, [source.layer]))
+    for one in (scale, shift):
+        if one is not None:
+            self.own_vector(one)
+    values = {"bias": shift is not None} if operation.kind == "layer_norm" else {}
+    name = self.weight_name(scale.key)
+    frozen = not scale.is_trained
+    return replace(source, layer=self.network.add(operation.kind, values, [source.layer], name=name, frozen=frozen))
+
+
+@kinds("batch_norm")
+def _batch_norm(self: Conversion, operation: Operation) -> Value:
+    source = self.network.covering(self.view(operation))
+    scale, shift = self.weight(operation, 1), self.weight(operation, 2)
+    affine = scale is not None and shift is not None
+    for one in (scale, shift):
+        if one is not None:
+            self.own_vector(one)
+    name = self.weight_name(scale.key) if scale else self.network.name
+    frozen = scale is not None and not scale.is_trained
+    layer = self.network.add("batch_norm", {"affine": affine}, [source.layer], name=name, frozen=frozen)
+    return replace(source, layer=layer)
+
+
+@kinds("group_norm")
+def _group_norm(self: Conversion, operation: Operation) -> Value:
+    """As many passes over memory as a batch normalisation has, with statistics per sample."""
+    source = self.network.covering(self.view(operation))
+    weights = 0
+    for index in (1, 2):
+        one = self.value(operation, index)
+        if isinstance(one, Weight):  # exporters write groups out, with a scale of ones for each
+            self.own(one)
+            weights += math.prod(one.shape)
+    layer = self.network.add("pointwise", {"flop": 8.0, "weights": weights}, [source.layer])
+    return replace(source, layer=layer)
+
+
+@kinds("local_response_norm")
+def _local_response_norm(self: Conversion, operation: Operation) -> Value:
+    source = self.network.image(self.view(operation))
+    layer = self.network.add("local_response_norm", {"size": operation.attributes["size"]}, [source.layer])
+    return replace(source, layer=layer)
+
+
+# -- tables -------------------------------------------------------------------------------------------------------------
+
+
+@kinds("embedding")
+def _embedding(self: Conversion, operation: Operation) -> Value:
+    table, indices = self.value(operation, 0), self.value(operation, 1)
+    if isinstance(table, Fixed):
+        return Fixed(shape=operation.shapes[0])
+    if not isinstance(table, Weight) or len(table.shape) != 2:
+        return _gathered(self, operation)
+    if isinstance(indices, Fixed):  # positions: part of the table, the same for all samples
+        return replace(table, shape=operation.shapes[0])
+    if not isinstance(indices, View):
+        raise ProgramFault(f"{operation.source} '{operation.outputs[0]}': its indices come from a layer")
+    self.own(table)
+    tied = table.key in self.matrices
+    self.matrices.add(table.key)
+    self.lookups.add(table.key)
+    count, dim = table.shape
+    source = indices
+    wanted = canonical_dims(self.network.shape(indices), self.program.batch)
+    if {indices.dims[-1:], indices.dims[:1]}.isdisjoint({wanted[1:2]}):
+        positions = math.prod(operation.shapes[0][1:-1])
+        source = self.network.rearranged(indices, (1, positions))
+        source = replace(source, dims=source.dims[:2])
+    layer = self.network.add(
+        "embedding",
+        {"num_embeddings": count, "dim": dim, "tied": tied},
+        [source.layer],
+        name=self.weight_name(table.key),
+        frozen=not table.is_trained,
+    )
+    return View(layer=layer, dims=(*source.dims, merged([Atom(0, dim, 1)])), start=(0, 0))
+
+
+@kinds("embedding_bag")
+def _embedding_bag(self: Conversion, operation: Operation) -> Value:
+    """Rows of a table summed over a bag: a look-up and a sum. Bags of one length only; indices may be in one row."""
+    indices, batch = self.value(operation, 1), self.program.batch
+    total = math.prod(indices.shape) if indices is not None else 0
+    bags = indices.reshaped((batch, total // batch)) if isinstance(indices, View) and total % batch == 0 else None
+    if bags is None:
+        raise ProgramFault(f"{operation.source} '{operation.outputs[0]}': only bags of one length are known")
+    features = operation.shapes[0][-1]
+    name = f"{operation.outputs[0]}:bags"
+    self.values[name] = bags
+    looked_up = replace(
+        operation, inputs=(operation.inputs[0], name), outputs=(name,), shapes=((batch, total // batch, features),)
+    )
+    rows = _embedding(self, looked_up)
+    assert isinstance(rows, View), "indices that are inputs make a layer"
+    return self.reduced(rows, [1], keep=False, shape=(batch, features))
+
+
+@kinds("gather")
+def _gathered(self: Conversion, operation: Operation) -> Value:
+    """Elements picked from a layer's output: a copy."""
+    values = [self.values[name] for name in operation.inputs if name is not None]
+    made = [value for value in values if not isinstance(value, (Fixed, Weight)) and not self.is_index(value)]
+    if not made:
+        weights = [value for value in values if isinstance(value, Weight)]
+        return replace(weights[0], shape=operation.shapes[0]) if weights else Fixed(shape=operation.shapes[0])
+    return self.copied(self.plain(made[0]), operation.shapes[0])
+
+
+# -- anything that front ends could not place ---------------------------------------------------------------------------
+
+
+@kinds("fixed")
+def _fixed(self: Conversion, operation: Operation) -> Value:  # noqa: ARG001 - every handler has it
+    return Fixed(shape=operation.shapes[0])
+
+
+@kinds("alias")
+def _alias(self: Conversion, operation: Operation) -> Value:
+    value = self.value(operation, 0)
+    return value if value is not None else Fixed(shape=operation.shapes[0])

@@ -17,15 +17,15 @@ from costmodel.layerwise.evaluate import CostBatch, evaluate
 from costmodel.layerwise.figures import LAYERWISE_FIGURES
 from costmodel.layerwise.plan import Plan, family_of_plan
 from costmodel.layerwise.splits import Split, divisors
-from costmodel.layerwise.tables import KnownCosts
+from costmodel.layerwise.tables import CostCache
 from costmodel.rates import training_rates
 from costmodel.tolerances import PROOF_SLACK
-from costmodel.units import format_bytes, format_seconds
 from planner.core.answer import Answer, Assumption, Estimate, Proof, RankedPlan, Setting
 from planner.core.capacity import limit_notes
 from planner.core.errors import NoFeasiblePlan, UsageError
 from planner.core.objectives import stated_rates
 from planner.core.search_errors import SearchInterrupted, ended_early, no_plan_in_time
+from planner.files.quantities import format_bytes, format_seconds
 from planner.resolve import Resolved
 from planner.spaces.base import Found, Progress
 from planner.spaces.layers.labels import plan_in_words
@@ -59,7 +59,7 @@ _TERMS = {
 
 def layerwise_space(resolved: Resolved) -> LayerwisePlanSpace:
     """The space of a question."""
-    return LayerwisePlanSpace(resolved=resolved, cache=KnownCosts(resolved.workload, resolved.cluster))
+    return LayerwisePlanSpace(resolved=resolved, cache=CostCache(resolved.workload, resolved.cluster))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,12 +69,12 @@ class LayerwisePlanSpace:
     Attributes
     ----------
     resolved : Resolved
-    cache : KnownCosts
+    cache : CostCache
         Costs of layers that were worked out already.
     """
 
     resolved: Resolved
-    cache: KnownCosts
+    cache: CostCache
 
     name = "layers"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from costmodel.units import format_seconds
 from planner.core.answer import RankedPlan
+from planner.files.quantities import format_seconds
 from planner.report.numbers import significant
 from planner.spaces.mesh.labels import mesh_plan_in_words
 from planner.spaces.mesh.space import MeshPlanSpace, mesh_space

@@ -205,7 +205,7 @@ def _with_name(text: str, rule: Rule) -> str:
 def _is_empty(space: MeshPlanSpace, settings: MeshSettings) -> bool:
     plans = MeshSpace.of(space.model, settings)
     count = PlanCount(space=plans)
-    return not any(count.plans(stems) for stems in plans.stems())
+    return not any(count.plans(stems) for stems in plans.branches())
 
 
 def _reason(space: MeshPlanSpace, restriction: MeshRestriction) -> str:

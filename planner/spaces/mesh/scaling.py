@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from costmodel.units import format_bytes, format_seconds
 from planner.core.answer import RankedPlan, ScalePoint
 from planner.core.errors import NoFeasiblePlan, UsageError
 from planner.core.request import Request
 from planner.core.search_errors import SearchInterrupted
+from planner.files.quantities import format_bytes, format_seconds
 from planner.resolve import Resolved, resolve
 from planner.scaling import Scaling
 from planner.spaces.mesh.contradictions import refuse_contradiction

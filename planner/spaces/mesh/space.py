@@ -24,12 +24,12 @@ from costmodel.mesh.rules import RULES, NetworkShape, Rule, columns_of
 from costmodel.network.graph import Graph
 from costmodel.rates import training_rates
 from costmodel.tolerances import PROOF_SLACK
-from costmodel.units import format_bytes
 from planner.core.answer import Answer, Assumption, Estimate, Proof, RankedPlan, Setting
 from planner.core.capacity import limit_notes
 from planner.core.errors import UsageError
 from planner.core.objectives import check_rates, stated_rates
 from planner.core.search_errors import ended_early
+from planner.files.quantities import format_bytes
 from planner.report.numbers import percent
 from planner.resolve import Resolved
 from planner.spaces.base import Found, Progress
@@ -99,7 +99,7 @@ def mesh_space(resolved: Resolved) -> MeshPlanSpace:
     return MeshPlanSpace(
         resolved=resolved,
         model=model,
-        shape=NetworkShape.of(workload.graph, model.units, workload.global_batch),
+        shape=NetworkShape.of(workload.graph, model.modules, workload.global_batch),
         seq=_positions(workload.graph),
         flop_per_step=model_flops_per_step(workload),
         peak_flop_per_s=device.peak(workload.precision.compute),

@@ -31,12 +31,12 @@ from costmodel.mixed.model import MixedModel
 from costmodel.mixed.plan import MixedPlan, describe, group_names
 from costmodel.rates import training_rates
 from costmodel.tolerances import PROOF_SLACK
-from costmodel.units import format_bytes
 from planner.core.answer import Answer, Assumption, Estimate, Proof, RankedPlan, Setting
 from planner.core.capacity import limit_notes, reserve_of, usable_bytes
 from planner.core.errors import UsageError
 from planner.core.objectives import BETTER, check_rates
 from planner.core.search_errors import ended_early
+from planner.files.quantities import format_bytes
 from planner.report.numbers import percent
 from planner.resolve import Resolved
 from planner.spaces.base import Found, Progress

@@ -17,12 +17,12 @@ from costmodel.serving.model import ServingModel
 from costmodel.serving.plan import SERVING_MEMORY_PARTS, TPOT_PARTS, TTFT_PARTS, ServingBatch, ServingPlan
 from costmodel.serving.rules import broken_serving_rules
 from costmodel.serving.workload import KV_FORMATS, WEIGHT_FORMATS, ServingAssumptions, ServingError, ServingWorkload
-from costmodel.units import format_bytes
 from planner.core.answer import Answer, Assumption, Estimate, Proof, RankedPlan, ServingLoad, Setting
 from planner.core.capacity import memory_source
 from planner.core.errors import UsageError
 from planner.core.request import DEFAULT_OUTPUT_TOKENS, DEFAULT_PROMPT_TOKENS, Request
 from planner.core.search_errors import ended_early
+from planner.files.quantities import format_bytes
 from planner.resolve import Resolved
 from planner.spaces.base import Found, Progress
 from planner.spaces.mesh.flags import flag_of
@@ -115,7 +115,7 @@ def serving_space(resolved: Resolved) -> ServingPlanSpace:
     return ServingPlanSpace(
         resolved=resolved,
         model=model,
-        shape=NetworkShape.of(graph, model.units, 1),
+        shape=NetworkShape.of(graph, model.modules, 1),
         capacity_bytes=min(model.capacity_bytes, resolved.setting.memory_capacity_bytes),
         kv_precision=kv,
     )
@@ -379,7 +379,7 @@ class ServingPlanSpace:
         def source(given: object) -> str:
             return "default" if given is None else "given"
 
-        kept = {"model", "cluster", "workers", "device", "cost model", "mode", "calibration"}
+        kept = {"model", "cluster", "workers", "device", "cost model", "mode", "calibration", "framework"}
         memory = f"{format_bytes(self.capacity_bytes)}, of which {format_bytes(workload.context_bytes)} context"
         return (
             *(a for a in self.resolved.assumptions if a.name in kept),
@@ -601,7 +601,7 @@ class ServingPlanSpace:
 
 def missed_limits(limits: Mapping[str, float], ranked: RankedPlan) -> list[str]:
     """Limits that a plan does not keep, in words."""
-    from costmodel.units import format_seconds
+    from planner.files.quantities import format_seconds
 
     return [
         f"{_LIMITS[name]} {format_seconds(ranked[name])}, at most {format_seconds(limit)} asked for"

@@ -1,6 +1,6 @@
 """The per-layer choice as plain arrays: what a solver receives and returns.
 
-A solver never sees a network or a cluster, only this problem; the cost model builds it and judges the answer.
+A solver never sees a network or a cluster, only this problem; the cost model builds it and evaluates the answer.
 
 Notes
 -----
@@ -261,7 +261,7 @@ class Evaluation:
 
     @property
     def objective_s(self) -> float:
-        """Cost of the choice; equals the judge's up to rounding."""
+        """Cost of the choice; equals the cost model's up to rounding."""
         return self.additive_s + float(self.path_s.max())
 
 

@@ -9,7 +9,7 @@ picks as its marginals; ``lag[i]`` >= 0 for every node. With ``x``, ``h`` the ex
     lag[i] >= x[i],   lag[i] >= x[i] - h[i] + lag[i + 1],   sum memory pick <= capacity
 
 The minimum of ``lag[0]`` is the recursion of :mod:`strategies.layerwise.per_layer.problem`. Given the picks, the pairs and lags are
-determined, so rounding the picks gives a choice, which is judged by its definition, not by the solver.
+determined, so rounding the picks gives a choice, which is evaluated by its definition, not by the solver.
 
 The solver's tolerances (1e-9) are absolute. Times are scaled so that a greedy choice costs 1e5, and a claimed bound is
 lowered by what the tolerances can amount to over all rows (:func:`tolerance_of`): bounds are valid, and a proof leaves a
@@ -127,9 +127,9 @@ class _ProgramSearch:
             model.forbid(choice, [np.arange(len(b)) for b in problem.base_s])
             self.bounds.pop()
             return None
-        return self._judge(model, choice, optimal=answer.status is ProgramStatus.OPTIMAL)
+        return self._evaluate(model, choice, optimal=answer.status is ProgramStatus.OPTIMAL)
 
-    def _judge(self, model: _Model, choice: IntArray, *, optimal: bool) -> Status | None:
+    def _evaluate(self, model: _Model, choice: IntArray, *, optimal: bool) -> Status | None:
         """Take a choice that fits; a status when it is the last."""
         limits, value = self.limits, objective_s(self.problem, choice)
         wanted = value <= limits.cutoff_s * (1.0 + ROUNDING)

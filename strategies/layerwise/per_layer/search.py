@@ -187,17 +187,17 @@ class _Search:
         return top + ROUNDING * (abs(top) + capacity) + 1e-14 * self.exchange_sum_s
 
     def result(self, status: Status) -> Solution:
-        """Let the definition judge what was found, and put the bound with it."""
+        """Let the definition evaluate what was found, and put the bound with it."""
         choices = [c for _, c in self.found.values()]
-        judged = sorted((objective_s(self.given, c), c.tolist(), n) for n, c in enumerate(choices))
+        evaluated = sorted((objective_s(self.given, c), c.tolist(), n) for n, c in enumerate(choices))
         rest = np.inf if self.proven_s >= self.largest else self.proven_s
-        bound = min(rest, judged[0][0]) if judged else rest
-        if judged and judged[0][0] - bound <= ROUNDING * judged[0][0]:
-            bound = judged[0][0]  # equal, but for the order of summation
+        bound = min(rest, evaluated[0][0]) if evaluated else rest
+        if evaluated and evaluated[0][0] - bound <= ROUNDING * evaluated[0][0]:
+            bound = evaluated[0][0]  # equal, but for the order of summation
         return Solution(
             status=status,
-            choices=tuple(choices[n] for _, _, n in judged),
-            objectives_s=tuple(v for v, _, _ in judged),
+            choices=tuple(choices[n] for _, _, n in evaluated),
+            objectives_s=tuple(v for v, _, _ in evaluated),
             bound_s=bound,
             wall_s=time.perf_counter() - self.started,
             method=self.method,

@@ -1,7 +1,7 @@
 """Contiguous pipeline stages with replicas and micro-batches, chosen exactly by dynamic programming."""
 
 from strategies.layerwise.pipeline.bounds import pipeline_lower_bound
-from strategies.layerwise.pipeline.completion import FrontTable, build_front
+from strategies.layerwise.pipeline.completion import UpstreamTable, build_upstream
 from strategies.layerwise.pipeline.problem import (
     InvalidPartitionError,
     PartitionProblem,
@@ -14,12 +14,12 @@ from strategies.layerwise.pipeline.problem import (
 from strategies.layerwise.pipeline.search import solve_pipeline
 
 __all__ = [
-    "FrontTable",
     "InvalidPartitionError",
     "PartitionProblem",
     "PipelinePlan",
     "PipelineSolution",
-    "build_front",
+    "UpstreamTable",
+    "build_upstream",
     "objective_s",
     "pipeline_lower_bound",
     "solve_pipeline",

@@ -8,9 +8,9 @@ With ``T`` the objective of `strategies.layerwise.pipeline.problem`, every stage
     T >= m t_s + sum_{j<s} t_j + X_0                (2)
 
 because the last backward pass of stage s ends ``sum_{j<s} F_j + m t_s`` after the start at the earliest, and that of the first stage
-``sum_{j<s} t_j + m t_s``. Both are sums over the layers of the stage plus a sum over the layers in front of it. So for a threshold C the
+``sum_{j<s} t_j + m t_s``. Both are sums over the layers of the stage plus a sum over the layers before it. So for a threshold C the
 longest stage that ends before layer i with given replicas starts at one position ``first_start[k, i]``, and the fewest workers that the
-layers in front of i need are
+layers before i need are
 
     N[0] = 0,   N[i] = min_k N[first_start[k, i]] + r_k
 
@@ -47,20 +47,20 @@ __all__ = [
     "pipeline_lower_bound",
     "proves_none_below",
     "stage_starts",
-    "workers_behind",
+    "workers_downstream",
     "workers_needed",
 ]
 
 SAFETY = (
     1.0 - LONG_SUM_ROUNDING
-)  # a bound is only trusted after this shrink: prefix sums round differently from the judge
+)  # a bound is only trusted after this shrink: prefix sums round differently from the cost model
 _BISECTIONS = 12
 _WEIGHTS = (0.5, 0.75, 0.9, 0.97)  # a of (3)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tables:
-    """Prefix sums over the layers, and least costs of the layers in front of a cut."""
+    """Prefix sums over the layers, and least costs of the layers before a cut."""
 
     counts: IntArray  # (K,), replicas; only those that leave a worker for another stage
     forward_s: FloatArray  # (K, L + 1) prefix sums; illegal layers count 0 here and 1 in `illegal`
@@ -154,14 +154,16 @@ def stage_starts(problem: PartitionProblem, tables: Tables, threshold_s: float) 
     starts = np.zeros((len(tables.counts), num_layers + 1), dtype=np.int64)
     capacity = problem.memory_capacity_bytes
     for k in range(len(tables.counts)):
-        starts[k] = np.searchsorted(tables.illegal[k], tables.illegal[k])  # behind the last illegal layer
+        starts[k] = np.searchsorted(tables.illegal[k], tables.illegal[k])  # after the last illegal layer
         if np.isfinite(threshold_s):
             both = micro_s[k] + tables.after_s[k]
-            for sums, front, limit in (
+            for sums, upstream, limit in (
                 (both, ahead_forward_s, threshold_s),
                 (micro_s[k], ahead_s, threshold_s - tables.first_after_s),
             ):
-                key = sums - front  # increases: front grows by no more than sums does, or an illegal layer stands there
+                key = (
+                    sums - upstream
+                )  # increases: upstream grows by no more than sums does, or an illegal layer stands there
                 ok = np.isfinite(key)
                 key = np.maximum.accumulate(np.where(ok, key, -np.inf))
                 starts[k] = np.maximum(starts[k], np.searchsorted(key, sums - limit, side="right"))
@@ -175,7 +177,7 @@ def stage_starts(problem: PartitionProblem, tables: Tables, threshold_s: float) 
 
 
 def workers_needed(tables: Tables, starts: IntArray) -> IntArray:
-    """N of the module's notes, (L + 1,); 2^62 where the layers in front cannot be covered."""
+    """N of the module's notes, (L + 1,); 2^62 where the layers before it cannot be covered."""
     impossible = np.int64(1) << 62
     needed = np.zeros(starts.shape[1], dtype=np.int64)
     for i in range(1, starts.shape[1]):
@@ -185,14 +187,14 @@ def workers_needed(tables: Tables, starts: IntArray) -> IntArray:
     return needed
 
 
-def workers_behind(tables: Tables, starts: IntArray) -> IntArray:
+def workers_downstream(tables: Tables, starts: IntArray) -> IntArray:
     """(L + 1,): fewest workers that the layers from i on need; 2^62 where they cannot be covered."""
     impossible = np.int64(1) << 62
     num_layers = starts.shape[1] - 1
     needed = np.full(num_layers + 1, impossible)
     needed[-1] = 0
     for end in range(num_layers, 0, -1):
-        # Cutting layers off the front of a partition leaves one, so the fewest for a late end are the fewest from its start on.
+        # Cutting layers off the start of a partition leaves one, so the fewest for a late end are the fewest from its start on.
         for k in np.flatnonzero(starts[:, end] < end).tolist():
             part = needed[starts[k, end] : end]
             np.minimum(part, min(int(needed[end] + tables.counts[k]), int(impossible)), out=part)

@@ -1,6 +1,6 @@
 """Tables over (row, cut, level, workers), and the steps that the bounds on both sides of a cut share.
 
-The depth of a cut is the number of stages behind it; the stage in front of the cut holds ``min(m, depth + 1)`` micro-batches.
+The depth of a cut is the number of stages after it; the stage before the cut holds ``min(m, depth + 1)`` micro-batches.
 A level is a range of depths. A bound that holds for a level takes the least memory (its first depth) and the least detour
 (its last depth) of the range.
 """
@@ -13,7 +13,7 @@ import numpy as np
 
 from costmodel.arrays import FloatArray, IntArray
 
-__all__ = ["Levels", "RowTable", "TableFullError", "depth_levels", "most_behind_s", "reduce_groups", "through_cut"]
+__all__ = ["Levels", "RowTable", "TableFullError", "depth_levels", "most_downstream_s", "reduce_groups", "through_cut"]
 
 
 _FIRST_ROWS = 1024
@@ -135,22 +135,22 @@ def depth_levels(most_depth: int, most_levels: int) -> Levels:
     return Levels(first, np.append(first[:-1], max(most_depth, 1)))
 
 
-def most_behind_s(
+def most_downstream_s(
     forward_s: FloatArray, backward_s: FloatArray, depth: IntArray, num_micro_batches: int
 ) -> tuple[FloatArray, FloatArray]:
-    """Offsets (a, b) with which a stage leaves ``D <= min(slack + a, (slack + b) / 2)`` to the sum of t behind it.
+    """Offsets (a, b) with which a stage leaves ``D <= min(slack + a, (slack + b) / 2)`` to the sum of t after it.
 
-    The detour ``g(D) <= slack`` of `strategies.layerwise.pipeline.problem` solved for D, where slack is what ``m t`` and the stages in
-    front leave of the step. With w = depth, lo and t the smaller and the sum of F and B:
+    The detour ``g(D) <= slack`` of `strategies.layerwise.pipeline.problem` solved for D, where slack is what ``m t`` and the stages before
+    it leave of the step. With w = depth, lo and t the smaller and the sum of F and B:
 
         m >= w + 2:  g = max(0, D - w F) + max(0, D - w B)   D <= min(slack + w lo, (slack + w t) / 2)
         otherwise:   g = max(0, D - (m - 1) lo)              D <= slack + (m - 1) lo
 
     Examples
     --------
-    Equal stages of 1 + 2 s, one behind, m = 4: g = max(0, D - 1) + max(0, D - 2), so a slack of 3 admits D = 3.
+    Equal stages of 1 + 2 s, one after, m = 4: g = max(0, D - 1) + max(0, D - 2), so a slack of 3 admits D = 3.
 
-    >>> a, b = most_behind_s(np.array([1.0]), np.array([2.0]), np.array([1]), 4)
+    >>> a, b = most_downstream_s(np.array([1.0]), np.array([2.0]), np.array([1]), 4)
     >>> float(min(3 + a[0], (3 + b[0]) / 2))
     3.0
     """

@@ -4,8 +4,8 @@ A plan cuts a chain of L layers (topological order) into 2 <= S <= m contiguous 
 (data parallel inside the stage) and the replicas add up to W. With fewer micro-batches m than stages a pipeline never fills, so
 such plans are not part of the space. Stage s spends, per micro-batch,
 
-    F_s = sum of forward_s over its layers  + cut_forward_s[r_{s-1}, r_s] of the cut in front of it
-    B_s = sum of backward_s over its layers + cut_backward_s[r_s, r_{s+1}] of the cut behind it
+    F_s = sum of forward_s over its layers  + cut_forward_s[r_{s-1}, r_s] of the cut before it
+    B_s = sum of backward_s over its layers + cut_backward_s[r_s, r_{s+1}] of the cut after it
     t_s = F_s + B_s
 
 The receiver of activations pays for their transfer in its forward time, the receiver of gradients (the earlier stage) in
@@ -34,7 +34,7 @@ longer. With
     g_s = G_s(F_s) + G_s(B_s)                                 if m >= w + 2
     g_s = max(0, D_s - (m-1) min(F_s, B_s))                   otherwise
 
-For stages of equal F and equal B this is exact. `strategies.layerwise.pipeline.sweep` follows more of them, and the judge has the last
+For stages of equal F and equal B this is exact. `strategies.layerwise.pipeline.sweep` follows more of them, and the cost model has the last
 word.
 
 Dominated replica counts
@@ -310,7 +310,7 @@ def undominated_rows(problem: PartitionProblem) -> IntArray:
 
 
 class _NoWorse:
-    """Which rows have no larger times and bytes, of every layer, than a row behind them."""
+    """Which rows have no larger times and bytes, of every layer, than a row after them."""
 
     def __init__(self, arrays: Mapping[str, FloatArray], in_flight: int, capacity_bytes: float) -> None:
         self._times, self._bytes = (
@@ -320,7 +320,7 @@ class _NoWorse:
         self._fits = static + in_flight * activation <= capacity_bytes
 
     def than(self, k: int) -> BoolArray:
-        """Rows in front of row k that are not worse."""
+        """Rows before row k that are not worse."""
         no_slower = (self._times[:k] <= self._times[k]).all(axis=1)
         return np.asarray(no_slower & (self._fits[:k] | (self._bytes[:k] <= self._bytes[k]).all(axis=1)))
 

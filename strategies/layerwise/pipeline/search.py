@@ -19,13 +19,13 @@ from costmodel.arrays import FloatArray
 from costmodel.layerwise.pipeline import PipelineArrays, pipeline_arrays
 from costmodel.layerwise.plan import Plan, Stage
 from costmodel.layerwise.splits import Split, SplitTable, split_table
-from costmodel.layerwise.tables import CostTables, KnownCosts
+from costmodel.layerwise.tables import CostCache, CostTables
 from costmodel.network.graph import Graph
 from costmodel.tolerances import EQUAL, ROUNDING
 from costmodel.workload import Workload
 from strategies.layerwise.per_layer.problem import Limits, Status
 from strategies.layerwise.pipeline.bounds import SAFETY, pipeline_lower_bound, proves_none_below
-from strategies.layerwise.pipeline.completion import FrontTable, build_front
+from strategies.layerwise.pipeline.completion import UpstreamTable, build_upstream
 from strategies.layerwise.pipeline.problem import (
     PartitionProblem,
     PipelinePlan,
@@ -38,7 +38,7 @@ from strategies.layerwise.pipeline.sweep import Sweep
 from strategies.layerwise.score import STEP_TIME, Score
 
 __all__ = [
-    "FRONT_LEVELS",
+    "UPSTREAM_LEVELS",
     "PipelineOutcome",
     "least_computing_s",
     "quick_bounds",
@@ -54,10 +54,12 @@ _PROBE = 1_000_000  # pairs after which a pass gives up and asks for a better bo
 _LONG = 20_000_000  # same, before the guesses begin
 _STEP = 0.2  # how far the first guess of the cost lies above the bound; later ones rise faster
 _GUESSES = 8
-_MORE_COPIES = 8  # times as many for the next pass, where plans that were not judged may be better than those that were
+_MORE_COPIES = (
+    8  # times as many for the next pass, where plans that were not evaluated may be better than those that were
+)
 _MOST_COPIES = 1 << 15
-_STALE = 1e-3  # a front table for a threshold so little higher is as good as a new one
-FRONT_LEVELS = 64  # depths that the front table tells apart, memory permitting
+_STALE = 1e-3  # an upstream table for a threshold so little higher is as good as a new one
+UPSTREAM_LEVELS = 64  # depths that the upstream table tells apart, memory permitting
 
 
 class _Search(Sweep):
@@ -69,7 +71,7 @@ class _Search(Sweep):
         Returns +inf when every label was looked at, a bound on what is left when a limit stopped it, None when it looked
         at more than `most_pairs` pairs of a label and a stage. As long as no plan is known, labels are kept for the best plan
         only: mostly there is none, and otherwise a second pass keeps them for all that are wanted. Passes with more and more copies of each
-        label follow until no plan that was not judged can be wanted.
+        label follow until no plan that was not evaluated can be wanted.
         """
         self.copies = self.limits.num_solutions if self.plans else 1
         while True:
@@ -90,7 +92,7 @@ class _Search(Sweep):
 
         Returns +inf, or a bound on what is left when a limit stopped the search.
         """
-        open_s = self.run(most_pairs=_PROBE if self.front is not None else _FIRST)
+        open_s = self.run(most_pairs=_PROBE if self.upstream is not None else _FIRST)
         if open_s is not None:
             return open_s
         if np.isfinite(self.wanted_s):
@@ -133,19 +135,19 @@ class _Search(Sweep):
     @property
     def is_fresh(self) -> bool:
         """Whether the table of fronts is this problem's own and for this threshold, or one hardly higher."""
-        if self.front is None or self.front.problem is not self.problem:
+        if self.upstream is None or self.upstream.problem is not self.problem:
             return False
-        return self.threshold_s <= self.front.threshold_s <= self.threshold_s * (1 + _STALE)
+        return self.threshold_s <= self.upstream.threshold_s <= self.threshold_s * (1 + _STALE)
 
     def build(self) -> None:
         """A table of fronts for the plans below the threshold."""
-        self.front = build_front(
-            self.problem, self.threshold_s, most_levels=FRONT_LEVELS, deadline=self.deadline, tables=self.tables
+        self.upstream = build_upstream(
+            self.problem, self.threshold_s, most_levels=UPSTREAM_LEVELS, deadline=self.deadline, tables=self.tables
         )
 
 
 def solve_pipeline(
-    problem: PartitionProblem, limits: Limits | None = None, *, front: FrontTable | None = None
+    problem: PartitionProblem, limits: Limits | None = None, *, upstream: UpstreamTable | None = None
 ) -> PipelineSolution:
     """Best pipelines of at least two stages that use all workers, within memory and below the cutoff.
 
@@ -155,8 +157,8 @@ def solve_pipeline(
     limits : Limits, optional
         `cutoff_s`: only plans below it are of interest. `num_solutions`: the K best different plans. `gap`: plans less than
         this share better than the K-th are not looked for.
-    front : FrontTable, optional
-        Of `build_front`, for this problem or one with the same layers and more workers, and no lower a cutoff: saves building
+    upstream : UpstreamTable, optional
+        Of `build_upstream`, for this problem or one with the same layers and more workers, and no lower a cutoff: saves building
         one. Not looked at if it does not fit.
 
     Returns
@@ -177,9 +179,9 @@ def solve_pipeline(
     """
     limits = limits or Limits()
     begin = time.perf_counter()
-    if front is not None and not front.serves(problem, limits.cutoff_s):
-        front = None
-    search = _Search(problem, limits, front)
+    if upstream is not None and not upstream.serves(problem, limits.cutoff_s):
+        upstream = None
+    search = _Search(problem, limits, upstream)
     return _report(search, search.solve() if search.possible else float("inf"), begin)
 
 
@@ -212,7 +214,7 @@ def _report(search: _Search, open_s: float, begin: float) -> PipelineSolution:
 
 
 # The solver compares with the cutoff in its own order of summation.
-# Transfers are tabulated by replicas in front, replicas behind and cut; beyond so many entries (64 MB each way) the pipelines are
+# Transfers are tabulated by replicas before it, replicas after and cut; beyond so many entries (64 MB each way) the pipelines are
 # left open, with their bound.
 _MOST_CUTS = 5_000_000
 # Workers are counted by one part in so many first, and then in so many.
@@ -241,7 +243,7 @@ class PipelineOutcome:
 
 
 def search_pipelines(
-    known: KnownCosts,
+    known: CostCache,
     *,
     num_micro_batches: int,
     worker_counts: Sequence[int],
@@ -256,7 +258,7 @@ def search_pipelines(
 
     Parameters
     ----------
-    known : KnownCosts
+    known : CostCache
         Of the workload on the cluster.
     num_micro_batches : int
     worker_counts : sequence of int
@@ -268,7 +270,7 @@ def search_pipelines(
         How many different plans are wanted.
     wall_s : float
     found : callable
-        Receives plans to judge.
+        Receives plans to evaluate.
     score : Score
         What is minimised.
 
@@ -338,7 +340,7 @@ class _WorkerCounts:
     deadline: float
     capacity_bytes: float
     exact: bool
-    front: FrontTable | None = None
+    upstream: UpstreamTable | None = None
     least_s: float = 0.0  # that any plan takes, as far as smaller problems say
 
     def search(self, workers: int, computing_s: float) -> None:
@@ -374,7 +376,7 @@ class _WorkerCounts:
         while True:
             goal_s = max(self.score.step_s(self.cutoff() * (1 + EQUAL), computing_s, workers), 0.0)
             limits = Limits(wall_s=max(self.deadline - time.monotonic(), 0.0), cutoff_s=goal_s, num_solutions=wanted)
-            solution = solve_pipeline(problem, limits, front=self._front(problem, goal_s))
+            solution = solve_pipeline(problem, limits, upstream=self._upstream(problem, goal_s))
             self.found([_plan(self.tables, plan) for plan in solution.plans])
             if solution.status is Status.INFEASIBLE:
                 self.outcome.count("infeasible")
@@ -426,15 +428,15 @@ class _WorkerCounts:
     def _score(self, step_s: float, computing_s: float, workers: int) -> float:
         return float(self.score.of(step_s, computing_s, workers))
 
-    def _front(self, problem: PartitionProblem, goal_s: float) -> FrontTable | None:
+    def _upstream(self, problem: PartitionProblem, goal_s: float) -> UpstreamTable | None:
         """A table that serves every smaller worker count and every lower cutoff; cutoffs of devices' seconds rise as workers get fewer."""
-        if self.front is None and self.exact and not self.score.per_device:
+        if self.upstream is None and self.exact and not self.score.per_device:
             left_s = self.deadline - time.monotonic()
             if pipeline_lower_bound(problem, enough_s=goal_s) < goal_s:
-                self.front = build_front(
-                    problem, goal_s, most_levels=FRONT_LEVELS, deadline=time.perf_counter() + left_s
+                self.upstream = build_upstream(
+                    problem, goal_s, most_levels=UPSTREAM_LEVELS, deadline=time.perf_counter() + left_s
                 )
-        return self.front
+        return self.upstream
 
 
 def replica_table(workload: Workload, max_workers: int) -> SplitTable:

@@ -1,18 +1,18 @@
 """One pass of the pipeline search: labels from the last stage to the first, Pareto dominance, completion bounds.
 
 A state is (cut i, replicas of the stage that ends there, workers left, depth), where the depth d is the number of stages
-behind the cut, of which no more than m - 1 make a difference. A label is a choice of the stages behind the cut, with
+after the cut, of which no more than m - 1 make a difference. A label is a choice of the stages after the cut, with
 
     D    sum of t_j
     D_k  the same without the last k stages, for k < d (k = 1..`TURNS`)
     f, b the longest way from the cut down to a stage and the forward (backward) passes until it has something to do, at the slowest
          stage on the way: the sums in the brackets of X and Y of `costmodel.layerwise.pipeline`
-    V    longest path through the schedule of the stages behind the cut
+    V    longest path through the schedule of the stages after the cut
     E    the same to the end of the last exchange and update
     H    from the last micro-batch's arrival at the cut to the end of the last exchange and update
-    c    backward transfer over the cut, paid by the stage in front of it
+    c    backward transfer over the cut, paid by the stage before it
 
-A stage in front of the cut with F, B (c included), t = F + B and X turns these into
+A stage before the cut with F, B (c included), t = F + B and X turns these into
 
     x  = max( f, d F, max_k D_k + k F ),   y = max( b, d B, max_k D_k + k B )
     V' = max( V + t, (m - d) t + x + y )
@@ -20,26 +20,26 @@ A stage in front of the cut with F, B (c included), t = F + B and X turns these 
     D' = D + t,   D_k' = D_k + t,   f' = x + t,   b' = y + t,   H' = max( H + F, D' + X )
 
 Each is the length of some path, so E of a whole plan is a lower bound on its step, and mostly equal to it: left out are paths that turn
-more than `TURNS` stages before the last, and those that stay at one stage but spend passes at a slower one in front of it. Plans are
-entered with the judge's figure. If a pass keeps the K best labels of a state by E, it finds the K plans of least E, so once the K-th E
+more than `TURNS` stages before the last, and those that stay at one stage but spend passes at a slower one before it. Plans are
+entered with the cost model's figure. If a pass keeps the K best labels of a state by E, it finds the K plans of least E, so once the K-th E
 reaches the worst plan wanted the search is over; otherwise it asks for more of them (`strategies.layerwise.pipeline.search`).
 
 All of it increases with all of the values, so a label could be dropped when another one of its state is no worse in any. It even may be
 when that one is no worse in V + c, D + c, D_k + c, f + c, b + c, E, H and c: with D + c fixed, V' and E' do not fall as c grows,
 if d < m - 1. (At d = m - 1, only the first stage is missing, and c is not added to D, D_k, f and b.) And E and H make no difference up to
-V + c and D + c plus ``X_0 + sum of B in front`` at their least, D_k none up to D - k C / m with C the cost to beat, since F and B are at
-most C / m. The forward transfer into a stage is known when the stage in front of it is chosen, which is why the state carries its
+V + c and D + c plus ``X_0 + sum of B before it`` at their least, D_k none up to D - k C / m with C the cost to beat, since F and B are at
+most C / m. The forward transfer into a stage is known when the stage before it is chosen, which is why the state carries its
 replicas.
 
 A label is also dropped when no completion can beat the best known plan or the cutoff:
 
-    T >= V + c + sum of t in front + X_0,   T >= E + sum of F in front,
-    T >= q + max(0, D - u q / 2 m, 2 D - u q / m)   for the stage in front with the largest q = m t + X
+    T >= V + c + sum of t before it + X_0,   T >= E + sum of F before it,
+    T >= q + max(0, D - u q / 2 m, 2 D - u q / m)   for the stage before it with the largest q = m t + X
 
-(``q >= worker-seconds of q / workers left``; u = most stages that can be behind it; the last term only if u <= m - 2; it is
+(``q >= worker-seconds of q / workers left``; u = most stages that can be after it; the last term only if u <= m - 2; it is
 ``m t + X + g`` of `strategies.layerwise.pipeline.problem` with ``t <= q / m``, and increases with q as u < m), and by (3) of
-`strategies.layerwise.pipeline.bounds`. The stages in front must also exist: N[i] workers, as defined there, must be left. Where this is
-not enough, the sum of t in front, and the most that D + c may be, come from `strategies.layerwise.pipeline.completion`. That table is far
+`strategies.layerwise.pipeline.bounds`. The stages before it must also exist: N[i] workers, as defined there, must be left. Where this is
+not enough, the sum of t before it, and the most that D + c may be, come from `strategies.layerwise.pipeline.completion`. That table is far
 stronger where transfers or the memory matter.
 """
 
@@ -61,7 +61,7 @@ from strategies.layerwise.pipeline.bounds import (
     stage_starts,
     workers_needed,
 )
-from strategies.layerwise.pipeline.completion import FrontTable
+from strategies.layerwise.pipeline.completion import UpstreamTable
 from strategies.layerwise.pipeline.problem import PartitionProblem, PipelinePlan, objective_s
 
 __all__ = ["Labels", "Sweep", "Trail", "join", "undominated"]
@@ -180,12 +180,12 @@ _MOST_PENDING = 4_000_000  # labels in memory, 110 bytes each
 class Sweep:
     """State of one call: the problem's tables, the best plans so far and the threshold that they set."""
 
-    def __init__(self, problem: PartitionProblem, limits: Limits, front: FrontTable | None) -> None:
+    def __init__(self, problem: PartitionProblem, limits: Limits, upstream: UpstreamTable | None) -> None:
         self.problem = problem
         self.limits = limits
         self.tables = build_tables(problem)
         self.plans: list[tuple[float, PipelinePlan]] = []
-        self.judged: dict[PipelinePlan, float] = {}
+        self.evaluated: dict[PipelinePlan, float] = {}
         self.least_s: list[float] = []  # least bounds of the plans of this pass, at most as many as there are copies
         self.deadline = time.perf_counter() + limits.wall_s
         self.most_depth = max(problem.num_micro_batches - 1, 1)
@@ -195,7 +195,7 @@ class Sweep:
         self.floor_s = 0.0  # no plan that is not found yet costs less
         self.guess_s = float("inf")
         self.mixed: tuple[FloatArray, FloatArray] | None = None
-        self.front = front
+        self.upstream = upstream
         self.prepare()
 
     @property
@@ -231,7 +231,7 @@ class Sweep:
             both = (problem.cut_forward_s + problem.cut_backward_s)[np.ix_(used, used)]
             self.cut_s = np.ascontiguousarray(
                 both.transpose(2, 1, 0)
-            )  # both transfers, by cut, row behind, row in front
+            )  # both transfers, by cut, row after, row before it
         self.trail, self.pending, self.crowd, self.pairs, self.least_s = Trail(), 0, 0, 0, []
         self.buckets: list[list[Labels]] = [[] for _ in range(problem.num_layers + 1)]
         state = np.stack([np.arange(rows), np.full(rows, problem.num_workers), np.zeros(rows, dtype=np.int64)], axis=1)
@@ -252,7 +252,7 @@ class Sweep:
         return float("inf")
 
     def least_bound(self, cut: int) -> float:
-        """What the labels at a cut and in front of it cost at least."""
+        """What the labels at a cut and before it cost at least."""
         return min((float(p.bound.min()) for b in self.buckets[: cut + 1] for p in b if len(p)), default=float("inf"))
 
     def rank(self, labels: Labels, cut: int) -> FloatArray:
@@ -279,12 +279,12 @@ class Sweep:
         return labels
 
     def expand(self, labels: Labels, cut: int) -> bool:
-        """Put every possible stage in front of the labels of a cut; False when time is up."""
+        """Put every possible stage before the labels of a cut; False when time is up."""
         parents = self.trail.add(labels, cut)
         self.num_labels += len(labels)
         counts = self.tables.counts
         left = labels.state[:, 1] - counts[labels.state[:, 0]]
-        # The layers in front need at least `needed` workers and can use at most counts[-1] each.
+        # The layers before it need at least `needed` workers and can use at most counts[-1] each.
         low = self.starts[labels.state[:, 0], cut]
         if self.problem.uses_all_workers:
             low = np.maximum(low, -(-left // counts[-1]))
@@ -309,7 +309,7 @@ class Sweep:
         return True
 
     def room(self, cut: int) -> bool:
-        """Whether more labels can be filed; past half of the limit those in front of a cut are looked through first."""
+        """Whether more labels can be filed; past half of the limit those before a cut are looked through first."""
         if self.pending + self.trail.size > _MOST_PENDING // 2 and self.pending > self.crowd:
             for i, bucket in enumerate(self.buckets[:cut]):
                 if bucket:
@@ -319,7 +319,7 @@ class Sweep:
         return self.pending + self.trail.size <= _MOST_PENDING
 
     def add_stages(self, labels: Labels, parents: IntArray, rows: IntArray, first: IntArray, cut: int) -> None:
-        """Put the stages that start at layers `first` in front of the labels `rows`."""
+        """Put the stages that start at layers `first` before the labels `rows`."""
         tables, m = self.tables, self.problem.num_micro_batches
         k, depth = labels.state[rows, 0], labels.state[rows, 2]
         left = labels.state[rows, 1] - tables.counts[k]
@@ -329,8 +329,8 @@ class Sweep:
         used = tables.static_bytes[k, cut] - tables.static_bytes[k, first]
         moving = tables.activation_bytes[k, cut] - tables.activation_bytes[k, first]
         used += np.minimum(m, depth + 1) * moving
-        stage_s, front_s = forward_s + backward_s, tables.prefix_s[first, left]
-        bound = np.maximum(labels.value[rows, 1] + stage_s, m * stage_s) + front_s + tables.first_after_s
+        stage_s, upstream_s = forward_s + backward_s, tables.prefix_s[first, left]
+        bound = np.maximum(labels.value[rows, 1] + stage_s, m * stage_s) + upstream_s + tables.first_after_s
         bound = np.maximum(bound, m * stage_s + after_s + tables.prefix_forward_s[first, left])
         keep = (bound * SAFETY < self.threshold_s) & (used <= self.problem.memory_capacity_bytes)
         whole = keep & (first == 0)
@@ -348,23 +348,23 @@ class Sweep:
         self.push(labels[rows], parents[rows], first[stage], before, stages[stage])
 
     def rows_before(self, labels: Labels, first: IntArray, stages: FloatArray) -> tuple[IntArray, IntArray]:
-        """Pairs of a new stage and the row of the stage in front of it that may lead to a plan of interest."""
+        """Pairs of a new stage and the row of the stage before it that may lead to a plan of interest."""
         tables = self.tables
         k, depth = labels.state[:, 0], np.minimum(labels.state[:, 2] + 1, self.most_depth)
         left = labels.state[:, 1] - tables.counts[k]
-        if self.front is None:
+        if self.upstream is None:
             stage, before = np.nonzero(self.needed_with.T[first] <= left[:, None])
             return stage, before
         # Without the transfer into the stage, which adds at least itself to V + H.
         below_s, path_s = self.closed(labels.value, labels.state[:, 2], *stages.T).T[:2]
-        in_front_s, behind_s = self.front.before(first, tables.counts[k], labels.state[:, 2], left)
-        bound = np.maximum(path_s + in_front_s, self.front.least_s(below_s, behind_s))
+        before_s, downstream_s = self.upstream.before(first, tables.counts[k], labels.state[:, 2], left)
+        bound = np.maximum(path_s + before_s, self.upstream.least_s(below_s, downstream_s))
         kept = np.flatnonzero(bound * SAFETY < self.threshold_s)
         first, k, depth, left, path_s = first[kept], k[kept], depth[kept], left[kept], path_s[kept]
-        in_front_s, behind_s = self.front.at(first[:, None], tables.counts, depth[:, None], left[:, None])
+        before_s, downstream_s = self.upstream.at(first[:, None], tables.counts, depth[:, None], left[:, None])
         cut_s = self.cut_s[first, k]
-        bound = path_s[:, None] + cut_s + in_front_s
-        bound = np.maximum(bound, self.front.least_s(below_s[kept, None] + cut_s, behind_s))
+        bound = path_s[:, None] + cut_s + before_s
+        bound = np.maximum(bound, self.upstream.least_s(below_s[kept, None] + cut_s, downstream_s))
         stage, before = np.nonzero((bound * SAFETY < self.threshold_s) & (self.needed_with.T[first] <= left[:, None]))
         return kept[stage], before
 
@@ -395,7 +395,7 @@ class Sweep:
         before: IntArray,
         stages: FloatArray,
     ) -> None:
-        """File the labels of the cut in front of the new stages, if they may lead to a plan of interest."""
+        """File the labels of the cut before the new stages, if they may lead to a plan of interest."""
         problem, tables, m = self.problem, self.tables, self.problem.num_micro_batches
         k = labels.state[:, 0]
         rows = np.searchsorted(problem.replica_counts, tables.counts)
@@ -424,10 +424,10 @@ class Sweep:
         assert self.mixed is not None
         for weight, mixed_s in zip(*self.mixed, strict=True):
             bound = np.maximum(bound, (1.0 - weight) * (path_s + cut_backward_s) + mixed_s[first, left])
-        if self.front is not None:
-            in_front_s, behind_s = self.front.at(first, tables.counts[before], depth, left)
-            bound = np.maximum(bound, path_s + cut_backward_s + in_front_s)
-            bound = np.maximum(bound, self.front.least_s(below_s + cut_backward_s, behind_s))
+        if self.upstream is not None:
+            before_s, downstream_s = self.upstream.at(first, tables.counts[before], depth, left)
+            bound = np.maximum(bound, path_s + cut_backward_s + before_s)
+            bound = np.maximum(bound, self.upstream.least_s(below_s + cut_backward_s, downstream_s))
         bound *= SAFETY
         keep = np.nonzero(finite & (bound < self.threshold_s))[0]
         keep = keep[np.argsort(first[keep], kind="stable")]
@@ -440,7 +440,7 @@ class Sweep:
         self.pending += len(keep)
 
     def finish(self, least_s: FloatArray, parents: IntArray) -> None:
-        """Enter complete plans, with the judge's figure, into the list of the best, and their bounds into that of the least ones."""
+        """Enter complete plans, with the cost model's figure, into the list of the best, and their bounds into that of the least ones."""
         wanted = np.flatnonzero(least_s * SAFETY < self.wanted_s)
         for i in wanted[np.argsort(least_s[wanted], kind="stable")[: self.copies]].tolist():
             if len(self.least_s) == self.copies and least_s[i] >= self.least_s[-1]:
@@ -448,9 +448,9 @@ class Sweep:
             insort(self.least_s, float(least_s[i]))
             del self.least_s[self.copies :]
             plan = self.trail.plan(self.problem, self.tables.counts, int(parents[i]))
-            if plan in self.judged:
+            if plan in self.evaluated:
                 continue
-            cost_s = self.judged[plan] = objective_s(self.problem, plan)
+            cost_s = self.evaluated[plan] = objective_s(self.problem, plan)
             if cost_s < self.limits.cutoff_s:
                 self.plans.append((cost_s, plan))
                 self.plans.sort(key=lambda p: (p[0], p[1].cuts, p[1].replicas))
@@ -458,5 +458,5 @@ class Sweep:
 
     @property
     def unseen_s(self) -> float:
-        """No plan below the threshold that the last pass, if it was whole, did not judge costs less."""
+        """No plan below the threshold that the last pass, if it was whole, did not evaluate costs less."""
         return self.least_s[-1] if len(self.least_s) == self.copies else float("inf")

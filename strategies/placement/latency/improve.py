@@ -1,4 +1,4 @@
-"""Improves a placement for latency by moving one colour class at a time, judged by its exact times."""
+"""Improves a placement for latency by moving one colour class at a time, evaluated by its exact times."""
 
 from __future__ import annotations
 

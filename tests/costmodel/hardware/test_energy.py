@@ -80,10 +80,10 @@ def test_energy_lies_between_all_waiting_and_all_computing(
 
 
 def _by_rank(model: MeshModel, plan: MeshPlan) -> float:
-    """Kernel time of a micro-batch, rank by rank and unit by unit, averaged over the ranks of the pipeline."""
+    """Kernel time of a micro-batch, rank by rank and module by module, averaged over the ranks of the pipeline."""
     table = model.rows(MeshBatch.from_plans([plan]))
     blocks = plan.stage_blocks or model.blocks_of(plan.pp * plan.vpp)
-    kinds = [int(kind) for kind in model.units.kind_of]
+    kinds = [int(kind) for kind in model.modules.kind_of]
     front, body, back = kinds[0], kinds[1:-1], kinds[-1]
     assert len(body) == sum(blocks)
     ranks = [0.0] * plan.pp

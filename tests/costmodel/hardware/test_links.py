@@ -1,4 +1,4 @@
-"""What a step waits for the network, by link: the waits are the judge's, the links those that the groups span."""
+"""What a step waits for the network, by link: the waits are the cost model's, the links those that the groups span."""
 
 from __future__ import annotations
 

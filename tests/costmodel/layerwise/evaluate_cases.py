@@ -1,4 +1,4 @@
-"""Workloads, a cluster and random plans for the tests of the judge."""
+"""Workloads, a cluster and random plans for the tests of the cost model."""
 
 from __future__ import annotations
 

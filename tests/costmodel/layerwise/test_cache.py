@@ -15,7 +15,7 @@ from costmodel.layerwise.evaluate import batch_of, evaluate, evaluate_on, fold
 from costmodel.layerwise.layer_costs import LayerCosts
 from costmodel.layerwise.plan import Plan, Stage
 from costmodel.layerwise.splits import Split, split_table
-from costmodel.layerwise.tables import CostTables, KnownCosts
+from costmodel.layerwise.tables import CostCache, CostTables
 from costmodel.precision import OPTIMIZERS, PRECISIONS
 from costmodel.uncertainty.constants import CONSTANTS, cluster_with
 from costmodel.workload import Workload
@@ -65,14 +65,14 @@ def costings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 )
 def test_micro_batches_together_cost_what_each_costs_alone(network: str) -> None:
     case, table, numbers = workload(network), split_table([1, 2, 6, 8], grids_only=True), [1, 2, 5, 48]
-    known = KnownCosts(case, CLUSTER)
+    known = CostCache(case, CLUSTER)
     known.prepare(table, numbers)
     for m in numbers:
         assert_same(known.tables(table, m).layers, CostTables(case, CLUSTER, table, m).layers)
 
 
 def test_several_micro_batches_are_one_run(costings: list[int]) -> None:
-    known, table = KnownCosts(ALEXNET, CLUSTER), split_table([1, 2, 4])
+    known, table = CostCache(ALEXNET, CLUSTER), split_table([1, 2, 4])
     known.prepare(table, [1, 2, 4, 8])
     for m in (1, 2, 4, 8):
         assert known.tables(table, m).layers
@@ -82,12 +82,12 @@ def test_several_micro_batches_are_one_run(costings: list[int]) -> None:
 def test_no_more_rows_at_once_than_allowed(costings: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     table = split_table([4])
     monkeypatch.setattr(tables, "_ROWS_AT_ONCE", 2 * len(table.workers))
-    KnownCosts(ALEXNET, CLUSTER).prepare(table, [1, 2, 3, 4, 6])
+    CostCache(ALEXNET, CLUSTER).prepare(table, [1, 2, 3, 4, 6])
     assert costings == [2 * len(table.workers)] * 2 + [len(table.workers)]
 
 
 def test_a_part_is_taken_from_a_larger_table(costings: list[int]) -> None:
-    known = KnownCosts(ALEXNET, CLUSTER)
+    known = CostCache(ALEXNET, CLUSTER)
     assert known.tables(split_table([1, 2, 8]), 2).layers
     part = known.tables(split_table([8], batch_only=True), 2)
     assert_same(part.layers, CostTables(ALEXNET, CLUSTER, split_table([8], batch_only=True), 2).layers)
@@ -105,7 +105,7 @@ def test_equal_layers_stay_shared_in_a_part() -> None:
 
 def test_what_finds_no_room_is_costed_again(costings: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "_KEPT_BYTES", 0.0)
-    known, table = KnownCosts(ALEXNET, CLUSTER), split_table([2])
+    known, table = CostCache(ALEXNET, CLUSTER), split_table([2])
     assert known.tables(table, 1).layers
     assert known.tables(table, 1).layers
     assert len(costings) == 2
@@ -133,7 +133,7 @@ PLANS = [
 
 @pytest.mark.parametrize("constant", list(CONSTANTS))
 def test_a_changed_constant_costs_what_it_costs_from_scratch(constant: str, costings: list[int]) -> None:
-    known = KnownCosts(ALEXNET, CLUSTER)
+    known = CostCache(ALEXNET, CLUSTER)
     before = evaluate(ALEXNET, CLUSTER, PLANS, known)
     runs = len(costings)
     case, cluster = changed_question(constant, 0.5)
@@ -148,7 +148,7 @@ def test_a_changed_constant_costs_what_it_costs_from_scratch(constant: str, cost
 
 
 def test_links_leave_compute_and_the_device_leaves_links_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    known = KnownCosts(ALEXNET, CLUSTER)
+    known = CostCache(ALEXNET, CLUSTER)
     evaluate(ALEXNET, CLUSTER, PLANS, known)
     calls: list[str] = []
     compute, links = layer_costs._Costing._compute_times, layer_costs._Costing._inner_times
@@ -168,7 +168,7 @@ def test_links_leave_compute_and_the_device_leaves_links_alone(monkeypatch: pyte
 def test_known_costs_of_another_question_are_refused() -> None:
     other = workload("alexnet", batch=48)
     with pytest.raises(AssertionError, match="another question"):
-        evaluate(other, CLUSTER, PLANS[:1], KnownCosts(ALEXNET, CLUSTER))
+        evaluate(other, CLUSTER, PLANS[:1], CostCache(ALEXNET, CLUSTER))
 
 
 @pytest.mark.parametrize("network", ["alexnet", "inception_v3"])

@@ -1,4 +1,4 @@
-"""The judge: parts add up, folding changes nothing, the backward pass is simulated event by event."""
+"""The cost model: parts add up, folding changes nothing, the backward pass is simulated event by event."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The judge obeys physics: better hardware is never slower, micro-batches never take less time or more memory than one."""
+"""The cost model obeys physics: better hardware is never slower, micro-batches never take less time or more memory than one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pipelines: the judge against the solver's own objective, cuts against the tensors that cross them, parts that add up."""
+"""Pipelines: the cost model against the solver's own objective, cuts against the tensors that cross them, parts that add up."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from costmodel.timeline import TimelineInput, simulate
 from costmodel.workload import Workload
 from planner.files.loading import load_model
 from strategies.layerwise.pipeline.problem import PartitionProblem, PipelinePlan, objective_s, stage_memory_bytes
+from tests.cases import mostly
 from tests.costmodel.network.small_networks import network
 
 DEVICE = Device(name="d", peak_flop_per_s={"fp32": 10e12}, memory_bytes=16e9, memory_bandwidth_bytes_per_s=500e9)
@@ -150,7 +151,7 @@ def test_every_stage_ends_when_the_simulation_says(spread: str) -> None:
         np.testing.assert_allclose(last_backward_s(forward, backward, m), ends, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize(("name", "plans"), [("chain", 150), ("alexnet", 80), ("googlenet", 40)])
+@mostly("exact", ("name", "plans"), [("chain", 150), ("alexnet", 80), ("googlenet", 40)], quick=1)
 @pytest.mark.parametrize("training", [True, False])
 def test_random_plans_take_as_long_as_their_timeline(name: str, plans: int, training: bool) -> None:
     """Uneven stages of uneven replicas: transfers, exchanges and updates included, the event by event simulation ends with the step."""

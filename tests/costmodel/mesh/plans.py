@@ -18,6 +18,7 @@ from costmodel.mesh.plan import CP_KINDS, ORDERS, RECOMPUTE, MeshCosts, MeshPlan
 from costmodel.mesh.rules import NetworkShape, broken_rules
 from costmodel.network.graph import Graph, LayerSpec
 from costmodel.network.layers.base import params_from
+from costmodel.software.framework import NO_FRAMEWORK, Framework
 from tests.strategies.mesh.networks import decoder, two_level_cluster, workload_of
 
 # Nothing hides behind anything and nothing is lost: times are bytes over bandwidth, memory is tensors.
@@ -112,14 +113,21 @@ def ideal_cluster(
     return Cluster(name="ideal", groups=(DeviceGroup(device=device),), levels=levels)
 
 
-def model_of(graph: Graph, batch: int, cluster: Cluster, assumptions: MeshAssumptions = BARE) -> MeshModel:
+def model_of(
+    graph: Graph,
+    batch: int,
+    cluster: Cluster,
+    assumptions: MeshAssumptions = BARE,
+    framework: Framework = NO_FRAMEWORK,
+) -> MeshModel:
     """bf16, Adam."""
-    return MeshModel.build(workload_of(graph, cluster, batch), cluster, assumptions)
+    workload = replace(workload_of(graph, cluster, batch), framework=framework)
+    return MeshModel.build(workload, cluster, assumptions)
 
 
 def shape_of(model: MeshModel) -> NetworkShape:
     """What the rules refer to."""
-    return NetworkShape.of(model.workload.graph, model.units, model.workload.global_batch)
+    return NetworkShape.of(model.workload.graph, model.modules, model.workload.global_batch)
 
 
 def network(rng: random.Random, *, blocks: int | None = None) -> Graph:
@@ -226,7 +234,7 @@ def uneven(rng: random.Random, plan: MeshPlan, blocks: int) -> MeshPlan:
 
 
 def costs_of_each(model: MeshModel, groups: Sequence[Sequence[MeshPlan]]) -> list[MeshCosts]:
-    """Costs of groups of plans, all judged at once: calls, not plans, take the time."""
+    """Costs of groups of plans, all evaluated at once: calls, not plans, take the time."""
     costs = model.evaluate_plans([plan for group in groups for plan in group])
     ends = np.cumsum([len(group) for group in groups])
     columns = {item.name: np.split(getattr(costs, item.name), ends[:-1]) for item in fields(costs)}
@@ -234,7 +242,7 @@ def costs_of_each(model: MeshModel, groups: Sequence[Sequence[MeshPlan]]) -> lis
 
 
 def costs_of_cases(cases: Sequence[tuple[MeshModel, MeshPlan]]) -> list[MeshCosts]:
-    """Costs of every case, one row each; neighbours of one model are judged at once."""
+    """Costs of every case, one row each; neighbours of one model are evaluated at once."""
     models = itertools.groupby(cases, key=lambda case: id(case[0]))
     runs = [list(run) for _, run in models]
     return [costs for run in runs for costs in costs_of_each(run[0][0], [[plan] for _, plan in run])]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from costmodel.mesh.model import MeshModel
-from costmodel.mesh.stages import unit_weights
+from costmodel.mesh.stages import module_weights
 from planner.files.loading import load_cluster, load_model
 from tests.costmodel.mesh import plans as make
 from tests.strategies.mesh.networks import workload_of
@@ -27,7 +27,9 @@ def test_a_mixture_weighs_what_its_tokens_compute() -> None:
     """DeepSeek-V3: the dense network is 18,432 wide, nine experts (one of them shared) of 2,048 are as much."""
     graph, cluster = load_model("deepseek-v3").graph, load_cluster("dgx-h100").cluster
     model = MeshModel.build(workload_of(graph, cluster, 16), cluster)
-    dense, mixture = (weight for weight, kind in zip(_weights(model), model.units.kinds, strict=True) if kind.is_block)
+    dense, mixture = (
+        weight for weight, kind in zip(_weights(model), model.modules.kinds, strict=True) if kind.is_block
+    )
     assert mixture == pytest.approx(dense, rel=0.15)
 
 
@@ -42,4 +44,4 @@ def test_the_embedding_weighs_next_to_nothing_and_the_head_of_llama_two_blocks()
 
 
 def _weights(model: MeshModel) -> tuple[float, ...]:
-    return unit_weights(model.workload, model.cluster, model.units, make.BARE)
+    return module_weights(model.workload, model.cluster, model.modules, make.BARE)

@@ -10,7 +10,7 @@ import pytest
 
 from costmodel.mesh.detail import stage_rows
 from costmodel.mesh.plan import RECOMPUTE, MeshBatch, MeshPlan
-from costmodel.mesh.stages import layout_of, recomputed_units, stack_layouts
+from costmodel.mesh.stages import layout_of, recomputed_modules, stack_layouts
 from tests.cases import mostly
 from tests.costmodel.mesh import plans as make
 from tests.strategies.mesh.networks import decoder
@@ -40,9 +40,9 @@ def test_blocks_that_run_again_are_counted_chunk_by_chunk() -> None:
     and two mixtures: a half of each of the first chunk, and 1 of 2.
     """
     model = make.model_of(decoder(blocks=7, dense_blocks=3, **MIXED), 8, make.ideal_cluster())
-    layouts = stack_layouts([layout_of(model.units, (2, 2, 1, 2), 2)])
+    layouts = stack_layouts([layout_of(model.modules, (2, 2, 1, 2), 2)])
     full, one = np.array([RECOMPUTE.index("full")]), np.ones(1, dtype=np.int64)
-    again = recomputed_units(layouts, full, one)[0][:, 1:-1]
+    again = recomputed_modules(layouts, full, one)[0][:, 1:-1]
     assert layouts.rank_first[0].tolist() == [0, 1]
     assert again.tolist() == [[1.0, 1.0], [0.5, 1.5]]
 

@@ -21,7 +21,7 @@ from tests.costmodel.mesh import plans as make
 
 @cache
 def _asked() -> list[tuple[MeshModel, list[MeshPlan]]]:
-    """Models that have judged some plans of one stage: where networks are cut is kept on purpose."""
+    """Models that have evaluated some plans of one stage: where networks are cut is kept on purpose."""
     rng = random.Random(5)
     # Nothing at 0 or 1, where another share would change nothing.
     some = {item.name: 0.3 for item in fields(MeshAssumptions) if item.name.endswith("_overlap")}

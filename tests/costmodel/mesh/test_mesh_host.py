@@ -169,7 +169,7 @@ def test_buckets_wait_for_ranks_of_other_nodes(tp: int, dp: int, zero: int, wait
     plan = MeshPlan(tp=tp, sequence_parallel=tp > 1, zero_stage=zero, num_micro_batches=4 // dp)
     plan = replace(plan, **{"dp_shard" if zero else "dp_replicate": dp})
     model = make.model_of(graph, 4, cluster, make.BARE)
-    size = 4.0 * float(model.rows(MeshBatch.from_plans([plan])).dense_trainable[0, model.units.kind_of].sum())
+    size = 4.0 * float(model.rows(MeshBatch.from_plans([plan])).dense_trainable[0, model.modules.kind_of].sum())
     some = replace(make.BARE, bucket_bytes=size / 4)
     more = _step_s(plan, replace(some, bucket_wait_s=1e-2), cluster=cluster) - _step_s(plan, some, cluster=cluster)
     assert more == pytest.approx(waits * 1e-2, rel=1e-6, abs=1e-12)

@@ -70,6 +70,7 @@ def test_better_hardware_is_never_slower(seed: int, what: str, factor: float) ->
     assert not len(worse), (what, plans[worse[0]], after[worse[0]] / before[worse[0]])
 
 
+@pytest.mark.fuzz
 def test_better_hardware_is_never_slower_whatever_hides() -> None:
     plans = [
         MeshPlan(

@@ -1,4 +1,4 @@
-"""Traces of mesh plans: they end when the judge says, and nothing is in two places at once."""
+"""Traces of mesh plans: they end when the cost model says, and nothing is in two places at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How networks are cut: Megatron's split of every bundled family, folding into units, and uniform layouts against brute force."""
+"""How networks are cut: Megatron's split of every bundled family, folding into modules, and uniform layouts against brute force."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from costmodel.mesh.detail import layer_rows
-from costmodel.mesh.modules import MeshError, UnitKind, Units, fold
+from costmodel.mesh.modules import MeshError, ModuleKind, Modules, fold
 from costmodel.mesh.plan import MeshPlan
 from costmodel.mesh.rules import NetworkShape, broken_rules
 from costmodel.mesh.stages import balanced_blocks, layout_of
@@ -20,7 +20,7 @@ from tests.costmodel.mesh import plans as make
 from tests.strategies.mesh.networks import decoder, two_level_cluster
 
 
-def _splits(graph: Graph, kind: UnitKind) -> dict[str, str]:
+def _splits(graph: Graph, kind: ModuleKind) -> dict[str, str]:
     """Layer -> role; '<' gathers before it, '>' reduces behind it."""
     found = {}
     for index, role in zip(kind.layers, roles_of(graph, kind), strict=True):
@@ -31,7 +31,7 @@ def _splits(graph: Graph, kind: UnitKind) -> dict[str, str]:
     return found
 
 
-def _kinds(name: str) -> tuple[Graph, Units]:
+def _kinds(name: str) -> tuple[Graph, Modules]:
     graph = load_model(name).graph
     return graph, fold(graph)
 
@@ -53,15 +53,15 @@ BACK = {"norm": "whole", "head": "<column", "loss": "channel"}
 
 
 def test_llama_is_split_by_columns_then_rows() -> None:
-    graph, units = _kinds("llama3-8b")
-    assert [_splits(graph, kind) for kind in units.kinds] == [FRONT, LLAMA, BACK]
-    assert units.kind_of == (0, *[1] * 32, 2)
-    assert units.cut_elements == (0, *[4096 * 8192] * 33)
+    graph, modules = _kinds("llama3-8b")
+    assert [_splits(graph, kind) for kind in modules.kinds] == [FRONT, LLAMA, BACK]
+    assert modules.kind_of == (0, *[1] * 32, 2)
+    assert modules.cut_elements == (0, *[4096 * 8192] * 33)
 
 
 def test_gpt2_is_split_like_megatron() -> None:
-    graph, units = _kinds("gpt2-1.5b")
-    front, block, back = (_splits(graph, kind) for kind in units.kinds)
+    graph, modules = _kinds("gpt2-1.5b")
+    front, block, back = (_splits(graph, kind) for kind in modules.kinds)
     assert front["embedding"] == "vocabulary>"
     assert {name: front[name] for name in front if name != "embedding"} == dict.fromkeys(
         ["positions", "dropout"], "whole"
@@ -69,7 +69,7 @@ def test_gpt2_is_split_like_megatron() -> None:
     gelu = {"gelu": "channel", "dropout1": "whole", "dropout2": "whole"}
     assert block == {name: role for name, role in LLAMA.items() if name != "glu"} | gelu
     assert back == BACK
-    assert len(units.blocks) == 48
+    assert len(modules.blocks) == 48
 
 
 def test_parallel_branches_are_split_apart() -> None:
@@ -122,8 +122,8 @@ def test_matrices_that_read_the_same_tensor_gather_it_once() -> None:
 
 
 def test_bert_splits_blocks_and_words_but_not_the_heads_transform() -> None:
-    graph, units = _kinds("bert-large")
-    front, block, back = (_splits(graph, kind) for kind in units.kinds)
+    graph, modules = _kinds("bert-large")
+    front, block, back = (_splits(graph, kind) for kind in modules.kinds)
     assert [front[name] for name in ("segment_embedding", "embedding")] == ["vocabulary>"] * 2
     assert [block[name] for name in ("qkv", "attention", "proj", "up", "gelu", "down")] == [
         "<column", "channel", "row>", "<column", "channel", "row>"
@@ -140,10 +140,10 @@ def test_bert_splits_blocks_and_words_but_not_the_heads_transform() -> None:
 
 
 def test_t5_splits_both_sides_and_carries_the_encoded_sequence() -> None:
-    graph, units = _kinds("t5-11b")
+    graph, modules = _kinds("t5-11b")
     # Front; first, plain and last encoder (with what lies between the sides); first and plain decoder; back.
-    assert [len([k for k in units.kind_of if k == n]) for n in range(len(units.kinds))] == [1, 1, 22, 1, 1, 23, 1]
-    encoder, decoder_kind = _splits(graph, units.kinds[2]), _splits(graph, units.kinds[5])
+    assert [len([k for k in modules.kind_of if k == n]) for n in range(len(modules.kinds))] == [1, 1, 22, 1, 1, 23, 1]
+    encoder, decoder_kind = _splits(graph, modules.kinds[2]), _splits(graph, modules.kinds[5])
     assert [encoder[n] for n in ("qkv", "attention", "proj", "up", "relu", "dropout2", "down")] == [
         "<column", "channel", "row>", "<column", "channel", "channel", "row>"
     ]  # fmt: skip
@@ -153,22 +153,22 @@ def test_t5_splits_both_sides_and_carries_the_encoded_sequence() -> None:
         "channel",
         "row>",
     ]
-    last = _splits(graph, units.kinds[3])
+    last = _splits(graph, modules.kinds[3])
     assert last["target_embedding"] == "vocabulary>"
     assert {last[name] for name in ("encoder_norm", "encoded", "target_dropout")} == {"whole"}
     source, target = 1024 * 512, 1024 * 114
     # The back reads the decoder only; every decoder block reads the encoded sequence, those before the last for the others too.
-    assert units.cut_elements == (0, *[source] * 24, *[source + target] * 24, target)
+    assert modules.cut_elements == (0, *[source] * 24, *[source + target] * 24, target)
 
 
 def test_deepseek_splits_behind_the_compressed_vectors() -> None:
-    graph, units = _kinds("deepseek-v3")
-    assert units.kind_of == (0, *[1] * 3, *[2] * 58, 3)
+    graph, modules = _kinds("deepseek-v3")
+    assert modules.kind_of == (0, *[1] * 3, *[2] * 58, 3)
     latent = {
         "norm": "whole", "q_a": "whole", "q_norm": "whole", "q_b": "<column", "kv_a": "whole", "kv": "whole", "kv_norm": "whole",
         "kv_b": "<column", "attention": "channel", "proj": "row>", "add": "whole",
     }  # fmt: skip
-    dense, mixture = _splits(graph, units.kinds[1]), _splits(graph, units.kinds[2])
+    dense, mixture = _splits(graph, modules.kinds[1]), _splits(graph, modules.kinds[2])
     short = [{name.rsplit("attention.", 1)[-1]: role for name, role in found.items()} for found in (dense, mixture)]
     for found in short:
         assert {name: found[name] for name in latent} == latent
@@ -183,15 +183,15 @@ def test_deepseek_splits_behind_the_compressed_vectors() -> None:
 
 
 def test_mixtral_and_vit() -> None:
-    graph, units = _kinds("mixtral-8x7b")
+    graph, modules = _kinds("mixtral-8x7b")
     block = {name: role for name, role in LLAMA.items() if name not in ("up", "glu", "down")} | {"experts": "experts"}
-    assert [_splits(graph, kind) for kind in units.kinds] == [FRONT, block, BACK]
-    graph, units = _kinds("vit-l")
-    front, block, back = (_splits(graph, kind) for kind in units.kinds)
+    assert [_splits(graph, kind) for kind in modules.kinds] == [FRONT, block, BACK]
+    graph, modules = _kinds("vit-l")
+    front, block, back = (_splits(graph, kind) for kind in modules.kinds)
     assert set(front.values()) == {"whole"}
     assert block == {name: role for name, role in LLAMA.items() if name != "glu"} | {"gelu": "channel"}
     assert back == {"norm": "whole", "class": "whole", "head": "<column", "loss": "channel"}
-    assert units.cut_elements == (0, *[1024 * 197] * 24, 1024 * 197)
+    assert modules.cut_elements == (0, *[1024 * 197] * 24, 1024 * 197)
 
 
 @pytest.mark.parametrize("tp", [1, 2, 4, 8])
@@ -213,14 +213,14 @@ def test_a_network_without_blocks_cannot_be_cut() -> None:
 # -- layouts ---------------------------------------------------------------------------------------------------------------
 
 
-def _units(kinds: tuple[int, ...], count: int) -> Units:
+def _modules(kinds: tuple[int, ...], count: int) -> Modules:
     """Blocks of some kinds, 1 and up; 0 is the front, the last the back."""
-    made = tuple(UnitKind(name=str(n), layers=(), inputs=(), is_block=0 < n < count + 1) for n in range(count + 2))
-    return Units(kinds=made, kind_of=(0, *kinds, count + 1), cut_elements=(0,) * (len(kinds) + 2))
+    made = tuple(ModuleKind(name=str(n), layers=(), inputs=(), is_block=0 < n < count + 1) for n in range(count + 2))
+    return Modules(kinds=made, kind_of=(0, *kinds, count + 1), cut_elements=(0,) * (len(kinds) + 2))
 
 
-def _loads(units: Units, weights: list[float], blocks: tuple[int, ...]) -> list[float]:
-    values = [weights[k] for k in units.blocks]
+def _loads(modules: Modules, weights: list[float], blocks: tuple[int, ...]) -> list[float]:
+    values = [weights[k] for k in modules.blocks]
     loads, start = [], 0
     for length in blocks:
         loads.append(sum(values[start : start + length]))
@@ -236,52 +236,52 @@ def test_uniform_layouts_have_the_least_bottleneck(kinds: int) -> None:
     rng = random.Random(kinds)
     for _ in range(150):
         count = rng.randint(1, 9)
-        units = _units(tuple(rng.randint(1, kinds) for _ in range(count)), kinds)
+        modules = _modules(tuple(rng.randint(1, kinds) for _ in range(count)), kinds)
         front, back = rng.choice([0.0, 0.2, 1.0, 2.5, 12.0]), rng.choice([0.0, 0.7, 1.0, 3.3, 20.0])
         weights = [front, *(rng.choice([1.0, rng.uniform(0.2, 3.0)]) for _ in range(kinds)), back]
         chunks = rng.randint(1, count)
-        found = balanced_blocks(units, weights, chunks)
+        found = balanced_blocks(modules, weights, chunks)
         assert sum(found) == count
         assert len(found) == chunks
         assert min(found) >= 1
         least = min(
-            max(_loads(units, weights, tuple(np.diff([0, *cuts, count]).tolist())))
+            max(_loads(modules, weights, tuple(np.diff([0, *cuts, count]).tolist())))
             for cuts in combinations(range(1, count), chunks - 1)
         )
-        assert max(_loads(units, weights, found)) == pytest.approx(least, rel=1e-9), (weights, chunks, found)
+        assert max(_loads(modules, weights, found)) == pytest.approx(least, rel=1e-9), (weights, chunks, found)
 
 
-def test_layouts_hold_every_unit_once() -> None:
+def test_layouts_hold_every_module_once() -> None:
     rng = random.Random(9)
     for _ in range(100):
         count, pp = rng.randint(4, 12), rng.choice([1, 2, 3, 4])
-        units = _units(tuple(rng.randint(1, 2) for _ in range(count)), 2)
+        modules = _modules(tuple(rng.randint(1, 2) for _ in range(count)), 2)
         chunks = pp * rng.randint(1, count // pp)
-        blocks = balanced_blocks(units, [0.5, 1.0, 2.0, 0.7], chunks)
-        layout = layout_of(units, blocks, pp)
-        expected = np.bincount(units.kind_of, minlength=4)
-        assert (layout.run_chunks @ layout.run_units == expected).all()
-        each = layout_of(units, blocks, pp, every_rank=True)
-        assert (each.rank_units.sum(axis=0) == expected).all()
+        blocks = balanced_blocks(modules, [0.5, 1.0, 2.0, 0.7], chunks)
+        layout = layout_of(modules, blocks, pp)
+        expected = np.bincount(modules.kind_of, minlength=4)
+        assert (layout.run_chunks @ layout.run_modules == expected).all()
+        each = layout_of(modules, blocks, pp, every_rank=True)
+        assert (each.rank_modules.sum(axis=0) == expected).all()
         # Every rank is of one of the kinds.
-        described = {tuple(row) for row in layout.rank_units}
-        assert {tuple(row) for row in each.rank_units} == described
+        described = {tuple(row) for row in layout.rank_modules}
+        assert {tuple(row) for row in each.rank_modules} == described
 
 
 def test_more_stages_than_blocks_are_refused() -> None:
-    units = _units((1, 1, 1), 1)
+    modules = _modules((1, 1, 1), 1)
     with pytest.raises(MeshError, match="at least as many blocks"):
-        balanced_blocks(units, [0, 1, 0], 4)
+        balanced_blocks(modules, [0, 1, 0], 4)
     with pytest.raises(MeshError, match="hold 2 blocks"):
-        layout_of(units, (1, 1), 2)
+        layout_of(modules, (1, 1), 2)
     model = make.model_of(decoder(blocks=3), 4, two_level_cluster())
     assert "more than the 3 blocks" in broken_rules(make.shape_of(model), MeshPlan(pp=4, num_micro_batches=4))[0]
 
 
 def test_the_shape_that_rules_read() -> None:
-    graph, units = _kinds("deepseek-v3")
-    shape = NetworkShape.of(graph, units, 15360)
+    graph, modules = _kinds("deepseek-v3")
+    shape = NetworkShape.of(graph, modules, 15360)
     assert (shape.heads, shape.kv_heads, shape.experts, shape.expert_widths) == ((128,), (128,), (256,), (2048,))
     assert (shape.num_blocks, shape.positions, shape.is_causal) == (61, (4096,), True)
-    graph, units = _kinds("t5-11b")
-    assert NetworkShape.of(graph, units, 1).positions == (114, 512)
+    graph, modules = _kinds("t5-11b")
+    assert NetworkShape.of(graph, modules, 1).positions == (114, 512)

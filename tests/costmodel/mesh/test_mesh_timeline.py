@@ -35,27 +35,29 @@ class Chunks:
         batch = MeshBatch.from_plans([plan])
         self.stride = {name: int(value[0]) for name, value in mesh_strides(batch).items()}
         self.table = model.rows(batch)
-        kinds = model.units.kind_of
-        self.times = [self._unit(kind) for kind in range(len(model.units.kinds))]
+        kinds = model.modules.kind_of
+        self.times = [self._module(kind) for kind in range(len(model.modules.kinds))]
         blocks = plan.stage_blocks or model.blocks_of(plan.pp * plan.vpp)
         self.forward, self.backward, self.weight, self.send = [], [], [], []
         start = 1
         for chunk, length in enumerate(blocks):
-            units = list(range(start, start + length))
+            modules = list(range(start, start + length))
             recomputed = min(plan.recompute_blocks, length) if plan.recompute == "full" else length
             if chunk:
-                self.send.append(self._transfer(units[0]))
+                self.send.append(self._transfer(modules[0]))
             if chunk == 0:
-                units.insert(0, 0)
+                modules.insert(0, 0)
             if chunk == len(blocks) - 1:
-                units.append(len(kinds) - 1)
+                modules.append(len(kinds) - 1)
             forward = backward = weight = 0.0
             # The model spreads "the first n blocks" over the kinds of blocks of a chunk.
             share = recomputed / length
-            for unit in units:
-                f, plain, again, w = self.times[kinds[unit]]
+            for module in modules:
+                f, plain, again, w = self.times[kinds[module]]
                 forward += f
-                backward += share * again + (1.0 - share) * plain if model.units.kinds[kinds[unit]].is_block else plain
+                backward += (
+                    share * again + (1.0 - share) * plain if model.modules.kinds[kinds[module]].is_block else plain
+                )
                 weight += w
             self.forward.append(forward)
             self.backward.append(backward)
@@ -65,7 +67,7 @@ class Chunks:
     def _value(self, name: str, kind: int) -> float:
         return float(getattr(self.table, name)[0, kind])
 
-    def _unit(self, kind: int) -> tuple[float, float, float, float]:
+    def _module(self, kind: int) -> tuple[float, float, float, float]:
         """Forward, backward as it is, backward of a recomputed block, weight gradients."""
         plan, shown = self.plan, self.model.assumptions
         trains = self._value("backward_s", kind) > 0
@@ -101,7 +103,7 @@ class Chunks:
         nodes = self.plan.ep * self.stride["ep"] / self.model.cluster.levels[0].size
         if nodes <= 1 or not every:
             return every
-        layers = [self.model.workload.graph.layers[i] for i in self.model.units.kinds[kind].layers]
+        layers = [self.model.workload.graph.layers[i] for i in self.model.modules.kinds[kind].layers]
         (chosen,) = {layer.params.top_k for layer in layers if layer.kind == "moe"}
         return min(every, every / chosen * nodes * (1.0 - (1.0 - 1.0 / nodes) ** chosen))
 
@@ -123,7 +125,7 @@ class Chunks:
         return result[0], result[1]
 
     def _gathering(self, kind: int, forward: float, backward: float, again: float) -> tuple[float, float, float]:
-        """ZeRO-3 of a dense unit: weights before both passes, gradients behind the backward one."""
+        """ZeRO-3 of a dense module: weights before both passes, gradients behind the backward one."""
         plan, model = self.plan, self.model
         ranks = plan.dp_shard * plan.cp
         extent = max(
@@ -145,9 +147,9 @@ class Chunks:
             waited + max(moved - hide * (shorter + again), lost * moved),
         )
 
-    def _transfer(self, unit: int) -> float:
+    def _transfer(self, module: int) -> float:
         plan = self.plan
-        held = self.model.units.cut_elements[unit] * plan.micro_batch * 2 / plan.cp
+        held = self.model.modules.cut_elements[module] * plan.micro_batch * 2 / plan.cp
         scatters = self.model.assumptions.scattered_handover > 0
         message = held / (plan.tp if plan.sequence_parallel or scatters else 1)
         sent = _message_s(self.model, "point_to_point", 2, self.stride["pp"], message)
@@ -197,7 +199,7 @@ def test_pipelines_of_whole_plans_agree_with_the_timeline(schedule: str) -> None
     errors = []
     cases = _cases(schedule, 80, seed=1)
     for (model, plan), costs in zip(cases, make.costs_of_cases(cases), strict=True):
-        happened = Chunks(model, plan).timeline().flush_s
+        happened = Chunks(model, plan).timeline().makespan_s
         pipeline = float(costs.step_time_s[0] - costs.optimizer_s[0] - costs.offload_s[0])
         if plan.zero_stage < 3:
             pipeline -= float(costs.dp_exposed_s[0])
@@ -221,7 +223,7 @@ def _ends(model: MeshModel, plan: MeshPlan) -> tuple[tuple[float, ...], tuple[fl
     table, stride = model.rows(MeshBatch.from_plans([plan])), mesh_strides(MeshBatch.from_plans([plan]))
     chunks = Chunks(model, replace(plan, recompute="none", recompute_blocks=0))
     blocks = plan.stage_blocks or model.blocks_of(plan.pp * plan.vpp)
-    kinds, starts = model.units.kind_of, np.cumsum([1, *blocks])
+    kinds, starts = model.modules.kind_of, np.cumsum([1, *blocks])
     shared = plan.zero_stage == 1
     extents = [
         1,
@@ -231,15 +233,15 @@ def _ends(model: MeshModel, plan: MeshPlan) -> tuple[tuple[float, ...], tuple[fl
     apart = max(max(extents) // ranks, 1)
     exchanges, updates = [], []
     for rank in range(plan.pp):
-        units = [u for c in range(rank, len(blocks), plan.pp) for u in range(int(starts[c]), int(starts[c + 1]))]
-        units += [0] if rank == 0 else []
-        units += [len(kinds) - 1] if rank == plan.pp - 1 else []
-        count = sum(float(table.dense_trainable[0, kinds[u]]) for u in units)
-        hides = [u for u in units if u != len(kinds) - 1]  # the head is the first to have a gradient
+        modules = [u for c in range(rank, len(blocks), plan.pp) for u in range(int(starts[c]), int(starts[c + 1]))]
+        modules += [0] if rank == 0 else []
+        modules += [len(kinds) - 1] if rank == plan.pp - 1 else []
+        count = sum(float(table.dense_trainable[0, kinds[u]]) for u in modules)
+        hides = [u for u in modules if u != len(kinds) - 1]  # the head is the first to have a gradient
         backward = sum(chunks.times[kinds[u]][1] for u in hides)
         if plan.schedule == "zero_bubble":  # what lags behind hides nothing
             backward -= sum(chunks.times[kinds[u]][3] for u in hides)
-        forward = sum(chunks.times[kinds[u]][0] for u in units)
+        forward = sum(chunks.times[kinds[u]][0] for u in modules)
 
         def shown(time: float, size: float, hiding: float) -> float:
             last = time * min(model.assumptions.bucket_bytes / max(size, 1.0), 1.0)
@@ -267,7 +269,7 @@ def _errors(schedule: str) -> np.ndarray:
     cases = [(model, plan) for model, plan in drawn if not make.shape_of(model).experts and plan.zero_stage <= 1]
     errors = []
     for (model, plan), costs in zip(cases, make.costs_of_cases(cases), strict=True):
-        happened = Chunks(model, plan).timeline(*_ends(model, plan)).makespan_s
+        happened = Chunks(model, plan).timeline(*_ends(model, plan)).step_s
         errors.append(float(costs.step_time_s[0]) / happened - 1.0)
     assert len(errors) > 20
     return np.array(errors)

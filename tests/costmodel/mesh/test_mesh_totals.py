@@ -11,7 +11,7 @@ import pytest
 from costmodel.arrays import combined, rows_of
 from costmodel.mesh.data_parallel import Division
 from costmodel.mesh.model import MeshModel
-from costmodel.mesh.pipelines import core_columns, mesh_strides
+from costmodel.mesh.pipelines import mesh_strides, pipeline_columns
 from costmodel.mesh.plan import RECOMPUTE, MeshBatch, MeshPlan
 from tests.cases import mostly
 from tests.costmodel.mesh import plans as make
@@ -38,14 +38,14 @@ def _random_batch(rng: random.Random, model: MeshModel) -> MeshBatch:
 
 def _totals(model: MeshModel, batch: MeshBatch) -> tuple[np.ndarray, np.ndarray]:
     """Step times and memory (n, 4), of plans grouped as a walk over the space would group them."""
-    first, index = combined(*core_columns(batch))
+    first, index = combined(*pipeline_columns(batch))
     distinct = batch.take(first)
     _, end = model.ends(distinct)
     rows, row = combined(end[index], batch.zero_stage, batch.dp_replicate, batch.dp_shard)
     assert len(rows) < len(batch)  # some share
     divided = batch.take(rows)
     division = Division.of(divided, mesh_strides(divided))
-    return model.totals(model.cores(distinct), model.core_memory(distinct), index, row, division, OFFLOADS)
+    return model.totals(model.pipelines(distinct), model.pipeline_memory(distinct), index, row, division, OFFLOADS)
 
 
 @mostly("exact", "seed", range(12))

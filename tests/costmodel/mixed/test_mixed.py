@@ -17,7 +17,7 @@ from costmodel.kernels.roofline import RooflineCompute
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import MeshPlan
-from costmodel.mixed.evaluate import broken_mixed_rules, cost_plans, evaluate_mixed, pipeline_flush_s, stage_reports
+from costmodel.mixed.evaluate import broken_mixed_rules, cost_plans, evaluate_mixed, pipeline_makespan_s, stage_reports
 from costmodel.mixed.links import MixedError, all_reduce_across_s, check_groups, crossing, group_cluster
 from costmodel.mixed.model import MixedModel
 from costmodel.mixed.plan import MIXED_ORDERS, MixedPipeline, MixedPlan, MixedStage, describe, group_names
@@ -300,13 +300,13 @@ def test_slowest_pipeline_decides() -> None:
         model = MixedModel.build(workload(GRAPH, 24), two())
         plan = MixedPlan(pipelines=shapes)
         reports = stage_reports(model, plan)
-        flush = [
-            pipeline_flush_s(m, np.array([[r.forward_s for r in own]]), np.array([[r.backward_s for r in own]]))[0]
+        makespan = [
+            pipeline_makespan_s(m, np.array([[r.forward_s for r in own]]), np.array([[r.backward_s for r in own]]))[0]
             for m, own in ((first, reports[:1]), (24 - first, reports[1:]))
         ]
         costs = cost_plans(model, [plan])
         assert costs.step_time_s[0] == pytest.approx(
-            max(flush) + costs.dp_exposed_s[0] + costs.optimizer_s[0], rel=1e-12
+            max(makespan) + costs.dp_exposed_s[0] + costs.optimizer_s[0], rel=1e-12
         )
 
 
@@ -340,7 +340,7 @@ def test_rules(plan: MixedPlan, message: str) -> None:
         cost_plans(model, [plan])
 
 
-def test_groups_fill_whole_units() -> None:
+def test_groups_fill_whole_modules() -> None:
     with pytest.raises(MixedError, match="group 'slow' of cluster 'c' starts 2 devices into a unit of level 'node'"):
         check_groups(two(6, 8))
     check_groups(two(6, 2))  # the rest of a node
@@ -350,7 +350,7 @@ def test_groups_fill_whole_units() -> None:
         check_groups(cluster(*two().groups, levels=(NODE, FABRIC)))
 
 
-def test_own_links_match_the_units() -> None:
+def test_own_links_match_the_modules() -> None:
     with pytest.raises(ClusterError, match="level 'node' of size 8 does not match 'node' of size 4"):
         cluster(DeviceGroup(device=FAST, num_devices=8, levels=(replace(NODE, size=8),)))
     with pytest.raises(ClusterError, match="a port is shared by 3 devices"):

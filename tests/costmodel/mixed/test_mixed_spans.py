@@ -1,4 +1,4 @@
-"""Traces of plans over several kinds of devices: they end when the judge says; money and energy of such plans by hand."""
+"""Traces of plans over several kinds of devices: they end when the cost model says; money and energy of such plans by hand."""
 
 from __future__ import annotations
 

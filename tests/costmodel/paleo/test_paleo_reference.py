@@ -203,7 +203,7 @@ def test_updates(nets: dict[str, Graph], devices: dict[str, Device], reference_d
         parts = compute.update_parts(np.asarray(weight_bytes / 4))
         for mine, theirs in zip((parts.compute_s, parts.memory_s, parts.total_s), (comp, comm, total), strict=True):
             worst.see(float(mine) * 1e3, theirs)
-        # Layer by layer, as a plan is judged, it comes to the same.
+        # Layer by layer, as a plan is evaluated, it comes to the same.
         layers = sum(float(compute.update_s(np.asarray(float(layer.weight_count)))) for layer in nets[net].layers)
         worst.see(layers * 1e3, total)
     worst.check(100)

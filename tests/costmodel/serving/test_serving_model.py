@@ -13,7 +13,7 @@ from costmodel.kernels.efficiency import Efficiency
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.rows import RowKeys
 from costmodel.mesh.rules import NetworkShape
-from costmodel.mesh.tables import unit_table
+from costmodel.mesh.tables import module_table
 from costmodel.network.graph import Graph, LayerSpec
 from costmodel.network.layers.base import params_from
 from costmodel.serving.kernels import PassKeys
@@ -142,7 +142,7 @@ def test_a_whole_prompt_costs_what_a_forward_pass_of_training_costs(tp: int, exp
     ours = found.timer.passes(PassKeys(tp=row, ep=one, etp=etp, prompts=one, chunk=2048 * one, decodes=0 * one))
     keys = RowKeys(tp=row, sequence_parallel=0 * one, cp=one, ep=one, etp=etp, micro_batch=one)
     no_waits = MeshAssumptions(dispatch_waits=0.0, expert_launches=0.0)
-    theirs = unit_table(workload_of(graph, where, 1), where, found.units, keys, assumptions=no_waits)
+    theirs = module_table(workload_of(graph, where, 1), where, found.modules, keys, assumptions=no_waits)
     assert float(ours.compute_s[0, 1]) == pytest.approx(float(theirs.forward_s[0, 1]), rel=0.03)
     if not experts:
         assert float(ours.tp_s[0, 1]) == pytest.approx(float(theirs.tp_forward_s[0, 1]), rel=1e-6)
@@ -345,7 +345,7 @@ def test_uneven_experts_cost_where_ranks_have_some_of_their_own() -> None:
 )
 def test_rules_name_what_is_wrong(plan: ServingPlan, words: str) -> None:
     found = model(large())
-    shape = NetworkShape.of(found.workload.graph, found.units, 1)
+    shape = NetworkShape.of(found.workload.graph, found.modules, 1)
     messages = broken_serving_rules(shape, plan)
     assert any(words in message for message in messages), messages
     assert not broken_serving_rules(shape, P(tp=8, pp=4, dp=3, max_batch=7))
@@ -353,7 +353,7 @@ def test_rules_name_what_is_wrong(plan: ServingPlan, words: str) -> None:
 
 def test_experts_must_fill_the_ranks() -> None:
     found = model(large(experts=8, ffn=4096))
-    shape = NetworkShape.of(found.workload.graph, found.units, 1)
+    shape = NetworkShape.of(found.workload.graph, found.modules, 1)
     assert not broken_serving_rules(shape, P(tp=4, ep=2, etp=2))
     assert not broken_serving_rules(shape, P(tp=2, ep=8, dp=4))
     assert any("multiple" in m for m in broken_serving_rules(shape, P(tp=4, ep=2)))

@@ -56,7 +56,7 @@ def test_time_per_token_of_a_pipeline_equals_a_simulation(blocks: int, pp: int, 
     found = model(large(blocks=blocks), prompt=1, output=4000)
     plan = P(pp=pp, max_batch=places)
     one = np.ones(1, dtype=np.int64)
-    unit_s = found.timer.passes(
+    module_s = found.timer.passes(
         PassKeys(tp=one, ep=one, etp=one, prompts=0 * one, chunk=0 * one, decodes=plan.group_batch * one)
     ).total_s[0]
     layout = found.layout(pp)
@@ -64,7 +64,7 @@ def test_time_per_token_of_a_pipeline_equals_a_simulation(blocks: int, pp: int, 
     send = 1e-6 + plan.group_batch * 4096 * 2 / 100e9
     stage_s = []
     for s, count in enumerate(layout.blocks):
-        inside = count * unit_s[1] + (unit_s[0] if s == 0 else 0.0) + (unit_s[-1] if s == pp - 1 else 0.0)
+        inside = count * module_s[1] + (module_s[0] if s == 0 else 0.0) + (module_s[-1] if s == pp - 1 else 0.0)
         stage_s.append(inside + (send if s else 0.0))
     expected = simulated_stages(stage_s, plan.groups, 200)
     assert float(costs_of(found, plan).tpot_s[0]) == pytest.approx(expected, rel=0.01)

@@ -13,6 +13,7 @@ import planner
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "python.md"
 
 
+@pytest.mark.e2e
 def test_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     failures, tried = doctest.testfile(str(PAGE), module_relative=False, encoding="utf-8")

@@ -19,6 +19,7 @@ TRAINING: dict[str, Any] = {"samples": 1.28e6, "epochs": 90, "batch": 512}
 TRAINING_WORDS = ["--samples", "1.28M", "--epochs", "90", "--batch", "512"]
 
 
+@pytest.mark.exact
 def test_a_grid_is_that_of_the_command_line(answer: Ask) -> None:
     found = planner.sweep("alexnet", gpus=[1, 2, 4], cluster=["dgx1-v100", "h100"], batch=[256, 512])
     said = json.loads(
@@ -83,6 +84,7 @@ def test_a_size_is_that_of_the_command_line(answer: Ask) -> None:
     assert plan.step_time_s == least["step_time_s"]
 
 
+@pytest.mark.exact
 def test_the_plan_of_a_size_is_refined() -> None:
     found = planner.size("llama3-8b", tokens=1e9, days=1, cluster="dgx-h100", max_gpus=16, batch=64, pp=4)
     least = found.least_gpus

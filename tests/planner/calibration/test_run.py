@@ -10,7 +10,6 @@ import pytest
 
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.uncertainty.constants import CONSTANTS
-from planner.attention_kernels import attention_of
 from planner.calibration.documents import calibration_text, result_document
 from planner.calibration.files import load_calibration
 from planner.calibration.machine import Machinery, machinery_of
@@ -20,6 +19,7 @@ from planner.files.loading import load_device
 from planner.measurements.kinds import KINDS
 from planner.measurements.preset import Preset
 from planner.measurements.tables import read_table
+from planner.naming.frameworks import framework_of
 
 # A100: matrix products reach 0.8 of what is bundled, element-wise kernels 0.7; the host is 1.6 times slower.
 A100 = load_device("a100-80gb").device.efficiency
@@ -258,17 +258,18 @@ def test_rows_of_another_framework_are_counted(write: Any, plan_table: Any) -> N
     every = _run(path)
     assert every.tables[0].used == 12
     assert every.calibration.framework == ""  # several
-    assert "different profiles" in every.doubt
+    assert "different frameworks" in every.doubt
 
 
 @pytest.mark.parametrize(
     ("names", "stored", "doubt"),
     [
-        (("torchtitan 0.2",), "torchtitan 0.2", ""),  # no profile, but FlashAttention-2 on Hopper
-        (("Megatron-DeepSpeed v1",), "Megatron-DeepSpeed v1", ""),  # the profile of Megatron, whose kernels are newer
-        (("MaxText",), "", ""),  # as those of nobody
+        (("torchtitan 0.2",), "torchtitan", ""),
+        (("Megatron-DeepSpeed v1",), "megatron-deepspeed", ""),
+        (("MaxText",), "jax", ""),
+        (("my own trainer",), "my own trainer", ""),  # not known, but FlashAttention-2 on Hopper
         (("nanotron v0.4", "nanotron v0.5"), "nanotron", ""),
-        (("torchtitan", "MaxText"), "", "different generations"),
+        (("torchtitan", "MaxText"), "", "different frameworks"),
         (("",), "", ""),
     ],
 )
@@ -279,8 +280,8 @@ def test_a_calibration_names_software_whose_kernels_are_not_the_newest(
     result = _run(write("attention.csv", "plan", rows, Preset(name="roofline")))
     assert result.calibration.framework == stored
     if names[0]:
-        kernels = {attention_of(name) for name in names}
-        assert attention_of(stored) in kernels
+        kernels = {framework_of(name).attention for name in names}
+        assert framework_of(stored).attention in kernels
         assert len(kernels) == (2 if doubt else 1)
     assert (doubt in result.doubt) if doubt else not result.doubt
 

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from planner.core.errors import ExitCode, FileProblem, InputFileError
 from planner.files.documents import MAX_DEPTH, MAX_NODES, parse_document
-from planner.files.text import MAX_BYTES, read_json
+from planner.files.json_file import read_json_file
+from planner.files.text import MAX_BYTES
 from tests.planner.written_files import write
 
 
@@ -87,7 +88,7 @@ def test_json_is_read_as_written(tmp_path_factory: pytest.TempPathFactory, value
     path = tmp_path_factory.mktemp("json") / "file"
     path.write_text(json.dumps(value, ensure_ascii=True, indent=1).replace("\\ud", "\\u0"))
     expected = json.loads(path.read_text())
-    assert read_json(path)[0] == expected
+    assert read_json_file(path).content == expected
     try:
         from_yaml = parse_document(path).value
     except InputFileError:
@@ -199,7 +200,7 @@ def test_bombs_give_one_error(tmp_path: Path, content: bytes) -> None:
 def test_any_bytes_give_a_value_or_problems(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
     path = tmp_path_factory.mktemp("fuzz") / "file"
     path.write_bytes(data)
-    for read in (parse_document, read_json):
+    for read in (parse_document, read_json_file):
         found: tuple[FileProblem, ...] = ()
         try:
             read(path)
@@ -229,7 +230,7 @@ def test_same_tree_as_pyyaml(tmp_path: Path) -> None:
     ("content", "line", "column", "message"),
     [
         ('{"a": 1,\n "b" 2}', 2, 6, "is not JSON: Expecting ':' delimiter"),
-        ('{"a": 1, "a": 2}', 0, 0, "duplicate key 'a'"),
+        ('{"a": 1, "a": 2}', 1, 10, "duplicate key 'a'"),
         ('{"a": NaN}', 0, 0, "'NaN' is not a finite number"),
         ('{"a": 1e999}', 0, 0, "'1e999' is not a finite number"),
         ('{"a": ' + "9" * 5000 + "}", 0, 0, f"the number {'9' * 24}... is too large"),
@@ -238,7 +239,7 @@ def test_same_tree_as_pyyaml(tmp_path: Path) -> None:
 )
 def test_json_errors(tmp_path: Path, content: str, line: int, column: int, message: str) -> None:
     with pytest.raises(InputFileError) as caught:
-        read_json(write(tmp_path, content))
+        read_json_file(write(tmp_path, content))
     (only,) = caught.value.problems
     assert (only.line, only.column, only.message) == (line, column, message)
 

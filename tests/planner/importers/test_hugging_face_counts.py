@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from costmodel.network.graph import Graph
 from planner.files.expansion import expand
 from planner.files.validation import validate
-from planner.importers.documents import document_of
 from planner.importers.hugging_face import convert
+from planner.importers.sources import document_of
 from planner.schema.model import NetworkFile
 
 Config = dict[str, Any]

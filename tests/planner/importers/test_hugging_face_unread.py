@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from planner.cli import run
-from planner.importers.hugging_face.unread import notes_of_quantization
+from planner.importers.hugging_face.fields import notes_of_quantization
 from tests.planner.published_configs import PUBLISHED, loaded, published, written
 from tests.planner.published_families import PARTS
 from tests.planner.whole_configs import whole

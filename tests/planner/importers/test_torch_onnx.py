@@ -18,7 +18,7 @@ from planner.cli import run
 from planner.core.errors import InputFileError, UsageError
 from planner.files.loading import LoadedModel, load_model
 from planner.files.network_file import import_network
-from planner.importers.documents import text_of
+from planner.importers.sources import text_of
 
 torch = pytest.importorskip("torch", reason="needs torch (extra 'torch')")
 pytestmark = [

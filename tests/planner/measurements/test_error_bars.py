@@ -78,7 +78,7 @@ def bars(tmp_path: Path) -> str:
         "constants": {name: {"value": 1.0, "log_sd": sd, "determined": True} for name, sd in LOG_SD.items()},
         "residual": {
             "log_sd": 0.1,
-            "kinds": {"transformers": FLAT, "megatron": FLAT, "images": FLAT, "nanotron": SHARP},
+            "kinds": {"transformers": FLAT, "megatron-bridge": FLAT, "images": FLAT, "nanotron": SHARP},
         },
     }
     path.write_text(yaml.safe_dump(document))

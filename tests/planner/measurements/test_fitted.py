@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from costmodel.framework import profile_of
 from costmodel.kernels.efficiency import Efficiency
 from planner.files.loading import load_device
 from planner.measurements.fitted import _OF_STEPS, _ONLY, fitted_of
@@ -14,13 +13,16 @@ from planner.measurements.kinds import recognise
 from planner.measurements.outcomes import Outcome
 from planner.measurements.preset import Preset
 from planner.measurements.tables import read_table
+from planner.naming.frameworks import framework_of
 
 
 def test_what_was_fitted_to_runs_of_a_framework_counts() -> None:
-    nanotron = profile_of("nanotron")
+    nanotron = framework_of("nanotron")
     device = load_device("h100-sxm").device
-    counted = {name for name in fitted_of(device, nanotron.applied(), nanotron) if name.startswith("nanotron: ")}
-    assert counted == {f"nanotron: {name}" for name in nanotron.constants}
+    counted = {
+        name for name in fitted_of(device, nanotron.mesh_assumptions(), nanotron) if name.startswith("nanotron: ")
+    }
+    assert counted == {"nanotron: host_collective_s"}
 
 
 def test_constants_of_other_layers_are_not_counted() -> None:
@@ -35,9 +37,9 @@ def test_constants_of_other_layers_are_not_counted() -> None:
 
 
 def test_what_was_picked_for_some_devices_counts_on_these() -> None:
-    nemo, device = profile_of("NeMo"), load_device("b200").device
-    both = [fitted_of(device, nemo.applied(has_fp4=has_fp4), nemo) for has_fp4 in (True, False)]
-    assert both[0] - both[1] == {"nemo: captured"}
+    nemo, device = framework_of("NeMo"), load_device("b200").device
+    both = [fitted_of(device, nemo.mesh_assumptions(has_fp4=has_fp4), nemo) for has_fp4 in (True, False)]
+    assert both[0] - both[1] == {"megatron-bridge: captured"}
 
 
 _A_RUN = "GPT", "2048", "24", "16", "a100-80gb", "bf16", "16", "2", "8", "128", "1500"

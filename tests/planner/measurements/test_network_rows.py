@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from costmodel.precision import PRECISIONS
 from planner.measurements import convnets, training
+from planner.measurements.image_software import image_assumptions
 from planner.measurements.tables import Row
 from tests.planner.measurements.single_rows import only
 
@@ -69,8 +71,8 @@ def test_branches_of_neon_write_into_what_they_are_joined_to() -> None:
         }
         row = Row(line=2, cells={**cells, "gpus": "1", "step_time_ms": "600"})
         run = convnets.asked(row)
-        fuses = run.software.fuses - frozenset(left_out)
-        row.meaning = replace(run, software=replace(run.software, fuses=fuses))
+        without = {f"fused_{name}": 0.0 for name in left_out}
+        row.meaning = replace(run, assumptions=run.assumptions.changed(without))
         return convnets.predict([row], DEFAULT)[0].comparisons[0].predicted_s
 
     assert predicted_s("GoogLeNet") < 0.99 * predicted_s("GoogLeNet", "concatenation")
@@ -93,7 +95,8 @@ def test_branches_of_neon_write_into_what_they_are_joined_to() -> None:
     ],
 )
 def test_the_layout_that_a_row_states(cells: dict[str, str], is_first: bool) -> None:
-    assert convnets.software_of(Row(line=2, cells={"precision": "amp", **cells})).channels_first == is_first
+    row = Row(line=2, cells={"precision": "amp", **cells})
+    assert bool(image_assumptions(row, PRECISIONS["fp16"], is_one_row=False).channels_first) == is_first
 
 
 @pytest.mark.parametrize(
@@ -192,7 +195,7 @@ def test_convolutions_along_time_know_no_channels_last() -> None:
     cells = {"device": "v100-32gb", "batch_per_gpu": "64", "precision": "amp", "items_per_s": "100"}
     nvidia = {**cells, "source": "NVIDIA DeepLearningExamples", "framework": "PyTorch 20.06"}
     runs = [convnets.asked(Row(line=2, cells={**nvidia, "model": model})) for model in ("Jasper", "ResNet-50")]
-    assert [run.software.channels_first for run in runs] == [True, False]
+    assert [bool(run.assumptions.channels_first) for run in runs] == [True, False]
 
 
 def test_lambda_labs_transformer_xl_has_one_softmax() -> None:

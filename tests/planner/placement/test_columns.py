@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from planner.files.json_file import JsonFile
 from planner.placement.columns import edges_at_once, nodes_at_once
-from planner.placement.json_file import JsonFile
 from planner.placement.reader import JsonReader
 from planner.placement.workload_file import _edge, _node
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from planner.core.errors import InputFileError
-from planner.placement import json_file
+from planner.files import json_file
 from planner.placement.workload_file import LoadedWorkload, Overrides, workload_from
 
 
@@ -24,7 +24,7 @@ def workload(**more: Any) -> dict[str, Any]:
 
 
 def load_workload(path: Path, overrides: Overrides | None = None) -> LoadedWorkload:
-    return workload_from(json_file.read_json_file(path), overrides or Overrides())
+    return workload_from(json_file.read_workload(path), overrides or Overrides())
 
 
 def message(tmp_path: Path, content: Any, overrides: Overrides | None = None) -> str:
@@ -154,7 +154,7 @@ def test_huge_files_are_refused_before_they_are_parsed(tmp_path: Path, monkeypat
         stream.truncate(200 * 2**20)
     with pytest.raises(InputFileError, match="is larger than 64 MiB, the limit of a workload"):
         load_workload(path)
-    monkeypatch.setattr(json_file, "MAX_BYTES", 100)
+    monkeypatch.setattr(json_file, "MAX_WORKLOAD_BYTES", 100)
     assert "is larger than" in message(tmp_path, workload())
 
 

@@ -294,6 +294,7 @@ def test_nothing_in_json_is_not_a_number(make_result: MakeResult, make_ranked: M
     assert json.loads(text)["plans"][0]["speedup"] is None
 
 
+@pytest.mark.fuzz
 @given(st.recursive(st.floats() | st.text(), lambda x: st.lists(x) | st.dictionaries(st.text(), x), max_leaves=20))
 def test_any_numbers_become_json(value: object) -> None:
     json.dumps(finite(value), allow_nan=False)

@@ -88,6 +88,7 @@ def test_everything_is_on_the_page(pages: dict[str, Path], name: str) -> None:
     assert len(hashes) >= 3  # model, cluster, device
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize("name", ["mesh-static", "layers-static", "explained-static"])
 def test_a_page_needs_no_network(pages: dict[str, Path], name: str) -> None:
     text = pages[name].read_text()
@@ -126,6 +127,7 @@ def test_the_breakdown_on_the_page_is_the_answer(tmp_path: Path, capsys: pytest.
     assert float(first.attrib["width"]) / total == pytest.approx(plan["compute_s"] / plan["step_time_s"], abs=0.01)
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize(
     "kind", ["static", pytest.param("live", marks=pytest.mark.skipif(not HAS_PLOTLY, reason="needs plotly"))]
 )
@@ -275,6 +277,7 @@ def test_one_plan_has_no_front(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "one plan has none" in capsys.readouterr().err
 
 
+@pytest.mark.e2e
 def test_plans_over_several_kinds_of_gpus(tmp_path: Path) -> None:
     target = tmp_path / "mixed.html"
     question = [

@@ -273,6 +273,7 @@ layers:
     assert net.layers[-1].output_shape == (3, 8, 8)
 
 
+@pytest.mark.fuzz
 def test_deep_chains_do_not_recurse(tmp_path: Path) -> None:
     """The seventh part of the largest network allowed, ten times Python's limit of recursion."""
     net = load(

@@ -98,6 +98,7 @@ def test_the_exported_plan_is_the_answer(capsys: pytest.CaptureFixture[str], tmp
     assert json.loads(capsys.readouterr().out)["step_time_s"] == pytest.approx(best["step_time_s"])
 
 
+@pytest.mark.exact
 @mostly("exact", "form", ["table", "markdown", "csv", "yaml"], quick=1)
 def test_every_form(capsys: pytest.CaptureFixture[str], form: str) -> None:
     arguments = ("alexnet", "--samples", "1.28M", "--epochs", "90", "--days", "2", "--max-gpus", "8")

@@ -106,6 +106,7 @@ def test_all_clusters_that_cannot_be_read_are_named() -> None:
     assert "rubbish" in str(caught.value)
 
 
+@pytest.mark.exact
 def test_a_row_says_what_optimize_says() -> None:
     from planner.ask import optimize
 

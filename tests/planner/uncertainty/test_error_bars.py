@@ -16,7 +16,7 @@ from costmodel.hardware.cluster import Cluster, DeviceGroup, Level
 from costmodel.hardware.device import Device
 from costmodel.layerwise.plan import Plan
 from costmodel.layerwise.splits import Split
-from costmodel.layerwise.tables import KnownCosts
+from costmodel.layerwise.tables import CostCache
 from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS, MeshAssumptions
 from costmodel.mesh.plan import MeshPlan
 from costmodel.uncertainty.constants import CONSTANTS
@@ -232,14 +232,14 @@ def test_a_framework_on_a_device_without_rows_is_as_unsure_as_any() -> None:
     """By the names of the cluster's devices, in answers; a calibration of one's own runs there counts against that."""
     kinds = {
         "transformers": ErrorModel(shared_log_sd=0.1, plan_log_sd=0.1, typical_log_sd=0.2, low=-2.0, high=2.0),
-        "nemo": ErrorModel(shared_log_sd=0.1, plan_log_sd=0.1, low=-1.0, high=1.0, devices=("h100-sxm",)),
+        "megatron-bridge": ErrorModel(shared_log_sd=0.1, plan_log_sd=0.1, low=-1.0, high=1.0, devices=("h100-sxm",)),
     }
     given = replace(load_calibration().calibration, error_models=kinds)
     asked = [(), ("h100-sxm",), ("b200",), ("h100-sxm", "b200")]
     known = [knowledge_with(given, "nemo", is_transformer=True, devices=devices).model for devices in asked]
     assert [model.high * model.typical_log_sd for model in known] == pytest.approx([0.1, 0.1, 0.4, 0.4])
     own = replace(given, error_models={}, residual_log_sd=0.05, residual_groups=3)
-    moved = error_model(own, given, "nemo", is_transformer=True, devices=("b200",))
+    moved = error_model(own, given, "megatron-bridge", is_transformer=True, devices=("b200",))
     assert moved.high * moved.typical_log_sd == pytest.approx(math.sqrt(0.5 * 0.4**2 + 0.5 * (1.2816 * 0.05) ** 2))
 
 
@@ -320,6 +320,7 @@ def cluster() -> Cluster:
     return Cluster(name="c", groups=(DeviceGroup(device=device),), levels=(node, fabric))
 
 
+@pytest.mark.exact
 def test_sensitivity_compares_energies_where_they_are_asked_for() -> None:
     """A later plan has fewer GPU-seconds than the thriftiest; by those it would win whatever changes, at once."""
     request = Request(model="llama2-7b", gpus=64, objective="energy", top=5)
@@ -379,7 +380,7 @@ def test_plans_that_differ_in_one_small_layer_are_nearly_perfectly_correlated() 
         )
         for names in ((), ("pool2",), ("conv1", "conv2", "conv3", "conv4", "conv5", "fc6", "fc7", "fc8"))
     ]
-    known = KnownCosts(workload, cluster)
+    known = CostCache(workload, cluster)
     coordinates, mixture = layer_mixture(known, plans)
     times = layer_times_s(known, plans)
     pool2 = [layer.name for layer in layers].index("pool2")

@@ -1,4 +1,4 @@
-"""Bounds of worker counts, against the exact solver, the judge and one another, on random networks."""
+"""Bounds of worker counts, against the exact solver, the cost model and one another, on random networks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ COUNTS = (1, 2, 3, 4, 6, 8, 12)
 
 
 def best_score(tables: CostTables, workers: int, restriction: Restriction, score: Score) -> float:
-    """The least score of a worker count whatever the memory, solved exactly and judged; infinity if there is no plan."""
+    """The least score of a worker count whatever the memory, solved exactly and evaluated; infinity if there is no plan."""
     choice = choice_problem(tables, workers, float("inf"), restriction, score)
     if choice is None:
         return float("inf")

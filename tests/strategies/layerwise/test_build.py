@@ -1,4 +1,4 @@
-"""What is searched is what is judged: the solver's arrays against the judge, at random choices of random networks."""
+"""What is searched is what is evaluated: the solver's arrays against the cost model, at random choices of random networks."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ def every_pipeline(case: Workload, most: int, m: int) -> list[Plan]:
         (True, 6, "energy"),
         (False, 4, "energy"),
     ],
-    quick=5,
+    quick=2,
 )
 def test_the_search_finds_and_proves_the_best_of_the_whole_space(
     name: str, training: bool, batch: int, objective: str
@@ -165,8 +165,8 @@ def test_the_search_finds_and_proves_the_best_of_the_whole_space(
             assert first.memory_bytes <= capacity
             assert outcome.space_size == size
             assert outcome.bound == pytest.approx(best, rel=1e-9)
-            judged = evaluate(case, CLUSTER, [first.plan])
-            assert by_hand(objective, judged, np.array([first.plan.workers]))[0] == pytest.approx(best, rel=1e-9)
+            evaluated = evaluate(case, CLUSTER, [first.plan])
+            assert by_hand(objective, evaluated, np.array([first.plan.workers]))[0] == pytest.approx(best, rel=1e-9)
 
 
 @pytest.mark.exact

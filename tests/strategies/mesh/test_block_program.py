@@ -1,4 +1,4 @@
-"""Splits of blocks by the per-layer program: Megatron's pattern comes out of it, its costs are the judge's, and brute force agrees."""
+"""Splits of blocks by the per-layer program: Megatron's pattern comes out of it, its costs are the cost model's, and brute force agrees."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from planner.spaces.mesh.judge import make_judge
 
 from costmodel.hardware.cluster import Cluster
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.model import MeshModel
-from costmodel.mesh.modules import UnitKind
+from costmodel.mesh.modules import ModuleKind
 from costmodel.mesh.plan import LayerSplit, MeshBatch, MeshPlan
 from costmodel.mesh.tensor_parallel import split_options, standard_splits
 from planner.core.request import Request
 from planner.resolve import resolve
-from planner.spaces.mesh.space import mesh_space
-from strategies.mesh.block_program import UnitPrices, UnitProblem, split_unit, unit_problem
+from strategies.mesh.block_program import ModulePrices, ModuleProblem, module_problem, split_module
 from strategies.mesh.block_search import split_plan, split_top
 from strategies.mesh.search import search_mesh
 from strategies.mesh.settings import MeshCandidate, MeshOutcome, MeshSettings
@@ -32,7 +32,7 @@ PLENTY = 1e15
 
 
 def bundled(name: str, **values: object) -> MeshModel:
-    return mesh_space(resolve(Request(model=name, gpus=64, batch=64, **values))).model  # type: ignore[arg-type]
+    return make_judge(resolve(Request(model=name, gpus=64, batch=64, **values))).model  # type: ignore[arg-type]
 
 
 def small(cluster: Cluster | None = None, assumptions: MeshAssumptions = make.BARE, **values: int) -> MeshModel:
@@ -41,15 +41,15 @@ def small(cluster: Cluster | None = None, assumptions: MeshAssumptions = make.BA
     return MeshModel.build(workload_of(graph, where, 8), where, assumptions)
 
 
-def block_of(model: MeshModel) -> UnitKind:
-    return next(kind for kind in model.units.kinds if kind.is_block)
+def block_of(model: MeshModel) -> ModuleKind:
+    return next(kind for kind in model.modules.kinds if kind.is_block)
 
 
-def problem_of(model: MeshModel, plan: MeshPlan, *, splits_weights: bool = False) -> UnitProblem:
-    return unit_problem(UnitPrices.of(model, plan, block_of(model)), splits_weights=splits_weights)
+def problem_of(model: MeshModel, plan: MeshPlan, *, splits_weights: bool = False) -> ModuleProblem:
+    return module_problem(ModulePrices.of(model, plan, block_of(model)), splits_weights=splits_weights)
 
 
-def all_patterns(model: MeshModel, tp: int, kind: UnitKind) -> list[tuple[LayerSplit, ...]]:
+def all_patterns(model: MeshModel, tp: int, kind: ModuleKind) -> list[tuple[LayerSplit, ...]]:
     graph = model.workload.graph
     options = [
         split_options(graph, kind, position, tp)
@@ -71,7 +71,7 @@ def test_megatron_comes_out(name: str) -> None:
     for tp in (2, 4, 5, 8):
         if any(layer.kind == "self_attention" and layer.params.heads % tp for layer in heads.layers):
             continue
-        (best, *_), bound = split_unit(problem_of(model, MeshPlan(tp=tp, num_micro_batches=32)))
+        (best, *_), bound = split_module(problem_of(model, MeshPlan(tp=tp, num_micro_batches=32)))
         assert best.splits == standard_splits(model.workload.graph, kind, tp)
         assert best.time_s == pytest.approx(bound, rel=1e-9)
         found += 1
@@ -86,7 +86,7 @@ def test_megatron_with_sequence_parallelism_comes_out(name: str, tp: int) -> Non
     if any(layer.kind == "self_attention" and layer.params.heads % tp for layer in model.workload.graph.layers):
         pytest.skip(f"{tp} does not divide the heads")
     plan = MeshPlan(tp=tp, sequence_parallel=True, num_micro_batches=32)
-    (best, *_), _ = split_unit(problem_of(model, plan, splits_weights=True))
+    (best, *_), _ = split_module(problem_of(model, plan, splits_weights=True))
     assert best.splits == standard_splits(model.workload.graph, block_of(model), tp)
 
 
@@ -95,12 +95,12 @@ def test_megatron_with_sequence_parallelism_comes_out(name: str, tp: int) -> Non
 
 @pytest.mark.parametrize("name", ["llama3-8b", "gpt3-1.3b", "deepseek-v3", "t5-11b", "mixtral-8x7b", "bert-large"])
 def test_costs_are_the_judges(name: str) -> None:
-    """Any split of any unit costs the program what the tables of the cost model say."""
+    """Any split of any module costs the program what the tables of the cost model say."""
     model, rng = bundled(name), random.Random(name)
     for sequence_parallel in (False, True) if not name.startswith(("deepseek", "mixtral")) else (True,):
         plan = MeshPlan(tp=4, sequence_parallel=sequence_parallel, micro_batch=1, num_micro_batches=16)
-        for number, kind in enumerate(model.units.kinds):
-            built = unit_problem(UnitPrices.of(model, plan, kind))
+        for number, kind in enumerate(model.modules.kinds):
+            built = module_problem(ModulePrices.of(model, plan, kind))
             for _ in range(4):
                 splits = tuple(rng.choice(costs.options) for costs in built.layers if costs.options)
                 table = model.rows(MeshBatch.from_plans([replace(plan, block_splits=splits)]))
@@ -144,16 +144,16 @@ def test_one_gather_serves_all_that_read_a_tensor() -> None:
 def test_the_program_finds_the_best_of_all_patterns(
     tp: int, values: dict[str, int], *, sequence_parallel: bool
 ) -> None:
-    """Every role and degree of every layer of a block (of four ranks, some), under the judge: bare times, which add up."""
+    """Every role and degree of every layer of a block (of four ranks, some), under the cost model: bare times, which add up."""
     model = small(two_level_cluster(per_node=2), make.BARE, **values)
     plan = MeshPlan(tp=tp, sequence_parallel=sequence_parallel, micro_batch=2, num_micro_batches=4)
     patterns = all_patterns(model, tp, block_of(model))
     assert len(patterns) >= 300
     some = patterns if tp == 2 else random.Random(1).sample(patterns, 400)
-    judged = model.evaluate_plans([replace(plan, block_splits=pattern) for pattern in some]).step_time_s
-    (best, *_), bound = split_unit(problem_of(model, plan))
+    evaluated = model.evaluate_plans([replace(plan, block_splits=pattern) for pattern in some]).step_time_s
+    (best, *_), bound = split_module(problem_of(model, plan))
     found = float(model.evaluate_plans([replace(plan, block_splits=best.splits)]).step_time_s[0])
-    assert found <= float(judged.min()) * (1 + 1e-9)
+    assert found <= float(evaluated.min()) * (1 + 1e-9)
     assert best.time_s == pytest.approx(bound, rel=1e-9)
     check = split_plan(model, plan, PLENTY)
     assert check is not None
@@ -168,16 +168,16 @@ def test_the_bound_holds_where_the_host_decides() -> None:
     plan = MeshPlan(tp=4, micro_batch=1, num_micro_batches=8)
     patterns = random.Random(2).sample(all_patterns(model, 4, block_of(model)), 400)
     batch = MeshBatch.from_plans([plan, *(replace(plan, block_splits=pattern) for pattern in patterns)])
-    cores = model.cores(batch)
-    passes = (cores.passes.forward_s + cores.passes.backward_s)[cores.pass_of]
-    counts = np.bincount(model.units.kind_of).astype(float)
+    pipelines = model.pipelines(batch)
+    passes = (pipelines.passes.forward_s + pipelines.passes.backward_s)[pipelines.pass_of]
+    counts = np.bincount(model.modules.kind_of).astype(float)
     times = passes @ counts
     check = split_plan(model, plan, PLENTY)
     assert check is not None
     once = 1e-3  # update and sums of gradients are in the bound and not in these times
     assert float(times.min() / times[0]) >= check.bound_ratio - once
-    judged = model.evaluate_plans([replace(plan, block_splits=pattern) for pattern in patterns]).step_time_s
-    assert check.best_step_time_s <= float(judged.min()) * 1.02
+    evaluated = model.evaluate_plans([replace(plan, block_splits=pattern) for pattern in patterns]).step_time_s
+    assert check.best_step_time_s <= float(evaluated.min()) * 1.02
 
 
 # -- memory -------------------------------------------------------------------------------------------------------------
@@ -188,15 +188,15 @@ def test_memory_forces_matrices_apart() -> None:
     model = small(features=128, ffn=256)
     plan = MeshPlan(tp=4, micro_batch=1, num_micro_batches=8)
     built = problem_of(model, plan)
-    (free, *_), _ = split_unit(built)
+    (free, *_), _ = split_module(built)
     used = sum(
         float(costs.memory_bytes[costs.options.index(split)])
         for costs, split in zip([c for c in built.layers if c.options], free.splits, strict=True)
     )
-    (tight, *_), _ = split_unit(built, capacity_bytes=0.7 * used)
+    (tight, *_), _ = split_module(built, capacity_bytes=0.7 * used)
     assert min(split.degree for split in free.splits if split.role in ("whole", "column", "row")) == 1
     assert tight.time_s > free.time_s
-    assert split_unit(built, capacity_bytes=1.0)[0] == ()
+    assert split_module(built, capacity_bytes=1.0)[0] == ()
 
 
 def test_what_is_suggested_fits_or_is_not_shown() -> None:

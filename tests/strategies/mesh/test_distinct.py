@@ -6,12 +6,12 @@ import dataclasses
 
 import numpy as np
 import pytest
+from planner.spaces.mesh.judge import make_judge
 from planner.spaces.mesh.search import settings_of
 
 from costmodel.mesh.plan import MeshPlan
 from planner.core.request import Request
 from planner.resolve import resolve
-from planner.spaces.mesh.space import mesh_space
 from strategies.mesh.plans import DISTINCT, Incumbents
 from strategies.mesh.search import search_model
 from tests.cases import mostly
@@ -32,11 +32,11 @@ def group_of(plan: MeshPlan) -> tuple[object, ...]:
 def test_the_best_of_the_best_groups(question: dict[str, object], top: int) -> None:
     """A plain list, long enough to hold that many groups, names them all."""
     resolved = resolve(Request(**question, top=top))  # type: ignore[arg-type]
-    judge = mesh_space(resolved)
+    evaluator = make_judge(resolved)
     settings = settings_of(resolved)
     assert settings.distinct == DISTINCT
-    found = search_model(judge.model, settings).candidates
-    plain = search_model(judge.model, dataclasses.replace(settings, distinct=None, top=400)).candidates
+    found = search_model(evaluator.model, settings).candidates
+    plain = search_model(evaluator.model, dataclasses.replace(settings, distinct=None, top=400)).candidates
     expected: dict[tuple[object, ...], float] = {}
     for candidate in plain:
         expected.setdefault(group_of(candidate.plan), candidate.score)
@@ -61,8 +61,8 @@ def test_what_the_best_of_its_group_closes_is_of_no_use(
     resolved = resolve(Request(model=model, gpus=gpus, batch=batch, top=16))
 
     def found() -> tuple[list[tuple[object, float]], int]:
-        judge = mesh_space(resolved)
-        outcome = search_model(judge.model, settings_of(resolved))
+        evaluator = make_judge(resolved)
+        outcome = search_model(evaluator.model, settings_of(resolved))
         return [(c.plan, c.score) for c in outcome.candidates], outcome.searched["plans"]
 
     closing = found()

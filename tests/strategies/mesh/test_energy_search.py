@@ -1,4 +1,4 @@
-"""The search for the least energy against brute force: every legal plan of a small question, judged one list at a time."""
+"""The search for the least energy against brute force: every legal plan of a small question, evaluated one list at a time."""
 
 from __future__ import annotations
 

@@ -117,4 +117,4 @@ def test_where_no_rank_updates_sooner_on_the_host_no_step_is_shorter_with_it(zer
 def _is_sooner(model: MeshModel, plans: MeshBatch, n: int) -> bool:
     one = plans.take(np.array([n]))
     division = Division.of(one, mesh_strides(one))
-    return bool(model.host_updates_sooner(model.core_memory(one), np.zeros(1, dtype=np.int64), division)[0])
+    return bool(model.host_updates_sooner(model.pipeline_memory(one), np.zeros(1, dtype=np.int64), division)[0])

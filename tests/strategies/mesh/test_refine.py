@@ -260,9 +260,9 @@ def test_a_count_ends_the_search() -> None:
     plan = MeshPlan(pp=6, num_micro_batches=32)
     whole = refinement(model, plan, 1e12, LONG)
     for most in (0, 300, 2_000):
-        short = refinement(model, plan, 1e12, LONG, most_judged=most)
+        short = refinement(model, plan, 1e12, LONG, most_evaluated=most)
         assert (
-            short.judged <= most + 3 * 256
+            short.evaluated <= most + 3 * 256
         )  # a piece per kind of recomputation is begun before the count is looked at
         assert short.bound_s <= whole.step_time_s * (1 + 1e-12)
         assert short.plan is not None

@@ -1,4 +1,4 @@
-"""The search against brute force: every combination of values, filtered by the rules one plan at a time, judged one list at a time."""
+"""The search against brute force: every combination of values, filtered by the rules one plan at a time, evaluated one list at a time."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def test_the_best_plans_are_those_of_brute_force(seed: int) -> None:
     assert [c.score for c in outcome.candidates] == pytest.approx(expected, rel=1e-9)
     assert outcome.bound_score <= expected[0] * (1 + 1e-9)
     assert outcome.bound_score == pytest.approx(expected[0], rel=1e-8)
-    judged = model.evaluate_plans([c.plan for c in outcome.candidates])
-    assert np.all(judged.memory_bytes <= capacity)
+    evaluated = model.evaluate_plans([c.plan for c in outcome.candidates])
+    assert np.all(evaluated.memory_bytes <= capacity)
 
 
 @mostly("exact", "seed", range(200, 260))

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodel.mixed.evaluate import pipeline_flush_s
-from strategies.mixed.division import DivisionProblem, divide, flush_bound_s, greedy_division
+from costmodel.mixed.evaluate import pipeline_makespan_s
+from strategies.mixed.division import DivisionProblem, divide, greedy_division, makespan_bound_s
 from tests.cases import mostly
 
 
@@ -57,9 +57,13 @@ def all_divisions(problem: DivisionProblem) -> list[tuple[tuple[int, ...], float
             for array in (problem.forward_s, problem.backward_s, problem.end_s)
         ]
         if np.all(np.isfinite(rows[0])):
-            flush = float(pipeline_flush_s(problem.num_micro_batches, rows[0], rows[1])[0])
+            makespan = float(pipeline_makespan_s(problem.num_micro_batches, rows[0], rows[1])[0])
             found.append(
-                (tuple(b - a for a, b in zip(starts, ends, strict=True)), flush, tail_by_hand(rows[2][0], rows[1][0]))
+                (
+                    tuple(b - a for a, b in zip(starts, ends, strict=True)),
+                    makespan,
+                    tail_by_hand(rows[2][0], rows[1][0]),
+                )
             )
     return found
 
@@ -73,7 +77,7 @@ def test_best_division_of_all(seed: int) -> None:
     if not everything:
         assert not front.divisions
         return
-    best = min(flush + tail for _, flush, tail in everything)
+    best = min(makespan + tail for _, makespan, tail in everything)
     assert min(d.total_s for d in front.divisions) == pytest.approx(best, rel=1e-10)
     assert front.bound_s <= best * (1 + 1e-10)
     quick = greedy_division(problem)
@@ -86,11 +90,13 @@ def test_front_of_all_divisions(seed: int) -> None:
     problem = random_problem(seed)
     everything = all_divisions(problem)
     front = divide(problem, np.inf)
-    for _, flush, tail in everything:
-        assert any(d.flush_s <= flush * (1 + 1e-10) and d.tail_s <= tail + 1e-10 * flush for d in front.divisions)
-    known = {blocks: (flush, tail) for blocks, flush, tail in everything}
+    for _, makespan, tail in everything:
+        assert any(
+            d.makespan_s <= makespan * (1 + 1e-10) and d.tail_s <= tail + 1e-10 * makespan for d in front.divisions
+        )
+    known = {blocks: (makespan, tail) for blocks, makespan, tail in everything}
     for d in front.divisions:
-        assert known[d.blocks] == pytest.approx((d.flush_s, d.tail_s))
+        assert known[d.blocks] == pytest.approx((d.makespan_s, d.tail_s))
 
 
 def test_a_slower_beginning_may_leave_more_time_at_the_end() -> None:
@@ -107,7 +113,7 @@ def test_a_slower_beginning_may_leave_more_time_at_the_end() -> None:
         forward[stage, first, last], backward[stage, first, last], end[stage, first, last] = f, b, e
     problem = DivisionProblem(num_micro_batches=1, forward_s=forward, backward_s=backward, end_s=end)
     front = divide(problem, np.inf)
-    assert {d.blocks: (round(d.flush_s, 9), round(d.tail_s, 9)) for d in front.divisions} == {
+    assert {d.blocks: (round(d.makespan_s, 9), round(d.tail_s, 9)) for d in front.divisions} == {
         (1, 2, 1): (11.0, 18.0),
         (2, 1, 1): (11.1, 15.9),
     }
@@ -117,7 +123,7 @@ def test_a_slower_beginning_may_leave_more_time_at_the_end() -> None:
 @mostly("exact", "seed", range(40))
 def test_a_limit_only_leaves_out_what_is_above(seed: int) -> None:
     problem = random_problem(seed)
-    totals = sorted(flush + tail for _, flush, tail in all_divisions(problem))
+    totals = sorted(makespan + tail for _, makespan, tail in all_divisions(problem))
     if not totals:
         return
     assert not divide(problem, totals[0] * (1 - 1e-9)).divisions
@@ -129,7 +135,7 @@ def test_too_few_states_give_up_the_proof_not_the_bound() -> None:
     given_up = 0
     for seed in range(200):
         problem = random_problem(seed)
-        totals = [flush + tail for _, flush, tail in all_divisions(problem)]
+        totals = [makespan + tail for _, makespan, tail in all_divisions(problem)]
         front = divide(problem, np.inf, most_states=1)
         if totals:
             assert front.bound_s <= min(totals) * (1 + 1e-10)
@@ -144,5 +150,5 @@ def test_too_few_states_give_up_the_proof_not_the_bound() -> None:
 def test_bound_of_a_pipeline_holds(m: int, times: list[tuple[float, float]]) -> None:
     forward, backward = (np.array([column]) for column in zip(*times, strict=True))
     both = forward + backward
-    low = flush_bound_s(m, len(times), float(both.max()), float(both.sum()), float((backward / both).min()))
-    assert low <= pipeline_flush_s(m, forward, backward)[0] * (1 + 1e-12)
+    low = makespan_bound_s(m, len(times), float(both.max()), float(both.sum()), float((backward / both).min()))
+    assert low <= pipeline_makespan_s(m, forward, backward)[0] * (1 + 1e-12)

@@ -183,6 +183,7 @@ def test_one_group_alone_finds_the_best_uniform_plan() -> None:
     assert outcome.baselines[0].candidate == outcome.best
 
 
+@pytest.mark.exact
 def test_answers_do_not_depend_on_the_run() -> None:
     work, cluster, settings = random_case(3)
     first, second = search_mixed(work, cluster, settings), search_mixed(work, cluster, settings)

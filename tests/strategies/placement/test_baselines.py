@@ -20,7 +20,7 @@ CHAIN = {"greedy": solve_greedy, "chain": solve_chain}
 FREE = {"one device": one_device, "local search": local_search}
 
 
-def judged(problem: PlacementProblem, result: PlacementResult, contiguity: str) -> float:
+def evaluated(problem: PlacementProblem, result: PlacementResult, contiguity: str) -> float:
     assert result.placement is not None
     names = problem.device_names()
     device_of = {problem.node_ids[v]: names[d] for v, d in enumerate(result.placement.device.tolist())}
@@ -29,6 +29,7 @@ def judged(problem: PlacementProblem, result: PlacementResult, contiguity: str) 
     return checked.objective
 
 
+@pytest.mark.exact
 @mostly("exact", "name", [*CHAIN, *FREE], quick=1)
 def test_baselines_are_what_they_say(name: str) -> None:
     found = 0
@@ -42,7 +43,7 @@ def test_baselines_are_what_they_say(name: str) -> None:
             continue
         found += 1
         mode = "chain" if name in CHAIN else "none"
-        assert judged(problem, result, mode) == pytest.approx(result.objective, rel=1e-12)
+        assert evaluated(problem, result, mode) == pytest.approx(result.objective, rel=1e-12)
         assert result.objective >= tried.best(mode) * (1 - 1e-9)
     assert found > 30
 
@@ -82,7 +83,7 @@ def test_convex_equals_brute_force(seeds: range) -> None:
             continue
         assert result.objective == pytest.approx(expected, rel=1e-6), seed
         assert result.bound <= expected * (1 + 1e-9), seed
-        assert judged(problem, result, "convex") == pytest.approx(result.objective, rel=1e-12)
+        assert evaluated(problem, result, "convex") == pytest.approx(result.objective, rel=1e-12)
         better += expected < tried.best("chain") * (1 - 1e-6)
         rows = np.random.default_rng(seed).integers(0, len(tried.devices), 50)
         for row in rows.tolist():
@@ -96,7 +97,7 @@ def test_baselines_say_that_time_was_up(solve: Callable[..., PlacementResult]) -
     result = solve(problem, clock=Clock(limit_s=0.0))
     assert result.stopped == "time limit"
     if result.placement is not None:
-        assert judged(problem, result, "any") == pytest.approx(result.objective, rel=1e-12)
+        assert evaluated(problem, result, "any") == pytest.approx(result.objective, rel=1e-12)
 
 
 def test_local_search_keeps_what_it_has_when_interrupted() -> None:

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from planner.files.json_file import read_workload
 from planner.placement.check import check_throughput
-from planner.placement.json_file import read_json_file
 from planner.placement.workload_file import Overrides, workload_from
 from strategies.placement import contiguous
 from strategies.placement.clock import Clock
@@ -38,7 +38,7 @@ PUBLISHED = {
 NEARLY = {"OperatorGraphs/bert_l-3_training": 65.30322649, "OperatorGraphs/bert_l-6_inference": 29.57952107}
 
 
-def judged(problem: PlacementProblem, result: PlacementResult) -> float:
+def evaluated(problem: PlacementProblem, result: PlacementResult) -> float:
     assert result.placement is not None
     assert not placement_faults(problem, result.placement)
     names = problem.device_names()
@@ -64,7 +64,7 @@ def test_equals_brute_force(seeds: range) -> None:
             continue
         assert result.objective == pytest.approx(expected, rel=1e-12), seed
         assert result.bound == pytest.approx(expected, rel=1e-9), seed
-        assert judged(problem, result) == pytest.approx(expected, rel=1e-12)
+        assert evaluated(problem, result) == pytest.approx(expected, rel=1e-12)
     assert infeasible < 20
 
 
@@ -94,10 +94,10 @@ def test_equals_published_optima(name: str, reference_data: Path) -> None:
     path = reference_data / "placement" / "workloads" / "throughput" / f"{name}.json"
     if not path.exists():
         pytest.skip(f"no {path}")
-    problem = workload_from(read_json_file(path), Overrides()).problem
+    problem = workload_from(read_workload(path), Overrides()).problem
     result = solve_contiguous(problem)
     assert result.proven_optimal
-    assert judged(problem, result) == pytest.approx(result.objective, rel=1e-12)
+    assert evaluated(problem, result) == pytest.approx(result.objective, rel=1e-12)
     if name in PUBLISHED:
         assert result.objective == pytest.approx(PUBLISHED[name], rel=1e-9)
     else:
@@ -108,10 +108,10 @@ def test_inception_is_proven(reference_data: Path) -> None:
     path = reference_data / "placement" / "workloads" / "throughput" / "LayerGraphs" / "inceptionv3_training.json"
     if not path.exists():
         pytest.skip(f"no {path}")
-    problem = workload_from(read_json_file(path), Overrides()).problem
+    problem = workload_from(read_workload(path), Overrides()).problem
     result = solve_contiguous(problem)
     assert result.proven_optimal
-    assert judged(problem, result) == pytest.approx(122.762, abs=5e-4)  # best known of a prototype, to its digits
+    assert evaluated(problem, result) == pytest.approx(122.762, abs=5e-4)  # best known of a prototype, to its digits
 
 
 @pytest.mark.exact
@@ -124,7 +124,7 @@ def test_too_many_down_sets_leave_a_gap_but_a_legal_placement() -> None:
         if result.placement is None:
             continue
         assert result.bound <= exact.objective * (1 + 1e-9)
-        assert judged(problem, result) == pytest.approx(result.objective)
+        assert evaluated(problem, result) == pytest.approx(result.objective)
         assert result.objective >= exact.objective * (1 - 1e-9)
         beaten += result.objective > exact.objective
     assert beaten <= 10  # small graphs have few orders
@@ -159,7 +159,7 @@ def test_large_graphs_are_cut_coarsely(monkeypatch: pytest.MonkeyPatch) -> None:
         assert result.placement is None or result.objective == pytest.approx(expected), seed
         limited = solve_contiguous(problem, max_ideals=2)
         if limited.placement is not None:
-            assert judged(problem, limited) == pytest.approx(limited.objective)
+            assert evaluated(problem, limited) == pytest.approx(limited.objective)
 
 
 def chain(count: int, accelerators: int, memory: float = 100.0, cpus: int = 0) -> PlacementProblem:

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from planner.files.json_file import JsonFile, read_workload
 from planner.placement.check_piper import check_piper
-from planner.placement.json_file import JsonFile, read_json_file
 from planner.placement.piper_file import PiperOverrides, piper_from
 from strategies.placement.clock import Clock
 from strategies.placement.piper import solve_piper
@@ -158,7 +158,7 @@ def test_published_values(devices: int, published: float, reference_data: Path) 
     path = reference_data / "placement" / "workloads" / "piper" / "bert32a100.json"
     if not path.exists():
         pytest.skip(f"no {path}")
-    file = read_json_file(path)
+    file = read_workload(path)
     overrides = {"num_devices": devices, "memory_bytes": 8 * 2.0**30, "bandwidth_bytes_per_s": 25 * 2.0**30}
     loaded = piper_from(file, PiperOverrides(**overrides))
     result = solve_piper(loaded.problem)

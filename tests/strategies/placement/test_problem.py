@@ -96,14 +96,14 @@ def test_loads_agree_with_the_checker(seed: int, data: st.DataObject) -> None:
     names = problem.device_names()
     device_of = {problem.node_ids[v]: names[d] for v, d in enumerate(drawn)}
     checked = check_throughput(content_of(problem), device_of)
-    assert {judged.name for judged in checked.devices} == set(device_of.values())  # those that hold operators
-    for judged in checked.devices:
-        d = names.index(judged.name)
-        assert loads.compute[d] == pytest.approx(judged.compute)
-        assert loads.communication[d] == pytest.approx(judged.communication)
-        assert loads.memory_bytes[d] == pytest.approx(judged.memory_bytes)
-        assert loads.num_nodes[d] == len(judged.nodes)
-    assert int(loads.num_nodes.sum()) == sum(len(judged.nodes) for judged in checked.devices)
+    assert {evaluated.name for evaluated in checked.devices} == set(device_of.values())  # those that hold operators
+    for evaluated in checked.devices:
+        d = names.index(evaluated.name)
+        assert loads.compute[d] == pytest.approx(evaluated.compute)
+        assert loads.communication[d] == pytest.approx(evaluated.communication)
+        assert loads.memory_bytes[d] == pytest.approx(evaluated.memory_bytes)
+        assert loads.num_nodes[d] == len(evaluated.nodes)
+    assert int(loads.num_nodes.sum()) == sum(len(evaluated.nodes) for evaluated in checked.devices)
     members = device[None, :] == np.arange(problem.num_accelerators)[:, None]
     assert accelerator_loads(problem, members) == pytest.approx(loads.load[: problem.num_accelerators])
 

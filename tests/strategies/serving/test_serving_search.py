@@ -62,7 +62,7 @@ def case(seed: int) -> tuple[ServingModel, ServingSettings]:
 
 def brute_force(model: ServingModel, settings: ServingSettings) -> list[ServingPlan]:
     """Every combination of small numbers that breaks no rule, with full groups and the ways to read prompts of the space."""
-    shape = NetworkShape.of(model.workload.graph, model.units, 1)
+    shape = NetworkShape.of(model.workload.graph, model.modules, 1)
     prompt, most = model.workload.prompt_tokens, settings.max_workers
     degrees = range(1, most + 1)
     found = []
@@ -135,6 +135,7 @@ def test_more_time_is_never_worse() -> None:
     assert best == sorted(best)
 
 
+@pytest.mark.exact
 @mostly("exact", "objective", SERVING_OBJECTIVES, quick=1)
 def test_more_devices_are_never_worse(objective: str) -> None:
     model = serving()
@@ -149,6 +150,7 @@ def test_more_devices_are_never_worse(objective: str) -> None:
     )  # equal but for rounding
 
 
+@pytest.mark.exact
 @mostly("exact", "objective", SERVING_OBJECTIVES, quick=1)
 def test_more_memory_is_never_worse(objective: str) -> None:
     model = serving()
@@ -161,6 +163,7 @@ def test_more_memory_is_never_worse(objective: str) -> None:
     assert best == sorted(best, reverse=True)
 
 
+@pytest.mark.exact
 @mostly("exact", "seed", range(12), quick=1)
 def test_better_hardware_never_makes_the_best_plan_worse(seed: int) -> None:
     rng = random.Random(seed)
@@ -209,7 +212,7 @@ def test_what_cannot_be_is_an_empty_space() -> None:
 
 def test_replicas_take_all_devices_that_are_left() -> None:
     model = serving()
-    shape = NetworkShape.of(model.workload.graph, model.units, 1)
+    shape = NetworkShape.of(model.workload.graph, model.modules, 1)
     found = outlines(shape, 300, ServingSettings(max_workers=7, capacity_bytes=1.0)).plans
     assert np.all(found.dp == 7 // (found.tp * found.pp))
 

@@ -40,6 +40,7 @@ def batch_said(request: Request) -> list[str]:
     return [note for note in optimize(request).notes if "faster per sample" in note]
 
 
+@pytest.mark.exact
 def test_a_prime_batch_names_the_batch_beside_it_and_what_it_takes() -> None:
     request = Request(model="gpt3-1.3b", gpus=16, batch=63)
     (note,) = batch_said(request)

@@ -94,7 +94,7 @@ def test_memory_split_up_is_the_memory(
     plan = MeshPlan(tp=tp, pp=pp, micro_batch=16 // dp // 2, num_micro_batches=2, recompute=recompute, **share)
     batch = MeshBatch.from_plans([plan])
     core = dataclasses.replace(batch, dp_replicate=batch.dp, dp_shard=batch.dp // batch.dp)
-    memory = found.core_memory(core)
+    memory = found.pipeline_memory(core)
     offloads = list(itertools.product((0, 1), (0, 1)))
     one = np.zeros(1, dtype=np.int64)
     totals = memory.totals(one, one, Division.of(batch, mesh_strides(batch)), offloads)[0]
@@ -102,6 +102,7 @@ def test_memory_split_up_is_the_memory(
     assert totals == pytest.approx(found.evaluate_plans(plans).memory_bytes)
 
 
+@pytest.mark.exact
 @mostly("exact", "memory_bytes", [2e9, 8e9, 20e9, 1e12], quick=1)
 def test_the_best_plan_fits_on_the_host(question: Resolved, memory_bytes: float) -> None:
     """With little memory on the devices: the plan found fits on both, and more on the host is never worse."""

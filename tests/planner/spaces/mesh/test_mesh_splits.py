@@ -127,7 +127,7 @@ def test_words() -> None:
         best=MeshPlan(tp=8, sequence_parallel=True, block_splits=PROJ),
         best_step_time_s=1.9,
         bound_ratio=0.93,
-        judged=3,
+        evaluated=3,
     )
     text = split_text(check)
     assert "tp 8 (sequence parallel)" in text

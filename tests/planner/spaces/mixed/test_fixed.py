@@ -45,7 +45,7 @@ def replicas(plan: dict[str, Any]) -> int:
         ("--order tp-cp-pp-dp --dp 2 --pp 2", lambda plan: plan["plan"]["order"] == "tp-cp-pp-dp"),
         ("--cp 1 --schedule 1f1b --offload none", lambda plan: True),
     ],
-    quick=4,
+    quick=2,
 )
 def test_what_is_fixed_is_obeyed_and_proven(answer: Any, question: list[str], options: str, obeys: Any) -> None:
     """The best is proven among what is allowed, and no faster than what is free."""

@@ -73,6 +73,7 @@ def test_fixed_degrees_and_explanations_go_with_an_objective(answer: Any, questi
     assert mine > best
 
 
+@pytest.mark.exact
 def test_energy_has_a_bound(answer: Any, known_answer: Any, question: list[str]) -> None:
     """Whether it is proven or not, no plan that is known takes less than the bound says; the fastest plan is one of them."""
     document = json.loads(answer("optimize", *question, "--objective", "energy", "--json", "--top", "3"))

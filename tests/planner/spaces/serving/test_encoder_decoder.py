@@ -96,7 +96,7 @@ def test_layers_of_the_encoder_take_no_part_in_decoding(t5: Graph) -> None:
 
 def test_one_stage_and_whole_prompts(t5: Graph) -> None:
     model = served(t5)
-    shape = NetworkShape.of(t5, model.units, 1)
+    shape = NetworkShape.of(t5, model.modules, 1)
     assert broken_serving_rules(shape, ServingPlan(tp=2, dp=2, max_batch=4, prefill_batch=2)) == []
     for plan in (ServingPlan(pp=2), ServingPlan(prefill_chunk=256), ServingPlan(prefill_chunk=PROMPT)):
         (message,) = broken_serving_rules(shape, plan)

@@ -12,13 +12,14 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from planner.files.serving_plan_file import serving_entry
+from planner.schema.serving_result import ServingBreakdownDocument
 
 from costmodel.serving.plan import ServingPlan
 from planner.cli import run
 from planner.files.plan_file import is_plan_file
 from planner.schema.plan import PlanDocument
 from planner.schema.serving import ServingEntry
-from planner.schema.serving_result import ServingBreakdownDocument
+from tests.cases import mostly
 
 Ask = Callable[..., str]
 
@@ -165,8 +166,7 @@ def test_a_stated_time_that_is_not_the_models_is_a_warning(plan: Path, answer: A
     assert "the cluster file is not the one" in answer("estimate", str(other))
 
 
-@pytest.mark.parametrize(
-    ("changes", "place", "message"),
+@mostly("exact", ("changes", "place", "message"),
     [
         ({"workers": 3}, "workers", "is 3, but the plan has tp 4 x pp 1 x dp 1 = 4"),
         ({"gpus": 2}, "workers", "more than the 2 gpus"),
@@ -182,8 +182,7 @@ def test_a_stated_time_that_is_not_the_models_is_a_warning(plan: Path, answer: A
         ({"serving": {"tokens": 3}}, "serving.tokens", "unknown key 'tokens'"),
         ({"serving": {"prompt_tokens": 0}}, "serving.prompt_tokens", ""),
         ({"serving": {"kv_precision": "fp4"}}, "serving.kv_precision", ""),
-    ],
-)  # fmt: skip
+    ], quick=5)  # fmt: skip
 def test_contradictions_have_a_place(
     capsys: pytest.CaptureFixture[str], plan: Path, changes: dict[str, Any], place: str, message: str
 ) -> None:

@@ -130,6 +130,7 @@ def test_no_time(seed: int) -> None:
     assert solve(problem, Limits(wall_s=0.0, cutoff_s=-1.0)).status is Status.LIMIT
 
 
+@pytest.mark.exact
 @mostly("exact", "reason", ["tables", "labels", "layers"], quick=1)
 def test_falls_back_to_the_program(reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if reason == "tables":

@@ -1,4 +1,4 @@
-"""Random pieces of the bundled networks, small enough for brute force: both exact methods and the judge agree to the digit."""
+"""Random pieces of the bundled networks, small enough for brute force: both exact methods and the cost model agree to the digit."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _own_weights(layer: Layer) -> Any:
 
 
 def brute_force(choice: LayerChoice, capacity: float, top: int) -> list[float]:
-    """Cost of the best plans with different keys, by scoring every plan with the judge."""
+    """Cost of the best plans with different keys, by scoring every plan with the cost model."""
     graph, tables = choice.tables.workload.graph, choice.tables
     rows = np.array(list(itertools.product(*choice.rows)))
     batch = PlanBatch(

@@ -10,7 +10,7 @@ import pytest
 
 from costmodel.hardware.cluster import Cluster, Level
 from costmodel.layerwise.pipeline import farther_takes_longer
-from costmodel.layerwise.tables import KnownCosts
+from costmodel.layerwise.tables import CostCache
 from strategies.layerwise.candidates import Pool
 from strategies.layerwise.pipeline.problem import (
     PartitionProblem,
@@ -161,6 +161,7 @@ PORTS = replace(
 )
 
 
+@pytest.mark.exact
 @mostly("exact", "cluster", [CLUSTER, PORTS], quick=1)
 @mostly("exact", "seed", range(5), quick=1)
 def test_smaller_problems_first_change_no_answer(seed: int, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,9 +171,9 @@ def test_smaller_problems_first_change_no_answer(seed: int, cluster: Cluster, mo
     for m in (2, 3, 4):
 
         def run(cutoff: float, m: int = m) -> tuple[list[float], PipelineOutcome]:
-            pool = Pool(KnownCosts(case, cluster), top=3, capacity_bytes=16e9, family=None)
+            pool = Pool(CostCache(case, cluster), top=3, capacity_bytes=16e9, family=None)
             outcome = search_pipelines(
-                KnownCosts(case, cluster),
+                CostCache(case, cluster),
                 num_micro_batches=m,
                 worker_counts=list(range(2, 13)),
                 capacity_bytes=16e9,
@@ -208,12 +209,12 @@ def test_smaller_problems_first_change_no_answer(seed: int, cluster: Cluster, mo
 def test_replicas_of_equal_shares_that_no_others_dominate() -> None:
     """24 samples in two micro-batches: 7 to 11 replicas have shares of two, as 6 have."""
     case = workload(bundled("alexnet"))
-    tables = KnownCosts(case, CLUSTER).tables(replica_table(case, 13), 2)
+    tables = CostCache(case, CLUSTER).tables(replica_table(case, 13), 2)
     kept = distinct_replicas(tables, list(range(1, 13)), 13, 16e9)
     assert set(kept) >= {1, 2, 3, 4, 6, 12}
     assert len(kept) < 12
     assert farther_takes_longer(CLUSTER, 64)
     nearer = replace(CLUSTER, levels=(replace(CLUSTER.levels[0], latency_s=1.0), CLUSTER.levels[1]))
     assert not farther_takes_longer(nearer, 64)  # in a node it takes longer
-    far = KnownCosts(case, nearer).tables(replica_table(case, 13), 2)
+    far = CostCache(case, nearer).tables(replica_table(case, 13), 2)
     assert distinct_replicas(far, list(range(1, 13)), 13, 16e9) == list(range(1, 13))

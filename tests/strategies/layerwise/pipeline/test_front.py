@@ -12,14 +12,14 @@ from strategies.layerwise.per_layer.problem import Limits, Status
 from strategies.layerwise.pipeline import (
     PartitionProblem,
     PipelinePlan,
-    build_front,
+    build_upstream,
     objective_s,
     solve_pipeline,
     stage_memory_bytes,
     stage_times_s,
 )
 from strategies.layerwise.pipeline.bounds import SAFETY, build_tables, stage_starts
-from strategies.layerwise.pipeline.completion import build_behind
+from strategies.layerwise.pipeline.completion import build_downstream
 from strategies.layerwise.pipeline.cut_tables import depth_levels
 from tests.cases import mostly
 
@@ -73,7 +73,7 @@ def small_passes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @mostly("exact", "copies", [1, 4, 10], quick=1)
-@pytest.mark.parametrize("small", [False, True])
+@mostly("exact", "small", [False, True], quick=1)
 def test_binding_memory_equals_brute_force(copies: int, small: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if small:
         small_passes(monkeypatch)
@@ -96,7 +96,7 @@ def test_binding_memory_equals_brute_force(copies: int, small: bool, monkeypatch
 
 
 @pytest.mark.exact
-def test_table_bounds_the_front_of_every_plan() -> None:
+def test_table_bounds_the_upstream_of_every_plan() -> None:
     rng = np.random.default_rng(3)
     checked = 0
     for levels in (1, 2, 16) * 10:
@@ -107,7 +107,7 @@ def test_table_bounds_the_front_of_every_plan() -> None:
         if not plans:
             continue
         threshold = float(np.quantile([cost for cost, _ in plans], 0.5)) * (1 + 1e-9)
-        table = build_front(problem, threshold, most_levels=levels)
+        table = build_upstream(problem, threshold, most_levels=levels)
         assert table is not None
         for cost, plan in (p for p in plans if p[0] < threshold):
             forward, backward, after = stage_times_s(problem, plan)
@@ -117,24 +117,24 @@ def test_table_bounds_the_front_of_every_plan() -> None:
                 row = problem.replica_counts.tolist()
                 c = problem.cut_backward_s[row.index(plan.replicas[s]), row.index(plan.replicas[s + 1]), cut]
                 where = (np.array([x]) for x in (cut, plan.replicas[s], depth, sum(plan.replicas[: s + 1])))
-                front_s, behind_s = table.at(*where)
+                upstream_s, downstream_s = table.at(*where)
                 stages = forward + backward
-                assert front_s[0] <= (stages[: s + 1].sum() - c + after[0]) * (1 + 1e-10)
-                assert behind_s[0] >= (stages[s + 1 :].sum() + c) * (1 - 1e-10)
+                assert upstream_s[0] <= (stages[: s + 1].sum() - c + after[0]) * (1 + 1e-10)
+                assert downstream_s[0] >= (stages[s + 1 :].sum() + c) * (1 - 1e-10)
                 # Y falls at least half as fast as the threshold.
-                assert table.least_s(stages[s + 1 :].sum() + c, behind_s)[0] <= cost * (1 + 1e-10)
+                assert table.least_s(stages[s + 1 :].sum() + c, downstream_s)[0] <= cost * (1 + 1e-10)
                 cut_s = problem.cut_forward_s[row.index(plan.replicas[s]), row.index(plan.replicas[s + 1]), cut] + c
                 where = (np.array([x]) for x in (cut, plan.replicas[s + 1], depth - 1, sum(plan.replicas[: s + 1])))
                 entered_s, left_s = table.before(*where)
-                assert entered_s[0] <= front_s[0] + cut_s + 1e-10
-                assert left_s[0] >= behind_s[0] - cut_s - 1e-10
+                assert entered_s[0] <= upstream_s[0] + cut_s + 1e-10
+                assert left_s[0] >= downstream_s[0] - cut_s - 1e-10
                 checked += 1
     assert checked > 500
 
 
 @pytest.mark.exact
 @pytest.mark.parametrize("levels", [1, 2, 16])
-def test_least_behind_bounds_every_plan(levels: int) -> None:
+def test_least_downstream_bounds_every_plan(levels: int) -> None:
     rng = np.random.default_rng(levels)
     checked, exact = 0, 0
     for _ in range(12):
@@ -147,18 +147,18 @@ def test_least_behind_bounds_every_plan(levels: int) -> None:
         threshold = plans[len(plans) // 2][0] * (1 + 1e-9)
         tables, starts = build_tables(problem), stage_starts(problem, build_tables(problem), threshold)
         most_depth = min(problem.num_micro_batches, problem.num_workers) - 1
-        coarse = build_front(problem, threshold)
+        coarse = build_upstream(problem, threshold)
         assert coarse is not None
-        behind = build_behind(
+        downstream = build_downstream(
             problem, tables, starts, depth_levels(most_depth, levels), threshold / SAFETY, coarse.entered
         )
-        assert behind is not None
+        assert downstream is not None
         for _, plan in (p for p in plans if p[0] < threshold):
             forward, backward, _ = stage_times_s(problem, plan)
             rows = [problem.replica_counts.tolist().index(r) for r in plan.replicas]
             for s, cut in enumerate(plan.cuts):
-                level = int(behind.levels.of(np.array(len(plan.cuts) - s)))
-                least_s = behind.by_front(cut)[rows[s], level, sum(plan.replicas[: s + 1])]
+                level = int(downstream.levels.of(np.array(len(plan.cuts) - s)))
+                least_s = downstream.by_upstream(cut)[rows[s], level, sum(plan.replicas[: s + 1])]
                 total = (forward + backward)[s + 1 :].sum() + problem.cut_backward_s[rows[s], rows[s + 1], cut]
                 assert least_s <= total * (1 + 1e-10)
                 exact += least_s >= total * (1 - 1e-10)
@@ -167,6 +167,7 @@ def test_least_behind_bounds_every_plan(levels: int) -> None:
     assert exact > 20
 
 
+@pytest.mark.exact
 @mostly("exact", "seed", range(4), quick=1)
 @mostly("exact", "m", [4, 8], quick=1)
 def test_tight_memory_with_many_micro_batches(seed: int, m: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,26 +213,26 @@ def test_one_table_serves_smaller_clusters_and_lower_cutoffs(monkeypatch: pytest
     rng = np.random.default_rng(9)
     for _ in range(10):
         problem = realistic(rng)
-        table = build_front(problem, 1e3)
+        table = build_upstream(problem, 1e3)
         assert table is not None
         for workers in range(2, problem.num_workers + 1):
             smaller = fewer_workers(problem, workers)
             assert table.serves(smaller, 500.0)
             plans = plans_of(smaller)
-            solution = solve_pipeline(smaller, Limits(cutoff_s=500.0, num_solutions=3), front=table)
+            solution = solve_pipeline(smaller, Limits(cutoff_s=500.0, num_solutions=3), upstream=table)
             assert solution.objectives_s == pytest.approx([cost for cost, _ in plans[:3]], rel=1e-10)
 
 
 def test_table_of_another_problem_is_not_used() -> None:
     problem = realistic(np.random.default_rng(1))
-    table = build_front(problem, 100.0)
+    table = build_upstream(problem, 100.0)
     assert table is not None
     assert table.serves(problem, 100.0)
     assert not table.serves(problem, 100.1)
     assert not table.serves(replace(problem, forward_s=problem.forward_s * 0.5), 100.0)
     assert not table.serves(replace(problem, memory_capacity_bytes=2 * problem.memory_capacity_bytes), 100.0)
     cheap = replace(problem, forward_s=problem.forward_s * 0.5, memory_capacity_bytes=INF)
-    assert solve_pipeline(cheap, Limits(cutoff_s=99.0), front=table).objective_s == solve_pipeline(cheap).objective_s
+    assert solve_pipeline(cheap, Limits(cutoff_s=99.0), upstream=table).objective_s == solve_pipeline(cheap).objective_s
 
 
 def test_label_limit_ends_the_search_with_a_valid_bound(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,12 +258,12 @@ def best_by_brute_force(problem: PartitionProblem) -> float:
 
 def test_no_table_past_the_deadline_or_beyond_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = realistic(np.random.default_rng(4))
-    assert build_front(problem, INF, deadline=-1.0) is None
+    assert build_upstream(problem, INF, deadline=-1.0) is None
     with monkeypatch.context() as patch:
         patch.setattr("strategies.layerwise.pipeline.completion._MOST_ENTRIES", 10)
-        assert build_front(problem, INF) is None
+        assert build_upstream(problem, INF) is None
     monkeypatch.setattr("strategies.layerwise.pipeline.cut_tables._MOST_ENTRIES", 10)
-    assert build_front(problem, INF) is None
+    assert build_upstream(problem, INF) is None
     small_passes(monkeypatch)
     assert solve_pipeline(problem).objective_s == pytest.approx(best_by_brute_force(problem), rel=1e-10)
 

@@ -1,11 +1,11 @@
-"""Levels of depth, the detour solved for what is behind, and transfers, each against the plain definition."""
+"""Levels of depth, the detour solved for what is after, and transfers, each against the plain definition."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from strategies.layerwise.pipeline.cut_tables import depth_levels, most_behind_s, through_cut
+from strategies.layerwise.pipeline.cut_tables import depth_levels, most_downstream_s, through_cut
 from tests.cases import mostly
 
 
@@ -17,12 +17,12 @@ def detour_s(below: float, forward: float, backward: float, depth: int, m: int) 
 
 
 @mostly("exact", "seed", range(10))
-def test_most_behind_is_the_inverse_of_the_detour(seed: int) -> None:
+def test_most_downstream_is_the_inverse_of_the_detour(seed: int) -> None:
     rng = np.random.default_rng(seed)
     for _ in range(200):
         m, depth = int(rng.integers(2, 12)), int(rng.integers(1, 12))
         forward, backward, slack = rng.random(3) * rng.choice([0.1, 1.0, 5.0], 3)
-        single, both = most_behind_s(np.array(forward), np.array(backward), np.array(depth), m)
+        single, both = most_downstream_s(np.array(forward), np.array(backward), np.array(depth), m)
         most = min(slack + float(single), (slack + float(both)) / 2)
         assert detour_s(most, forward, backward, depth, m) == pytest.approx(slack, abs=1e-9)
         assert detour_s(most + 0.01, forward, backward, depth, m) > slack

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from planner.files.json_file import read_workload
 from planner.placement.check import check_throughput
-from planner.placement.json_file import read_json_file
 from planner.placement.placement_file import assignment_of
 from planner.placement.workload_file import Overrides, workload_from
 from strategies.placement.clock import Clock
@@ -173,7 +173,7 @@ def test_at_least_as_good_as_the_best_known(name: str, value: float, gap: float,
     path = reference_data / "placement" / "workloads" / "throughput" / f"{name}.json"
     if not path.exists():
         pytest.skip("the workload is not among the reference data")
-    problem = workload_from(read_json_file(path), Overrides()).problem
+    problem = workload_from(read_workload(path), Overrides()).problem
     result = solve_free(problem, gap=gap, clock=Clock(limit_s=120.0))
     assert result.objective <= value
     assert result.gap <= gap

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from planner.files.json_file import read_workload
 from planner.placement.check import check_latency
-from planner.placement.json_file import read_json_file
 from planner.placement.placement_file import assignment_of
 from planner.placement.workload_file import Overrides, workload_from
 from strategies.placement.clock import Clock
@@ -58,6 +58,7 @@ def test_two_subgraphs_are_bounded(seeds: range) -> None:
         assert _checked(problem, result.placement, 2) == pytest.approx(result.objective)
 
 
+@pytest.mark.exact
 @mostly("exact", "num_subgraphs", [1, 2], quick=1)
 def test_evaluation_equals_the_definition(num_subgraphs: int) -> None:
     rng = np.random.default_rng(5)
@@ -189,7 +190,7 @@ _PUBLIC = {
 @pytest.mark.published
 @pytest.mark.parametrize("name", _PUBLIC)
 def test_public_workloads(name: str, reference_data: Path) -> None:
-    file = read_json_file(reference_data / "placement" / "workloads" / "latency" / f"{name}.json")
+    file = read_workload(reference_data / "placement" / "workloads" / "latency" / f"{name}.json")
     problem = workload_from(file, Overrides()).problem
     result = solve_latency(problem)
     assert result.proven_optimal

@@ -24,11 +24,11 @@ def test_equals_trying_everything(seeds: range) -> None:
     for seed in seeds:
         problem = mixed_problem(seed)
         best, chain = best_by_trying(problem)
-        judge(problem, solve_free(problem, clock=Clock(limit_s=60.0)), best, "none")
-        judge(problem, solve_contiguous(problem, clock=Clock(limit_s=60.0)), chain, "chain")
+        evaluator(problem, solve_free(problem, clock=Clock(limit_s=60.0)), best, "none")
+        evaluator(problem, solve_contiguous(problem, clock=Clock(limit_s=60.0)), chain, "chain")
 
 
-def judge(problem: PlacementProblem, result: PlacementResult, best: float, contiguity: str) -> None:
+def evaluator(problem: PlacementProblem, result: PlacementResult, best: float, contiguity: str) -> None:
     if not np.isfinite(best):
         assert result.placement is None
         return

@@ -1,0 +1,107 @@
+"""Which bundled framework people mean: "NeMo 24.07", "Megatron-LM (Jan 2021)", "Hugging Face Trainer", "25.09 NeMo Container"."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from functools import lru_cache
+
+from costmodel.software.framework import NO_FRAMEWORK, UNKNOWN, Framework
+
+__all__ = ["framework_called", "framework_of"]
+
+# The first whose pattern is found decides; a name that holds several, "NeMo AutoModel", means the more particular one.
+_CALLED: tuple[tuple[str, str], ...] = (
+    (r"nanotron", "nanotron"),
+    (r"auto.?model\b", "nemo-automodel"),
+    (r"\bnemo\b|megatron.?bridge", "megatron-bridge"),
+    (r"megatron.?deepspeed", "megatron-deepspeed"),
+    (r"megatron.*\bcore\b|\bmcore\b", "megatron-lm"),
+    (r"megatron\b.*(?:\b20(?:19|2[0-2])\b|\bv?[123](?:\.\d+)?(?:/|$|\b(?!\.))|\bsc ?21\b)", "megatron-lm-2021"),
+    (r"megatron", "megatron-lm"),
+    (r"llm.?foundry|composer|mosaic", "llm-foundry"),
+    (r"unsloth|xtuner|axolotl|liger|(?:transformers|hugging ?face).*compile", "adapter-trainers"),
+    (
+        r"transformers\b|hugging ?face|\bhf\b|\btrl\b|\bpeft\b|llama.?factory|fast.?chat|alpaca|\bswift\b|accelerate\b",
+        "accelerate",
+    ),
+    (r"intern(?:evo|lm)", "internevo"),
+    (r"paddle", "paddle"),
+    (r"torchtitan", "torchtitan"),
+    (r"torchtune", "torchtune"),
+    (r"vector.?lm", "vectorlm"),
+    (r"maxtext|\bpax|axlearn", "jax"),
+    (r"levanter", "levanter"),
+    (r"easylm", "easylm"),
+    (r"olmo", "olmo"),
+    (r"deepspeed", "deepspeed"),
+    (r"\bjax\b", "jax"),
+    (r"fsdp", "pytorch-fsdp"),
+    (r"(?:tensorflow|\btf[0-9 ]?).*\bxla\b", "tensorflow-xla"),
+    (r"tensorflow|\btf[12]?\b|keras", "tensorflow"),
+    (r"\bxla\b", "jax"),
+    (r"mxnet|gluon", "mxnet"),
+    (r"nervana|\bneon\b", "neon"),
+    (r"caffe(?!2)", "caffe"),
+    (r"pytorch|\btorch(?!.?7)(?:vision)?\b|\bddp\b|lightning|\btimm\b", "pytorch"),
+    (r"torch.?7", "torch7"),
+    (r"\bvllm\b", "vllm"),
+    (r"sglang", "sglang"),
+    (r"tensorrt|\btrt", "tensorrt-llm"),
+)
+# Words for attention kernels made for the device (cuDNN, FlashAttention-3), and for those of the first FlashAttention: a Triton kernel,
+# xFormers, whose backward pass is the first one's (Llama, arXiv:2302.13971, section 2.4).
+_NEWEST_ATTENTION = re.compile(r"transformer.?engine|cudnn|flash.?attention.?[34]|\bfa[34]\b|thunder")
+_FIRST_ATTENTION = re.compile(
+    r"triton|xformers|flash.?attention.?(?:v?1|v?0)\b|flash.?attn.?(?:==|v)? ?(?:1|0)\.|\bfa1\b"
+)
+
+
+def framework_called(text: str) -> str | None:
+    """Bundled framework that people mean by a text; None where it is none that is known.
+
+    >>> [framework_called(text) for text in ("25.09 NeMo Container", "Megatron-LM (Jan 2021)", "Megatron-LM core 0.12", "abacus")]
+    ['megatron-bridge', 'megatron-lm-2021', 'megatron-lm', None]
+    """
+    from planner.files.resources import bundled
+
+    if text in bundled("frameworks"):
+        return text
+    words = text.lower().replace("_", " ")
+    return next((name for pattern, name in _CALLED if re.search(pattern, words)), None)
+
+
+@lru_cache(maxsize=1024)  # asked for every row of a table
+def framework_of(text: str, kernel: str = "") -> Framework:
+    """The framework that people mean, with the attention kernels that they say it ran with.
+
+    Parameters
+    ----------
+    text, kernel : str
+        As people write them, or the path of a framework file; ``kernel`` is what is said of the attention kernel itself, if anything.
+
+    Returns
+    -------
+    Framework
+        `NO_FRAMEWORK` where nothing is said, `UNKNOWN` (with these attention kernels) where it is none that is known.
+
+    Examples
+    --------
+    >>> [framework_of(name).attention for name in ("", "NeMo", "nanotron v0.5", "llm-foundry", "something new")]
+    ['newest', 'newest', 'portable', 'first', 'portable']
+    >>> framework_of("llm-foundry", "FlashAttention-3").attention
+    'newest'
+    """
+    if not text.strip():
+        return NO_FRAMEWORK
+    from planner.files.frameworks import load_framework
+
+    if text.endswith((".yaml", ".yml")):
+        return load_framework(text).framework
+    name = framework_called(text)
+    found = UNKNOWN if name is None else load_framework(name).framework
+    words = f"{text} {kernel}".lower()
+    if found.attention == "newest" or _NEWEST_ATTENTION.search(words):
+        return replace(found, attention="newest")
+    is_first = found.attention == "first" or _FIRST_ATTENTION.search(words)
+    return replace(found, attention="first" if is_first else "portable")

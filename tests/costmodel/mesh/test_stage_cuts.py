@@ -1,0 +1,106 @@
+"""Stages as frameworks cut them: equal ones, and those that end at thresholds."""
+
+from __future__ import annotations
+
+import pytest
+
+from costmodel.mesh.plan import MeshPlan
+from costmodel.mesh.stage_cuts import threshold_blocks, threshold_last
+from costmodel.software.framework import NO_FRAMEWORK, Framework
+from tests.costmodel.mesh import plans as make
+from tests.strategies.mesh.networks import decoder
+
+EQUAL, THRESHOLD = Framework(name="equal", stages="equal"), Framework(name="threshold", stages="threshold")
+
+
+def model_of(framework: Framework, vocabulary: int):
+    """Eight blocks of 40,960 weights each (4 x 64^2 + 3 x 64 x 128), and a head of 64 per word."""
+    graph = decoder(blocks=8, features=64, kv_heads=4, ffn=128, vocabulary=vocabulary)
+    return make.model_of(graph, 8, make.ideal_cluster(), framework=framework)
+
+
+def test_stages_are_cut_by_the_costs_of_matrices() -> None:
+    """A head of 1,280 words costs two blocks: 10 in all, 5 per stage."""
+    assert model_of(THRESHOLD, 1280).blocks_of(2) == (5, 3)
+    assert model_of(THRESHOLD, 1280).blocks_of(1) == (8,)
+
+
+def test_equal_stages_whatever_the_head_takes() -> None:
+    """A head of 16 blocks by its weights: a balanced cut puts fewer blocks beside it."""
+    assert model_of(NO_FRAMEWORK, 10240).blocks_of(2) == (5, 3)
+    assert model_of(EQUAL, 10240).blocks_of(2) == (4, 4)
+    assert model_of(EQUAL, 10240).blocks_of(4) == (2,) * 4
+    assert model_of(EQUAL, 10240).blocks_of(3) == model_of(NO_FRAMEWORK, 10240).blocks_of(3)  # does not come out even
+
+
+def test_the_cut_of_the_framework_is_what_is_costed() -> None:
+    """A plan that states these stages costs the same as one that leaves them to the framework."""
+    model = model_of(EQUAL, 10240)
+    own, stated = MeshPlan(pp=2, num_micro_batches=8), MeshPlan(pp=2, num_micro_batches=8, stage_blocks=(4, 4))
+    times = model.evaluate_plans([own, stated]).step_time_s
+    assert times[0] == times[1] > model_of(NO_FRAMEWORK, 10240).evaluate_plans([own]).step_time_s[0]
+
+
+def test_a_cut_may_leave_the_loss_without_the_last_stage() -> None:
+    """A head of 8 blocks, 2 of 16 per stage: it comes behind 8 blocks to stage 4, what follows it to 5 and 6."""
+    assert (
+        model_of(THRESHOLD, 5120).cut_fault(8) == "threshold puts the loss on stage 6 of 8 and waits for it on stage 7"
+    )
+    assert not model_of(THRESHOLD, 5120).cut_fault(1)
+    assert not model_of(EQUAL, 5120).cut_fault(8)
+
+
+@pytest.mark.parametrize(
+    ("count", "stages", "head", "blocks"),
+    [
+        # The sums pass 8.55, 17.1 and 25.65 behind blocks 9, 18 and 26.
+        (32, 4, 2.2, (9, 9, 8, 6)),
+        # Equal shares are reached: without a head, and where it costs as much as four blocks (10 and 5 of 20).
+        (8, 4, 0.0, (2, 2, 2, 2)),
+        (16, 2, 4.0, (10, 6)),
+        (16, 4, 4.0, (5, 5, 5, 1)),
+        (16, 4, 4.0 - 1e-12, (5, 5, 5, 1)),
+        (16, 4, 4.0 + 1e-12, (5, 5, 5, 1)),
+        # A heavy head leaves the last stages without a block.
+        (4, 4, 4.0, (2, 2, 0, 0)),
+        (4, 4, 4.5, (3, 1, 0, 0)),
+        (5, 1, 1.0, (5,)),
+    ],
+)
+def test_stages_end_where_the_cost_reaches_its_share(
+    count: int, stages: int, head: float, blocks: tuple[int, ...]
+) -> None:
+    assert threshold_blocks(count, stages, head) == blocks
+
+
+@pytest.mark.parametrize("stages", range(1, 17))
+@pytest.mark.parametrize("head", [0.0, 0.4, 2.2, 9.0])
+def test_stages_hold_all_blocks(stages: int, head: float) -> None:
+    blocks = threshold_blocks(16, stages, head)
+    assert len(blocks) == stages
+    assert sum(blocks) == 16
+
+
+@pytest.mark.parametrize(
+    ("count", "stages", "head", "ends"),
+    [
+        (32, 4, 2.2, (3, 3)),
+        (32, 32, 2.2, (31, 31)),
+        # 20 in all, 1.25 per stage: behind 16 blocks stage 12, which takes the head, then 13 and 14 with nothing to do but format and loss.
+        (16, 16, 4.0, (14, 15)),
+        # 10 in all, 2.5 per stage: blocks behind 3 and 4 in stages 0 and 1, the head in 1, format and loss in 2 and 3.
+        (4, 4, 6.0, (3, 3)),
+        (4, 4, 20.0, (2, 3)),
+        (5, 1, 1.0, (0, 0)),
+    ],
+)
+def test_the_loss_may_miss_the_last_stage(count: int, stages: int, head: float, ends: tuple[int, int]) -> None:
+    assert threshold_last(count, stages, head) == ends
+
+
+@pytest.mark.parametrize("stages", range(1, 17))
+@pytest.mark.parametrize("head", [0.4, 2.2, 9.0])
+def test_the_loss_is_behind_all_blocks(stages: int, head: float) -> None:
+    blocks = threshold_blocks(16, stages, head)
+    loss, last = threshold_last(16, stages, head)
+    assert max(n for n, count in enumerate(blocks) if count) <= loss <= last < stages

@@ -1,0 +1,34 @@
+"""Weight tensors against what torchvision reports."""
+
+from __future__ import annotations
+
+import pytest
+
+from costmodel.software.eager import weight_tensors
+from planner.files.loading import load_model
+from planner.measurements import convnets
+from tests.planner.measurements.single_rows import only
+
+
+# len(list(torchvision.models.<name>().parameters())).
+@pytest.mark.parametrize(
+    ("name", "count"), [("resnet50", 161), ("vgg16", 32), ("resnext101-32x4d", 314), ("densenet121", 364)]
+)
+def test_weight_tensors(name: str, count: int) -> None:
+    graph = load_model(name).graph
+    assert weight_tensors(graph) == count
+
+
+def test_pytorch_waits_for_updates_where_losses_are_scaled() -> None:
+    row = {"model": "ResNet-50", "device": "A100-80GB", "gpus": 1, "batch": 128, "step_time_ms": 100}
+
+    def predicted_s(framework: str, precision: str) -> float:
+        cells = {**row, "source": "NVIDIA DeepLearningExamples"}  # whose images lie channels last in both
+        return only(convnets, **cells, framework=framework, precision=precision).comparisons[0].predicted_s
+
+    assert (
+        1e-3
+        < predicted_s("PyTorch", "amp") - predicted_s("TF2", "amp")
+        < 24e-6 * weight_tensors(load_model("resnet50").graph)
+    )
+    assert predicted_s("PyTorch", "tf32") == predicted_s("TF2", "tf32")

@@ -1,0 +1,199 @@
+"""Bounds of memory-saving modes of a pipeline against every plan of small questions."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+
+import numpy as np
+
+from costmodel.mesh.assumptions import MeshAssumptions
+from costmodel.mesh.model import MeshModel
+from costmodel.mesh.plan import RECOMPUTE, MeshBatch
+from strategies.mesh.memory_modes import MemoryModes
+from strategies.mesh.nodes import Families, PlanCount, families_of_nodes
+from strategies.mesh.settings import MeshSettings
+from strategies.mesh.space import MeshSpace, batch_of
+from strategies.mesh.time_bounds import PipelineTimes, least_step_s, raise_for_gathering, worthy_times
+from tests.cases import mostly
+from tests.strategies.mesh.brute_force import all_plans
+from tests.strategies.mesh.networks import decoder, random_case, two_level_cluster, workload_of
+
+_FULL = RECOMPUTE.index("full")
+_ROUNDING = 1 + 1e-8
+
+
+@functools.lru_cache(maxsize=24)
+def _some_plans(seed: int) -> tuple[MeshModel, MeshBatch, np.ndarray]:
+    """A model, some of its plans, and their memory."""
+    workload, cluster, _ = random_case(seed)
+    model = MeshModel.build(workload, cluster)
+    plans = all_plans(model, 4)
+    some = np.random.default_rng(seed).permutation(len(plans))[:20_000]
+    plans = plans.take(np.sort(some))
+    return model, plans, model.evaluate(plans).memory_bytes
+
+
+def _case(seed: int, share: float) -> tuple[MeshModel, MeshBatch, MemoryModes]:
+    """A model, some of its plans, and the modes of them with the memory of a share of the plans."""
+    model, plans, memory_bytes = _some_plans(seed)
+    capacity = float(np.quantile(memory_bytes, share))
+    space = MeshSpace.of(model, MeshSettings(max_workers=4, capacity_bytes=capacity))
+    return model, plans, MemoryModes.of(space)
+
+
+def _mode(modes: MemoryModes, plans: MeshBatch) -> tuple[np.ndarray, np.ndarray]:
+    """Which mode and which stage of ZeRO every plan takes."""
+    known = {mode: n for n, mode in enumerate(modes.each)}
+    columns = (plans.recompute, plans.offload_optimizer, plans.offload_activations)
+    return np.array([known[mode] for mode in zip(*(c.tolist() for c in columns), strict=True)]), plans.zero_stage
+
+
+@mostly("exact", "seed", range(24))
+def test_no_plan_needs_or_takes_less_than_the_bounds_of_its_mode(seed: int) -> None:
+    model, plans, modes = _case(seed, (0.01, 0.1, 0.6)[seed % 3])
+    costs = model.evaluate(plans)
+    pipelines = modes.plainly(plans)
+    needs = modes.needs(pipelines)
+    rows = np.arange(len(plans)), *_mode(modes, plans)
+    needed = needs.memory_bytes[rows]
+    assert np.all(needed <= costs.memory_bytes * _ROUNDING)
+    fits = costs.memory_bytes <= modes.space.settings.capacity_bytes
+    for times in (PipelineTimes.of(model.pipelines(pipelines, exact=False)), worthy_times(model, pipelines, None)[1]):
+        bound = least_step_s(modes, times, needs)[rows]
+        assert np.all(bound[fits] <= costs.step_time_s[fits] * _ROUNDING)
+        assert np.all(np.isinf(bound[needed > modes.capacity_bytes]))
+        assert np.all(times.makespan_s <= costs.step_time_s * _ROUNDING)
+
+
+@mostly("exact", "seed", range(24))
+def test_no_plan_takes_less_than_the_bound_with_what_it_gathers(seed: int) -> None:
+    """Slow links, so that gathering shows; half of the hosts are quick, so that nothing else does."""
+    rng = np.random.default_rng(seed)
+    features = int(rng.choice([256, 1024]))
+    graph = decoder(
+        blocks=3,
+        features=features,
+        ffn=2 * features,
+        positions=64,
+        experts=(0, 4)[seed % 2],
+        dense_blocks=seed % 4 // 2,
+    )
+    cluster = two_level_cluster(
+        per_node=2, inside=float(rng.choice([5e9, 50e9])), outside=float(rng.choice([1e9, 10e9]))
+    )
+    workload = workload_of(graph, cluster, int(rng.choice([4, 6, 8])))
+    quick = {"host_launch_s": 0.0, "host_collective_s": 0.0} if seed % 3 else {}
+    assumptions = MeshAssumptions(**quick, gather_overlap=(1.0, 0.0)[seed // 4 % 2])
+    model = MeshModel.build(workload, cluster, assumptions)
+    plans = all_plans(model, 4)
+    plans = plans.take(np.flatnonzero(plans.zero_stage == 3))
+    plans = plans.take(np.sort(rng.permutation(len(plans))[:10_000]))
+    costs = model.evaluate(plans)
+    raised = 0
+    for share in (0.02, 0.3, 0.9):
+        capacity = float(np.quantile(costs.memory_bytes, share))
+        modes = MemoryModes.of(MeshSpace.of(model, MeshSettings(max_workers=4, capacity_bytes=capacity)))
+        pipelines = modes.plainly(plans)
+        needs, rows = modes.needs(pipelines), (np.arange(len(plans)), *_mode(modes, plans))
+        fits = costs.memory_bytes <= capacity
+        assert np.all(needs.shards[rows[:2]][fits] <= plans.dp_shard[fits] * _ROUNDING)
+        for times in (
+            PipelineTimes.of(model.pipelines(pipelines, exact=False)),
+            worthy_times(model, pipelines, None)[1],
+        ):
+            before = least_step_s(modes, times, needs)
+            bound = before.copy()
+            raise_for_gathering(bound, modes, times, needs, np.isfinite)
+            assert np.all(bound >= before)
+            assert np.array_equal(bound[:, :, :3], before[:, :, :3])
+            assert np.all(bound[rows][fits] <= costs.step_time_s[fits] * _ROUNDING)
+            raised += int(np.count_nonzero(bound[rows][fits] > 1.05 * before[rows][fits]))
+            # What is of no interest stays as it is.
+            kept = before.copy()
+            raise_for_gathering(kept, modes, times, needs, lambda step_s: np.zeros(step_s.shape, dtype=np.bool_))
+            assert np.array_equal(kept, before)
+    assert raised or not quick
+
+
+@mostly("exact", "seed", range(12))
+def test_pipelines_that_are_worth_it_are_those_whose_least_time_is(seed: int) -> None:
+    """What the busiest rank alone rules out would be ruled out by the whole bound, and the times of the others are the same."""
+    model, plans, modes = _case(seed, 0.5)
+    pipelines = modes.plainly(plans)
+    every = worthy_times(model, pipelines, None)[1]
+    for share in (0.0, 0.1, 0.6):
+        goal = float(np.quantile(every.makespan_s, share))
+        rows, times = worthy_times(model, pipelines, lambda step_s, _, goal=goal: step_s * (1 - 1e-9) <= goal)
+        assert np.array_equal(rows, np.flatnonzero(every.makespan_s * (1 - 1e-9) <= goal))
+        assert np.array_equal(times.makespan_s, every.makespan_s[rows])
+        assert np.array_equal(times.batch.pp, pipelines.pp[rows])
+        assert np.array_equal(times.busy_s, every.busy_s[rows])
+
+
+@mostly("exact", "seed", range(12))
+def test_the_least_memory_is_that_of_a_plan(seed: int) -> None:
+    """dp wholly shared out: not just a bound, so what is said not to fit could not be said sooner."""
+    model, plans, modes = _case(seed, 0.5)
+    needs = modes.needs(modes.plainly(plans)).memory_bytes
+    some = range(0, len(plans), max(len(plans) // 7, 1))
+    places = list(itertools.product(some, range(len(modes.each)), range(len(modes.stages))))
+    smallest = [modes.smallest_plan(plans.take(np.array([n])), v, z) for n, v, z in places]
+    expected = [needs[place] for place in places]
+    np.testing.assert_allclose(model.evaluate_plans(smallest).memory_bytes, expected, rtol=1e-9)
+
+
+@mostly("exact", "seed", range(24))
+def test_so_few_recomputed_blocks_do_not_fit(seed: int) -> None:
+    model, plans, modes = _case(seed, (0.01, 0.1)[seed % 2])
+    costs = model.evaluate(plans)
+    fitting = (plans.recompute == _FULL) & (plans.offload_activations == 0)
+    fitting &= costs.memory_bytes <= modes.space.settings.capacity_bytes
+    plans = plans.take(np.flatnonzero(fitting))
+    least = modes.needs(modes.plainly(plans)).blocks[np.arange(len(plans)), plans.offload_optimizer, plans.zero_stage]
+    assert np.all(least <= plans.recompute_blocks)
+
+
+@mostly("exact", "seed", range(24))
+def test_no_plan_needs_less_than_the_bounds_of_its_families(seed: int) -> None:
+    _, _, modes = _case(seed, 0.5)
+    space = modes.space
+    whole = Families.of(modes)
+    for branches in space.branches():
+        of_branch = whole.of_nodes(branches)
+        nodes = space.with_experts({**branches, "_stem": np.arange(len(of_branch))})
+        if not len(nodes["tp"]):
+            continue
+        of_node = whole.of_nodes(nodes)
+        assert np.all(of_branch[nodes["_stem"]] <= of_node)
+        bounds = [of_node]
+        for exact in (False, True):
+            families, family = families_of_nodes(modes, nodes, exact=exact)
+            bounds.append(families.least_bytes[family])
+            assert np.all(bounds[-2] <= bounds[-1] * _ROUNDING)
+        pipelines = space.with_pipelines({**nodes, "_cell": np.arange(len(of_node))})
+        needed = np.min(modes.needs(batch_of(pipelines)).memory_bytes, axis=(1, 2), initial=np.inf)
+        assert np.all(bounds[-1][pipelines["_cell"]] <= needed * _ROUNDING)
+
+
+@mostly("exact", "seed", range(24))
+def test_families_have_all_nodes_as_members(seed: int) -> None:
+    _, _, modes = _case(seed, 0.5)
+    space = modes.space
+    nodes = [piece for piece in space.nodes() if len(piece["tp"])]
+    names = tuple(nodes[0])
+    every = {name: np.concatenate([piece[name] for piece in nodes]) for name in names}
+    expected = sorted(zip(*(every[name].tolist() for name in names), strict=True))
+    exact = families_of_nodes(modes, every, exact=True)[0]
+    for families in (Families.of(modes), families_of_nodes(modes, every, exact=False)[0], exact):
+        members = families.members(space)
+        assert sorted(zip(*(members[name].tolist() for name in names), strict=True)) == expected
+
+
+@mostly("exact", "seed", range(12))
+def test_branches_hold_the_plans_of_their_nodes(seed: int) -> None:
+    _, _, modes = _case(seed, 0.5)
+    count = PlanCount(space=modes.space)
+    branches, nodes = list(modes.space.branches()), list(modes.space.nodes())
+    assert sum(map(count.plans, branches)) == sum(map(count.plans, nodes))
+    assert sum(map(count.nodes, branches)) == sum(len(piece["tp"]) for piece in nodes)
