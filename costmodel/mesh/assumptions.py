@@ -8,7 +8,10 @@ import numpy as np
 
 from costmodel.arrays import FloatArray, IntArray
 
-__all__ = ["DEFAULT_ASSUMPTIONS", "MeshAssumptions"]
+__all__ = ["DEFAULT_ASSUMPTIONS", "RENAMED_ASSUMPTIONS", "MeshAssumptions"]
+
+# Names of assumptions of the last release -> those of today; understood until the next release.
+RENAMED_ASSUMPTIONS: dict[str, str] = {"memory_reserve": "unusable_memory"}
 
 
 def _assumption(default: float, doc: str, source: str) -> float:

@@ -315,7 +315,7 @@ def _assumed(texts: Sequence[str], mode: str | None, values: Values) -> tuple[tu
         return ()
     from dataclasses import fields
 
-    from costmodel.mesh.assumptions import MeshAssumptions
+    from costmodel.mesh.assumptions import RENAMED_ASSUMPTIONS, MeshAssumptions
     from costmodel.serving.workload import ServingAssumptions
     from costmodel.software.layer_assumptions import LayerAssumptions
 
@@ -327,6 +327,7 @@ def _assumed(texts: Sequence[str], mode: str | None, values: Values) -> tuple[tu
         if not equals:
             values.add(f"--assume {text}: must be NAME=VALUE, as in dp_overlap=0.8")
             continue
+        name = RENAMED_ASSUMPTIONS.get(name, name)
         if name not in known:
             values.add(f"--assume {text}: no such assumption{did_you_mean(name, known)} (known: {', '.join(known)})")
         value = values.at_least_zero(f"--assume {name}", number)

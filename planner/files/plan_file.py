@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from costmodel.mesh.assumptions import RENAMED_ASSUMPTIONS
 from planner.core.answer import Answer, Assumption, Estimate, RankedPlan, Setting
 from planner.core.capacity import reserve_of
 from planner.core.errors import FileProblem
@@ -242,7 +243,7 @@ def request_from_document(document: PlanDocument, folder: Path) -> Request:
         seq=document.seq,
         lora_rank=document.lora_rank,
         assume_free=tuple(document.assume_free),
-        assume=tuple(document.assume.items()),
+        assume=tuple((RENAMED_ASSUMPTIONS.get(name, name), value) for name, value in document.assume.items()),
         calibration=found(document.calibration),
         framework=found(document.framework),
         space="auto" if document.mesh is None else "mesh",
