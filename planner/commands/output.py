@@ -159,7 +159,7 @@ def _rendered(report: Report, output: Output, *, terminal: bool) -> str:
         from planner.report.markdown import markdown_text
 
         return markdown_text(_blocks(report, output))
-    width = output.width or (shutil.get_terminal_size().columns if sys.stdout.isatty() else _PIPE_WIDTH)
+    width = output.width or shutil.get_terminal_size((_PIPE_WIDTH, 24)).columns  # COLUMNS first, then the terminal
     width = max(width, _LEAST_WIDTH)
     if terminal:
         from planner.report.rich_text import rich_text

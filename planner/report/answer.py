@@ -50,6 +50,11 @@ _MATTER = (
 )
 
 
+_NEXT = (
+    "--export plan.yaml keeps the plan, 'planner explain' with the same options says where its time goes, -v says more"
+)
+
+
 def search_report(answer: Answer) -> Report:
     """Ranked plans in every form."""
     return Report(
@@ -89,7 +94,7 @@ def _search_blocks(answer: Answer) -> list[Block]:
         ("Workers", _workers(best.workers, answer.setting.gpus, proven=answer.proof.proven_optimal, better=better)),
         *answer.space.search_facts(answer),
         ("Assumed", _assumed(answer.assumptions, answer.model_assumptions)),
-        *(("Note", note) for note in answer.notes),
+        ("Next", _NEXT),
     ]
     return [
         Sentence(f"Best: {best.summary}.", strong=True),
@@ -97,6 +102,7 @@ def _search_blocks(answer: Answer) -> list[Block]:
         answer.space.table(answer.plans),
         *_refined(answer, better),
         *benchmark_sentence(answer.error_bars, len(answer.plans)),
+        *([Facts(tuple(("Note", note) for note in answer.notes))] if answer.notes else []),
     ]
 
 
@@ -114,7 +120,8 @@ def _verdict(plan: RankedPlan, setting: Setting, objective: str) -> list[tuple[s
     if plan.step_time_low_s is not None and plan.step_time_high_s is not None:
         unit = time_unit(plan.step_time_s)
         interval = f" (80 % interval {span_text((plan.step_time_low_s, plan.step_time_high_s), unit)} {unit.name})"
-    rate = f"{significant(plan.throughput_samples_per_s)} samples/s"
+    each = plan.throughput_samples_per_s / plan.workers
+    rate = f"{significant(plan.throughput_samples_per_s)} samples/s, {significant(each)} per GPU"
     if plan.get("tokens_per_s") is not None:
         rate = f"{significant(plan['tokens_per_s'])} tokens/s, {significant(plan['tokens_per_s_per_gpu'])} per GPU"
         rate += f", MFU {percent(plan['mfu'])}"
@@ -207,11 +214,9 @@ def _comparison_blocks(estimate: Estimate) -> list[Block]:
 
 
 def _assumed(assumptions: Sequence[Assumption], of_model: Sequence[Assumption]) -> str:
-    """What decides about the answer, and every constant that was given."""
-    from planner.files.plan_file import assumption_text
-
-    shown = [assumption_text(a) for a in assumptions if a.name in _MATTER]
-    return ", ".join([*shown, *(f"{a.name} {a.value} (given)" for a in of_model if a.source == "given")])
+    """What decides about the answer; what was given says so, where the rest comes from is said with -v."""
+    shown = [a for a in assumptions if a.name in _MATTER] + [a for a in of_model if a.source == "given"]
+    return ", ".join(f"{a.name} {a.value}" + (" (given)" if a.source == "given" else "") for a in shown)
 
 
 def _details(answer: Answer | Estimate) -> list[Block]:
