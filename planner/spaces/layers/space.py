@@ -326,15 +326,23 @@ class LayerwisePlanSpace:
                 return float(cost.step_time_s[0])
         return None
 
-    def _compute_bound(self, plans: Sequence[Plan], costs: CostBatch) -> list[bool]:
-        """Whether doubling the arithmetic rate would take at least a fifth off the compute time."""
+    @functools.cached_property
+    def _twice_as_fast(self) -> KnownCosts | None:
+        """Costs with twice the arithmetic rate; None where the cost model has no such rate."""
         cache, compute = self.cache, self.cache.workload.compute
         if not isinstance(compute, RooflineCompute):
-            return [True] * len(plans)
+            return None
         rates = {name: 2.0 * rate for name, rate in compute.device.peak_flop_per_s.items()}
         faster = dataclasses.replace(compute.device, peak_flop_per_s=rates)
         workload = dataclasses.replace(cache.workload, compute=dataclasses.replace(compute, device=faster))
-        again = evaluate(workload, cache.cluster, plans, cache.changed(workload, cache.cluster))
+        return cache.changed(workload, cache.cluster)
+
+    def _compute_bound(self, plans: Sequence[Plan], costs: CostBatch) -> list[bool]:
+        """Whether doubling the arithmetic rate would take at least a fifth off the compute time."""
+        faster = self._twice_as_fast
+        if faster is None:
+            return [True] * len(plans)
+        again = evaluate(faster.workload, faster.cluster, plans, faster)
         return [bool(saved) for saved in again.compute_s <= 0.8 * costs.compute_s]
 
     def error_bars(self, plans: Sequence[RankedPlan]) -> tuple[list[RankedPlan], ErrorBars]:

@@ -18,7 +18,7 @@ from planner.resolve import resolve
 from planner.schema import schema_of
 from planner.schema.answer import estimate_model, search_model
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 SMALL = "gpt3-1.3b --gpus 4 --batch 16 --seq 512"
 
 

@@ -176,7 +176,7 @@ def test_the_help_names_everything_there_is(capsys: pytest.CaptureFixture[str]) 
         ({"cost_model": "paleo"}, "layers"),
         ({"diverse": True}, "mesh"),
         ({"diverse": False}, "mesh"),
-        ({"mode": "inference"}, "layers"),
+        ({"mode": "inference"}, "serving"),
         ({"space": "layers"}, "layers"),
         ({"micro_batches": 4}, "mesh"),
         ({"objective": "mfu"}, "mesh"),
