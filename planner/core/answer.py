@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from costmodel.fields import Figure, labels_of, parts_of
@@ -202,6 +202,16 @@ class RankedPlan:
             "gap": self.gap,
             **figures,
         }
+
+    def row(self) -> dict[str, Any]:
+        """The figures and the plan's own settings as columns (``tp``, ``pp``, ``dp``, ``zero_stage``, ...) of a table."""
+        settings = {
+            item.name: getattr(self.plan, item.name)
+            for item in fields(self.plan)
+            if isinstance(getattr(self.plan, item.name), int | float | str) and item.name not in ("workers",)
+        }
+        dp = {"dp": self.plan.dp} if hasattr(self.plan, "dp") else {}
+        return {**self.record(), **settings, **dp}
 
     def with_figures(self, **figures: float | None) -> RankedPlan:
         """The same with other values of some figures."""

@@ -61,7 +61,7 @@ def search_report(answer: Answer) -> Report:
         blocks=lambda: _search_blocks(answer),
         details=lambda: _details(answer),
         data=lambda: search_document(answer),
-        records=lambda: [plan.record() for plan in answer.plans],
+        records=lambda: [plan.row() for plan in answer.plans],
     )
 
 
