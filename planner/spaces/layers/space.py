@@ -327,7 +327,7 @@ class LayerwisePlanSpace:
         return None
 
     @functools.cached_property
-    def _twice_as_fast(self) -> KnownCosts | None:
+    def _twice_as_fast(self) -> CostCache | None:
         """Costs with twice the arithmetic rate; None where the cost model has no such rate."""
         cache, compute = self.cache, self.cache.workload.compute
         if not isinstance(compute, RooflineCompute):
