@@ -92,14 +92,14 @@ def _search_blocks(answer: Answer) -> list[Block]:
         *_verdict(best, answer.setting, answer.objective),
         ("Proof", _proof(answer, better)),
         ("Workers", _workers(best.workers, answer.setting.gpus, proven=answer.proof.proven_optimal, better=better)),
-        *answer.space.search_facts(answer),
+        *answer.space.report.search_facts(answer),
         ("Assumed", _assumed(answer.assumptions, answer.model_assumptions)),
         ("Next", _NEXT),
     ]
     return [
         Sentence(f"Best: {best.summary}.", strong=True),
         Facts(tuple(facts)),
-        answer.space.table(answer.plans),
+        answer.space.report.plans_table(answer.plans, answer.objective),
         *_refined(answer, better),
         *benchmark_sentence(answer.error_bars, len(answer.plans)),
         *([Facts(tuple(("Note", note) for note in answer.notes))] if answer.notes else []),
@@ -168,7 +168,7 @@ def _refined(answer: Answer, better: str) -> list[Block]:
 def _estimate_blocks(estimate: Estimate, warnings: Sequence[str], *, is_explained: bool) -> list[Block]:
     facts = [
         *_verdict(estimate.ranked, estimate.setting, estimate.objective),
-        *estimate.space.plan_facts(estimate),
+        *estimate.space.report.plan_facts(estimate),
         ("Assumed", _assumed(estimate.assumptions, estimate.model_assumptions)),
         *(("Note", note) for note in estimate.notes),
         *(("Warning", warning) for warning in warnings),
@@ -176,13 +176,13 @@ def _estimate_blocks(estimate: Estimate, warnings: Sequence[str], *, is_explaine
     blocks: list[Block] = [
         Sentence(f"Plan: {estimate.ranked.summary}.", strong=True),
         Facts(tuple(facts)),
-        *estimate.space.estimate_blocks(estimate),
+        *estimate.space.report.estimate_blocks(estimate),
     ]
     if not is_explained:
         return blocks
     return [
         *blocks,
-        *estimate.space.explain_blocks(estimate),
+        *estimate.space.report.explain_blocks(estimate),
         *link_blocks(estimate.tables.get("links", ()), estimate.ranked.step_time_s),
         *_comparison_blocks(estimate),
         *sensitivity_blocks(estimate.sensitivity),

@@ -24,7 +24,7 @@ def search_document(answer: Answer) -> dict[str, Any]:
     return {
         **_head(answer),
         "plans": [with_plan(answer, plan) for plan in answer.plans],
-        **answer.space.details_document(answer),
+        **answer.space.report.details_document(answer),
         "proven_optimal": proof.proven_optimal,
         "proven_top": proof.proven_top,
         "bound_s": proof.bound_s,
@@ -34,7 +34,7 @@ def search_document(answer: Answer) -> dict[str, Any]:
         "wall_s": proof.wall_s,
         "searched": dict(proof.searched),
         "solver": proof.solver,
-        **answer.space.baselines_document(answer),
+        **answer.space.report.baselines_document(answer),
         **bars_document(answer.error_bars, len(answer.plans)),
         **_tail(answer, answer.notes),
     }
@@ -52,7 +52,7 @@ def estimate_document(estimate: Estimate, warnings: Sequence[str] = (), *, is_ex
             name: links_document(rows) if name == "links" else [asdict(row) for row in rows]
             for name, rows in tables.items()
         },
-        **(estimate.space.details_document(estimate) if is_explained else {}),
+        **(estimate.space.report.details_document(estimate) if is_explained else {}),
         "best": None if best is None else with_plan(estimate, best),
         "comparison": [{"term": term, "plan_s": a, "best_s": b} for term, a, b in estimate.comparison],
         **bars_document(estimate.error_bars, None),

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from planner.uncertainty.bars import ErrorBars
     from planner.uncertainty.sensitivity import Sensitivity
 
-__all__ = ["Found", "PlanSpace", "Progress", "space_of"]
+__all__ = ["Found", "PlanSpace", "Progress", "ReportParts", "space_of"]
 
 Progress = Callable[[str, float], None]
 
@@ -46,6 +46,34 @@ class Found:
     shown: int
     outcome: Any
     interrupted: bool
+
+
+class ReportParts(Protocol):
+    """What reports show of the plans of one space; everything else is the same for all spaces."""
+
+    def plans_table(self, plans: Sequence[RankedPlan], objective: str, *, ranks: bool = True) -> Table:
+        """Columns of plans; ``ranks``: whether they come from a search."""
+
+    def search_facts(self, answer: Answer) -> Sequence[tuple[str, str]]:
+        """What the answer of a search says about this kind of plans, by name."""
+
+    def plan_facts(self, estimate: Estimate) -> Sequence[tuple[str, str]]:
+        """What is said of one plan, by name."""
+
+    def baselines_document(self, answer: Answer) -> Mapping[str, Any]:
+        """What the best plan is compared with, by its keys in ``--json``."""
+
+    def details_document(self, answer: Answer | Estimate) -> Mapping[str, Any]:
+        """What only this space says, by its keys in ``--json``."""
+
+    def compared(self, answer: Answer) -> Sequence[tuple[str, RankedPlan | None]]:
+        """Baselines by what figures show them for."""
+
+    def estimate_blocks(self, estimate: Estimate) -> Sequence[Block]:
+        """What is shown of one plan: its parts, its stages."""
+
+    def explain_blocks(self, estimate: Estimate) -> Sequence[Block]:
+        """What is shown of one plan besides that, where it is explained: its layers."""
 
 
 class PlanSpace(Protocol):
@@ -147,35 +175,15 @@ class PlanSpace(Protocol):
     def tracks(self, plan: Any) -> Tracks:
         """The step of a plan, event by event."""
 
+    @property
+    def report(self) -> ReportParts:
+        """What reports show of these plans: a module of the space."""
+
     def with_question(self, resolved: Resolved) -> PlanSpace:
         """The same space of another question about the same network and cluster."""
 
-    def table(self, plans: Sequence[RankedPlan], *, ranks: bool = True) -> Table:
-        """Columns of plans; ``ranks``: whether they come from a search."""
-
-    def search_facts(self, answer: Answer) -> Sequence[tuple[str, str]]:
-        """What the answer of a search says about this kind of plans, by name."""
-
-    def plan_facts(self, estimate: Estimate) -> Sequence[tuple[str, str]]:
-        """What is said of one plan, by name."""
-
-    def baselines_document(self, answer: Answer) -> Mapping[str, Any]:
-        """What the best plan is compared with, by its keys in ``--json``."""
-
-    def details_document(self, answer: Answer | Estimate) -> Mapping[str, Any]:
-        """What only this space says, by its keys in ``--json``."""
-
-    def compared(self, answer: Answer) -> Sequence[tuple[str, RankedPlan | None]]:
-        """Baselines by what figures show them for."""
-
     def study(self, answer: Answer, progress: Progress) -> tuple[Sequence[RankedPlan], Sequence[Curve], str]:
         """More searches with the same cost model, for Pareto fronts and scaling curves: plans, curves, and a note."""
-
-    def estimate_blocks(self, estimate: Estimate) -> Sequence[Block]:
-        """What is shown of one plan: its parts, its stages."""
-
-    def explain_blocks(self, estimate: Estimate) -> Sequence[Block]:
-        """What is shown of one plan besides that, where it is explained: its layers."""
 
 
 def space_of(resolved: Resolved) -> PlanSpace:

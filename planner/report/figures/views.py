@@ -91,7 +91,7 @@ def view_of_search(answer: Answer) -> AnswerView:
 
 def _compared(answer: Answer) -> list[tuple[str, RankedPlan]]:
     """What the ranked plans are compared with, by what it is shown for."""
-    found = [("refined", answer.refined), *answer.space.compared(answer)]
+    found = [("refined", answer.refined), *answer.space.report.compared(answer)]
     ranked = [plan.plan for plan in answer.plans]
     return [(label, plan) for label, plan in found if plan is not None and plan.plan not in ranked]
 

@@ -27,10 +27,12 @@ from planner.report.uncertainty import bars_columns
 
 __all__ = [
     "baselines_document",
+    "compared",
     "details_document",
     "estimate_blocks",
     "explain_blocks",
     "layer_totals",
+    "plan_facts",
     "plans_table",
     "search_facts",
 ]
@@ -257,3 +259,17 @@ def baselines_document(answer: Answer) -> dict[str, Any]:
 def details_document(answer: Answer | Estimate) -> dict[str, Any]:
     """Of one plan, the sums over its layers."""
     return {"totals": layer_totals(answer.tables["layers"])} if isinstance(answer, Estimate) else {}
+
+
+def compared(answer: Answer) -> list[tuple[str, RankedPlan | None]]:
+    """Baselines by what figures show them for."""
+    every, fewer = answer.baselines["data_parallel_all"], answer.baselines["data_parallel"]
+    rows = [("data parallelism", fewer)]
+    if fewer is None or fewer.workers != answer.setting.gpus:
+        rows.append(("data par., all GPUs", every))
+    return rows
+
+
+def plan_facts(estimate: Estimate) -> list[tuple[str, str]]:  # noqa: ARG001 - as every space
+    """Nothing is said of one plan beside its parts."""
+    return []

@@ -27,7 +27,7 @@ from planner.core.objectives import stated_rates
 from planner.core.search_errors import SearchInterrupted, ended_early, no_plan_in_time
 from planner.files.quantities import format_bytes, format_seconds
 from planner.resolve import Resolved
-from planner.spaces.base import Found, Progress
+from planner.spaces.base import Found, Progress, ReportParts
 from planner.spaces.layers.labels import plan_in_words
 from strategies.layerwise.score import Score, score_of
 from strategies.layerwise.space import FAMILY_NAMES
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
     from costmodel.timeline import Tracks
     from planner.files.documents import Document
-    from planner.report.blocks import Block, Table
     from planner.report.figures.standard import Curve
     from planner.schema.plan import PlanDocument
     from planner.uncertainty.bars import ErrorBars
@@ -513,65 +512,22 @@ class LayerwisePlanSpace:
 
         return layer_tracks(self.resolved.workload, self.resolved.cluster, plan)
 
+    @property
+    def report(self) -> ReportParts:
+        """What reports show of these plans."""
+        from planner.spaces.layers import report
+
+        return report
+
     def with_question(self, resolved: Resolved) -> LayerwisePlanSpace:
         """The same space of another question."""
         return layerwise_space(resolved)
-
-    # -- what reports show
-
-    def table(self, plans: Sequence[RankedPlan], *, ranks: bool = True) -> Table:
-        """Columns of plans."""
-        from planner.spaces.layers.report import plans_table
-
-        return plans_table(plans, self.objective, ranks=ranks)
-
-    def search_facts(self, answer: Answer) -> Sequence[tuple[str, str]]:
-        """What the answer of a search says, by name."""
-        from planner.spaces.layers.report import search_facts
-
-        return search_facts(answer)
-
-    def plan_facts(self, estimate: Estimate) -> Sequence[tuple[str, str]]:
-        """What is said of one plan, by name."""
-        return ()
-
-    def baselines_document(self, answer: Answer) -> Mapping[str, Any]:
-        """What the best plan is compared with, as plain data."""
-        from planner.spaces.layers.report import baselines_document
-
-        return baselines_document(answer)
-
-    def details_document(self, answer: Answer | Estimate) -> Mapping[str, Any]:
-        """What only this space says, as plain data."""
-        from planner.spaces.layers.report import details_document
-
-        return details_document(answer)
-
-    def compared(self, answer: Answer) -> Sequence[tuple[str, RankedPlan | None]]:
-        """Baselines by what figures show them for."""
-        every, fewer = answer.baselines["data_parallel_all"], answer.baselines["data_parallel"]
-        rows = [("data parallelism", fewer)]
-        if fewer is None or fewer.workers != answer.setting.gpus:
-            rows.append(("data par., all GPUs", every))
-        return rows
 
     def study(self, answer: Answer, progress: Progress) -> tuple[Sequence[RankedPlan], Sequence[Curve], str]:
         """More plans and curves for figures."""
         from planner.spaces.layers.study import layer_study
 
         return layer_study(self, answer, progress)
-
-    def estimate_blocks(self, estimate: Estimate) -> Sequence[Block]:
-        """What is shown of one plan."""
-        from planner.spaces.layers.report import estimate_blocks
-
-        return estimate_blocks(estimate)
-
-    def explain_blocks(self, estimate: Estimate) -> Sequence[Block]:
-        """What is shown of one plan besides that, where it is explained."""
-        from planner.spaces.layers.report import explain_blocks
-
-        return explain_blocks(estimate)
 
 
 def _why(best: RankedPlan, data: RankedPlan | None) -> list[str]:

@@ -27,10 +27,12 @@ from planner.report.uncertainty import bars_columns
 
 __all__ = [
     "baselines_document",
+    "compared",
     "details_document",
     "estimate_blocks",
     "explain_blocks",
     "objective_columns",
+    "plan_facts",
     "plans_table",
     "search_facts",
 ]
@@ -174,3 +176,13 @@ def details_document(answer: Answer | Estimate) -> dict[str, Any]:
         return {"split": None if check is None else split_document(check)}
     refined = None if answer.refined is None else with_plan(answer, answer.refined)
     return {"refined": refined, "splits": [split_document(check) for check in answer.details.get("splits", ())]}
+
+
+def compared(answer: Answer) -> list[tuple[str, RankedPlan | None]]:
+    """Baselines by what figures show them for."""
+    return [("data parallelism", answer.baselines["data_parallel"])]
+
+
+def plan_facts(estimate: Estimate) -> list[tuple[str, str]]:  # noqa: ARG001 - as every space
+    """Nothing is said of one plan beside its parts."""
+    return []

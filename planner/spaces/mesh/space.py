@@ -32,7 +32,7 @@ from planner.core.search_errors import ended_early
 from planner.files.quantities import format_bytes
 from planner.report.numbers import percent
 from planner.resolve import Resolved
-from planner.spaces.base import Found, Progress
+from planner.spaces.base import Found, Progress, ReportParts
 from planner.spaces.mesh.fixed import fixed_by
 from planner.spaces.mesh.labels import (
     MUCH_HOST,
@@ -52,7 +52,6 @@ if TYPE_CHECKING:
 
     from costmodel.timeline import Tracks
     from planner.files.documents import Document
-    from planner.report.blocks import Block, Table
     from planner.report.figures.standard import Curve
     from planner.schema.plan import PlanDocument
     from planner.uncertainty.bars import ErrorBars
@@ -532,61 +531,22 @@ class MeshPlanSpace:
 
         return mesh_tracks(self.model, plan)
 
+    @property
+    def report(self) -> ReportParts:
+        """What reports show of these plans."""
+        from planner.spaces.mesh import report
+
+        return report
+
     def with_question(self, resolved: Resolved) -> MeshPlanSpace:
         """The same space of another question."""
         return mesh_space(resolved)
-
-    # -- what reports show
-
-    def table(self, plans: Sequence[RankedPlan], *, ranks: bool = True) -> Table:
-        """Columns of plans."""
-        from planner.spaces.mesh.report import plans_table
-
-        return plans_table(plans, self.objective, ranks=ranks)
-
-    def search_facts(self, answer: Answer) -> Sequence[tuple[str, str]]:
-        """What the answer of a search says, by name."""
-        from planner.spaces.mesh.report import search_facts
-
-        return search_facts(answer)
-
-    def plan_facts(self, estimate: Estimate) -> Sequence[tuple[str, str]]:
-        """What is said of one plan, by name."""
-        return ()
-
-    def baselines_document(self, answer: Answer) -> Mapping[str, Any]:
-        """What the best plan is compared with, as plain data."""
-        from planner.spaces.mesh.report import baselines_document
-
-        return baselines_document(answer)
-
-    def details_document(self, answer: Answer | Estimate) -> Mapping[str, Any]:
-        """What only this space says, as plain data."""
-        from planner.spaces.mesh.report import details_document
-
-        return details_document(answer)
-
-    def compared(self, answer: Answer) -> Sequence[tuple[str, RankedPlan | None]]:
-        """Baselines by what figures show them for."""
-        return [("data parallelism", answer.baselines["data_parallel"])]
 
     def study(self, answer: Answer, progress: Progress) -> tuple[Sequence[RankedPlan], Sequence[Curve], str]:
         """More plans and curves for figures."""
         from planner.spaces.mesh.study import mesh_study
 
         return mesh_study(self, progress)
-
-    def estimate_blocks(self, estimate: Estimate) -> Sequence[Block]:
-        """What is shown of one plan."""
-        from planner.spaces.mesh.report import estimate_blocks
-
-        return estimate_blocks(estimate)
-
-    def explain_blocks(self, estimate: Estimate) -> Sequence[Block]:
-        """What is shown of one plan besides that, where it is explained."""
-        from planner.spaces.mesh.report import explain_blocks
-
-        return explain_blocks(estimate)
 
 
 def _host_notes(plan: RankedPlan) -> list[str]:

@@ -24,9 +24,11 @@ from planner.spaces.mixed.what_if import StepBound, WhatIf
 __all__ = [
     "baselines_document",
     "bound_sentences",
+    "compared",
     "details_document",
     "estimate_blocks",
     "explain_blocks",
+    "plan_facts",
     "plans_table",
     "search_facts",
 ]
@@ -232,3 +234,13 @@ def details_document(answer: Answer | Estimate) -> dict[str, Any]:
     if not isinstance(answer, Estimate):
         return {}
     return {"bound": asdict(answer.details["bound"]), "what_if": [asdict(row) for row in answer.details["what_if"]]}
+
+
+def compared(answer: Answer) -> list[tuple[str, RankedPlan | None]]:
+    """Baselines by what figures show them for."""
+    return [(f"{base.group} alone", base.plan) for base in answer.baselines.values()]
+
+
+def plan_facts(estimate: Estimate) -> list[tuple[str, str]]:  # noqa: ARG001 - as every space
+    """Nothing is said of one plan beside its parts."""
+    return []

@@ -39,7 +39,7 @@ from planner.core.search_errors import ended_early
 from planner.files.quantities import format_bytes
 from planner.report.numbers import percent
 from planner.resolve import Resolved
-from planner.spaces.base import Found, Progress
+from planner.spaces.base import Found, Progress, ReportParts
 from planner.spaces.mesh.fixed import fixed_by
 from planner.spaces.mesh.labels import mesh_plan_in_words
 from planner.spaces.mixed.fixed import with_fixed
@@ -54,7 +54,6 @@ if TYPE_CHECKING:
 
     from costmodel.timeline import Tracks
     from planner.files.documents import Document
-    from planner.report.blocks import Block, Table
     from planner.report.figures.standard import Curve
     from planner.schema.plan import PlanDocument
     from planner.uncertainty.bars import ErrorBars
@@ -433,59 +432,20 @@ class MixedPlanSpace:
 
         return mixed_tracks(self.model, plan)
 
+    @property
+    def report(self) -> ReportParts:
+        """What reports show of these plans."""
+        from planner.spaces.mixed import report
+
+        return report
+
     def with_question(self, resolved: Resolved) -> MixedPlanSpace:
         """The same space of another question."""
         return mixed_space(resolved)
 
-    # -- what reports show
-
-    def table(self, plans: Sequence[RankedPlan], *, ranks: bool = True) -> Table:
-        """Columns of plans."""
-        from planner.spaces.mixed.report import plans_table
-
-        return plans_table(plans, self.objective, ranks=ranks)
-
-    def search_facts(self, answer: Answer) -> Sequence[tuple[str, str]]:
-        """What the answer of a search says, by name."""
-        from planner.spaces.mixed.report import search_facts
-
-        return search_facts(answer)
-
-    def plan_facts(self, estimate: Estimate) -> Sequence[tuple[str, str]]:
-        """What is said of one plan, by name."""
-        return ()
-
-    def baselines_document(self, answer: Answer) -> Mapping[str, Any]:
-        """What the best plan is compared with, as plain data."""
-        from planner.spaces.mixed.report import baselines_document
-
-        return baselines_document(answer)
-
-    def details_document(self, answer: Answer | Estimate) -> Mapping[str, Any]:
-        """What only this space says, as plain data."""
-        from planner.spaces.mixed.report import details_document
-
-        return details_document(answer)
-
-    def compared(self, answer: Answer) -> Sequence[tuple[str, RankedPlan | None]]:
-        """Baselines by what figures show them for."""
-        return [(f"{base.group} alone", base.plan) for base in answer.baselines.values()]
-
     def study(self, answer: Answer, progress: Progress) -> tuple[Sequence[RankedPlan], Sequence[Curve], str]:
         """More plans and curves for figures."""
         return (), (), "Plans over several kinds of GPUs have no scaling curve."
-
-    def estimate_blocks(self, estimate: Estimate) -> Sequence[Block]:
-        """What is shown of one plan."""
-        from planner.spaces.mixed.report import estimate_blocks
-
-        return estimate_blocks(estimate)
-
-    def explain_blocks(self, estimate: Estimate) -> Sequence[Block]:
-        """What is shown of one plan besides that, where it is explained."""
-        from planner.spaces.mixed.report import explain_blocks
-
-        return explain_blocks(estimate)
 
     def assumptions(self) -> tuple[Assumption, ...]:
         """What the question left open, the groups in place of the one device."""

@@ -27,6 +27,8 @@ from planner.spaces.serving.labels import command_of
 __all__ = [
     "answer_in_words",
     "baselines_document",
+    "compared",
+    "details_document",
     "estimate_blocks",
     "explain_blocks",
     "plan_facts",
@@ -171,3 +173,13 @@ def explain_blocks(estimate: Estimate) -> list[Block]:
 def baselines_document(answer: Answer) -> dict[str, Any]:
     """Replicas of one device each, with the plan."""
     return {name: None if plan is None else with_plan(answer, plan) for name, plan in answer.baselines.items()}
+
+
+def compared(answer: Answer) -> list[tuple[str, RankedPlan | None]]:
+    """Baselines by what figures show them for."""
+    return [("replicas of one GPU", answer.baselines["data_parallel"])]
+
+
+def details_document(answer: Answer | Estimate) -> dict[str, Any]:  # noqa: ARG001 - as every space
+    """Serving says nothing that the others do not."""
+    return {}

@@ -24,7 +24,7 @@ from planner.core.request import DEFAULT_OUTPUT_TOKENS, DEFAULT_PROMPT_TOKENS, R
 from planner.core.search_errors import ended_early
 from planner.files.quantities import format_bytes
 from planner.resolve import Resolved
-from planner.spaces.base import Found, Progress
+from planner.spaces.base import Found, Progress, ReportParts
 from planner.spaces.mesh.flags import flag_of
 from planner.spaces.mesh.near import near_multiples
 from planner.spaces.serving.labels import family_of_serving_plan, serving_plan_in_words
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
     from costmodel.timeline import Tracks
     from planner.files.documents import Document
-    from planner.report.blocks import Block, Table
     from planner.report.figures.standard import Curve
     from planner.schema.plan import PlanDocument
     from planner.uncertainty.bars import ErrorBars
@@ -544,59 +543,20 @@ class ServingPlanSpace:
         """The step of a plan, event by event."""
         raise UsageError("a way to serve has no timeline of a step")
 
+    @property
+    def report(self) -> ReportParts:
+        """What reports show of these plans."""
+        from planner.spaces.serving import report
+
+        return report
+
     def with_question(self, resolved: Resolved) -> ServingPlanSpace:
         """The same space of another question."""
         return serving_space(resolved)
 
-    # -- what reports show
-
-    def table(self, plans: Sequence[RankedPlan], *, ranks: bool = True) -> Table:
-        """Columns of plans."""
-        from planner.spaces.serving.report import plans_table
-
-        return plans_table(plans, self.objective, ranks=ranks)
-
-    def search_facts(self, answer: Answer) -> Sequence[tuple[str, str]]:
-        """What the answer of a search says, by name."""
-        from planner.spaces.serving.report import search_facts
-
-        return search_facts(answer)
-
-    def plan_facts(self, estimate: Estimate) -> Sequence[tuple[str, str]]:
-        """What is said of one plan, by name."""
-        from planner.spaces.serving.report import plan_facts
-
-        return plan_facts(estimate)
-
-    def baselines_document(self, answer: Answer) -> Mapping[str, Any]:
-        """What the best plan is compared with, as plain data."""
-        from planner.spaces.serving.report import baselines_document
-
-        return baselines_document(answer)
-
-    def details_document(self, answer: Answer | Estimate) -> Mapping[str, Any]:
-        """What only this space says, as plain data."""
-        return {}
-
-    def compared(self, answer: Answer) -> Sequence[tuple[str, RankedPlan | None]]:
-        """Baselines by what figures show them for."""
-        return [("replicas of one GPU", answer.baselines["data_parallel"])]
-
     def study(self, answer: Answer, progress: Progress) -> tuple[Sequence[RankedPlan], Sequence[Curve], str]:
         """More plans and curves for figures."""
         return (), (), ""
-
-    def estimate_blocks(self, estimate: Estimate) -> Sequence[Block]:
-        """What is shown of one plan."""
-        from planner.spaces.serving.report import estimate_blocks
-
-        return estimate_blocks(estimate)
-
-    def explain_blocks(self, estimate: Estimate) -> Sequence[Block]:
-        """What is shown of one plan besides that, where it is explained."""
-        from planner.spaces.serving.report import explain_blocks
-
-        return explain_blocks(estimate)
 
 
 def missed_limits(limits: Mapping[str, float], ranked: RankedPlan) -> list[str]:
