@@ -1,4 +1,4 @@
-"""Traces of plans with a split per layer: they end when the judge says, and exchanges pause while activations travel."""
+"""Traces of plans with a split per layer: they end with the step of the cost model, and exchanges pause while activations travel."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def question(cluster: str, gpus: int, model: str = "alexnet") -> Resolved:
     return resolve(Request(model=model, gpus=gpus, cluster=cluster, space="layers"))
 
 
-def judged(asked: Resolved, plan: Plan) -> tuple[Tracks, float]:
+def costed(asked: Resolved, plan: Plan) -> tuple[Tracks, float]:
     step = float(evaluate(asked.workload, asked.cluster, [plan]).step_time_s[0])
     return layer_tracks(asked.workload, asked.cluster, plan), step
 
@@ -39,7 +39,7 @@ def test_the_trace_ends_with_the_step(cluster: str, gpus: int, families: list[st
             plan = layerwise_space(asked).best_on(gpus, family)
         except PlannerError:  # nothing of this family there
             continue
-        tracks, step = judged(asked, plan)
+        tracks, step = costed(asked, plan)
         assert tracks.end_s == pytest.approx(step, rel=1e-9), family
         checked += 1
     assert checked >= min(len(families), 3)
@@ -51,7 +51,7 @@ def test_micro_batches_follow_each_other(m: int) -> None:
     layers = asked.workload.graph.layers
     names = tuple("ring" if layer.has_weights else None for layer in layers)
     plan = Plan(workers=4, num_micro_batches=m, splits=(Split(batch=4),) * len(layers), collectives=names)
-    tracks, step = judged(asked, plan)
+    tracks, step = costed(asked, plan)
     assert tracks.end_s == pytest.approx(step, rel=1e-9)
     forwards = [span for span in tracks.spans if span.name.startswith("conv1 forward")]
     assert len(forwards) == m
@@ -61,7 +61,7 @@ def test_exchanges_and_moves_share_the_links() -> None:
     """No instant has both, each is in order, and the pieces of an exchange add up to it."""
     asked = question("ethernet-10g", 8)
     plan = layerwise_space(asked).best_on(8, "hybrid")
-    tracks, _ = judged(asked, plan)
+    tracks, _ = costed(asked, plan)
     moves = [span for span in tracks.spans if span.stream == "network"]
     exchanges = [span for span in tracks.spans if span.stream == "exchange"]
     assert moves
@@ -78,7 +78,7 @@ def test_exchanges_and_moves_share_the_links() -> None:
 def test_without_overlap_exchanges_come_after_the_backward_pass() -> None:
     asked = resolve(Request(model="alexnet", gpus=4, cost_model="paleo", space="layers"))
     plan = layerwise_space(asked).best_on(4, "data")
-    tracks, step = judged(asked, plan)
+    tracks, step = costed(asked, plan)
     assert tracks.end_s == pytest.approx(step, rel=1e-9)
     back = max(span.end_s for span in tracks.spans if span.kind == "backward")
     assert min(span.start_s for span in tracks.spans if span.kind == "exchange") >= back - 1e-12
@@ -87,11 +87,11 @@ def test_without_overlap_exchanges_come_after_the_backward_pass() -> None:
 @pytest.mark.parametrize(
     ("cluster", "gpus"), [("dgx-h100", 4), ("dgx-h100", 16), ("ethernet-10g", 4), ("dgx1-p100", 16)]
 )
-def test_pipelines_end_when_the_judge_says(cluster: str, gpus: int) -> None:
-    """The judge's closed form is exact, and both hold the receiver while it receives."""
+def test_pipelines_end_with_the_step(cluster: str, gpus: int) -> None:
+    """The closed form of the cost model is exact, and both hold the receiver while it receives."""
     asked = question(cluster, gpus)
     plan = layerwise_space(asked).best_on(gpus, "pipeline")
-    tracks, step = judged(asked, plan)
+    tracks, step = costed(asked, plan)
     assert len(tracks.names) == len(plan.stages)
     assert tracks.end_s == pytest.approx(step, rel=1e-9)
 
@@ -101,5 +101,5 @@ def test_equal_stages_are_exact() -> None:
     asked = question("dgx-h100", 2)
     plan = layerwise_space(asked).best_on(2, "pipeline")
     plan = replace(plan, num_micro_batches=4)
-    tracks, step = judged(asked, plan)
+    tracks, step = costed(asked, plan)
     assert tracks.end_s == pytest.approx(step, rel=1e-9)

@@ -48,7 +48,7 @@ def small(**values: int) -> MeshModel:
 @pytest.mark.parametrize("name", MODELS)
 def test_the_standard_pattern_named_is_the_standard_pattern(name: str) -> None:
     """Every figure, by another way to write the collectives down."""
-    judge = mesh_space(resolve(Request(model=name, gpus=64, batch=64)))
+    space = mesh_space(resolve(Request(model=name, gpus=64, batch=64)))
     checked = 0
     for tp in (2, 4, 5, 8, 16):
         for sequence_parallel in (False, True):
@@ -65,10 +65,10 @@ def test_the_standard_pattern_named_is_the_standard_pattern(name: str) -> None:
                     num_micro_batches=16,
                     recompute="selective" if pp == 2 else "none",
                 )
-                if judge.broken(plan):
+                if space.broken(plan):
                     continue
-                named = replace(plan, block_splits=whole_pattern(judge.model, tp))
-                costs = judge.model.evaluate_plans([plan, named])
+                named = replace(plan, block_splits=whole_pattern(space.model, tp))
+                costs = space.model.evaluate_plans([plan, named])
                 for item in fields(costs):
                     one, other = getattr(costs, item.name).tolist()
                     assert other == pytest.approx(one, rel=1e-12, abs=0.0), (item.name, plan)
@@ -77,7 +77,7 @@ def test_the_standard_pattern_named_is_the_standard_pattern(name: str) -> None:
 
 
 def test_patterns_do_not_mix() -> None:
-    """Plans are judged alike alone, together, and after others that differ in nothing but the pattern."""
+    """Plans are costed alike alone, together, and after others that differ in nothing but the pattern."""
     model, rng = small(), random.Random(5)
     plans = [
         MeshPlan(tp=4, dp_replicate=2, micro_batch=1, num_micro_batches=8, block_splits=pattern)

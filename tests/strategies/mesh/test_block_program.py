@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from planner.spaces.mesh.judge import make_judge
 
 from costmodel.hardware.cluster import Cluster
 from costmodel.mesh.assumptions import MeshAssumptions
@@ -18,6 +17,7 @@ from costmodel.mesh.plan import LayerSplit, MeshBatch, MeshPlan
 from costmodel.mesh.tensor_parallel import split_options, standard_splits
 from planner.core.request import Request
 from planner.resolve import resolve
+from planner.spaces.mesh.space import mesh_space
 from strategies.mesh.block_program import ModulePrices, ModuleProblem, module_problem, split_module
 from strategies.mesh.block_search import split_plan, split_top
 from strategies.mesh.search import search_mesh
@@ -32,7 +32,7 @@ PLENTY = 1e15
 
 
 def bundled(name: str, **values: object) -> MeshModel:
-    return make_judge(resolve(Request(model=name, gpus=64, batch=64, **values))).model  # type: ignore[arg-type]
+    return mesh_space(resolve(Request(model=name, gpus=64, batch=64, **values))).model  # type: ignore[arg-type]
 
 
 def small(cluster: Cluster | None = None, assumptions: MeshAssumptions = make.BARE, **values: int) -> MeshModel:

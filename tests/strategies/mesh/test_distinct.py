@@ -6,12 +6,11 @@ import dataclasses
 
 import numpy as np
 import pytest
-from planner.spaces.mesh.judge import make_judge
-from planner.spaces.mesh.search import settings_of
 
 from costmodel.mesh.plan import MeshPlan
 from planner.core.request import Request
 from planner.resolve import resolve
+from planner.spaces.mesh.space import mesh_space
 from strategies.mesh.plans import DISTINCT, Incumbents
 from strategies.mesh.search import search_model
 from tests.cases import mostly
@@ -32,11 +31,11 @@ def group_of(plan: MeshPlan) -> tuple[object, ...]:
 def test_the_best_of_the_best_groups(question: dict[str, object], top: int) -> None:
     """A plain list, long enough to hold that many groups, names them all."""
     resolved = resolve(Request(**question, top=top))  # type: ignore[arg-type]
-    evaluator = make_judge(resolved)
-    settings = settings_of(resolved)
+    space = mesh_space(resolved)
+    settings = space.settings()
     assert settings.distinct == DISTINCT
-    found = search_model(evaluator.model, settings).candidates
-    plain = search_model(evaluator.model, dataclasses.replace(settings, distinct=None, top=400)).candidates
+    found = search_model(space.model, settings).candidates
+    plain = search_model(space.model, dataclasses.replace(settings, distinct=None, top=400)).candidates
     expected: dict[tuple[object, ...], float] = {}
     for candidate in plain:
         expected.setdefault(group_of(candidate.plan), candidate.score)
@@ -48,8 +47,8 @@ def test_the_best_of_the_best_groups(question: dict[str, object], top: int) -> N
 
 def test_the_plain_list_can_be_asked_for() -> None:
     for diverse, distinct in ((None, DISTINCT), (True, DISTINCT), (False, None)):
-        resolved = resolve(Request(model="bert-large", gpus=8, diverse=diverse))
-        assert settings_of(resolved).distinct == distinct
+        space = mesh_space(resolve(Request(model="bert-large", gpus=8, diverse=diverse)))
+        assert space.settings().distinct == distinct
 
 
 @mostly("exact", "question", [("llama2-7b", 16, 24), ("mixtral-8x7b", 16, 32)], quick=1)
@@ -61,8 +60,8 @@ def test_what_the_best_of_its_group_closes_is_of_no_use(
     resolved = resolve(Request(model=model, gpus=gpus, batch=batch, top=16))
 
     def found() -> tuple[list[tuple[object, float]], int]:
-        evaluator = make_judge(resolved)
-        outcome = search_model(evaluator.model, settings_of(resolved))
+        space = mesh_space(resolved)
+        outcome = search_model(space.model, space.settings())
         return [(c.plan, c.score) for c in outcome.candidates], outcome.searched["plans"]
 
     closing = found()

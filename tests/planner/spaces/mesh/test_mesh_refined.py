@@ -128,7 +128,7 @@ def test_ctrl_c_while_refining_keeps_the_uniform_plans(pipeline: Request, monkey
 
 @pytest.mark.exact
 def test_the_answer_does_not_depend_on_the_clock(pipeline: Request, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Twice as fast or ten times as slow a machine: the count of judged plans ends the search."""
+    """Twice as fast or ten times as slow a machine: the count of plans tried ends the search."""
     plans = []
     for speed in (0.5, 1.0, 10.0):
         clock = iter(range(10**9))
