@@ -59,7 +59,7 @@ def refused(capsys: pytest.CaptureFixture[str], folder: Path, command: str, code
         ("estimate llama3-8b --gpus 3 --batch 3 --tp 3", "tp 3 neither divides the 8 key/value heads nor is a multiple of them"),
         (f"{LLAMA} --gpus 64 --pp 33", "pp 33 is more than the 32 blocks of the network"),
         (f"{LLAMA} --cluster dgx-a100 --precision fp8", "--precision fp8: device 'a100-80gb' has no rate for precision 'fp8'; it has bf16"),
-        (f"{LLAMA} --mode inference --max-tpot 1ps", "must be a time such as 30s, 500ms, 50us, 2min or 1h"),
+        (f"{LLAMA} --mode inference --max-tpot 1fortnight", "must be a time such as 30s, 500ms, 50us, 2min or 1h"),
     ],
 )  # fmt: skip
 def test_a_number_that_cannot_be(

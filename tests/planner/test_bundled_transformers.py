@@ -164,6 +164,6 @@ def test_counts_of_llm_foundry_at_every_length(reference_data: Path) -> None:
 @mostly("published", "name", ["bert-large", "t5-11b", "vit-l", "deepseek-v3", "mixtral-8x7b"], quick=2)
 def test_estimates(name: str, answer: Any) -> None:
     """The per-layer planner costs every kind of layer of these networks."""
-    text = answer("estimate", name, "--gpus", "8", "--family", "data", "--batch", "32")
+    text = answer("estimate", name, "--gpus", "8", "--family", "data", "--batch", "32", "-v")
     assert "step" in text
     assert "weights" in text

@@ -25,7 +25,7 @@ MODELS = ["llama3-8b", "gpt2-1.5b", "gpt3-1.3b", "deepseek-v3", "t5-11b", "mixtr
 
 def whole_pattern(model: MeshModel, tp: int) -> tuple[LayerSplit, ...]:
     graph = model.workload.graph
-    return tuple(split for kind in model.units.kinds for split in standard_splits(graph, kind, tp))
+    return tuple(split for kind in model.modules.kinds for split in standard_splits(graph, kind, tp))
 
 
 def random_pattern(model: MeshModel, tp: int, rng: random.Random) -> tuple[LayerSplit, ...]:
@@ -33,7 +33,7 @@ def random_pattern(model: MeshModel, tp: int, rng: random.Random) -> tuple[Layer
     graph = model.workload.graph
     return tuple(
         rng.choice(split_options(graph, kind, position, tp))
-        for kind in model.units.kinds
+        for kind in model.modules.kinds
         for position, index in enumerate(kind.layers)
         if graph.layers[index].kind not in ("moe", "input")
     )
@@ -112,7 +112,7 @@ def test_the_timeline_agrees() -> None:
         )
         costs = model.evaluate_plans([plan])
         left = sum(float(getattr(costs, name)[0]) for name in ("dp_exposed_s", "optimizer_s", "offload_s"))
-        simulated = Chunks(model, plan).timeline().flush_s
+        simulated = Chunks(model, plan).timeline().makespan_s
         assert float(costs.step_time_s[0]) - left == pytest.approx(simulated, rel=1e-2), plan
 
 
@@ -246,7 +246,7 @@ def test_tied_weights_keep_their_split() -> None:
     graph = make.gpt(tied=True)
     cluster = two_level_cluster()
     model = MeshModel.build(workload_of(graph, cluster, 8), cluster)
-    for kind in (model.units.kinds[0], model.units.kinds[-1]):
+    for kind in (model.modules.kinds[0], model.modules.kinds[-1]):
         for position, index in enumerate(kind.layers):
             layer = graph.layers[index]
             if layer.kind == "embedding" or layer.tied_count:
