@@ -158,7 +158,8 @@ def _convolution_passes(
     channels = size.channels / size.groups
     area = math.prod(win.kernel)
     is_strided = max(win.stride) > 1
-    is_whole = bool(np.all(np.asarray(size.groups) == 1.0))
+    # Of the layer, not of its shares: a share costs the same whatever stands beside it.
+    is_whole = isinstance(size.groups, float)
     of_input = (shard.batch * extent[0] * extent[1], size.patch / area, channels * area)
     gemms = (
         (size.positions, channels, size.patch),

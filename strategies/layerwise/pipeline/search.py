@@ -253,6 +253,7 @@ def search_pipelines(
     wall_s: float,
     found: Callable[[Sequence[Plan]], object],
     score: Score = STEP_TIME,
+    least_s: float = 0.0,
 ) -> PipelineOutcome:
     """Search the pipelines of every worker count that could beat the cutoff.
 
@@ -273,6 +274,8 @@ def search_pipelines(
         Receives plans to evaluate.
     score : Score
         What is minimised.
+    least_s : float
+        No step takes less: the bound where there is no time for tables.
 
     Returns
     -------
@@ -289,6 +292,10 @@ def search_pipelines(
         outcome.searched["infeasible"] = len(worker_counts) - len(possible)
         worker_counts = possible
     if not worker_counts:
+        return outcome
+    if deadline <= time.monotonic():
+        outcome.searched["open"] = len(worker_counts)
+        outcome.bounded(float(np.min(score.of(least_s, 0.0, worker_counts))))
         return outcome
     table = replica_table(known.workload, max(worker_counts))
     tables = known.tables(table, num_micro_batches)
@@ -320,7 +327,11 @@ def search_pipelines(
     one = _WorkerCounts(
         tables, arrays, replicas, outcome, cutoff, found, score, top, deadline, capacity_bytes, exact=exact
     )
-    for workers in sizes:
+    for n, workers in enumerate(sizes):
+        if exact and n and deadline <= time.monotonic():
+            outcome.searched["open"] = outcome.searched.get("open", 0) + len(sizes) - n
+            outcome.bounded(float(np.min(floors[hopeful])))
+            break
         one.search(workers, computing_s[workers])
     return outcome
 
