@@ -394,7 +394,7 @@ class _Run:
                 top=settings.top,
                 wall_s=max(self.remaining_s(), 0.0),
                 found=self.pool.add,
-                least_s=self.least_s,
+                floor_s=self.least_s,
             )
             self.bound = min(self.bound, result.bound)
             self.rest_bound = min(self.rest_bound, result.rest_bound)

@@ -227,15 +227,15 @@ def count_layer_plans(
     for layer in graph.layers:
         if layer.kind != "input":  # whoever reads the input decides how it is laid out
             fixed = layer.name if layer.name in restriction.fixed else None
-            key = (layer.family.limits(layer), layer.output_shape[0], layer.weight_count > 0, layer.has_weights, fixed)
-            if restriction.family == "hybrid":
-                key = (*key, layer.family.is_fully_connected(layer))
+            weights = (layer.weight_count > 0, layer.has_weights, layer.family.is_fully_connected(layer))
+            key = (layer.family.limits(layer), layer.output_shape[0], weights, fixed)
             layers_of.setdefault(key, []).append(layer)
     # Layers with few splits first: worker counts that they rule out are not kept for the others.
     kinds = sorted(
         layers_of.values(), key=lambda layers: _most_channels(layers[0]) * layers[0].family.limits(layers[0]).height
     )
-    alive, kept = np.arange(len(workers)), []
+    alive = np.arange(len(workers))
+    kept: list[tuple[IntArray, int]] = []
     for layers in kinds:
         number = num_collectives if training and layers[0].has_weights else 1
         options = _options(layers[0], workers[alive], sizes, restriction, number)

@@ -20,7 +20,7 @@ No schedule with one chunk per rank keeps less in flight than 1F1B (`costmodel.m
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -100,6 +100,17 @@ class NodeBounds:
         """The same where every time is good enough: what does not fit goes first."""
         nodes = self._fitting(self.modes.space.with_experts(branches))
         return nodes, self.bounds(nodes)
+
+    def least(self) -> float:
+        """Score that no plan of the space goes below: its work, without experts, on all devices that it may use, divided without loss."""
+        space = self.modes.space
+        work = space.works()
+        if not len(work["tp"]):
+            return float("inf")
+        total_s = self._works(work, experts=not space.shape.experts)[0]
+        device_s = float(np.min(space.shape.global_batch / work["micro_batch"] * work["tp"] * work["cp"] * total_s))
+        most = np.array([space.most_workers])
+        return float(self.evaluator.score(device_s / most, most)[0]) * (1 - EQUAL)
 
     def bounds(self, nodes: Columns) -> FloatArray:
         """Bounds of some nodes, whatever the goal."""
@@ -350,9 +361,12 @@ class PlanCount:
     Attributes
     ----------
     space : MeshSpace
+    check_time : callable
+        May stop the counting by an exception.
     """
 
     space: MeshSpace
+    check_time: Callable[[], None] = lambda: None  # called often
     _pipelines: dict[int, tuple[int, int]] = field(default_factory=dict, repr=False, compare=False)
     _fulls: dict[int, int] = field(default_factory=dict, repr=False, compare=False)
     _branches: dict[tuple[int, int, int], int] = field(default_factory=dict, repr=False, compare=False)
@@ -394,6 +408,7 @@ class PlanCount:
         return known
 
     def _recomputations(self, chunks: int) -> int:
+        self.check_time()
         kinds = self.space.categories("recompute", RECOMPUTE).tolist()
         longest = self.space.longest(chunks)
         return sum(self._full_counts(longest) if kind == _FULL else 1 for kind in kinds)

@@ -37,6 +37,8 @@ __all__ = ["estimate_mesh", "explain_mesh", "optimize_mesh", "settings_of"]
 Progress = Callable[[str, float], None]
 
 _DEFAULT_TIME_LIMIT_S = 60.0
+# What follows the search has so long at least.
+_MOMENT_S = 1.0
 # Refinement ends by a count; this is for machines that are slower than any.
 _REFINEMENT_S = 5.0
 # A plan with stages of its own is harder to run: it is shown if it is better by more than this.
@@ -76,6 +78,8 @@ def optimize_mesh(resolved: Resolved, progress: Progress | None = None, *, refin
         raise no_mesh_plan(judge, settings, outcome)
     compared = outcome.candidates
     outcome = dataclasses.replace(outcome, candidates=compared[: settings.top])
+    # What comes after the search has what is left of the time, and a moment.
+    settings = dataclasses.replace(settings, wall_s=max(settings.wall_s - (time.monotonic() - started), _MOMENT_S))
     result = _result(judge, settings, outcome, started)
     if outcome.interrupted:
         raise SearchInterrupted(result)
@@ -248,6 +252,8 @@ def _best_data_parallel(judge: MeshJudge, settings: MeshSettings, best: RankedMe
 def _notes(resolved: Resolved, outcome: MeshOutcome, best: RankedMeshPlan) -> list[str]:
     notes = [*resolved.model.notes, *_host_notes(best)]  # what an importer took for granted
     notes += limit_notes(resolved.request, resolved.cluster.device)
+    if not outcome.is_counted:
+        notes.append("the space holds more plans than are stated: the time limit came before all were counted")
     return [*notes, *ended_early(interrupted=outcome.interrupted, out_of_time=outcome.out_of_time)]
 
 

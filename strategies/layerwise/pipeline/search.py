@@ -253,7 +253,7 @@ def search_pipelines(
     wall_s: float,
     found: Callable[[Sequence[Plan]], object],
     score: Score = STEP_TIME,
-    least_s: float = 0.0,
+    floor_s: float = 0.0,
 ) -> PipelineOutcome:
     """Search the pipelines of every worker count that could beat the cutoff.
 
@@ -274,7 +274,7 @@ def search_pipelines(
         Receives plans to evaluate.
     score : Score
         What is minimised.
-    least_s : float
+    floor_s : float
         No step takes less: the bound where there is no time for tables.
 
     Returns
@@ -295,7 +295,7 @@ def search_pipelines(
         return outcome
     if deadline <= time.monotonic():
         outcome.searched["open"] = len(worker_counts)
-        outcome.bounded(float(np.min(score.of(least_s, 0.0, worker_counts))))
+        outcome.bounded(float(np.min(score.of(floor_s, 0.0, worker_counts))))
         return outcome
     table = replica_table(known.workload, max(worker_counts))
     tables = known.tables(table, num_micro_batches)
