@@ -2,10 +2,10 @@
 
     energy = workers ((idle + host) step + (busy - idle) computing)                                                      [J]
 
-with the power of a device while it computes (busy) and while it waits (idle), its share of what a node draws beside its devices (host), the
-step, and the time that a device computes in a step, averaged over the devices. With every term at least 0, energy grows with the step and
-with the computing time, so a bound of each gives a bound of the energy (`Power.energy_j` of lower bounds). Devices that a plan leaves out
-are somebody else's and cost nothing.
+with the power of a device while it computes (busy) and while it waits (idle), its share of what a node draws besides its devices (host),
+the step, and the time that a device computes in a step, averaged over the devices. With every term at least 0, energy grows with the step
+and with the computing time, so a bound of each gives a bound of the energy (`Power.energy_j` of lower bounds). Devices that a plan leaves
+out are somebody else's and cost nothing.
 
 A device *computes* during the kernels of the forward and backward passes, recomputation included, and of the optimizer. All else is
 waiting: communication that is not hidden, pipeline bubbles, transfers from the host. Hidden communication is part of the computing time.
@@ -54,7 +54,7 @@ class Power:
     busy_w, idle_w : float
         While it computes, while it waits; ``busy_w >= idle_w``.
     host_w : float
-        Its share of what the node draws beside its devices.
+        Its share of what the node draws besides its devices.
 
     Examples
     --------

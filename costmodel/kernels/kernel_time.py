@@ -43,7 +43,7 @@ _BEST_FRACTION = 0.97
 # Numbers of 16 bits that matrix units load at once, 16 bytes (NVIDIA, Matrix Multiplication Background User's Guide).
 _WHOLE_LOAD = 8.0
 # Rows of the tiles of cuDNN's kernels for gradients of weights: maxwell_ and volta_scudnn_128x64_stridedB_splitK_interior_nn in profiles of
-# TensorFlow (operator Conv2DBackpropFilter), 128x128 and 128x32 beside it.
+# TensorFlow (operator Conv2DBackpropFilter), 128x128 and 128x32 next to it.
 _TALL = 128.0
 _VECTOR_ALGORITHMS = {"winograd": "winograd_fraction", "fft": "fft_fraction", "fft_tiling": "fft_fraction"}
 
@@ -95,7 +95,7 @@ def kernel_time_s(
     aligned : array, optional
         Rows of a matrix of 16 bits begin at multiples of so many numbers (8, 4, 2 or 1), and not of 16 bytes: a library multiplies it
         on matrix units all the same, by kernels that load no more at once. Each halving costs a third of what is lost in all
-        (``odd_fraction``): matrices whose rows are multiples of 4 bytes can still be copied beside the products (PTX ISA, cp.async: 4,
+        (``odd_fraction``): matrices whose rows are multiples of 4 bytes can still be copied alongside the products (PTX ISA, cp.async: 4,
         8 or 16 bytes).
     window : (outputs, positions), optional
         Of a convolution of narrow groups: outputs, and the positions of the input that each of them reads.

@@ -241,12 +241,12 @@ def _fold_moves(tables: CostTables, column_of_layer: Sequence[int], follow: IntA
 
 @overload
 def evaluate(
-    workload: Workload, cluster: Cluster, plans: Sequence[Plan], known: CostCache | None = None
+    workload: Workload, cluster: Cluster, plans: Sequence[Plan], cache: CostCache | None = None
 ) -> CostBatch: ...
 @overload
 def evaluate(workload: Workload, cluster: Cluster, plans: Sequence[MeshPlan]) -> MeshCosts: ...
 def evaluate(
-    workload: Workload, cluster: Cluster, plans: Sequence[Plan] | Sequence[MeshPlan], known: CostCache | None = None
+    workload: Workload, cluster: Cluster, plans: Sequence[Plan] | Sequence[MeshPlan], cache: CostCache | None = None
 ) -> CostBatch | MeshCosts:
     """Score plans: layer by layer, pipelines, or over a device mesh.
 
@@ -255,7 +255,7 @@ def evaluate(
     workload : Workload
     cluster : Cluster
     plans : sequence of Plan, or of MeshPlan
-    known : CostCache, optional
+    cache : CostCache, optional
         What is known of the costs of layers of this workload on this cluster: a memory, which changes no answer.
 
     Returns
@@ -275,12 +275,12 @@ def evaluate(
         meshed = [plan for plan in plans if not isinstance(plan, Plan)]
         assert not split, "plans of one kind"
         return MeshModel.build(workload, cluster).evaluate_plans(meshed)
-    assert known is None or (known.workload is workload and known.cluster is cluster), "costs of another question"
-    known = CostCache(workload, cluster) if known is None else known
-    return _evaluate_layers(known, split)
+    assert cache is None or (cache.workload is workload and cache.cluster is cluster), "costs of another question"
+    cache = CostCache(workload, cluster) if cache is None else cache
+    return _evaluate_layers(cache, split)
 
 
-def _evaluate_layers(known: CostCache, plans: Sequence[Plan]) -> CostBatch:
+def _evaluate_layers(cache: CostCache, plans: Sequence[Plan]) -> CostBatch:
     parts: list[tuple[int, CostBatch]] = []
     groups: dict[tuple[int, bool], list[int]] = {}
     for n, plan in enumerate(plans):
@@ -289,11 +289,11 @@ def _evaluate_layers(known: CostCache, plans: Sequence[Plan]) -> CostBatch:
         chosen = [plans[n] for n in members]
         if is_pipeline:
             counts = sorted({stage.replicas for plan in chosen for stage in plan.stages})
-            tables = known.tables(split_table(counts, batch_only=True), num_micro_batches)
+            tables = cache.tables(split_table(counts, batch_only=True), num_micro_batches)
             batch = CostBatch(**evaluate_pipelines(tables, chosen))
         else:
             counts = sorted({plan.workers for plan in chosen})
-            tables = known.tables(split_table(counts), num_micro_batches)
+            tables = cache.tables(split_table(counts), num_micro_batches)
             batch = evaluate_on(tables, batch_of(tables, chosen))
         parts += [(n, _take(batch, [k])) for k, n in enumerate(members)]
     return concatenate([part for _, part in sorted(parts, key=lambda pair: pair[0])])

@@ -1,7 +1,7 @@
 """The cost model of mesh plans: one network on one cluster, any number of plans at a time.
 
     step = pipeline (`costmodel.mesh.schedule`, modules with their exposed communication)
-         + what gradient reduction and the optimizer leave behind the last backward pass
+         + what gradient reduction and the optimizer leave after the last backward pass
          + what weight gathering leaves before the first forward pass
 
 A `MeshModel` remembers the rows of its tables (`costmodel.mesh.tables`) and its stage layouts; it is otherwise a pure

@@ -31,14 +31,14 @@ class NetworkShape:
 
     heads: tuple[int, ...]  # attention heads, every number that occurs
     kv_heads: tuple[int, ...]
-    widths: tuple[int, ...]  # extents that tensor parallelism splits beside heads and vocabulary
+    widths: tuple[int, ...]  # extents that tensor parallelism splits besides heads and vocabulary
     experts: tuple[int, ...]
     expert_widths: tuple[int, ...]
     positions: tuple[int, ...]  # lengths of sequences inside the blocks
     is_causal: bool
     num_blocks: int
     global_batch: int
-    has_encoder: bool = False  # beside a decoder that reads it by cross-attention
+    has_encoder: bool = False  # alongside a decoder that reads it by cross-attention
 
     @classmethod
     def of(cls, graph: Graph, modules: Modules, global_batch: int) -> NetworkShape:

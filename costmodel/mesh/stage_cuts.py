@@ -52,7 +52,7 @@ def _matrix_weights(graph: Graph, kind: ModuleKind) -> int:
 
 
 def threshold_blocks(count: int, stages: int, head: float) -> tuple[int, ...]:
-    """Blocks per stage where a stage ends behind the block with which the sum of costs reaches its share of the total.
+    """Blocks per stage where a stage ends after the block with which the sum of costs reaches its share of the total.
 
     nanotron (src/nanotron/models/base.py, build_model): blocks cost as many multiplications as they have weights, the head too, the
     embedding nothing. Stages at the end may hold no block. The code that is published ends a stage where the sum passes its share; only
@@ -83,7 +83,7 @@ def threshold_blocks(count: int, stages: int, head: float) -> tuple[int, ...]:
 def threshold_last(count: int, stages: int, head: float) -> tuple[int, int]:
     """Stage that computes the loss, and the one that nanotron takes for the last: it runs only where they are one.
 
-    Behind the blocks come a norm, the head, a change of format and the loss, of which only the head costs anything. A stage ends behind
+    After the blocks come a norm, the head, a change of format and the loss, of which only the head costs anything. A stage ends after
     each of them while the sum of costs is above the stage's share (build_model, which then calls the stage at hand the last).
 
     Parameters
@@ -108,7 +108,7 @@ def threshold_last(count: int, stages: int, head: float) -> tuple[int, int]:
 
 
 def _threshold_places(count: int, stages: int, head: float) -> list[int]:
-    """Stages of the embedding, the blocks, the norm, the head, the change of format and the loss, and the stage at hand behind them."""
+    """Stages of the embedding, the blocks, the norm, the head, the change of format and the loss, and the stage at hand after them."""
     total, done, places = count + head, 0.0, [0]
     for position, cost in enumerate((0.0, *(1.0,) * count, 0.0, head, 0.0, 0.0)):
         done += cost

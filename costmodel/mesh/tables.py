@@ -530,7 +530,7 @@ def _add_accumulation(
     groups: GroupTimes,
     weights: dict[str, FloatArray],
 ) -> None:
-    """Gradients that are kept wider than they are computed are added to their sum behind every micro-batch: read, read and written.
+    """Gradients that are kept wider than they are computed are added to their sum after every micro-batch: read, read and written.
 
     Under ZeRO-2 and 3 only a share is added up, but all are cast: about as many bytes.
     """

@@ -4,7 +4,7 @@ Notes
 -----
 The score of a choice is ``sum_i base_i + sum_e move_e + lag`` (`strategies.layerwise.per_layer.problem`), and the lag is the largest over
 the layers j of ``exchange_j + sum_{i<j} (exchange_i - hide_i)``: the gradient of layer j leaves when its backward pass ends, and the
-layers in front of it, whose backward passes come after, hide what they can and add theirs. So for every j
+layers before it, whose backward passes come after, hide what they can and add theirs. So for every j
 
     score >= sum_{i<j} (base_i + exchange_i - hide_i) + (base_j + exchange_j) + sum_{i>j} base_i + sum_e move_e
 
@@ -224,7 +224,7 @@ def _look_at(
 def _choices(
     workload: Workload, costs: LayerCosts, gather_s: FloatArray | float, num_micro_batches: int, score: Score
 ) -> FloatArray:
-    """What a layer adds to the bound under every split: in front of the layer whose gradient is waited for, being it, or behind it."""
+    """What a layer adds to the bound under every split: before the layer whose gradient is waited for, being it, or after it."""
     weight = score.step_weight
     alone = base_s(costs, num_micro_batches, score) + weight * gather_s
     waited = alone + weight * costs.cheapest_exchange_s
@@ -234,7 +234,7 @@ def _choices(
 
 
 def _longest(parts: FloatArray) -> FloatArray:
-    """Largest over the layers j of what the layers in front of j add, j itself, and those behind it; from (3, layers, worker counts).
+    """Largest over the layers j of what the layers before j add, j itself, and those after it; from (3, layers, worker counts).
 
     >>> one, two, three = [[1.0], [1.0]], [[5.0], [3.0]], [[2.0], [2.0]]
     >>> _longest(np.array([one, two, three])).tolist()  # wait for the first: 5 + 2; for the second: 1 + 3

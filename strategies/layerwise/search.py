@@ -47,7 +47,7 @@ def search(
     cluster: Cluster,
     settings: SearchSettings,
     progress: Progress | None = None,
-    known: CostCache | None = None,
+    cache: CostCache | None = None,
 ) -> Outcome:
     """Find the K best plans with different keys and prove it.
 
@@ -58,7 +58,7 @@ def search(
     settings : SearchSettings
     progress : callable, optional
         Called with a word and a fraction between 0 and 1.
-    known : CostCache, optional
+    cache : CostCache, optional
         What is known of the costs of layers of this workload on this cluster; the search adds to it.
 
     Returns
@@ -66,7 +66,7 @@ def search(
     Outcome
         On Ctrl-C or at the time limit, the best so far with a valid bound.
     """
-    run = _Run(CostCache(workload, cluster) if known is None else known, settings, progress)
+    run = _Run(CostCache(workload, cluster) if cache is None else cache, settings, progress)
     try:
         run.count()
         run.uniform(run.workers[:_FIRST_COUNTS])
@@ -84,12 +84,12 @@ def search(
 class _Run:
     """State of one search."""
 
-    def __init__(self, known: CostCache, settings: SearchSettings, progress: Progress | None) -> None:
-        self.known, self.settings, self.progress = known, settings, progress
-        self.workload = known.workload
+    def __init__(self, cache: CostCache, settings: SearchSettings, progress: Progress | None) -> None:
+        self.cache, self.settings, self.progress = cache, settings, progress
+        self.workload = cache.workload
         self.deadline = time.monotonic() + settings.wall_s
         self.pool = Pool(
-            known,
+            cache,
             top=settings.top,
             capacity_bytes=settings.capacity_bytes,
             family=settings.restriction.family,
@@ -161,9 +161,9 @@ class _Run:
             waiting: tuple[int, ...] = counts
             if self._has_used_half():
                 return
-            self.known.prepare(split_table(counts, grids_only=True), self.micro_batches)
+            self.cache.prepare(split_table(counts, grids_only=True), self.micro_batches)
             for m in self.micro_batches:
-                tables = self.known.tables(split_table(waiting, grids_only=True), m)
+                tables = self.cache.tables(split_table(waiting, grids_only=True), m)
                 found = enumerate_uniform(
                     tables, settings.restriction, settings.capacity_bytes, settings.top, settings.score
                 )
@@ -200,7 +200,7 @@ class _Run:
             done += len(counts)
             bounds = screened_bounds(
                 self.workload,
-                self.known.cluster,
+                self.cache.cluster,
                 split_table(counts),
                 m,
                 settings.restriction,
@@ -255,7 +255,7 @@ class _Run:
 
     def _layers_block(self, counts: tuple[int, ...], m: int, all_fit: set[int]) -> None:
         settings = self.settings
-        tables = self.known.tables(split_table(counts), m)
+        tables = self.cache.tables(split_table(counts), m)
         bounds = lower_bounds(tables, settings.restriction, settings.score)
         least, most = memory_extremes(tables, settings.restriction)
         open_counts: list[tuple[float, int]] = []
@@ -381,11 +381,11 @@ class _Run:
         settings, counts = self.settings, self.workers[self.workers >= 2].tolist()
         if self.remaining_s() > 0:
             several = [m for m in self.micro_batches if m > 1]
-            self.known.prepare(replica_table(self.workload, counts[-1]), several)
+            self.cache.prepare(replica_table(self.workload, counts[-1]), several)
         for step, m in enumerate(self.micro_batches):
             self.report("pipelines", step / len(self.micro_batches))
             result = search_pipelines(
-                self.known,
+                self.cache,
                 num_micro_batches=m,
                 worker_counts=counts,
                 capacity_bytes=settings.capacity_bytes,
@@ -431,7 +431,7 @@ class _Run:
             assumed.stored_sample_bytes,
             assumed.storage_bytes_per_s,
             self.workers,
-            node_size(self.known.cluster),
+            node_size(self.cache.cluster),
         )
         return float(np.min(self.settings.score.of(late, np.zeros(len(self.workers)), self.workers)))
 

@@ -386,7 +386,7 @@ def batch_of(columns: Columns) -> MeshBatch:
     return MeshBatch.of_columns(filled)
 
 
-# What fixes a node, the number of micro-batches beside it.
+# What fixes a node, the number of micro-batches besides it.
 NODE = ("tp", "sequence_parallel", "cp", "cp_kind", "ep", "etp", "micro_batch", "dp", "pp", "num_micro_batches")
 
 

@@ -148,7 +148,7 @@ class StagePairs:
             good &= (family.bits[rows, w, None] & ~family.bits[columns, w]) == 0
         row, column = np.nonzero(good)
         inner, outer = rows[row], column + first
-        proper = inner < outer  # a start of the tile may lie behind its first column
+        proper = inner < outer  # a start of the tile may lie after its first column
         return inner[proper], outer[proper]
 
 

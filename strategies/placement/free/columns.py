@@ -14,10 +14,10 @@ fewer bins. One sweep gives A for all T at once, hence the best T for its prices
 Covering
 --------
 For a load T, fewest accelerators that cover all blocks with sets of load up to T, sets taken in fractions: a linear program with one
-variable per set. Its sets are generated: the prices of the blocks (the dual) ask `Pricing` for the dearest set, which enters the program,
-until none is worth more than an accelerator. Prices are smoothed between the best so far and the newest, without which they swing (Wentges,
-International Transactions in Operational Research 4(2), 1997). The search runs on loads in few bins, rounded to the nearest; what its
-prices prove is computed with many bins, rounded down.
+variable per set. Its sets are generated: the prices of the blocks (the dual) ask `Pricing` for the most valuable set, which enters the
+program, until none is worth more than an accelerator. Prices are smoothed between the best so far and the newest, without which they swing
+(Wentges, International Transactions in Operational Research 4(2), 1997). The search runs on loads in few bins, rounded to the nearest;
+what its prices prove is computed with many bins, rounded down.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class PricedSets:
     cpu_best: FloatArray
 
     def accelerator_set(self, load: int) -> IntArray:
-        """Blocks of the dearest set within a load, in bins."""
+        """Blocks of the most valuable set within a load, in bins."""
         return self.accelerator.side_one(_first_best(self.accelerator.value, load))
 
     def cpu_set(self, load: int) -> IntArray:
@@ -156,7 +156,7 @@ class Pricing:
     frontier : Frontier
         Divisions of all blocks, see `whole_frontier`.
     largest : float
-        Loads up to this one are told apart.
+        Loads up to this one are distinguished.
     bins : int
         How finely.
     is_proof : bool
@@ -295,7 +295,7 @@ class ColumnBound:
 
     @property
     def width(self) -> float:
-        """Loads nearer to each other are not told apart."""
+        """Loads nearer to each other are not distinguished."""
         return self._pricing.unit
 
     def add(self, members: IntArray, *, cpu: bool = False) -> bool:
@@ -348,7 +348,7 @@ class ColumnBound:
                 return None  # ruled out, or the program is solved and needs more accelerators than there are
 
     def _try(self, prices: FloatArray, target: int, clock: Clock, master: _Master | None = None) -> bool:
-        """Find the dearest sets at some prices; whether the program gains by them."""
+        """Find the most valuable sets at some prices; whether the program gains by them."""
         priced = self._pricing.price(prices, clock=clock)
         if self._prices is None or priced.bound > self._claim:
             self._claim, self._prices = priced.bound, prices

@@ -96,7 +96,7 @@ class Devices:
 
 # Most divisions whose true loads are looked at, best first by rounded load: memory may rule out the first ones.
 _TRIED = 40
-# Loads are told apart to the larger of the two over so many bins; fewer where the table would be large. True loads decide.
+# Loads are distinguished to the larger of the two over so many bins; fewer where the table would be large. True loads decide.
 _BINS = (100, 1000)
 _MOST_CELLS = 40_000_000
 # States at a time, and in all steps together. Where more would be needed, some communication is overlooked until the true loads are

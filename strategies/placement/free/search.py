@@ -172,7 +172,7 @@ class Decider(Protocol[CoverT_co]):
 
     @property
     def width(self) -> float:
-        """Loads that are closer than this are not told apart."""
+        """Loads that are closer than this are not distinguished."""
 
     def decide(self, load: float, clock: Clock) -> CoverT_co | None:
         """A cover within the load; None where there seems to be none."""

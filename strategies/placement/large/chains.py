@@ -57,7 +57,7 @@ def cut_costs(graph: BlockGraph, order: IntArray) -> FloatArray:
 
 
 def late_order(graph: BlockGraph, order: IntArray) -> IntArray:
-    """Delay blocks to just before their first reader where that opens their output later and keeps nothing dearer open.
+    """Delay blocks to just before their first reader where that opens their output later and keeps nothing more expensive open.
 
     Weights and masks, ready from the start, come where they are needed.
 
@@ -193,7 +193,7 @@ LARGE = 2_500
 _SEGMENTS = (50, 150)
 _MOST_SEGMENTS = 6_000
 _BEST_ORDERS = 3
-# Random orders beside the fixed ones; strengths of their noise, in stages.
+# Random orders besides the fixed ones; strengths of their noise, in stages.
 _RANDOM_ORDERS = 6
 _NOISE = (0.003, 0.3)
 # Greedy cuts up to so many times the best value are worth cutting exactly.

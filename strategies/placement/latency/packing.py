@@ -34,7 +34,7 @@ from strategies.placement.problem import Placement, PlacementProblem, sums_by
 __all__ = ["Bundled", "bundled", "packed", "placement_of_path"]
 
 
-# Sizes of a bundle that are told apart, evenly up to the memory.
+# Sizes of a bundle that are distinguished, evenly up to the memory.
 _SIZES = 16
 # States of a class: nothing known, on CPUs, and from here on its bundle.
 _FREE, _ON_CPU, _BUNDLE = 0, 1, 2

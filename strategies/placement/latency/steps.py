@@ -13,13 +13,13 @@ the same arcs by are one *group*: their start depends on the same outputs.
 Steps across chokes
 -------------------
 A *choke* is a down-set that every other one contains or is contained in, with one open output at most. Let c be the first choke
-behind J whose open output is not in J, and J without an output that nobody reads. From J to any I that contains c no arc bypasses and
+after J whose open output is not in J, and J without an output that nobody reads. From J to any I that contains c no arc bypasses and
 no hyperedge is split by both, so
 
     load(I - J) = (F(J) - T(J)) + (F(I) + T(I))
 
 with T the compute and F the cost of the hyperedges that a down-set splits; the flow that the step takes in is 1. The best I for J
-is thus the least of (F(I) + T(I) + rest) among those behind c of size up to size(J) + memory: a running minimum over sizes. Only the steps
+is thus the least of (F(I) + T(I) + rest) among those after c of size up to size(J) + memory: a running minimum over sizes. Only the steps
 that survive a limit are ever made one by one.
 """
 
@@ -221,7 +221,7 @@ def build_steps(
     together : sequence of int arrays
         Atoms that a subgraph holds all or none of.
     until : int array (ideals,), optional
-        Leave out accelerator steps from each down-set to this one and those behind it (see `far`).
+        Leave out accelerator steps from each down-set to this one and those after it (see `far`).
 
     Raises
     ------
@@ -359,7 +359,7 @@ class FarSteps:
         return {int(c): np.flatnonzero(self.until == c) for c in np.unique(self.until) if c < len(self.until)}
 
     def after(self, choke: int, members: IntArray, least: FloatArray) -> FloatArray:
-        """Least rest of the members by a far step, given that of the choke and all behind it: (members, calls + 1)."""
+        """Least rest of the members by a far step, given that of the choke and all after it: (members, calls + 1)."""
         behind = np.arange(choke, len(self.until))
         order = behind[np.argsort(self.size_bytes[behind], kind="stable")]
         best = np.minimum.accumulate(self.entering[order, None] + least[order], axis=0)
@@ -370,7 +370,7 @@ class FarSteps:
         return result
 
     def before(self, choke: int, members: IntArray, least: FloatArray) -> FloatArray:
-        """Least time to the choke and all behind it by a far step from a member: (ideals from the choke on, calls + 1)."""
+        """Least time to the choke and all after it by a far step from a member: (ideals from the choke on, calls + 1)."""
         order = members[np.argsort(self.size_bytes[members], kind="stable")]
         best = np.minimum.accumulate((self.leaving[order, None] + least[order])[::-1], axis=0)[::-1]
         behind = np.arange(choke, len(self.until))
@@ -434,7 +434,7 @@ class FarSteps:
 
 
 def far_steps(graph: BlockGraph, family: IdealFamily, capacity_bytes: float) -> FarSteps | None:
-    """Find the chokes; None where far steps cannot be told apart: an atom is not supported, or there is no choke."""
+    """Find the chokes; None where far steps cannot be distinguished: an atom is not supported, or there is no choke."""
     if not graph.supported.all():
         return None
     count = graph.num_blocks
@@ -445,7 +445,7 @@ def far_steps(graph: BlockGraph, family: IdealFamily, capacity_bytes: float) -> 
         if len(readers):
             is_open[b] = has[b] & ~has[readers].all(axis=0)
     chokes = [i for i in np.flatnonzero(is_open.sum(axis=0) <= 1).tolist() if _is_comparable(family, i)]
-    # An output that nobody reads bypasses every step behind it, on its way to the end.
+    # An output that nobody reads bypasses every step after it, on its way to the end.
     lasts = np.bincount(graph.edge_source, minlength=count) == 0
     has_last = has[lasts].any(axis=0)
     until = np.full(len(family), len(family), dtype=np.int64)

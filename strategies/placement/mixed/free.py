@@ -7,9 +7,9 @@ For a load T, the least share s of the devices that covers all blocks, sets S of
     min s:  sum_t sum_{S of t with b} x(t, S) >= 1 for each block b,   sum_S x(t, S) <= k(t) s for each kind t
 
 With more than s = 1 no placement is within T. Sets are generated as in `strategies.placement.free.columns`: the prices of the blocks (the
-dual) ask for the dearest set of each kind. Prices p prove every T at which the devices together take less than all blocks are worth,
+dual) ask for the most valuable set of each kind. Prices p prove every T at which the devices together take less than all blocks are worth,
 
-    sum_b p(b) > sum_t k(t) A(t, T),   A(t, T) the worth of the dearest set of kind t within T
+    sum_b p(b) > sum_t k(t) A(t, T),   A(t, T) the worth of the most valuable set of kind t within T
 
 because every placement divides all of the worth among the devices. `Pricing` finds A(t, T) for all T in one sweep for each kind.
 """
@@ -46,7 +46,7 @@ _LATE_SHARE = 0.05
 
 
 class KindPrices:
-    """The dearest sets of every kind at given prices, loads counted in the same bins.
+    """The most valuable sets of every kind at given prices, loads counted in the same bins.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ class KindPrices:
     frontier : Frontier
         Divisions of all blocks, see `whole_frontier`.
     largest : float
-        Loads up to this one are told apart.
+        Loads up to this one are distinguished.
     bins : int
         How finely.
     is_proof : bool
@@ -170,7 +170,7 @@ class KindColumns:
 
     @property
     def width(self) -> float:
-        """Loads nearer to each other are not told apart."""
+        """Loads nearer to each other are not distinguished."""
         return self._guess.unit
 
     def add(self, t: int, members: IntArray) -> bool:
@@ -221,7 +221,7 @@ class KindColumns:
         return None
 
     def _try(self, prices: FloatArray, target: int, clock: Clock, master: _Master | None) -> bool:
-        """Find the dearest sets at some prices; whether the program gains by them."""
+        """Find the most valuable sets at some prices; whether the program gains by them."""
         clock.check()
         claim, found = self._guess.price(prices, clock=clock)
         if claim > self._claim:
