@@ -26,7 +26,7 @@ from costmodel.mesh.passes import module_passes
 from costmodel.mesh.pipelines import Pipelines, build_pipelines, end_columns, mesh_strides, pipeline_columns
 from costmodel.mesh.plan import LayerSplit, MeshBatch, MeshCosts, MeshPlan
 from costmodel.mesh.rows import MODULE_COLUMNS, ModuleRows, ModuleTable, RowKeys
-from costmodel.mesh.stage_cuts import cut_fault, framework_blocks
+from costmodel.mesh.stage_cuts import framework_blocks
 from costmodel.mesh.stages import (
     Layout,
     LayoutArrays,
@@ -164,10 +164,6 @@ class MeshModel:
         if chunks > self.num_blocks:
             return None
         return framework_blocks(self.workload.framework, self.workload.graph, self.modules, chunks)
-
-    def cut_fault(self, chunks: int) -> str:
-        """Why the framework cannot run so many chunks as it cuts them; empty where it can."""
-        return cut_fault(self.workload.framework, self.workload.graph, self.modules, chunks)
 
     def longest_chunk(self, chunks: int) -> int:
         """Blocks of the longest of so many chunks, in the uniform layout."""

@@ -7,7 +7,7 @@ from costmodel.network.graph import Graph
 from costmodel.software.framework import Framework
 from costmodel.tolerances import EQUAL
 
-__all__ = ["cut_fault", "framework_blocks", "threshold_blocks", "threshold_last"]
+__all__ = ["framework_blocks", "threshold_blocks", "threshold_last", "uncut_chunks"]
 
 
 def framework_blocks(framework: Framework, graph: Graph, modules: Modules, chunks: int) -> tuple[int, ...] | None:
@@ -30,14 +30,13 @@ def framework_blocks(framework: Framework, graph: Graph, modules: Modules, chunk
     return threshold_blocks(modules.num_blocks, chunks, _head(graph, modules))
 
 
-def cut_fault(framework: Framework, graph: Graph, modules: Modules, chunks: int) -> str:
-    """Why a framework cannot run so many chunks that its own cut makes; empty where it can."""
-    if framework.stages != "threshold" or not 1 < chunks <= modules.num_blocks:
-        return ""
-    loss, last = threshold_last(modules.num_blocks, chunks, _head(graph, modules))
-    if loss == last:
-        return ""
-    return f"{framework.name} puts the loss on stage {loss} of {chunks} and waits for it on stage {last}"
+def uncut_chunks(framework: Framework, graph: Graph, modules: Modules) -> tuple[int, ...]:
+    """Numbers of chunks that a framework cannot run as its own cut makes them: the loss is not on the stage that it takes for the last."""
+    if framework.stages != "threshold":
+        return ()
+    count, head = modules.num_blocks, _head(graph, modules)
+    ends = ((chunks, threshold_last(count, chunks, head)) for chunks in range(2, count + 1))
+    return tuple(chunks for chunks, (loss, last) in ends if loss != last)
 
 
 def _head(graph: Graph, modules: Modules) -> float:

@@ -115,7 +115,7 @@ class _Run:
         self.best_choice: LayerChoice | None = None  # the problem that gave the best plan so far
         # Bounds that hold before anything is costed: of the step, and of the scores at every worker count.
         self.least_s = least_step_s(self.workload)
-        self.least = settings.score.of(self.least_s, 0.0, self.workers)
+        self.least = np.maximum(settings.score.of(self.least_s, 0.0, self.workers), self._storage_scores(self.workers))
         # Bounds of the plans without stages at every worker count, at one micro-batch, which hold for more.
         self.floors: FloatArray = self.least.copy()
 
@@ -256,7 +256,9 @@ class _Run:
     def _layers_block(self, counts: tuple[int, ...], m: int, all_fit: set[int]) -> None:
         settings = self.settings
         tables = self.cache.tables(split_table(counts), m)
-        bounds = lower_bounds(tables, settings.restriction, settings.score)
+        bounds = np.maximum(
+            lower_bounds(tables, settings.restriction, settings.score), self._storage_scores(np.array(counts))
+        )
         least, most = memory_extremes(tables, settings.restriction)
         open_counts: list[tuple[float, int]] = []
         if m == self.micro_batches[0]:
@@ -396,8 +398,9 @@ class _Run:
                 found=self.pool.add,
                 floor_s=self.least_s,
             )
-            self.bound = min(self.bound, result.bound)
-            self.rest_bound = min(self.rest_bound, result.rest_bound)
+            storage = float(np.min(self._storage_scores(np.array(counts))))
+            self.bound = min(self.bound, max(result.bound, storage))
+            self.rest_bound = min(self.rest_bound, max(result.rest_bound, storage))
             for name, value in result.searched.items():
                 self.outcome.searched[name] = self.outcome.searched.get(name, 0) + value
             if result.searched.get("open", 0):
@@ -412,6 +415,8 @@ class _Run:
             return
         if best[0].plan.workers != choice.workers or best[0].plan.is_pipeline or "program" in self.methods:
             return
+        if np.any(self._storage_scores(self.workers)):
+            return  # the program does not know that a step may wait for storage
         found_s = best[0].score / float(self.settings.score.factor(choice.workers))
         if is_confirmed(choice.problem, found_s, self.remaining_s()):
             self.methods.add("program")
@@ -423,30 +428,28 @@ class _Run:
         least = float(np.min(self.least))
         self.bound, self.rest_bound = min(self.bound, least), min(self.rest_bound, least)
 
-    def _storage_score(self) -> float:
-        """Least score of a step that does nothing but wait for the storage of its input."""
+    def _storage_scores(self, counts: IntArray) -> FloatArray:
+        """Scores of steps that do nothing but wait for the storage of their input: no plan has less."""
         assumed = self.workload.assumptions
         late = storage_s(
             self.workload.global_batch,
             assumed.stored_sample_bytes,
             assumed.storage_bytes_per_s,
-            self.workers,
+            counts,
             node_size(self.cache.cluster),
         )
-        return float(np.min(self.settings.score.of(late, np.zeros(len(self.workers)), self.workers)))
+        return self.settings.score.of(late, np.zeros(len(counts)), counts)
 
     def finish(self) -> Outcome:
         outcome = self.outcome
         outcome.candidates = self.pool.best()
         best = outcome.candidates[0].score if outcome.candidates else float("inf")
         last = outcome.candidates[-1].score if outcome.candidates else float("inf")
-        storage = self._storage_score()
-        outcome.bound = max(min(self.bound, best), storage)
+        outcome.bound = min(self.bound, best)
         is_full = len(outcome.candidates) == self.settings.top
         outcome.rest_bound = (
             min(self.rest_bound, last) if is_full or not np.isfinite(self.rest_bound) else self.rest_bound
         )
-        outcome.rest_bound = max(outcome.rest_bound, storage)
         outcome.nearest_miss = self.pool.nearest_miss
         outcome.methods = tuple(sorted(self.methods))
         return outcome

@@ -351,7 +351,7 @@ def _least_bytes(modes: MemoryModes, rows: Columns) -> FloatArray:
     return least
 
 
-_FULL, _INTERLEAVED = RECOMPUTE.index("full"), SCHEDULES.index("interleaved")
+_FULL, _INTERLEAVED, _1F1B = RECOMPUTE.index("full"), SCHEDULES.index("interleaved"), SCHEDULES.index("1f1b")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -367,7 +367,7 @@ class PlanCount:
 
     space: MeshSpace
     check_time: Callable[[], None] = lambda: None  # called often
-    _pipelines: dict[int, tuple[int, int]] = field(default_factory=dict, repr=False, compare=False)
+    _pipelines: dict[int, tuple[int, int, int]] = field(default_factory=dict, repr=False, compare=False)
     _fulls: dict[int, int] = field(default_factory=dict, repr=False, compare=False)
     _branches: dict[tuple[int, int, int], int] = field(default_factory=dict, repr=False, compare=False)
 
@@ -395,16 +395,18 @@ class PlanCount:
         degrees, inverse = distinct(nodes["pp"])
         counts = np.array([self._counted(pp) for pp in degrees.tolist()], dtype=np.int64)[inverse]
         whole = nodes["num_micro_batches"] % nodes["pp"] == 0
-        return np.asarray(counts[:, 0] + np.where(whole, counts[:, 1], 0))
+        few = self.space.shape.fewest_micro_batches & (nodes["num_micro_batches"] < nodes["pp"] - 1)
+        return np.asarray(counts[:, 0] + np.where(whole, counts[:, 1], 0) + np.where(few, 0, counts[:, 2]))
 
-    def _counted(self, pp: int) -> tuple[int, int]:
-        """Schedules, chunks and recomputations of a pipeline degree: those of any, and those of a divisible number of micro-batches."""
+    def _counted(self, pp: int) -> tuple[int, int, int]:
+        """Schedules, chunks and recomputations of a pipeline degree: of any micro-batches, of whole groups of them, and of 1F1B."""
         known = self._pipelines.get(pp)
         if known is None:
             pairs = self.space.chunkings(pp)
-            fixed = sum(self._recomputations(pp * v) for s, v in pairs if s != _INTERLEAVED)
+            fixed = sum(self._recomputations(pp * v) for s, v in pairs if s not in (_INTERLEAVED, _1F1B))
             grouped = sum(self._recomputations(pp * v) for s, v in pairs if s == _INTERLEAVED)
-            known = self._pipelines[pp] = (fixed, grouped)
+            plain = sum(self._recomputations(pp * v) for s, v in pairs if s == _1F1B)
+            known = self._pipelines[pp] = (fixed, grouped, plain)
         return known
 
     def _recomputations(self, chunks: int) -> int:

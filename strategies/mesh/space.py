@@ -62,7 +62,7 @@ class MeshSpace:
     def of(cls, model: MeshModel, settings: MeshSettings) -> MeshSpace:
         """The space of a model."""
         workload = model.workload
-        shape = NetworkShape.of(workload.graph, model.modules, workload.global_batch)
+        shape = NetworkShape.of(workload.graph, model.modules, workload.global_batch, workload.framework)
         return cls(model=model, shape=shape, settings=settings)
 
     @property
@@ -246,9 +246,10 @@ class MeshSpace:
         if pp == 1:
             # Without a pipeline all schedules are the same.
             return [(_1F1B, 1)] if allowed.allows(1) and _1F1B in schedules else []
-        plain = [(s, 1) for s in sorted(schedules - {_INTERLEAVED}) if allowed.allows(1)]
+        uncut = self.shape.uncut_chunks
+        plain = [(s, 1) for s in sorted(schedules - {_INTERLEAVED}) if allowed.allows(1) and pp not in uncut]
         chunks = range(2, self.shape.num_blocks // pp + 1) if _INTERLEAVED in schedules else ()
-        return plain + [(_INTERLEAVED, v) for v in chunks if allowed.allows(v)]
+        return plain + [(_INTERLEAVED, v) for v in chunks if allowed.allows(v) and pp * v not in uncut]
 
     def with_pipelines(self, nodes: Columns) -> Columns:
         """Nodes with every schedule and number of chunks."""

@@ -278,7 +278,7 @@ def make_judge(resolved: Resolved) -> MeshJudge:
     return MeshJudge(
         resolved=resolved,
         model=model,
-        shape=NetworkShape.of(workload.graph, model.modules, workload.global_batch),
+        shape=NetworkShape.of(workload.graph, model.modules, workload.global_batch, workload.framework),
         seq=_positions(workload.graph),
         flop_per_step=model_flops_per_step(workload),
         peak_flop_per_s=device.peak(workload.precision.compute),

@@ -127,7 +127,7 @@ def model_of(
 
 def shape_of(model: MeshModel) -> NetworkShape:
     """What the rules refer to."""
-    return NetworkShape.of(model.workload.graph, model.modules, model.workload.global_batch)
+    return NetworkShape.of(model.workload.graph, model.modules, model.workload.global_batch, model.workload.framework)
 
 
 def network(rng: random.Random, *, blocks: int | None = None) -> Graph:
