@@ -15,8 +15,8 @@ kernels for tiles below a least side f, so that m + m0 is max(m, f) + m0 there: 
 recurrent cells run kernels made for thin matrices.
 
 Every size enters through an increasing function that is not negative at 0 and adds up to no less in pieces (concave, or the larger of
-itself and a constant), so more work never takes less time and pieces never take less than the whole. `costmodel.kernels.efficiency` has the
-numbers and their sources.
+itself and a constant), so more work never takes less time and pieces never take less than the whole. `costmodel.hardware.efficiency` has
+the numbers and their sources.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from numpy.typing import ArrayLike
 
 from costmodel.arrays import FloatArray
 from costmodel.hardware.device import Device
-from costmodel.kernels.efficiency import NARROW_FORMATS, EfficiencyError
+from costmodel.hardware.efficiency import NARROW_FORMATS, EfficiencyError
 
 __all__ = ["kernel_time_s"]
 
@@ -121,7 +121,7 @@ def kernel_time_s(
     A device that computes 1 TFLOP/s and reads 100 GB/s without any loss:
 
     >>> from costmodel.hardware.device import Device
-    >>> from costmodel.kernels.efficiency import Efficiency
+    >>> from costmodel.hardware.efficiency import Efficiency
     >>> ideal = Efficiency(
     ...     matmul_fraction=1, vector_fraction=1, memory_fraction=1, tile_half=0, depth_half=0, fill_outputs=0
     ... )

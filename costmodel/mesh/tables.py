@@ -14,8 +14,8 @@ import numpy as np
 
 from costmodel.arrays import FloatArray
 from costmodel.hardware.cluster import Cluster
+from costmodel.hardware.efficiency import NARROW_FORMATS
 from costmodel.kernels.compute import ComputeModel, PassTimes
-from costmodel.kernels.efficiency import NARROW_FORMATS
 from costmodel.kernels.roofline import RooflineCompute
 from costmodel.mesh.activations import add_saved, add_saved_inputs
 from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS, MeshAssumptions

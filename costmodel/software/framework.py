@@ -14,7 +14,7 @@ from typing import Literal
 
 from costmodel.hardware.cluster import Cluster
 from costmodel.hardware.device import Device
-from costmodel.kernels.efficiency import DEFAULT_EFFICIENCY, Efficiency
+from costmodel.hardware.efficiency import DEFAULT_EFFICIENCY, Efficiency
 from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS, MeshAssumptions
 from costmodel.precision import Precision
 from costmodel.software.layer_assumptions import AS_RUN, WELL_TUNED, LayerAssumptions

@@ -25,8 +25,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from costmodel.arrays import BoolArray, FloatArray, IntArray, combined
-from costmodel.hardware.energy import least_computing_s, mesh_energy_j
 from costmodel.mesh.data_parallel import Division
+from costmodel.mesh.energy import least_computing_s, mesh_energy_j
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.pipelines import mesh_strides
 from costmodel.mesh.plan import RECOMPUTE, MeshBatch, MeshPlan

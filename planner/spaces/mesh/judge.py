@@ -9,11 +9,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from costmodel.hardware.energy import Power, money_of, plans_energy_j
+from costmodel.hardware.energy import Power, money_of
 from costmodel.hardware.host import USABLE_SHARE
 from costmodel.layerwise.splits import divisors
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.detail import FLOP_CONVENTION, model_flops_per_step
+from costmodel.mesh.energy import plans_energy_j
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.modules import MeshError
 from costmodel.mesh.plan import MEMORY_PARTS, TIME_PARTS, MeshBatch, MeshCosts, MeshPlan

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from costmodel.hardware.energy import Power, plans_energy_j
+from costmodel.hardware.energy import Power
+from costmodel.mesh.energy import plans_energy_j
 from costmodel.mixed.links import group_cluster
 from costmodel.mixed.plan import MixedPlan
 from costmodel.tolerances import PROOF_SLACK

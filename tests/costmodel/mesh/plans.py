@@ -11,7 +11,7 @@ import numpy as np
 
 from costmodel.hardware.cluster import Cluster, DeviceGroup, Level
 from costmodel.hardware.device import Device
-from costmodel.kernels.efficiency import Efficiency
+from costmodel.hardware.efficiency import Efficiency
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import CP_KINDS, ORDERS, RECOMPUTE, MeshCosts, MeshPlan
