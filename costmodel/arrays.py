@@ -79,7 +79,7 @@ def rows_of(values: NDArray[_T], index: NDArray[Any]) -> NDArray[_T]:
 
 
 def stacked(columns: Sequence[NDArray[_T]]) -> NDArray[_T]:
-    """Stack arrays of as many rows behind their rows, each column contiguous in memory as `rows_of` has it.
+    """Stack arrays of as many rows along a new second axis, each column contiguous in memory as `rows_of` has it.
 
     Parameters
     ----------

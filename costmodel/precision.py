@@ -81,7 +81,7 @@ class Optimizer:
     def bytes_moved_per_weight(self, precision: Precision) -> float:
         """Memory traffic of one fused update: read gradient, read and write state and (master) weights, write the weights.
 
-        Beside master weights the gradient is read at their width: 16-bit gradients are added up, or cast, in 32 bits before the update.
+        Besides master weights the gradient is read at their width: 16-bit gradients are added up, or cast, in 32 bits before the update.
         """
         master = precision.master_bytes
         weights = 2 * master + precision.weight_bytes if master else 2 * precision.weight_bytes

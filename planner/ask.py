@@ -53,13 +53,14 @@ def searched(space: PlanSpace, top: int, progress: Progress | None = None, *, co
     found = space.search(max(top, COMPARED_PLANS) if compare else top, progress)
     if not found.plans:
         raise space.no_plan(found)
+    found = dataclasses.replace(found, wall_s=time.monotonic() - started)
     ranked = space.rank(found.plans)
     answer = Answer(
         space=space,
         setting=space.setting(ranked[0].plan),
         objective=space.objective,
         plans=tuple(ranked[: found.shown]),
-        proof=space.proof(found, ranked[: found.shown], time.monotonic() - started),
+        proof=space.proof(found, ranked[: found.shown], found.wall_s),
         baselines=space.baselines(found, ranked[0]),
         assumptions=space.assumptions(),
         model_assumptions=space.model_assumptions(),

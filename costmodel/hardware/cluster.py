@@ -42,7 +42,7 @@ class Level:
     efficiency : float
         Share of the nominal bandwidth that long messages reach.
     ring_step_s : float
-        Least time of a step of a ring that crosses this level: what a transport takes to hand on one piece after another, beside
+        Least time of a step of a ring that crosses this level: what a transport takes to hand on one piece after another, besides
         latency and bandwidth. 0 where only those matter.
     in_network : float
         Share of the nominal bandwidth at which switches of this level sum what they pass on; 0 = they do not.

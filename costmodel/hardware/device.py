@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from costmodel.kernels.efficiency import DEFAULT_EFFICIENCY, Efficiency
+from costmodel.hardware.efficiency import DEFAULT_EFFICIENCY, Efficiency
 
 __all__ = ["DEFAULT_LAUNCH_OVERHEAD_S", "FORMATS", "Device", "DeviceError"]
 

@@ -2,10 +2,10 @@
 
     energy = workers ((idle + host) step + (busy - idle) computing)                                                      [J]
 
-with the power of a device while it computes (busy) and while it waits (idle), its share of what a node draws beside its devices (host), the
-step, and the time that a device computes in a step, averaged over the devices. With every term at least 0, energy grows with the step and
-with the computing time, so a bound of each gives a bound of the energy (`Power.energy_j` of lower bounds). Devices that a plan leaves out
-are somebody else's and cost nothing.
+with the power of a device while it computes (busy) and while it waits (idle), its share of what a node draws besides its devices (host),
+the step, and the time that a device computes in a step, averaged over the devices. With every term at least 0, energy grows with the step
+and with the computing time, so a bound of each gives a bound of the energy (`Power.energy_j` of lower bounds). Devices that a plan leaves
+out are somebody else's and cost nothing.
 
 A device *computes* during the kernels of the forward and backward passes, recomputation included, and of the optimizer. All else is
 waiting: communication that is not hidden, pipeline bubbles, transfers from the host. Hidden communication is part of the computing time.
@@ -13,9 +13,7 @@ waiting: communication that is not hidden, pipeline bubbles, transfers from the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -24,20 +22,7 @@ from costmodel.arrays import FloatArray
 from costmodel.hardware.device import Device
 from costmodel.hardware.host import Host
 
-if TYPE_CHECKING:
-    from costmodel.mesh.model import MeshModel
-    from costmodel.mesh.plan import MeshBatch, MeshCosts, MeshPlan
-    from costmodel.mesh.stages import LayoutArrays
-
-__all__ = [
-    "DEFAULT_IDLE_SHARE",
-    "Power",
-    "least_computing_s",
-    "mesh_energy_j",
-    "money_of",
-    "plans_energy_j",
-    "recomputing_s",
-]
+__all__ = ["DEFAULT_IDLE_SHARE", "Power", "money_of"]
 
 
 # A waiting device against a computing one, where its file does not say (an assumption): boards without work draw about a tenth to a
@@ -54,7 +39,7 @@ class Power:
     busy_w, idle_w : float
         While it computes, while it waits; ``busy_w >= idle_w``.
     host_w : float
-        Its share of what the node draws beside its devices.
+        Its share of what the node draws besides its devices.
 
     Examples
     --------
@@ -104,66 +89,3 @@ def money_of(device: Device, step_s: float, workers: int) -> float | None:
     0.016
     """
     return None if device.price_per_hour is None else workers * step_s / 3600.0 * device.price_per_hour
-
-
-def least_computing_s(model: MeshModel, batch: MeshBatch) -> FloatArray:
-    """Time that a device computes in a step of mesh plans, averaged over the devices, if nothing is recomputed: (n,).
-
-        computing = m / pp  sum over the modules of (forward + backward)
-
-    with the kernels of a module on one rank. Neither the order of the ranks, nor schedule, stages or ZeRO matter, so this bounds all plans
-    with these degrees.
-    """
-    table = model.rows(batch)
-    counts = np.bincount(model.modules.kind_of, minlength=len(model.modules.kinds)).astype(np.float64)
-    return np.asarray(batch.num_micro_batches * ((table.forward_s + table.backward_s) @ counts) / batch.pp)
-
-
-def recomputing_s(model: MeshModel, batch: MeshBatch, layouts: LayoutArrays) -> FloatArray:
-    """What recomputation adds to that: the forward kernels of the blocks, or of their parts, that run again: (n,).
-
-    Layouts list kinds of ranks; each kind stands for all ranks from its first to its last.
-    """
-    from costmodel.mesh.plan import RECOMPUTE
-    from costmodel.mesh.stages import recomputed_modules, weigh
-
-    table = model.rows(batch)
-    kind = batch.recompute[:, None]
-    again = np.where((kind == RECOMPUTE.index("full")) & (table.backward_s > 0), table.forward_s, 0.0)
-    again = np.where(kind == RECOMPUTE.index("selective"), table.selective_s, again) * model.is_block
-    modules = recomputed_modules(layouts, batch.recompute, batch.recompute_blocks)
-    ranks = np.where(layouts.rank_first >= 0, layouts.rank_last - layouts.rank_first + 1, 0)
-    total = np.sum(ranks * weigh(modules, again), axis=1)
-    return np.asarray(batch.num_micro_batches * total / batch.pp)
-
-
-def mesh_energy_j(
-    model: MeshModel, batch: MeshBatch, layouts: LayoutArrays, costs: MeshCosts, power: Power
-) -> FloatArray:
-    """Energy of a step of mesh plans, (n,).
-
-    Parameters
-    ----------
-    model : MeshModel
-    batch : MeshBatch
-    layouts : LayoutArrays
-        Where the plans put the modules.
-    costs : MeshCosts
-        Of the same plans.
-    power : Power
-
-    Notes
-    -----
-    The optimizer's time is that of the rank that decides the step.
-    """
-    computing = least_computing_s(model, batch) + recomputing_s(model, batch, layouts) + costs.optimizer_s
-    return power.energy_j(costs.step_time_s, np.minimum(computing, costs.step_time_s), batch.workers)
-
-
-def plans_energy_j(model: MeshModel, plans: Sequence[MeshPlan], costs: MeshCosts, power: Power) -> FloatArray:
-    """The same for plans with layouts of their own, too."""
-    from costmodel.mesh.plan import MeshBatch
-    from costmodel.mesh.stages import stack_layouts
-
-    layouts = stack_layouts([model.layout_of_plan(plan) for plan in plans])
-    return mesh_energy_j(model, MeshBatch.from_plans(plans), layouts, costs, power)

@@ -32,7 +32,7 @@ class Host:
     link_shared_by : int
         Devices behind one such port. 1 = a port of its own.
     power_w : float or None
-        What one node draws beside its devices; None: unknown.
+        What one node draws besides its devices; None: unknown.
 
     Raises
     ------

@@ -43,7 +43,7 @@ class ComputeModel(Protocol):
 
     @property
     def overlaps_exchange(self) -> bool:
-        """Whether gradient exchange may run behind the backward pass."""
+        """Whether gradient exchange may overlap with the backward pass."""
         ...
 
     @property

@@ -15,8 +15,8 @@ kernels for tiles below a least side f, so that m + m0 is max(m, f) + m0 there: 
 recurrent cells run kernels made for thin matrices.
 
 Every size enters through an increasing function that is not negative at 0 and adds up to no less in pieces (concave, or the larger of
-itself and a constant), so more work never takes less time and pieces never take less than the whole. `costmodel.kernels.efficiency` has the
-numbers and their sources.
+itself and a constant), so more work never takes less time and pieces never take less than the whole. `costmodel.hardware.efficiency` has
+the numbers and their sources.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from numpy.typing import ArrayLike
 
 from costmodel.arrays import FloatArray
 from costmodel.hardware.device import Device
-from costmodel.kernels.efficiency import NARROW_FORMATS, EfficiencyError
+from costmodel.hardware.efficiency import NARROW_FORMATS, EfficiencyError
 
 __all__ = ["kernel_time_s"]
 
@@ -43,7 +43,7 @@ _BEST_FRACTION = 0.97
 # Numbers of 16 bits that matrix units load at once, 16 bytes (NVIDIA, Matrix Multiplication Background User's Guide).
 _WHOLE_LOAD = 8.0
 # Rows of the tiles of cuDNN's kernels for gradients of weights: maxwell_ and volta_scudnn_128x64_stridedB_splitK_interior_nn in profiles of
-# TensorFlow (operator Conv2DBackpropFilter), 128x128 and 128x32 beside it.
+# TensorFlow (operator Conv2DBackpropFilter), 128x128 and 128x32 next to it.
 _TALL = 128.0
 _VECTOR_ALGORITHMS = {"winograd": "winograd_fraction", "fft": "fft_fraction", "fft_tiling": "fft_fraction"}
 
@@ -95,7 +95,7 @@ def kernel_time_s(
     aligned : array, optional
         Rows of a matrix of 16 bits begin at multiples of so many numbers (8, 4, 2 or 1), and not of 16 bytes: a library multiplies it
         on matrix units all the same, by kernels that load no more at once. Each halving costs a third of what is lost in all
-        (``odd_fraction``): matrices whose rows are multiples of 4 bytes can still be copied beside the products (PTX ISA, cp.async: 4,
+        (``odd_fraction``): matrices whose rows are multiples of 4 bytes can still be copied alongside the products (PTX ISA, cp.async: 4,
         8 or 16 bytes).
     window : (outputs, positions), optional
         Of a convolution of narrow groups: outputs, and the positions of the input that each of them reads.
@@ -121,7 +121,7 @@ def kernel_time_s(
     A device that computes 1 TFLOP/s and reads 100 GB/s without any loss:
 
     >>> from costmodel.hardware.device import Device
-    >>> from costmodel.kernels.efficiency import Efficiency
+    >>> from costmodel.hardware.efficiency import Efficiency
     >>> ideal = Efficiency(
     ...     matmul_fraction=1, vector_fraction=1, memory_fraction=1, tile_half=0, depth_half=0, fill_outputs=0
     ... )

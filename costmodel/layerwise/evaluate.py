@@ -10,7 +10,7 @@ The exposed exchange is what the gradient exchanges, carried one after the other
     lag = 0;  for layers from last to first:  lag = max(lag - hide, 0) + exchange
 
 ``max(lag - hide, 0) + exchange = max(lag + (exchange - hide), exchange)`` is closed under composition, so a run of layers with the
-same choice folds into one pair (p, q) with ``lag -> max(lag + p, q)``: so folded tables
+same choice folds into one pair (p, q) with ``lag -> max(lag + p, q)``. Folded tables
 score uniform plans by the million.
 """
 
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeVar, overload
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,9 +30,6 @@ from costmodel.layerwise.plan import CHEAPEST, CostBatch, Plan, PlanBatch, conca
 from costmodel.layerwise.splits import split_table
 from costmodel.layerwise.tables import CostCache, CostTables
 from costmodel.workload import Workload
-
-if TYPE_CHECKING:
-    from costmodel.mesh.plan import MeshCosts, MeshPlan
 
 __all__ = [
     "CHEAPEST",
@@ -239,48 +236,19 @@ def _fold_moves(tables: CostTables, column_of_layer: Sequence[int], follow: IntA
     )
 
 
-@overload
-def evaluate(
-    workload: Workload, cluster: Cluster, plans: Sequence[Plan], known: CostCache | None = None
-) -> CostBatch: ...
-@overload
-def evaluate(workload: Workload, cluster: Cluster, plans: Sequence[MeshPlan]) -> MeshCosts: ...
-def evaluate(
-    workload: Workload, cluster: Cluster, plans: Sequence[Plan] | Sequence[MeshPlan], known: CostCache | None = None
-) -> CostBatch | MeshCosts:
-    """Score plans: layer by layer, pipelines, or over a device mesh.
+def evaluate(workload: Workload, cluster: Cluster, plans: Sequence[Plan], cache: CostCache | None = None) -> CostBatch:
+    """Score plans, layer by layer or in pipelines, in the order given.
 
     Parameters
     ----------
     workload : Workload
     cluster : Cluster
-    plans : sequence of Plan, or of MeshPlan
-    known : CostCache, optional
-        What is known of the costs of layers of this workload on this cluster: a memory, which changes no answer.
-
-    Returns
-    -------
-    CostBatch, or MeshCosts for mesh plans
-        In the order given.
-
-    Raises
-    ------
-    MeshError
-        Mesh plans for a network without repeated blocks, or with stages that do not fit it.
+    plans : sequence of Plan
+    cache : CostCache, optional
+        Costs of layers of this workload on this cluster that were found before; it changes no answer.
     """
-    split = [plan for plan in plans if isinstance(plan, Plan)]
-    if len(split) < len(plans):
-        from costmodel.mesh.model import MeshModel  # a fifth of the time to start that other networks need not wait for
-
-        meshed = [plan for plan in plans if not isinstance(plan, Plan)]
-        assert not split, "plans of one kind"
-        return MeshModel.build(workload, cluster).evaluate_plans(meshed)
-    assert known is None or (known.workload is workload and known.cluster is cluster), "costs of another question"
-    known = CostCache(workload, cluster) if known is None else known
-    return _evaluate_layers(known, split)
-
-
-def _evaluate_layers(known: CostCache, plans: Sequence[Plan]) -> CostBatch:
+    assert cache is None or (cache.workload is workload and cache.cluster is cluster), "costs of another question"
+    cache = CostCache(workload, cluster) if cache is None else cache
     parts: list[tuple[int, CostBatch]] = []
     groups: dict[tuple[int, bool], list[int]] = {}
     for n, plan in enumerate(plans):
@@ -289,11 +257,11 @@ def _evaluate_layers(known: CostCache, plans: Sequence[Plan]) -> CostBatch:
         chosen = [plans[n] for n in members]
         if is_pipeline:
             counts = sorted({stage.replicas for plan in chosen for stage in plan.stages})
-            tables = known.tables(split_table(counts, batch_only=True), num_micro_batches)
+            tables = cache.tables(split_table(counts, batch_only=True), num_micro_batches)
             batch = CostBatch(**evaluate_pipelines(tables, chosen))
         else:
             counts = sorted({plan.workers for plan in chosen})
-            tables = known.tables(split_table(counts), num_micro_batches)
+            tables = cache.tables(split_table(counts), num_micro_batches)
             batch = evaluate_on(tables, batch_of(tables, chosen))
         parts += [(n, _take(batch, [k])) for k, n in enumerate(members)]
     return concatenate([part for _, part in sorted(parts, key=lambda pair: pair[0])])

@@ -1,6 +1,6 @@
 """One layer under many splits: time of its passes, of what it communicates, and memory, each of them an array over the splits.
 
-What is costed is elementwise: a split costs the same whatever stands beside it. So several micro-batches are costed in one go
+What is costed is elementwise: a split costs the same whatever stands alongside it. So several micro-batches are costed in one go
 (`cost_layers`), and what does not depend on a change of the device or of the links is taken from what is known (`recost_layers`).
 """
 
@@ -323,7 +323,7 @@ class _Costing:
         return transfer_s(weights * WEIGHT_BYTES, self.table.workers, self.cluster)
 
     def _inner_times(self, kind: _Kind) -> dict[str, Any]:
-        """What depends on the links, beside the exchange of gradients."""
+        """What depends on the links, besides the exchange of gradients."""
         exchanges = kind.layer.family.work(kind.layer, self._shard(kind.layer)).exchanges
         if kind.loads:
             exchanges = tuple(e for e in exchanges if (e.operation, e.phase) != ("point_to_point", "forward"))

@@ -1,7 +1,7 @@
 """Pipelines: contiguous stages with data-parallel replicas, scheduled one forward, one backward (1F1B) with a flush per step.
 
 Stage s takes ``F_s`` and ``B_s`` for the forward and the backward pass of a micro-batch, ``t_s = F_s + B_s``; the receiver of a tensor
-waits for its transfer, so transfers are included. With S stages, m micro-batches and ``w_s = S-1-s`` stages behind stage s, the last
+waits for its transfer, so transfers are included. With S stages, m micro-batches and ``w_s = S-1-s`` stages after stage s, the last
 backward pass of stage s ends at
 
     E_s = max_e [ sum_{j<e} t_j + (m - w_e) t_e + X_e + Y_e ] - sum_{j<s} B_j,   e >= max(0, S - m)
@@ -16,7 +16,7 @@ It then exchanges the gradients of its weights and updates them, so
 then has one forward pass per n: it stays at its stage, goes down one, or goes up by backward passes. Visits of a stage's forward and
 backward pass pair up, so a path is worth most if it stays at one stage e, but for the ``w_a`` (``w_b``) forward (backward) passes that
 it spends at the slowest stage on the way to the first backward pass (back from the last one), having turned at stage a (b). What ends
-at stage s has spent its backward passes at s or behind it. For equal stages this is the familiar ``(m + S - 1) t``. It is exact: the
+at stage s has spent its backward passes at s or after it. For equal stages this is the familiar ``(m + S - 1) t``. It is exact: the
 simulation of `costmodel.timeline`, which shares nothing with it, ends at the same time whatever the stages.
 """
 

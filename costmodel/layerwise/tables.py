@@ -6,8 +6,8 @@ A plan's cost is then gathers and algebra over these tables (`costmodel.layerwis
 Cache
 -----
 A search, the evaluation of its plans and their error bars ask for the same layers under overlapping sets of splits. A row of a table costs
-the same whatever stands beside it, so tables are cut out of larger ones that were costed before, and the tables of a changed device or of
-changed links take over what the change does not touch.
+the same whatever stands alongside it, so tables are cut out of larger ones that were costed before, and the tables of a changed device or
+of changed links take over what the change does not touch.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class CostTables:
 
     @property
     def geometry(self) -> EdgeGeometry:
-        """Pairs of layouts behind `edges`."""
+        """Pairs of layouts of `edges`."""
         return self._ground.geometry
 
     @property

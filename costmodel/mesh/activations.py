@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from costmodel.arrays import FloatArray
-from costmodel.kernels.efficiency import NARROW_FORMATS
+from costmodel.hardware.efficiency import NARROW_FORMATS
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.modules import ModuleKind, is_repeated
 from costmodel.mesh.rows import RowKeys, shard_of

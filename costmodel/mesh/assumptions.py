@@ -26,7 +26,7 @@ class MeshAssumptions:
     tp_overlap: float = _assumption(
         0.0,
         "share of tensor-parallel communication hidden behind its matrix products",
-        "Megatron-LM without --tp-comm-overlap hides none of what comes before a product or behind it; what its backward pass starts early "
+        "Megatron-LM without --tp-comm-overlap hides none of what comes before a product or after it; what its backward pass starts early "
         "is column_overlap",
     )
     column_overlap: float = _assumption(
@@ -68,9 +68,9 @@ class MeshAssumptions:
     )
     interference: float = _assumption(
         0.16,
-        "share of the time of an exchange of gradients or weights that the compute beside it loses",
-        "compute takes 18.9 % longer beside communication, on average (S. Lee et al., arXiv:2507.03114, on A100, H100, MI210 and MI250): "
-        "1 - 1 / 1.189",
+        "share of the time of an exchange of gradients or weights that the compute alongside it loses",
+        "compute takes 18.9 % longer alongside communication, on average (S. Lee et al., arXiv:2507.03114, on A100, H100, MI210 and "
+        "MI250): 1 - 1 / 1.189",
     )
     offload_overlap: float = _assumption(
         0.5,
@@ -95,7 +95,7 @@ class MeshAssumptions:
     )
     bucket_wait_s: float = _assumption(
         0.0,
-        "time that the exchange of a bucket of gradients waits for ranks of other nodes beside its message",
+        "time that the exchange of a bucket of gradients waits for ranks of other nodes, besides its message",
         "none unless a framework says otherwise",
     )
     allocator_slack: float = _assumption(
@@ -136,7 +136,7 @@ class MeshAssumptions:
     dispatch_waits: float = _assumption(
         1.0,
         "share of the time that the host takes to start the forward pass of a mixture for which the device waits: how many tokens each "
-        "expert gets reaches the host when the router has run, so that nothing behind it can be started ahead",
+        "expert gets reaches the host when the router has run, so that nothing after it can be started ahead",
         "Megatron-LM, megatron/core/transformer/moe/token_dispatcher.py: the counts are copied to the host, which waits for them, unless "
         "tokens are dropped",
     )
@@ -147,8 +147,8 @@ class MeshAssumptions:
     )
     collective_wait_s: float = _assumption(
         0.0,
-        "time that a tensor-parallel collective holds up its devices beside its message: its start on a stream of its own, and ranks that "
-        "come late",
+        "time that a tensor-parallel collective holds up its devices, besides its message: its start on a stream of its own, and ranks "
+        "that come late",
         "none unless a framework says otherwise",
     )
     contended_step_s: float = _assumption(
@@ -160,7 +160,7 @@ class MeshAssumptions:
     )
     message_hold_s: float = _assumption(
         0.0,
-        "time that a stage waits for a message of its neighbours beside its transfer, in jobs of message_hold_ranks ranks or more",
+        "time that a stage waits for a message of its neighbours, besides its transfer, in jobs of message_hold_ranks ranks or more",
         "none unless a framework says otherwise",
     )
     message_hold_ranks: float = _assumption(
@@ -175,13 +175,13 @@ class MeshAssumptions:
     )
     gradient_passes: float = _assumption(
         4.0,
-        "times that gradients are read or written beside the update: for their norm (1), scaling by it (2), zeros for the next step (1)",
+        "times that gradients are read or written besides the update: for their norm (1), scaling by it (2), zeros for the next step (1)",
         "clipping by the norm of all gradients (PyTorch clip_grad_norm_; Megatron-LM megatron/core/optimizer/clip_grads.py) and "
         "zero_grad; no trainer of language models goes without",
     )
     zero_overlap: float = _assumption(
         1.0,
-        "share of dp_overlap that exchanges keep where ZeRO-1 or 2 shards the optimizer; 0: they run behind the backward pass",
+        "share of dp_overlap that exchanges keep where ZeRO-1 or 2 shards the optimizer; 0: they run after the backward pass",
         "Megatron-LM --overlap-grad-reduce --overlap-param-gather",
     )
     gather_overlap: float = _assumption(
@@ -207,7 +207,7 @@ class MeshAssumptions:
     )
     logits_copies: float = _assumption(
         2.0,
-        "copies of the logits in fp32 beside those in the format of the activations",
+        "copies of the logits in fp32 besides those in the format of the activations",
         "PyTorch's cross entropy: the logits in fp32, and their softmax from which the gradient is made",
     )
     softmax_multiple: float = _assumption(
@@ -218,13 +218,13 @@ class MeshAssumptions:
     )
     autograd_copies: float = _assumption(
         0.0,
-        "1: plain autograd. The activation of a gated feed-forward part is kept beside its product and computed in a kernel of its own, "
+        "1: plain autograd. The activation of a gated feed-forward part is kept next to its product and computed in a kernel of its own, "
         "rotary embeddings and changes of layout around the attention are kernels of their own; 0: fused functions",
         "nanotron, src/nanotron/models/llama.py; Megatron-LM's fused SwiGLU and rotary embeddings",
     )
     gradient_copies: float = _assumption(
         0.0,
-        "1: gradients as they are computed stand beside the wider sums of gradients that accumulate; 0: they are added up at once",
+        "1: gradients as they are computed stand next to the wider sums of gradients that accumulate; 0: they are added up at once",
         "nanotron, src/nanotron/optim/gradient_accumulator.py; Megatron-LM --gradient-accumulation-fusion",
     )
     norm_copies: float = _assumption(

@@ -195,7 +195,7 @@ def exposed_exchange(
     compute_s: FloatArray,
     last_bytes: FloatArray | float = 0.0,
 ) -> FloatArray:
-    """What compute does not hide of an exchange: at least the last bucket, which only then is complete, or what compute beside it loses.
+    """What compute does not hide of an exchange: at least the last bucket, which only then is complete, or what compute alongside it loses.
 
     ``last_bytes`` come together at the end, all in the last bucket: gradients of an embedding.
 

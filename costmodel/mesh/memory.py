@@ -206,7 +206,7 @@ class PipelineMemory:
     ) -> FloatArray:
         """Memory of the rank that needs most, (n, H): see `costmodel.mesh.model.MeshModel.totals`.
 
-        The parts of `divided`, added up apart: what depends on the pipeline and what depends on the row.
+        The parts of `divided`, added up separately: what depends on the pipeline and what depends on the row.
         """
         some = np.zeros(len(division.zero_stage), dtype=np.int64)
         some[row] = index

@@ -1,7 +1,7 @@
 """The cost model of mesh plans: one network on one cluster, any number of plans at a time.
 
     step = pipeline (`costmodel.mesh.schedule`, modules with their exposed communication)
-         + what gradient reduction and the optimizer leave behind the last backward pass
+         + what gradient reduction and the optimizer leave after the last backward pass
          + what weight gathering leaves before the first forward pass
 
 A `MeshModel` remembers the rows of its tables (`costmodel.mesh.tables`) and its stage layouts; it is otherwise a pure
@@ -26,8 +26,16 @@ from costmodel.mesh.passes import module_passes
 from costmodel.mesh.pipelines import Pipelines, build_pipelines, end_columns, mesh_strides, pipeline_columns
 from costmodel.mesh.plan import LayerSplit, MeshBatch, MeshCosts, MeshPlan
 from costmodel.mesh.rows import MODULE_COLUMNS, ModuleRows, ModuleTable, RowKeys
-from costmodel.mesh.stage_cuts import cut_fault, framework_blocks
-from costmodel.mesh.stages import Layout, LayoutArrays, balanced_blocks, layout_of, module_weights, stack_layouts
+from costmodel.mesh.stage_cuts import framework_blocks
+from costmodel.mesh.stages import (
+    Layout,
+    LayoutArrays,
+    balanced_blocks,
+    layout_of,
+    longest_chunk,
+    module_weights,
+    stack_layouts,
+)
 from costmodel.mesh.step import host_updates_sooner, least_step_times, step_costs, step_totals
 from costmodel.mesh.tables import module_column, module_table
 from costmodel.mesh.tensor_parallel import check_splits
@@ -56,6 +64,7 @@ class _Cache:
     rows_without_experts: ModuleRows = field(default_factory=ModuleRows)
     columns: dict[tuple[object, ...], dict[str, FloatArray]] = field(default_factory=dict)  # of modules with own splits
     blocks: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    longest: dict[int, int] = field(default_factory=dict)
     layouts: dict[tuple[int, int], Layout] = field(default_factory=dict)
     # All uniform layouts asked for, as arrays, and where they are.
     places: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -103,6 +112,7 @@ class MeshModel:
         known = self._cache
         kept = _Cache(
             blocks=known.blocks,
+            longest=known.longest,
             layouts=known.layouts,
             places=dict(known.places),
             stacked=known.stacked,
@@ -145,16 +155,24 @@ class MeshModel:
             return (self.num_blocks,)
         known = self._cache.blocks.get(chunks)
         if known is None:
-            own = None
-            if chunks <= self.num_blocks:
-                own = framework_blocks(self.workload.framework, self.workload.graph, self.modules, chunks)
-            known = own or balanced_blocks(self.modules, self._module_weights(), chunks)
+            known = self._own_blocks(chunks) or balanced_blocks(self.modules, self._module_weights(), chunks)
             self._cache.blocks[chunks] = known
         return known
 
-    def cut_fault(self, chunks: int) -> str:
-        """Why the framework cannot run so many chunks as it cuts them; empty where it can."""
-        return cut_fault(self.workload.framework, self.workload.graph, self.modules, chunks)
+    def _own_blocks(self, chunks: int) -> tuple[int, ...] | None:
+        """Blocks per chunk as the framework cuts them; None where it leaves that open."""
+        if chunks > self.num_blocks:
+            return None
+        return framework_blocks(self.workload.framework, self.workload.graph, self.modules, chunks)
+
+    def longest_chunk(self, chunks: int) -> int:
+        """Blocks of the longest of so many chunks, in the uniform layout."""
+        known = self._cache.longest.get(chunks)
+        if known is None:
+            own = self._own_blocks(chunks)
+            known = max(own) if own else longest_chunk(self.modules, self._module_weights(), chunks)
+            self._cache.longest[chunks] = known
+        return known
 
     def layout(self, pp: int, vpp: int) -> Layout:
         """The uniform layout of so many ranks and chunks per rank."""

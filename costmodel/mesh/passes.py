@@ -1,13 +1,13 @@
 """Times of the forward and backward pass of a micro-batch: of every module on one rank, of every chunk, of every rank.
 
 Shapes: n plans, K kinds of modules, R runs of chunks, Q kinds of ranks. Module times carry their communication; what is exposed of it is
-kept apart, so that reports can name it.
+kept separate, so that reports can name it.
 
 Slack
 -----
 The slack of a rank says how long before the last backward pass of the first rank it is done. A backward pass that rank r does not wait for
 is followed by those of the chunks before its first one, down to the first chunk of the network. So rank r is done at least so long before
-the first rank. A zero-bubble schedule runs ``min(r + 1, m)`` weight gradients on rank r behind its last input gradient (ZB-H1, Qi et al.
+the first rank. A zero-bubble schedule runs ``min(r + 1, m)`` weight gradients on rank r after its last input gradient (ZB-H1, Qi et al.
 2024, arXiv:2401.10241, figure 2 top), so it is done that long before the pipeline:
 
     slack_r = max_{q<=r} [ sum_{q<=c<r} (B_c - W_c) + min(q + 1, m) W_q ] - min(r + 1, m) W_r
@@ -97,7 +97,7 @@ def module_passes(
 
     Notes
     -----
-    *Ring* context parallelism sends keys and values ``cp - 1`` times to a neighbour, each time behind the attention
+    *Ring* context parallelism sends keys and values ``cp - 1`` times to a neighbour, each time overlapped with the attention
     of one piece; backward, their gradients travel along. *All-gather* gathers keys and values before the attention
     and scatters their gradients after it. *All-to-all* (DeepSpeed Ulysses, arXiv:2309.14509) trades positions for
     heads before and after.
@@ -143,9 +143,9 @@ def module_passes(
 
 
 def alone_share(batch: MeshBatch) -> FloatArray:
-    """Share of the passes of a rank beside which no other micro-batch runs, (n,): those that fill and drain the pipeline.
+    """Share of the passes of a rank alongside which no other micro-batch runs, (n,): those that fill and drain the pipeline.
 
-    A rank of S stages runs at most S forward passes before its first backward pass, and as many backward passes behind its last forward
+    A rank of S stages runs at most S forward passes before its first backward pass, and as many backward passes after its last forward
     pass, of m each (one stage: the first and the last, with which nothing can run).
 
     >>> from costmodel.mesh.plan import MeshPlan
@@ -160,8 +160,8 @@ def _expert_parallel(
 ) -> tuple[FloatArray, FloatArray]:
     """What the passes of a module wait for tokens on their way to the experts and back, (n, K) each.
 
-    With ``ep_overlap`` the tokens of one micro-batch travel while another is computed, forward beside backward: of E seconds in both
-    passes max(E - ep_overlap C, interference E) remain beside C seconds of compute, and all of them where a micro-batch runs alone.
+    With ``ep_overlap`` the tokens of one micro-batch travel while another is computed, forward alongside backward: of E seconds in both
+    passes max(E - ep_overlap C, interference E) remain alongside C seconds of compute, and all of them where a micro-batch runs alone.
     """
     assumptions, ranks = groups.assumptions, groups.find(batch.ep, stride["ep"])
     message = sent_bytes(table, batch, stride["ep"], groups)
@@ -414,6 +414,6 @@ def _lagging_s(
 
 
 def _behind_s(rank: IntArray, m: IntArray, count: IntArray, backward_s: FloatArray, weight_s: FloatArray) -> FloatArray:
-    """Weight gradients behind the last input gradient of ranks (n, K), less the input gradients behind that."""
+    """Weight gradients after the last input gradient of ranks (n, K), less the input gradients after that."""
     own = time_before(rank + 1, count, weight_s) - time_before(rank, count, weight_s)
     return np.minimum(rank + 1, m) * own - time_before(rank, count, backward_s - weight_s)

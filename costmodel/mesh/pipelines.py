@@ -139,7 +139,7 @@ def build_pipelines(
     if groups.assumptions.contended_step_s:  # collectives inside a layer feel what stages exchange
         deciding += [batch.pp, stride["pp"]]
     hides_tokens = groups.assumptions.ep_overlap > 0.0
-    if hides_tokens:  # behind other micro-batches, but for those that fill and drain the pipeline
+    if hides_tokens:  # by other micro-batches, but for those that fill and drain the pipeline
         deciding += [batch.pp, batch.num_micro_batches]
     first, pass_of = combined(*deciding, stride["cp"], stride["ep"], *batch.split_columns)
     distinct = batch.take(first)
@@ -324,8 +324,8 @@ def pipeline_columns(batch: MeshBatch) -> list[IntArray]:
 def end_columns(batch: MeshBatch) -> list[IntArray]:
     """Columns whose rows are the distinct ends of steps, but for how long ranks wait for each other.
 
-    What gradients, weights and the optimizer do there depends neither on recomputation nor, unless weight gradients lag
-    behind, on the schedule.
+    What gradients, weights and the optimizer do there depends neither on recomputation nor, unless weight gradients are
+    delayed, on the schedule.
     """
     without = {"recompute", "recompute_blocks", "schedule"}
     lags = (batch.schedule == _ZERO_BUBBLE).astype(np.int64)

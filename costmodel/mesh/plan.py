@@ -195,7 +195,7 @@ class MeshBatch:
 
     @property
     def split_columns(self) -> list[IntArray]:
-        """What distinguishes plans beside `MESH_COLUMNS`: nothing, or which of the patterns they have."""
+        """What distinguishes plans besides `MESH_COLUMNS`: nothing, or which of the patterns they have."""
         return [] if self.split is None else [self.split]
 
     @property

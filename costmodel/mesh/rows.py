@@ -1,6 +1,6 @@
 """Rows that plans share: the part of a layer on one rank, and a table of costs that grows by rows.
 
-A row is (tp, sequence parallel, cp, ep, etp, micro-batch). All that plans differ in beside it does not change the time of a module.
+A row is (tp, sequence parallel, cp, ep, etp, micro-batch). All that plans differ in besides it does not change the time of a module.
 """
 
 from __future__ import annotations

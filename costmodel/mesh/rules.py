@@ -13,9 +13,11 @@ import numpy as np
 from costmodel.arrays import BoolArray, IntArray
 from costmodel.mesh.modules import Modules
 from costmodel.mesh.plan import CP_KINDS, MESH_COLUMNS, RECOMPUTE, SCHEDULES, MeshBatch, MeshPlan
+from costmodel.mesh.stage_cuts import uncut_chunks
 from costmodel.mesh.tensor_parallel import roles_of
 from costmodel.network.graph import Graph
 from costmodel.network.layers import ATTENTION
+from costmodel.software.framework import NO_FRAMEWORK, Framework
 
 __all__ = ["RULES", "NetworkShape", "Rule", "broken_rules", "columns_of", "holds", "nearby"]
 
@@ -31,17 +33,20 @@ class NetworkShape:
 
     heads: tuple[int, ...]  # attention heads, every number that occurs
     kv_heads: tuple[int, ...]
-    widths: tuple[int, ...]  # extents that tensor parallelism splits beside heads and vocabulary
+    widths: tuple[int, ...]  # extents that tensor parallelism splits besides heads and vocabulary
     experts: tuple[int, ...]
     expert_widths: tuple[int, ...]
     positions: tuple[int, ...]  # lengths of sequences inside the blocks
     is_causal: bool
     num_blocks: int
     global_batch: int
-    has_encoder: bool = False  # beside a decoder that reads it by cross-attention
+    has_encoder: bool = False  # alongside a decoder that reads it by cross-attention
+    framework: str = ""
+    uncut_chunks: tuple[int, ...] = ()  # numbers of chunks that the framework cannot cut the network into
+    fewest_micro_batches: bool = False  # its 1F1B needs as many micro-batches as stages but one
 
     @classmethod
-    def of(cls, graph: Graph, modules: Modules, global_batch: int) -> NetworkShape:
+    def of(cls, graph: Graph, modules: Modules, global_batch: int, framework: Framework = NO_FRAMEWORK) -> NetworkShape:
         """Collect the numbers."""
         heads, kv_heads, widths, experts, expert_widths, positions = (set[int]() for _ in range(6))
         causal = False
@@ -70,6 +75,9 @@ class NetworkShape:
             num_blocks=modules.num_blocks,
             global_batch=global_batch,
             has_encoder=any(layer.kind == "cross_attention" for layer in graph.layers),
+            framework=framework.name,
+            uncut_chunks=uncut_chunks(framework, graph, modules),
+            fewest_micro_batches=framework.rules.fewest_micro_batches,
         )
 
 
@@ -329,6 +337,26 @@ RULES: tuple[Rule, ...] = (
             f"pp {v['pp']}"
             + (f" x vpp {v['vpp']}" if v["vpp"] > 1 else "")
             + f" is more than the {s.num_blocks} blocks of the network"
+        ),
+    ),
+    Rule(
+        name="framework-stages",
+        fields=("pp", "vpp"),
+        doc="the framework can cut the network into these stages",
+        test=lambda s, c: ~np.isin(c["pp"] * c["vpp"], s.uncut_chunks),
+        message=lambda s, v: (
+            f"{s.framework} cuts the network into {v['pp'] * v['vpp']} stages so that the loss is not on the last one"
+        ),
+    ),
+    Rule(
+        name="framework-micro-batches",
+        fields=("schedule", "num_micro_batches", "pp"),
+        doc="there are as many micro-batches as the 1F1B schedule of the framework needs",
+        test=lambda s, c: (
+            (c["schedule"] != _1F1B) | (c["num_micro_batches"] >= c["pp"] - 1) | (not s.fewest_micro_batches)
+        ),
+        message=lambda s, v: (
+            f"{s.framework} needs {v['pp'] - 1} micro-batches for {v['pp']} stages; the plan has {v['num_micro_batches']}"
         ),
     ),
     Rule(

@@ -17,7 +17,7 @@ turn at the end (b), the last phase (y) and the last weight gradients (g):
     A_x  = max_{a>=x} [ P_{a+1}(u) + w_a max_{j<=a} F_j ]
     tail_b = max_{g<=y<=b} [ P_b(B) - P_g(B) + w_b B_y + min(w_b, max(m - 1 - y, 0)) W_y + min(m, g + 1) W_g ]
 
-All are convex, or flat behind a bend, in the position inside a run of equal stages; in short steps (m < S) the weight
+All are convex, or flat after a bend, in the position inside a run of equal stages; in short steps (m < S) the weight
 gradients of ``tail_b`` bend at ``y = b - s_0``, so that stages s_0 away from an end of a run matter as well.
 """
 

@@ -7,7 +7,7 @@ from costmodel.network.graph import Graph
 from costmodel.software.framework import Framework
 from costmodel.tolerances import EQUAL
 
-__all__ = ["cut_fault", "framework_blocks", "threshold_blocks", "threshold_last"]
+__all__ = ["framework_blocks", "threshold_blocks", "threshold_last", "uncut_chunks"]
 
 
 def framework_blocks(framework: Framework, graph: Graph, modules: Modules, chunks: int) -> tuple[int, ...] | None:
@@ -30,14 +30,13 @@ def framework_blocks(framework: Framework, graph: Graph, modules: Modules, chunk
     return threshold_blocks(modules.num_blocks, chunks, _head(graph, modules))
 
 
-def cut_fault(framework: Framework, graph: Graph, modules: Modules, chunks: int) -> str:
-    """Why a framework cannot run so many chunks that its own cut makes; empty where it can."""
-    if framework.stages != "threshold" or not 1 < chunks <= modules.num_blocks:
-        return ""
-    loss, last = threshold_last(modules.num_blocks, chunks, _head(graph, modules))
-    if loss == last:
-        return ""
-    return f"{framework.name} puts the loss on stage {loss} of {chunks} and waits for it on stage {last}"
+def uncut_chunks(framework: Framework, graph: Graph, modules: Modules) -> tuple[int, ...]:
+    """Numbers of chunks that a framework cannot run as its own cut makes them: the loss is not on the stage that it takes for the last."""
+    if framework.stages != "threshold":
+        return ()
+    count, head = modules.num_blocks, _head(graph, modules)
+    ends = ((chunks, threshold_last(count, chunks, head)) for chunks in range(2, count + 1))
+    return tuple(chunks for chunks, (loss, last) in ends if loss != last)
 
 
 def _head(graph: Graph, modules: Modules) -> float:
@@ -52,7 +51,7 @@ def _matrix_weights(graph: Graph, kind: ModuleKind) -> int:
 
 
 def threshold_blocks(count: int, stages: int, head: float) -> tuple[int, ...]:
-    """Blocks per stage where a stage ends behind the block with which the sum of costs reaches its share of the total.
+    """Blocks per stage where a stage ends after the block with which the sum of costs reaches its share of the total.
 
     nanotron (src/nanotron/models/base.py, build_model): blocks cost as many multiplications as they have weights, the head too, the
     embedding nothing. Stages at the end may hold no block. The code that is published ends a stage where the sum passes its share; only
@@ -83,7 +82,7 @@ def threshold_blocks(count: int, stages: int, head: float) -> tuple[int, ...]:
 def threshold_last(count: int, stages: int, head: float) -> tuple[int, int]:
     """Stage that computes the loss, and the one that nanotron takes for the last: it runs only where they are one.
 
-    Behind the blocks come a norm, the head, a change of format and the loss, of which only the head costs anything. A stage ends behind
+    After the blocks come a norm, the head, a change of format and the loss, of which only the head costs anything. A stage ends after
     each of them while the sum of costs is above the stage's share (build_model, which then calls the stage at hand the last).
 
     Parameters
@@ -108,7 +107,7 @@ def threshold_last(count: int, stages: int, head: float) -> tuple[int, int]:
 
 
 def _threshold_places(count: int, stages: int, head: float) -> list[int]:
-    """Stages of the embedding, the blocks, the norm, the head, the change of format and the loss, and the stage at hand behind them."""
+    """Stages of the embedding, the blocks, the norm, the head, the change of format and the loss, and the stage at hand after them."""
     total, done, places = count + head, 0.0, [0]
     for position, cost in enumerate((0.0, *(1.0,) * count, 0.0, head, 0.0, 0.0)):
         done += cost

@@ -124,32 +124,85 @@ def balanced_blocks(modules: Modules, weights: Sequence[float], chunks: int) -> 
     count = modules.num_blocks
     if chunks > count:
         raise MeshError(f"{chunks} pipeline stages need at least as many blocks; the network has {count}")
-    front, back = weights[modules.kind_of[0]], weights[modules.kind_of[-1]]
+    if _are_alike(modules):
+        return _equal_blocks(count, chunks, *_ends(modules, weights))
     loads = [weights[kind] for kind in modules.blocks]
-    if len(set(modules.blocks)) == 1:
-        return _equal_blocks(count, chunks, front / loads[0] if loads[0] else 0.0, back / loads[0] if loads[0] else 0.0)
-    return _unequal_blocks(loads, chunks, front, back)
+    return _unequal_blocks(loads, chunks, weights[modules.kind_of[0]], weights[modules.kind_of[-1]])
+
+
+def longest_chunk(modules: Modules, weights: Sequence[float], chunks: int) -> int:
+    """Blocks of the longest chunk of `balanced_blocks`; where all blocks are alike, without writing the chunks down.
+
+    >>> from costmodel.mesh.modules import ModuleKind
+    >>> kinds = tuple(ModuleKind(name=n, layers=(), inputs=(), is_block=n == "block") for n in ("front", "block", "back"))
+    >>> longest_chunk(Modules(kinds=kinds, kind_of=(0, *[1] * 126, 2), cut_elements=(0,) * 128), [0.1, 1.0, 0.7], 16)
+    8
+    """
+    if not _are_alike(modules) or not 1 < chunks <= modules.num_blocks:
+        return max(balanced_blocks(modules, weights, chunks))
+    rooms = _rooms(modules.num_blocks, chunks, *_ends(modules, weights))
+    if rooms is None:
+        return 1 + modules.num_blocks - chunks
+    first, inner, last, excess = rooms
+    sizes = Counter({inner: chunks - 2})
+    sizes.update((first, last))
+    longest = max(size for size, times in sizes.items() if times)
+    while longest > 1 and excess >= sizes[longest]:
+        excess -= sizes[longest]
+        sizes[longest - 1] += sizes.pop(longest)
+        longest -= 1
+    return longest
+
+
+def _are_alike(modules: Modules) -> bool:
+    """Whether all blocks are of one kind."""
+    return sum(kind.is_block for kind in modules.kinds) == 1
+
+
+def _ends(modules: Modules, weights: Sequence[float]) -> tuple[float, float]:
+    """Weights of the front and the back, in blocks that are all alike."""
+    block = next(weight for weight, kind in zip(weights, modules.kinds, strict=True) if kind.is_block)
+    front, back = weights[modules.kind_of[0]], weights[modules.kind_of[-1]]
+    return (front / block, back / block) if block else (0.0, 0.0)
+
+
+def _rooms(count: int, chunks: int, front: float, back: float) -> tuple[int, int, int, int] | None:
+    """Most blocks of the first chunk, of each in between and of the last under the least limit that holds all, and what is too much.
+
+    None where no limit up to the weight of all blocks holds them: front and back are heavier.
+    """
+    slack = 1e-9
+
+    def room(limit: float) -> tuple[int, int, int]:
+        return max(int(limit - front + slack), 1), max(int(limit + slack), 1), max(int(limit - back + slack), 1)
+
+    def held(limit: float) -> int:
+        first, inner, last = room(limit)
+        return first + (chunks - 2) * inner + last
+
+    numbers = range(max(count // chunks - 1, 1), count + 1)
+    limits = []
+    for extra in (0.0, front, back):
+        place = bisect.bisect_left(numbers, count, key=lambda n: held(n + extra))
+        if place < len(numbers):
+            limits.append(numbers[place] + extra)
+    if not limits:
+        return None
+    limit = min(limits)
+    return *room(limit), held(limit) - count
 
 
 def _equal_blocks(count: int, chunks: int, front: float, back: float) -> tuple[int, ...]:
     """The same with all blocks alike; weights in blocks."""
     if chunks == 1:
         return (count,)
-    slack = 1e-9
-
-    def room(limit: float) -> list[int]:
-        inner = int(limit + slack)
-        return [max(int(limit - front + slack), 1), *[max(inner, 1)] * (chunks - 2), max(int(limit - back + slack), 1)]
-
-    least = count // chunks
-    limits = sorted({n + extra for n in range(max(least - 1, 1), count + 1) for extra in (0.0, front, back)})
-    position = bisect.bisect_left(limits, count, key=lambda limit: sum(room(limit)))
-    if position == len(limits):  # front and back are heavier than all blocks together
+    rooms = _rooms(count, chunks, front, back)
+    if rooms is None:  # front and back are heavier than all blocks together
         blocks = [1] * chunks
         blocks[1 if chunks > 2 else 0] += count - chunks
         return tuple(blocks)
-    blocks = room(limits[position])
-    excess = sum(blocks) - count
+    first, inner, last, excess = rooms
+    blocks = [first, *[inner] * (chunks - 2), last]
     # Take from the longest first; of equals from the earliest.
     while excess:
         longest = max(blocks)

@@ -95,7 +95,7 @@ class StepEnd:
         hidden_s: FloatArray,
         ranks: slice,
     ) -> None:
-        self.hidden_s = hidden_s  # (n, Q) of other exchanges behind the last backward pass
+        self.hidden_s = hidden_s  # (n, Q) of other exchanges, by the last backward pass
         self.workload, self.groups, self.pipelines, self.memory = workload, groups, pipelines, memory
         self.times, self.index, self.division = times, index, division
         self.ranks = ranks  # kinds of ranks that are looked at
@@ -170,7 +170,7 @@ class StepEnd:
         return exposed
 
     def _gathering(self, dense: FloatArray, experts: FloatArray, stage: IntArray) -> FloatArray:
-        """Exposed gathering of updated weights behind the next forward pass (ZeRO-1 and 2): (n, Q)."""
+        """Gathering of updated weights that the next forward pass does not hide (ZeRO-1 and 2): (n, Q)."""
         assumptions, width = self.groups.assumptions, self.workload.precision.weight_bytes
         gather = self.times.gather_s(dense * width, experts * width)
         forward = rows_of(self.pipelines.rank_forward_s[:, self.ranks], self.index)
@@ -501,9 +501,9 @@ def chunk_gathering(workload: Workload, pipelines: Pipelines, times: CopyTimes, 
     """What ZeRO-3 adds to the passes of chunks.
 
     Weights are gathered module by module before both passes, gradients scattered behind the backward one. Behind which a zero-bubble
-    schedule hides no more than input gradients take, and nothing hides what compute loses beside it (``interference``); a device may wait
-    for what is gathered for it (``gather_overlap``). The host starts one collective per module and pass for what is gathered, and one for
-    what is scattered (PyTorch FSDP, a module being what it wraps): what it is not ready with in time, the device waits for.
+    schedule hides no more than input gradients take, and nothing hides what compute loses alongside it (``interference``); a device may
+    wait for what is gathered for it (``gather_overlap``). The host starts one collective per module and pass for what is gathered, and one
+    for what is scattered (PyTorch FSDP, a module being what it wraps): what it is not ready with in time, the device waits for.
     """
     module, batch, passes = pipelines.pass_of[pipeline], pipelines.batch, pipelines.passes
     run_modules, rank_modules = (
@@ -594,7 +594,7 @@ def _offload_s(groups: GroupTimes, pipelines: Pipelines, memory: PipelineMemory)
 def offload_waits_s(
     groups: GroupTimes, pipelines: Pipelines, memory: PipelineMemory, waiting_s: FloatArray
 ) -> FloatArray:
-    """What the slowest kind of rank waits for offloaded activations per micro-batch, beside ``waiting_s`` (c, Q) for weights: (c,)."""
+    """What the slowest kind of rank waits for offloaded activations per micro-batch, besides ``waiting_s`` (c, Q) for weights: (c,)."""
     return _slowest(_offload_s(groups, pipelines, memory), waiting_s)
 
 

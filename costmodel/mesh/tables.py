@@ -14,8 +14,8 @@ import numpy as np
 
 from costmodel.arrays import FloatArray
 from costmodel.hardware.cluster import Cluster
+from costmodel.hardware.efficiency import NARROW_FORMATS
 from costmodel.kernels.compute import ComputeModel, PassTimes
-from costmodel.kernels.efficiency import NARROW_FORMATS
 from costmodel.kernels.roofline import RooflineCompute
 from costmodel.mesh.activations import add_saved, add_saved_inputs
 from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS, MeshAssumptions
@@ -530,7 +530,7 @@ def _add_accumulation(
     groups: GroupTimes,
     weights: dict[str, FloatArray],
 ) -> None:
-    """Gradients that are kept wider than they are computed are added to their sum behind every micro-batch: read, read and written.
+    """Gradients that are kept wider than they are computed are added to their sum after every micro-batch: read, read and written.
 
     Under ZeRO-2 and 3 only a share is added up, but all are cast: about as many bytes.
     """

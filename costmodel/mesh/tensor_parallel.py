@@ -3,7 +3,7 @@
 Uniform plans
 -------------
 The rule finds Megatron's split (Shoeybi et al., arXiv:1909.08053, section 3) in any block: a matrix that reads a
-whole tensor is split by its columns if everything behind it works on a share of the channels until the next matrix,
+whole tensor is split by its columns if everything after it works on a share of the channels until the next matrix,
 which is then split by its rows; its partial sums are reduced. What does not fit the pattern works on whole tensors:
 repeated on every rank, or on a share of the positions (sequence parallelism, Korthikanti et al., arXiv:2205.05198,
 section 4.2.2). `tests` show that the per-layer program arrives at the same split by cost.
@@ -73,7 +73,7 @@ Role = Literal["column", "row", "channel", "whole", "vocabulary", "experts", "re
 
 # Layers that work on a share of the channels without hearing of the others, if all their inputs are split alike.
 CHANNELWISE = ATTENTION | {"glu", "activation", "dropout", "softmax", "add"}
-# Inputs of a kind that stay whole beside split ones: the rotary part of compressed keys is shared by all heads.
+# Inputs of a kind that stay whole alongside split ones: the rotary part of compressed keys is shared by all heads.
 WHOLE_INPUTS = {"latent_attention": frozenset({2})}
 
 
@@ -91,7 +91,7 @@ class Move:
     is_gathered : bool
         The tensor is gathered for a matrix split by columns.
     pieces : int
-        Pieces of the tensor of which a rank has one behind it (forward).
+        Pieces of the tensor of which a rank has one after it (forward).
     """
 
     transfer: Transfer
@@ -109,7 +109,7 @@ class LayerRole:
     ----------
     gathers : bool
         The layer is the first to read a whole tensor into split matrices: under sequence parallelism the tensor is gathered before it,
-        and the gradient of the tensor is reduced behind it. Matrices that read the same tensor share this.
+        and the gradient of the tensor is reduced after it. Matrices that read the same tensor share this.
     reduces : bool
         The output is a partial sum that is reduced.
     degree : int
@@ -459,7 +459,7 @@ def _entering(
     home: Layout,
     gathered: dict[int, set[int]],
 ) -> list[Move]:
-    """Collectives before a layer, and behind its gradients; what matrices gather of one tensor, they gather once."""
+    """Collectives before a layer, and after its gradients; what matrices gather of one tensor, they gather once."""
     layer = graph.layers[kind.layers[position]]
     moves: list[Move] = []
     for n, (source, inside) in enumerate(zip(sources, kind.inputs[position], strict=True)):

@@ -29,7 +29,7 @@ class _Stage:
     pipeline: int
     report: StageReport
     first: int
-    after: int  # the block behind its last one
+    after: int  # the block after its last one
     end_s: float
 
 

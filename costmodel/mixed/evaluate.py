@@ -1,6 +1,6 @@
 """The cost model of mixed plans: step time, memory, money and energy of plans that keep the rules.
 
-    step = slowest pipeline (1F1B over stages of any length) + what exchange and update leave behind the last backward pass
+    step = slowest pipeline (1F1B over stages of any length) + what exchange and update leave after the last backward pass
 
 Stage times and memory come from the mesh model of each group (`costmodel.mixed.stage_costs`), transfers from the link that really joins two
 stages (`costmodel.mixed.links`).
@@ -98,7 +98,7 @@ def pipeline_makespan_s(num_micro_batches: int | IntArray, forward_s: FloatArray
 
 
 def tail_s(end_s: FloatArray, backward_s: FloatArray) -> FloatArray:
-    """What the ends of the stages leave behind the last backward pass, arrays (n, S).
+    """What the ends of the stages leave after the last backward pass, arrays (n, S).
 
     >>> tail_s(np.array([[1.0, 4.0, 6.0]]), np.array([[2.0, 3.0, 2.0]])).tolist()  # the second stage is done 2 after the first
     [2.0]

@@ -41,7 +41,7 @@ def _levels_of(cluster: Cluster, group: int) -> tuple[Level, ...]:
 
 
 def group_ranges(cluster: Cluster) -> tuple[tuple[int, int], ...]:
-    """First rank of every group, and the first behind it.
+    """First rank of every group, and the first after it.
 
     Raises
     ------

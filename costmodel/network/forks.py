@@ -13,7 +13,7 @@ __all__ = ["gradient_passes"]
 
 
 def gradient_passes(graph: Graph) -> tuple[float, ...]:
-    """Layer -> passes over its output that adding up the gradients of its readers takes, beside those that additions charge.
+    """Layer -> passes over its output that adding up the gradients of its readers takes, besides those that additions charge.
 
     n gradients are read and their sum is written, ``n + 1`` passes (TensorFlow, gradients_util.py: AddN of what several readers give back;
     an engine that adds them in pairs, as PyTorch's, takes ``3 (n - 1)``, the same for two), less ``m + 1`` where the branches end in an
@@ -49,7 +49,7 @@ def gradient_passes(graph: Graph) -> tuple[float, ...]:
 
 
 def _joins(readers: list[list[int]]) -> list[int]:
-    """Layer -> the first layer behind it that every path from it goes through; one past the last where there is none.
+    """Layer -> the first layer after it that every path from it goes through; one past the last where there is none.
 
     Layers are in topological order. That of a layer is where the ways of its readers first meet: whichever of two is further ahead stays,
     the other goes on to its own join (Cooper, Harvey and Kennedy, A Simple, Fast Dominance Algorithm, 2001, on the reversed graph).

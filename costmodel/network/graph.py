@@ -133,7 +133,7 @@ class Graph:
         return {}
 
     def once(self, key: Hashable, make: Callable[[], _T]) -> _T:
-        """What follows from the network, and from nothing beside it but the key: made when it is first asked for, then remembered.
+        """What follows from the network, and from nothing besides it but the key: made when it is first asked for, then remembered.
 
         Parameters
         ----------

@@ -51,7 +51,7 @@ class PaleoCompute:
         Costs what PALEO cannot evaluate; without it such layers are errors.
     input_names : set of str, optional
         Layers whose readers, if convolutions, compute no gradient of their input. PALEO knows the literal name "data". Unless
-        given: "data", and wherever no gradient is needed. The two differ only for convolutions behind layers
+        given: "data", and wherever no gradient is needed. The two differ only for convolutions after layers
         without weights.
 
     Raises

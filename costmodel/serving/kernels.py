@@ -59,7 +59,7 @@ class PassKeys:
 
     @property
     def answers(self) -> FloatArray:
-        """Rows behind the last block: a prompt needs its last position only."""
+        """Rows after the last block: a prompt needs its last position only."""
         return np.asarray(self.prompts + self.decodes, dtype=np.float64)
 
     @property
@@ -251,7 +251,7 @@ def attention_kernels(layer: Layer, keys: PassKeys, workload: ServingWorkload) -
     ----------
     layer : Layer
     keys : PassKeys
-        What the pass is for this layer: of an encoder prompts only, of the decoder beside one their first token.
+        What the pass is for this layer: of an encoder prompts only, of the decoder alongside one their first token.
     workload : ServingWorkload
     """
     if layer.kind == "cross_attention":

@@ -330,8 +330,8 @@ def _cycle(
     """Time in which every place of a replica serves one request: as the slowest stage is busy, and as one request needs.
 
     Whole prompts: ``output - 1`` rounds of all groups and ``max_batch / prefill_batch`` passes of prompts. Chunks: ``max_batch pieces /
-    prefill_batch`` passes carry chunks beside the decoding sequences, of at least ``groups (output - 1 + pieces)`` passes. A request needs
-    its prompt, and per token one pass through all stages or one of every group through the slowest.
+    prefill_batch`` passes carry chunks alongside the decoding sequences, of at least ``groups (output - 1 + pieces)`` passes. A request
+    needs its prompt, and per token one pass through all stages or one of every group through the slowest.
     """
     rounds, groups, places = work.decode_passes, batch.groups, batch.max_batch
     reading = places * pieces / batch.prefill_batch

@@ -39,7 +39,7 @@ class ServingPlan:
     dp: int = 1  # replicas
     max_batch: int = 1  # sequences that a replica decodes at a time
     prefill_chunk: int = (
-        0  # tokens of a prompt per pass, beside the tokens being decoded; 0: whole prompts in passes of their own
+        0  # tokens of a prompt per pass, besides the tokens being decoded; 0: whole prompts in passes of their own
     )
     prefill_batch: int = 1  # prompts per pass
 
@@ -135,7 +135,7 @@ SERVING_MEMORY_PARTS: tuple[str, ...] = parts_of(SERVING_FIGURES.values(), "memo
 class ServingCosts:
     """Costs of many plans under full load; every array has shape (n,)."""
 
-    ttft_s: FloatArray  # time to first token: a prompt through all stages, not counting a queue in front of them
+    ttft_s: FloatArray  # time to first token: a prompt through all stages, not counting a queue before them
     tpot_s: FloatArray  # mean time per output token after the first
     request_s: FloatArray  # first token and all others
     pause_s: FloatArray  # longest pause between two tokens of a sequence

@@ -34,7 +34,7 @@ __all__ = ["ModuleSizes", "ModuleTimer", "PassTable", "own_rows"]
 
 # Layers whose matrices are stored in the format of the weights; the others keep that of the activations.
 _QUANTISED = frozenset({"linear", "moe"})
-# An addition is part of the norm behind it (vLLM, fused_add_rms_norm): it moves data, but is no kernel of its own.
+# An addition is part of the norm after it (vLLM, fused_add_rms_norm): it moves data, but is no kernel of its own.
 _FUSED = frozenset({"add"})
 # Nothing is dropped when a network answers.
 _ABSENT = frozenset({"input", "dropout"})
@@ -165,7 +165,7 @@ class ModuleTimer:
         }
 
     def _seen_by(self, index: int, keys: PassKeys) -> PassKeys:
-        """What a pass is for a layer: an encoder reads whole prompts, the decoder beside one starts with a token of each."""
+        """What a pass is for a layer: an encoder reads whole prompts, the decoder alongside one starts with a token of each."""
         if not self.workload.encoder:
             return keys
         if index in self.workload.encoder:

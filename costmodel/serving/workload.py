@@ -52,7 +52,7 @@ KV_FORMATS: dict[str, float] = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.
 
 
 def encoder_layers(graph: Graph) -> frozenset[int]:
-    """Layers that work on the prompt beside a decoder: everything that the keys and values of cross-attention come from.
+    """Layers that work on the prompt alongside a decoder: everything that the keys and values of cross-attention come from.
 
     The matrices that make these keys and values are among them: they see every position of the prompt, once. Empty for a network that
     decodes alone.
@@ -75,7 +75,7 @@ class ServingWorkload:
     Attributes
     ----------
     encoder : frozenset of int
-        Layers that read the prompt once, beside a decoder that starts with one token; empty where one stack reads and writes.
+        Layers that read the prompt once, alongside a decoder that starts with one token; empty where one stack reads and writes.
 
     Raises
     ------

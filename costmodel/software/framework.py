@@ -1,4 +1,4 @@
-"""What a training framework does beside the arithmetic of its network: costs, what it does unless told otherwise, what it can run.
+"""What a training framework does besides the arithmetic of its network: costs, what it does unless told otherwise, what it can run.
 
 A framework is part of a problem. Its data are read from files (`planner.files.frameworks`); this module says what they mean for the cost
 model: assumptions of plans over a mesh (`MeshAssumptions`) and of plans with a split per layer (`LayerAssumptions`), which attention
@@ -14,7 +14,7 @@ from typing import Literal
 
 from costmodel.hardware.cluster import Cluster
 from costmodel.hardware.device import Device
-from costmodel.kernels.efficiency import DEFAULT_EFFICIENCY, Efficiency
+from costmodel.hardware.efficiency import DEFAULT_EFFICIENCY, Efficiency
 from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS, MeshAssumptions
 from costmodel.precision import Precision
 from costmodel.software.layer_assumptions import AS_RUN, WELL_TUNED, LayerAssumptions
@@ -38,7 +38,7 @@ __all__ = [
 StageCut = Literal["balanced", "equal", "threshold"]
 # Attention kernels: those made for the device, those of an earlier generation, which run on any, or those of the first one.
 Attention = Literal["newest", "portable", "first"]
-# When a cost counts, beside those that always do.
+# When a cost counts, besides those that always do.
 Condition = Literal["on_fp4_devices", "in_fp16", "in_16_bits"]
 CONDITIONS: tuple[Condition, ...] = ("on_fp4_devices", "in_fp16", "in_16_bits")
 

@@ -1,7 +1,7 @@
 """What a step waits for its input: samples are read from storage, and copied from the host to the device.
 
     copy      batch x sample bytes / share of a device of the links inside a node
-    storage   samples of a node x stored bytes / rate of the storage, which goes on beside the step
+    storage   samples of a node x stored bytes / rate of the storage, which goes on alongside the step
 
 A copy that is not prefetched lengthens the step; storage that is slower than the step decides it instead.
 """

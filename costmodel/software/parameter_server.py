@@ -1,6 +1,6 @@
-"""Synchronous parameter servers: what a step waits for beside the computing, where weights live on servers instead of on every device.
+"""Synchronous parameter servers: what a step waits for besides the computing, where weights live on servers instead of on every device.
 
-Every node of the cluster runs a server beside its workers, and each server keeps an equal share of the weights (TensorFlow,
+Every node of the cluster runs a server alongside its workers, and each server keeps an equal share of the weights (TensorFlow,
 tf_cnn_benchmarks: ``variable_update`` ``parameter_server`` and ``distributed_replicated``; Li et al., Scaling distributed machine learning
 with the parameter server, OSDI 2014). In a step
 
@@ -35,7 +35,7 @@ def node_size(cluster: Cluster) -> int:
 
 
 def transfer_s(weight_bytes: ArrayLike, workers: ArrayLike, cluster: Cluster) -> FloatArray:
-    """Seconds to move weights once between the servers and every worker, latencies aside; 0 for one worker, which has them beside it.
+    """Seconds to move weights once between the servers and every worker, latencies aside; 0 for one worker, which has them next to it.
 
     Parameters
     ----------

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from costmodel.hardware.cluster import Cluster, Level
 from costmodel.hardware.device import Device
-from costmodel.kernels.efficiency import Efficiency
+from costmodel.hardware.efficiency import Efficiency
 from costmodel.mesh.assumptions import MeshAssumptions
 
 __all__ = [

@@ -16,7 +16,8 @@ from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
-from planner.core.errors import FileProblem, InputFileError, PlannerError
+from planner.core.errors import PlannerError
+from planner.files.text import failure
 from planner.importers.operators import CONTROL_FLOW, OPERATORS, Call
 from planner.importers.sources import ForeignNetwork, ImportOptions, MissingExtra, check_assumed
 from planner.importers.traced.program import Operation, Program, ProgramFault, Tensor
@@ -65,13 +66,13 @@ def load(path: Path, options: ImportOptions) -> ForeignNetwork:
         source = f"ONNX {path.name}, opset {version}"
         imported = document_of_program(program, name=path.stem, source=source, assume_free=options.assume_free)
     except ProgramFault as fault:
-        raise InputFileError([FileProblem(path=path, message=str(fault))]) from None
+        raise failure(path, str(fault)) from None
     except PlannerError:
         raise
     except Exception as error:
         broken = _what_is_broken(onnx, model)
         if broken:
-            raise _failure(path, f"is a broken ONNX file: {broken}") from error
+            raise failure(path, f"is a broken ONNX file: {broken}") from error
         raise
     return ForeignNetwork(sha256=digest, imported=imported)
 
@@ -99,18 +100,16 @@ def _read(onnx: Any, path: Path) -> tuple[Any, str]:
         size = path.stat().st_size
         data = path.read_bytes() if size <= _MAX_BYTES else b""
     except OSError as error:
-        raise _failure(path, f"cannot be read: {error.strerror or error}") from None
+        raise failure(path, f"cannot be read: {error.strerror or error}") from None
     if size > _MAX_BYTES:
-        raise _failure(path, "is larger than 2 GiB, the limit of ONNX files; keep the weights in a file of their own")
+        raise failure(path, "is larger than 2 GiB, the limit of ONNX files; keep the weights in a file of their own")
     model = onnx.ModelProto()
     try:
         model.ParseFromString(data)
     except Exception as error:  # protobuf's own class differs between its implementations
-        raise _failure(
-            path, f"is a broken or truncated ONNX file: {str(error)[:200] or type(error).__name__}"
-        ) from None
+        raise failure(path, f"is a broken or truncated ONNX file: {str(error)[:200] or type(error).__name__}") from None
     if not model.HasField("graph") or not model.graph.node:
-        raise _failure(path, "is an ONNX file without a graph: it is broken or truncated")
+        raise failure(path, "is an ONNX file without a graph: it is broken or truncated")
     _check(onnx, path, model)
     digest = hashlib.sha256(data).hexdigest()
     if model.functions:
@@ -132,7 +131,7 @@ def _inferred(onnx: Any, path: Path, model: Any) -> Any:
             return infer(model, check_type=True, strict_mode=True, data_prop=True)
         except Exception:  # noqa: S110 - the first fault is the one that is told
             pass
-    raise _failure(path, fault)
+    raise failure(path, fault)
 
 
 def _no_shapes(model: Any, error: str) -> str:
@@ -158,21 +157,21 @@ def _check(onnx: Any, path: Path, model: Any) -> None:
     newest = onnx.defs.onnx_opset_version()
     for entry in model.opset_import:
         if entry.domain in ("", "ai.onnx") and not 1 <= entry.version <= newest:
-            raise _failure(
+            raise failure(
                 path, f"is of opset {entry.version}; the installed onnx knows versions up to {newest}, from 1 on"
             )
     if len(model.graph.node) > _MAX_NODES:
-        raise _failure(path, f"has {len(model.graph.node):,} nodes; more than {_MAX_NODES:,} are not read")
+        raise failure(path, f"has {len(model.graph.node):,} nodes; more than {_MAX_NODES:,} are not read")
     for node in model.graph.node:
         words = (node.name, node.op_type, node.domain, *node.input, *node.output)
         if not all(isinstance(word, str) for word in words):  # protobuf hands out bytes where they are not UTF-8
-            raise _failure(path, "has names that are not UTF-8: it is broken")
+            raise failure(path, "has names that are not UTF-8: it is broken")
     control = Counter(node.op_type for node in model.graph.node if node.op_type in CONTROL_FLOW)
     for function in model.functions:
         control.update(node.op_type for node in function.node if node.op_type in CONTROL_FLOW)
     if control:
         listed = ", ".join(f"{name} ({count})" for name, count in control.most_common())
-        raise _failure(path, f"has control flow: {listed}; what it costs depends on the data, export it without")
+        raise failure(path, f"has control flow: {listed}; what it costs depends on the data, export it without")
 
 
 def _set_batch(model: Any) -> None:
@@ -182,10 +181,6 @@ def _set_batch(model: Any) -> None:
         dims = value.type.tensor_type.shape.dim
         if value.name not in initial and dims and not dims[0].HasField("dim_value"):
             dims[0].dim_value = _BATCH
-
-
-def _failure(path: Path, message: str) -> InputFileError:
-    return InputFileError([FileProblem(path=path, message=message)])
 
 
 # -- graphs -----------------------------------------------------------------------------------------------------------------

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
-from planner.core.errors import FileProblem, InputFileError, PlannerError, UsageError, did_you_mean
+from planner.core.errors import InputFileError, PlannerError, UsageError, did_you_mean
 from planner.files.documents import Document, Node, parse_document
-from planner.files.text import read_text
+from planner.files.text import failure, read_text
 from planner.importers.drafts import Drafts, attach, network_layers
 
 if TYPE_CHECKING:
@@ -353,4 +353,4 @@ def unknown_operators(path: Path, counts: Counter[str], known: str) -> InputFile
         f"has operators that are not known: {shown}{more}; --assume-free {first} takes one to cost nothing, which every output then "
         f"says{known}"
     )
-    return InputFileError([FileProblem(path=path, message=message)])
+    return failure(path, message)

@@ -18,8 +18,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from planner.core.errors import FileProblem, InputFileError, UsageError
+from planner.core.errors import InputFileError, UsageError
 from planner.files.loading import LoadedModel, model_of
+from planner.files.text import failure
 from planner.importers.operators import OPERATORS, Call
 from planner.importers.sources import (
     ForeignNetwork,
@@ -74,7 +75,7 @@ def load(path: Path, options: ImportOptions) -> ForeignNetwork:
             exported = torch.export.load(str(path))
     except Exception as error:  # whatever the loader meets in a broken file
         reason = str(error).partition("\n")[0][:200]
-        raise _failure(path, f"cannot be read as a {FORMAT}: {type(error).__name__}: {reason}") from None
+        raise failure(path, f"cannot be read as a {FORMAT}: {type(error).__name__}: {reason}") from None
     name = path.stem
     imported = _document(exported, name=name, source=f"{FORMAT} {path.name}", options=options, path=path)
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -140,26 +141,22 @@ def _check_archive(path: Path) -> None:
             is_export = is_old or any(name.startswith("models/") and name.endswith(".json") for name in inner)
             if not is_export:
                 what = "a pickled checkpoint (torch.save) or TorchScript" if "data.pkl" in inner else "a zip archive"
-                raise _failure(path, f"is {what}, not a program saved by torch.export.save; pickles are never opened")
+                raise failure(path, f"is {what}, not a program saved by torch.export.save; pickles are never opened")
             for name, own in zip(names, inner, strict=True):
                 is_config = own.startswith("data/constants/") and own.endswith(".json")
                 pickled = _pickled_constants(archive.read(name)) if is_config else []
                 if "custom_obj" in own or pickled:
-                    raise _failure(path, f"holds pickled objects ('{own}'), which would run code when they are opened")
+                    raise failure(path, f"holds pickled objects ('{own}'), which would run code when they are opened")
     except (zipfile.BadZipFile, OSError, EOFError, ValueError, NotImplementedError, RuntimeError) as error:
         if isinstance(error, InputFileError):
             raise
-        raise _failure(path, f"is a broken archive: {str(error)[:200] or type(error).__name__}") from None
+        raise failure(path, f"is a broken archive: {str(error)[:200] or type(error).__name__}") from None
 
 
 def _pickled_constants(text: bytes) -> list[str]:
     """Constants of an archive that are no tensors."""
     config = json.loads(text).get("config", {})
     return [name for name, entry in config.items() if str(entry.get("path_name", "")).startswith("custom_obj")]
-
-
-def _failure(path: Path, message: str) -> InputFileError:
-    return InputFileError([FileProblem(path=path, message=message)])
 
 
 def _document(exported: Any, *, name: str, source: str, options: ImportOptions, path: Path) -> ImportedDocument:
@@ -170,7 +167,7 @@ def _document(exported: Any, *, name: str, source: str, options: ImportOptions, 
         check_assumed(path, unknown, options)
         return document_of_program(program, name=name, source=source, assume_free=options.assume_free)
     except ProgramFault as fault:
-        raise _failure(path, str(fault)) from None
+        raise failure(path, str(fault)) from None
 
 
 class Ref(str):

@@ -9,7 +9,7 @@ from functools import cache
 
 from costmodel.hardware.cluster import Cluster, Level
 from costmodel.hardware.device import Device
-from costmodel.kernels.efficiency import DEFAULT_EFFICIENCY, Efficiency
+from costmodel.hardware.efficiency import DEFAULT_EFFICIENCY, Efficiency
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.network.layers import ATTENTION
 from costmodel.software.framework import Framework

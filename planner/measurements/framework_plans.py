@@ -1,4 +1,4 @@
-"""What the framework of a row refuses, and which memory its log reports."""
+"""Which memory the log of a framework reports."""
 
 from __future__ import annotations
 
@@ -13,21 +13,11 @@ from costmodel.mesh.pipelines import mesh_strides
 from costmodel.mesh.plan import MeshBatch, MeshPlan
 from costmodel.mesh.stages import stack_layouts
 
-__all__ = ["framework_fault", "reported_bytes"]
+__all__ = ["reported_bytes"]
 
 
 # Frameworks whose log has the memory of the first pipeline rank, not of the fullest: nanotron, src/nanotron/helpers.py, rank 0 writes it.
 _FIRST_RANK = frozenset({"nanotron"})
-
-
-def framework_fault(model: MeshModel, plan: MeshPlan) -> str:
-    """Why a framework cannot run a plan that others could; empty where it can."""
-    framework = model.workload.framework
-    if plan.pp == 1:
-        return ""
-    if framework.rules.fewest_micro_batches and plan.schedule == "1f1b" and plan.num_micro_batches < plan.pp - 1:
-        return f"{framework.name} needs {plan.pp - 1} micro-batches for {plan.pp} stages; the plan has {plan.num_micro_batches}"
-    return "" if plan.stage_blocks else model.cut_fault(plan.pp * plan.vpp)
 
 
 def reported_bytes(model: MeshModel, plans: Sequence[MeshPlan], fullest_bytes: FloatArray) -> FloatArray:

@@ -16,7 +16,7 @@ from costmodel.mesh.rules import RULES, NetworkShape, columns_of
 from planner.measurements.degrees import ImpossiblePlan
 from planner.measurements.facts import plausible_bytes
 from planner.measurements.fitted import fitted_links, fitted_of
-from planner.measurements.framework_plans import framework_fault, reported_bytes
+from planner.measurements.framework_plans import reported_bytes
 from planner.measurements.outcomes import TOO_LARGE, Comparison, MemoryComparison, Outcome, skipped
 from planner.measurements.preset import Preset
 from planner.measurements.questions import Question, asked, model_of
@@ -64,10 +64,7 @@ def _answers(questions: Sequence[Question], preset: Preset) -> list[Outcome]:
     members = [[numbers.setdefault(plan, len(numbers)) for plan in question.plans] for question in questions]
     plans = [_cut(plan, model.num_blocks) for plan in numbers]
     batch = MeshBatch.from_plans([_checked(plan) for plan in plans])
-    broken = [
-        message or framework_fault(model, plan)
-        for message, plan in zip(_broken(NetworkShape.of(first.graph, model.modules, 1), batch), plans, strict=True)
-    ]
+    broken = _broken(NetworkShape.of(first.graph, model.modules, 1, first.framework), batch)
     legal = np.flatnonzero([not message for message in broken])
     costs, reported = _costs(model, [plans[int(index)] for index in legal])
     step_shares = [] if costs is None else _shares(costs, batch.workers[legal] / node_size(first.machine.cluster))

@@ -18,10 +18,9 @@ from planner.placement.request import PlaceRequest
 from planner.placement.workload_file import LoadedWorkload, Overrides, loaded_workload
 from strategies.placement.clock import Clock
 from strategies.placement.latency.evaluate import evaluate
+from strategies.placement.latency.heuristics import latency_greedy, latency_one_device, one_device_latency
 from strategies.placement.latency.solve import solve_latency
-from strategies.placement.latency.start import latency_greedy, latency_one_device, one_device_latency
-from strategies.placement.problem import PlacementProblem, PlacementResult
-from strategies.placement.spare import without_spare_devices
+from strategies.placement.problem import PlacementProblem, PlacementResult, without_spare_devices
 
 __all__ = ["before_judging", "place_for_latency"]
 

@@ -30,8 +30,7 @@ from strategies.placement.clock import Clock
 from strategies.placement.contiguous import solve_contiguous
 from strategies.placement.loads import device_loads
 from strategies.placement.piper import solve_piper
-from strategies.placement.problem import Placement, PlacementProblem, PlacementResult
-from strategies.placement.spare import without_spare_devices
+from strategies.placement.problem import Placement, PlacementProblem, PlacementResult, without_spare_devices
 
 __all__ = ["place"]
 

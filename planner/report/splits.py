@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["split_document", "split_text"]
 
 # Below this a bound and what it bounds are the same to people.
-_ROUNDING = 5e-4
+_NOT_SHOWN = 5e-4
 
 
 def split_text(check: SplitCheck) -> str:
@@ -21,7 +21,7 @@ def split_text(check: SplitCheck) -> str:
     left = 1.0 - check.bound_ratio
     bound = (
         "no other that fits makes the layers faster"
-        if left < _ROUNDING
+        if left < _NOT_SHOWN
         else f"none that fits saves more than {percent(left)} of the time in the layers"
     )
     where = f"tp {check.plan.tp}" + (" (sequence parallel)" if check.plan.sequence_parallel else "")

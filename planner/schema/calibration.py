@@ -17,7 +17,7 @@ from planner.schema.framework import Costs
 __all__ = ["CalibrationFile", "ConstantEntry", "CrossValidation", "ErrorModelEntry", "ResidualEntry", "SourceEntry"]
 
 # Eigenvalues of a correlation matrix are at least 0; written with few digits, a little less.
-_ROUNDING = 1e-3
+_FEW_DIGITS = 1e-3
 
 
 def _number(value: Any) -> Any:
@@ -201,7 +201,7 @@ class CalibrationFile(FileModel):
             matrix = np.array(self.correlation)
             if not np.allclose(matrix, matrix.T, atol=1e-6) or not np.allclose(np.diag(matrix), 1.0, atol=1e-6):
                 fail("expected a symmetric matrix with ones on its diagonal", at="correlation")
-            if float(np.linalg.eigvalsh(matrix)[0]) < -_ROUNDING * size:
+            if float(np.linalg.eigvalsh(matrix)[0]) < -_FEW_DIGITS * size:
                 fail("is no correlation matrix: it has a negative eigenvalue", at="correlation")
         return self
 

@@ -7,7 +7,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from costmodel.hardware.device import DEFAULT_LAUNCH_OVERHEAD_S, Device, DeviceError
-from costmodel.kernels.efficiency import DEFAULT_EFFICIENCY, Efficiency
+from costmodel.hardware.efficiency import DEFAULT_EFFICIENCY, Efficiency
 from planner.schema.common import FileModel, Name, Text, fail
 from planner.schema.quantity import (
     Bandwidth,
@@ -38,7 +38,7 @@ class Peaks(FileModel):
 
 
 class EfficiencyEntry(FileModel):
-    """Constants of the efficiency model that differ from the defaults; see `costmodel.kernels.efficiency.Efficiency`."""
+    """Constants of the efficiency model that differ from the defaults; see `costmodel.hardware.efficiency.Efficiency`."""
 
     matmul_fraction: Fraction = DEFAULT_EFFICIENCY.matmul_fraction
     lane_fraction: Fraction = DEFAULT_EFFICIENCY.lane_fraction

@@ -40,12 +40,15 @@ class Found:
         The answer of the search itself, of the type of its space.
     interrupted : bool
         By the user.
+    wall_s : float
+        Time that the search took.
     """
 
     plans: Sequence[Any]
     shown: int
     outcome: Any
     interrupted: bool
+    wall_s: float = 0.0
 
 
 class ReportParts(Protocol):

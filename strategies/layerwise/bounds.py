@@ -4,7 +4,7 @@ Notes
 -----
 The score of a choice is ``sum_i base_i + sum_e move_e + lag`` (`strategies.layerwise.per_layer.problem`), and the lag is the largest over
 the layers j of ``exchange_j + sum_{i<j} (exchange_i - hide_i)``: the gradient of layer j leaves when its backward pass ends, and the
-layers in front of it, whose backward passes come after, hide what they can and add theirs. So for every j
+layers before it, whose backward passes come after, hide what they can and add theirs. So for every j
 
     score >= sum_{i<j} (base_i + exchange_i - hide_i) + (base_j + exchange_j) + sum_{i>j} base_i + sum_e move_e
 
@@ -26,17 +26,83 @@ from costmodel.layerwise.layer_costs import LayerCosts, cost_layers
 from costmodel.layerwise.resharding import gather_times
 from costmodel.layerwise.splits import SplitTable, legal_splits
 from costmodel.layerwise.tables import CostTables
+from costmodel.network.layers import Layer, Shard
 from costmodel.tolerances import ROUNDING
 from costmodel.workload import Workload
 from strategies.layerwise.build import allowed_splits, base_s
 from strategies.layerwise.score import STEP_TIME, Score
 from strategies.layerwise.space import Restriction
 
-__all__ = ["lower_bounds", "memory_extremes", "screened_bounds"]
+__all__ = ["least_step_s", "lower_bounds", "memory_extremes", "screened_bounds"]
 
 
 # Sums are compared with those of solvers and of the cost model, which add in another order.
 _SAFETY = 1.0 - ROUNDING
+# Sizes of a share that are looked at: numbers of 16 bits are loaded 8 at once, so that the smallest share need not be the quickest.
+_SIZES = 8
+
+
+def least_step_s(workload: Workload) -> float:
+    """Seconds that no step takes less than, on however many workers, and whatever the plan.
+
+    More work never takes less time (`costmodel.kernels.kernel_time`). So every layer takes at least as long as for one sample of the
+    smallest share that the limits on its degrees allow. A pipeline, too, sends a micro-batch through all layers, one after the other.
+    Communication and the optimizer are left out.
+
+    Parameters
+    ----------
+    workload : Workload
+
+    Returns
+    -------
+    float
+        One number for all worker counts, so it costs next to nothing however many there are.
+    """
+    known: dict[tuple[object, ...], float] = {}
+    needs, graph = workload.needs_gradient(), workload.graph
+    total = 0.0
+    for i, layer in enumerate(graph.layers):
+        if layer.kind == "input":
+            continue
+        input_gradient = workload.training and any(needs[u] for u in graph.producers[i])
+        key = (layer.signature, input_gradient, workload.compute.cost_key(layer))
+        if key not in known:
+            times = workload.compute.pass_times(layer, _small_shares(layer), needs_input_gradient=input_gradient)
+            passes = times.forward_s + times.backward_s if workload.training else times.forward_s
+            known[key] = float(np.min(passes))
+        total += known[key]
+    return total * _SAFETY
+
+
+def _small_shares(layer: Layer) -> Shard:
+    """One sample of some of the smallest shares of a layer: of output channels with of input channels."""
+    limits = layer.family.limits(layer)
+    inputs = layer.input_shapes[0] if layer.input_shapes else layer.output_shape
+    extent = limits.in_channels if limits.in_channels > 1 else inputs[0]
+    outs = _small_sizes(layer.output_shape[0], limits.out_channels)
+    ins = _small_sizes(extent, limits.out_channels if limits.channelwise else limits.in_channels)
+    out, inner = np.repeat(outs, len(ins)), np.tile(ins, len(outs))
+    rows = layer.output_shape[1] if len(layer.output_shape) == 3 else 1
+    one = np.ones(len(out))
+    return Shard(
+        batch=one,
+        out_channels=out,
+        in_channels=inner,
+        height=np.ceil(rows / limits.height) * one,
+        split_out=limits.out_channels * one,
+        split_in=limits.in_channels * one,
+        split_height=limits.height * one,
+    )
+
+
+def _small_sizes(extent: int, degree: int) -> FloatArray:
+    """Some of the smallest shares of an extent.
+
+    >>> _small_sizes(100, 25).tolist(), _small_sizes(3, 3).tolist(), _small_sizes(50, 1).tolist()
+    ([4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0], [1.0, 2.0, 3.0], [50.0])
+    """
+    least = -(-extent // degree)
+    return np.arange(least, min(least + _SIZES, extent + 1), dtype=np.float64)
 
 
 def lower_bounds(tables: CostTables, restriction: Restriction, score: Score = STEP_TIME) -> FloatArray:
@@ -158,7 +224,7 @@ def _look_at(
 def _choices(
     workload: Workload, costs: LayerCosts, gather_s: FloatArray | float, num_micro_batches: int, score: Score
 ) -> FloatArray:
-    """What a layer adds to the bound under every split: in front of the layer whose gradient is waited for, being it, or behind it."""
+    """What a layer adds to the bound under every split: before the layer whose gradient is waited for, being it, or after it."""
     weight = score.step_weight
     alone = base_s(costs, num_micro_batches, score) + weight * gather_s
     waited = alone + weight * costs.cheapest_exchange_s
@@ -168,7 +234,7 @@ def _choices(
 
 
 def _longest(parts: FloatArray) -> FloatArray:
-    """Largest over the layers j of what the layers in front of j add, j itself, and those behind it; from (3, layers, worker counts).
+    """Largest over the layers j of what the layers before j add, j itself, and those after it; from (3, layers, worker counts).
 
     >>> one, two, three = [[1.0], [1.0]], [[5.0], [3.0]], [[2.0], [2.0]]
     >>> _longest(np.array([one, two, three])).tolist()  # wait for the first: 5 + 2; for the second: 1 + 3

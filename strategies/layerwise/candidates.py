@@ -33,9 +33,9 @@ class Pool:
     """The K best different plans so far."""
 
     def __init__(
-        self, known: CostCache, *, top: int, capacity_bytes: float, family: str | None, score: Score = STEP_TIME
+        self, cache: CostCache, *, top: int, capacity_bytes: float, family: str | None, score: Score = STEP_TIME
     ) -> None:
-        self._known, self._workload = known, known.workload
+        self._cache, self._workload = cache, cache.workload
         self._top, self._capacity_bytes, self._family, self._score = top, capacity_bytes, family, score
         self._found: dict[tuple[object, ...], Candidate] = {}
         self.nearest_miss: Candidate | None = None
@@ -50,7 +50,7 @@ class Pool:
         accepted = 0
         graph = self._workload.graph
         costs = (
-            evaluate(self._workload, self._known.cluster, plans, self._known)
+            evaluate(self._workload, self._cache.cluster, plans, self._cache)
             if tables is None
             else evaluate_on(tables, batch_of(tables, plans))
         )

@@ -32,7 +32,7 @@ def best_data_parallel(
     cluster: Cluster,
     max_workers: int,
     capacity_bytes: float,
-    known: CostCache | None = None,
+    cache: CostCache | None = None,
     score: Score = STEP_TIME,
 ) -> tuple[Plan | None, Plan | None]:
     """Plain data parallelism on exactly ``max_workers``, and on the number up to it with the best score.
@@ -45,7 +45,7 @@ def best_data_parallel(
     on_all, best : Plan or None
         None where it does not fit, or the batch is smaller than the workers.
     """
-    known = CostCache(workload, cluster) if known is None else known
+    cache = CostCache(workload, cluster) if cache is None else cache
     most = min(max_workers, workload.global_batch)
     open_counts = list(range(1, most + 1))
     best: dict[int, tuple[float, CostTables]] = {}  # worker count -> score, and tables of its micro-batches
@@ -53,7 +53,7 @@ def best_data_parallel(
         counts = [w for w in open_counts if w <= workload.micro_batch(m)]
         if not counts:
             break
-        tables = known.tables(split_table(counts, batch_only=True), m)
+        tables = cache.tables(split_table(counts, batch_only=True), m)
         rows = np.arange(len(counts))[:, None]
         layers = len(workload.graph.layers)
         costs = evaluate_on(

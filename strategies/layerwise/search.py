@@ -10,14 +10,15 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.hardware.cluster import Cluster
-from costmodel.layerwise.splits import SplitTable, factorisations, split_table
+from costmodel.layerwise.splits import factorisations, split_table
 from costmodel.layerwise.tables import CostCache, CostTables
 from costmodel.software.input_pipeline import storage_s
 from costmodel.software.parameter_server import node_size
 from costmodel.tolerances import EQUAL, ROUNDING
 from costmodel.workload import Workload
-from strategies.layerwise.bounds import lower_bounds, memory_extremes, screened_bounds
+from strategies.layerwise.bounds import least_step_s, lower_bounds, memory_extremes, screened_bounds
 from strategies.layerwise.build import LayerChoice, choice_problem
 from strategies.layerwise.candidates import Candidate, Outcome, Pool, SearchSettings, blocks, enumerate_uniform
 from strategies.layerwise.per_layer.problem import Limits, Solution, Status
@@ -46,7 +47,7 @@ def search(
     cluster: Cluster,
     settings: SearchSettings,
     progress: Progress | None = None,
-    known: CostCache | None = None,
+    cache: CostCache | None = None,
 ) -> Outcome:
     """Find the K best plans with different keys and prove it.
 
@@ -57,7 +58,7 @@ def search(
     settings : SearchSettings
     progress : callable, optional
         Called with a word and a fraction between 0 and 1.
-    known : CostCache, optional
+    cache : CostCache, optional
         What is known of the costs of layers of this workload on this cluster; the search adds to it.
 
     Returns
@@ -65,11 +66,12 @@ def search(
     Outcome
         On Ctrl-C or at the time limit, the best so far with a valid bound.
     """
-    run = _Run(CostCache(workload, cluster) if known is None else known, settings, progress)
+    run = _Run(CostCache(workload, cluster) if cache is None else cache, settings, progress)
     try:
-        run.uniform(run.counts[:_FIRST_COUNTS])
+        run.count()
+        run.uniform(run.workers[:_FIRST_COUNTS])
         run.screen()
-        run.uniform(run.counts[_FIRST_COUNTS:])
+        run.uniform(run.workers[_FIRST_COUNTS:])
         run.layers()
         run.pipelines()
         run.confirm()
@@ -82,19 +84,22 @@ def search(
 class _Run:
     """State of one search."""
 
-    def __init__(self, known: CostCache, settings: SearchSettings, progress: Progress | None) -> None:
-        self.known, self.settings, self.progress = known, settings, progress
-        self.workload = known.workload
+    def __init__(self, cache: CostCache, settings: SearchSettings, progress: Progress | None) -> None:
+        self.cache, self.settings, self.progress = cache, settings, progress
+        self.workload = cache.workload
         self.deadline = time.monotonic() + settings.wall_s
         self.pool = Pool(
-            known,
+            cache,
             top=settings.top,
             capacity_bytes=settings.capacity_bytes,
             family=settings.restriction.family,
             score=settings.score,
         )
-        counts = settings.worker_counts or tuple(range(1, settings.max_workers + 1))
-        self.counts = counts
+        # Ascending.
+        self.workers = np.array(
+            sorted(settings.worker_counts) if settings.worker_counts else range(1, settings.max_workers + 1),
+            dtype=np.int64,
+        )
         self.micro_batches = settings.micro_batches or micro_batch_counts(self.workload.global_batch)
         self.outcome = Outcome(
             candidates=[],
@@ -104,13 +109,15 @@ class _Run:
             searched={"enumerated": 0, "solved": 0, "bounded": 0, "dominated": 0, "infeasible": 0, "open": 0},
             nearest_miss=None,
         )
-        # What is still to be closed: a valid lower bound per (worker count, micro-batches), replaced as it is solved.
-        self.bounds: list[float] = []
-        self.rests: list[float] = []
+        # Least bounds of what was closed: of all plans, and of those that were not found.
+        self.bound, self.rest_bound = float("inf"), float("inf")
         self.methods: set[str] = set()
         self.best_choice: LayerChoice | None = None  # the problem that gave the best plan so far
-        # Worker count -> bound at one micro-batch, which holds for more.
-        self.floors: dict[int, float] = {}
+        # Bounds that hold before anything is costed: of the step, and of the scores at every worker count.
+        self.least_s = least_step_s(self.workload)
+        self.least = np.maximum(settings.score.of(self.least_s, 0.0, self.workers), self._storage_scores(self.workers))
+        # Bounds of the plans without stages at every worker count, at one micro-batch, which hold for more.
+        self.floors: FloatArray = self.least.copy()
 
     def report(self, word: str, fraction: float) -> None:
         if self.progress is not None:
@@ -119,24 +126,50 @@ class _Run:
     def remaining_s(self) -> float:
         return self.deadline - time.monotonic()
 
+    # -- the size of the space -------------------------------------------------------------------------------------------
+
+    def count(self) -> None:
+        """Count the plans of the whole space, and rule out the worker counts that no plan without stages has.
+
+        Plans with every number of micro-batches count, whether they are searched or dominated.
+        """
+        settings, sizes = self.settings, [self.workload.micro_batch(m) for m in self.micro_batches]
+        if settings.restriction.allows_layers:
+            plans, is_possible = count_layer_plans(
+                self.workload.graph,
+                self.workers.tolist(),
+                sizes,
+                settings.restriction,
+                len(self.workload.collectives),
+                training=self.workload.training,
+            )
+            self.outcome.space_size += plans
+            self.floors[~is_possible] = np.inf
+        if self._allows_pipelines() and settings.worker_counts is None:
+            layers = sum(layer.kind != "input" for layer in self.workload.graph.layers)
+            for m, size in zip(self.micro_batches, sizes, strict=True):
+                self.outcome.space_size += count_pipelines(layers, settings.max_workers, size, m)
+
     # -- uniform plans ---------------------------------------------------------------------------------------------------
 
-    def uniform(self, worker_counts: Sequence[int]) -> None:
+    def uniform(self, workers: IntArray) -> None:
         """Score every uniform plan of worker counts that are not bounded away; the best become incumbents."""
         if not self.settings.enumerate_uniform or not self.settings.restriction.allows_layers:
             return
         settings = self.settings
-        for counts in blocks([w for w in worker_counts if self._is_open(w)], grids=True):
+        for counts in blocks(workers[self._is_open(workers)].tolist(), grids=True):
             waiting: tuple[int, ...] = counts
-            self.known.prepare(split_table(counts, grids_only=True), self.micro_batches)
+            if self._has_used_half():
+                return
+            self.cache.prepare(split_table(counts, grids_only=True), self.micro_batches)
             for m in self.micro_batches:
-                tables = self.known.tables(split_table(waiting, grids_only=True), m)
+                tables = self.cache.tables(split_table(waiting, grids_only=True), m)
                 found = enumerate_uniform(
                     tables, settings.restriction, settings.capacity_bytes, settings.top, settings.score
                 )
                 self.outcome.searched["enumerated"] += found.count
                 self.pool.add(found.plans, tables)
-                if self.remaining_s() < 0.5 * settings.wall_s:
+                if self._has_used_half():
                     return
                 if m == 1:
                     # What fits in one micro-batch takes no less time in more, and is the same plan (docs/cost-model.md).
@@ -144,84 +177,93 @@ class _Run:
                 if not waiting:
                     break
 
+    def _has_used_half(self) -> bool:
+        """Whether half of the time is gone and there is a plan: the rest of the time is for the others."""
+        return bool(self.pool.best()) and self.remaining_s() < 0.5 * self.settings.wall_s
+
     # -- a split per layer -----------------------------------------------------------------------------------------------
 
     def screen(self) -> None:
-        """Count the plans, and bound away what the incumbents already beat: no time is spent on the tables of those worker counts."""
+        """Bound away what the incumbents already beat: no time is spent on the tables of those worker counts."""
         settings, m = self.settings, self.micro_batches[0]
-        if not settings.restriction.allows_layers:
+        if not settings.restriction.allows_layers or not np.isfinite(self.pool.cutoff):
             return
-        many = self._has_many_splits()
+        waiting = self.workers[self._is_open(self.workers)].tolist()
+        if not _has_many_splits(waiting):
+            return
         done = 0
-        for counts in blocks(self.counts):
+        for counts in blocks(waiting):
             if self.remaining_s() <= 0:
-                # The space is counted as far as it was looked at.
                 self.outcome.out_of_time = True
                 return
-            self.report("bounds", done / len(self.counts))
+            self.report("bounds", done / len(waiting))
             done += len(counts)
-            table = split_table(counts)
-            self._count_layer_plans(table)
-            if many and np.isfinite(self.pool.cutoff) and self.remaining_s() > 0:
-                bounds = screened_bounds(
-                    self.workload, self.known.cluster, table, m, settings.restriction, settings.score, self.pool.cutoff
-                )
-                self.floors |= dict(zip(counts, bounds.tolist(), strict=True))
+            bounds = screened_bounds(
+                self.workload,
+                self.cache.cluster,
+                split_table(counts),
+                m,
+                settings.restriction,
+                settings.score,
+                self.pool.cutoff,
+            )
+            self._raise_floors(counts, bounds)
 
-    def _has_many_splits(self) -> bool:
-        """Whether screening takes less time than costing; counts no more splits than that takes."""
-        splits = 0
-        for w in self.counts:
-            splits += len(factorisations(w, 4))
-            if splits >= _SCREENED_SPLITS:
-                return True
-        return False
+    def _raise_floors(self, counts: Sequence[int], bounds: FloatArray) -> None:
+        place = np.searchsorted(self.workers, counts)
+        self.floors[place] = np.maximum(self.floors[place], bounds)
 
-    def _is_open(self, workers: int) -> bool:
-        """Whether plans of a worker count may be of interest, as far as is known."""
-        return self.floors.get(workers, 0.0) <= self.pool.cutoff * (1 + ROUNDING)
+    def _floors_of(self, workers: IntArray) -> FloatArray:
+        return np.asarray(self.floors[np.searchsorted(self.workers, workers)])
 
-    def _bound_away(self, worker_counts: Sequence[int]) -> None:
-        """Record the worker counts that need not be looked at; `floors` holds for more micro-batches, too."""
-        for w in worker_counts:
-            if self._is_open(w):
-                continue
-            self.outcome.searched["bounded" if np.isfinite(self.floors[w]) else "infeasible"] += 1
-            self.bounds.append(self.floors[w])
-            self.rests.append(self.floors[w])
+    def _is_open(self, workers: IntArray) -> BoolArray:
+        """Whether plans of worker counts may be of interest, as far as is known."""
+        return np.asarray(self._floors_of(workers) <= self.pool.cutoff * (1 + ROUNDING))
+
+    def _close(self, how: str, bounds: FloatArray) -> None:
+        """Record worker counts that are done with, and what bounds their plans."""
+        self.outcome.searched[how] += len(bounds)
+        self.bound = min(self.bound, float(np.min(bounds, initial=np.inf)))
+        self.rest_bound = min(self.rest_bound, float(np.min(bounds, initial=np.inf)))
+
+    def _leave_open(self, bounds: FloatArray) -> None:
+        self._close("open", bounds)
+        self.outcome.out_of_time |= len(bounds) > 0
 
     def layers(self) -> None:
         """Solve every (worker count, micro-batches) whose bound does not rule it out."""
-        settings = self.settings
-        if not settings.restriction.allows_layers:
+        if not self.settings.restriction.allows_layers:
             return
         all_fit: set[int] = set()
         for step, m in enumerate(self.micro_batches):
-            waiting = [w for w in self.counts if w not in all_fit]
-            self._bound_away(waiting)
-            waiting = [w for w in waiting if self._is_open(w)]
+            waiting = self.workers[~np.isin(self.workers, np.array(sorted(all_fit), dtype=np.int64))]
+            # The floors hold for more micro-batches, too: they never take less time, nor compute less.
+            floors, is_open = self._floors_of(waiting), self._is_open(waiting)
+            self._close("infeasible", floors[~np.isfinite(floors)])
+            self._close("bounded", floors[~is_open & np.isfinite(floors)])
+            waiting = waiting[is_open & np.isfinite(floors)]
             done = 0
-            for counts in blocks(waiting):
+            for counts in blocks(waiting.tolist()):
                 if self.remaining_s() <= 0:
                     break
                 self.report("per-layer splits", step / max(len(self.micro_batches), 1))
                 self._layers_block(counts, m, all_fit)
                 done += len(counts)
-            for w in waiting[done:]:
-                # More micro-batches never take less time, nor compute less, so the bounds at one hold; none is known before that.
-                self._leave_open(self.floors.get(w, 0.0))
+            self._leave_open(self._floors_of(waiting[done:]))
             if m > 1:
                 self.outcome.searched["dominated"] += len(all_fit)
 
     def _layers_block(self, counts: tuple[int, ...], m: int, all_fit: set[int]) -> None:
         settings = self.settings
-        tables = self.known.tables(split_table(counts), m)
-        bounds = lower_bounds(tables, settings.restriction, settings.score)
+        tables = self.cache.tables(split_table(counts), m)
+        bounds = np.maximum(
+            lower_bounds(tables, settings.restriction, settings.score), self._storage_scores(np.array(counts))
+        )
         least, most = memory_extremes(tables, settings.restriction)
         open_counts: list[tuple[float, int]] = []
+        if m == self.micro_batches[0]:
+            self._raise_floors(counts, bounds)
         for k, w in enumerate(counts):
-            if m == self.micro_batches[0]:
-                self.floors[w] = max(self.floors.get(w, 0.0), float(bounds[k]))
             if m == 1 and most[k] <= settings.capacity_bytes and np.isfinite(bounds[k]):
                 # Everything fits in one micro-batch, and k micro-batches never take less time than one (docs/cost-model.md).
                 all_fit.add(w)
@@ -235,32 +277,20 @@ class _Run:
         open_counts.sort()
         self._solve_counts(open_counts, tables)
 
-    def _count_layer_plans(self, table: SplitTable) -> None:
-        """Add the plans of these worker counts to the space, for every number of micro-batches, searched or dominated."""
-        for m in self.micro_batches:
-            self.outcome.space_size += count_layer_plans(
-                self.workload.graph,
-                table,
-                self.workload.micro_batch(m),
-                self.settings.restriction,
-                len(self.workload.collectives),
-                training=self.workload.training,
-            )
-
     def _solve_counts(self, open_counts: list[tuple[float, int]], block: CostTables) -> None:
         """Solve in order of promise; tables of the edges are built for a few worker counts at a time."""
         position = 0
         while position < len(open_counts):
             bound, _ = open_counts[position]
             if bound > self.pool.cutoff * (1 + ROUNDING):
-                for rest, _ in open_counts[position:]:
-                    self.outcome.searched["bounded"] += 1
-                    self.rests.append(rest)
-                    self.bounds.append(rest)
+                self._close("bounded", np.array([rest for rest, _ in open_counts[position:]]))
+                return
+            if self.remaining_s() <= 0:
+                self._leave_open(np.array([rest for rest, _ in open_counts[position:]]))
                 return
             group = self._group(open_counts, position)
             if not group:
-                self._leave_open(open_counts[position][0])
+                self._leave_open(np.array([bound]))
                 position += 1
                 continue
             tables = block.part(split_table(sorted(group)))
@@ -288,12 +318,10 @@ class _Run:
         settings = self.settings
         cutoff = self.pool.cutoff
         if bound > cutoff * (1 + ROUNDING):
-            self.outcome.searched["bounded"] += 1
-            self.bounds.append(bound)
-            self.rests.append(bound)
+            self._close("bounded", np.array([bound]))
             return
         if self.remaining_s() <= 0:
-            self._leave_open(bound)
+            self._leave_open(np.array([bound]))
             return
         choice = choice_problem(tables, workers, settings.capacity_bytes, settings.restriction, settings.score)
         if choice is None:
@@ -318,9 +346,9 @@ class _Run:
             wanted *= 4
         if accepted and self.pool.best()[0].plan.workers == workers and not self.pool.best()[0].plan.is_pipeline:
             self.best_choice = choice
-        self._close(solution, bound, accepted, factor)
+        self._close_solved(solution, bound, accepted, factor)
 
-    def _close(self, solution: Solution, bound: float, accepted: int, factor: float) -> None:
+    def _close_solved(self, solution: Solution, bound: float, accepted: int, factor: float) -> None:
         """Record what one solved worker count proves."""
         if solution.status is Status.INFEASIBLE:
             self.outcome.searched["infeasible"] += 1
@@ -328,17 +356,11 @@ class _Run:
         rest = max(factor * (solution.rest_bound_s if solution.choices else solution.bound_s), bound)
         foreign = accepted < len(solution.choices)
         # Where plans of other families were found, those are no bound: the ones found count by themselves, the rest is bounded.
-        self.bounds.append(rest if foreign else max(factor * solution.bound_s, bound))
-        self.rests.append(rest)
+        self.bound = min(self.bound, rest if foreign else max(factor * solution.bound_s, bound))
+        self.rest_bound = min(self.rest_bound, rest)
         settled = solution.status in (Status.OPTIMAL, Status.CUT_OFF) and (not foreign or rest >= self.pool.cutoff)
         self.outcome.searched["solved" if settled else "open"] += 1
         self.outcome.out_of_time |= solution.status in (Status.FEASIBLE, Status.LIMIT)
-
-    def _leave_open(self, bound: float) -> None:
-        self.outcome.searched["open"] += 1
-        self.outcome.out_of_time = True
-        self.bounds.append(bound)
-        self.rests.append(bound)
 
     def _note_miss(self, tables: CostTables, workers: int, least: float) -> None:
         """Remember the plan of least memory, for the message when nothing fits."""
@@ -351,32 +373,34 @@ class _Run:
 
     # -- pipelines -------------------------------------------------------------------------------------------------------
 
+    def _allows_pipelines(self) -> bool:
+        return self.settings.restriction.allows_pipelines and int(self.workers[-1]) > 1
+
     def pipelines(self) -> None:
         """Search contiguous stages with replicas."""
-        settings = self.settings
-        if not settings.restriction.allows_pipelines or max(self.counts) < 2:
+        if not self._allows_pipelines():
             return
-        layers = sum(layer.kind != "input" for layer in self.workload.graph.layers)
-        several = [m for m in self.micro_batches if m > 1]
-        self.known.prepare(replica_table(self.workload, max(self.counts)), several)
+        settings, counts = self.settings, self.workers[self.workers >= 2].tolist()
+        if self.remaining_s() > 0:
+            several = [m for m in self.micro_batches if m > 1]
+            self.cache.prepare(replica_table(self.workload, counts[-1]), several)
         for step, m in enumerate(self.micro_batches):
             self.report("pipelines", step / len(self.micro_batches))
-            replicas = self.workload.micro_batch(m)
-            if settings.worker_counts is None:
-                self.outcome.space_size += count_pipelines(layers, settings.max_workers, replicas, m)
             result = search_pipelines(
-                self.known,
+                self.cache,
                 num_micro_batches=m,
-                worker_counts=[w for w in self.counts if w >= 2],
+                worker_counts=counts,
                 capacity_bytes=settings.capacity_bytes,
                 cutoff=lambda: self.pool.cutoff,
                 score=settings.score,
                 top=settings.top,
                 wall_s=max(self.remaining_s(), 0.0),
                 found=self.pool.add,
+                floor_s=self.least_s,
             )
-            self.bounds.append(result.bound)
-            self.rests.append(result.rest_bound)
+            storage = float(np.min(self._storage_scores(np.array(counts))))
+            self.bound = min(self.bound, max(result.bound, storage))
+            self.rest_bound = min(self.rest_bound, max(result.rest_bound, storage))
             for name, value in result.searched.items():
                 self.outcome.searched[name] = self.outcome.searched.get(name, 0) + value
             if result.searched.get("open", 0):
@@ -391,6 +415,8 @@ class _Run:
             return
         if best[0].plan.workers != choice.workers or best[0].plan.is_pipeline or "program" in self.methods:
             return
+        if np.any(self._storage_scores(self.workers)):
+            return  # the program does not know that a step may wait for storage
         found_s = best[0].score / float(self.settings.score.factor(choice.workers))
         if is_confirmed(choice.problem, found_s, self.remaining_s()):
             self.methods.add("program")
@@ -398,34 +424,42 @@ class _Run:
     # -- the end ---------------------------------------------------------------------------------------------------------
 
     def close_open_bounds(self) -> None:
-        """After an interruption nothing is known of what was not looked at: the bound is the trivial one."""
-        self.bounds.append(0.0)
-        self.rests.append(0.0)
+        """After an interruption nothing is known of what was not looked at but what holds for all plans."""
+        least = float(np.min(self.least))
+        self.bound, self.rest_bound = min(self.bound, least), min(self.rest_bound, least)
 
-    def _storage_score(self) -> float:
-        """Least score of a step that does nothing but wait for the storage of its input."""
+    def _storage_scores(self, counts: IntArray) -> FloatArray:
+        """Scores of steps that do nothing but wait for the storage of their input: no plan has less."""
         assumed = self.workload.assumptions
-        counts = np.array(self.counts)
         late = storage_s(
             self.workload.global_batch,
             assumed.stored_sample_bytes,
             assumed.storage_bytes_per_s,
             counts,
-            node_size(self.known.cluster),
+            node_size(self.cache.cluster),
         )
-        return float(np.min(self.settings.score.of(late, np.zeros(len(counts)), counts)))
+        return self.settings.score.of(late, np.zeros(len(counts)), counts)
 
     def finish(self) -> Outcome:
         outcome = self.outcome
         outcome.candidates = self.pool.best()
         best = outcome.candidates[0].score if outcome.candidates else float("inf")
         last = outcome.candidates[-1].score if outcome.candidates else float("inf")
-        storage = self._storage_score()
-        outcome.bound = max(min([*self.bounds, best]), storage)
-        outcome.rest_bound = min(
-            [*self.rests, *([last] if len(outcome.candidates) == self.settings.top else [])], default=last
+        outcome.bound = min(self.bound, best)
+        is_full = len(outcome.candidates) == self.settings.top
+        outcome.rest_bound = (
+            min(self.rest_bound, last) if is_full or not np.isfinite(self.rest_bound) else self.rest_bound
         )
-        outcome.rest_bound = max(outcome.rest_bound, storage)
         outcome.nearest_miss = self.pool.nearest_miss
         outcome.methods = tuple(sorted(self.methods))
         return outcome
+
+
+def _has_many_splits(worker_counts: Sequence[int]) -> bool:
+    """Whether screening takes less time than costing; counts no more splits than that takes."""
+    splits = 0
+    for w in worker_counts:
+        splits += len(factorisations(w, 4))
+        if splits >= _SCREENED_SPLITS:
+            return True
+    return False

@@ -4,7 +4,7 @@ A mode fits a pipeline only if it fits with dp wholly shared out, where every ra
 
     state(ZeRO stage, optimizer state here or on the host) + kept(recomputation, activations here or on the host)
 
-and both are asked of the cost model apart (`PipelineMemory.state_bytes`, `lasting_bytes`). No order of the ranks is looked at, nor how
+and both are asked of the cost model separately (`PipelineMemory.state_bytes`, `lasting_bytes`). No order of the ranks is looked at, nor how
 context parallelism exchanges: memory knows neither.
 """
 

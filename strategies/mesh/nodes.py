@@ -20,13 +20,13 @@ No schedule with one chunk per rank keeps less in flight than 1F1B (`costmodel.m
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from costmodel.arrays import BoolArray, FloatArray, IntArray, combined
-from costmodel.hardware.energy import least_computing_s
+from costmodel.mesh.energy import least_computing_s
 from costmodel.mesh.plan import RECOMPUTE, SCHEDULES, MeshBatch
 from costmodel.tolerances import EQUAL
 from strategies.mesh.memory_modes import MemoryModes
@@ -100,6 +100,17 @@ class NodeBounds:
         """The same where every time is good enough: what does not fit goes first."""
         nodes = self._fitting(self.modes.space.with_experts(branches))
         return nodes, self.bounds(nodes)
+
+    def least(self) -> float:
+        """Score that no plan of the space goes below: its work, without experts, on all devices that it may use, divided without loss."""
+        space = self.modes.space
+        work = space.works()
+        if not len(work["tp"]):
+            return float("inf")
+        total_s = self._works(work, experts=not space.shape.experts)[0]
+        device_s = float(np.min(space.shape.global_batch / work["micro_batch"] * work["tp"] * work["cp"] * total_s))
+        most = np.array([space.most_workers])
+        return float(self.evaluator.score(device_s / most, most)[0]) * (1 - EQUAL)
 
     def bounds(self, nodes: Columns) -> FloatArray:
         """Bounds of some nodes, whatever the goal."""
@@ -340,7 +351,7 @@ def _least_bytes(modes: MemoryModes, rows: Columns) -> FloatArray:
     return least
 
 
-_FULL, _INTERLEAVED = RECOMPUTE.index("full"), SCHEDULES.index("interleaved")
+_FULL, _INTERLEAVED, _1F1B = RECOMPUTE.index("full"), SCHEDULES.index("interleaved"), SCHEDULES.index("1f1b")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -350,10 +361,13 @@ class PlanCount:
     Attributes
     ----------
     space : MeshSpace
+    check_time : callable
+        May stop the counting by an exception.
     """
 
     space: MeshSpace
-    _pipelines: dict[int, tuple[int, int]] = field(default_factory=dict, repr=False, compare=False)
+    check_time: Callable[[], None] = lambda: None  # called often
+    _pipelines: dict[int, tuple[int, int, int]] = field(default_factory=dict, repr=False, compare=False)
     _fulls: dict[int, int] = field(default_factory=dict, repr=False, compare=False)
     _branches: dict[tuple[int, int, int], int] = field(default_factory=dict, repr=False, compare=False)
 
@@ -381,19 +395,22 @@ class PlanCount:
         degrees, inverse = distinct(nodes["pp"])
         counts = np.array([self._counted(pp) for pp in degrees.tolist()], dtype=np.int64)[inverse]
         whole = nodes["num_micro_batches"] % nodes["pp"] == 0
-        return np.asarray(counts[:, 0] + np.where(whole, counts[:, 1], 0))
+        few = self.space.shape.fewest_micro_batches & (nodes["num_micro_batches"] < nodes["pp"] - 1)
+        return np.asarray(counts[:, 0] + np.where(whole, counts[:, 1], 0) + np.where(few, 0, counts[:, 2]))
 
-    def _counted(self, pp: int) -> tuple[int, int]:
-        """Schedules, chunks and recomputations of a pipeline degree: those of any, and those of a divisible number of micro-batches."""
+    def _counted(self, pp: int) -> tuple[int, int, int]:
+        """Schedules, chunks and recomputations of a pipeline degree: of any micro-batches, of whole groups of them, and of 1F1B."""
         known = self._pipelines.get(pp)
         if known is None:
             pairs = self.space.chunkings(pp)
-            fixed = sum(self._recomputations(pp * v) for s, v in pairs if s != _INTERLEAVED)
+            fixed = sum(self._recomputations(pp * v) for s, v in pairs if s not in (_INTERLEAVED, _1F1B))
             grouped = sum(self._recomputations(pp * v) for s, v in pairs if s == _INTERLEAVED)
-            known = self._pipelines[pp] = (fixed, grouped)
+            plain = sum(self._recomputations(pp * v) for s, v in pairs if s == _1F1B)
+            known = self._pipelines[pp] = (fixed, grouped, plain)
         return known
 
     def _recomputations(self, chunks: int) -> int:
+        self.check_time()
         kinds = self.space.categories("recompute", RECOMPUTE).tolist()
         longest = self.space.longest(chunks)
         return sum(self._full_counts(longest) if kind == _FULL else 1 for kind in kinds)

@@ -19,14 +19,14 @@ sooner one (`costmodel.mesh.step.host_updates_sooner`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from costmodel.arrays import BoolArray, FloatArray, IntArray, combined
-from costmodel.hardware.energy import least_computing_s, mesh_energy_j
 from costmodel.mesh.data_parallel import Division
+from costmodel.mesh.energy import least_computing_s, mesh_energy_j
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.pipelines import mesh_strides
 from costmodel.mesh.plan import RECOMPUTE, MeshBatch, MeshPlan
@@ -191,6 +191,7 @@ class Incumbents:
 _FULL = RECOMPUTE.index("full")
 _RADIX = 1 << 40
 _PAIRS = 8_192  # plans and modes of them, tried at a time
+_MORE = 65_536  # the same with every number of blocks
 
 
 @dataclass(slots=True, kw_only=True)
@@ -201,6 +202,7 @@ class PlanEvaluator:
     incumbents: Incumbents
     modes: MemoryModes
     tally: Callable[[str, int], None]
+    check_time: Callable[[], None] = lambda: None  # called often; may stop the search by an exception
 
     @property
     def model(self) -> MeshModel:
@@ -338,6 +340,7 @@ class PlanEvaluator:
             some = np.array([n for n, mode in enumerate(modes) if _kind(mode) == kind])
             place, row = np.nonzero(scores[some] < self.goal())
             for start in range(0, len(row), _PAIRS):
+                self.check_time()
                 rows, tried = row[start : start + _PAIRS], some[place[start : start + _PAIRS]]
                 score = scores[tried, rows]
                 chosen = np.flatnonzero((score < self.goal()) & (score <= best[rows]))
@@ -362,19 +365,21 @@ class PlanEvaluator:
         )
         if recompute[0] == _FULL:
             batch, fitting = self._with_blocks(batch, self._least_blocks(batch, pipeline))
-            if activations[0]:
-                batch, fitting = self._with_more_blocks(batch, fitting)
+            pieces = self._with_more_blocks(batch, fitting) if activations[0] else iter([(batch, fitting)])
         else:
             fitting = np.flatnonzero(self._memory_bytes(batch, pipeline) <= self.settings.capacity_bytes)
-            batch = batch.take(fitting)
-        if not len(batch):
-            return
-        least_s = self._least_s(batch, pipeline[fitting])[np.arange(len(batch)), batch.offload_optimizer]
+            pieces = iter([(batch.take(fitting), fitting)])
+        for piece, place in pieces:
+            self.check_time()
+            if len(piece):
+                self._keep_hopeful(piece, pipeline[place], rows[place], best)
+
+    def _keep_hopeful(self, batch: MeshBatch, pipeline: IntArray, rows: IntArray, best: FloatArray) -> None:
+        """Score plans that fit, those exactly that may be good; ``best`` (divisions,) is what is known, of which these are ``rows``."""
+        least_s = self._least_s(batch, pipeline)[np.arange(len(batch)), batch.offload_optimizer]
         score = self.least_score(least_s, batch)
-        hopeful = np.flatnonzero((score <= self.incumbents.worst) & (score <= best[rows[fitting]]))
-        exact = self._keep(batch.take(hopeful))
-        where = rows[fitting[hopeful]]
-        np.minimum.at(best, where, exact)
+        hopeful = np.flatnonzero((score <= self.incumbents.worst) & (score <= best[rows]))
+        np.minimum.at(best, rows[hopeful], self._keep(batch.take(hopeful)))
 
     def _least_s(self, batch: MeshBatch, pipeline: IntArray) -> FloatArray:
         """Times that plans do not go below, with the optimizer on the device and on the host: (n, 2).
@@ -444,17 +449,21 @@ class PlanEvaluator:
         chosen[left] = allowed[high]
         return replace(batch, recompute_blocks=chosen), rows
 
-    def _with_more_blocks(self, batch: MeshBatch, rows: IntArray) -> tuple[MeshBatch, IntArray]:
-        """The same plans with these and with every larger number of recomputed blocks, which need no more memory."""
+    def _with_more_blocks(self, batch: MeshBatch, rows: IntArray) -> Iterator[tuple[MeshBatch, IntArray]]:
+        """The same plans with these and with every larger number of recomputed blocks, which need no more memory; some at a time."""
         most = self.space.most_blocks(batch.pp, batch.vpp)
         allowed = np.array(self.space.recompute_counts(int(most.max(initial=1))), dtype=np.int64)
         if self.space.recomputes_all or not len(allowed):
-            return batch, rows
+            yield batch, rows
+            return
         start = np.searchsorted(allowed, batch.recompute_blocks)
         counts = np.searchsorted(allowed, most, side="right") - start
-        index = np.repeat(np.arange(len(rows)), counts)
-        within = np.arange(len(index)) - np.repeat(np.cumsum(counts) - counts, counts)
-        return replace(batch.take(index), recompute_blocks=allowed[start[index] + within]), rows[index]
+        ends = np.cumsum(counts)
+        for first in range(0, int(counts.sum()), _MORE):
+            place = np.arange(first, min(first + _MORE, int(ends[-1])))
+            index = np.searchsorted(ends, place, side="right")
+            within = place - (ends - counts)[index]
+            yield replace(batch.take(index), recompute_blocks=allowed[start[index] + within]), rows[index]
 
     def _fit(self, batch: MeshBatch, blocks: IntArray) -> BoolArray:
         """Whether plans with so many recomputed blocks fit."""

@@ -19,7 +19,7 @@ Recomputation, offloading and the order of the ranks do not make a plan differen
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -34,8 +34,8 @@ from costmodel.workload import Workload
 from strategies.mesh.memory_modes import MemoryModes, ModeNeeds
 from strategies.mesh.nodes import Families, NodeBounds, PlanCount, families_of_nodes, pieces_of
 from strategies.mesh.plans import Incumbents, PlanEvaluator
-from strategies.mesh.settings import MeshOutcome, MeshRestriction, MeshSettings, NearestMiss
-from strategies.mesh.space import NODE, Columns, MeshSpace, batch_of, neighbours, selected
+from strategies.mesh.settings import MeshOutcome, MeshRestriction, MeshSettings, NearestMiss, OutOfTimeError
+from strategies.mesh.space import NODE, Columns, MeshSpace, batch_of, distinct, neighbours, selected
 from strategies.mesh.time_bounds import PipelineTimes, least_step_s, raise_for_gathering, worthy_times
 
 __all__ = ["search_corner", "search_mesh", "search_model"]
@@ -129,42 +129,57 @@ class _Run:
 
     def _take(self, incumbents: Incumbents) -> None:
         self.incumbents = incumbents
-        self.evaluator = PlanEvaluator(space=self.space, incumbents=incumbents, modes=self.modes, tally=self._tally)
+        self.evaluator = PlanEvaluator(
+            space=self.space, incumbents=incumbents, modes=self.modes, tally=self._tally, check_time=self._check_time
+        )
+
+    def _check_time(self) -> None:
+        """Stop what is under way at the time limit."""
+        if time.monotonic() - self.started > self.settings.wall_s:
+            raise OutOfTimeError
 
     # -- levels -----------------------------------------------------------------------------------------------------------
 
     def settle(self, *, names_miss: bool = True) -> None:
         """Bound all nodes, then open them best first; where nothing fits, find what comes closest, if it is to be named."""
         self.outcome.bound_score = 0.0  # until the nodes are known
-        nodes, bounds = self._bounded_nodes()
+        try:
+            nodes, bounds = self._bounded_nodes()
+        except OutOfTimeError:
+            self.outcome.out_of_time, self.outcome.is_counted = True, False
+            if self.counted:
+                least = NodeBounds(modes=self.modes, evaluator=self.evaluator, goal=self._goal()).least()
+                self.outcome.bound_score = min(self.incumbents.best, least)
+            return
         position, opened = 0, 0
         # Small at first: the first plans found close most nodes.
         size = _FIRST if not np.isfinite(self.incumbents.worst) else _NEXT
-        while position < len(bounds):
-            self.outcome.bound_score = min(self.incumbents.best, float(bounds[position]))
-            if bounds[position] >= self._goal():
-                break
-            if time.monotonic() - self.started > self.settings.wall_s:
-                self.outcome.out_of_time = True
-                break
-            piece = slice(position, position + size)
-            chosen = bounds[piece] < self._goal()
-            some = {name: column[piece][chosen].astype(np.int64) for name, column in nodes.items()}
-            self._open(some if size == _FIRST else self._fitting(some, exact=not np.isfinite(self.incumbents.best)))
-            opened += int(np.count_nonzero(chosen))
-            position += size
-            self._report(position, len(bounds))
-            if size == _FIRST and not np.isfinite(self.incumbents.best):
-                # What looked quickest does not fit: what cannot either is put aside first.
-                rest = {name: column[position:].astype(np.int64) for name, column in nodes.items()}
-                rest = self._fitting({**rest, _ROW: np.arange(position, len(bounds))}, exact=False)
-                bounds = bounds[rest.pop(_ROW)]
-                nodes, position = {name: column.astype(np.int32) for name, column in rest.items()}, 0
-            size = min(2 * size, _NODES)
+        try:
+            while position < len(bounds):
+                self.outcome.bound_score = min(self.incumbents.best, float(bounds[position]))
+                if bounds[position] >= self._goal():
+                    break
+                piece = slice(position, position + size)
+                chosen = bounds[piece] < self._goal()
+                some = {name: column[piece][chosen].astype(np.int64) for name, column in nodes.items()}
+                self._check_time()
+                self._open(some if size == _FIRST else self._fitting(some, exact=not np.isfinite(self.incumbents.best)))
+                opened += int(np.count_nonzero(chosen))
+                position += size
+                self._report(position, len(bounds))
+                if size == _FIRST and not np.isfinite(self.incumbents.best):
+                    # What looked quickest does not fit: what cannot either is put aside first.
+                    rest = {name: column[position:].astype(np.int64) for name, column in nodes.items()}
+                    rest = self._fitting({**rest, _ROW: np.arange(position, len(bounds))}, exact=False)
+                    bounds = bounds[rest.pop(_ROW)]
+                    nodes, position = {name: column.astype(np.int32) for name, column in rest.items()}, 0
+                size = min(2 * size, _NODES)
+        except OutOfTimeError:
+            self.outcome.out_of_time = True
         self.outcome.searched["cells opened"] = opened
         self.outcome.searched["cells bounded away"] = self.outcome.searched.pop("cells", 0) - opened
         rest_score = float(bounds[position]) if position < len(bounds) else float("inf")
-        if names_miss and not np.isfinite(self.incumbents.best):
+        if names_miss and not np.isfinite(self.incumbents.best) and not self.outcome.out_of_time:
             self._find_miss()
         self.outcome.bound_score = min(self.incumbents.best, rest_score)
 
@@ -191,8 +206,8 @@ class _Run:
         pieces: list[Columns] = []
         bounds: list[FloatArray] = []
         total = 0
-        count = PlanCount(space=self.space)
-        for branches in pieces_of(self.space.branches(), _BRANCHES):
+        count = PlanCount(space=self.space, check_time=self._check_time)
+        for branches in pieces_of(self._timed(self.space.branches()), _BRANCHES):
             if self.counted:
                 self.outcome.space_size += count.plans(branches)
                 total += count.nodes(branches)
@@ -206,10 +221,17 @@ class _Run:
         order = np.argsort(joined, kind="stable")
         return {name: np.concatenate([p.pop(name) for p in pieces])[order] for name in list(pieces[0])}, joined[order]
 
+    def _timed(self, pieces: Iterable[Columns]) -> Iterator[Columns]:
+        """The same pieces, with a look at the clock before each."""
+        for piece in pieces:
+            self._check_time()
+            yield piece
+
     def _fitting(self, nodes: Columns, *, exact: bool) -> Columns:
         """Nodes that may fit; as long as nothing is known to fit, the others are put aside."""
         if not len(nodes["tp"]):
             return nodes
+        self._lay_out(nodes)
         families, family = families_of_nodes(self.modes, nodes, exact=exact)
         if not np.isfinite(self.incumbents.best):
             self._put_aside(families)
@@ -279,18 +301,21 @@ class _Run:
             order = np.argsort(bounds, kind="stable")
             position, size = 0, _FIRST
             while position < len(order):
-                if time.monotonic() - self.started > self.settings.wall_s:
-                    return
                 some = order[position : position + size]
                 some = some[bounds[some] < self._goal()]
                 if not len(some):
                     break
-                self._open(selected(nodes, some))
+                try:
+                    self._check_time()
+                    self._open(selected(nodes, some))
+                except OutOfTimeError:
+                    return
                 position, size = position + size, 2 * size
 
     def _open(self, nodes: Columns) -> None:
         """Evaluate the pipelines of some nodes."""
-        found = [self._hopeful(piece) for piece in _pieces(self.space.with_pipelines(nodes))]
+        self._lay_out(nodes)
+        found = [self._hopeful(piece) for piece in self._timed(_pieces(self.space.with_pipelines(nodes)))]
         if not found:
             return
         pipelines = {name: np.concatenate([one.pipelines[name] for one in found]) for name in found[0].pipelines}
@@ -301,11 +326,19 @@ class _Run:
         # The most promising first, so that they close the others.
         order = np.argsort(least, kind="stable")
         for start in range(0, len(order), _PIPELINES):
+            self._check_time()
             chosen = order[start : start + _PIPELINES]
             chosen = chosen[least[chosen] < self._goal()]
             if len(chosen):
                 piece = {name: column[chosen] for name, column in pipelines.items()}
                 self.evaluator.divide(piece, makespan_s[chosen], rows_of(floors_s, chosen))
+
+    def _lay_out(self, nodes: Columns) -> None:
+        """Lay out the pipelines of some nodes, which takes time where they have thousands of chunks."""
+        for pp in distinct(nodes["pp"])[0].tolist():
+            for vpp in {vpp for _, vpp in self.space.chunkings(pp)}:
+                self._check_time()
+                self.model.layout(pp, vpp)
 
     def _hopeful(self, unordered: Columns) -> _Hopeful:
         """Pipelines that may fit and beat the goal: first with ranks as near as in any order, then every order of those left."""

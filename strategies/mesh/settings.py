@@ -8,7 +8,16 @@ from dataclasses import dataclass, field, replace
 from costmodel.hardware.energy import Power
 from costmodel.mesh.plan import ORDERS, MeshPlan
 
-__all__ = ["OBJECTIVES", "Bounds", "MeshCandidate", "MeshOutcome", "MeshRestriction", "MeshSettings", "NearestMiss"]
+__all__ = [
+    "OBJECTIVES",
+    "Bounds",
+    "MeshCandidate",
+    "MeshOutcome",
+    "MeshRestriction",
+    "MeshSettings",
+    "NearestMiss",
+    "OutOfTimeError",
+]
 
 # What is minimised: seconds per step, or device-seconds per token (step time x devices in use), or money per token, or joules per step
 # (`costmodel.hardware.energy`). Tokens per second, and the share of the peak that is used (MFU), rank like the first two.
@@ -25,6 +34,10 @@ OBJECTIVES: tuple[str, ...] = (
 _POWERS = tuple(1 << n for n in range(21))
 _HALVED = ("tp", "cp", "ep", "etp", "pp", "vpp", "micro_batch")
 _NARROWED = ("cp", "etp")
+
+
+class OutOfTimeError(Exception):
+    """The time limit of a search has passed; the search catches it and answers with what it has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,6 +183,7 @@ class MeshOutcome:
     candidates: list[MeshCandidate] = field(default_factory=list)
     bound_score: float = float("inf")  # no plan of the space scores less; equals the best score when proven
     space_size: int = 0  # distinct legal plans of the stated space, fitting or not
+    is_counted: bool = True  # False: the time limit came first, and there are more plans than that
     searched: dict[str, int] = field(
         default_factory=dict
     )  # plans by how they were handled: "enumerated", "bounded away"

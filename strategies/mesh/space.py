@@ -62,7 +62,7 @@ class MeshSpace:
     def of(cls, model: MeshModel, settings: MeshSettings) -> MeshSpace:
         """The space of a model."""
         workload = model.workload
-        shape = NetworkShape.of(workload.graph, model.modules, workload.global_batch)
+        shape = NetworkShape.of(workload.graph, model.modules, workload.global_batch, workload.framework)
         return cls(model=model, shape=shape, settings=settings)
 
     @property
@@ -90,20 +90,20 @@ class MeshSpace:
     # -- nodes ------------------------------------------------------------------------------------------------------------
 
     @property
-    def _most(self) -> int:
+    def most_workers(self) -> int:
         """Most workers that a plan may use."""
         counts = self.settings.worker_counts
         return self.settings.max_workers if counts is None else max(counts)
 
     def inner(self) -> Columns:
         """Every tp, sequence parallelism and cp."""
-        limit = min(self._most, max(self.shape.heads, default=1))
+        limit = min(self.most_workers, max(self.shape.heads, default=1))
         tps = {"tp": self.values("tp", list(range(1, limit + 1)))}
         tensor = self._join(selected(tps, holds(self.shape, tps)), "sequence_parallel", self.flags("sequence_parallel"))
         lengths = self.shape.positions or (1,)
-        cps = self.values("cp", [d for d in divisors(int(np.gcd.reduce(lengths))) if d <= self._most])
+        cps = self.values("cp", [d for d in divisors(int(np.gcd.reduce(lengths))) if d <= self.most_workers])
         inner = self._join(tensor, "cp", cps)
-        return selected(inner, inner["tp"] * inner["cp"] <= self._most)
+        return selected(inner, inner["tp"] * inner["cp"] <= self.most_workers)
 
     def shares(self) -> Columns:
         """What decides the cost of a module, for all nodes and some more: tp, sequence_parallel, cp, ep, etp, micro_batch."""
@@ -111,6 +111,11 @@ class MeshSpace:
         rows = self._join(rows, "micro_batch", np.unique(self.replicas()["micro_batch"]))
         rows = self._join(rows, "ep", self._expert_values("ep"))
         return self._join(rows, "etp", self._expert_values("etp"))
+
+    def works(self) -> Columns:
+        """What decides the work of a micro-batch, but for the layout of the experts: tp, sequence_parallel, cp, cp_kind, micro_batch."""
+        rows = self.with_context_kinds(self.inner())
+        return self._join(rows, "micro_batch", np.unique(self.replicas()["micro_batch"]))
 
     def nodes(self) -> Iterator[Columns]:
         """All nodes in pieces with one tp, sequence parallelism, cp and kind each.
@@ -124,7 +129,7 @@ class MeshSpace:
 
     def branches(self) -> Iterator[Columns]:
         """The same pieces before experts are laid out: without ep and etp."""
-        most = self._most
+        most = self.most_workers
         context, replicas, pps = self.with_context_kinds(self.inner()), self.replicas(), self.stages()
         for n in range(len(context["tp"])):
             tp, cp = int(context["tp"][n]), int(context["cp"][n])
@@ -182,7 +187,7 @@ class MeshSpace:
 
     def stages(self) -> IntArray:
         """Every pipeline degree."""
-        return self.values("pp", list(range(1, min(self.shape.num_blocks, self._most) + 1)))
+        return self.values("pp", list(range(1, min(self.shape.num_blocks, self.most_workers) + 1)))
 
     def counts(self, workers: IntArray) -> BoolArray:
         """Whether so many workers may be used."""
@@ -201,7 +206,7 @@ class MeshSpace:
 
     def replicas(self) -> Columns:
         """Every (dp, micro_batch, num_micro_batches) whose product is the global batch."""
-        batch, most = self.shape.global_batch, self._most
+        batch, most = self.shape.global_batch, self.most_workers
         rows = []
         for dp in divisors(batch):
             if dp > most or not self.restriction.degrees.get("dp", _ANY).allows(dp) or not self._dp_possible(dp):
@@ -241,9 +246,10 @@ class MeshSpace:
         if pp == 1:
             # Without a pipeline all schedules are the same.
             return [(_1F1B, 1)] if allowed.allows(1) and _1F1B in schedules else []
-        plain = [(s, 1) for s in sorted(schedules - {_INTERLEAVED}) if allowed.allows(1)]
+        uncut = self.shape.uncut_chunks
+        plain = [(s, 1) for s in sorted(schedules - {_INTERLEAVED}) if allowed.allows(1) and pp not in uncut]
         chunks = range(2, self.shape.num_blocks // pp + 1) if _INTERLEAVED in schedules else ()
-        return plain + [(_INTERLEAVED, v) for v in chunks if allowed.allows(v)]
+        return plain + [(_INTERLEAVED, v) for v in chunks if allowed.allows(v) and pp * v not in uncut]
 
     def with_pipelines(self, nodes: Columns) -> Columns:
         """Nodes with every schedule and number of chunks."""
@@ -325,7 +331,7 @@ class MeshSpace:
 
     def longest(self, chunks: int) -> int:
         """Blocks of the longest of so many chunks."""
-        return max(self.model.blocks_of(chunks))
+        return self.model.longest_chunk(chunks)
 
     @property
     def recomputes_all(self) -> bool:
@@ -381,7 +387,7 @@ def batch_of(columns: Columns) -> MeshBatch:
     return MeshBatch.of_columns(filled)
 
 
-# What fixes a node, the number of micro-batches beside it.
+# What fixes a node, the number of micro-batches besides it.
 NODE = ("tp", "sequence_parallel", "cp", "cp_kind", "ep", "etp", "micro_batch", "dp", "pp", "num_micro_batches")
 
 

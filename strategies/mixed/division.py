@@ -273,7 +273,7 @@ def makespan_bound_s(
 
 
 def turns_of(num_micro_batches: FloatArray | int, stages: FloatArray | int, backward_share: float) -> FloatArray:
-    """How often the slowest stage counts in `makespan_bound_s` beside the sum of all."""
+    """How often the slowest stage counts in `makespan_bound_s` besides the sum of all."""
     m, extra = np.asarray(num_micro_batches, dtype=np.float64), np.asarray(stages, dtype=np.float64) - 1.0
     return np.asarray((m - 1.0) * backward_share + np.maximum(m - 1.0 - extra, 0.0) * (1.0 - backward_share))
 
@@ -424,7 +424,7 @@ class _Sweep:
         low = np.maximum(low, values[:, _E] + 2.0 * rest)
         low = np.maximum(low, np.maximum(values[:, _EP], values[:, _EQ]) + rest)
         if s + 1 < len(self.times):
-            # What comes is a pipeline of its own behind the stages that were passed.
+            # What comes is a pipeline of its own after the stages that were passed.
             m, left = self.problem.num_micro_batches, len(self.times) - 1 - s
             low = np.maximum(low, values[:, _A] + makespan_bound_s(m, left, longest, rest, self.backward_share))
         return np.asarray(low + values[:, _TAIL])

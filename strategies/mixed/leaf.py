@@ -115,7 +115,7 @@ class LeafSolver:
         joules : float
             What is added to it at least.
         more_w : sequence of float, optional
-            What a computing device of each group draws beside a waiting one. The fastest plans are found then, and no other one scores
+            What a computing device of each group draws besides a waiting one. The fastest plans are found then, and no other one scores
             less than the fastest step with the least computing.
         """
         for zero, order in self._variants(leaf):
@@ -429,12 +429,12 @@ def _fullest(tables: StageTables, plan: MixedPlan) -> tuple[float, MixedPlan]:
     at, done = 0, []
     for s in stages:
         end = int(np.argmin(np.maximum(filled[s, at], longest[s + 1])))
-        done.append(_thriftiest(tables, plan, pipeline, s, at, end))
+        done.append(_least_memory(tables, plan, pipeline, s, at, end))
         at = end
     return float(longest[0, 0]), replace(plan, pipelines=(replace(pipeline, stages=tuple(done)),))
 
 
-def _thriftiest(
+def _least_memory(
     tables: StageTables, plan: MixedPlan, pipeline: MixedPipeline, s: int, start: int, end: int
 ) -> MixedStage:
     stage, count = pipeline.stages[s], end - start

@@ -1,6 +1,6 @@
 """What a search over mixed plans minimises, and which shapes of several pipelines together are good enough to be solved.
 
-    score = step time x sum over groups of devices in use x weight  (+ computing time x what computing draws beside waiting)
+    score = step time x sum over groups of devices in use x weight  (+ computing time x what computing draws besides waiting)
 
 with a weight of 1 for GPU hours, of the price for money, and of the peak in the plan's format for the share of the peak that is used (MFU).
 The step time alone counts the whole as 1, however many devices are in use. Energy (`costmodel.mixed.evaluate`) is a weight, the power of a
@@ -57,7 +57,7 @@ class Weights:
     of_group : tuple of float or None
         None where only the step counts.
     more_w : tuple of float or None
-        What a computing device draws beside a waiting one, where energy counts; the weight is the power of a waiting one then.
+        What a computing device draws besides a waiting one, where energy counts; the weight is the power of a waiting one then.
     """
 
     of_group: tuple[float, ...] | None
@@ -133,7 +133,7 @@ class Weights:
         return float(np.min(self.per_stage(family) / rates)) + self.joules(family)
 
     def joules(self, family: Family) -> float:
-        """What computing devices draw beside waiting ones for a sample, at least: every block where it takes least."""
+        """What computing devices draw besides waiting ones for a sample, at least: every block where it takes least."""
         if self.more_w is None:
             return 0.0
         each = family.computing_s * np.array([self.more_w[g] for g in family.groups])[:, None]

@@ -1,7 +1,7 @@
 """Search over mixed plans, best bound first: coarse families, their shapes, and at last the division of blocks and shares of the batch.
 
 Every part of the space waits in one queue under a bound that none of its plans beats; the part with the least bound is split or solved
-next. When the least bound reaches the best plan found, that is proven; the plans behind it are the best of those that were looked at.
+next. When the least bound reaches the best plan found, that is proven; the plans after it are the best of those that were looked at.
 """
 
 from __future__ import annotations

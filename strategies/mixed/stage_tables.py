@@ -174,7 +174,7 @@ class StageTables:
         return float(longest[0]), float(total[0]), share
 
     def least_joules(self, plan: MixedPlan, pipeline: MixedPipeline, count: int, more_w: Sequence[float]) -> float:
-        """What computing devices draw beside waiting ones for so many micro-batches and an update, however the blocks are divided."""
+        """What computing devices draw besides waiting ones for so many micro-batches and an update, however the blocks are divided."""
         of_range = self.contents.of_range
         total = np.full(len(of_range), np.inf)
         total[-1] = 0.0
@@ -255,9 +255,9 @@ class StageTables:
         backward = times[option, np.arange(len(blocks))]
         possible = np.isfinite(backward)
         plain = np.where(option == 2, table.plain_s[3], table.plain_s[option, np.arange(len(blocks))])
-        thrifty = np.stack([memory[0], memory[1], single - per_block * (most - 1)])
-        thrifty[2] = np.where(most > 0, thrifty[2], np.inf)
-        thrifty[[name not in self.recompute for name in _OPTIONS]] = np.inf
+        smallest = np.stack([memory[0], memory[1], single - per_block * (most - 1)])
+        smallest[2] = np.where(most > 0, smallest[2], np.inf)
+        smallest[[name not in self.recompute for name in _OPTIONS]] = np.inf
         return StageChoices(
             forward_s=np.where(possible, table.forward_s[0], np.inf),
             backward_s=backward,
@@ -266,9 +266,9 @@ class StageTables:
             update_s=table.update_s[0],
             recompute=np.array([_NONE, _SELECTIVE, _FULL])[option],
             recompute_blocks=np.where(option == 2, count, 0).astype(np.int64),
-            least_bytes=np.where(blocks > 0, thrifty.min(axis=0), np.inf),
-            least_option=np.argmin(thrifty, axis=0),
-            least_blocks=np.where(np.argmin(thrifty, axis=0) == 2, most, 0).astype(np.int64),
+            least_bytes=np.where(blocks > 0, smallest.min(axis=0), np.inf),
+            least_option=np.argmin(smallest, axis=0),
+            least_blocks=np.where(np.argmin(smallest, axis=0) == 2, most, 0).astype(np.int64),
             times_s=table.forward_s[0] + backward,
             backward_share=float(np.min(backward[possible] / (table.forward_s[0] + backward)[possible], initial=1.0)),
         )

@@ -14,14 +14,19 @@ import numpy as np
 from costmodel.arrays import BoolArray, IntArray
 from costmodel.tolerances import ROUNDING
 from strategies.placement.bounds import largest_load, simple_bound
-from strategies.placement.chain import ChainLimits, ChainSolution, best_chain
-from strategies.placement.chain_decision import chain_within
+from strategies.placement.chain import ChainLimits, ChainSolution, best_chain, chain_within
 from strategies.placement.clock import Clock, why_stopped
 from strategies.placement.contraction import BlockGraph, contract, topological_rank
-from strategies.placement.ideals import IdealFamily, TooManyIdealsError, enumerate_ideals, ideals_from_orders
+from strategies.placement.ideals import (
+    IdealFamily,
+    TooManyIdealsError,
+    enumerate_ideals,
+    ideals_from_orders,
+    orders_around,
+    sample_orders,
+)
 from strategies.placement.large.chains import LARGE, LargeChains
-from strategies.placement.large.priced import PRICED_PROOF, priced_bounds
-from strategies.placement.orders import orders_around, sample_orders
+from strategies.placement.large.free import PRICED_PROOF, priced_bounds
 from strategies.placement.problem import Placement, PlacementProblem, PlacementResult
 from strategies.placement.segments import greedy_stages
 

@@ -20,9 +20,8 @@ from costmodel.arrays import IntArray
 from costmodel.tolerances import EQUAL, ROUNDING
 from strategies.placement.clock import Clock, OutOfTimeError
 from strategies.placement.ideals import TooManyIdealsError
-from strategies.placement.piper_fronts import UNLIMITED, TooManyPointsError, best_ways
 from strategies.placement.piper_problem import PiperPlan, PiperProblem, PiperResult, PiperStage, stage_time
-from strategies.placement.piper_stages import StageTables
+from strategies.placement.piper_stages import UNLIMITED, StageTables, TooManyPointsError, best_ways
 
 __all__ = ["solve_piper"]
 

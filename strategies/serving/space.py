@@ -22,7 +22,7 @@ from strategies.serving.settings import MOST_BATCH, MOST_PROMPT_TOKENS, ServingS
 __all__ = ["Outline", "batches_of", "outlines", "plans_of"]
 
 
-# Tokens of the chunks that are tried; shorter ones do not fill the device beside the decoding sequences.
+# Tokens of the chunks that are tried; shorter ones do not fill the device alongside the decoding sequences.
 _CHUNKS = (256, 512, 1024, 2048, 4096, 8192)
 
 
@@ -95,7 +95,7 @@ def _expert_degrees(
 
 
 def _prefills(prompt_tokens: int, allowed: Mapping[str, Bounds]) -> Iterator[tuple[int, int]]:
-    """(chunk, prompts per pass): whole prompts alone, parts of one prompt beside the decoding, whole prompts beside it."""
+    """(chunk, prompts per pass): whole prompts alone, parts of one prompt alongside the decoding, whole prompts alongside it."""
     shorter = (c for c in _CHUNKS if c < prompt_tokens)
     chunks = _values(allowed.get("prefill_chunk"), (0, *shorter, prompt_tokens), 1 << 30)
     whole = [1]

@@ -9,7 +9,7 @@ import pytest
 
 from costmodel.hardware.cluster import Cluster, DeviceGroup, Level
 from costmodel.hardware.device import Device
-from costmodel.kernels.efficiency import Efficiency
+from costmodel.hardware.efficiency import Efficiency
 from costmodel.kernels.roofline import RooflineCompute
 from costmodel.layerwise.splits import split_table
 from costmodel.layerwise.tables import CostTables, LayerCosts

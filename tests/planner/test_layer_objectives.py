@@ -53,6 +53,7 @@ def test_no_plan_is_faster_than_the_bound_of_another_objective() -> None:
         assert 0 < answer(objective).proof.bound_s <= fastest
 
 
+@pytest.mark.exact
 def test_chances_are_of_the_objective() -> None:
     """The fastest plan, three times as dear, is not likely to be the cheapest."""
     plans = optimize(dataclasses.replace(VGG, objective="money", diverse=True)).plans

@@ -242,7 +242,7 @@ class LatentAttention(DotProductAttention):
     """Attention whose keys and values come from a compressed vector per position (DeepSeek-V2, arXiv:2405.04434, section 2.1).
 
     Inputs: queries, keys and values per head, and the compressed vector, whose last ``rope_dim`` features belong to the keys of all
-    heads; training puts them beside every head's own.
+    heads; training puts them next to every head's own.
     """
 
     kind = "latent_attention"

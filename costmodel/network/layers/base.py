@@ -81,7 +81,7 @@ class Layer:
     output_shape: Shape
     block: str = ""  # full name of the repetition of a block that the layer belongs to; empty outside
     frozen: bool = False  # weights without gradient and optimizer state
-    lora_rank: int = 0  # rank of a trainable adapter beside the weights, which are frozen then; 0: none
+    lora_rank: int = 0  # rank of a trainable adapter alongside the weights, which are frozen then; 0: none
 
     @property
     def family(self) -> LayerFamily:
@@ -135,7 +135,7 @@ class Layer:
 
     @property
     def is_frozen(self) -> bool:
-        """Whether the weights get no gradient (an adapter beside them does)."""
+        """Whether the weights get no gradient (an adapter alongside them does)."""
         return self.frozen or self.lora_rank > 0
 
     @property
@@ -221,8 +221,8 @@ def positions_of(shape: Shape, shard: Shard) -> FloatArray:
 
 
 # What kind of kernel it is (`costmodel.kernels.kernel_time.kernel_time_s`).
-# Kernels that some software leaves out, since the kernel beside them does their work: an activation forward, a bias (its addition and its
-# gradient), the gradient of an activation behind a normalisation, a concatenation.
+# Kernels that some software leaves out, since the kernel alongside them does their work: an activation forward, a bias (its addition and
+# its gradient), the gradient of an activation after a normalisation, a concatenation.
 Fusable = Literal["", "activation", "bias", "normalised gradient", "concatenation", "gradient sum"]
 Tiling = Literal["library", "sums", "unaligned", "grouped", "recurrent", "thin", "weights", "scattered", "depthwise"]
 
@@ -242,7 +242,7 @@ class Kernel:
     tiling: Tiling = "library"
     images: bool = False  # multiplies images, whose layout in memory matters
     launches: int = 1  # kernels started one after the other; flop and elements are their sum
-    fusable: Fusable = ""  # what it does, where some software has the kernel beside it do that
+    fusable: Fusable = ""  # what it does, where some software has the kernel alongside it do that
     aligned: FloatArray | None = None  # rows of its matrices begin at multiples of so many numbers; None: of 16 bytes
     window: tuple[FloatArray, float] | None = (
         None  # outputs of a convolution of narrow groups, and positions that each sees
@@ -272,7 +272,7 @@ PassWork = tuple[tuple[Kernel, ...], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerWork:
-    """What one worker computes for its share of a layer, forward and backward apart.
+    """What one worker computes for its share of a layer, forward and backward separately.
 
     ``backward_input`` is what only the gradient of the input needs: a first layer leaves it out. What every gradient needs, like
     that of an attached activation, belongs to ``backward_weight``.

@@ -158,7 +158,8 @@ def _convolution_passes(
     channels = size.channels / size.groups
     area = math.prod(win.kernel)
     is_strided = max(win.stride) > 1
-    is_whole = bool(np.all(np.asarray(size.groups) == 1.0))
+    # Of the layer, not of its shares: a share costs the same whatever stands alongside it.
+    is_whole = isinstance(size.groups, float)
     of_input = (shard.batch * extent[0] * extent[1], size.patch / area, channels * area)
     gemms = (
         (size.positions, channels, size.patch),
@@ -169,7 +170,7 @@ def _convolution_passes(
     is_depthwise = not is_whole and bool(np.all(np.asarray(size.patch) == area))
     tilings: tuple[Tiling, ...] = ("depthwise",) * 3 if is_depthwise else ("thin", "thin", "weights")
     seen = None if is_whole else (size.outputs, float(area))
-    inner = (shard.in_channels, shard.out_channels, None)  # what Winograd's products sum over, beside the filter
+    inner = (shard.in_channels, shard.out_channels, None)  # what Winograd's products sum over, besides the filter
     passes = []
     for index, gemm in enumerate(gemms):
         implicit = Kernel(

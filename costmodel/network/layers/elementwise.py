@@ -86,7 +86,7 @@ class Dropout(_Elementwise):
     kind = "dropout"
     summary = "random mask over the elements"
     Params = DropoutParams
-    passes = (2.5, 2.5)  # the mask takes about a byte per element beside the value
+    passes = (2.5, 2.5)  # the mask takes about a byte per element alongside the value
     flop = (2.0, 1.0)
     keeps_input = False
     recomputable = True

@@ -66,7 +66,7 @@ class MixtureParams:
 
 @register
 class Mixture(LayerFamily):
-    """Experts behind a router (Shazeer et al., arXiv:1701.06538; shared experts as in DeepSeekMoE, arXiv:2401.06066).
+    """Experts after a router (Shazeer et al., arXiv:1701.06538; shared experts as in DeepSeekMoE, arXiv:2401.06066).
 
     In a share, ``experts`` workers divide the experts and ``split_out`` workers divide the width of each. Tokens are spread evenly,
     times ``capacity_factor``: a worker receives as many as it sends.
@@ -119,7 +119,7 @@ class Mixture(LayerFamily):
         return SplitLimits(out_channels=min(widths))
 
     def trained_work(self, layer: Layer, shard: Shard) -> LayerWork:
-        """Router, dispatch, two products per expert with its activation between, combination; shared experts beside them."""
+        """Router, dispatch, two products per expert with its activation between, combination; shared experts alongside them."""
         p: MixtureParams = layer.params
         d = float(layer.output_shape[0])
         tokens = shard.batch * positions_of(layer.output_shape, shard)

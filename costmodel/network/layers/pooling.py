@@ -62,8 +62,8 @@ class Pool(LayerFamily):
         """One comparison or addition per element of every window.
 
         Forward reads every window and writes the output. Backward gathers for every element of the input from the windows that hold it: the
-        gradient, and of a maximum the output beside it (which the element is compared with), and writes the gradient of the input. What is
-        read again comes from the cache.
+        gradient, and of a maximum the output alongside it (which the element is compared with), and writes the gradient of the input. What
+        is read again comes from the cache.
         """
         p: PoolParams = layer.params
         win = window("pooling", layer.input_shapes[0], p.kernel, p.stride, p.padding, ceil_mode=p.ceil_mode)

@@ -43,7 +43,7 @@ class LstmParams:
 
 class _Cell(NamedTuple):
     gates: int  # products with the input, and with the state
-    flop: float  # per unit and step beside the products
+    flop: float  # per unit and step besides the products
     moved: float  # elements read and written for that
     saved: float  # elements kept for the backward pass
 

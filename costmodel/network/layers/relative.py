@@ -43,7 +43,7 @@ class SegmentMemoryParams:
 
 @register
 class SegmentMemory(LayerFamily):
-    """What a layer read in the segment before, joined in front of what it reads now; no gradient goes there (section 3.2)."""
+    """What a layer read in the segment before, joined before what it reads now; no gradient goes there (section 3.2)."""
 
     kind = "segment_memory"
     summary = "positions kept of the segment before, without gradient, in front of those of this one: (d, n) becomes (d, memory + n)"

@@ -1,4 +1,4 @@
-"""What sequences need beside attention: positions, gates, and moves between images, sequences and vectors."""
+"""What sequences need besides attention: positions, gates, and moves between images, sequences and vectors."""
 
 from __future__ import annotations
 

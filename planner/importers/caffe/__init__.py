@@ -13,7 +13,7 @@ from typing import Any
 
 from planner.core.errors import FileProblem, InputFileError, did_you_mean
 from planner.files.text import read_text
-from planner.importers.caffe.layers import IGNORED, READERS, V1_TYPES, Blob, Context
+from planner.importers.caffe.layers import IGNORED, READERS, Blob, Context, type_of
 from planner.importers.caffe.text_format import Fault, Fields, Message, TextFormatError, parse
 from planner.importers.drafts import DraftError, Drafts, clean_name
 from planner.importers.sources import (
@@ -215,10 +215,10 @@ class _Reading:
     def _kind(self, fields: Fields) -> str:
         if fields.message.messages("layer"):
             raise fields.fault("is of the oldest format (layers { layer { ... } }); upgrade it: upgrade_net_proto_text")
-        kind = fields.text("type", "")
+        kind = type_of(fields)
         if not kind:
             raise fields.fault("has no 'type'")
-        return V1_TYPES.get(kind, kind)
+        return kind
 
 
 def _included(fields: Fields) -> bool:

@@ -19,7 +19,7 @@ from planner.importers.caffe.text_format import Fields
 from planner.importers.drafts import Drafts
 from planner.importers.sources import registering
 
-__all__ = ["COLOURS", "IGNORED", "READERS", "V1_TYPES", "Blob", "Context", "Reader", "square", "types"]
+__all__ = ["COLOURS", "IGNORED", "READERS", "Blob", "Context", "Reader", "square", "type_of", "types"]
 
 # Measures and sinks: they have no part in the gradient.
 IGNORED = frozenset({"Accuracy", "Silence", "ArgMax", "HDF5Output"})
@@ -111,48 +111,13 @@ def square(pair: tuple[int, int]) -> int | tuple[int, int]:
     return pair[0] if pair[0] == pair[1] else pair
 
 
-# Names of the format before 2014 (enum V1LayerParameter.LayerType).
-V1_TYPES = {
-    "ABSVAL": "AbsVal",
-    "ACCURACY": "Accuracy",
-    "ARGMAX": "ArgMax",
-    "BNLL": "BNLL",
-    "CONCAT": "Concat",
-    "CONTRASTIVE_LOSS": "ContrastiveLoss",
-    "CONVOLUTION": "Convolution",
-    "DATA": "Data",
-    "DECONVOLUTION": "Deconvolution",
-    "DROPOUT": "Dropout",
-    "DUMMY_DATA": "DummyData",
-    "ELTWISE": "Eltwise",
-    "EUCLIDEAN_LOSS": "EuclideanLoss",
-    "EXP": "Exp",
-    "FLATTEN": "Flatten",
-    "HDF5_DATA": "HDF5Data",
-    "HDF5_OUTPUT": "HDF5Output",
-    "HINGE_LOSS": "HingeLoss",
-    "IM2COL": "Im2col",
-    "IMAGE_DATA": "ImageData",
-    "INFOGAIN_LOSS": "InfogainLoss",
-    "INNER_PRODUCT": "InnerProduct",
-    "LRN": "LRN",
-    "MEMORY_DATA": "MemoryData",
-    "MULTINOMIAL_LOGISTIC_LOSS": "MultinomialLogisticLoss",
-    "MVN": "MVN",
-    "POOLING": "Pooling",
-    "POWER": "Power",
-    "RELU": "ReLU",
-    "SIGMOID": "Sigmoid",
-    "SIGMOID_CROSS_ENTROPY_LOSS": "SigmoidCrossEntropyLoss",
-    "SILENCE": "Silence",
-    "SLICE": "Slice",
-    "SOFTMAX": "Softmax",
-    "SOFTMAX_LOSS": "SoftmaxWithLoss",
-    "SPLIT": "Split",
-    "TANH": "TanH",
-    "THRESHOLD": "Threshold",
-    "WINDOW_DATA": "WindowData",
-}
+def type_of(fields: Fields) -> str:
+    """Type of a layer; files from before 2014 write SOFTMAX_LOSS for SoftmaxWithLoss, INNER_PRODUCT for InnerProduct, and so on."""
+    kind = fields.text("type", "")
+    if kind == "SOFTMAX_LOSS":
+        return "SoftmaxWithLoss"
+    plain = kind.replace("_", "").lower()
+    return next((name for name in (*READERS, *IGNORED) if name.lower() == plain), kind) if kind.isupper() else kind
 
 
 # -- windows -----------------------------------------------------------------------------------------------------------------
@@ -213,8 +178,7 @@ def _lrn(context: Context, fields: Fields, inputs: Sequence[Blob]) -> list[Blob]
 
 @types("ReLU", "ELU", "Sigmoid", "TanH")
 def _activation(context: Context, fields: Fields, inputs: Sequence[Blob]) -> list[Blob]:
-    kind = fields.text("type", "")
-    function = {"RELU": "relu", "TANH": "tanh", "SIGMOID": "sigmoid", "ELU": "elu"}[kind.upper()]
+    function = type_of(fields).lower()
     if function == "relu" and fields.inner("relu_param").number("negative_slope", 0.0):
         function = "leaky_relu"
     return context.add(fields, "activation", {"function": function}, [context.source(fields, inputs)])
@@ -226,8 +190,7 @@ _POINTWISE = {"Power": 3.0, "Exp": 1.0, "Log": 1.0, "AbsVal": 1.0, "BNLL": 3.0, 
 
 @types(*_POINTWISE)
 def _pointwise(context: Context, fields: Fields, inputs: Sequence[Blob]) -> list[Blob]:
-    kind = fields.text("type", "")
-    flop = _POINTWISE.get(V1_TYPES.get(kind, kind), 1.0)
+    flop = _POINTWISE.get(type_of(fields), 1.0)
     return context.add(fields, "pointwise", {"flop": flop}, [context.source(fields, inputs)])
 
 
@@ -359,8 +322,7 @@ _LOSSES = {
 
 @types(*_LOSSES)
 def _loss(context: Context, fields: Fields, inputs: Sequence[Blob]) -> list[Blob]:
-    kind = fields.text("type", "")
-    flop = _LOSSES.get(V1_TYPES.get(kind, kind), 3.0)
+    flop = _LOSSES.get(type_of(fields), 3.0)
     return context.add(fields, "pointwise", {"flop": flop}, [context.source(fields, inputs)])
 
 
@@ -384,7 +346,7 @@ def _input(context: Context, fields: Fields, inputs: Sequence[Blob]) -> list[Blo
 @types("Data", "ImageData", "WindowData", "HDF5Data", "MemoryData")
 def _data(context: Context, fields: Fields, inputs: Sequence[Blob]) -> list[Blob]:  # noqa: ARG001 - it has none
     """Databases hold the size of their images; the file says it only where it crops them."""
-    kind = V1_TYPES.get(fields.text("type", ""), fields.text("type", ""))
+    kind = type_of(fields)
     key = {"ImageData": "image_data_param", "WindowData": "window_data_param"}.get(kind, "data_param")
     own = fields.inner({"HDF5Data": "hdf5_data_param", "MemoryData": "memory_data_param"}.get(kind, key))
     transform = fields.inner("transform_param")

@@ -7,11 +7,12 @@ multi-token prediction (``num_nextn_predict_layers``) are not built: transformer
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from planner.importers.hugging_face import parts as p
-from planner.importers.hugging_face.families import DECODERS, Decoder, MixtureOfExperts, Switch
+from planner.importers.hugging_face.families import DECODERS, KEYS, Decoder, MixtureOfExperts, Switch
 from planner.importers.hugging_face.fields import Fields
 
 __all__ = [
@@ -40,6 +41,7 @@ def causal_network(
     *,
     title: str,
     bare: str = "",
+    headed: str = "",
     positions: int,
     positions_key: str,
     embedded: list[p.Entry],
@@ -49,7 +51,8 @@ def causal_network(
     summary: str,
 ) -> p.Network:
     """Put a decoder together; ``architectures`` says whether it ends in a head."""
-    whole = fields.architecture((f"{title}ForCausalLM", bare or f"{title}Model")).endswith("ForCausalLM")
+    headed = headed or f"{title}ForCausalLM"
+    whole = fields.architecture((headed, bare or f"{title}Model")) == headed
     return p.Network(
         blocks=blocks[0],
         layers=[*embedded, *blocks[1], *last, *(head if whole else ())],
@@ -62,20 +65,25 @@ def causal_network(
 def read_decoder(fields: Fields, model_type: str) -> p.Network:
     """Make the network of one of `DECODERS`."""
     known = DECODERS[model_type]
-    default = known.sizes
+    default, keys = known.sizes, {**KEYS, **known.keys}
     vocabulary = fields.count("vocab_size", default.vocab)
-    hidden = fields.count("hidden_size", default.hidden)
-    layers = fields.count("num_hidden_layers", default.layers, maximum=MAX_LAYERS)
-    positions = fields.count("max_position_embeddings", default.positions, *known.position_keys)
+    hidden = fields.count(keys["hidden"][0], default.hidden, *keys["hidden"][1:])
+    layers = fields.count(keys["layers"][0], default.layers, *keys["layers"][1:], maximum=MAX_LAYERS)
+    positions = fields.count(keys["positions"][0], default.positions, *keys["positions"][1:])
     heads = p.read_heads(
         fields,
         hidden,
-        heads=("num_attention_heads", default.heads),
+        heads=(keys["heads"][0], default.heads, *keys["heads"][1:]),
         kv_default=known.kv_heads,
         head_dim=known.head_dim,
         reads_kv=known.reads_kv,
         reads_head_dim=known.reads_head_dim,
+        hidden_key=keys["hidden"][0],
     )
+    if _is_on(fields, known.multi_query):
+        heads = replace(heads, kv_heads=1)
+    for refused in known.refused:
+        fields.refuse(*refused)
     blocks = _blocks(fields, known, layers, hidden, _attention(fields, known, heads, hidden))
     tied = fields.flag("tie_word_embeddings", known.tied)
     embedding_rate = _rate(fields, known, known.embedding_dropout)
@@ -83,12 +91,18 @@ def read_decoder(fields: Fields, model_type: str) -> p.Network:
         fields,
         title=known.title,
         bare=known.bare_class,
+        headed=known.head_class,
         positions=positions,
-        positions_key="max_position_embeddings",
-        embedded=[*p.embedding(vocabulary, hidden), *p.dropout("embedding_dropout", embedding_rate)],
+        positions_key=keys["positions"][0],
+        embedded=[
+            *p.embedding(vocabulary, hidden),
+            *([p.entry("positions", "position_embedding", max_positions=positions)] if known.learned_positions else ()),
+            *([_NORMS[known.norm]("embedding_norm")] if known.embedding_norm else ()),
+            *p.dropout("embedding_dropout", embedding_rate),
+        ],
         blocks=blocks,
         last=[_NORMS[known.norm]("norm")],
-        head=p.lm_head(vocabulary, tied=tied),
+        head=p.lm_head(vocabulary, tied=tied, bias=known.head_bias),
         summary=f"{layers} blocks of width {hidden}",
     )
 
@@ -107,9 +121,10 @@ def _blocks(
     """Blocks with one feed-forward part, with experts, or both kinds in turn."""
     rate = _rate(fields, known, known.residual_dropout)
     functions = p.GATES if known.gated else p.ACTIVATIONS
-    activation = functions[fields.word(_activation_key(fields, known), known.activation[1], functions)]
+    key, default = _activation_key(fields, known), known.activation[1]
+    activation = functions[fields.word(key, default, functions) if key else default]
     norm = _NORMS[known.norm]
-    is_parallel = _is_on(fields, known.parallel)
+    is_parallel, is_normed = _is_on(fields, known.parallel), _is_on(fields, known.residual_is_normed)
     feeding = {"dense": _dense(fields, known, hidden, activation)}
     if known.experts:
         feeding["sparse"] = [_experts(fields, known.experts, activation)]
@@ -119,8 +134,9 @@ def _blocks(
 
     def body(kind: str, window: int) -> list[p.Entry]:
         if is_parallel:
-            return p.parallel_block(norm, attending(window), feeding[kind], norms=1, rate=rate)
-        return p.block(norm, [attending(window), feeding[kind]], rate=rate, norms=known.norms)
+            return p.parallel_block(norm, attending(window), feeding[kind], norms=known.parallel_norms, rate=rate)
+        parts = [attending(window), feeding[kind]]
+        return p.block(norm, parts, rate=rate, norms=known.norms, residual_is_normed=is_normed)
 
     uses = [p.Use(title[kind], window) for kind, window in zip(kinds, _windows(fields, known, layers), strict=True)]
     return p.stack(uses, {title[kind]: partial(body, kind) for kind in set(kinds)})
@@ -136,7 +152,7 @@ def _attention(fields: Fields, known: Decoder, heads: p.Heads, hidden: int) -> C
         qkv_bias=_is_on(fields, known.qkv_bias),
         proj_bias=_is_on(fields, known.proj_bias),
         head_norm=known.head_norm if has_norm else None,
-        score_dropout=fields.probability("attention_dropout", known.dropout),
+        score_dropout=fields.probability(known.score_dropout, known.dropout),
         sinks=known.sinks,
     )
     return lambda window: made(window=window)
@@ -149,7 +165,9 @@ def _activation_key(fields: Fields, known: Decoder) -> str:
 
 
 def _dense(fields: Fields, known: Decoder, hidden: int, activation: str) -> list[p.Entry]:
-    width = fields.count("intermediate_size", known.sizes.intermediate)
+    key = {**KEYS, **known.keys}["width"][0]
+    size = known.sizes.intermediate
+    width = fields.count(key, size) if size else fields.optional_count(key, None) or 4 * hidden
     made = p.gated_feed_forward if known.gated else p.feed_forward
     rate = _rate(fields, known, known.mlp_dropout)
     return [*made(hidden, width, activation, bias=_is_on(fields, known.mlp_bias)), *p.dropout("mlp_dropout", rate)]

@@ -1,4 +1,4 @@
-"""Decoders with rotary positions: Llama and what came of it, as a table of facts.
+"""Decoders as a table of facts: Llama and what came of it, the GPTs, Phi, BLOOM.
 
 Defaults are those of the config classes of Hugging Face transformers (``src/transformers/models/<model_type>/configuration_*.py``); what
 a comment says is in ``modeling_*.py`` beside it. InternLM 2 and Baichuan are not in transformers: their classes are in the repositories
@@ -7,11 +7,20 @@ of their weights.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-__all__ = ["DECODERS", "Decoder", "HeadNorm", "MixtureOfExperts", "Sizes", "Switch", "Windows"]
+__all__ = ["DECODERS", "KEYS", "Decoder", "HeadNorm", "MixtureOfExperts", "Sizes", "Switch", "Windows"]
 
+# What most config classes call their sizes.
+KEYS: dict[str, tuple[str, ...]] = {
+    "hidden": ("hidden_size",),
+    "layers": ("num_hidden_layers",),
+    "heads": ("num_attention_heads",),
+    "positions": ("max_position_embeddings",),
+    "width": ("intermediate_size",),
+}
 # Fixed, or the key that decides and what the config class has where it is absent.
 Switch = bool | tuple[str, bool]
 HeadNorm = Literal["rms", "layer", "rms_wide", "layer_own"]
@@ -19,7 +28,7 @@ Windows = Literal["none", "all", "switched", "late", "early", "typed"]
 
 
 class Sizes(NamedTuple):
-    """Defaults of a config class."""
+    """Defaults of a config class; ``intermediate`` 0: four times the width, unless the file says otherwise."""
 
     vocab: int
     hidden: int
@@ -75,20 +84,27 @@ class Decoder:
     ----------
     title : str
         Beginning of the names of its classes.
-    config_class, bare_class : str
-        Where they are not the title with Config and Model behind it.
+    config_class, bare_class, head_class : str
+        Where they are not the title with Config, Model and ForCausalLM behind it.
     sizes : Sizes
+    keys : mapping
+        What the config class calls the ``hidden`` width, ``layers``, ``heads``, ``positions`` and the ``width`` of the feed-forward part,
+        and other names of each, where that is not as in `KEYS`.
     kv_heads, head_dim : int, optional
         None: as many as heads; hidden / heads.
     reads_kv, reads_head_dim : bool
         Whether the architecture has these keys.
-    position_keys : tuple
-        Other names of ``max_position_embeddings``.
+    multi_query : Switch
+        One head of keys and values.
+    learned_positions, embedding_norm : bool
+        A table of positions, and a norm behind the embedding.
     tied : bool
         ``tie_word_embeddings`` where it is absent.
+    head_bias : bool
+        Of the projection to the vocabulary.
     qkv_bias, proj_bias, mlp_bias : Switch
     activation : tuple
-        Key and default.
+        Key and default; without a key it is fixed.
     gated : bool
         Three matrices in the feed-forward part; else two.
     norm : str
@@ -96,7 +112,9 @@ class Decoder:
     norms : str
         Where parts are normalised: "before"; "after" (before they are added); "both".
     parallel : Switch
-        Attention and feed-forward part side by side, behind one norm.
+        Attention and feed-forward part side by side, behind one norm or two (``parallel_norms``).
+    residual_is_normed : Switch
+        What a part is added to is normalised, too.
     head_norm : HeadNorm, optional
         Normalisation of queries and keys, as in the layer ``self_attention``.
     head_norm_if : Switch
@@ -113,8 +131,12 @@ class Decoder:
         Without ``layer_types``, every so manieth layer sees all positions, the others a window; ``sliding_window_pattern`` replaces it.
     residual_dropout, mlp_dropout, embedding_dropout : str
         Keys of dropout behind both parts, the feed-forward part and the embedding; empty: there are none.
+    score_dropout : str
+        Key of dropout of the attention weights.
     dropout : float
-        What the config class has for them and for ``attention_dropout``.
+        What the config class has for all of them.
+    refused : tuple
+        Keys with the only value that can be read, and why.
     experts : MixtureOfExperts, optional
     """
 
@@ -122,12 +144,17 @@ class Decoder:
     sizes: Sizes
     config_class: str = ""
     bare_class: str = ""
+    head_class: str = ""
+    keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     kv_heads: int | None = None
     head_dim: int | None = None
     reads_kv: bool = True
     reads_head_dim: bool = True
-    position_keys: tuple[str, ...] = ()
+    multi_query: Switch = False
+    learned_positions: bool = False
+    embedding_norm: bool = False
     tied: bool = False
+    head_bias: bool = False
     qkv_bias: Switch = False
     proj_bias: Switch = False
     mlp_bias: Switch = False
@@ -136,6 +163,8 @@ class Decoder:
     norm: Literal["rms", "layer", "layer_scale", "layer_plain"] = "rms"
     norms: Literal["before", "after", "both"] = "before"
     parallel: Switch = False
+    parallel_norms: int = 1
+    residual_is_normed: Switch = False
     head_norm: HeadNorm | None = None
     head_norm_if: Switch = True
     sinks: bool = False
@@ -145,7 +174,9 @@ class Decoder:
     residual_dropout: str = ""
     mlp_dropout: str = ""
     embedding_dropout: str = ""
+    score_dropout: str = "attention_dropout"
     dropout: float = 0.0
+    refused: tuple[tuple[str, bool, str], ...] = ()
     experts: MixtureOfExperts | None = None
 
 
@@ -169,6 +200,35 @@ _GLM: dict[str, Any] = {"kv_heads": 2, "head_dim": 128, "qkv_bias": ("attention_
 # OLMo 2 normalises what parts return, and all heads of queries (of keys) together.
 _OLMO_2: dict[str, Any] = {**_BIASES, "norms": "after", "head_norm": "rms_wide"}
 _COHERE: dict[str, Any] = {**_BIASES, "tied": True, "norm": "layer_scale", "parallel": True}
+
+_GPT: dict[str, Any] = {
+    "keys": {
+        "hidden": ("n_embd", "hidden_size"),
+        "layers": ("n_layer", "num_hidden_layers"),
+        "heads": ("n_head", "num_attention_heads"),
+        "positions": ("n_positions", "max_position_embeddings"),
+        "width": ("n_inner",),
+    },
+    "reads_kv": False,
+    "reads_head_dim": False,
+    "mlp_bias": True,
+    "gated": False,
+    "norm": "layer",
+    "residual_dropout": "resid_pdrop",
+    "embedding_dropout": "embd_pdrop",
+    "score_dropout": "attn_pdrop",
+}
+_GPT_2: dict[str, Any] = {
+    **_GPT,
+    "sizes": Sizes(50257, 768, 0, 12, 12, 1024),
+    "learned_positions": True,
+    "tied": True,
+    "qkv_bias": True,
+    "proj_bias": True,
+    "dropout": 0.1,
+    "refused": (("add_cross_attention", False, "cross-attention in a decoder without an encoder cannot be read"),),
+}
+_PLAIN: dict[str, Any] = {"reads_head_dim": False, "mlp_bias": True, "gated": False, "norm": "layer"}
 
 DECODERS: dict[str, Decoder] = {
     "llama": Decoder(title="Llama", sizes=Sizes(32000, 4096, 11008, 32, 32, 2048), **_LLAMA),
@@ -394,7 +454,7 @@ DECODERS: dict[str, Decoder] = {
     "baichuan": Decoder(
         title="Baichuan",
         sizes=Sizes(125696, 4096, 11008, 32, 32, 4096),
-        position_keys=("model_max_length",),  # the 13B networks have no other
+        keys={"positions": ("max_position_embeddings", "model_max_length")},  # the 13B networks have the latter alone
         reads_kv=False,
         reads_head_dim=False,
     ),
@@ -441,5 +501,71 @@ DECODERS: dict[str, Decoder] = {
             width=("intermediate_size", 1536),
             router_bias=True,
         ),
+    ),
+    "gpt2": Decoder(
+        title="GPT2", head_class="GPT2LMHeadModel", activation=("activation_function", "gelu_new"), **_GPT_2
+    ),
+    "gpt_bigcode": Decoder(  # the same with one head of keys and values
+        title="GPTBigCode",
+        multi_query=("multi_query", True),
+        activation=("activation_function", "gelu_pytorch_tanh"),
+        **_GPT_2,
+    ),
+    "gptj": Decoder(  # rotary positions, one norm for both parts, a bias in the head and none in attention
+        title="GPTJ",
+        sizes=Sizes(50400, 4096, 0, 28, 16, 2048),
+        head_bias=True,
+        activation=("activation_function", "gelu_new"),
+        parallel=True,
+        **_GPT,
+    ),
+    "gpt_neox": Decoder(  # two norms that read the same input
+        title="GPTNeoX",
+        sizes=Sizes(50432, 6144, 24576, 44, 64, 2048),
+        reads_kv=False,
+        qkv_bias=("attention_bias", True),
+        proj_bias=("attention_bias", True),
+        activation=("hidden_act", "gelu"),
+        parallel=("use_parallel_residual", True),
+        parallel_norms=2,
+        residual_dropout="hidden_dropout",
+        embedding_dropout="hidden_dropout",
+        **_PLAIN,
+    ),
+    "phi": Decoder(  # one norm for both parts, biases everywhere, the head's included
+        title="Phi",
+        sizes=Sizes(51200, 2048, 8192, 24, 32, 2048),
+        qkv_bias=True,
+        proj_bias=True,
+        head_bias=True,
+        activation=("hidden_act", "gelu_new"),
+        parallel=True,
+        head_norm="layer",
+        head_norm_if=("qk_layernorm", False),
+        residual_dropout="resid_pdrop",
+        embedding_dropout="embd_pdrop",
+        **_PLAIN,
+    ),
+    "bloom": Decoder(  # ALiBi, a norm behind the embedding
+        title="Bloom",
+        # seq_length is no field of BloomConfig, but of the files of the published networks; 2048 is what all of them were trained with
+        # (arXiv:2211.05100, table 3).
+        sizes=Sizes(250880, 64, 0, 2, 8, 2048),
+        keys={
+            "hidden": ("hidden_size", "n_embed"),
+            "layers": ("n_layer", "num_hidden_layers"),
+            "heads": ("n_head", "num_attention_heads"),
+            "positions": ("seq_length",),
+            "width": ("n_inner",),
+        },
+        reads_kv=False,
+        embedding_norm=True,
+        tied=True,
+        qkv_bias=True,
+        proj_bias=True,
+        activation=("", "gelu"),
+        residual_is_normed=("apply_residual_connection_post_layernorm", False),
+        residual_dropout="hidden_dropout",
+        **_PLAIN,
     ),
 }

@@ -1,4 +1,4 @@
-"""Decoders with layer norm: GPT-2, GPT-BigCode, GPT-J, GPT-NeoX, OPT, Phi, BLOOM, Falcon, MPT and DBRX.
+"""Decoders that are no row of `families`: OPT, Falcon, MPT and DBRX.
 
 Defaults are those of the config classes of Hugging Face transformers (``src/transformers/models/<model_type>/configuration_*.py``), what
 the architectures do with them is in ``modeling_*.py`` there.
@@ -6,135 +6,17 @@ the architectures do with them is in ``modeling_*.py`` there.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 
 from planner.importers.hugging_face import parts as p
 from planner.importers.hugging_face.decoders import MAX_LAYERS, causal_network, check_top_k
 from planner.importers.hugging_face.fields import Fields
 
-__all__ = [
-    "read_bloom",
-    "read_dbrx",
-    "read_falcon",
-    "read_gpt2",
-    "read_gpt_neox",
-    "read_gptj",
-    "read_mpt",
-    "read_opt",
-    "read_phi",
-]
+__all__ = ["read_dbrx", "read_falcon", "read_mpt", "read_opt"]
 
 
 def _blocks(layers: int, body: list[p.Entry]) -> tuple[dict[str, object], list[p.Entry]]:
     return p.stack([p.Use("decoder")] * layers, {"decoder": lambda _: body})
-
-
-def _gpt_sizes(fields: Fields, *, hidden: int, layers: int, heads: int) -> tuple[int, int, p.Heads, int]:
-    """Width, depth, heads and inner width under the keys of the first GPTs."""
-    width = fields.count("n_embd", hidden, "hidden_size")
-    depth = fields.count("n_layer", layers, "num_hidden_layers", maximum=MAX_LAYERS)
-    own = p.read_heads(
-        fields,
-        width,
-        heads=("n_head", heads, "num_attention_heads"),
-        reads_kv=False,
-        reads_head_dim=False,
-        hidden_key="n_embd",
-    )
-    return width, depth, own, fields.optional_count("n_inner", None) or 4 * width
-
-
-def read_gpt2(fields: Fields, model_type: str) -> p.Network:
-    """GPT-2: learned positions, pre-norm, tied head; GPT-BigCode: the same with one head of keys and values."""
-    is_bigcode = model_type == "gpt_bigcode"
-    vocabulary = fields.count("vocab_size", 50257)
-    positions = fields.count("n_positions", 1024, "max_position_embeddings")
-    hidden, layers, heads, width = _gpt_sizes(fields, hidden=768, layers=12, heads=12)
-    if is_bigcode and fields.flag("multi_query", True):
-        heads = replace(heads, kv_heads=1)
-    gelu = "gelu_pytorch_tanh" if is_bigcode else "gelu_new"
-    function = p.ACTIVATIONS[fields.word("activation_function", gelu, p.ACTIVATIONS)]
-    rate = fields.probability("resid_pdrop", 0.1)
-    fields.refuse("add_cross_attention", False, "cross-attention in a decoder without an encoder cannot be read")
-    attending = p.attention(
-        heads, hidden, qkv_bias=True, proj_bias=True, score_dropout=fields.probability("attn_pdrop", 0.1)
-    )
-    body = p.block(p.layer_norm, [attending, p.feed_forward(hidden, width, function, bias=True)], rate=rate)
-    title = "GPTBigCode" if is_bigcode else "GPT2"
-    with_head = "GPTBigCodeForCausalLM" if is_bigcode else "GPT2LMHeadModel"
-    whole = fields.architecture((with_head, f"{title}Model")) == with_head
-    blocks, uses = _blocks(layers, body)
-    tied = fields.flag("tie_word_embeddings", True)
-    return p.Network(
-        blocks=blocks,
-        layers=[
-            *p.embedding(vocabulary, hidden),
-            p.entry("positions", "position_embedding", max_positions=positions),
-            *p.dropout("embedding_dropout", fields.probability("embd_pdrop", 0.1)),
-            *uses,
-            p.layer_norm("norm"),
-            *(p.lm_head(vocabulary, tied=tied) if whole else ()),
-        ],
-        seq=positions,
-        seq_source="n_positions",
-        summary=f"{layers} blocks of width {hidden}",
-    )
-
-
-def read_gptj(fields: Fields, model_type: str) -> p.Network:  # noqa: ARG001 - every reader has both
-    """GPT-J: rotary positions, one norm for attention and feed-forward part side by side; a bias in the head, none in attention."""
-    vocabulary = fields.count("vocab_size", 50400)
-    positions = fields.count("n_positions", 2048, "max_position_embeddings")
-    hidden, layers, heads, width = _gpt_sizes(fields, hidden=4096, layers=28, heads=16)
-    function = p.ACTIVATIONS[fields.word("activation_function", "gelu_new", p.ACTIVATIONS)]
-    score_dropout = fields.probability("attn_pdrop", 0.0)
-    attending = p.attention(heads, hidden, qkv_bias=False, proj_bias=False, score_dropout=score_dropout)
-    feeding = p.feed_forward(hidden, width, function, bias=True)
-    rate = fields.probability("resid_pdrop", 0.0)
-    embedding_rate = fields.probability("embd_pdrop", 0.0)
-    return causal_network(
-        fields,
-        title="GPTJ",
-        positions=positions,
-        positions_key="n_positions",
-        embedded=[*p.embedding(vocabulary, hidden), *p.dropout("embedding_dropout", embedding_rate)],
-        blocks=_blocks(layers, p.parallel_block(p.layer_norm, attending, feeding, norms=1, rate=rate)),
-        last=[p.layer_norm("norm")],
-        head=p.lm_head(vocabulary, tied=fields.flag("tie_word_embeddings", False), bias=True),
-        summary=f"{layers} blocks of width {hidden}",
-    )
-
-
-def read_gpt_neox(fields: Fields, model_type: str) -> p.Network:  # noqa: ARG001
-    """GPT-NeoX, Pythia: two norms that read the same input, attention and feed-forward part side by side unless told otherwise."""
-    vocabulary = fields.count("vocab_size", 50432)
-    hidden = fields.count("hidden_size", 6144)
-    layers = fields.count("num_hidden_layers", 44, maximum=MAX_LAYERS)
-    positions = fields.count("max_position_embeddings", 2048)
-    heads = p.read_heads(fields, hidden, heads=("num_attention_heads", 64), reads_kv=False, reads_head_dim=False)
-    bias = fields.flag("attention_bias", True)
-    width = fields.count("intermediate_size", 24576)
-    function = p.ACTIVATIONS[fields.word("hidden_act", "gelu", p.ACTIVATIONS)]
-    rate = fields.probability("hidden_dropout", 0.0)
-    score_dropout = fields.probability("attention_dropout", 0.0)
-    attending = p.attention(heads, hidden, qkv_bias=bias, proj_bias=bias, score_dropout=score_dropout)
-    feeding = p.feed_forward(hidden, width, function, bias=True)
-    if fields.flag("use_parallel_residual", True):
-        body = p.parallel_block(p.layer_norm, attending, feeding, norms=2, rate=rate)
-    else:
-        body = p.block(p.layer_norm, [attending, feeding], rate=rate)
-    return causal_network(
-        fields,
-        title="GPTNeoX",
-        positions=positions,
-        positions_key="max_position_embeddings",
-        embedded=[*p.embedding(vocabulary, hidden), *p.dropout("embedding_dropout", rate)],
-        blocks=_blocks(layers, body),
-        last=[p.layer_norm("norm")],
-        head=p.lm_head(vocabulary, tied=fields.flag("tie_word_embeddings", False)),
-        summary=f"{layers} blocks of width {hidden}",
-    )
 
 
 def read_opt(fields: Fields, model_type: str) -> p.Network:  # noqa: ARG001
@@ -173,74 +55,6 @@ def read_opt(fields: Fields, model_type: str) -> p.Network:  # noqa: ARG001
             *([p.layer_norm("norm")] if has_norm else []),
             *([p.linear("project_out", narrow, bias=False)] if narrow != hidden else []),
         ],
-        head=p.lm_head(vocabulary, tied=fields.flag("tie_word_embeddings", True)),
-        summary=f"{layers} blocks of width {hidden}",
-    )
-
-
-def read_phi(fields: Fields, model_type: str) -> p.Network:  # noqa: ARG001
-    """Phi-1, 1.5 and 2: one norm for attention and feed-forward part side by side, biases everywhere, the head's included."""
-    vocabulary = fields.count("vocab_size", 51200)
-    hidden = fields.count("hidden_size", 2048)
-    layers = fields.count("num_hidden_layers", 24, maximum=MAX_LAYERS)
-    positions = fields.count("max_position_embeddings", 2048)
-    heads = p.read_heads(fields, hidden, heads=("num_attention_heads", 32), reads_head_dim=False)
-    width = fields.count("intermediate_size", 8192)
-    function = p.ACTIVATIONS[fields.word("hidden_act", "gelu_new", p.ACTIVATIONS)]
-    rate = fields.probability("resid_pdrop", 0.0)
-    has_head_norm = fields.flag("qk_layernorm", False)
-    attending = p.attention(
-        heads,
-        hidden,
-        qkv_bias=True,
-        proj_bias=True,
-        head_norm="layer" if has_head_norm else None,
-        score_dropout=fields.probability("attention_dropout", 0.0),
-    )
-    feeding = p.feed_forward(hidden, width, function, bias=True)
-    embedding_rate = fields.probability("embd_pdrop", 0.0)
-    return causal_network(
-        fields,
-        title="Phi",
-        positions=positions,
-        positions_key="max_position_embeddings",
-        embedded=[*p.embedding(vocabulary, hidden), *p.dropout("embedding_dropout", embedding_rate)],
-        blocks=_blocks(layers, p.parallel_block(p.layer_norm, attending, feeding, norms=1, rate=rate)),
-        last=[p.layer_norm("norm")],
-        head=p.lm_head(vocabulary, tied=fields.flag("tie_word_embeddings", False), bias=True),
-        summary=f"{layers} blocks of width {hidden}",
-    )
-
-
-def read_bloom(fields: Fields, model_type: str) -> p.Network:  # noqa: ARG001
-    """BLOOM: ALiBi, a norm behind the embedding, tied head."""
-    vocabulary = fields.count("vocab_size", 250880)
-    hidden = fields.count("hidden_size", 64, "n_embed")
-    layers = fields.count("n_layer", 2, "num_hidden_layers", maximum=MAX_LAYERS)
-    # Not a field of BloomConfig, but of the files of the published networks; 2048 is what all of them were trained with
-    # (arXiv:2211.05100, table 3).
-    positions = fields.count("seq_length", 2048)
-    heads = p.read_heads(
-        fields, hidden, heads=("n_head", 8, "num_attention_heads"), reads_kv=False, reads_head_dim=False
-    )
-    width = fields.optional_count("n_inner", None) or 4 * hidden
-    rate = fields.probability("hidden_dropout", 0.0)
-    score_dropout = fields.probability("attention_dropout", 0.0)
-    attending = p.attention(heads, hidden, qkv_bias=True, proj_bias=True, score_dropout=score_dropout)
-    body = p.block(
-        p.layer_norm,
-        [attending, p.feed_forward(hidden, width, "gelu", bias=True)],
-        rate=rate,
-        residual_is_normed=fields.flag("apply_residual_connection_post_layernorm", False),
-    )
-    return causal_network(
-        fields,
-        title="Bloom",
-        positions=positions,
-        positions_key="seq_length",
-        embedded=[*p.embedding(vocabulary, hidden), p.layer_norm("embedding_norm")],
-        blocks=_blocks(layers, body),
-        last=[p.layer_norm("norm")],
         head=p.lm_head(vocabulary, tied=fields.flag("tie_word_embeddings", True)),
         summary=f"{layers} blocks of width {hidden}",
     )

@@ -26,13 +26,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "deepseek_v2": Architecture("DeepseekV2Config", "decoders", "read_deepseek"),
     "deepseek_v3": Architecture("DeepseekV3Config", "decoders", "read_deepseek"),
     "kimi_k2": Architecture("DeepseekV3Config", "decoders", "read_deepseek"),  # runs the code of DeepSeek-V3
-    "gpt2": Architecture("GPT2Config", "gpt", "read_gpt2"),
-    "gpt_bigcode": Architecture("GPTBigCodeConfig", "gpt", "read_gpt2"),
-    "gptj": Architecture("GPTJConfig", "gpt", "read_gptj"),
-    "gpt_neox": Architecture("GPTNeoXConfig", "gpt", "read_gpt_neox"),
     "opt": Architecture("OPTConfig", "gpt", "read_opt"),
-    "phi": Architecture("PhiConfig", "gpt", "read_phi"),
-    "bloom": Architecture("BloomConfig", "gpt", "read_bloom"),
     "falcon": Architecture("FalconConfig", "gpt", "read_falcon"),
     "mpt": Architecture("MptConfig", "gpt", "read_mpt"),
     "dbrx": Architecture("DbrxConfig", "gpt", "read_dbrx"),

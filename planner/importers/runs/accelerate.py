@@ -128,7 +128,7 @@ def _deepspeed(path: Path, content: Mapping[str, Any], run: Run) -> None:
     if "deepspeed_config_file" in section:
         raise problem(path, "names a file of DeepSpeed's; read that one: --from deepspeed FILE", "deepspeed_config")
     stage = section.get("zero_stage", 2)
-    if not isinstance(stage, int) or not 0 <= stage <= 3:
+    if isinstance(stage, bool) or not isinstance(stage, int) or not 0 <= stage <= 3:
         raise problem(path, f"is {stage!r}; 0, 1, 2 or 3 is expected", "deepspeed_config.zero_stage")
     run.mesh["zero"] = str(stage)
     if section.get("offload_optimizer_device") == "cpu":

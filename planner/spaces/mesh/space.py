@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from costmodel.fields import Figure
-from costmodel.hardware.energy import Power, plans_energy_j
+from costmodel.hardware.energy import Power
 from costmodel.hardware.host import USABLE_SHARE
 from costmodel.layerwise.splits import divisors
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.detail import FLOP_CONVENTION, model_flops_per_step
+from costmodel.mesh.energy import plans_energy_j
 from costmodel.mesh.figures import MESH_FIGURES
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.modules import MeshError
@@ -62,6 +63,8 @@ __all__ = ["MeshPlanSpace", "is_per_device", "mesh_space"]
 _DEFAULT_TIME_LIMIT_S = 60.0
 # Refinement ends by a count; this is for machines that are slower than any.
 _REFINEMENT_S = 5.0
+# What follows the search has so long at least.
+_MOMENT_S = 1.0
 # A plan with stages of its own is harder to run: it is shown if it is better by more than this.
 _WORTH_SHOWING = 1e-4
 # A plan with splits of its own inside the blocks is a trainer to be written.
@@ -98,7 +101,7 @@ def mesh_space(resolved: Resolved) -> MeshPlanSpace:
     return MeshPlanSpace(
         resolved=resolved,
         model=model,
-        shape=NetworkShape.of(workload.graph, model.modules, workload.global_batch),
+        shape=NetworkShape.of(workload.graph, model.modules, workload.global_batch, workload.framework),
         seq=_positions(workload.graph),
         flop_per_step=model_flops_per_step(workload),
         peak_flop_per_s=device.peak(workload.precision.compute),
@@ -184,6 +187,11 @@ class MeshPlanSpace:
             seed=request.seed,
         )
 
+    def _settings_after(self, found: Found) -> MeshSettings:
+        """Limits of what comes after the search: the time that is left of it, and a moment."""
+        settings = self.settings()
+        return dataclasses.replace(settings, wall_s=max(settings.wall_s - found.wall_s, _MOMENT_S))
+
     def outcome(self, settings: MeshSettings, progress: Progress | None = None) -> MeshOutcome:
         """Search with the same cost model."""
         return search_model(self.model, settings, progress)
@@ -236,7 +244,7 @@ class MeshPlanSpace:
         """Best plan without tensor, context, expert and pipeline parallelism, whatever else is fixed."""
         if found.interrupted:
             return {"data_parallel": None}
-        settings, plan = self.settings(), best.plan
+        settings, plan = self._settings_after(found), best.plan
         if settings.restriction.is_free and plan.tp * plan.cp * plan.ep * plan.pp == 1:
             return {"data_parallel": best}
         plain = dataclasses.replace(settings, restriction=_DATA_PARALLEL, top=1)
@@ -248,6 +256,8 @@ class MeshPlanSpace:
         resolved, outcome = self.resolved, found.outcome
         notes = [*resolved.model.notes, *_host_notes(answer.plans[0])]
         notes += limit_notes(resolved.request, resolved.cluster.device)
+        if not outcome.is_counted:
+            notes.append("the space holds more plans than are stated: the time limit came before all were counted")
         notes += ended_early(interrupted=outcome.interrupted, out_of_time=outcome.out_of_time)
         if self.settings().distinct is not None and len(answer.plans) > 1:
             notes.append(
@@ -260,7 +270,7 @@ class MeshPlanSpace:
         from planner.spaces.mesh.batches import batch_notes
         from planner.spaces.mesh.cautions import cautions, hinges
 
-        settings = self.settings()
+        settings = self._settings_after(found)
         shown = list(found.outcome.candidates[: found.shown])
         outcome = dataclasses.replace(found.outcome, candidates=shown)
         refined, checks = self._refined(settings, outcome, answer.plans[0])

@@ -11,9 +11,10 @@ import numpy as np
 
 from costmodel.arrays import FloatArray
 from costmodel.fields import Figure, parts_of
-from costmodel.hardware.energy import Power, plans_energy_j
+from costmodel.hardware.energy import Power
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.detail import FLOP_CONVENTION, model_flops_per_step
+from costmodel.mesh.energy import plans_energy_j
 from costmodel.mesh.figures import MESH_FIGURES
 from costmodel.mesh.modules import MeshError
 from costmodel.mixed.evaluate import (

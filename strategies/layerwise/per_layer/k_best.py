@@ -11,7 +11,7 @@ with ``rest``, ``own`` and ``net`` of the rest only. Hence of two labels in one 
 larger ``additive + lag`` and no larger memory is at least as good for every completion, and the other can go.
 
 A label also goes when a Lagrangian bound on all its completions passes ``limit``. What remains is exact for every
-choice whose cost is at most ``limit`` and says nothing about dearer ones: a search that finds nothing proves that
+choice whose cost is at most ``limit`` and says nothing about more expensive ones: a search that finds nothing proves that
 nothing costs ``limit`` or less.
 
 The K best
@@ -402,7 +402,7 @@ def _select(fronts: _Fronts, value: FloatArray, num_solutions: int) -> tuple[_Fr
     order = order[np.isfinite(best[order])]
     place = np.full(len(best), -1)
     place[order] = np.arange(len(order))
-    # Fewer keys than K so far may still split, and then their dearer fronts count too.
+    # Fewer keys than K so far may still split, and then their more expensive fronts count too.
     worst = best[order[-1]] if len(order) == num_solutions else np.inf
     # Rounding differs between cuts by far less than this.
     kept = np.flatnonzero((place[fronts.key] >= 0) & (value <= worst * (1.0 + ROUNDING)))

@@ -126,7 +126,7 @@ class LayeredGraph:
         for i in reversed(range(len(self.layers))):
             layer = self.layers[i]
             along = back[layer.source] + node_cost[i][layer.option] + layer.edge_cost_s
-            # Reachability is tracked apart, so that rounding at the limit cannot leave a state without a way in or out.
+            # Reachability is tracked separately, so that rounding at the limit cannot leave a state without a way in or out.
             kept[i] = (along + fronts[i][layer.target] <= limit) & reached[layer.source]
             reached = _mark(layer.target[kept[i]], layer.num_targets)
             back = layer.best_by_target(along)

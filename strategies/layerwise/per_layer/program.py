@@ -117,7 +117,7 @@ class _ProgramSearch:
         answer = solve_linear_program(model.program(), time_limit_s=left, relative_gap=limits.gap)
         self.bounds.append(max(0.0, model.valid_bound(answer)))
         if answer.status is ProgramStatus.INFEASIBLE:
-            # Every choice within memory is cut off, or dearer than the options left out allow.
+            # Every choice within memory is cut off, or more expensive than the options left out allow.
             self.bounds[-1] = limits.cutoff_s
             return Status.OPTIMAL if self.choices else Status.CUT_OFF
         if answer.values is None:

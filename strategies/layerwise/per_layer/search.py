@@ -165,7 +165,7 @@ class _Search:
         return min(self.limits.cutoff_s, max(v for v, _ in self.found.values()))
 
     def highest(self) -> float:
-        """The last guess: nothing dearer is of interest, or exists."""
+        """The last guess: nothing more expensive is of interest, or exists."""
         return min(self.threshold(), self.largest)
 
     def prove(self, value: float) -> None:

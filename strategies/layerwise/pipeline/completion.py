@@ -340,7 +340,7 @@ def build_upstream(
     threshold_s : float
         Seconds; plans at or above it are of no interest.
     most_levels : int
-        How many depths are told apart. More bound the memory better and take longer.
+        How many depths are distinguished. More bound the memory better and take longer.
     deadline : float
         On the clock of `time.perf_counter`.
     tables : Tables, optional

@@ -243,7 +243,7 @@ class PipelineOutcome:
 
 
 def search_pipelines(
-    known: CostCache,
+    cache: CostCache,
     *,
     num_micro_batches: int,
     worker_counts: Sequence[int],
@@ -253,12 +253,13 @@ def search_pipelines(
     wall_s: float,
     found: Callable[[Sequence[Plan]], object],
     score: Score = STEP_TIME,
+    floor_s: float = 0.0,
 ) -> PipelineOutcome:
     """Search the pipelines of every worker count that could beat the cutoff.
 
     Parameters
     ----------
-    known : CostCache
+    cache : CostCache
         Of the workload on the cluster.
     num_micro_batches : int
     worker_counts : sequence of int
@@ -273,6 +274,8 @@ def search_pipelines(
         Receives plans to evaluate.
     score : Score
         What is minimised.
+    floor_s : float
+        No step takes less: the bound where there is no time for tables.
 
     Returns
     -------
@@ -283,15 +286,19 @@ def search_pipelines(
     if not worker_counts or num_micro_batches < 2:
         return outcome
     # No more stages than micro-batches or layers, and no more replicas of a stage than its micro-batch has samples.
-    limit = min(num_micro_batches, len(_chain(known.workload.graph))) * known.workload.micro_batch(num_micro_batches)
+    limit = min(num_micro_batches, len(_chain(cache.workload.graph))) * cache.workload.micro_batch(num_micro_batches)
     possible = [w for w in worker_counts if w <= limit]
     if len(possible) < len(worker_counts):
         outcome.searched["infeasible"] = len(worker_counts) - len(possible)
         worker_counts = possible
     if not worker_counts:
         return outcome
-    table = replica_table(known.workload, max(worker_counts))
-    tables = known.tables(table, num_micro_batches)
+    if deadline <= time.monotonic():
+        outcome.searched["open"] = len(worker_counts)
+        outcome.bounded(float(np.min(score.of(floor_s, 0.0, worker_counts))))
+        return outcome
+    table = replica_table(cache.workload, max(worker_counts))
+    tables = cache.tables(table, num_micro_batches)
     least_s = least_computing_s(tables, worker_counts) if score.computing_weight else np.zeros(len(worker_counts))
     floors = score.of(quick_bounds(tables, worker_counts), least_s, worker_counts)
     hopeful = floors <= cutoff() * (1 + EQUAL)
@@ -303,7 +310,7 @@ def search_pipelines(
         return outcome
     exact = score.per_device or list(worker_counts) != list(range(2, max(worker_counts) + 1))
     replicas = list(range(1, min(len(table.workers), tables.micro_batch, max(promising)) + 1))
-    tensors_bytes = capacity_bytes - known.workload.context_bytes
+    tensors_bytes = capacity_bytes - cache.workload.context_bytes
     kept = replicas if exact else distinct_replicas(tables, replicas, max(promising), tensors_bytes)
     if _has_too_many_cuts(tables, kept) or deadline <= time.monotonic():
         outcome.searched["open"] = len(promising)
@@ -320,7 +327,11 @@ def search_pipelines(
     one = _WorkerCounts(
         tables, arrays, replicas, outcome, cutoff, found, score, top, deadline, capacity_bytes, exact=exact
     )
-    for workers in sizes:
+    for n, workers in enumerate(sizes):
+        if exact and n and deadline <= time.monotonic():
+            outcome.searched["open"] = outcome.searched.get("open", 0) + len(sizes) - n
+            outcome.bounded(float(np.min(floors[hopeful])))
+            break
         one.search(workers, computing_s[workers])
     return outcome
 

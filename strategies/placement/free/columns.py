@@ -1,29 +1,246 @@
-"""A lower bound for placements without contiguity: covering the blocks with sets that devices can take.
+"""Sets of blocks that a device can take, the most valuable of them at given prices, and the bound of covering the blocks with them.
 
-Notes
------
+Pricing
+-------
+Give every block a price. If no accelerator can take blocks worth more than A(T) within the load T, and no CPU more than C(T), then k
+accelerators and l CPUs take at most k A(T) + l C(T), so T is below every placement as long as that is less than all blocks are worth:
+
+    sum of prices > k A(T) + l C(T)    =>    every placement has a larger load than T
+
+(the dual of covering the blocks with sets; Farley, Operations Research 38(5), 1990). Loads are counted in bins of equal width. With
+times and transfers rounded down, which only lets sets take more, that is a proof; rounded to the nearest bin it is a good guess at
+fewer bins. One sweep gives A for all T at once, hence the best T for its prices.
+
+Covering
+--------
 For a load T, fewest accelerators that cover all blocks with sets of load up to T, sets taken in fractions: a linear program with one
-variable per set. Its sets are generated: the prices of the blocks (the dual) ask `Pricing` for the dearest set, which enters the program,
-until none is worth more than an accelerator. Prices are smoothed between the best so far and the newest, without which they swing (Wentges,
-International Transactions in Operational Research 4(2), 1997). The search runs on loads in few bins, rounded to the nearest; what its
-prices prove is computed with many bins, rounded down.
+variable per set. Its sets are generated: the prices of the blocks (the dual) ask `Pricing` for the most valuable set, which enters the
+program, until none is worth more than an accelerator. Prices are smoothed between the best so far and the newest, without which they swing
+(Wentges, International Transactions in Operational Research 4(2), 1997). The search runs on loads in few bins, rounded to the nearest;
+what its prices prove is computed with many bins, rounded down.
 """
 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from costmodel.arrays import FloatArray, IntArray
-from costmodel.tolerances import EQUAL, REDUCED_COST
+from costmodel.tolerances import EQUAL, REDUCED_COST, ROUNDING
 from strategies.placement.clock import Clock, OutOfTimeError
-from strategies.placement.free.intervals import longest_intervals
-from strategies.placement.free.pricing import PricedSets, Pricing
+from strategies.placement.contraction import BlockGraph
+from strategies.placement.free.frontier import MAX_STATES, Frontier, Sweep, build_frontier, frontier_order, sweep
 from strategies.solvers import LinearProgram, solve_relaxation
 
-__all__ = ["ColumnBound", "Cover"]
+__all__ = ["ColumnBound", "Cover", "PricedSets", "Pricing", "longest_intervals", "pin_lists", "whole_frontier"]
+
+
+def longest_intervals(graph: BlockGraph, order: IntArray, load: float) -> list[IntArray]:
+    """From every position of an order the longest row of supported blocks within a load, those within another one left out.
+
+    Parameters
+    ----------
+    graph : BlockGraph
+        With the times and transfers of the device.
+    order : int array (blocks,)
+    load : float
+        Compute and communication, at most.
+
+    Returns
+    -------
+    list of int array
+        Blocks of each, ascending.
+
+    Examples
+    --------
+    Four operators in a row, outputs of 1: the first or last two take 2 + 1, a pair in the middle 2 + 2.
+
+    >>> from strategies.placement.contraction import contract_classes
+    >>> from strategies.placement.problem import EdgeSpec, NodeSpec, PlacementProblem
+    >>> nodes = [NodeSpec(id=i, accelerator_time=1.0, cpu_time=9.0) for i in range(4)]
+    >>> edges = [EdgeSpec(i, i + 1, 1.0) for i in range(3)]
+    >>> problem = PlacementProblem.build(nodes, edges, num_accelerators=2, num_cpus=0, memory_bytes=1.0)
+    >>> [members.tolist() for members in longest_intervals(contract_classes(problem), np.arange(4), 3.5)]
+    [[0, 1], [2, 3]]
+    """
+    supported = graph.supported[order]
+    found: list[IntArray] = []
+    reached = 0
+    for first, loads in enumerate(_interval_loads(graph, order)):
+        refused = np.flatnonzero(~supported[first:])
+        most = int(refused[0]) if len(refused) else len(order) - first
+        within = np.flatnonzero(loads[:most] <= load)
+        end = first + int(within[-1]) + 1 if len(within) else first
+        if end > reached:
+            reached = end
+            found.append(np.sort(order[first:end]))
+    return found
+
+
+def _interval_loads(graph: BlockGraph, order: IntArray) -> Iterator[FloatArray]:
+    """For every first position the loads of the rows that begin there, by length."""
+    count = len(order)
+    place = np.empty(count, dtype=np.int64)
+    place[order] = np.arange(count)
+    number = np.repeat(np.arange(len(graph.hyperedge_cost)), np.diff(graph.pin_start))
+    by_place = np.lexsort((place[graph.pin], number))
+    pins = place[graph.pin][by_place]
+    at = graph.pin_start[:-1].copy()  # of each hyperedge's first pin that is not before the row
+    last = pins[graph.pin_start[1:] - 1]
+    time = graph.accelerator_time[order]
+    for first in range(count):
+        alive = np.flatnonzero(at < graph.pin_start[1:])
+        change = np.zeros(count)
+        np.add.at(change, pins[at[alive]], graph.hyperedge_cost[alive])
+        whole = alive[at[alive] == graph.pin_start[alive]]
+        np.add.at(change, last[whole], -graph.hyperedge_cost[whole])
+        yield np.cumsum(time[first:]) + np.cumsum(change[first:])
+        at[alive[pins[at[alive]] == first]] += 1
+
+
+_ALMOST = 1e-6
+
+
+def pin_lists(graph: BlockGraph) -> list[list[int]]:
+    """Blocks of each hyperedge."""
+    starts = graph.pin_start.tolist()
+    pins = graph.pin.tolist()
+    return [pins[starts[i] : starts[i + 1]] for i in range(len(starts) - 1)]
+
+
+def whole_frontier(graph: BlockGraph, *, max_states: int = MAX_STATES, clock: Clock | None = None) -> Frontier:
+    """Divisions of all blocks of a graph into two sides."""
+    pins = pin_lists(graph)
+    order = frontier_order(graph.num_blocks, pins, range(graph.num_blocks), clock=clock)
+    none = np.zeros(len(pins), dtype=np.bool_)
+    return build_frontier(pins, graph.hyperedge_cost, none, order=order, max_states=max_states, clock=clock)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PricedSets:
+    """What the best sets are worth at some prices."""
+
+    prices: FloatArray
+    bound: float  # no placement has a smaller largest load; about, where loads are rounded to the nearest bin
+    accelerator: Sweep
+    cpu: Sweep | None
+    accelerator_best: FloatArray  # (bins + 1,) most that fits an accelerator, load (and memory) up to the bin
+    cpu_best: FloatArray
+
+    def accelerator_set(self, load: int) -> IntArray:
+        """Blocks of the most valuable set within a load, in bins."""
+        return self.accelerator.side_one(_first_best(self.accelerator.value, load))
+
+    def cpu_set(self, load: int) -> IntArray:
+        """The same on a CPU."""
+        assert self.cpu is not None
+        return self.cpu.side_one(_first_best(self.cpu.value, load))
+
+
+def _first_best(value: FloatArray, load: int) -> int:
+    return int(np.argmax(value[: load + 1]))
+
+
+class Pricing:
+    """Sets of blocks by load, for any prices.
+
+    Parameters
+    ----------
+    graph : BlockGraph
+    num_accelerators, num_cpus : int
+    memory_bytes : float
+        Capacity of an accelerator.
+    frontier : Frontier
+        Divisions of all blocks, see `whole_frontier`.
+    largest : float
+        Loads up to this one are distinguished.
+    bins : int
+        How finely.
+    is_proof : bool
+        Round down, so that bounds hold.
+    time_per_byte : float
+        An accelerator that takes at most T of time and M bytes takes at most T + x M of time + x bytes. 0 ignores memory; any x of at
+        least 0 is valid.
+    """
+
+    def __init__(
+        self,
+        graph: BlockGraph,
+        *,
+        num_accelerators: int,
+        num_cpus: int,
+        memory_bytes: float,
+        frontier: Frontier,
+        largest: float,
+        bins: int,
+        is_proof: bool,
+        time_per_byte: float = 0.0,
+    ) -> None:
+        self.graph = graph
+        self.num_accelerators, self.num_cpus = num_accelerators, num_cpus
+        self.bins = bins
+        self.frontier = frontier
+        self._is_proof = is_proof
+        room = time_per_byte * memory_bytes
+        self.unit = max((largest + room) / bins, 1e-300)
+        self.room_bins = int(np.ceil(room / self.unit))
+        own = graph.accelerator_time + time_per_byte * graph.size_bytes
+        allowed = graph.supported & (graph.size_bytes <= memory_bytes)
+        self.block_bins = np.where(allowed, self._rounded(own), bins + 1)
+        self.hyperedge_bins = self._rounded(graph.hyperedge_cost)
+        self.cpu_bins = self._rounded(graph.cpu_time)
+        none = np.zeros(0, dtype=np.int64)
+        self._cpu_frontier = build_frontier(
+            [], np.zeros(0), np.zeros(0, dtype=np.bool_), order=np.arange(graph.num_blocks)
+        )
+        self._weight = frontier.charge(1, self.block_bins, self.hyperedge_bins).astype(np.int64)
+        self._cpu_weight = self._cpu_frontier.charge(1, self.cpu_bins, none).astype(np.int64)
+
+    def _rounded(self, time: FloatArray) -> IntArray:
+        bins = np.floor(time / self.unit * (1 - ROUNDING)) if self._is_proof else np.rint(time / self.unit)
+        return np.minimum(bins, self.bins + 1).astype(np.int64)
+
+    def bin_of(self, load: float) -> int:
+        """Bin of a load; sets within the load are found up to it."""
+        return min(self.bins - self.room_bins, int(np.floor(load / self.unit + _ALMOST)))
+
+    def price(self, prices: FloatArray, *, remember: bool = True, clock: Clock | None = None) -> PricedSets:
+        """Find the best sets at some prices, each at least 0."""
+        none = np.zeros(len(self.graph.hyperedge_cost))
+        gain = self.frontier.charge(1, prices, none).astype(np.float64)
+        accelerator = sweep(self.frontier, self._weight, gain, self.bins, remember=remember, clock=clock)
+        best = np.maximum.accumulate(accelerator.value)
+        within = np.minimum(np.arange(self.bins + 1) + self.room_bins, self.bins)
+        cpu, cpu_best = None, np.zeros(self.bins + 1)
+        if self.num_cpus:
+            cpu_gain = self._cpu_frontier.charge(1, prices, none[:0]).astype(np.float64)
+            cpu = sweep(self._cpu_frontier, self._cpu_weight, cpu_gain, self.bins, remember=remember, clock=clock)
+            cpu_best = np.maximum.accumulate(cpu.value)
+        most = self.num_accelerators * best[within] + self.num_cpus * cpu_best
+        enough = np.flatnonzero(most[: self.bins - self.room_bins + 1] >= float(prices.sum()) * (1 - EQUAL))
+        first = int(enough[0]) if len(enough) else self.bins - self.room_bins + 1
+        return PricedSets(
+            prices=prices,
+            bound=first * self.unit,
+            accelerator=accelerator,
+            cpu=cpu,
+            accelerator_best=best,
+            cpu_best=cpu_best,
+        )
+
+    def accelerator_bins(self, members: IntArray) -> int:
+        """Load of a set in bins, as `price` counts it."""
+        inside = np.zeros(self.graph.num_blocks, dtype=np.int64)
+        inside[members] = 1
+        total = int(self.block_bins[members].sum())
+        if len(self.hyperedge_bins):
+            held = np.add.reduceat(inside[self.graph.pin], self.graph.pin_start[:-1])
+            total += int(self.hyperedge_bins[(held > 0) & (held < np.diff(self.graph.pin_start))].sum())
+        return total
+
 
 # Weight of the best prices so far in the prices that are tried.
 _SMOOTHING = 0.5
@@ -78,7 +295,7 @@ class ColumnBound:
 
     @property
     def width(self) -> float:
-        """Loads nearer to each other are not told apart."""
+        """Loads nearer to each other are not distinguished."""
         return self._pricing.unit
 
     def add(self, members: IntArray, *, cpu: bool = False) -> bool:
@@ -131,7 +348,7 @@ class ColumnBound:
                 return None  # ruled out, or the program is solved and needs more accelerators than there are
 
     def _try(self, prices: FloatArray, target: int, clock: Clock, master: _Master | None = None) -> bool:
-        """Find the dearest sets at some prices; whether the program gains by them."""
+        """Find the most valuable sets at some prices; whether the program gains by them."""
         priced = self._pricing.price(prices, clock=clock)
         if self._prices is None or priced.bound > self._claim:
             self._claim, self._prices = priced.bound, prices

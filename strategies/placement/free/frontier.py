@@ -261,7 +261,7 @@ class _Builder:
         self._steps: list[_Step] = []
 
     def forget(self, hyperedge: int) -> None:
-        """Stop watching a hyperedge; states that differ in it alone stay apart until the next step joins them."""
+        """Stop watching a hyperedge; states that differ in it alone stay separate until the next step joins them."""
         self.is_open[hyperedge] = False
 
     def step(self, here: list[int], closing: set[int]) -> _Step:

@@ -16,11 +16,9 @@ import numpy as np
 from costmodel.arrays import IntArray
 from strategies.placement.bounds import best_time_per_byte
 from strategies.placement.clock import Clock
-from strategies.placement.free.closing import CLOSE, close_in, run_to_the_end
-from strategies.placement.free.columns import ColumnBound, Cover
+from strategies.placement.free.columns import ColumnBound, Cover, Pricing, whole_frontier
 from strategies.placement.free.frontier import Frontier
-from strategies.placement.free.pricing import Pricing, whole_frontier
-from strategies.placement.free.search import FreeSearch
+from strategies.placement.free.search import CLOSE, FreeSearch, close_in, run_to_the_end
 from strategies.placement.large.chains import LARGE
 from strategies.placement.large.free import solve_large
 from strategies.placement.mixed.free import solve_mixed_free

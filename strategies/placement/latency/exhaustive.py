@@ -1,4 +1,4 @@
-"""Every solution of a small latency problem, with accelerators told apart: closes what relaxed searches leave open.
+"""Every solution of a small latency problem, with accelerators distinguished: closes what relaxed searches leave open.
 
 Notes
 -----
@@ -7,7 +7,7 @@ After each a down-set has been run, so a solution is a path of steps between dow
 down-set adds as one call of one accelerator. A state is what the rest depends on: the down-set, which torn colour class is where, and for
 every accelerator its calls left, its room and when it is free; and the times of the outputs that are still read. States that another
 one beats in everything are dropped, as are those that cannot end below the best latency: an operator that has not been run starts no
-earlier than its inputs are there, and the longest path behind it follows. Accelerators that were not used yet are alike.
+earlier than its inputs are there, and the longest path after it follows. Accelerators that were not used yet are alike.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ class _Search:
 
     def _bound(self, state: _State) -> float:
         bound = state.latest
-        for v in _bits(self._all & ~state.done):  # all behind it are not done either
+        for v in _bits(self._all & ~state.done):  # all after it are not done either
             ready = max((state.times[u] for u in _bits(self._before[v] & state.done)), default=0.0)
             bound = max(bound, ready + self._least(v) + self._rest[v])
         return bound

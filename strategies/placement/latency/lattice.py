@@ -11,14 +11,21 @@ from costmodel.arrays import FloatArray, IntArray
 from costmodel.tolerances import EQUAL
 from strategies.placement.clock import Clock
 from strategies.placement.ideals import IdealFamily, TooManyIdealsError, enumerate_ideals
-from strategies.placement.latency.atoms import AtomGraph, atom_graph
-from strategies.placement.latency.bundles import bundled
-from strategies.placement.latency.coarse import coarse_graph, lifted
-from strategies.placement.latency.far import FarSteps, far_steps
+from strategies.placement.latency.contraction import AtomGraph, atom_graph, coarse_graph, lifted
 from strategies.placement.latency.labels import LabelAnswer, LabelSearch
-from strategies.placement.latency.packing import placement_of_path
+from strategies.placement.latency.packing import bundled, placement_of_path
 from strategies.placement.latency.prices import Flows, least_after, least_before, survivors
-from strategies.placement.latency.steps import Arcs, Move, Steps, arcs_of, build_steps, crossing_arcs, membership
+from strategies.placement.latency.steps import (
+    Arcs,
+    FarSteps,
+    Move,
+    Steps,
+    arcs_of,
+    build_steps,
+    crossing_arcs,
+    far_steps,
+    membership,
+)
 from strategies.placement.problem import Placement, PlacementProblem
 
 __all__ = ["METHOD", "Best", "search_lattices"]

@@ -23,8 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from costmodel.arrays import BoolArray, FloatArray, IntArray
-from strategies.placement.latency.far import FarSteps
-from strategies.placement.latency.steps import Arcs, Move, Steps
+from strategies.placement.latency.steps import Arcs, FarSteps, Move, Steps
 from strategies.solvers import LinearProgram, solve_relaxation
 
 __all__ = ["Flows", "Reach", "least_after", "least_before", "shortest_path", "survivors"]

@@ -20,9 +20,15 @@ from strategies.placement.clock import Clock, why_stopped
 from strategies.placement.contraction import contract
 from strategies.placement.latency.evaluate import evaluate
 from strategies.placement.latency.exhaustive import search_all
-from strategies.placement.latency.improve import improve
+from strategies.placement.latency.heuristics import (
+    PATH_PROOF,
+    all_on_cpus,
+    critical_path,
+    fill,
+    improve,
+    on_one_accelerator,
+)
 from strategies.placement.latency.lattice import search_lattices
-from strategies.placement.latency.start import PATH_PROOF, all_on_cpus, critical_path, fill, on_one_accelerator
 from strategies.placement.problem import Placement, PlacementProblem, PlacementResult
 
 __all__ = ["solve_latency"]

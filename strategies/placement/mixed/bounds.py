@@ -23,7 +23,7 @@ from costmodel.arrays import BoolArray, FloatArray
 from costmodel.tolerances import LONG_SUM_ROUNDING
 from strategies.placement.bounds import Bound, simple_bound
 from strategies.placement.contraction import BlockGraph, contract_classes
-from strategies.placement.free.assignment import Devices
+from strategies.placement.free.exchange import Devices
 from strategies.placement.problem import PlacementProblem
 from strategies.solvers import LinearProgram, solve_relaxation
 

@@ -22,10 +22,15 @@ from costmodel.arrays import BoolArray, IntArray
 from strategies.placement.chain import ChainLimits, StagePairs
 from strategies.placement.clock import Clock, why_stopped
 from strategies.placement.contraction import BlockGraph, contract
-from strategies.placement.ideals import IdealFamily, TooManyIdealsError, enumerate_ideals, ideals_from_orders
+from strategies.placement.ideals import (
+    IdealFamily,
+    TooManyIdealsError,
+    enumerate_ideals,
+    ideals_from_orders,
+    sample_orders,
+)
 from strategies.placement.loads import device_loads
 from strategies.placement.mixed.bounds import Kind, kind_graph, kinds_of, mixed_bound
-from strategies.placement.orders import sample_orders
 from strategies.placement.problem import Placement, PlacementProblem, PlacementResult
 
 __all__ = ["solve_mixed_chain"]

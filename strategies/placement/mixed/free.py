@@ -1,20 +1,293 @@
-"""Placement without contiguity on accelerators of several kinds: exchange from above, evenly divided work and covers by sets from below."""
+"""Placement without contiguity on accelerators of several kinds: exchange from above, evenly divided work and covers by sets from below.
+
+Covering
+--------
+For a load T, the least share s of the devices that covers all blocks, sets S of kind t within T taken in fractions x:
+
+    min s:  sum_t sum_{S of t with b} x(t, S) >= 1 for each block b,   sum_S x(t, S) <= k(t) s for each kind t
+
+With more than s = 1 no placement is within T. Sets are generated as in `strategies.placement.free.columns`: the prices of the blocks (the
+dual) ask for the most valuable set of each kind. Prices p prove every T at which the devices together take less than all blocks are worth,
+
+    sum_b p(b) > sum_t k(t) A(t, T),   A(t, T) the worth of the most valuable set of kind t within T
+
+because every placement divides all of the worth among the devices. `Pricing` finds A(t, T) for all T in one sweep for each kind.
+"""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
 import numpy as np
 
-from costmodel.arrays import IntArray
-from strategies.placement.clock import Clock
-from strategies.placement.free.closing import CLOSE, close_in, run_to_the_end
+from costmodel.arrays import FloatArray, IntArray
+from costmodel.tolerances import EQUAL, REDUCED_COST
+from strategies.placement.clock import Clock, OutOfTimeError
+from strategies.placement.contraction import BlockGraph
+from strategies.placement.free.columns import PricedSets, Pricing, longest_intervals, whole_frontier
 from strategies.placement.free.frontier import Frontier
-from strategies.placement.free.pricing import whole_frontier
-from strategies.placement.free.search import FreeSearch
-from strategies.placement.mixed.bounds import Kind, kinds_of, spread_bound
-from strategies.placement.mixed.columns import KindColumns, KindCover, KindPrices
+from strategies.placement.free.search import CLOSE, FreeSearch, close_in, run_to_the_end
+from strategies.placement.mixed.bounds import Kind, kind_graph, kinds_of, spread_bound
 from strategies.placement.problem import PlacementProblem, PlacementResult
+from strategies.solvers import LinearProgram, solve_relaxation
 
-__all__ = ["solve_mixed_free"]
+__all__ = ["KindColumns", "KindCover", "KindPrices", "solve_mixed_free"]
+
+
+# Weight of the best prices so far in the prices that are tried.
+_SMOOTHING = 0.5
+# Leaving a block uncovered counts as so many times all devices; covers are always cheaper.
+_UNCOVERED = 2.0
+# What is still computed after the deadline, in seconds and as a share of the limit: without it the last prices would prove nothing.
+_LATE_S = 2.0
+_LATE_SHARE = 0.05
+
+
+class KindPrices:
+    """The most valuable sets of every kind at given prices, loads counted in the same bins.
+
+    Parameters
+    ----------
+    kinds : sequence of Kind
+    graph : BlockGraph
+    frontier : Frontier
+        Divisions of all blocks, see `whole_frontier`.
+    largest : float
+        Loads up to this one are distinguished.
+    bins : int
+        How finely.
+    is_proof : bool
+        Round down, so that bounds hold.
+    """
+
+    def __init__(
+        self,
+        kinds: Sequence[Kind],
+        graph: BlockGraph,
+        frontier: Frontier,
+        *,
+        largest: float,
+        bins: int,
+        is_proof: bool,
+    ) -> None:
+        self.kinds, self.bins = tuple(kinds), bins
+        self.kind_pricing = tuple(
+            _pricing(kind, graph, frontier, largest=largest, bins=bins, is_proof=is_proof) for kind in kinds
+        )
+        self.unit = self.kind_pricing[0].unit
+
+    def price(
+        self, prices: FloatArray, *, remember: bool = True, clock: Clock | None = None
+    ) -> tuple[float, list[PricedSets]]:
+        """Bound that prices of at least 0 prove (seem to prove, where loads are rounded to the nearest bin), and each kind's best sets."""
+        found = [pricing.price(prices, remember=remember, clock=clock) for pricing in self.kind_pricing]
+        most = np.zeros(self.bins + 1)
+        for kind, priced in zip(self.kinds, found, strict=True):
+            most += kind.count * priced.accelerator_best
+        enough = np.flatnonzero(most >= float(prices.sum()) * (1 - EQUAL))
+        return float(enough[0] if len(enough) else self.bins) * self.unit, found
+
+    def bin_of(self, load: float) -> int:
+        """Bin of a load."""
+        return self.kind_pricing[0].bin_of(load)
+
+    def intervals(self, t: int, target: int) -> list[IntArray]:
+        """Sets of a kind that are easy to find, within a bin."""
+        pricing = self.kind_pricing[t]
+        return longest_intervals(pricing.graph, pricing.frontier.order, (target + 0.5) * self.unit)
+
+    def bins_on(self, t: int, members: IntArray) -> int:
+        """Load of a set on a kind in bins, above all bins where the kind cannot take it."""
+        return self.kind_pricing[t].accelerator_bins(members)
+
+
+def _pricing(
+    kind: Kind, graph: BlockGraph, frontier: Frontier, *, largest: float, bins: int, is_proof: bool
+) -> Pricing:
+    """Sets of one kind; a CPU pays for no transfers, so that its sets need no frontier."""
+    own = replace(kind_graph(graph, kind), accelerator_time=kind.time, supported=kind.allowed)
+    if kind.is_cpu:
+        none = np.zeros(0, dtype=np.int64)
+        own = replace(own, hyperedge_cost=np.zeros(0), pin_start=np.zeros(1, dtype=np.int64), pin=none)
+        frontier = whole_frontier(own)
+    return Pricing(
+        own,
+        num_accelerators=kind.count,
+        num_cpus=0,
+        memory_bytes=float(graph.size_bytes.sum()) if kind.is_cpu else kind.capacity_bytes,
+        frontier=frontier,
+        largest=largest,
+        bins=bins,
+        is_proof=is_proof,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KindCover:
+    """Sets in fractions that cover all blocks with no more devices of each kind than there are."""
+
+    sets: tuple[tuple[IntArray, ...], ...]  # by kind
+    shares: tuple[FloatArray, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Master:
+    """An optimum of the covering program."""
+
+    share: float  # of all devices
+    is_cover: bool
+    cover: KindCover
+    prices: FloatArray
+    device_prices: FloatArray  # (kinds,) what one more device would be worth
+
+
+class KindColumns:
+    """Column generation that remembers its sets and its best prices from one load to the next.
+
+    Parameters
+    ----------
+    guess : KindPrices
+        Few bins.
+    proof : KindPrices
+        Many bins, rounded down.
+    prices : float array (blocks,)
+        To begin with.
+    before : KindColumns, optional
+        Another of the same graph, whose sets, prices and bound are taken over.
+    """
+
+    def __init__(
+        self, guess: KindPrices, proof: KindPrices, prices: FloatArray, before: KindColumns | None = None
+    ) -> None:
+        self.bound: float = 0.0 if before is None else before.bound  # proven
+        self._claim = -1.0  # what the best prices seem to prove
+        self._prices: FloatArray = _whole(prices) if before is None else before._prices
+        self._guess, self._proof = guess, proof
+        self._sets: list[list[IntArray]] = [[] for _ in guess.kinds] if before is None else before._sets
+        self._known: set[tuple[int, ...]] = set() if before is None else before._known
+
+    @property
+    def width(self) -> float:
+        """Loads nearer to each other are not distinguished."""
+        return self._guess.unit
+
+    def add(self, t: int, members: IntArray) -> bool:
+        """Offer the program a set for a kind; whether it is new there."""
+        key = (t, *members.tolist())
+        if not len(members) or key in self._known:
+            return False
+        self._known.add(key)
+        self._sets[t].append(members)
+        return True
+
+    def decide(self, load: float, clock: Clock) -> KindCover | None:
+        """Find prices that seem to rule a load out, and what they prove, or a cover in fractions within the load.
+
+        Returns
+        -------
+        KindCover or None
+            None when the load seems to be ruled out; `bound` says what is proven.
+
+        Raises
+        ------
+        OutOfTimeError
+        """
+        try:
+            return self._decide(load, clock)
+        finally:
+            with contextlib.suppress(OutOfTimeError):
+                self._prove(clock)
+
+    def _decide(self, load: float, clock: Clock) -> KindCover | None:
+        target = self._guess.bin_of(load)
+        for t in range(len(self._sets)):
+            for members in self._guess.intervals(t, target):
+                self.add(t, members)
+        if self._claim < 0:
+            self._try(self._prices, target, clock, None)
+        while self._claim <= load:
+            clock.check()
+            master = self._master(target)
+            if master.is_cover:
+                return master.cover
+            for weight in (_SMOOTHING, 0.0):
+                gains = self._try(weight * self._prices + (1 - weight) * _whole(master.prices), target, clock, master)
+                if self._claim > load or gains:
+                    break
+            else:
+                return None  # the program is solved and needs more devices than there are
+        return None
+
+    def _try(self, prices: FloatArray, target: int, clock: Clock, master: _Master | None) -> bool:
+        """Find the most valuable sets at some prices; whether the program gains by them."""
+        clock.check()
+        claim, found = self._guess.price(prices, clock=clock)
+        if claim > self._claim:
+            self._claim, self._prices = claim, prices
+        gains = False
+        for t, priced in enumerate(found):
+            members = priced.accelerator_set(target)
+            is_new = self.add(t, members)
+            if is_new and master is not None:
+                gains |= float(master.prices[members].sum()) > float(master.device_prices[t]) + REDUCED_COST
+        return gains
+
+    def _prove(self, clock: Clock) -> None:
+        """Compute what the best prices prove; a sweep that has begun when the time is up may still end within a little more."""
+        if self._claim > self.bound:
+            little = Clock(limit_s=max(clock.left_s, min(_LATE_S, _LATE_SHARE * clock.limit_s)))
+            self.bound = max(self.bound, self._proof.price(self._prices, remember=False, clock=little)[0])
+
+    def _master(self, target: int) -> _Master:
+        """Solve the covering program with the sets within a load."""
+        sets = [[s for s in known if self._guess.bins_on(t, s) <= target] for t, known in enumerate(self._sets)]
+        blocks, kinds = len(self._prices), len(sets)
+        columns = [s for own in sets for s in own]
+        kind_of = np.repeat(np.arange(kinds), [len(own) for own in sets])
+        sizes = np.array([len(s) for s in columns], dtype=np.int64)
+        first = len(columns)  # then one column per block that stays uncovered, and the share
+        count = first + blocks + 1
+        counts = np.array([kind.count for kind in self._guess.kinds], dtype=np.float64)
+        everything = np.arange(blocks)
+        row = np.concatenate([*columns, everything, blocks + kind_of, blocks + np.arange(kinds)])
+        column = np.concatenate(
+            (np.repeat(np.arange(first), sizes), first + everything, np.arange(first), np.full(kinds, count - 1))
+        )
+        result = solve_relaxation(
+            LinearProgram(
+                cost=np.concatenate((np.zeros(first), np.full(blocks, _UNCOVERED), [1.0])),
+                lower=np.zeros(count),
+                upper=np.full(count, np.inf),
+                integer=np.zeros(count, dtype=np.bool_),
+                row_lower=np.concatenate((np.ones(blocks), np.full(kinds, -np.inf))),
+                row_upper=np.concatenate((np.full(blocks, np.inf), np.zeros(kinds))),
+                entry_row=row.astype(np.int64),
+                entry_column=column.astype(np.int64),
+                entry_value=np.concatenate((np.ones(len(row) - kinds), -counts)),
+            )
+        )
+        assert result is not None, "everything may stay uncovered"
+        shares = [result.values[:first][kind_of == t] for t in range(kinds)]
+        used = [own > REDUCED_COST for own in shares]
+        return _Master(
+            share=float(result.values[-1]),
+            is_cover=bool(result.objective <= 1 + EQUAL and result.values[first:-1].max(initial=0.0) <= REDUCED_COST),
+            cover=KindCover(
+                sets=tuple(tuple(s for s, u in zip(o, k, strict=True) if u) for o, k in zip(sets, used, strict=True)),
+                shares=tuple(own[k] for own, k in zip(shares, used, strict=True)),
+            ),
+            prices=np.maximum(result.row_duals[:blocks], 0.0),
+            device_prices=-result.row_duals[blocks:],
+        )
+
+
+def _whole(prices: FloatArray) -> FloatArray:
+    """Prices that add up to 1."""
+    total = float(prices.sum())
+    return prices / total if total > 0 else np.full(len(prices), 1.0 / max(1, len(prices)))
+
 
 METHOD = "exchange between devices of several kinds and covers by sets"
 PROOF = "covering by sets of priced blocks, for each kind its own"

@@ -10,15 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodel.hardware.device import Device, DeviceError
-from costmodel.hardware.energy import (
-    DEFAULT_IDLE_SHARE,
-    Power,
-    least_computing_s,
-    money_of,
-    plans_energy_j,
-    recomputing_s,
-)
+from costmodel.hardware.energy import DEFAULT_IDLE_SHARE, Power, money_of
 from costmodel.hardware.host import Host, HostError
+from costmodel.mesh.energy import least_computing_s, plans_energy_j, recomputing_s
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import MeshBatch, MeshPlan
 from tests.cases import mostly

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodel.hardware.device import Device, DeviceError
-from costmodel.kernels.efficiency import Efficiency, EfficiencyError
+from costmodel.hardware.efficiency import Efficiency, EfficiencyError
 from costmodel.kernels.kernel_time import kernel_time_s
 
 A100 = Device(

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from costmodel.hardware.device import Device
+from costmodel.hardware.efficiency import DEFAULT_EFFICIENCY
 from costmodel.kernels.compute import PassTimes
-from costmodel.kernels.efficiency import DEFAULT_EFFICIENCY
 from costmodel.kernels.roofline import EAGER, ImageSoftware, RooflineCompute
 from costmodel.network.layers import Layer, Shard, family_of
 from costmodel.network.layers.base import params_from

@@ -65,17 +65,17 @@ def costings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 )
 def test_micro_batches_together_cost_what_each_costs_alone(network: str) -> None:
     case, table, numbers = workload(network), split_table([1, 2, 6, 8], grids_only=True), [1, 2, 5, 48]
-    known = CostCache(case, CLUSTER)
-    known.prepare(table, numbers)
+    cache = CostCache(case, CLUSTER)
+    cache.prepare(table, numbers)
     for m in numbers:
-        assert_same(known.tables(table, m).layers, CostTables(case, CLUSTER, table, m).layers)
+        assert_same(cache.tables(table, m).layers, CostTables(case, CLUSTER, table, m).layers)
 
 
 def test_several_micro_batches_are_one_run(costings: list[int]) -> None:
-    known, table = CostCache(ALEXNET, CLUSTER), split_table([1, 2, 4])
-    known.prepare(table, [1, 2, 4, 8])
+    cache, table = CostCache(ALEXNET, CLUSTER), split_table([1, 2, 4])
+    cache.prepare(table, [1, 2, 4, 8])
     for m in (1, 2, 4, 8):
-        assert known.tables(table, m).layers
+        assert cache.tables(table, m).layers
     assert costings == [4 * len(table.workers)]
 
 
@@ -87,12 +87,12 @@ def test_no_more_rows_at_once_than_allowed(costings: list[int], monkeypatch: pyt
 
 
 def test_a_part_is_taken_from_a_larger_table(costings: list[int]) -> None:
-    known = CostCache(ALEXNET, CLUSTER)
-    assert known.tables(split_table([1, 2, 8]), 2).layers
-    part = known.tables(split_table([8], batch_only=True), 2)
+    cache = CostCache(ALEXNET, CLUSTER)
+    assert cache.tables(split_table([1, 2, 8]), 2).layers
+    part = cache.tables(split_table([8], batch_only=True), 2)
     assert_same(part.layers, CostTables(ALEXNET, CLUSTER, split_table([8], batch_only=True), 2).layers)
     assert len(costings) == 2  # the first one and the independent one
-    other = known.tables(split_table([4]), 2)
+    other = cache.tables(split_table([4]), 2)
     assert_same(other.layers, CostTables(ALEXNET, CLUSTER, split_table([4]), 2).layers)
 
 
@@ -105,9 +105,9 @@ def test_equal_layers_stay_shared_in_a_part() -> None:
 
 def test_what_finds_no_room_is_costed_again(costings: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "_KEPT_BYTES", 0.0)
-    known, table = CostCache(ALEXNET, CLUSTER), split_table([2])
-    assert known.tables(table, 1).layers
-    assert known.tables(table, 1).layers
+    cache, table = CostCache(ALEXNET, CLUSTER), split_table([2])
+    assert cache.tables(table, 1).layers
+    assert cache.tables(table, 1).layers
     assert len(costings) == 2
 
 
@@ -133,23 +133,23 @@ PLANS = [
 
 @pytest.mark.parametrize("constant", list(CONSTANTS))
 def test_a_changed_constant_costs_what_it_costs_from_scratch(constant: str, costings: list[int]) -> None:
-    known = CostCache(ALEXNET, CLUSTER)
-    before = evaluate(ALEXNET, CLUSTER, PLANS, known)
+    cache = CostCache(ALEXNET, CLUSTER)
+    before = evaluate(ALEXNET, CLUSTER, PLANS, cache)
     runs = len(costings)
     case, cluster = changed_question(constant, 0.5)
-    after = evaluate(case, cluster, PLANS, known.changed(case, cluster))
+    after = evaluate(case, cluster, PLANS, cache.changed(case, cluster))
     assert len(costings) == runs  # nothing is costed whole a second time
     scratch = evaluate(case, cluster, PLANS)
     for name in after.__dataclass_fields__:
         np.testing.assert_array_equal(getattr(after, name), getattr(scratch, name), err_msg=name)
     # The known costs are not touched.
-    again = evaluate(ALEXNET, CLUSTER, PLANS, known)
+    again = evaluate(ALEXNET, CLUSTER, PLANS, cache)
     np.testing.assert_array_equal(again.step_time_s, before.step_time_s)
 
 
 def test_links_leave_compute_and_the_device_leaves_links_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    known = CostCache(ALEXNET, CLUSTER)
-    evaluate(ALEXNET, CLUSTER, PLANS, known)
+    cache = CostCache(ALEXNET, CLUSTER)
+    evaluate(ALEXNET, CLUSTER, PLANS, cache)
     calls: list[str] = []
     compute, links = layer_costs._Costing._compute_times, layer_costs._Costing._inner_times
     monkeypatch.setattr(
@@ -161,7 +161,7 @@ def test_links_leave_compute_and_the_device_leaves_links_alone(monkeypatch: pyte
     for constant, only in (("matmul_rate", "compute"), ("link_latency", "links")):
         calls.clear()
         case, cluster = changed_question(constant, 2.0)
-        evaluate(case, cluster, PLANS, known.changed(case, cluster))
+        evaluate(case, cluster, PLANS, cache.changed(case, cluster))
         assert set(calls) == {only}
 
 

@@ -12,7 +12,7 @@ import pytest
 from costmodel.hardware.cluster import Cluster, DeviceGroup, Level
 from costmodel.hardware.collectives import ALL_REDUCE_NAMES
 from costmodel.hardware.device import Device
-from costmodel.kernels.efficiency import Efficiency
+from costmodel.hardware.efficiency import Efficiency
 from costmodel.kernels.roofline import RooflineCompute
 from costmodel.layerwise.splits import Split, split_table
 from costmodel.layerwise.tables import CostTables

@@ -11,7 +11,7 @@ import numpy as np
 
 from costmodel.hardware.cluster import Cluster, DeviceGroup, Level
 from costmodel.hardware.device import Device
-from costmodel.kernels.efficiency import Efficiency
+from costmodel.hardware.efficiency import Efficiency
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import CP_KINDS, ORDERS, RECOMPUTE, MeshCosts, MeshPlan
@@ -127,7 +127,7 @@ def model_of(
 
 def shape_of(model: MeshModel) -> NetworkShape:
     """What the rules refer to."""
-    return NetworkShape.of(model.workload.graph, model.modules, model.workload.global_batch)
+    return NetworkShape.of(model.workload.graph, model.modules, model.workload.global_batch, model.workload.framework)
 
 
 def network(rng: random.Random, *, blocks: int | None = None) -> Graph:

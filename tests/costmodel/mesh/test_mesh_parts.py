@@ -8,7 +8,6 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
-from costmodel.layerwise.evaluate import evaluate
 from costmodel.mesh.detail import layer_rows, stage_rows
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import MeshBatch, MeshCosts, MeshPlan
@@ -109,15 +108,6 @@ def test_one_plan_is_a_batch_of_one_and_order_does_not_matter() -> None:
             np.testing.assert_allclose(getattr(shuffled, item.name), values[order], rtol=1e-11, atol=1e-15)
             single = np.concatenate([getattr(costs, item.name) for costs in alone])
             np.testing.assert_allclose(single, values[::5], rtol=1e-11, atol=1e-15, err_msg=item.name)
-
-
-def test_the_one_entry_gives_what_the_model_gives() -> None:
-    (model,) = _models(1, 30)
-    model = MeshModel.build(model.workload, model.cluster)
-    plans = _plans(model, 40, 30)
-    entry, direct = evaluate(model.workload, model.cluster, plans), model.evaluate_plans(plans)
-    for item in fields(MeshCosts):
-        np.testing.assert_array_equal(getattr(entry, item.name), getattr(direct, item.name))
 
 
 def test_inference_parts_add_up() -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from costmodel.mesh.plan import MeshPlan
+from costmodel.mesh.rules import broken_rules
 from costmodel.mesh.stage_cuts import threshold_blocks, threshold_last
-from costmodel.software.framework import NO_FRAMEWORK, Framework
+from costmodel.software.framework import NO_FRAMEWORK, Framework, Rules
 from tests.costmodel.mesh import plans as make
 from tests.strategies.mesh.networks import decoder
 
@@ -42,12 +43,25 @@ def test_the_cut_of_the_framework_is_what_is_costed() -> None:
 
 
 def test_a_cut_may_leave_the_loss_without_the_last_stage() -> None:
-    """A head of 8 blocks, 2 of 16 per stage: it comes behind 8 blocks to stage 4, what follows it to 5 and 6."""
-    assert (
-        model_of(THRESHOLD, 5120).cut_fault(8) == "threshold puts the loss on stage 6 of 8 and waits for it on stage 7"
-    )
-    assert not model_of(THRESHOLD, 5120).cut_fault(1)
-    assert not model_of(EQUAL, 5120).cut_fault(8)
+    """A head of 8 blocks, 2 of 16 per stage: it comes behind 8 blocks to stage 4, what follows it to 5 and 6 of 8."""
+    heavy = make.shape_of(model_of(THRESHOLD, 5120))
+    assert 8 in heavy.uncut_chunks
+    plan = MeshPlan(pp=8, num_micro_batches=8)
+    assert [message.split(" so that")[0] for message in broken_rules(heavy, plan)] == [
+        "threshold cuts the network into 8 stages"
+    ]
+    assert not broken_rules(make.shape_of(model_of(EQUAL, 5120)), plan)
+    assert not broken_rules(heavy, MeshPlan(num_micro_batches=8))
+
+
+def test_a_schedule_may_need_many_micro_batches() -> None:
+    picky = Framework(name="picky", rules=Rules(fewest_micro_batches=True))
+    graph = decoder(blocks=8, features=64, kv_heads=4, ffn=128, vocabulary=512)
+    shape = make.shape_of(make.model_of(graph, 6, make.ideal_cluster(), framework=picky))
+    few = MeshPlan(pp=8, num_micro_batches=6)
+    assert broken_rules(shape, few) == ["picky needs 7 micro-batches for 8 stages; the plan has 6"]
+    assert not broken_rules(shape, MeshPlan(pp=4, num_micro_batches=6))
+    assert not broken_rules(make.shape_of(make.model_of(graph, 6, make.ideal_cluster())), few)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from costmodel.hardware.cluster import Cluster, DeviceGroup, Level
 from costmodel.hardware.device import Device
-from costmodel.kernels.efficiency import Efficiency
+from costmodel.hardware.efficiency import Efficiency
 from costmodel.network.graph import Graph
 from costmodel.serving.model import ServingModel
 from costmodel.serving.plan import ServingCosts, ServingPlan

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from costmodel.hardware.cluster import Cluster, DeviceGroup, Level
 from costmodel.hardware.device import Device
-from costmodel.kernels.efficiency import Efficiency
+from costmodel.hardware.efficiency import Efficiency
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.uncertainty.constants import (
     CONSTANTS,

@@ -7,7 +7,7 @@ from typing import Any
 
 from costmodel.hardware.cluster import Cluster, DeviceGroup, Level
 from costmodel.hardware.device import Device
-from costmodel.kernels.efficiency import Efficiency
+from costmodel.hardware.efficiency import Efficiency
 from costmodel.kernels.roofline import RooflineCompute
 from costmodel.layerwise.evaluate import evaluate
 from costmodel.layerwise.plan import Plan

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from costmodel.kernels.efficiency import Efficiency
+from costmodel.hardware.efficiency import Efficiency
 from planner.files.loading import load_device
 from planner.measurements.fitted import _OF_STEPS, _ONLY, fitted_of
 from planner.measurements.kinds import recognise

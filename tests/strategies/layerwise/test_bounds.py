@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from costmodel.hardware.energy import Power
 from costmodel.layerwise.evaluate import batch_of, evaluate_on
 from costmodel.layerwise.layer_costs import cost_layers
-from costmodel.layerwise.splits import split_table
+from costmodel.layerwise.splits import SplitTable, split_table
 from costmodel.layerwise.tables import CostTables
 from costmodel.workload import Workload
-from strategies.layerwise.bounds import lower_bounds, screened_bounds
+from strategies.layerwise.bounds import least_step_s, lower_bounds, screened_bounds
 from strategies.layerwise.build import allowed_splits, base_s, choice_problem
 from strategies.layerwise.per_layer.problem import Limits, Status
 from strategies.layerwise.per_layer.search import solve
@@ -56,6 +56,64 @@ def screened(
     case: Workload, m: int, restriction: Restriction, score: Score, cutoff: float
 ) -> np.ndarray[Any, np.dtype[np.float64]]:
     return screened_bounds(case, CLUSTER, split_table(COUNTS), m, restriction, score, cutoff)
+
+
+def least_of_all_shares(case: Workload, rng: np.random.Generator, size: int) -> float:
+    """Passes of every layer under whatever degrees of many legal ones are the quickest, whether they multiply to equal workers or not."""
+    batch, total = case.global_batch, 0.0
+
+    def degrees(limit: int) -> Any:
+        return np.minimum(np.exp(rng.uniform(0.0, np.log(limit + 1), size)).astype(int), limit)
+
+    for i, layer in enumerate(case.graph.layers):
+        if layer.kind == "input":
+            continue
+        limits = layer.family.limits(layer)
+        columns = {"batch": degrees(batch), "height": degrees(limits.height)}
+        columns["batch"][: size // 2] = batch
+        columns["in_channels"] = np.where(rng.random(size) < 0.5, 1, degrees(limits.in_channels))
+        columns["out_channels"] = np.minimum(
+            degrees(limits.out_channels),
+            np.where(
+                columns["in_channels"] > 1,
+                np.maximum(layer.output_shape[0] // columns["in_channels"], 1),
+                limits.out_channels,
+            ),
+        )
+        workers = np.prod(np.stack(list(columns.values())), axis=0)
+        table = SplitTable(worker_counts=(1,), offsets=(0, size), workers=workers, **columns)
+        costs = cost_layers(case, CLUSTER, table, [batch], only=[i])[0][0]
+        passes = costs.forward_s + costs.backward_input_s + costs.backward_weight_s
+        total += float(np.min(passes[costs.legal]))
+    return total
+
+
+@given(st.integers(0, 2**32 - 1), st.booleans())
+def test_no_step_takes_less_than_the_least(seed: int, training: bool) -> None:
+    case = workload(random_graph(np.random.default_rng(seed)), training=training)
+    least = least_step_s(case)
+    assert 0.0 < least <= least_of_all_shares(case, np.random.default_rng(seed), 400)
+    assert least <= np.min(lower_bounds(CostTables(case, CLUSTER, split_table(COUNTS), 1), Restriction()))
+
+
+@pytest.mark.parametrize("name", ["alexnet", "mobilenet-v2", "googlenet", "lenet-5"])
+def test_no_step_of_a_bundled_network_takes_less_than_the_least(name: str) -> None:
+    case = workload(bundled(name), training=True)
+    shares_s = least_of_all_shares(case, np.random.default_rng(1), 2000)
+    # A bound that tells something: kernels that are started count, however small the share is.
+    assert 0.5 * shares_s < least_step_s(case) <= shares_s
+
+
+def test_a_share_of_one_group_costs_the_same_whatever_stands_beside_it() -> None:
+    case = workload(bundled("mobilenet-v2"), training=True)
+    table = split_table([32])
+    row = next(n for n in range(len(table.workers)) if table.out_channels[n] == 32)
+    beside, alone = (
+        cost_layers(case, CLUSTER, part, [case.global_batch])[0] for part in (table, table.take(np.array([row])))
+    )
+    for one, other in zip(beside, alone, strict=True):
+        assert other.forward_s[0] == one.forward_s[row]
+        assert other.backward_weight_s[0] == one.backward_weight_s[row]
 
 
 @pytest.mark.exact

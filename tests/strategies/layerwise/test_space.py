@@ -114,14 +114,17 @@ def test_count_of_layer_plans_is_the_number_of_them(workers: int, training: bool
     )
     plans = brute_force(graph, workers, 3, 2, training=training)
     assert len(set(plans)) == len(plans)
-    counted = count_layer_plans(graph, split_table([workers]), 3, Restriction(), 2, training=training)
+    counted, is_possible = count_layer_plans(graph, [workers], [3], Restriction(), 2, training=training)
     assert counted == len(plans)
+    assert is_possible.tolist() == [bool(plans)]
 
 
 def test_counts_add_up_over_workers_and_stay_exact() -> None:
     graph = load_model("vgg16").graph
-    single = [count_layer_plans(graph, split_table([w]), 64, Restriction(), 6, training=True) for w in (1, 8, 64)]
-    assert count_layer_plans(graph, split_table([1, 8, 64]), 64, Restriction(), 6, training=True) == sum(single)
+    single = [count_layer_plans(graph, [w], [64], Restriction(), 6, training=True)[0] for w in (1, 8, 64)]
+    assert count_layer_plans(graph, [1, 8, 64], [64], Restriction(), 6, training=True)[0] == sum(single)
+    other, _ = count_layer_plans(graph, [1, 8, 64], [16], Restriction(), 6, training=True)
+    assert count_layer_plans(graph, [1, 8, 64], [64, 16], Restriction(), 6, training=True)[0] == sum(single) + other
     assert single[0] == 1
     # Multiplied out layer by layer in whole numbers.
     table = split_table([64])
@@ -132,6 +135,36 @@ def test_counts_add_up_over_workers_and_stay_exact() -> None:
             (6 if layer.weight_count and table.batch[r] * table.height[r] > 1 else 1) for r in np.flatnonzero(legal)
         )
     assert single[2] == product > 2**64
+
+
+@pytest.mark.parametrize("family", [None, *(name for name in FAMILY_NAMES if name != "pipeline")])
+@pytest.mark.parametrize(
+    "fixed",
+    [
+        {},
+        {"conv1": {"batch": 0}},
+        {"conv1": {"batch": 2, "out_channels": 0}, "fc1": {"in_channels": 3, "out_channels": 2}},
+        {"fc2": {"out_channels": 0}, "pool": {"height": 2, "batch": 3}},
+    ],
+)
+@pytest.mark.parametrize("training", [False, True])
+def test_plans_are_counted_like_the_splits_that_are_built(
+    family: str | None, fixed: dict[str, dict[str, int]], training: bool
+) -> None:
+    """In closed form, against the table of all splits with its masks, one worker count after the other."""
+    restriction, counts, sizes = Restriction(family=family, fixed=fixed), list(range(1, 50)), [12, 6, 1]
+    plans = np.zeros((len(sizes), len(counts)), dtype=object)
+    for n, size in enumerate(sizes):
+        for k, workers in enumerate(counts):
+            table, plans[n, k] = split_table([workers]), 1
+            for layer in TINY.layers[1:]:
+                allowed = legal_splits(layer, table, size) & restriction.mask(layer, table)
+                copies = table.batch * table.height > 1
+                weight = 5 if training and layer.has_weights else 1
+                plans[n, k] *= int(np.sum(np.where(copies, weight, 1)[allowed]))
+    counted, is_possible = count_layer_plans(TINY, counts, sizes, restriction, 5, training=training)
+    assert counted == plans.sum()
+    assert is_possible.tolist() == (plans.sum(axis=0) > 0).tolist()
 
 
 @pytest.mark.parametrize("family", [name for name in FAMILY_NAMES if name not in ("pipeline", "mixed")])

@@ -55,7 +55,7 @@ def all_plans(model: MeshModel, most_workers: int) -> MeshBatch:
             columns = {key: column[workers <= most_workers] for key, column in columns.items()}
     samples = columns["dp_replicate"] * columns["dp_shard"] * columns["micro_batch"]
     columns["num_micro_batches"] = batch // np.maximum(samples, 1)
-    shape = NetworkShape.of(workload.graph, model.modules, batch)
+    shape = NetworkShape.of(workload.graph, model.modules, batch, workload.framework)
     place = np.flatnonzero(holds(shape, columns_of(MeshBatch(**columns))))
     legal = MeshBatch(**{name: column[place].astype(np.int64) for name, column in columns.items()})
     rows: list[tuple[int, int, int, int, int, int]] = []

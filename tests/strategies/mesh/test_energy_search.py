@@ -8,8 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from costmodel.hardware.energy import Power, least_computing_s, mesh_energy_j
+from costmodel.hardware.energy import Power
 from costmodel.mesh.assumptions import MeshAssumptions
+from costmodel.mesh.energy import least_computing_s, mesh_energy_j
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import MeshBatch
 from strategies.mesh.plans import key_of

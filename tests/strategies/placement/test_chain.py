@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from strategies.placement.chain import ChainLimits, best_chain, cpu_relief
-from strategies.placement.chain_decision import chain_within
+from strategies.placement.chain import ChainLimits, best_chain, chain_within, cpu_relief
 from strategies.placement.contiguous import chain_placement
 from strategies.placement.contraction import contract
 from strategies.placement.ideals import enumerate_ideals

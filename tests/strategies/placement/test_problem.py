@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from planner.placement.check import check_throughput
 from strategies.placement.contraction import BlockGraph, contract, contract_classes
-from strategies.placement.ideals import TooManyIdealsError, enumerate_ideals, ideals_from_orders
+from strategies.placement.ideals import TooManyIdealsError, enumerate_ideals, ideals_from_orders, sample_orders
 from strategies.placement.loads import accelerator_loads, device_loads
-from strategies.placement.orders import sample_orders
 from strategies.placement.problem import (
     EdgeSpec,
     NodeSpec,

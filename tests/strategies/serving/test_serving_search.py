@@ -82,7 +82,7 @@ def brute_force(model: ServingModel, settings: ServingSettings) -> list[ServingP
     return found
 
 
-@mostly("exact", "seed", range(60))
+@mostly("exact", "seed", range(60), quick=8)
 def test_the_best_plan_is_that_of_brute_force(seed: int) -> None:
     model, settings = case(seed)
     every = ServingBatch.from_plans(brute_force(model, settings))

@@ -14,9 +14,8 @@ from planner.placement.placement_file import assignment_of
 from planner.placement.workload_file import Overrides, workload_from
 from strategies.placement.clock import Clock
 from strategies.placement.contraction import contract_classes
-from strategies.placement.free.assignment import Devices
-from strategies.placement.free.exchange import Exchange
-from strategies.placement.free.pricing import Pricing, whole_frontier
+from strategies.placement.free.columns import Pricing, whole_frontier
+from strategies.placement.free.exchange import Devices, Exchange
 from strategies.placement.free.solve import solve_free
 from strategies.placement.loads import device_loads
 from strategies.placement.problem import EdgeSpec, NodeSpec, PlacementProblem

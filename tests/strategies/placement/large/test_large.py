@@ -14,11 +14,9 @@ from strategies.placement.clock import Clock
 from strategies.placement.contiguous import solve_contiguous
 from strategies.placement.contraction import contract, contract_classes
 from strategies.placement.free.solve import solve_free
-from strategies.placement.ideals import enumerate_ideals
-from strategies.placement.large.coarsening import coarse_graph, cut_costs, late_order, segments_along
-from strategies.placement.large.free import solve_large
-from strategies.placement.large.priced import priced_bounds
-from strategies.placement.orders import sample_orders
+from strategies.placement.ideals import enumerate_ideals, sample_orders
+from strategies.placement.large.chains import coarse_graph, cut_costs, late_order, segments_along
+from strategies.placement.large.free import priced_bounds, solve_large
 from strategies.placement.problem import EdgeSpec, NodeSpec, PlacementProblem
 from tests.cases import mostly
 from tests.strategies.placement.small_problems import brute_force, content_of, random_problem

@@ -14,8 +14,8 @@ from planner.placement.workload_file import Overrides, workload_from
 from strategies.placement.clock import Clock
 from strategies.placement.latency import lattice, solve
 from strategies.placement.latency.evaluate import evaluate
+from strategies.placement.latency.heuristics import latency_greedy, latency_one_device
 from strategies.placement.latency.solve import solve_latency
-from strategies.placement.latency.start import latency_greedy, latency_one_device
 from strategies.placement.problem import EdgeSpec, NodeSpec, Placement, PlacementProblem
 from tests.cases import mostly
 from tests.strategies.placement.latency.small_latency import Everything, random_latency_problem

@@ -10,10 +10,10 @@ from planner.placement.placement_file import assignment_of
 from strategies.placement.clock import Clock
 from strategies.placement.contiguous import solve_contiguous
 from strategies.placement.contraction import contract_classes
-from strategies.placement.free.pricing import whole_frontier
+from strategies.placement.free.columns import whole_frontier
 from strategies.placement.free.solve import solve_free
 from strategies.placement.mixed.bounds import Kind, kinds_of, mixed_bound, spread_bound
-from strategies.placement.mixed.columns import KindColumns, KindCover, KindPrices
+from strategies.placement.mixed.free import KindColumns, KindCover, KindPrices
 from strategies.placement.problem import EdgeSpec, NodeSpec, PlacementProblem, PlacementResult, TypeSpec
 from tests.cases import mostly
 from tests.strategies.placement.mixed.mixed_problems import best_by_trying, mixed_content, mixed_problem

@@ -80,7 +80,7 @@ class Efficiency:
         Least side of a tile of Winograd's products.
     window_bytes, window_start : float
         Bytes that a multiprocessor gathers from its first-level cache per clock in convolutions of narrow groups, whose windows every
-        output reads for itself (depthwise ones: nothing is multiplied twice), and elements that an output costs beside its window.
+        output reads for itself (depthwise ones: nothing is multiplied twice), and elements that an output costs besides its window.
         0 bytes: without limit.
     source : str
         Where the numbers come from.

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from costmodel.kernels.efficiency import DEFAULT_EFFICIENCY, Efficiency, EfficiencyError
+from costmodel.hardware.efficiency import DEFAULT_EFFICIENCY, Efficiency, EfficiencyError
 
 
 def test_efficiency_ranges() -> None:

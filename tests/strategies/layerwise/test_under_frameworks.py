@@ -1,0 +1,107 @@
+"""The search under every framework, with parameter servers and slow storage: it finds and proves what enumeration finds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from costmodel.hardware.cluster import Cluster, DeviceGroup, Level
+from costmodel.kernels.roofline import RooflineCompute
+from costmodel.layerwise.evaluate import concatenate, evaluate
+from costmodel.layerwise.splits import divisors, split_table
+from costmodel.layerwise.tables import CostTables
+from costmodel.precision import PRECISIONS
+from costmodel.software.layer_assumptions import AS_RUN, LayerAssumptions
+from costmodel.workload import Workload
+from planner.files.frameworks import load_framework
+from planner.files.resources import bundled
+from strategies.layerwise.bounds import lower_bounds
+from strategies.layerwise.score import score_of
+from strategies.layerwise.search import SearchSettings, search
+from strategies.layerwise.space import Restriction
+from tests.cases import mostly
+from tests.strategies.layerwise import test_whole_space as whole
+
+# Nodes of two, so that three workers stand on two of them.
+CLUSTER = Cluster(
+    name="nodes",
+    groups=(DeviceGroup(device=whole.DEVICE),),
+    levels=(
+        Level(name="node", size=2, bandwidth_bytes_per_s=20e9, latency_s=2e-6),
+        Level(name="network", size=None, bandwidth_bytes_per_s=2e9, latency_s=3e-5),
+    ),
+)
+
+
+def _cases() -> dict[str, LayerAssumptions]:
+    """What frameworks do to plans with a split per layer, the first of each kind; and what questions may add."""
+    known: dict[LayerAssumptions, str] = {}
+    for name in bundled("frameworks"):
+        known.setdefault(load_framework(name).framework.layer_assumptions(PRECISIONS["fp16"]), name)
+    cases = {name: assumptions for assumptions, name in known.items()}
+    reading = AS_RUN.changed({"real_input": 1.0, "stored_sample_bytes": 1e5, "storage_bytes_per_s": 1e9})
+    cases["slow storage"] = reading.changed({"storage_bytes_per_s": 1e6})
+    cases["storage of many nodes"] = reading
+    cases["servers and input"] = reading.changed({"parameter_servers": 1.0, "update_call_s": 1e-3})
+    cases["very different devices"] = AS_RUN.changed({"device_spread": 0.5})
+    return cases
+
+
+CASES = _cases()
+
+
+def workload_of(name: str, batch: int, assumptions: LayerAssumptions) -> Workload:
+    case = whole.workload_of(name, batch, training=True)
+    assert isinstance(case.compute, RooflineCompute)
+    compute = replace(
+        case.compute,
+        device=assumptions.device_as_used(case.compute.device),
+        software=assumptions.image_software(),
+    )
+    return replace(case, compute=compute, assumptions=assumptions)
+
+
+@mostly("exact", "name", whole.NETWORKS, quick=1)
+@mostly("exact", "under", CASES, quick=4)
+def test_the_search_finds_and_proves_what_enumeration_finds(
+    name: str, under: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(whole, "CLUSTER", CLUSTER)
+    batch, most = 6, 3
+    case = workload_of(name, batch, CASES[under])
+    parts = [whole.every_layer_plan(case, w, m) for m in divisors(batch) for w in range(1, most + 1)]
+    pipelines = [plan for m in divisors(batch) for plan in whole.every_pipeline(case, most, m)]
+    costs = concatenate([*(c for c, _, _ in parts), evaluate(case, CLUSTER, pipelines)])
+    workers = np.concatenate([*(np.full(len(c.step_time_s), w) for c, _, w in parts), [p.workers for p in pipelines]])
+    total = costs.compute_s + costs.update_s + costs.reshard_s + costs.exposed_exchange_s + costs.bubble_s
+    finite = np.isfinite(costs.step_time_s)
+    assert costs.step_time_s[finite] == pytest.approx(total[finite], rel=1e-9)
+    for objective, quantile in (("step_time", 0.01), ("step_time", 1.0), ("money", 0.5)):
+        scores = whole.by_hand(objective, costs, workers)
+        capacity = float(np.quantile(costs.memory_bytes, quantile)) * (1 + 1e-9)
+        best = float(scores[costs.memory_bytes <= capacity].min())
+        settings = SearchSettings(
+            max_workers=most, capacity_bytes=capacity, top=2, score=score_of(objective, whole.POWER)
+        )
+        outcome = search(case, CLUSTER, settings)
+        assert outcome.candidates[0].score == pytest.approx(best, rel=1e-9)
+        assert outcome.bound == pytest.approx(best, rel=1e-9)
+
+
+@mostly("exact", "under", CASES, quick=3)
+def test_bounds_are_at_most_what_is_costed(under: str) -> None:
+    case = workload_of("both", 6, CASES[under])
+    for m in divisors(6):
+        tables = CostTables(case, CLUSTER, split_table([1, 2, 3, 4]), m)
+        bounds = lower_bounds(tables, Restriction())
+        for k, workers in enumerate((1, 2, 3, 4)):
+            assert bounds[k] <= _least_step_s(case, workers, m) * (1 + 1e-9)
+
+
+def _least_step_s(case: Workload, workers: int, m: int) -> float:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(whole, "CLUSTER", CLUSTER)
+        costs, _, _ = whole.every_layer_plan(case, workers, m)
+    return float(costs.step_time_s.min())

@@ -1,0 +1,52 @@
+"""The search under every framework: its best plans are those of brute force, and no bound passes what is costed."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from costmodel.mesh.model import MeshModel
+from planner.files.frameworks import load_framework
+from planner.files.resources import bundled
+from strategies.mesh.search import search_model
+from strategies.mesh.settings import Bounds, MeshRestriction, MeshSettings
+from tests.cases import mostly
+from tests.strategies.mesh.brute_force import all_plans, best_scores
+from tests.strategies.mesh.networks import random_case
+
+
+def _of_a_mesh() -> list[str]:
+    """Frameworks that differ in plans over a mesh, the first of each kind."""
+    known: dict[object, str] = {}
+    for name in bundled("frameworks"):
+        found = load_framework(name).framework
+        known.setdefault((found.mesh_assumptions(has_fp4=True), found.stages, found.rules.fewest_micro_batches), name)
+    return list(known.values())
+
+
+@mostly("exact", ("name", "seed"), [(name, seed) for seed in (1, 3, 5) for name in _of_a_mesh()], quick=3)
+def test_the_best_plans_are_those_of_brute_force(name: str, seed: int) -> None:
+    workload, cluster, workers = random_case(seed)
+    rng = random.Random(seed)
+    framework = load_framework(name).framework
+    workload = replace(workload, framework=framework)
+    model = MeshModel.build(workload, cluster, framework.mesh_assumptions(precision=workload.precision, has_fp4=True))
+    restriction = MeshRestriction(degrees={"cp": Bounds(high=1), "tp": Bounds(high=rng.choice([1, 2]))})
+    plans = all_plans(model, min(workers, 4))
+    for field, bounds in restriction.degrees.items():
+        plans = plans.take(np.flatnonzero([bounds.allows(int(v)) for v in getattr(plans, field)]))
+    costs = model.evaluate(plans)
+    bound = model.evaluate(plans, exact=False)
+    assert np.all(bound.step_time_s <= costs.step_time_s * (1 + 1e-9))
+    for share in (0.05, 0.99):
+        capacity = float(np.sort(costs.memory_bytes)[int(share * (len(costs.memory_bytes) - 1))])
+        settings = MeshSettings(max_workers=min(workers, 4), capacity_bytes=capacity, top=3, restriction=restriction)
+        outcome = search_model(model, settings, None)
+        expected = best_scores(costs, plans, capacity, 3, per_device=False)
+        assert outcome.space_size == len(plans)
+        assert [c.score for c in outcome.candidates] == pytest.approx(expected, rel=1e-9)
+        assert outcome.bound_score <= expected[0] * (1 + 1e-9)
+        assert outcome.bound_score == pytest.approx(expected[0], rel=1e-8)
