@@ -217,7 +217,7 @@ def test_what_is_left_open_has_a_default(document: Any, options: str, plan: dict
 
 
 def test_defaults_are_printed(answer: Any) -> None:
-    text = " ".join(answer("estimate", *SMALL.split(), "--tp", "2").split())
+    text = " ".join(answer("estimate", *SMALL.split(), "--tp", "2", "-v").split())
     assert "plan with dp 2, zero 0, micro-batch 1, num-micro-batches 8" in text
     assert "sequence-parallel on" in text
     assert "(left open)" in text
