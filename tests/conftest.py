@@ -20,8 +20,8 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 BUDGET_S = 1.0
 """CPU time that a default test may take, with the processes that it starts; its fixtures are not counted."""
 
-SLACK = 2.0
-"""A test fails from this many budgets on: CPU time is up to twice as much on a loaded machine."""
+SLACK = 5.0
+"""A test fails from this many budgets on: CPU time is several times as much where the machine is loaded or modules are compiled first."""
 
 # Where byte code is not to lie beside the sources, the many processes that tests start, those of xdist first, share a folder of it: each
 # would compile all that it loads.
