@@ -116,6 +116,7 @@ def _verdict(plan: RankedPlan, setting: Setting, objective: str) -> list[tuple[s
 
         return [("Times", answer_in_words(plan)), ("Memory", memory)]
     cost = cost_text(objective, money=plan["money_per_step"], joules=plan["energy_per_step_j"])
+    cost += " per step" if cost else ""
     interval = ""
     if plan.step_time_low_s is not None and plan.step_time_high_s is not None:
         unit = time_unit(plan.step_time_s)

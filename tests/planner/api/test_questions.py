@@ -336,15 +336,15 @@ def test_a_placement_counts_with_a_calibration(tmp_path: Path) -> None:
 
 
 def test_an_interrupted_search_keeps_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    from planner import ask
     from planner.core.search_errors import SearchInterrupted
-    from planner.sweeping.answer import search
 
-    whole = search.optimize
+    whole = ask.optimize
 
     def stopped(request: Any, progress: Any = None) -> Any:
         raise SearchInterrupted(whole(request, progress))
 
-    monkeypatch.setattr(search, "optimize", stopped)
+    monkeypatch.setattr(ask, "optimize", stopped)
     with pytest.raises(KeyboardInterrupt) as caught:
         planner.optimize("mlp", gpus=2)
     assert isinstance(caught.value, planner.Interrupted)

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from planner.files.mesh_plan_file import document_from_mesh_plan
 
 from costmodel.mesh.plan import MeshPlan
 from planner.cli import run
 from planner.exporters.network import sizes_of
 from planner.files.loading import load_model
-from planner.files.plan_file import plan_text
-from tests.planner.mesh_answers import REQUEST, SETTING, make_ranked
+from planner.files.plan_file import plan_document, plan_text
+from tests.planner.conftest import about
+from tests.planner.mesh_answers import REQUEST, make_ranked, make_result
 
 PLAN = MeshPlan(
     tp=8, sequence_parallel=True, pp=4, dp_replicate=2, dp_shard=4, zero_stage=1, micro_batch=2, num_micro_batches=64
@@ -24,7 +24,7 @@ PLAN = MeshPlan(
 
 def _plan_file(folder: Path, plan: MeshPlan = PLAN) -> Path:
     request = dataclasses.replace(REQUEST, cluster="dgx-h100")
-    document = document_from_mesh_plan(make_ranked(plan), request=request, setting=SETTING)
+    document = plan_document(about(make_result(), request), make_ranked(plan))
     path = folder / "plan.yaml"
     path.write_text(plan_text(document), encoding="utf-8")
     return path

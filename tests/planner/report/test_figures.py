@@ -6,10 +6,16 @@ import importlib.util
 import random
 import struct
 import xml.etree.ElementTree as ET
+from collections.abc import Mapping
 
 import pytest
-from planner.spaces.serving.wording import SERVING_MEMORY_WORDS, TPOT_WORDS, TTFT_WORDS
 
+from costmodel.fields import Figure as Declared
+from costmodel.fields import labels_of
+from costmodel.layerwise.figures import LAYERWISE_FIGURES
+from costmodel.mesh.figures import MESH_FIGURES
+from costmodel.mixed.figures import MIXED_FIGURES
+from costmodel.serving.figures import SERVING_FIGURES
 from costmodel.timeline import Tracks, TrackSpan
 from planner.report.figures.interactive import PALETTES, plotly_figure, plotly_script
 from planner.report.figures.kinds import (
@@ -29,10 +35,8 @@ from planner.report.figures.kinds import (
 from planner.report.figures.standard import front, timeline
 from planner.report.figures.svg import NARROW, WIDE, draw, svg_file
 from planner.report.figures.ticks import linear_ticks, log_ticks, number_text
-from planner.report.figures.views import LAYER_TERMS
 from planner.report.page import json_text_for_script
 from planner.report.waterfall import waterfall
-from planner.spaces.mesh.labels import MEMORY_WORDS, TIME_WORDS
 
 NASTY = "<script>alert(1)</script> & \"x\" 'y' \x1b[31m"
 HAS_PLOTLY = importlib.util.find_spec("plotly") is not None
@@ -167,10 +171,14 @@ def test_words_have_one_colour_everywhere() -> None:
     assert all(name in COLOURS for word in ("weights", "exchange", "never heard of") for name in [colour_of(word, 3)])
 
 
-@pytest.mark.parametrize("words", [TIME_WORDS, MEMORY_WORDS, LAYER_TERMS, TPOT_WORDS, TTFT_WORDS, SERVING_MEMORY_WORDS])
-def test_parts_of_one_figure_have_different_colours(words: dict[str, str]) -> None:
-    colours = [colour_of(word, n) for n, word in enumerate(words.values())]
-    assert len(set(colours)) == len(colours)
+@pytest.mark.parametrize("figures", [LAYERWISE_FIGURES, MESH_FIGURES, MIXED_FIGURES, SERVING_FIGURES])
+def test_parts_of_one_figure_have_different_colours(figures: Mapping[str, Declared]) -> None:
+    totals = {figure.part_of for figure in figures.values() if figure.part_of}
+    assert totals
+    for total in totals:
+        labels = labels_of(figures.values(), total).values()
+        assert len(labels) > 3
+        assert len({colour_of(label, n) for n, label in enumerate(labels)}) == len(labels)
 
 
 def contrast(colour: str, page: str) -> float:

@@ -13,27 +13,35 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from planner.report.explain import explain_report
-from planner.report.optimize import search_blocks
 
-from planner.api.results import SearchResult
-from planner.core.answer import Assumption, Estimate, RankedPlan, ScalePoint, Setting
-from planner.core.request import Request
+from planner.core.answer import Answer, Assumption, Estimate, RankedPlan, ScalePoint, Setting
 from planner.report.answer import estimate_report, search_report
-from planner.report.blocks import Column, Facts, Heading, Report, Sentence, Table
-from planner.report.documents import breakdown_document, search_document
+from planner.report.blocks import Block, Column, Facts, Heading, Report, Sentence, Table
+from planner.report.documents import estimate_document, search_document
 from planner.report.machine import csv_text, finite, json_text
 from planner.report.markdown import markdown_text
 from planner.report.numbers import big_count, duration_text, percent, significant, used_of_total
-from planner.report.ranking import gap_text, ranking_table
+from planner.report.ranking import gap_text
 from planner.report.rich_text import rich_text
 from planner.report.scale import Curve, scale_report
 from planner.report.text import fit, plain_text, wrap_words
-from planner.schema.result import BreakdownDocument, ResultDocument, ScaleDocument
-from planner.spaces.layers.report import layer_totals
+from planner.schema.answer import estimate_model, search_model
+from planner.schema.result import ScaleDocument
+from planner.spaces.layers.report import layer_totals, plans_table
 
-MakeResult = Callable[..., SearchResult]
+MakeResult = Callable[..., Answer]
 MakeRanked = Callable[..., RankedPlan]
+
+
+def search_blocks(result: Answer) -> list[Block]:
+    """What is shown with -v."""
+    report = search_report(result)
+    return [*report.blocks(), *report.details()]
+
+
+def explained(estimate: Estimate, width: int = 120) -> str:
+    return plain_text(estimate_report(estimate, command="explain").blocks(), width)
+
 
 # --- numbers
 
@@ -92,7 +100,7 @@ def test_huge_counts_have_the_right_decade(count: int) -> None:
 
 @pytest.mark.parametrize("width", range(60, 220, 7))
 def test_no_line_is_wider_than_the_terminal(make_result: MakeResult, breakdown: Estimate, width: int) -> None:
-    for blocks in (search_blocks(make_result()), estimate_report(breakdown, dict).blocks()):
+    for blocks in (search_blocks(make_result()), estimate_report(breakdown).blocks()):
         text = plain_text(blocks, width)
         assert max(len(line) for line in text.splitlines()) <= width
         assert text.isascii()
@@ -101,14 +109,14 @@ def test_no_line_is_wider_than_the_terminal(make_result: MakeResult, breakdown: 
 @pytest.mark.parametrize("width", [60, 80, 120, 200])
 def test_numbers_are_never_cut(make_result: MakeResult, width: int) -> None:
     """Every cell of a number column stands whole on one line."""
-    table = ranking_table(make_result().plans)
+    table = plans_table(make_result().plans)
     for column in fit(table, width):
         if not column.column.flexible:
             assert all(len(lines) == 1 and len(lines[0]) <= column.width for lines in column.cells)
 
 
 def test_columns_go_by_priority(make_result: MakeResult) -> None:
-    table = ranking_table(make_result().plans)
+    table = plans_table(make_result().plans)
     everything = [column.title for column in table.columns]
     shown = {w: [c.column.title for c in fit(table, w)] for w in range(200, 39, -1)}
     assert shown[200] == everything
@@ -119,7 +127,7 @@ def test_columns_go_by_priority(make_result: MakeResult) -> None:
 
 
 def test_does_not_fit_is_said_in_full_where_there_is_room(make_result: MakeResult) -> None:
-    table = ranking_table(make_result().plans)
+    table = plans_table(make_result().plans)
     assert "n/a: does not fit" in plain_text([table], 160)
     narrow = plain_text([table], 80)
     assert "does not fit" not in narrow
@@ -127,7 +135,7 @@ def test_does_not_fit_is_said_in_full_where_there_is_room(make_result: MakeResul
 
 
 def test_numbers_are_right_aligned(make_result: MakeResult) -> None:
-    lines = plain_text([ranking_table(make_result().plans)], 200).splitlines()
+    lines = plain_text([plans_table(make_result().plans)], 200).splitlines()
     rule = next(line for line in lines if set(line) == {"-", " "})
     ends = [match.end() for match in re.finditer("-+", rule)]
     for row in (line for line in lines[3:] if re.match(r"\d", line)):
@@ -188,13 +196,13 @@ def test_markdown_escapes_and_aligns() -> None:
 # --- sentences
 
 
-def sentences(result: SearchResult) -> str:
+def sentences(result: Answer) -> str:
     return plain_text(search_blocks(result), 1000)
 
 
 def test_the_answer_says_what_was_proved(make_result: MakeResult) -> None:
     proven = sentences(make_result())
-    assert "the first plan is the fastest of the stated space, and these are its 4 best" in proven
+    assert "no plan of the stated space that fits is faster than the first, and these are its 4 best" in proven
     assert "1.23e+22 distinct plans (10^22.1)" in proven
     open_ = sentences(make_result(proven_optimal=False, proven_top=False, bound_s=0.0039, gap=0.025))
     assert "not proven: a plan could be up to 2.5 % faster (no plan takes less than 3.90 ms)" in open_
@@ -230,35 +238,33 @@ def test_free_layers_and_assumptions_are_listed(make_result: MakeResult) -> None
 
 
 def test_a_plan_that_is_the_best_says_so(breakdown: Estimate) -> None:
-    text = plain_text(explain_report(breakdown, dict).blocks(), 120)
-    assert "Why it is not the best: +25.0 % against 4.00 ms" in text
+    text = explained(breakdown)
+    assert "Against the best plan: +25.0 % against 4.00 ms" in text
     assert "+1.00" in text
     first = dataclasses.replace(breakdown.ranked, gap=0.0)
     best = dataclasses.replace(breakdown, ranked=first, best=first)
-    assert "This is the best plan" in plain_text(explain_report(best, dict).blocks(), 120)
+    assert "No plan of the stated space is faster." in explained(best)
     # One that does not fit may well be faster.
-    full = dataclasses.replace(first, gap=-0.1, memory_bytes_per_gpu=2 * first.memory_capacity_bytes)
-    assert "This is the best plan" not in plain_text(
-        explain_report(dataclasses.replace(best, ranked=full), dict).blocks(), 120
-    )
+    full = dataclasses.replace(first.with_figures(memory_bytes_per_gpu=2 * first.memory_capacity_bytes), gap=-0.1)
+    assert "is faster" not in explained(dataclasses.replace(best, ranked=full))
 
 
 # --- data
 
 
-def test_json_is_what_the_schema_says(make_result: MakeResult, request_16: Request) -> None:
-    document = json.loads(json_text(search_document(request_16, make_result())))
-    checked = ResultDocument.model_validate(document)
+def test_json_is_what_the_schema_says(make_result: MakeResult) -> None:
+    document = json.loads(json_text(search_document(make_result())))
+    checked = search_model("layers").model_validate(document)
     assert json.loads(checked.model_dump_json(exclude_unset=True)) == document
-    assert set(document) == set(ResultDocument.model_fields)
+    assert set(document) == set(search_model("layers").model_fields)
     assert document["space_size"] == 12345678901234567890123
     assert document["space_size_log10"] == pytest.approx(22.0915, abs=1e-4)
     assert [plan["rank"] for plan in document["plans"]] == [1, 2, 3, 4]
     assert document["plans"][0]["plan"]["layers"]["fc6"] == {"out_channels": 16}
 
 
-def test_json_has_the_promised_keys(make_result: MakeResult, request_16: Request) -> None:
-    document = search_document(request_16, make_result())
+def test_json_has_the_promised_keys(make_result: MakeResult) -> None:
+    document = search_document(make_result())
     promised = (
         "schema_version model cluster gpus global_batch cost_model plans proven_optimal bound_s gap space_size wall_s"
     )
@@ -267,28 +273,29 @@ def test_json_has_the_promised_keys(make_result: MakeResult, request_16: Request
     assert set(plan.split()) <= set(document["plans"][0])
 
 
-def test_explain_json_has_layers_and_totals(breakdown: Estimate, make_result: MakeResult, request_16: Request) -> None:
-    plan = search_document(request_16, make_result())["plans"][0]["plan"]
-    document = json.loads(json_text(breakdown_document(breakdown, plan=plan)))
-    checked = BreakdownDocument.model_validate(document)
+def test_explain_json_has_layers_and_totals(breakdown: Estimate) -> None:
+    schema = estimate_model("layers")
+    document = json.loads(json_text(estimate_document(breakdown, is_explained=True)))
+    checked = schema.model_validate(document)
     assert json.loads(checked.model_dump_json(exclude_unset=True)) == document
     assert set(document["totals"]) == set(document["layers"][0])
     keys = "name forward_s backward_input_s backward_weight_s flops weight_bytes output_shape"
     assert set(keys.split()) <= set(document["totals"])
     for key in ("forward_s", "backward_input_s", "backward_weight_s", "flops", "weight_bytes"):
         assert document["totals"][key] == pytest.approx(sum(layer[key] for layer in document["layers"]), rel=1e-15)
-    short = json.loads(json_text(breakdown_document(breakdown, plan=plan, layers=False)))
+    short = json.loads(json_text(estimate_document(breakdown, is_explained=False)))
     assert "layers" not in short
-    BreakdownDocument.model_validate(short)
+    schema.model_validate(short)
 
 
 def test_totals_have_the_keys_of_a_layer(breakdown: Estimate) -> None:
-    assert set(layer_totals(breakdown.layers)) == {field.name for field in dataclasses.fields(breakdown.layers[0])}
+    layers = breakdown.tables["layers"]
+    assert set(layer_totals(layers)) == {field.name for field in dataclasses.fields(layers[0])}
 
 
-def test_nothing_in_json_is_not_a_number(make_result: MakeResult, make_ranked: MakeRanked, request_16: Request) -> None:
+def test_nothing_in_json_is_not_a_number(make_result: MakeResult, make_ranked: MakeRanked) -> None:
     result = make_result(plans=(make_ranked(speedup=math.nan, efficiency=math.inf, memory_capacity_bytes=math.inf),))
-    text = json_text(search_document(request_16, result))
+    text = json_text(search_document(result))
     assert "NaN" not in text
     assert "Infinity" not in text
     assert json.loads(text)["plans"][0]["speedup"] is None
@@ -300,8 +307,8 @@ def test_any_numbers_become_json(value: object) -> None:
     json.dumps(finite(value), allow_nan=False)
 
 
-def test_csv_reads_back(make_result: MakeResult, request_16: Request) -> None:
-    report = search_report(request_16, make_result())
+def test_csv_reads_back(make_result: MakeResult) -> None:
+    report = search_report(make_result())
     rows = list(csv.DictReader(io.StringIO(csv_text(report.records()))))
     assert [float(row["step_time_s"]) for row in rows] == [plan.step_time_s for plan in make_result().plans]
     assert rows[1]["summary"] == make_result().plans[1].summary

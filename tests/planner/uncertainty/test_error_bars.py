@@ -167,7 +167,7 @@ def test_paleo_has_no_error_bars_and_says_so(asks: Any, answer: Any) -> None:
     assert {plan["step_time_low_s"] for plan in document["plans"]} == {None}
     assert document["benchmark_list"] == []
     assert "paleo" in document["error_bars"]["note"]
-    assert "no error bars" in answer("optimize", "alexnet", "--gpus", "2", "--cost-model", "paleo")
+    assert "no error bars" in answer("optimize", "alexnet", "--gpus", "2", "--cost-model", "paleo", "-v")
 
 
 def test_a_surer_calibration_gives_narrower_intervals(asks: Any, tmp_path: Path) -> None:
@@ -323,7 +323,7 @@ def cluster() -> Cluster:
 @pytest.mark.exact
 def test_sensitivity_compares_energies_where_they_are_asked_for() -> None:
     """A later plan has fewer GPU-seconds than the thriftiest; by those it would win whatever changes, at once."""
-    request = Request(model="llama2-7b", gpus=64, objective="energy", top=5)
+    request = Request(model="llama2-7b", gpus=64, objective="energy", top=5, memory_limit="80 GiB")
     result = optimize(request)
     assert isinstance(result, Answer)
     first, *others = (plan.workers * plan.step_time_s for plan in result.plans)

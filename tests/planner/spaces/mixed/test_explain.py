@@ -10,7 +10,7 @@ import pytest
 
 from planner.cli import run
 from planner.schema import schema_of
-from planner.spaces.mixed import explain
+from planner.spaces.mixed.space import MixedPlanSpace
 from tests.planner.spaces.mixed.small_cluster import CLUSTER
 
 WIDER = """, levels: [{name: nvlink, size: 4, bandwidth: 330 GB/s, latency: 4 us, efficiency: 0.8}, \
@@ -114,9 +114,9 @@ def test_what_does_not_fit_is_explained(answer: Any, question: list[str], tmp_pa
 def test_sensitivity(answer: Any, question: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Every constant is there; those that make another plan win do so. The text tells what the document has."""
     found: list[Any] = []
-    work_out = explain.sensitivity_of
+    work_out = MixedPlanSpace.sensitivity
     monkeypatch.setattr(
-        explain, "sensitivity_of", lambda *of: found[0] if found else found.append(work_out(*of)) or found[0]
+        MixedPlanSpace, "sensitivity", lambda *of: found[0] if found else found.append(work_out(*of)) or found[0]
     )
     document = json.loads(answer("explain", *question, "--sensitivity", "--json"))
     schema_of("breakdown").model_validate(document)

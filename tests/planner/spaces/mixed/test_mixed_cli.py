@@ -76,7 +76,7 @@ def _flop_of_a_step(document: dict[str, Any]) -> float:
 
 
 def test_the_table_says_what_it_is_faster_than(answer: Any, question: list[str]) -> None:
-    text = " ".join(answer("optimize", *question, "--top", "2").split())
+    text = " ".join(answer("optimize", *question, "--top", "2", "-v").split())
     assert "no plan of the stated space that fits is faster than the first" in text
     assert "x faster than the 4 a100-80gb alone" in text
     assert "x faster than the 4 old alone" in text

@@ -9,17 +9,17 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from planner.spaces.mixed.commands import plan_of_document
-from planner.spaces.mixed.search import estimate_mixed
 
 from costmodel.mixed.plan import MIXED_ORDERS, MixedPipeline, MixedPlan, MixedStage
+from planner.ask import predicted
 from planner.core.errors import InputFileError, UsageError
 from planner.core.request import Request
-from planner.files.plan_file import plan_text, read_plan, request_from_document
+from planner.files.plan_file import plan_document, plan_text, read_plan
+from planner.plan_question import plan_question
 from planner.resolve import resolve
 from planner.schema.mixed import MixedEntry
 from planner.schema.plan import PlanDocument
-from planner.spaces.mixed.plan_file import document_from_mixed_plan, mixed_entry, mixed_plan_from_document
+from planner.spaces.mixed.plan_file import mixed_entry, mixed_plan_from_document
 from planner.spaces.mixed.space import MixedPlanSpace, mixed_space
 
 REQUEST = Request(
@@ -46,23 +46,22 @@ NAMES = ("a100-80gb", "v100-32gb")
 
 
 @pytest.fixture(scope="module")
-def judge() -> MixedPlanSpace:
+def space() -> MixedPlanSpace:
     return mixed_space(resolve(REQUEST))
 
 
 @pytest.fixture
-def path(tmp_path: Path, judge: MixedPlanSpace) -> Path:
-    ranked = judge.rank([PLAN])[0]
-    document = document_from_mixed_plan(ranked, request=REQUEST, setting=judge.resolved.setting)
+def path(tmp_path: Path, space: MixedPlanSpace) -> Path:
+    document = plan_document(predicted(space, PLAN))
     file = tmp_path / "plan.yaml"
     file.write_text(plan_text(document), encoding="utf-8")
     return file
 
 
-def problems(path: Path, judge: MixedPlanSpace) -> list[str]:
+def problems(path: Path, space: MixedPlanSpace) -> list[str]:
     def read() -> None:
         loaded = read_plan(path)
-        mixed_plan_from_document(loaded.content, judge, loaded.document)
+        mixed_plan_from_document(loaded.content, space, loaded.document)
 
     with pytest.raises(InputFileError) as caught:
         read()
@@ -107,15 +106,14 @@ def test_every_plan_round_trips(plan: MixedPlan) -> None:
     }
 
 
-def test_a_file_round_trips(path: Path, judge: MixedPlanSpace) -> None:
+def test_a_file_round_trips(path: Path, space: MixedPlanSpace) -> None:
     loaded = read_plan(path)
-    assert mixed_plan_from_document(loaded.content, judge, loaded.document) == PLAN
-    request = request_from_document(loaded.content, path.parent)
+    assert mixed_plan_from_document(loaded.content, space, loaded.document) == PLAN
+    _, request, plan = plan_question(loaded, path, {})
     asked = dataclasses.replace(REQUEST, seq=2048, precision="bf16", optimizer="adam")
     assert request == asked
-    resolved = resolve(request)
-    again = estimate_mixed(resolved, plan_of_document(loaded.content, request, loaded.document))
-    assert again.ranked.step_time_s == pytest.approx(judge.rank([PLAN])[0].step_time_s, rel=1e-12)
+    again = predicted(mixed_space(resolve(request)), plan)
+    assert again.ranked.step_time_s == pytest.approx(space.rank([PLAN])[0].step_time_s, rel=1e-12)
     assert sum(again.ranked.time_parts.values()) == pytest.approx(again.ranked.step_time_s, rel=1e-9)
 
 
@@ -142,48 +140,47 @@ def test_a_file_round_trips(path: Path, judge: MixedPlanSpace) -> None:
     ],
 )  # fmt: skip
 def test_contradictions_have_a_place(
-    path: Path, judge: MixedPlanSpace, old: str, new: str, where: str, message: str
+    path: Path, space: MixedPlanSpace, old: str, new: str, where: str, message: str
 ) -> None:
     text = path.read_text(encoding="utf-8")
     assert text.count(old) == 1
     path.write_text(text.replace(old, new), encoding="utf-8")
-    found = problems(path, judge)
+    found = problems(path, space)
     assert any(f": {where}: " in line and message in line for line in found), found
     assert all(line.startswith(f"{path}:") and line.removeprefix(f"{path}:")[0].isdigit() for line in found)
 
 
-def test_rules_of_the_space_have_a_place(path: Path, judge: MixedPlanSpace) -> None:
+def test_rules_of_the_space_have_a_place(path: Path, space: MixedPlanSpace) -> None:
     """tp 5 divides neither the heads nor anything else; the samples and devices agree."""
     text = path.read_text(encoding="utf-8").replace("group: a100-80gb, tp: 2", "group: a100-80gb, tp: 5")
     path.write_text(text.replace("workers: 26", "workers: 35"), encoding="utf-8")
-    found = problems(path, judge)
+    found = problems(path, space)
     assert any(
         ": mixed.pipelines[0].stages[0].tp: tp 5 does not divide the 16 attention heads" in line for line in found
     )
 
 
-def test_more_devices_than_there_are(path: Path, judge: MixedPlanSpace) -> None:
+def test_more_devices_than_there_are(path: Path, space: MixedPlanSpace) -> None:
     text = path.read_text(encoding="utf-8").replace("replicas: 3", "replicas: 9").replace("workers: 26", "workers: 62")
     path.write_text(text.replace("num_micro_batches: 9", "num_micro_batches: 3"), encoding="utf-8")
-    assert any("workers: is 62, more than the 48 gpus" in line for line in problems(path, judge))
+    assert any("workers: is 62, more than the 48 gpus" in line for line in problems(path, space))
 
 
-def test_gpus_that_are_left_out_cannot_be_used(judge: MixedPlanSpace) -> None:
+def test_gpus_that_are_left_out_cannot_be_used(space: MixedPlanSpace) -> None:
     fewer = mixed_space(resolve(dataclasses.replace(REQUEST, gpus=30)))
     assert fewer.devices == (16, 14)
-    assert not judge.broken(PLAN)
+    assert not space.broken(PLAN)
     assert fewer.broken(PLAN) == ["the plan uses 20 devices of group 'v100-32gb', and --gpus 30 leaves 14"]
 
 
 def test_a_cluster_of_one_kind_is_refused(path: Path) -> None:
     loaded = read_plan(path)
-    other = dataclasses.replace(REQUEST, cluster="dgx-h100")
     with pytest.raises(UsageError, match="the plan is for several groups of devices, and cluster 'dgx-h100' has one"):
-        plan_of_document(loaded.content, other, loaded.document)
+        plan_question(loaded, path, {"cluster": "dgx-h100"})
 
 
-def test_a_document_needs_no_file(judge: MixedPlanSpace, path: Path) -> None:
+def test_a_document_needs_no_file(space: MixedPlanSpace, path: Path) -> None:
     content = yaml.safe_load(path.read_text(encoding="utf-8"))
     content["mixed"]["pipelines"][0]["longer"] = 7
     with pytest.raises(InputFileError, match=r"plan: mixed\.pipelines\.0\.longer: is 7"):
-        mixed_plan_from_document(PlanDocument.model_validate(content), judge)
+        mixed_plan_from_document(PlanDocument.model_validate(content), space)

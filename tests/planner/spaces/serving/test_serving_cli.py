@@ -13,7 +13,7 @@ import pytest
 
 from planner.cli import run
 from planner.schema import schema_of
-from planner.schema.serving_result import ServingBreakdownDocument, ServingResultDocument
+from planner.schema.answer import estimate_model, search_model
 
 Ask = Callable[..., str]
 
@@ -44,7 +44,7 @@ def test_json_follows_the_schema_and_has_the_keys_of_training(answer: Ask) -> No
     trained = json.loads(answer("optimize", "llama3-8b", "--gpus", "8", "--batch", "8", "--tp", "8", "--json"))
     # Serving has no plans of uneven stages or of other splits inside blocks.
     assert set(trained) - {"refined", "splits"} <= set(served)
-    ServingResultDocument.model_validate(served)
+    search_model("serving").model_validate(served)
     schema_of("result").model_validate(served)
     best = served["plans"][0]
     assert best["request_s"] == pytest.approx(best["ttft_s"] + 255 * best["tpot_s"])
@@ -64,7 +64,7 @@ def test_shares_are_at_most_one(name: str, capsys: pytest.CaptureFixture[str]) -
 
 def test_estimate_json_follows_the_schema(answer: Ask) -> None:
     found = json.loads(answer(*ESTIMATE, "--max-batch", "16", "--json"))
-    ServingBreakdownDocument.model_validate(found)
+    estimate_model("serving").model_validate(found)
     schema_of("breakdown").model_validate(found)
     assert found["plans"][0]["plan"] == {
         "tp": 2, "pp": 1, "ep": 1, "etp": 1, "dp": 1, "max_batch": 16, "prefill_chunk": 0, "prefill_batch": 1,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,11 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from planner.files.serving_plan_file import serving_entry
-from planner.schema.serving_result import ServingBreakdownDocument
 
 from costmodel.serving.plan import ServingPlan
 from planner.cli import run
 from planner.files.plan_file import is_plan_file
+from planner.schema.answer import estimate_model
 from planner.schema.plan import PlanDocument
 from planner.schema.serving import ServingEntry
 from tests.cases import mostly
@@ -77,7 +77,7 @@ def test_the_file_predicts_what_the_search_said(plan: Path, answer: Ask) -> None
     """Every figure, by both commands, and whether the file is named by --plan or alone."""
     document = content(plan)
     found = json.loads(answer("estimate", "--plan", str(plan), "--json"))
-    assert found["plans"][0]["plan"] == {k: document["serving"][k] for k in serving_entry(ServingPlan())}
+    assert found["plans"][0]["plan"] == {k: document["serving"][k] for k in asdict(ServingPlan())}
     for name, value in document["prediction"].items():
         if name != "proven_optimal":
             assert found["plans"][0][name] == value
@@ -120,8 +120,8 @@ def test_explain_names_the_layers_and_the_best_plan(plan: Path, answer: Ask, tmp
     worse = tmp_path / "worse.yaml"
     answer("estimate", *QUESTION, "--max-batch", "8", "--export", str(worse))
     found = json.loads(answer("explain", str(worse), "--objective", "latency", "--json"))
-    ServingBreakdownDocument.model_validate(found)
-    assert found["best"]["plan"] == {k: content(plan)["serving"][k] for k in serving_entry(ServingPlan())}
+    estimate_model("serving").model_validate(found)
+    assert found["best"]["plan"] == {k: content(plan)["serving"][k] for k in asdict(ServingPlan())}
     assert found["plans"][0]["gap"] > 0
     assert found["comparison"][0]["plan_s"] > found["comparison"][0]["best_s"]
     assert "Against the best plan" in answer("explain", str(worse), "--objective", "latency")
@@ -242,5 +242,5 @@ def test_only_plans_look_like_plans(tmp_path: Path, plan: Path) -> None:
     )
 )
 def test_every_plan_survives_its_entry(plan: ServingPlan) -> None:
-    entry = ServingEntry.model_validate({**serving_entry(plan), "prompt_tokens": 1, "output_tokens": 1})
-    assert ServingPlan(**{name: getattr(entry, name) for name in serving_entry(plan)}) == plan
+    entry = ServingEntry.model_validate({**asdict(plan), "prompt_tokens": 1, "output_tokens": 1})
+    assert ServingPlan(**{name: getattr(entry, name) for name in asdict(plan)}) == plan
