@@ -135,7 +135,8 @@ def _proof(answer: Answer, better: str) -> str:
         uniform = "" if answer.refined is None else "uniform "
         more = f", and these are its {len(answer.plans)} best" if len(answer.plans) > 1 and proof.proven_top else ""
         solver = f" ({proof.solver})" if proof.solver else ""
-        return f"no {uniform}plan of the stated space that fits is {better} than the first{more}{solver}"
+        limits = " and keeps the limits" if answer.setting.load is not None and answer.setting.load.limits else ""
+        return f"no {uniform}plan of the stated space that fits{limits} is {better} than the first{more}{solver}"
     if proof.bound_s <= 0:
         return "not proven: the search stopped before it had a bound"
     least = f" (no plan takes less than {duration_text(proof.bound_s)})" if better == "faster" else ""

@@ -86,7 +86,13 @@ def test_a_fast_plan_is_not_the_cheapest(capsys: pytest.CaptureFixture[str]) -> 
 def test_the_answer_in_words(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["optimize", "alexnet", "--gpus", "4", "--objective", "energy", "--width", "160"]) == 0
     out = " ".join(capsys.readouterr().out.split())
-    for words in ("energy", "per step", " J (80 % interval", "is thriftier than the first", "W of a computing GPU"):
+    for words in (
+        "energy",
+        "per step",
+        " J per step (80 % interval",
+        "is thriftier than the first",
+        "W of a computing GPU",
+    ):
         assert words in out
     assert run(["optimize", "alexnet", "--gpus", "4", "--objective", "money", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
