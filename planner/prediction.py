@@ -9,8 +9,8 @@ from costmodel.layerwise.plan import Plan
 from costmodel.layerwise.tables import CostCache
 from planner.breakdown import layer_costs
 from planner.core.errors import UsageError
+from planner.core.quantities import format_bytes, format_seconds
 from planner.core.results import Breakdown, RankedPlan
-from planner.files.quantities import format_bytes, format_seconds
 from planner.ranking import rank
 from planner.resolve import Resolved
 from planner.uncertainty.answers import layer_bars

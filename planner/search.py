@@ -14,10 +14,10 @@ from costmodel.tolerances import PROOF_SLACK
 from planner.core.capacity import limit_notes
 from planner.core.errors import NoFeasiblePlan, UsageError
 from planner.core.objectives import stated_rates
+from planner.core.quantities import format_bytes, format_seconds
 from planner.core.request import Request
 from planner.core.results import Breakdown, RankedPlan, SearchResult
 from planner.core.search_errors import SearchInterrupted, ended_early, no_plan_in_time
-from planner.files.quantities import format_bytes, format_seconds
 from planner.ranking import layer_score, rank
 from planner.resolve import Resolved, resolve
 from planner.uncertainty.answers import layer_bars

@@ -147,8 +147,8 @@ def _rendered(report: Report, output: Output, *, terminal: bool) -> str:
 
         return json_text(report.data())
     if output.format == "yaml":
+        from planner.files.yaml_text import yaml_text
         from planner.report.machine import finite
-        from planner.report.yaml_text import yaml_text
 
         return yaml_text(finite(report.data()))
     if output.format == "csv":

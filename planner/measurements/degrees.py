@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from planner.files.quantities import in_tokens
+from planner.core.quantities import in_tokens
 from planner.measurements.facts import defaults_of
 from planner.measurements.tables import Row, RowSkipped
 from planner.measurements.throughputs import has_failed, implied_batch

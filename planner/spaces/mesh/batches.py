@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from planner.files.quantities import format_seconds
+from planner.core.quantities import format_seconds
 from planner.report.numbers import significant
 from planner.spaces.mesh.judge import MeshJudge, make_judge
 from planner.spaces.mesh.results import RankedMeshPlan

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS
 from costmodel.mesh.plan import MeshPlan
-from planner.files.quantities import format_bytes, format_seconds
+from planner.core.quantities import format_bytes, format_seconds
 from planner.spaces.mesh.judge import MeshJudge
 from planner.spaces.mesh.results import RankedMeshPlan
 from planner.spaces.mesh.wording import mesh_plan_in_words

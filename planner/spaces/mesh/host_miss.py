@@ -7,7 +7,7 @@ import time
 
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import MeshPlan
-from planner.files.quantities import format_bytes
+from planner.core.quantities import format_bytes
 from planner.spaces.mesh.judge import MeshJudge
 from planner.spaces.mesh.results import RankedMeshPlan
 from planner.spaces.mesh.wording import MEMORY_WORDS, mesh_plan_in_words

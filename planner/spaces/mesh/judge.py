@@ -22,8 +22,8 @@ from costmodel.mesh.rules import RULES, NetworkShape, Rule, columns_of
 from costmodel.network.graph import Graph
 from planner.core.errors import UsageError
 from planner.core.objectives import check_rates, stated_rates
+from planner.core.quantities import format_bytes
 from planner.core.results import Assumption
-from planner.files.quantities import format_bytes
 from planner.report.numbers import percent
 from planner.resolve import Resolved
 from planner.spaces.mesh.results import RankedMeshPlan

@@ -6,10 +6,10 @@ import dataclasses
 from collections.abc import Sequence
 
 from planner.core.errors import NoFeasiblePlan, UsageError
+from planner.core.quantities import format_bytes, format_seconds
 from planner.core.request import Request
 from planner.core.results import ScalePoint
 from planner.core.search_errors import SearchInterrupted
-from planner.files.quantities import format_bytes, format_seconds
 from planner.resolve import Resolved, resolve
 from planner.scaling import Scaling
 from planner.spaces.mesh.contradictions import refuse_contradiction

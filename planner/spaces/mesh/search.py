@@ -11,9 +11,9 @@ from costmodel.mesh.plan import MeshPlan
 from costmodel.tolerances import PROOF_SLACK
 from planner.core.capacity import limit_notes
 from planner.core.errors import NoFeasiblePlan
+from planner.core.quantities import format_bytes
 from planner.core.results import Assumption
 from planner.core.search_errors import INTERRUPTED, SearchInterrupted, ended_early
-from planner.files.quantities import format_bytes
 from planner.resolve import Resolved
 from planner.spaces.mesh.batches import batch_notes
 from planner.spaces.mesh.cautions import cautions, hinges

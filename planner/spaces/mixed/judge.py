@@ -24,8 +24,8 @@ from costmodel.mixed.plan import MixedPlan, describe, group_names
 from planner.core.capacity import reserve_of, usable_bytes
 from planner.core.errors import UsageError
 from planner.core.objectives import check_rates
+from planner.core.quantities import format_bytes
 from planner.core.results import Assumption
-from planner.files.quantities import format_bytes
 from planner.resolve import Resolved
 from planner.spaces.mesh.wording import TIME_WORDS
 from planner.spaces.mixed.results import GroupUse, MixedStageRow, RankedMixedPlan

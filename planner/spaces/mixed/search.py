@@ -13,8 +13,8 @@ from costmodel.tolerances import PROOF_SLACK
 from planner.core.capacity import limit_notes
 from planner.core.errors import UsageError
 from planner.core.objectives import BETTER
+from planner.core.quantities import format_bytes
 from planner.core.search_errors import SearchInterrupted, ended_early
-from planner.files.quantities import format_bytes
 from planner.resolve import Resolved
 from planner.spaces.mesh.fixed import fixed_by
 from planner.spaces.mesh.wording import MEMORY_WORDS, mesh_plan_in_words

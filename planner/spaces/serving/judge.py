@@ -16,8 +16,8 @@ from costmodel.serving.rules import broken_serving_rules
 from costmodel.serving.workload import KV_FORMATS, WEIGHT_FORMATS, ServingAssumptions, ServingError, ServingWorkload
 from planner.core.capacity import memory_source
 from planner.core.errors import UsageError
+from planner.core.quantities import format_bytes
 from planner.core.results import Assumption, Setting
-from planner.files.quantities import format_bytes
 from planner.resolve import Resolved, resolve
 from planner.spaces.mesh.flags import flag_of
 from planner.spaces.serving.request import DEFAULT_OUTPUT_TOKENS, DEFAULT_PROMPT_TOKENS, ServingRequest

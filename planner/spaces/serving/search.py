@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from costmodel.serving.detail import serving_layer_rows
 from costmodel.serving.plan import ServingPlan
 from planner.core.errors import NoFeasiblePlan, UsageError
+from planner.core.quantities import format_bytes
 from planner.core.results import Assumption
 from planner.core.search_errors import ended_early
-from planner.files.quantities import format_bytes
 from planner.spaces.mesh.near import near_multiples
 from planner.spaces.serving.judge import ServingJudge, make_serving_judge
 from planner.spaces.serving.remedies import missed_limits, no_serving_plan

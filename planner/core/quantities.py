@@ -113,7 +113,7 @@ def parse_quantity(text: object, dimension: str) -> float:
     >>> parse_quantity(900, "bytes_per_s")
     Traceback (most recent call last):
         ...
-    planner.files.quantities.QuantityError: '900' has no unit; write e.g. '900 GB/s'
+    planner.core.quantities.QuantityError: '900' has no unit; write e.g. '900 GB/s'
     """
     units = _UNITS[dimension]
     example = f"write e.g. '{_EXAMPLES[dimension]}'"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.files.quantities import (
+from planner.core.quantities import (
     DIMENSIONS,
     QuantityError,
     format_bytes,
