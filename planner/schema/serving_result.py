@@ -144,7 +144,7 @@ class ServingLayerEntry(BaseModel):
 
     model_config = ResultDocument.model_config
 
-    unit: str = Field(description="front, back, or the first block of its kind.")
+    unit: str = Field(description="embedding, head, or the first block of its kind.")
     count: int = Field(ge=1, description="Equal blocks in the network.")
     name: str
     kind: str
