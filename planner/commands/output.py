@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,9 +14,10 @@ from planner.commands.files import check_writable, write_atomically
 from planner.commands.values import Values
 
 if TYPE_CHECKING:
+    from planner.core.errors import FileProblem
     from planner.report.blocks import Report
 
-__all__ = ["FORMATS", "Format", "Output", "emit", "export_plan", "output_from", "remark"]
+__all__ = ["FORMATS", "Format", "Output", "emit", "export_plan", "output_from", "refused_rows", "remark"]
 
 Format = Literal["table", "json", "csv", "markdown", "yaml"]
 FORMATS: tuple[Format, ...] = ("table", "json", "csv", "markdown", "yaml")
@@ -133,6 +134,18 @@ def remark(output: Output, text: str) -> None:
     """Say something about the run on stderr, unless it shall be quiet."""
     if not output.quiet:
         sys.stderr.write(f"planner: {text}\n")
+
+
+_MOST_REFUSED = 20
+
+
+def refused_rows(output: Output, file: str, refused: Sequence[FileProblem]) -> None:
+    """Say on stderr which rows of a table are left out since they cannot be read, each with its place, and how many."""
+    for problem in refused[:_MOST_REFUSED]:
+        remark(output, str(problem))
+    if refused:
+        rows = len({problem.line for problem in refused})
+        remark(output, f"{file}: {rows:,} row{'s' if rows > 1 else ''} refused, the others are read")
 
 
 def _is_terminal() -> bool:

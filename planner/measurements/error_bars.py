@@ -17,7 +17,6 @@ import numpy as np
 from costmodel.arrays import FloatArray
 from costmodel.uncertainty.constants import CONSTANTS
 from costmodel.uncertainty.intervals import INTERVAL_SHARE, Candidates, interval_score, intervals
-from planner.measurements.hardware import device_name
 from planner.measurements.outcomes import Outcome
 from planner.measurements.ranking import LEAST_ROWS
 from planner.naming.frameworks import framework_of
@@ -103,18 +102,12 @@ def judged(outcomes: Sequence[Outcome]) -> list[Outcome]:
 def software_of(outcome: Outcome) -> Software:
     """What decides whose errors a row has."""
     row = outcome.row
-    device = _device(row.text("device"), row.positive("device_mem_gb"))
-    return _profile(row.text("framework")), outcome.comparisons[0].plan is None, device
+    return _profile(row.text("framework")), outcome.comparisons[0].plan is None, row.text("device")
 
 
 @lru_cache(maxsize=4096)  # asked for every row
 def _profile(framework: str) -> str:
     return framework_of(framework).name
-
-
-@lru_cache(maxsize=4096)
-def _device(text: str, memory_gb: float | None) -> str:
-    return device_name(text, memory_gb) or text
 
 
 def alternatives(outcomes: Sequence[Outcome]) -> list[list[Outcome]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +12,7 @@ from numpy.typing import ArrayLike
 from costmodel.arrays import FloatArray
 from costmodel.tolerances import ROUNDING
 
-__all__ = ["ErrorSummary", "absolute_errors", "best_factor", "error_summary"]
+__all__ = ["ErrorSummary", "absolute_errors", "best_factor", "error_summary", "far_off"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,3 +107,23 @@ def _skill(errors: FloatArray, measured: FloatArray, ideal: FloatArray, factor: 
     of_baseline = float(np.mean(baseline))
     # A baseline that is exact but for rounding leaves nothing to be better than: one row, whose own factor it may be.
     return 1.0 - float(np.mean(errors[known])) / of_baseline if of_baseline > ROUNDING else None
+
+
+# Predictions that are off by more than this in the median of a file are no matter of a cost model.
+_WRONG_UNIT = 30.0
+_FEWEST = 3  # rows of which that can be said
+
+
+def far_off(ratios: Sequence[float]) -> tuple[str, ...]:
+    """What to say where predictions over measured times are so far from 1 that no cost model explains it; else nothing.
+
+    >>> far_off([0.001, 0.001, 0.9]), far_off([0.5, 0.6, 0.9])
+    (('half of the predictions are over 1,000 times shorter than what was measured: wrong unit?',), ())
+    """
+    positive = [ratio for ratio in ratios if ratio > 0]
+    middle = float(np.median(positive)) if len(positive) >= _FEWEST else 1.0
+    if abs(math.log(middle)) <= math.log(_WRONG_UNIT):
+        return ()
+    far = "shorter" if middle < 1 else "longer"
+    times = 1 / middle if middle < 1 else middle
+    return (f"half of the predictions are over {times:,.0f} times {far} than what was measured: wrong unit?",)

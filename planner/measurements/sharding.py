@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import re
+from planner.measurements.facts import defaults_of
+from planner.measurements.tables import Row
 
-from planner.measurements.facts import defaults_of, framework_of_row, yes_or_no
-from planner.measurements.tables import Row, RowSkipped
-
-__all__ = ["offloads_optimizer", "sharding_choices", "sharding_of"]
+__all__ = ["sharding_choices", "sharding_of"]
 
 
-def sharding_choices(
-    row: Row, dp: int, cp: int, *, node: int = 0, is_pipelined: bool = False
-) -> list[tuple[int, int, int]]:
+def sharding_choices(row: Row, dp: int, cp: int, *, is_pipelined: bool = False) -> list[tuple[int, int, int]]:
     """What `sharding_of` says, and where nothing does, what shares more: taken in turn until a plan fits the devices.
 
     Parameters
     ----------
     row : Row
     dp, cp : int
-    node : int
-        Devices of a node; 0: as the row says.
     is_pipelined : bool
         Weights that are gathered for every micro-batch and stage are not what pipelines are run with.
 
@@ -29,119 +23,23 @@ def sharding_choices(
     >>> sharding_choices(Row(line=2, cells={"zero_stage": "0"}), dp=8, cp=1), sharding_choices(Row(line=2, cells={}), dp=8, cp=1)
     ([(0, 8, 1)], [(0, 8, 1), (1, 1, 8), (3, 1, 8)])
     """
-    first = sharding_of(row, dp, cp, node=node)
+    first = sharding_of(row, dp, cp)
     if first[0] or dp == 1 or "zero_stage" not in row.defaults:
         return [first]
     return [first, *((stage, 1, dp) for stage in ((1,) if is_pipelined else (1, 3)))]
 
 
-def sharding_of(row: Row, dp: int, cp: int, *, node: int = 0) -> tuple[int, int, int]:
+def sharding_of(row: Row, dp: int, cp: int) -> tuple[int, int, int]:
     """ZeRO stage, replicas with a copy of their own, and ranks that share one.
 
-    Columns: ``zero_stage`` 0 to 3; ``fsdp`` FULL_SHARD, SHARD_GRAD_OP, HYBRID_SHARD, NO_SHARD or the ranks that share (0 or 1: none; 1 of
-    NeMo: all); either in the words of the other; ``zero1_group`` the ranks that share (-1: all).
-
-    >>> sharding_of(Row(line=2, cells={"zero_stage": "1", "zero1_group": "8 (node)"}), dp=64, cp=1)
+    >>> sharding_of(Row(line=2, cells={"zero_stage": "1", "shard_group": "8"}), dp=64, cp=1)
     (1, 8, 8)
-    >>> sharding_of(Row(line=2, cells={"zero_stage": "HSDP"}), dp=64, cp=1, node=8)
-    (3, 8, 8)
-
-    Raises
-    ------
-    RowSkipped
-        Nobody says it so.
     """
-    stage, group = _stage_and_group(row, node)
+    stated = row.text("zero_stage")
+    stage = int(stated) if stated else row.default("zero_stage", defaults_of(row).zero_stage or 0)
     if stage == 0 or (dp * cp == 1):
         return 0, dp, 1
-    size = dp if group is None or group < 0 else int(group)
-    if size < 1 or dp % size:
+    size = row.count("shard_group") or dp
+    if dp % size:
         return stage, 1, dp
     return (stage, dp // size, size) if size * cp > 1 else (0, dp, 1)
-
-
-# First word of the column fsdp -> ZeRO stage.
-_SHARDED = {
-    "full_shard": 3, "full": 3, "fsdp": 3, "fsdp1": 3, "fsdp2": 3, "fully_sharded": 3, "yes": 3, "true": 3, "hybrid_shard": 3, "hybrid": 3,
-    "hsdp": 3, "shard_grad_op": 2, "hybrid_shard_zero2": 2, "no_shard": 0, "no": 0, "none": 0, "false": 0, "ddp": 0,
-}  # fmt: skip
-_HYBRID = ("hybrid", "hsdp")
-
-
-def _stage_and_group(row: Row, node: int) -> tuple[int, float | None]:
-    group = row.number("zero1_group")
-    sharded = _first_word(row.text("fsdp"))
-    stated = _stated_stage(row)
-    if sharded.startswith(_HYBRID) or _first_word(row.text("zero_stage")).startswith(_HYBRID):
-        group = group or row.number("gpus_per_node") or node or None
-    if sharded in _SHARDED:
-        return (stated if stated is not None else _SHARDED[sharded]), group
-    ranks = row.number("fsdp")
-    if stated is None and ranks is not None and ranks > 1:
-        return 3, ranks
-    if stated is not None:
-        return stated, group
-    if ranks == 1 and framework_of_row(row).name == "megatron-bridge":
-        return 3, None
-    return (_named_stage(row), None) if group is None else (1, group)
-
-
-def _first_word(text: str) -> str:
-    return re.split(r"[\s(,;]", text.lower(), maxsplit=1)[0].replace("-", "_")
-
-
-def _named_stage(row: Row) -> int:
-    """The stage that the framework's name states, else what the framework does."""
-    named = _NAMED_STAGE.search(row.text("framework").lower())
-    if named is not None:
-        return int(named[1] or 3)
-    return row.default("zero_stage", defaults_of(row).zero_stage or 0)
-
-
-# "DeepSpeed ZeRO-2", "DeepSpeed (zero stage 3)", "ZeRO-Infinity": stage 3 whose states may leave the device.
-_NAMED_STAGE = re.compile(r"\bzero[\s_-]*(?:(?:stage|dp)[\s_-]*)?(?:([1-3])\b|infinity|\+\+)")
-_STAGE = re.compile(r"(?:zero|stage|os|z)?[\s_-]*(?:stage|dp)?[\s_-]*([0-3])\b(?!\.)")
-# Names without a number, the longer ones first. ZeRO's states as its paper writes them (Rajbhandari et al., arXiv:1910.02054, section 5);
-# ZeRO++ and ZeRO-Infinity are built on stage 3, ZeRO-Offload on stage 2 (arXiv:2306.10209, 2104.07857, 2101.06840, abstracts);
-# MiCS shards everything inside groups (arXiv:2205.00119); Megatron-LM's distributed optimizer.
-_STAGES_BY_NAME = (
-    (r"zero ?\+\+|zero[ _-]?inf|mics|p?_?os ?\+ ?g ?\+ ?p", 3),
-    (r"zero[ _-]?offload|p?_?os ?\+ ?g\b|p_os_g\b", 2),
-    (r"dist(?:ributed)?[ _-]?opt|optimizer|p_os\b|pos\b", 1),
-    (r"fsdp", 3),
-    (r"ddp\b|dp\b|replicated|plain|off\b", 0),
-)
-
-
-def _stated_stage(row: Row) -> int | None:
-    """The column ``zero_stage``: a number, or a name with one ("ZeRO-3", "stage 2"), or what the column ``fsdp`` may say.
-
-    >>> [_stated_stage(Row(line=2, cells={"zero_stage": text})) for text in ("1", "ZeRO-3 (offload)", "FSDP", "ZeRO++", "dist-opt", "no")]
-    [1, 3, 3, 3, 1, 0]
-    """
-    text = row.text("zero_stage").lower()
-    if not text:
-        return None
-    if text[0].isdigit() and row.number("zero_stage") in (0, 1, 2, 3):  # "3.0", "2 (ZeRO)"
-        return int(row.number("zero_stage") or 0)
-    named = _STAGE.match(text)
-    by_name = (stage for pattern, stage in _STAGES_BY_NAME if re.match(pattern, text))
-    stage = int(named[1]) if named is not None else next(by_name, _SHARDED.get(_first_word(text)))
-    if stage is None or yes_or_no(text) is True:
-        raise RowSkipped("column zero_stage is none of 0, 1, 2, 3", usable=not text[0].isdigit())
-    return stage
-
-
-def offloads_optimizer(row: Row) -> bool:
-    """Whether the host keeps the optimizer: column ``cpu_offload``, or the words beside a ZeRO stage.
-
-    >>> [offloads_optimizer(Row(line=2, cells={"zero_stage": text})) for text in ("3 (CPU offload)", "3")]
-    [True, False]
-    """
-    stated = row.text("cpu_offload").lower()
-    if stated:
-        return yes_or_no(stated) is True or stated.startswith(("cpu", "host", "optim"))
-    words = f"{row.text('zero_stage')} {row.text('fsdp')} {row.text('framework')}".lower()
-    return bool(
-        re.search(r"zero.*offload|(?<!no )(?:cpu|optimizer)[ _-]?offload|\(offload\)|^[0-3] ?\+? ?offload", words)
-    )

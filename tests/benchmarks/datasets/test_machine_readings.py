@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from planner.measurements import plans
-from planner.measurements.collective_rows import predict as collectives
-from planner.measurements.hardware import links_of, machine_of
-from planner.measurements.preset import DEFAULT
-from planner.measurements.tables import Row
-from tests.planner.measurements.single_rows import RUN, seconds
+from benchmarks.datasets.reading import Row
+from tests.benchmarks.datasets.published_rows import COLLECTIVES, PLANS, RUN, links_of, machine_of, seconds
 
 
 def test_the_links_of_a_domain_larger_than_a_node() -> None:
@@ -34,9 +30,7 @@ def test_a_run_that_is_spread_over_its_nodes() -> None:
     }
     assert links_of(Row(line=2, cells=spread)).gpus_per_node == 1
     assert links_of(Row(line=2, cells={**spread, "nodes": "1"})).gpus_per_node == 8
-    times = [
-        seconds(plans.predict([Row(line=2, cells={**spread, "nodes": nodes})], DEFAULT)[0]) for nodes in ("1", "4")
-    ]
+    times = [seconds(PLANS.predict([Row(line=2, cells={**spread, "nodes": nodes})])[0]) for nodes in ("1", "4")]
     assert times[1] > 1.2 * times[0]
 
 
@@ -66,7 +60,7 @@ def test_adapters_named_beside_a_device_are_those_of_its_usual_machine() -> None
             "bytes": "134217728",
             "time_us": "20000",
         }
-        (found,) = collectives([Row(line=2, cells=cells)], DEFAULT)
+        (found,) = COLLECTIVES.predict([Row(line=2, cells=cells)])
         return seconds(found)
 
     assert of("H100 + NDR InfiniBand") == of("H100, 8x NDR") == of("H100") < of("H100, 1x NDR") / 4
@@ -91,7 +85,7 @@ def test_a_sharded_run_on_tpus_is_predicted_to_take_seconds() -> None:
         "micro_batch": "4", "tp": "1", "pp": "1", "dp": "256", "seq": "4096", "precision": "bf16", "zero_stage": "3",
         "recompute": "full", "step_time_ms": "30000",
     }  # fmt: skip
-    (outcome,) = plans.predict([Row(line=2, cells=cells)], DEFAULT)
+    (outcome,) = PLANS.predict([Row(line=2, cells=cells)])
     assert 15.0 < seconds(outcome) < 40.0
 
 

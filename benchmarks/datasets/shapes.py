@@ -1,13 +1,25 @@
-"""Shapes of dense models that are no bundled networks, for rows that name one and state no widths."""
+"""Networks of published rows: names that mean bundled ones, shapes of well-known dense models that are not bundled, styles."""
 
 from __future__ import annotations
 
 import math
 import re
 
-from planner.measurements.tables import Row
+from benchmarks.datasets.reading import Row
+from costmodel.network.graph import Graph
+from planner.files.resources import bundled
+from planner.measurements.networks import stack_of
+from planner.naming.models import transformer_called
 
-__all__ = ["maxtext_shape", "with_published_shape"]
+__all__ = [
+    "agrees",
+    "bundled_name",
+    "is_particular",
+    "maxtext_shape",
+    "says_mixture",
+    "style_of",
+    "with_published_shape",
+]
 
 _Shape = dict[str, int | str]
 
@@ -74,10 +86,9 @@ def with_published_shape(row: Row) -> Row:
         shape = maxtext_shape(int(scale[1]))
     if shape is None:
         return row
-    row.default("hidden", shape["hidden"])
     known = {name: str(value) for name, value in shape.items()}
     stated = {name: cell for name, cell in row.cells.items() if cell}
-    return Row(line=row.line, cells={**row.cells, **known, **stated}, defaults=row.defaults)
+    return Row(line=row.line, cells={**row.cells, **known, **stated})
 
 
 def maxtext_shape(billions: int) -> _Shape:
@@ -92,3 +103,74 @@ def maxtext_shape(billions: int) -> _Shape:
     wide, heads = 2 ** (each + (rest > 1)), 2 ** (each + (rest > 0))
     shape = _shape(2048 * wide, 16 * 2**each, 16 * heads, 16 * heads, 7168 * heads)
     return {**shape, **_GATED, "head_dim": 128, "vocab": 32000}
+
+
+# -- names --------------------------------------------------------------------------------------------------------------------
+
+# Model and net texts in lower case -> style; the first that is found decides.
+_STYLES = (
+    (r"bert", "bert"),
+    (r"\b(?:vit|deit)\b|vision transformer", "vit"),
+    (r"nemotron", "nemotron"),
+    (
+        r"llama|mi[sx]tral|internlm|qwen|\byi\b|baichuan|vicuna|gemma|deepseek|smollm|olmo|phi.?[34]|\bglm|chatglm|aquila",
+        "llama",
+    ),
+    (r"mpt|gpt|opt|bloom|megatron|turing|chinchilla|neox|pythia|falcon|phi.?[12]|starcoder", "gpt"),
+)
+
+
+def style_of(row: Row) -> str:
+    """The style that a row names in ``net`` or ``model``; empty where it names none.
+
+    >>> [style_of(Row(line=2, cells={"model": text})) for text in ("LLAMA3_8B", "GPT3-175B", "ours")]
+    ['llama', 'gpt', '']
+    """
+    texts = (row.text("net").lower(), row.text("model").lower())
+    return next((style for text in texts for pattern, style in _STYLES if re.search(pattern, text)), "")
+
+
+def bundled_name(row: Row) -> str | None:
+    """Bundled transformer that a row names in ``model`` or ``net``; None where there is none."""
+    known = bundled("models")
+    for column in ("model", "net"):
+        text = row.text(column)
+        if text in known:
+            return text
+        name = transformer_called(text)
+        if name is not None:
+            return name
+    return None
+
+
+# "Mixtral 8x7B", "Qwen3-30B-A3B", "GPT MoE": names of mixtures.
+_MIXTURE = re.compile(r"\bmoe\b|mixture|\bexperts?\b|\b\d+ ?x ?\d+(?:\.\d+)?b\b|\ba\d+(?:\.\d+)?b\b|mixtral")
+
+
+def says_mixture(row: Row) -> bool:
+    """Whether the name says so, or the kind of the network does ("MoE/other" leaves it open)."""
+    model, net = (re.sub(r"[_\-]", " ", row.text(name).lower()) for name in ("model", "net"))
+    return bool(_MIXTURE.search(model) or ("other" not in net and _MIXTURE.search(net)))
+
+
+def is_particular(graph: Graph) -> bool:
+    """Whether hidden size, layers and heads do not say what a network is: experts, two stacks, or images."""
+    return bool({"moe", "cross_attention"} & set(graph.kinds)) or graph.layers[0].output_shape[0] != 1
+
+
+def agrees(row: Row, graph: Graph) -> bool:
+    """Whether a row's hidden size, layers and heads are those of a network; of an encoder and a decoder either the one or both count.
+
+    >>> from planner.files.loading import load_model
+    >>> cells = {"hidden": "1024", "layers": "24", "heads": "16"}
+    >>> agrees(Row(line=2, cells=cells), load_model("t5-large").graph), agrees(Row(line=2, cells=cells), load_model("t5-base").graph)
+    (True, False)
+    """
+    stack = stack_of(graph)
+    if not stack:
+        return False
+    layers = int(stack["layers"])
+    crossed = sum(layer.kind == "cross_attention" for layer in graph.layers)
+    return row.count("layers") in (layers, layers - crossed) and all(
+        row.count(name) == int(stack[name]) for name in ("hidden", "heads")
+    )

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks.datasets.reading import Row
 from planner.files.loading import load_cluster
-from planner.measurements import collective_rows
 from planner.measurements.outcomes import Outcome
-from planner.measurements.preset import DEFAULT
-from planner.measurements.tables import Row
-from tests.planner.measurements.single_rows import only, seconds
+from tests.benchmarks.datasets.published_rows import COLLECTIVES, only, seconds
 
 
 def test_an_all_reduce_inside_a_node_by_hand() -> None:
-    found = only(collective_rows, collective="all_reduce", device="A100-80GB", ranks=8, bytes=2**30, busbw_GBps=232)
+    found = only(COLLECTIVES, collective="all_reduce", device="A100-80GB", ranks=8, bytes=2**30, busbw_GBps=232)
     level = load_cluster("dgx-a100").cluster.levels[0]
     ring_s = 14 * (level.latency_s + 2**27 / (level.bandwidth_bytes_per_s * level.efficiency))
     comparison = found.comparisons[0]
@@ -24,7 +22,7 @@ def test_an_all_reduce_inside_a_node_by_hand() -> None:
 @pytest.mark.parametrize("name", ["broadcast_perf", "ncclBcast", "Reduce"])
 def test_from_or_to_one_rank_by_hand(name: str) -> None:
     """Seven hops around the ring, and the whole message over every link in pieces; bus and algorithm bandwidth are one (nccl-tests)."""
-    found = only(collective_rows, collective=name, device="A100-80GB", ranks=8, bytes=2**30, busbw_GBps=230)
+    found = only(COLLECTIVES, collective=name, device="A100-80GB", ranks=8, bytes=2**30, busbw_GBps=230)
     level = load_cluster("dgx-a100").cluster.levels[0]
     chain_s = 7 * level.latency_s + 2**30 / (level.bandwidth_bytes_per_s * level.efficiency)
     (comparison,) = found.comparisons
@@ -34,7 +32,7 @@ def test_from_or_to_one_rank_by_hand(name: str) -> None:
 
 
 def test_switches_that_sum_by_hand() -> None:
-    found = only(collective_rows, collective="all_reduce", device="H100", ranks=8, bytes=2**30, busbw_GBps=466)
+    found = only(COLLECTIVES, collective="all_reduce", device="H100", ranks=8, bytes=2**30, busbw_GBps=466)
     # A launch of 5 us, two hops of 4 us, 1 GiB at 0.61 of 450 GB/s, and the pieces in which it travels.
     expected = 5e-6 + (8e-6**0.5 + (2**30 / (0.61 * 450e9)) ** 0.5) ** 2
     assert found.comparisons[0].predicted_s == pytest.approx(expected, rel=1e-6)
@@ -48,14 +46,14 @@ TWO_P5 = {8: 69.12, 2**20: 123.2, 2**24: 298.1, 2**27: 870.3, 2**30: 4607.6, 2**
 @pytest.mark.parametrize(("message", "measured_us"), TWO_P5.items())
 def test_an_all_reduce_over_two_nodes_sums_in_switches_inside_them(message: int, measured_us: float) -> None:
     row = {"collective": "all_reduce", "nodes": 2, "ranks": 16, "bytes": message, "time_us": measured_us}
-    found = only(collective_rows, device="p5.48xlarge", **row).comparisons[0]
+    found = only(COLLECTIVES, device="p5.48xlarge", **row).comparisons[0]
     assert found.predicted_s == pytest.approx(found.measured_s, rel=0.2)
 
 
 def test_names_of_links_and_machines_mean_their_clusters() -> None:
     def predicted_s(device: str, **values: object) -> float:
         row = {"collective": "all_gather", "ranks": 64, "nodes": 8, "bytes": 2**28, "busbw_GBps": 100, **values}
-        return only(collective_rows, device=device, **row).comparisons[0].predicted_s
+        return only(COLLECTIVES, device=device, **row).comparisons[0].predicted_s
 
     # 63 steps of a ring over Elastic Fabric Adapters of 40 us each; InfiniBand has no such step.
     assert predicted_s("H100 SXM + EFA (p5)") > 63 * 40e-6 > predicted_s("H100 SXM")
@@ -66,17 +64,16 @@ def test_names_of_links_and_machines_mean_their_clusters() -> None:
 
 
 def test_links_named_in_place_of_a_device() -> None:
-    slow = only(collective_rows, device="100GbE TCP sockets", ranks="", nodes="", bytes="", busbw_GBps=10)
-    fast = only(collective_rows, device="NVL4 + 8x400Gb RDMA (DGX H100)", ranks="", nodes="", bytes="", busbw_GBps=380)
+    slow = only(COLLECTIVES, device="100GbE TCP sockets", ranks="", nodes="", bytes="", busbw_GBps=10)
+    fast = only(COLLECTIVES, device="NVL4 + 8x400Gb RDMA (DGX H100)", ranks="", nodes="", bytes="", busbw_GBps=380)
     assert slow.comparisons[0].predicted_s > 10 * fast.comparisons[0].predicted_s
-    assert set(slow.row.defaults) >= {"bytes", "ranks", "nodes"}
 
 
 def test_what_was_fitted_of_the_links_counts() -> None:
     """Inside a node the efficiency of NVLink, over two that of InfiniBand, too; measured numbers that a row states itself do not."""
     cells = {"device": "a100-80gb", "bytes": "1e9", "time_us": "9000", "ranks": "8", "nodes": "1"}
     one, two = (
-        collective_rows.predict([Row(line=2, cells={**cells, **more})], DEFAULT)[0].fitted
+        COLLECTIVES.predict([Row(line=2, cells={**cells, **more})])[0].fitted
         for more in ({}, {"ranks": "16", "nodes": "2"})
     )
     assert one == {"dgx-a100 nvlink: efficiency"}
@@ -85,7 +82,7 @@ def test_what_was_fitted_of_the_links_counts() -> None:
 
 def message(**cells: str) -> Outcome:
     row = {"device": "h100-sxm", "nodes": "2", "ranks": "16", "bytes": "268435456", "time_us": "1500", **cells}
-    return collective_rows.predict([Row(line=2, cells=row)], DEFAULT)[0]
+    return COLLECTIVES.predict([Row(line=2, cells=row)])[0]
 
 
 @pytest.mark.parametrize(

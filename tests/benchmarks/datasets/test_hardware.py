@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks.datasets.kernels import product
+from benchmarks.datasets.reading import Row, Unreadable
 from planner.files.loading import load_cluster
 from planner.files.resources import bundled
-from planner.measurements.hardware import device_name, format_of, links_of, machine_of, precision_of, with_stated_math
-from planner.measurements.tables import Row, RowSkipped
-from planner.naming.devices import KNOWN_DEVICES
+from planner.measurements import hardware
+from planner.measurements.hardware import precision_of
+from planner.naming.devices import KNOWN_DEVICES, device_called
+from tests.benchmarks.datasets.published_rows import format_of, links_of, machine_cells, machine_of
 
 
 def row(**cells: str) -> Row:
@@ -48,10 +51,10 @@ def test_names_of_devices(text: str, memory: str, name: str) -> None:
 
 
 def test_an_unknown_device_is_named() -> None:
-    with pytest.raises(RowSkipped, match="device 'Abacus 9000' is not known"):
+    with pytest.raises(Unreadable, match="device 'Abacus 9000' is not known"):
         machine_of(row(device="Abacus 9000"))
     with pytest.raises(
-        RowSkipped, match=r"device 'mi330x' is not known; did you mean 'mi3[0-9]*x'\? \(planner list devices\)"
+        Unreadable, match=r"device 'mi330x' is not known; did you mean 'mi3[0-9]*x'\? \(planner list devices\)"
     ):
         machine_of(row(device="mi330x"))
 
@@ -100,13 +103,14 @@ def test_links_that_a_simulator_assumed_are_those_of_the_machine() -> None:
     ],
 )
 def test_adapters_of_omni_path_are_not_filled(cells: dict[str, str], rate: float) -> None:
-    found = links_of(Row(line=2, cells={"inter_bw_Gbps_per_node": "400", **cells}))
+    found = links_of(Row(line=2, cells={"device": "A100-80GB", "inter_bw_Gbps_per_node": "400", **cells}))
     assert found.inter_bytes_per_s == pytest.approx(rate, rel=1e-12)
 
 
 def test_the_usual_links_are_noted_as_a_default() -> None:
-    plain = row(device="H100")
-    assert [level.bandwidth_bytes_per_s for level in machine_of(plain).cluster.levels] == [450e9, 400e9 / 8]
+    plain = machine_cells(row(device="H100"))
+    levels = hardware.machine_of(plain).cluster.levels
+    assert [level.bandwidth_bytes_per_s for level in levels] == [450e9, 400e9 / 8]
     assert plain.defaults == {"gpus_per_node": 8}
 
 
@@ -139,27 +143,26 @@ def test_names_of_number_formats(text: str, name: str) -> None:
 
 @pytest.mark.parametrize("text", ["int3", "fp64", "double"])
 def test_an_unknown_number_format(text: str) -> None:
-    with pytest.raises(RowSkipped, match=f"'{text}' is not known"):
+    with pytest.raises(Unreadable, match=f"'{text}' is not known"):
         format_of(row(precision=text), "fp32")
 
 
 @pytest.mark.parametrize(
-    ("text", "formats", "stored", "computed"),
+    ("text", "device", "stored", "computed"),
     [
-        ("fp16 storage, fp32 math (pseudo)", {"fp32", "fp16"}, 2, "fp32"),
-        ("pseudo FP16", {"fp32", "fp16"}, 2, "fp32"),
-        ("FP16 inputs/FP32 math", {"fp32", "fp16"}, 2, "fp32"),
-        ("fp16 inputs, tensor core math", {"fp32", "fp16"}, 2, "fp16"),
-        ("fp32 inputs, tensor core math", {"fp32", "fp16"}, 4, "fp16"),
-        ("fp32 inputs, tensor core math", {"fp32", "tf32", "fp16"}, 4, "tf32"),
-        ("fp32 inputs, tensor core math", {"fp32"}, 4, "fp32"),
-        ("fp32", {"fp32", "fp16"}, 4, "fp32"),
+        ("fp16 storage, fp32 math (pseudo)", "p100", "fp16", "fp32"),
+        ("pseudo FP16", "p100", "fp16", "fp32"),
+        ("FP16 inputs/FP32 math", "p100", "fp16", "fp32"),
+        ("fp16 inputs, tensor core math", "v100-16gb", "fp16", ""),
+        ("fp32 inputs, tensor core math", "v100-16gb", "fp32", "fp16"),
+        ("fp32 inputs, tensor core math", "a100-80gb", "fp32", "tf32"),
+        ("fp32 inputs, tensor core math", "titan-x", "fp32", "fp32"),
+        ("fp32", "v100-16gb", "fp32", ""),
     ],
 )
-def test_what_is_stored_and_what_is_computed(text: str, formats: set[str], stored: int, computed: str) -> None:
-    has = frozenset(formats)
-    found = with_stated_math(row(precision=text), precision_of(format_of(row(precision=text), "fp32"), has), has)
-    assert (found.activation_bytes, found.compute) == (stored, computed)
+def test_what_is_stored_and_what_is_computed(text: str, device: str, stored: str, computed: str) -> None:
+    cells = product(row(device=device, precision=text, m="8", n="8", k="8", time_ms="1"))
+    assert (cells["precision"], cells.get("products", "")) == (stored, computed)
 
 
 def test_formats_that_a_device_lacks_are_stored_and_computed_wider() -> None:
@@ -176,7 +179,7 @@ NEW = {
 
 @pytest.mark.parametrize(("text", "name"), NEW.items())
 def test_devices_of_similar_names(text: str, name: str | None) -> None:
-    assert device_name(text) == name
+    assert device_called(text)[0] == name
 
 
 def fast_and_slow(**cells: str) -> tuple[int | None, float]:
@@ -237,7 +240,7 @@ def test_attention_kernels_of_an_earlier_generation(
     assert taken.attention_backward_fraction == pytest.approx(backward * full.attention_backward_fraction)
     assert found.cluster.device == found.device
     assert found.device.efficiency.matmul_fraction == own.device.efficiency.matmul_fraction
-    file = device_name(device)
+    file = device_called(device)[0] or ""
     assert machine_of(row(device_file=file, framework=framework, flash_attention=kernel)).device == found.device
 
 

@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks.datasets.reading import Row
 from costmodel.kernels.kernel_time import kernel_time_s
 from planner.files.loading import load_device
-from planner.measurements import (
-    collective_rows,
-    convnets,
-    convolutions,
-    layer_logs,
-    operators,
-    peaks,
-    products,
-    recurrent,
-)
 from planner.measurements.preset import DEFAULT, PALEO
-from planner.measurements.tables import Row
-from tests.planner.measurements.single_rows import BACKWARD, FORWARD, only
+from tests.benchmarks.datasets.published_rows import (
+    BACKWARD,
+    COLLECTIVES,
+    CONVOLUTIONS,
+    FORWARD,
+    LAYERS,
+    NETWORKS,
+    OPERATORS,
+    PEAKS,
+    PRODUCTS,
+    RECURRENT,
+    Kind,
+    only,
+)
 
 
 def test_a_product_is_a_kernel() -> None:
-    found = only(products, device="p100", precision="fp32", m=1024, n=512, k=2048, time_ms=0.3)
+    found = only(PRODUCTS, device="p100", precision="fp32", m=1024, n=512, k=2048, time_ms=0.3)
     moved = 4.0 * (1024 * 2048 + 2048 * 512 + 1024 * 512)
     expected = kernel_time_s(
         load_device("p100").device, "fp32", flop=2.0 * 1024 * 512 * 2048, memory_bytes=moved, gemm=(1024, 512, 2048)
@@ -55,14 +58,14 @@ def test_products_on_the_first_tensor_cores(m: int, n: int, k: int, a_t: str, ti
         "b_t": "N",
         "time_ms": time_ms,
     }
-    found = only(products, **row).comparisons[0]
+    found = only(PRODUCTS, **row).comparisons[0]
     assert found.predicted_s == pytest.approx(found.measured_s, rel=0.35)
 
 
 def test_early_tensor_cores_take_aligned_matrices_only() -> None:
     def taken_s(device: str, m: int, a_t: str = "N", b_t: str = "N", n: int = 4096) -> float:
         row = {"device": device, "precision": "fp16", "m": m, "n": n, "k": 4096, "a_t": a_t, "b_t": b_t, "time_ms": 2}
-        return only(products, **row).comparisons[0].predicted_s
+        return only(PRODUCTS, **row).comparisons[0].predicted_s
 
     assert taken_s("v100-16gb", 4100) > 2.5 * taken_s("v100-16gb", 4104)  # 4100 halves, 8200 bytes
     assert taken_s("v100-16gb", 4096, n=4100) < 1.1 * taken_s("v100-16gb", 4096)  # columns of 4096 all the same
@@ -73,7 +76,7 @@ def test_early_tensor_cores_take_aligned_matrices_only() -> None:
 
 def test_kernels_on_tensor_cores_find_images_channel_by_channel() -> None:
     shape = {"n": 16, "c": 256, "h": 28, "w": 28, "k": 256, "r": 1, "s": 1, "fwd_ms": 1}
-    found = only(convolutions, device="a100-80gb", precision="fp16", **shape).comparisons[0]
+    found = only(CONVOLUTIONS, device="a100-80gb", precision="fp16", **shape).comparisons[0]
     device = load_device("a100-80gb").device
     elements = 2 * 16 * 256 * 28 * 28 + 256 * 256
     moved = {"flop": 0.0, "memory_bytes": 2.0 * 2 * elements}
@@ -84,22 +87,22 @@ def test_kernels_on_tensor_cores_find_images_channel_by_channel() -> None:
 
 def test_the_best_of_many_shapes_fills_tiles_and_waves() -> None:
     """Its rate is the device's fraction of the peak, less launching and starting the inner loop; other shapes lose more."""
-    found = only(peaks, device="A100 SXM", precision="bf16", best_mnk="1024x10240x5120", mamf_tflops=271.2).comparisons[
+    found = only(PEAKS, device="A100 SXM", precision="bf16", best_mnk="1024x10240x5120", mamf_tflops=271.2).comparisons[
         0
     ]
     device, flop = load_device("a100-80gb").device, 2.0 * 1024 * 10240 * 5120
     efficiency = device.efficiency
     at_best_s = flop / (312e12 * efficiency.matmul_fraction) * (1 + efficiency.depth_half / 5120)
     assert found.predicted_s == pytest.approx(device.launch_overhead_s + at_best_s, rel=1e-9)
-    other = only(products, device="A100 SXM", precision="bf16", m=1024, n=10240, k=5120, time_ms=0.4).comparisons[0]
+    other = only(PRODUCTS, device="A100 SXM", precision="bf16", m=1024, n=10240, k=5120, time_ms=0.4).comparisons[0]
     assert other.predicted_s > 1.05 * found.predicted_s
-    paleo = only(peaks, PALEO, device="A100 SXM", precision="bf16", best_mnk="1024x10240x5120", mamf_tflops=271.2)
-    same = only(products, PALEO, device="A100 SXM", precision="bf16", m=1024, n=10240, k=5120, time_ms=0.4)
+    paleo = only(PEAKS, PALEO, device="A100 SXM", precision="bf16", best_mnk="1024x10240x5120", mamf_tflops=271.2)
+    same = only(PRODUCTS, PALEO, device="A100 SXM", precision="bf16", m=1024, n=10240, k=5120, time_ms=0.4)
     assert paleo.comparisons[0].predicted_s == pytest.approx(same.comparisons[0].predicted_s)
 
 
 def test_paleo_takes_a_product_at_the_peak() -> None:
-    found = only(products, PALEO, device="p100", precision="fp32", m=1024, n=512, k=2048, time_ms=0.3)
+    found = only(PRODUCTS, PALEO, device="p100", precision="fp32", m=1024, n=512, k=2048, time_ms=0.3)
     moved = 4.0 * (1024 * 2048 + 2048 * 512 + 1024 * 512)
     assert found.comparisons[0].predicted_s == pytest.approx(
         2.0 * 1024 * 512 * 2048 / 10.6e12 + moved / (732 * 2**30), rel=1e-3
@@ -117,7 +120,7 @@ def test_half_storage_on_a_device_that_computes_in_single() -> None:
         "fwd_ms": 10,
         "bwd_ms": 0,
     }
-    whole, half = (only(operators, precision=name, **cells) for name in ("fp32", "fp16"))
+    whole, half = (only(OPERATORS, precision=name, **cells) for name in ("fp32", "fp16"))
     assert half.comparisons[0].predicted_s == pytest.approx(0.5 * whole.comparisons[0].predicted_s, rel=0.01)
     assert half.comparisons[0].ideal_s == whole.comparisons[0].ideal_s
 
@@ -136,11 +139,11 @@ def test_the_three_passes_of_a_convolution() -> None:
         "stride_h": 1,
         "stride_w": 1,
     }
-    found = only(convolutions, device="p100", precision="fp32", **shape, fwd_ms=1, bwd_input_ms=1, bwd_param_ms=1)
+    found = only(CONVOLUTIONS, device="p100", precision="fp32", **shape, fwd_ms=1, bwd_input_ms=1, bwd_param_ms=1)
     assert [c.what for c in found.comparisons] == ["forward", "backward input", "backward weight"]
     flop = 2.0 * 16 * 56 * 28 * 128 * 64 * 9
     assert all(c.ideal_s == pytest.approx(flop / 10.6e12) for c in found.comparisons)
-    one = only(convolutions, device="p100", precision="fp32", **shape, fwd_ms=1, bwd_input_ms="", bwd_param_ms="")
+    one = only(CONVOLUTIONS, device="p100", precision="fp32", **shape, fwd_ms=1, bwd_input_ms="", bwd_param_ms="")
     assert [c.what for c in one.comparisons] == ["forward"]
 
 
@@ -157,15 +160,15 @@ def test_the_backward_pass_of_a_log_is_both_gradients() -> None:
         "device": "p100",
         "precision": "fp32",
     }
-    three = only(convolutions, **shape, fwd_ms=1, bwd_input_ms=1, bwd_param_ms=1).comparisons
-    back = only(convolutions, **shape, **BACKWARD, time_ms=1).comparisons[0]
+    three = only(CONVOLUTIONS, **shape, fwd_ms=1, bwd_input_ms=1, bwd_param_ms=1).comparisons
+    back = only(CONVOLUTIONS, **shape, **BACKWARD, time_ms=1).comparisons[0]
     assert back.predicted_s == pytest.approx(three[1].predicted_s + three[2].predicted_s)
 
 
 @pytest.mark.parametrize(("cell", "gates"), [("vanilla", 1), ("GRU", 3), ("LSTM", 4)])
 def test_recurrent_cells_differ_by_their_gates(cell: str, gates: int) -> None:
     found = only(
-        recurrent,
+        RECURRENT,
         device="p100",
         cell=cell,
         hidden=1024,
@@ -183,12 +186,12 @@ def test_recurrent_cells_differ_by_their_gates(cell: str, gates: int) -> None:
 def test_an_unknown_cell() -> None:
     assert (
         "none of vanilla, GRU, LSTM"
-        in only(recurrent, device="p100", cell="SRU", hidden=8, batch=1, timesteps=1, fwd_ms=1).skipped
+        in only(RECURRENT, device="p100", cell="SRU", hidden=8, batch=1, timesteps=1, fwd_ms=1).skipped
     )
 
 
 def test_a_peak_is_its_best_product() -> None:
-    found = only(peaks, device="NVIDIA A100 SXM", precision="bf16", mamf_tflops=271.2, best_mnk="1024x10240x5120")
+    found = only(PEAKS, device="NVIDIA A100 SXM", precision="bf16", mamf_tflops=271.2, best_mnk="1024x10240x5120")
     assert found.comparisons[0].measured_s == pytest.approx(2 * 1024 * 10240 * 5120 / 271.2e12)
 
 
@@ -218,7 +221,7 @@ def test_a_peak_is_its_best_product() -> None:
 )
 def test_operators_find_their_shapes_in_their_outputs(op: str, elements: int, flop: int) -> None:
     found = only(
-        operators,
+        OPERATORS,
         device="v100-16gb",
         net="x",
         op=op,
@@ -235,7 +238,7 @@ def test_a_convolution_of_images_has_no_gradient_of_its_input() -> None:
         text = f"Conv2d({channels}, 64, kernel_size=(3, 3), stride=(1, 1), padding=(1, 1))"
         outputs = 4.0 * 8 * 64 * 56 * 56
         row = {"device": "v100-16gb", "net": "x", "op": text, "batch": 8, "activation_bytes": outputs, "fwd_ms": 0}
-        (found,) = only(operators, **row, bwd_ms=5).comparisons
+        (found,) = only(OPERATORS, **row, bwd_ms=5).comparisons
         return found.ideal_s * 15.7e12
 
     once = 2 * 8 * 64 * 9 * 56 * 56
@@ -245,27 +248,26 @@ def test_a_convolution_of_images_has_no_gradient_of_its_input() -> None:
 
 def test_views_are_counted_not_scored() -> None:
     found = only(
-        operators, device="v100-16gb", net="x", op="View(9216)", batch=32, activation_bytes=4.0, fwd_ms=0.1, bwd_ms=0
+        OPERATORS, device="v100-16gb", net="x", op="View(9216)", batch=32, activation_bytes=4.0, fwd_ms=0.1, bwd_ms=0
     )
     assert "view" in found.skipped
     assert not found.usable
 
 
 def test_layers_of_a_log_are_those_of_the_bundled_network() -> None:
-    conv2 = only(layer_logs, device="titan-x", net="alexnet", layer="conv2/5x5_s1", **FORWARD, time_ms=11, n=128)
+    conv2 = only(LAYERS, device="titan-x", net="alexnet", layer="conv2/5x5_s1", **FORWARD, time_ms=11, n=128)
     assert conv2.comparisons[0].ideal_s == pytest.approx(128 * 2 * 27 * 27 * 192 * 64 * 25 / 6.6e12, rel=0.1)
-    relu = only(layer_logs, device="titan-x", net="alexnet", layer="conv2/relu", **FORWARD, time_ms=1, n=128)
+    relu = only(LAYERS, device="titan-x", net="alexnet", layer="conv2/relu", **FORWARD, time_ms=1, n=128)
     assert 0 < relu.comparisons[0].predicted_s < conv2.comparisons[0].predicted_s
     assert (
-        "no such layer"
-        in only(layer_logs, device="titan-x", net="alexnet", layer="conv99", **FORWARD, time_ms=1).skipped
+        "no such layer" in only(LAYERS, device="titan-x", net="alexnet", layer="conv99", **FORWARD, time_ms=1).skipped
     )
 
 
 def test_products_in_another_format_than_the_storage() -> None:
     shape = {"device": "NV_P100", "m": 4096, "n": 4096, "k": 4096, "time_ms": 15}
-    mixed = only(products, precision="fp16 storage, fp32 math (pseudo)", **shape).comparisons[0]
-    wide, narrow = (only(products, precision=text, **shape).comparisons[0] for text in ("fp32", "fp16"))
+    mixed = only(PRODUCTS, precision="fp16 storage, fp32 math (pseudo)", **shape).comparisons[0]
+    wide, narrow = (only(PRODUCTS, precision=text, **shape).comparisons[0] for text in ("fp32", "fp16"))
     assert mixed.predicted_s == pytest.approx(wide.predicted_s)  # not bound by memory
     assert narrow.predicted_s < 0.6 * wide.predicted_s
 
@@ -273,34 +275,46 @@ def test_products_in_another_format_than_the_storage() -> None:
 @pytest.mark.parametrize(
     ("module", "cells", "reason"),
     [
-        (products, {"m": 1, "n": 1, "k": "", "device": "p100", "time_ms": 1}, "m, n or k is not stated"),
-        (products, {"m": 4096, "n": 4096, "k": 4096, "device": "p100", "time_ms": 1e-3}, "wrong unit"),
-        (products, {"m": 4096, "n": 4096, "k": 4096, "device": "p100", "time_ms": 0}, "no measured time"),
-        (convnets, {"model": "FooNet", "device": "p100", "batch": 8, "step_time_ms": 1}, "no bundled network"),
-        (convnets, {"model": "resnet50", "device": "p100", "batch": "", "step_time_ms": 1}, "no batch"),
-        (collective_rows, {"device": "h100-sxm", "ranks": 1, "bytes": 8, "time_us": 3}, "fewer than two ranks"),
+        (PRODUCTS, {"m": 1, "n": 1, "k": "", "device": "p100", "time_ms": 1}, "m, n or k is not stated"),
+        (PRODUCTS, {"m": 4096, "n": 4096, "k": 4096, "device": "p100", "time_ms": 1e-3}, "wrong unit"),
+        (PRODUCTS, {"m": 4096, "n": 4096, "k": 4096, "device": "p100", "time_ms": 0}, "no measured time"),
+        (NETWORKS, {"model": "FooNet", "device": "p100", "batch": 8, "step_time_ms": 1}, "no bundled network"),
+        (NETWORKS, {"model": "resnet50", "device": "p100", "batch": "", "step_time_ms": 1}, "no batch"),
+        (COLLECTIVES, {"device": "h100-sxm", "ranks": 1, "bytes": 8, "time_us": 3}, "fewer than two ranks"),
         (
-            collective_rows,
+            COLLECTIVES,
             {"collective": "gossip", "device": "h100-sxm", "ranks": 8, "bytes": 8, "time_us": 3},
             "'gossip' is not known",
         ),
         (
-            convolutions,
+            CONVOLUTIONS,
             {"n": 1, "c": 3, "h": 4, "w": 4, "k": 8, "r": 9, "s": 9, "device": "p100", "fwd_ms": 1},
             "shapes do not fit",
         ),
     ],
 )
-def test_rows_that_are_left_out(module: object, cells: dict[str, object], reason: str) -> None:
+def test_rows_that_are_left_out(module: Kind, cells: dict[str, object], reason: str) -> None:
     assert reason in only(module, **cells).skipped
 
 
 def test_a_profilers_own_time_is_part_of_what_it_reports() -> None:
     row = {"op": "ReLU(inplace)", "net": "resnet50", "batch": 128, "activation_bytes": 4e6, "device": "v100-16gb"}
     times = {"fwd_ms": 0.3, "bwd_ms": 0.1}
-    bare = only(operators, **row, **times)
-    inside = only(operators, **row, **times, provenance="msr-fiddle/pipedream profiler/image_classification/x L1")
-    other = only(operators, **row, **times, provenance="msr-fiddle/pipedream profiler/translation/x L1")
+    bare = only(OPERATORS, **row, **times)
+    inside = only(
+        OPERATORS,
+        **row,
+        **times,
+        source="PipeDream profiles",
+        provenance="msr-fiddle/pipedream profiler/image_classification/x L1",
+    )
+    other = only(
+        OPERATORS,
+        **row,
+        **times,
+        source="PipeDream profiles",
+        provenance="msr-fiddle/pipedream profiler/translation/x L1",
+    )
     for k, own_s in enumerate((250e-6, 20e-6)):
         assert inside.comparisons[k].predicted_s == pytest.approx(bare.comparisons[k].predicted_s + own_s)
         assert other.comparisons[k].predicted_s == bare.comparisons[k].predicted_s
@@ -311,7 +325,7 @@ def test_libraries_without_fast_convolutions() -> None:
     row = {"device": "titan-x", "n": 64, "c": 128, "h": 56, "w": 56, "k": 128, "r": 3, "s": 3, "pad_h": 1, "pad_w": 1}
 
     def forward_s(library: str) -> float:
-        found = only(convolutions, **row, **FORWARD, time_ms=5, library=library)
+        found = only(CONVOLUTIONS, **row, **FORWARD, time_ms=5, library=library)
         return found.comparisons[0].predicted_s
 
     assert forward_s("Caffe native (im2col+cuBLAS)") == forward_s("CuDNN[R2] *") > 1.3 * forward_s("Nervana-neon-fp32")
@@ -320,6 +334,6 @@ def test_libraries_without_fast_convolutions() -> None:
 
 def test_the_preset_paleo_says_nothing_about_recurrent_layers() -> None:
     cells = {"device": "p100", "cell": "LSTM", "hidden": "1024", "batch": "32", "timesteps": "25", "fwd_ms": "5.1"}
-    (default,), (paleo,) = (recurrent.predict([Row(line=2, cells=cells)], preset) for preset in (DEFAULT, PALEO))
+    (default,), (paleo,) = (RECURRENT.predict([Row(line=2, cells=cells)], preset) for preset in (DEFAULT, PALEO))
     assert default.is_scored
     assert "no formula for recurrent layers" in paleo.skipped

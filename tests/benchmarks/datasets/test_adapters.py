@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from planner.measurements.facts import says_adapters
-from planner.measurements.tables import Row
-from tests.planner.measurements.single_rows import run, seconds
+from benchmarks.datasets.reading import Row
+from benchmarks.datasets.runs import says_adapters
+from tests.benchmarks.datasets.published_rows import run, seconds
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.planner.measurements.single_rows import plan_of, run, seconds
+from tests.benchmarks.datasets.published_rows import plan_of, run, seconds
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,6 @@ def test_words_of_schedules(text: str, vpp: str, schedule: str) -> None:
 
 
 def test_a_schedule_that_is_not_known_and_chunks_that_are_not_stated_are_noted() -> None:
-    assert run(schedule="DualPipe").row.defaults["schedule"] == "1f1b"
     interleaved = run(schedule="interleaved")
     assert interleaved.row.defaults["vpp"] == 2
     assert seconds(interleaved) == seconds(run(vpp="2"))

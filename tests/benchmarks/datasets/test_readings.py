@@ -6,16 +6,22 @@ from typing import Any
 
 import pytest
 
-from planner.measurements import convolutions, plans
-from planner.measurements.hardware import format_of, precision_of
-from planner.measurements.networks import shape_of, transformer
-from planner.measurements.operators import predict as operators
+from benchmarks.datasets.reading import Row, Unreadable
+from benchmarks.datasets.sharding import sharding_of
+from benchmarks.datasets.words import recompute_of
+from planner.measurements.hardware import precision_of
+from planner.measurements.networks import transformer
 from planner.measurements.outcomes import Outcome
-from planner.measurements.preset import DEFAULT
-from planner.measurements.recomputation import recompute_choices, recompute_of
-from planner.measurements.sharding import sharding_of
-from planner.measurements.tables import Row, RowSkipped
-from tests.planner.measurements.single_rows import plan_of, run, seconds
+from tests.benchmarks.datasets.published_rows import (
+    CONVOLUTIONS,
+    OPERATORS,
+    PLANS,
+    format_of,
+    plan_of,
+    run,
+    seconds,
+    shape_of,
+)
 
 
 @pytest.mark.parametrize("missing", [("tp",), ("pp",), ("dp",), ("gpus",), ("gpus", "dp")])
@@ -40,7 +46,6 @@ def test_two_degrees_that_are_not_stated_are_not_guessed() -> None:
 def test_replicas_that_a_table_counts_in_another_way(cells: dict[str, str], plain: dict[str, str]) -> None:
     found = run(zero_stage="", **cells)
     assert seconds(found) == seconds(run(zero_stage="", **plain))
-    assert "dp" in found.row.defaults
 
 
 def test_the_devices_of_nodes_that_a_run_does_not_fill() -> None:
@@ -53,7 +58,6 @@ def test_the_batch_that_time_and_throughput_imply() -> None:
     rate = str(512 * 2048 / 64 / 12.0)
     found = run(global_batch="", tokens_per_s_per_gpu=rate)
     assert seconds(found) == seconds(run())
-    assert found.row.defaults["grad_accum"] == 32
     assert seconds(run(global_batch="", micro_batch="", batch_per_dp="64")) == seconds(run(micro_batch=""))
     by_all = run(step_time_ms="", tokens_per_s=str(512 * 2048 / 12.0))
     assert by_all.comparisons[0].measured_s == pytest.approx(12.0)
@@ -69,7 +73,6 @@ def test_maxtext_accumulates_no_gradients_unless_it_is_told_to() -> None:
 def test_more_devices_than_samples_share_them_by_their_positions() -> None:
     cells = {"tp": "1", "pp": "1", "dp": "", "gpus": "64", "global_batch": "16", "micro_batch": "1", "seq": "32768"}
     found = run(**cells)
-    assert found.row.defaults["cp"] == 4
     assert seconds(found) == seconds(run(**cells, cp="4"))
     refused = "there are more data-parallel ranks than samples in the global batch"
     assert run(**{**cells, "dp": "64"}).skipped == refused
@@ -100,7 +103,6 @@ def test_a_batch_that_the_replicas_do_not_divide_is_noted() -> None:
     found = run(global_batch="500", dp="")
     # 62.5 samples of a replica, in whole micro-batches of two, rounded up: 64.
     assert seconds(found) == seconds(run(global_batch="512"))
-    assert "dp" in found.row.defaults
     stated = run(global_batch="500")  # with dp: the numbers contradict one another
     assert stated.skipped == "micro_batch x dp does not divide the global batch"
     # Composer cuts the 64 samples of a replica into 21 micro-batches of three and one of a single sample; its replicas are equal, too.
@@ -108,7 +110,6 @@ def test_a_batch_that_the_replicas_do_not_divide_is_noted() -> None:
     assert seconds(cut) == seconds(whole)
     assert "micro_batch" in cut.row.defaults
     assert run(global_batch="500", framework="llm-foundry").skipped == stated.skipped
-    assert run(global_batch="4M tokens", micro_batch="3").row.defaults["micro_batch"]  # a rounded number of samples
 
 
 @pytest.mark.parametrize(
@@ -126,12 +127,14 @@ def test_a_failed_run_with_impossible_numbers_is_counted_apart(cells: dict[str, 
     [("ZeRO-1", 1), ("zero 2", 2), ("stage 3", 3), ("FSDP", 3), ("ZeRO-3 (offload)", 3), ("none", 0), ("2", 2)],
 )
 def test_stages_by_name(text: str, stage: int) -> None:
-    assert sharding_of(Row(line=2, cells={"zero_stage": text}), dp=8, cp=1)[0] == stage
+    assert sharding_of(Row(line=2, cells={"zero_stage": text}))[0] == stage
 
 
 def test_fsdp_1_is_a_flag_in_tables_of_nemo_only() -> None:
-    assert sharding_of(Row(line=2, cells={"fsdp": "1", "framework": "25.11 NeMo Container"}), dp=8, cp=1) == (3, 1, 8)
-    assert sharding_of(Row(line=2, cells={"fsdp": "1", "framework": "mine"}), dp=8, cp=1) == (0, 8, 1)
+    plans = [
+        plan_of(zero_stage="", fsdp="1", framework=name, pp="1", dp="16") for name in ("25.11 NeMo Container", "mine")
+    ]
+    assert [(plan.zero_stage, plan.dp_shard) for plan in plans] == [(3, 16), (0, 1)]
 
 
 @pytest.mark.parametrize(
@@ -144,13 +147,19 @@ def test_fsdp_1_is_a_flag_in_tables_of_nemo_only() -> None:
     ],
 )  # fmt: skip
 def test_recomputation_in_the_words_of_frameworks(text: str, meant: str) -> None:
-    assert recompute_of(Row(line=2, cells={"recompute": text})) == meant
+    assert recompute_of(text)[0] == meant
 
 
 def test_blocks_that_are_recomputed_may_be_counted() -> None:
     texts = ("12 layers", "full, 12 layers", "block (1 layer)", "0 layers", "99 blocks")
-    found = [recompute_choices(Row(line=2, cells={"recompute": text}), 32) for text in texts]
-    assert [choices for (choices,) in found] == [("full", 12), ("full", 12), ("full", 1), ("none", 0), ("full", 32)]
+    assert [recompute_of(text) for text in texts] == [
+        ("full", 12),
+        ("full", 12),
+        ("full", 1),
+        ("none", None),
+        ("full", 99),
+    ]
+    assert plan_of(recompute="99 blocks", pp="1", dp="16").recompute_blocks == 32
 
 
 @pytest.mark.parametrize(
@@ -243,8 +252,8 @@ def test_a_stage_may_say_that_the_host_keeps_the_optimizer(text: str, offloads: 
 
 
 def test_recomputation_in_words_of_nobody() -> None:
-    with pytest.raises(RowSkipped, match="none of none, selective, full"):
-        recompute_of(Row(line=2, cells={"recompute": "a bit"}))
+    with pytest.raises(Unreadable, match="none of none, selective, full"):
+        recompute_of("a bit")
 
 
 @pytest.mark.parametrize(
@@ -263,23 +272,20 @@ def test_number_formats_by_name(text: str, meant: str) -> None:
 
 @pytest.mark.parametrize("text", ["int4", "fp64", "double", "bf17", "quarter"])
 def test_number_formats_that_are_none(text: str) -> None:
-    with pytest.raises(RowSkipped, match="is not known"):
+    with pytest.raises(Unreadable, match="is not known"):
         format_of(Row(line=2, cells={"precision": text}), "bf16")
 
 
-def test_products_of_integers_are_those_of_eight_bits_and_counted() -> None:
-    row = Row(line=2, cells={"precision": "int8 (AQT)"})
-    assert (format_of(row, "bf16"), row.defaults) == ("fp8", {"precision": "int8 as fp8"})
+def test_products_of_integers_are_those_of_eight_bits() -> None:
+    assert format_of(Row(line=2, cells={"precision": "int8 (AQT)"}), "bf16") == "fp8"
 
 
 def test_maxtext_shards_and_recomputes_unless_a_row_says_otherwise() -> None:
-    row = Row(line=2, cells={"framework": "MaxText"})
-    assert recompute_of(row) == "full"
-    assert sharding_of(row, dp=64, cp=1) == (3, 1, 64)
-    assert row.defaults == {"recompute": "full", "zero_stage": 3}
-    stated = Row(line=2, cells={"framework": "MaxText", "recompute": "minimal", "zero_stage": "0"})
-    assert recompute_of(stated) == "selective"
-    assert sharding_of(stated, dp=64, cp=1) == (0, 64, 1)
+    cells = {"framework": "MaxText (JAX)", "tp": "1", "pp": "1", "dp": "64", "micro_batch": "", "step_time_ms": "9000"}
+    left = plan_of(**{**cells, "zero_stage": "", "recompute": ""})
+    assert (left.recompute, left.zero_stage, left.dp_shard) == ("full", 3, 64)
+    stated = plan_of(**{**cells, "zero_stage": "0", "recompute": "minimal"})
+    assert (stated.recompute, stated.zero_stage) == ("selective", 0)
 
 
 def test_fp4_is_faster_where_the_device_has_it_and_fp8_elsewhere() -> None:
@@ -307,7 +313,7 @@ def convolution(**cells: str) -> Outcome:
         "fwd_ms": "0.6",
         **cells,
     }
-    return convolutions.predict([Row(line=2, cells=row)], DEFAULT)[0]
+    return CONVOLUTIONS.predict([Row(line=2, cells=row)])[0]
 
 
 def test_padding_and_groups_of_a_convolution() -> None:
@@ -332,7 +338,7 @@ def test_one_gradient_of_a_convolution() -> None:
 @pytest.mark.parametrize("op", ["ReLU6(inplace)", "GELU()", "Softmax(dim=1)", "LayerNorm((768,), eps=1e-12)"])
 def test_operators_that_move_their_elements_once(op: str) -> None:
     cells = {"device": "v100-16gb", "op": op, "batch": "128", "activation_bytes": "411041792", "fwd_ms": "1.2"}
-    (outcome,) = operators([Row(line=2, cells=cells)], DEFAULT)
+    (outcome,) = OPERATORS.predict([Row(line=2, cells=cells)])
     # At least one read and one write of the output at 900 GB/s, at most eight passes.
     assert 2 * 411041792 / 900e9 < seconds(outcome) < 8 * 411041792 / 900e9
 
@@ -348,7 +354,7 @@ def test_gpts_of_the_paper_by_their_size(size: str, weights: float) -> None:
 
 def test_other_sizes_are_no_gpts_of_the_paper() -> None:
     for name in ("GPT 13.6B", "GPT-MoE 3.6B", "Llama 3.6B", "GPT 1145.6B"):
-        with pytest.raises(RowSkipped, match="the model's shape is not stated"):
+        with pytest.raises(Unreadable, match="the model's shape is not stated"):
             shape_of(Row(line=2, cells={"model": name, "seq": "2048"}), fused=True)
 
 
@@ -358,5 +364,5 @@ def test_tokens_of_a_network_for_images_are_its_patches() -> None:
         "model": "ViT-L/16", "device": "a100-80gb", "gpus": "64", "global_batch": "4096", "micro_batch": "64", "dp": "64",
         "tokens_per_s_per_gpu": "40000", "precision": "bf16",
     }  # fmt: skip
-    (outcome,) = plans.predict([Row(line=2, cells=cells)], DEFAULT)
+    (outcome,) = PLANS.predict([Row(line=2, cells=cells)])
     assert outcome.comparisons[0].measured_s == pytest.approx(64 * 197 / 40000)
