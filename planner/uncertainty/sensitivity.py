@@ -12,8 +12,8 @@ from costmodel.hardware.cluster import Cluster
 from costmodel.kernels.roofline import RooflineCompute
 from costmodel.layerwise.tables import CostCache
 from costmodel.mesh.assumptions import MeshAssumptions
-from costmodel.overtaking import overtaking
 from costmodel.uncertainty.constants import CONSTANTS, stated_values
+from costmodel.uncertainty.overtaking import overtaking
 from planner.spaces.mesh.space import is_transformer
 from planner.uncertainty.answers import layer_weights, mesh_weights
 from planner.uncertainty.bars import Knowledge, knowledge_of
