@@ -17,22 +17,23 @@ from costmodel.mesh.detail import model_flops_per_step
 from costmodel.network.graph import Graph
 from costmodel.precision import OPTIMIZERS, Precision
 from costmodel.software.framework import Framework
-from costmodel.software.layer_assumptions import WELL_TUNED, LayerAssumptions
+from costmodel.software.layer_assumptions import AS_RUN, WELL_TUNED, LayerAssumptions
 from costmodel.workload import Workload
 from planner.files.resources import bundled
-from planner.measurements.degrees import devices_of
+from planner.measurements.columns import FUSED
 from planner.measurements.facts import framework_of_row, measured_bytes, plausible_bytes
 from planner.measurements.fitted import fitted_links, fitted_of
 from planner.measurements.hardware import Machine, format_of, machine_of, precision_of, usual_node
-from planner.measurements.image_software import image_assumptions
 from planner.measurements.outcomes import TOO_LARGE, Comparison, MemoryComparison, Outcome, skipped
+from planner.measurements.parallelism import devices_of
 from planner.measurements.preset import Preset
 from planner.measurements.tables import Row, RowSkipped
 from planner.measurements.throughputs import has_failed, is_measured, not_measured, step_time_s
 from planner.naming.models import nearest_models, transformer_called
 from planner.uncertainty.features import node_size, shares_of
 
-__all__ = ["Run", "asked", "graph_of", "network_name", "predict"]
+__all__ = ["Run", "asked", "graph_of", "image_assumptions", "network_name", "predict"]
+
 
 _LONGEST = 1e5  # times what the devices need at their peak
 
@@ -262,3 +263,30 @@ def _costs(run: Run, preset: Preset) -> tuple[CostBatch, float]:
     costs = evaluate_on(tables, plans)
     flop = model_flops_per_step(replace(workload, global_batch=1)) * run.batch
     return costs, flop / (run.workers * machine.device.peak(precision.compute))
+
+
+# -- software ------------------------------------------------------------------------------------------------------------------
+
+
+def image_assumptions(row: Row, precision: Precision, *, is_one_row: bool) -> LayerAssumptions:
+    """What the framework of a row does, and what the row says otherwise.
+
+    Parameters
+    ----------
+    row : Row
+    precision : Precision
+    is_one_row : bool
+        Images of one row: PyTorch's channels last is a layout of tensors with height and width.
+    """
+    framework, layout = framework_of_row(row), row.text("layout")
+    changes = {"parameter_servers": float(row.flag("parameter_servers") is True)}
+    if layout or (is_one_row and framework.name.startswith("pytorch")):
+        changes["channels_first"] = float(layout != "channels_last")
+    if row.has("fuses"):
+        said = row.text("fuses").split("+")
+        changes |= {name: float(word in said) for word, name in FUSED.items()}
+    if row.text("data") == "real":
+        rate, stored = row.number("storage_MBps"), row.number("sample_kB")
+        changes |= {"real_input": 1.0}
+        changes |= {"storage_bytes_per_s": (rate or 0.0) * 1e6, "stored_sample_bytes": (stored or 0.0) * 1e3}
+    return framework.layer_assumptions(precision, assumptions=AS_RUN).changed(changes)

@@ -14,7 +14,6 @@ from costmodel.network.graph import Graph
 from costmodel.precision import OPTIMIZERS, Optimizer, Precision
 from costmodel.software.framework import Framework
 from costmodel.workload import Workload
-from planner.measurements.degrees import batches_of, degrees_of
 from planner.measurements.facts import (
     defaults_of,
     framework_default,
@@ -25,10 +24,15 @@ from planner.measurements.facts import (
 )
 from planner.measurements.hardware import Machine, format_of, machine_of, precision_of, usual_node
 from planner.measurements.networks import network_of, positions_of
+from planner.measurements.parallelism import (
+    batches_of,
+    chunks_of,
+    degrees_of,
+    recompute_choices,
+    schedule_of,
+    sharding_choices,
+)
 from planner.measurements.preset import Preset
-from planner.measurements.recomputation import recompute_choices
-from planner.measurements.schedules import chunks_of, schedule_of
-from planner.measurements.sharding import sharding_choices
 from planner.measurements.tables import Row, RowSkipped
 from planner.measurements.throughputs import has_failed, is_measured, not_measured, step_time_s
 

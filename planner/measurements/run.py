@@ -8,14 +8,13 @@ from pathlib import Path
 
 from planner.calibration.files import LoadedCalibration, load_calibration
 from planner.core.errors import FileProblem, InputFileError, UsageError, did_you_mean
-from planner.measurements.error_bars import Judge
+from planner.measurements.error_bars import Judge, judge_of
 from planner.measurements.kinds import predict_by
 from planner.measurements.metrics import far_off
 from planner.measurements.outcomes import Outcome, skipped
 from planner.measurements.preset import DEFAULT, PALEO, calibrated
 from planner.measurements.scores import ComparedRow, Score, baseline_factor, compared_rows, score, split_by
 from planner.measurements.tables import Row, Table, read_table
-from planner.measurements.varied import judge_of
 
 __all__ = ["REFUSED", "FileScore", "validate_files"]
 

@@ -13,7 +13,7 @@ from benchmarks.datasets.reading import Row
 from planner.measurements import tables
 from planner.measurements.facts import has_dropout
 from planner.measurements.networks import shape_of
-from planner.measurements.recomputation import recompute_choices
+from planner.measurements.parallelism import recompute_choices
 from tests.benchmarks.datasets.published_rows import PLANS, canonical, gradient_bytes, run
 
 _DLE = "NVIDIA DeepLearningExamples"

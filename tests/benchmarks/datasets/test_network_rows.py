@@ -11,7 +11,7 @@ from benchmarks.datasets.images import network_name
 from benchmarks.datasets.reading import Row
 from costmodel.precision import PRECISIONS
 from planner.measurements import convnets
-from planner.measurements.image_software import image_assumptions
+from planner.measurements.convnets import image_assumptions
 from planner.measurements.preset import DEFAULT
 from tests.benchmarks.datasets.published_rows import NETWORKS, TRAINING, canonical, only
 

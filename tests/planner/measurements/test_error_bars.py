@@ -19,11 +19,11 @@ from costmodel.uncertainty.intervals import PARTS
 from planner.calibration.files import load_calibration
 from planner.cli import run
 from planner.files.resources import resolve
-from planner.measurements import varied
+from planner.measurements import error_bars
+from planner.measurements.error_bars import effects, judge_of
 from planner.measurements.preset import DEFAULT, Preset
 from planner.measurements.tables import read_table
 from planner.measurements.training import predict
-from planner.measurements.varied import effects, judge_of
 
 HEADER = (
     "style,hidden,layers,heads,device,gpus,gpus_per_node,global_batch,micro_batch,tp,pp,dp,precision,seq,framework,"
@@ -266,7 +266,7 @@ def test_networks_for_images(table: Any, figures: Any) -> None:
 @pytest.mark.published
 def test_large_files_are_sampled_evenly(table: Any, bars: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 30 networks five are varied, no two neighbours; without sharp intervals every row counts all the same."""
-    monkeypatch.setattr(varied, "_MOST_MODELS", 5)
+    monkeypatch.setattr(error_bars, "_MOST_MODELS", 5)
     for framework, is_sampled in (("nanotron", True), ("", False)):
         lines = [line(1, 2000, hidden=1024 + 64 * n, framework=framework) for n in range(30)]
         outcomes = predict(read_table(Path(table(*lines))).rows, DEFAULT)
@@ -281,7 +281,7 @@ def test_large_files_are_sampled_evenly(table: Any, bars: str, monkeypatch: pyte
 
 
 def test_a_question_of_many_plans_is_thinned(table: Any, figures: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(varied, "_MOST_ALTERNATIVES", 3)
+    monkeypatch.setattr(error_bars, "_MOST_ALTERNATIVES", 3)
     lines = [line(tp, 2000 + tp, micro=micro) for tp in (1, 2, 4) for micro in (1, 2)]
     file = figures(table(*lines))
     assert (file["interval_rows"], file["list_questions"], file["list_plans"]) == (6, 1, 3)
