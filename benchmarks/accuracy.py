@@ -22,6 +22,7 @@ from unittest import mock
 
 import numpy as np
 
+from benchmarks.datasets import read
 from planner.calibration.files import load_calibration
 from planner.measurements import framework_plans, questions
 from planner.measurements.facts import framework_of_row
@@ -29,7 +30,7 @@ from planner.measurements.outcomes import Outcome
 from planner.measurements.plans import predict
 from planner.measurements.preset import DEFAULT, PALEO, Preset, calibrated
 from planner.measurements.scores import Score, score
-from planner.measurements.tables import Row, read_table
+from planner.measurements.tables import Row
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "accuracy.md"
 BEGIN, END = "<!-- tables: python benchmarks/accuracy.py --write -->", "<!-- end of the tables -->"
@@ -97,7 +98,8 @@ class Part:
 
 def _is_mixture(row: Row) -> bool:
     return any(
-        word in row.text("model") for word in ("Qwen3", "DeepSeek", "Mixtral", "GPT_OSS", "GPT OSS", "Nemotron_3_Nano")
+        word in row.text("model_as_published")
+        for word in ("Qwen3", "DeepSeek", "Mixtral", "GPT_OSS", "GPT OSS", "Nemotron_3_Nano")
     )
 
 
@@ -130,7 +132,7 @@ PARTS = (
         name="nanotron, H100 sweep",
         file="hf_ultrascale_nanotron",
         keep=lambda _: True,
-        folds={"model": ("model",), "nodes": ("nodes",)},
+        folds={"model": ("model_as_published",), "nodes": ("nodes",)},
         grid=_NANOTRON,
         has_outliers=True,
         calibration="ultra-scale-playbook",
@@ -139,34 +141,34 @@ PARTS = (
         name="llm-foundry, A100 FSDP",
         file="llm_foundry",
         keep=lambda _: True,
-        folds={"model": ("model",)},
+        folds={"model": ("model_as_published",)},
         grid=_KERNELS,
     ),
     Part(
         name="Megatron-LM, A100 and V100",
         file="megatron_lm",
         keep=lambda _: True,
-        folds={"model": ("model",)},
+        folds={"model": ("model_as_published",)},
         grid=_KERNELS,
     ),
     Part(
         name="NeMo, H100, dense pre-training",
         file="nemo_megatron_bridge",
         keep=_is_dense,
-        folds={"model": ("model",)},
+        folds={"model": ("model_as_published",)},
         grid=_KERNELS,
     ),
     Part(
         name="mixtures of experts, H100",
         file="nemo_megatron_bridge",
         keep=_is_mixture,
-        folds={"model": ("model",)},
+        folds={"model": ("model_as_published",)},
         grid={"expert_launches": (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 1.0)},
     ),
     Part(
         name="BERT-Large, V100 and A100",
         file="nvidia_dle_resnet_bert",
-        keep=lambda row: "BERT" in row.text("model"),
+        keep=lambda row: "BERT" in row.text("model_as_published"),
         folds={"device": ("device",), "GPUs": ("gpus",)},
         grid={"sustained_fraction": (0.80, 0.85, 0.90, 1.0), "elementwise_fraction": (0.5, 0.7, 1.0)},
     ),
@@ -236,7 +238,7 @@ def preset_of(point: Point = (), calibration: str = "") -> Preset:
 
 def rows_of(part: Part, folder: Path) -> list[Row]:
     """The rows of a part."""
-    return [row for row in read_table(folder / f"{part.file}.csv").rows if part.keep(row)]
+    return [row for row in read(folder / f"{part.file}.csv").rows if part.keep(row)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -274,7 +276,7 @@ def _trials(
     folder: Path,
     calibration: str = "",
 ) -> Trials:
-    rows = [row for row in read_table(folder / f"{file}.csv").rows if keep is None or keep(row)]
+    rows = [row for row in read(folder / f"{file}.csv").rows if keep is None or keep(row)]
     names, values = zip(*grid, strict=True)
     points = [tuple(zip(names, point, strict=True)) for point in itertools.product(*values)]
     errors = np.array([errors_of(predict(rows, preset_of(point, calibration))) for point in points])

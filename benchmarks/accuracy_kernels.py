@@ -21,20 +21,12 @@ from pathlib import Path
 import numpy as np
 from pages import measurements, put
 
+from benchmarks.datasets import read
 from costmodel.arrays import BoolArray, FloatArray
-from planner.measurements import (
-    collective_rows,
-    convnets,
-    convolutions,
-    hardware,
-    operators,
-    peaks,
-    products,
-    recurrent,
-)
+from planner.measurements import collective_rows, convnets, hardware, kernels, operators
 from planner.measurements.outcomes import Outcome
 from planner.measurements.preset import DEFAULT, PALEO, Preset
-from planner.measurements.tables import Row, read_table
+from planner.measurements.tables import Row
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "accuracy.md"
 BEGIN = "<!-- kernels: python benchmarks/accuracy_kernels.py --write -->"
@@ -43,9 +35,9 @@ END = "<!-- end of the kernels -->"
 Predictor = Callable[[Sequence[Row], Preset], list[Outcome]]
 
 KERNELS: Mapping[str, tuple[str, Predictor]] = {
-    "GEMM": ("deepbench_gemm", products.predict),
-    "convolution": ("deepbench_conv", convolutions.predict),
-    "RNN": ("deepbench_rnn", recurrent.predict),
+    "GEMM": ("deepbench_gemm", kernels.predict_products),
+    "convolution": ("deepbench_conv", kernels.predict_convolutions),
+    "RNN": ("deepbench_rnn", kernels.predict_recurrent),
 }
 # Values tried; the search starts from the first, a textbook's: no multiples, and what the algorithms promise.
 GRID: Mapping[str, Sequence[float]] = {
@@ -139,7 +131,7 @@ class Data:
     def rows(self, name: str) -> list[Row]:
         """Rows of a table."""
         if name not in self._known:
-            self._known[name] = list(read_table(self._folder / f"{name}.csv").rows)
+            self._known[name] = list(read(self._folder / f"{name}.csv").rows)
         return self._known[name]
 
 
@@ -151,7 +143,7 @@ def fitted(tables: Mapping[str, Sequence[Row]]) -> dict[str, float]:
     parts = [
         (
             KERNELS[name][1],
-            [r for r in rows if r.text("device") == device and "math" not in r.text("precision")][::EVERY],
+            [r for r in rows if r.text("device") == device and "math" not in r.text("precision_as_published")][::EVERY],
         )
         for name, rows in tables.items()
         for device in sorted({r.text("device") for r in rows})
@@ -175,7 +167,7 @@ def fitted(tables: Mapping[str, Sequence[Row]]) -> dict[str, float]:
     return best
 
 
-def kernels(data: Data) -> list[str]:
+def kernel_tables(data: Data) -> list[str]:
     """DeepBench on devices that were not fitted, and the ablation."""
     tables = {name: data.rows(file) for name, (file, _) in KERNELS.items()}
     devices = sorted({row.text("device") for rows in tables.values() for row in rows})
@@ -207,7 +199,7 @@ def _best_library(rows: Sequence[Row]) -> list[Row]:
     best: dict[tuple[str | None, str], Row] = {}
     for row in rows:
         key = (convnets.network_name(row), row.text("precision"))
-        time = row.positive("step_time_ms")
+        time = row.number("step_time_ms")
         if time is not None and (key not in best or time < float(best[key].text("step_time_ms"))):
             best[key] = row
     return list(best.values())
@@ -220,17 +212,18 @@ def networks(data: Data) -> list[str]:
     wide = [row for row in best if row.text("precision") == "fp32"]
     lines = [Line(name="**Titan X, best library** (fp32), nothing fitted", errors=_network_errors(wide, DEFAULT))]
     lines += [
-        Line(name=f"{row.text('model')}, {row.text('library')}", errors=_network_errors([row], DEFAULT)) for row in wide
+        Line(name=f"{row.text('model_as_published')}, {row.text('library')}", errors=_network_errors([row], DEFAULT))
+        for row in wide
     ]
     lines.append(Line(name="best library, fp16 and fp32", errors=_network_errors(best, DEFAULT)))
     lines.append(Line(name="all libraries", errors=_network_errors(rows, DEFAULT)))
     lines.append(Line(name="best library (fp32), preset `paleo`", errors=_network_errors(wide, PALEO)))
-    resnet = [row for row in data.rows("nvidia_dle_resnet_bert") if "ResNet" in row.text("model")]
+    resnet = [row for row in data.rows("nvidia_dle_resnet_bert") if row.text("model").startswith("resnet")]
     lines.append(Line(name="**ResNet-50 on V100 and A100**, bundled", errors=_network_errors(resnet, DEFAULT)))
     plain = with_constants({"vector_loss": 0.0})  # the one constant that was fitted to these rows, those in fp32
     lines.append(Line(name="ResNet-50, nothing fitted to it", errors=_network_errors(resnet, plain)))
     for word in ("fp16", "amp", "tf32", "fp32"):
-        part = [row for row in resnet if row.text("precision") == word]
+        part = [row for row in resnet if (row.text("precision_as_published") or row.text("precision")) == word]
         lines.append(Line(name=f"ResNet-50, {word}", errors=_network_errors(part, DEFAULT)))
     lines.append(Line(name="ResNet-50, preset `paleo`", errors=_network_errors(resnet, PALEO)))
     k80 = data.rows("tf_cnn_benchmarks")
@@ -273,19 +266,19 @@ def operator_tables(data: Data) -> list[str]:
         Line(name="**PipeDream's operators**, bundled", errors=errors(operators.predict(profiled, DEFAULT))),
         Line(name="left out by network", errors=_profiler_left_out(profiled)),
         Line(name="without the profiler's own time", errors=errors(_without_profiler(profiled))),
-        Line(name="**best matrix rate** (MAMF), bundled", errors=errors(peaks.predict(matrices, DEFAULT))),
+        Line(name="**best matrix rate** (MAMF), bundled", errors=errors(kernels.predict_peaks(matrices, DEFAULT))),
     ]
     return _table("operators", lines)
 
 
 def _without_profiler(rows: Sequence[Row]) -> list[Outcome]:
-    bare = [Row(line=r.line, cells={**r.cells, "provenance": ""}, defaults=r.defaults) for r in rows]
+    bare = [Row(line=r.line, cells={**r.cells, "profiler": ""}, defaults=r.defaults) for r in rows]
     return operators.predict(bare, DEFAULT)
 
 
 def _profiler_left_out(rows: Sequence[Row]) -> FloatArray:
     """The profiler's time forward and backward found without a network (its least squared relative error on a grid)."""
-    image = [row for row in rows if "profiler/image" in row.text("provenance")]
+    image = [row for row in rows if row.has("profiler")]
     outcomes = _without_profiler(image)
     items = [
         (o.row.text("net"), c.what == "forward", c.predicted_s, c.measured_s) for o in outcomes for c in o.comparisons
@@ -304,18 +297,18 @@ def _profiler_left_out(rows: Sequence[Row]) -> FloatArray:
 
         point = min(grid, key=off)
         found[inside] = np.log((predicted + np.where(forward, *point)) / measured)[inside]
-    others = [row for row in rows if "profiler/image" not in row.text("provenance")]
+    others = [row for row in rows if not row.has("profiler")]
     return np.concatenate([found, errors(operators.predict(others, DEFAULT))])
 
 
 def collectives(data: Data) -> list[str]:
     """Messages of 1 MB and more, by machine."""
     rows = [*data.rows("collectives"), *data.rows("deepbench_allreduce")]
-    rows = [row for row in rows if (row.positive("bytes") or 2.0**33) >= 1e6]
+    rows = [row for row in rows if (row.number("bytes") or 2.0**33) >= 1e6]
     lines = [Line(name="**all**, bundled", errors=errors(collective_rows.predict(rows, DEFAULT)))]
     by_machine: dict[str, list[Row]] = {}
     for row in rows:
-        by_machine.setdefault(next(m for m in MACHINES if m in row.text("device")), []).append(row)
+        by_machine.setdefault(next(m for m in MACHINES if m in row.text("dataset_group")), []).append(row)
     for machine, mine in by_machine.items():
         name = machine or "plateaus of named links"
         lines.append(Line(name=f"{name}, bundled", errors=errors(collective_rows.predict(mine, DEFAULT))))
@@ -352,7 +345,7 @@ def _table(first: str, lines: Sequence[Line]) -> list[str]:
 
 
 SECTIONS: Mapping[str, Callable[[Data], list[str]]] = {
-    "Kernels (DeepBench)": kernels,
+    "Kernels (DeepBench)": kernel_tables,
     "Convolutional networks": networks,
     "Operators and peaks": operator_tables,
     "Collectives of 1 MB and more": collectives,

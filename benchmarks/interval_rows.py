@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.datasets import read
 from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.uncertainty.constants import CONSTANTS
 from costmodel.uncertainty.intervals import Candidates
@@ -21,7 +22,7 @@ from planner.measurements.error_bars import software_of
 from planner.measurements.facts import framework_of_row
 from planner.measurements.outcomes import Outcome
 from planner.measurements.preset import DEFAULT
-from planner.measurements.tables import Row, read_table
+from planner.measurements.tables import Row
 from planner.uncertainty.features import mesh_coordinates
 
 FILES = (
@@ -110,7 +111,7 @@ def read_rows(folder: Path) -> Rows:
 
 def _base(path: Path) -> tuple[Sequence[Row], list[Outcome]]:
     """Rows of a file, and what the bundled constants predict."""
-    rows = read_table(path).rows
+    rows = read(path).rows
     return rows, training.predict(rows, DEFAULT)
 
 
@@ -128,7 +129,8 @@ def _add_columns(columns: dict[str, list[object]], file: str, found: Sequence[tu
         columns["file"].append(file)
         own = framework.errors_of or framework.name
         columns["kind"].append("images" if plan is None else own if own in KINDS else "transformers")
-        columns["group"].append(f"{file}, {row.text('model')}, {row.text('hidden') if file == 'vtrain' else ''}")
+        name = row.text("model_as_published") or row.text("model")
+        columns["group"].append(f"{file}, {name}, {row.text('hidden') if file == 'vtrain' else ''}")
         columns["device"].append(software_of(outcome)[2])
         columns["question"].append((file, outcome.ranking if outcome.ranking is not None else n))
         columns["predicted_s"].append(comparison.predicted_s)
@@ -139,7 +141,7 @@ def _add_columns(columns: dict[str, list[object]], file: str, found: Sequence[tu
 
 def _effect(path: Path, name: str, base_s: Mapping[int, float]) -> FloatArray:
     """Derivatives of the log step times of a file's rows by the logarithm of a constant; 0 where it does nothing to a few of them."""
-    rows, kept = read_table(path).rows, list(base_s)
+    rows, kept = read(path).rows, list(base_s)
     changed = replace(DEFAULT, constants=((name, float(np.exp(STEP))),))
 
     def moved(some: Sequence[int]) -> FloatArray:

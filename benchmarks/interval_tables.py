@@ -14,6 +14,7 @@ from interval_left_out import Folds, Unseen, of_anybody, questions
 from interval_rows import FILES, Rows
 from interval_strangers import STRANGERS, scored
 
+from benchmarks.datasets import read
 from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.uncertainty.constants import CONSTANTS
 from costmodel.uncertainty.intervals import (
@@ -24,7 +25,6 @@ from costmodel.uncertainty.intervals import (
 )
 from costmodel.uncertainty.rankings import probability_best, shortest_list
 from planner.measurements.kinds import recognise
-from planner.measurements.tables import read_table
 from planner.uncertainty.bars import SAME_WITHIN, near_list
 
 
@@ -246,7 +246,7 @@ def kind_lines(kind: str, model: ErrorModel, rows: int) -> list[str]:
 
 def _table(path: Path, used: int) -> str:
     """What tells a table that was fitted to from others."""
-    table = read_table(path)
+    table = read(path)
     return f"    - {{file: {path.name}, sha256: {table.sha256}, kind: {recognise(table).name}, rows: {len(table.rows)}, used: {used}}}"
 
 

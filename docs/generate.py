@@ -17,9 +17,11 @@ import typer
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.rules import RULES
 from planner.cli import make_app
+from planner.measurements.columns import COLUMNS
+from planner.measurements.kinds import KINDS
 from planner.schema import json_schema
 
-__all__ = ["PAGES", "cli_page", "extending_page", "json_page", "transformers_page"]
+__all__ = ["PAGES", "cli_page", "extending_page", "json_page", "measurements_page", "transformers_page"]
 
 FOLDER = Path(__file__).resolve().parent
 WIDTH = 100
@@ -129,6 +131,18 @@ def transformers_page() -> str:
     return _marked(_marked(text, "rules", rules), "assumptions", assumed)
 
 
+def measurements_page() -> str:
+    """Text of docs/measurements.md: the page as it is, with its lists of kinds and columns written anew."""
+    kinds = ["| kind | one row is | columns that it needs |", "| --- | --- | --- |"]
+    for kind in KINDS:
+        needed = (" or ".join(f"`{name}`" for name in names) for names in kind.columns)
+        kinds.append(f"| `{kind.name}` | {kind.doc} | {', '.join(needed)} |")
+    columns = ["| column | a cell says | it is | where it is empty |", "| --- | --- | --- | --- |"]
+    columns += [f"| `{one.name}` | {one.doc} | {one.values} | {one.empty} |" for one in COLUMNS.values()]
+    text = (FOLDER / "measurements.md").read_text(encoding="utf-8")
+    return _marked(_marked(text, "kinds", kinds), "columns", columns)
+
+
 def extending_page() -> str:
     """Text of docs/extending.md: the page as it is, with the map of the folders from what each says of itself."""
     lines = ["| folder | what is in it |", "| --- | --- |"]
@@ -190,6 +204,7 @@ PAGES = {
     FOLDER / "json.md": json_page,
     FOLDER / "transformers.md": transformers_page,
     FOLDER / "extending.md": extending_page,
+    FOLDER / "measurements.md": measurements_page,
 }
 
 if __name__ == "__main__":

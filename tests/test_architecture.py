@@ -20,7 +20,19 @@ ALLOWED = {
 THIRD_PARTY = {
     "costmodel": {"numpy"},
     "strategies": {"numpy", "networkx", "ortools"},
-    "planner": {"numpy", "typer", "click", "rich", "pydantic", "pydantic_core", "yaml", "typing_extensions", "google"},
+    "planner": {
+        "numpy",
+        "pandas",
+        "scipy",
+        "typer",
+        "click",
+        "rich",
+        "pydantic",
+        "pydantic_core",
+        "yaml",
+        "typing_extensions",
+        "google",
+    },
 }
 # Written beside an exported plan, where torch is: of their own, and imported by nothing here.
 COPIED = {"plan_layouts", "plan_moves"}

@@ -56,7 +56,7 @@ __all__ = [
 class LayerRow:
     """One layer of one kind of module, on one rank, for one micro-batch."""
 
-    unit: str  # "front", "back", or the first block of its kind
+    unit: str  # "embedding", "head", or the first block of its kind
     count: int  # modules of this kind in the network
     name: str
     kind: str

@@ -57,7 +57,7 @@ class PipelineMemory:
     experts: FloatArray
     dense_trainable: FloatArray
     expert_trainable: FloatArray
-    outside_bytes: FloatArray  # (c, Q) activations of front and back, all micro-batches in flight
+    outside_bytes: FloatArray  # (c, Q) activations of embedding and head, all micro-batches in flight
     kept_bytes: FloatArray  # (c, Q) of the blocks, nothing of "full" recomputed
     input_bytes: FloatArray  # (c, Q) of the blocks, all recomputed
     share: FloatArray  # (c, Q) of what the blocks need not keep then, that is recomputed in full
@@ -69,7 +69,7 @@ class PipelineMemory:
     gradient_bytes: FloatArray  # (c, 1) gradients of a module before they are scattered
     buffer_bytes: FloatArray  # (c, 1)
     tensors: FloatArray  # (c, Q) weight tensors that are trained
-    front_trainable: FloatArray  # (c, Q) the part of dense_trainable before the blocks
+    embedding_trainable: FloatArray  # (c, Q) the part of dense_trainable before the blocks
     blocks: FloatArray  # (c, Q) blocks per chunk: as many as free what all free, if each frees what the first of every chunk does
     host_share_bytes: (
         FloatArray  # (c, 1) room for a rank on the host of its node; infinite where nothing is known of it
@@ -149,7 +149,7 @@ class PipelineMemory:
             * np.max(table.dense_trainable + table.expert_trainable, axis=1)[row][:, None],
             "buffer_bytes": _buffers(assumptions, table, row, batch, is_block)[:, None],
             "tensors": weigh(modules, table.tensors, row),
-            "front_trainable": modules[:, :, 0] * table.dense_trainable[row, :1],
+            "embedding_trainable": modules[:, :, 0] * table.dense_trainable[row, :1],
             "blocks": saved.blocks(),
             "host_share_bytes": _host_share_bytes(host, batch)[:, None],
         }

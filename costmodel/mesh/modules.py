@@ -44,16 +44,16 @@ class ModuleKind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Modules:
-    """The modules in network order: the first is the front, the last the back, all between are blocks.
+    """The modules in network order: the first is the embedding, the last the head, all between are blocks.
 
     Attributes
     ----------
     kinds : tuple of ModuleKind
-        The front is kind 0 and the back the last.
+        The embedding is kind 0 and the head the last.
     kind_of : tuple of int
         Module -> kind.
     cut_elements : tuple of int
-        Module -> elements per sample of the tensors that enter it or pass over it from the modules before; 0 for the front.
+        Module -> elements per sample of the tensors that enter it or pass over it from the modules before; 0 for the embedding.
     """
 
     kinds: tuple[ModuleKind, ...]
@@ -74,7 +74,7 @@ class Modules:
 def fold(graph: Graph) -> Modules:
     """Fold a network into modules.
 
-    Layers outside the blocks belong to the front if the first block reads them, to the back if no block does, and else
+    Layers outside the blocks belong to the embedding if the first block reads them, to the head if no block does, and else
     to the block before the first that reads them (the layers between an encoder and a decoder).
 
     Raises
@@ -102,7 +102,7 @@ def _folded(graph: Graph) -> Modules:
         signature = (is_block or module, tuple(_signature(graph, i) for i in indices), inputs)
         if signature not in signatures:
             signatures[signature] = len(kinds)
-            name = graph.layers[indices[0]].block if is_block else ("front" if module == 0 else "back")
+            name = graph.layers[indices[0]].block if is_block else ("embedding" if module == 0 else "head")
             kinds.append(ModuleKind(name=name, layers=tuple(indices), inputs=inputs, is_block=is_block))
         kind_of.append(signatures[signature])
     return Modules(kinds=tuple(kinds), kind_of=tuple(kind_of), cut_elements=_cuts(graph, owner, count))
@@ -127,20 +127,20 @@ def _owners(graph: Graph) -> list[int]:
         raise MeshError(
             "the network has no repeated blocks (write them with 'repeat'), so it has nothing to cut into stages"
         )
-    back = len(order) + 1
+    head = len(order) + 1
     # As late as its readers allow, in the module before the first block that reads it...
-    owner = [order.get(layer.block, back) for layer in graph.layers]
+    owner = [order.get(layer.block, head) for layer in graph.layers]
     readers: list[list[int]] = [[] for _ in graph.layers]
     for u, v in graph.edges:
         readers[u].append(v)
     for u in reversed(range(len(owner))):
         if not graph.layers[u].block:
-            owner[u] = min((owner[v] - bool(graph.layers[v].block) for v in readers[u]), default=back)
+            owner[u] = min((owner[v] - bool(graph.layers[v].block) for v in readers[u]), default=head)
     # ... but not before what it reads.
     for v, layer in enumerate(graph.layers):
         if not layer.block:
             owner[v] = max([owner[v], *(owner[u] for u in graph.producers[v])])
-    if back not in owner:
+    if head not in owner:
         raise MeshError(
             f"the network ends inside its last block ('{graph.layers[-1].name}'); add the layers after it, such as the final "
             "norm or the loss"

@@ -69,7 +69,7 @@ class Pipelines:
     busy_s: FloatArray  # (c, Q) busy time of every kind of rank per micro-batch; 0 for padding
     rank_forward_s: FloatArray  # (c, Q)
     rank_backward_s: FloatArray
-    rank_hiding_s: FloatArray  # (c, Q) backward pass of one micro-batch behind which exchanges hide, that of the network's back left out
+    rank_hiding_s: FloatArray  # (c, Q) backward pass of one micro-batch behind which exchanges hide, that of the network's head left out
     # (c, Q) from the last pass of a rank to that of the first; gathering of ZeRO-3 adds to it. 0 where the times are bounds: those look at
     # the end of the first rank alone.
     rank_slack_s: FloatArray
@@ -200,7 +200,7 @@ def _hiding_s(
     batch: MeshBatch, layouts: LayoutArrays, passes: ModulePasses, pass_of: IntArray, backward_s: FloatArray
 ) -> FloatArray:
     """Of the backward pass of every kind of rank, what exchanges of gradients hide behind: (c, Q)."""
-    # No gradient is there to travel before those of the network's back (head and loss); and weight gradients of a zero-bubble schedule
+    # No gradient is there to travel before those of the network's head (and loss); and weight gradients of a zero-bubble schedule
     # lag behind: they hide nothing.
     lags = (batch.schedule == _ZERO_BUBBLE)[:, None]
     hiding = backward_s - layouts.rank_modules[:, :, -1] * passes.backward_s[pass_of, -1][:, None]
@@ -301,7 +301,7 @@ def _chunks_with_backward(
 ) -> FloatArray:
     """Chunks of every rank through which a gradient flows: all, or those above the first layer that is trained; (n, Q)."""
     flows = passes.compute_backward_s > 0
-    if np.all(flows[:, 1:]):  # whatever holds a block or the back has a backward pass
+    if np.all(flows[:, 1:]):  # whatever holds a block or the head has a backward pass
         return np.repeat(batch.vpp[:, None].astype(np.float64), layouts.rank_first.shape[1], axis=1)
     total = np.zeros_like(layouts.rank_first, dtype=np.float64)
     for d in range(layouts.rank_repeats.shape[2]):

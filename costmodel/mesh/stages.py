@@ -1,8 +1,8 @@
 """How the modules of a network are laid out over pipeline stages, for one plan and for many as arrays.
 
 A pipeline of ``pp`` ranks with ``vpp`` chunks each cuts the blocks into C = pp vpp contiguous chunks; chunk c lives
-on rank c mod pp. The front belongs to the first chunk and the back to the last. The uniform layout makes the slowest
-chunk as fast as possible, the front and the back weighed, and the others as even as that allows, the shorter ones
+on rank c mod pp. The embedding belongs to the first chunk and the head to the last. The uniform layout makes the slowest
+chunk as fast as possible, the embedding and the head weighed, and the others as even as that allows, the shorter ones
 first (early stages keep more activations).
 
 Shapes of `LayoutArrays`: n plans, K kinds of modules, R runs of chunks, Q kinds of ranks, D different chunks of a rank.
@@ -113,10 +113,10 @@ def balanced_blocks(modules: Modules, weights: Sequence[float], chunks: int) -> 
 
     Examples
     --------
-    Llama 3 405B's 126 layers on 16 stages, front and back each worth more than nothing: 7 at both ends, 8 between.
+    Llama 3 405B's 126 layers on 16 stages, embedding and head each worth more than nothing: 7 at both ends, 8 between.
 
     >>> from costmodel.mesh.modules import ModuleKind
-    >>> kinds = tuple(ModuleKind(name=n, layers=(), inputs=(), is_block=n == "block") for n in ("front", "block", "back"))
+    >>> kinds = tuple(ModuleKind(name=n, layers=(), inputs=(), is_block=n == "block") for n in ("embedding", "block", "head"))
     >>> llama = Modules(kinds=kinds, kind_of=(0, *[1] * 126, 2), cut_elements=(0,) * 128)
     >>> balanced_blocks(llama, [0.1, 1.0, 0.7], 16)
     (7, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 7)
@@ -134,7 +134,7 @@ def longest_chunk(modules: Modules, weights: Sequence[float], chunks: int) -> in
     """Blocks of the longest chunk of `balanced_blocks`; where all blocks are alike, without writing the chunks down.
 
     >>> from costmodel.mesh.modules import ModuleKind
-    >>> kinds = tuple(ModuleKind(name=n, layers=(), inputs=(), is_block=n == "block") for n in ("front", "block", "back"))
+    >>> kinds = tuple(ModuleKind(name=n, layers=(), inputs=(), is_block=n == "block") for n in ("embedding", "block", "head"))
     >>> longest_chunk(Modules(kinds=kinds, kind_of=(0, *[1] * 126, 2), cut_elements=(0,) * 128), [0.1, 1.0, 0.7], 16)
     8
     """
@@ -160,21 +160,21 @@ def _are_alike(modules: Modules) -> bool:
 
 
 def _ends(modules: Modules, weights: Sequence[float]) -> tuple[float, float]:
-    """Weights of the front and the back, in blocks that are all alike."""
+    """Weights of the embedding and the head, in blocks that are all alike."""
     block = next(weight for weight, kind in zip(weights, modules.kinds, strict=True) if kind.is_block)
-    front, back = weights[modules.kind_of[0]], weights[modules.kind_of[-1]]
-    return (front / block, back / block) if block else (0.0, 0.0)
+    embedding, head = weights[modules.kind_of[0]], weights[modules.kind_of[-1]]
+    return (embedding / block, head / block) if block else (0.0, 0.0)
 
 
-def _rooms(count: int, chunks: int, front: float, back: float) -> tuple[int, int, int, int] | None:
+def _rooms(count: int, chunks: int, embedding: float, head: float) -> tuple[int, int, int, int] | None:
     """Most blocks of the first chunk, of each in between and of the last under the least limit that holds all, and what is too much.
 
-    None where no limit up to the weight of all blocks holds them: front and back are heavier.
+    None where no limit up to the weight of all blocks holds them: embedding and head are heavier.
     """
     slack = 1e-9
 
     def room(limit: float) -> tuple[int, int, int]:
-        return max(int(limit - front + slack), 1), max(int(limit + slack), 1), max(int(limit - back + slack), 1)
+        return max(int(limit - embedding + slack), 1), max(int(limit + slack), 1), max(int(limit - head + slack), 1)
 
     def held(limit: float) -> int:
         first, inner, last = room(limit)
@@ -182,7 +182,7 @@ def _rooms(count: int, chunks: int, front: float, back: float) -> tuple[int, int
 
     numbers = range(max(count // chunks - 1, 1), count + 1)
     limits = []
-    for extra in (0.0, front, back):
+    for extra in (0.0, embedding, head):
         place = bisect.bisect_left(numbers, count, key=lambda n: held(n + extra))
         if place < len(numbers):
             limits.append(numbers[place] + extra)
@@ -192,12 +192,12 @@ def _rooms(count: int, chunks: int, front: float, back: float) -> tuple[int, int
     return *room(limit), held(limit) - count
 
 
-def _equal_blocks(count: int, chunks: int, front: float, back: float) -> tuple[int, ...]:
+def _equal_blocks(count: int, chunks: int, embedding: float, head: float) -> tuple[int, ...]:
     """The same with all blocks alike; weights in blocks."""
     if chunks == 1:
         return (count,)
-    rooms = _rooms(count, chunks, front, back)
-    if rooms is None:  # front and back are heavier than all blocks together
+    rooms = _rooms(count, chunks, embedding, head)
+    if rooms is None:  # embedding and head are heavier than all blocks together
         blocks = [1] * chunks
         blocks[1 if chunks > 2 else 0] += count - chunks
         return tuple(blocks)
@@ -213,16 +213,16 @@ def _equal_blocks(count: int, chunks: int, front: float, back: float) -> tuple[i
     return tuple(blocks)
 
 
-def _unequal_blocks(loads: Sequence[float], chunks: int, front: float, back: float) -> tuple[int, ...]:
+def _unequal_blocks(loads: Sequence[float], chunks: int, embedding: float, head: float) -> tuple[int, ...]:
     """Dynamic programming: least largest load, then least sum of squares."""
     count = len(loads)
     prefix = np.concatenate([[0.0], np.cumsum(loads)])
-    prefix_front = prefix + front
-    prefix_front[0] = 0.0
-    total = prefix_front.copy()
-    total[-1] += back
+    prefix_embedding = prefix + embedding
+    prefix_embedding[0] = 0.0
+    total = prefix_embedding.copy()
+    total[-1] += head
     # load[i, j] of a chunk with blocks i..j-1
-    load = total[None, :] - np.where(np.arange(count + 1) > 0, prefix_front, 0.0)[:, None]
+    load = total[None, :] - np.where(np.arange(count + 1) > 0, prefix_embedding, 0.0)[:, None]
     legal = np.arange(count + 1)[:, None] < np.arange(count + 1)[None, :]
     load = np.where(legal, load, np.inf)
     worst = load[0].copy()

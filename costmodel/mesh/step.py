@@ -102,7 +102,7 @@ class StepEnd:
         self.dense = rows_of(memory.dense_trainable[:, ranks], index)
         self.experts = rows_of(memory.expert_trainable[:, ranks], index)
         # Their gradients come last and share a bucket: PyTorch DDP and Megatron-LM cut no weight tensor.
-        self.front = rows_of(memory.front_trainable[:, ranks], index)
+        self.embedding_trainable = rows_of(memory.embedding_trainable[:, ranks], index)
 
     def parts(self, on_host: IntArray, slack_s: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Exchange, update on the device, update on the host: (n,) each, of plans that update where ``on_host`` says.
@@ -160,7 +160,7 @@ class StepEnd:
             reduce = np.where(stage == 1, self.times.whole_s(dense, experts), reduce)
         exchange = reduce + self.times.replicate_s(dense, experts)
         hiding = np.where((stage == 1) | (stage == 2), assumptions.zero_overlap, 1.0) * backward
-        last = self.front * gradient_width(self.workload, self.groups)
+        last = self.embedding_trainable * gradient_width(self.workload, self.groups)
         exposed = exposed_exchange(assumptions, exchange, dense + experts, hiding, last)
         if np.any(stage == 2):
             # ZeRO-2 keeps a share of the gradients only, so it reduces after every micro-batch.
@@ -175,7 +175,9 @@ class StepEnd:
         gather = self.times.gather_s(dense * width, experts * width)
         forward = rows_of(self.pipelines.rank_forward_s[:, self.ranks], self.index)
         forward = assumptions.zero_overlap * forward
-        exposed = exposed_exchange(assumptions, gather, (dense + experts) * width, forward, self.front * width)
+        exposed = exposed_exchange(
+            assumptions, gather, (dense + experts) * width, forward, self.embedding_trainable * width
+        )
         if assumptions.shard_piece_s:
             pieces = self.division.copies.shard[:, None] * rows_of(self.memory.tensors[:, self.ranks], self.index)
             exposed = exposed + assumptions.shard_piece_s * np.where(self.division.copies.shard[:, None] > 1, pieces, 0)

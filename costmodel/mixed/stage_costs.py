@@ -235,12 +235,12 @@ def _step_end(
         )
         back = np.where(sharded, 0.0, times.gather_s(dense * width, experts * width)[:, 0])
         reduce = reduce + np.where(unlike, across + back, 0.0)
-    kept, front = np.where(sharded, assumptions.zero_overlap, 1.0), memory.front_trainable[:, 0]
-    exposed = exposed_exchange(assumptions, reduce, gradients, kept * backward_s, front * width)
+    kept, embedding = np.where(sharded, assumptions.zero_overlap, 1.0), memory.embedding_trainable[:, 0]
+    exposed = exposed_exchange(assumptions, reduce, gradients, kept * backward_s, embedding * width)
     width = float(workload.precision.weight_bytes)
     gather = times.gather_s(dense * width, experts * width)[:, 0]
     weights = ((dense + experts) * width)[:, 0]
-    gathering = exposed_exchange(assumptions, gather, weights, kept * forward_s, front * width)
+    gathering = exposed_exchange(assumptions, gather, weights, kept * forward_s, embedding * width)
     pieces = assumptions.shard_piece_s * rows.replicas * memory.tensors[:, 0]
     exposed = exposed + np.where(sharded, gathering + np.where(rows.replicas > 1, pieces, 0.0), 0.0)
     whole = (dense + experts)[:, 0]

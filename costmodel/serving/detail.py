@@ -19,7 +19,7 @@ __all__ = ["ServingLayerRow", "serving_layer_rows"]
 class ServingLayerRow:
     """One layer of one kind of module, on one rank, in one pass of each kind."""
 
-    unit: str  # "front", "back", or the first block of its kind
+    unit: str  # "embedding", "head", or the first block of its kind
     count: int  # modules of this kind in the network
     name: str
     kind: str
@@ -49,8 +49,8 @@ def serving_layer_rows(model: ServingModel, plan: ServingPlan) -> list[ServingLa
     for number, kind in enumerate(modules.kinds):
         for position, role in enumerate(timer.roles[number]):
             layer = model.workload.graph.layers[kind.layers[position]]
-            is_back = number == len(modules.kinds) - 1
-            times = [timer.layer(kind, position, role, keys, is_back=is_back) for keys in (decode, prefill)]
+            is_head = number == len(modules.kinds) - 1
+            times = [timer.layer(kind, position, role, keys, is_head=is_head) for keys in (decode, prefill)]
             kernels, exchanges = zip(
                 *((float(t["compute_s"][0]), float(np.sum(t["tp_s"] + t["ep_s"]))) for t in times), strict=True
             )

@@ -123,27 +123,27 @@ class ModuleTimer:
     def passes(self, keys: PassKeys) -> PassTable:
         """Time one pass of every kind of module in every row."""
         columns = [
-            self._module(kind, roles, keys, is_back=kind is self.modules.kinds[-1])
+            self._module(kind, roles, keys, is_head=kind is self.modules.kinds[-1])
             for kind, roles in zip(self.modules.kinds, self.roles, strict=True)
         ]
         return PassTable(**{item.name: np.stack([c[item.name] for c in columns], axis=1) for item in fields(PassTable)})
 
     def _module(
-        self, kind: ModuleKind, roles: tuple[LayerRole, ...], keys: PassKeys, *, is_back: bool
+        self, kind: ModuleKind, roles: tuple[LayerRole, ...], keys: PassKeys, *, is_head: bool
     ) -> dict[str, FloatArray]:
         total = {item.name: np.zeros(len(keys)) for item in fields(PassTable)}
         for position in range(len(kind.layers)):
-            for name, seconds in self.layer(kind, position, roles[position], keys, is_back=is_back).items():
+            for name, seconds in self.layer(kind, position, roles[position], keys, is_head=is_head).items():
                 total[name] += seconds
         return total
 
     def layer(
-        self, kind: ModuleKind, position: int, role: LayerRole, keys: PassKeys, *, is_back: bool
+        self, kind: ModuleKind, position: int, role: LayerRole, keys: PassKeys, *, is_head: bool
     ) -> dict[str, FloatArray]:
         """Time one layer of a module in every row: the fields of `PassTable`, (n,) each."""
         index = kind.layers[position]
         layer, keys = self.layers[index], self._seen_by(index, keys)
-        rows = keys.answers if is_back else keys.rows
+        rows = keys.answers if is_head else keys.rows
         none = np.zeros(len(keys))
         if layer.kind in _ABSENT:
             return {item.name: none for item in fields(PassTable)}

@@ -82,7 +82,7 @@ def _folder() -> Path:
 
 
 def _written(content: Mapping[str, Any], name: str) -> Path:
-    from planner.report.yaml_text import yaml_text
+    from planner.files.yaml_text import yaml_text
 
     digest = hashlib.sha256(json.dumps(content, sort_keys=True, default=list).encode()).hexdigest()[:16]
     stem = "".join(c if c.isalnum() or c in "-_." else "_" for c in name)[:_LONGEST_STEM].strip(".") or "object"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -49,22 +48,10 @@ class Answer(ABC):
         Returns
         -------
         pandas.DataFrame
-
-        Raises
-        ------
-        PlannerError
-            pandas is not installed; the planner does not need it otherwise.
         """
-        try:
-            pandas = importlib.import_module("pandas")
-        except ImportError:
-            from planner.core.errors import PlannerError
+        import pandas as pd
 
-            message = (
-                "to_pandas() needs the package 'pandas', which is not installed: pip install 'paleo-planner[pandas]'"
-            )
-            raise PlannerError(message) from None
-        return pandas.DataFrame.from_records(self.to_records())
+        return pd.DataFrame.from_records(self.to_records())
 
     def to_markdown(self) -> str:
         """The text of ``--format markdown``."""

@@ -6,9 +6,9 @@ import dataclasses
 from typing import Any
 
 from planner.calibration.run import Calibrated, Errors
+from planner.files.yaml_text import yaml_text
 from planner.measurements.metrics import ErrorSummary
 from planner.report.documents import RESULT_VERSION
-from planner.report.yaml_text import yaml_text
 
 __all__ = ["SCHEMA_VERSION", "calibration_document", "calibration_text", "result_document"]
 

@@ -12,7 +12,7 @@ from costmodel.hardware.cluster import Cluster
 from planner.core.errors import PlannerError, UsageError
 from planner.files.loading import load_cluster, load_device
 from planner.files.resources import bundled
-from planner.measurements.hardware import Links, device_name, links_of, machine_of
+from planner.measurements.hardware import Links, links_of, machine_of
 from planner.measurements.tables import Row, RowSkipped, Table
 from planner.naming.frameworks import framework_called
 
@@ -48,19 +48,18 @@ class Machinery:
 
     def refusal(self, row: Row) -> str:
         """Why a row is about another machine or framework; empty where it is about this one."""
-        if not self._is_device(row.text("device") or _name_in(row.text("device_file")), _memory_gb(row)):
+        if not self._is_device(row.text("device") or _name_in(row.text("device_file"))):
             return f"measured on another device than {self.device_name}, or on one that is not known"
         stated = row.text("framework")
         if self.framework and stated and not self._is_framework(stated):
             return f"measured with another framework than {self.framework}"
         return ""
 
-    def _is_device(self, text: str, memory_gb: float | None) -> bool:
+    def _is_device(self, text: str) -> bool:
         if not self.device_name or not text or text.lower() in (self.device_name.lower(), self.device.lower()):
             return True
-        known = device_name(text, memory_gb)
         # What people call a device that is described by a file of their own is theirs to choose.
-        return known == self.device_name or (known is None and self.device_name not in bundled("devices"))
+        return text not in bundled("devices") and self.device_name not in bundled("devices")
 
     def _is_framework(self, text: str) -> bool:
         mine, other = framework_called(self.framework), framework_called(text)
@@ -131,13 +130,6 @@ def _name_in(device_file: str) -> str:
         return load_device(device_file).device.name if device_file else ""
     except PlannerError:
         return ""
-
-
-def _memory_gb(row: Row) -> float | None:
-    try:
-        return row.positive("device_mem_gb")
-    except RowSkipped:  # counted when the row is predicted
-        return None
 
 
 def machinery_of(device: str | None, cluster: str | None, framework: str | None) -> Machinery:

@@ -17,6 +17,7 @@ from planner.core.errors import FileProblem, InputFileError
 from planner.measurements.kinds import KINDS, Kind, check_columns, recognise
 from planner.measurements.outcomes import Comparison, Outcome
 from planner.measurements.preset import Preset
+from planner.measurements.run import REFUSED
 from planner.measurements.tables import Row, Table, read_table
 from planner.naming.frameworks import framework_called, framework_of
 
@@ -34,6 +35,8 @@ _OF_NETWORKS = ("plan", "network")
 _MOST_OF_NETWORK = 8.0
 # Columns that say what network ran.
 _NETWORK = ("model", "net", "hidden", "layers")
+# Generation of attention kernels -> what `planner.naming.frameworks` knows it by.
+_KERNELS = {"newest": "FlashAttention-3", "first": "FlashAttention-1", "portable": "FlashAttention-2"}
 _FAILED = "failed runs: they have no time to fit to"
 
 
@@ -184,7 +187,7 @@ def read_measurements(files: Sequence[str], machinery: Machinery) -> Measurement
 
 def _add_file(collected: _Collected, name: str, machinery: Machinery) -> None:
     table = read_table(Path(name))
-    skipped: Counter[str] = Counter()
+    skipped: Counter[str] = Counter({REFUSED: table.refused_rows} if table.refused_rows else {})
     used = 0
     kinds = _by_kind(machinery.columns(table))
     if not kinds:
@@ -204,7 +207,7 @@ def _add_file(collected: _Collected, name: str, machinery: Machinery) -> None:
             file=name,
             sha256=table.sha256,
             kind=main.name if len(kinds) == 1 else " and ".join(sorted(kind.name for kind in kinds)),
-            rows=len(table.rows),
+            rows=len(table.rows) + table.refused_rows,
             used=used,
             skipped=dict(skipped.most_common()),
         )
@@ -220,7 +223,7 @@ def _by_kind(table: Table) -> dict[Kind, list[Row]]:
         stated = [name for name, text in row.cells.items() if text]
         own = next((kind for kind in possible if not kind.missing(stated)), common)
         # A failure states no time, and a bundled model no shape: training runs are one kind to the predictor.
-        kind = common if own.module == common.module else own
+        kind = common if own.predicts == common.predicts else own
         result.setdefault(kind, []).append(row)
     return result
 
@@ -255,7 +258,7 @@ def _add_rows(collected: _Collected, table: Table, kind: Kind, rows: Sequence[Ro
         collected.rows += [row] * len(outcome.comparisons)
         collected.table += [len(collected.tables)] * len(outcome.comparisons)
         # A table of `planner measure` holds kernels of all kinds.
-        collected.part += [row.text("kernel").lower() or kind.name] * len(outcome.comparisons)
+        collected.part += [row.text("kernel") or kind.name] * len(outcome.comparisons)
     return len(usable)
 
 
@@ -329,11 +332,11 @@ def _framework_of(rows: Sequence[Row]) -> tuple[str, str]:
     That is the framework and the attention kernels of the rows. Software that is not known is named as its rows name it, where its kernels
     are not those of software that nobody names.
     """
-    stated = Counter((row.text("framework"), row.text("flash_attention")) for row in rows if row.text("framework"))
+    stated = Counter((row.text("framework"), row.text("attention_kernels")) for row in rows if row.text("framework"))
     if not stated:
         return "", ""
     known = {framework_called(name) or "" for name, _ in stated}
-    kernels = {framework_of(*words).attention for words in stated}
+    kernels = {kernel or framework_of(name).attention for name, kernel in stated}
     if len(known) > 1 or len(kernels) > 1:
         usual = "" if len(known) > 1 else min(known)
         what = "different frameworks" if len(known) > 1 else "attention kernels of different generations"
@@ -345,5 +348,5 @@ def _framework_of(rows: Sequence[Row]) -> tuple[str, str]:
     (usual,), (attention,) = known, kernels
     if framework_of(usual).attention == attention:
         return usual, ""
-    (name, kernel), _ = stated.most_common(1)[0]
-    return (name if framework_of(name).attention == attention else f"{name}, {kernel}"), ""
+    (name, _), _ = stated.most_common(1)[0]
+    return (name if framework_of(name).attention == attention else f"{name}, {_KERNELS[attention]}"), ""

@@ -16,8 +16,7 @@ from planner.calibration.cross_validation import LeftOut, cross_validate
 from planner.calibration.fit import Data, Fit, Prior, Start, fit, jacobian
 from planner.calibration.machine import Machinery
 from planner.calibration.measurements import Measurements, TableUse, read_measurements
-from planner.measurements.columns import far_off
-from planner.measurements.metrics import ErrorSummary, error_summary
+from planner.measurements.metrics import ErrorSummary, error_summary, far_off
 
 __all__ = ["Calibrated", "Errors", "Finding", "calibrate"]
 

@@ -10,7 +10,7 @@ import typer
 
 from planner.commands import options as o
 from planner.commands.files import check_writable, write_atomically
-from planner.commands.output import Output, emit, output_from, remark
+from planner.commands.output import Output, emit, output_from, refused_rows, remark
 from planner.commands.progress import Progress
 from planner.commands.question import command_line_of
 from planner.commands.values import Values
@@ -121,8 +121,6 @@ def _run(
     from planner.calibration.machine import cluster_of, link_remark, machinery_of
     from planner.calibration.report import calibration_report
     from planner.calibration.run import calibrate as fit
-    from planner.measurements.columns import renamed, unread
-    from planner.measurements.kinds import recognise
     from planner.measurements.tables import read_table
 
     machinery = machinery_of(options["device"], options["cluster"], options["framework"])
@@ -135,7 +133,8 @@ def _run(
     for name in files:
         table = read_table(Path(name))
         doubt = link_remark(machinery, table)
-        for words in (*renamed(table), *unread(table.columns, recognise(table).name), *([doubt] if doubt else [])):
+        refused_rows(where, name, table.refused)
+        for words in (*table.unknown(), *([doubt] if doubt else [])):
             remark(where, words)
     if path is not None:
         write_atomically(path, calibration_text(found, command_line))

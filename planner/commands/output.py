@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,9 +14,10 @@ from planner.commands.files import check_writable, write_atomically
 from planner.commands.values import Values
 
 if TYPE_CHECKING:
+    from planner.core.errors import FileProblem
     from planner.report.blocks import Block, Report
 
-__all__ = ["FORMATS", "Format", "Output", "emit", "export_plan", "output_from", "remark"]
+__all__ = ["FORMATS", "Format", "Output", "emit", "export_plan", "output_from", "refused_rows", "remark"]
 
 Format = Literal["table", "json", "csv", "markdown", "yaml"]
 FORMATS: tuple[Format, ...] = ("table", "json", "csv", "markdown", "yaml")
@@ -30,6 +31,7 @@ _SUFFIXES: dict[str, Format] = {
     ".yaml": "yaml",
     ".yml": "yaml",
 }
+_MOST_REFUSED = 20
 _LEAST_WIDTH = 40
 _MOST_WIDTH = 10_000
 # A pipe or a file has no width of its own: wide enough for every column, and still readable in an editor.
@@ -135,6 +137,15 @@ def remark(output: Output, text: str) -> None:
         sys.stderr.write(f"planner: {text}\n")
 
 
+def refused_rows(output: Output, file: str, refused: Sequence[FileProblem]) -> None:
+    """Say on stderr which rows of a table are left out since they cannot be read, each with its place, and how many."""
+    for problem in refused[:_MOST_REFUSED]:
+        remark(output, str(problem))
+    if refused:
+        rows = len({problem.line for problem in refused})
+        remark(output, f"{file}: {rows:,} row{'s' if rows > 1 else ''} refused, the others are read")
+
+
 def _is_terminal() -> bool:
     """Whether stdout shows colour and lines: a terminal that is not dumb, and a user who did not refuse."""
     return sys.stdout.isatty() and os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR")
@@ -147,8 +158,8 @@ def _rendered(report: Report, output: Output, *, terminal: bool) -> str:
 
         return json_text(report.data())
     if output.format == "yaml":
+        from planner.files.yaml_text import yaml_text
         from planner.report.machine import finite
-        from planner.report.yaml_text import yaml_text
 
         return yaml_text(finite(report.data()))
     if output.format == "csv":

@@ -317,7 +317,7 @@ def _contiguity(values: Values, contiguous: bool | None, kind: str | None) -> st
 
 
 def _quantity(values: Values, flag: str, text: str | None, dimension: str) -> float | None:
-    from planner.files.quantities import QuantityError, parse_quantity
+    from planner.core.quantities import QuantityError, parse_quantity
 
     if text is None:
         return None

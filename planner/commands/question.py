@@ -14,8 +14,8 @@ from planner.commands.mesh_options import restriction_from
 from planner.commands.output import Output, output_from, remark
 from planner.commands.values import MAX_GPUS, Values
 from planner.core.errors import did_you_mean
+from planner.core.quantities import in_tokens
 from planner.core.request import CostModelName, Mode, Request, SolverName, SpaceChoice
-from planner.files.quantities import in_tokens
 
 if TYPE_CHECKING:
     from costmodel.hardware.cluster import Cluster
@@ -269,7 +269,7 @@ def _power(text: str | None, values: Values) -> tuple[float, float | None] | Non
     """Read ``--power BUSY[,IDLE]``, with units."""
     if text is None:
         return None
-    from planner.files.quantities import QuantityError, parse_quantity
+    from planner.core.quantities import QuantityError, parse_quantity
 
     try:
         watts = [parse_quantity(part.strip(), "watts") for part in text.split(",")]

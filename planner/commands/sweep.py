@@ -18,7 +18,7 @@ from planner.commands.question import output_of, request_from
 from planner.commands.report_options import check_png, is_installed
 from planner.commands.values import MAX_GPUS, Values
 from planner.core.errors import OutputError
-from planner.files.quantities import in_tokens
+from planner.core.quantities import in_tokens
 
 if TYPE_CHECKING:
     from planner.core.request import Request

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from planner.commands import options as o
-from planner.commands.output import Output, emit, remark
+from planner.commands.output import Output, emit, refused_rows, remark
 from planner.commands.progress import Progress
 from planner.commands.question import output_of
 from planner.commands.values import Values
@@ -102,6 +102,8 @@ def validate(
 
         write_atomically(page, validation_page(scores, by))
         remark(where, f"wrote {page}")
+    for score in scores:
+        refused_rows(where, score.file, score.refused)
     emit(validation_report(scores, by), where)
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from planner.core.errors import UsageError, did_you_mean
-from planner.files.quantities import amount, is_ambiguous, number, seconds, whole_number
+from planner.core.quantities import amount, is_ambiguous, number, seconds, whole_number
 
 __all__ = ["MAX_GPUS", "Values"]
 

@@ -13,8 +13,8 @@ import re
 from costmodel.hardware.device import Device
 from costmodel.workload import CONTEXT_BYTES
 from planner.core.errors import UsageError
+from planner.core.quantities import QuantityError, format_bytes, parse_quantity
 from planner.core.request import Request
-from planner.files.quantities import QuantityError, format_bytes, parse_quantity
 
 __all__ = ["DEFAULT_RESERVE", "limit_notes", "memory_source", "reserve_of", "unreserved_bytes", "usable_bytes"]
 

@@ -14,6 +14,7 @@ __all__ = [
     "FileProblem",
     "InputFileError",
     "LimitReached",
+    "MissingExtra",
     "NoFeasiblePlan",
     "OutputError",
     "PlannerError",
@@ -248,3 +249,12 @@ def _misspelt(word: str, known: Sequence[str]) -> list[str]:
         or difflib.SequenceMatcher(a=one, b=bare).ratio() >= _MUCH_ALIKE
     ]
     return [next(name for name in known if name.lstrip("-") == one) for one in near]
+
+
+class MissingExtra(PlannerError):  # noqa: N818 - named after the situation
+    """Something needs a package that is not installed."""
+
+    def __init__(self, what: str, extra: str, package: str) -> None:
+        super().__init__(
+            f"{what} needs the package '{package}', which is not installed: pip install 'paleo-planner[{extra}]'"
+        )

@@ -13,7 +13,7 @@ from planner.exporters.account import Account
 from planner.exporters.common import SPLITS, account_basics, account_order, header
 from planner.exporters.job import Job
 from planner.exporters.shell import node_ranks, start_scripts
-from planner.report.yaml_text import yaml_text
+from planner.files.yaml_text import yaml_text
 
 TITLE = "Accelerate"
 SUMMARY = "accelerate.yaml, train.sh, train.slurm"

@@ -10,7 +10,7 @@ from planner.exporters.common import SPLITS, account_basics, account_order, head
 from planner.exporters.job import Job
 from planner.exporters.network import NetworkSizes
 from planner.exporters.shell import start_scripts
-from planner.report.yaml_text import yaml_text
+from planner.files.yaml_text import yaml_text
 
 TITLE = "nanotron"
 SUMMARY = "nanotron.yaml, train.sh, train.slurm"

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 from costmodel.hardware.cluster import Cluster
 from costmodel.mesh.plan import MeshPlan
 from planner.core.errors import UsageError
+from planner.core.quantities import format_bytes, format_seconds
 from planner.exporters import targets_that_take
 from planner.exporters.job import Job, LayerJob, Nodes, Origin, ServingJob
 from planner.exporters.network import sizes_of
 from planner.exporters.other_networks import other_network_of
 from planner.files.plan_file import changed_inputs, read_plan, request_from_document
-from planner.files.quantities import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from planner.core.request import Request

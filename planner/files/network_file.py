@@ -12,7 +12,7 @@ from costmodel.network.graph import Graph
 from costmodel.network.layers import Layer
 from planner.core.errors import FileProblem, InputFileError
 from planner.files.loading import LoadedModel, load_model
-from planner.report.yaml_text import yaml_text
+from planner.files.yaml_text import yaml_text
 from planner.schema.model import TRAINING_KEYS
 
 __all__ = ["import_network", "network_document", "network_text"]

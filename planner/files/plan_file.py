@@ -160,7 +160,7 @@ def _relative(path: Path, folder: Path | None) -> str:
 
 def plan_text(document: Mapping[str, Any]) -> str:
     """Write a plan document as YAML."""
-    from planner.report.yaml_text import yaml_text
+    from planner.files.yaml_text import yaml_text
 
     summary = textwrap.fill(document["prediction"]["summary"], 118, break_on_hyphens=False, break_long_words=False)
     explained = {

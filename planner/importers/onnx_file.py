@@ -16,10 +16,10 @@ from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
-from planner.core.errors import PlannerError
+from planner.core.errors import MissingExtra, PlannerError
 from planner.files.text import failure
 from planner.importers.operators import CONTROL_FLOW, OPERATORS, Call
-from planner.importers.sources import ForeignNetwork, ImportOptions, MissingExtra, check_assumed
+from planner.importers.sources import ForeignNetwork, ImportOptions, check_assumed
 from planner.importers.traced.program import Operation, Program, ProgramFault, Tensor
 
 __all__ = ["FORMAT", "MAX_FOLDED", "Values", "detect", "first_line", "load", "program_of"]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
-from planner.core.errors import InputFileError, PlannerError, UsageError, did_you_mean
+from planner.core.errors import InputFileError, UsageError, did_you_mean
 from planner.files.documents import Document, Node, parse_document
 from planner.files.text import failure, read_text
 from planner.importers.drafts import Drafts, attach, network_layers
@@ -27,7 +27,6 @@ __all__ = [
     "Format",
     "ImportOptions",
     "ImportedDocument",
-    "MissingExtra",
     "check_assumed",
     "document_of",
     "foreign_document_of",
@@ -131,7 +130,7 @@ def text_of(model: LoadedModel) -> str:
         from planner.files.network_file import network_text
 
         return network_text(model)
-    from planner.report.yaml_text import yaml_text
+    from planner.files.yaml_text import yaml_text
 
     return yaml_text(model.content, "\n".join(model.notes))
 
@@ -250,15 +249,6 @@ class _Reader(Protocol):
     def detect(self, head: bytes) -> bool: ...
 
     def load(self, path: Path, options: ImportOptions) -> ForeignNetwork: ...
-
-
-class MissingExtra(PlannerError):  # noqa: N818 - named after the situation
-    """A format needs a package that is not installed."""
-
-    def __init__(self, what: str, extra: str, package: str) -> None:
-        super().__init__(
-            f"{what} needs the package '{package}', which is not installed: pip install 'paleo-planner[{extra}]'"
-        )
 
 
 def format_of(path: Path) -> Format | None:

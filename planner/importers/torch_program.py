@@ -18,18 +18,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from planner.core.errors import InputFileError, UsageError
+from planner.core.errors import InputFileError, MissingExtra, UsageError
 from planner.files.loading import LoadedModel, model_of
 from planner.files.text import failure
 from planner.importers.operators import OPERATORS, Call
-from planner.importers.sources import (
-    ForeignNetwork,
-    ImportedDocument,
-    ImportOptions,
-    MissingExtra,
-    check_assumed,
-    document_of,
-)
+from planner.importers.sources import ForeignNetwork, ImportedDocument, ImportOptions, check_assumed, document_of
 from planner.importers.traced.program import Operation, Program, ProgramFault, Tensor
 
 __all__ = ["FORMAT", "Constants", "detect", "document_of_module", "from_torch", "load", "program_of"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -18,73 +17,31 @@ from costmodel.mesh.detail import model_flops_per_step
 from costmodel.network.graph import Graph
 from costmodel.precision import OPTIMIZERS, Precision
 from costmodel.software.framework import Framework
-from costmodel.software.layer_assumptions import WELL_TUNED, LayerAssumptions
+from costmodel.software.layer_assumptions import AS_RUN, WELL_TUNED, LayerAssumptions
 from costmodel.workload import Workload
-from planner.measurements.degrees import devices_of
-from planner.measurements.facts import measured_bytes, plausible_bytes
+from planner.files.resources import bundled
+from planner.measurements.columns import FUSED
+from planner.measurements.facts import framework_of_row, measured_bytes, plausible_bytes
 from planner.measurements.fitted import fitted_links, fitted_of
 from planner.measurements.hardware import Machine, format_of, machine_of, precision_of, usual_node
-from planner.measurements.image_software import image_assumptions, image_framework
 from planner.measurements.outcomes import TOO_LARGE, Comparison, MemoryComparison, Outcome, skipped
+from planner.measurements.parallelism import devices_of
 from planner.measurements.preset import Preset
 from planner.measurements.tables import Row, RowSkipped
-from planner.measurements.throughputs import counts_samples, has_failed, is_measured, not_measured, step_time_s
-from planner.naming.models import image_network_called, nearest_models, transformer_called
+from planner.measurements.throughputs import has_failed, is_measured, not_measured, step_time_s
+from planner.naming.models import nearest_models, transformer_called
 from planner.uncertainty.features import node_size, shares_of
 
-__all__ = ["Run", "asked", "graph_of", "network_name", "predict"]
+__all__ = ["Run", "asked", "graph_of", "image_assumptions", "network_name", "predict"]
+
 
 _LONGEST = 1e5  # times what the devices need at their peak
 
-# What a bundled network is called elsewhere: text in the columns ``source`` and ``framework`` -> name in their files -> bundled network.
-# Networks of one name differ: the maps of "AlexNet" end at 6x6 in both, its conv4 has 256 and 384 filters (alexnet.lua, alexnet.prototxt
-# and overfeat.lua of convnet-benchmarks; alexnet_model.py of tf_cnn_benchmarks); the bundled "alexnet" and "overfeat" are PALEO's.
-# SSD300 is built on ResNet-34 there (ssd_model.py) and in MLPerf, on ResNet-50 in NVIDIA's examples. ResNeXt-101 without its groups is
-# torchvision's 32x8d, but in MXNet 32x4d, as in its paper (example/image-classification/symbols/resnext.py: 32 groups, half the filters).
-# Lambda Labs run Transformer-XL of NVIDIA's examples without --adaptive (github.com/lambdal/deeplearning-benchmark, pytorch/scripts).
-_ELSEWHERE = (
-    ("convnet-benchmarks", {"alexnet": "alexnet-torchvision", "overfeat": "overfeat-fast"}),
-    ("tf_cnn_benchmarks", {"alexnet": "alexnet-tf-cnn-benchmarks", "ssd300-resnet50": "ssd300-resnet34"}),
-    ("mlperf", {"ssd300-resnet50": "ssd300-resnet34"}),
-    ("mxnet", {"resnext101-32x8d": "resnext101-32x4d"}),
-    ("lambda", {f"transformer-xl-{size}": f"transformer-xl-{size}-full-softmax" for size in ("base", "large")}),
-)
-# Groups and filters of each, which a name may say.
-_GROUPS = re.compile(r"32 ?x ?8 ?d", re.IGNORECASE)
-
 
 def network_name(row: Row) -> str | None:
-    """Bundled network that a row names in ``model`` or ``net``; None where it is not known.
-
-    >>> def named(**cells: str) -> str | None:
-    ...     return network_name(Row(line=2, cells=cells))
-    >>> named(model="AlexNet"), named(model="AlexNet", source="soumith/convnet-benchmarks"), named(net="ResNet-50 v1.5")
-    ('alexnet', 'alexnet-torchvision', 'resnet50')
-    >>> named(model="ResNeXt-101"), named(model="ResNeXt-101", framework="MXNet"), named(model="ResNeXt-101 32x8d", framework="MXNet")
-    ('resnext101-32x8d', 'resnext101-32x4d', 'resnext101-32x8d')
-    """
-    name = _plain_name(row)
-    if _GROUPS.search(f"{row.text('model')} {row.text('net')}"):
-        return name
-    software = f"{row.text('source')} {row.text('framework')}".lower().replace(" ", "_")
-    for text, meant in _ELSEWHERE:
-        if text in software:
-            return meant.get(name or "", name)
-    return name
-
-
-def _plain_name(row: Row) -> str | None:
-    from planner.files.resources import bundled
-
-    known = bundled("models")
-    for column in ("model", "net"):
-        text = row.text(column)
-        if text in known and transformer_called(text) is None:
-            return text
-        name = image_network_called(text)
-        if name is not None:
-            return name
-    return None
+    """Bundled network for images that a row names; None where it names none."""
+    name = row.text("model")
+    return name if name in bundled("models") and transformer_called(name) is None else None
 
 
 @cache
@@ -170,10 +127,10 @@ def asked(row: Row) -> Run:
     RowSkipped
         It states too little.
     """
-    if row.says("suspect"):
+    if row.flag("suspect"):
         raise RowSkipped("marked suspect")
     failed = has_failed(row)
-    forward_ms, backward_ms = row.positive("forward_ms"), row.positive("backward_ms")
+    forward_ms, backward_ms = row.number("forward_ms"), row.number("backward_ms")
     if not (failed or is_measured(row) or (forward_ms and backward_ms)):
         raise not_measured()
     name = network_name(row)
@@ -186,7 +143,7 @@ def asked(row: Row) -> Run:
     if measured_s is None and forward_ms and backward_ms:
         measured_s = (forward_ms + backward_ms) * 1e-3
     if measured_s is None and not failed:
-        raise not_measured(row)
+        raise not_measured()
     precision = precision_of(format_of(row, "fp32"), machine.device.formats)
     return Run(
         network=name,
@@ -198,12 +155,12 @@ def asked(row: Row) -> Run:
         measured_s=None if failed else measured_s,
         passes_only=forward_ms is not None and backward_ms is not None,
         ranking=tuple(row.text(column) for column in _SAME),
-        framework=image_framework(row),
+        framework=framework_of_row(row),
         assumptions=image_assumptions(row, precision, is_one_row=_is_one_row(graph_of(name))),
     )
 
 
-# Alternatives agree in these; software is no choice of the plan.
+# Alternatives agree in these.
 _SAME = (
     "dataset_group",
     "model",
@@ -211,11 +168,10 @@ _SAME = (
     "precision",
     "gpus",
     "global_batch",
-    "batch",
-    "input",
-    "library",
+    "batch_per_gpu",
     "framework",
-    "source",
+    "fuses",
+    "layout",
 )
 
 
@@ -235,42 +191,17 @@ def _outcome(row: Row, run: Run, preset: Preset) -> Outcome:
     fitted = fitted_of(machine.device, kinds=graph_of(run.network).kinds) | fitted_links(machine.cluster, run.workers)
     if run.measured_s is None:
         return Outcome(row=row, failed=True, memory=memory, ranking=run.ranking, fitted=fitted)
-    measured_s = _plausible_s(row, run.measured_s, ideal_s, counts_of(run.network))
-    if measured_s is None:
+    # Fast convolution algorithms need up to 4 times fewer operations.
+    if not ideal_s / 4 <= run.measured_s <= _LONGEST * ideal_s:
         raise RowSkipped("step time far from what the peak of the devices allows: wrong unit?")
     comparison = Comparison(
         what="step",
         predicted_s=predicted_s,
-        measured_s=measured_s,
+        measured_s=run.measured_s,
         ideal_s=ideal_s,
         shares=_shares(run, costs, predicted_s),
     )
     return Outcome(row=row, comparisons=(comparison,), memory=memory, ranking=run.ranking, fitted=fitted)
-
-
-def _plausible_s(row: Row, measured_s: float, ideal_s: float, counts: Mapping[str, int]) -> float | None:
-    """A measured step that is possible at all; None where it is not.
-
-    Samples per second (and a time that was made of them) of a network of which people count something else, tokens say, may be that:
-    where so many samples are impossible, and so many of the others are not.
-
-    >>> row = Row(line=2, cells={"samples_per_s": "80000"})
-    >>> _plausible_s(row, 10 / 80000, 0.3, {"audio_samples": 8000}), row.defaults  # ten samples in 0.1 ms, or 80,000 in a second
-    (1.0, {'unit': 'audio_samples'})
-    """
-
-    def is_possible(seconds: float) -> bool:
-        # Fast convolution algorithms need up to 4 times fewer operations.
-        return ideal_s / 4 <= seconds <= _LONGEST * ideal_s
-
-    if is_possible(measured_s):
-        return measured_s
-    if counts_samples(row):
-        for unit, count in counts.items():
-            if measured_s < ideal_s and is_possible(count * measured_s):
-                row.default("unit", unit)
-                return count * measured_s
-    return None
 
 
 def _shares(run: Run, costs: CostBatch, predicted_s: float) -> tuple[float, ...]:
@@ -284,9 +215,9 @@ def _shares(run: Run, costs: CostBatch, predicted_s: float) -> tuple[float, ...]
 
 
 def _global_batch(row: Row, workers: int) -> int:
-    total, each = row.count("global_batch"), row.count("batch_per_gpu") or row.count("batch")
+    total, each = row.count("global_batch"), row.count("batch_per_gpu")
     if total is None and each is None:
-        raise RowSkipped("no batch is stated", needs=(("global_batch", "batch_per_gpu", "batch"),))
+        raise RowSkipped("no batch is stated", needs=(("global_batch", "batch_per_gpu"),))
     return total if total is not None else (each or 1) * workers
 
 
@@ -332,3 +263,30 @@ def _costs(run: Run, preset: Preset) -> tuple[CostBatch, float]:
     costs = evaluate_on(tables, plans)
     flop = model_flops_per_step(replace(workload, global_batch=1)) * run.batch
     return costs, flop / (run.workers * machine.device.peak(precision.compute))
+
+
+# -- software ------------------------------------------------------------------------------------------------------------------
+
+
+def image_assumptions(row: Row, precision: Precision, *, is_one_row: bool) -> LayerAssumptions:
+    """What the framework of a row does, and what the row says otherwise.
+
+    Parameters
+    ----------
+    row : Row
+    precision : Precision
+    is_one_row : bool
+        Images of one row: PyTorch's channels last is a layout of tensors with height and width.
+    """
+    framework, layout = framework_of_row(row), row.text("layout")
+    changes = {"parameter_servers": float(row.flag("parameter_servers") is True)}
+    if layout or (is_one_row and framework.name.startswith("pytorch")):
+        changes["channels_first"] = float(layout != "channels_last")
+    if row.has("fuses"):
+        said = row.text("fuses").split("+")
+        changes |= {name: float(word in said) for word, name in FUSED.items()}
+    if row.text("data") == "real":
+        rate, stored = row.number("storage_MBps"), row.number("sample_kB")
+        changes |= {"real_input": 1.0}
+        changes |= {"storage_bytes_per_s": (rate or 0.0) * 1e6, "stored_sample_bytes": (stored or 0.0) * 1e3}
+    return framework.layer_assumptions(precision, assumptions=AS_RUN).changed(changes)

@@ -1,12 +1,10 @@
-"""What the columns about hardware mean: a device by the name that people give it, the links of a cluster, number formats.
+"""What the columns about hardware mean: a bundled device, the links of a cluster, number formats.
 
-A device is one of the bundled files, by its name or by what people call it; the links are those of a bundled cluster with the row's
-own bandwidths and nodes put in. `docs/measurements.md` lists the defaults.
+The links are those of a bundled cluster with the row's own bandwidths and nodes put in. `docs/measurements.md` lists the defaults.
 """
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -17,6 +15,7 @@ from costmodel.precision import PRECISIONS, Precision
 from costmodel.software.framework import Attention, with_attention
 from costmodel.software.layer_assumptions import LayerAssumptions
 from planner.core.errors import PlannerError, did_you_mean
+from planner.files.resources import bundled
 from planner.measurements.facts import framework_of_row
 from planner.measurements.tables import Row, RowSkipped, short_name
 from planner.naming.devices import SPARE_CLUSTER, device_called
@@ -24,13 +23,11 @@ from planner.naming.devices import SPARE_CLUSTER, device_called
 __all__ = [
     "Links",
     "Machine",
-    "device_name",
     "format_of",
     "links_of",
     "machine_of",
     "precision_of",
     "usual_node",
-    "with_stated_math",
 ]
 
 _GIB = 2**30
@@ -71,40 +68,25 @@ def machine_of(row: Row, links: Links | None = None) -> Machine:
     RowSkipped
         No device of that name is bundled.
     """
-    text = row.text("device")
-    memory = row.positive("device_mem_gb")
+    name, memory = row.text("device"), row.number("device_mem_gb")
     wanted = links or links_of(row)
     if row.has("device_file") or row.has("cluster_file"):
-        return _stated(row, text, memory, wanted)
-    if not text:
+        return _stated(row, name, memory, wanted)
+    if not name:
         raise RowSkipped("no device is stated", usable=True, needs=(("device", "device_file"),))
-    name, cluster_name = device_called(text, memory)
-    if name is None:
-        from planner.files.resources import bundled
-
-        near = did_you_mean(short_name(text), bundled("devices"))
-        raise RowSkipped(f"device '{short_name(text)}' is not known{near} (planner list devices)", usable=True)
-    if wanted.gpus_per_node in _CORES and _CORES[wanted.gpus_per_node][0] == name:
-        _, name, cluster_name = _CORES[wanted.gpus_per_node]
-    attention = _attention_of(row)
-    device = _as_used_by(row.text("library"), _device(name, attention))
-    cluster = _cluster(name, _published_cluster(row, name) or cluster_name, wanted, attention)
+    if name not in bundled("devices"):
+        near = did_you_mean(short_name(name), bundled("devices"))
+        raise RowSkipped(f"device '{short_name(name)}' is not known{near} (planner list devices)", usable=True)
+    usual = row.text("cluster") or device_called(name)[1]
+    if row.has("cluster") and usual not in bundled("clusters"):
+        near = did_you_mean(short_name(usual), bundled("clusters"))
+        raise RowSkipped(f"cluster '{short_name(usual)}' is not known{near} (planner list clusters)", usable=True)
+    attention = framework_of_row(row).attention
+    device = _as_used(row, _device(name, attention))
+    cluster = _cluster(name, usual, wanted, attention)
     if wanted.gpus_per_node is None and wanted.joined is None and not row.defaults.get("gpus_per_node"):
         row.default("gpus_per_node", _node_size(cluster))
     return Machine(device=device, cluster=cluster, capacity_bytes=_capacity_bytes(device, memory))
-
-
-# Devices of a machine -> chips whose cores they must be, as its software counts them (AWS Neuron), the core, and the cluster of cores.
-_CORES = {32: ("trainium1", "trainium1-core", "aws-trn1-cores"), 64: ("trainium2", "trainium2-core", "aws-trn2-cores")}
-
-
-def device_name(text: str, memory_gb: float | None = None) -> str | None:
-    """Bundled device that people mean by a name (and its memory); None where it is not known.
-
-    >>> device_name("NVIDIA H100 80GB HBM3"), device_name("abacus")
-    ('h100-sxm', None)
-    """
-    return device_called(text, memory_gb)[0]
 
 
 def _capacity_bytes(device: Device, stated_gb: float | None) -> float:
@@ -118,8 +100,10 @@ def _capacity_bytes(device: Device, stated_gb: float | None) -> float:
 
 def _stated(row: Row, text: str, memory: float | None, links: Links) -> Machine:
     """A machine from files: of the device (else the cluster's own), and of the cluster (else the usual one of the device)."""
-    cluster = _stated_cluster(row.text("device_file"), row.text("cluster_file"), text, links, _attention_of(row))
-    device = _as_used_by(row.text("library"), cluster.device)
+    cluster = _stated_cluster(
+        row.text("device_file"), row.text("cluster_file"), text, links, framework_of_row(row).attention
+    )
+    device = _as_used(row, cluster.device)
     if links.gpus_per_node is None and not row.has("gpus_per_node"):
         row.default("gpus_per_node", _node_size(cluster))
     return Machine(device=device, cluster=cluster, capacity_bytes=_capacity_bytes(device, memory))
@@ -150,47 +134,12 @@ def _stated_cluster(device_file: str, cluster_file: str, text: str, links: Links
     return replace(known, groups=(own,), levels=(*known.levels[:-1], replace(known.levels[-1], size=None)))
 
 
-# Libraries that only multiply matrices: the native code of Caffe and Torch-7 (im2col), cuda-convnet, the OpenCL ones, cuDNN before its
-# version 3, which brought FFTs, and what stood on it then (soumith/convnet-benchmarks, README).
-_PLAIN_LIBRARIES = re.compile(r"caffe|torch-?7|chainer|theano|cuda-?convnet|cudnn\W*r2|cl-nn|deepcl|greentea|im2col")
 _ONLY_PRODUCTS = LayerAssumptions(fast_convolutions=0.0)
 
 
-def _as_used_by(library: str, device: Device) -> Device:
+def _as_used(row: Row, device: Device) -> Device:
     """A device without the fast convolution algorithms that a library does not have."""
-    if not _PLAIN_LIBRARIES.search(library.lower()):
-        return device
-    return _ONLY_PRODUCTS.device_as_used(device)
-
-
-def _attention_of(row: Row) -> Attention:
-    return framework_of_row(row).attention
-
-
-# Sources whose bandwidth inside a node was not measured. vTrain's 150 GB/s are what its simulator takes for all-reduces of more than the 8
-# devices of a node (VIA-Research/vTrain, src/config.py; src/predictor.py, compute_comm_time); the runs were on A100s behind NVSwitch.
-_ASSUMED_LINKS = re.compile(r"\bvtrain\b")
-
-
-# Sources that say elsewhere on which machines they ran -> the cluster, and its device.
-_CLUSTERS = ((re.compile(r"ultra-?scale playbook"), "aws-p5", "h100-sxm"),)
-
-
-def _published_cluster(row: Row, device: str) -> str | None:
-    """The bundled cluster that a source ran on, where it is not the usual one of the device.
-
-    >>> _published_cluster(Row(line=2, cells={"source": "HF Ultra-Scale Playbook (nanotron)"}), "h100-sxm")
-    'aws-p5'
-    """
-    source = row.text("source").lower()
-    return next((name for words, name, of in _CLUSTERS if of == device and words.search(source)), None)
-
-
-# Machines on Omni-Path, and what NCCL reaches of their adapters' 100 Gb/s over what it reaches of InfiniBand's (0.96, cluster dgx-a100): an
-# all-reduce of 4 GB over four nodes of eight A100 runs at a bus bandwidth of 40.5 Gb/s, through one adapter of each node (BigScience,
-# experiments/bandwidth, all_reduce_bench-a100-n4.txt).
-_OMNI_PATH = re.compile(r"omni.?path|jean.?zay|\bbigscience\b")
-_OMNI_PATH_SHARE = 0.405 / 0.96
+    return _ONLY_PRODUCTS.device_as_used(device) if row.flag("fast_convolutions") is False else device
 
 
 def links_of(row: Row) -> Links:
@@ -203,11 +152,7 @@ def links_of(row: Row) -> Links:
     >>> links_of(Row(line=2, cells={"gpus_per_node": "8", "nodes": "4", "gpus": "4"})).gpus_per_node
     1
     """
-    intra = None if _ASSUMED_LINKS.search(row.text("source").lower()) else row.positive("intra_bw_GBps")
-    inter = row.positive("inter_bw_Gbps_per_node")
-    words = " ".join(row.text(name) for name in ("source", "device", "notes")).lower()
-    if inter is not None and _OMNI_PATH.search(words):
-        inter *= _OMNI_PATH_SHARE
+    intra, inter = row.number("intra_bw_GBps"), row.number("inter_bw_Gbps_per_node")
     domain, node = row.count("nvlink_domain"), row.count("gpus_per_node")
     used = _used_per_node(row, node)
     return Links(
@@ -241,7 +186,6 @@ def _device(name: str, attention: Attention = "newest") -> Device:
 def _cluster(device: str, base: str, links: Links, attention: Attention = "newest") -> Cluster:
     """The usual cluster of a device with other bandwidths and nodes."""
     from planner.files.loading import load_cluster
-    from planner.files.resources import bundled
 
     known = load_cluster(base if base in bundled("clusters") else SPARE_CLUSTER).cluster
     size = _joined(known, links)
@@ -308,29 +252,8 @@ def _node_size(cluster: Cluster) -> int:
     return size
 
 
-# Beginning of a precision -> number format. The eight bits of "mxfp8" have a scale for 32 values each (OCP Microscaling Formats).
-_FORMATS = (
-    (r"(?:mx|nv)?fp4|e2m1", "fp4"),
-    (r"(?:mx)?fp8|e4m3|e5m2", "fp8"),
-    (r"bf16", "bf16"),
-    (r"fp16", "fp16"),
-    (r"tf32", "tf32"),
-    (r"fp32", "fp32"),
-)
-# Words that leave the format to what stands behind them, and else mean fp16, as they did until bf16 became common: automatic mixed
-# precision of PyTorch and TensorFlow, the levels of Apex.
-_MIXED = re.compile(r"amp|mixed|o[123]\b")
-# Of Lightning ("16-mixed", "32-true") and C; only at the beginning.
-_OTHER_WORDS = (
-    (r"16(?![0-9])|half|tensor.?cores?\b", "fp16"),
-    (r"32(?![0-9])|single|full\b(?!.*(?:16|8))|fp\b|o0\b", "fp32"),
-)
 # As with fp8, only what enters products is narrower (NVIDIA, Transformer Engine, NVFP4; its recipe keeps weights and activations in bf16).
 _FP4 = replace(PRECISIONS["fp8"], name="fp4", compute="fp4")
-_ADDED = re.compile(r"(?:bf|fp)(?:16|32) ?(?:\+|&|and|w/|with) ?(?:mx|nv)?fp[48]\b")
-_MATH = re.compile(r"\b(fp8|bf16|fp16|tf32|fp32) math")
-_TENSOR_CORES = re.compile(r"\btensor.?(?:core|op)s?\b")
-_PSEUDO = re.compile(r"\bps(?:eu|ue)do\b")  # what DeepBench calls 16 bits that are stored and not computed in
 _FALLBACK = {
     "fp4": ("fp8", "bf16", "fp16", "fp32"),
     "fp8": ("bf16", "fp16", "fp32"),
@@ -342,68 +265,30 @@ _FALLBACK = {
 
 
 def format_of(row: Row, default: str) -> str:
-    """Number format of a row.
-
-    >>> [format_of(Row(line=2, cells={"precision": text}), "bf16") for text in ("BFloat16", "16-mixed", "AMP (bf16)", "MXFP8", "O2")]
-    ['bf16', 'fp16', 'bf16', 'fp8', 'fp16']
-
-    Raises
-    ------
-    RowSkipped
-        It is none that is known.
-    """
-    text = row.text("precision").lower()
-    if not text:
-        return row.default("precision", default)
-    text = re.sub(r"(?<=[a-z])-(?=\d)", "", text.replace("float", "fp").replace("bfp", "bf"))
-    found = next((name for pattern, name in (*_FORMATS, *_OTHER_WORDS) if re.match(pattern, text)), None)
-    # Else, and where another one is mixed with it or added to it ("bf16 + fp8"), the narrowest that is named anywhere.
-    found = (None if (found == "fp32" and "mixed" in text) or _ADDED.match(text) else found) or next(
-        (name for pattern, name in _FORMATS if re.search(rf"(?<![a-z0-9])(?:{pattern})", text)), None
-    )
-    if found is not None:
-        return found
-    if _MIXED.match(text):
-        return "fp16"
-    if re.match(r"int8|aqt|w8a8", text):  # products of 8 bits, at the rate of the other such format
-        row.default("precision", "int8 as fp8")
-        return "fp8"
-    raise RowSkipped(
-        f"precision '{short_name(row.text('precision'))}' is not known (fp32, tf32, fp16, bf16, fp8, fp4)", usable=True
-    )
+    """Number format of a row."""
+    return row.text("precision") or row.default("precision", default)
 
 
 @cache
-def precision_of(name: str, formats: frozenset[str]) -> Precision:
+def precision_of(name: str, formats: frozenset[str], products: str = "") -> Precision:
     """Number formats of a run: where a device does not compute in a format, it stores it and computes in the next wider one that it has.
 
+    Parameters
+    ----------
+    name : str
+        Format that is stored.
+    formats : frozenset of str
+        Those of the device.
+    products : str
+        Format that products are computed in, where it is another one.
+
+    Examples
+    --------
     >>> precision_of("fp16", frozenset({"fp32"})).compute, precision_of("fp16", frozenset({"fp32"})).activation_bytes
     ('fp32', 2)
+    >>> precision_of("fp16", frozenset({"fp16", "fp32"}), "fp32").compute
+    'fp32'
     """
     known = PRECISIONS[name] if name != "fp4" else _FP4
     compute = next(f for f in (known.compute, *_FALLBACK[name], "fp32") if f in formats)
-    return replace(known, compute=compute)
-
-
-def with_stated_math(row: Row, precision: Precision, formats: frozenset[str] = frozenset()) -> Precision:
-    """Products in the format that a row states beside that of the storage: "fp16 storage, fp32 math"; else as they were.
-
-    "Tensor core math" of fp32 is TF32 on devices that have it, else fp16 (cuDNN's CUDNN_TENSOR_OP_MATH_ALLOW_CONVERSION, cuBLAS'
-    CUBLAS_TENSOR_OP_MATH on Volta).
-
-    >>> row = Row(line=2, cells={"precision": "fp16 storage, fp32 math (pseudo)"})
-    >>> with_stated_math(row, PRECISIONS["fp16"]).compute
-    'fp32'
-    >>> row = Row(line=2, cells={"precision": "fp32 inputs, tensor core math"})
-    >>> with_stated_math(row, PRECISIONS["fp32"], frozenset({"fp16", "fp32"})).compute
-    'fp16'
-    """
-    text = row.text("precision").lower()
-    found = _MATH.search(text)
-    if found:
-        return replace(precision, compute=found[1])
-    if _PSEUDO.search(text):
-        return replace(precision, compute="fp32")
-    if precision.compute == "fp32" and _TENSOR_CORES.search(text):
-        return replace(precision, compute=next((name for name in ("tf32", "fp16") if name in formats), "fp32"))
-    return precision
+    return replace(known, compute=products or compute)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from planner.core.errors import FileProblem, InputFileError
-from planner.measurements.headers import MOST_TITLES, meant_by, names_below, near_column, read_as
+from planner.measurements.columns import COLUMNS
 from planner.measurements.outcomes import Outcome
 from planner.measurements.preset import DEFAULT, Preset
 from planner.measurements.tables import Row, Table
@@ -28,8 +29,8 @@ class Kind:
         What a row is, in words.
     columns : tuple of tuples of str
         Columns that a table needs; of each tuple, one.
-    module : str
-        Module of this package with ``predict(rows, preset) -> outcomes``; imported when it is needed.
+    predicts : str
+        ``module.function`` of this package, which takes (rows, preset) and returns outcomes; imported when it is needed.
     example : str
         A row of the template, with the columns of its header.
     named : tuple of tuples of str
@@ -39,7 +40,7 @@ class Kind:
     name: str
     doc: str
     columns: tuple[tuple[str, ...], ...]
-    module: str
+    predicts: str
     example: tuple[tuple[str, str], ...]
     named: tuple[tuple[str, ...], ...] = ()
 
@@ -49,7 +50,8 @@ class Kind:
 
     def predictor(self) -> Predictor:
         """The function that predicts rows."""
-        found: Predictor = importlib.import_module(f"planner.measurements.{self.module}").predict
+        module, _, name = self.predicts.partition(".")
+        found: Predictor = getattr(importlib.import_module(f"planner.measurements.{module}"), name)
         return found
 
 
@@ -62,8 +64,8 @@ def _example(text: str) -> tuple[tuple[str, str], ...]:
 _OF_A_RUN = (
     ("device", "device_file"),
     ("gpus", "dp", "nodes"),
-    ("global_batch", "micro_batch", "batch_per_gpu", "batch_per_dp"),
-    ("step_time_ms", "tokens_per_s_per_gpu", "tokens_per_s", "samples_per_s", "items_per_s", "oom"),
+    ("global_batch", "micro_batch", "batch_per_gpu"),
+    ("step_time_ms", "tokens_per_s_per_gpu", "tokens_per_s", "samples_per_s", "oom"),
 )
 
 # The first kind whose columns are all there is the table's; where rows of a table are of two kinds, `predict_table` tells them apart.
@@ -72,7 +74,7 @@ KINDS: tuple[Kind, ...] = (
         name="measured",
         doc="kernels and collectives of all kinds, as planner measure writes them",
         columns=(("kernel",), ("device", "device_file"), ("time_ms",)),
-        module="measured",
+        predicts="measured.predict",
         example=_example(
             "kernel=attention device=a100-80gb precision=bf16 pass_=forward batch=4 heads=16 head_dim=128 seq=2048 causal=yes time_ms=0.6"
         ),
@@ -91,7 +93,7 @@ KINDS: tuple[Kind, ...] = (
             ("device",),
             ("fwd_ms", "bwd_input_ms", "bwd_param_ms", "time_ms"),
         ),
-        module="convolutions",
+        predicts="kernels.predict_convolutions",
         example=_example(
             "device=p100 precision=fp32 n=16 c=64 h=56 w=56 k=128 r=3 s=3 pad_h=1 pad_w=1 stride_h=1 stride_w=1 "
             "fwd_ms=1.2 bwd_input_ms=1.3 bwd_param_ms=1.4"
@@ -101,14 +103,14 @@ KINDS: tuple[Kind, ...] = (
         name="gemm",
         doc="a matrix product of m x k by k x n",
         columns=(("m",), ("n",), ("k",), ("device",), ("time_ms",)),
-        module="products",
+        predicts="kernels.predict_products",
         example=_example("device=p100 precision=fp32 m=1024 n=512 k=2048 time_ms=0.3"),
     ),
     Kind(
         name="recurrent",
         doc="a recurrent layer over a sequence",
         columns=(("cell",), ("hidden",), ("batch",), ("timesteps",), ("device",), ("fwd_ms",)),
-        module="recurrent",
+        predicts="kernels.predict_recurrent",
         example=_example(
             "device=p100 precision=fp32 cell=LSTM hidden=1024 batch=32 timesteps=25 fwd_ms=5.1 bwd_input_ms=5.0 bwd_weight_ms=1.2"
         ),
@@ -117,7 +119,7 @@ KINDS: tuple[Kind, ...] = (
         name="operator",
         doc="an operator of a network as PyTorch prints it",
         columns=(("op",), ("batch",), ("activation_bytes",), ("fwd_ms",)),
-        module="operators",
+        predicts="operators.predict",
         example=_example(
             "device=v100-16gb net=vgg16 op=ReLU(inplace) batch=128 activation_bytes=1644167168 fwd_ms=2.1 bwd_ms=3.1"
         ),
@@ -125,9 +127,9 @@ KINDS: tuple[Kind, ...] = (
     Kind(
         name="matmul-peak",
         doc="the best matrix throughput of a device",
-        columns=(("device",), ("precision",), ("mamf_tflops",), ("best_mnk",)),
-        module="peaks",
-        example=_example("device=a100-80gb precision=bf16 mamf_tflops=271.2 best_mnk=1024x10240x5120"),
+        columns=(("device",), ("precision",), ("mamf_tflops",)),
+        predicts="kernels.predict_peaks",
+        example=_example("device=a100-80gb precision=bf16 m=1024 n=10240 k=5120 mamf_tflops=271.2"),
     ),
     Kind(
         name="collective",
@@ -136,9 +138,9 @@ KINDS: tuple[Kind, ...] = (
             ("device",),
             ("ranks",),
             ("bytes",),
-            ("time_us", "time_ms", "busbw_GBps", "algbw_GBps", "busbw_ring_GBps"),
+            ("time_us", "time_ms", "busbw_GBps", "algbw_GBps"),
         ),
-        module="collective_rows",
+        predicts="collective_rows.predict",
         example=_example("collective=all_reduce device=h100-sxm nodes=2 ranks=16 bytes=268435456 time_us=1500"),
     ),
     Kind(
@@ -150,32 +152,32 @@ KINDS: tuple[Kind, ...] = (
             ("heads",),
             *_OF_A_RUN,
         ),
-        named=(("model", "net"), *_OF_A_RUN),
-        module="training",
+        named=(("model",), *_OF_A_RUN),
+        predicts="training.predict",
         example=_example(
-            "model=GPT net=GPT hidden=2048 layers=24 heads=16 ffn=8192 vocab=50304 seq=2048 precision=bf16 device=a100-80gb "
+            "model=GPT style=gpt hidden=2048 layers=24 heads=16 ffn=8192 vocab=50304 seq=2048 precision=bf16 device=a100-80gb "
             "gpus_per_node=8 "
-            "gpus=16 framework=Megatron-LM global_batch=128 micro_batch=4 tp=2 pp=1 dp=8 zero_stage=1 recompute=none flash_attention=yes "
-            "step_time_ms=1450 memory_gib=41.2 oom="
+            "gpus=16 framework=megatron-lm global_batch=128 micro_batch=4 tp=2 pp=1 dp=8 zero_stage=1 recompute=none flash_attention=yes "
+            "step_time_ms=1450 memory_gib=41.2 oom=no"
         ),
     ),
     Kind(
         name="network",
         doc="a training run of a network for images (speech, translation, ...), data parallel or on one device",
         columns=(
-            ("model", "net"),
+            ("model",),
             ("device",),
-            ("batch", "batch_per_gpu", "global_batch"),
+            ("batch_per_gpu", "global_batch"),
             ("step_time_ms", "samples_per_s", "forward_ms", "frames_per_s", "audio_samples_per_s"),
         ),
         # Behind those of plans, which count tokens as a rule.
         named=(
-            ("model", "net"),
+            ("model",),
             ("device",),
-            ("batch", "batch_per_gpu", "global_batch"),
-            ("tokens_per_s", "tokens_per_s_per_gpu", "items_per_s"),
+            ("batch_per_gpu", "global_batch"),
+            ("tokens_per_s", "tokens_per_s_per_gpu"),
         ),
-        module="training",
+        predicts="training.predict",
         example=_example(
             "model=resnet50 precision=fp16 device=v100-16gb gpus_per_node=8 gpus=8 batch_per_gpu=128 step_time_ms=160"
         ),
@@ -184,7 +186,7 @@ KINDS: tuple[Kind, ...] = (
         name="layer-log",
         doc="a layer of a bundled network, by its name",
         columns=(("net",), ("layer",), ("pass_",), ("time_ms",), ("device",)),
-        module="layer_logs",
+        predicts="kernels.predict_layers",
         example=_example("device=titan-x net=alexnet layer=conv2 pass_=forward n=128 time_ms=11.5"),
     ),
 )
@@ -193,16 +195,6 @@ KINDS: tuple[Kind, ...] = (
 def template(kind: Kind) -> str:
     """Header and an example row of a kind, as CSV."""
     return ",".join(name for name, _ in kind.example) + "\n" + ",".join(value for _, value in kind.example) + "\n"
-
-
-def _header_below(table: Table) -> int:
-    """The line that names the columns of a kind behind a title or the names of groups of columns; 0 where none of the first does."""
-    for row in table.rows[:MOST_TITLES]:
-        names = row.words
-        known = {name for name, _ in read_as(names).values()} | set(names)
-        if any(not kind.missing(sorted(known)) for kind in KINDS):
-            return row.line
-    return 0
 
 
 def recognise(table: Table) -> Kind:
@@ -220,12 +212,7 @@ def recognise(table: Table) -> Kind:
         found = next((kind for kind in KINDS if kind.named and all(names & set(group) for group in kind.named)), None)
     if found is not None:
         return found
-    below = _header_below(table)
-    if below:
-        raise _refused(table, names_below(below))
-    # By what its columns mean: others call them otherwise.
-    meant = [*table.columns, *filter(None, map(meant_by, table.columns))]
-    lacked = {kind.name: len(kind.missing(meant)) for kind in KINDS}
+    lacked = {name: len(names) for name, names in lacking.items()}
     nearest = min(KINDS, key=lambda kind: (lacked[kind.name] / len(kind.columns), lacked[kind.name]))
     if lacked[nearest.name] == len(nearest.columns):
         kinds = ", ".join(kind.name for kind in KINDS)
@@ -241,9 +228,9 @@ def recognise(table: Table) -> Kind:
 
 def _lacks(table: Table, words: str, kind: Kind, lacking: Sequence[str]) -> InputFileError:
     """Names the columns that a table lacks, what they may be called in it, and the template."""
+    others = [name for name in table.columns if name not in COLUMNS]
     missing = ", ".join(
-        names + next((hint for name in names.split(" or ") if (hint := near_column(name, table.columns, _NAMES))), "")
-        for names in lacking
+        names + next(filter(None, (_near(name, others) for name in names.split(" or "))), "") for names in lacking
     )
     header = template(kind).splitlines()[0]
     return _refused(
@@ -270,7 +257,7 @@ def check_columns(table: Table, kind: Kind, outcomes: Sequence[Outcome]) -> None
     if any(outcome.is_scored for outcome in outcomes):
         return
     needed = dict.fromkeys(names for outcome in outcomes for names in outcome.needs)
-    of_plans = kind.module == "training" and bool(_OF_PLANS & set(table.columns))
+    of_plans = kind.predicts == "training.predict" and bool(_OF_PLANS & set(table.columns))
     absent = [names for names in needed if not set(names) & set(table.columns) and (of_plans or names not in _SHAPE)]
     if not absent:
         return
@@ -279,7 +266,10 @@ def check_columns(table: Table, kind: Kind, outcomes: Sequence[Outcome]) -> None
     raise _lacks(table, words, named, [" or ".join(names) for names in absent])
 
 
-_NAMES = frozenset(name for kind in KINDS for names in kind.columns for name in names)
+def _near(name: str, others: Sequence[str]) -> str:
+    """What a missing column may be called in a file, as the end of a phrase; empty where nothing is near."""
+    near = difflib.get_close_matches(name, others, n=1, cutoff=0.7)
+    return f" (the file has '{near[0]}')" if near else ""
 
 
 def _refused(table: Table, message: str) -> InputFileError:

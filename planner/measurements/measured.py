@@ -6,26 +6,25 @@ copies are predicted here. One row has one time: ``pass_`` says of which pass.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from costmodel.hardware.device import Device
 from costmodel.network.layers import ATTENTION, Layer
-from planner.measurements.kernel_rows import compared, kernel_outcomes, unit_of
+from planner.measurements import collective_rows, kernels
+from planner.measurements.kernels import compared, kernel_outcomes, layer_of, layer_times, positive_ms, unit_of
 from planner.measurements.outcomes import Comparison, Outcome, skipped
-from planner.measurements.passes import layer_of, layer_times, positive_ms
 from planner.measurements.preset import Preset
 from planner.measurements.tables import Row, RowSkipped, short_name
 
 __all__ = ["ELEMENTWISE", "KERNELS", "predict"]
 
-# Kernel -> module of this package that predicts it, and the column that takes the time of each pass.
-_ELSEWHERE: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
-    "gemm": ("products", {"": ("time_ms",)}),
+# Kernel -> function that predicts it, and the column that takes the time of each pass.
+_ELSEWHERE: dict[str, tuple[Callable[[Sequence[Row], Preset], list[Outcome]], dict[str, tuple[str, ...]]]] = {
+    "gemm": (kernels.predict_products, {"": ("time_ms",)}),
     "convolution": (
-        "convolutions",
+        kernels.predict_convolutions,
         {
             "forward": ("fwd_ms",),
             "backward_input": ("bwd_input_ms",),
@@ -33,8 +32,8 @@ _ELSEWHERE: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
             "backward": ("bwd_input_ms", "bwd_param_ms"),
         },
     ),
-    "recurrent": ("recurrent", {"forward": ("fwd_ms",), "backward": ("bwd_input_ms", "bwd_weight_ms")}),
-    "collective": ("collective_rows", {"": ("time_ms",)}),
+    "recurrent": (kernels.predict_recurrent, {"forward": ("fwd_ms",), "backward": ("bwd_input_ms", "bwd_weight_ms")}),
+    "collective": (collective_rows.predict, {"": ("time_ms",)}),
 }
 # Operation -> layer family and parameters; both passes.
 ELEMENTWISE: dict[str, tuple[str, tuple[tuple[str, Any], ...]]] = {
@@ -57,7 +56,7 @@ def predict(rows: Sequence[Row], preset: Preset) -> list[Outcome]:
 
 
 def _outcome(row: Row, preset: Preset) -> Outcome:
-    kernel = row.text("kernel").lower()
+    kernel = row.text("kernel")
     here = _HERE.get(kernel)
     if here is not None:
         kinds = ATTENTION if kernel == "attention" else frozenset((kernel,))
@@ -66,19 +65,19 @@ def _outcome(row: Row, preset: Preset) -> Outcome:
         if not kernel:
             return skipped(row, "no kernel is stated (put rows of another kind into a file of their own)", usable=True)
         return skipped(row, f"kernel '{short_name(kernel)}' is not known ({', '.join(KERNELS)})", usable=True)
-    module, passes = _ELSEWHERE[kernel]
+    predict_them, passes = _ELSEWHERE[kernel]
     name = _pass(row)
     columns = passes.get("" if "" in passes else name)
     if columns is None:
         return skipped(row, f"pass_ of a {kernel} is none of {', '.join(passes)}", usable=False)
     cells = {column: text for column, text in row.cells.items() if column not in ("time_ms", "pass_")}
     renamed = replace(row, cells=cells | dict.fromkeys(columns, row.text("time_ms")))  # shares the noted defaults
-    outcome: Outcome = importlib.import_module(f"planner.measurements.{module}").predict([renamed], preset)[0]
+    outcome = predict_them([renamed], preset)[0]
     return replace(outcome, row=row, comparisons=_joined(outcome.comparisons, name))
 
 
 def _pass(row: Row) -> str:
-    return row.text("pass_").lower().replace(" ", "_") or "forward"
+    return row.text("pass_") or "forward"
 
 
 def _joined(comparisons: tuple[Comparison, ...], name: str) -> tuple[Comparison, ...]:
@@ -127,24 +126,20 @@ def _attention(row: Row, preset: Preset) -> tuple[tuple[Comparison, ...], Device
         ("heads", heads),
         ("kv_heads", kv_heads),
         ("head_dim", dim),
-        ("causal", _is_yes(row, "causal", default=True)),
-        ("fused", _is_yes(row, "flash_attention", default=True)),
+        ("causal", _is_yes(row, "causal")),
+        ("fused", _is_yes(row, "flash_attention")),
     )
     layer = layer_of("self_attention", (((heads + 2 * kv_heads) * dim, seq),), params)
     return _layer_pass(row, preset, layer, batch)
 
 
-def _is_yes(row: Row, name: str, *, default: bool) -> bool:
-    text = row.text(name).lower()
-    if not text:
-        return row.default(name, default)
-    if text not in ("yes", "no", "true", "false", "1", "0"):
-        raise RowSkipped(f"column {name} is neither yes nor no")
-    return text in ("yes", "true", "1")
+def _is_yes(row: Row, name: str) -> bool:
+    stated = row.flag(name)
+    return row.default(name, True) if stated is None else stated
 
 
 def _elementwise(row: Row, preset: Preset) -> tuple[tuple[Comparison, ...], Device]:
-    family = ELEMENTWISE.get(row.text("op").lower())
+    family = ELEMENTWISE.get(row.text("op"))
     if family is None:
         raise RowSkipped(f"op of an elementwise kernel is none of {', '.join(ELEMENTWISE)}", usable=True)
     batch, width = row.count("batch"), row.count("hidden")
@@ -157,7 +152,7 @@ def _elementwise(row: Row, preset: Preset) -> tuple[tuple[Comparison, ...], Devi
 
 def _copy(row: Row, preset: Preset) -> tuple[tuple[Comparison, ...], Device]:
     """Reads and writes so many bytes: what an activation does, whose arithmetic is hidden behind the memory."""
-    size = row.positive("bytes")
+    size = row.number("bytes")
     if not size:
         raise RowSkipped("bytes is not stated")
     unit = unit_of(row, preset)

@@ -1,40 +1,53 @@
-"""Transformers from the columns of a row: hidden size, layers, heads, ... become a graph, in the style of GPT, Llama, BERT or ViT."""
+"""The network of a row: a bundled one, or a transformer from the columns of its shape, in the style of GPT, Llama, BERT or ViT."""
 
 from __future__ import annotations
 
-import re
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from costmodel.network.graph import Graph, LayerSpec
+from costmodel.network.graph import Graph, GraphError, LayerSpec
 from costmodel.network.layers.base import params_from
-from planner.measurements.experts import ExpertShape, agrees, experts_of, is_particular, widths_of
-from planner.measurements.facts import cuts_vocabulary, has_dropout, yes_or_no
-from planner.measurements.positions import bundled_transformer, positions_stated
-from planner.measurements.published import with_published_shape
-from planner.measurements.tables import Row, RowSkipped, short_name
+from planner.files.resources import bundled
+from planner.measurements.facts import flash_attention, has_dropout
+from planner.measurements.tables import Row, RowSkipped
 from planner.naming.models import nearest_models, transformer_called
 
-__all__ = ["TransformerShape", "bundled_name", "shape_of", "transformer", "with_adapters"]
+__all__ = [
+    "ExpertShape",
+    "TransformerShape",
+    "bundled_transformer",
+    "network_of",
+    "positions_of",
+    "shape_of",
+    "stack_of",
+    "transformer",
+    "widths_of",
+    "with_adapters",
+]
 
-# Model and net texts in lower case -> style; the first that is found decides.
-_STYLES = (
-    (r"bert", "bert"),
-    (r"\b(?:vit|deit)\b|vision transformer", "vit"),
-    (r"nemotron", "nemotron"),
-    (
-        r"llama|mi[sx]tral|internlm|qwen|\byi\b|baichuan|vicuna|gemma|deepseek|smollm|olmo|phi.?[34]|\bglm|chatglm|aquila",
-        "llama",
-    ),
-    (r"mpt|gpt|opt|bloom|megatron|turing|chinchilla|neox|pythia|falcon|phi.?[12]|starcoder", "gpt"),
-)
+# Adapters everywhere, or on the products of queries, keys and values (NeMo Framework user guide, PEFT).
+_EVERYWHERE = "all"
+_STACK = ("hidden", "layers", "heads")
 # Vocabulary where none is stated. GPT-2's 50,257 rows are padded by Megatron-LM to a multiple of 128; the others are those of the published
 # configurations (Devlin et al., arXiv:1810.04805; Touvron et al., arXiv:2302.13971; NVIDIA Nemotron-4, arXiv:2402.16819). ViT: the classes
 # and the positions (16 x 16 patches of 14 x 14, and the class token) of ImageNet at 224 x 224 (Dosovitskiy et al., arXiv:2010.11929).
 _VOCABULARY = {"gpt": 50304, "llama": 32000, "nemotron": 256000, "bert": 30522, "vit": 1000}
-_UNPADDED = 50257
 _POSITIONS = {"vit": 197}
+
+
+_TOP_K = 2  # Lepikhin et al., GShard (arXiv:2006.16668), section 2.2; Mixtral's, too (arXiv:2401.04088)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertShape:
+    """Experts of a block, as the columns ``experts``, ``top_k`` and ``expert_ffn`` state them."""
+
+    count: int
+    top_k: int
+    ffn: int  # inner width of one; 0: that of the column ffn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,23 +71,28 @@ class TransformerShape:
     experts: ExpertShape | None = None  # in place of every feed-forward part
 
 
-def _unknown(row: Row) -> RowSkipped:
-    """Why a row has no network; in a table without widths and degrees, as of networks for images, it is the name.
+def network_of(row: Row, number_format: str) -> Graph:
+    """The network that a row names or spells out, with its adapters.
 
-    >>> _unknown(Row(line=2, cells={"model": "YOLOv3"})).reason
-    "no bundled network has the name 'YOLOv3' (planner list models)"
-    >>> _unknown(Row(line=2, cells={"model": "our 7B", "tp": "2"})).reason
-    "the model's shape is not stated (hidden, layers, heads) and no bundled model has its name"
+    Raises
+    ------
+    RowSkipped
+        It does neither, or contradicts itself.
     """
     name = row.text("model")
-    reason = "the model's shape is not stated (hidden, layers, heads) and no bundled model has its name"
-    if name and not any(column in row.cells for column in _OF_TRANSFORMERS):
-        reason = f"no bundled network has the name '{short_name(name)}' (planner list models)"
-    return RowSkipped(reason + nearest_models(name), usable=bool(name), needs=(("hidden",), ("layers",), ("heads",)))
-
-
-# Columns that tables of networks for images do without.
-_OF_TRANSFORMERS = ("hidden", "layers", "heads", "params_b", "seq", "tp", "pp", "tokens_per_s", "tokens_per_s_per_gpu")
+    if name in bundled("models") and transformer_called(name) is not None:
+        graph = bundled_transformer(name, row.count("seq"))
+        known = stack_of(graph)
+        for column in _STACK:
+            if row.has(column) and row.text(column) != known.get(column):
+                raise RowSkipped(
+                    f"column {column} contradicts the bundled network '{name}': give the model another name"
+                )
+    else:
+        shape = shape_of(row, fused=flash_attention(row, number_format))
+        graph = transformer(replace(shape, seq=row.count("computed_seq") or shape.seq))
+    rank = row.count("lora_rank")
+    return graph if rank is None else with_adapters(graph, rank, everywhere=row.text("lora_targets") == _EVERYWHERE)
 
 
 def shape_of(row: Row, *, fused: bool, dropout: bool | None = None) -> TransformerShape:
@@ -87,15 +105,14 @@ def shape_of(row: Row, *, fused: bool, dropout: bool | None = None) -> Transform
     """
     hidden, layers, heads = row.count("hidden"), row.count("layers"), row.count("heads")
     if not (hidden and layers and heads):
-        row = with_published_shape(row)
-        hidden, layers, heads = row.count("hidden"), row.count("layers"), row.count("heads")
-    elif _style(row, hidden) == "llama":  # whose widths follow no rule
-        row = _with_known_widths(row)
-    if hidden and layers and not heads and row.text("model"):
-        heads = row.default("heads", _usual_heads(hidden))
-    if not (hidden and layers and heads):
-        raise _unknown(row)
-    style = _style(row, hidden)
+        raise RowSkipped(
+            f"the model's shape is not stated (hidden, layers, heads) and no bundled model has its name{nearest_models(row.text('model'))}",
+            usable=row.has("model"),
+            needs=(("hidden",), ("layers",), ("heads",)),
+        )
+    ffn = row.count("ffn")
+    # Gated feed-forward parts are rarely four times as wide as the model.
+    style = row.text("style") or row.default("style", "gpt" if ffn in (None, 4 * hidden) else "llama")
     if hidden % heads and not row.count("head_dim"):
         raise RowSkipped("heads do not divide hidden, and head_dim is not stated")
     kv_heads = row.count("kv_heads") or (heads if style in ("gpt", "bert", "vit") else row.default("kv_heads", heads))
@@ -108,25 +125,49 @@ def shape_of(row: Row, *, fused: bool, dropout: bool | None = None) -> Transform
         heads=heads,
         kv_heads=kv_heads,
         head_dim=row.count("head_dim") or hidden // heads,
-        ffn=row.count("ffn") or row.default("ffn", _inner_width(style, hidden)),
+        ffn=ffn or row.default("ffn", _inner_width(style, hidden)),
         vocab=_words(row, style),
-        seq=positions_stated(row, style) or row.default("seq", _POSITIONS.get(style, 2048)),
+        seq=row.count("seq") or row.default("seq", _POSITIONS.get(style, 2048)),
         fused=fused,
         dropout=has_dropout(row, style, fused=fused) if dropout is None else dropout,
-        tied=style in ("gpt", "bert"),  # GPT-2's and BERT's share the embedding; Llama's and Nemotron's do not
-        padded=not cuts_vocabulary(row),
+        # GPT-2's and BERT's share the embedding; Llama's and Nemotron's do not.
+        tied=style in ("gpt", "bert") if row.flag("tied") is None else row.text("tied") == "yes",
+        padded=row.text("padded_vocab") != "no",
         experts=experts_of(row),
     )
     _check_size(shape)
-    return replace(shape, tied=_is_tied(row, shape))
+    return shape
 
 
 def _words(row: Row, style: str) -> int:
-    """Rows of the embedding, of all ranks together."""
-    if not cuts_vocabulary(row):
-        return row.count("vocab") or row.default("vocab", _VOCABULARY[style])
-    words, tp = row.count("vocab") or row.default("vocab", _UNPADDED), row.count("tp") or 1
+    """Rows of the embedding, of all ranks together; without padding every tensor-parallel rank has as many."""
+    words = row.count("vocab") or row.default("vocab", _VOCABULARY[style])
+    tp = (row.count("tp") or 1) if row.flag("padded_vocab") is False else 1
     return max(words // tp, 1) * tp
+
+
+def experts_of(row: Row) -> ExpertShape | None:
+    """The experts in every block; None where the network has none.
+
+    Raises
+    ------
+    RowSkipped
+        Experts are spread over ranks, and the row does not say how many there are.
+
+    Examples
+    --------
+    >>> experts_of(Row(line=2, cells={"experts": "8"}))
+    ExpertShape(count=8, top_k=2, ffn=0)
+    """
+    count = row.count("experts")
+    if count is None:
+        if (row.count("ep") or 1) > 1:
+            raise RowSkipped("ep is above 1, and no column counts experts (experts, top_k, expert_ffn)", usable=True)
+        return None
+    top_k = row.count("top_k") or row.default("top_k", min(_TOP_K, count))
+    if top_k > count:
+        raise RowSkipped("top_k is above the number of experts")
+    return ExpertShape(count=count, top_k=top_k, ffn=row.count("expert_ffn") or 0)
 
 
 # Ten times what any published transformer has, and small enough that its weights can be counted in 64 bits.
@@ -141,76 +182,9 @@ def _check_size(shape: TransformerShape) -> None:
         raise RowSkipped(f"heads x head_dim is above {_MOST['ffn']:,}: no transformer has so many")
 
 
-def _is_tied(row: Row, shape: TransformerShape) -> bool:
-    """Whether the head shares the embedding: as stated, else as the published number of parameters says, else as usual for the style.
-
-    The number decides for Llama and Nemotron only, whose members differ; it must have two digits, since "7" is a name.
-    """
-    stated = yes_or_no(row.text("tied"))
-    if stated is not None:
-        return stated
-    billions = row.positive("params_b")
-    if billions is None or shape.style in ("gpt", "bert", "vit") or len(re.sub(r"\D", "", row.text("params_b"))) < 2:
-        return shape.tied
-    head = shape.vocab * shape.hidden
-    untied = transformer(replace(shape, tied=False)).weight_count
-    return row.default("tied", abs(untied - head - 1e9 * billions) < abs(untied - 1e9 * billions))
-
-
-def _with_known_widths(row: Row) -> Row:
-    """The row with the other widths of the bundled network that it names and whose hidden size, layers and heads it states."""
-    if row.has("kv_heads", "ffn", "vocab"):
-        return row
-    name = bundled_name(row)
-    known = None if name is None else bundled_transformer(name, None)
-    if known is None or is_particular(known) or not agrees(row, known):
-        return row
-    taken = {column: text for column, text in widths_of(known).items() if not row.text(column)}
-    for column, text in taken.items():
-        if column != "head_dim":
-            row.default(column, int(text))
-    return Row(line=row.line, cells={**row.cells, **taken}, defaults=row.defaults)
-
-
-def _style(row: Row, hidden: int) -> str:
-    for name in ("net", "model"):
-        text = row.text(name).lower()
-        for pattern, style in _STYLES:
-            if re.search(pattern, text):
-                return style
-    ffn = row.count("ffn")
-    # Gated feed-forward parts are rarely four times as wide as the model.
-    return row.default("net", "gpt" if ffn in (None, 4 * hidden) else "llama")
-
-
-def _usual_heads(hidden: int) -> int:
-    """Heads of 64 features up to a width of 1,536, of 128 above it (Brown et al., arXiv:2005.14165, table 2).
-
-    >>> _usual_heads(768), _usual_heads(4096), _usual_heads(100)
-    (12, 32, 1)
-    """
-    width = 64 if hidden <= 1536 else 128
-    return max(hidden // width, 1) if hidden % width == 0 else 1
-
-
 def _inner_width(style: str, hidden: int) -> int:
     """4 hidden; gated ones 8/3 hidden, rounded up to 256 (Touvron et al., arXiv:2302.13971, section 2.2 and its code)."""
     return -(-8 * hidden // 3 // 256) * 256 if style == "llama" else 4 * hidden
-
-
-def bundled_name(row: Row) -> str | None:
-    """Bundled network of the model that a row names; None where there is none."""
-    from planner.files.resources import bundled
-
-    known = bundled("models")
-    for column in ("model", "net"):
-        text = row.text(column)
-        if text in known:
-            return text
-        name = transformer_called(text)
-        if name is not None:
-            return name
-    return None
 
 
 class _Builder:
@@ -376,3 +350,124 @@ def _post_norm_block(b: _Builder, *, bare: bool) -> None:
     _feed_forward(b, bias=not bare)
     b.add("add2", "add", inputs=(b.last, attended))
     b.add("norm2", "layer_norm")
+
+
+# -- bundled networks -----------------------------------------------------------------------------------------------------------
+
+
+def stack_of(graph: Graph) -> dict[str, str]:
+    """What the columns hidden, layers and heads would say of a network; nothing where it has no attention.
+
+    >>> from planner.files.loading import load_model
+    >>> stack_of(load_model("llama3-8b").graph)
+    {'hidden': '4096', 'layers': '32', 'heads': '32'}
+    """
+    attention = [layer for layer in graph.layers if layer.kind in ("self_attention", "latent_attention")]
+    if not attention:
+        return {}
+    hidden = max(layer.output_shape[0] for layer in graph.layers if layer.kind in ("layer_norm", "rms_norm"))
+    return {"hidden": str(hidden), "layers": str(len(attention)), "heads": str(attention[0].params.heads)}
+
+
+def widths_of(graph: Graph) -> dict[str, str]:
+    """What the columns kv_heads, head_dim, ffn and vocab would say of a network that is a plain stack of blocks.
+
+    >>> from planner.files.loading import load_model
+    >>> widths_of(load_model("llama3-8b").graph)
+    {'kv_heads': '8', 'head_dim': '128', 'ffn': '14336', 'vocab': '128256'}
+    """
+    found: dict[str, str] = {}
+    rows = 0  # of the largest embedding: BERT has one for segments, too
+    for layer in graph.layers:
+        if layer.kind == "self_attention":
+            heads = layer.params.heads
+            found.setdefault("kv_heads", str(layer.params.kv_heads or heads))
+            found.setdefault("head_dim", str(layer.params.head_dim or layer.output_shape[0] // heads))
+        elif layer.kind in ("glu", "activation") and layer.block:
+            found.setdefault("ffn", str(layer.output_shape[0]))
+        elif layer.kind == "embedding":
+            rows = max(rows, layer.params.num_embeddings)
+            found["vocab"] = str(rows)
+    return {name: found[name] for name in ("kv_heads", "head_dim", "ffn", "vocab") if name in found}
+
+
+def positions_of(row: Row, graph: Graph) -> int | None:
+    """Positions of a sample as throughputs count them: as stated, of images those that attention sees; None where there are none."""
+    shape = graph.layers[0].output_shape
+    if shape[0] == 1 and "seq" not in row.defaults and row.count("seq"):
+        return row.count("seq")
+    if len(shape) == 2:
+        return shape[-1]
+    return next((layer.output_shape[1] for layer in graph.layers if layer.kind == "self_attention"), None)
+
+
+@cache
+def bundled_transformer(name: str, seq: int | None) -> Graph:
+    """Graph of a bundled network, at the sequence length given (or side of the images); tables of positions grow with it.
+
+    Raises
+    ------
+    RowSkipped
+        The network cannot be that long.
+    """
+    from planner.core.errors import PlannerError
+    from planner.files.loading import load_model
+
+    known = load_model(name)
+    if seq is None or seq == known.seq:
+        return known.graph
+    if known.seq is None:
+        return _on_images(known.graph, seq)
+    try:
+        return load_model(name, seq=seq).graph
+    except PlannerError:
+        return _lengthened(known.graph, known.seq, seq)
+
+
+def _lengthened(graph: Graph, known: int, seq: int) -> Graph:
+    """The network on longer samples than it was published for: what is learned for each position gets as many rows.
+
+    >>> bundled_transformer("bert-large", 1024).weight_count - bundled_transformer("bert-large", 512).weight_count  # 512 x 1024
+    524288
+    """
+    return _with_input(graph, lambda shape: (*shape[:-1], seq) if shape[-1] == known else shape, seq)
+
+
+def _on_images(graph: Graph, seq: int) -> Graph:
+    """A network for patches on images of another size, which its positions (with or without the class token) or their side state.
+
+    >>> [_on_images(bundled_transformer("vit-b16", None), seq).layers[3].output_shape for seq in (224, 384, 577, 576)]
+    [(768, 197), (768, 577), (768, 577), (768, 577)]
+
+    Raises
+    ------
+    RowSkipped
+        No image has as many patches.
+    """
+    side = graph.layers[0].output_shape[-1]
+    own = next((layer.output_shape[1] for layer in graph.layers if layer.kind == "self_attention"), 0)
+    along = math.isqrt(own)
+    patch = side // along if along else 0
+    wanted = next((n for n in (seq, seq - 1) if n > 0 and math.isqrt(n) ** 2 == n), None)
+    if not patch or (wanted is None and seq % patch):
+        raise RowSkipped(f"network '{graph.name}' has {own} positions, whatever column seq says", usable=True)
+    size = seq if wanted is None else math.isqrt(wanted) * patch
+    if size == side:
+        return graph
+    return _with_input(graph, lambda shape: (shape[0], size, size), (size // patch) ** 2 + own - along**2)
+
+
+def _with_input(graph: Graph, resized: Callable[[tuple[int, ...]], tuple[int, ...]], positions: int) -> Graph:
+    """The network with an input of another shape and as many rows in tables of positions as that needs."""
+    specs = []
+    for layer in graph.layers:
+        params = layer.params
+        if layer.kind == "input":
+            params = replace(params, shape=resized(tuple(params.shape)))
+        elif layer.kind == "position_embedding":
+            params = replace(params, max_positions=max(params.max_positions, positions))
+        specs.append(LayerSpec(name=layer.name, kind=layer.kind, params=params, inputs=layer.inputs, block=layer.block))
+    try:
+        return Graph.build(graph.name, specs)
+    except GraphError as error:
+        raise RowSkipped(f"network '{graph.name}' cannot have {positions:,} positions: {error}", usable=True) from None

@@ -8,23 +8,27 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from costmodel.hardware.device import Device
 from costmodel.network.layers import Layer
-from planner.measurements.kernel_rows import compared, kernel_outcomes, unit_of
+from planner.measurements.kernels import (
+    LayerTimes,
+    compared,
+    kernel_outcomes,
+    layer_of,
+    layer_times,
+    positive_ms,
+    unit_of,
+)
 from planner.measurements.outcomes import Comparison, Outcome
-from planner.measurements.passes import LayerTimes, layer_of, layer_times, positive_ms
 from planner.measurements.preset import Preset
 from planner.measurements.tables import Row, RowSkipped
 
 __all__ = ["predict"]
 
-# Of PipeDream's sequence model; its CNNs state 128, and 256 for AlexNet.
-_GNMT_BATCH = 64
 _BYTES = 4.0  # profiles are in fp32
-_VIEWS = ("View", "Size", "__getitem__", "Input", "hidden")
 # Operator -> family that moves as much per element of the output.
 _ELEMENTWISE = {
     **dict.fromkeys(
@@ -37,49 +41,32 @@ _ELEMENTWISE = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Profiler:
-    """A program that times operators one by one from the host: its own time is part of what it reports."""
-
-    name: str
-    pattern: str  # finds it in the provenance of a row, in lower case
-    forward_s: float
-    backward_s: float
-
-
-# Fit to the four image networks of PipeDream's profiles, whose smallest operators take 0.25 ms forward and 20 us backward: the profiler
-# hooks every module in Python and synchronises (msr-fiddle/pipedream, profiler/torchmodules). The last stands for all others.
-_PROFILERS = (
-    _Profiler(name="pipedream", pattern=r"profiler/image", forward_s=250e-6, backward_s=20e-6),
-    _Profiler(name="", pattern="", forward_s=0.0, backward_s=0.0),
-)
+# Seconds of a program that times operators one by one from the host, forward and backward: its own time is part of what it reports. Fit
+# to the four image networks of PipeDream's profiles, whose smallest operators take 0.25 ms forward and 20 us backward: the profiler hooks
+# every module in Python and synchronises (msr-fiddle/pipedream, profiler/torchmodules).
+_PROFILERS = {"": (0.0, 0.0), "pipedream": (250e-6, 20e-6)}
 
 
 def predict(rows: Sequence[Row], preset: Preset) -> list[Outcome]:
     """Predict rows of this kind, in the order given."""
     outcomes = []
     for outcome in kernel_outcomes(rows, preset, _one):
-        profiler = _profiler(outcome.row)
-        own = {f"{profiler.name}: forward_s", f"{profiler.name}: backward_s"} if profiler.name else set()
+        name = outcome.row.text("profiler")
+        own = {f"{name}: forward_s", f"{name}: backward_s"} if name else set()
         outcomes.append(replace(outcome, fitted=outcome.fitted | own) if outcome.is_scored else outcome)
     return outcomes
-
-
-def _profiler(row: Row) -> _Profiler:
-    text = row.text("provenance").lower()
-    return next(profiler for profiler in _PROFILERS if re.search(profiler.pattern, text))
 
 
 def _one(row: Row, preset: Preset) -> tuple[tuple[Comparison, ...], Device]:
     text = row.text("op")
     name = text.split("(", maxsplit=1)[0].strip()
     forward_s, backward_s = positive_ms(row, "fwd_ms"), positive_ms(row, "bwd_ms")
-    if name.startswith(_VIEWS):
-        raise RowSkipped("an input or a view: no kernel of the network")
     if forward_s is None and backward_s is None:
         raise RowSkipped("no measured time")
-    batch = _batch(row)
-    elements = (row.positive("activation_bytes") or 0.0) / _BYTES / batch
+    batch = row.count("batch")
+    if batch is None:
+        raise RowSkipped("no batch is stated")
+    elements = (row.number("activation_bytes") or 0.0) / _BYTES / batch
     if elements < 1:
         raise RowSkipped("activation_bytes is not stated")
     unit = unit_of(row, preset)
@@ -89,27 +76,17 @@ def _one(row: Row, preset: Preset) -> tuple[tuple[Comparison, ...], Device]:
     # An image has three channels: the first convolution of a network, whose input asks for no gradient.
     is_first = text.startswith("Conv2d(3,")
     backward = total.backward_weight_s + (0.0 if is_first else total.backward_input_s)
-    host = _profiler(row)
+    host_forward_s, host_backward_s = _PROFILERS[row.text("profiler")]
     return (
-        *compared("forward", total.forward_s + host.forward_s, forward_s, total.forward_flop, peak),
+        *compared("forward", total.forward_s + host_forward_s, forward_s, total.forward_flop, peak),
         *compared(
             "backward",
-            backward + host.backward_s,
+            backward + host_backward_s,
             backward_s,
             total.backward_weight_flop + (0.0 if is_first else total.backward_input_flop),
             peak,
         ),
     ), unit.device
-
-
-def _batch(row: Row) -> int:
-    found = re.search(r"\bGNMT (\d+)", row.text("batch"))
-    if row.text("net").lower() == "gnmt":
-        return int(found[1]) if found else _GNMT_BATCH
-    batch = row.count("batch")
-    if batch is None:
-        raise RowSkipped("no batch is stated")
-    return batch
 
 
 def _sum(times: Sequence[LayerTimes]) -> LayerTimes:

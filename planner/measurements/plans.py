@@ -13,11 +13,11 @@ from costmodel.mesh.model import MeshModel
 from costmodel.mesh.modules import MeshError
 from costmodel.mesh.plan import TIME_PARTS, MeshBatch, MeshCosts, MeshPlan
 from costmodel.mesh.rules import RULES, NetworkShape, columns_of
-from planner.measurements.degrees import ImpossiblePlan
 from planner.measurements.facts import plausible_bytes
 from planner.measurements.fitted import fitted_links, fitted_of
 from planner.measurements.framework_plans import reported_bytes
 from planner.measurements.outcomes import TOO_LARGE, Comparison, MemoryComparison, Outcome, skipped
+from planner.measurements.parallelism import ImpossiblePlan
 from planner.measurements.preset import Preset
 from planner.measurements.questions import Question, asked, model_of
 from planner.measurements.tables import Row, RowSkipped

@@ -99,6 +99,7 @@ def _document(score: FileScore, by: str | None) -> dict[str, Any]:
     document["paleo"] = _paleo(score.paleo)
     document["error_bars_in_sample"] = score.in_sample
     document["remarks"] = list(score.remarks)
+    document["refused"] = [{"line": one.line, "column": one.column, "message": one.message} for one in score.refused]
     document["fitted"] = sorted(score.score.fitted)
     document["worst"] = [
         {

@@ -8,16 +8,15 @@ from pathlib import Path
 
 from planner.calibration.files import LoadedCalibration, load_calibration
 from planner.core.errors import FileProblem, InputFileError, UsageError, did_you_mean
-from planner.measurements.columns import remarks
-from planner.measurements.error_bars import Judge
+from planner.measurements.error_bars import Judge, judge_of
 from planner.measurements.kinds import predict_by
-from planner.measurements.outcomes import Outcome
+from planner.measurements.metrics import far_off
+from planner.measurements.outcomes import Outcome, skipped
 from planner.measurements.preset import DEFAULT, PALEO, calibrated
 from planner.measurements.scores import ComparedRow, Score, baseline_factor, compared_rows, score, split_by
-from planner.measurements.tables import Table, read_table
-from planner.measurements.varied import judge_of
+from planner.measurements.tables import Row, Table, read_table
 
-__all__ = ["FileScore", "validate_files"]
+__all__ = ["REFUSED", "FileScore", "validate_files"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +41,8 @@ class FileScore:
         Predicted / measured by the ``paleo`` preset; empty unless asked for.
     remarks : tuple of str
         Columns that are not read though their names are near, and units that all rows seem to have wrong.
+    refused : tuple of FileProblem
+        Cells that are not what their columns say; their rows are counted as skipped.
     in_sample : bool
         Whether the error bars were fitted to this very file.
     """
@@ -55,6 +56,7 @@ class FileScore:
     compared: tuple[ComparedRow, ...] = ()
     paleo_ratios: tuple[float, ...] = ()
     remarks: tuple[str, ...] = ()
+    refused: tuple[FileProblem, ...] = ()
     in_sample: bool = False
 
 
@@ -98,7 +100,7 @@ def validate_files(
             tables.append(read_table(Path(name)))
         except InputFileError as error:
             problems.extend(error.problems)
-    columns = {column for table in tables for column in (*table.columns, *table.renamed)}
+    columns = {column for table in tables for column in table.columns}
     if by is not None and tables and by not in columns:
         raise UsageError(f"--by {by}: no file has this column{did_you_mean(by, columns)}")
     scores = []
@@ -112,16 +114,33 @@ def validate_files(
         except InputFileError as error:
             problems.extend(error.problems)
             continue
-        column = None if by is None else table.column(by)
+        outcomes, paleo = ([*found, *_refused(table)] for found in (outcomes, paleo))
+        column = by if by in table.columns else None
         judge = judge_of(outcomes, preset, given)
         scored = _file_score(name, kind.name, outcomes, paleo, column, judge, with_rows=with_rows)
-        known = remarks(table, kind.name, outcomes)
-        scores.append(replace(scored, remarks=known, in_sample=table.sha256 in fitted))
+        ratios = [c.predicted_s / c.measured_s for one in outcomes if one.is_scored for c in one.comparisons]
+        scores.append(
+            replace(
+                scored,
+                remarks=(*table.unknown(), *far_off(ratios)),
+                refused=table.refused,
+                in_sample=bool(fitted & {table.sha256, *(row.text("source_sha256") for row in table.rows)}),
+            )
+        )
     if problems:
         raise InputFileError(problems)
     if not scores:
         raise InputFileError([FileProblem(path=Path(name), message="holds nothing to score") for name in files])
     return scores
+
+
+REFUSED = "refused: a cell is not what its column says"
+
+
+def _refused(table: Table) -> list[Outcome]:
+    """Rows that cannot be read, as rows that are skipped."""
+    lines = sorted({problem.line for problem in table.refused})
+    return [skipped(Row(line=line, cells={}), REFUSED, usable=False) for line in lines]
 
 
 def _said(progress: Callable[[str, float], None] | None, name: str, n: int, files: int) -> Callable[[float], None]:

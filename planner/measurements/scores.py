@@ -10,9 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.measurements.error_bars import BarScore, Judge, bar_score
-from planner.measurements.metrics import ErrorSummary, best_factor, error_summary
+from planner.measurements.metrics import ErrorSummary, RankingSummary, best_factor, error_summary, ranking_summary
 from planner.measurements.outcomes import Comparison, Outcome
-from planner.measurements.ranking import RankingSummary, ranking_summary
 
 __all__ = ["ComparedRow", "MemoryScore", "Score", "baseline_factor", "compared_rows", "score", "split_by"]
 

@@ -1,47 +1,36 @@
-"""Reads CSV tables of measurements: rows that note which facts they lack, and what kind of table a file is."""
+"""Reads CSV tables of measurements: rows whose cells are what their columns say, and the places of those that are not."""
 
 from __future__ import annotations
 
-import codecs
-import csv
 import hashlib
 import io
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from planner.core.errors import FileProblem, InputFileError
+import numpy as np
+
+from planner.core.errors import FileProblem, InputFileError, did_you_mean
 from planner.files.text import read_bytes
-from planner.measurements.headers import header_below, names_below, read_as
-from planner.measurements.numbers import NumberError, is_absent, read_number, with_unit
+from planner.measurements.columns import COLUMNS
 
-__all__ = ["Row", "RowSkipped", "Table", "read_table", "short_name"]
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Row", "RowSkipped", "Table", "read_table", "short_name", "table_of"]
 
 _T = TypeVar("_T")
 
 # More text than any table of measurements has; keeps a wrong file from filling the memory.
 _MAX_BYTES = 256 * 2**20
 _MAX_LINES = 500_000
-_NO = frozenset(
-    (
-        "", "0", "0.0", "no", "n", "f", "false", "off", "none", "nan", "ok", "okay", "success", "succeeded", "successful", "pass", "passed",
-        "completed", "finished", "done", "fits",
-    )
-)  # fmt: skip
 _SHOWN = 60  # characters of a cell in a message
 # Columns that name files; a path starts at the folder of the table.
 _FILES = ("device_file", "cluster_file")
-# More than anything has that is counted: devices, samples, features, positions.
-_MOST = 10**9
-# Nothing runs with 0 of these.
-_NEVER_ZERO = frozenset(
-    (
-        "hidden", "layers", "heads", "seq", "global_batch", "micro_batch", "batch", "batch_per_gpu", "gpus", "ranks",
-        "m", "n", "k", "c", "h", "w", "r", "s", "timesteps",
-    )
-)  # fmt: skip
+_TOO_MANY = "has {} cells, the header names {} columns (quote cells that hold commas)"
 
 
 class RowSkipped(Exception):  # noqa: N818 - named after the situation
@@ -66,14 +55,14 @@ class RowSkipped(Exception):  # noqa: N818 - named after the situation
 
 @dataclass(slots=True, kw_only=True)
 class Row:
-    """One line of a table.
+    """One line of a table, whose cells are as `planner.measurements.columns` declares them.
 
     Attributes
     ----------
     line : int
         In the file, from 1.
     cells : mapping
-        Column -> text, without surrounding blanks; empty where it is not stated.
+        Column -> text; what is not stated is empty or not there.
     defaults : dict
         Fact that the row lacks -> the value taken for it.
     meaning : object
@@ -81,9 +70,9 @@ class Row:
 
     Examples
     --------
-    >>> row = Row(line=2, cells={"tp": "8", "seq": "", "inter_bw_Gbps_per_node": "10 (nominal)"})
-    >>> row.count("tp"), row.count("seq"), row.number("inter_bw_Gbps_per_node")
-    (8, None, 10.0)
+    >>> row = Row(line=2, cells={"tp": "8", "step_time_ms": "12.5", "sp": "yes"})
+    >>> row.count("tp"), row.count("seq"), row.number("step_time_ms"), row.flag("sp")
+    (8, None, 12.5, True)
     >>> row.count("seq") or row.default("seq", 2048)
     2048
     >>> row.defaults
@@ -107,77 +96,20 @@ class Row:
         """Whether all these cells say something."""
         return all(self.cells.get(name) for name in names)
 
-    @property
-    def words(self) -> Sequence[str]:
-        """The cells of the line, also of columns without a name or with one of several."""
-        return self.cells.words if isinstance(self.cells, _Cells) else tuple(self.cells.values())
-
     def number(self, name: str) -> float | None:
-        """Number at the beginning of a cell; None where it is empty.
-
-        Raises
-        ------
-        RowSkipped
-            The cell holds no finite number, or one that can be read in two ways.
-
-        Examples
-        --------
-        >>> row = Row(line=2, cells={"seq": "4,096", "vocab": "50 257", "step_time_ms": "2,5"})
-        >>> row.number("seq"), row.number("vocab")
-        (4096.0, 50257.0)
-        >>> row.number("step_time_ms")
-        Traceback (most recent call last):
-        ...
-        planner.measurements.tables.RowSkipped: column step_time_ms: digits parted by commas or blanks that are no thousands (write 1234.5)
-        """
+        """Number of a cell; None where it is empty."""
         text = self.text(name)
-        if not text:
-            return None
-        try:
-            return read_number(name, text)
-        except NumberError as trouble:
-            said = str(trouble)
-            # "column x: digits parted" and "column x holds no number"
-            raise RowSkipped(f"column {name}{':' if said.startswith('digits') else ''} {said}") from None
-
-    def positive(self, name: str) -> float | None:
-        """A number above 0; None where it is empty or 0.
-
-        Raises
-        ------
-        RowSkipped
-            The cell holds no number, or a negative one.
-        """
-        value = self.number(name)
-        if value is not None and value < 0:
-            raise RowSkipped(f"column {name} is negative")
-        return value or None
+        return float(text) if text else None
 
     def count(self, name: str) -> int | None:
-        """A positive whole number; None where it is empty or 0 (what can be none, as a degree; no batch and no width can).
+        """Whole number of a cell; None where it is empty."""
+        text = self.text(name)
+        return int(text) if text else None
 
-        Raises
-        ------
-        RowSkipped
-            The cell holds something else, or more than anything has.
-        """
-        value = self.positive(name)
-        if value is None and name in _NEVER_ZERO and self.has(name):
-            raise RowSkipped(f"column {name} is 0")
-        if value is not None and value > _MOST:
-            raise RowSkipped(f"column {name} is above {_MOST:,}: wrong unit?")
-        if value is not None and value != int(value):
-            raise RowSkipped(f"column {name} is not a whole number")
-        return None if value is None else int(value)
-
-    def says(self, name: str) -> bool:
-        """Whether a cell says yes: anything but nothing, 0, no and the like, which remarks may follow.
-
-        >>> [Row(line=2, cells={"oom": text}).says("oom") for text in ("OOM", "1", "", "0", "no", "False")]
-        [True, True, False, False, False, False]
-        """
-        word = re.split(r"[\s(,;]", self.text(name).lower(), maxsplit=1)[0]
-        return word not in _NO
+    def flag(self, name: str) -> bool | None:
+        """Whether a cell says yes; None where it is empty."""
+        text = self.text(name)
+        return text == "yes" if text else None
 
     def default(self, name: str, value: _T) -> _T:
         """Note that a fact was not stated, and hand the value on."""
@@ -192,20 +124,25 @@ class Table:
     Attributes
     ----------
     columns : tuple of str
-        By the names that they are read under.
-    renamed : mapping of str to (str, str)
-        Column as the file calls it -> the name that it is read under, and the unit of its cells if that is another one.
+    rows : tuple of Row
+        Those that can be read.
+    refused : tuple of FileProblem
+        What is wrong with the others, each at its place.
+    refused_rows : int
+        How many they are.
     """
 
     path: Path
     columns: tuple[str, ...]
     rows: tuple[Row, ...]
+    refused: tuple[FileProblem, ...] = ()
+    refused_rows: int = 0
     sha256: str = ""
-    renamed: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
-    def column(self, name: str) -> str | None:
-        """The name that a column is read under, by that name or by what the file calls it; None where there is none."""
-        return name if name in self.columns else self.renamed.get(name, (None, ""))[0]
+    def unknown(self) -> tuple[str, ...]:
+        """What to say of columns that are not read though their names are near one that is."""
+        near = ((name, did_you_mean(name, COLUMNS)) for name in self.columns if name not in COLUMNS)
+        return tuple(f"column '{name}' is not read{hint}" for name, hint in near if hint)
 
 
 def read_table(path: Path) -> Table:
@@ -222,100 +159,150 @@ def read_table(path: Path) -> Table:
     Raises
     ------
     InputFileError
-        The file cannot be read, is no CSV, or is empty.
+        The file cannot be read, is no CSV, is empty, or none of its rows can be read.
     """
     text, sha256 = _text_of(path)
-    lines = _lines(path, text)
-    if not lines:
-        raise _problem(
-            path, "is empty; a table of measurements starts with a line of column names (see docs/measurements.md)"
+    frame = _frame(path, text)
+    lines = _lines(frame)
+    header = [_printable(name) for name in frame.iloc[0]]
+    width = 1 + max((n for n, name in enumerate(header) if name), default=0)
+    _check_header(path, header[:width], text)
+    rest = frame.iloc[1:, width:].apply(lambda column: column.str.strip() != "")
+    longer = {n: width + 1 + int(np.flatnonzero(row)[-1]) for n, row in enumerate(rest.to_numpy()) if row.any()}
+    broken = [
+        FileProblem(path=path, line=lines[n + 1], column=1, message=_TOO_MANY.format(size, width))
+        for n, size in longer.items()
+    ]
+    body = frame.iloc[1:, :width].set_axis(header[:width], axis=1)
+    kept = [n for n in range(len(body)) if n not in longer]
+    return table_of(body.iloc[kept], path, lines=[lines[n + 1] for n in kept], sha256=sha256, broken=broken, text=text)
+
+
+def table_of(
+    frame: pd.DataFrame,
+    path: Path,
+    *,
+    lines: Sequence[int],
+    sha256: str = "",
+    broken: Sequence[FileProblem] = (),
+    text: str = "",
+) -> Table:
+    """Rows of a data frame of texts, each checked by the declarations of its columns.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        Cells by column.
+    path : Path
+        For messages, and for files that cells name.
+    lines : sequence of int
+        Of each row in the file.
+    sha256 : str
+        Of the file.
+    broken : sequence of FileProblem
+        Lines that are no rows.
+    text : str
+        Of the file, where the places of cells are to be found.
+
+    Raises
+    ------
+    InputFileError
+        No row can be read.
+    """
+    columns = tuple(frame.columns)
+    cleaned = frame.apply(lambda column: column.map({text: _printable(text) for text in column.unique()}))
+    problems = {name: _problems(name, cleaned[name].unique()) for name in columns if name in COLUMNS}
+    problems = {name: found for name, found in problems.items() if found}
+    starts = text.split("\n") if text and problems else []
+    rows, refused, count = [], list(broken), len({problem.line for problem in broken})
+    for line, values in zip(lines, cleaned.itertuples(index=False, name=None), strict=True):
+        cells = {name: value for name, value in zip(columns, values, strict=True) if value}
+        if not cells:
+            continue
+        wrong = [(name, found) for name, known in problems.items() if (found := known.get(cells.get(name, "")))]
+        count += bool(wrong)
+        for name, found in wrong:
+            place = _place(starts, line, columns.index(name))
+            refused.append(FileProblem(path=path, line=line, column=place, message=f"{name} {found}"))
+        if not wrong:
+            cells.update({name: _beside(path, cells[name]) for name in _FILES if name in cells})
+            rows.append(Row(line=line, cells=cells))
+    if refused and not rows:
+        raise InputFileError(refused)
+    return Table(
+        path=path, columns=columns, rows=tuple(rows), refused=tuple(sorted(refused)), refused_rows=count, sha256=sha256
+    )
+
+
+def _problems(name: str, texts: Sequence[str]) -> dict[str, str]:
+    """Text of a column -> what is wrong with it."""
+    found = {text: COLUMNS[name].problem(text) for text in texts if text}
+    return {text: problem for text, problem in found.items() if problem}
+
+
+def _place(starts: Sequence[str], line: int, column: int) -> int:
+    """Where in its line a cell begins, from 1; the first where quotes or breaks of lines hide it."""
+    words = starts[line - 1].split(",") if line <= len(starts) else []
+    is_plain = column < len(words) and '"' not in starts[line - 1]
+    return 1 + sum(len(word) + 1 for word in words[:column]) if is_plain else 1
+
+
+def _frame(path: Path, text: str) -> pd.DataFrame:
+    """All cells, the header's first; lines with fewer than others end in empty ones."""
+    import pandas as pd
+
+    def read(**more: Any) -> pd.DataFrame:
+        return pd.read_csv(
+            io.StringIO(text),
+            header=None,
+            dtype=str,
+            na_filter=False,
+            skip_blank_lines=False,
+            on_bad_lines="warn",
+            **more,
         )
-    first, header = lines[0]
-    columns = tuple(_printable(name) for name in header)
-    strange = _strange(header)
-    if strange:
-        raise _problem(path, strange, first)
+
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        try:
+            frame = read()
+            sizes = [
+                int(size) for one in said for size in re.findall(r"expected \d+ fields, saw (\d+)", str(one.message))
+            ]
+            return (read(names=range(max(sizes))) if sizes else frame).fillna("")
+        except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
+            raise _problem(path, f"is no CSV table: {str(error).strip()}", 1) from None
+
+
+def _lines(frame: pd.DataFrame) -> list[int]:
+    """Line of every row: cells may run over several lines."""
+    breaks = frame.apply(lambda column: column.str.count("\n")).sum(axis=1).astype(int)
+    return [1, *(1 + np.cumsum(1 + breaks.to_numpy())[:-1]).tolist()]
+
+
+def _check_header(path: Path, columns: Sequence[str], text: str) -> None:
+    """Refuse what people put where the names of the columns should be.
+
+    Raises
+    ------
+    InputFileError
+        The first line names no columns, or one of them twice.
+    """
     repeated = sorted({name for name in columns if name and columns.count(name) > 1})
     if repeated:
-        raise _problem(path, f"two columns are called {', '.join(repeated)}", first)
-    long = [(number, len(line)) for number, line in lines[1:] if any(text.strip() for text in line[len(columns) :])]
-    if long:
-        below = header_below(lines)
-        if below:
-            raise _problem(path, names_below(below), first)
-        message = f"cells, the header names {len(columns)} columns (quote cells that hold commas)"
-        raise InputFileError(
-            [FileProblem(path=path, line=n, column=1, message=f"has {size} {message}") for n, size in long]
+        raise _problem(path, f"two columns are called {', '.join(repeated)}", 1)
+    if any(name in COLUMNS for name in columns):
+        return
+    marks = {";": "semicolons", "\t": "tabs", "|": "bars"}
+    mark = next((word for mark, word in marks.items() if mark in text.split("\n", maxsplit=1)[0]), "")
+    words = (
+        f"separates its cells by {mark}; a table of measurements has commas (and a point in 0.5)"
+        if mark
+        else (
+            "names no column that is known in its first line (planner validate --template KIND prints one; docs/measurements.md)"
         )
-    renamed = read_as(columns)
-    columns = tuple(renamed.get(name, (name, ""))[0] for name in columns)
-    units = {columns.index(name): unit for name, unit in renamed.values() if unit}
-    known: dict[str, str] = {}  # equal texts once: most cells of a long table repeat
-    places = {name: place for place, name in enumerate(columns)}
-    lines.reverse()  # and let go of, one by one
-    lines.pop()
-    rows = []
-    while lines:
-        number, line = lines.pop()
-        rows.append(_row(places, line, number, path, known, units))
-    return Table(path=path, columns=columns, rows=tuple(rows), sha256=sha256, renamed=renamed)
-
-
-def _lines(path: Path, text: str) -> list[tuple[int, list[str]]]:
-    """Records that hold anything, each with the line that it starts on; a quoted cell may run over several lines."""
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True, delimiter=_delimiter(text))
-    found, start = [], 1
-    try:
-        for line in reader:
-            if any(cell.strip() for cell in line):
-                found.append((start, line))
-            start = reader.line_num + 1
-    except csv.Error as error:
-        raise _problem(path, f"is no CSV table: {error}", start) from None
-    return found
-
-
-def _delimiter(text: str) -> str:
-    r"""What parts the cells: tabs or semicolons where the header has these and no comma, and no number has one, which may be that of 0,5.
-
-    >>> [_delimiter(text) for text in ("a,b;c", "a;b;c", "a\tb\tc\n1\t2\twell, well", "a;b;c\n0,5;1;2")]
-    [',', ';', '\t', ',']
-    """
-    header = next((line for line in text.split("\n") if line.strip()), "")
-    if header.lstrip().startswith("#"):
-        return ","
-    if "," in header or re.search(r"[0-9],[0-9]", text):
-        return ","
-    return next((mark for mark in ("\t", ";") if header.count(mark) >= 2), ",")
-
-
-def _strange(columns: Sequence[str]) -> str:
-    """What people put where the column names should be; empty where it may be a header."""
-    first = columns[0].strip()
-    if first.startswith("#"):
-        return "starts with a comment; the first line must name the columns"
-    if first.lower().startswith("sep="):
-        return "starts with a line for spreadsheets ('sep='); the first line must name the columns"
-    for mark, name in ((";", "semicolons"), ("\t", "tabs"), ("|", "bars")):
-        if len(columns) <= 2 and first.count(mark) >= 2:
-            return f"separates its cells by {name}; a table of measurements has commas (and a point in 0.5)"
-    return ""
-
-
-def _text_of(path: Path) -> tuple[str, str]:
-    """What a file says, with one character for the end of a line, and its SHA-256."""
-    data = read_bytes(path, _MAX_BYTES, "a table of measurements")
-    try:
-        # Spreadsheets save "Unicode text" in UTF-16 behind its mark.
-        coded = "utf-16" if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8-sig"
-        text = data.decode(coded).replace("\r\n", "\n").replace("\r", "\n")
-    except UnicodeDecodeError:
-        raise _problem(path, "is no text in UTF-8; save it as CSV in UTF-8") from None
-    if "\0" in text:
-        raise _problem(path, "is no text: it holds NUL characters")
-    if text.count("\n") > _MAX_LINES:
-        raise _problem(path, f"has more than {_MAX_LINES:,} lines, the limit of a table of measurements; split it")
-    return text, hashlib.sha256(data).hexdigest()
+    )
+    raise _problem(path, words, 1)
 
 
 def _printable(text: str) -> str:
@@ -330,57 +317,22 @@ def _printable(text: str) -> str:
     return "".join(c if c.isprintable() else " " if c.isspace() else ascii(c)[1:-1] for c in text)
 
 
-class _Cells(Mapping[str, str]):
-    """Cells of one line by column, a fifth of a dict: the places of the columns are those of the table."""
-
-    __slots__ = ("_places", "words")
-
-    def __init__(self, places: Mapping[str, int], words: tuple[str, ...]) -> None:
-        self._places, self.words = places, words
-
-    def __getitem__(self, name: str) -> str:
-        place = self._places[name]
-        if place >= len(self.words):
-            raise KeyError(name)
-        return self.words[place]
-
-    def get(self, name: str, default: Any = None) -> Any:
-        """As of any mapping, but quicker."""
-        place = self._places.get(name)
-        return default if place is None or place >= len(self.words) else self.words[place]
-
-    def __iter__(self) -> Iterator[str]:
-        return (name for name, place in self._places.items() if place < len(self.words))
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-
-def _row(
-    places: Mapping[str, int],
-    line: Sequence[str],
-    number: int,
-    path: Path,
-    known: dict[str, str],
-    units: Mapping[int, str],
-) -> Row:
-    words = [known[text] if text in known else _known(text, known) for text in line]
-    for name in _FILES:
-        place = places.get(name, len(words))
-        if place < len(words) and words[place]:
-            words[place] = _beside(path, words[place])
-    for place, unit in units.items():
-        if place < len(words):
-            words[place] = with_unit(words[place], unit)
-    return Row(line=number, cells=_Cells(places, tuple(words)))
-
-
-def _known(text: str, known: dict[str, str]) -> str:
-    """A cell as it is kept: one text for equal ones, nothing where it says that it says nothing."""
-    word = _printable(text)
-    word = "" if is_absent(word) else word
-    known[text] = known.setdefault(word, word)
-    return known[text]
+def _text_of(path: Path) -> tuple[str, str]:
+    """What a file says, with one character for the end of a line, and its SHA-256."""
+    data = read_bytes(path, _MAX_BYTES, "a table of measurements")
+    try:
+        text = data.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
+    except UnicodeDecodeError:
+        raise _problem(path, "is no text in UTF-8; save it as CSV in UTF-8") from None
+    if "\0" in text:
+        raise _problem(path, "is no text: it holds NUL characters")
+    if not text.strip(", \n"):
+        raise _problem(
+            path, "is empty; a table of measurements starts with a line of column names (see docs/measurements.md)"
+        )
+    if text.count("\n") > _MAX_LINES:
+        raise _problem(path, f"has more than {_MAX_LINES:,} lines, the limit of a table of measurements; split it")
+    return text, hashlib.sha256(data).hexdigest()
 
 
 def _beside(path: Path, text: str) -> str:

@@ -8,7 +8,7 @@ from functools import cache
 
 from planner.naming.words import is_noise
 
-__all__ = ["KNOWN_DEVICES", "SPARE_CLUSTER", "KnownDevice", "device_called", "named_device"]
+__all__ = ["KNOWN_DEVICES", "SPARE_CLUSTER", "KnownDevice", "device_called", "has_memory", "named_device"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -334,6 +334,15 @@ def _has_memory(name: str, word: str) -> bool:
     boards = (1, 2) if name in _TWO_ON_A_BOARD else (1,)
     # Makers mean 10^9 or 2^30 bytes, and firmware keeps some.
     return any(abs(int(size[1]) * unit / (gib * count) - 1) < 0.08 for unit in (1.0, 1e9 / 2**30) for count in boards)
+
+
+def has_memory(name: str, text: str) -> bool:
+    """Whether a bundled device has the memory that people's name of it states.
+
+    >>> has_memory("h100-nvl", "H100-96GB HBM2e"), has_memory("h100-sxm", "NVIDIA H100 80GB HBM3")
+    (False, True)
+    """
+    return _has_memory(name, _spelled(text))
 
 
 def _bare(name: str) -> str:

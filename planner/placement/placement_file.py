@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from planner.files.yaml_text import yaml_text
 from planner.placement.answers import LatencyAnswer, PiperAnswer, PlaceAnswer
 from planner.placement.placement_reader import SCHEMA_VERSION
-from planner.report.yaml_text import yaml_text
 from strategies.placement.latency.evaluate import CPU
 from strategies.placement.piper_problem import PiperPlan, PiperProblem
 from strategies.placement.problem import Placement, PlacementProblem

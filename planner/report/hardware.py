@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from costmodel.hardware.cluster import Cluster, DeviceGroup, Level
 from costmodel.hardware.device import Device
-from planner.files.quantities import format_bytes, format_bytes_per_s, format_flop_per_s, format_seconds
+from planner.core.quantities import format_bytes, format_bytes_per_s, format_flop_per_s, format_seconds
 from planner.report.blocks import Block, Column, Facts, Sentence, Table
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from planner.files.quantities import format_joules
+from planner.core.quantities import format_joules
 
 __all__ = [
     "NOT_AVAILABLE",

@@ -24,7 +24,7 @@ class MixedStageEntry(FileModel):
     )
     tp: Degree = Field(default=1, description="Tensor parallel degree: devices of the stage in one replica.")
     blocks: Blocks = Field(
-        description="Of the network, in its order; front and head go with the first and the last stage."
+        description="Of the network, in its order; embedding and head go with the first and the last stage."
     )
     recompute: Literal["none", "selective", "full"] = Field(
         default="none", description="What the backward pass computes again."

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, Field, WithJsonSchema
 
 from planner.core.errors import did_you_mean
-from planner.files.quantities import QuantityError, parse_quantity
+from planner.core.quantities import QuantityError, parse_quantity
 from planner.schema.common import Text, fail
 
 __all__ = [

@@ -59,7 +59,7 @@ class MeshStageEntry(Result):
 class MeshLayerEntry(Result):
     """One layer on one rank, for one micro-batch."""
 
-    unit: str = Field(description="front, back, or the first block of its kind.")
+    unit: str = Field(description="embedding, head, or the first block of its kind.")
     count: int = Field(ge=1, description="Equal blocks in the network.")
     name: str
     kind: str
@@ -77,7 +77,7 @@ class MeshLayerEntry(Result):
 class ServingLayerEntry(Result):
     """One layer on one rank, in a decoding pass of one group of sequences and in a pass that reads prompts."""
 
-    unit: str = Field(description="front, back, or the first block of its kind.")
+    unit: str = Field(description="embedding, head, or the first block of its kind.")
     count: int = Field(ge=1, description="Equal blocks in the network.")
     name: str
     kind: str

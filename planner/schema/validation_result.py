@@ -101,6 +101,14 @@ class WorstEntry(_Entry):
     label: str = Field(description="What tells the row from others.")
 
 
+class RefusedCell(_Entry):
+    """A cell that is not what its column says, or a line with more cells than the header."""
+
+    line: int = Field(ge=1, description="In the file.")
+    column: int = Field(ge=1, description="Where the cell begins.")
+    message: str
+
+
 class PartFigures(Figures):
     """Figures of the rows with one text in a column."""
 
@@ -116,6 +124,9 @@ class FileFigures(Figures):
     kind: str = Field(description="What its rows are.")
     paleo: PaleoFigures
     error_bars_in_sample: bool = Field(description="Whether the error bars were fitted to this very file.")
+    refused: list[RefusedCell] = Field(
+        description="Cells that are not what their columns say; their rows are counted in `skipped`."
+    )
     remarks: list[str] = Field(
         description="Columns that are not read though their names are near; units that all rows seem to have wrong."
     )

@@ -28,7 +28,7 @@ from planner.files.plan_file import (
     read_plan,
     request_from_document,
 )
-from planner.report.yaml_text import yaml_text
+from planner.files.yaml_text import yaml_text
 from planner.schema.plan import PlanDocument
 from planner.spaces.layers.plan_file import plan_from_document
 from tests.planner.conftest import about

@@ -85,7 +85,7 @@ def parse(text: str) -> Message:
     try:
         return _Parser(text).run()
     except text_format.ParseError as error:
-        reason = str(error).partition(" : ")[2] or str(error)
+        reason = str(error).rpartition("': ")[2]  # behind the place and the line
         raise TextFormatError(reason[:200], error.GetLine() or 1, error.GetColumn() or 1) from None
 
 
@@ -93,7 +93,7 @@ class _Parser:
     """Iterative: depth costs no stack."""
 
     def __init__(self, text: str) -> None:
-        self._tokens = text_format.Tokenizer(text.split("\n"))
+        self._tokens = text_format.Tokenizer(text.rstrip().split("\n"))
         self._count = 0
 
     def run(self) -> Message:
@@ -116,7 +116,7 @@ class _Parser:
     def _field(self, parent: Message) -> tuple[Message, str] | None:
         """One field; a message that it opens, and how that ends."""
         tokens, line, column = self._tokens, *self._place()
-        if not tokens.token[0].isalpha() and tokens.token[0] != "_":
+        if not tokens.token.isidentifier():  # the tokenizer takes "num-output" for one
             raise self._error(f"expected the name of a field, found '{tokens.token[:40]}'")
         name = tokens.ConsumeIdentifier()
         has_colon = tokens.TryConsume(":")
@@ -149,7 +149,7 @@ class _Parser:
         start = tokens.token[0]
         if start in "\"'":
             return Value(tokens.ConsumeString(), *place)
-        if start.isalpha() or start == "_":
+        if tokens.token.isidentifier():
             word = tokens.ConsumeIdentifier()
             return Value(_WORDS.get(word, word), *place)
         try:

@@ -11,7 +11,7 @@ import importlib
 from collections.abc import Sequence
 from typing import Any
 
-from planner.importers.sources import MissingExtra
+from planner.core.errors import MissingExtra
 from planner.report.figures.kinds import COLOURS, Bars, Figure, Lines, Points, Swim, colour_of
 from planner.report.figures.ticks import log_ticks, number_text
 

@@ -6,7 +6,7 @@ import importlib
 import io
 from typing import Any
 
-from planner.importers.sources import MissingExtra
+from planner.core.errors import MissingExtra
 from planner.report.figures.kinds import COLOURS, Bars, Figure, Lines, Points, Swim, colour_of
 
 __all__ = ["png_bytes"]

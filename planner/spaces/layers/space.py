@@ -24,8 +24,8 @@ from planner.core.answer import Answer, Assumption, Estimate, Proof, RankedPlan,
 from planner.core.capacity import limit_notes
 from planner.core.errors import NoFeasiblePlan, UsageError
 from planner.core.objectives import stated_rates
+from planner.core.quantities import format_bytes, format_seconds
 from planner.core.search_errors import SearchInterrupted, ended_early, no_plan_in_time
-from planner.files.quantities import format_bytes, format_seconds
 from planner.resolve import Resolved
 from planner.spaces.base import Found, Progress, ReportParts
 from planner.spaces.layers.labels import plan_in_words

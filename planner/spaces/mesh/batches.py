@@ -6,7 +6,7 @@ import dataclasses
 import math
 
 from planner.core.answer import RankedPlan
-from planner.files.quantities import format_seconds
+from planner.core.quantities import format_seconds
 from planner.report.numbers import significant
 from planner.spaces.mesh.labels import mesh_plan_in_words
 from planner.spaces.mesh.space import MeshPlanSpace, mesh_space

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS
 from costmodel.mesh.plan import MeshPlan
 from planner.core.answer import RankedPlan
-from planner.files.quantities import format_bytes, format_seconds
+from planner.core.quantities import format_bytes, format_seconds
 from planner.spaces.mesh.labels import mesh_plan_in_words
 from planner.spaces.mesh.space import MeshPlanSpace
 from strategies.mesh.plans import DISTINCT

@@ -9,7 +9,7 @@ from costmodel.mesh.figures import MESH_FIGURES
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import MeshPlan
 from planner.core.answer import RankedPlan
-from planner.files.quantities import format_bytes
+from planner.core.quantities import format_bytes
 from planner.spaces.mesh.labels import mesh_plan_in_words
 from planner.spaces.mesh.space import MeshPlanSpace
 from strategies.mesh.search import search_corner

@@ -14,8 +14,8 @@ from costmodel.mesh.figures import MESH_FIGURES
 from costmodel.mesh.plan import RECOMPUTE, MeshPlan
 from costmodel.tolerances import EQUAL
 from planner.core.errors import NoFeasiblePlan
+from planner.core.quantities import format_bytes, format_seconds
 from planner.core.search_errors import SearchInterrupted, no_plan_in_time
-from planner.files.quantities import format_bytes, format_seconds
 from planner.spaces.mesh.fixed import flags_of, without
 from planner.spaces.mesh.flags import flag_of
 from planner.spaces.mesh.host_miss import host_miss

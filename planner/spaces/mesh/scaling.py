@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from planner.core.answer import RankedPlan, ScalePoint
 from planner.core.errors import NoFeasiblePlan, UsageError
+from planner.core.quantities import format_bytes, format_seconds
 from planner.core.request import Request
 from planner.core.search_errors import SearchInterrupted
-from planner.files.quantities import format_bytes, format_seconds
 from planner.resolve import Resolved, resolve
 from planner.scaling import Scaling
 from planner.spaces.mesh.contradictions import refuse_contradiction

@@ -29,8 +29,8 @@ from planner.core.answer import Answer, Assumption, Estimate, Proof, RankedPlan,
 from planner.core.capacity import limit_notes
 from planner.core.errors import UsageError
 from planner.core.objectives import check_rates, stated_rates
+from planner.core.quantities import format_bytes
 from planner.core.search_errors import ended_early
-from planner.files.quantities import format_bytes
 from planner.report.numbers import percent
 from planner.resolve import Resolved
 from planner.spaces.base import Found, Progress, ReportParts

@@ -10,8 +10,8 @@ from costmodel.mesh.modules import MeshError
 from costmodel.mixed.plan import describe
 from planner.core.capacity import usable_bytes
 from planner.core.errors import NoFeasiblePlan, UsageError
+from planner.core.quantities import format_bytes
 from planner.core.search_errors import SearchInterrupted, no_plan_in_time
-from planner.files.quantities import format_bytes
 from planner.spaces.mesh.fixed import fixed_by, flags_of, without
 from planner.spaces.mixed.contradictions import refuse_contradiction
 from planner.spaces.mixed.fixed import with_fixed

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from costmodel.serving.figures import SERVING_FIGURES
 from costmodel.serving.plan import ServingPlan
 from planner.core.errors import NoFeasiblePlan, PlannerError, UsageError
+from planner.core.quantities import format_bytes, format_seconds
 from planner.core.search_errors import SearchInterrupted, no_plan_in_time
-from planner.files.quantities import format_bytes, format_seconds
 from planner.resolve import resolve
 from planner.spaces.mesh.flags import flag_of
 from planner.spaces.serving.contradictions import serving_contradiction

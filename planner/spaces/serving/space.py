@@ -20,9 +20,9 @@ from costmodel.serving.workload import KV_FORMATS, WEIGHT_FORMATS, ServingAssump
 from planner.core.answer import Answer, Assumption, Estimate, Proof, RankedPlan, ServingLoad, Setting
 from planner.core.capacity import memory_source
 from planner.core.errors import UsageError
+from planner.core.quantities import format_bytes
 from planner.core.request import DEFAULT_OUTPUT_TOKENS, DEFAULT_PROMPT_TOKENS, Request
 from planner.core.search_errors import ended_early
-from planner.files.quantities import format_bytes
 from planner.resolve import Resolved
 from planner.spaces.base import Found, Progress, ReportParts
 from planner.spaces.mesh.flags import flag_of
@@ -561,7 +561,7 @@ class ServingPlanSpace:
 
 def missed_limits(limits: Mapping[str, float], ranked: RankedPlan) -> list[str]:
     """Limits that a plan does not keep, in words."""
-    from planner.files.quantities import format_seconds
+    from planner.core.quantities import format_seconds
 
     return [
         f"{_LIMITS[name]} {format_seconds(ranked[name])}, at most {format_seconds(limit)} asked for"

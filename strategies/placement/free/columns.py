@@ -23,8 +23,10 @@ what its prices prove is computed with many bins, rounded down.
 from __future__ import annotations
 
 import contextlib
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -35,7 +37,17 @@ from strategies.placement.contraction import BlockGraph
 from strategies.placement.free.frontier import MAX_STATES, Frontier, Sweep, build_frontier, frontier_order, sweep
 from strategies.solvers import LinearProgram, solve_relaxation
 
-__all__ = ["ColumnBound", "Cover", "PricedSets", "Pricing", "longest_intervals", "pin_lists", "whole_frontier"]
+__all__ = [
+    "SMOOTHING",
+    "ColumnBound",
+    "Cover",
+    "Covering",
+    "PricedSets",
+    "Pricing",
+    "longest_intervals",
+    "pin_lists",
+    "whole_frontier",
+]
 
 
 def longest_intervals(graph: BlockGraph, order: IntArray, load: float) -> list[IntArray]:
@@ -243,12 +255,73 @@ class Pricing:
 
 
 # Weight of the best prices so far in the prices that are tried.
-_SMOOTHING = 0.5
+SMOOTHING = 0.5
 # A block may stay uncovered at this many accelerators; more than it can be worth where covers exist.
 _UNCOVERED = 2.0
 # What is still computed after the deadline, in seconds and as a share of the limit: without it the last prices would prove nothing.
 _LATE_S = 2.0
 _LATE_SHARE = 0.05
+
+
+CoverT = TypeVar("CoverT")
+
+
+class Covering(ABC, Generic[CoverT]):
+    """Column generation over sets of blocks, for `strategies.placement.free.search.close_in`.
+
+    Parameters
+    ----------
+    width : float
+        Loads nearer to each other are not distinguished.
+    before : Covering, optional
+        Another of the same graph, whose sets and bound are taken over.
+    """
+
+    def __init__(self, width: float, before: Covering[CoverT] | None) -> None:
+        self.width = width
+        self.bound: float = 0.0 if before is None else before.bound  # proven
+        self._claim = -1.0  # what the best prices seem to prove
+        self._offered: set[tuple[int, ...]] = set() if before is None else set(before._offered)
+
+    def decide(self, load: float, clock: Clock) -> CoverT | None:
+        """Find prices that seem to rule a load out, and what they prove, or a cover in fractions within the load.
+
+        Returns
+        -------
+        CoverT or None
+            None when the load seems to be ruled out; `bound` says what is proven.
+
+        Raises
+        ------
+        OutOfTimeError
+        """
+        try:
+            return self._decide(load, clock)
+        finally:
+            with contextlib.suppress(OutOfTimeError):
+                self._prove(clock)
+
+    def _is_new(self, kind: int, members: IntArray) -> bool:
+        """Whether a set of blocks was not offered for a kind of device before."""
+        key = (kind, *members.tolist())
+        if not len(members) or key in self._offered:
+            return False
+        self._offered.add(key)
+        return True
+
+    def _prove(self, clock: Clock) -> None:
+        """Compute what the best prices prove; a sweep that has begun when the time is up may still end within a little more."""
+        if self._claim > self.bound:
+            little = Clock(limit_s=max(clock.left_s, min(_LATE_S, _LATE_SHARE * clock.limit_s)))
+            self.bound = max(self.bound, self._proven(little))
+
+    @abstractmethod
+    def _decide(self, load: float, clock: Clock) -> CoverT | None:
+        """`decide`, without the proof."""
+
+    @abstractmethod
+    def _proven(self, clock: Clock) -> float:
+        """The bound that the best prices prove."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,7 +344,7 @@ class _Master:
     cpu_price: float  # what one more CPU would be worth
 
 
-class ColumnBound:
+class ColumnBound(Covering[Cover]):
     """Column generation that remembers its sets and its best prices from one load to the next.
 
     Parameters
@@ -285,45 +358,19 @@ class ColumnBound:
     """
 
     def __init__(self, pricing: Pricing, proving: Pricing, before: ColumnBound | None = None) -> None:
-        self.bound: float = before.bound if before is not None else 0.0  # proven
-        self._claim = 0.0  # what the best prices seem to prove
+        super().__init__(pricing.unit, before)
+        self._claim = 0.0
         self._prices: FloatArray | None = before._prices if before is not None else None
         self._pricing, self._proving = pricing, proving
         self._sets: list[IntArray] = list(before._sets) if before is not None else []
         self._cpu_sets: list[IntArray] = list(before._cpu_sets) if before is not None else []
-        self._known: set[tuple[int, ...]] = set(before._known) if before is not None else set()
-
-    @property
-    def width(self) -> float:
-        """Loads nearer to each other are not distinguished."""
-        return self._pricing.unit
 
     def add(self, members: IntArray, *, cpu: bool = False) -> bool:
         """Offer a set of blocks to the program; whether it is new."""
-        key = (int(cpu), *members.tolist())
-        if not len(members) or key in self._known:
-            return False
-        self._known.add(key)
-        (self._cpu_sets if cpu else self._sets).append(members)
-        return True
-
-    def decide(self, load: float, clock: Clock) -> Cover | None:
-        """Find prices that seem to rule a load out, and what they prove, or a cover in fractions within the load.
-
-        Returns
-        -------
-        Cover or None
-            None when the load seems to be ruled out; `bound` says what is proven.
-
-        Raises
-        ------
-        OutOfTimeError
-        """
-        try:
-            return self._decide(load, clock)
-        finally:
-            with contextlib.suppress(OutOfTimeError):
-                self._prove(clock)
+        is_new = self._is_new(int(cpu), members)
+        if is_new:
+            (self._cpu_sets if cpu else self._sets).append(members)
+        return is_new
 
     def _decide(self, load: float, clock: Clock) -> Cover | None:
         pricing = self._pricing
@@ -337,7 +384,7 @@ class ColumnBound:
             master = self._master(target)
             if master.num_accelerators <= pricing.num_accelerators * (1 + EQUAL):
                 return master.cover
-            for weight in (_SMOOTHING, 0.0):
+            for weight in (SMOOTHING, 0.0):
                 clock.check()
                 assert self._prices is not None
                 tried = weight * self._prices + (1 - weight) * master.prices
@@ -364,11 +411,9 @@ class ColumnBound:
                 gains = gains or float(master.prices[taken].sum()) > master.cpu_price + REDUCED_COST
         return gains
 
-    def _prove(self, clock: Clock) -> None:
-        """Compute what the best prices prove; a sweep that has begun when the time is up may still end within a little more."""
-        if self._prices is not None and self._claim > self.bound:
-            little = Clock(limit_s=max(clock.left_s, min(_LATE_S, _LATE_SHARE * clock.limit_s)))
-            self.bound = max(self.bound, self._proving.price(self._prices, remember=False, clock=little).bound)
+    def _proven(self, clock: Clock) -> float:
+        assert self._prices is not None
+        return self._proving.price(self._prices, remember=False, clock=clock).bound
 
     def _first_prices(self) -> FloatArray:
         graph = self._pricing.graph

@@ -112,6 +112,12 @@ class FreeSearch:
         """Tell whoever listens."""
         self.clock.report(stage, self.value, min(self.bound, self.value))
 
+    def completed(self, place: IntArray) -> IntArray:
+        """A placement whose blocks without a device (-1) are placed, those of the longest time first."""
+        rest = np.flatnonzero(place < 0)
+        rest = rest[np.argsort(-self.graph.accelerator_time[rest], kind="stable")]
+        return self.filled(rest, np.where(place < 0, 0, place))
+
     def filled(self, order: IntArray, into: IntArray | None = None) -> IntArray:
         """Give the blocks of ``order``, one by one, to the device that is loaded least afterwards, communication aside."""
         place = np.zeros(self.graph.num_blocks, dtype=np.int64) if into is None else into.copy()

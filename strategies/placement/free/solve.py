@@ -122,6 +122,4 @@ def _rounded(search: FreeSearch, cover: Cover) -> IntArray:
         if cover.cpu_shares[i] > 0.5:
             members = cover.cpu_sets[i]
             place[members[place[members] < 0]] = search.devices.num_accelerators + d
-    rest = np.flatnonzero(place < 0)
-    rest = rest[np.argsort(-search.graph.accelerator_time[rest], kind="stable")]
-    return search.filled(rest, np.where(place < 0, 0, place))
+    return search.completed(place)

@@ -16,7 +16,6 @@ because every placement divides all of the worth among the devices. `Pricing` fi
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -24,9 +23,16 @@ import numpy as np
 
 from costmodel.arrays import FloatArray, IntArray
 from costmodel.tolerances import EQUAL, REDUCED_COST
-from strategies.placement.clock import Clock, OutOfTimeError
+from strategies.placement.clock import Clock
 from strategies.placement.contraction import BlockGraph
-from strategies.placement.free.columns import PricedSets, Pricing, longest_intervals, whole_frontier
+from strategies.placement.free.columns import (
+    SMOOTHING,
+    Covering,
+    PricedSets,
+    Pricing,
+    longest_intervals,
+    whole_frontier,
+)
 from strategies.placement.free.frontier import Frontier
 from strategies.placement.free.search import CLOSE, FreeSearch, close_in, run_to_the_end
 from strategies.placement.mixed.bounds import Kind, kind_graph, kinds_of, spread_bound
@@ -36,13 +42,8 @@ from strategies.solvers import LinearProgram, solve_relaxation
 __all__ = ["KindColumns", "KindCover", "KindPrices", "solve_mixed_free"]
 
 
-# Weight of the best prices so far in the prices that are tried.
-_SMOOTHING = 0.5
 # Leaving a block uncovered counts as so many times all devices; covers are always cheaper.
 _UNCOVERED = 2.0
-# What is still computed after the deadline, in seconds and as a share of the limit: without it the last prices would prove nothing.
-_LATE_S = 2.0
-_LATE_SHARE = 0.05
 
 
 class KindPrices:
@@ -143,7 +144,7 @@ class _Master:
     device_prices: FloatArray  # (kinds,) what one more device would be worth
 
 
-class KindColumns:
+class KindColumns(Covering[KindCover]):
     """Column generation that remembers its sets and its best prices from one load to the next.
 
     Parameters
@@ -161,44 +162,17 @@ class KindColumns:
     def __init__(
         self, guess: KindPrices, proof: KindPrices, prices: FloatArray, before: KindColumns | None = None
     ) -> None:
-        self.bound: float = 0.0 if before is None else before.bound  # proven
-        self._claim = -1.0  # what the best prices seem to prove
+        super().__init__(guess.unit, before)
         self._prices: FloatArray = _whole(prices) if before is None else before._prices
         self._guess, self._proof = guess, proof
         self._sets: list[list[IntArray]] = [[] for _ in guess.kinds] if before is None else before._sets
-        self._known: set[tuple[int, ...]] = set() if before is None else before._known
-
-    @property
-    def width(self) -> float:
-        """Loads nearer to each other are not distinguished."""
-        return self._guess.unit
 
     def add(self, t: int, members: IntArray) -> bool:
         """Offer the program a set for a kind; whether it is new there."""
-        key = (t, *members.tolist())
-        if not len(members) or key in self._known:
-            return False
-        self._known.add(key)
-        self._sets[t].append(members)
-        return True
-
-    def decide(self, load: float, clock: Clock) -> KindCover | None:
-        """Find prices that seem to rule a load out, and what they prove, or a cover in fractions within the load.
-
-        Returns
-        -------
-        KindCover or None
-            None when the load seems to be ruled out; `bound` says what is proven.
-
-        Raises
-        ------
-        OutOfTimeError
-        """
-        try:
-            return self._decide(load, clock)
-        finally:
-            with contextlib.suppress(OutOfTimeError):
-                self._prove(clock)
+        is_new = self._is_new(t, members)
+        if is_new:
+            self._sets[t].append(members)
+        return is_new
 
     def _decide(self, load: float, clock: Clock) -> KindCover | None:
         target = self._guess.bin_of(load)
@@ -212,7 +186,7 @@ class KindColumns:
             master = self._master(target)
             if master.is_cover:
                 return master.cover
-            for weight in (_SMOOTHING, 0.0):
+            for weight in (SMOOTHING, 0.0):
                 gains = self._try(weight * self._prices + (1 - weight) * _whole(master.prices), target, clock, master)
                 if self._claim > load or gains:
                     break
@@ -234,11 +208,8 @@ class KindColumns:
                 gains |= float(master.prices[members].sum()) > float(master.device_prices[t]) + REDUCED_COST
         return gains
 
-    def _prove(self, clock: Clock) -> None:
-        """Compute what the best prices prove; a sweep that has begun when the time is up may still end within a little more."""
-        if self._claim > self.bound:
-            little = Clock(limit_s=max(clock.left_s, min(_LATE_S, _LATE_SHARE * clock.limit_s)))
-            self.bound = max(self.bound, self._proof.price(self._prices, remember=False, clock=little)[0])
+    def _proven(self, clock: Clock) -> float:
+        return self._proof.price(self._prices, remember=False, clock=clock)[0]
 
     def _master(self, target: int) -> _Master:
         """Solve the covering program with the sets within a load."""
@@ -366,6 +337,4 @@ def _rounded(search: FreeSearch, kinds: tuple[Kind, ...], cover: KindCover) -> I
             members = cover.sets[t][i]
             place[members[place[members] < 0]] = kinds[t].first + used[t]
             used[t] += 1
-    rest = np.flatnonzero(place < 0)
-    rest = rest[np.argsort(-search.graph.accelerator_time[rest], kind="stable")]
-    return search.filled(rest, np.where(place < 0, 0, place))
+    return search.completed(place)

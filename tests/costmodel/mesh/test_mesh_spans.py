@@ -92,11 +92,11 @@ def test_blocks_fill_their_pass_in_network_order() -> None:
     tracks = mesh_tracks(model, plan)
     first = passes(tracks, "forward")[0]
     inside = [s for s in tracks.spans if s.depth == 1 and s.track == 0 and first.start_s <= s.start_s < first.end_s]
-    assert [span.name for span in inside] == ["front", "block 1", "block 2"]
+    assert [span.name for span in inside] == ["embedding", "block 1", "block 2"]
     assert sum(span.duration_s for span in inside) == pytest.approx(first.duration_s)
     back = next(span for span in passes(tracks, "backward") if span.track == 1)
     inside = [s for s in tracks.spans if s.track == 1 and back.start_s <= s.start_s < back.end_s]
-    assert [span.name for span in inside if span.depth == 1] == ["back", "block 4", "block 3"]
+    assert [span.name for span in inside if span.depth == 1] == ["head", "block 4", "block 3"]
     assert "recomputation" in {span.name for span in inside if span.depth == 2}
 
 

@@ -299,7 +299,9 @@ def test_the_shape_that_rules_read() -> None:
 def test_the_longest_chunk_is_that_of_the_layout(
     count: int, front: float, block: float, back: float, data: st.DataObject
 ) -> None:
-    kinds = tuple(ModuleKind(name=n, layers=(), inputs=(), is_block=n == "block") for n in ("front", "block", "back"))
+    kinds = tuple(
+        ModuleKind(name=n, layers=(), inputs=(), is_block=n == "block") for n in ("embedding", "block", "head")
+    )
     modules = Modules(kinds=kinds, kind_of=(0, *[1] * count, 2), cut_elements=(0,) * (count + 2))
     chunks = data.draw(st.integers(1, count))
     weights = [front, block, back]

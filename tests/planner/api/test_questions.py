@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import planner
@@ -361,18 +362,10 @@ def test_from_a_thread() -> None:
     assert found[0].proven
 
 
-def test_pandas_is_asked_for_when_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    curve = planner.scale("mlp", workers=[1, 2])
-    monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(planner.PlannerError, match="pip install"):
-        curve.to_pandas()
-
-
 def test_rows_as_a_table() -> None:
-    pandas = pytest.importorskip("pandas")
     result = planner.optimize("alexnet", gpus=4)
     frame = result.to_pandas()
-    assert isinstance(frame, pandas.DataFrame)
+    assert isinstance(frame, pd.DataFrame)
     assert list(frame["step_time_s"]) == [plan.step_time_s for plan in result]
 
 

@@ -286,7 +286,7 @@ def test_an_entangled_matrix_that_is_none(ask: Any, tmp_path: Path) -> None:
 
 
 HEADER = "device,precision,m,n,k,time_ms\n"
-PLAN = "net,hidden,layers,heads,device,gpus,global_batch,micro_batch,tp,pp,dp,step_time_ms,oom,memory_gib\n"
+PLAN = "style,hidden,layers,heads,device,gpus,global_batch,micro_batch,tp,pp,dp,step_time_ms,oom,memory_gib\n"
 
 
 @pytest.mark.parametrize(
@@ -295,18 +295,18 @@ PLAN = "net,hidden,layers,heads,device,gpus,global_batch,micro_batch,tp,pp,dp,st
         ("", "is empty"),
         (HEADER, "has a header and no rows"),
         ("m,n,k,time_ms\n1,2,3,4\n", "missing columns: device"),
-        ("a,b\n1,2\n", "Template of training runs: "),
-        (HEADER + "p100,fp32,64,64,64,nan\n", "1 column time_ms holds no number"),
+        ("a,b\n1,2\n", "names no column that is known in its first line"),
+        (HEADER + "p100,fp32,64,64,64,nan\n", "time_ms 'nan' is no number above 0 (ms)"),
         (HEADER + "abacus,fp32,64,64,64,1\n", "1 device 'abacus' is not known"),
-        (HEADER + "p100,fp32,64,64,64,0\n", "1 no measured time"),
-        (HEADER + "p100,fp32,64,64,64,-3\n", "1 column time_ms is negative"),
+        (HEADER + "p100,fp32,64,64,64,0\n", "time_ms '0' is no number above 0 (ms)"),
+        (HEADER + "p100,fp32,64,64,64,-3\n", "time_ms '-3' is no number above 0 (ms)"),
         (
             HEADER + "p100,fp32,4096,4096,4096,0.003\n",
             "1 time far below what the peak of the device allows: wrong unit?",
         ),
-        (PLAN + "GPT,2048,24,16,a100-80gb,8,64,1,1,1,8,0.003,,\n", "wrong unit?"),
-        (PLAN + "GPT,2048,24,16,a100-80gb,8,64,1,1,1,8,900,,4000\n", "1 memory above that of the device: wrong unit?"),
-        (PLAN + "GPT,2048,24,16,a100-80gb,8,64,1,1,1,8,,1,\n" * 3, "3 failed runs: they have no time to fit to"),
+        (PLAN + "gpt,2048,24,16,a100-80gb,8,64,1,1,1,8,0.003,,\n", "wrong unit?"),
+        (PLAN + "gpt,2048,24,16,a100-80gb,8,64,1,1,1,8,900,,4000\n", "1 memory above that of the device: wrong unit?"),
+        (PLAN + "gpt,2048,24,16,a100-80gb,8,64,1,1,1,8,,yes,\n" * 3, "3 failed runs: they have no time to fit to"),
         ("\x00\x01", "is no"),
     ],
 )

@@ -249,7 +249,7 @@ def test_the_cluster_that_is_named_takes_the_place_of_the_usual_one(write: Any, 
 
 @pytest.mark.exact
 def test_rows_of_another_framework_are_counted(write: Any, plan_table: Any) -> None:
-    names = ("nanotron v0.4", "Megatron-LM", "")
+    names = ("nanotron", "megatron-lm", "")
     rows = [{**row, "framework": names[n % 3]} for n, row in enumerate(plan_table[:12])]
     path = write("frameworks.csv", "plan", rows, Preset(name="roofline"))
     result = _run(path, machinery=machinery_of(None, None, "nanotron"))
@@ -264,12 +264,12 @@ def test_rows_of_another_framework_are_counted(write: Any, plan_table: Any) -> N
 @pytest.mark.parametrize(
     ("names", "stored", "doubt"),
     [
-        (("torchtitan 0.2",), "torchtitan", ""),
-        (("Megatron-DeepSpeed v1",), "megatron-deepspeed", ""),
-        (("MaxText",), "jax", ""),
-        (("my own trainer",), "my own trainer", ""),  # not known, but FlashAttention-2 on Hopper
-        (("nanotron v0.4", "nanotron v0.5"), "nanotron", ""),
-        (("torchtitan", "MaxText"), "", "different frameworks"),
+        (("torchtitan",), "torchtitan", ""),
+        (("megatron-deepspeed",), "megatron-deepspeed", ""),
+        (("jax",), "jax", ""),
+        (("other",), "other", ""),  # not known, but FlashAttention-2 on Hopper
+        (("nanotron",), "nanotron", ""),
+        (("torchtitan", "jax"), "", "different frameworks"),
         (("",), "", ""),
     ],
 )
@@ -289,7 +289,7 @@ def test_a_calibration_names_software_whose_kernels_are_not_the_newest(
 def test_a_file_of_failures_is_refused_with_the_count(plan_table: Any, tmp_path: Path) -> None:
     import csv
 
-    rows = [{**row, "oom": "1"} for row in plan_table[:5]]
+    rows = [{**row, "oom": "yes"} for row in plan_table[:5]]
     path = tmp_path / "failed.csv"
     with path.open("w", newline="") as stream:
         writer = csv.DictWriter(stream, fieldnames=list(rows[0]))

@@ -17,7 +17,7 @@ def only(module: object, preset: object = DEFAULT, **cells: object) -> Outcome:
 
 
 RUN = {
-    "net": "GPT", "hidden": "4096", "layers": "32", "heads": "32", "device": "a100-80gb", "gpus": "64", "gpus_per_node": "8",
+    "style": "gpt", "hidden": "4096", "layers": "32", "heads": "32", "device": "a100-80gb", "gpus": "64", "gpus_per_node": "8",
     "global_batch": "512", "micro_batch": "2", "tp": "4", "pp": "2", "dp": "8", "precision": "bf16", "seq": "2048", "zero_stage": "1",
     "recompute": "full", "step_time_ms": "12000",
 }  # fmt: skip

@@ -13,19 +13,20 @@ import numpy as np
 import pytest
 import yaml
 
+from benchmarks.datasets import convert
 from costmodel.uncertainty.constants import CONSTANTS
 from costmodel.uncertainty.intervals import PARTS
 from planner.calibration.files import load_calibration
 from planner.cli import run
 from planner.files.resources import resolve
-from planner.measurements import varied
+from planner.measurements import error_bars
+from planner.measurements.error_bars import effects, judge_of
 from planner.measurements.preset import DEFAULT, Preset
 from planner.measurements.tables import read_table
 from planner.measurements.training import predict
-from planner.measurements.varied import effects, judge_of
 
 HEADER = (
-    "net,hidden,layers,heads,device,gpus,gpus_per_node,global_batch,micro_batch,tp,pp,dp,precision,seq,framework,"
+    "style,hidden,layers,heads,device,gpus,gpus_per_node,global_batch,micro_batch,tp,pp,dp,precision,seq,framework,"
     "dataset_group,step_time_ms"
 )
 TENTH = 1.2816  # of a normal distribution, a tenth lies beyond so many standard deviations
@@ -44,7 +45,7 @@ def line(
     tp: int, time_ms: float, *, pp: int = 1, micro: int = 1, framework: str = "", group: str = "g", hidden: int = 2048
 ) -> str:
     return (
-        f"GPT,{hidden},24,16,a100-80gb,8,8,64,{micro},{tp},{pp},{8 // tp // pp},bf16,2048,{framework},{group},{time_ms}"
+        f"gpt,{hidden},24,16,a100-80gb,8,8,64,{micro},{tp},{pp},{8 // tp // pp},bf16,2048,{framework},{group},{time_ms}"
     )
 
 
@@ -96,7 +97,7 @@ def mean_score(low: float, high: float, values: list[float]) -> float:
     return sum(high - low + 10 * max(low - x, x - high, 0.0) for x in values) / len(values)
 
 
-@pytest.mark.parametrize("framework", ["", "Megatron-LM core 0.5", "something new"])
+@pytest.mark.parametrize("framework", ["", "megatron-lm", "other"])
 def test_coverage_and_scores_by_hand(table: Any, figures: Any, bars: str, framework: str) -> None:
     """Intervals as wide for every plan: from -0.15 to 0.2."""
     first = figures(table(*(line(tp, 1000, framework=framework) for tp in (1, 2, 4, 8))))
@@ -265,7 +266,7 @@ def test_networks_for_images(table: Any, figures: Any) -> None:
 @pytest.mark.published
 def test_large_files_are_sampled_evenly(table: Any, bars: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 30 networks five are varied, no two neighbours; without sharp intervals every row counts all the same."""
-    monkeypatch.setattr(varied, "_MOST_MODELS", 5)
+    monkeypatch.setattr(error_bars, "_MOST_MODELS", 5)
     for framework, is_sampled in (("nanotron", True), ("", False)):
         lines = [line(1, 2000, hidden=1024 + 64 * n, framework=framework) for n in range(30)]
         outcomes = predict(read_table(Path(table(*lines))).rows, DEFAULT)
@@ -280,7 +281,7 @@ def test_large_files_are_sampled_evenly(table: Any, bars: str, monkeypatch: pyte
 
 
 def test_a_question_of_many_plans_is_thinned(table: Any, figures: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(varied, "_MOST_ALTERNATIVES", 3)
+    monkeypatch.setattr(error_bars, "_MOST_ALTERNATIVES", 3)
     lines = [line(tp, 2000 + tp, micro=micro) for tp in (1, 2, 4) for micro in (1, 2)]
     file = figures(table(*lines))
     assert (file["interval_rows"], file["list_questions"], file["list_plans"]) == (6, 1, 3)
@@ -348,7 +349,7 @@ def test_the_report_says_when_the_bars_saw_the_rows(
     assert "interval score" in text
 
 
-def test_the_bundled_bars_name_their_tables(reference_data: Path, figures: Any) -> None:
+def test_the_bundled_bars_name_their_tables(reference_data: Path, tmp_path: Path, figures: Any) -> None:
     """Every table that the bundled error models were fitted to is known again by its contents."""
     found = {entry["file"]: entry["sha256"] for entry in BUNDLED["source"]["tables"]}
     assert len(found) == 8
@@ -356,7 +357,9 @@ def test_the_bundled_bars_name_their_tables(reference_data: Path, figures: Any) 
     for name, sha256 in found.items():
         assert hashlib.sha256((reference_data / "measurements" / name).read_bytes()).hexdigest() == sha256
     assert load_calibration().tables == frozenset(found.values())
-    file = figures(str(reference_data / "measurements" / "misc_transformers.csv"))
+    rows = tmp_path / "rows.csv"
+    rows.write_text(convert(reference_data / "measurements" / "misc_transformers.csv").frame().to_csv(index=False))
+    file = figures(str(rows))
     assert file["error_bars_in_sample"]
     assert file["interval_rows"] == file["comparisons"]
     assert file["list_questions"] <= file["groups"] == 8

@@ -34,20 +34,20 @@ def by_hand(rows: Sequence[Row], preset: Preset) -> list[Outcome]:
 
 
 def _outcome(row: Row, factor: float) -> Outcome:
-    if row.says("suspect"):
+    if row.flag("suspect"):
         return skipped(row, "marked suspect", usable=False)
     if row.has("impossible"):
         return Outcome(row=row, failed=True, impossible=row.text("impossible"))
-    said_gib, measured_gib = row.positive("said_gib"), row.positive("memory_gib")
+    said_gib, measured_gib = row.number("said_gib"), row.number("memory_gib")
     memory = None
     if said_gib is not None:
         measured = None if measured_gib is None else measured_gib * GIB
         memory = MemoryComparison(
             predicted_bytes=said_gib * GIB, capacity_bytes=100 * GIB, device_bytes=110 * GIB, measured_bytes=measured
         )
-    if row.says("oom"):
+    if row.flag("oom"):
         return Outcome(row=row, failed=True, memory=memory)
-    said, measured_ms, ideal = (row.positive(name) for name in ("said_ms", "step_time_ms", "ideal_ms"))
+    said, measured_ms, ideal = (row.number(name) for name in ("said_ms", "step_time_ms", "ideal_ms"))
     assert said is not None
     assert measured_ms is not None
     comparison = Comparison(
@@ -89,7 +89,7 @@ def time(said: float, measured: float, **more: object) -> dict[str, object]:
 
 
 def test_all_keys_are_there_whatever_there_is(figures: Any) -> None:
-    for rows in ([time(100, 100)], [{"oom": "OOM", "said_gib": 120}], [{"suspect": 1}]):
+    for rows in ([time(100, 100)], [{"oom": "yes", "said_gib": 120}], [{"suspect": "yes"}]):
         assert set(KEYS) <= set(figures(*rows))
 
 
@@ -158,8 +158,8 @@ def test_memory_and_failures(figures: Any) -> None:
         time(1, 1, said_gib=20),
         time(1, 1),
     ]
-    rows += [{"oom": "OOM", "said_gib": gib} for gib in (130, 101, 99, 54, 49)]
-    rows += [{"oom": "OOM", "impossible": "stages"}, {"oom": "OOM", "impossible": "heads"}]
+    rows += [{"oom": "yes", "said_gib": gib} for gib in (130, 101, 99, 54, 49)]
+    rows += [{"oom": "yes", "impossible": "stages"}, {"oom": "yes", "impossible": "heads"}]
     file = figures(*rows)
     assert file["memory_mape"] == pytest.approx((0.25 + 0.1 + 0.25) / 3)
     assert file["memory_median_ape"] == pytest.approx(0.25)
@@ -172,7 +172,7 @@ def test_memory_and_failures(figures: Any) -> None:
 
 
 def test_suspect_rows_are_counted_and_left_out(figures: Any) -> None:
-    file = figures(time(2, 1), time(900, 1, suspect=1), time(900, 1, suspect="yes"), time(2, 1, suspect=0))
+    file = figures(time(2, 1), time(900, 1, suspect="yes"), time(900, 1, suspect="yes"), time(2, 1, suspect="no"))
     assert (file["rows"], file["scored"], file["skipped"], file["mape"]) == (4, 2, {"marked suspect": 2}, 1.0)
 
 

@@ -42,7 +42,7 @@ def test_what_was_picked_for_some_devices_counts_on_these() -> None:
     assert both[0] - both[1] == {"megatron-bridge: captured"}
 
 
-_A_RUN = "GPT", "2048", "24", "16", "a100-80gb", "bf16", "16", "2", "8", "128", "1500"
+_A_RUN = "gpt", "2048", "24", "16", "a100-80gb", "bf16", "16", "2", "8", "128", "1500"
 _TABLES = {
     "gemm": "device,precision,m,n,k,time_ms\np100,fp32,512,512,512,0.1\na100-80gb,bf16,35,700,2048,0.1\n",
     "convolution": "device,precision,n,c,h,w,k,r,s,pad_h,pad_w,fwd_ms,bwd_input_ms,bwd_param_ms\n"
@@ -50,8 +50,8 @@ _TABLES = {
     "recurrent": "device,precision,cell,hidden,batch,timesteps,fwd_ms,bwd_input_ms,bwd_weight_ms\np100,fp32,LSTM,1024,32,25,5.1,5.0,1.2\n",
     "measured": "kernel,device,precision,pass_,op,batch,hidden,heads,head_dim,seq,time_ms\n"
     "attention,a100-80gb,bf16,forward,,4,,16,128,2048,0.35\nelementwise,a100-80gb,bf16,forward,gelu,8192,4096,,,,0.09\n",
-    "plan": f"net,hidden,layers,heads,device,precision,gpus,tp,dp,global_batch,step_time_ms\n{','.join(_A_RUN)}\n",
-    "network": "model,device,precision,gpus,global_batch,step_time_ms\nResNet-50,p100,fp32,4,128,300\n",
+    "plan": f"style,hidden,layers,heads,device,precision,gpus,tp,dp,global_batch,step_time_ms\n{','.join(_A_RUN)}\n",
+    "network": "model,device,precision,gpus,global_batch,step_time_ms\nresnet50,p100,fp32,4,128,300\n",
 }
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.measurements.ranking import kendall_tau, pair_accuracy, ranking_summary, regret
+from planner.measurements.metrics import kendall_tau, pair_accuracy, ranking_summary, regret
 
 # Few values, so that ties are common.
 rows = st.lists(st.tuples(st.integers(1, 4), st.integers(1, 5)), min_size=2, max_size=9)

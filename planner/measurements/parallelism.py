@@ -1,0 +1,257 @@
+"""What a row says of its plan: degrees and batches, what replicas share, chunks and schedule of the pipeline, recomputation."""
+
+from __future__ import annotations
+
+from planner.measurements.facts import defaults_of
+from planner.measurements.tables import Row, RowSkipped
+
+__all__ = [
+    "ImpossiblePlan",
+    "batches_of",
+    "chunks_of",
+    "degrees_of",
+    "devices_of",
+    "recompute_choices",
+    "schedule_of",
+    "sharding_choices",
+    "sharding_of",
+]
+
+
+_MOST_DEVICES = 10**6  # as of a question
+
+
+class ImpossiblePlan(RowSkipped):
+    """The numbers of a row contradict one another: right where the run failed, else a row that cannot be scored."""
+
+
+def degrees_of(row: Row, node: int = 0) -> tuple[int, int, int, int]:
+    """tp, pp, cp, dp; they multiply to the devices.
+
+    Parameters
+    ----------
+    row : Row
+    node : int
+        Devices of a node, for rows that state nodes only; 0: nobody knows.
+
+    Raises
+    ------
+    ImpossiblePlan
+        They do not.
+    RowSkipped
+        Nothing says how many devices there are.
+    """
+    tp, pp, cp, dp = (row.count(name) for name in ("tp", "pp", "cp", "dp"))
+    gpus = devices_of(row, node) if dp is None else row.count("gpus")
+    if gpus is None or gpus != dp:  # where every device is a replica, nothing is left open
+        tp = tp or row.default("tp", 1)
+        pp = pp or row.default("pp", 1)
+    tp, pp, cp = tp or 1, pp or 1, cp or 1
+    if dp is None:
+        if gpus is None:
+            raise RowSkipped("neither gpus nor dp is stated", needs=(("gpus", "dp", "nodes"),))
+        if gpus % (tp * pp * cp):
+            raise ImpossiblePlan("tp x pp x cp does not divide the GPUs")
+        dp = gpus // (tp * pp * cp)
+    if tp * pp * cp * dp > _MOST_DEVICES:
+        raise RowSkipped(f"tp x pp x cp x dp is above {_MOST_DEVICES:,}")
+    if gpus is not None and tp * pp * cp * dp != gpus:
+        raise ImpossiblePlan("tp x pp x cp x dp is not the number of GPUs")
+    return tp, pp, cp, dp
+
+
+def devices_of(row: Row, node: int = 0) -> int | None:
+    """Devices in use: as stated, else those of all nodes; None where nothing says how many nodes there are.
+
+    >>> devices_of(Row(line=2, cells={"nodes": "4", "gpus_per_node": "8"})), devices_of(Row(line=2, cells={"nodes": "4"}))
+    (32, None)
+    """
+    stated, nodes = row.count("gpus"), row.count("nodes")
+    if stated is not None or nodes is None:
+        return stated
+    each = row.count("gpus_per_node")
+    if each is None and node:
+        each = row.default("gpus_per_node", node)
+    return nodes * each if each else None
+
+
+def batches_of(row: Row, dp: int) -> tuple[list[tuple[int, int]], int]:
+    """(micro-batch, micro-batches per step and replica), several where the row leaves it open; and the global batch."""
+    micro_batch, accumulated = row.count("micro_batch"), row.count("grad_accum")
+    global_batch, each = row.count("global_batch"), row.count("batch_per_gpu")
+    if global_batch is None and each is not None:
+        global_batch = each * dp
+    elif global_batch is None and micro_batch is not None:
+        accumulated = accumulated or row.default("grad_accum", 1)
+        global_batch = micro_batch * accumulated * dp
+    elif global_batch is None:
+        raise RowSkipped(
+            "neither global_batch nor micro_batch is stated", needs=(("global_batch", "micro_batch", "batch_per_gpu"),)
+        )
+    if dp > global_batch:
+        raise ImpossiblePlan("there are more data-parallel ranks than samples in the global batch")
+    per_replica = -(-global_batch // dp)
+    _check_division(row, dp, micro_batch, global_batch)
+    if micro_batch is not None:
+        count = -(-per_replica // micro_batch)
+        if accumulated is not None and accumulated * micro_batch != per_replica:  # the batch decides
+            row.default("grad_accum", count)
+        return [(micro_batch, count)], global_batch
+    if accumulated is not None:
+        return [(-(-per_replica // accumulated), accumulated)], global_batch
+    return _open_batches(row, per_replica), global_batch
+
+
+def _check_division(row: Row, dp: int, micro_batch: int | None, global_batch: int) -> None:
+    """Every replica runs the same number of whole micro-batches, as Megatron-LM, DeepSpeed and nanotron assert.
+
+    Composer's last one may be smaller, and counts as a whole one. Where the replicas follow from other columns the fullest one decides.
+
+    Raises
+    ------
+    ImpossiblePlan
+        The stated numbers do not divide the stated batch.
+    """
+    if micro_batch is not None and micro_batch > -(-global_batch // dp):
+        raise ImpossiblePlan("micro_batch x dp is more than the global batch")
+    if global_batch % ((micro_batch or 1) * dp) == 0:
+        return
+    is_cut = global_batch % dp == 0 and defaults_of(row).last_micro_batch_is_smaller
+    if not is_cut and row.has("dp", "global_batch"):
+        what = "dp" if micro_batch is None else "micro_batch x dp"
+        raise ImpossiblePlan(f"{what} does not divide the global batch")
+    if global_batch % dp:
+        row.default("dp", "does not divide global_batch")
+    else:
+        row.default("micro_batch", "does not divide global_batch / dp")
+
+
+def _open_batches(row: Row, per_replica: int) -> list[tuple[int, int]]:
+    """Where a row leaves it open: the whole of a replica where its framework accumulates nothing, else any power of two or the whole."""
+    if not defaults_of(row).accumulates:
+        return [(row.default("micro_batch", per_replica), 1)]
+    row.default("micro_batch", "tuned")
+    sizes = sorted({per_replica, *(2**n for n in range(per_replica.bit_length()) if per_replica % 2**n == 0)})
+    return [(size, per_replica // size) for size in sizes]
+
+
+# -- sharding ------------------------------------------------------------------------------------------------------------------
+
+
+def sharding_choices(row: Row, dp: int, cp: int, *, is_pipelined: bool = False) -> list[tuple[int, int, int]]:
+    """What `sharding_of` says, and where nothing does, what shares more: taken in turn until a plan fits the devices.
+
+    Parameters
+    ----------
+    row : Row
+    dp, cp : int
+    is_pipelined : bool
+        Weights that are gathered for every micro-batch and stage are not what pipelines are run with.
+
+    Examples
+    --------
+    >>> sharding_choices(Row(line=2, cells={"zero_stage": "0"}), dp=8, cp=1), sharding_choices(Row(line=2, cells={}), dp=8, cp=1)
+    ([(0, 8, 1)], [(0, 8, 1), (1, 1, 8), (3, 1, 8)])
+    """
+    first = sharding_of(row, dp, cp)
+    if first[0] or dp == 1 or "zero_stage" not in row.defaults:
+        return [first]
+    return [first, *((stage, 1, dp) for stage in ((1,) if is_pipelined else (1, 3)))]
+
+
+def sharding_of(row: Row, dp: int, cp: int) -> tuple[int, int, int]:
+    """ZeRO stage, replicas with a copy of their own, and ranks that share one.
+
+    >>> sharding_of(Row(line=2, cells={"zero_stage": "1", "shard_group": "8"}), dp=64, cp=1)
+    (1, 8, 8)
+    """
+    stated = row.text("zero_stage")
+    stage = int(stated) if stated else row.default("zero_stage", defaults_of(row).zero_stage or 0)
+    if stage == 0 or (dp * cp == 1):
+        return 0, dp, 1
+    size = row.count("shard_group") or dp
+    if dp % size:
+        return stage, 1, dp
+    return (stage, dp // size, size) if size * cp > 1 else (0, dp, 1)
+
+
+# -- schedules -----------------------------------------------------------------------------------------------------------------
+
+# Embedding and loss: Megatron-LM counts each as a layer where it is told to (account_for_embedding_in_pipeline_split and the like).
+_OTHER_UNITS = 2
+
+
+def chunks_of(row: Row, pp: int, blocks: int) -> int:
+    """Chunks per pipeline rank: as stated; two where the row says that they are interleaved and not how many there are.
+
+    Without a pipeline chunks mean nothing; more of them than blocks are a slip there, too.
+
+    >>> row = Row(line=2, cells={"vpp": "2"})
+    >>> chunks_of(row, 4, 32), len(row.defaults), chunks_of(row, 1, 32), row.defaults
+    (2, 0, 1, {'vpp': 1})
+
+    Raises
+    ------
+    ImpossiblePlan
+        More chunks than blocks, and than embedding and loss beside them that some frameworks count among the layers.
+    """
+    stated = row.count("vpp")
+    if stated is not None and stated > 1:
+        if pp * stated > blocks + (_OTHER_UNITS if pp > 1 else 0):
+            raise ImpossiblePlan(f"pp {pp} x vpp {stated} is more than the {blocks} blocks of the network")
+        return stated if pp > 1 else int(row.default("vpp", 1))
+    if stated is not None or pp < 2 or row.text("schedule") != "interleaved":
+        return 1
+    return int(row.default("vpp", 2))
+
+
+def schedule_of(row: Row, pp: int, vpp: int, count: int) -> str:
+    """A name of `costmodel.mesh.plan.SCHEDULES` for a plan of ``pp`` stages with ``vpp`` chunks and ``count`` micro-batches.
+
+    More chunks than one are interleaved, whatever is stated, where the micro-batches are whole groups of ``pp``.
+
+    >>> row = Row(line=2, cells={"schedule": "zero_bubble"})
+    >>> schedule_of(row, 8, 1, 32), schedule_of(row, 1, 1, 32), schedule_of(row, 8, 2, 32)
+    ('zero_bubble', '1f1b', 'interleaved')
+    """
+    if pp < 2:
+        return "1f1b"
+    stated = row.text("schedule")
+    if vpp > 1 and count % pp == 0:
+        return "interleaved"
+    if vpp > 1:
+        row.default("vpp", 1)
+    return stated if stated in ("gpipe", "zero_bubble") else "1f1b"
+
+
+# -- recomputation -------------------------------------------------------------------------------------------------------------
+
+
+def recompute_choices(row: Row, blocks: int, chunks: int = 1) -> tuple[tuple[str, int], ...]:
+    """Names of `costmodel.mesh.plan.RECOMPUTE` and blocks of a chunk: what the row says, or what it leaves open.
+
+    Parameters
+    ----------
+    row : Row
+    blocks : int
+        Of the network.
+    chunks : int
+        Of its pipeline.
+
+    Examples
+    --------
+    >>> [recompute_choices(Row(line=2, cells={"recompute": text, "framework": "torchtitan"}), 32, 2) for text in ("full", "selective")]
+    [(('full', 32),), (('full', 8),)]
+    """
+    usual = defaults_of(row)
+    if not row.text("recompute") and usual.recompute == "as_needed":
+        row.default("recompute", "as needed")
+        few = [count for count in (1, 2, 4, 8, 16, 32, 64) if count * chunks < blocks]
+        return (("none", 0), ("selective", 0), *(("full", count) for count in (*few, blocks)))
+    counted = row.count("recompute_blocks")
+    if counted is not None:
+        return (("full", min(counted, blocks)),)
+    name = row.text("recompute") or row.default("recompute", "full" if usual.recompute == "full" else "none")
+    if name == "selective" and usual.selective_blocks:
+        return (("full", max(-(-blocks // chunks) // usual.selective_blocks, 1)),)
+    return ((name, blocks if name == "full" else 0),)

@@ -1,0 +1,88 @@
+"""``--framework``: where it is taken, what it changes, and what it goes with."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import planner
+from planner.cli import run
+from planner.core.errors import PlannerError, UsageError
+
+
+def _json(words: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    assert run([*words, "--json"]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_an_answer_names_what_runs_it(capsys: pytest.CaptureFixture[str]) -> None:
+    plain = _json(["estimate", "alexnet", "--gpus", "2", "--family", "data"], capsys)
+    named = _json(["estimate", "alexnet", "--gpus", "2", "--family", "data", "--framework", "torch"], capsys)
+    assert (plain["setting"]["framework"], named["setting"]["framework"]) == ("", "pytorch")
+    said = {row["name"]: row["value"] for row in plain["assumptions"]}
+    assert said["framework"] == "none: a well-tuned implementation (--framework names one)"
+    assert "framework" in named["setting"]["inputs"]
+    assert named["step_time_s"] > plain["step_time_s"]  # devices differ
+
+
+def test_a_plan_file_keeps_it(tmp_path: Path) -> None:
+    path = tmp_path / "plan.yaml"
+    result = planner.estimate("alexnet", gpus=2, family="data", framework="pytorch")
+    result.plan.save(path)
+    assert "framework: pytorch\n" in path.read_text(encoding="utf-8")
+    assert planner.estimate(plan=path).step_time_s == result.step_time_s
+
+
+def test_a_file_of_ones_own(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        'schema_version: 1\nname: mine\ntitle: Mine\nversion: "1"\ncosts:\n  device_spread: {value: 0.1, source: guess}\n',
+        encoding="utf-8",
+    )
+    mine = planner.estimate("alexnet", gpus=2, family="data", framework=path)
+    usual = planner.estimate("alexnet", gpus=2, family="data", framework="tensorflow")
+    assert mine.step_time_s > usual.step_time_s
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"framework": "pytorc"}, "did you mean 'pytorch'"),
+        ({"framework": "nanotron", "calibration": "vtrain"}, "was fitted to runs of megatron-deepspeed"),
+        ({"framework": "vllm"}, "serves networks and trains none"),
+        ({"framework": "pytorch", "cost_model": "paleo"}, "only has a meaning with"),
+    ],
+)
+def test_what_it_does_not_go_with(options: dict[str, str], message: str) -> None:
+    with pytest.raises(PlannerError, match=message):
+        planner.estimate("alexnet", gpus=2, family="data", **options)  # type: ignore[arg-type]
+
+
+def test_a_calibration_says_what_it_was_fitted_to() -> None:
+    of_calibration = planner.estimate("gpt3-1.3b", gpus=2, tp=2, calibration="vtrain", seq=256, batch=4)
+    both = planner.estimate(
+        "gpt3-1.3b", gpus=2, tp=2, calibration="vtrain", framework="megatron-deepspeed", seq=256, batch=4
+    )
+    without = planner.estimate("gpt3-1.3b", gpus=2, tp=2, framework="megatron-deepspeed", seq=256, batch=4)
+    assert of_calibration.step_time_s == both.step_time_s > without.step_time_s
+
+
+def test_assumptions_belong_to_one_space() -> None:
+    with pytest.raises(UsageError, match="assume is for plans over a device mesh"):
+        planner.estimate("alexnet", gpus=2, space="layers", assume={"dp_overlap": 0.5})
+    with pytest.raises(UsageError, match="assume"):
+        planner.estimate("gpt3-1.3b", gpus=2, tp=2, assume={"real_input": 1})
+    copied = planner.estimate("alexnet", gpus=2, family="data", assume={"real_input": 1})
+    assert copied.step_time_s > planner.estimate("alexnet", gpus=2, family="data").step_time_s
+
+
+def test_frameworks_are_listed_with_their_sources(capsys: pytest.CaptureFixture[str]) -> None:
+    names = [row["name"] for row in _json(["list", "frameworks"], capsys)["items"]]
+    assert {"megatron-lm", "megatron-bridge", "torchtitan", "nanotron", "jax", "vllm"} <= set(names)
+    rows = _json(["list", "frameworks", "-v"], capsys)["items"]
+    assert {row["name"] for row in rows} == set(names)
+    assert all(row["source"] for row in rows)

@@ -1,0 +1,195 @@
+"""`planner validate` and `planner.estimate` are one cost model: rows of tables predicted by both."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import planner
+from costmodel.hardware.cluster import Cluster
+from costmodel.mesh.plan import MeshPlan
+from planner.files.documents import parse_document
+from planner.files.resources import bundled, bundled_name
+from planner.measurements import convnets, plans, questions
+from planner.measurements.preset import DEFAULT
+from planner.measurements.tables import Row, read_table
+
+_TABLES = {
+    "nemo_megatron_bridge": plans,
+    "tf_cnn_benchmarks": convnets,
+    "nvidia_dle_resnet_bert": convnets,
+    "convnet_benchmarks_nets": convnets,
+}
+
+
+# Rows that both can be asked about.
+_LEAST = {
+    "nemo_megatron_bridge": 40,
+    "tf_cnn_benchmarks": 100,
+    "nvidia_dle_resnet_bert": 40,
+    "convnet_benchmarks_nets": 0,
+}
+
+
+def cluster_file(cluster: Cluster, device: str) -> dict[str, Any]:
+    """A cluster as a row has it, as a file of one's own; its host is that of the bundled one."""
+    base = cluster.name.removesuffix(" as measured")
+    content = dict(parse_document(bundled("clusters")[base]).value) if base in bundled("clusters") else {}
+    levels = [
+        {
+            "name": level.name,
+            **({} if level.size is None else {"size": level.size}),
+            "bandwidth": f"{level.bandwidth_bytes_per_s * level.shared_by!r} B/s",
+            "latency": f"{level.latency_s!r} s",
+            "efficiency": level.efficiency,
+            "shared_by": level.shared_by,
+            "ring_step": f"{level.ring_step_s!r} s",
+            "in_network": level.in_network,
+        }
+        for level in cluster.levels
+    ]
+    kept = {key: content[key] for key in ("host",) if key in content}
+    return {
+        "schema_version": 1,
+        "name": "as-measured",
+        "device": device,
+        "levels": levels,
+        **kept,
+        "source": {"levels": "a row of a table"},
+    }
+
+
+def differing(ours: Any, usual: Any) -> dict[str, float]:
+    """Assumptions that a row states otherwise."""
+    fields = [field.name for field in dataclasses.fields(ours)]
+    return {name: getattr(ours, name) for name in fields if getattr(ours, name) != getattr(usual, name)}
+
+
+def estimate_of_plan(row: Row, plan: MeshPlan) -> float:
+    """A row of a transformer as a user would ask it, with the plan that it means."""
+    meant = questions.asked(row)
+    assert isinstance(meant, questions.Question)
+    usual = meant.framework.mesh_assumptions(precision=meant.precision, has_fp4="fp4" in meant.machine.device.formats)
+    name = bundled_name(row)
+    assert name is not None
+    found = planner.estimate(
+        name,
+        cluster=cluster_file(meant.machine.cluster, meant.machine.device.name),
+        gpus=plan.workers,
+        batch=meant.global_batch,
+        seq=row.count("seq"),
+        precision=meant.precision.name,
+        framework=meant.framework.name or None,
+        assume=differing(meant.assumptions, usual) or None,
+        tp=plan.tp,
+        cp=plan.cp,
+        ep=plan.ep,
+        etp=plan.etp,
+        pp=plan.pp,
+        vpp=plan.vpp,
+        dp_replicate=plan.dp_replicate,
+        dp_shard=plan.dp_shard,
+        zero=plan.zero_stage,
+        micro_batch=plan.micro_batch,
+        num_micro_batches=plan.num_micro_batches,
+        schedule=plan.schedule,
+        recompute=plan.recompute,
+        recompute_blocks=plan.recompute_blocks or None,
+        sequence_parallel=plan.sequence_parallel,
+        cp_kind=plan.cp_kind if plan.cp > 1 else None,
+        order=plan.order,
+        offload="optimizer" if plan.offload_optimizer else "none",
+    )
+    return float(found.step_time_s)
+
+
+def estimate_of_images(row: Row) -> float:
+    """A row of a network for images as a user would ask it."""
+    run = convnets.asked(row)
+    usual = run.framework.layer_assumptions(run.precision)
+    found = planner.estimate(
+        run.network,
+        cluster=cluster_file(run.machine.cluster, run.machine.device.name),
+        gpus=run.workers,
+        batch=run.batch,
+        precision=run.precision.name,
+        optimizer="adam" if len(convnets.graph_of(run.network).layers[0].output_shape) == 2 else "momentum",
+        framework=run.framework.name if run.framework.name not in ("", "unknown") else None,
+        assume=differing(run.assumptions, usual) or None,
+        micro_batches=run.accumulated,
+        family="data" if run.workers > 1 else "one-device",
+    )
+    return float(found.step_time_s)
+
+
+def scored(table: str, folder: Path) -> Iterator[tuple[Row, float, MeshPlan | None]]:
+    """Rows that both can be asked about, and what validate predicts."""
+    rows = read_table(folder / f"{table}.csv").rows
+    module = _TABLES[table]
+    if module is convnets:
+        rows = tuple(row for row in rows if "BERT" not in row.text("model"))
+    for outcome in module.predict(rows, DEFAULT):
+        row = outcome.row
+        if outcome.skipped or not outcome.comparisons:
+            continue
+        if module is plans and not _is_bundled(row):
+            continue
+        if module is convnets and convnets.asked(row).passes_only:
+            continue
+        yield row, outcome.comparisons[0].predicted_s, outcome.comparisons[0].plan
+
+
+def _is_bundled(row: Row) -> bool:
+    """Whether a row means a bundled network as it is, in a format that questions have."""
+    meant = questions.asked(row)
+    own = isinstance(meant, questions.Question) and not any(layer.lora_rank for layer in meant.graph.layers)
+    return own and bundled_name(row) is not None and meant.precision.name != "fp4" and not row.has("layers")
+
+
+@pytest.mark.published
+@pytest.mark.parametrize("table", _TABLES)
+def test_rows_of_published_tables(table: str, reference_data: Path) -> None:
+    """Together more than 200 rows, those that leave settings open among them; the plan is the one that the row's policy chose."""
+    count = 0
+    for row, predicted_s, plan in scored(table, reference_data):
+        asked_s = estimate_of_images(row) if plan is None else estimate_of_plan(row, plan)
+        assert asked_s == pytest.approx(predicted_s, rel=1e-9), f"{table}.csv, line {row.line}"
+        count += 1
+    assert count >= _LEAST[table]
+
+
+_RUNS: tuple[Mapping[str, str], ...] = (
+    {
+        "model": "Llama 3 8B", "framework": "Megatron-LM", "device": "h100-sxm", "precision": "bf16", "gpus": "16", "tp": "2", "pp": "2",
+        "dp": "4", "sp": "yes", "recompute": "none", "global_batch": "64", "seq": "4096", "step_time_ms": "2000",
+    },
+    {
+        "model": "Llama 3 8B", "framework": "nanotron", "device": "h100-sxm", "precision": "bf16", "gpus": "16", "tp": "2", "pp": "4",
+        "micro_batch": "1", "global_batch": "64", "seq": "4096", "step_time_ms": "2000",
+    },
+    {
+        "model": "ResNet-50", "framework": "PyTorch 1.12", "device": "v100-16gb", "precision": "fp16", "gpus": "8", "batch_per_gpu": "128",
+        "step_time_ms": "150",
+    },
+    {
+        "model": "ResNet-50", "framework": "TensorFlow 1", "variable_update": "parameter_server", "data": "real", "storage_MBps": "400",
+        "sample_kB": "110", "device": "k80", "precision": "fp32", "gpus": "16", "batch_per_gpu": "32", "step_time_ms": "900",
+    },
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("cells", _RUNS, ids=lambda cells: f"{cells['model']}, {cells['framework']}")
+def test_runs(cells: Mapping[str, str]) -> None:
+    """Wherever a row and a question say the same, they are answered the same; software, servers and input included."""
+    row = Row(line=2, cells=dict(cells))
+    module = plans if "seq" in cells else convnets
+    (outcome,) = module.predict([row], DEFAULT)
+    comparison = outcome.comparisons[0]
+    asked_s = estimate_of_images(row) if comparison.plan is None else estimate_of_plan(row, comparison.plan)
+    assert asked_s == pytest.approx(comparison.predicted_s, rel=1e-9)
+    bare = convnets.asked(row).assumptions if comparison.plan is None else None
+    assert bare is None or bare != type(bare)()  # the framework adds something
