@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 
 import planner
+from benchmarks.datasets import read
 from costmodel.hardware.cluster import Cluster
 from costmodel.mesh.plan import MeshPlan
 from planner.files.documents import parse_document
 from planner.files.resources import bundled, bundled_name
 from planner.measurements import convnets, plans, questions
 from planner.measurements.preset import DEFAULT
-from planner.measurements.tables import Row, read_table
+from planner.measurements.tables import Row
 
 _TABLES = {
     "nemo_megatron_bridge": plans,
@@ -74,10 +75,8 @@ def estimate_of_plan(row: Row, plan: MeshPlan) -> float:
     meant = questions.asked(row)
     assert isinstance(meant, questions.Question)
     usual = meant.framework.mesh_assumptions(precision=meant.precision, has_fp4="fp4" in meant.machine.device.formats)
-    name = bundled_name(row)
-    assert name is not None
     found = planner.estimate(
-        name,
+        row.text("model"),
         cluster=cluster_file(meant.machine.cluster, meant.machine.device.name),
         gpus=plan.workers,
         batch=meant.global_batch,
@@ -128,7 +127,7 @@ def estimate_of_images(row: Row) -> float:
 
 def scored(table: str, folder: Path) -> Iterator[tuple[Row, float, MeshPlan | None]]:
     """Rows that both can be asked about, and what validate predicts."""
-    rows = read_table(folder / f"{table}.csv").rows
+    rows = read(folder / "measurements" / f"{table}.csv").rows
     module = _TABLES[table]
     if module is convnets:
         rows = tuple(row for row in rows if "BERT" not in row.text("model"))
@@ -147,7 +146,7 @@ def _is_bundled(row: Row) -> bool:
     """Whether a row means a bundled network as it is, in a format that questions have."""
     meant = questions.asked(row)
     own = isinstance(meant, questions.Question) and not any(layer.lora_rank for layer in meant.graph.layers)
-    return own and bundled_name(row) is not None and meant.precision.name != "fp4" and not row.has("layers")
+    return own and row.text("model") in bundled("models") and meant.precision.name != "fp4"
 
 
 @pytest.mark.published
@@ -164,19 +163,19 @@ def test_rows_of_published_tables(table: str, reference_data: Path) -> None:
 
 _RUNS: tuple[Mapping[str, str], ...] = (
     {
-        "model": "Llama 3 8B", "framework": "Megatron-LM", "device": "h100-sxm", "precision": "bf16", "gpus": "16", "tp": "2", "pp": "2",
+        "model": "llama3-8b", "framework": "megatron-lm", "device": "h100-sxm", "precision": "bf16", "gpus": "16", "tp": "2", "pp": "2",
         "dp": "4", "sp": "yes", "recompute": "none", "global_batch": "64", "seq": "4096", "step_time_ms": "2000",
     },
     {
-        "model": "Llama 3 8B", "framework": "nanotron", "device": "h100-sxm", "precision": "bf16", "gpus": "16", "tp": "2", "pp": "4",
+        "model": "llama3-8b", "framework": "nanotron", "device": "h100-sxm", "precision": "bf16", "gpus": "16", "tp": "2", "pp": "4",
         "micro_batch": "1", "global_batch": "64", "seq": "4096", "step_time_ms": "2000",
     },
     {
-        "model": "ResNet-50", "framework": "PyTorch 1.12", "device": "v100-16gb", "precision": "fp16", "gpus": "8", "batch_per_gpu": "128",
+        "model": "resnet50", "framework": "pytorch", "device": "v100-16gb", "precision": "fp16", "gpus": "8", "batch_per_gpu": "128",
         "step_time_ms": "150",
     },
     {
-        "model": "ResNet-50", "framework": "TensorFlow 1", "variable_update": "parameter_server", "data": "real", "storage_MBps": "400",
+        "model": "resnet50", "framework": "tensorflow", "parameter_servers": "yes", "data": "real", "storage_MBps": "400",
         "sample_kB": "110", "device": "k80", "precision": "fp32", "gpus": "16", "batch_per_gpu": "32", "step_time_ms": "900",
     },
 )  # fmt: skip
