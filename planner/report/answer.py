@@ -129,14 +129,19 @@ def _verdict(plan: RankedPlan, setting: Setting, objective: str) -> list[tuple[s
     return [("Step", f"{duration_text(plan.step_time_s)}{cost}{interval}"), ("Rate", rate), ("Memory", memory)]
 
 
+def _has_limits(setting: Setting) -> bool:
+    """Whether the plans of a search keep limits on times of requests."""
+    return setting.load is not None and bool(setting.load.limits)
+
+
 def _proof(answer: Answer, better: str) -> str:
     proof: Proof = answer.proof
     if proof.proven_optimal:
         uniform = "" if answer.refined is None else "uniform "
         more = f", and these are its {len(answer.plans)} best" if len(answer.plans) > 1 and proof.proven_top else ""
         solver = f" ({proof.solver})" if proof.solver else ""
-        limits = " and keeps the limits" if answer.setting.load is not None and answer.setting.load.limits else ""
-        return f"no {uniform}plan of the stated space that fits{limits} is {better} than the first{more}{solver}"
+        kept = " and keeps the limits" if _has_limits(answer.setting) else ""
+        return f"no {uniform}plan of the stated space that fits{kept} is {better} than the first{more}{solver}"
     if proof.bound_s <= 0:
         return "not proven: the search stopped before it had a bound"
     least = f" (no plan takes less than {duration_text(proof.bound_s)})" if better == "faster" else ""
@@ -197,7 +202,8 @@ def _comparison_blocks(estimate: Estimate) -> list[Block]:
     if best is None:
         return []
     if ranked.gap <= _NOISE and ranked.fits:
-        return [Sentence(f"No plan of the stated space is {BETTER[estimate.objective]}.", strong=True)]
+        kept = " that keeps the limits" if _has_limits(estimate.setting) else ""
+        return [Sentence(f"No plan of the stated space{kept} is {BETTER[estimate.objective]}.", strong=True)]
     noise = _NOISE * ranked.step_time_s
     # What one plan does not have at all is a zero, not the rest of a rounded sum.
     cleaned = [(term, a if a > noise else 0.0, b if b > noise else 0.0) for term, a, b in estimate.comparison]
