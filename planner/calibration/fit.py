@@ -1,18 +1,25 @@
-"""Robust, regularised least squares for the logarithms of a few factors: Levenberg-Marquardt in numpy.
+"""Robust, regularised least squares for the logarithms of a few factors, by `scipy.optimize.least_squares`.
 
-    minimise  sum_i c_i (nu + 1) / 2 log(1 + r_i^2 / (nu s_p^2))  +  sum_j theta_j^2 / (2 sigma_j^2)
+    minimise  sum_i c_i (nu + 1) / 2 log(1 + r_i^2 / (nu s_p^2))  +  sum_j theta_j^2 / (2 sigma_j^2)  +  sum_g u_g^2 / (2 tau^2)
 
-with ``r_i = log measured - log predicted(theta) - u_g``: a level u_g that all times of a network g have in common, normal around 0
-(`planner.calibration.levels`), Student's t with nu = 4 for the errors (an outlier counts for little), a normal prior around the bundled
-constants (theta = 0), and a scale s_p of the errors for every part of the data (kernels scatter more than steps), estimated in turns with
-theta. ``c_i`` counts repeats of one configuration once, a network as no more than eight runs (`planner.calibration.measurements`) and a
-part as no more than `_MOST_ROWS` rows: beyond that, rows repeat the errors of the model, which no constant can correct. The posterior is
-the normal distribution at the minimum.
+with ``r_i = log measured - log predicted(theta) - u_g``: a level u_g that all times of a network g have in common, Student's t with nu = 4
+for the errors (an outlier counts for little), a normal prior around the bundled constants (theta = 0), and a scale s_p of the errors for
+every part of the data (kernels scatter more than steps), estimated in turns with theta. ``c_i`` counts repeats of one configuration once,
+a network as no more than eight runs (`planner.calibration.measurements`) and a part as no more than `_MOST_ROWS` rows: beyond that, rows
+repeat the errors of the model, which no constant can correct. The posterior is the normal distribution at the minimum.
+
+A cost model is wrong about a network in its own way: layers that it knows badly, an input pipeline, kernels that fit one shape. All runs of
+the network have that error, and a fit that takes it for the constants of the machine carries it to every other network. So a level takes
+it. With one network tau and the priors of the constants decide how much of a common error the constants take; of many networks the levels
+average out.
+
+The predictions are taken for a straight line through the last ones; every step corrects its slopes.
 
 References
 ----------
 Lange, Little, Taylor: Robust statistical modeling using the t distribution, JASA 84 (1989): weights and nu = 4.
-Nocedal, Wright: Numerical Optimization, 2nd edition (2006), sections 10.3 (Levenberg-Marquardt) and 11.1 (Broyden).
+Laird, Ware: Random-effects models for longitudinal data, Biometrics 38 (1982), sections 2 and 3: a random intercept.
+Nocedal, Wright: Numerical Optimization, 2nd edition (2006), section 11.1 (Broyden).
 """
 
 from __future__ import annotations
@@ -23,7 +30,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from costmodel.arrays import BoolArray, FloatArray, IntArray
-from planner.calibration.levels import Levels, levels_of
+from planner.core.errors import MissingExtra
 
 __all__ = ["Data", "Fit", "Prior", "Start", "fit", "jacobian", "refit", "scales_of"]
 
@@ -45,8 +52,6 @@ _STALE = 0.5  # a Jacobian is made again when a factor has moved by more than th
 _LEAST_GAIN = 0.005  # converged: a step would lower the objective, a log likelihood, by less than this
 _MOST_STEPS = 20
 _MOST_TRIES = 4
-_MOST_TURNS = 10  # of weights and levels of networks
-_SETTLED = 1e-4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +88,7 @@ class Data:
 class Prior:
     """Standard deviations of the logarithms of the factors, and their limits; arrays (m,).
 
-    ``level_sd``: of the logarithm of what all times of a network are off by (`planner.calibration.levels`); 0: there is no such thing.
+    ``level_sd``: of the logarithm of what all times of a network are off by; 0: there is no such thing.
     """
 
     log_sd: FloatArray
@@ -244,122 +249,152 @@ class Start:
 
 
 def _descend(predict: Predict, data: Data, prior: Prior, start: Start, chosen: BoolArray | None = None) -> Fit:
-    """Levenberg-Marquardt; every step corrects the Jacobian (Broyden), which is made again where the factors have moved far.
+    """Minimise on a straight line through the predictions, predict there, and again; every step corrects the slopes (Broyden).
 
-    Where only some rows are chosen, the predictions are a straight line and the Jacobian is right.
+    Slopes are made again where the factors have moved far. Where only some rows are chosen, the predictions are a straight line.
     """
     theta, predicted, slopes = start.theta, start.log_predicted, start.jacobian
-    made_at, counted, damping = theta, data.counted(chosen), 0.0
-    scale = np.full(int(data.part.max(initial=0)) + 1, _USUAL_SCALE)
+    made_at, counted = theta, data.counted(chosen)
+    line = _line(data, prior, counted, np.full(int(data.part.max(initial=0)) + 1, _USUAL_SCALE))
+    levels = np.zeros(line.member.shape[1])
     for _ in range(_MOST_STEPS):
-        rest = _apart(data, prior, counted, scale, predicted)
-        scale = scales_of(rest, data, chosen, centred=True)
-        objective = _objective(data, prior, counted, scale)
-        if objective.gain(theta, predicted, slopes) < _LEAST_GAIN:
+        _, levels, _ = line.best(theta, predicted, slopes, levels, moves=False)
+        scale = scales_of(line.rest(predicted, levels), data, chosen, centred=True)
+        line = _line(data, prior, counted, scale)
+        _, levels, before = line.best(theta, predicted, slopes, levels, moves=False)
+        target, ahead, after = line.best(theta, predicted, slopes, levels)
+        if before - after < _LEAST_GAIN:
             break
-        step = _step(predict, objective, theta, predicted, slopes, damping)
+        step = _shorter(predict, line, theta, target, ahead, before)
         if step is None:
             if chosen is not None or not np.any(theta != made_at):
                 break
             slopes, made_at = jacobian(predict, theta, predicted, prior), theta
             continue
-        moved, there, damping = step
+        moved, there = step
         change = moved - theta
         slopes = slopes + np.outer(there - predicted - slopes @ change, change) / float(change @ change)
         theta, predicted = moved, there
         if chosen is None and np.any(np.abs(theta - made_at) > _STALE):
             slopes, made_at = jacobian(predict, theta, predicted, prior), theta
-    scale = scales_of(_apart(data, prior, counted, scale, predicted), data, chosen)
-    objective = _objective(data, prior, counted, scale)
-    covariance = np.linalg.inv(objective.curvature(predicted, slopes))
+    _, levels, _ = line.best(theta, predicted, slopes, levels, moves=False)
+    scale = scales_of(line.rest(predicted, levels), data, chosen)
+    line = _line(data, prior, counted, scale)
     return Fit(
         theta=theta,
-        covariance=0.5 * (covariance + covariance.T),
+        covariance=line.covariance(theta, predicted, slopes),
         scale=scale,
         log_predicted=predicted,
         jacobian=slopes,
     )
 
 
-def _objective(data: Data, prior: Prior, counted: FloatArray, scale: FloatArray) -> _Objective:
-    levels = levels_of(data.network, prior.level_sd) if prior.level_sd > 0.0 else None
-    return _Objective(data=data, prior=prior, counted=counted, scale=scale[data.part], levels=levels)
+def _shorter(
+    predict: Predict, line: _Line, theta: FloatArray, target: FloatArray, levels: FloatArray, before: float
+) -> tuple[FloatArray, FloatArray] | None:
+    """A step towards the target that lowers the objective, and its predictions; None where there is none."""
+    for n in range(_MOST_TRIES):
+        moved = theta + (target - theta) / 4.0**n
+        if not np.any(moved != theta):
+            return None
+        there = predict(moved)
+        slopes = np.zeros((len(there), len(theta)))
+        if line.best(moved, there, slopes, levels, moves=False)[2] < before:
+            return moved, there
+    return None
 
 
-def _apart(data: Data, prior: Prior, counted: FloatArray, scale: FloatArray, predicted: FloatArray) -> FloatArray:
-    """Errors of every run without what all runs of its network have in common."""
-    return _objective(data, prior, counted, scale).apart(predicted)[0]
+def _line(data: Data, prior: Prior, counted: FloatArray, scale: FloatArray) -> _Line:
+    names = np.unique(data.network[data.network >= 0]) if prior.level_sd > 0.0 else np.zeros(0, dtype=np.int64)
+    member = (data.network[:, None] == names).astype(np.float64) if len(names) else np.zeros((len(data), 0))
+    return _Line(data=data, prior=prior, counted=counted, scale=scale[data.part], member=member)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Objective:
-    """What is minimised while the scales stand still; levels of networks are those that lower it most."""
+class _Line:
+    """What is minimised while the scales stand still and the predictions are a straight line in theta."""
 
     data: Data
     prior: Prior
     counted: FloatArray
     scale: FloatArray  # of every row
-    levels: Levels | None
+    member: FloatArray  # (rows, networks): 1 where the row is of the network
 
-    def value(self, theta: FloatArray, predicted: FloatArray) -> float:
-        rest, penalty = self.apart(predicted)
-        loss = 0.5 * (_NU + 1.0) * np.log1p((rest / self.scale) ** 2 / _NU)
-        return float(self.counted @ loss + 0.5 * np.sum((theta / self.prior.log_sd) ** 2) + penalty)
+    def rest(self, predicted: FloatArray, levels: FloatArray) -> FloatArray:
+        """Errors of every run without what all runs of its network have in common."""
+        return np.asarray(self.data.log_measured - predicted - self.member @ levels)
 
-    def apart(self, predicted: FloatArray) -> tuple[FloatArray, float]:
-        """Residuals without the levels of networks, and what these cost."""
-        residual = rest = self.data.log_measured - predicted
-        if self.levels is None:
-            return rest, 0.0
-        for _ in range(_MOST_TURNS):
-            found = self.levels.solve(self._weights(rest), residual)
-            before, rest = rest, residual - self.levels.felt(found)
-            if np.max(np.abs(rest - before), initial=0.0) < _SETTLED:
-                break
-        return rest, self.levels.penalty(found)
+    def best(
+        self,
+        theta: FloatArray,
+        predicted: FloatArray,
+        slopes: FloatArray,
+        levels: FloatArray | None = None,
+        *,
+        moves: bool = True,
+    ) -> tuple[FloatArray, FloatArray, float]:
+        """Factors and levels that minimise the objective, and its value; where they do not move, the factors are those given.
 
-    def _weights(self, rest: FloatArray) -> FloatArray:
-        """Weights of the equivalent least squares."""
-        return np.asarray(self.counted * (_NU + 1.0) / (_NU * self.scale**2 + rest**2))
+        ``levels``: a guess at them.
 
-    def curvature(self, predicted: FloatArray, slopes: FloatArray) -> FloatArray:
-        weights = self._weights(self.apart(predicted)[0])
-        result = slopes.T @ (weights[:, None] * slopes)
-        if self.levels is not None:
-            result = result - self.levels.taken(weights, slopes)
-        return np.asarray(result + np.diag(self.prior.log_sd**-2.0))
+        Raises
+        ------
+        MissingExtra
+            scipy is not installed.
+        """
+        try:
+            from scipy import optimize
+        except ImportError:
+            raise MissingExtra("planner calibrate", "calibrate", "scipy") from None
+        count, networks = (len(theta) if moves else 0), self.member.shape[1]
+        fixed = 0.0 if moves else 0.5 * float(np.sum((theta / self.prior.log_sd) ** 2))
+        if not count + networks:
+            loss = 0.5 * float(np.sum(self._loss((self.rest(predicted, np.zeros(0)) / self.scale) ** 2)[0]))
+            return theta, np.zeros(0), loss + fixed
+        inverse = np.concatenate(
+            [1.0 / self.prior.log_sd[:count], np.full(networks, 1.0 / max(self.prior.level_sd, 1e-9))]
+        )
+        ahead = np.concatenate([slopes[:, :count], self.member], axis=1)
+        slopes_of = np.concatenate([-ahead / self.scale[:, None], np.diag(inverse)])
 
-    def gain(self, theta: FloatArray, predicted: FloatArray, slopes: FloatArray) -> float:
-        """What a step is expected to lower the objective by."""
-        downhill, curvature = self.descent(theta, predicted, slopes), self.curvature(predicted, slopes)
-        change = np.linalg.solve(curvature, downhill)
-        moved = np.clip(theta + change, self.prior.lowest, self.prior.highest) - theta
-        return float(downhill @ moved - 0.5 * moved @ curvature @ moved)
+        def residuals(x: FloatArray) -> FloatArray:
+            rest = self.data.log_measured - predicted - slopes[:, :count] @ (x[:count] - theta[:count])
+            return np.concatenate([(rest - self.member @ x[count:]) / self.scale, x * inverse])
 
-    def descent(self, theta: FloatArray, predicted: FloatArray, slopes: FloatArray) -> FloatArray:
-        rest = self.apart(predicted)[0]
-        return np.asarray(slopes.T @ (self._weights(rest) * rest) - theta / self.prior.log_sd**2)
+        unbound = np.full(networks, np.inf)
+        found = optimize.least_squares(
+            residuals,
+            np.concatenate(
+                [
+                    np.clip(theta[:count], self.prior.lowest[:count], self.prior.highest[:count]),
+                    np.zeros(networks) if levels is None else levels,
+                ]
+            ),
+            jac=lambda _: slopes_of,
+            bounds=(
+                np.concatenate([self.prior.lowest[:count], -unbound]),
+                np.concatenate([self.prior.highest[:count], unbound]),
+            ),
+            loss=self._loss,
+            xtol=1e-8,
+            ftol=1e-8,
+            gtol=1e-8,
+        )
+        return (found.x[:count] if moves else theta), found.x[count:], float(found.cost) + fixed
 
+    def _loss(self, z: FloatArray) -> FloatArray:
+        """Student's t for the rows, squares for the priors: value and two derivatives by the squared residuals."""
+        rows, counted = z[: len(self.data)], self.counted * (_NU + 1.0)
+        value = np.array([z, np.ones_like(z), np.zeros_like(z)])
+        value[:, : len(rows)] = counted * np.array([np.log1p(rows / _NU), 1.0 / (_NU + rows), -((_NU + rows) ** -2.0)])
+        return value
 
-def _step(
-    predict: Predict,
-    objective: _Objective,
-    theta: FloatArray,
-    predicted: FloatArray,
-    slopes: FloatArray,
-    damping: float,
-) -> tuple[FloatArray, FloatArray, float] | None:
-    """A step that lowers the objective, its predictions and the damping for the next; None where there is none."""
-    curvature = objective.curvature(predicted, slopes)
-    downhill = objective.descent(theta, predicted, slopes)
-    before = objective.value(theta, predicted)
-    for _ in range(_MOST_TRIES):
-        change = np.linalg.solve(curvature + damping * np.diag(np.diag(curvature)), downhill)
-        moved = np.clip(theta + change, objective.prior.lowest, objective.prior.highest)
-        if not np.any(moved != theta):
-            return None
-        there = predict(moved)
-        if objective.value(moved, there) < before:
-            return moved, there, 0.0 if damping < 0.01 else damping / 10.0
-        damping = max(10.0 * damping, 0.01)
-    return None
+    def covariance(self, theta: FloatArray, predicted: FloatArray, slopes: FloatArray) -> FloatArray:
+        """Of the logarithms of the factors: the inverse of the curvature of the equivalent least squares, whatever the levels are."""
+        rest = self.rest(predicted, self.best(theta, predicted, slopes, moves=False)[1])
+        weights = self.counted * (_NU + 1.0) / (_NU * self.scale**2 + rest**2)
+        ahead = np.concatenate([slopes, self.member], axis=1)
+        levels = np.full(self.member.shape[1], max(self.prior.level_sd, 1e-9) ** -2.0)
+        curvature = ahead.T @ (weights[:, None] * ahead) + np.diag(np.concatenate([self.prior.log_sd**-2.0, levels]))
+        found = np.linalg.inv(curvature)[: len(theta), : len(theta)]
+        return np.asarray(0.5 * (found + found.T))

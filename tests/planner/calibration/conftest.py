@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.optimize  # noqa: F401 - no test pays for it
 
 from planner.measurements.kinds import KINDS
 from planner.measurements.preset import Preset

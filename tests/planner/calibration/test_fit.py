@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from costmodel.arrays import FloatArray
 from planner.calibration.cross_validation import cross_validate, folds_of
 from planner.calibration.fit import Data, Fit, Prior, fit, refit
+from planner.core.errors import MissingExtra
 
 
 def _prior(*log_sd: float) -> Prior:
@@ -214,3 +216,11 @@ def test_a_wrong_run_is_no_level() -> None:
     data = replace(_data(measured), network=np.zeros(20, dtype=np.int64))
     found = fit(lambda theta: np.full(20, theta[0]), data, replace(_prior(0.2), level_sd=0.1))
     assert found.theta[0] == pytest.approx(0.1 * 0.04 / (0.04 + 0.01), abs=0.02)
+
+
+def test_a_fit_without_scipy_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "scipy", None)
+    data = Data(log_measured=np.log([1.2, 2.4]), part=np.zeros(2, dtype=np.int64), weight=np.ones(2))
+    prior = Prior(log_sd=np.array([0.3]), lowest=np.array([-2.0]), highest=np.array([2.0]))
+    with pytest.raises(MissingExtra, match=r"pip install 'paleo-planner\[calibrate\]'"):
+        fit(lambda theta: np.log([1.0, 2.0]) + theta[0], data, prior)
