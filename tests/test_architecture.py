@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from functools import cache
@@ -101,6 +102,31 @@ def test_no_two_rooms_import_each_other(package: str) -> None:
     mutual = {(a, b) for a, b in arrows if a < b and (b, a) in arrows}
     # A framework changes the constants of the mesh model, and the mesh model cuts stages as the framework does.
     assert mutual <= {("mesh", "software")}
+
+
+# Words of this project alone -> what the field says. An underscore joins words to another one.
+PRIVATE_WORDS = {
+    "judge": "cost model, evaluate",
+    "stem": "branch of the search",
+    "thrift": "least memory, lowest energy",
+    "dearest": "most expensive",
+    "dearer": "more expensive",
+    "handover": "point-to-point transfer",
+    "remedies": "suggestions",
+    "hinges": "sensitivity",
+}
+
+
+@pytest.mark.parametrize("package", ["costmodel", "strategies"])
+def test_the_words_are_those_of_the_field(package: str) -> None:
+    pattern = re.compile(rf"\b(?:{'|'.join(PRIVATE_WORDS)})[sd]?\b", re.IGNORECASE)
+    found = [
+        f"{path.relative_to(ROOT)}:{number}: {match.group()}; say {PRIVATE_WORDS.get(match.group().lower(), 'otherwise')}"
+        for path in sources(package)
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        for match in pattern.finditer(line)
+    ]
+    assert not found, "\n".join(found)
 
 
 @pytest.mark.parametrize("package", sorted(ALLOWED))
