@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
 
 from costmodel.network.graph import Graph, GraphError, LayerSpec
 from costmodel.network.layers.base import params_from
 from planner.files.resources import bundled
+from planner.importers.hugging_face import parts
 from planner.measurements.facts import flash_attention, has_dropout
 from planner.measurements.tables import Row, RowSkipped
 from planner.naming.models import nearest_models, transformer_called
@@ -67,7 +67,6 @@ class TransformerShape:
     dropout: bool
     tied: bool
     padded: bool = True  # rows of the vocabulary to what matrix units load at once
-    lora_rank: int = 0  # adapters beside the products of queries, keys and values; everything else is frozen then
     experts: ExpertShape | None = None  # in place of every feed-forward part
 
 
@@ -187,38 +186,6 @@ def _inner_width(style: str, hidden: int) -> int:
     return -(-8 * hidden // 3 // 256) * 256 if style == "llama" else 4 * hidden
 
 
-class _Builder:
-    """Collects layers; each reads the one before unless told otherwise."""
-
-    def __init__(self, shape: TransformerShape) -> None:
-        self.shape = shape
-        self.specs: list[LayerSpec] = []
-        self.block = ""
-        self.last = ""
-
-    def add(self, name: str, kind: str, *, inputs: tuple[str, ...] | None = None, lora: int = 0, **params: Any) -> str:
-        full = f"{self.block}.{name}" if self.block else name
-        read = inputs if inputs is not None else ((self.last,) if self.last else ())
-        frozen = (
-            self.shape.lora_rank > 0
-            and not lora
-            and kind in ("linear", "embedding", "layer_norm", "rms_norm", "position_embedding", "moe")
-        )
-        self.specs.append(
-            LayerSpec(
-                name=full,
-                kind=kind,
-                params=params_from(kind, params),
-                inputs=read,
-                block=self.block,
-                frozen=frozen,
-                lora_rank=lora,
-            )
-        )
-        self.last = full
-        return full
-
-
 @cache
 def with_adapters(graph: Graph, rank: int, *, everywhere: bool = False) -> Graph:
     """A network whose weights are frozen, with adapters beside the products that make queries, keys and values, or all in its blocks.
@@ -259,97 +226,80 @@ def transformer(shape: TransformerShape) -> Graph:
     >>> transformer(gpt).weight_count
     12853386240
     """
-    b = _Builder(shape)
-    bare = shape.style in ("llama", "nemotron")
-    b.add("tokens", "input", inputs=(), shape=(1, shape.seq))
-    b.add("embedding", "embedding", num_embeddings=shape.vocab, dim=shape.hidden)
+    is_bert, bare = shape.style == "bert", shape.style in ("llama", "nemotron")
+    norm = parts.rms_norm if shape.style == "llama" else parts.layer_norm
+    rate = _DROPPED if shape.dropout else 0.0
+    body = _block(shape, norm, rate, bias=not bare)
+    specs: list[LayerSpec] = []
+    _add(specs, [parts.entry("tokens", "input", shape=(1, shape.seq)), *parts.embedding(shape.vocab, shape.hidden)[1:]])
     if not bare:
-        b.add("positions", "position_embedding", max_positions=shape.seq)
-    if shape.style == "bert":
-        b.add("embedding_norm", "layer_norm")
-    if shape.dropout:
-        b.add("dropout", "dropout", keep=0.9)
+        _add(specs, [parts.entry("positions", "position_embedding", max_positions=shape.seq)])
+    _add(specs, [*([parts.layer_norm("embedding_norm")] if is_bert else []), *parts.dropout("dropout", rate)])
     for index in range(shape.layers):
-        b.block = f"blocks.{index}"
-        (_post_norm_block if shape.style == "bert" else _block)(b, bare=bare)
-    b.block = ""
-    if shape.style == "bert":  # the transform before the masked words are predicted
-        b.add("transform", "linear", out_features=shape.hidden)
-        b.add("gelu", "activation", function="gelu")
-    b.add("norm", _norm(shape))
-    b.add("head", "linear", out_features=shape.vocab, bias=shape.style == "bert", tied=shape.tied, padded=shape.padded)
-    b.add("loss", "softmax")
-    return Graph.build(shape.style, b.specs)
+        _add(specs, body, f"blocks.{index}")
+    if is_bert:  # the transform before the masked words are predicted
+        _add(
+            specs,
+            [parts.linear("transform", shape.hidden, bias=True), parts.entry("gelu", "activation", function="gelu")],
+        )
+    head, loss = parts.lm_head(shape.vocab, tied=shape.tied, bias=is_bert)
+    _add(specs, [norm("norm"), {**head, "name": "head", "padded": shape.padded}, loss])
+    return Graph.build(shape.style, specs)
 
 
-def _norm(shape: TransformerShape) -> str:
-    return "rms_norm" if shape.style == "llama" else "layer_norm"
+_DROPPED = 0.1  # of the hidden states (GPT-2's and BERT's configurations)
 
 
-def _attention(b: _Builder, *, bias: bool) -> None:
-    shape = b.shape
-    b.add(
-        "qkv",
-        "linear",
-        out_features=(shape.heads + 2 * shape.kv_heads) * shape.head_dim,
-        bias=bias,
-        lora=shape.lora_rank,
-    )
-    b.add(
-        "attention",
-        "self_attention",
-        heads=shape.heads,
-        kv_heads=shape.kv_heads,
-        head_dim=shape.head_dim,
+def _block(shape: TransformerShape, norm: parts.Norm, rate: float, *, bias: bool) -> list[parts.Entry]:
+    """Layers of one block, by the parts that configurations of Hugging Face are read into."""
+    heads = parts.Heads(heads=shape.heads, kv_heads=shape.kv_heads, head_dim=shape.head_dim)
+    is_bert, is_gated = shape.style == "bert", shape.style == "llama"
+    attending = parts.attention(
+        heads,
+        shape.hidden,
+        qkv_bias=bias,
+        proj_bias=bias,
+        score_dropout=rate,
         causal=shape.style not in ("bert", "vit"),
         fused=shape.fused,
-        dropout=shape.dropout,
     )
-    b.add("proj", "linear", out_features=shape.hidden, bias=bias)
-    if shape.dropout:
-        b.add("dropout1", "dropout", keep=0.9, fused=shape.style != "bert")
-
-
-def _feed_forward(b: _Builder, *, bias: bool) -> None:
-    shape = b.shape
-    gated = shape.style == "llama"
     if shape.experts is not None:
         known = shape.experts
-        b.add(
-            "experts", "moe", experts=known.count, top_k=known.top_k, ffn=known.ffn or shape.ffn, gated=gated, bias=bias
+        feeding = [
+            parts.entry(
+                "experts",
+                "moe",
+                experts=known.count,
+                top_k=known.top_k,
+                ffn=known.ffn or shape.ffn,
+                gated=is_gated,
+                bias=bias,
+            )
+        ]
+    elif is_gated:
+        feeding = parts.gated_feed_forward(shape.hidden, shape.ffn, "silu", bias=bias)
+    else:  # squared ReLU moves what ReLU moves
+        feeding = parts.feed_forward(
+            shape.hidden, shape.ffn, "relu" if shape.style == "nemotron" else "gelu", bias=bias
         )
-    elif gated:
-        b.add("up", "linear", out_features=2 * shape.ffn, bias=bias)
-        b.add("glu", "glu", function="silu")
-        b.add("down", "linear", out_features=shape.hidden, bias=bias)
-    else:
-        b.add("up", "linear", out_features=shape.ffn, bias=bias)
-        b.add(
-            "gelu", "activation", function="relu" if shape.style == "nemotron" else "gelu"
-        )  # squared ReLU moves what ReLU moves
-        b.add("down", "linear", out_features=shape.hidden, bias=bias)
-    if shape.dropout:
-        b.add("dropout2", "dropout", keep=0.9, fused=shape.style != "bert")
+    if is_bert:
+        return parts.post_norm_block(norm, [attending, feeding], rate=rate)
+    made = parts.block(norm, [attending, feeding], rate=rate)
+    return [{**one, "fused": True} if one["type"] == "dropout" else one for one in made]
 
 
-def _block(b: _Builder, *, bare: bool) -> None:
-    entered = b.last
-    b.add("norm1", _norm(b.shape))
-    _attention(b, bias=not bare)
-    attended = b.add("add1", "add", inputs=(b.last, entered))
-    b.add("norm2", _norm(b.shape))
-    _feed_forward(b, bias=not bare)
-    b.add("add2", "add", inputs=(b.last, attended))
-
-
-def _post_norm_block(b: _Builder, *, bare: bool) -> None:
-    entered = b.last
-    _attention(b, bias=not bare)
-    b.add("add1", "add", inputs=(b.last, entered))
-    attended = b.add("norm1", "layer_norm")
-    _feed_forward(b, bias=not bare)
-    b.add("add2", "add", inputs=(b.last, attended))
-    b.add("norm2", "layer_norm")
+def _add(specs: list[LayerSpec], entries: Sequence[parts.Entry], block: str = "") -> None:
+    """Append layers; each reads the one before unless told otherwise, and "input" is what a block reads."""
+    before = specs[-1].name if specs else ""
+    for one in entries:
+        said = one.get("inputs")
+        names = [said] if isinstance(said, str) else said
+        last = specs[-1].name if specs else ""
+        own = [before if name == "input" else f"{block}.{name}" for name in names] if names else [last] if last else []
+        params = {key: value for key, value in one.items() if key not in ("name", "type", "inputs")}
+        name = f"{block}.{one['name']}" if block else one["name"]
+        kind = one["type"]
+        specs.append(LayerSpec(name=name, kind=kind, params=params_from(kind, params), inputs=tuple(own), block=block))
 
 
 # -- bundled networks -----------------------------------------------------------------------------------------------------------

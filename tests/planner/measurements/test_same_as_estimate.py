@@ -14,7 +14,7 @@ from benchmarks.datasets import read
 from costmodel.hardware.cluster import Cluster
 from costmodel.mesh.plan import MeshPlan
 from planner.files.documents import parse_document
-from planner.files.resources import bundled, bundled_name
+from planner.files.resources import bundled
 from planner.measurements import convnets, plans, questions
 from planner.measurements.preset import DEFAULT
 from planner.measurements.tables import Row
