@@ -64,7 +64,7 @@ def searched(space: PlanSpace, top: int, progress: Progress | None = None, *, co
         baselines=space.baselines(found, ranked[0]),
         assumptions=space.assumptions(),
         model_assumptions=space.model_assumptions(),
-        free_layers=space.resolved.free_layers,
+        free_layers=space.free_layers,
         interrupted=found.interrupted,
     )
     answer = dataclasses.replace(answer, notes=tuple(space.search_notes(found, answer)))
@@ -150,7 +150,7 @@ def predicted(
         comparison=() if best is None else compared_parts(barred, best),
         assumptions=(*space.assumptions(), *defaults),
         model_assumptions=space.model_assumptions(),
-        free_layers=space.resolved.free_layers,
+        free_layers=space.free_layers,
         notes=tuple(space.plan_notes(barred)),
         error_bars=bars,
     )

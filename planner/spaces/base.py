@@ -102,6 +102,10 @@ class PlanSpace(Protocol):
         """The figures of a plan."""
 
     @property
+    def free_layers(self) -> tuple[str, ...]:
+        """Layers that the cost model counts as free, where it costs layers one by one."""
+
+    @property
     def is_spelled_out(self) -> bool:
         """Whether options name the plan that is meant, or a part of it."""
 

@@ -93,6 +93,11 @@ class LayerwisePlanSpace:
         return score_of(self.objective, Power.of(self.resolved.cluster.device, self.resolved.cluster.host))
 
     @property
+    def free_layers(self) -> tuple[str, ...]:
+        """Layers that the cost model counts as free."""
+        return self.resolved.free_layers
+
+    @property
     def is_spelled_out(self) -> bool:
         """Whether a family or splits of layers are fixed."""
         request = self.resolved.request

@@ -153,6 +153,11 @@ class MeshPlanSpace:
         return Power.of(self.resolved.cluster.device, self.resolved.cluster.host)
 
     @property
+    def free_layers(self) -> tuple[str, ...]:
+        """Layers that the cost model counts as free."""
+        return ()
+
+    @property
     def is_spelled_out(self) -> bool:
         """Whether any degree is fixed or bounded."""
         request = self.resolved.request

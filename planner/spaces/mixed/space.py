@@ -129,6 +129,11 @@ class MixedPlanSpace:
         return MIXED_FIGURES
 
     @property
+    def free_layers(self) -> tuple[str, ...]:
+        """Layers that the cost model counts as free."""
+        return ()
+
+    @property
     def is_spelled_out(self) -> bool:
         """Whether any degree is fixed or bounded."""
         return not fixed_by(self.resolved.request).is_free

@@ -169,6 +169,11 @@ class ServingPlanSpace:
         return {**(dict(request.mesh.degrees) if request.mesh is not None else {}), **request.serving_degrees}
 
     @property
+    def free_layers(self) -> tuple[str, ...]:
+        """Layers that the cost model counts as free."""
+        return ()
+
+    @property
     def is_spelled_out(self) -> bool:
         """Whether any degree is fixed or bounded."""
         return bool(self.degrees)
