@@ -9,7 +9,7 @@ with the parameter server, OSDI 2014). In a step
 
 with W the bytes of the weights, N the nodes, b_host what a device has of the slowest links inside its node, b_net the bandwidth of a
 node. A pull cannot hide: the next step starts with it. A push hides behind the backward pass as far as that lasts. Inside one node servers
-cost no more than an all-reduce in what was measured (docs/accuracy-tried.md, parameter servers).
+cost no more than an all-reduce in what was measured (benchmarks/notes/accuracy-tried.md, parameter servers).
 """
 
 from __future__ import annotations

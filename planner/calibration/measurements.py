@@ -31,7 +31,7 @@ _FEWEST_GROUPS, _FEWEST_NETWORKS = 3, 2  # that folds can keep together
 _OF_NETWORKS = ("plan", "network")
 # Runs of one network repeat its errors, of which a level is but the most common: so many of them say all that it can about a machine.
 # Picked, with the spread of the levels, on fits to one, two and all but one of the networks of nine published tables, of those to the
-# others (docs/accuracy-tried.md).
+# others (benchmarks/notes/accuracy-tried.md).
 _MOST_OF_NETWORK = 8.0
 # Columns that say what network ran.
 _NETWORK = ("model", "net", "hidden", "layers")
