@@ -125,7 +125,7 @@ def test_recipes_work(tmp_path: Path) -> None:
     assert "office" in shown["optimize resnet50"]
     assert "pipelined-chain" in shown["estimate resnet50"]
     assert "type: linear" in (tmp_path / "tiny.yaml").read_text(encoding="utf-8")
-    assert "tiny" in shown["optimize tiny.net"]
+    assert "global batch 32" in " ".join(shown["optimize tiny.net"].split())
     assert '"weights": 25503912' in shown["weigh resnet50"]
 
 
