@@ -11,7 +11,7 @@ Usage: ``python docs/tutorials.py`` rewrites the answers; a test runs the same c
 Every line that begins with ``$ `` is a command, run in one empty folder per page: ``planner`` in this process, ``cat`` and ``head -n N`` as
 they stand. What follows, up to the next command, is its answer, on a terminal 100 characters wide. The comment above a block, which may
 be left out, says which lines are kept: ``from "A" to "B"`` those from the first that contains A to the next that begins with B and the
-indented ones that continue it (an empty B: to the next empty line, or the end; several ranges, in order); ``from "A"`` to the end; ``quiet`` none.
+indented ones that continue it (an empty B: to the next empty line or the end; several ranges); ``from "A"`` to the end; ``quiet`` none.
 ``not run: why`` leaves the block to ``--slow``, which also gives its commands the published workloads of the reference data.
 """
 

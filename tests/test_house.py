@@ -35,7 +35,7 @@ MATCH = """match 1:
 TESTS = """if answer.space == MESH: pass
 if space in a: pass
 if a.space == b.space: pass
-isinstance(x, (int, Answer))
+isinstance(x, (int, MixedAnswer))
 isinstance(x, Result)
 """
 
