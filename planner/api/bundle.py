@@ -171,7 +171,7 @@ def load_device(device: str | os.PathLike[str]) -> LoadedDevice:
     >>> print(planner.load_device("v100-32gb"))
     v100-32gb
     <BLANKLINE>
-    Memory:      32.0 GiB at 900 GB/s
+    Memory:      32.0 GiB (31.7 GiB by the driver) at 900 GB/s
     ...
     """
     from planner.files import loading

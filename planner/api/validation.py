@@ -76,7 +76,7 @@ def validate(
     >>> planner.validate("no-such-table.csv")
     Traceback (most recent call last):
     ...
-    planner.core.errors.InputFileError: no-such-table.csv: cannot be read: No such file or directory
+    planner.core.errors.InputFileError: no-such-table.csv: no such file
     """
     from planner.calibration.files import load_calibration
     from planner.measurements.run import validate_files

@@ -211,7 +211,7 @@ def fit(predict: Predict, data: Data, prior: Prior, start: Start | None = None) 
     >>> prior = Prior(log_sd=np.array([0.3]), lowest=np.array([-2.0]), highest=np.array([2.0]))
     >>> found = fit(lambda theta: np.log([1.0, 2.0]) + theta[0], data, prior)
     >>> float(np.exp(found.theta[0]).round(2)), float(found.log_sd[0].round(2))
-    (1.18, 0.07)
+    (1.19, 0.07)
     """
     if start is None:
         theta = np.zeros(len(prior.log_sd))

@@ -339,7 +339,7 @@ def _has_memory(name: str, word: str) -> bool:
 def has_memory(name: str, text: str) -> bool:
     """Whether a bundled device has the memory that people's name of it states.
 
-    >>> has_memory("h100-nvl", "H100-96GB HBM2e"), has_memory("h100-sxm", "NVIDIA H100 80GB HBM3")
+    >>> has_memory("h100-pcie", "H100-96GB HBM2e"), has_memory("h100-sxm", "NVIDIA H100 80GB HBM3")
     (False, True)
     """
     return _has_memory(name, _spelled(text))

@@ -150,7 +150,8 @@ def test_selective_recomputation_lies_between(seed: int) -> None:
     for plan, costs in zip(drawn, make.costs_of_each(model, groups), strict=True):
         assert (np.diff(costs.step_time_s) >= -1e-9 * costs.step_time_s[0]).all(), plan
         assert (np.diff(costs.activation_bytes) <= 1e-9 * costs.activation_bytes[0]).all(), plan
-        assert costs.compute_s == pytest.approx(costs.compute_s[0], rel=1e-2)  # the slowest rank may be another
+        if plan.pp == 1:  # of a pipeline another stage may become the slowest
+            assert costs.compute_s == pytest.approx(costs.compute_s[0], rel=1e-2)
 
 
 @settings(derandomize=True)

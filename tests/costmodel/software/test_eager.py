@@ -20,7 +20,7 @@ def test_weight_tensors(name: str, count: int) -> None:
 
 
 def test_pytorch_waits_for_updates_where_losses_are_scaled() -> None:
-    row = {"model": "ResNet-50", "device": "A100-80GB", "gpus": 1, "batch": 128, "step_time_ms": 100}
+    row = {"model": "resnet50", "device": "a100-80gb", "gpus": 1, "batch": 128, "step_time_ms": 100}
 
     def predicted_s(framework: str, precision: str) -> float:
         cells = {**row, "source": "NVIDIA DeepLearningExamples"}  # whose images lie channels last in both

@@ -24,7 +24,7 @@ def test_one_waits_for_nobody() -> None:
 def test_steps_of_several_devices_go_at_the_pace_of_the_slowest() -> None:
     """ResNet-50 on DGX-1 hides its exchange: eight devices differ from one by the spread of their computing."""
     one, eight = (
-        only(convnets, model="ResNet-50", device="V100-16GB", gpus=n, batch_per_gpu=64, step_time_ms=200).comparisons[0]
+        only(convnets, model="resnet50", device="v100-16gb", gpus=n, batch_per_gpu=64, step_time_ms=200).comparisons[0]
         for n in (1, 8)
     )
     assert eight.predicted_s / one.predicted_s == pytest.approx(float(slowest_of(8, SPREAD)), abs=0.005)

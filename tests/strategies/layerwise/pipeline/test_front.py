@@ -175,7 +175,7 @@ def test_tight_memory_with_many_micro_batches(seed: int, m: int, monkeypatch: py
     rng = np.random.default_rng(100 * m + seed)
     if seed % 2:
         small_passes(monkeypatch)
-        monkeypatch.setattr("strategies.layerwise.pipeline.search.FRONT_LEVELS", 2)
+        monkeypatch.setattr("strategies.layerwise.pipeline.search.UPSTREAM_LEVELS", 2)
     fewer, proved = 0, 0
     for _ in range(6):
         problem = replace(realistic(rng), num_micro_batches=m, memory_capacity_bytes=INF)
