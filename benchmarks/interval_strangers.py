@@ -3,7 +3,8 @@
 The files of `interval_rows.py` were in view when the physics of the cost model was chosen, so that leaving one out of the fit of the error
 bars does not make it a stranger: the model knows its framework, its machine and its networks. These runs were scored before anybody
 looked at them. The figures are those of benchmarks/notes/accuracy-tried.md as they are now, after what `planner validate` misread was
-mended, and so rather too good. By ends of files left out alone, about half of a source are inside on average, in place of 80 % (docs/accuracy.md).
+mended, and so rather too good. By ends of files left out alone, about half of a source are inside on average, in place of 80 %
+(docs/accuracy.md).
 
 A source is as wrong as its machine and its software: runs of one count as one, and its residuals are taken for normal ones with the
 published mean and mean absolute error.

@@ -20,15 +20,14 @@ def test_weight_tensors(name: str, count: int) -> None:
 
 
 def test_pytorch_waits_for_updates_where_losses_are_scaled() -> None:
-    row = {"model": "resnet50", "device": "a100-80gb", "gpus": 1, "batch": 128, "step_time_ms": 100}
+    row = {"model": "resnet50", "device": "a100-80gb", "gpus": 1, "global_batch": 128, "step_time_ms": 100}
 
     def predicted_s(framework: str, precision: str) -> float:
-        cells = {**row, "source": "NVIDIA DeepLearningExamples"}  # whose images lie channels last in both
-        return only(convnets, **cells, framework=framework, precision=precision).comparisons[0].predicted_s
+        return only(convnets, **row, framework=framework, precision=precision).comparisons[0].predicted_s
 
     assert (
         1e-3
-        < predicted_s("PyTorch", "amp") - predicted_s("TF2", "amp")
+        < predicted_s("pytorch-channels-last", "fp16") - predicted_s("tensorflow", "fp16")
         < 24e-6 * weight_tensors(load_model("resnet50").graph)
     )
-    assert predicted_s("PyTorch", "tf32") == predicted_s("TF2", "tf32")
+    assert predicted_s("pytorch-channels-last", "tf32") == predicted_s("tensorflow", "tf32")

@@ -10,9 +10,9 @@ from costmodel.hardware.device import Device
 from costmodel.hardware.efficiency import Efficiency
 from costmodel.kernels.roofline import RooflineCompute
 from costmodel.layerwise.evaluate import evaluate
-from costmodel.mesh.evaluate import evaluate as evaluate_mesh
 from costmodel.layerwise.plan import Plan
 from costmodel.layerwise.splits import Split
+from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import MeshPlan
 from costmodel.network.graph import Graph, LayerSpec
 from costmodel.network.layers.base import params_from
@@ -220,6 +220,6 @@ def decodernetwork() -> Graph:
 
 def predicted_tensor_elements(plan: MeshPlan) -> float:
     """Elements that a rank sends for tensor parallelism in a step of the decoder, the two all-reduces of the loss left out."""
-    costs = evaluate_mesh(_workload(decodernetwork(), plan.global_batch), _UNIT_LINKS, [plan])
+    costs = MeshModel.build(_workload(decodernetwork(), plan.global_batch), _UNIT_LINKS).evaluate_plans([plan])
     rows = plan.micro_batch * 8
     return float(costs.tp_exposed_s[0]) / 4 - 2 * 2 * (plan.tp - 1) / plan.tp * rows

@@ -58,7 +58,9 @@ def test_groups_count_together(answer: Any, tmp_path: Path) -> None:
 
 
 def test_the_table_says_it(answer: Any, tmp_path: Path) -> None:
-    assert "workers up to 8 (size of the cluster)" in answer("optimize", "alexnet", "--cluster", cluster_file(tmp_path), "-v")
+    assert "workers up to 8 (size of the cluster)" in answer(
+        "optimize", "alexnet", "--cluster", cluster_file(tmp_path), "-v"
+    )
 
 
 def test_what_detect_writes_can_be_asked_at_once(answer: Any, tmp_path: Path) -> None:
