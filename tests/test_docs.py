@@ -105,7 +105,7 @@ def test_recipes_work(tmp_path: Path) -> None:
     ]
     assert len(files) == 10
     assert len(commands) == 10
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(tmp_path), str(ROOT)))}
+    environment = {**os.environ, "COLUMNS": "200", "PYTHONPATH": os.pathsep.join((str(tmp_path), str(ROOT)))}
     run = subprocess.run(
         [sys.executable, "driver.py"],
         input=json.dumps(commands),
