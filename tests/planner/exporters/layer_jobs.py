@@ -219,7 +219,7 @@ def decodernetwork() -> Graph:
 
 
 def predicted_tensor_elements(plan: MeshPlan) -> float:
-    """Elements that a rank sends for tensor parallelism in a step of the decoder, the two all-reduces of the loss left out."""
+    """Elements that a rank sends for tensor parallelism in a step of the decoder, the three all-reduces of the loss left out."""
     costs = MeshModel.build(_workload(decodernetwork(), plan.global_batch), _UNIT_LINKS).evaluate_plans([plan])
     rows = plan.micro_batch * 8
-    return float(costs.tp_exposed_s[0]) / 4 - 2 * 2 * (plan.tp - 1) / plan.tp * rows
+    return float(costs.tp_exposed_s[0]) / 4 - 3 * 2 * (plan.tp - 1) / plan.tp * rows
