@@ -1,4 +1,4 @@
-"""The declaration of a figure of an answer: its name, what it means, what it is part of.
+"""The declarations of figures of an answer and of assumptions of the cost model.
 
 Every space of plans declares its figures once (`costmodel.mesh.figures` and so on). The keys of ``--json`` and of CSV files with their JSON
 Schema, the tables of parts, the labels of comparisons and of figures follow from that.
@@ -7,10 +7,10 @@ Schema, the tables of parts, the labels of comparisons and of figures follow fro
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
-__all__ = ["Figure", "declared", "labels_of", "parts_of"]
+__all__ = ["Figure", "assumption", "declared", "labels_of", "parts_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,3 +89,9 @@ def labels_of(figures: Iterable[Figure], total: str) -> dict[str, str]:
     {'bubble_s': 'pipeline bubble'}
     """
     return {figure.name: figure.label for figure in figures if figure.part_of == total}
+
+
+def assumption(default: float, doc: str, source: str) -> float:
+    """Declare an assumption: a field of a dataclass with its default, its meaning and where the default is from."""
+    value: float = field(default=default, metadata={"doc": doc, "source": source})
+    return value

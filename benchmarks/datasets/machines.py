@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 
 from benchmarks.datasets.cells import Cells
-from benchmarks.datasets.reading import Row, Unreadable, short_name
+from benchmarks.datasets.reading import Row, Unreadable
 from benchmarks.datasets.words import framework_of
 from planner.core.errors import did_you_mean
 from planner.files.resources import bundled
+from planner.measurements.tables import short_name
 from planner.naming import frameworks
 from planner.naming.devices import device_called, has_memory
 

@@ -15,20 +15,16 @@ from typing import Any
 from benchmarks.datasets.headers import header_below, names_below, read_as
 from benchmarks.datasets.written_numbers import NumberError, is_absent, read_number, with_unit
 from planner.core.errors import FileProblem, InputFileError
+from planner.measurements.tables import FILE_COLUMNS, MAX_BYTES, file_beside, printable, table_problem
 
-__all__ = ["Row", "Table", "Unreadable", "read_table", "short_name"]
+__all__ = ["Row", "Table", "Unreadable", "read_table"]
 
-# More text than any table of measurements has; keeps a wrong file from filling the memory.
-_MAX_BYTES = 256 * 2**20
 _NO = frozenset(
     (
         "", "0", "0.0", "no", "n", "f", "false", "off", "none", "nan", "ok", "okay", "success", "succeeded", "successful", "pass", "passed",
         "completed", "finished", "done", "fits",
     )
 )  # fmt: skip
-_SHOWN = 60  # characters of a cell in a message
-# Columns that name files; a path starts at the folder of the table.
-_FILES = ("device_file", "cluster_file")
 # More than anything has that is counted: devices, samples, features, positions.
 _MOST = 10**9
 # Nothing runs with 0 of these.
@@ -188,22 +184,22 @@ def read_table(path: Path) -> Table:
     text, sha256 = _text_of(path)
     lines = _lines(path, text)
     if not lines:
-        raise _problem(
+        raise table_problem(
             path, "is empty; a table of measurements starts with a line of column names (see docs/measurements.md)"
         )
     first, header = lines[0]
-    columns = tuple(_printable(name) for name in header)
+    columns = tuple(printable(name) for name in header)
     strange = _strange(header)
     if strange:
-        raise _problem(path, strange, first)
+        raise table_problem(path, strange, first)
     repeated = sorted({name for name in columns if name and columns.count(name) > 1})
     if repeated:
-        raise _problem(path, f"two columns are called {', '.join(repeated)}", first)
+        raise table_problem(path, f"two columns are called {', '.join(repeated)}", first)
     long = [(number, len(line)) for number, line in lines[1:] if any(text.strip() for text in line[len(columns) :])]
     if long:
         below = header_below(lines)
         if below:
-            raise _problem(path, names_below(below), first)
+            raise table_problem(path, names_below(below), first)
         message = f"cells, the header names {len(columns)} columns (quote cells that hold commas)"
         raise InputFileError(
             [FileProblem(path=path, line=n, column=1, message=f"has {size} {message}") for n, size in long]
@@ -232,7 +228,7 @@ def _lines(path: Path, text: str) -> list[tuple[int, list[str]]]:
                 found.append((start, line))
             start = reader.line_num + 1
     except csv.Error as error:
-        raise _problem(path, f"is no CSV table: {error}", start) from None
+        raise table_problem(path, f"is no CSV table: {error}", start) from None
     return found
 
 
@@ -267,34 +263,22 @@ def _text_of(path: Path) -> tuple[str, str]:
     """What a file says, with one character for the end of a line, and its SHA-256."""
     try:
         if path.is_dir():
-            raise _problem(path, "is a folder, not a CSV file")
-        if path.stat().st_size > _MAX_BYTES:
-            raise _problem(path, f"is larger than {_MAX_BYTES // 2**20} MiB")
+            raise table_problem(path, "is a folder, not a CSV file")
+        if path.stat().st_size > MAX_BYTES:
+            raise table_problem(path, f"is larger than {MAX_BYTES // 2**20} MiB")
         data = path.read_bytes()
         # Spreadsheets save "Unicode text" in UTF-16 behind its mark.
         coded = "utf-16" if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8-sig"
         text = data.decode(coded).replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError:
-        raise _problem(path, "is no text in UTF-8; save it as CSV in UTF-8") from None
+        raise table_problem(path, "is no text in UTF-8; save it as CSV in UTF-8") from None
     except InputFileError:
         raise
     except (OSError, ValueError) as error:
-        raise _problem(path, f"cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        raise table_problem(path, f"cannot be read: {getattr(error, 'strerror', None) or error}") from None
     if "\0" in text:
-        raise _problem(path, "is no text: it holds NUL characters")
+        raise table_problem(path, "is no text: it holds NUL characters")
     return text, hashlib.sha256(data).hexdigest()
-
-
-def _printable(text: str) -> str:
-    r"""Without surrounding blanks, and in one line that no terminal takes for a command.
-
-    >>> _printable(" GPT\nsmall "), _printable("\x1b[31mred")
-    ('GPT small', '\\x1b[31mred')
-    """
-    text = text.strip()
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else " " if c.isspace() else ascii(c)[1:-1] for c in text)
 
 
 class _Cells(Mapping[str, str]):
@@ -332,10 +316,10 @@ def _row(
     units: Mapping[int, str],
 ) -> Row:
     words = [known[text] if text in known else _known(text, known) for text in line]
-    for name in _FILES:
+    for name in FILE_COLUMNS:
         place = places.get(name, len(words))
         if place < len(words) and words[place]:
-            words[place] = _beside(path, words[place])
+            words[place] = file_beside(path, words[place])
     for place, unit in units.items():
         if place < len(words):
             words[place] = with_unit(words[place], unit)
@@ -344,29 +328,7 @@ def _row(
 
 def _known(text: str, known: dict[str, str]) -> str:
     """A cell as it is kept: one text for equal ones, nothing where it says that it says nothing."""
-    word = _printable(text)
+    word = printable(text)
     word = "" if is_absent(word) else word
     known[text] = known.setdefault(word, word)
     return known[text]
-
-
-def _beside(path: Path, text: str) -> str:
-    """A file that a cell names: beside the table where there is one of that name, else as it is written."""
-    candidate = path.parent / text
-    try:
-        return str(candidate) if candidate.is_file() else text
-    except (OSError, ValueError):  # a name that is too long, a NUL character
-        return text
-
-
-def short_name(text: str) -> str:
-    """A cell as messages quote it.
-
-    >>> short_name("a100"), len(short_name("x" * 1000))
-    ('a100', 60)
-    """
-    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
-
-
-def _problem(path: Path, message: str, line: int = 0) -> InputFileError:
-    return InputFileError([FileProblem(path=path, line=line, column=1 if line else 0, message=message)])

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from benchmarks.datasets.cells import Cells
 from benchmarks.datasets.machines import machine, put_attention
-from benchmarks.datasets.reading import Row, Unreadable, short_name
+from benchmarks.datasets.reading import Row, Unreadable
 from benchmarks.datasets.shapes import agrees, bundled_name, is_particular, says_mixture, style_of, with_published_shape
 from benchmarks.datasets.sharding import offloads_optimizer, sharding_of
 from benchmarks.datasets.words import (
@@ -32,6 +32,7 @@ from planner.measurements.networks import (
     transformer,
     widths_of,
 )
+from planner.measurements.tables import short_name
 from planner.naming.models import nearest_models
 
 __all__ = ["TIMES", "put_measured", "says_adapters", "transformer_run"]

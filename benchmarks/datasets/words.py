@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 from benchmarks.datasets.cells import Cells
-from benchmarks.datasets.reading import Row, Unreadable, short_name
+from benchmarks.datasets.reading import Row, Unreadable
+from planner.measurements.tables import short_name
 from planner.naming.frameworks import framework_called
 
 __all__ = [

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from costmodel.arrays import FloatArray, IntArray
+from costmodel.fields import assumption
 
 __all__ = ["DEFAULT_ASSUMPTIONS", "RENAMED_ASSUMPTIONS", "MeshAssumptions"]
 
@@ -14,252 +15,247 @@ __all__ = ["DEFAULT_ASSUMPTIONS", "RENAMED_ASSUMPTIONS", "MeshAssumptions"]
 RENAMED_ASSUMPTIONS: dict[str, str] = {"memory_reserve": "unusable_memory"}
 
 
-def _assumption(default: float, doc: str, source: str) -> float:
-    value: float = field(default=default, metadata={"doc": doc, "source": source})
-    return value
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeshAssumptions:
     """Shares of communication that hide behind compute, and memory that no tensor explains; 0 hides or adds nothing."""
 
-    tp_overlap: float = _assumption(
+    tp_overlap: float = assumption(
         0.0,
         "share of tensor-parallel communication hidden behind its matrix products",
         "Megatron-LM without --tp-comm-overlap hides none of what comes before a product or after it; what its backward pass starts early "
         "is column_overlap",
     )
-    column_overlap: float = _assumption(
+    column_overlap: float = assumption(
         0.0,
         "share of the time of a weight gradient behind which the tensor-parallel exchange of the gradient of the same matrix's inputs "
         "travels",
         "none unless a framework says otherwise: matrices of Megatron-LM until 2021 and of Megatron-DeepSpeed wait for it",
     )
-    cp_overlap: float = _assumption(
+    cp_overlap: float = assumption(
         0.9,
         "share of the attention of one ring step behind which the next step's keys and values travel",
         "Liu et al., Ring Attention (arXiv:2310.01889), section 3: fully hidden if compute is longer; 10 % is lost to interference",
     )
-    ep_overlap: float = _assumption(
+    ep_overlap: float = assumption(
         0.0,
         "share of the compute of a mixture behind which its tokens of another micro-batch travel, while the pipeline is full",
         "Megatron-LM without --overlap-moe-expert-parallel-comm hides none; DualPipe (DeepSeek-V3, arXiv:2412.19437, section 3.2.1) "
         "and that option hide all that compute is long enough for: 1",
     )
-    dispatch_width: float = _assumption(
+    dispatch_width: float = assumption(
         1.0,
         "width of tokens on their way to the experts (and of gradients on that way) over that of the activations",
         "1: dispatched as they are (Megatron-LM); 8-bit numbers with a scale of 4 bytes per 128 are 0.52 of 16-bit ones (DeepSeek-V3, "
         "arXiv:2412.19437, section 3.3.3; DeepEP), what experts answer travels in 16 bits",
     )
-    pp_overlap: float = _assumption(
+    pp_overlap: float = assumption(
         0.0, "share of transfers between stages hidden", "Megatron-LM 1F1B sends and receives between its computations"
     )
-    scattered_handover: float = _assumption(
+    scattered_handover: float = assumption(
         0.0,
         "1: tensor-parallel ranks that all hold what a stage hands on send a share each, and gather the shares inside their group; "
         "0: each sends the whole",
         "none unless a framework says otherwise",
     )
-    dp_overlap: float = _assumption(
+    dp_overlap: float = assumption(
         0.9,
         "share of the backward (or forward) pass behind which gradients (or weights) travel",
         "PyTorch DDP (Li et al., arXiv:2006.15704), section 3.2.3: buckets overlap all but the last; 10 % is lost to interference",
     )
-    interference: float = _assumption(
+    interference: float = assumption(
         0.16,
         "share of the time of an exchange of gradients or weights that the compute alongside it loses",
         "compute takes 18.9 % longer alongside communication, on average (S. Lee et al., arXiv:2507.03114, on A100, H100, MI210 and "
         "MI250): 1 - 1 / 1.189",
     )
-    offload_overlap: float = _assumption(
+    offload_overlap: float = assumption(
         0.5,
         "share of the compute behind which host transfers of activations hide",
         "assumption: half of the pass has free copy engines",
     )
-    host_bytes_per_s: float = _assumption(
+    host_bytes_per_s: float = assumption(
         25e9, "bandwidth between a device and its host, each way", "PCIe 4.0 x16 is 31.5 GB/s; about 80 % is reached"
     )
-    host_update_bytes_per_s: float = _assumption(
+    host_update_bytes_per_s: float = assumption(
         20e9,
         "memory bandwidth of the host per device while it runs the optimizer",
         "8 channels of DDR4-3200 are 205 GB/s per socket, shared by 4 devices, 40 % reached by CPU Adam (Ren et al., arXiv:2101.06840)",
     )
-    main_gradient_bytes: float = _assumption(
+    main_gradient_bytes: float = assumption(
         4.0,
         "bytes per weight of the gradients that accumulate and are exchanged",
         "Megatron-LM --accumulate-allreduce-grads-in-fp32, its default with bf16",
     )
-    bucket_bytes: float = _assumption(
+    bucket_bytes: float = assumption(
         160e6, "gradients of the last bucket, which nothing hides", "Megatron-LM DDP buckets: 40 M elements of 4 bytes"
     )
-    bucket_wait_s: float = _assumption(
+    bucket_wait_s: float = assumption(
         0.0,
         "time that the exchange of a bucket of gradients waits for ranks of other nodes, besides its message",
         "none unless a framework says otherwise",
     )
-    allocator_slack: float = _assumption(
+    allocator_slack: float = assumption(
         0.08,
         "share of activations and working memory lost to fragmentation",
         "PyTorch's caching allocator; 5 to 10 % reserved but unused is usual",
     )
-    host_launch_s: float = _assumption(
+    host_launch_s: float = assumption(
         115e-6,
         "time of the host to start one kernel of the cost model (several of an eager framework, with their Python code): a pass of a layer "
         "takes at least as long as starting its kernels",
         "fit to vTrain's GPT on A100 by Megatron-DeepSpeed (arXiv:2312.12391), whose small layers take 3.1 ms forward and backward",
     )
-    bare_launch: float = _assumption(
+    bare_launch: float = assumption(
         0.5,
         "host_launch_s that a kernel takes to start without the Python code of a module around it: in backward passes, which autograd "
         "runs in C++, and in updates",
         "fit to vTrain's GPT on A100, rounded: layers whose backward pass fills the device still wait for the host in the forward pass",
     )
-    host_collective_s: float = _assumption(
+    host_collective_s: float = assumption(
         100e-6,
         "the same for a collective inside a layer",
         "fit to vTrain's GPT on A100 by Megatron-DeepSpeed (arXiv:2312.12391), runs with tensor parallelism",
     )
-    expert_launches: float = _assumption(
+    expert_launches: float = assumption(
         0.6,
         "host_launch_s that starting one kernel of one expert takes: products of the experts of a rank, and casts of what enters them to "
         "fp8, are started one by one in a loop",
         "fit to mixtures on H100, B200 and GB200 (Megatron-Bridge performance summary, 25.09 to 26.06); NVIDIA Transformer Engine runs a "
         "grouped product as one product per expert (Megatron-LM, docs/discussions, DeepSeek-V3 on GB200, section 1)",
     )
-    captured: float = _assumption(
+    captured: float = assumption(
         0.0,
         "share of the kernels outside routed experts that the host starts as parts of CUDA graphs, at no cost each",
         "none unless a framework says otherwise: eager frameworks; Megatron-LM --cuda-graph-scope attn moe_router moe_preprocess "
         "captures nearly all",
     )
-    dispatch_waits: float = _assumption(
+    dispatch_waits: float = assumption(
         1.0,
         "share of the time that the host takes to start the forward pass of a mixture for which the device waits: how many tokens each "
         "expert gets reaches the host when the router has run, so that nothing after it can be started ahead",
         "Megatron-LM, megatron/core/transformer/moe/token_dispatcher.py: the counts are copied to the host, which waits for them, unless "
         "tokens are dropped",
     )
-    node_copies: float = _assumption(
+    node_copies: float = assumption(
         0.0,
         "1: a token travels to another node once for each of its experts there; 0: once, and is copied to its experts inside the node",
         "DeepEP (README) and HybridEP, behind the flexible dispatcher of Megatron-LM; 1 in NCCL's all-to-all",
     )
-    collective_wait_s: float = _assumption(
+    collective_wait_s: float = assumption(
         0.0,
         "time that a tensor-parallel collective holds up its devices, besides its message: its start on a stream of its own, and ranks "
         "that come late",
         "none unless a framework says otherwise",
     )
-    contended_step_s: float = _assumption(
+    contended_step_s: float = assumption(
         0.0,
         "delay of a tensor-parallel collective per rank that takes part (twice per rank of another node), while stages on several nodes "
         "exchange tensors: the processes that move data take turns with those that start kernels, and a collective waits for whichever of "
         "its ranks was held up",
         "none unless a framework says otherwise",
     )
-    message_hold_s: float = _assumption(
+    message_hold_s: float = assumption(
         0.0,
         "time that a stage waits for a message of its neighbours, besides its transfer, in jobs of message_hold_ranks ranks or more",
         "none unless a framework says otherwise",
     )
-    message_hold_ranks: float = _assumption(
+    message_hold_ranks: float = assumption(
         0.0,
         "ranks from which on messages between stages are held up",
         "all jobs unless a framework says otherwise",
     )
-    update_launches: float = _assumption(
+    update_launches: float = assumption(
         0.0,
         "kernels (of host_launch_s) that the host starts per weight tensor and step for clipping, the update and copies",
         "none unless a framework says otherwise: multi-tensor optimizers start a few kernels for all tensors together",
     )
-    gradient_passes: float = _assumption(
+    gradient_passes: float = assumption(
         4.0,
         "times that gradients are read or written besides the update: for their norm (1), scaling by it (2), zeros for the next step (1)",
         "clipping by the norm of all gradients (PyTorch clip_grad_norm_; Megatron-LM megatron/core/optimizer/clip_grads.py) and "
         "zero_grad; no trainer of language models goes without",
     )
-    zero_overlap: float = _assumption(
+    zero_overlap: float = assumption(
         1.0,
         "share of dp_overlap that exchanges keep where ZeRO-1 or 2 shards the optimizer; 0: they run after the backward pass",
         "Megatron-LM --overlap-grad-reduce --overlap-param-gather",
     )
-    gather_overlap: float = _assumption(
+    gather_overlap: float = assumption(
         1.0,
         "share of the weights gathered for the backward pass (ZeRO-3) that travels behind it; 0: the device waits for them",
         "PyTorch FSDP gathers those of the next unit before a unit's gradients are computed (BackwardPrefetch.BACKWARD_PRE, its default)",
     )
-    zero_whole: float = _assumption(
+    zero_whole: float = assumption(
         0.0,
         "1: ranks that share the optimizer under ZeRO-1 add up whole gradients at once; 0: they scatter the sums bucket by bucket",
         "Megatron-LM's distributed optimizer scatters",
     )
-    shard_piece_s: float = _assumption(
+    shard_piece_s: float = assumption(
         0.0,
         "time of the host per weight tensor and rank that shares the optimizer, to put gathered pieces in their places (ZeRO-1 and 2)",
         "none unless a framework says otherwise: weights are gathered into their places",
     )
-    loss_bytes_per_logit: float = _assumption(
+    loss_bytes_per_logit: float = assumption(
         36.0,
         "bytes per logit that the loss moves in both passes",
         "PyTorch's cross entropy of 16-bit logits, kernel by kernel: to fp32 (2 read, 4 written), its log-softmax (4 + 4), the gradient of "
         "the chosen entries (4 written), that of the log-softmax (8 + 4), to 16 bits (4 + 2)",
     )
-    logits_copies: float = _assumption(
+    logits_copies: float = assumption(
         2.0,
         "copies of the logits in fp32 besides those in the format of the activations",
         "PyTorch's cross entropy: the logits in fp32, and their softmax from which the gradient is made",
     )
-    softmax_multiple: float = _assumption(
+    softmax_multiple: float = assumption(
         0.0,
         "attention that is written out has one kernel for scale, mask and softmax only where micro-batch x heads of a rank is a multiple "
         "of this; else five in fp32; 0: always",
         "none unless a framework says otherwise",
     )
-    autograd_copies: float = _assumption(
+    autograd_copies: float = assumption(
         0.0,
         "1: plain autograd. The activation of a gated feed-forward part is kept next to its product and computed in a kernel of its own, "
         "rotary embeddings and changes of layout around the attention are kernels of their own; 0: fused functions",
         "nanotron, src/nanotron/models/llama.py; Megatron-LM's fused SwiGLU and rotary embeddings",
     )
-    gradient_copies: float = _assumption(
+    gradient_copies: float = assumption(
         0.0,
         "1: gradients as they are computed stand next to the wider sums of gradients that accumulate; 0: they are added up at once",
         "nanotron, src/nanotron/optim/gradient_accumulator.py; Megatron-LM --gradient-accumulation-fusion",
     )
-    norm_copies: float = _assumption(
+    norm_copies: float = assumption(
         0.0,
         "1: root-mean-square norms are written out: a kernel for each operation, in fp32, and what they keep is a copy in fp32; 0: one "
         "kernel each way",
         "none unless a framework says otherwise: fused norms of Megatron-LM, Transformer Engine, PyTorch and Triton",
     )
-    adapter_copies: float = _assumption(
+    adapter_copies: float = assumption(
         0.0,
         "1: what enters an adapter goes through dropout first, and what leaves it is scaled, each in a kernel of its own; 0: neither",
         "none unless a framework says otherwise",
     )
-    fp8_kept: float = _assumption(
+    fp8_kept: float = assumption(
         1.0,
         "1: products in fp8 keep what entered them in 8 bits; 0: in the format of the activations",
         "NVIDIA Transformer Engine (pytorch/module/linear.py, grouped_linear.py) keeps the cast input for weight gradients; what "
         "others keep stays as it is (Megatron-LM, docs/discussions, DeepSeek-V3 on GB200, section 2.2.2)",
     )
-    gathered_copies: float = _assumption(
+    gathered_copies: float = assumption(
         0.0,
         "1: the inputs of the matrices are kept as they are gathered under sequence parallelism; 0: they are gathered again",
         "Korthikanti et al. (arXiv:2205.05198), section 4.2.2: Megatron-LM gathers again",
     )
-    bucket_copies: float = _assumption(
+    bucket_copies: float = assumption(
         0.0,
         "copies of the gradients in buckets of their own where ranks keep whole copies of the weights",
         "none in Megatron-LM, whose gradients are views of its buckets; 1 in PyTorch DDP without gradient_as_bucket_view",
     )
-    unusable_memory: float = _assumption(
+    unusable_memory: float = assumption(
         0.0,
         "share of a device's memory that a measured run could not use: libraries, and blocks too small for what is asked",
         "none unless a framework says otherwise",
     )
-    prefetched_units: float = _assumption(
+    prefetched_units: float = assumption(
         2.0,
         "blocks whose gathered weights are held at once under ZeRO-3",
         "PyTorch FSDP: the current block and the one prefetched",

@@ -10,7 +10,7 @@ from planner.measurements.report import bar_facts
 from planner.measurements.run import FileScore
 from planner.measurements.scores import ComparedRow, Score
 from planner.report.charts import Point, ratio_histogram, scatter
-from planner.report.numbers import NOT_AVAILABLE, duration_text, percent, significant
+from planner.report.numbers import NOT_AVAILABLE, duration_text, percent, signed, significant
 from planner.report.page import Cell, escaped, facts, page, table
 
 __all__ = ["validation_page"]
@@ -70,10 +70,6 @@ def _count(value: float | None) -> str:
     return NOT_AVAILABLE if value is None else f"{value:,.0f}"
 
 
-def _signed(value: float | None) -> str:
-    return NOT_AVAILABLE if value is None or not math.isfinite(value) else f"{value:+.2f}"
-
-
 _FIGURES: tuple[_Figure, ...] = (
     ("rows", "in the file", lambda s: s.rows, _count),
     ("scored", "predicted and compared, or scored for feasibility", lambda s: s.scored, _count),
@@ -81,12 +77,12 @@ _FIGURES: tuple[_Figure, ...] = (
     ("MAPE", "mean absolute error", lambda s: s.times.mape, percent),
     ("median", "median absolute error", lambda s: s.times.median_ape, percent),
     ("90 %", "90th percentile of the absolute error", lambda s: s.times.p90_ape, percent),
-    ("bias", "mean of log(predicted / measured): below 0 where too short", lambda s: s.times.bias, _signed),
-    ("skill", "1 - error / error of FLOPs over peak at one fitted efficiency", lambda s: s.times.skill, _signed),
+    ("bias", "mean of log(predicted / measured): below 0 where too short", lambda s: s.times.bias, signed),
+    ("skill", "1 - error / error of FLOPs over peak at one fitted efficiency", lambda s: s.times.skill, signed),
 )
 _RANKING: tuple[_Figure, ...] = (
     ("groups", "sets of at least three rows that differ in the plan only", lambda s: s.ranking.groups, _count),
-    ("tau", "Kendall's tau-b, mean over groups", lambda s: s.ranking.kendall_tau, _signed),
+    ("tau", "Kendall's tau-b, mean over groups", lambda s: s.ranking.kendall_tau, signed),
     ("pairs right", "share of pairs in the right order", lambda s: s.ranking.pair_accuracy, percent),
     ("regret", "measured time of the pick, which is predicted to fit / best measured", lambda s: s.ranking.regret_top1_mean, significant),
     ("worst regret", "of the worst group", lambda s: s.ranking.regret_top1_max, significant),
@@ -115,9 +111,9 @@ _LISTS: tuple[_Figure, ...] = (
 _PALEO: tuple[_Figure, ...] = (
     ("paleo MAPE", "the same by the preset paleo", lambda s: s.times.mape, percent),
     ("paleo median", "the same by the preset paleo", lambda s: s.times.median_ape, percent),
-    ("paleo bias", "the same by the preset paleo", lambda s: s.times.bias, _signed),
+    ("paleo bias", "the same by the preset paleo", lambda s: s.times.bias, signed),
 )
-_PALEO_TAU: _Figure = ("paleo tau", "the same by the preset paleo", lambda s: s.ranking.kendall_tau, _signed)
+_PALEO_TAU: _Figure = ("paleo tau", "the same by the preset paleo", lambda s: s.ranking.kendall_tau, signed)
 
 
 def _figures(title: str, rows: Sequence[tuple[str, Score]], paleo: Sequence[Score]) -> str:

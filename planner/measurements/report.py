@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,7 +9,7 @@ from planner.measurements.run import FileScore
 from planner.measurements.scores import Score
 from planner.report.blocks import Block, Column, Facts, Heading, Report, Sentence, Table
 from planner.report.documents import RESULT_VERSION
-from planner.report.numbers import NOT_AVAILABLE, duration_text, percent, significant
+from planner.report.numbers import NOT_AVAILABLE, duration_text, percent, signed, significant
 
 __all__ = ["bar_facts", "score_document", "validation_report"]
 
@@ -185,13 +184,13 @@ def _table(title: str, rows: Sequence[tuple[str, Score]], paleo: Sequence[Score]
         *([column("MAPE\nof paleo", [percent(p.times.mape) for p in paleo], 1)] if paleo else []),
         column("median", [percent(p.times.median_ape) for p in parts], 0),
         column("90th\npercentile", [percent(p.times.p90_ape) for p in parts], 4),
-        column("bias", [_signed(p.times.bias) for p in parts], 2),
-        column("skill", [_signed(p.times.skill) for p in parts], 5),
+        column("bias", [signed(p.times.bias) for p in parts], 2),
+        column("skill", [signed(p.times.skill) for p in parts], 5),
     ]
     if any(p.ranking.groups for p in parts):
         columns += [
             column("groups", [str(p.ranking.groups) for p in parts], 6),
-            column("tau", [_signed(p.ranking.kendall_tau) for p in parts], 1),
+            column("tau", [signed(p.ranking.kendall_tau) for p in parts], 1),
             column("pairs\nright", [percent(p.ranking.pair_accuracy) for p in parts], 6),
             column("regret\ntop 1", [_ratio(p.ranking.regret_top1_mean) for p in parts], 1),
             column("regret\nworst", [_ratio(p.ranking.regret_top1_max) for p in parts], 5),
@@ -225,7 +224,7 @@ def _facts(file: FileScore) -> Facts:
         apart = "; ".join(f"{count:,} {reason}" for reason, count in score.memory.apart.items()) or "none"
         pairs.append(("failed runs", f"{score.memory.failures:,}; counted apart, as crashes or hangs: {apart}"))
     if score.memory.mape is not None:
-        pairs.append(("memory error", f"mean {percent(score.memory.mape)}, bias {_signed(score.memory.bias)}"))
+        pairs.append(("memory error", f"mean {percent(score.memory.mape)}, bias {signed(score.memory.bias)}"))
     pairs += bar_facts(file)
     lacking = ", ".join(f"{name} ({count:,})" for name, count in list(score.defaults.items())[:12])
     pairs.append(
@@ -275,10 +274,6 @@ def _worst(score: Score) -> Table:
             Column(title="row", cells=tuple(row.label for row in worst), is_text=True, flexible=True),
         )
     )
-
-
-def _signed(value: float | None) -> str:
-    return NOT_AVAILABLE if value is None or not math.isfinite(value) else f"{value:+.2f}"
 
 
 def _ratio(value: float | None) -> str:

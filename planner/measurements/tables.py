@@ -20,16 +20,28 @@ from planner.measurements.columns import COLUMNS
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Row", "RowSkipped", "Table", "read_table", "short_name", "table_of"]
+__all__ = [
+    "FILE_COLUMNS",
+    "MAX_BYTES",
+    "Row",
+    "RowSkipped",
+    "Table",
+    "file_beside",
+    "printable",
+    "read_table",
+    "short_name",
+    "table_of",
+    "table_problem",
+]
 
 _T = TypeVar("_T")
 
 # More text than any table of measurements has; keeps a wrong file from filling the memory.
-_MAX_BYTES = 256 * 2**20
+MAX_BYTES = 256 * 2**20
 _MAX_LINES = 500_000
 _SHOWN = 60  # characters of a cell in a message
 # Columns that name files; a path starts at the folder of the table.
-_FILES = ("device_file", "cluster_file")
+FILE_COLUMNS = ("device_file", "cluster_file")
 _TOO_MANY = "has {} cells, the header names {} columns (quote cells that hold commas)"
 
 
@@ -164,7 +176,7 @@ def read_table(path: Path) -> Table:
     text, sha256 = _text_of(path)
     frame = _frame(path, text)
     lines = _lines(frame)
-    header = [_printable(name) for name in frame.iloc[0]]
+    header = [printable(name) for name in frame.iloc[0]]
     width = 1 + max((n for n, name in enumerate(header) if name), default=0)
     _check_header(path, header[:width], text)
     rest = frame.iloc[1:, width:].apply(lambda column: column.str.strip() != "")
@@ -210,7 +222,7 @@ def table_of(
         No row can be read.
     """
     columns = tuple(frame.columns)
-    cleaned = frame.apply(lambda column: column.map({text: _printable(text) for text in column.unique()}))
+    cleaned = frame.apply(lambda column: column.map({text: printable(text) for text in column.unique()}))
     problems = {name: _problems(name, cleaned[name].unique()) for name in columns if name in COLUMNS}
     problems = {name: found for name, found in problems.items() if found}
     starts = text.split("\n") if text and problems else []
@@ -225,7 +237,7 @@ def table_of(
             place = _place(starts, line, columns.index(name))
             refused.append(FileProblem(path=path, line=line, column=place, message=f"{name} {found}"))
         if not wrong:
-            cells.update({name: _beside(path, cells[name]) for name in _FILES if name in cells})
+            cells.update({name: file_beside(path, cells[name]) for name in FILE_COLUMNS if name in cells})
             rows.append(Row(line=line, cells=cells))
     if refused and not rows:
         raise InputFileError(refused)
@@ -271,7 +283,7 @@ def _frame(path: Path, text: str) -> pd.DataFrame:
             ]
             return (read(names=range(max(sizes))) if sizes else frame).fillna("")
         except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
-            raise _problem(path, f"is no CSV table: {str(error).strip()}", 1) from None
+            raise table_problem(path, f"is no CSV table: {str(error).strip()}", 1) from None
 
 
 def _lines(frame: pd.DataFrame) -> list[int]:
@@ -290,7 +302,7 @@ def _check_header(path: Path, columns: Sequence[str], text: str) -> None:
     """
     repeated = sorted({name for name in columns if name and columns.count(name) > 1})
     if repeated:
-        raise _problem(path, f"two columns are called {', '.join(repeated)}", 1)
+        raise table_problem(path, f"two columns are called {', '.join(repeated)}", 1)
     if any(name in COLUMNS for name in columns):
         return
     marks = {";": "semicolons", "\t": "tabs", "|": "bars"}
@@ -302,13 +314,13 @@ def _check_header(path: Path, columns: Sequence[str], text: str) -> None:
             "names no column that is known in its first line (planner validate --template KIND prints one; docs/measurements.md)"
         )
     )
-    raise _problem(path, words, 1)
+    raise table_problem(path, words, 1)
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     r"""Without surrounding blanks, and in one line that no terminal takes for a command.
 
-    >>> _printable(" GPT\nsmall "), _printable("\x1b[31mred")
+    >>> printable(" GPT\nsmall "), printable("\x1b[31mred")
     ('GPT small', '\\x1b[31mred')
     """
     text = text.strip()
@@ -319,23 +331,23 @@ def _printable(text: str) -> str:
 
 def _text_of(path: Path) -> tuple[str, str]:
     """What a file says, with one character for the end of a line, and its SHA-256."""
-    data = read_bytes(path, _MAX_BYTES, "a table of measurements")
+    data = read_bytes(path, MAX_BYTES, "a table of measurements")
     try:
         text = data.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError:
-        raise _problem(path, "is no text in UTF-8; save it as CSV in UTF-8") from None
+        raise table_problem(path, "is no text in UTF-8; save it as CSV in UTF-8") from None
     if "\0" in text:
-        raise _problem(path, "is no text: it holds NUL characters")
+        raise table_problem(path, "is no text: it holds NUL characters")
     if not text.strip(", \n"):
-        raise _problem(
+        raise table_problem(
             path, "is empty; a table of measurements starts with a line of column names (see docs/measurements.md)"
         )
     if text.count("\n") > _MAX_LINES:
-        raise _problem(path, f"has more than {_MAX_LINES:,} lines, the limit of a table of measurements; split it")
+        raise table_problem(path, f"has more than {_MAX_LINES:,} lines, the limit of a table of measurements; split it")
     return text, hashlib.sha256(data).hexdigest()
 
 
-def _beside(path: Path, text: str) -> str:
+def file_beside(path: Path, text: str) -> str:
     """A file that a cell names: beside the table where there is one of that name, else as it is written."""
     candidate = path.parent / text
     try:
@@ -353,5 +365,6 @@ def short_name(text: str) -> str:
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
 
 
-def _problem(path: Path, message: str, line: int = 0) -> InputFileError:
+def table_problem(path: Path, message: str, line: int = 0) -> InputFileError:
+    """Return the error that names a table and, where it is known, the line."""
     return InputFileError([FileProblem(path=path, line=line, column=1 if line else 0, message=message)])

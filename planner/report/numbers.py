@@ -17,6 +17,7 @@ __all__ = [
     "energy_text",
     "percent",
     "short",
+    "signed",
     "significant",
     "time_unit",
     "used_of_total",
@@ -96,6 +97,17 @@ def short(value: float | None) -> str:
     """
     text = significant(value)
     return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def signed(value: float | None) -> str:
+    """A difference with two decimals and its sign.
+
+    Examples
+    --------
+    >>> signed(0.5), signed(None)
+    ('+0.50', 'n/a')
+    """
+    return NOT_AVAILABLE if value is None or not math.isfinite(value) else f"{value:+.2f}"
 
 
 def percent(share: float | None) -> str:

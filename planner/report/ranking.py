@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
 
 from planner.report.blocks import Column, Table
 from planner.report.numbers import significant
 
-__all__ = ["Ranked", "gap_text", "ranked_table", "ratio_text"]
+__all__ = ["Ranked", "column_maker", "gap_text", "ranked_table", "ratio_text"]
+
+T = TypeVar("T")
 
 
 class Ranked(Protocol):
@@ -22,6 +24,21 @@ class Ranked(Protocol):
     @property
     def gap(self) -> float:
         """Objective over that of the best plan, minus 1."""
+
+
+def column_maker(plans: Sequence[T]) -> Callable[..., Column]:
+    """Return a function that makes a column from what a cell says of one plan.
+
+    Examples
+    --------
+    >>> column_maker([8, 16])("GPUs", str, 2).cells
+    ('8', '16')
+    """
+
+    def column(title: str, cell: Callable[[T], str], priority: int, *, unit: str = "") -> Column:
+        return Column(title=title, unit=unit, cells=tuple(cell(plan) for plan in plans), priority=priority)
+
+    return column
 
 
 def ranked_table(columns: Sequence[Column], plans: Sequence[Ranked], *, gap_priority: int = 1) -> Table:

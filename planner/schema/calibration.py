@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 import numpy as np
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
@@ -11,19 +11,13 @@ from costmodel.uncertainty.calibration import CalibratedConstant, Calibration
 from costmodel.uncertainty.constants import CONSTANTS
 from costmodel.uncertainty.intervals import ErrorModel
 from planner.core.errors import did_you_mean
-from planner.schema.common import FileModel, Name, Text, fail
+from planner.schema.common import FileModel, Name, Text, fail, plain_number
 from planner.schema.framework import Costs
 
 __all__ = ["CalibrationFile", "ConstantEntry", "CrossValidation", "ErrorModelEntry", "ResidualEntry", "SourceEntry"]
 
 # Eigenvalues of a correlation matrix are at least 0; written with few digits, a little less.
 _FEW_DIGITS = 1e-3
-
-
-def _number(value: Any) -> Any:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        fail("expected a number")
-    return float(value)
 
 
 def _known(name: str) -> str:
@@ -34,10 +28,10 @@ def _known(name: str) -> str:
 
 
 ConstantName = Annotated[str, AfterValidator(_known)]
-Factor = Annotated[float, Field(gt=0.0, le=1e3), BeforeValidator(_number)]
-LogSd = Annotated[float, Field(ge=0.0, le=10.0), BeforeValidator(_number)]
-Correlation = Annotated[float, Field(ge=-1.0, le=1.0), BeforeValidator(_number)]
-Error = Annotated[float, Field(ge=0.0), BeforeValidator(_number)]
+Factor = Annotated[float, Field(gt=0.0, le=1e3), BeforeValidator(plain_number)]
+LogSd = Annotated[float, Field(ge=0.0, le=10.0), BeforeValidator(plain_number)]
+Correlation = Annotated[float, Field(ge=-1.0, le=1.0), BeforeValidator(plain_number)]
+Error = Annotated[float, Field(ge=0.0), BeforeValidator(plain_number)]
 Count = Annotated[int, Field(strict=True, ge=0)]
 # The names of costmodel.uncertainty.intervals.PARTS.
 Part = Literal["compute", "layer_communication", "stage_transfer", "gradient_exchange", "bubble", "stages_over_nodes"]
@@ -83,20 +77,20 @@ class ErrorModelEntry(FileModel):
         default=1.0, description="doublings of a degree at which the errors of two plans agree by 1/e only"
     )
     typical_log_sd: Factor = Field(default=0.1, description="median standard deviation of the rows")
-    sharpness: Annotated[float, Field(ge=0.0, le=1.0), BeforeValidator(_number)] = Field(
+    sharpness: Annotated[float, Field(ge=0.0, le=1.0), BeforeValidator(plain_number)] = Field(
         default=1.0,
         description="how far intervals follow the standard deviation of a plan: 1 in proportion, 0 not at all",
     )
-    low: Annotated[float, Field(ge=-100.0, le=100.0), BeforeValidator(_number)] = Field(
+    low: Annotated[float, Field(ge=-100.0, le=100.0), BeforeValidator(plain_number)] = Field(
         default=-1.2816, description="10 % quantile of the standardised error"
     )
-    high: Annotated[float, Field(ge=-100.0, le=100.0), BeforeValidator(_number)] = Field(
+    high: Annotated[float, Field(ge=-100.0, le=100.0), BeforeValidator(plain_number)] = Field(
         default=1.2816, description="90 % quantile"
     )
     ranking_scale: Factor = Field(
         default=1.0, description="factor on the errors that plans do not share, where plans are compared"
     )
-    listed_share: Annotated[float, Field(gt=0.0, lt=1.0), BeforeValidator(_number)] = Field(
+    listed_share: Annotated[float, Field(gt=0.0, lt=1.0), BeforeValidator(plain_number)] = Field(
         default=0.9, description="share of the draws in which a list to benchmark must hold the best"
     )
     basis: Text = Field(default="", description="what it was found from, where that is not training steps")

@@ -10,7 +10,18 @@ from typing import Annotated, Any, Literal, NoReturn, Union, get_args, get_origi
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
 from pydantic_core import PydanticCustomError, core_schema
 
-__all__ = ["MAX_INTEGER", "FileModel", "Name", "Reference", "Text", "fail", "field_type", "is_name", "is_reference"]
+__all__ = [
+    "MAX_INTEGER",
+    "FileModel",
+    "Name",
+    "Reference",
+    "Text",
+    "fail",
+    "field_type",
+    "is_name",
+    "is_reference",
+    "plain_number",
+]
 
 # Larger extents, counts or batches are typing errors, and their products would leave the exact range of a float.
 MAX_INTEGER = 10**9
@@ -34,6 +45,13 @@ def fail(message: str, at: str = "") -> NoReturn:
         Key below the validated mapping that the message points at.
     """
     raise PydanticCustomError("domain", "{message}", {"message": message, "at": at})
+
+
+def plain_number(value: object) -> float:
+    """A number without a unit; a truth value or text is refused."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        fail("expected a number")
+    return float(value)
 
 
 def is_name(text: str) -> bool:

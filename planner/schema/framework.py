@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
@@ -11,19 +11,13 @@ from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.software.framework import CONDITIONS, Condition, Defaults, Framework, Rules
 from costmodel.software.layer_assumptions import LayerAssumptions
 from planner.core.errors import did_you_mean
-from planner.schema.common import FileModel, Name, Text, fail
+from planner.schema.common import FileModel, Name, Text, fail, plain_number
 
 __all__ = ["CostEntry", "Costs", "FrameworkFile", "RulesEntry"]
 
 _COSTS = tuple(field.name for model in (MeshAssumptions, LayerAssumptions) for field in fields(model))
 _DEFAULTS = tuple(field.name for field in fields(Defaults))
 Degree = Literal["tp", "pp", "vpp", "cp", "ep", "etp", "dp_replicate", "dp_shard"]
-
-
-def _number(value: Any) -> Any:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        fail("expected a number")
-    return float(value)
 
 
 def _cost(name: str) -> str:
@@ -48,7 +42,7 @@ Source = Annotated[Text, Field(min_length=3, description="where it comes from")]
 class CostEntry(FileModel):
     """One assumption of the cost model that differs for this framework."""
 
-    value: Annotated[float, Field(ge=0.0, le=1e12), BeforeValidator(_number)]
+    value: Annotated[float, Field(ge=0.0, le=1e12), BeforeValidator(plain_number)]
     source: Source
     fitted: bool = Field(default=False, strict=True, description="whether it was fitted to runs")
 

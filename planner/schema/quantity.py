@@ -8,7 +8,7 @@ from pydantic import BaseModel, BeforeValidator, Field, WithJsonSchema
 
 from planner.core.errors import did_you_mean
 from planner.core.quantities import QuantityError, parse_quantity
-from planner.schema.common import Text, fail
+from planner.schema.common import Text, fail, plain_number
 
 __all__ = [
     "Bandwidth",
@@ -50,15 +50,9 @@ Power = Annotated[float, _reader("watts", zero=False), _text("700 W")]
 Seconds = Annotated[float, _reader("seconds", zero=True), _text("5 us")]
 
 
-def _number(value: Any) -> Any:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        fail("expected a number")
-    return float(value)
-
-
-Fraction = Annotated[float, Field(gt=0.0, le=1.0), BeforeValidator(_number)]
-HalfSize = Annotated[float, Field(ge=0.0, le=1e12), BeforeValidator(_number)]
-Price = Annotated[float, Field(gt=0.0, le=1e6), BeforeValidator(_number)]
+Fraction = Annotated[float, Field(gt=0.0, le=1.0), BeforeValidator(plain_number)]
+HalfSize = Annotated[float, Field(ge=0.0, le=1e12), BeforeValidator(plain_number)]
+Price = Annotated[float, Field(gt=0.0, le=1e6), BeforeValidator(plain_number)]
 Sources = Annotated[dict[str, Text], Field(max_length=100)]
 
 

@@ -95,19 +95,6 @@ def test_a_search_costs_layers_three_times_and_once_per_constant(
     assert costings["again"] == 8 + faster
 
 
-def test_options_that_are_words_share_a_reader(monkeypatch: pytest.MonkeyPatch) -> None:
-    adapters = pytest.importorskip("typer._adapters")
-    from planner.cli import run
-
-    built: list[object] = []
-    original = adapters.try_build_adapter
-    monkeypatch.setattr(
-        adapters, "try_build_adapter", lambda *given, **more: (built.append(1), original(*given, **more))[1]
-    )
-    assert run(["optimize", "no-such-network", "--gpus", "4"]) == 2
-    assert len(built) <= 10  # one for each of 60 options otherwise
-
-
 def test_the_program_leaves_with_its_code_and_after_its_last_words() -> None:
     code = (
         "import atexit, sys\natexit.register(lambda: print('last words'))\n"

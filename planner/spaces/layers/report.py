@@ -22,7 +22,7 @@ from planner.report.numbers import (
     used_of_total,
 )
 from planner.report.parts import parts_table
-from planner.report.ranking import ranked_table, ratio_text
+from planner.report.ranking import column_maker, ranked_table, ratio_text
 from planner.report.uncertainty import bars_columns
 
 __all__ = [
@@ -65,9 +65,7 @@ def plans_table(plans: Sequence[RankedPlan], objective: str = "step_time", *, ra
         Whether rank and gap have a meaning: not for a single plan that was not searched for.
     """
     unit = time_unit(min(plan.step_time_s for plan in plans))
-
-    def column(title: str, cell: Callable[[RankedPlan], str], priority: int, *, unit: str = "") -> Column:
-        return Column(title=title, unit=unit, cells=tuple(cell(plan) for plan in plans), priority=priority)
+    column = column_maker(plans)
 
     speedup = Column(
         title="speed-up",

@@ -16,7 +16,7 @@ from strategies.mesh.plans import DISTINCT
 from strategies.mesh.search import search_corner
 from strategies.mesh.settings import MeshSettings
 
-__all__ = ["cautions", "hinges"]
+__all__ = ["cautions", "pessimistic_notes"]
 
 # Searches under a pessimistic assumption are short (0.1 s for 16,384 GPUs): in a corner of the space, and only roughly. The limit in
 # seconds is for machines that are slower than any, as of the refinement: the answer does not depend on the machine.
@@ -72,8 +72,8 @@ def cautions(space: MeshPlanSpace, ranked: RankedPlan) -> list[str]:
     return notes
 
 
-def hinges(space: MeshPlanSpace, settings: MeshSettings, plans: Sequence[RankedPlan]) -> list[str]:
-    """Say which assumption the best plan hinges on: under a pessimistic one, another is the best.
+def pessimistic_notes(space: MeshPlanSpace, settings: MeshSettings, plans: Sequence[RankedPlan]) -> list[str]:
+    """Say which assumption the best plan depends on: under a pessimistic one, another is the best.
 
     The plans listed are judged again, beside the best of a corner of the space (degrees that are powers of two).
     """
@@ -107,7 +107,7 @@ def _under(
     if not is_other or float(steps[n]) > (1 - _WORTH_SAYING) * float(steps[0]):
         return []
     note = (
-        f"the first plan hinges on {pessimism.name} {now:g}: with {pessimism.value:g} ({pessimism.words}) it takes "
+        f"the first plan depends on {pessimism.name} {now:g}: with {pessimism.value:g} ({pessimism.words}) it takes "
         f"{format_seconds(float(steps[0]))}, and {mesh_plan_in_words(best)} takes {format_seconds(float(steps[n]))}; "
         f"--assume {pessimism.name}={pessimism.value:g} searches all plans under it"
     )

@@ -7,7 +7,7 @@ from typing import Any
 
 from planner.core.answer import Answer, Estimate, RankedPlan
 from planner.report.blocks import Block, Column, Heading, Sentence, Table
-from planner.report.documents import with_plan
+from planner.report.documents import baselines_document, with_plan
 from planner.report.numbers import (
     NOT_AVAILABLE,
     byte_text,
@@ -20,7 +20,7 @@ from planner.report.numbers import (
     used_of_total,
 )
 from planner.report.parts import parts_table
-from planner.report.ranking import ranked_table, ratio_text
+from planner.report.ranking import column_maker, ranked_table, ratio_text
 from planner.report.rows import rows_table
 from planner.report.splits import split_document, split_text
 from planner.report.uncertainty import bars_columns
@@ -50,9 +50,7 @@ def plans_table(plans: Sequence[RankedPlan], objective: str = "step_time", *, ra
         Whether rank and gap have a meaning: not for a single plan that was not searched for.
     """
     unit = time_unit(min(plan.step_time_s for plan in plans))
-
-    def column(title: str, cell: Callable[[RankedPlan], str], priority: int, *, unit: str = "") -> Column:
-        return Column(title=title, unit=unit, cells=tuple(cell(plan) for plan in plans), priority=priority)
+    column = column_maker(plans)
 
     columns = [
         Column(title="plan", cells=tuple(plan.summary for plan in plans), is_text=True, flexible=True),
@@ -162,11 +160,6 @@ def explain_blocks(estimate: Estimate) -> list[Block]:
         text = split_text(check)
         blocks.append(Sentence(f"{text[0].upper()}{text[1:]}."))
     return blocks
-
-
-def baselines_document(answer: Answer) -> dict[str, Any]:
-    """Data parallelism, with the plan."""
-    return {name: None if plan is None else with_plan(answer, plan) for name, plan in answer.baselines.items()}
 
 
 def details_document(answer: Answer | Estimate) -> dict[str, Any]:

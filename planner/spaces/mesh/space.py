@@ -273,7 +273,7 @@ class MeshPlanSpace:
     def finished(self, answer: Answer, found: Found) -> Answer:
         """The answer with refined plans, and with what the best plan depends on."""
         from planner.spaces.mesh.batches import batch_notes
-        from planner.spaces.mesh.cautions import cautions, hinges
+        from planner.spaces.mesh.cautions import cautions, pessimistic_notes
 
         settings = self._settings_after(found)
         shown = list(found.outcome.candidates[: found.shown])
@@ -286,7 +286,7 @@ class MeshPlanSpace:
             answer = dataclasses.replace(answer, refined=barred, notes=(*others, *_host_notes(refined)))
         more = (
             *cautions(self, answer.best),
-            *hinges(self, settings, answer.plans),
+            *pessimistic_notes(self, settings, answer.plans),
             *batch_notes(self, settings, answer.best),
         )
         return dataclasses.replace(answer, notes=(*answer.notes, *more))

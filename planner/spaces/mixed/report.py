@@ -13,7 +13,7 @@ from planner.report.blocks import Block, Column, Heading, Sentence, Table
 from planner.report.documents import with_plan
 from planner.report.numbers import byte_unit, duration_text, percent, significant, time_unit, used_of_total
 from planner.report.parts import parts_table
-from planner.report.ranking import ranked_table, ratio_text
+from planner.report.ranking import column_maker, ranked_table, ratio_text
 from planner.report.rows import rows_table
 from planner.report.uncertainty import bars_columns
 from planner.spaces.mesh.labels import mesh_entry
@@ -42,9 +42,7 @@ _KINDS = {"hardware": "With other hardware, the plan as it is", "plan": "With an
 def plans_table(plans: Sequence[RankedPlan], objective: str, *, ranks: bool = True) -> Table:
     """Columns of plans; a narrow terminal drops those of the largest priority first."""
     unit = time_unit(min(plan.step_time_s for plan in plans))
-
-    def column(title: str, cell: Callable[[RankedPlan], str], priority: int, *, unit: str = "") -> Column:
-        return Column(title=title, unit=unit, cells=tuple(cell(plan) for plan in plans), priority=priority)
+    column = column_maker(plans)
 
     def memory(position: int) -> Callable[[RankedPlan], str]:
         def cell(plan: RankedPlan) -> str:

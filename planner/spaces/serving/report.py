@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from planner.core.answer import Answer, Estimate, RankedPlan
 from planner.report.blocks import Block, Column, Heading, Table
-from planner.report.documents import with_plan
+from planner.report.documents import baselines_document
 from planner.report.numbers import (
     NOT_AVAILABLE,
     Unit,
@@ -19,7 +19,7 @@ from planner.report.numbers import (
     used_of_total,
 )
 from planner.report.parts import parts_table
-from planner.report.ranking import ranked_table
+from planner.report.ranking import column_maker, ranked_table
 from planner.report.rows import rows_table
 from planner.report.uncertainty import bars_columns, span_text
 from planner.spaces.serving.labels import command_of
@@ -51,9 +51,7 @@ def plans_table(plans: Sequence[RankedPlan], objective: str = "throughput", *, r
         The interval that is shown is of what the plans are compared by.
     """
     first, each = time_unit(min(p["ttft_s"] for p in plans)), time_unit(min(p["tpot_s"] for p in plans))
-
-    def column(title: str, cell: Callable[[RankedPlan], str], priority: int, *, unit: str = "") -> Column:
-        return Column(title=title, unit=unit, cells=tuple(cell(plan) for plan in plans), priority=priority)
+    column = column_maker(plans)
 
     columns = [
         Column(title="plan", cells=tuple(plan.summary for plan in plans), is_text=True, flexible=True),
@@ -168,11 +166,6 @@ def explain_blocks(estimate: Estimate) -> list[Block]:
         Heading("Layer by layer (of one rank: a decoding pass of one group of sequences, a pass that reads prompts)"),
         rows_table(estimate.tables["layers"]),
     ]
-
-
-def baselines_document(answer: Answer) -> dict[str, Any]:
-    """Replicas of one device each, with the plan."""
-    return {name: None if plan is None else with_plan(answer, plan) for name, plan in answer.baselines.items()}
 
 
 def compared(answer: Answer) -> list[tuple[str, RankedPlan | None]]:

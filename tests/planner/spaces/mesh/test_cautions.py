@@ -53,12 +53,12 @@ def hinging() -> Request:
 
 
 @pytest.mark.exact
-def test_the_best_plan_hinges_on_an_assumption(hinging: Request) -> None:
+def test_the_best_plan_depends_on_an_assumption(hinging: Request) -> None:
     """ZeRO-3 at scale: what is named as better under the pessimistic assumption is, by the model asked anew."""
     result = optimize(hinging)
     best = result.plans[0]
     assert best.plan.zero_stage == 3
-    (note,) = notes_with(result.notes, "hinges on dp_overlap 0.9: with 0.5")
+    (note,) = notes_with(result.notes, "depends on dp_overlap 0.9: with 0.5")
     space = mesh_space(resolve(hinging))
     doubtful = dataclasses.replace(hinging, assume=(*hinging.assume, ("dp_overlap", 0.5)))
     pessimistic = mesh_space(resolve(doubtful))
@@ -76,13 +76,13 @@ def test_the_best_plan_hinges_on_an_assumption(hinging: Request) -> None:
 @pytest.mark.parametrize("value", [0.5, 0.95])
 def test_an_assumption_that_was_given_is_not_doubted(hinging: Request, value: float) -> None:
     asked = dataclasses.replace(hinging, assume=(("dp_overlap", value),), top=1)
-    assert not notes_with(optimize(asked).notes, "hinges")
+    assert not notes_with(optimize(asked).notes, "depends on")
 
 
 def test_no_doubt_where_it_does_not_matter() -> None:
     fixed = MeshRestriction(degrees={"zero_stage": Bounds(values=(0, 1))})
     found = optimize(Request(model="bert-large", gpus=8, batch=64, mesh=fixed))
-    assert not notes_with(found.notes, "hinges")
+    assert not notes_with(found.notes, "depends on")
 
 
 def test_the_list_says_what_its_plans_differ_in() -> None:
