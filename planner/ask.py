@@ -74,7 +74,12 @@ def searched(space: PlanSpace, top: int, progress: Progress | None = None, *, co
         (first,), _ = space.error_bars(ranked[:1])
         return dataclasses.replace(answer, plans=(first, *answer.plans[1:]))
     compared, bars = space.error_bars(ranked)
-    answer = dataclasses.replace(answer, plans=tuple(compared[: found.shown]), error_bars=bars)
+    # A baseline that is one of the plans has that plan's interval.
+    baselines = {
+        name: next((with_bar for plan, with_bar in zip(ranked, compared, strict=True) if plan is baseline), baseline)
+        for name, baseline in answer.baselines.items()
+    }
+    answer = dataclasses.replace(answer, plans=tuple(compared[: found.shown]), error_bars=bars, baselines=baselines)
     try:
         return space.finished(answer, found)
     except KeyboardInterrupt:

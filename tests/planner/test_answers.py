@@ -52,6 +52,15 @@ def test_one_weird_trick_comes_out_unaided(trick: Answer) -> None:
     assert trick.proof.proven_top
 
 
+def test_a_baseline_that_is_the_best_plan_has_its_interval() -> None:
+    answer = optimize(Request(model="llama3-8b", gpus=4, mode="inference"))
+    baseline, best = answer.baselines["data_parallel"], answer.plans[0]
+    assert baseline is not None
+    assert baseline.plan == best.plan
+    assert baseline.step_time_low_s == best.step_time_low_s
+    assert baseline.step_time_low_s is not None
+
+
 def test_nothing_depends_on_the_named_families(trick: Answer) -> None:
     resolved = resolve(ONE_WEIRD_TRICK)
     settings = SearchSettings(
