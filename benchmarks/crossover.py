@@ -11,7 +11,7 @@ import sys
 from costmodel.layerwise.evaluate import evaluate
 from planner.core.request import Request
 from planner.resolve import resolve
-from strategies.layerwise.data_parallel import best_data_parallel
+from strategies.layerwise.candidates import best_data_parallel
 from strategies.layerwise.search import SearchSettings, search
 
 BATCHES = (128, 256, 512, 1024, 2048, 4096, 8192, 16384)

@@ -39,7 +39,7 @@ from planner.uncertainty.bars import Knowledge, serving_knowledge
 from planner.uncertainty.serving import serving_candidates, serving_kind
 from strategies.mesh.settings import Bounds
 from strategies.serving.search import search_serving
-from strategies.serving.settings import ServingSettings
+from strategies.serving.space import ServingSettings
 
 FIGURES = Path(__file__).resolve().with_name("serving_figures.csv")
 # Kind of GPU -> cluster of its machine.

@@ -48,7 +48,7 @@ _OF_COMMAND = {
     ("place", "--objective"): "throughput latency",
     ("scale", "--family"): "planner.commands.options:SCALE_FAMILIES",
 }
-_OF_SERVING = {"--objective": "strategies.serving.settings:SERVING_OBJECTIVES"}
+_OF_SERVING = {"--objective": "strategies.serving.space:SERVING_OBJECTIVES"}
 # Several words with commas between them.
 _LISTS = frozenset({"--zero", "--schedule", "--recompute", "--cp-kind", "--order", "--offload"})
 _LISTS_OF_COMMAND = frozenset({("sweep", "--cluster"), ("size", "--cluster")})

@@ -249,7 +249,7 @@ def _objective(text: str | None, mode: str | None, values: Values) -> str | None
     if text is None:
         return None
     from strategies.mesh.settings import OBJECTIVES
-    from strategies.serving.settings import SERVING_OBJECTIVES
+    from strategies.serving.space import SERVING_OBJECTIVES
 
     known = tuple(dict.fromkeys((*SERVING_OBJECTIVES, *OBJECTIVES))) if mode == "inference" else OBJECTIVES
     return values.choice("--objective", text.strip().replace("-", "_"), known)

@@ -9,7 +9,7 @@ from typing import Any
 from planner.placement.request import PlaceRequest
 from strategies.placement.latency.evaluate import Timing
 from strategies.placement.loads import DeviceLoads
-from strategies.placement.piper_problem import PiperProblem, PiperResult
+from strategies.placement.piper import PiperProblem, PiperResult
 from strategies.placement.problem import PlacementProblem, PlacementResult
 
 __all__ = ["LatencyAnswer", "PiperAnswer", "PlaceAnswer"]

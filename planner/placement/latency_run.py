@@ -16,9 +16,8 @@ from planner.placement.check import check_latency
 from planner.placement.placement_file import assignment_of, subgraphs_of
 from planner.placement.request import PlaceRequest
 from planner.placement.workload_file import LoadedWorkload, Overrides, loaded_workload
-from strategies.placement.clock import Clock
-from strategies.placement.latency.evaluate import evaluate
-from strategies.placement.latency.heuristics import latency_greedy, latency_one_device, one_device_latency
+from strategies.limits import Clock
+from strategies.placement.latency.evaluate import evaluate, latency_greedy, latency_one_device, one_device_latency
 from strategies.placement.latency.solve import solve_latency
 from strategies.placement.problem import PlacementProblem, PlacementResult, without_spare_devices
 

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from planner.placement.request import PlaceRequest
+from strategies.limits import Clock
 from strategies.placement.baselines import local_search, one_device, solve_chain, solve_greedy
-from strategies.placement.clock import Clock
 from strategies.placement.contiguous import solve_contiguous
-from strategies.placement.convex import solve_convex
-from strategies.placement.free.solve import solve_free
+from strategies.placement.device_program import solve_convex
+from strategies.placement.free import solve_free
 from strategies.placement.problem import PlacementProblem, PlacementResult
 
 __all__ = ["BASELINES", "BEST", "METHODS", "OBJECTIVES", "Baseline", "Solver"]

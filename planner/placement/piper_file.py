@@ -18,8 +18,8 @@ import numpy as np
 from planner.files.documents import Location
 from planner.files.json_file import JsonFile
 from planner.placement.reader import JsonReader
-from strategies.placement.checks import find_cycle
-from strategies.placement.piper_problem import PiperOption, PiperProblem
+from strategies.placement.piper import PiperOption, PiperProblem
+from strategies.placement.problem import find_cycle
 
 __all__ = ["LoadedPiper", "PiperOverrides", "is_piper", "piper_from"]
 

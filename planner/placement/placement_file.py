@@ -11,7 +11,7 @@ from planner.files.yaml_text import yaml_text
 from planner.placement.answers import LatencyAnswer, PiperAnswer, PlaceAnswer
 from planner.placement.placement_reader import SCHEMA_VERSION
 from strategies.placement.latency.evaluate import CPU
-from strategies.placement.piper_problem import PiperPlan, PiperProblem
+from strategies.placement.piper import PiperPlan, PiperProblem
 from strategies.placement.problem import Placement, PlacementProblem
 
 __all__ = ["assignment_of", "piper_stages", "placement_text", "subgraphs_of"]

@@ -15,7 +15,7 @@ from planner.placement.placement_file import assignment_of, piper_stages
 from planner.placement.placement_reader import PlacementFile
 from planner.report.blocks import Block, Column, Facts, Heading, Report, Sentence, Table
 from planner.report.numbers import byte_text, duration_text, significant, used_of_total
-from strategies.placement.piper_problem import PiperProblem
+from strategies.placement.piper import PiperProblem
 
 __all__ = ["RESULT_VERSION", "check_report", "place_report"]
 

@@ -25,8 +25,8 @@ from planner.placement.piper_file import PiperOverrides, is_piper, piper_from
 from planner.placement.placement_file import assignment_of, piper_stages
 from planner.placement.request import PlaceRequest
 from planner.placement.workload_file import LoadedWorkload, Overrides, loaded_workload
+from strategies.limits import Clock
 from strategies.placement.baselines import one_device_time
-from strategies.placement.clock import Clock
 from strategies.placement.contiguous import solve_contiguous
 from strategies.placement.loads import device_loads
 from strategies.placement.piper import solve_piper

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from costmodel.arrays import FloatArray, IntArray
+from strategies.limits import Clock, why_stopped
 from strategies.placement.bounds import largest_load, simple_bound
-from strategies.placement.clock import Clock, why_stopped
 from strategies.placement.contiguous import solve_orders
 from strategies.placement.contraction import BlockGraph, contract, contract_classes
+from strategies.placement.orders import greedy_stages
 from strategies.placement.problem import Placement, PlacementProblem, PlacementResult
-from strategies.placement.segments import greedy_stages
 
 __all__ = ["local_search", "one_device", "one_device_time", "solve_chain", "solve_greedy"]
 

@@ -11,14 +11,17 @@ from costmodel.arrays import FloatArray, IntArray, combined
 from costmodel.mesh.rules import NetworkShape
 from costmodel.serving.model import ServingModel
 from costmodel.serving.plan import ServingBatch, ServingCosts, ServingPlan
-from strategies.serving.settings import (
+from strategies.serving.space import (
     SERVING_OBJECTIVES,
+    Outline,
     ServingCandidate,
     ServingMiss,
     ServingOutcome,
     ServingSettings,
+    batches_of,
+    outlines,
+    plans_of,
 )
-from strategies.serving.space import Outline, batches_of, outlines, plans_of
 
 __all__ = ["score_of", "search_serving"]
 

@@ -14,7 +14,7 @@ from planner.core.answer import Answer
 from planner.core.objectives import BETTER, check_layer_objective
 from planner.core.request import Request
 from strategies.mesh.settings import OBJECTIVES
-from strategies.serving.settings import SERVING_OBJECTIVES
+from strategies.serving.space import SERVING_OBJECTIVES
 
 # A tight memory, so that one worker is too few and the cheapest plan is not the trivial one.
 VGG = Request(model="vgg16", gpus=8, batch=512, memory_limit="9 GiB")

@@ -229,7 +229,7 @@ class LayerwisePlanSpace:
 
     def baselines(self, found: Found, best: RankedPlan) -> Mapping[str, RankedPlan | None]:
         """Plain data parallelism: on the best number of workers, and on all."""
-        from strategies.layerwise.data_parallel import best_data_parallel
+        from strategies.layerwise.candidates import best_data_parallel
 
         resolved = self.resolved
         every, fewer = best_data_parallel(

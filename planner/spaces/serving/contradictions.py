@@ -9,8 +9,7 @@ from planner.spaces.mesh.contradictions import allowed_values, broken_together, 
 from planner.spaces.mesh.fixed import bounds_text
 from planner.spaces.mesh.flags import flag_of
 from planner.spaces.serving.space import ServingPlanSpace
-from strategies.serving.settings import ServingSettings
-from strategies.serving.space import batches_of, outlines
+from strategies.serving.space import ServingSettings, batches_of, outlines
 
 __all__ = ["serving_contradiction"]
 

@@ -17,7 +17,7 @@ from planner.spaces.serving.contradictions import serving_contradiction
 from planner.spaces.serving.labels import serving_plan_in_words
 from planner.spaces.serving.space import ServingPlanSpace, missed_limits, serving_space
 from strategies.serving.search import search_serving
-from strategies.serving.settings import ServingOutcome, ServingSettings
+from strategies.serving.space import ServingOutcome, ServingSettings
 
 __all__ = ["no_serving_plan"]
 

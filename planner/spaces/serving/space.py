@@ -30,7 +30,7 @@ from planner.spaces.mesh.near import near_multiples
 from planner.spaces.serving.labels import family_of_serving_plan, serving_plan_in_words
 from strategies.mesh.settings import Bounds
 from strategies.serving.search import search_serving
-from strategies.serving.settings import MOST_BATCH, SERVING_OBJECTIVES, ServingOutcome, ServingSettings
+from strategies.serving.space import MOST_BATCH, SERVING_OBJECTIVES, ServingOutcome, ServingSettings
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -23,9 +23,14 @@ import numpy as np
 from costmodel.arrays import FloatArray, IntArray
 from costmodel.tolerances import CONFIRMED, EQUAL, ROUNDING
 from strategies.layerwise.per_layer.elimination import Elimination, TooWideError
-from strategies.layerwise.per_layer.k_best import CompletionBound, OutOfTimeError, best_choices, search_labels
+from strategies.layerwise.per_layer.k_best import (
+    CompletionBound,
+    LayeredGraph,
+    OutOfTimeError,
+    best_choices,
+    search_labels,
+)
 from strategies.layerwise.per_layer.lagrangian import DualAscent, Minimiser, Region, spanning_forest
-from strategies.layerwise.per_layer.layers import LayeredGraph
 from strategies.layerwise.per_layer.problem import (
     ChoiceProblem,
     Evaluation,

@@ -1,6 +1,5 @@
 """Contiguous pipeline stages with replicas and micro-batches, chosen exactly by dynamic programming."""
 
-from strategies.layerwise.pipeline.bounds import pipeline_lower_bound
 from strategies.layerwise.pipeline.completion import UpstreamTable, build_upstream
 from strategies.layerwise.pipeline.problem import (
     InvalidPartitionError,
@@ -8,6 +7,7 @@ from strategies.layerwise.pipeline.problem import (
     PipelinePlan,
     PipelineSolution,
     objective_s,
+    pipeline_lower_bound,
     stage_memory_bytes,
     stage_times_s,
 )

@@ -48,6 +48,35 @@ by one, each against those that are left, so whatever is left out in the end can
 
 This proves that no plan is below a cutoff if none without dominated rows is. The best plans, and all of the K best, may still have such
 rows, where they cost the same or hardly more: with a plan below the cutoff the whole problem is to be solved.
+
+Bounds from prefix sums
+-----------------------
+Cheap proofs that no pipeline beats a cutoff: with ``T`` the objective, every stage s of every plan satisfies
+
+    T >= m t_s + X_s + sum_{j<s} F_j                (1)
+    T >= m t_s + sum_{j<s} t_j + X_0                (2)
+
+because the last backward pass of stage s ends ``sum_{j<s} F_j + m t_s`` after the start at the earliest, and that of the first stage
+``sum_{j<s} t_j + m t_s``. Both are sums over the layers of the stage plus a sum over the layers before it. So for a threshold C the
+longest stage that ends before layer i with given replicas starts at one position ``first_start[k, i]``, and the fewest workers that the
+layers before i need are
+
+    N[0] = 0,   N[i] = min_k N[first_start[k, i]] + r_k
+
+(N does not decrease with i: cutting layers off the end of a partition leaves a partition). ``N[L] > W`` proves ``T >= C``
+for every plan. Transfers are left out and memory counts the fewest micro-batches in flight, so the proof is valid.
+Comparisons shrink the left side by 1e-11 relative, more than prefix sums can be off.
+
+A second bound weighs what few replicas save (exchange) against what many stages cost (bubble). With q = m t + X,
+
+    T >= max_s q_s >= sum_s r_s q_s / W      and      T >= sum_s t_s,
+
+so for every weight a in [0, 1] and whatever the plan,
+
+    T >= sum_l min_k [ a r_k q[k, l] / W + (1 - a) t[k, l] ]                (3)
+
+(a Lagrangian relaxation of "a layer has one replica count"). For labels, W is the number of workers left and the second part
+includes the longest path of the stages already chosen.
 """
 
 from __future__ import annotations
@@ -62,20 +91,29 @@ import numpy as np
 from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.layerwise.pipeline import farther_takes_longer, last_backward_s, stage_arrays
 from costmodel.layerwise.tables import CostTables
+from costmodel.tolerances import LONG_SUM_ROUNDING
 from strategies.layerwise.per_layer.problem import Status
 
 __all__ = [
+    "SAFETY",
     "InvalidPartitionError",
     "PartitionProblem",
     "PipelinePlan",
     "PipelineSolution",
+    "Tables",
+    "build_tables",
     "distinct_replicas",
     "in_units",
     "objective_s",
+    "pipeline_lower_bound",
+    "proves_none_below",
     "stage_memory_bytes",
+    "stage_starts",
     "stage_times_s",
     "undominated_rows",
     "without_dominated",
+    "workers_downstream",
+    "workers_needed",
 ]
 
 
@@ -402,3 +440,212 @@ def in_units(problem: PartitionProblem, unit: int) -> PartitionProblem:
         least = np.minimum.reduceat(getattr(problem, name), firsts, axis=0)
         changes[name] = np.ascontiguousarray(np.minimum.reduceat(least, firsts, axis=1))
     return replace(problem, num_workers=problem.num_workers // unit + stages, replica_counts=units[firsts], **changes)
+
+
+SAFETY = (
+    1.0 - LONG_SUM_ROUNDING
+)  # a bound is only trusted after this shrink: prefix sums round differently from the cost model
+_BISECTIONS = 12
+_WEIGHTS = (0.5, 0.75, 0.9, 0.97)  # a of (3)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tables:
+    """Prefix sums over the layers, and least costs of the layers before a cut."""
+
+    counts: IntArray  # (K,), replicas; only those that leave a worker for another stage
+    forward_s: FloatArray  # (K, L + 1) prefix sums; illegal layers count 0 here and 1 in `illegal`
+    backward_s: FloatArray
+    after_s: FloatArray  # exchange + update
+    illegal: IntArray
+    static_bytes: FloatArray
+    activation_bytes: FloatArray
+    prefix_s: FloatArray  # (L + 1, W + 1): least sum of t over stages that cover the layers before i with w workers
+    prefix_forward_s: FloatArray  # same, sum of F
+    prefix_backward_s: FloatArray  # same, sum of B
+    prefix_work_s: FloatArray  # (L + 1,): least worker-seconds of m t + X of the layers before i
+    first_after_s: float  # least X_0
+
+
+def build_tables(problem: PartitionProblem) -> Tables:
+    """Sum up a problem; replica counts that leave no worker for a second stage are dropped."""
+    usable = problem.replica_counts <= problem.num_workers - problem.replica_counts[0]
+    counts = problem.replica_counts[usable]
+    forward_s, backward_s = problem.forward_s[usable], problem.backward_s[usable]
+    after_s = problem.exchange_s[usable] + problem.update_s[usable]
+    legal = np.isfinite(forward_s) & np.isfinite(backward_s) & np.isfinite(after_s)
+    stage_s = np.where(legal, forward_s + backward_s, np.inf)
+    prefix_s, prefix_forward_s, prefix_backward_s = (
+        _least_prefix(counts, np.where(legal, cost, np.inf), problem.num_workers)
+        for cost in (stage_s, forward_s, backward_s)
+    )
+    # sum r_s t_s >= work, so w workers need at least work / w in their slowest stage, and in the sum over the stages.
+    work_s, work_after_s = (
+        np.concatenate([[0.0], np.cumsum((counts[:, None] * cost).min(axis=0, initial=np.inf))])
+        for cost in (stage_s, problem.num_micro_batches * stage_s + after_s)
+    )
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share_s = np.nan_to_num(work_s[:, None] / np.arange(problem.num_workers + 1), nan=0.0, posinf=np.inf)
+    return Tables(
+        counts=counts,
+        forward_s=_prefix(np.where(legal, forward_s, 0.0)),
+        backward_s=_prefix(np.where(legal, backward_s, 0.0)),
+        after_s=_prefix(np.where(legal, after_s, 0.0)),
+        illegal=_prefix((~legal).astype(np.float64)).astype(np.int64),
+        static_bytes=_prefix(problem.static_bytes[usable]),
+        activation_bytes=_prefix(problem.activation_bytes[usable]),
+        prefix_s=np.maximum(prefix_s, share_s),
+        prefix_forward_s=prefix_forward_s,
+        prefix_backward_s=prefix_backward_s,
+        prefix_work_s=work_after_s,
+        first_after_s=float(np.where(legal[:, 0], after_s[:, 0], np.inf).min(initial=np.inf)),
+    )
+
+
+def _prefix(values: FloatArray) -> FloatArray:
+    return np.concatenate([np.zeros((len(values), 1)), np.cumsum(values, axis=1)], axis=1)
+
+
+def _least_prefix(counts: IntArray, cost_s: FloatArray, num_workers: int) -> FloatArray:
+    """(L + 1, W + 1): sum of the layers' least costs with at most w replicas."""
+    least = np.vstack([np.full((1, cost_s.shape[1]), np.inf), np.minimum.accumulate(cost_s, axis=0)])
+    sums = _prefix(least)
+    allowed = np.searchsorted(counts, np.arange(num_workers + 1), side="right")
+    return np.ascontiguousarray(sums[allowed].T)
+
+
+def mixed_bounds(problem: PartitionProblem, tables: Tables, workers: IntArray) -> tuple[FloatArray, FloatArray]:
+    """Weights a of (3), and the sums of (3) over the layers before i, (weights, L + 1, workers)."""
+    legal = np.diff(tables.illegal, axis=1) == 0
+    stage_s = np.diff(tables.forward_s + tables.backward_s, axis=1)
+    cost_s = problem.num_micro_batches * stage_s + np.diff(tables.after_s, axis=1)
+    work_s = np.where(legal, tables.counts[:, None] * cost_s, np.inf)
+    sums = np.zeros((len(_WEIGHTS), problem.num_layers + 1, len(workers)))
+    for a, weight in enumerate(_WEIGHTS):
+        alone_s = np.where(legal, (1.0 - weight) * stage_s, np.inf)
+        for i, w in enumerate(workers.tolist()):
+            allowed = int(np.searchsorted(tables.counts, w, side="right"))
+            each = (work_s[:allowed] * (weight / max(w, 1)) + alone_s[:allowed]).min(axis=0, initial=np.inf)
+            sums[a, 1:, i] = np.cumsum(each)
+    return np.array(_WEIGHTS), sums
+
+
+def stage_starts(problem: PartitionProblem, tables: Tables, threshold_s: float) -> IntArray:
+    """(K, L + 1): first layer of the longest stage that ends before layer i and may belong to a plan below a threshold.
+
+    A stage that ends before layer i and starts earlier than this breaks (1), (2) or the memory capacity, or has an illegal
+    layer. Where no stage is possible at all the entry is i.
+    """
+    m, num_layers = problem.num_micro_batches, problem.num_layers
+    threshold_s /= SAFETY
+    micro_s = m * (tables.forward_s + tables.backward_s)
+    ahead_s, ahead_forward_s = tables.prefix_s[:, -1], tables.prefix_forward_s[:, -1]
+    in_flight = np.full(num_layers + 1, min(m, 2))
+    in_flight[-1] = 1
+    starts = np.zeros((len(tables.counts), num_layers + 1), dtype=np.int64)
+    capacity = problem.memory_capacity_bytes
+    for k in range(len(tables.counts)):
+        starts[k] = np.searchsorted(tables.illegal[k], tables.illegal[k])  # after the last illegal layer
+        if np.isfinite(threshold_s):
+            both = micro_s[k] + tables.after_s[k]
+            for sums, upstream, limit in (
+                (both, ahead_forward_s, threshold_s),
+                (micro_s[k], ahead_s, threshold_s - tables.first_after_s),
+            ):
+                key = (
+                    sums - upstream
+                )  # increases: upstream grows by no more than sums does, or an illegal layer stands there
+                ok = np.isfinite(key)
+                key = np.maximum.accumulate(np.where(ok, key, -np.inf))
+                starts[k] = np.maximum(starts[k], np.searchsorted(key, sums - limit, side="right"))
+        if np.isfinite(capacity):
+            fixed, moving = tables.static_bytes[k], tables.activation_bytes[k]
+            for n in sorted(set(in_flight.tolist())):  # np.unique would load numpy.ma
+                sums = fixed + n * moving
+                first = np.searchsorted(sums, sums - capacity * (1 + LONG_SUM_ROUNDING), side="left")
+                starts[k] = np.maximum(starts[k], np.where(in_flight == n, first, 0))
+    return np.minimum(starts, np.arange(num_layers + 1))
+
+
+def workers_needed(tables: Tables, starts: IntArray) -> IntArray:
+    """N of the module's notes, (L + 1,); 2^62 where the layers before it cannot be covered."""
+    impossible = np.int64(1) << 62
+    needed = np.zeros(starts.shape[1], dtype=np.int64)
+    for i in range(1, starts.shape[1]):
+        first = starts[:, i]
+        options = np.where(first < i, needed[first] + tables.counts, impossible)
+        needed[i] = min(int(options.min(initial=impossible)), int(impossible))
+    return needed
+
+
+def workers_downstream(tables: Tables, starts: IntArray) -> IntArray:
+    """(L + 1,): fewest workers that the layers from i on need; 2^62 where they cannot be covered."""
+    impossible = np.int64(1) << 62
+    num_layers = starts.shape[1] - 1
+    needed = np.full(num_layers + 1, impossible)
+    needed[-1] = 0
+    for end in range(num_layers, 0, -1):
+        # Cutting layers off the start of a partition leaves one, so the fewest for a late end are the fewest from its start on.
+        for k in np.flatnonzero(starts[:, end] < end).tolist():
+            part = needed[starts[k, end] : end]
+            np.minimum(part, min(int(needed[end] + tables.counts[k]), int(impossible)), out=part)
+    return needed
+
+
+def proves_none_below(problem: PartitionProblem, tables: Tables, threshold_s: float) -> bool:
+    """Whether the cheap bound proves that no plan of two or more stages within memory costs less than a threshold."""
+    if problem.num_layers < 2 or len(tables.counts) == 0:
+        return True
+    if mixed_bounds(problem, tables, np.array([problem.num_workers]))[1][:, -1].max() * SAFETY >= threshold_s:
+        return True
+    starts = stage_starts(problem, tables, threshold_s)
+    return bool(workers_needed(tables, starts)[-1] > problem.num_workers)
+
+
+def pipeline_lower_bound(problem: PartitionProblem, *, enough_s: float | None = None) -> float:
+    """Seconds that no pipeline of at least two stages within memory can beat; +inf proves that there is none.
+
+    Bisects for the largest threshold that ``N[L] > W`` proves (see the module's notes), from the better of bound (3) and the
+    bound by worker-seconds ``sum_l min_k r_k (m t[k, l] + X[k, l]) / W`` to four times that.
+
+    Parameters
+    ----------
+    problem : PartitionProblem
+    enough_s : float, optional
+        Makes it 5-10 times faster: look no further than whether the bound reaches this (the result is then at least
+        `enough_s`, or where the search begins).
+
+    Returns
+    -------
+    float
+        Seconds.
+
+    Examples
+    --------
+    Two layers of 1 + 2 s on two workers with one replica each: every stage takes at least 4 x 3, and the second one starts
+    after a forward of the first (1).
+
+    >>> row, cut = np.ones((1, 2)), np.zeros((1, 1, 3))
+    >>> p = PartitionProblem(num_layers=2, num_workers=2, num_micro_batches=4, replica_counts=np.array([1]),
+    ...                      forward_s=row, backward_s=2 * row, cut_forward_s=cut, cut_backward_s=cut, update_s=0 * row,
+    ...                      exchange_s=0 * row, static_bytes=row, activation_bytes=row)
+    >>> 12.0 <= pipeline_lower_bound(p) <= 15.0
+    True
+    """
+    tables = build_tables(problem)
+    if proves_none_below(problem, tables, float("inf")):
+        return float("inf")
+    mixed_s = mixed_bounds(problem, tables, np.array([problem.num_workers]))[1][:, -1].max()
+    low_s = max(float(tables.prefix_work_s[-1]) / problem.num_workers, float(mixed_s)) * SAFETY
+    if enough_s is not None:
+        return enough_s if enough_s > low_s and proves_none_below(problem, tables, enough_s) else low_s
+    high_s = 4.0 * low_s
+    for _ in range(_BISECTIONS):
+        if high_s - low_s <= 1e-3 * low_s:
+            break
+        middle_s = (low_s + high_s) / 2
+        if proves_none_below(problem, tables, middle_s):
+            low_s = middle_s
+        else:
+            high_s = middle_s
+    return low_s

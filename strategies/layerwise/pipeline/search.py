@@ -24,14 +24,16 @@ from costmodel.network.graph import Graph
 from costmodel.tolerances import EQUAL, ROUNDING
 from costmodel.workload import Workload
 from strategies.layerwise.per_layer.problem import Limits, Status
-from strategies.layerwise.pipeline.bounds import SAFETY, pipeline_lower_bound, proves_none_below
 from strategies.layerwise.pipeline.completion import UpstreamTable, build_upstream
 from strategies.layerwise.pipeline.problem import (
+    SAFETY,
     PartitionProblem,
     PipelinePlan,
     PipelineSolution,
     distinct_replicas,
     in_units,
+    pipeline_lower_bound,
+    proves_none_below,
     without_dominated,
 )
 from strategies.layerwise.pipeline.sweep import Sweep
@@ -468,7 +470,7 @@ def _chain(graph: Graph) -> list[int]:
 def quick_bounds(tables: CostTables, worker_counts: Sequence[int]) -> FloatArray:
     """Bound the pipelines of every worker count from below, without transfers and exchanges.
 
-    A stage handles m micro-batches, the first of which passed the layers before it: bound (2) of `strategies.layerwise.pipeline.bounds`. A
+    A stage handles m micro-batches, the first of which passed the layers before it: bound (2) of `strategies.layerwise.pipeline.problem`. A
     stage slows down for all of its layers, and the slowest of W workers has at least their mean, since
     ``sum_s r_s t_s >= sum_l min_r r t_l(r)`` and ``sum_s r_s = W``:
 

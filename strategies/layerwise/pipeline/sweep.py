@@ -38,7 +38,7 @@ A label is also dropped when no completion can beat the best known plan or the c
 
 (``q >= worker-seconds of q / workers left``; u = most stages that can be after it; the last term only if u <= m - 2; it is
 ``m t + X + g`` of `strategies.layerwise.pipeline.problem` with ``t <= q / m``, and increases with q as u < m), and by (3) of
-`strategies.layerwise.pipeline.bounds`. The stages before it must also exist: N[i] workers, as defined there, must be left. Where this is
+`strategies.layerwise.pipeline.problem`. The stages before it must also exist: N[i] workers, as defined there, must be left. Where this is
 not enough, the sum of t before it, and the most that D + c may be, come from `strategies.layerwise.pipeline.completion`. That table is far
 stronger where transfers or the memory matter.
 """
@@ -53,16 +53,18 @@ import numpy as np
 
 from costmodel.arrays import BoolArray, FloatArray, IntArray
 from strategies.layerwise.per_layer.problem import Limits
-from strategies.layerwise.pipeline.bounds import (
+from strategies.layerwise.pipeline.completion import UpstreamTable
+from strategies.layerwise.pipeline.problem import (
     SAFETY,
+    PartitionProblem,
+    PipelinePlan,
     build_tables,
     mixed_bounds,
+    objective_s,
     proves_none_below,
     stage_starts,
     workers_needed,
 )
-from strategies.layerwise.pipeline.completion import UpstreamTable
-from strategies.layerwise.pipeline.problem import PartitionProblem, PipelinePlan, objective_s
 
 __all__ = ["Labels", "Sweep", "Trail", "join", "undominated"]
 

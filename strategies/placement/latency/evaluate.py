@@ -1,4 +1,6 @@
-"""Times of one placement, by the definition: subgraphs are atomic calls, CPU operators run as soon as they can.
+"""Times of one placement for latency, placements that need no search, and their improvement by moving one colour class at a time.
+
+Subgraphs are atomic calls, operators on CPUs run as soon as they can:
 
     start(S)  = max of available(u) over u outside S that feed S, and of finish of the accelerator's subgraph before S
     finish(S) = start(S) + load(S);  available(v) = finish(S) for v in S
@@ -9,14 +11,32 @@ with load(S) = compute + what crosses the border of S, once per source. The late
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from costmodel.arrays import FloatArray, IntArray
-from strategies.placement.problem import Placement, PlacementProblem, sums_by
+from costmodel.arrays import BoolArray, FloatArray, IntArray
+from costmodel.tolerances import EQUAL
+from strategies.limits import Clock
+from strategies.placement.contraction import BlockGraph, contract
+from strategies.placement.problem import Placement, PlacementProblem, PlacementResult, sums_by
 
-__all__ = ["CPU", "Timing", "evaluate", "placement_of"]
+__all__ = [
+    "CPU",
+    "Timing",
+    "all_on_cpus",
+    "critical_path",
+    "evaluate",
+    "fill",
+    "improve",
+    "latency_greedy",
+    "latency_one_device",
+    "on_one_accelerator",
+    "one_device_latency",
+    "placement_of",
+]
+
 
 # Unit number of operators on CPUs.
 CPU = -1
@@ -131,3 +151,217 @@ def placement_of(problem: PlacementProblem, accelerator: IntArray, subgraph: Int
     """Make a placement of each operator's accelerator, or CPU, and its subgraph."""
     device = np.where(accelerator == CPU, problem.num_accelerators, accelerator)
     return Placement(device=device, subgraph=np.where(accelerator == CPU, 0, subgraph))
+
+
+PATH_PROOF = "critical path: operators at the faster of their times"
+
+
+def all_on_cpus(problem: PlacementProblem) -> Placement:
+    """Every operator on a CPU of its own, which is always allowed."""
+    nothing = np.zeros(problem.num_nodes, dtype=np.int64)
+    return placement_of(problem, nothing + CPU, nothing)
+
+
+def critical_path(problem: PlacementProblem) -> float:
+    """Longest path where every operator takes the faster of its times: a bound, because an output waits for all on its path.
+
+    An operator in a subgraph takes at least its own time of the subgraph's, and those of a path are disjoint.
+    """
+    least = np.where(
+        problem.supported & (problem.num_accelerators > 0),
+        np.minimum(problem.accelerator_time, problem.cpu_time),
+        problem.cpu_time,
+    )
+    return longest_path(problem, least)
+
+
+def longest_path(problem: PlacementProblem, time: FloatArray) -> float:
+    """Longest path of a problem's graph.
+
+    >>> from strategies.placement.problem import EdgeSpec, NodeSpec
+    >>> nodes = [NodeSpec(id=i, accelerator_time=1.0, cpu_time=1.0) for i in range(3)]
+    >>> problem = PlacementProblem.build(nodes, [EdgeSpec(2, 0, 0.5)], num_accelerators=1, num_cpus=0, memory_bytes=1.0)
+    >>> longest_path(problem, np.array([1.0, 2.0, 4.0]))
+    5.0
+    """
+    # An evaluation in which every operator runs on a CPU of its own.
+    timed = replace(problem, cpu_time=time)
+    return evaluate(timed, all_on_cpus(timed)).latency
+
+
+def one_device_latency(problem: PlacementProblem) -> float:
+    """Latency on one accelerator, memory aside, or on CPUs where operators are not supported."""
+    if problem.num_accelerators and bool(problem.supported.all()):
+        return float(problem.accelerator_time.sum())
+    return evaluate(problem, all_on_cpus(problem)).latency
+
+
+def latency_one_device(problem: PlacementProblem) -> PlacementResult:
+    """Everything on one accelerator if it fits, else on CPUs."""
+    placement = on_one_accelerator(problem)
+    return _result(problem, all_on_cpus(problem) if placement is None else placement, "one device")
+
+
+def on_one_accelerator(problem: PlacementProblem) -> Placement | None:
+    """Everything in one subgraph; None where it does not fit."""
+    fits = bool(problem.supported.all()) and float(problem.size_bytes.sum()) <= problem.capacity_bytes
+    if not fits or not problem.num_accelerators:
+        return None
+    nothing = np.zeros(problem.num_nodes, dtype=np.int64)
+    return placement_of(problem, nothing, nothing)
+
+
+def latency_greedy(problem: PlacementProblem, *, clock: Clock | None = None) -> PlacementResult:
+    """Fill accelerators in topological order; what is too big, not supported or left runs on CPUs.
+
+    References
+    ----------
+    The baseline of Tarnawski et al., NeurIPS 2020.
+    """
+    return _result(problem, fill(problem, contract(problem)), "greedy", clock)
+
+
+def fill(problem: PlacementProblem, graph: BlockGraph) -> Placement:
+    """Fill one accelerator after the other with blocks in topological order.
+
+    A block that needs something from a CPU that needs something from the accelerator being filled begins the next one.
+    """
+    accelerator = np.full(graph.num_blocks, CPU, dtype=np.int64)
+    before: list[list[int]] = [[] for _ in range(graph.num_blocks)]
+    for u, v in zip(graph.edge_source.tolist(), graph.edge_target.tolist(), strict=True):
+        before[v].append(u)
+    current, room = 0, problem.capacity_bytes
+    behind: BoolArray = np.zeros(graph.num_blocks, dtype=np.bool_)  # waits for the current one, from outside
+    for b in range(graph.num_blocks):
+        size = float(graph.size_bytes[b])
+        usable = bool(graph.supported[b]) and size <= problem.capacity_bytes
+        if usable and current < problem.num_accelerators and (size > room or behind[before[b]].any()):
+            current, room = current + 1, problem.capacity_bytes
+            behind[:] = False
+        if usable and current < problem.num_accelerators:
+            accelerator[b] = current
+            room -= size
+        else:
+            behind[b] = bool(behind[before[b]].any()) or bool(np.any(accelerator[before[b]] == current))
+    device: IntArray = accelerator[graph.block]
+    return placement_of(problem, device, np.zeros_like(device))
+
+
+def _result(
+    problem: PlacementProblem, placement: Placement, method: str, clock: Clock | None = None
+) -> PlacementResult:
+    value = evaluate(problem, placement).latency
+    return PlacementResult(
+        placement=placement,
+        objective=value,
+        bound=min(critical_path(problem), value),
+        method=method,
+        proof=PATH_PROOF,
+        wall_s=clock.elapsed_s if clock is not None else 0.0,
+    )
+
+
+def improve(
+    problem: PlacementProblem,
+    placement: Placement,
+    *,
+    num_subgraphs: int,
+    clock: Clock,
+    found: Callable[[Placement, float], None],
+    effort: int = 4,
+) -> None:
+    """Move colour classes to CPUs, to subgraphs of their neighbours or to new subgraphs, and unite subgraphs, while it helps.
+
+    Parameters
+    ----------
+    problem : PlacementProblem
+    placement : Placement
+        A legal one.
+    num_subgraphs : int
+    clock : Clock
+    found : callable
+        Takes every better placement with its latency.
+    effort : int
+        Most rounds over all classes.
+
+    Raises
+    ------
+    OutOfTimeError
+    """
+    state = _State(problem, placement, num_subgraphs)
+    by_color = np.argsort(problem.color, kind="stable")
+    members = np.split(by_color, np.flatnonzero(np.diff(problem.color[by_color])) + 1)
+    near = _neighbours(problem)
+    for _ in range(effort):
+        before = state.latency
+        for nodes in members:
+            here = {(int(state.device[v]), int(state.subgraph[v])) for u in nodes.tolist() for v in near[u]}
+            here |= {(CPU, 0)} | {(a, state.free_number(a)) for a in range(problem.num_accelerators)}
+            for device, subgraph in sorted(here):
+                clock.check()
+                if state.move(nodes, device, subgraph):
+                    found(state.placement(), state.latency)
+        for first, second in state.unions():
+            clock.check()
+            nodes = np.flatnonzero((state.device == first[0]) & (state.subgraph == first[1]))
+            if len(nodes) and state.move(nodes, *second):
+                found(state.placement(), state.latency)
+        if state.latency >= before * (1 - EQUAL):
+            return
+
+
+class _State:
+    """A legal placement: each operator's accelerator or CPU, and its subgraph, numbered in the order of running."""
+
+    def __init__(self, problem: PlacementProblem, placement: Placement, num_subgraphs: int) -> None:
+        self._problem, self._most = problem, num_subgraphs
+        _, first, color = np.unique(problem.color, return_index=True, return_inverse=True)
+        self._first = first[color]  # first operator of each one's class
+        on_cpu = placement.device >= problem.num_accelerators
+        self.device = np.where(on_cpu, CPU, placement.device)
+        subgraph = np.zeros_like(placement.device) if placement.subgraph is None else placement.subgraph
+        self.subgraph = np.where(on_cpu, 0, subgraph)
+        self.latency = evaluate(problem, placement).latency
+
+    def placement(self) -> Placement:
+        return placement_of(self._problem, self.device, self.subgraph)
+
+    def free_number(self, accelerator: int) -> int:
+        """Number of a subgraph that does not exist yet; the last one where none is left."""
+        used = set(self.subgraph[self.device == accelerator].tolist())
+        return next((i for i in range(self._most) if i not in used), self._most - 1)
+
+    def unions(self) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+        """Pairs of subgraphs."""
+        inside = self.device != CPU
+        units = sorted(set(zip(self.device[inside].tolist(), self.subgraph[inside].tolist(), strict=True)))
+        return [(a, b) for a in units for b in units if a != b]
+
+    def move(self, nodes: IntArray, device: int, subgraph: int) -> bool:
+        """Move operators if the placement stays legal and gets better."""
+        problem = self._problem
+        if device != CPU and not bool(problem.supported[nodes].all()):
+            return False
+        there, number = self.device.copy(), self.subgraph.copy()
+        there[nodes], number[nodes] = device, subgraph
+        inside = there != CPU
+        size = sums_by(there[inside], problem.size_bytes[inside], problem.num_accelerators)
+        if bool(np.any(size > problem.capacity_bytes)) or not self._is_together(there):
+            return False
+        latency = evaluate(problem, placement_of(problem, there, number)).latency
+        if latency >= self.latency * (1 - EQUAL):
+            return False
+        self.device, self.subgraph, self.latency = there, number, latency
+        return True
+
+    def _is_together(self, device: IntArray) -> bool:
+        """Whether colour classes are whole; those of a moved subgraph may not be."""
+        return bool(np.all(device == device[self._first]))
+
+
+def _neighbours(problem: PlacementProblem) -> list[list[int]]:
+    near: list[list[int]] = [[] for _ in range(problem.num_nodes)]
+    for u, v in zip(problem.edge_source.tolist(), problem.edge_target.tolist(), strict=True):
+        near[u].append(v)
+        near[v].append(u)
+    return near

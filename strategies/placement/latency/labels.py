@@ -24,11 +24,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from costmodel.arrays import BoolArray, FloatArray, IntArray
-from strategies.placement.clock import Clock
+from strategies.limits import Clock
+from strategies.placement.chain import IdealFamily
 from strategies.placement.contraction import BlockGraph
-from strategies.placement.ideals import IdealFamily
-from strategies.placement.latency.prices import Reach
-from strategies.placement.latency.steps import Arcs, Steps, crossing_arcs, membership
+from strategies.placement.latency.steps import Arcs, Reach, Steps, crossing_arcs, membership
 
 __all__ = ["LabelAnswer", "LabelSearch"]
 

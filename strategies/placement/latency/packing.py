@@ -24,9 +24,9 @@ import numpy as np
 
 from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.tolerances import EQUAL
-from strategies.placement.clock import Clock
+from strategies.limits import Clock
+from strategies.placement.chain import IdealFamily
 from strategies.placement.contraction import BlockGraph
-from strategies.placement.ideals import IdealFamily
 from strategies.placement.latency.evaluate import CPU, evaluate, placement_of
 from strategies.placement.latency.steps import Move, SmallIntArray, Steps
 from strategies.placement.problem import Placement, PlacementProblem, sums_by

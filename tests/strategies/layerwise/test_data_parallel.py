@@ -15,7 +15,7 @@ from costmodel.network.graph import Graph, LayerSpec
 from costmodel.network.layers.base import params_from
 from costmodel.precision import OPTIMIZERS, PRECISIONS
 from costmodel.workload import Workload
-from strategies.layerwise.data_parallel import best_data_parallel
+from strategies.layerwise.candidates import best_data_parallel
 from tests.cases import mostly
 
 DEVICE = Device(name="d", peak_flop_per_s={"fp32": 10e12}, memory_bytes=16e9, memory_bandwidth_bytes_per_s=500e9)

@@ -19,9 +19,8 @@ from costmodel.network.graph import Graph, LayerSpec
 from costmodel.network.layers.base import params_from
 from costmodel.precision import OPTIMIZERS, PRECISIONS
 from costmodel.workload import Workload
-from strategies.mesh.refine import refine, refine_top, refinement
+from strategies.mesh.refine import all_shares, refine, refine_top, refinement
 from strategies.mesh.settings import Bounds, MeshCandidate, MeshOutcome, MeshRestriction, MeshSettings
-from strategies.mesh.stage_tables import all_shares
 from tests.cases import mostly
 
 LONG = 1e9  # seconds: no limit

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from planner.placement.check import check_throughput
+from strategies.limits import Clock
 from strategies.placement.baselines import local_search, one_device, one_device_time, solve_chain, solve_greedy
 from strategies.placement.bounds import class_bound, largest_load, simple_bound, work_bound
-from strategies.placement.clock import Clock
-from strategies.placement.convex import is_convex, solve_convex
+from strategies.placement.device_program import is_convex, solve_convex
 from strategies.placement.problem import PlacementProblem, PlacementResult
 from tests.cases import mostly
 from tests.strategies.placement.small_problems import brute_force, content_of, random_problem

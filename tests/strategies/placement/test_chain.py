@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from strategies.placement.chain import ChainLimits, best_chain, chain_within, cpu_relief
+from strategies.placement.chain import ChainLimits, best_chain, chain_within, cpu_relief, enumerate_ideals
 from strategies.placement.contiguous import chain_placement
 from strategies.placement.contraction import contract
-from strategies.placement.ideals import enumerate_ideals
 from strategies.placement.loads import device_loads, placement_faults
 from tests.strategies.placement.small_problems import brute_force, random_problem
 

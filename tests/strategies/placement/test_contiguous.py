@@ -15,8 +15,8 @@ import pytest
 from planner.files.json_file import read_workload
 from planner.placement.check import check_throughput
 from planner.placement.workload_file import Overrides, workload_from
+from strategies.limits import Clock
 from strategies.placement import contiguous
-from strategies.placement.clock import Clock
 from strategies.placement.contiguous import solve_contiguous, solve_orders
 from strategies.placement.loads import device_loads, placement_faults
 from strategies.placement.problem import EdgeSpec, NodeSpec, PlacementProblem, PlacementResult

@@ -14,9 +14,8 @@ import pytest
 from planner.files.json_file import JsonFile, read_workload
 from planner.placement.check_piper import check_piper
 from planner.placement.piper_file import PiperOverrides, piper_from
-from strategies.placement.clock import Clock
-from strategies.placement.piper import solve_piper
-from strategies.placement.piper_problem import PiperPlan, PiperProblem
+from strategies.limits import Clock
+from strategies.placement.piper import PiperPlan, PiperProblem, solve_piper
 from tests.cases import mostly
 
 

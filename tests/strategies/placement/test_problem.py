@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.placement.check import check_throughput
+from strategies.placement.chain import TooManyIdealsError, enumerate_ideals, ideals_from_orders
 from strategies.placement.contraction import BlockGraph, contract, contract_classes
-from strategies.placement.ideals import TooManyIdealsError, enumerate_ideals, ideals_from_orders, sample_orders
 from strategies.placement.loads import accelerator_loads, device_loads
+from strategies.placement.orders import OrderedBlocks, sample_orders
 from strategies.placement.problem import (
     EdgeSpec,
     NodeSpec,
@@ -21,7 +22,6 @@ from strategies.placement.problem import (
     PlacementProblem,
     PlacementResult,
 )
-from strategies.placement.segments import OrderedBlocks
 from tests.strategies.placement.small_problems import content_of, random_problem
 
 

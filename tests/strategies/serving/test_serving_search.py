@@ -17,8 +17,7 @@ from costmodel.serving.rules import broken_serving_rules
 from costmodel.serving.workload import ServingAssumptions, ServingWorkload
 from strategies.mesh.settings import Bounds
 from strategies.serving.search import score_of, search_serving
-from strategies.serving.settings import SERVING_OBJECTIVES, ServingSettings
-from strategies.serving.space import batches_of, outlines
+from strategies.serving.space import SERVING_OBJECTIVES, ServingSettings, batches_of, outlines
 from tests.cases import mostly
 from tests.strategies.mesh.networks import decoder, two_level_cluster
 

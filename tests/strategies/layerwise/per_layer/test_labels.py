@@ -11,13 +11,13 @@ from strategies.layerwise.per_layer.elimination import Elimination
 from strategies.layerwise.per_layer.k_best import (
     CompletionBound,
     LabelSet,
+    LayeredGraph,
     OutOfTimeError,
     best_choices,
     pareto,
     search_labels,
 )
 from strategies.layerwise.per_layer.lagrangian import Multipliers
-from strategies.layerwise.per_layer.layers import LayeredGraph
 from strategies.layerwise.per_layer.problem import ChoiceProblem, FlatTables, Structure, objective_s
 from tests.cases import mostly
 from tests.strategies.layerwise.per_layer.choice_problems import TOLERANCE, best_by_key, brute_force, random_problem

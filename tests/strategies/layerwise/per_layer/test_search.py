@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strategies.layerwise.per_layer import elimination, layers, search
+from strategies.layerwise.per_layer import elimination, k_best, search
 from strategies.layerwise.per_layer.problem import (
     ChoiceProblem,
     Edge,
@@ -140,7 +140,7 @@ def test_falls_back_to_the_program(reason: str, monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setattr(search, "FIRST_BUDGET", 1)
         monkeypatch.setattr(search, "DIVE_LABELS", 1)
     else:
-        monkeypatch.setattr(layers, "MAX_TRANSITIONS", 6)
+        monkeypatch.setattr(k_best, "MAX_TRANSITIONS", 6)
     methods = set()
     for seed in range(12):
         problem = random_problem(np.random.default_rng(seed), shape="dense", memory="binding")

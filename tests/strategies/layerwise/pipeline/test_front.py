@@ -18,9 +18,8 @@ from strategies.layerwise.pipeline import (
     stage_memory_bytes,
     stage_times_s,
 )
-from strategies.layerwise.pipeline.bounds import SAFETY, build_tables, stage_starts
-from strategies.layerwise.pipeline.completion import build_downstream
-from strategies.layerwise.pipeline.cut_tables import depth_levels
+from strategies.layerwise.pipeline.completion import build_downstream, depth_levels
+from strategies.layerwise.pipeline.problem import SAFETY, build_tables, stage_starts
 from tests.cases import mostly
 
 INF = float("inf")
@@ -262,7 +261,7 @@ def test_no_table_past_the_deadline_or_beyond_its_size(monkeypatch: pytest.Monke
     with monkeypatch.context() as patch:
         patch.setattr("strategies.layerwise.pipeline.completion._MOST_ENTRIES", 10)
         assert build_upstream(problem, INF) is None
-    monkeypatch.setattr("strategies.layerwise.pipeline.cut_tables._MOST_ENTRIES", 10)
+    monkeypatch.setattr("strategies.layerwise.pipeline.completion._MOST_ENTRIES", 10)
     assert build_upstream(problem, INF) is None
     small_passes(monkeypatch)
     assert solve_pipeline(problem).objective_s == pytest.approx(best_by_brute_force(problem), rel=1e-10)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from strategies.layerwise.pipeline.cut_tables import depth_levels, most_downstream_s, through_cut
+from strategies.layerwise.pipeline.completion import depth_levels, most_downstream_s, through_cut
 from tests.cases import mostly
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from strategies.placement.clock import Clock
-from strategies.placement.ideals import enumerate_ideals
+from strategies.limits import Clock
+from strategies.placement.chain import enumerate_ideals
 from strategies.placement.latency import lattice, solve
-from strategies.placement.latency.contraction import atom_graph
+from strategies.placement.latency.lattice import atom_graph
 from strategies.placement.latency.packing import Bundled, bundled
 from strategies.placement.latency.solve import solve_latency
 from strategies.placement.latency.steps import arcs_of, build_steps, membership

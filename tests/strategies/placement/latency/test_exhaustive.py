@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from strategies.placement.clock import Clock, OutOfTimeError
+from strategies.limits import Clock, OutOfTimeError
 from strategies.placement.latency.evaluate import evaluate
-from strategies.placement.latency.exhaustive import search_all
-from strategies.placement.latency.solve import solve_latency
+from strategies.placement.latency.solve import search_all, solve_latency
 from strategies.placement.problem import EdgeSpec, NodeSpec, PlacementProblem
 from tests.cases import mostly
 from tests.strategies.placement.latency.small_latency import Everything, random_latency_problem

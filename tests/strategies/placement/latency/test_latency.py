@@ -11,10 +11,9 @@ from planner.files.json_file import read_workload
 from planner.placement.check import check_latency
 from planner.placement.placement_file import assignment_of
 from planner.placement.workload_file import Overrides, workload_from
-from strategies.placement.clock import Clock
+from strategies.limits import Clock
 from strategies.placement.latency import lattice, solve
-from strategies.placement.latency.evaluate import evaluate
-from strategies.placement.latency.heuristics import latency_greedy, latency_one_device
+from strategies.placement.latency.evaluate import evaluate, latency_greedy, latency_one_device
 from strategies.placement.latency.solve import solve_latency
 from strategies.placement.problem import EdgeSpec, NodeSpec, Placement, PlacementProblem
 from tests.cases import mostly

@@ -18,34 +18,62 @@ variable per set. Its sets are generated: the prices of the blocks (the dual) as
 program, until none is worth more than an accelerator. Prices are smoothed between the best so far and the newest, without which they swing
 (Wentges, International Transactions in Operational Research 4(2), 1997). The search runs on loads in few bins, rounded to the nearest;
 what its prices prove is computed with many bins, rounded down.
+
+Several kinds of devices
+------------------------
+For a load T, the least share s of the devices that covers all blocks, sets S of kind t within T taken in fractions x:
+
+    min s:  sum_t sum_{S of t with b} x(t, S) >= 1 for each block b,   sum_S x(t, S) <= k(t) s for each kind t
+
+With more than s = 1 no placement is within T. Sets are generated in the same way: the prices of the blocks (the dual) ask for the most
+valuable set of each kind. Prices p prove every T at which the devices together take less than all blocks are worth,
+
+    sum_b p(b) > sum_t k(t) A(t, T),   A(t, T) the worth of the most valuable set of kind t within T
+
+because every placement divides all of the worth among the devices. `Pricing` finds A(t, T) for all T in one sweep for each kind.
+
+Ten thousand blocks and more
+----------------------------
+There is no time to find the best prices, so a few are guessed from what the best prices of long and thin graphs look like:
+
+1. A block is worth its time, rounded down to bins of load as the sweep counts it. A device that takes a part from the middle pays two
+   cuts, so it takes less than its load, and that is the bound.
+2. At both ends of the graph a device pays one cut only. The first and last blocks are worth less, by the cost of a cut.
 """
 
 from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 import numpy as np
 
 from costmodel.arrays import FloatArray, IntArray
 from costmodel.tolerances import EQUAL, REDUCED_COST, ROUNDING
-from strategies.placement.clock import Clock, OutOfTimeError
+from strategies.limits import Clock, OutOfTimeError
+from strategies.placement.bounds import Kind, kind_graph
 from strategies.placement.contraction import BlockGraph
-from strategies.placement.free.frontier import MAX_STATES, Frontier, Sweep, build_frontier, frontier_order, sweep
+from strategies.placement.frontier import MAX_STATES, Frontier, Sweep, build_frontier, frontier_order, sweep
+from strategies.placement.problem import PlacementProblem
 from strategies.solvers import LinearProgram, solve_relaxation
 
 __all__ = [
+    "PRICED_PROOF",
     "SMOOTHING",
     "ColumnBound",
     "Cover",
     "Covering",
+    "KindColumns",
+    "KindCover",
+    "KindPrices",
     "PricedSets",
     "Pricing",
     "longest_intervals",
     "pin_lists",
+    "priced_bounds",
     "whole_frontier",
 ]
 
@@ -267,7 +295,7 @@ CoverT = TypeVar("CoverT")
 
 
 class Covering(ABC, Generic[CoverT]):
-    """Column generation over sets of blocks, for `strategies.placement.free.search.close_in`.
+    """Column generation over sets of blocks, for `strategies.placement.free.close_in`.
 
     Parameters
     ----------
@@ -460,3 +488,315 @@ class ColumnBound(Covering[Cover]):
             prices=np.maximum(result.row_duals[:blocks], 0.0),
             cpu_price=-float(result.row_duals[blocks]),
         )
+
+
+PRICED_PROOF = "what a device can take at the best of a few prices"
+
+
+# States at a time of the sweep, and transitions x bins of one sweep: about five seconds.
+_STATES = 64
+
+
+_MOST_WORK = 4_000_000_000
+
+
+_BINS = (500, 20_000)
+
+
+# Widths of a bin that are tried for the least loss by rounding, relative to the narrowest.
+_WIDTHS = np.linspace(1.0, 1.25, 251)
+
+
+# Shares of the cost of a cut that are taken off the prices at the ends: a cut may be paid at one side of an end or at both.
+_END_SHARES = (0.5, 1.0)
+
+
+def priced_bounds(
+    problem: PlacementProblem, graph: BlockGraph, order: IntArray, *, value: float, bound: float, clock: Clock
+) -> Iterator[float]:
+    """Bounds on the largest load of any placement, each from other prices.
+
+    Parameters
+    ----------
+    problem : PlacementProblem
+    graph : BlockGraph
+        Of the problem, of either kind; a bound for the placements that keep its blocks whole.
+    order : int array
+        Blocks in an order with cheap cuts.
+    value : float
+        Of the best placement.
+    bound : float
+        Known so far; where rounding alone loses more than is between it and the value, there is nothing to yield.
+    clock : Clock
+    """
+    if not 0 < bound < value < np.inf:
+        return
+    # Too much rounding with even half of the transitions that are to be expected: not worth a frontier.
+    likely = _MOST_WORK // (graph.num_blocks * _STATES // 2)
+    if _finest(graph, value, int(np.clip(likely, *_BINS)))[1] > 1 - bound / value:
+        return
+    clock.check()
+    frontier = _cheap_frontier(graph, order, value / _BINS[1], clock)
+    bins = int(np.clip(_MOST_WORK // max(1, frontier.num_transitions), *_BINS))
+    unit, _ = _finest(graph, value, bins)
+    clock.check()
+    pricing = Pricing(
+        graph,
+        num_accelerators=problem.num_accelerators,
+        num_cpus=problem.num_cpus,
+        memory_bytes=problem.capacity_bytes,
+        frontier=frontier,
+        largest=value,
+        bins=int(np.ceil(value / unit)),
+        is_proof=True,
+    )
+    worth = np.where(pricing.block_bins <= pricing.bins, pricing.block_bins, 0).astype(np.float64)
+    priced = pricing.price(worth, remember=False, clock=clock)
+    yield priced.bound
+    cut = float(pricing.bins - priced.accelerator_best[-1])
+    for share in _END_SHARES if cut > 0 else ():
+        clock.check()
+        yield pricing.price(_cheaper_ends(worth, order, share * cut), remember=False, clock=clock).bound
+
+
+def _finest(graph: BlockGraph, value: float, bins: int) -> tuple[float, float]:
+    """Width of a bin with the least loss by rounding, and that loss."""
+    time = graph.accelerator_time
+    units = value / bins * _WIDTHS
+    losses = [float(np.sum(time - np.floor(time / unit * (1 - ROUNDING)) * unit)) for unit in units]
+    best = int(np.argmin(losses))
+    return float(units[best]), losses[best] / max(float(time.sum()), 1e-300)
+
+
+def _cheap_frontier(graph: BlockGraph, order: IntArray, unit: float, clock: Clock) -> Frontier:
+    """Divisions along an order; hyperedges that round to nothing are never watched for."""
+    cost = graph.hyperedge_cost
+    pins = [edge if c >= unit else [] for edge, c in zip(pin_lists(graph), cost.tolist(), strict=True)]
+    return build_frontier(pins, cost, np.zeros(len(cost), dtype=np.bool_), order=order, max_states=_STATES, clock=clock)
+
+
+def _cheaper_ends(prices: FloatArray, order: IntArray, cut: float) -> FloatArray:
+    """Take the cost of a cut off the prices at either end of an order."""
+    result = prices.copy()
+    for blocks in (order, order[::-1]):
+        before = np.concatenate(([0.0], np.cumsum(result[blocks])[:-1]))
+        result[blocks] -= np.minimum(result[blocks], np.maximum(0.0, cut - before))
+    return result
+
+
+# Leaving a block uncovered counts as so many times all devices; covers are always cheaper.
+_KIND_UNCOVERED = 2.0
+
+
+class KindPrices:
+    """The most valuable sets of every kind at given prices, loads counted in the same bins.
+
+    Parameters
+    ----------
+    kinds : sequence of Kind
+    graph : BlockGraph
+    frontier : Frontier
+        Divisions of all blocks, see `whole_frontier`.
+    largest : float
+        Loads up to this one are distinguished.
+    bins : int
+        How finely.
+    is_proof : bool
+        Round down, so that bounds hold.
+    """
+
+    def __init__(
+        self,
+        kinds: Sequence[Kind],
+        graph: BlockGraph,
+        frontier: Frontier,
+        *,
+        largest: float,
+        bins: int,
+        is_proof: bool,
+    ) -> None:
+        self.kinds, self.bins = tuple(kinds), bins
+        self.kind_pricing = tuple(
+            _pricing(kind, graph, frontier, largest=largest, bins=bins, is_proof=is_proof) for kind in kinds
+        )
+        self.unit = self.kind_pricing[0].unit
+
+    def price(
+        self, prices: FloatArray, *, remember: bool = True, clock: Clock | None = None
+    ) -> tuple[float, list[PricedSets]]:
+        """Bound that prices of at least 0 prove (seem to prove, where loads are rounded to the nearest bin), and each kind's best sets."""
+        found = [pricing.price(prices, remember=remember, clock=clock) for pricing in self.kind_pricing]
+        most = np.zeros(self.bins + 1)
+        for kind, priced in zip(self.kinds, found, strict=True):
+            most += kind.count * priced.accelerator_best
+        enough = np.flatnonzero(most >= float(prices.sum()) * (1 - EQUAL))
+        return float(enough[0] if len(enough) else self.bins) * self.unit, found
+
+    def bin_of(self, load: float) -> int:
+        """Bin of a load."""
+        return self.kind_pricing[0].bin_of(load)
+
+    def intervals(self, t: int, target: int) -> list[IntArray]:
+        """Sets of a kind that are easy to find, within a bin."""
+        pricing = self.kind_pricing[t]
+        return longest_intervals(pricing.graph, pricing.frontier.order, (target + 0.5) * self.unit)
+
+    def bins_on(self, t: int, members: IntArray) -> int:
+        """Load of a set on a kind in bins, above all bins where the kind cannot take it."""
+        return self.kind_pricing[t].accelerator_bins(members)
+
+
+def _pricing(
+    kind: Kind, graph: BlockGraph, frontier: Frontier, *, largest: float, bins: int, is_proof: bool
+) -> Pricing:
+    """Sets of one kind; a CPU pays for no transfers, so that its sets need no frontier."""
+    own = replace(kind_graph(graph, kind), accelerator_time=kind.time, supported=kind.allowed)
+    if kind.is_cpu:
+        none = np.zeros(0, dtype=np.int64)
+        own = replace(own, hyperedge_cost=np.zeros(0), pin_start=np.zeros(1, dtype=np.int64), pin=none)
+        frontier = whole_frontier(own)
+    return Pricing(
+        own,
+        num_accelerators=kind.count,
+        num_cpus=0,
+        memory_bytes=float(graph.size_bytes.sum()) if kind.is_cpu else kind.capacity_bytes,
+        frontier=frontier,
+        largest=largest,
+        bins=bins,
+        is_proof=is_proof,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KindCover:
+    """Sets in fractions that cover all blocks with no more devices of each kind than there are."""
+
+    sets: tuple[tuple[IntArray, ...], ...]  # by kind
+    shares: tuple[FloatArray, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _KindMaster:
+    """An optimum of the covering program."""
+
+    share: float  # of all devices
+    is_cover: bool
+    cover: KindCover
+    prices: FloatArray
+    device_prices: FloatArray  # (kinds,) what one more device would be worth
+
+
+class KindColumns(Covering[KindCover]):
+    """Column generation that remembers its sets and its best prices from one load to the next.
+
+    Parameters
+    ----------
+    guess : KindPrices
+        Few bins.
+    proof : KindPrices
+        Many bins, rounded down.
+    prices : float array (blocks,)
+        To begin with.
+    before : KindColumns, optional
+        Another of the same graph, whose sets, prices and bound are taken over.
+    """
+
+    def __init__(
+        self, guess: KindPrices, proof: KindPrices, prices: FloatArray, before: KindColumns | None = None
+    ) -> None:
+        super().__init__(guess.unit, before)
+        self._prices: FloatArray = _whole(prices) if before is None else before._prices
+        self._guess, self._proof = guess, proof
+        self._sets: list[list[IntArray]] = [[] for _ in guess.kinds] if before is None else before._sets
+
+    def add(self, t: int, members: IntArray) -> bool:
+        """Offer the program a set for a kind; whether it is new there."""
+        is_new = self._is_new(t, members)
+        if is_new:
+            self._sets[t].append(members)
+        return is_new
+
+    def _decide(self, load: float, clock: Clock) -> KindCover | None:
+        target = self._guess.bin_of(load)
+        for t in range(len(self._sets)):
+            for members in self._guess.intervals(t, target):
+                self.add(t, members)
+        if self._claim < 0:
+            self._try(self._prices, target, clock, None)
+        while self._claim <= load:
+            clock.check()
+            master = self._master(target)
+            if master.is_cover:
+                return master.cover
+            for weight in (SMOOTHING, 0.0):
+                gains = self._try(weight * self._prices + (1 - weight) * _whole(master.prices), target, clock, master)
+                if self._claim > load or gains:
+                    break
+            else:
+                return None  # the program is solved and needs more devices than there are
+        return None
+
+    def _try(self, prices: FloatArray, target: int, clock: Clock, master: _KindMaster | None) -> bool:
+        """Find the most valuable sets at some prices; whether the program gains by them."""
+        clock.check()
+        claim, found = self._guess.price(prices, clock=clock)
+        if claim > self._claim:
+            self._claim, self._prices = claim, prices
+        gains = False
+        for t, priced in enumerate(found):
+            members = priced.accelerator_set(target)
+            is_new = self.add(t, members)
+            if is_new and master is not None:
+                gains |= float(master.prices[members].sum()) > float(master.device_prices[t]) + REDUCED_COST
+        return gains
+
+    def _proven(self, clock: Clock) -> float:
+        return self._proof.price(self._prices, remember=False, clock=clock)[0]
+
+    def _master(self, target: int) -> _KindMaster:
+        """Solve the covering program with the sets within a load."""
+        sets = [[s for s in known if self._guess.bins_on(t, s) <= target] for t, known in enumerate(self._sets)]
+        blocks, kinds = len(self._prices), len(sets)
+        columns = [s for own in sets for s in own]
+        kind_of = np.repeat(np.arange(kinds), [len(own) for own in sets])
+        sizes = np.array([len(s) for s in columns], dtype=np.int64)
+        first = len(columns)  # then one column per block that stays uncovered, and the share
+        count = first + blocks + 1
+        counts = np.array([kind.count for kind in self._guess.kinds], dtype=np.float64)
+        everything = np.arange(blocks)
+        row = np.concatenate([*columns, everything, blocks + kind_of, blocks + np.arange(kinds)])
+        column = np.concatenate(
+            (np.repeat(np.arange(first), sizes), first + everything, np.arange(first), np.full(kinds, count - 1))
+        )
+        result = solve_relaxation(
+            LinearProgram(
+                cost=np.concatenate((np.zeros(first), np.full(blocks, _KIND_UNCOVERED), [1.0])),
+                lower=np.zeros(count),
+                upper=np.full(count, np.inf),
+                integer=np.zeros(count, dtype=np.bool_),
+                row_lower=np.concatenate((np.ones(blocks), np.full(kinds, -np.inf))),
+                row_upper=np.concatenate((np.full(blocks, np.inf), np.zeros(kinds))),
+                entry_row=row.astype(np.int64),
+                entry_column=column.astype(np.int64),
+                entry_value=np.concatenate((np.ones(len(row) - kinds), -counts)),
+            )
+        )
+        assert result is not None, "everything may stay uncovered"
+        shares = [result.values[:first][kind_of == t] for t in range(kinds)]
+        used = [own > REDUCED_COST for own in shares]
+        return _KindMaster(
+            share=float(result.values[-1]),
+            is_cover=bool(result.objective <= 1 + EQUAL and result.values[first:-1].max(initial=0.0) <= REDUCED_COST),
+            cover=KindCover(
+                sets=tuple(tuple(s for s, u in zip(o, k, strict=True) if u) for o, k in zip(sets, used, strict=True)),
+                shares=tuple(own[k] for own, k in zip(shares, used, strict=True)),
+            ),
+            prices=np.maximum(result.row_duals[:blocks], 0.0),
+            device_prices=-result.row_duals[blocks:],
+        )
+
+
+def _whole(prices: FloatArray) -> FloatArray:
+    """Prices that add up to 1."""
+    total = float(prices.sum())
+    return prices / total if total > 0 else np.full(len(prices), 1.0 / max(1, len(prices)))

@@ -9,14 +9,14 @@ import pytest
 
 from planner.placement.check import check_throughput
 from planner.placement.placement_file import assignment_of
+from strategies.limits import Clock
 from strategies.placement.bounds import simple_bound
-from strategies.placement.clock import Clock
+from strategies.placement.chain import enumerate_ideals
+from strategies.placement.columns import priced_bounds
 from strategies.placement.contiguous import solve_contiguous
 from strategies.placement.contraction import contract, contract_classes
-from strategies.placement.free.solve import solve_free
-from strategies.placement.ideals import enumerate_ideals, sample_orders
-from strategies.placement.large.chains import coarse_graph, cut_costs, late_order, segments_along
-from strategies.placement.large.free import priced_bounds, solve_large
+from strategies.placement.free import solve_free, solve_large
+from strategies.placement.orders import coarse_graph, cut_costs, late_order, sample_orders, segments_along
 from strategies.placement.problem import EdgeSpec, NodeSpec, PlacementProblem
 from tests.cases import mostly
 from tests.strategies.placement.small_problems import brute_force, content_of, random_problem

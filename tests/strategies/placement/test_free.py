@@ -12,12 +12,12 @@ from planner.files.json_file import read_workload
 from planner.placement.check import check_throughput
 from planner.placement.placement_file import assignment_of
 from planner.placement.workload_file import Overrides, workload_from
-from strategies.placement.clock import Clock
+from strategies.limits import Clock
+from strategies.placement.columns import Pricing, whole_frontier
 from strategies.placement.contraction import contract_classes
-from strategies.placement.free.columns import Pricing, whole_frontier
-from strategies.placement.free.exchange import Devices, Exchange
-from strategies.placement.free.solve import solve_free
-from strategies.placement.loads import device_loads
+from strategies.placement.exchange import Exchange
+from strategies.placement.free import solve_free
+from strategies.placement.loads import Devices, device_loads
 from strategies.placement.problem import EdgeSpec, NodeSpec, PlacementProblem
 from tests.cases import mostly
 from tests.strategies.placement.small_problems import brute_force, content_of, random_problem

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from strategies.placement.columns import longest_intervals
 from strategies.placement.contraction import contract_classes
-from strategies.placement.free.columns import longest_intervals
-from strategies.placement.free.exchange import Devices
+from strategies.placement.loads import Devices
 from tests.cases import mostly
 from tests.strategies.placement.small_problems import random_problem
 

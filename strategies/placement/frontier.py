@@ -20,9 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.arrays import BoolArray, FloatArray, IntArray
-from strategies.placement.clock import Clock
+from strategies.limits import Clock
 
 __all__ = ["MAX_STATES", "Frontier", "Sweep", "build_frontier", "frontier_order", "sweep"]
+
 
 MAX_STATES = 1024
 # Sides of the given pins of an open hyperedge: bit 0 for side 0, bit 1 for side 1.
@@ -106,7 +107,7 @@ def sweep(
     remember : bool
         Keep what `Sweep.side_one` needs: two bytes per state and load.
     clock : Clock, optional
-        Its deadline ends the sweep with `strategies.placement.clock.OutOfTimeError`.
+        Its deadline ends the sweep with `strategies.limits.OutOfTimeError`.
 
     Examples
     --------

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from planner.placement.latency_run import before_judging
-from strategies.placement import clock as module
-from strategies.placement.clock import Clock, OutOfTimeError
+from strategies import limits as module
+from strategies.limits import Clock, OutOfTimeError
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from strategies.placement.free.frontier import build_frontier, frontier_order, sweep
+from strategies.placement.frontier import build_frontier, frontier_order, sweep
 from tests.cases import mostly
 
 

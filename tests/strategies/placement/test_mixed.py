@@ -7,16 +7,15 @@ import pytest
 
 from planner.placement.check import check_throughput
 from planner.placement.placement_file import assignment_of
-from strategies.placement.clock import Clock
+from strategies.limits import Clock
+from strategies.placement.bounds import Kind, kinds_of, mixed_bound, spread_bound
+from strategies.placement.columns import KindColumns, KindCover, KindPrices, whole_frontier
 from strategies.placement.contiguous import solve_contiguous
 from strategies.placement.contraction import contract_classes
-from strategies.placement.free.columns import whole_frontier
-from strategies.placement.free.solve import solve_free
-from strategies.placement.mixed.bounds import Kind, kinds_of, mixed_bound, spread_bound
-from strategies.placement.mixed.free import KindColumns, KindCover, KindPrices
+from strategies.placement.free import solve_free
 from strategies.placement.problem import EdgeSpec, NodeSpec, PlacementProblem, PlacementResult, TypeSpec
 from tests.cases import mostly
-from tests.strategies.placement.mixed.mixed_problems import best_by_trying, mixed_content, mixed_problem
+from tests.strategies.placement.mixed_problems import best_by_trying, mixed_content, mixed_problem
 
 
 @mostly("exact", "seeds", [range(1), *(range(start, start + 8) for start in range(0, 120, 8))], quick=1)

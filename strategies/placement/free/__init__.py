@@ -1,1 +1,0 @@
-"""Placement for throughput without contiguity: what a device computes need not be a stage."""

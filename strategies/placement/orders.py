@@ -1,0 +1,424 @@
+"""Topological orders of blocks, and where to cut them: greedily into stages, or at cheap places into the segments of a coarse graph.
+
+Greedy stages
+-------------
+The loads of all stages that begin at one position come from one pass over the hyperedges: a hyperedge is cut from its first pin at or
+after the beginning on, and, unless it has pins before the beginning, up to its last pin.
+
+Coarsening
+----------
+What a stage pays is decided at its two ends, so a stage may as well end at the cheapest place nearby. Along an order the cost of a
+cut after each position is a sum over hyperedges that are open there. In every window of equal work the cheapest position is kept;
+segments between them are the blocks of a coarse graph, whose chains of prefixes are placements of the whole graph with the same loads.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+
+import numpy as np
+
+from costmodel.arrays import FloatArray, IntArray
+from strategies.limits import Clock
+from strategies.placement.contraction import BlockGraph, packed_hyperedges
+from strategies.placement.problem import Placement, PlacementProblem, sums_by
+
+__all__ = [
+    "OrderedBlocks",
+    "coarse_graph",
+    "cut_costs",
+    "cut_positions",
+    "greedy_stages",
+    "late_order",
+    "orders_around",
+    "sample_orders",
+    "segments_along",
+    "topological_order",
+]
+
+
+def topological_order(graph: BlockGraph, priority: FloatArray) -> IntArray:
+    """Order in which, of all blocks that are ready, the one of least priority comes next.
+
+    Examples
+    --------
+    >>> one, none = np.ones(3), np.zeros(0, dtype=np.int64)
+    >>> graph = BlockGraph(block=none, accelerator_time=one, cpu_time=one, size_bytes=one, supported=one > 0,
+    ...     edge_source=np.array([0]), edge_target=np.array([1]), hyperedge_cost=none, pin_start=none, pin=none)
+    >>> topological_order(graph, np.array([2.0, 0.0, 3.0])).tolist()
+    [0, 1, 2]
+    """
+    successors: list[list[int]] = [[] for _ in range(graph.num_blocks)]
+    for u, v in zip(graph.edge_source.tolist(), graph.edge_target.tolist(), strict=True):
+        successors[u].append(v)
+    waiting = np.bincount(graph.edge_target, minlength=graph.num_blocks).tolist()
+    rank = priority.tolist()
+    ready = [(rank[b], b) for b in range(graph.num_blocks) if waiting[b] == 0]
+    heapq.heapify(ready)
+    order = []
+    while ready:
+        _, u = heapq.heappop(ready)
+        order.append(u)
+        for v in successors[u]:
+            waiting[v] -= 1
+            if waiting[v] == 0:
+                heapq.heappush(ready, (rank[v], v))
+    return np.array(order, dtype=np.int64)
+
+
+def sample_orders(graph: BlockGraph, count: int, seed: int) -> IntArray:
+    """Branch by branch, level by level, latest first, then random mixtures of branches and levels.
+
+    Returns
+    -------
+    int array (orders, blocks)
+    """
+    blocks = np.arange(graph.num_blocks, dtype=np.float64)
+    level = _levels(graph)
+    last = _levels_to_end(graph)
+    orders = [blocks.astype(np.int64), topological_order(graph, level), topological_order(graph, -last)]
+    random = np.random.default_rng(seed)
+    while len(orders) < count:
+        # Between branch order and level order, with noise of its own strength.
+        mix, noise = random.random(), random.random() * graph.num_blocks / 4
+        span = graph.num_blocks / max(1.0, float(level.max()))
+        jitter = random.random(graph.num_blocks) * noise
+        orders.append(topological_order(graph, mix * blocks + (1 - mix) * level * span + jitter))
+    return np.stack(orders[:count])
+
+
+def orders_around(graph: BlockGraph, stage: IntArray, count: int, seed: int) -> IntArray:
+    """Orders that keep the stages of a chain together but for noise of their own strength, which lets blocks near an end cross it.
+
+    Parameters
+    ----------
+    graph : BlockGraph
+    stage : int array (blocks,)
+        Number of each block's stage.
+    count, seed : int
+
+    Returns
+    -------
+    int array (orders, blocks)
+    """
+    random = np.random.default_rng(seed)
+    level = _levels(graph)
+    inside = level / max(1.0, float(level.max()))
+    orders = []
+    for _ in range(count):
+        mix, noise = random.random(), float(np.exp(random.uniform(np.log(0.05), np.log(2.0))))
+        orders.append(topological_order(graph, stage + mix * inside + noise * random.random(graph.num_blocks)))
+    return np.stack(orders) if orders else np.zeros((0, graph.num_blocks), dtype=np.int64)
+
+
+def _levels(graph: BlockGraph) -> FloatArray:
+    """Longest path to each block, in edges; blocks are numbered topologically."""
+    level = [0] * graph.num_blocks
+    order = np.argsort(graph.edge_source, kind="stable")
+    for u, v in zip(graph.edge_source[order].tolist(), graph.edge_target[order].tolist(), strict=True):
+        level[v] = max(level[v], level[u] + 1)
+    return np.array(level, dtype=np.float64)
+
+
+def _levels_to_end(graph: BlockGraph) -> FloatArray:
+    level = [0] * graph.num_blocks
+    order = np.argsort(-graph.edge_target, kind="stable")
+    for u, v in zip(graph.edge_source[order].tolist(), graph.edge_target[order].tolist(), strict=True):
+        level[u] = max(level[u], level[v] + 1)
+    return np.array(level, dtype=np.float64)
+
+
+# Halvings of the interval of limits; finer than any placement needs.
+_HALVINGS = 24
+
+
+@dataclass(frozen=True, slots=True)
+class OrderedBlocks:
+    """Prefix sums and sorted pins of a block graph along an order."""
+
+    graph: BlockGraph
+    order: IntArray
+    time: FloatArray  # (blocks + 1,) prefix sums
+    cpu: FloatArray
+    size: FloatArray
+    unsupported: IntArray
+    position: IntArray  # (pins,) ascending within each hyperedge
+
+    @classmethod
+    def of(cls, graph: BlockGraph, order: IntArray) -> OrderedBlocks:
+        """Lay a graph out along a topological order."""
+        rank = np.empty(graph.num_blocks, dtype=np.int64)
+        rank[order] = np.arange(graph.num_blocks)
+        edge = np.repeat(np.arange(len(graph.hyperedge_cost)), np.diff(graph.pin_start))
+        position = rank[graph.pin]
+        position = position[np.lexsort((position, edge))]
+
+        def prefix(values: FloatArray) -> FloatArray:
+            return np.concatenate(([0.0], np.cumsum(values[order])))
+
+        return cls(
+            graph,
+            order,
+            prefix(graph.accelerator_time),
+            prefix(graph.cpu_time),
+            prefix(graph.size_bytes),
+            prefix((~graph.supported).astype(np.float64)).astype(np.int64),
+            position,
+        )
+
+    def accelerator_loads(self, begin: int) -> FloatArray:
+        """Loads of the stages [begin, end) for end = begin + 1, ..., blocks.
+
+        Examples
+        --------
+        >>> one, none = np.ones(3), np.zeros(0, dtype=np.int64)
+        >>> graph = BlockGraph(block=none, accelerator_time=one, cpu_time=one, size_bytes=one, supported=one > 0,
+        ...     edge_source=none, edge_target=none, hyperedge_cost=np.array([0.5]), pin_start=np.array([0, 2]), pin=np.array([0, 1]))
+        >>> [OrderedBlocks.of(graph, np.arange(3)).accelerator_loads(i).tolist() for i in (0, 1)]
+        [[1.5, 2.0, 3.0], [1.5, 2.5]]
+        """
+        blocks = self.graph.num_blocks
+        start, cost = self.graph.pin_start, self.graph.hyperedge_cost
+        edge = np.arange(len(cost))
+        key = np.repeat(edge, np.diff(start)) * blocks + self.position
+        first = np.searchsorted(key, edge * blocks + begin)
+        touched = np.flatnonzero(first < start[1:])
+        change = np.zeros(blocks + 2)
+        np.add.at(change, self.position[first[touched]] + 1, cost[touched])
+        whole = touched[first[touched] == start[touched]]
+        np.add.at(change, self.position[start[whole + 1] - 1] + 1, -cost[whole])
+        communication = np.cumsum(change)[begin + 1 : blocks + 1]
+        return np.asarray(self.time[begin + 1 :] - self.time[begin] + communication)
+
+
+def greedy_stages(
+    problem: PlacementProblem, graph: BlockGraph, order: IntArray, *, low: float, high: float, clock: Clock
+) -> tuple[Placement, float] | None:
+    """Fill one device after the other as far as a limit allows, with the least limit that a bisection finds.
+
+    Parameters
+    ----------
+    problem : PlacementProblem
+    graph : BlockGraph
+        Of the problem.
+    order : int array
+        Topological order of the blocks.
+    low, high : float
+        Limits to search between.
+    clock : Clock
+
+    Returns
+    -------
+    placement, value
+        None when no limit lets everything fit.
+    """
+    blocks = OrderedBlocks.of(graph, order)
+    loads: dict[int, FloatArray] = {}
+    best: tuple[IntArray, float] | None = None
+    best = _filled(problem, blocks, high, loads)
+    if best is None:
+        return None
+    high = best[1]
+    for _ in range(_HALVINGS):
+        if high - low <= 1e-6 * high:
+            break
+        if clock.left_s == 0:
+            break  # what was found is kept; whoever goes on looks at the clock first
+        middle = (low + high) / 2
+        found = _filled(problem, blocks, middle, loads)
+        if found is None:
+            low = middle
+        else:
+            best, high = found, min(found[1], middle)
+    device_of_block, value = best
+    return Placement(device=device_of_block[graph.block]), value
+
+
+def _filled(
+    problem: PlacementProblem, blocks: OrderedBlocks, limit: float, loads: dict[int, FloatArray]
+) -> tuple[IntArray, float] | None:
+    """Device of every block and the largest load; None when something is left over."""
+    count = blocks.graph.num_blocks
+    device = np.empty(count, dtype=np.int64)
+    accelerator, cpu = 0, problem.num_accelerators
+    begin, largest = 0, 0.0
+    while begin < count:
+        end, load = begin, 0.0
+        if accelerator < problem.num_accelerators:
+            # The last limits ask for the same few beginnings again; a graph has many, so not all are kept.
+            if len(loads) > 200:
+                loads.clear()
+            if begin not in loads:
+                loads[begin] = blocks.accelerator_loads(begin)
+            fits = loads[begin] <= limit
+            fits &= blocks.size[begin + 1 :] - blocks.size[begin] <= problem.capacity_bytes
+            fits &= blocks.unsupported[begin + 1 :] == blocks.unsupported[begin]
+            if np.any(fits):
+                end = begin + 1 + int(np.flatnonzero(fits)[-1])
+                load = float(loads[begin][end - begin - 1])
+        where = accelerator
+        if end == begin and cpu < problem.num_devices:
+            where = cpu
+            end = int(np.searchsorted(blocks.cpu, blocks.cpu[begin] + limit, "right")) - 1
+            load = float(blocks.cpu[end] - blocks.cpu[begin])
+            cpu += 1
+        else:
+            accelerator += 1
+        if end <= begin:
+            return None
+        device[blocks.order[begin:end]] = where
+        largest = max(largest, load)
+        begin = end
+    return device, largest
+
+
+def cut_costs(graph: BlockGraph, order: IntArray) -> FloatArray:
+    """Cost of all hyperedges that have pins among the first i blocks of an order and after them, for i = 0, ..., blocks.
+
+    >>> one, none = np.ones(3), np.zeros(0, dtype=np.int64)
+    >>> graph = BlockGraph(block=none, accelerator_time=one, cpu_time=one, size_bytes=one, supported=one > 0, edge_source=none,
+    ...     edge_target=none, hyperedge_cost=np.array([0.5, 2.0]), pin_start=np.array([0, 2, 4]), pin=np.array([0, 1, 0, 2]))
+    >>> cut_costs(graph, np.arange(3)).tolist()
+    [0.0, 2.5, 2.0, 0.0]
+    """
+    change = np.zeros(graph.num_blocks + 1)
+    if len(graph.hyperedge_cost):
+        rank = np.empty(graph.num_blocks, dtype=np.int64)
+        rank[order] = np.arange(graph.num_blocks)
+        position = rank[graph.pin]
+        np.add.at(change, np.minimum.reduceat(position, graph.pin_start[:-1]) + 1, graph.hyperedge_cost)
+        np.subtract.at(change, np.maximum.reduceat(position, graph.pin_start[:-1]) + 1, graph.hyperedge_cost)
+    costs = np.cumsum(change)
+    # What is left of opened and closed hyperedges at the end is rounding.
+    return np.maximum(costs, 0.0)
+
+
+def late_order(graph: BlockGraph, order: IntArray) -> IntArray:
+    """Delay blocks to just before their first reader where that opens their output later and keeps nothing more expensive open.
+
+    Weights and masks, ready from the start, come where they are needed.
+
+    >>> one, none = np.ones(4), np.zeros(0, dtype=np.int64)
+    >>> graph = BlockGraph(block=none, accelerator_time=one, cpu_time=one, size_bytes=one, supported=one > 0,
+    ...     edge_source=np.array([0, 1, 2]), edge_target=np.array([3, 2, 3]), hyperedge_cost=np.ones(3),
+    ...     pin_start=np.array([0, 2, 4, 6]), pin=np.array([0, 3, 1, 2, 2, 3]))
+    >>> late_order(graph, np.arange(4)).tolist()  # block 0 is read by block 3 alone
+    [1, 2, 0, 3]
+    """
+    count = graph.num_blocks
+    rank = np.empty(count, dtype=np.int64)
+    rank[order] = np.arange(count)
+    opened, closed = _opened_and_closed(graph, rank)
+    movable = ((opened > closed) & (np.bincount(graph.edge_source, minlength=count) > 0)).tolist()
+    # A movable block comes right before the first of its readers, where that is itself after it has moved.
+    place = rank.tolist()
+    first = [count] * count
+    backwards = np.argsort(-rank[graph.edge_source], kind="stable")
+    sources, targets = graph.edge_source[backwards].tolist(), graph.edge_target[backwards].tolist()
+    for i, (u, v) in enumerate(zip(sources, targets, strict=True)):
+        first[u] = min(first[u], place[v])
+        is_last = i + 1 == len(sources) or sources[i + 1] != u
+        if is_last and movable[u]:
+            place[u] = first[u]
+    return np.lexsort((rank, np.array(place))).astype(np.int64)
+
+
+def _opened_and_closed(graph: BlockGraph, rank: IntArray) -> tuple[FloatArray, FloatArray]:
+    """Cost of the hyperedges that begin and end with each block."""
+    if not len(graph.hyperedge_cost):
+        return np.zeros(graph.num_blocks), np.zeros(graph.num_blocks)
+    order = np.empty_like(rank)
+    order[rank] = np.arange(len(rank))
+    position = rank[graph.pin]
+    first = order[np.minimum.reduceat(position, graph.pin_start[:-1])]
+    last = order[np.maximum.reduceat(position, graph.pin_start[:-1])]
+    return (
+        sums_by(first, graph.hyperedge_cost, graph.num_blocks),
+        sums_by(last, graph.hyperedge_cost, graph.num_blocks),
+    )
+
+
+def cut_positions(graph: BlockGraph, order: IntArray, count: int) -> IntArray:
+    """Cheapest position to cut in each of ``count`` windows of equal work, and where support changes; 0 and the end included.
+
+    >>> one, none = np.ones(4), np.zeros(0, dtype=np.int64)
+    >>> graph = BlockGraph(block=none, accelerator_time=one, cpu_time=one, size_bytes=one, supported=one > 0, edge_source=none,
+    ...     edge_target=none, hyperedge_cost=np.array([2.0, 1.0, 2.0]), pin_start=np.array([0, 2, 4, 6]),
+    ...     pin=np.array([0, 1, 1, 2, 2, 3]))
+    >>> cut_positions(graph, np.arange(4), 1).tolist()
+    [0, 2, 4]
+    """
+    costs = cut_costs(graph, order)
+    inner = np.arange(1, graph.num_blocks)
+    if not len(inner):
+        return np.array([0, graph.num_blocks], dtype=np.int64)
+    # Blocks count as work too, in part: long stretches without time may be full of memory.
+    work = np.cumsum(_share(graph.accelerator_time[order]) + _share(graph.size_bytes[order]) / 4)
+    window = np.minimum((work[inner - 1] / max(float(work[-1]), 1e-300) * count).astype(np.int64), count - 1)
+    best = np.lexsort((inner, costs[inner], window))
+    first = np.unique(window[best], return_index=True)[1]
+    supported = graph.supported[order]
+    changes = inner[supported[inner] != supported[inner - 1]]
+    ends = np.array([0, graph.num_blocks])
+    return np.unique(np.concatenate((ends, inner[best[first]], changes[: 2 * count]))).astype(np.int64)
+
+
+def segments_along(graph: BlockGraph, order: IntArray, count: int) -> IntArray:
+    """Segment of every block where an order is cut at `cut_positions`."""
+    positions = cut_positions(graph, order, count)
+    segment = np.empty(graph.num_blocks, dtype=np.int64)
+    segment[order] = np.repeat(np.arange(len(positions) - 1), np.diff(positions))
+    return segment
+
+
+def _share(values: FloatArray) -> FloatArray:
+    total = float(values.sum())
+    return values / total if total > 0 else np.full(len(values), 1.0 / len(values))
+
+
+def coarse_graph(graph: BlockGraph, segment: IntArray) -> BlockGraph:
+    """Unite blocks of equal segment; segments must be numbered along a topological order.
+
+    ``block`` of the result maps the operators of the problem, as it does in the graph.
+
+    >>> one, none = np.ones(3), np.zeros(0, dtype=np.int64)
+    >>> graph = BlockGraph(block=np.arange(3), accelerator_time=one, cpu_time=one, size_bytes=one, supported=one > 0,
+    ...     edge_source=np.array([0, 1]), edge_target=np.array([1, 2]), hyperedge_cost=np.array([0.5, 2.0]),
+    ...     pin_start=np.array([0, 2, 4]), pin=np.array([0, 1, 1, 2]))
+    >>> coarse = coarse_graph(graph, np.array([0, 0, 1]))
+    >>> coarse.accelerator_time.tolist(), coarse.hyperedge_cost.tolist(), coarse.pin.tolist()
+    ([2.0, 1.0], [2.0], [0, 1])
+    """
+    count = int(segment.max()) + 1
+    cost, start, pin = _merged(graph, segment, count)
+    edges = np.unique(segment[graph.edge_source] * count + segment[graph.edge_target])
+    edges = edges[edges // count != edges % count]
+    return BlockGraph(
+        block=segment[graph.block],
+        accelerator_time=sums_by(segment, graph.accelerator_time, count),
+        cpu_time=sums_by(segment, graph.cpu_time, count),
+        size_bytes=sums_by(segment, graph.size_bytes, count),
+        supported=np.bincount(segment, weights=~graph.supported, minlength=count) == 0,
+        edge_source=edges // count,
+        edge_target=edges % count,
+        hyperedge_cost=cost,
+        pin_start=start,
+        pin=pin,
+    )
+
+
+def _merged(graph: BlockGraph, segment: IntArray, count: int) -> tuple[FloatArray, IntArray, IntArray]:
+    """Hyperedges over segments: those of one segment vanish, equal ones add up."""
+    edge = np.repeat(np.arange(len(graph.hyperedge_cost)), np.diff(graph.pin_start))
+    touched = np.unique(edge * count + segment[graph.pin])
+    size = np.bincount(touched // count, minlength=len(graph.hyperedge_cost))
+    touched = touched[size[touched // count] > 1]
+    total: dict[tuple[int, ...], float] = {}
+    owners, first = np.unique(touched // count, return_index=True)
+    bounds = [*first.tolist(), len(touched)]
+    pins = (touched % count).tolist()
+    for i, owner in enumerate(owners.tolist()):
+        key = tuple(pins[bounds[i] : bounds[i + 1]])
+        total[key] = total.get(key, 0.0) + float(graph.hyperedge_cost[owner])
+    return packed_hyperedges(total)
