@@ -29,7 +29,7 @@ from benchmarks.commands import run
 from costmodel.arrays import FloatArray, IntArray, combined
 from costmodel.mesh.data_parallel import Division
 from costmodel.mesh.model import MeshModel
-from costmodel.mesh.pipelines import mesh_strides
+from costmodel.mesh.passes import mesh_strides
 from costmodel.mesh.plan import MESH_COLUMNS, RECOMPUTE, MeshBatch
 from costmodel.mesh.rules import holds
 from planner.core.request import Request

@@ -1,6 +1,6 @@
 """The declarations of figures of an answer and of assumptions of the cost model.
 
-Every space of plans declares its figures once (`costmodel.mesh.figures` and so on). The keys of ``--json`` and of CSV files with their JSON
+Every space of plans declares its figures once (`costmodel.mesh.plan` and so on). The keys of ``--json`` and of CSV files with their JSON
 Schema, the tables of parts, the labels of comparisons and of figures follow from that.
 """
 

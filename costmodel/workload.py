@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from costmodel.kernels.compute import ComputeModel
-from costmodel.network.forks import gradient_passes
-from costmodel.network.graph import Graph
+from costmodel.framework import NO_FRAMEWORK, WELL_TUNED, Framework, LayerAssumptions
+from costmodel.kernels.roofline import ComputeModel
+from costmodel.network.graph import Graph, gradient_passes
 from costmodel.precision import Optimizer, Precision
-from costmodel.software.framework import NO_FRAMEWORK, Framework
-from costmodel.software.layer_assumptions import WELL_TUNED, LayerAssumptions
 
 __all__ = ["CONTEXT_BYTES", "Workload"]
 
@@ -39,7 +37,7 @@ class Workload:
         return -(-self.global_batch // num_micro_batches)
 
     def gradient_passes(self) -> tuple[float, ...]:
-        """Layer -> passes over its output in which the gradients of its readers are added up (`costmodel.network.forks`)."""
+        """Layer -> passes over its output in which the gradients of its readers are added up (`costmodel.network.graph`)."""
         return self.graph.once("gradient passes", lambda: gradient_passes(self.graph))
 
     def needs_gradient(self) -> tuple[bool, ...]:

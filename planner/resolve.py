@@ -6,16 +6,14 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from costmodel.framework import Framework, LayerAssumptions, cluster_run_by
 from costmodel.hardware.cluster import Cluster
 from costmodel.hardware.device import Device
 from costmodel.hardware.host import host_rates
-from costmodel.kernels.compute import ComputeModel
-from costmodel.kernels.roofline import RooflineCompute
+from costmodel.kernels.roofline import ComputeModel, RooflineCompute
 from costmodel.layerwise.splits import divisors
 from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS, MeshAssumptions
 from costmodel.precision import OPTIMIZERS, PRECISIONS, Optimizer, Precision, default_precision
-from costmodel.software.framework import Framework, cluster_run_by
-from costmodel.software.layer_assumptions import LayerAssumptions
 from costmodel.uncertainty.constants import assumptions_with, cluster_with
 from costmodel.workload import CONTEXT_BYTES, Workload
 from planner.assumptions import space_assumptions, stated_assumptions

@@ -9,8 +9,8 @@ from benchmarks.datasets.machines import machine
 from benchmarks.datasets.reading import Row, Unreadable
 from benchmarks.datasets.runs import TIMES, put_measured
 from benchmarks.datasets.words import put_precision
+from costmodel.framework import AS_RUN
 from costmodel.precision import PRECISIONS
-from costmodel.software.layer_assumptions import AS_RUN
 from planner.files.resources import bundled
 from planner.measurements.columns import FUSED
 from planner.measurements.convnets import counts_of

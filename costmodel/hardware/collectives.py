@@ -7,30 +7,23 @@ communicating too. On one level G is the bandwidth of a device. All links are fu
 Whose B it is: all_reduce, the vector that every rank has; all_gather, the gathered tensor; reduce_scatter, the tensor before it is
 reduced; all_to_all, what one rank holds (it keeps 1/n of it); point_to_point, what is sent.
 
-A group of one rank takes exactly no time, and so does an empty message. The formulas are
-in `costmodel.hardware.collective_formulas`.
+A group of one rank takes exactly no time, and so does an empty message.
+
+To add an algorithm, write its formula here and decorate it; their order breaks ties. In the formulas P is the bandwidth with which one rank
+alone leaves a unit; on one level G = P is the bandwidth of a device.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from costmodel.arrays import FloatArray
-from costmodel.hardware import collective_formulas  # noqa: F401 - registers the algorithms
 from costmodel.hardware.cluster import Cluster, GroupSpan
-from costmodel.hardware.collective_registry import (
-    COLLECTIVES,
-    OPERATIONS,
-    Collective,
-    CollectiveError,
-    Traffic,
-    collective,
-    names_of,
-)
 
 __all__ = [
     "ALL_REDUCE_NAMES",
@@ -38,6 +31,8 @@ __all__ = [
     "OPERATIONS",
     "Collective",
     "CollectiveError",
+    "Formula",
+    "Traffic",
     "all_reduce_s",
     "cheapest_s",
     "collective",
@@ -46,6 +41,418 @@ __all__ = [
     "names_of",
     "point_to_point_s",
 ]
+
+
+OPERATIONS: tuple[str, ...] = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "point_to_point")
+
+
+class CollectiveError(ValueError):
+    """No such collective."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic:
+    """One call: messages, where the group lies, and what the levels are like; rows are levels.
+
+    ``in_network`` is the bandwidth at which the switches of a level sum, over that at which they pass messages on; 0 where they do not.
+    """
+
+    message_bytes: FloatArray
+    span: GroupSpan
+    latency_s: tuple[float, ...]
+    ppp_comm: float
+    ring_step_s: tuple[float, ...]
+    in_network: tuple[float, ...]
+
+    @property
+    def levels(self) -> range:
+        """Indices of the levels, innermost first."""
+        return range(len(self.latency_s))
+
+
+Formula = Callable[[Traffic], FloatArray]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collective:
+    """An algorithm of an operation.
+
+    Attributes
+    ----------
+    operation, name : str
+    formula : function of Traffic
+    summary : str
+    by_default : bool
+        May be chosen as the cheapest; otherwise it runs only when named.
+    in_libraries : bool
+        NCCL and its like run it, so that measured collectives took this or another one of these.
+    costs_alone : bool
+        Costs something even for one rank (a property of PALEO's formula, kept for comparison).
+    """
+
+    operation: str
+    name: str
+    formula: Formula
+    summary: str
+    by_default: bool = True
+    costs_alone: bool = False
+    in_libraries: bool = False
+
+
+# (operation, name) -> algorithm, in the order that breaks ties: the first of equally fast ones is taken.
+COLLECTIVES: dict[tuple[str, str], Collective] = {}
+
+
+def collective(
+    name: str, *, operation: str, by_default: bool = True, costs_alone: bool = False, in_libraries: bool = False
+) -> Callable[[Formula], Formula]:
+    """Register a formula; its docstring's first line is its summary."""
+    assert operation in OPERATIONS, operation
+    assert (operation, name) not in COLLECTIVES, f"{operation} {name} is registered twice"
+
+    def register(formula: Formula) -> Formula:
+        summary = (formula.__doc__ or "").strip().split("\n")[0]
+        COLLECTIVES[operation, name] = Collective(
+            operation=operation,
+            name=name,
+            formula=formula,
+            summary=summary,
+            by_default=by_default,
+            costs_alone=costs_alone,
+            in_libraries=in_libraries,
+        )
+        return formula
+
+    return register
+
+
+def names_of(operation: str, *, by_default: bool = False, in_libraries: bool = False) -> tuple[str, ...]:
+    """Algorithms of an operation in the order that breaks ties: all, those chosen by default, or those that libraries run.
+
+    >>> names_of("all_to_all"), names_of("all_reduce", in_libraries=True)
+    (('pairwise',), ('ring', 'double-tree', 'in-network'))
+    """
+    return tuple(
+        c.name
+        for c in COLLECTIVES.values()
+        if c.operation == operation and (c.by_default or not by_default) and (c.in_libraries or not in_libraries)
+    )
+
+
+def _ceil_log2(count: FloatArray) -> FloatArray:
+    """Exact ``ceil(log2(count))``.
+
+    >>> _ceil_log2(np.array([1.0, 2.0, 3.0, 4.0, 5.0])).tolist()
+    [0.0, 1.0, 2.0, 2.0, 3.0]
+    """
+    _, exponent = np.frexp(np.maximum(count - 1.0, 0.0))
+    return np.asarray(np.where(count > 1.0, exponent, 0), dtype=np.float64)
+
+
+def _floor_power_of_two(count: FloatArray) -> FloatArray:
+    """Largest power of two not above a count."""
+    _, exponent = np.frexp(count)
+    return np.asarray(np.ldexp(1.0, exponent - 1))
+
+
+def _sum_over_levels(traffic: Traffic, term: Callable[[int], FloatArray]) -> FloatArray:
+    """Sum of a term over the levels that a group spans."""
+    shape = np.broadcast_shapes(traffic.message_bytes.shape, traffic.span.size.shape)
+    total = np.zeros(shape)
+    for level in traffic.levels:
+        total = total + np.where(traffic.span.is_spanned[level], term(level), 0.0)
+    return total
+
+
+def _ring_s(traffic: Traffic) -> FloatArray:
+    """One trip around a ring through all ranks: half an all-reduce.
+
+    ``(n - 1)/n (B / min G + sum over edges a)``: every rank sends n - 1 pieces of B/n to its neighbour. Ranks are visited unit by
+    unit, so every unit has one edge out; several rings that leave by different ranks use all ports of the unit (the channels of
+    NCCL), which together carry G. The slowest level is the bottleneck. A piece passes every edge but one, hence the mean latency
+    of the edges; no step is shorter than the slowest level's ring step.
+    Reference: P. Patarasuk, X. Yuan, J. Parallel Distrib. Comput. 69, 2009.
+    """
+    where = traffic.span
+    slowest = np.full(where.size.shape, np.inf)
+    edges_s = np.zeros(where.size.shape)
+    step_s = np.zeros(where.size.shape)
+    units = [*where.units_inside, np.ones_like(where.size)]
+    for level in traffic.levels:
+        rate = where.fewest_bytes_per_s[level]
+        slowest = np.where(where.is_spanned[level], np.minimum(slowest, rate), slowest)
+        # The edge that closes the ring belongs to the outermost level spanned.
+        closes = (units[level] > 1.0) & (units[level + 1] <= 1.0)
+        edges_s = edges_s + (units[level] - units[level + 1] + closes) * traffic.latency_s[level]
+        step_s = np.where(where.is_spanned[level], np.maximum(step_s, traffic.ring_step_s[level]), step_s)
+    travel = traffic.message_bytes / (slowest * traffic.ppp_comm) + np.maximum(edges_s, where.size * step_s)
+    return np.asarray((where.size - 1.0) / where.size * travel)
+
+
+def _halving_s(traffic: Traffic) -> FloatArray:
+    """Recursive halving or doubling, level by level: half an all-reduce.
+
+    ``sum over levels of (c - 1)/c B/G + ceil(log2 c) a``: inside a unit first, so that over each level the ranks of a unit
+    share its B. For a power of two these are the textbook's partners; otherwise the cyclic ones of J. Bruck et al., IEEE TPDS
+    8(11), 1997, which need no more steps or bytes.
+    """
+    where = traffic.span
+    return _sum_over_levels(
+        traffic,
+        lambda level: (
+            (1.0 - 1.0 / where.fan_out[level])
+            * traffic.message_bytes
+            / (where.fewest_bytes_per_s[level] * traffic.ppp_comm)
+            + _ceil_log2(where.fan_out[level]) * traffic.latency_s[level]
+        ),
+    )
+
+
+def _rings_by_level_s(traffic: Traffic) -> FloatArray:
+    """A ring per level: half an all-reduce.
+
+    ``sum over levels of (c - 1)/c B/G + (c - 1) a``: first inside a unit, then each rank takes its share over the next level.
+    """
+    where = traffic.span
+    return _sum_over_levels(
+        traffic,
+        lambda level: (
+            (1.0 - 1.0 / where.fan_out[level])
+            * traffic.message_bytes
+            / (where.fewest_bytes_per_s[level] * traffic.ppp_comm)
+            + (where.fan_out[level] - 1.0) * traffic.latency_s[level]
+        ),
+    )
+
+
+@collective("ring", operation="all_reduce", in_libraries=True)
+def _ring_all_reduce(traffic: Traffic) -> FloatArray:
+    """Reduce-scatter, then all-gather, around one ring: 2 (n - 1) steps of B/n."""
+    return 2.0 * _ring_s(traffic)
+
+
+@collective("hierarchical", operation="all_reduce")
+def _hierarchical_all_reduce(traffic: Traffic) -> FloatArray:
+    """Rings level by level: reduce-scatter inwards to outwards, then all-gather back."""
+    return 2.0 * _rings_by_level_s(traffic)
+
+
+@collective("recursive-halving-doubling", operation="all_reduce")
+def _halving_doubling_all_reduce(traffic: Traffic) -> FloatArray:
+    """Reduce-scatter by halving, all-gather by doubling; ranks beyond a power of two are folded in and out.
+
+    Per level with p the power of two below c: ``2 (p - 1)/p B/G + 2 log2(p) a``, and if c > p a step of B before and after,
+    ``2 (B/G + a)``. Reference: R. Thakur, R. Rabenseifner, W. Gropp, Int. J. High Perform. Comput. Appl. 19(1), 2005, section 4.
+    """
+    where = traffic.span
+
+    def term(level: int) -> FloatArray:
+        power = _floor_power_of_two(where.fan_out[level])
+        folded = where.fan_out[level] > power
+        shares = 1.0 - 1.0 / power + folded
+        steps = _ceil_log2(power) + folded
+        sent_s = traffic.message_bytes / (where.fewest_bytes_per_s[level] * traffic.ppp_comm)
+        return np.asarray(2.0 * (shares * sent_s + steps * traffic.latency_s[level]))
+
+    return _sum_over_levels(traffic, term)
+
+
+@collective("tree", operation="all_reduce")
+def _tree_all_reduce(traffic: Traffic) -> FloatArray:
+    """Binomial tree: reduce to the root, then broadcast; 2 ceil(log2 n) messages of B, one after the other.
+
+    ``sum over levels of 2 ceil(log2 c) (B/P + a)`` with P the bandwidth of one rank per unit. PALEO's TreeAllReduce on one level.
+    """
+    where = traffic.span
+    return _sum_over_levels(
+        traffic,
+        lambda level: (
+            2.0
+            * _ceil_log2(where.fan_out[level])
+            * (traffic.message_bytes / (where.single_bytes_per_s[level] * traffic.ppp_comm) + traffic.latency_s[level])
+        ),
+    )
+
+
+@collective("butterfly", operation="all_reduce")
+def _butterfly_all_reduce(traffic: Traffic) -> FloatArray:
+    """Recursive doubling: all ranks exchange whole vectors in ceil(log2 n) rounds.
+
+    ``sum over levels of ceil(log2 c) (M B/G + a)``: the M ranks of a unit all send. PALEO's ButterflyAllReduce on one level. That
+    many rounds suffice for any n: A. Bar-Noy, S. Kipnis, B. Schieber, Math. Systems Theory 26, 1993 (census functions).
+    """
+    where = traffic.span
+
+    def term(level: int) -> FloatArray:
+        slowest = np.maximum(
+            where.most_inside[level] / where.most_bytes_per_s[level],
+            where.fewest_inside[level] / where.fewest_bytes_per_s[level],
+        )
+        round_s = traffic.message_bytes * slowest / traffic.ppp_comm + traffic.latency_s[level]
+        return np.asarray(_ceil_log2(where.fan_out[level]) * round_s)
+
+    return _sum_over_levels(traffic, term)
+
+
+@collective("one-to-all", operation="all_reduce")
+def _one_to_all_all_reduce(traffic: Traffic) -> FloatArray:
+    """A master receives from every rank in turn and answers every rank in turn: 2 (n - 1) messages of B.
+
+    ``2 sum over levels of (ranks reached over the level) (B/P + a)``. PALEO's OneToAll on one level.
+    """
+    where = traffic.span
+    within = [*where.most_inside, where.size]
+    return _sum_over_levels(
+        traffic,
+        lambda level: (
+            2.0
+            * (within[level + 1] - within[level])
+            * (traffic.message_bytes / (where.single_bytes_per_s[level] * traffic.ppp_comm) + traffic.latency_s[level])
+        ),
+    )
+
+
+def _pipelined_s(latency_s: FloatArray, transfer_s: FloatArray) -> FloatArray:
+    """Time of a message that is cut into pieces and handed on from stage to stage: ``(sqrt(L) + sqrt(V))^2``.
+
+    L is the latency of all stages, V the time of all bytes over the slowest one. With p pieces it takes L + V + p L/s + V s/p for s
+    stages, which is least for the square root of their ratio. Reference: S. L. Johnsson, C.-T. Ho, IEEE Trans. Comput. 38(9), 1989.
+
+    >>> float(_pipelined_s(np.array(4.0), np.array(9.0)))
+    25.0
+    """
+    return np.asarray((np.sqrt(latency_s) + np.sqrt(transfer_s)) ** 2)
+
+
+def _trees_share(fan_out: FloatArray) -> FloatArray:
+    """What a unit sends of a vector through a pair of trees: it hands a half up in each, and two halves down in the one it is inside of.
+
+    Two units send a half each way; of three the one between has one child; from four on some have a parent and two children.
+
+    >>> _trees_share(np.array([1.0, 2.0, 3.0, 4.0, 64.0])).tolist()
+    [0.0, 1.0, 1.5, 2.0, 2.0]
+    """
+    return np.asarray(np.where(fan_out > 1.0, np.minimum(0.5 * fan_out, 2.0), 0.0))
+
+
+def _tree_s(traffic: Traffic, *, in_switches: bool) -> FloatArray:
+    """A pair of trees, in pieces; where asked for, levels whose switches sum take their place there."""
+    where = traffic.span
+    latency_s, transfer_s = (np.zeros(np.broadcast_shapes(traffic.message_bytes.shape, where.size.shape)) for _ in "LV")
+    for level in traffic.levels:
+        fan_out, summed = where.fan_out[level], traffic.in_network[level] if in_switches else 0.0
+        rounds = np.ones_like(fan_out) if summed else _ceil_log2(fan_out)
+        share = 1.0 / summed if summed else _trees_share(fan_out)
+        sent_s = share * traffic.message_bytes / (where.fewest_bytes_per_s[level] * traffic.ppp_comm)
+        latency_s = latency_s + np.where(where.is_spanned[level], 2.0 * rounds * traffic.latency_s[level], 0.0)
+        transfer_s = np.where(where.is_spanned[level], np.maximum(transfer_s, sent_s), transfer_s)
+    return _pipelined_s(latency_s, transfer_s)
+
+
+@collective("double-tree", operation="all_reduce", by_default=False, in_libraries=True)
+def _double_tree_all_reduce(traffic: Traffic) -> FloatArray:
+    """Two trees that share the links, each for half of the vector, in pieces: NCCL's trees.
+
+    ``(sqrt(L) + sqrt(V))^2`` with L = 2 sum over levels of ceil(log2 c) a, V = max over levels of min(c/2, 2) B/G. Reference:
+    P. Sanders, J. Speck, J. L. Traeff, Parallel Computing 35(12), 2009.
+    """
+    return _tree_s(traffic, in_switches=False)
+
+
+@collective("in-network", operation="all_reduce", by_default=False, in_libraries=True)
+def _in_network_all_reduce(traffic: Traffic) -> FloatArray:
+    """Switches sum what ranks send and send the sum back, in pieces (NVLink SHARP); a double tree where they cannot.
+
+    ``(sqrt(L) + sqrt(V))^2`` with L = 2 sum of a, V = max over levels of B over what one rank (or unit) sends into summing switches;
+    other levels count as in a double tree (NCCL's NVLSTree). Reference: R. L. Graham et al., Scalable Hierarchical Aggregation
+    Protocol (SHArP), COMHPC 2016; NCCL user guide, NCCL_ALGO.
+    """
+    return _tree_s(traffic, in_switches=True)
+
+
+@collective("butterfly-mixing", operation="all_reduce", by_default=False, costs_alone=True)
+def _butterfly_mixing(traffic: Traffic) -> FloatArray:
+    """One round of a butterfly per step, so ranks differ (not an all-reduce): PALEO's ButterflyMixing.
+
+    ``B/P + a``, even for one rank, as in PALEO. Source: H. Zhao, J. Canny, Butterfly mixing, SDM 2013.
+    """
+    return _outermost(traffic)
+
+
+@collective("ring", operation="all_gather", in_libraries=True)
+def _ring_all_gather(traffic: Traffic) -> FloatArray:
+    """Around one ring: n - 1 steps of B/n."""
+    return _ring_s(traffic)
+
+
+@collective("recursive-doubling", operation="all_gather")
+def _doubling_all_gather(traffic: Traffic) -> FloatArray:
+    """Doubling level by level: ceil(log2 c) steps."""
+    return _halving_s(traffic)
+
+
+@collective("hierarchical", operation="all_gather")
+def _hierarchical_all_gather(traffic: Traffic) -> FloatArray:
+    """A ring per level, outwards to inwards."""
+    return _rings_by_level_s(traffic)
+
+
+@collective("ring", operation="reduce_scatter", in_libraries=True)
+def _ring_reduce_scatter(traffic: Traffic) -> FloatArray:
+    """Around one ring: n - 1 steps of B/n."""
+    return _ring_s(traffic)
+
+
+@collective("recursive-halving", operation="reduce_scatter")
+def _halving_reduce_scatter(traffic: Traffic) -> FloatArray:
+    """Halving level by level: ceil(log2 c) steps."""
+    return _halving_s(traffic)
+
+
+@collective("hierarchical", operation="reduce_scatter")
+def _hierarchical_reduce_scatter(traffic: Traffic) -> FloatArray:
+    """A ring per level, inwards to outwards."""
+    return _rings_by_level_s(traffic)
+
+
+@collective("pairwise", operation="all_to_all", in_libraries=True)
+def _pairwise_all_to_all(traffic: Traffic) -> FloatArray:
+    """Every rank sends 1/n of what it holds to every other.
+
+    ``max over levels of M (n - M)/n B/G, plus sum of (ranks reached over the level) a``: the M ranks of a unit send everything that
+    is not for one another out of it; the levels carry their traffic at the same time.
+    """
+    where = traffic.span
+    shape = np.broadcast_shapes(traffic.message_bytes.shape, where.size.shape)
+    busiest, steps_s = np.zeros(shape), np.zeros(shape)
+    within = [*where.most_inside, where.size]
+    for level in traffic.levels:
+        for members, rate in (
+            (where.most_inside[level], where.most_bytes_per_s[level]),
+            (where.fewest_inside[level], where.fewest_bytes_per_s[level]),
+        ):
+            leaving = members * (where.size - members) / where.size * traffic.message_bytes
+            busiest = np.where(
+                where.is_spanned[level], np.maximum(busiest, leaving / (rate * traffic.ppp_comm)), busiest
+            )
+        steps_s = steps_s + (within[level + 1] - within[level]) * traffic.latency_s[level]
+    return busiest + steps_s
+
+
+@collective("direct", operation="point_to_point", in_libraries=True)
+def _direct(traffic: Traffic) -> FloatArray:
+    """One message over the outermost level that the group spans: B/P + a."""
+    return _outermost(traffic)
+
+
+def _outermost(traffic: Traffic) -> FloatArray:
+    """One message over the outermost level spanned (the innermost level for a group of one)."""
+    where = traffic.span
+    time = traffic.message_bytes / (where.single_bytes_per_s[0] * traffic.ppp_comm) + traffic.latency_s[0]
+    for level in traffic.levels[1:]:
+        here = traffic.message_bytes / (where.single_bytes_per_s[level] * traffic.ppp_comm) + traffic.latency_s[level]
+        time = np.where(where.is_spanned[level], here, time)
+    return np.asarray(time)
 
 
 # Default algorithms in the order that breaks ties.

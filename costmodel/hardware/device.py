@@ -51,7 +51,7 @@ class Device:
     busy_power_w : float or None
         What the device draws while it computes; None where nobody has stated it.
     idle_power_w : float or None
-        What it draws while it waits; None where nobody has stated it (`costmodel.hardware.energy` has a default).
+        What it draws while it waits; None where nobody has stated it (`costmodel.hardware.host` has a default).
     driver_memory_bytes : float or None
         What the driver shows of the memory; None where nobody has stated it.
 

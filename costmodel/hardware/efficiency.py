@@ -1,4 +1,4 @@
-"""Constants of how close kernels come to the peaks of a device (`costmodel.kernels.kernel_time`), and where they come from."""
+"""Constants of how close kernels come to the peaks of a device (`costmodel.kernels.roofline`), and where they come from."""
 
 from __future__ import annotations
 

@@ -1,25 +1,374 @@
-"""The default preset: roofline of compute and memory with size-dependent efficiency and a launch floor.
+"""How long one worker computes its share of a layer: what a preset of the cost model provides, and the default one.
+
+The default preset is a roofline of compute and memory with size-dependent efficiency and a launch floor.
 
 Repairs the defects of the paper's program: strided gradients do not multiply by the holes they insert, every operation costs
 something, one convention of units, the cheapest legal convolution algorithm per pass, an optimizer that costs its memory traffic.
+
+Time of a kernel
+----------------
+PALEO's platform percent of peak is made dependent on the size of the operation. A kernel takes a launch floor plus the longer of arithmetic
+and memory traffic (roofline: Williams, Waterman, Patterson, CACM 52(4), 2009). A matrix product of m x k by k x n is charged for whole
+tiles, for the start of its inner loop, and for a device that is only full when enough outputs are in flight:
+
+    compute = 2 { count (m + m0) (n + n0) (k + k0) + outputs0 [k k1 / (k + k1) + k0] } / (peak fraction)
+
+The last bracket is the depth of the inner loop where few outputs must fill the device: a long one is cut into pieces that run side
+by side (split-k). The four sizes are those of products on matrix units, where libraries choose larger tiles for many outputs: there
+outputs0 grows to twice its size, by outputs / (outputs + 2 outputs0); a library that cuts no inner loop charges at least a wave of
+tiles over the whole depth. Products on vector units (fp32, and 16 bits at most twice as fast) have other tiles, whose sides grow with
+the arithmetic of a multiprocessor per clock: the shared memory that feeds it is equally wide on all of them. Their library has no
+kernels for tiles below a least side f, so that m + m0 is max(m, f) + m0 there: 16, 32 and 64 columns take alike. Convolutions and
+recurrent cells run kernels made for thin matrices.
+
+Every size enters through an increasing function that is not negative at 0 and adds up to no less in pieces (concave, or the larger of
+itself and a constant), so more work never takes less time and pieces never take less than the whole. `costmodel.hardware.efficiency` has
+the numbers and their sources.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from costmodel.arrays import FloatArray
 from costmodel.hardware.device import Device
-from costmodel.kernels.compute import PassTimes
-from costmodel.kernels.kernel_time import kernel_time_s
+from costmodel.hardware.efficiency import NARROW_FORMATS, EfficiencyError
 from costmodel.network.layers import Kernel, Layer, LayerWork, Shard
 from costmodel.network.layers.base import Fusable, PassWork
 from costmodel.precision import Optimizer, Precision
 
-__all__ = ["EAGER", "ImageSoftware", "RooflineCompute"]
+__all__ = ["EAGER", "ComputeModel", "CostModelError", "ImageSoftware", "PassTimes", "RooflineCompute", "kernel_time_s"]
+
+
+_SIXTEEN_BITS = frozenset({"fp16", "bf16"})
+# Algorithms that run outside the matrix cores, and the fraction that applies to them.
+_ATTENTION = {"attention": "attention_fraction", "attention_backward": "attention_backward_fraction"}
+# Lanes (fp32 multiply-adds per clock) of a multiprocessor that the multiples of `Efficiency` are stated for.
+_USUAL_LANES = 128.0
+# 0.97 is the highest share of a peak in the MAMF table of ml-engineering (S. Bekman).
+_BEST_FRACTION = 0.97
+# Numbers of 16 bits that matrix units load at once, 16 bytes (NVIDIA, Matrix Multiplication Background User's Guide).
+_WHOLE_LOAD = 8.0
+# Rows of the tiles of cuDNN's kernels for gradients of weights: maxwell_ and volta_scudnn_128x64_stridedB_splitK_interior_nn in profiles of
+# TensorFlow (operator Conv2DBackpropFilter), 128x128 and 128x32 next to it.
+_TALL = 128.0
+_VECTOR_ALGORITHMS = {"winograd": "winograd_fraction", "fft": "fft_fraction", "fft_tiling": "fft_fraction"}
+
+
+def kernel_time_s(
+    device: Device,
+    precision: str,
+    *,
+    flop: ArrayLike,
+    memory_bytes: ArrayLike,
+    gemm: tuple[ArrayLike, ArrayLike, ArrayLike] | None = None,
+    algorithm: str = "gemm",
+    tiling: str = "library",
+    launches: int = 1,
+    sustained: bool = False,
+    aligned: ArrayLike | None = None,
+    window: tuple[ArrayLike, float] | None = None,
+) -> FloatArray:
+    """Time of a kernel, for any arrays that broadcast.
+
+    Parameters
+    ----------
+    device : Device
+    precision : str
+        Number format of the matrix product, a key of ``device.peak_flop_per_s``.
+    flop : array
+        Floating-point operations, a multiply-add counted as two.
+    memory_bytes : array
+        Bytes read and written.
+    gemm : (m, n, k), optional
+        The matrix product behind the kernel; ``flop / (2 m n k)`` of them run side by side. None for element-wise kernels.
+    algorithm : "gemm", "attention", "attention_backward", "winograd", "fft" or "fft_tiling"
+        The last three run at the vector peak whatever the precision.
+    tiling : "library", "sums", "unaligned", "grouped", "recurrent", "thin", "weights", "scattered" or "depthwise"
+        A matrix product of a library, such a one that sums over all samples (gradients of weights), one of matrices in 16 bits
+        whose rows do not begin at multiples of 16 bytes, several in one kernel
+        whose numbers of rows only the device knows, that of a recurrent cell, a kernel made for thin matrices, or such a one for the
+        gradient of the weights of a convolution. "scattered" is no product: sums that the gradient of a strided convolution adds to
+        memory (cuDNN Developer Guide, CUDNN_CONVOLUTION_BWD_DATA_ALGO_0: by atomic additions); kernels for matrix units gather instead,
+        and it takes no time (CUTLASS, implicit GEMM convolution). "depthwise": one channel per group, so that lanes add up windows and
+        no tile of a product is computed.
+        Matrix units load 16 bytes at once (NVIDIA, Matrix Multiplication Background User's Guide, tensor core requirements): the third
+        kind runs on vector units. GPT of 13,824 features on A100 (BigScience, train/tr11-176B-ml/chronicles-prequel.md) took 121 s per
+        step with 64 heads of 216 and 163 s with 128 heads of 108.
+    launches : int
+        The kernel is that many equal ones, one after the other; flop and bytes are their sum.
+    sustained : bool
+        The kernel is part of a training step, not timed alone.
+    aligned : array, optional
+        Rows of a matrix of 16 bits begin at multiples of so many numbers (8, 4, 2 or 1), and not of 16 bytes: a library multiplies it
+        on matrix units all the same, by kernels that load no more at once. Each halving costs a third of what is lost in all
+        (``odd_fraction``): matrices whose rows are multiples of 4 bytes can still be copied alongside the products (PTX ISA, cp.async: 4,
+        8 or 16 bytes).
+    window : (outputs, positions), optional
+        Of a convolution of narrow groups: outputs, and the positions of the input that each of them reads.
+
+    Returns
+    -------
+    array
+        Seconds.
+
+    Raises
+    ------
+    DeviceError
+        The device does not compute in that precision.
+    EfficiencyError
+        Unknown algorithm.
+
+    Notes
+    -----
+    ``time = launch + max(compute, memory)`` with ``memory = bytes / (bandwidth memory_fraction)``.
+
+    Examples
+    --------
+    A device that computes 1 TFLOP/s and reads 100 GB/s without any loss:
+
+    >>> from costmodel.hardware.device import Device
+    >>> from costmodel.hardware.efficiency import Efficiency
+    >>> ideal = Efficiency(
+    ...     matmul_fraction=1, vector_fraction=1, memory_fraction=1, tile_half=0, depth_half=0, fill_outputs=0
+    ... )
+    >>> device = Device(
+    ...     name="d", peak_flop_per_s={"fp32": 1e12}, memory_bytes=1e9, memory_bandwidth_bytes_per_s=1e11,
+    ...     launch_overhead_s=1e-6, efficiency=ideal,
+    ... )
+    >>> product_s = kernel_time_s(device, "fp32", flop=2e9, memory_bytes=1e6, gemm=(1000, 1000, 1000))
+    >>> round(float(product_s), 9)  # 1 us + 2 ms
+    0.002001
+    >>> round(float(kernel_time_s(device, "fp32", flop=1e3, memory_bytes=1e6)), 9)  # 1 us + 10 us
+    1.1e-05
+    """
+    assert launches >= 1, "a kernel runs at least once"
+    if tiling == "scattered" and device.has_matrix_units(precision):
+        return np.zeros(np.broadcast_shapes(np.shape(flop), np.shape(memory_bytes)))
+    flops = np.asarray(flop, dtype=np.float64) / launches
+    moved = np.asarray(memory_bytes, dtype=np.float64) / launches
+    efficiency = device.efficiency
+    memory_s = moved / device.stream_bytes_per_s
+    on_vectors = tiling == "unaligned" and precision in _SIXTEEN_BITS
+    is_product = gemm is not None and tiling != "depthwise"
+    rate = _rate_flop_per_s(device, precision, algorithm, is_product=is_product, on_vectors=on_vectors)
+    if sustained and gemm is not None:
+        rate *= efficiency.sustained_fraction
+    elif sustained:
+        memory_s = memory_s / efficiency.elementwise_fraction
+    if tiling == "scattered":
+        memory_s = memory_s / efficiency.strided_gradient_fraction
+    if gemm is not None and is_product:
+        flops = _charged_flop(_sizes(device, precision, algorithm, tiling), flops, gemm)
+    compute_s = flops / rate
+    if window is not None and efficiency.window_bytes:
+        compute_s = np.maximum(compute_s, _gathered_s(device, precision, *window))
+    if aligned is not None and precision in _SIXTEEN_BITS and device.has_matrix_units(precision):
+        halvings = np.log2(_WHOLE_LOAD / np.asarray(aligned))
+        compute_s = compute_s / (1.0 - (1.0 - efficiency.odd_fraction) * halvings / np.log2(_WHOLE_LOAD))
+    return np.asarray(launches * (device.launch_overhead_s + np.maximum(compute_s, memory_s)))
+
+
+def _rate_flop_per_s(
+    device: Device, precision: str, algorithm: str, *, is_product: bool, on_vectors: bool = False
+) -> float:
+    """Sustained rate of a large kernel."""
+    efficiency = device.efficiency
+    if algorithm in _VECTOR_ALGORITHMS:
+        fraction: float = getattr(efficiency, _VECTOR_ALGORITHMS[algorithm])
+        wide = _halves(device, precision) if algorithm == "winograd" else 1.0
+        return device.vector_peak_flop_per_s * wide * _vector_fraction(device, wide) * fraction
+    if algorithm in _ATTENTION:
+        fraction = getattr(efficiency, _ATTENTION[algorithm])
+        return device.peak(precision) * efficiency.matmul_fraction * fraction
+    if algorithm != "gemm":
+        known = ", ".join((*_ATTENTION, *_VECTOR_ALGORITHMS))
+        raise EfficiencyError(f"unknown algorithm '{algorithm}' (known: gemm, {known})")
+    if is_product and on_vectors and device.has_matrix_units(precision):
+        return device.vector_peak_flop_per_s * _vector_fraction(device)
+    if is_product:
+        units = device.has_matrix_units(precision)
+        narrow = efficiency.narrow_fraction if precision in NARROW_FORMATS else 1.0
+        wide = _halves(device, precision)
+        return device.peak(precision) * (
+            efficiency.matmul_fraction * narrow if units else _vector_fraction(device, wide)
+        )
+    return device.vector_peak_flop_per_s * efficiency.vector_fraction
+
+
+def _gathered_s(device: Device, precision: str, outputs: ArrayLike, positions: float) -> FloatArray:
+    """Time in which windows are gathered from the first-level caches: by bytes per clock of every multiprocessor."""
+    e = device.efficiency
+    width = 2.0 if precision in _SIXTEEN_BITS else 4.0
+    # Of all multiprocessors together.
+    clocks_per_s = device.vector_peak_flop_per_s / (2.0 * device.lanes_per_multiprocessor)
+    gathered = np.asarray(outputs, dtype=np.float64) * (positions + e.window_start) * width
+    return np.asarray(gathered / (e.window_bytes * clocks_per_s))
+
+
+def _halves(device: Device, precision: str) -> float:
+    """Numbers of a format that a lane of the vector units multiplies at once: two halves of 16 bits, where it can; else one."""
+    return 1.0 if device.has_matrix_units(precision) else device.peak(precision) / device.peak_flop_per_s["fp32"]
+
+
+def _vector_fraction(device: Device, wide: float = 1.0) -> float:
+    """Share of the peak of vector units that a large product reaches, by the lanes that share a multiprocessor's memory."""
+    stated, loss = device.efficiency.matmul_fraction * device.efficiency.lane_fraction, device.efficiency.vector_loss
+    gained = stated * (1.0 + loss) / (1.0 + loss * device.lanes_per_multiprocessor * wide / _USUAL_LANES)
+    # Nor do few lanes reach more than the best products anywhere.
+    return min(gained, max(stated, _BEST_FRACTION))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sizes:
+    """m0 = n0, k0, outputs0, k1 and the least sides of a tile of one kind of product."""
+
+    tile: float
+    depth: float
+    fill: float
+    split: float
+    large: float = 0.0  # by how much more of the device larger tiles leave idle, in shares of fill
+    group: float = 0.0  # by how much more a tile wastes of its rows
+    floor: float = 0.0  # least side of a tile
+    tall: float = 0.0  # the same for its rows alone
+    wave: float = 0.0  # least outputs over the whole depth
+
+
+def _sizes(device: Device, precision: str, algorithm: str, tiling: str) -> _Sizes:
+    """Half sizes of a product, by the units it runs on and the kernel it runs in."""
+    e = device.efficiency
+    if algorithm not in _VECTOR_ALGORITHMS and device.has_matrix_units(precision):
+        # Libraries take tiles of 256 x 128 where there are enough outputs for them (NVIDIA, Matrix Multiplication Background User's Guide:
+        # the most efficient of its tiles), of which half a wave is twice as much; `fill_outputs` is that of 128 x 128.
+        return _Sizes(
+            tile=e.tile_half,
+            depth=e.depth_half,
+            fill=e.fill_outputs,
+            split=e.split_depth,
+            large=1.0 if tiling in ("library", "sums", "grouped") and algorithm == "gemm" else 0.0,
+            # One tile for all of them, as nobody knows the rows of each when the kernel starts: half of it is empty, where a library that
+            # knows them takes one that fits. DeepGEMM's table for one, two and four groups of 1024 rows together (README, masked
+            # layout) is then met within 3 % on average, where without this it is 8 % slower.
+            group=e.tile_half if tiling == "grouped" else 0.0,
+            # Gradients of weights are cut until the device is full, whatever the library.
+            wave=0.0 if tiling in ("weights", "sums") else e.fill_outputs * e.matrix_fill,
+        )
+    lanes = device.lanes_per_multiprocessor * _halves(device, precision) / _USUAL_LANES
+    if tiling not in ("library", "sums", "unaligned", "grouped") or algorithm in _VECTOR_ALGORITHMS:
+        weights = tiling == "weights" and algorithm not in _VECTOR_ALGORITHMS
+        winograd = algorithm == "winograd"
+        return _Sizes(
+            tile=e.tile_half * e.thin_tile,
+            depth=e.depth_half * (e.weights_depth if weights else e.thin_depth),
+            fill=e.fill_outputs * e.thin_fill * lanes,
+            split=0.0 if weights else e.split_depth * e.thin_split,
+            floor=e.winograd_side if winograd else 0.0,
+            tall=_TALL if tiling == "weights" and (weights or winograd) else 0.0,
+        )
+    return _Sizes(
+        tile=e.tile_half * e.vector_tile * lanes,
+        depth=e.depth_half * e.vector_depth * lanes,
+        fill=e.fill_outputs * e.vector_fill * lanes**2,
+        split=e.split_depth * e.vector_split,
+        floor=e.tile_half * e.vector_floor * lanes,
+    )
+
+
+def _charged_flop(size: _Sizes, flop: FloatArray, gemm: tuple[ArrayLike, ArrayLike, ArrayLike]) -> FloatArray:
+    """Operations that the device could have done in the time the product takes.
+
+    ``2 {count (max(m, f, t) + m0 + g) (max(n, f) + n0) (k + k0) + outputs0 [k k1 / (k + k1) + k0]}`` with ``count = flop / (2 m n k)``,
+    at least ``2 wave (k + k0)``.
+
+    >>> size = _Sizes(tile=0, depth=0, fill=100, split=10)
+    >>> float(_charged_flop(size, np.float64(2000.0), (10, 10, 10)))  # 2000 for the product, 2 x 100 x 5 to fill the device
+    3000.0
+    >>> float(_charged_flop(_Sizes(tile=0, depth=0, fill=0, split=1, floor=40), np.float64(2e4), (100, 10, 10)))  # 40 columns
+    80000.0
+    >>> float(_charged_flop(_Sizes(tile=0, depth=0, fill=0, split=1, wave=900), np.float64(2e3), (10, 10, 10)))  # 900 outputs
+    18000.0
+    """
+    m, n, k = (np.asarray(extent, dtype=np.float64) for extent in gemm)
+    tiles = (np.maximum(m, max(size.floor, size.tall)) + size.tile + size.group) / m
+    tiles = tiles * ((np.maximum(n, size.floor) + size.tile) / n)
+    depth = 1.0 + size.depth / k
+    limit = max(size.split, 1.0)
+    outputs = flop / (2.0 * k)
+    larger = 1.0 + size.large * outputs / (outputs + 2.0 * size.fill) if size.large else 1.0
+    fill = 2.0 * size.fill * larger * (k * limit / (k + limit) + size.depth)
+    charged = np.maximum(flop * tiles * depth + fill, 2.0 * size.wave * (k + size.depth))
+    return np.asarray(np.where(flop > 0.0, charged, 0.0))
+
+
+class CostModelError(ValueError):
+    """The cost model cannot evaluate a layer; the message names the layer and the reason."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassTimes:
+    """Compute time of one worker's share in the three passes, each of shape (n,), in seconds.
+
+    A model that does not separate the two gradients puts their sum into ``backward_weight_s``.
+    """
+
+    forward_s: FloatArray
+    backward_input_s: FloatArray
+    backward_weight_s: FloatArray
+
+    @property
+    def backward_s(self) -> FloatArray:
+        """Both gradients."""
+        return self.backward_input_s + self.backward_weight_s
+
+
+class ComputeModel(Protocol):
+    """A cost preset for a device: `paleo` or `roofline`."""
+
+    @property
+    def name(self) -> str:
+        """Name of the preset."""
+        ...
+
+    @property
+    def overlaps_exchange(self) -> bool:
+        """Whether gradient exchange may overlap with the backward pass."""
+        ...
+
+    @property
+    def counts_norm(self) -> bool:
+        """Whether parameters of attached normalisations count as weights."""
+        ...
+
+    def pass_times(self, layer: Layer, shard: Shard, *, needs_input_gradient: bool) -> PassTimes:
+        """Time the largest share of every split at once.
+
+        Raises
+        ------
+        CostModelError
+            The model has no formula for the layer.
+        """
+        ...
+
+    def cost_key(self, layer: Layer) -> Hashable:
+        """What beyond kind, parameters and shapes decides the cost (a name that a rule refers to)."""
+        ...
+
+    def update_s(self, weight_elements: FloatArray) -> FloatArray:
+        """Time to apply the optimizer to a worker's share of the weights."""
+        ...
+
+    def sum_s(self, layer: Layer, elements: FloatArray) -> FloatArray:
+        """Time to add up the gradients of a layer's output, where that moves so many elements (`costmodel.network.graph`)."""
+        ...
+
+    def is_free(self, layer: Layer) -> bool:
+        """Whether the model counts the layer as costing nothing (listed in every output)."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +404,7 @@ class RooflineCompute:
     counts_norm: bool = True
 
     def pass_times(self, layer: Layer, shard: Shard, *, needs_input_gradient: bool) -> PassTimes:
-        """Time the three passes; see `costmodel.kernels.compute.ComputeModel.pass_times`."""
+        """Time the three passes; see `costmodel.kernels.roofline.ComputeModel.pass_times`."""
         return self.work_times(layer, layer.family.work(layer, shard), shard, needs_input_gradient=needs_input_gradient)
 
     def work_times(self, layer: Layer, work: LayerWork, shard: Shard, *, needs_input_gradient: bool) -> PassTimes:

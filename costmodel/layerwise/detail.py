@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from costmodel.hardware.cluster import Cluster
-from costmodel.hardware.links import LinkRow, link_rows
-from costmodel.layerwise.pipeline import pipeline_arrays, stage_times
+from costmodel.hardware.cluster import Cluster, LinkRow, link_rows
+from costmodel.layerwise.evaluate import pipeline_arrays, stage_times
 from costmodel.layerwise.plan import Plan
 from costmodel.layerwise.splits import split_table
 from costmodel.layerwise.tables import CostTables

@@ -2,16 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from costmodel.arrays import FloatArray, IntArray
+from costmodel.fields import Figure, declared
 from costmodel.layerwise.splits import Split
 from costmodel.network.graph import Graph
+from costmodel.rates import COMMON_FIGURES, COST_FIGURES
 
-__all__ = ["CHEAPEST", "CostBatch", "Plan", "PlanBatch", "Stage", "concatenate", "family_of_plan", "plan_key"]
+__all__ = [
+    "CHEAPEST",
+    "LAYERWISE_FIGURES",
+    "CostBatch",
+    "Plan",
+    "PlanBatch",
+    "Stage",
+    "concatenate",
+    "family_of_plan",
+    "plan_key",
+]
+
+
+def _time(name: str, label: str, doc: str) -> Figure:
+    return Figure(name=name, label=label, doc=doc, part_of="step_time_s")
+
+
+LAYERWISE_FIGURES: Mapping[str, Figure] = declared(
+    *COMMON_FIGURES,
+    Figure(
+        name="speedup",
+        doc="Over one worker at the same global batch; null where one worker does not fit.",
+        kind="number",
+        optional=True,
+    ),
+    Figure(name="efficiency", doc="speedup / workers.", kind="number", optional=True),
+    _time("compute_s", "compute", "Forward and backward pass."),
+    _time("update_s", "optimizer", "Optimizer."),
+    _time("reshard_s", "resharding", "Moving activations and their gradients between and inside layers."),
+    _time("exposed_exchange_s", "exposed gradient exchange", "Gradient exchange that the backward pass does not hide."),
+    _time("bubble_s", "pipeline bubble", "Filling and draining of a pipeline."),
+    Figure(name="exchange_s", doc="All gradient exchange, hidden or not."),
+    *COST_FIGURES,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)

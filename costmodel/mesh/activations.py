@@ -10,9 +10,8 @@ import numpy as np
 from costmodel.arrays import FloatArray
 from costmodel.hardware.efficiency import NARROW_FORMATS
 from costmodel.mesh.assumptions import MeshAssumptions
-from costmodel.mesh.modules import ModuleKind, is_repeated
-from costmodel.mesh.rows import RowKeys, shard_of
-from costmodel.mesh.tensor_parallel import LayerRole
+from costmodel.mesh.modules import ModuleKind, RowKeys, is_repeated
+from costmodel.mesh.tensor_parallel import LayerRole, shard_of
 from costmodel.network.graph import Graph
 from costmodel.network.layers import ATTENTION, Layer, Shard
 from costmodel.workload import Workload

@@ -36,10 +36,9 @@ from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.hardware.cluster import Cluster, span
 from costmodel.hardware.collectives import collective_s, names_of
 from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS, MeshAssumptions
-from costmodel.mesh.modules import GradientFlow
+from costmodel.mesh.modules import GradientFlow, ModuleTable, RowKeys
 from costmodel.mesh.plan import ORDERS, MeshBatch
-from costmodel.mesh.rows import ModuleTable, RowKeys, rows_held
-from costmodel.mesh.tensor_parallel import LayerRole, Move
+from costmodel.mesh.tensor_parallel import LayerRole, Move, rows_held
 from costmodel.network.layers import Layer, Shard
 from costmodel.network.layers.base import positions_of
 from costmodel.network.layers.mixture import MixtureParams

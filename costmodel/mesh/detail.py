@@ -25,12 +25,12 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from costmodel.arrays import FloatArray, IntArray
-from costmodel.hardware.links import LinkRow, link_rows
+from costmodel.hardware.cluster import LinkRow, link_rows
 from costmodel.mesh.data_parallel import CopyTimes, Division, copy_groups
 from costmodel.mesh.model import MeshModel
-from costmodel.mesh.pipelines import Pipelines, mesh_strides
+from costmodel.mesh.modules import MODULE_COLUMNS, RowKeys
+from costmodel.mesh.passes import Pipelines, mesh_strides
 from costmodel.mesh.plan import MeshBatch, MeshPlan
-from costmodel.mesh.rows import MODULE_COLUMNS, RowKeys
 from costmodel.mesh.stages import Layout, stack_layouts
 from costmodel.mesh.step import StepEnd, chunk_gathering, offload_waits_s
 from costmodel.mesh.tables import add_layer, module_roles

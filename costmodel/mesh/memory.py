@@ -16,8 +16,8 @@ from costmodel.arrays import BoolArray, FloatArray, IntArray, rows_of
 from costmodel.hardware.host import Host
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.data_parallel import Division
+from costmodel.mesh.modules import ModuleTable
 from costmodel.mesh.plan import MEMORY_PARTS, RECOMPUTE, SCHEDULES, MeshBatch
-from costmodel.mesh.rows import ModuleTable
 from costmodel.mesh.schedule import in_flight
 from costmodel.mesh.stages import LayoutArrays, recomputed_modules, weigh
 from costmodel.tolerances import EQUAL

@@ -6,6 +6,8 @@
 
 A `MeshModel` remembers the rows of its tables (`costmodel.mesh.tables`) and its stage layouts; it is otherwise a pure
 function of its fields.
+
+The energy of a step follows from what devices compute and what recomputation adds (`costmodel.hardware.host`).
 """
 
 from __future__ import annotations
@@ -17,31 +19,32 @@ import numpy as np
 
 from costmodel.arrays import BoolArray, FloatArray, IntArray, combined, rows_of
 from costmodel.hardware.cluster import Cluster
+from costmodel.hardware.host import Power
 from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS, MeshAssumptions
 from costmodel.mesh.communication import GroupTimes
 from costmodel.mesh.data_parallel import Division
 from costmodel.mesh.memory import PipelineMemory
-from costmodel.mesh.modules import MeshError, Modules, fold
-from costmodel.mesh.passes import module_passes
-from costmodel.mesh.pipelines import Pipelines, build_pipelines, end_columns, mesh_strides, pipeline_columns
-from costmodel.mesh.plan import LayerSplit, MeshBatch, MeshCosts, MeshPlan
-from costmodel.mesh.rows import MODULE_COLUMNS, ModuleRows, ModuleTable, RowKeys
-from costmodel.mesh.stage_cuts import framework_blocks
+from costmodel.mesh.modules import MODULE_COLUMNS, MeshError, ModuleRows, Modules, ModuleTable, RowKeys, fold
+from costmodel.mesh.passes import Pipelines, build_pipelines, end_columns, mesh_strides, module_passes, pipeline_columns
+from costmodel.mesh.plan import RECOMPUTE, LayerSplit, MeshBatch, MeshCosts, MeshPlan
 from costmodel.mesh.stages import (
     Layout,
     LayoutArrays,
     balanced_blocks,
+    framework_blocks,
     layout_of,
     longest_chunk,
     module_weights,
+    recomputed_modules,
     stack_layouts,
+    weigh,
 )
 from costmodel.mesh.step import host_updates_sooner, least_step_times, step_costs, step_totals
 from costmodel.mesh.tables import module_column, module_table
 from costmodel.mesh.tensor_parallel import check_splits
 from costmodel.workload import Workload
 
-__all__ = ["MeshModel"]
+__all__ = ["MeshModel", "least_computing_s", "mesh_energy_j", "plans_energy_j", "recomputing_s"]
 
 
 # Assumptions about what is made of the rows of the tables: the rows themselves know nothing of them.
@@ -457,3 +460,60 @@ def _keys_of(batch: MeshBatch) -> RowKeys:
 def _bare(batch: MeshBatch) -> MeshBatch:
     """The plans without splits of their own."""
     return replace(batch, split=None, patterns=((),))
+
+
+def least_computing_s(model: MeshModel, batch: MeshBatch) -> FloatArray:
+    """Time that a device computes in a step of mesh plans, averaged over the devices, if nothing is recomputed: (n,).
+
+        computing = m / pp  sum over the modules of (forward + backward)
+
+    with the kernels of a module on one rank. Neither the order of the ranks, nor schedule, stages or ZeRO matter, so this bounds all plans
+    with these degrees.
+    """
+    table = model.rows(batch)
+    counts = np.bincount(model.modules.kind_of, minlength=len(model.modules.kinds)).astype(np.float64)
+    return np.asarray(batch.num_micro_batches * ((table.forward_s + table.backward_s) @ counts) / batch.pp)
+
+
+def recomputing_s(model: MeshModel, batch: MeshBatch, layouts: LayoutArrays) -> FloatArray:
+    """What recomputation adds to that: the forward kernels of the blocks, or of their parts, that run again: (n,).
+
+    Layouts list kinds of ranks; each kind stands for all ranks from its first to its last.
+    """
+    table = model.rows(batch)
+    kind = batch.recompute[:, None]
+    again = np.where((kind == RECOMPUTE.index("full")) & (table.backward_s > 0), table.forward_s, 0.0)
+    again = np.where(kind == RECOMPUTE.index("selective"), table.selective_s, again) * model.is_block
+    modules = recomputed_modules(layouts, batch.recompute, batch.recompute_blocks)
+    ranks = np.where(layouts.rank_first >= 0, layouts.rank_last - layouts.rank_first + 1, 0)
+    total = np.sum(ranks * weigh(modules, again), axis=1)
+    return np.asarray(batch.num_micro_batches * total / batch.pp)
+
+
+def mesh_energy_j(
+    model: MeshModel, batch: MeshBatch, layouts: LayoutArrays, costs: MeshCosts, power: Power
+) -> FloatArray:
+    """Energy of a step of mesh plans, (n,).
+
+    Parameters
+    ----------
+    model : MeshModel
+    batch : MeshBatch
+    layouts : LayoutArrays
+        Where the plans put the modules.
+    costs : MeshCosts
+        Of the same plans.
+    power : Power
+
+    Notes
+    -----
+    The optimizer's time is that of the rank that decides the step.
+    """
+    computing = least_computing_s(model, batch) + recomputing_s(model, batch, layouts) + costs.optimizer_s
+    return power.energy_j(costs.step_time_s, np.minimum(computing, costs.step_time_s), batch.workers)
+
+
+def plans_energy_j(model: MeshModel, plans: Sequence[MeshPlan], costs: MeshCosts, power: Power) -> FloatArray:
+    """The same for plans with layouts of their own, too."""
+    layouts = stack_layouts([model.layout_of_plan(plan) for plan in plans])
+    return mesh_energy_j(model, MeshBatch.from_plans(plans), layouts, costs, power)

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from costmodel.arrays import BoolArray, IntArray
+from costmodel.framework import NO_FRAMEWORK, Framework
 from costmodel.mesh.modules import Modules
 from costmodel.mesh.plan import CP_KINDS, MESH_COLUMNS, RECOMPUTE, SCHEDULES, MeshBatch, MeshPlan
-from costmodel.mesh.stage_cuts import uncut_chunks
+from costmodel.mesh.stages import uncut_chunks
 from costmodel.mesh.tensor_parallel import roles_of
 from costmodel.network.graph import Graph
 from costmodel.network.layers import ATTENTION
-from costmodel.software.framework import NO_FRAMEWORK, Framework
 
 __all__ = ["RULES", "NetworkShape", "Rule", "broken_rules", "columns_of", "holds", "nearby"]
 

@@ -18,8 +18,7 @@ from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.communication import GroupTimes
 from costmodel.mesh.data_parallel import CopyTimes, Division, exposed_exchange
 from costmodel.mesh.memory import PipelineMemory
-from costmodel.mesh.passes import rank_slack_s
-from costmodel.mesh.pipelines import Pipelines, pipeline_s
+from costmodel.mesh.passes import Pipelines, pipeline_s, rank_slack_s
 from costmodel.mesh.plan import MEMORY_PARTS, SCHEDULES, MeshCosts
 from costmodel.mesh.schedule import makespan_s
 from costmodel.mesh.stages import weigh
@@ -380,7 +379,7 @@ def step_totals(
         As for `step_costs`.
     index, row : arrays (n,)
         Pipeline and row of the division of every plan. Pipelines that share a row differ only in what
-        `costmodel.mesh.pipelines.end_columns` leaves out.
+        `costmodel.mesh.passes.end_columns` leaves out.
     division : Division
         (u,); what it says of offloading is not read.
     offloads : sequence of (offload_optimizer, offload_activations), H of them

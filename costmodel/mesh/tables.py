@@ -15,15 +15,13 @@ import numpy as np
 from costmodel.arrays import FloatArray
 from costmodel.hardware.cluster import Cluster
 from costmodel.hardware.efficiency import NARROW_FORMATS
-from costmodel.kernels.compute import ComputeModel, PassTimes
-from costmodel.kernels.roofline import RooflineCompute
+from costmodel.kernels.roofline import ComputeModel, PassTimes, RooflineCompute
 from costmodel.mesh.activations import add_saved, add_saved_inputs
 from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS, MeshAssumptions
 from costmodel.mesh.communication import GroupTimes, add_attention_messages, add_dispatch, add_tensor_parallel
-from costmodel.mesh.modules import GradientFlow, ModuleKind, Modules, flow_of
+from costmodel.mesh.modules import MODULE_COLUMNS, GradientFlow, ModuleKind, Modules, ModuleTable, RowKeys, flow_of
 from costmodel.mesh.plan import LayerSplit
-from costmodel.mesh.rows import MODULE_COLUMNS, ModuleTable, RowKeys, rows_held, shard_of
-from costmodel.mesh.tensor_parallel import LayerRole, roles_of, split_roles
+from costmodel.mesh.tensor_parallel import LayerRole, roles_of, rows_held, shard_of, split_roles
 from costmodel.network.graph import Graph
 from costmodel.network.layers import ATTENTION, Layer, LayerWork, Shard
 from costmodel.network.layers.base import PassWork

@@ -35,12 +35,12 @@ from typing import Literal
 
 import numpy as np
 
-from costmodel.arrays import IntArray
+from costmodel.arrays import FloatArray, IntArray
 from costmodel.layerwise.splits import divisors
-from costmodel.mesh.modules import MeshError, ModuleKind, Modules
+from costmodel.mesh.modules import MeshError, ModuleKind, Modules, RowKeys
 from costmodel.mesh.plan import LayerSplit, MeshPlan
 from costmodel.network.graph import Graph
-from costmodel.network.layers import ATTENTION, Layer
+from costmodel.network.layers import ATTENTION, Layer, Shard
 
 __all__ = [
     "CHANNELWISE",
@@ -58,6 +58,8 @@ __all__ = [
     "layout_needed",
     "moves_between",
     "roles_of",
+    "rows_held",
+    "shard_of",
     "sources_of",
     "split_options",
     "split_roles",
@@ -555,3 +557,63 @@ def _heads_fit(layer: Layer | None, degree: int) -> bool:
     heads: int = layer.params.heads
     kv: int = getattr(layer.params, "kv_heads", 0) or heads
     return heads % degree == 0 and (kv % degree == 0 or degree % kv == 0)
+
+
+def shard_of(layers: Sequence[Layer], kind: ModuleKind, position: int, role: LayerRole, keys: RowKeys) -> Shard:
+    """Share of one rank of a layer of a module, in every row."""
+    layer = layers[kind.layers[position]]
+    tp, ranks = keys.tp.astype(np.float64), role.ranks(keys.tp).astype(np.float64)
+    one = np.ones_like(tp)
+    out, inside = float(layer.output_shape[0]), float(layer.input_shapes[0][0]) if layer.input_shapes else 1.0
+    if layer.kind == "linear" and len(layer.input_shapes[0]) > 2:
+        inside = float(np.prod(layer.input_shapes[0]))
+    sequence = keys.cp.astype(np.float64)
+    split_out = split_in = one
+    out_channels, in_channels = out * one, inside * one
+    if role.role == "column":
+        split_out, out_channels = ranks, _column_width(layers, kind, position, ranks)
+    elif role.role == "row":
+        split_in, in_channels = ranks, np.ceil(inside / ranks)
+    elif role.role == "channel":
+        split_out, out_channels, in_channels = ranks, np.ceil(out / ranks), np.ceil(inside / ranks)
+    elif role.role == "experts":
+        split_out, sequence = keys.etp.astype(np.float64), sequence * tp / keys.etp
+    elif role.role == "whole":
+        sequence = sequence * np.where(keys.sequence_parallel > 0, tp, 1.0)
+    height = float(layer.output_shape[1]) if len(layer.output_shape) == 3 else 1.0
+    return Shard(
+        batch=keys.micro_batch.astype(np.float64),
+        out_channels=out_channels,
+        in_channels=in_channels,
+        height=height * one,
+        split_out=split_out,
+        split_in=split_in,
+        split_height=one,
+        sequence=sequence,
+        experts=keys.ep.astype(np.float64),
+    )
+
+
+def rows_held(layer: Layer, shard: Shard) -> FloatArray:
+    """Positions of all samples of a share."""
+    return np.asarray(shard.batch * np.ceil(np.prod(layer.output_shape[1:]) / shard.sequence))
+
+
+def _column_width(layers: Sequence[Layer], kind: ModuleKind, position: int, ranks: FloatArray) -> FloatArray:
+    """Outputs of a rank of a column-split matrix; key and value heads are repeated where there are fewer of them than ranks."""
+    width = float(layers[kind.layers[position]].output_shape[0])
+    share = np.ceil(width / ranks)
+    for reader, inputs in enumerate(kind.inputs):
+        layer = layers[kind.layers[reader]]
+        if position in inputs and layer.kind in ("self_attention", "cross_attention"):
+            heads, kv_heads, dim = (
+                layer.params.heads,
+                layer.params.kv_heads or layer.params.heads,
+                layer.params.head_dim,
+            )
+            own_kv = np.maximum(np.ceil(kv_heads / ranks), 1.0)
+            if layer.kind == "self_attention":
+                return np.asarray((np.ceil(heads / ranks) + 2.0 * own_kv) * dim)
+            if inputs[1] == position:
+                return np.asarray(2.0 * own_kv * dim)
+    return np.asarray(share)

@@ -19,8 +19,18 @@ from costmodel.mesh.model import MeshModel
 from costmodel.mesh.modules import Modules, fold
 from costmodel.mesh.plan import ORDERS, RECOMPUTE, MeshBatch, MeshPlan
 from costmodel.mesh.rules import NetworkShape, broken_rules
-from costmodel.mixed.links import Crossing, MixedError, all_reduce_across_s, check_groups, crossing, group_cluster
-from costmodel.mixed.plan import MixedPipeline, MixedPlan, MixedStage, group_names
+from costmodel.mixed.plan import (
+    Crossing,
+    MixedError,
+    MixedPipeline,
+    MixedPlan,
+    MixedStage,
+    all_reduce_across_s,
+    check_groups,
+    crossing,
+    group_cluster,
+    group_names,
+)
 from costmodel.precision import PRECISIONS, Precision
 from costmodel.workload import Workload
 
@@ -185,7 +195,7 @@ class MixedModel:
         return kinds
 
     def crossing(self, groups: tuple[int, ...], flows: tuple[int, ...]) -> Crossing:
-        """The link between groups; see `costmodel.mixed.links.crossing`."""
+        """The link between groups; see `costmodel.mixed.plan.crossing`."""
         found = self._cache.crossings.get((groups, flows))
         if found is None:
             found = self._cache.crossings[groups, flows] = crossing(self.cluster, groups, flows)

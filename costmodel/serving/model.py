@@ -3,6 +3,9 @@
 A replica holds ``max_batch`` sequences; when one is finished the next takes its place (continuous batching). In one cycle every place
 serves one request: its prompt, and ``output - 1`` decoding passes. Equations are in docs/inference.md.
 For error bars, the same model is built with named constants (`costmodel.uncertainty.constants`) multiplied by factors.
+
+The rows of layers that reports print (`serving_layer_rows`) come from the tables that the cost of the plan comes from: times the number of
+modules they add up to the parts of a pass.
 """
 
 from __future__ import annotations
@@ -18,13 +21,20 @@ from costmodel.mesh.communication import GroupTimes
 from costmodel.mesh.modules import Modules, fold
 from costmodel.mesh.stages import Layout, LayoutArrays, balanced_blocks, layout_of, stack_layouts, weigh
 from costmodel.network.layers import ATTENTION, Layer
-from costmodel.serving.kernels import PassKeys
 from costmodel.serving.plan import SERVING_MEMORY_PARTS, ServingBatch, ServingCosts, ServingPlan
-from costmodel.serving.tables import ModuleSizes, ModuleTimer
+from costmodel.serving.tables import ModuleSizes, ModuleTimer, PassKeys
 from costmodel.serving.workload import ServingAssumptions, ServingError, ServingWorkload
 from costmodel.uncertainty.constants import cluster_with
 
-__all__ = ["SERVING_CONSTANTS", "ServingModel", "check_generates", "passes_of", "serving_model_with"]
+__all__ = [
+    "SERVING_CONSTANTS",
+    "ServingLayerRow",
+    "ServingModel",
+    "check_generates",
+    "passes_of",
+    "serving_layer_rows",
+    "serving_model_with",
+]
 
 
 def check_generates(workload: ServingWorkload) -> None:
@@ -139,7 +149,7 @@ class ServingModel:
         return self.evaluate(ServingBatch.from_plans(plans))
 
     def evaluate(self, batch: ServingBatch) -> ServingCosts:
-        """Score legal plans (`costmodel.serving.rules` says which are).
+        """Score legal plans (`costmodel.serving.plan` says which are).
 
         Parameters
         ----------
@@ -457,3 +467,60 @@ def serving_model_with(model: ServingModel, values: Mapping[str, float]) -> Serv
         device=replace(cluster.device, launch_overhead_s=overhead_s),
     )
     return replace(model, cluster=cluster, timer=timer, assumptions=assumptions)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingLayerRow:
+    """One layer of one kind of module, on one rank, in one pass of each kind."""
+
+    unit: str  # "embedding", "head", or the first block of its kind
+    count: int  # modules of this kind in the network
+    name: str
+    kind: str
+    decode_s: float  # kernels, in a decoding pass of one group of sequences
+    decode_exchange_s: float  # communication of tensor and expert parallelism in it
+    prefill_s: float  # the same of a pass that reads prompts
+    prefill_exchange_s: float
+    weight_bytes: float
+    cache_bytes: float  # of one sequence
+
+
+def serving_layer_rows(model: ServingModel, plan: ServingPlan) -> list[ServingLayerRow]:
+    """Every layer of every kind of module, in network order; equal modules once.
+
+    Parameters
+    ----------
+    model : ServingModel
+    plan : ServingPlan
+
+    Returns
+    -------
+    list of ServingLayerRow
+    """
+    decode, prefill = passes_of(model, ServingBatch.from_plans([plan]))
+    modules, timer = model.modules, model.timer
+    rows = []
+    for number, kind in enumerate(modules.kinds):
+        for position, role in enumerate(timer.roles[number]):
+            layer = model.workload.graph.layers[kind.layers[position]]
+            is_head = number == len(modules.kinds) - 1
+            times = [timer.layer(kind, position, role, keys, is_head=is_head) for keys in (decode, prefill)]
+            kernels, exchanges = zip(
+                *((float(t["compute_s"][0]), float(np.sum(t["tp_s"] + t["ep_s"]))) for t in times), strict=True
+            )
+            sizes = timer.layer_sizes(kind, position, role, decode)
+            rows.append(
+                ServingLayerRow(
+                    unit=kind.name,
+                    count=modules.kind_of.count(number),
+                    name=layer.name,
+                    kind=layer.kind,
+                    decode_s=kernels[0],
+                    decode_exchange_s=exchanges[0],
+                    prefill_s=kernels[1],
+                    prefill_exchange_s=exchanges[1],
+                    weight_bytes=float(sizes["weight_bytes"][0]),
+                    cache_bytes=float(sizes["cache_bytes"][0]),
+                )
+            )
+    return rows

@@ -2,20 +2,97 @@
 
 A plan has degrees of parallelism, a number of sequences at a time, and a way to read prompts. Costs are times that a user feels, tokens
 per second, the parts that add up to each, and what fills the memory.
+
+One documented predicate per rule says what makes a plan legal. Those of degrees are the mesh's own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
 
 from costmodel.arrays import BoolArray, FloatArray, IntArray
-from costmodel.fields import parts_of
-from costmodel.serving.figures import SERVING_FIGURES
+from costmodel.fields import Figure, declared, parts_of
+from costmodel.mesh.rules import RULES, Columns, NetworkShape, Rule
 
-__all__ = ["SERVING_MEMORY_PARTS", "TPOT_PARTS", "TTFT_PARTS", "ServingBatch", "ServingCosts", "ServingPlan"]
+__all__ = [
+    "SERVING_FIGURES",
+    "SERVING_MEMORY_PARTS",
+    "SERVING_RULES",
+    "TPOT_PARTS",
+    "TTFT_PARTS",
+    "ServingBatch",
+    "ServingCosts",
+    "ServingPlan",
+    "broken_serving_rules",
+    "is_legal",
+]
+
+
+def _part(of: str, name: str, label: str, doc: str) -> Figure:
+    return Figure(name=name, label=label, doc=doc, part_of=of)
+
+
+def _rate(name: str, doc: str, *, optional: bool = False) -> Figure:
+    return Figure(name=name, doc=doc, kind="number", optional=optional)
+
+
+SERVING_FIGURES: Mapping[str, Figure] = declared(
+    Figure(name="step_time_s", doc="The same as `tpot_s`."),
+    _rate("throughput_samples_per_s", "The same as `requests_per_s`."),
+    _rate("memory_bytes_per_gpu", "Memory of the fullest GPU."),
+    Figure(name="exposed_communication_s", doc="Part of the time per token that is communication."),
+    Figure(name="ttft_s", doc="Time to first token: the prompt through all stages, without a queue before it."),
+    Figure(name="ttft_low_s", doc="Of the interval of `ttft_s`.", optional=True),
+    Figure(name="ttft_high_s", doc="Of the interval of `ttft_s`.", optional=True),
+    Figure(name="tpot_s", doc="Mean time per token after the first."),
+    Figure(name="request_s", doc="ttft_s + (output_tokens - 1) tpot_s."),
+    Figure(name="pause_s", doc="Longest pause between two tokens of a sequence."),
+    Figure(name="decode_pass_s", doc="A decoding pass with nothing else under way."),
+    _rate("requests_per_s", "Of all replicas."),
+    _rate("output_tokens_per_s", "Of all replicas."),
+    _rate("output_tokens_per_s_low", "Of the interval of `output_tokens_per_s`.", optional=True),
+    _rate("output_tokens_per_s_high", "Of the interval of `output_tokens_per_s`.", optional=True),
+    _rate("total_tokens_per_s", "Prompts included."),
+    _rate("output_tokens_per_s_per_gpu", "Per GPU in use."),
+    _rate("memory_capacity_bytes", "Memory that a GPU may use."),
+    Figure(name="kv_bytes_per_sequence", doc="Keys and values of one sequence on the fullest GPU."),
+    Figure(name="largest_batch", doc="Sequences per replica that fit with the other choices.", kind="count"),
+    _rate(
+        "money_per_million_output_tokens",
+        "In USD; null where the device file states no `price_per_hour`.",
+        optional=True,
+    ),
+    _part("tpot_s", "decode_compute_s", "kernels", "Kernels of a decoding pass."),
+    _part(
+        "tpot_s", "decode_tp_s", "tensor-parallel communication", "Tensor-parallel communication of a decoding pass."
+    ),
+    _part(
+        "tpot_s", "decode_ep_s", "expert-parallel communication", "Expert-parallel communication of a decoding pass."
+    ),
+    _part("tpot_s", "decode_pp_s", "transfers between stages", "Transfers between stages of a decoding pass."),
+    _part("tpot_s", "decode_host_s", "waiting for the host", "What a decoding pass waits for the host."),
+    _part(
+        "tpot_s",
+        "waiting_s",
+        "waiting for prompts of others and for the slowest stage",
+        "Waiting for the prompts of others and for the slowest stage.",
+    ),
+    _part("ttft_s", "prefill_compute_s", "kernels", "Kernels of the prompt's last pass."),
+    _part("ttft_s", "prefill_tp_s", "tensor-parallel communication", "Tensor-parallel communication of it."),
+    _part("ttft_s", "prefill_ep_s", "expert-parallel communication", "Expert-parallel communication of it."),
+    _part("ttft_s", "prefill_pp_s", "transfers between stages", "Transfers between stages of it."),
+    _part("ttft_s", "prefill_host_s", "waiting for the host", "What it waits for the host."),
+    _part("ttft_s", "earlier_chunks_s", "earlier chunks of the prompt", "Passes of the prompt's earlier chunks."),
+    _part("memory_bytes_per_gpu", "weight_bytes", "weights", "Weights."),
+    _part("memory_bytes_per_gpu", "kv_bytes", "keys and values", "Keys and values of all sequences."),
+    _part("memory_bytes_per_gpu", "working_bytes", "working memory of a pass", "The widest moment of a pass."),
+    _part("memory_bytes_per_gpu", "logits_bytes", "logits", "Logits."),
+    _part("memory_bytes_per_gpu", "buffer_bytes", "communication buffers", "Communication buffers."),
+    _part("memory_bytes_per_gpu", "context_bytes", "context of the driver and libraries", "Driver and libraries."),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -168,3 +245,77 @@ class ServingCosts:
     def take(self, index: IntArray | slice | BoolArray) -> ServingCosts:
         """A selection of the plans."""
         return ServingCosts(**{item.name: getattr(self, item.name)[index] for item in fields(self)})
+
+
+# Rules of the mesh that read nothing but degrees that serving has.
+_DEGREES = frozenset({"tp", "pp", "vpp", "ep", "etp"})
+
+
+def _experts_fill(shape: NetworkShape, c: Columns) -> BoolArray:
+    if not shape.experts:
+        return np.ones(len(c["tp"]), dtype=np.bool_)
+    ranks = c["ep"] * c["etp"]
+    return np.asarray((ranks % c["tp"] == 0) & ((c["tp"] * c["dp"]) % ranks == 0))
+
+
+SERVING_RULES: tuple[Rule, ...] = (
+    *(rule for rule in RULES if rule.fields and set(rule.fields) <= _DEGREES),
+    Rule(
+        name="positive",
+        fields=("dp", "max_batch", "prefill_batch", "prefill_chunk"),
+        doc="every degree and batch is at least 1, a chunk is 0 (whole prompts) or more",
+        test=lambda s, c: np.asarray(  # noqa: ARG005
+            np.logical_and.reduce([c[n] >= 1 for n in ("tp", "pp", "ep", "etp", "dp", "max_batch", "prefill_batch")])
+            & (c["prefill_chunk"] >= 0)
+        ),
+        message=lambda s, v: "every degree and batch must be at least 1",  # noqa: ARG005
+    ),
+    Rule(
+        name="experts-fill",
+        fields=("tp", "dp", "ep", "etp"),
+        doc="ep x etp is tp, or tp times a number of replicas that share the experts and divides dp",
+        test=_experts_fill,
+        message=lambda s, v: (  # noqa: ARG005
+            f"ep {v['ep']} x etp {v['etp']} must be tp {v['tp']}, or a multiple of it that divides tp x dp = {v['tp'] * v['dp']}"
+        ),
+    ),
+    Rule(
+        name="encoder",
+        fields=("pp", "prefill_chunk"),
+        doc="a network with an encoder has one stage, and reads whole prompts in passes of their own (its positions see later ones)",
+        test=lambda s, c: (c["pp"] == 1) & (c["prefill_chunk"] == 0) | (not s.has_encoder),
+        message=lambda s, v: (  # noqa: ARG005
+            f"a network with an encoder is served with pp 1 and prefill chunk 0 (whole prompts), not with {v['pp']} and "
+            f"{v['prefill_chunk']}"
+        ),
+    ),
+    Rule(
+        name="prefill-batch",
+        fields=("max_batch", "prefill_batch"),
+        doc="a pass reads no more prompts than a replica has places",
+        test=lambda s, c: c["prefill_batch"] <= c["max_batch"],  # noqa: ARG005
+        message=lambda s, v: (  # noqa: ARG005
+            f"prefill batch {v['prefill_batch']} is more than the {v['max_batch']} sequences of a replica (max batch)"
+        ),
+    ),
+)
+
+
+def _columns(batch: ServingBatch) -> dict[str, IntArray]:
+    return {**{item.name: getattr(batch, item.name) for item in fields(batch)}, "vpp": np.ones_like(batch.tp)}
+
+
+def is_legal(shape: NetworkShape, batch: ServingBatch) -> BoolArray:
+    """Whether plans break no rule."""
+    columns = _columns(batch)
+    return np.asarray(np.logical_and.reduce([np.asarray(rule.test(shape, columns)) for rule in SERVING_RULES]))
+
+
+def broken_serving_rules(shape: NetworkShape, plan: ServingPlan) -> list[str]:
+    """What is wrong with a plan, one sentence per rule that it breaks."""
+    columns = _columns(ServingBatch.from_plans([plan]))
+    positive = all(int(column[0]) >= 1 for name, column in columns.items() if name != "prefill_chunk")
+    if not positive or plan.prefill_chunk < 0:
+        return ["every degree and batch must be at least 1"]  # the other rules divide by them
+    values: Mapping[str, int] = {name: int(column[0]) for name, column in columns.items()}
+    return [rule.message(shape, values) for rule in SERVING_RULES if not bool(np.all(rule.test(shape, columns)))]

@@ -54,7 +54,7 @@ class Calibration:
     residual_groups : int, optional
         Networks whose training steps that was found from; 0: none, so that it says nothing about steps. None: it is as stated.
     framework : str
-        Name of the framework whose costs (`costmodel.software.framework`) the factors multiply; empty: a well-tuned implementation.
+        Name of the framework whose costs (`costmodel.framework`) the factors multiply; empty: a well-tuned implementation.
     assumed : mapping of str to float
         Assumptions of the cost model that the runs had in place of the framework's: waits of one cluster, say.
     error_models : mapping of str to ErrorModel

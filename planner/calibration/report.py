@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from costmodel.framework import cluster_run_by
 from costmodel.hardware.cluster import Cluster
-from costmodel.software.framework import cluster_run_by
 from costmodel.uncertainty.constants import CONSTANTS, assumptions_with, cluster_with, stated_values
 from planner.calibration.documents import result_document
 from planner.calibration.run import Calibrated, Errors, Finding

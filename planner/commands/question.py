@@ -315,9 +315,9 @@ def _assumed(texts: Sequence[str], mode: str | None, values: Values) -> tuple[tu
         return ()
     from dataclasses import fields
 
+    from costmodel.framework import LayerAssumptions
     from costmodel.mesh.assumptions import RENAMED_ASSUMPTIONS, MeshAssumptions
     from costmodel.serving.workload import ServingAssumptions
-    from costmodel.software.layer_assumptions import LayerAssumptions
 
     models = (ServingAssumptions, LayerAssumptions) if mode == "inference" else (MeshAssumptions, LayerAssumptions)
     known = tuple(field.name for model in models for field in fields(model))

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from costmodel.fields import labels_of
-from costmodel.layerwise.figures import LAYERWISE_FIGURES
-from costmodel.mesh.figures import MESH_FIGURES
-from costmodel.serving.figures import SERVING_FIGURES
+from costmodel.layerwise.plan import LAYERWISE_FIGURES
+from costmodel.mesh.plan import MESH_FIGURES
+from costmodel.serving.plan import SERVING_FIGURES
 from planner.core.answer import Estimate, RankedPlan, Setting
 from planner.core.request import Request
 from planner.spaces.mesh.labels import splits_in_words

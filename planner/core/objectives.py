@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from costmodel.hardware.cluster import Cluster
 from costmodel.hardware.device import Device
-from costmodel.hardware.energy import DEFAULT_IDLE_SHARE, Power
+from costmodel.hardware.host import DEFAULT_IDLE_SHARE, Power
 from planner.core.answer import Assumption
 from planner.core.errors import UsageError
 from planner.core.request import Request

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from costmodel.mesh.stage_cuts import threshold_blocks, threshold_last
+from costmodel.mesh.stages import threshold_blocks, threshold_last
 from planner.exporters.account import Account
 from planner.exporters.common import SPLITS, account_basics, account_order, header
 from planner.exporters.job import Job

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from costmodel.software.framework import Framework
+from costmodel.framework import Framework
 from planner.files.loading import load_document
 from planner.files.resources import bundled, resolve
 

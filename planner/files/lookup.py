@@ -7,11 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
+from costmodel.framework import NO_FRAMEWORK, Framework
 from costmodel.hardware.cluster import Cluster
-from costmodel.hardware.collective_registry import names_of
-from costmodel.hardware.collectives import ALL_REDUCE_NAMES
+from costmodel.hardware.collectives import ALL_REDUCE_NAMES, names_of
 from costmodel.precision import OPTIMIZERS, PRECISIONS
-from costmodel.software.framework import NO_FRAMEWORK, Framework
 from planner.calibration.files import LoadedCalibration, load_calibration
 from planner.core.errors import PlannerError, UnknownName, UsageError
 from planner.core.request import Request
@@ -167,7 +166,7 @@ def _cluster(request: Request) -> tuple[Cluster, dict[str, str]]:
         inputs["device"] = device.sha256
     cluster = _with_rates(cluster, request)
     if len(cluster.groups) == 1 and cluster.groups[0].levels:
-        from costmodel.mixed.links import group_cluster
+        from costmodel.mixed.plan import group_cluster
 
         cluster = dataclasses.replace(group_cluster(cluster, 0), name=cluster.name)  # its links as it has them
     return cluster, inputs

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from costmodel.framework import LayerAssumptions
 from costmodel.mesh.plan import RECOMPUTE, SCHEDULES
-from costmodel.software.layer_assumptions import LayerAssumptions
 from planner.core.errors import did_you_mean
 from planner.files.resources import bundled
 

@@ -8,6 +8,7 @@ from functools import cache
 
 import numpy as np
 
+from costmodel.framework import AS_RUN, WELL_TUNED, Framework, LayerAssumptions
 from costmodel.hardware.cluster import Cluster
 from costmodel.hardware.collectives import ALL_REDUCE_NAMES
 from costmodel.layerwise.evaluate import CHEAPEST, CostBatch, PlanBatch, evaluate_on
@@ -16,8 +17,6 @@ from costmodel.layerwise.tables import CostTables
 from costmodel.mesh.detail import model_flops_per_step
 from costmodel.network.graph import Graph
 from costmodel.precision import OPTIMIZERS, Precision
-from costmodel.software.framework import Framework
-from costmodel.software.layer_assumptions import AS_RUN, WELL_TUNED, LayerAssumptions
 from costmodel.workload import Workload
 from planner.files.resources import bundled
 from planner.measurements.columns import FUSED

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import get_args
 
-from costmodel.software.framework import Attention, Defaults, Framework
+from costmodel.framework import Attention, Defaults, Framework
 from planner.measurements.tables import Row, RowSkipped
 from planner.naming.frameworks import framework_of
 

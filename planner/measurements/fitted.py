@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from dataclasses import fields
 from functools import cache
 
+from costmodel.framework import Framework
 from costmodel.hardware.cluster import Cluster, Level
 from costmodel.hardware.device import Device
 from costmodel.hardware.efficiency import DEFAULT_EFFICIENCY, Efficiency
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.network.layers import ATTENTION
-from costmodel.software.framework import Framework
 
 __all__ = ["fitted_in", "fitted_links", "fitted_of"]
 
@@ -38,7 +38,7 @@ def fitted_in(source: str, names: Iterable[str]) -> frozenset[str]:
     return frozenset(found)
 
 
-# Constants of the kernels of some layers only (costmodel/kernels/kernel_time.py), by the families that have them.
+# Constants of the kernels of some layers only (costmodel/kernels/roofline.py), by the families that have them.
 _CONVOLUTIONS = frozenset(("convolution", "deconvolution"))
 _ONLY = {
     **dict.fromkeys(

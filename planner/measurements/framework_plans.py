@@ -9,7 +9,7 @@ import numpy as np
 from costmodel.arrays import FloatArray
 from costmodel.mesh.data_parallel import Division
 from costmodel.mesh.model import MeshModel
-from costmodel.mesh.pipelines import mesh_strides
+from costmodel.mesh.passes import mesh_strides
 from costmodel.mesh.plan import MeshBatch, MeshPlan
 from costmodel.mesh.stages import stack_layouts
 

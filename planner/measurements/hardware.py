@@ -8,12 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cache
 
+from costmodel.framework import Attention, LayerAssumptions, with_attention
 from costmodel.hardware.cluster import Cluster, Level
 from costmodel.hardware.device import Device
-from costmodel.mixed.links import group_cluster
+from costmodel.mixed.plan import group_cluster
 from costmodel.precision import PRECISIONS, Precision
-from costmodel.software.framework import Attention, with_attention
-from costmodel.software.layer_assumptions import LayerAssumptions
 from planner.core.errors import PlannerError, did_you_mean
 from planner.files.resources import bundled
 from planner.measurements.facts import framework_of_row

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from costmodel.hardware.device import Device
-from costmodel.kernels.compute import ComputeModel, CostModelError
+from costmodel.kernels.roofline import ComputeModel, CostModelError
 from costmodel.network.layers import Layer, ShapeError, Shard, family_of
 from costmodel.network.layers.base import PassWork, Shape, params_from
 from costmodel.precision import Precision

@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from costmodel.framework import WELL_TUNED, LayerAssumptions
 from costmodel.hardware.cluster import Cluster
 from costmodel.hardware.device import Device
-from costmodel.kernels.compute import ComputeModel
-from costmodel.kernels.roofline import RooflineCompute
+from costmodel.kernels.roofline import ComputeModel, RooflineCompute
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.paleo.model import PaleoCompute
 from costmodel.precision import OPTIMIZERS, Optimizer, Precision
-from costmodel.software.layer_assumptions import WELL_TUNED, LayerAssumptions
 from costmodel.uncertainty.calibration import Calibration
 from costmodel.uncertainty.constants import assumptions_with, device_with, links_with
 

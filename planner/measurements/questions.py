@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
 
+from costmodel.framework import Framework
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import MeshPlan
 from costmodel.network.graph import Graph
 from costmodel.precision import OPTIMIZERS, Optimizer, Precision
-from costmodel.software.framework import Framework
 from costmodel.workload import Workload
 from planner.measurements.facts import (
     defaults_of,

@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 from functools import lru_cache
 
-from costmodel.software.framework import NO_FRAMEWORK, UNKNOWN, Framework
+from costmodel.framework import NO_FRAMEWORK, UNKNOWN, Framework
 
 __all__ = ["framework_called", "framework_of"]
 

@@ -23,12 +23,12 @@ from typing import Any
 
 import numpy as np
 
+from costmodel.framework import cluster_run_by
 from costmodel.hardware.cluster import Cluster, DeviceGroup, Level
 from costmodel.kernels.roofline import RooflineCompute
 from costmodel.layerwise.splits import split_table
 from costmodel.layerwise.tables import CostTables, LayerCosts
 from costmodel.precision import OPTIMIZERS, PRECISIONS, default_precision
-from costmodel.software.framework import cluster_run_by
 from costmodel.uncertainty.constants import cluster_with
 from costmodel.workload import Workload
 from planner.calibration.files import load_calibration

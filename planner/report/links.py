@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from costmodel.hardware.links import LinkRow
+from costmodel.hardware.cluster import LinkRow
 from planner.report.blocks import Block, Column, Heading, Table
 from planner.report.numbers import percent, significant, time_unit
 from planner.report.waterfall import waterfall

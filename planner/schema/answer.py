@@ -11,10 +11,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field, RootModel, create_model
 
 from costmodel.fields import Figure
-from costmodel.layerwise.figures import LAYERWISE_FIGURES
-from costmodel.mesh.figures import MESH_FIGURES
-from costmodel.mixed.figures import MIXED_FIGURES
-from costmodel.serving.figures import SERVING_FIGURES
+from costmodel.layerwise.plan import LAYERWISE_FIGURES
+from costmodel.mesh.plan import MESH_FIGURES
+from costmodel.mixed.plan import MIXED_FIGURES
+from costmodel.serving.plan import SERVING_FIGURES
 from planner.schema.mesh import MeshEntry
 from planner.schema.mixed import MixedEntry
 from planner.schema.plan import PlanDocument

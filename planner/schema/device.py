@@ -86,7 +86,7 @@ class EfficiencyEntry(FileModel):
 
 
 class PowerEntry(FileModel):
-    """What a device draws; `costmodel.hardware.energy` makes joules of it."""
+    """What a device draws; `costmodel.hardware.host` makes joules of it."""
 
     busy: Power = Field(description="while it computes: the board's thermal design power is an upper bound, '700 W'")
     idle: Power | None = Field(

@@ -7,9 +7,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from costmodel.framework import CONDITIONS, Condition, Defaults, Framework, LayerAssumptions, Rules
 from costmodel.mesh.assumptions import MeshAssumptions
-from costmodel.software.framework import CONDITIONS, Condition, Defaults, Framework, Rules
-from costmodel.software.layer_assumptions import LayerAssumptions
 from planner.core.errors import did_you_mean
 from planner.schema.common import FileModel, Name, Text, fail, plain_number
 

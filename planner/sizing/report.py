@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from costmodel.hardware.energy import DEFAULT_IDLE_SHARE
+from costmodel.hardware.host import DEFAULT_IDLE_SHARE
 from planner.report.blocks import Block, Column, Facts, Heading, Report, Sentence, Table
 from planner.report.documents import RESULT_VERSION
 from planner.report.numbers import NOT_AVAILABLE, Unit, energy_text, percent, significant

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Literal
 
+from costmodel.framework import LayerAssumptions
 from costmodel.hardware.cluster import Cluster
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.network.graph import Graph
 from costmodel.network.layers import ATTENTION
-from costmodel.software.layer_assumptions import LayerAssumptions
 from planner.core.errors import UsageError
 from planner.core.request import Request
 from planner.spaces.mesh.flags import flag_of

@@ -12,7 +12,7 @@ from costmodel.hardware.cluster import Cluster
 from costmodel.kernels.roofline import RooflineCompute
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.uncertainty.constants import CONSTANTS, stated_values
-from costmodel.uncertainty.overtaking import overtaking
+from costmodel.uncertainty.rankings import overtaking
 from planner.spaces.choose import is_transformer
 from planner.uncertainty.answers import score_weights
 from planner.uncertainty.bars import Knowledge, knowledge_of

@@ -22,10 +22,9 @@ import numpy as np
 
 from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.hardware.cluster import Cluster
-from costmodel.layerwise.layer_costs import LayerCosts, cost_layers
 from costmodel.layerwise.resharding import gather_times
 from costmodel.layerwise.splits import SplitTable, legal_splits
-from costmodel.layerwise.tables import CostTables
+from costmodel.layerwise.tables import CostTables, LayerCosts, cost_layers
 from costmodel.network.layers import Layer, Shard
 from costmodel.tolerances import ROUNDING
 from costmodel.workload import Workload
@@ -45,7 +44,7 @@ _SIZES = 8
 def least_step_s(workload: Workload) -> float:
     """Seconds that no step takes less than, on however many workers, and whatever the plan.
 
-    More work never takes less time (`costmodel.kernels.kernel_time`). So every layer takes at least as long as for one sample of the
+    More work never takes less time (`costmodel.kernels.roofline`). So every layer takes at least as long as for one sample of the
     smallest share that the limits on its degrees allow. A pipeline, too, sends a micro-batch through all layers, one after the other.
     Communication and the optimizer are left out.
 

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from costmodel.arrays import BoolArray, FloatArray, IntArray
-from costmodel.layerwise.layer_costs import LayerCosts
 from costmodel.layerwise.plan import Plan
-from costmodel.layerwise.tables import CostTables
+from costmodel.layerwise.tables import CostTables, LayerCosts
 from strategies.layerwise.per_layer.problem import ChoiceProblem, Edge
 from strategies.layerwise.score import STEP_TIME, Score
 from strategies.layerwise.space import Restriction

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from costmodel.arrays import FloatArray
-from costmodel.hardware.energy import Power
+from costmodel.hardware.host import Power
 
 __all__ = ["LAYER_OBJECTIVES", "STEP_TIME", "Score", "is_per_device", "score_of"]
 

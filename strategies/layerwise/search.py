@@ -11,11 +11,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from costmodel.arrays import BoolArray, FloatArray, IntArray
+from costmodel.framework import node_size, storage_s
 from costmodel.hardware.cluster import Cluster
 from costmodel.layerwise.splits import factorisations, split_table
 from costmodel.layerwise.tables import CostCache, CostTables
-from costmodel.software.input_pipeline import storage_s
-from costmodel.software.parameter_server import node_size
 from costmodel.tolerances import EQUAL, ROUNDING
 from costmodel.workload import Workload
 from strategies.layerwise.bounds import least_step_s, lower_bounds, memory_extremes, screened_bounds

@@ -29,10 +29,9 @@ from costmodel.mesh.activations import add_saved_layer, saved_facts
 from costmodel.mesh.communication import GroupTimes, add_moves
 from costmodel.mesh.data_parallel import CopyTimes, copy_groups
 from costmodel.mesh.model import MeshModel
-from costmodel.mesh.modules import ModuleKind, flow_of
-from costmodel.mesh.pipelines import mesh_strides
+from costmodel.mesh.modules import MODULE_COLUMNS, ModuleKind, RowKeys, flow_of
+from costmodel.mesh.passes import mesh_strides
 from costmodel.mesh.plan import LayerSplit, MeshBatch, MeshPlan
-from costmodel.mesh.rows import MODULE_COLUMNS, RowKeys
 from costmodel.mesh.step import gradient_passes_s, gradient_width
 from costmodel.mesh.tables import add_layer
 from costmodel.mesh.tensor_parallel import (

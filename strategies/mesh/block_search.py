@@ -15,7 +15,7 @@ import numpy as np
 from costmodel.mesh.data_parallel import Division
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.modules import ModuleKind
-from costmodel.mesh.pipelines import mesh_strides
+from costmodel.mesh.passes import mesh_strides
 from costmodel.mesh.plan import LayerSplit, MeshBatch, MeshPlan
 from costmodel.mesh.tensor_parallel import standard_splits
 from costmodel.tolerances import EQUAL

@@ -17,7 +17,7 @@ import numpy as np
 from costmodel.arrays import FloatArray, IntArray, combined, rows_of, stacked
 from costmodel.mesh.data_parallel import Division
 from costmodel.mesh.memory import PipelineMemory
-from costmodel.mesh.pipelines import PIPELINE_FIELDS, mesh_strides
+from costmodel.mesh.passes import PIPELINE_FIELDS, mesh_strides
 from costmodel.mesh.plan import RECOMPUTE, MeshBatch, MeshPlan
 from costmodel.tolerances import EQUAL
 from strategies.mesh.space import MeshSpace

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from costmodel.arrays import BoolArray, FloatArray, IntArray, combined
-from costmodel.mesh.energy import least_computing_s
+from costmodel.mesh.model import least_computing_s
 from costmodel.mesh.plan import RECOMPUTE, SCHEDULES, MeshBatch
 from costmodel.tolerances import EQUAL
 from strategies.mesh.memory_modes import MemoryModes

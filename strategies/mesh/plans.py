@@ -26,9 +26,8 @@ import numpy as np
 
 from costmodel.arrays import BoolArray, FloatArray, IntArray, combined
 from costmodel.mesh.data_parallel import Division
-from costmodel.mesh.energy import least_computing_s, mesh_energy_j
-from costmodel.mesh.model import MeshModel
-from costmodel.mesh.pipelines import mesh_strides
+from costmodel.mesh.model import MeshModel, least_computing_s, mesh_energy_j
+from costmodel.mesh.passes import mesh_strides
 from costmodel.mesh.plan import RECOMPUTE, MeshBatch, MeshPlan
 from costmodel.tolerances import EQUAL
 from strategies.mesh.memory_modes import MemoryMode, MemoryModes

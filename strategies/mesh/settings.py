@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from costmodel.hardware.energy import Power
+from costmodel.hardware.host import Power
 from costmodel.mesh.plan import ORDERS, MeshPlan
 
 __all__ = [
@@ -20,7 +20,7 @@ __all__ = [
 ]
 
 # What is minimised: seconds per step, or device-seconds per token (step time x devices in use), or money per token, or joules per step
-# (`costmodel.hardware.energy`). Tokens per second, and the share of the peak that is used (MFU), rank like the first two.
+# (`costmodel.hardware.host`). Tokens per second, and the share of the peak that is used (MFU), rank like the first two.
 OBJECTIVES: tuple[str, ...] = (
     "step_time",
     "tokens_per_s",

@@ -37,10 +37,18 @@ from costmodel.arrays import BoolArray, FloatArray, IntArray, combined, rows_of
 from costmodel.mesh.communication import p2p_s
 from costmodel.mesh.data_parallel import copy_groups
 from costmodel.mesh.model import MeshModel
-from costmodel.mesh.passes import ChunkPasses, ModulePasses, chunk_passes, module_passes, time_before
-from costmodel.mesh.pipelines import Pipelines, mesh_strides, pipeline_s
+from costmodel.mesh.modules import ModuleTable
+from costmodel.mesh.passes import (
+    ChunkPasses,
+    ModulePasses,
+    Pipelines,
+    chunk_passes,
+    mesh_strides,
+    module_passes,
+    pipeline_s,
+    time_before,
+)
 from costmodel.mesh.plan import RECOMPUTE, SCHEDULES, MeshBatch
-from costmodel.mesh.rows import ModuleTable
 from costmodel.mesh.schedule import ChunkRuns
 from costmodel.mesh.stages import LayoutArrays, recomputed_modules, weigh
 from costmodel.mesh.step import gradient_width, hidden_s, one_way_s, shown_s

@@ -20,8 +20,8 @@ from itertools import permutations, product
 import numpy as np
 
 from costmodel.arrays import FloatArray, IntArray
+from costmodel.mixed.evaluate import StageCosts, StageRows, cost_stages
 from costmodel.mixed.model import MixedModel
-from costmodel.mixed.stage_costs import StageCosts, StageRows, cost_stages
 from costmodel.precision import Precision
 from strategies.mesh.settings import Bounds
 from strategies.mixed.division import Shape, turns_of

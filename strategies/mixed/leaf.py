@@ -16,10 +16,9 @@ import numpy as np
 from costmodel.arrays import FloatArray, IntArray
 from costmodel.mesh.plan import RECOMPUTE
 from costmodel.mesh.rules import NetworkShape
-from costmodel.mixed.evaluate import stage_reports
+from costmodel.mixed.evaluate import StageCosts, StageRows, cost_stages, stage_reports
 from costmodel.mixed.model import MixedModel
 from costmodel.mixed.plan import MixedPipeline, MixedPlan, MixedStage
-from costmodel.mixed.stage_costs import StageCosts, StageRows, cost_stages
 from costmodel.precision import Precision
 from strategies.mesh.settings import Bounds
 from strategies.mixed.division import (

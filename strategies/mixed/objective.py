@@ -27,7 +27,7 @@ import numpy as np
 
 from costmodel.arrays import FloatArray, IntArray
 from costmodel.hardware.cluster import Cluster
-from costmodel.hardware.energy import Power
+from costmodel.hardware.host import Power
 from costmodel.mixed.evaluate import StageReport, mixed_energy_j
 from costmodel.mixed.model import MixedModel
 from costmodel.mixed.plan import MixedPlan

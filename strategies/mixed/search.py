@@ -18,9 +18,8 @@ import numpy as np
 from costmodel.arrays import FloatArray, IntArray
 from costmodel.hardware.cluster import Cluster
 from costmodel.mixed.evaluate import cost_plans, stage_reports
-from costmodel.mixed.links import MixedError, group_ranges
 from costmodel.mixed.model import MixedModel
-from costmodel.mixed.plan import MixedPlan, group_names
+from costmodel.mixed.plan import MixedError, MixedPlan, group_names, group_ranges
 from costmodel.precision import Precision
 from costmodel.tolerances import EQUAL
 from costmodel.workload import Workload

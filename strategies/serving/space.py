@@ -14,8 +14,7 @@ import numpy as np
 from costmodel.arrays import IntArray
 from costmodel.layerwise.splits import divisors
 from costmodel.mesh.rules import NetworkShape
-from costmodel.serving.plan import ServingBatch, ServingPlan
-from costmodel.serving.rules import is_legal
+from costmodel.serving.plan import ServingBatch, ServingPlan, is_legal
 from strategies.mesh.settings import Bounds
 
 __all__ = [

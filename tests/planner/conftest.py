@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from costmodel.layerwise.figures import LAYERWISE_FIGURES
-from costmodel.layerwise.plan import Plan
+from costmodel.layerwise.plan import LAYERWISE_FIGURES, Plan
 from costmodel.layerwise.splits import Split
 from costmodel.network.graph import Graph
 from planner.cli import run

@@ -7,8 +7,7 @@ import functools
 from typing import Any
 
 from costmodel.mesh.detail import LayerRow, StageRow
-from costmodel.mesh.figures import MESH_FIGURES
-from costmodel.mesh.plan import MEMORY_PARTS, TIME_PARTS, MeshPlan
+from costmodel.mesh.plan import MEMORY_PARTS, MESH_FIGURES, TIME_PARTS, MeshPlan
 from planner.core.answer import Answer, Assumption, Estimate, Proof, RankedPlan, Setting
 from planner.core.request import Request
 from planner.resolve import resolve

@@ -13,7 +13,7 @@ import yaml
 
 from costmodel.network.graph import Graph
 from costmodel.network.layers import Shape
-from costmodel.network.layers.window import pair
+from costmodel.network.layers.pooling import pair
 from planner.files.loading import LoadedModel, load_model
 from planner.files.resources import bundled
 from tests.cases import mostly

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from costmodel.hardware.energy import Power
+from costmodel.hardware.host import Power
 from planner.ask import optimize
 from planner.cli import run
 from planner.core.request import Request

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from costmodel.network.graph import Graph
-from costmodel.network.layers.window import pair
+from costmodel.network.layers.pooling import pair
 from planner.files.loading import load_model
 
 KINDS = {

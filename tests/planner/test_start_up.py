@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from costmodel.layerwise import layer_costs
-from costmodel.layerwise.layer_costs import LayerCosts
+from costmodel.layerwise import tables
+from costmodel.layerwise.tables import LayerCosts
 from planner.ask import optimize
 from planner.core.request import Request
 
@@ -69,15 +69,15 @@ def costings(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     """How often all layers of a network were costed, whole and in part."""
     counts = {"all": 0, "again": 0}
     for name in counts:
-        original = getattr(layer_costs._Costing, name)
+        original = getattr(tables._Costing, name)
 
         def counted(
-            self: layer_costs._Costing, *known: object, _name: str = name, _original: object = original, **what: bool
+            self: tables._Costing, *known: object, _name: str = name, _original: object = original, **what: bool
         ) -> tuple[LayerCosts, ...]:
             counts[_name] += 1
             return _original(self, *known, **what)  # type: ignore[operator, no-any-return]
 
-        monkeypatch.setattr(layer_costs._Costing, name, counted)
+        monkeypatch.setattr(tables._Costing, name, counted)
     return counts
 
 

@@ -3,15 +3,12 @@
 from costmodel.network.layers import (
     attention,
     convolution,
-    dot_product,
     elementwise,
     general,
     linear,
     mixture,
-    normalisation,
     pooling,
     recurrent,
-    relative,
     sequence,
     shape_only,
 )
@@ -46,18 +43,15 @@ __all__ = [
     "SplitLimits",
     "attention",
     "convolution",
-    "dot_product",
     "elementwise",
     "family_of",
     "general",
     "linear",
     "mixture",
-    "normalisation",
     "params_from",
     "pooling",
     "positions_of",
     "recurrent",
-    "relative",
     "sequence",
     "shape_only",
     "shape_text",
@@ -65,5 +59,5 @@ __all__ = [
 
 # Kinds of layers with queries, keys and values whose heads and positions a mesh may divide.
 ATTENTION = frozenset(
-    kind for kind, family in FAMILIES.items() if isinstance(family, dot_product.DotProductAttention) and family.in_mesh
+    kind for kind, family in FAMILIES.items() if isinstance(family, attention.DotProductAttention) and family.in_mesh
 )

@@ -1,13 +1,17 @@
-"""Attention of transformers: self, cross and latent attention, fused (FlashAttention) or written out.
+"""Attention of transformers: self, cross, latent and relative attention, fused (FlashAttention) or written out.
 
 The projections before and after are linear layers of their own. A share holds whole heads; positions of the queries may be cut
 (context parallelism), each piece still sees all keys. A causal mask leaves half of the pairs; pieces are taken to be balanced.
+
+Every attention by dot products is softmax(Q K') V per head. That of Transformer-XL sees this segment and the one before it, by relative
+positions (Dai et al., arXiv:1901.02860).
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -16,33 +20,192 @@ from costmodel.network.layers.base import (
     InnerExchange,
     Kernel,
     Layer,
+    LayerFamily,
     LayerWork,
+    PassWork,
     Shape,
     ShapeError,
     Shard,
+    SplitLimits,
     param,
     positions_of,
     register,
     shape_text,
 )
-from costmodel.network.layers.dot_product import (
-    DotProductAttention,
-    Sizes,
-    check_features,
-    check_heads,
-    held_heads,
-    pairs_of_positions,
-)
+from costmodel.network.layers.shape_only import share_of_output
 
 __all__ = [
     "CrossAttention",
     "CrossAttentionParams",
+    "DotProductAttention",
     "LatentAttention",
     "LatentAttentionParams",
+    "RelativeAttention",
+    "RelativeAttentionParams",
+    "SegmentMemory",
+    "SegmentMemoryParams",
     "SelfAttention",
     "SelfAttentionParams",
+    "Sizes",
+    "check_features",
+    "check_heads",
+    "held_heads",
     "pairs_of_positions",
 ]
+
+
+def pairs_of_positions(queries: float, keys: float, *, causal: bool, window: int) -> float:
+    """Pairs (query, key) that attention computes, per sample and head.
+
+    All of them; half under a causal mask (the diagonal counts half, as in the published FLOP counts); with a window of w at most w
+    keys per query, the first w queries of a causal one fewer.
+
+    Examples
+    --------
+    >>> pairs_of_positions(8, 8, causal=False, window=0), pairs_of_positions(8, 8, causal=True, window=0)
+    (64.0, 32.0)
+    >>> pairs_of_positions(8, 8, causal=True, window=2), pairs_of_positions(8, 8, causal=True, window=100)
+    (14.0, 32.0)
+    """
+    seen = min(float(window), keys) if window else keys
+    return queries * seen - (0.5 * seen * seen if causal else 0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """One worker's share of an attention; counts are per step share, batch included."""
+
+    heads: FloatArray
+    queries: FloatArray  # positions of the queries in the share
+    keys: float  # positions of the keys, all of them
+    score_dim: float  # features behind a score
+    value_dim: float
+    # Elements of the tensors.
+    q: FloatArray
+    k: FloatArray
+    v: FloatArray
+    out: FloatArray
+    pairs: FloatArray  # computed by a fused kernel, over all heads and samples
+    scores: FloatArray  # all pairs, which an unfused one writes out
+
+
+class DotProductAttention(LayerFamily):
+    """softmax(Q K') V per head."""
+
+    keeps_inside = True
+    # The mesh model knows what it exchanges where heads or positions are divided; networks with others are planned layer by layer.
+    in_mesh: ClassVar[bool] = True
+
+    def limits(self, layer: Layer) -> SplitLimits:
+        """Heads; fewer heads of keys and values are repeated."""
+        return SplitLimits(out_channels=layer.params.heads, channelwise=True)
+
+    def is_recomputable(self, layer: Layer) -> bool:
+        """Attention that is written out keeps every score; a fused one keeps hardly anything."""
+        return not layer.params.fused
+
+    @abstractmethod
+    def _sizes(self, layer: Layer, shard: Shard) -> Sizes:
+        """What the share holds."""
+
+    def trained_work(self, layer: Layer, shard: Shard) -> LayerWork:
+        """The kernels; see `_fused_passes` and `_written_out_passes`."""
+        size = self._sizes(layer, shard)
+        has_dropout: bool = getattr(layer.params, "dropout", False)
+        passes = _fused_passes(size) if layer.params.fused else _written_out_passes(size, has_dropout=has_dropout)
+        return LayerWork(forward=passes[0], backward_input=passes[1])
+
+    def saved_elements(self, layer: Layer, shard: Shard) -> FloatArray:
+        """Fused: the logarithm of every row's sum, in fp32. Else the probabilities, and under dropout its mask and result.
+
+        Korthikanti et al. (arXiv:2205.05198, section 4.1): ``5 a s^2 b`` bytes per layer with dropout.
+        """
+        size = self._sizes(layer, shard)
+        # Norms keep what they read (the layer's input) and what they make.
+        normed = size.q + size.k if getattr(layer.params, "qk_norm", None) else 0.0
+        if layer.params.fused:
+            return np.asarray(2.0 * shard.batch * size.heads * size.queries + normed)
+        return np.asarray(size.scores * (2.5 if getattr(layer.params, "dropout", False) else 1.0) + normed)
+
+
+def _fused_passes(size: Sizes) -> tuple[PassWork, PassWork]:
+    """FlashAttention-2 (Dao, arXiv:2307.08691): scores never leave the chip.
+
+    Forward ``2 pairs (score_dim + value_dim)`` FLOP (``4 b h s^2 d`` without mask); backward computes the scores again and four
+    gradients, 5 products instead of 2: 2.5 times as much where both dimensions are equal. Only the inputs, the output and their
+    gradients pass through memory.
+    """
+    depth = 0.5 * (size.score_dim + size.value_dim)
+    gemm = (size.queries, size.keys + 0.0 * size.queries, depth + 0.0 * size.queries)
+    inputs = size.q + size.k + size.v
+    forward = Kernel(
+        flop=2.0 * size.pairs * (size.score_dim + size.value_dim),
+        elements=inputs + size.out,
+        gemm=gemm,
+        algorithm="attention",
+    )
+    backward = Kernel(
+        flop=2.0 * size.pairs * (3.0 * size.score_dim + 2.0 * size.value_dim),
+        elements=2.0 * (inputs + size.out),
+        gemm=gemm,
+        algorithm="attention_backward",
+        launches=2,  # the rows' sums of gradient times output come first
+    )
+    return ((forward,),), ((backward,),)
+
+
+_ALIGNED = 8  # features of 16 bits in the 16 bytes that matrix units load at once
+
+
+def _written_out_passes(size: Sizes, *, has_dropout: bool) -> tuple[PassWork, PassWork]:
+    """Scores, softmax, dropout and context as kernels of their own: every pair is computed, written and read, mask or not.
+
+    Rows of queries, keys and values begin at multiples of a head: where that is no multiple of 8 features (16 bytes), the products
+    do not run on matrix units (`costmodel.kernels.roofline.kernel_time_s`).
+    """
+    scores = size.scores
+    is_aligned = size.score_dim % _ALIGNED == 0 and size.value_dim % _ALIGNED == 0
+    tiling: Literal["library", "unaligned"] = "library" if is_aligned else "unaligned"
+    keys = size.keys + 0.0 * size.queries
+
+    def product(depth: float, moved: FloatArray, gemm: tuple[Any, Any, Any]) -> Kernel:
+        return Kernel(flop=2.0 * scores * depth, elements=moved + scores, gemm=gemm, tiling=tiling)
+
+    deep, wide = size.score_dim + 0.0 * keys, size.value_dim + 0.0 * keys
+    score = product(size.score_dim, size.q + size.k, (size.queries, keys, deep))
+    context = product(size.value_dim, size.v + size.out, (size.queries, wide, keys))
+    # A fused kernel scales, masks and normalises: 5 operations per score; backward 4, from probabilities and their gradient.
+    softmax = Kernel(flop=5.0 * scores, elements=2.0 * scores)
+    softmax_backward = Kernel(flop=4.0 * scores, elements=3.0 * scores)
+    # Value and a mask of a byte, as in the layer of that name.
+    dropout = (Kernel(flop=2.0 * scores, elements=2.5 * scores),) if has_dropout else ()
+    dropout_backward = (Kernel(flop=scores, elements=2.5 * scores),) if has_dropout else ()
+    of_probabilities = product(size.value_dim, size.v + size.out, (size.queries, keys, wide))
+    of_values = product(size.value_dim, size.v + size.out, (keys, wide, size.queries))
+    of_queries = product(size.score_dim, size.q + size.k, (size.queries, deep, keys))
+    of_keys = product(size.score_dim, size.q + size.k, (keys, deep, size.queries))
+    forward = (score, softmax, *dropout, context)
+    backward = (of_probabilities, of_values, *dropout_backward, softmax_backward, of_queries, of_keys)
+    return (forward,), (backward,)
+
+
+def held_heads(heads: int, shard: Shard) -> FloatArray:
+    """Heads of a share; where there are fewer than workers, several workers hold the same one."""
+    return np.ceil(heads / shard.split_out)
+
+
+def check_heads(heads: int, kv_heads: int) -> None:
+    """Raise where heads of queries cannot share those of keys and values evenly."""
+    if kv_heads and heads % kv_heads:
+        raise ShapeError(f"heads {heads} is not a multiple of kv_heads {kv_heads}")
+
+
+def check_features(what: str, shape: Shape, formula: str, wanted: int) -> None:
+    """Raise where an input is no sequence of so many features."""
+    if len(shape) != 2 or shape[0] != wanted:
+        raise ShapeError(
+            f"{what}: {formula} = {wanted} features x positions are needed, its input is {shape_text(shape)}"
+        )
 
 
 def _grouped_sizes(
@@ -319,3 +482,165 @@ class LatentAttention(DotProductAttention):
         """As in other attention, and the copies of the common part of the keys."""
         copies = shard.batch * positions_of(layer.output_shape, shard) * held_heads(layer.params.heads, shard)
         return np.asarray(super().saved_elements(layer, shard) + copies * layer.params.rope_dim)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentMemoryParams:
+    """Parameters of a memory."""
+
+    positions: int = param(doc="how many of the segment before are kept", minimum=1)
+
+
+@register
+class SegmentMemory(LayerFamily):
+    """What a layer read in the segment before, joined before what it reads now; no gradient goes there (section 3.2)."""
+
+    kind = "segment_memory"
+    summary = "positions kept of the segment before, without gradient, in front of those of this one: (d, n) becomes (d, memory + n)"
+    Params = SegmentMemoryParams
+    keeps_input = False
+
+    def output_shape(self, params: SegmentMemoryParams, inputs: tuple[Shape, ...]) -> Shape:
+        """(features, memory + positions)."""
+        if len(inputs[0]) != 2:
+            raise ShapeError(
+                f"segment_memory needs a sequence (features x positions), its input is {shape_text(inputs[0])}"
+            )
+        return (inputs[0][0], params.positions + inputs[0][1])
+
+    def limits(self, layer: Layer) -> SplitLimits:
+        """Features."""
+        return SplitLimits(out_channels=layer.output_shape[0], channelwise=True)
+
+    def trained_work(self, layer: Layer, shard: Shard) -> LayerWork:
+        """Copies both; the gradient of the second part is a view of that of the whole."""
+        elements = share_of_output(layer, shard)
+        return LayerWork(forward=((Kernel(flop=0.0 * elements, elements=2.0 * elements),),))
+
+    def saved_elements(self, layer: Layer, shard: Shard) -> FloatArray:
+        """The memory itself, which stays from one step to the next."""
+        kept = layer.params.positions / layer.output_shape[1]
+        return np.asarray(kept * share_of_output(layer, shard))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelativeAttentionParams:
+    """Parameters of attention by relative positions."""
+
+    heads: int = param(doc="heads", minimum=1)
+    head_dim: int = param(doc="features per head", minimum=1)
+    width: int = param(doc="features of the encoding of a distance, which a matrix turns into keys", minimum=1)
+    memory: int = param(doc="positions in front that are keys and values only", default=0, minimum=0)
+    dropout: bool = param(doc="dropout of the attention probabilities", default=False)
+    biases: bool = param(
+        doc="the two biases of the queries are counted here: once in a network, as all layers share them", default=False
+    )
+
+    @property
+    def fused(self) -> bool:
+        """Never: the scores are shifted in memory."""
+        return False
+
+
+@register
+class RelativeAttention(DotProductAttention):
+    """softmax((Q + u) K' + shift((Q + v) R')) V per head, R the keys of the distances, which all samples share.
+
+    Dai et al. (arXiv:1901.02860, section 3.3 and appendix B: the scores by distance are computed for all pairs and shifted). Kernels as
+    in NVIDIA's program (DeepLearningExamples, PyTorch/LanguageModeling/Transformer-XL, mem_transformer.py, RelPartialLearnable-
+    MultiHeadAttn): the shift copies the scores, one kernel adds and scales both, another masks them. torch.einsum copies operands whose
+    samples and heads do not lie together: keys and values, which are slices of one product, and the gradient of what was shifted.
+    """
+
+    kind = "relative_attention"
+    summary = "attention over a memory and a segment by relative positions (Transformer-XL): queries, keys, values in, heads x head_dim out"
+    Params = RelativeAttentionParams
+    in_mesh = False  # pieces of the positions would need the memory of others, and the shift whole rows
+
+    def output_shape(self, params: RelativeAttentionParams, inputs: tuple[Shape, ...]) -> Shape:
+        """(heads x head_dim, positions without the memory)."""
+        wide = 3 * params.heads * params.head_dim
+        check_features(
+            "queries, keys and values", inputs[0], f"3 x {params.heads} heads x head_dim {params.head_dim}", wide
+        )
+        if params.memory >= inputs[0][1]:
+            raise ShapeError(f"memory {params.memory} leaves no positions of its input {shape_text(inputs[0])}")
+        return (params.heads * params.head_dim, inputs[0][1] - params.memory)
+
+    def weight_count(self, layer: Layer) -> int:
+        """``width heads head_dim`` of the matrix that makes keys of distances; both biases where they are counted here."""
+        p: RelativeAttentionParams = layer.params
+        return p.heads * p.head_dim * (p.width + 2 * p.biases)
+
+    def _sizes(self, layer: Layer, shard: Shard) -> Sizes:
+        p: RelativeAttentionParams = layer.params
+        heads, own = held_heads(p.heads, shard), layer.output_shape[1]
+        queries, keys = positions_of(layer.output_shape, shard), float(own + p.memory)
+        per_query, per_key = shard.batch * heads * queries * p.head_dim, shard.batch * heads * keys * p.head_dim
+        scores = shard.batch * heads * queries * keys
+        seen = own * p.memory + pairs_of_positions(own, own, causal=True, window=0)
+        return Sizes(
+            heads=heads,
+            queries=queries,
+            keys=keys,
+            score_dim=float(p.head_dim),
+            value_dim=float(p.head_dim),
+            q=per_query,
+            k=per_key,
+            v=per_key,
+            out=per_query,
+            pairs=scores * seen / (own * keys),
+            scores=scores,
+        )
+
+    def trained_work(self, layer: Layer, shard: Shard) -> LayerWork:
+        """Attention that is written out, and what the distances add: their keys, a second product, its shift, the sum and the mask."""
+        work = DotProductAttention.trained_work(self, layer, shard)
+        size = self._sizes(layer, shard)
+        depth, dim = float(layer.params.width), size.score_dim
+        features = size.heads * dim  # of all heads of the share
+        keys = size.keys + 0.0 * features
+        scores = size.scores
+
+        def of_distances(*gemm: Any) -> Kernel:
+            """Products with the keys of the distances, one per head for all samples."""
+            return Kernel(flop=2.0 * scores * dim, elements=scores + size.q + keys * features, gemm=gemm)
+
+        def into_keys(*gemm: Any) -> Kernel:
+            flop = 2.0 * keys * depth * features
+            return Kernel(flop=flop, elements=keys * (depth + features) + depth * features, gemm=gemm)
+
+        rows = shard.batch * size.queries
+        deep, wide = dim + 0.0 * keys, depth + 0.0 * keys
+        before = (
+            Kernel(flop=2.0 * size.q, elements=4.0 * size.q, launches=2),  # queries with either bias
+            into_keys(keys, features, wide),
+            Kernel(
+                flop=0.0 * size.k, elements=2.0 * (size.k + size.v + size.out), launches=3
+            ),  # copies, and that of the result
+            of_distances(rows, keys, deep),
+            Kernel(flop=0.0 * scores, elements=2.0 * scores),  # the shift
+            Kernel(flop=2.0 * scores, elements=3.0 * scores),  # sum and scale
+            Kernel(flop=0.0 * scores, elements=2.0 * scores),  # mask
+        )
+        after = (
+            Kernel(flop=scores, elements=6.0 * scores, launches=3),  # mask (a copy first) and scale once more
+            Kernel(
+                flop=0.0 * scores, elements=5.0 * scores, launches=3
+            ),  # of the shift: zeros, copied into, and in another order
+            of_distances(rows, deep, keys),
+            # Both gradients of the queries summed, put into zeros for the memory's, and all three joined.
+            Kernel(flop=size.q, elements=5.0 * size.q + 7.0 * size.k, launches=4),
+        )
+        # Of the matrix, through the keys of the distances; of both biases, sums over all queries.
+        weights = (
+            of_distances(keys, deep, rows),
+            into_keys(wide, features, keys),
+            Kernel(flop=2.0 * size.q, elements=2.0 * size.q, launches=2),
+        )
+        return replace(
+            work,
+            forward=tuple((*before, *kernels) for kernels in work.forward),
+            backward_input=tuple((*kernels, *after) for kernels in work.backward_input),
+            backward_weight=(weights,),
+        )

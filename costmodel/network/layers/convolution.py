@@ -10,23 +10,27 @@ import numpy as np
 
 from costmodel.arrays import FloatArray
 from costmodel.network.layers.base import (
+    Activation,
     InnerExchange,
     Kernel,
     Layer,
     LayerFamily,
     LayerWork,
+    Norm,
     Shape,
     ShapeError,
     Shard,
     SplitLimits,
     Tiling,
+    epilogue_saved,
+    image_epilogue,
     param,
+    reduced_fraction,
     register,
     shape_text,
 )
-from costmodel.network.layers.epilogue import Activation, Norm, epilogue_saved, image_epilogue, reduced_fraction
+from costmodel.network.layers.pooling import Padding, Size2, Window, input_rows, pair, window
 from costmodel.network.layers.shape_only import share_of_output
-from costmodel.network.layers.window import Padding, Size2, Window, input_rows, pair, window
 
 __all__ = ["Convolution", "ConvolutionParams", "Deconvolution", "DeconvolutionParams"]
 

@@ -9,22 +9,26 @@ import numpy as np
 
 from costmodel.arrays import FloatArray
 from costmodel.network.layers.base import (
+    Activation,
     InnerExchange,
     Kernel,
     Layer,
     LayerFamily,
     LayerWork,
+    Norm,
     Shape,
     ShapeError,
     Shard,
     SplitLimits,
     Tiling,
+    epilogue_kernels,
+    epilogue_saved,
     param,
     positions_of,
+    reduced_fraction,
     register,
     shape_text,
 )
-from costmodel.network.layers.epilogue import Activation, Norm, epilogue_kernels, epilogue_saved, reduced_fraction
 
 __all__ = ["Embedding", "EmbeddingParams", "Linear", "LinearParams"]
 

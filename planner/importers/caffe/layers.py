@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from costmodel.network.layers import Shape, shape_text
-from costmodel.network.layers.window import window
+from costmodel.network.layers.pooling import window
 from planner.core.errors import did_you_mean
 from planner.importers.caffe.text_format import Fields
 from planner.importers.drafts import Drafts

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from costmodel.hardware.cluster import Cluster
 from costmodel.kernels.roofline import RooflineCompute
-from costmodel.layerwise.pipeline import pipeline_arrays, stage_times
+from costmodel.layerwise.evaluate import pipeline_arrays, stage_times
 from costmodel.layerwise.plan import Plan
 from costmodel.layerwise.splits import SplitTable, shard_of, split_table
 from costmodel.layerwise.tables import CostTables

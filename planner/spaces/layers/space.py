@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from costmodel.fields import Figure
-from costmodel.hardware.energy import Power
+from costmodel.hardware.host import Power
 from costmodel.kernels.roofline import RooflineCompute
 from costmodel.layerwise.evaluate import CostBatch, evaluate
-from costmodel.layerwise.figures import LAYERWISE_FIGURES
-from costmodel.layerwise.plan import Plan, family_of_plan
+from costmodel.layerwise.plan import LAYERWISE_FIGURES, Plan, family_of_plan
 from costmodel.layerwise.splits import Split, divisors
 from costmodel.layerwise.tables import CostCache
 from costmodel.rates import training_rates

@@ -5,9 +5,8 @@ from __future__ import annotations
 import dataclasses
 import time
 
-from costmodel.mesh.figures import MESH_FIGURES
 from costmodel.mesh.model import MeshModel
-from costmodel.mesh.plan import MeshPlan
+from costmodel.mesh.plan import MESH_FIGURES, MeshPlan
 from planner.core.answer import RankedPlan
 from planner.core.quantities import format_bytes
 from planner.spaces.mesh.labels import mesh_plan_in_words

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from costmodel.mesh.figures import MESH_FIGURES
-from costmodel.mesh.plan import LayerSplit, MeshPlan
+from costmodel.mesh.plan import MESH_FIGURES, LayerSplit, MeshPlan
 from planner.report.numbers import percent
 
 __all__ = [

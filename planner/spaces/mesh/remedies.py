@@ -10,8 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from costmodel.layerwise.splits import divisors
-from costmodel.mesh.figures import MESH_FIGURES
-from costmodel.mesh.plan import RECOMPUTE, MeshPlan
+from costmodel.mesh.plan import MESH_FIGURES, RECOMPUTE, MeshPlan
 from costmodel.tolerances import EQUAL
 from planner.core.errors import NoFeasiblePlan
 from planner.core.quantities import format_bytes, format_seconds

@@ -11,16 +11,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from costmodel.fields import Figure
-from costmodel.hardware.energy import Power
-from costmodel.hardware.host import USABLE_SHARE
+from costmodel.hardware.host import USABLE_SHARE, Power
 from costmodel.layerwise.splits import divisors
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.detail import FLOP_CONVENTION, model_flops_per_step
-from costmodel.mesh.energy import plans_energy_j
-from costmodel.mesh.figures import MESH_FIGURES
-from costmodel.mesh.model import MeshModel
+from costmodel.mesh.model import MeshModel, plans_energy_j
 from costmodel.mesh.modules import MeshError
-from costmodel.mesh.plan import MEMORY_PARTS, TIME_PARTS, MeshBatch, MeshCosts, MeshPlan
+from costmodel.mesh.plan import MEMORY_PARTS, MESH_FIGURES, TIME_PARTS, MeshBatch, MeshCosts, MeshPlan
 from costmodel.mesh.rules import RULES, NetworkShape, Rule, columns_of
 from costmodel.network.graph import Graph
 from costmodel.rates import training_rates

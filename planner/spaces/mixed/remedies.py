@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from costmodel.mesh.figures import MESH_FIGURES
 from costmodel.mesh.modules import MeshError
+from costmodel.mesh.plan import MESH_FIGURES
 from costmodel.mixed.plan import describe
 from planner.core.capacity import usable_bytes
 from planner.core.errors import NoFeasiblePlan, UsageError

@@ -11,12 +11,12 @@ import numpy as np
 
 from costmodel.arrays import FloatArray
 from costmodel.fields import Figure, parts_of
-from costmodel.hardware.energy import Power
+from costmodel.hardware.host import Power
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.detail import FLOP_CONVENTION, model_flops_per_step
-from costmodel.mesh.energy import plans_energy_j
-from costmodel.mesh.figures import MESH_FIGURES
+from costmodel.mesh.model import plans_energy_j
 from costmodel.mesh.modules import MeshError
+from costmodel.mesh.plan import MESH_FIGURES
 from costmodel.mixed.evaluate import (
     MixedCosts,
     StageReport,
@@ -26,10 +26,8 @@ from costmodel.mixed.evaluate import (
     mixed_money,
     stage_reports,
 )
-from costmodel.mixed.figures import MIXED_FIGURES
-from costmodel.mixed.links import group_cluster
 from costmodel.mixed.model import MixedModel
-from costmodel.mixed.plan import MixedPlan, describe, group_names
+from costmodel.mixed.plan import MIXED_FIGURES, MixedPlan, describe, group_cluster, group_names
 from costmodel.rates import training_rates
 from costmodel.tolerances import PROOF_SLACK
 from planner.core.answer import Answer, Assumption, Estimate, Proof, RankedPlan, Setting

@@ -10,12 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from costmodel.hardware.cluster import DeviceGroup
-from costmodel.mesh.figures import MESH_FIGURES
-from costmodel.mesh.plan import RECOMPUTE
+from costmodel.mesh.plan import MESH_FIGURES, RECOMPUTE
 from costmodel.mixed.evaluate import StageReport, broken_mixed_rules, cost_plans, passes_s, stage_reports
-from costmodel.mixed.links import group_cluster
 from costmodel.mixed.model import MixedModel
-from costmodel.mixed.plan import MixedPipeline, MixedPlan, MixedStage
+from costmodel.mixed.plan import MixedPipeline, MixedPlan, MixedStage, group_cluster
 from costmodel.tolerances import EQUAL
 from planner.spaces.mixed.space import MixedPlanSpace
 

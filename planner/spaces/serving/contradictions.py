@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from costmodel.serving.rules import SERVING_RULES
+from costmodel.serving.plan import SERVING_RULES
 from planner.spaces.mesh.contradictions import allowed_values, broken_together, smallest_set, too_many_gpus
 from planner.spaces.mesh.fixed import bounds_text
 from planner.spaces.mesh.flags import flag_of

@@ -6,8 +6,7 @@ import dataclasses
 import time
 from dataclasses import dataclass
 
-from costmodel.serving.figures import SERVING_FIGURES
-from costmodel.serving.plan import ServingPlan
+from costmodel.serving.plan import SERVING_FIGURES, ServingPlan
 from planner.core.errors import NoFeasiblePlan, PlannerError, UsageError
 from planner.core.quantities import format_bytes, format_seconds
 from planner.core.search_errors import SearchInterrupted, no_plan_in_time

@@ -12,10 +12,16 @@ from costmodel.hardware.cluster import Cluster
 from costmodel.mesh.modules import MeshError
 from costmodel.mesh.rules import NetworkShape
 from costmodel.network.graph import Graph
-from costmodel.serving.figures import SERVING_FIGURES
 from costmodel.serving.model import ServingModel
-from costmodel.serving.plan import SERVING_MEMORY_PARTS, TPOT_PARTS, TTFT_PARTS, ServingBatch, ServingPlan
-from costmodel.serving.rules import broken_serving_rules
+from costmodel.serving.plan import (
+    SERVING_FIGURES,
+    SERVING_MEMORY_PARTS,
+    TPOT_PARTS,
+    TTFT_PARTS,
+    ServingBatch,
+    ServingPlan,
+    broken_serving_rules,
+)
 from costmodel.serving.workload import KV_FORMATS, WEIGHT_FORMATS, ServingAssumptions, ServingError, ServingWorkload
 from planner.core.answer import Answer, Assumption, Estimate, Proof, RankedPlan, ServingLoad, Setting
 from planner.core.capacity import memory_source
@@ -482,7 +488,7 @@ class ServingPlanSpace:
 
     def tables(self, plan: ServingPlan, ranked: RankedPlan) -> Mapping[str, tuple[Any, ...]]:
         """Rows by layer."""
-        from costmodel.serving.detail import serving_layer_rows
+        from costmodel.serving.model import serving_layer_rows
 
         return {"layers": tuple(serving_layer_rows(self.model, plan))}
 

@@ -16,7 +16,7 @@ ICML 2021, section 2.2; Megatron-LM, SC21, section 2.2): stage s runs ``S-1-s`` 
 backward in turn, then the remaining backwards. It holds at most ``min(m, S-s)`` micro-batches at a time.
 
 **Step.** Stage s exchanges and updates after its last backward pass, for ``X_s = sum exchange_s + update_s``. With the last backward pass
-of stage s at ``E_s``, the longest path through the schedule in closed form (`costmodel.layerwise.pipeline.last_backward_s`, exact),
+of stage s at ``E_s``, the longest path through the schedule in closed form (`costmodel.layerwise.evaluate.last_backward_s`, exact),
 
     T = max_s [ E_s + X_s ]
 
@@ -89,7 +89,7 @@ from typing import Any
 import numpy as np
 
 from costmodel.arrays import BoolArray, FloatArray, IntArray
-from costmodel.layerwise.pipeline import farther_takes_longer, last_backward_s, stage_arrays
+from costmodel.layerwise.evaluate import farther_takes_longer, last_backward_s, stage_arrays
 from costmodel.layerwise.tables import CostTables
 from costmodel.tolerances import LONG_SUM_ROUNDING
 from strategies.layerwise.per_layer.problem import Status

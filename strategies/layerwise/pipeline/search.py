@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from costmodel.arrays import FloatArray
-from costmodel.layerwise.pipeline import PipelineArrays, pipeline_arrays
+from costmodel.layerwise.evaluate import PipelineArrays, pipeline_arrays
 from costmodel.layerwise.plan import Plan, Stage
 from costmodel.layerwise.splits import Split, SplitTable, split_table
 from costmodel.layerwise.tables import CostCache, CostTables

@@ -6,7 +6,7 @@ after the cut, of which no more than m - 1 make a difference. A label is a choic
     D    sum of t_j
     D_k  the same without the last k stages, for k < d (k = 1..`TURNS`)
     f, b the longest way from the cut down to a stage and the forward (backward) passes until it has something to do, at the slowest
-         stage on the way: the sums in the brackets of X and Y of `costmodel.layerwise.pipeline`
+         stage on the way: the sums in the brackets of X and Y of `costmodel.layerwise.evaluate`
     V    longest path through the schedule of the stages after the cut
     E    the same to the end of the last exchange and update
     H    from the last micro-batch's arrival at the cut to the end of the last exchange and update

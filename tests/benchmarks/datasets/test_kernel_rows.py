@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.datasets.reading import Row
-from costmodel.kernels.kernel_time import kernel_time_s
+from costmodel.kernels.roofline import kernel_time_s
 from planner.files.loading import load_device
 from planner.measurements.preset import DEFAULT, PALEO
 from tests.benchmarks.datasets.published_rows import (

@@ -10,10 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodel.hardware.device import Device, DeviceError
-from costmodel.hardware.energy import DEFAULT_IDLE_SHARE, Power, money_of
-from costmodel.hardware.host import Host, HostError
-from costmodel.mesh.energy import least_computing_s, plans_energy_j, recomputing_s
-from costmodel.mesh.model import MeshModel
+from costmodel.hardware.host import DEFAULT_IDLE_SHARE, Host, HostError, Power, money_of
+from costmodel.mesh.model import MeshModel, least_computing_s, plans_energy_j, recomputing_s
 from costmodel.mesh.plan import MeshBatch, MeshPlan
 from tests.cases import mostly
 from tests.strategies.mesh.networks import decoder, two_level_cluster, workload_of

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from costmodel.hardware.links import link_level
+from costmodel.hardware.cluster import link_level
 from costmodel.layerwise.detail import layer_links
 from costmodel.layerwise.plan import Plan
 from costmodel.layerwise.splits import Split

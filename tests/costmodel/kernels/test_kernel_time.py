@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from costmodel.hardware.device import Device, DeviceError
 from costmodel.hardware.efficiency import Efficiency, EfficiencyError
-from costmodel.kernels.kernel_time import kernel_time_s
+from costmodel.kernels.roofline import kernel_time_s
 
 A100 = Device(
     name="a100",

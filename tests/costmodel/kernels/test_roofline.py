@@ -10,8 +10,7 @@ import pytest
 
 from costmodel.hardware.device import Device
 from costmodel.hardware.efficiency import DEFAULT_EFFICIENCY
-from costmodel.kernels.compute import PassTimes
-from costmodel.kernels.roofline import EAGER, ImageSoftware, RooflineCompute
+from costmodel.kernels.roofline import EAGER, ImageSoftware, PassTimes, RooflineCompute
 from costmodel.network.layers import Layer, Shard, family_of
 from costmodel.network.layers.base import params_from
 from costmodel.precision import OPTIMIZERS, PRECISIONS

@@ -10,12 +10,11 @@ import pytest
 from costmodel.hardware.cluster import Cluster
 from costmodel.hardware.collectives import ALL_REDUCE_NAMES
 from costmodel.kernels.roofline import RooflineCompute
-from costmodel.layerwise import layer_costs, tables
+from costmodel.layerwise import tables
 from costmodel.layerwise.evaluate import batch_of, evaluate, evaluate_on, fold
-from costmodel.layerwise.layer_costs import LayerCosts
 from costmodel.layerwise.plan import Plan, Stage
 from costmodel.layerwise.splits import Split, split_table
-from costmodel.layerwise.tables import CostCache, CostTables
+from costmodel.layerwise.tables import CostCache, CostTables, LayerCosts
 from costmodel.precision import OPTIMIZERS, PRECISIONS
 from costmodel.uncertainty.constants import CONSTANTS, cluster_with
 from costmodel.workload import Workload
@@ -50,13 +49,13 @@ def assert_same(left: tuple[LayerCosts, ...], right: tuple[LayerCosts, ...]) -> 
 def costings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Rows of every run over the layers of a network."""
     rows: list[int] = []
-    whole = layer_costs._Costing.all
+    whole = tables._Costing.all
 
-    def counted(self: layer_costs._Costing) -> tuple[LayerCosts, ...]:
+    def counted(self: tables._Costing) -> tuple[LayerCosts, ...]:
         rows.append(len(self.zero))
         return whole(self)
 
-    monkeypatch.setattr(layer_costs._Costing, "all", counted)
+    monkeypatch.setattr(tables._Costing, "all", counted)
     return rows
 
 
@@ -151,12 +150,12 @@ def test_links_leave_compute_and_the_device_leaves_links_alone(monkeypatch: pyte
     cache = CostCache(ALEXNET, CLUSTER)
     evaluate(ALEXNET, CLUSTER, PLANS, cache)
     calls: list[str] = []
-    compute, links = layer_costs._Costing._compute_times, layer_costs._Costing._inner_times
+    compute, links = tables._Costing._compute_times, tables._Costing._inner_times
     monkeypatch.setattr(
-        layer_costs._Costing, "_compute_times", lambda self, kind: (calls.append("compute"), compute(self, kind))[1]
+        tables._Costing, "_compute_times", lambda self, kind: (calls.append("compute"), compute(self, kind))[1]
     )
     monkeypatch.setattr(
-        layer_costs._Costing, "_inner_times", lambda self, kind: (calls.append("links"), links(self, kind))[1]
+        tables._Costing, "_inner_times", lambda self, kind: (calls.append("links"), links(self, kind))[1]
     )
     for constant, only in (("matmul_rate", "compute"), ("link_latency", "links")):
         calls.clear()

@@ -14,8 +14,7 @@ from costmodel.hardware.collectives import ALL_REDUCE_NAMES
 from costmodel.hardware.device import Device
 from costmodel.kernels.roofline import RooflineCompute
 from costmodel.layerwise.detail import layer_tracks
-from costmodel.layerwise.evaluate import CostBatch, evaluate
-from costmodel.layerwise.pipeline import PipelineArrays, last_backward_s, pipeline_arrays
+from costmodel.layerwise.evaluate import CostBatch, PipelineArrays, evaluate, last_backward_s, pipeline_arrays
 from costmodel.layerwise.plan import Plan, Stage
 from costmodel.layerwise.splits import Split, split_table
 from costmodel.layerwise.tables import CostTables

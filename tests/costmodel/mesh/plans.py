@@ -9,6 +9,7 @@ from dataclasses import fields, replace
 
 import numpy as np
 
+from costmodel.framework import NO_FRAMEWORK, Framework
 from costmodel.hardware.cluster import Cluster, DeviceGroup, Level
 from costmodel.hardware.device import Device
 from costmodel.hardware.efficiency import Efficiency
@@ -18,7 +19,6 @@ from costmodel.mesh.plan import CP_KINDS, ORDERS, RECOMPUTE, MeshCosts, MeshPlan
 from costmodel.mesh.rules import NetworkShape, broken_rules
 from costmodel.network.graph import Graph, LayerSpec
 from costmodel.network.layers.base import params_from
-from costmodel.software.framework import NO_FRAMEWORK, Framework
 from tests.strategies.mesh.networks import decoder, two_level_cluster, workload_of
 
 # Nothing hides behind anything and nothing is lost: times are bytes over bandwidth, memory is tensors.

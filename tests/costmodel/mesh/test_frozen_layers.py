@@ -12,10 +12,9 @@ import pytest
 
 from costmodel.mesh.detail import mesh_tracks, model_flops_per_step, stage_rows
 from costmodel.mesh.model import MeshModel
-from costmodel.mesh.modules import fold
+from costmodel.mesh.modules import RowKeys, fold
 from costmodel.mesh.plan import MeshBatch, MeshPlan
-from costmodel.mesh.rows import RowKeys, shard_of
-from costmodel.mesh.tensor_parallel import roles_of
+from costmodel.mesh.tensor_parallel import roles_of, shard_of
 from costmodel.network.graph import Graph
 from costmodel.network.layers import Layer
 from tests.costmodel.mesh import plans as make

@@ -12,7 +12,7 @@ import pytest
 from costmodel.hardware.cluster import span
 from costmodel.hardware.collectives import collective_s, names_of
 from costmodel.mesh.model import MeshModel
-from costmodel.mesh.pipelines import mesh_strides
+from costmodel.mesh.passes import mesh_strides
 from costmodel.mesh.plan import MeshBatch, MeshPlan
 from costmodel.timeline import Timeline, TimelineInput, simulate
 from tests.costmodel.mesh import plans as make

@@ -11,7 +11,7 @@ import pytest
 from costmodel.arrays import combined, rows_of
 from costmodel.mesh.data_parallel import Division
 from costmodel.mesh.model import MeshModel
-from costmodel.mesh.pipelines import mesh_strides, pipeline_columns
+from costmodel.mesh.passes import mesh_strides, pipeline_columns
 from costmodel.mesh.plan import RECOMPUTE, MeshBatch, MeshPlan
 from tests.cases import mostly
 from tests.costmodel.mesh import plans as make

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from costmodel.mesh.model import MeshModel
+from costmodel.mesh.modules import MODULE_COLUMNS, ModuleTable
 from costmodel.mesh.plan import RECOMPUTE, MeshBatch
-from costmodel.mesh.rows import MODULE_COLUMNS, ModuleTable
 from tests.cases import mostly
 from tests.costmodel.mesh import plans as make
 

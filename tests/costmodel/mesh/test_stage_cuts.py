@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from costmodel.framework import NO_FRAMEWORK, Framework, Rules
 from costmodel.mesh.plan import MeshPlan
 from costmodel.mesh.rules import broken_rules
-from costmodel.mesh.stage_cuts import threshold_blocks, threshold_last
-from costmodel.software.framework import NO_FRAMEWORK, Framework, Rules
+from costmodel.mesh.stages import threshold_blocks, threshold_last
 from tests.costmodel.mesh import plans as make
 from tests.strategies.mesh.networks import decoder
 

@@ -18,9 +18,20 @@ from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import MeshPlan
 from costmodel.mixed.evaluate import broken_mixed_rules, cost_plans, evaluate_mixed, pipeline_makespan_s, stage_reports
-from costmodel.mixed.links import MixedError, all_reduce_across_s, check_groups, crossing, group_cluster
 from costmodel.mixed.model import MixedModel
-from costmodel.mixed.plan import MIXED_ORDERS, MixedPipeline, MixedPlan, MixedStage, describe, group_names
+from costmodel.mixed.plan import (
+    MIXED_ORDERS,
+    MixedError,
+    MixedPipeline,
+    MixedPlan,
+    MixedStage,
+    all_reduce_across_s,
+    check_groups,
+    crossing,
+    describe,
+    group_cluster,
+    group_names,
+)
 from costmodel.network.graph import Graph, LayerSpec
 from costmodel.network.layers.base import params_from
 from costmodel.precision import OPTIMIZERS, PRECISIONS

@@ -14,8 +14,7 @@ from costmodel.hardware.efficiency import Efficiency
 from costmodel.kernels.roofline import EAGER, ImageSoftware, RooflineCompute
 from costmodel.layerwise.splits import split_table
 from costmodel.layerwise.tables import CostTables
-from costmodel.network.forks import _joins, gradient_passes
-from costmodel.network.graph import Graph
+from costmodel.network.graph import Graph, _joins, gradient_passes
 from costmodel.precision import OPTIMIZERS, PRECISIONS
 from costmodel.workload import Workload
 from planner.files.loading import load_model

@@ -11,22 +11,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodel.hardware.device import Device
-from costmodel.kernels.compute import CostModelError
+from costmodel.kernels.roofline import CostModelError
 from costmodel.layerwise.splits import shard_of
 from costmodel.network.graph import Graph, LayerSpec
 from costmodel.network.layers.base import params_from
-from costmodel.paleo.elementary import Rates
+from costmodel.paleo.convolution import Rates
 from costmodel.paleo.model import PaleoCompute
-from costmodel.paleo.partition import (
+from costmodel.paleo.scaling import (
+    Link,
     Node,
     batch_table,
     channel_table,
     critical_path,
+    data_parallel_rows,
     fetch_s,
     hybrid_layers,
+    hybrid_step,
+    model_parallel_bounds,
     partition,
 )
-from costmodel.paleo.scaling import Link, data_parallel_rows, hybrid_step, model_parallel_bounds
 
 DEVICE = Device(
     name="d",

@@ -11,16 +11,13 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from costmodel.hardware.device import Device
-from costmodel.kernels.compute import CostModelError
-from costmodel.kernels.roofline import RooflineCompute
+from costmodel.kernels.roofline import CostModelError, RooflineCompute
 from costmodel.layerwise.splits import shard_of, split_table
 from costmodel.network.layers import FAMILIES, Layer, family_of
 from costmodel.network.layers.base import params_from
-from costmodel.paleo.convolution import ALGORITHMS
-from costmodel.paleo.elementary import Rates
-from costmodel.paleo.kinds import FREE_KINDS, KINDS
-from costmodel.paleo.model import PaleoCompute
-from costmodel.paleo.partition import batch_table
+from costmodel.paleo.convolution import ALGORITHMS, Rates
+from costmodel.paleo.model import FREE_KINDS, KINDS, PaleoCompute
+from costmodel.paleo.scaling import batch_table
 from costmodel.precision import OPTIMIZERS, PRECISIONS
 
 CLOCK_HZ = 1e9

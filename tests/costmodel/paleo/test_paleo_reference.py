@@ -11,20 +11,18 @@ import numpy as np
 import pytest
 
 from costmodel.hardware.device import Device
-from costmodel.kernels.compute import CostModelError
+from costmodel.kernels.roofline import CostModelError
 from costmodel.layerwise.splits import shard_of
 from costmodel.network.graph import Graph
 from costmodel.network.layers import Layer, Shard, family_of
 from costmodel.network.layers.base import params_from
-from costmodel.paleo.convolution import fft_calls, gemm_calls
-from costmodel.paleo.elementary import Calls, Rates
-from costmodel.paleo.geometry import Plain, convolution_passes
+from costmodel.paleo.convolution import Calls, Plain, Rates, convolution_passes, fft_calls, gemm_calls
 from costmodel.paleo.model import PaleoCompute
-from costmodel.paleo.partition import batch_table
 from costmodel.paleo.scaling import (
     SCHEMES,
     HybridStep,
     Link,
+    batch_table,
     data_parallel_rows,
     hybrid_step,
     training_hours,

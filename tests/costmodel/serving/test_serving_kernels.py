@@ -9,7 +9,7 @@ import pytest
 
 from costmodel.network.graph import Graph, LayerSpec
 from costmodel.network.layers.base import Layer, params_from
-from costmodel.serving.kernels import (
+from costmodel.serving.tables import (
     PassKeys,
     attention_kernels,
     cache_elements,

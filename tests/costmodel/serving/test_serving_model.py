@@ -11,14 +11,21 @@ from hypothesis import strategies as st
 
 from costmodel.hardware.efficiency import Efficiency
 from costmodel.mesh.assumptions import MeshAssumptions
-from costmodel.mesh.rows import RowKeys
+from costmodel.mesh.modules import RowKeys
 from costmodel.mesh.rules import NetworkShape
 from costmodel.mesh.tables import module_table
 from costmodel.network.graph import Graph, LayerSpec
 from costmodel.network.layers.base import params_from
-from costmodel.serving.kernels import PassKeys
-from costmodel.serving.plan import SERVING_MEMORY_PARTS, TPOT_PARTS, TTFT_PARTS, ServingBatch, ServingCosts, ServingPlan
-from costmodel.serving.rules import broken_serving_rules
+from costmodel.serving.plan import (
+    SERVING_MEMORY_PARTS,
+    TPOT_PARTS,
+    TTFT_PARTS,
+    ServingBatch,
+    ServingCosts,
+    ServingPlan,
+    broken_serving_rules,
+)
+from costmodel.serving.tables import PassKeys
 from costmodel.serving.workload import ServingError
 from tests.costmodel.serving.servers import NO_OVERHEAD, P, cluster, costs_of, large, model
 from tests.strategies.mesh.networks import workload_of

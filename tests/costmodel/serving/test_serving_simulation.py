@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from costmodel.serving.kernels import PassKeys
+from costmodel.serving.tables import PassKeys
 from tests.costmodel.serving.servers import P, costs_of, large, model
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from costmodel.arrays import FloatArray
-from costmodel.uncertainty.overtaking import overtaking
+from costmodel.uncertainty.rankings import overtaking
 
 
 def test_overtaking_is_where_the_curves_cross() -> None:

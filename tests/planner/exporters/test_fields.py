@@ -162,7 +162,7 @@ def test_refused_combinations(target: str, plan: MeshPlan, words: str) -> None:
 
 
 def test_nanotron_refuses_pipelines_whose_loss_misses_the_last_stage() -> None:
-    """16 blocks and a head of 3.9 on 16 stages (costmodel.software.framework.threshold_last); 8 stages run."""
+    """16 blocks and a head of 3.9 on 16 stages (costmodel.framework.threshold_last); 8 stages run."""
     job = job_of(MeshPlan(pp=16, num_micro_batches=32))
     assert job.network is not None
     small = dataclasses.replace(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from costmodel.framework import NO_FRAMEWORK, Framework
 from costmodel.mesh.detail import stage_rows
 from costmodel.mesh.plan import MeshPlan
-from costmodel.software.framework import NO_FRAMEWORK, Framework
 from planner.measurements.framework_plans import reported_bytes
 from planner.naming.frameworks import framework_of
 from tests.costmodel.mesh import plans as make

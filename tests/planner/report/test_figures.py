@@ -12,10 +12,10 @@ import pytest
 
 from costmodel.fields import Figure as Declared
 from costmodel.fields import labels_of
-from costmodel.layerwise.figures import LAYERWISE_FIGURES
-from costmodel.mesh.figures import MESH_FIGURES
-from costmodel.mixed.figures import MIXED_FIGURES
-from costmodel.serving.figures import SERVING_FIGURES
+from costmodel.layerwise.plan import LAYERWISE_FIGURES
+from costmodel.mesh.plan import MESH_FIGURES
+from costmodel.mixed.plan import MIXED_FIGURES
+from costmodel.serving.plan import SERVING_FIGURES
 from costmodel.timeline import Tracks, TrackSpan
 from planner.report.figures.interactive import PALETTES, plotly_figure, plotly_script
 from planner.report.figures.kinds import (

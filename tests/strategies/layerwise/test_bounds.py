@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodel.hardware.energy import Power
+from costmodel.hardware.host import Power
 from costmodel.layerwise.evaluate import batch_of, evaluate_on
-from costmodel.layerwise.layer_costs import cost_layers
 from costmodel.layerwise.splits import SplitTable, split_table
-from costmodel.layerwise.tables import CostTables
+from costmodel.layerwise.tables import CostTables, cost_layers
 from costmodel.workload import Workload
 from strategies.layerwise.bounds import least_step_s, lower_bounds, screened_bounds
 from strategies.layerwise.build import allowed_splits, base_s, choice_problem

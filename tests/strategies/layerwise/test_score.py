@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodel.hardware.energy import Power
+from costmodel.hardware.host import Power
 from strategies.layerwise.score import LAYER_OBJECTIVES, STEP_TIME, Score, score_of
 from strategies.mesh.settings import OBJECTIVES
 

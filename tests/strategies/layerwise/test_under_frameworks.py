@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from costmodel.framework import AS_RUN, LayerAssumptions
 from costmodel.hardware.cluster import Cluster, DeviceGroup, Level
 from costmodel.kernels.roofline import RooflineCompute
 from costmodel.layerwise.evaluate import concatenate, evaluate
 from costmodel.layerwise.splits import divisors, split_table
 from costmodel.layerwise.tables import CostTables
 from costmodel.precision import PRECISIONS
-from costmodel.software.layer_assumptions import AS_RUN, LayerAssumptions
 from costmodel.workload import Workload
 from planner.files.frameworks import load_framework
 from planner.files.resources import bundled

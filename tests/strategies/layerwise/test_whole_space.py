@@ -11,7 +11,7 @@ import pytest
 
 from costmodel.hardware.cluster import Cluster, DeviceGroup, Level
 from costmodel.hardware.device import Device
-from costmodel.hardware.energy import Power
+from costmodel.hardware.host import Power
 from costmodel.kernels.roofline import RooflineCompute
 from costmodel.layerwise.evaluate import CHEAPEST, CostBatch, PlanBatch, concatenate, evaluate, evaluate_on
 from costmodel.layerwise.plan import Plan, Stage, plan_key

@@ -8,10 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from costmodel.hardware.energy import Power
+from costmodel.hardware.host import Power
 from costmodel.mesh.assumptions import MeshAssumptions
-from costmodel.mesh.energy import least_computing_s, mesh_energy_j
-from costmodel.mesh.model import MeshModel
+from costmodel.mesh.model import MeshModel, least_computing_s, mesh_energy_j
 from costmodel.mesh.plan import MeshBatch
 from strategies.mesh.plans import key_of
 from strategies.mesh.search import search_mesh

@@ -9,13 +9,11 @@ import numpy as np
 import pytest
 
 from costmodel.hardware.cluster import Cluster, DeviceGroup
-from costmodel.hardware.energy import Power
-from costmodel.hardware.host import Host, host_rates
+from costmodel.hardware.host import Host, Power, host_rates
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.data_parallel import Division
-from costmodel.mesh.energy import mesh_energy_j
-from costmodel.mesh.model import MeshModel
-from costmodel.mesh.pipelines import mesh_strides
+from costmodel.mesh.model import MeshModel, mesh_energy_j
+from costmodel.mesh.passes import mesh_strides
 from costmodel.mesh.plan import MeshBatch
 from strategies.mesh.search import search_mesh
 from strategies.mesh.settings import MeshRestriction, MeshSettings

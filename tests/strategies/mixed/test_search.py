@@ -12,9 +12,8 @@ from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import MeshBatch, MeshPlan
 from costmodel.mixed.evaluate import cost_plans, stage_reports
-from costmodel.mixed.links import MixedError, group_cluster
 from costmodel.mixed.model import MixedModel
-from costmodel.mixed.plan import describe
+from costmodel.mixed.plan import MixedError, describe, group_cluster
 from planner.files.loading import load_cluster
 from strategies.mesh.settings import Bounds
 from strategies.mixed.families import partitions

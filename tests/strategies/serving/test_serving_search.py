@@ -12,8 +12,7 @@ import pytest
 from costmodel.hardware.cluster import Cluster
 from costmodel.mesh.rules import NetworkShape
 from costmodel.serving.model import ServingModel
-from costmodel.serving.plan import ServingBatch, ServingPlan
-from costmodel.serving.rules import broken_serving_rules
+from costmodel.serving.plan import ServingBatch, ServingPlan, broken_serving_rules
 from costmodel.serving.workload import ServingAssumptions, ServingWorkload
 from strategies.mesh.settings import Bounds
 from strategies.serving.search import score_of, search_serving

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from costmodel.hardware.device import Device
-from costmodel.kernels.kernel_time import kernel_time_s
+from costmodel.kernels.roofline import kernel_time_s
 from costmodel.layerwise.splits import Split
 from costmodel.network.layers import ShapeError
 from costmodel.network.layers.base import PassWork, Tiling

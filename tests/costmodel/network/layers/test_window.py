@@ -7,7 +7,7 @@ import itertools
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from costmodel.network.layers.window import window
+from costmodel.network.layers.pooling import window
 from tests.costmodel.network.layers.cases import layer
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from costmodel.hardware.host import USABLE_SHARE, Host
 from costmodel.mesh.data_parallel import Division
 from costmodel.mesh.model import MeshModel
-from costmodel.mesh.pipelines import mesh_strides
+from costmodel.mesh.passes import mesh_strides
 from costmodel.mesh.plan import MeshBatch, MeshPlan
 from planner.ask import searched
 from planner.cli import run

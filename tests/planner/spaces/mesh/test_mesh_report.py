@@ -14,8 +14,7 @@ import pytest
 
 from costmodel.fields import labels_of
 from costmodel.mesh.detail import LayerRow, StageRow
-from costmodel.mesh.figures import MESH_FIGURES
-from costmodel.mesh.plan import MEMORY_PARTS, TIME_PARTS, MeshPlan
+from costmodel.mesh.plan import MEMORY_PARTS, MESH_FIGURES, TIME_PARTS, MeshPlan
 from planner.core.answer import Estimate
 from planner.report.answer import estimate_report, search_report
 from planner.report.blocks import Report

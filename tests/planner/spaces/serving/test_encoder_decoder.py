@@ -10,10 +10,8 @@ import pytest
 
 from costmodel.mesh.rules import NetworkShape
 from costmodel.network.graph import Graph
-from costmodel.serving.detail import serving_layer_rows
-from costmodel.serving.model import ServingModel
-from costmodel.serving.plan import ServingPlan
-from costmodel.serving.rules import broken_serving_rules
+from costmodel.serving.model import ServingModel, serving_layer_rows
+from costmodel.serving.plan import ServingPlan, broken_serving_rules
 from costmodel.serving.workload import ServingError, ServingWorkload, encoder_layers
 from planner.cli import run
 from planner.files.loading import load_model

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from costmodel.kernels.kernel_time import kernel_time_s
+from costmodel.kernels.roofline import kernel_time_s
 from costmodel.serving.model import ServingModel
 from costmodel.serving.plan import ServingPlan
 from costmodel.serving.workload import WEIGHT_FORMATS, ServingAssumptions, ServingWorkload

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from costmodel.hardware.cluster import Cluster, Level
-from costmodel.layerwise.pipeline import farther_takes_longer
+from costmodel.layerwise.evaluate import farther_takes_longer
 from costmodel.layerwise.tables import CostCache
 from strategies.layerwise.candidates import Pool
 from strategies.layerwise.pipeline.problem import (

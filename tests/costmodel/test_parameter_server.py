@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from costmodel.framework import server_round_trip_s, server_transfer_s
 from costmodel.hardware.cluster import Cluster, DeviceGroup, Level
 from costmodel.hardware.device import Device
-from costmodel.software.parameter_server import round_trip_s, transfer_s
 
 DEVICE = Device(name="d", peak_flop_per_s={"fp32": 1e12}, memory_bytes=1e9, memory_bandwidth_bytes_per_s=1e11)
 CLUSTER = Cluster(
@@ -30,8 +30,8 @@ CLUSTER = Cluster(
     ],
 )
 def test_weights_move_over_the_slowest_link_of_a_node_and_over_its_network(workers: int, seconds: float) -> None:
-    assert transfer_s(1e9, workers, CLUSTER) == pytest.approx(seconds)
+    assert server_transfer_s(1e9, workers, CLUSTER) == pytest.approx(seconds)
 
 
 def test_only_a_network_adds_latency() -> None:
-    assert round_trip_s([1, 8, 16], CLUSTER).tolist() == [0.0, 0.0, 2e-3]
+    assert server_round_trip_s([1, 8, 16], CLUSTER).tolist() == [0.0, 0.0, 2e-3]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from costmodel.software.eager import weight_tensors
+from costmodel.framework import tensors_of
 from planner.files.loading import load_model
 from planner.measurements import convnets
 from tests.planner.measurements.single_rows import only
@@ -16,7 +16,7 @@ from tests.planner.measurements.single_rows import only
 )
 def test_weight_tensors(name: str, count: int) -> None:
     graph = load_model(name).graph
-    assert weight_tensors(graph) == count
+    assert sum(map(tensors_of, graph.layers)) == count
 
 
 def test_pytorch_waits_for_updates_where_losses_are_scaled() -> None:
@@ -28,6 +28,6 @@ def test_pytorch_waits_for_updates_where_losses_are_scaled() -> None:
     assert (
         1e-3
         < predicted_s("pytorch-channels-last", "fp16") - predicted_s("tensorflow", "fp16")
-        < 24e-6 * weight_tensors(load_model("resnet50").graph)
+        < 24e-6 * sum(map(tensors_of, load_model("resnet50").graph.layers))
     )
     assert predicted_s("pytorch-channels-last", "tf32") == predicted_s("tensorflow", "tf32")

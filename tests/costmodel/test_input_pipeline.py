@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from costmodel.software.input_pipeline import copy_s, storage_s
+from costmodel.framework import copy_s, storage_s
 from planner.files.loading import load_cluster
 from planner.measurements import convnets
 from planner.measurements.preset import DEFAULT

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from costmodel.software.layer_assumptions import DEVICE_SPREAD as SPREAD
-from costmodel.software.stragglers import slowest_of
+from costmodel.framework import DEVICE_SPREAD as SPREAD
+from costmodel.framework import slowest_of
 from planner.measurements import convnets
 from tests.planner.measurements.single_rows import only
 

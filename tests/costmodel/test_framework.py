@@ -6,10 +6,18 @@ from dataclasses import replace
 
 import pytest
 
+from costmodel.framework import (
+    AS_RUN,
+    DEVICE_SPREAD,
+    NO_FRAMEWORK,
+    UNKNOWN,
+    WELL_TUNED,
+    Framework,
+    cluster_run_by,
+    with_attention,
+)
 from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS
 from costmodel.precision import PRECISIONS
-from costmodel.software.framework import NO_FRAMEWORK, UNKNOWN, Framework, cluster_run_by, with_attention
-from costmodel.software.layer_assumptions import AS_RUN, DEVICE_SPREAD, WELL_TUNED
 from planner.files.loading import load_cluster, load_device
 
 

@@ -1,0 +1,524 @@
+"""What a training framework adds to the arithmetic of its network: costs, what it does unless told otherwise, what it can run.
+
+A framework is part of a problem. Its data are read from files (`planner.files.frameworks`); this module says what they mean for the cost
+model: assumptions of plans over a mesh (`MeshAssumptions`) and of plans with a split per layer (`LayerAssumptions`), which attention
+kernels a device runs, and where stages are cut. The neutral values are those of a well-tuned implementation, which adds nothing to the work
+of the layers.
+
+Updates in a loop
+-----------------
+An eager framework's host starts the update of one weight tensor after the other while the device waits. The device waits where the host
+waited for the device just before: with scaled losses, whether gradients overflowed decides whether there is an update at all
+(torch/cuda/amp/grad_scaler.py, ``found_inf.item()``). The time of the calls of one tensor is an assumption
+(`LayerAssumptions.update_call_s`).
+
+Input
+-----
+Samples are read from storage, and copied from the host to the device.
+
+    copy      batch x sample bytes / share of a device of the links inside a node
+    storage   samples of a node x stored bytes / rate of the storage, which goes on alongside the step
+
+A copy that is not prefetched lengthens the step; storage that is slower than the step decides it instead.
+
+Parameter servers
+-----------------
+Weights may live on servers instead of on every device. Every node of the cluster runs a server alongside its workers, and each server keeps
+an equal share of the weights (TensorFlow, tf_cnn_benchmarks: ``variable_update`` ``parameter_server`` and ``distributed_replicated``; Li et
+al., Scaling distributed machine learning with the parameter server, OSDI 2014). In a step
+
+    push     W / b_host + W (N - 1) / N / b_net    gradients, layer by layer while the backward pass runs
+    pull     the same, of the new weights, after the last gradient
+
+with W the bytes of the weights, N the nodes, b_host what a device has of the slowest links inside its node, b_net the bandwidth of a
+node. A pull cannot hide: the next step starts with it. A push hides behind the backward pass as far as that lasts. Inside one node servers
+cost no more than an all-reduce in what was measured (benchmarks/notes/accuracy-tried.md, parameter servers).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from statistics import NormalDist
+from types import MappingProxyType
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from costmodel.arrays import FloatArray
+from costmodel.fields import assumption
+from costmodel.hardware.cluster import Cluster
+from costmodel.hardware.device import Device
+from costmodel.hardware.efficiency import DEFAULT_EFFICIENCY, Efficiency
+from costmodel.kernels.roofline import ImageSoftware
+from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS, MeshAssumptions
+from costmodel.network.layers import Layer
+from costmodel.network.layers.base import Fusable
+from costmodel.precision import Precision
+
+__all__ = [
+    "AS_RUN",
+    "CONDITIONS",
+    "DEVICE_SPREAD",
+    "NO_FRAMEWORK",
+    "SERVER_WEIGHT_BYTES",
+    "UNKNOWN",
+    "WELL_TUNED",
+    "Attention",
+    "Condition",
+    "Defaults",
+    "Framework",
+    "LayerAssumptions",
+    "Rules",
+    "StageCut",
+    "cluster_run_by",
+    "copy_s",
+    "node_size",
+    "server_round_trip_s",
+    "server_transfer_s",
+    "slowest_of",
+    "storage_s",
+    "tensors_of",
+    "with_attention",
+]
+
+
+# Standard deviation of the time that equal work takes on devices of one kind. Sinha et al., Not All GPUs Are Created Equal (SC22,
+# arXiv:2208.11035, abstract): 8 % on average between the whiskers of a cluster's devices, which are 5.4 standard deviations apart.
+DEVICE_SPREAD = 0.08 / 5.4
+_NEVER = 1e-6  # a rate at which no algorithm is chosen
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerAssumptions:
+    """Costs of the software around the layers; 0 adds nothing."""
+
+    device_spread: float = assumption(
+        0.0,
+        "standard deviation of the time of equal work on devices of one kind, over the mean: workers wait for the slowest of them",
+        "0 unless a framework is named: then 0.08 / 5.4 (Sinha et al., arXiv:2208.11035, abstract)",
+    )
+    update_call_s: float = assumption(
+        0.0,
+        "time of the host to start the update of one weight tensor, for which the device waits",
+        "none unless a framework says otherwise: multi-tensor optimizers start a few kernels for all tensors together",
+    )
+    channels_first: float = assumption(
+        0.0,
+        "1: images lie channel by channel in 16 bits, too, so that matrix units get them transposed; 0: they do so in tf32 only",
+        "cuDNN Developer Guide, tensor layouts",
+    )
+    fast_convolutions: float = assumption(
+        1.0,
+        "1: convolutions by Winograd's method and by FFT are tried, too; 0: only products of matrices",
+        "cuDNN since its version 3",
+    )
+    fused_activation: float = assumption(
+        0.0, "1: the kernel before it computes an activation", "none unless a framework says otherwise"
+    )
+    fused_bias: float = assumption(0.0, "1: products add their bias", "none unless a framework says otherwise")
+    fused_concatenation: float = assumption(
+        0.0, "1: branches write into what they are joined to", "none unless a framework says otherwise"
+    )
+    fused_gradient_sum: float = assumption(
+        0.0, "1: readers of an output add to its gradient", "none unless a framework says otherwise"
+    )
+    fused_normalised_gradient: float = assumption(
+        0.0,
+        "1: the gradient of a normalisation computes that of the activation behind it",
+        "none unless a framework says otherwise",
+    )
+    parameter_servers: float = assumption(
+        0.0,
+        "1: weights live on a server on every node and travel there and back in 32 bits in each step, beyond one node; 0: all-reduce",
+        "Li et al., Scaling distributed machine learning with the parameter server, OSDI 2014",
+    )
+    real_input: float = assumption(
+        0.0,
+        "1: samples are copied from the host in every step; 0: they are on the device",
+        "assumption: input is prefetched",
+    )
+    input_value_bytes: float = assumption(
+        4.0, "bytes per value of a sample that is copied", "frameworks hand images over in fp32"
+    )
+    storage_bytes_per_s: float = assumption(
+        0.0, "rate at which a node reads stored samples; 0: it is never waited for", "assumption: storage keeps up"
+    )
+    stored_sample_bytes: float = assumption(
+        0.0, "bytes of a sample as it is stored; 0: storage is never waited for", "assumption: storage keeps up"
+    )
+
+    def changed(self, values: Mapping[str, float]) -> LayerAssumptions:
+        """The same with other values of some of them."""
+        return replace(self, **values) if values else self
+
+    def image_software(self) -> ImageSoftware:
+        """Which kernels are left out, and how images lie in memory.
+
+        >>> sorted(LayerAssumptions(fused_activation=1.0, fused_gradient_sum=1.0).image_software().fuses)
+        ['activation', 'gradient sum']
+        """
+        fuses = frozenset(
+            name for name in get_args(Fusable) if name and getattr(self, f"fused_{name.replace(' ', '_')}")
+        )
+        return ImageSoftware(fuses=fuses, channels_first=bool(self.channels_first))
+
+    def device_as_used(self, device: Device) -> Device:
+        """The device without the convolution algorithms that the software does not have."""
+        if self.fast_convolutions:
+            return device
+        return replace(device, efficiency=replace(device.efficiency, winograd_fraction=_NEVER, fft_fraction=_NEVER))
+
+
+WELL_TUNED = LayerAssumptions()
+# Real jobs, whatever their framework: their devices differ.
+AS_RUN = LayerAssumptions(device_spread=DEVICE_SPREAD)
+
+
+# "balanced": the slowest stage is as fast as possible (`costmodel.mesh.stages`); "equal": as many blocks in each, whatever else the first
+# and the last hold, and balanced where that does not come out even; "threshold": `costmodel.mesh.stages`.
+StageCut = Literal["balanced", "equal", "threshold"]
+# Attention kernels: those made for the device, those of an earlier generation, which run on any, or those of the first one.
+Attention = Literal["newest", "portable", "first"]
+# When a cost counts, besides those that always do.
+Condition = Literal["on_fp4_devices", "in_fp16", "in_16_bits"]
+CONDITIONS: tuple[Condition, ...] = ("on_fp4_devices", "in_fp16", "in_16_bits")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Defaults:
+    """What a framework does unless it is told otherwise; None: nobody says.
+
+    Attributes
+    ----------
+    sequence_parallel : bool or None
+    zero_stage : int or None
+    recompute : str or None
+        "none", "full", or "as_needed": what memory asks for.
+    selective_blocks : int
+        Selective recomputation recomputes every n-th block whole; 0: the attention of every block.
+    accumulates : bool
+        Whether it cuts the batch of a replica into micro-batches.
+    last_micro_batch_is_smaller : bool
+        Whether the last micro-batch may be smaller.
+    narrow_weights : bool
+        Nothing is kept in 32 bits.
+    gradient_bytes : float or None
+        Per weight, of the gradients that accumulate and travel.
+    drops_hidden_states : bool
+        Its recipes of GPT drop hidden states.
+    adapts_all : bool
+        Adapters are put to all matrices of a block, not to those of the attention alone.
+    """
+
+    sequence_parallel: bool | None = None
+    zero_stage: int | None = None
+    recompute: str | None = None
+    selective_blocks: int = 0
+    accumulates: bool = True
+    last_micro_batch_is_smaller: bool = False
+    narrow_weights: bool = False
+    gradient_bytes: float | None = None
+    drops_hidden_states: bool = False
+    adapts_all: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """What a framework can run; None: nobody has written it down.
+
+    Attributes
+    ----------
+    degrees, schedules : tuple of str or None
+        Degrees of a mesh plan that it has, and its pipeline schedules.
+    zero_stages : tuple of int or None
+    fewest_micro_batches : bool
+        Its 1F1B schedule refuses fewer micro-batches than stages but one, the forward passes with which the first stage begins.
+    """
+
+    degrees: tuple[str, ...] | None = None
+    schedules: tuple[str, ...] | None = None
+    zero_stages: tuple[int, ...] | None = None
+    fewest_micro_batches: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Framework:
+    """A framework of one version.
+
+    Attributes
+    ----------
+    name : str
+        Empty: none is named, so that the answer is that of a well-tuned implementation.
+    version : str
+        Which versions are meant.
+    costs : mapping of str to float
+        Fields of `MeshAssumptions` and `LayerAssumptions` that differ from the neutral ones.
+    conditional : mapping of Condition to such a mapping
+        Costs that count on devices which compute in fp4, in fp16 (where losses are scaled) or in 16 bits.
+    fitted : frozenset of str
+        Costs that were fitted to runs.
+    serves : bool
+        It serves networks and trains none.
+    errors_of : str
+        Framework whose published runs the error bars of this one are made of; empty: its own.
+    stages : StageCut
+    attention : Attention
+    defaults : Defaults
+    rules : Rules
+
+    Raises
+    ------
+    ValueError
+        A cost is no assumption of either model.
+
+    Examples
+    --------
+    >>> slow = Framework(name="slow", costs={"host_launch_s": 1e-3, "update_call_s": 2e-5})
+    >>> slow.mesh_assumptions().host_launch_s, slow.layer_assumptions().update_call_s
+    (0.001, 2e-05)
+    """
+
+    name: str = ""
+    version: str = ""
+    costs: Mapping[str, float] = field(default_factory=dict)
+    conditional: Mapping[Condition, Mapping[str, float]] = field(default_factory=dict)
+    fitted: frozenset[str] = frozenset()
+    serves: bool = False
+    errors_of: str = ""
+    stages: StageCut = "balanced"
+    attention: Attention = "newest"
+    defaults: Defaults = Defaults()
+    rules: Rules = Rules()
+
+    def __post_init__(self) -> None:
+        """Check the costs and make them read-only."""
+        known = {*MeshAssumptions.__dataclass_fields__, *LayerAssumptions.__dataclass_fields__}
+        for costs in (self.costs, *self.conditional.values()):
+            for name in costs:
+                if name not in known:
+                    raise ValueError(f"framework '{self.name}': '{name}' is no assumption of the cost model")
+        frozen = {when: MappingProxyType(dict(costs)) for when, costs in self.conditional.items()}
+        object.__setattr__(self, "costs", MappingProxyType(dict(self.costs)))
+        object.__setattr__(self, "conditional", MappingProxyType(frozen))
+
+    def __hash__(self) -> int:
+        """By name and version: a mapping has none."""
+        return hash((self.name, self.version))
+
+    def mesh_assumptions(
+        self,
+        assumptions: MeshAssumptions = DEFAULT_ASSUMPTIONS,
+        *,
+        precision: Precision | None = None,
+        has_fp4: bool = False,
+    ) -> MeshAssumptions:
+        """Assumptions of plans over a mesh with the costs of the framework put in; ``has_fp4``: the device computes in fp4."""
+        known = MeshAssumptions.__dataclass_fields__
+        return replace(
+            assumptions, **{name: value for name, value in self._counting(precision, has_fp4) if name in known}
+        )
+
+    def layer_assumptions(
+        self, precision: Precision | None = None, *, assumptions: LayerAssumptions | None = None
+    ) -> LayerAssumptions:
+        """The same of plans with a split per layer; the devices of a framework's jobs differ."""
+        if assumptions is None:
+            assumptions = AS_RUN if self.name else WELL_TUNED
+        known = LayerAssumptions.__dataclass_fields__
+        return replace(
+            assumptions, **{name: value for name, value in self._counting(precision, False) if name in known}
+        )
+
+    def _counting(self, precision: Precision | None, has_fp4: bool) -> Iterator[tuple[str, float]]:
+        """Costs that count, the later ones last."""
+        narrow = precision is not None and precision.name in ("fp16", "bf16")
+        counts: dict[Condition, bool] = {
+            "on_fp4_devices": has_fp4,
+            "in_fp16": precision is not None and precision.name == "fp16",
+            "in_16_bits": narrow,
+        }
+        yield from self.costs.items()
+        for when, costs in self.conditional.items():
+            if counts[when]:
+                yield from costs.items()
+
+
+NO_FRAMEWORK = Framework()
+# Software of a run of which nothing is known but that it ran.
+UNKNOWN = Framework(name="unknown", attention="portable")
+
+
+# Rate of the Triton kernel over that of FlashAttention-2, forward and backward: what steps of llm-foundry on A100 were fitted to it
+# (`DEFAULT_EFFICIENCY`), times the matmul_fraction of 0.87 there, over 73 and 63 % of the peak (T. Dao, FlashAttention-2,
+# arXiv:2307.08691, section 1). Its authors found theirs 1.3 to 2.5 times as fast as the Triton kernel and 1.7 to 3 times as fast as the
+# first one in CUDA (section 4.1).
+_FIRST_SHARE = (0.71, 0.67)
+
+
+def with_attention(device: Device, attention: Attention) -> Device:
+    """The device with the rates of these kernels.
+
+    It stays as it is where ``portable_attention_fraction`` is 1 and they are not the first ones, and where its file states no rate of
+    attention: the default was fitted to the first ones.
+    """
+    known = device.efficiency
+    forward, backward = _FIRST_SHARE if attention == "first" and _states_attention(known) else (1.0, 1.0)
+    portable = 1.0 if attention == "newest" else known.portable_attention_fraction
+    if (forward, backward, portable) == (1.0, 1.0, 1.0):
+        return device
+    slower = replace(
+        known,
+        attention_fraction=known.attention_fraction * portable * forward,
+        attention_backward_fraction=known.attention_backward_fraction * portable * backward,
+    )
+    return replace(device, efficiency=slower)
+
+
+def _states_attention(known: Efficiency) -> bool:
+    usual = DEFAULT_EFFICIENCY
+    return (known.attention_fraction, known.attention_backward_fraction) != (
+        usual.attention_fraction,
+        usual.attention_backward_fraction,
+    )
+
+
+def cluster_run_by(cluster: Cluster, attention: Attention) -> Cluster:
+    """The cluster with the attention kernels of a framework."""
+    groups = tuple(replace(group, device=with_attention(group.device, attention)) for group in cluster.groups)
+    return cluster if groups == cluster.groups else replace(cluster, groups=groups)
+
+
+def tensors_of(layer: Layer) -> int:
+    """Tensors of trained weights of a layer as PyTorch counts them: a matrix, a bias, scale and shift of a normalisation.
+
+    >>> from costmodel.network.graph import Graph, LayerSpec
+    >>> from costmodel.network.layers.base import params_from
+    >>> image = LayerSpec(name="image", kind="input", params=params_from("input", {"shape": (3, 8, 8)}))
+    >>> params = params_from("convolution", {"out_channels": 4, "kernel": 1, "norm": "batch"})
+    >>> conv = LayerSpec(name="conv", kind="convolution", params=params, inputs=("image",))
+    >>> sum(map(tensors_of, Graph.build("small", [image, conv]).layers))
+    4
+    """
+    if layer.is_frozen or not layer.family.weight_count(layer):
+        return 0
+    parts = (getattr(layer.params, "bias", False), *[getattr(layer.params, "norm", None) is not None] * 2)
+    return (2 if layer.kind.endswith("norm") else 1) + sum(map(bool, parts))
+
+
+def slowest_of(workers: ArrayLike, spread: float) -> FloatArray:
+    """How long the slowest of some devices takes on average, over one of them: their times are normally distributed.
+
+    The expected maximum of n draws is that of the quantile (n - 3/8) / (n + 1/4) (Blom, Statistical Estimates and Transformed
+    Beta-Variables, 1958).
+
+    Parameters
+    ----------
+    workers : array of int
+    spread : float
+        Standard deviation over the mean.
+
+    >>> slowest_of([1, 8, 64, 1024], 0.08 / 5.4).round(3).tolist()
+    [1.0, 1.021, 1.035, 1.048]
+    """
+    numbers, place = np.unique(np.asarray(workers), return_inverse=True)
+    if spread == 0.0:
+        return np.ones(np.shape(workers))
+    found = [1.0 + spread * NormalDist().inv_cdf((n - 0.375) / (n + 0.25)) for n in numbers.tolist()]
+    return np.asarray(np.array(found)[place].reshape(np.shape(workers)))
+
+
+def copy_s(batch_bytes: ArrayLike, workers: ArrayLike, cluster: Cluster) -> FloatArray:
+    """Seconds to copy the input of every worker from its host.
+
+    Parameters
+    ----------
+    batch_bytes : array
+        Input of one worker.
+    workers : array
+        Where they are fewer than a node has, each has more of a shared port.
+    cluster : Cluster
+        Its links inside a node reach the host, too.
+
+    Examples
+    --------
+    300 MB over a port of 12 GB/s alone, and where two share it.
+
+    >>> from costmodel.hardware.device import Device
+    >>> from costmodel.hardware.cluster import DeviceGroup, Level
+    >>> device = Device(name="d", peak_flop_per_s={"fp32": 1e12}, memory_bytes=1e9, memory_bandwidth_bytes_per_s=1e11)
+    >>> board = Level(name="board", size=2, bandwidth_bytes_per_s=12e9, latency_s=0.0)
+    >>> node = Level(name="node", size=2, bandwidth_bytes_per_s=6e9, latency_s=0.0, shared_by=2)
+    >>> network = Level(name="network", size=None, bandwidth_bytes_per_s=1e9, latency_s=0.0)
+    >>> cluster = Cluster(name="c", groups=(DeviceGroup(device=device),), levels=(board, node, network))
+    >>> copy_s(300e6, [1, 4], cluster).tolist()
+    [0.025, 0.05]
+    """
+    inside = cluster.levels[:-1] or cluster.levels
+    count = np.asarray(workers, dtype=np.float64)
+    rates = [level.port_bytes_per_s / np.minimum(level.shared_by, count) for level in inside]
+    return np.asarray(batch_bytes / np.minimum.reduce(rates))
+
+
+def storage_s(
+    samples: ArrayLike, sample_bytes: float, storage_bytes_per_s: float, workers: ArrayLike, node: int
+) -> FloatArray:
+    """Seconds in which the storage of a node reads its share of a step's samples; 0 where either number of the storage is 0.
+
+    >>> storage_s(1000, 1e6, 1e9, [1, 8, 16], 8).tolist(), storage_s(1000, 1e6, 0.0, 8, 8).tolist()
+    ([1.0, 1.0, 0.5], 0.0)
+    """
+    count = np.asarray(workers, dtype=np.float64)
+    if not (sample_bytes and storage_bytes_per_s):
+        return np.zeros(np.shape(count))
+    return np.asarray(np.asarray(samples) * sample_bytes * np.minimum(count, node) / count / storage_bytes_per_s)
+
+
+# Servers keep and send fp32.
+SERVER_WEIGHT_BYTES = 4.0
+
+
+def node_size(cluster: Cluster) -> int:
+    """Workers of one node: of all levels but the outermost."""
+    size = 1
+    for level in cluster.levels[:-1]:
+        size *= level.size or 1
+    return size
+
+
+def server_transfer_s(weight_bytes: ArrayLike, workers: ArrayLike, cluster: Cluster) -> FloatArray:
+    """Seconds to move weights once between the servers and every worker, latencies aside; 0 for one worker, which has them next to it.
+
+    Parameters
+    ----------
+    weight_bytes, workers : arrays of one shape
+    cluster : Cluster
+
+    Examples
+    --------
+    400 MB over links of 10 GB/s that four devices use at once and that reach 8 GB/s; two nodes swap half of it at 1 GB/s.
+
+    >>> from costmodel.hardware.device import Device
+    >>> from costmodel.hardware.cluster import DeviceGroup, Level
+    >>> device = Device(name="d", peak_flop_per_s={"fp32": 1e12}, memory_bytes=1e9, memory_bandwidth_bytes_per_s=1e11)
+    >>> node = Level(name="node", size=4, bandwidth_bytes_per_s=10e9, latency_s=0.0, efficiency=0.8)
+    >>> network = Level(name="network", size=None, bandwidth_bytes_per_s=0.25e9, latency_s=0.0, shared_by=4)
+    >>> cluster = Cluster(name="c", groups=(DeviceGroup(device=device),), levels=(node, network))
+    >>> server_transfer_s([400e6, 400e6, 400e6], [1, 4, 8], cluster).round(6).tolist()
+    [0.0, 0.05, 0.25]
+    """
+    weights, count = np.asarray(weight_bytes, dtype=np.float64), np.asarray(workers)
+    inside, size = cluster.levels[:-1], node_size(cluster)
+    slowest = min((level.bandwidth_bytes_per_s * level.efficiency for level in inside), default=float("inf"))
+    nodes = -(-count // size)
+    outer = cluster.levels[-1]
+    node_bytes_per_s = outer.bandwidth_bytes_per_s * outer.efficiency * size
+    time = weights / slowest + weights * (nodes - 1) / nodes / node_bytes_per_s
+    return np.where(count > 1, time, 0.0)
+
+
+def server_round_trip_s(workers: ArrayLike, cluster: Cluster) -> FloatArray:
+    """Latency of a push and a pull, which the tensors of a step share."""
+    count = np.asarray(workers)
+    return np.where(count > node_size(cluster), 2.0 * cluster.levels[-1].latency_s, 0.0)
