@@ -16,8 +16,7 @@ from planner.spaces.base import space_of
 if TYPE_CHECKING:
     from planner.core.answer import Estimate
     from planner.files.loading import Loaded
-    from planner.schema.mesh import MeshEntry
-    from planner.schema.plan import PlanDocument
+    from planner.schema.plan import MeshEntry, PlanDocument
 
 __all__ = ["DECIDED_BY_PLAN", "OVERRIDES", "plan_question", "plan_warnings"]
 

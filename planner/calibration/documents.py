@@ -67,7 +67,7 @@ def calibration_text(found: Calibrated, command_line: str = "") -> str:
 
 
 def result_document(found: Calibrated, command_line: str = "") -> dict[str, Any]:
-    """The answer for programs: a ``planner.schema.calibration_result.CalibrationResult``."""
+    """The answer for programs: a ``planner.schema.results.CalibrationResult``."""
     return {
         "schema_version": RESULT_VERSION,
         "calibration": calibration_document(found, command_line),

@@ -11,7 +11,7 @@ from pydantic import BaseModel, Tag, ValidationError
 
 from planner.core.errors import FileProblem, InputFileError, did_you_mean
 from planner.files.documents import Document, Location
-from planner.schema.lazy_union import LazyUnion
+from planner.schema.common import LazyUnion
 
 __all__ = ["error_text", "problems_of", "validate"]
 

@@ -1,4 +1,4 @@
-"""Answers of every space as plain data, with the names of the published schema (`planner.schema.result`)."""
+"""Answers of every space as plain data, with the names of the published schema (`planner.schema.answer`)."""
 
 from __future__ import annotations
 

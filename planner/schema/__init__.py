@@ -20,16 +20,16 @@ DOCUMENTS: dict[str, tuple[str, str]] = {
     "plan": ("planner.schema.plan", "PlanDocument"),
     "result": ("planner.schema.answer", "AnyResult"),
     "breakdown": ("planner.schema.answer", "AnyBreakdown"),
-    "compare": ("planner.schema.comparison_result", "CompareDocument"),
-    "scale": ("planner.schema.result", "ScaleDocument"),
-    "sweep": ("planner.schema.sweep_result", "SweepDocument"),
-    "size": ("planner.schema.size_result", "SizeDocument"),
-    "validation": ("planner.schema.validation_result", "ValidationDocument"),
-    "measure": ("planner.schema.machine_result", "MeasureDocument"),
-    "detect": ("planner.schema.machine_result", "DetectDocument"),
-    "calibrate": ("planner.schema.calibration_result", "CalibrationResult"),
-    "place": ("planner.schema.place_result", "AnyPlacement"),
-    "list": ("planner.schema.result", "ListDocument"),
+    "compare": ("planner.schema.results", "CompareDocument"),
+    "scale": ("planner.schema.answer", "ScaleDocument"),
+    "sweep": ("planner.schema.results", "SweepDocument"),
+    "size": ("planner.schema.results", "SizeDocument"),
+    "validation": ("planner.schema.results", "ValidationDocument"),
+    "measure": ("planner.schema.results", "MeasureDocument"),
+    "detect": ("planner.schema.results", "DetectDocument"),
+    "calibrate": ("planner.schema.results", "CalibrationResult"),
+    "place": ("planner.schema.results", "AnyPlacement"),
+    "list": ("planner.schema.results", "ListDocument"),
 }
 
 
@@ -54,7 +54,7 @@ def json_schema(document: str) -> dict[str, Any]:
     >>> json_schema("model")["title"]
     'NetworkFile'
     """
-    from planner.schema.lazy_union import WholeJsonSchema
+    from planner.schema.common import WholeJsonSchema
 
     schema = schema_of(document).model_json_schema(by_alias=True, schema_generator=WholeJsonSchema)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}

@@ -1,122 +1,410 @@
-"""What `--json` prints about plans of every space: models made from the figures that each space declares (`costmodel.fields.Figure`)."""
+"""What `--json` prints about plans of every space: records made from the figures that each space declares (`costmodel.fields.Figure`)."""
 
 from __future__ import annotations
 
 import functools
-import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, Field, RootModel, create_model
-
-from costmodel.fields import Figure
+from costmodel.fields import Figure, parts_of
 from costmodel.layerwise.plan import LAYERWISE_FIGURES
 from costmodel.mesh.plan import MESH_FIGURES
 from costmodel.mixed.plan import MIXED_FIGURES
 from costmodel.serving.plan import SERVING_FIGURES
-from planner.schema.mesh import MeshEntry
-from planner.schema.mixed import MixedEntry
-from planner.schema.plan import PlanDocument
-from planner.schema.result import (
-    Compared,
-    ComparisonEntry,
-    ErrorBarsEntry,
-    Head,
-    Number,
-    Result,
-    Seconds,
-    SensitivityEntry,
+from planner.schema.plan import MeshEntry, MixedEntry, PlanDocument, ServingPlanEntry, SplitEntry
+from planner.schema.records import INTERVAL, Amount, Number, Seconds, any_of, key, record, several
+
+__all__ = ["AnyBreakdown", "AnyResult", "ScaleDocument", "estimate_model", "search_model"]
+
+# -- what answers have in common -----------------------------------------------------------------------------------------------
+
+AssumptionEntry = record(
+    "AssumptionEntry",
+    "One thing that was taken for granted.",
+    name=str,
+    value=str,
+    source=key(str, "Where it came from; empty where it was computed."),
+)
+
+SettingEntry = record(
+    "SettingEntry",
+    "The question, resolved to names.",
+    device=str,
+    precision=str,
+    optimizer=str,
+    mode=Literal["training", "inference"],
+    framework=key(str, "What runs the plans; empty: a well-tuned implementation."),
+    memory_capacity_bytes=Number | None,
+    cost_model_options=dict[str, Number | str],
+    inputs=key(dict[str, str], "sha256 of the input files, by role."),
+    command_line=str,
+)
+
+Head = record(
+    "Head",
+    "What every answer begins with.",
+    schema_version=Literal[1],
+    model=str,
+    cluster=str,
+    gpus=key(int, "Workers that were allowed.", ge=1),
+    global_batch=key(int, "Samples per step, all workers together.", ge=1),
+    cost_model=Literal["roofline", "paleo"],
+)
+
+Tail = record(
+    "Tail",
+    "What every answer ends with.",
+    setting=SettingEntry,
+    assumptions=several(AssumptionEntry),
+    free_layers=key(list[str], "Layers that the cost model counts as free."),
+    notes=key(list[str], "Sentences for people."),
+)
+
+ErrorBarsEntry = record(
+    "ErrorBarsEntry",
+    "Where the error bars come from.",
+    calibration=key(str, "Whose residuals they are."),
+    kind=key(
+        str, "Kind of workload: transformers, images, a framework, serving, serving-experts or serving-shared-experts."
+    ),
+    note=key(str, "Why there are no error bars; empty where there are."),
+    basis=key(
+        str, "What they stand on, where that is not training steps: fewer measurements, so they are wider.", default=""
+    ),
+)
+
+Compared = record(
+    "Compared",
+    "How sure a ranking is.",
+    error_bars=key(ErrorBarsEntry | None, default=None),
+    benchmark_list=key(
+        list[int],
+        "Ranks of the fewest plans of which one is the best of those compared with a chance of at least 90 %, with those that take "
+        "as long; ranks above `plans` are shown by a larger --top. Empty: not compared.",
+        default_factory=list,
+    ),
+    benchmark_probability=key(Number | None, "That chance, as it was found.", default=None),
+    benchmark_compared=key(
+        int,
+        "How many of the best plans were compared, whatever --top shows; their probability_best add up to 1.",
+        default=0,
+        ge=0,
+    ),
+    probability_others=key(
+        Number | None, "Chance that the best is one of those compared that are not in `plans`.", default=None
+    ),
+    near_list=key(
+        list[int],
+        "Ranks of the fewest plans, at most 4, of which one is the best or slower by at most `near_within` with a chance of at "
+        "least 90 %.",
+        default_factory=list,
+    ),
+    near_probability=key(Number | None, "That chance, as it was found.", default=None),
+    near_within=key(
+        Number | None, "0.03, or the least rounded number above for which 4 plans are enough.", default=None
+    ),
+)
+
+SensitivityEntry = record(
+    "SensitivityEntry",
+    "One constant of the cost model, and the change at which another plan is the best.",
+    constant=str,
+    meaning=str,
+    now=key(dict[str, Number], "What the constant multiplies, in SI units."),
+    factor=key(
+        Number | None,
+        "The nearest to 1 at which another of the best plans wins; null: none of up to 8 times more or less.",
+    ),
+    winner=key(int | None, "Rank of that plan in the search."),
+    winner_summary=str,
+    log_sd=key(Number, "How sure the constant is: standard deviation of its natural logarithm."),
+    standard_deviations=key(Number | None, "How many of these the change is."),
+)
+
+ComparisonEntry = record(
+    "ComparisonEntry",
+    "One term of this plan and of the best.",
+    term=str,
+    plan_s=Number,
+    best_s=Number,
+)
+
+PointEntry = record(
+    "PointEntry",
+    "One number of workers.",
+    workers=int,
+    global_batch=int,
+    batch_per_worker=int,
+    step_time_s=Seconds,
+    compute_s=Seconds,
+    exposed_communication_s=Seconds,
+    throughput_samples_per_s=Number,
+    speedup=Number,
+    efficiency=Number,
+    hours=key(Number | None, "Of training, with --epochs and --samples."),
+    summary=str,
+    fits=bool,
+    **INTERVAL,
+)
+
+ScaleDocument = record(
+    "ScaleDocument",
+    "Answer of `planner scale --json`.",
     Tail,
+    schema_version=Literal[1],
+    model=str,
+    cluster=str,
+    cost_model=Literal["roofline", "paleo"],
+    scaling=Literal["weak", "strong"],
+    family=str,
+    batch=key(int, "Samples per step: of each worker (weak) or of all together (strong).", ge=1),
+    epochs=Number | None,
+    samples=key(Number | None, "Samples of one epoch."),
+    points=several(PointEntry),
+    error_bars=key(ErrorBarsEntry | None, default=None),
 )
-from planner.schema.rows import (
-    GroupUseEntry,
-    LayerEntry,
-    LinkEntry,
-    MeshAloneEntry,
-    MeshLayerEntry,
-    MeshStageEntry,
-    MixedStageRowEntry,
-    ServingLayerEntry,
-    SplitCheckEntry,
-    StepBoundEntry,
-    WhatIfEntry,
+
+# -- rows by layer, by stage, by link, by group of devices ---------------------------------------------------------------------
+
+SplitCheckEntry = record(
+    "SplitCheckEntry",
+    "What the per-layer program says about how tensor parallelism splits the layers of a plan.",
+    tp=key(int, "Tensor parallel degree of the plan.", ge=2),
+    sequence_parallel=bool,
+    is_confirmed=key(bool, "No split that the program suggests is faster than the standard one."),
+    standard_step_time_s=key(Seconds, "Of the plan with columns, then rows, over all tp ranks."),
+    best_step_time_s=key(Seconds, "Of the best split found, the standard one included."),
+    bound_ratio=key(
+        Number, "No split takes less than this share of the standard one's time in the layers (passes and update)."
+    ),
+    splits=key(dict[str, SplitEntry], "Layers that the best split treats otherwise than the standard."),
 )
-from planner.schema.serving import ServingPlanEntry
 
-__all__ = ["AnyBreakdown", "AnyResult", "estimate_model", "search_model"]
+MeshStageEntry = record(
+    "MeshStageEntry",
+    "One pipeline rank; times of one micro-batch.",
+    rank=key(int, "Of the pipeline.", ge=0),
+    blocks=key(str, "Per chunk: 8, or 4+4."),
+    forward_s=key(Seconds, "Communication inside the layers included."),
+    backward_s=Seconds,
+    recompute_s=Seconds,
+    transfer_s=key(Seconds, "To and from the neighbouring stages."),
+    memory_bytes=Amount,
+    weight_bytes=Amount,
+    gradient_bytes=Amount,
+    optimizer_bytes=key(Amount, "Optimizer state and master weights."),
+    activation_bytes=Amount,
+)
 
-Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-_Fields = dict[str, tuple[Any, Any]]
+MeshLayerEntry = record(
+    "MeshLayerEntry",
+    "One layer on one rank, for one micro-batch.",
+    unit=key(str, "embedding, head, or the first block of its kind."),
+    count=key(int, "Equal blocks in the network.", ge=1),
+    name=str,
+    kind=str,
+    split=key(str, "How tensor parallelism splits it: column, row, channel, whole, vocabulary, experts or repeated."),
+    degree=key(int, "Ranks that share its weights or channels; those beyond repeat them.", ge=1),
+    forward_s=Seconds,
+    backward_s=Seconds,
+    tp_exchange_s=key(Seconds, "Tensor-parallel communication of both passes."),
+    weight_count=key(int, "Of the whole layer.", ge=0),
+    weights_per_rank=key(int, ge=0),
+)
 
+ServingLayerEntry = record(
+    "ServingLayerEntry",
+    "One layer on one rank, in a decoding pass of one group of sequences and in a pass that reads prompts.",
+    unit=key(str, "embedding, head, or the first block of its kind."),
+    count=key(int, "Equal blocks in the network.", ge=1),
+    name=str,
+    kind=str,
+    decode_s=key(Seconds, "Kernels of the decoding pass."),
+    decode_exchange_s=key(Seconds, "Tensor- and expert-parallel communication of it."),
+    prefill_s=key(Seconds, "Kernels of the pass that reads prompts."),
+    prefill_exchange_s=key(Seconds, "Communication of it."),
+    weight_bytes=key(Amount, "Weights on the rank."),
+    cache_bytes=key(Amount, "Keys and values of one sequence on the rank."),
+)
 
-class PlanHead(Result):
-    """What every space says of a plan."""
+GroupUseEntry = record(
+    "GroupUseEntry",
+    "What a plan takes of one group.",
+    name=key(str, "The group's name, or its device's; with ` #1`, ` #2` ... where several are alike."),
+    device=str,
+    devices=key(int, "In use.", ge=0),
+    available=key(int, "That `gpus` leave of the group: they are counted through the groups in order.", ge=0),
+    memory_bytes=key(Amount, "Peak memory of the group's fullest device; 0 where none is in use."),
+    memory_capacity_bytes=key(Amount, "Memory that a device of the group may use."),
+)
 
-    rank: int = Field(ge=1, description="1 is the best.")
-    step_time_low_s: Seconds | None = Field(
+MeshAloneEntry = record(
+    "MeshAloneEntry",
+    "A plan over a device mesh of one group alone.",
+    step_time_s=Seconds,
+    summary=key(str, "The plan in words."),
+    plan=key(MeshEntry, "As under `mesh` in a plan file."),
+)
+
+MixedStageRowEntry = record(
+    "MixedStageRowEntry",
+    "One stage of one replica; times of one micro-batch but for exchange and update, which are of the step.",
+    pipeline=key(int, ge=0),
+    stage=key(int, ge=0),
+    group=str,
+    devices=key(int, "Tensor parallel degree.", ge=1),
+    blocks=key(int, ge=1),
+    forward_s=key(Seconds, "Communication inside the layers and the transfer it waits for included."),
+    backward_s=key(Seconds, "The same, and recomputation."),
+    recompute_s=Seconds,
+    tp_s=Seconds,
+    transfer_s=Seconds,
+    exchange_s=Seconds,
+    update_s=Seconds,
+    busy_s=key(Seconds, "Of the step: all micro-batches of the busiest replica, exchange and update."),
+    recompute=key(str, "none, selective or full."),
+    recompute_blocks=key(int, "Under full.", ge=0),
+    memory_bytes=Amount,
+    memory_capacity_bytes=Amount,
+)
+
+StepBoundEntry = record(
+    "StepBoundEntry",
+    "What bounds the step: `working_s`, `waiting_s` and `end_s` add up to it.",
+    pipeline=key(int, "The one that ends its passes last.", ge=0),
+    stage=key(int, "Its busiest stage.", ge=0),
+    group=str,
+    num_micro_batches=key(int, "Of the busiest replica.", ge=1),
+    working_s=key(Seconds, "Forward and backward passes of that stage for all micro-batches."),
+    waiting_s=key(Number, "What the pipeline takes longer: filling, draining, waiting for other stages."),
+    end_s=key(Number, "What exchange and update leave behind the last backward pass."),
+    largest=key(str, "The largest part of the stage's work, in words."),
+    largest_share=key(Number, "And its share of that work."),
+    spare_s=key(list[Number], "How much earlier each pipeline ends its passes."),
+)
+
+WhatIfEntry = record(
+    "WhatIfEntry",
+    "One change of the hardware or of the plan, judged by the cost model.",
+    change=key(str, "In words."),
+    kind=key(Literal["hardware", "plan"], "What is changed; the other stays as it is."),
+    step_time_s=key(Seconds, "What the step takes then."),
+    gain=key(Number, "Step time now over step time then, minus 1: positive is faster."),
+    fits=key(bool, "Whether the memory suffices."),
+)
+
+LayerEntry = record(
+    "LayerEntry",
+    "One layer under a plan: times per step on the slowest worker.",
+    name=str,
+    kind=str,
+    split=str,
+    forward_s=Seconds,
+    backward_input_s=key(Seconds, "Gradient of the layer's input."),
+    backward_weight_s=key(Seconds, "Gradient of the layer's weights."),
+    update_s=Seconds,
+    reshard_s=Seconds,
+    exchange_s=Seconds,
+    exposed_exchange_s=Seconds,
+    collective=str,
+    group=key(int, "Workers in the gradient exchange."),
+    flops=key(Number, "Forward, of the whole layer at the global batch."),
+    weight_bytes=key(Number, "Of the whole layer."),
+    memory_bytes=key(Number, "Per worker."),
+    output_shape=key(list[int], "Batch first, channels last."),
+    algorithms=key(list[str], "Forward, gradient of the input, gradient of the weights."),
+    is_free=bool,
+)
+
+LinkEntry = record(
+    "LinkEntry",
+    "One kind of traffic of a plan.",
+    traffic=key(str, "What travels."),
+    group=key(int, "Ranks that take part together.", ge=2),
+    stride=key(int, "Distance of neighbours in the numbering of the ranks.", ge=1),
+    level=key(str, "Outermost level of links that a group spans."),
+    bytes_per_s=key(Number, "What a rank reaches over it while all others do the same."),
+    waiting_s=key(Seconds, "Of a step."),
+)
+
+# -- what every space says -----------------------------------------------------------------------------------------------------
+
+PlanHead = record(
+    "PlanHead",
+    "What every space says of a plan.",
+    rank=key(int, "1 is the best.", ge=1),
+    **INTERVAL,
+    probability_best=key(
+        Number | None,
+        "Chance that the plan is the best of the `benchmark_compared` first ones; null where it is none of these.",
         default=None,
-        description="A measurement lies between this and `step_time_high_s` with a chance of 80 %; null: no error model.",
-    )
-    step_time_high_s: Seconds | None = None
-    probability_best: Number | None = Field(
-        default=None,
-        description="Chance that the plan is the best of the `benchmark_compared` first ones; null where it is none of these.",
-    )
-    workers: int = Field(ge=1, description="GPUs used; at most `gpus`.")
-    family: str = Field(description="Parallel dimensions in use, joined by `+`, or the kind of split.")
-    summary: str = Field(description="The plan in words.")
-    bottleneck: str = Field(description="The part of its time that takes longest, in words.")
-    gap: Number = Field(description="Objective over the best plan's, minus 1; a rate counts as its reciprocal.")
+    ),
+    workers=key(int, "GPUs used; at most `gpus`.", ge=1),
+    family=key(str, "Parallel dimensions in use, joined by `+`, or the kind of split."),
+    summary=key(str, "The plan in words."),
+    bottleneck=key(str, "The part of its time that takes longest, in words."),
+    gap=key(Number, "Objective over the best plan's, minus 1; a rate counts as its reciprocal."),
+)
 
+AnswerHead = record(
+    "AnswerHead",
+    "What every answer about plans begins with.",
+    Head,
+    seq=key(int | None, "Positions (tokens) of a sample; of serving, prompt and answer.", default=None),
+    objective=key(str, "What is best: step_time, gpu_hours, money, throughput, ..."),
+)
 
-class AnswerHead(Head):
-    """What every answer about plans begins with."""
-
-    seq: int | None = Field(default=None, description="Positions (tokens) of a sample; of serving, prompt and answer.")
-    objective: str = Field(description="What is best: step_time, gpu_hours, money, throughput, ...")
-
-
-class SearchHead(Compared, Tail, AnswerHead):
-    """What every answer of `planner optimize --json` says."""
-
-    proven_optimal: bool = Field(description="Whether no plan of the stated space is better than the first.")
-    proven_top: bool = Field(default=False, description="Whether the list is the best of the space.")
-    bound_s: Seconds = Field(
-        description="No plan of the stated space takes less time per step; of serving, the objective as a time where proven, else 0."
-    )
-    gap: Number = Field(ge=0, description="(best - bound) / best, of the objective.")
-    space_size: int | None = Field(
+SearchHead = record(
+    "SearchHead",
+    "What every answer of `planner optimize --json` says.",
+    Compared,
+    Tail,
+    AnswerHead,
+    proven_optimal=key(bool, "Whether no plan of the stated space is better than the first."),
+    proven_top=key(bool, "Whether the list is the best of the space.", default=False),
+    bound_s=key(
+        Seconds,
+        "No plan of the stated space takes less time per step; of serving, the objective as a time where proven, else 0.",
+    ),
+    gap=key(Number, "(best - bound) / best, of the objective.", ge=0),
+    space_size=key(
+        int | None,
+        "Distinct plans in the stated space, exact; may exceed 64 bits. Null: not counted.",
         default=None,
         ge=0,
-        description="Distinct plans in the stated space, exact; may exceed 64 bits. Null: not counted.",
-    )
-    space_size_log10: Number | None = None
-    wall_s: Seconds = Field(description="Time of the search.")
-    searched: dict[str, int] = Field(description="How the space was handled.")
-    solver: str = Field(default="", description="Exact methods that proved the answer.")
+    ),
+    space_size_log10=key(Number | None, default=None),
+    wall_s=key(Seconds, "Time of the search."),
+    searched=key(dict[str, int], "How the space was handled."),
+    solver=key(str, "Exact methods that proved the answer.", default=""),
+)
 
+EstimateHead = record(
+    "EstimateHead",
+    "What every answer of `planner estimate --json` and `planner explain --json` says.",
+    Tail,
+    AnswerHead,
+    step_time_s=key(Seconds, "Time of one step; of serving, the mean time per token after the first."),
+    comparison=key(several(ComparisonEntry), "Why it is not the best: the largest difference first."),
+    error_bars=key(ErrorBarsEntry | None, default=None),
+    sensitivity=key(
+        several(SensitivityEntry) | None, "With `--sensitivity`: what needs the smallest change first.", default=None
+    ),
+    links=key(several(LinkEntry) | None, "What the step waits for the network.", default=None),
+)
 
-class EstimateHead(Tail, AnswerHead):
-    """What every answer of `planner estimate --json` and `planner explain --json` says."""
+ServingHead = record(
+    "ServingHead",
+    "The requests that are served.",
+    prompt_tokens=key(int, "Mean length of a prompt.", ge=1),
+    output_tokens=key(int, "Mean length of an answer.", ge=1),
+    kv_precision=key(str, "Cache of keys and values: fp32, fp16, bf16 or fp8."),
+    max_ttft_s=key(Seconds | None, "Limit on the time to first token."),
+    max_tpot_s=key(Seconds | None, "Limit on the time per token."),
+)
 
-    step_time_s: Seconds = Field(description="Time of one step; of serving, the mean time per token after the first.")
-    comparison: list[ComparisonEntry] = Field(description="Why it is not the best: the largest difference first.")
-    error_bars: ErrorBarsEntry | None = None
-    sensitivity: list[SensitivityEntry] | None = Field(
-        default=None, description="With `--sensitivity`: what needs the smallest change first."
-    )
-    links: list[LinkEntry] | None = Field(default=None, description="What the step waits for the network.")
-
-
-class ServingHead(Result):
-    """The requests that are served."""
-
-    prompt_tokens: int = Field(ge=1, description="Mean length of a prompt.")
-    output_tokens: int = Field(ge=1, description="Mean length of an answer.")
-    kv_precision: str = Field(description="Cache of keys and values: fp32, fp16, bf16 or fp8.")
-    max_ttft_s: Seconds | None = Field(description="Limit on the time to first token.")
-    max_tpot_s: Seconds | None = Field(description="Limit on the time per token.")
+# -- one space ----------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,13 +414,13 @@ class _Space:
     title: str
     figures: Mapping[str, Figure]
     plan: Any
-    of_plan: _Fields = field(default_factory=dict)
-    rows: _Fields = field(default_factory=dict)
-    head: tuple[type[BaseModel], ...] = ()
+    of_plan: Mapping[str, Any] = field(default_factory=dict)
+    rows: Mapping[str, Any] = field(default_factory=dict)
+    head: tuple[Any, ...] = ()
 
 
-def _rows(entry: Any, text: str) -> tuple[Any, Any]:
-    return (list[entry] | None, Field(default=None, description=text))
+def _rows(entry: Any, doc: str) -> tuple[Any, Any]:
+    return key(several(entry) | None, doc, default=None)
 
 
 _NETWORK_ORDER = "In network order; of equal blocks, the first one's."
@@ -143,10 +431,7 @@ _SPACES: dict[str, _Space] = {
         plan=PlanDocument,
         rows={
             "layers": _rows(LayerEntry, "Times per step on the slowest worker."),
-            "totals": (
-                LayerEntry | None,
-                Field(default=None, description="Sums over the layers, under the same keys."),
-            ),
+            "totals": key(LayerEntry | None, "Sums over the layers, under the same keys.", default=None),
         },
     ),
     "mesh": _Space(
@@ -156,12 +441,10 @@ _SPACES: dict[str, _Space] = {
         rows={
             "stages": _rows(MeshStageEntry, "One per pipeline rank."),
             "layers": _rows(MeshLayerEntry, _NETWORK_ORDER),
-            "split": (
+            "split": key(
                 SplitCheckEntry | None,
-                Field(
-                    default=None,
-                    description="What the per-layer program says about the splits; null: nothing is split.",
-                ),
+                "What the per-layer program says about the splits; null: nothing is split.",
+                default=None,
             ),
         },
     ),
@@ -169,10 +452,10 @@ _SPACES: dict[str, _Space] = {
         title="Mixed",
         figures=MIXED_FIGURES,
         plan=MixedEntry,
-        of_plan={"groups": (list[GroupUseEntry], Field(description="In the order of the cluster."))},
+        of_plan={"groups": key(several(GroupUseEntry), "In the order of the cluster.")},
         rows={
             "stages": _rows(MixedStageRowEntry, "Of one replica of every pipeline."),
-            "bound": (StepBoundEntry | None, Field(default=None, description="What bounds the step.")),
+            "bound": key(StepBoundEntry | None, "What bounds the step.", default=None),
             "what_if": _rows(WhatIfEntry, "Hardware before plans, the most useful change first."),
         },
     ),
@@ -184,141 +467,107 @@ _SPACES: dict[str, _Space] = {
         head=(ServingHead,),
     ),
 }
+_KINDS = {"number": Number, "amount": Amount, "count": int, "text": str}
 
 
-def _figure(figure: Figure) -> tuple[Any, Any]:
-    """Type and field of a figure."""
-    kinds: dict[str, Any] = {"number": Number, "amount": Amount, "count": int, "text": str}
-    kind = kinds[figure.kind]
-    least: dict[str, Any] = {"ge": figure.least} if figure.kind == "count" else {}
-    if figure.optional:
-        return (kind | None, Field(default=None, description=figure.doc, **least))
-    return (kind, Field(description=figure.doc, **least))
+def _figures(space: str) -> dict[str, Any]:
+    """A key for every figure of a space."""
+    keys = {}
+    for name, figure in _SPACES[space].figures.items():
+        kind: Any = _KINDS[figure.kind]
+        least: dict[str, Any] = {"ge": figure.least} if figure.kind == "count" else {}
+        keys[name] = (
+            key(kind | None, figure.doc, default=None, **least) if figure.optional else key(kind, figure.doc, **least)
+        )
+    return keys
 
 
 @functools.cache
-def _cost_model(space: str) -> type[BaseModel]:
+def _cost_model(space: str) -> Any:
     """A plan of a space with its figures."""
     known = _SPACES[space]
     sums = dict.fromkeys(figure.part_of for figure in known.figures.values() if figure.part_of)
     text = "A plan and its cost."
     for total in sums:
-        names = [name for name, figure in known.figures.items() if figure.part_of == total]
+        names = parts_of(known.figures.values(), total)
         text += f" `{names[0]}` to `{names[-1]}` add up to `{total}`."
-    fields: _Fields = {name: _figure(figure) for name, figure in known.figures.items()}
-    fields |= known.of_plan
-    fields["plan"] = (known.plan, Field(description="The plan itself, as in a plan file."))
-    return create_model(f"{known.title}PlanCost", __base__=PlanHead, __doc__=text, **fields)  # type: ignore[call-overload, no-any-return]
+    plan = key(known.plan, "The plan itself, as in a plan file.")
+    return record(f"{known.title}PlanCost", text, PlanHead, **_figures(space), **known.of_plan, plan=plan)
 
 
 @functools.cache
-def search_model(space: str) -> type[BaseModel]:
+def search_model(space: str) -> Any:
     """Answer of `planner optimize --json` about plans of a space."""
-    known = _SPACES[space]
-    cost: Any = _cost_model(space)
-    fields: _Fields = {
-        "space": (Literal[space], Field(description="Space of the plans.")),
-        "plans": (list[cost], Field(description="Best first.")),
-        "data_parallel": (
-            Any if space == "layers" else cost | None,
-            Field(
-                default=None,
-                description="The best plan with data parallelism only; of serving, replicas of one GPU each.",
-            ),
+    known, cost = _SPACES[space], _cost_model(space)
+    keys: dict[str, Any] = {
+        "space": key(Literal[space], "Space of the plans."),
+        "plans": key(several(cost), "Best first."),
+        "data_parallel": key(
+            cost | None,
+            "The best plan with data parallelism only; of serving, replicas of one GPU each.",
+            default=None,
         ),
     }
     if space == "layers":
-        entry: Any = create_model(  # type: ignore[call-overload]
-            "LayerwiseCost",
-            __base__=PlanHead,
-            __doc__="A plan with a split per layer by its cost alone.",
-            **{name: _figure(figure) for name, figure in known.figures.items()},
+        entry = record("LayerwiseCost", "A plan with a split per layer by its cost alone.", PlanHead, **_figures(space))
+        keys["data_parallel"] = key(
+            entry | None, "Best plain data parallelism on at most `gpus` workers; null: does not fit."
         )
-        fields["data_parallel"] = (
-            entry | None,
-            Field(description="Best plain data parallelism on at most `gpus` workers; null: does not fit."),
-        )
-        fields["data_parallel_all"] = (
-            entry | None,
-            Field(description="Plain data parallelism on all `gpus` workers; null: does not fit."),
+        keys["data_parallel_all"] = key(
+            entry | None, "Plain data parallelism on all `gpus` workers; null: does not fit."
         )
     if space == "mesh":
-        fields["refined"] = (
+        keys["refined"] = key(
             cost | None,
-            Field(
-                description="Best plan found with `stage_blocks` and `stage_recompute` of its own, or `block_splits` that save at least "
-                "1 %, where it is better than all uniform ones (its `gap` is negative); null: none is. `--export` writes it. `bound_s` "
-                "and `proven_optimal` are about the uniform space."
-            ),
+            "Best plan found with `stage_blocks` and `stage_recompute` of its own, or `block_splits` that save at least "
+            "1 %, where it is better than all uniform ones (its `gap` is negative); null: none is. `--export` writes it. `bound_s` "
+            "and `proven_optimal` are about the uniform space.",
         )
-        fields["splits"] = (
-            list[SplitCheckEntry],
-            Field(
-                description="What the per-layer program says about the splits inside the blocks of the best plans with tp > 1."
-            ),
+        keys["splits"] = key(
+            several(SplitCheckEntry),
+            "What the per-layer program says about the splits inside the blocks of the best plans with tp > 1.",
         )
     if space == "mixed":
-        baseline: Any = create_model(
+        baseline = record(
             "BaselineEntry",
-            __base__=Result,
-            __doc__="One group alone.",
-            group=(str, ...),
-            plan=(
-                cost | None,
-                Field(description="Its best plan of the stated space; null: nothing was found that fits."),
-            ),
-            bound_s=(
-                Seconds | None,
-                Field(description="No plan of that space on the group alone takes less; null: none."),
-            ),
-            mesh=(
+            "One group alone.",
+            group=str,
+            plan=key(cost | None, "Its best plan of the stated space; null: nothing was found that fits."),
+            bound_s=key(Seconds | None, "No plan of that space on the group alone takes less; null: none."),
+            mesh=key(
                 MeshAloneEntry | None,
-                Field(
-                    description="The best plan found on the group alone with all that `space: mesh` knows; null: none."
-                ),
+                "The best plan found on the group alone with all that `space: mesh` knows; null: none.",
             ),
         )
-        fields["baselines"] = (list[baseline], Field(description="Every group alone."))
-    return create_model(  # type: ignore[call-overload, no-any-return]
-        f"{known.title}ResultDocument",
-        __base__=(SearchHead, *known.head),
-        __doc__=f"Answer of `planner optimize --json` with `space: {space}`.",
-        **fields,
-    )
+        keys["baselines"] = key(several(baseline), "Every group alone.")
+    text = f"Answer of `planner optimize --json` with `space: {space}`."
+    return record(f"{known.title}ResultDocument", text, SearchHead, *known.head, **keys)
 
 
 @functools.cache
-def estimate_model(space: str) -> type[BaseModel]:
+def estimate_model(space: str) -> Any:
     """Answer of `planner estimate --json` and `planner explain --json` about a plan of a space."""
-    known = _SPACES[space]
-    cost: Any = _cost_model(space)
-    fields: _Fields = {
-        "space": (Literal[space], Field(description="Space of the plans.")),
-        "plans": (list[cost], Field(min_length=1, max_length=1)),
-        **known.rows,
-        "best": (cost | None, Field(description="The best plan, where it was searched for.")),
-    }
-    return create_model(  # type: ignore[call-overload, no-any-return]
+    known, cost = _SPACES[space], _cost_model(space)
+    return record(
         f"{known.title}BreakdownDocument",
-        __base__=(EstimateHead, *known.head),
-        __doc__=f"Answer of `planner explain --json` with `space: {space}`; of `planner estimate --json` without rows by layer.",
-        **fields,
+        f"Answer of `planner explain --json` with `space: {space}`; of `planner estimate --json` without rows by layer.",
+        EstimateHead,
+        *known.head,
+        space=key(Literal[space], "Space of the plans."),
+        plans=key(several(cost), min_length=1, max_length=1),
+        **known.rows,
+        best=key(cost | None, "The best plan, where it was searched for."),
     )
 
 
-def _any(models: list[Any], name: str, text: str) -> type[BaseModel]:
-    union: Any = functools.reduce(operator.or_, models)
-    return create_model(name, __base__=RootModel[union], __doc__=text)
-
-
-AnyResult = _any(
-    [search_model(space) for space in _SPACES],
+AnyResult = any_of(
     "AnyResult",
     "Answer of `planner optimize --json`: by `space` of plans with a split per layer, over a device mesh, over several groups of devices, "
     "or of serving.",
+    [search_model(space) for space in _SPACES],
 )
-AnyBreakdown = _any(
-    [estimate_model(space) for space in _SPACES],
+AnyBreakdown = any_of(
     "AnyBreakdown",
     "Answer of `planner explain --json` and `planner estimate --json`, of any space.",
+    [estimate_model(space) for space in _SPACES],
 )

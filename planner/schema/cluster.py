@@ -11,8 +11,21 @@ from pydantic import Field, field_validator, model_validator
 from costmodel.hardware.cluster import Cluster, DeviceGroup, Level
 from costmodel.hardware.device import Device
 from costmodel.hardware.host import Host, HostError
-from planner.schema.common import MAX_INTEGER, FileModel, Name, Text, fail
-from planner.schema.quantity import Bandwidth, Bytes, Fraction, Power, Price, Seconds, Sources, check_sources
+from planner.schema.common import (
+    MAX_INTEGER,
+    Bandwidth,
+    Bytes,
+    FileModel,
+    Fraction,
+    Name,
+    Power,
+    Price,
+    Seconds,
+    Sources,
+    Text,
+    check_sources,
+    fail,
+)
 
 __all__ = ["ClusterFile", "GroupEntry", "HostEntry", "LevelEntry"]
 

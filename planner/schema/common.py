@@ -1,21 +1,38 @@
-"""What the schemas of all files share: strict models, field types made from annotations, errors that say where they point."""
+"""What the schemas of all files share: strict models, types of fields (names, quantities, unions), errors that say where they point."""
 
 from __future__ import annotations
 
 import re
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, Literal, NoReturn, Union, get_args, get_origin
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, WithJsonSchema
+from pydantic.json_schema import CoreRef, GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import PydanticCustomError, core_schema
+
+from planner.core.errors import did_you_mean
+from planner.core.quantities import QuantityError, parse_quantity
 
 __all__ = [
     "MAX_INTEGER",
+    "Bandwidth",
+    "Bytes",
     "FileModel",
+    "FlopRate",
+    "Fraction",
+    "Frequency",
+    "HalfSize",
+    "LazyUnion",
     "Name",
+    "Power",
+    "Price",
     "Reference",
+    "Seconds",
+    "Sources",
     "Text",
+    "WholeJsonSchema",
+    "check_sources",
     "fail",
     "field_type",
     "is_name",
@@ -186,3 +203,113 @@ def _words(annotation: Any) -> str:
     if get_origin(annotation) is Literal:
         return " or ".join(f"'{word}'" for word in get_args(annotation))
     return {"<number>": "a number", "<list>": "[height, width]", "<nothing>": "null"}[_form_of(annotation)]
+
+
+# -- quantities with units, fractions and sources ----------------------------------------------------------------------------
+
+
+def _reader(dimension: str, *, zero: bool) -> BeforeValidator:
+    def read(value: Any) -> Any:
+        try:
+            number = parse_quantity(value, dimension)
+        except QuantityError as error:
+            fail(str(error))
+        if number == 0 and not zero:
+            fail(f"'{value}' is zero; expected more")
+        return number
+
+    return BeforeValidator(read)
+
+
+def _text(example: str) -> WithJsonSchema:
+    return WithJsonSchema({"type": "string", "description": "a number and a unit", "examples": [example]})
+
+
+Bytes = Annotated[float, _reader("bytes", zero=False), _text("80 GiB")]
+Bandwidth = Annotated[float, _reader("bytes_per_s", zero=False), _text("900 GB/s")]
+FlopRate = Annotated[float, _reader("flop_per_s", zero=False), _text("989 TFLOP/s")]
+Frequency = Annotated[float, _reader("hz", zero=False), _text("1410 MHz")]
+Power = Annotated[float, _reader("watts", zero=False), _text("700 W")]
+Seconds = Annotated[float, _reader("seconds", zero=True), _text("5 us")]
+
+
+Fraction = Annotated[float, Field(gt=0.0, le=1.0), BeforeValidator(plain_number)]
+HalfSize = Annotated[float, Field(ge=0.0, le=1e12), BeforeValidator(plain_number)]
+Price = Annotated[float, Field(gt=0.0, le=1e6), BeforeValidator(plain_number)]
+Sources = Annotated[dict[str, Text], Field(max_length=100)]
+
+
+def check_sources(sources: dict[str, str], model: type[BaseModel]) -> None:
+    """Refuse a source for a key that the file does not have."""
+    keys = [name for name in model.model_fields if name not in ("schema_version", "source")]
+    for key in sources:
+        if key not in keys:
+            fail(f"'{key[:60]}' is not a key of this file{did_you_mean(key, keys)}", at="source")
+
+
+# -- a union whose members are built when a value is of them: a network file knows 34 kinds of layers, a network uses six --------
+
+
+class _Member:
+    """Validates by a model that is made at the first value."""
+
+    def __init__(self, member: Callable[[], type[BaseModel]]) -> None:
+        self.member = member
+
+    def __call__(self, value: Any) -> Any:
+        return self.member().model_validate(value)
+
+
+class LazyUnion:
+    """Annotation of a field: a union of models told apart by a tag, as pydantic's ``Discriminator`` does, made one by one.
+
+    Parameters
+    ----------
+    members : mapping of str to function
+        Tag -> function that returns the model.
+    tag_of : function
+        Of a value that is to be validated, or of a model.
+    """
+
+    def __init__(
+        self, members: Mapping[str, Callable[[], type[BaseModel]]], tag_of: Callable[[Any], str | None]
+    ) -> None:
+        self._members, self._tag_of = members, tag_of
+
+    def members(self, tag: str | None = None) -> Iterator[type[BaseModel]]:
+        """Models of a tag; all of them without one."""
+        chosen = self._members if tag is None else [tag] if tag in self._members else []
+        return (self._members[name]() for name in chosen)
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> core_schema.CoreSchema:
+        """A tagged union of functions; errors carry the same locations as those of a union of models."""
+        choices: dict[Any, core_schema.CoreSchema] = {
+            tag: core_schema.no_info_plain_validator_function(_Member(member)) for tag, member in self._members.items()
+        }
+        return core_schema.tagged_union_schema(choices, self._tag_of)
+
+
+class WholeJsonSchema(GenerateJsonSchema):
+    """JSON Schema with every member of a `LazyUnion` written out."""
+
+    def __init__(self, by_alias: bool = True, ref_template: str = "#/$defs/{model}", **more: Any) -> None:
+        super().__init__(by_alias, ref_template, **more)
+        self._started: set[CoreRef] = set()
+
+    def function_plain_schema(self, schema: core_schema.PlainValidatorFunctionSchema) -> JsonSchemaValue:
+        """Write a member under ``$defs``, once, and refer to it."""
+        reader = schema["function"]["function"]
+        if not isinstance(reader, _Member):
+            return super().function_plain_schema(schema)
+        model = reader.member()
+        ref = CoreRef(f"{model.__module__}.{model.__qualname__}:{id(model)}")
+        if ref in self._started:
+            return self.get_cache_defs_ref_schema(ref)[1]
+        self._started.add(ref)
+        model.model_rebuild()  # where it is made when it is needed
+        core: Any = model.__pydantic_core_schema__
+        if core["type"] == "definitions":
+            for definition in core["definitions"]:
+                self.generate_inner(definition)
+            core = core["schema"]
+        return self.generate_inner({**core, "ref": ref})

@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from dataclasses import fields
+from typing import TYPE_CHECKING, Literal, Self, TypeAlias
 
-from pydantic import Field, model_validator
+from pydantic import Field, create_model, model_validator
 
 from costmodel.hardware.device import DEFAULT_LAUNCH_OVERHEAD_S, Device, DeviceError
 from costmodel.hardware.efficiency import DEFAULT_EFFICIENCY, Efficiency
-from planner.schema.common import FileModel, Name, Text, fail
-from planner.schema.quantity import (
+from planner.schema.common import (
     Bandwidth,
     Bytes,
+    FileModel,
     FlopRate,
     Fraction,
     Frequency,
     HalfSize,
+    Name,
     Power,
     Price,
     Seconds,
     Sources,
+    Text,
     check_sources,
+    fail,
 )
 
-__all__ = ["DeviceFile", "EfficiencyEntry", "Peaks", "PowerEntry"]
+__all__ = ["DeviceFile"]
 
 
 class Peaks(FileModel):
@@ -37,52 +41,22 @@ class Peaks(FileModel):
     fp4: FlopRate | None = None
 
 
-class EfficiencyEntry(FileModel):
-    """Constants of the efficiency model that differ from the defaults; see `costmodel.hardware.efficiency.Efficiency`."""
-
-    matmul_fraction: Fraction = DEFAULT_EFFICIENCY.matmul_fraction
-    lane_fraction: Fraction = DEFAULT_EFFICIENCY.lane_fraction
-    narrow_fraction: Fraction = DEFAULT_EFFICIENCY.narrow_fraction
-    winograd_fraction: Fraction = DEFAULT_EFFICIENCY.winograd_fraction
-    fft_fraction: Fraction = DEFAULT_EFFICIENCY.fft_fraction
-    vector_fraction: Fraction = DEFAULT_EFFICIENCY.vector_fraction
-    attention_fraction: Fraction = DEFAULT_EFFICIENCY.attention_fraction
-    attention_backward_fraction: Fraction = DEFAULT_EFFICIENCY.attention_backward_fraction
-    portable_attention_fraction: Fraction = DEFAULT_EFFICIENCY.portable_attention_fraction
-    sustained_fraction: Fraction = DEFAULT_EFFICIENCY.sustained_fraction
-    elementwise_fraction: Fraction = DEFAULT_EFFICIENCY.elementwise_fraction
-    odd_fraction: Fraction = DEFAULT_EFFICIENCY.odd_fraction
-    memory_fraction: Fraction = DEFAULT_EFFICIENCY.memory_fraction
-    tile_half: HalfSize = DEFAULT_EFFICIENCY.tile_half
-    depth_half: HalfSize = DEFAULT_EFFICIENCY.depth_half
-    fill_outputs: HalfSize = DEFAULT_EFFICIENCY.fill_outputs
-    split_depth: HalfSize = DEFAULT_EFFICIENCY.split_depth
-    strided_gradient_fraction: Fraction = DEFAULT_EFFICIENCY.strided_gradient_fraction
-    matrix_fill: HalfSize = DEFAULT_EFFICIENCY.matrix_fill
-    vector_tile: HalfSize = DEFAULT_EFFICIENCY.vector_tile
-    vector_depth: HalfSize = DEFAULT_EFFICIENCY.vector_depth
-    vector_fill: HalfSize = DEFAULT_EFFICIENCY.vector_fill
-    vector_split: HalfSize = DEFAULT_EFFICIENCY.vector_split
-    vector_loss: HalfSize = DEFAULT_EFFICIENCY.vector_loss
-    vector_floor: HalfSize = DEFAULT_EFFICIENCY.vector_floor
-    thin_tile: HalfSize = DEFAULT_EFFICIENCY.thin_tile
-    thin_depth: HalfSize = DEFAULT_EFFICIENCY.thin_depth
-    thin_fill: HalfSize = DEFAULT_EFFICIENCY.thin_fill
-    thin_split: HalfSize = DEFAULT_EFFICIENCY.thin_split
-    weights_depth: HalfSize = DEFAULT_EFFICIENCY.weights_depth
-    winograd_side: HalfSize = DEFAULT_EFFICIENCY.winograd_side
-    window_bytes: HalfSize = DEFAULT_EFFICIENCY.window_bytes
-    window_start: HalfSize = DEFAULT_EFFICIENCY.window_start
-
-    def to_domain(self, source: str) -> Efficiency:
-        """Make the cost model's object.
-
-        Parameters
-        ----------
-        source : str
-            Where the numbers come from.
-        """
-        return Efficiency(source=source, **self.model_dump())
+if TYPE_CHECKING:
+    EfficiencyEntry: TypeAlias = FileModel
+else:
+    EfficiencyEntry = create_model(
+        "EfficiencyEntry",
+        __base__=FileModel,
+        __doc__="Constants of the efficiency model that differ from the defaults; see `costmodel.hardware.efficiency.Efficiency`.",
+        **{
+            field.name: (
+                Fraction if field.name.endswith("_fraction") else HalfSize,
+                getattr(DEFAULT_EFFICIENCY, field.name),
+            )
+            for field in fields(Efficiency)
+            if field.name != "source"
+        },
+    )
 
 
 class PowerEntry(FileModel):
@@ -151,7 +125,9 @@ class DeviceFile(FileModel):
             memory_bandwidth_bytes_per_s=self.memory_bandwidth,
             clock_hz=self.clock or 0.0,
             launch_overhead_s=self.launch_overhead,
-            efficiency=self.efficiency.to_domain(self.source.get("efficiency", DEFAULT_EFFICIENCY.source)),
+            efficiency=Efficiency(
+                source=self.source.get("efficiency", DEFAULT_EFFICIENCY.source), **self.efficiency.model_dump()
+            ),
             vector_flop_per_s=self.vector_rate,
             price_per_hour=self.price_per_hour,
             busy_power_w=None if self.power is None else self.power.busy,

@@ -61,8 +61,7 @@ from pydantic import BeforeValidator, Field, create_model, model_validator
 
 from costmodel.network.layers import FAMILIES, LayerFamily
 from planner.core.errors import did_you_mean
-from planner.schema.common import MAX_INTEGER, FileModel, Name, Reference, Text, fail, field_type
-from planner.schema.lazy_union import LazyUnion
+from planner.schema.common import MAX_INTEGER, FileModel, LazyUnion, Name, Reference, Text, fail, field_type
 
 __all__ = ["MAX_LAYERS", "TRAINING_KEYS", "Block", "BlockUse", "Branches", "LayerEntry", "NetworkFile", "layer_model"]
 

@@ -53,17 +53,158 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from planner.schema.common import FileModel, Text, fail
-from planner.schema.mesh import MeshEntry
-from planner.schema.mixed import MixedEntry
-from planner.schema.serving import ServingEntry
 
-__all__ = ["CostModelOptions", "LayerSplit", "PlanDocument", "Prediction", "Provenance", "StageEntry"]
+__all__ = ["MeshEntry", "MixedEntry", "PlanDocument", "Prediction", "ServingEntry", "ServingPlanEntry", "SplitEntry"]
 
 Degree = Annotated[int, Field(strict=True, ge=1, le=1_000_000)]
 Count = Annotated[int, Field(strict=True, ge=1, le=10**9)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Share = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 Word = Annotated[str, Field(strict=True, min_length=1, max_length=4096)]
+Flag = Annotated[bool, Field(strict=True)]
+Blocks = Annotated[int, Field(strict=True, ge=0, le=10**6)]
+Recompute = Annotated[Literal["none", "selective", "full"], Field(description="What the backward pass computes again.")]
+Tokens = Annotated[int, Field(strict=True, ge=1, le=10**8)]
+Limit = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+# -- a plan over a device mesh: the fields of `costmodel.mesh.plan.MeshPlan` -----------------------------------------------
+
+
+class SplitEntry(FileModel):
+    """How tensor parallelism splits a layer."""
+
+    role: Literal["column", "row", "channel", "whole", "vocabulary", "repeated"] = Field(
+        description=(
+            "column, row: a matrix by its outputs, inputs; channel: a share of the channels or heads; vocabulary: rows of an embedding; "
+            "whole: not split, on a share of the positions under sequence parallelism; repeated: everything on every rank."
+        )
+    )
+    degree: Degree = Field(default=1, description="Shares; where there are fewer than tp, ranks repeat them.")
+
+
+class MeshEntry(FileModel):
+    """One choice for the whole network; what is left out is 1, none or false."""
+
+    tp: Degree = Field(default=1, description="Tensor parallel degree.")
+    sequence_parallel: Flag = Field(
+        default=False, description="Between the split matrices, tensors are cut along the positions."
+    )
+    cp: Degree = Field(default=1, description="Context parallel degree.")
+    cp_kind: Literal["ring", "all_gather", "all_to_all"] = Field(
+        default="ring", description="How attention sees the other positions."
+    )
+    ep: Degree = Field(default=1, description="Expert parallel degree.")
+    etp: Degree = Field(default=1, description="Tensor parallel degree inside an expert.")
+    pp: Degree = Field(default=1, description="Pipeline stages.")
+    vpp: Degree = Field(default=1, description="Virtual stages (chunks) per pipeline rank.")
+    schedule: Literal["gpipe", "1f1b", "interleaved", "zero_bubble"] = Field(
+        default="1f1b", description="Order of the passes of a pipeline."
+    )
+    dp_replicate: Degree = Field(default=1, description="Data parallel ranks that keep their own copy.")
+    dp_shard: Degree = Field(default=1, description="Data parallel ranks that share one copy under ZeRO.")
+    zero_stage: Annotated[int, Field(strict=True, ge=0, le=3)] = Field(
+        default=0, description="What they share: 1 optimizer state, 2 and gradients, 3 and weights."
+    )
+    micro_batch: Count = Field(default=1, description="Samples per micro-batch and data parallel rank.")
+    num_micro_batches: Count = Field(default=1, description="Micro-batches per step and data parallel rank.")
+    recompute: Recompute = "none"
+    recompute_blocks: Blocks = Field(default=0, description="Blocks per stage that are recomputed under `full`.")
+    offload_optimizer: Flag = Field(default=False, description="Optimizer state and update on the host.")
+    offload_activations: Flag = Field(default=False, description="Saved activations of the blocks wait on the host.")
+    order: Literal["tp-cp-dp-pp", "tp-cp-pp-dp", "tp-dp-cp-pp", "tp-dp-pp-cp", "tp-pp-cp-dp", "tp-pp-dp-cp"] = Field(
+        default="tp-cp-dp-pp", description="Rank order, neighbours first."
+    )
+    stage_blocks: tuple[Blocks, ...] = Field(
+        default=(), description="Blocks per chunk, in network order; empty: balanced by time."
+    )
+    stage_recompute: tuple[Blocks, ...] = Field(
+        default=(), description="Blocks recomputed per chunk under `full`; empty: `recompute_blocks` in each."
+    )
+    block_splits: dict[Annotated[str, Field(min_length=1, max_length=4096)], SplitEntry] = Field(
+        default_factory=dict,
+        description="Layers (of equal blocks, the first one's) that are not split by columns, then rows, over all tp ranks.",
+    )
+
+
+# -- a plan over several groups of devices: `costmodel.mixed.plan.MixedPlan` -------------------------------------------------
+
+
+class MixedStageEntry(FileModel):
+    """Consecutive blocks on devices of one group."""
+
+    group: Word = Field(
+        description="Name of the group, or of its device; with ` #1`, ` #2` ... where several are alike."
+    )
+    tp: Degree = Field(default=1, description="Tensor parallel degree: devices of the stage in one replica.")
+    blocks: Annotated[int, Field(strict=True, ge=1, le=10**6)] = Field(
+        description="Of the network, in its order; embedding and head go with the first and the last stage."
+    )
+    recompute: Recompute = "none"
+    recompute_blocks: Blocks = Field(default=0, description="How many blocks of the stage, under `full`.")
+
+
+class MixedPipelineEntry(FileModel):
+    """Equal replicas of one pipeline (1F1B)."""
+
+    replicas: Degree = Field(default=1, description="How many.")
+    micro_batch: Count = Field(default=1, description="Samples per micro-batch.")
+    num_micro_batches: Count = Field(default=1, description="Per replica and step.")
+    longer: Blocks = Field(default=0, description="Replicas that run one micro-batch more.")
+    stages: tuple[MixedStageEntry, ...] = Field(min_length=1, max_length=10_000, description="In network order.")
+
+
+class MixedEntry(FileModel):
+    """Pipelines that together work through the global batch."""
+
+    zero_stage: Literal[0, 1] = Field(
+        default=0, description="1: the equal replicas of a stage share its optimizer state."
+    )
+    sequence_parallel: Flag = Field(
+        default=False, description="Between the split matrices, tensors are cut along the positions."
+    )
+    order: Literal["tp-cp-dp-pp", "tp-cp-pp-dp"] = Field(
+        default="tp-cp-dp-pp", description="Rank order inside a group, neighbours first."
+    )
+    pipelines: tuple[MixedPipelineEntry, ...] = Field(
+        min_length=1, max_length=100, description="Each with its own stages and share of the batch."
+    )
+
+
+# -- a way to serve: the fields of `costmodel.serving.plan.ServingPlan`, and the requests it is for ----------------------------
+
+
+class ServingPlanEntry(FileModel):
+    """One way to serve; degrees that are left out are 1."""
+
+    tp: Degree = Field(default=1, description="Tensor parallel degree.")
+    pp: Degree = Field(default=1, description="Pipeline stages.")
+    ep: Degree = Field(default=1, description="Expert parallel degree.")
+    etp: Degree = Field(default=1, description="Tensor parallel degree inside an expert.")
+    dp: Degree = Field(default=1, description="Replicas.")
+    max_batch: Degree = Field(default=1, description="Sequences that a replica decodes at a time.")
+    prefill_chunk: Annotated[int, Field(strict=True, ge=0, le=10**8)] = Field(
+        default=0, description="Tokens of a prompt per pass, beside the decoding; 0: whole prompts."
+    )
+    prefill_batch: Degree = Field(default=1, description="Prompts per pass.")
+
+
+class ServingEntry(ServingPlanEntry):
+    """One way to serve, and what for."""
+
+    prompt_tokens: Tokens = Field(description="Mean length of a prompt.")
+    output_tokens: Tokens = Field(description="Mean length of an answer.")
+    kv_precision: Literal["fp32", "fp16", "bf16", "fp8"] | None = Field(
+        default=None, description="Cache of keys and values; that of the activations where it is left out."
+    )
+    objective: Literal["throughput", "latency", "ttft", "tpot", "tokens_per_s_per_gpu"] = Field(
+        default="throughput", description="What the plan was chosen for."
+    )
+    max_ttft_s: Limit | None = Field(default=None, description="Limit on the time to first token.")
+    max_tpot_s: Limit | None = Field(default=None, description="Limit on the time per token.")
+
+
+# -- the file ------------------------------------------------------------------------------------------------------------------
 
 
 class LayerSplit(FileModel):

@@ -37,7 +37,7 @@ def size_report(sized: Sized) -> Report:
 
 
 def size_document(sized: Sized) -> dict[str, Any]:
-    """Answer as plain data, as `planner.schema.size_result` describes it."""
+    """Answer as plain data, as `planner.schema.results` describes it."""
     goal = sized.goal
     return {
         "schema_version": RESULT_VERSION,

@@ -17,9 +17,9 @@ import yaml
 from planner import __version__
 from planner.cli import run
 from planner.schema import DOCUMENTS, json_schema
-from planner.schema.answer import estimate_model, search_model
+from planner.schema.answer import ScaleDocument, estimate_model, search_model
 from planner.schema.plan import PlanDocument
-from planner.schema.result import ListDocument, ScaleDocument
+from planner.schema.results import ListDocument
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = ("optimize", "estimate", "explain", "scale", "list", "import", "schema")

@@ -12,8 +12,7 @@ from planner.files.plan_file import plan_problem
 
 if TYPE_CHECKING:
     from planner.files.documents import Document
-    from planner.schema.mesh import MeshEntry
-    from planner.schema.plan import PlanDocument
+    from planner.schema.plan import MeshEntry, PlanDocument
     from planner.spaces.mesh.space import MeshPlanSpace
 
 __all__ = ["mesh_plan_from_document", "plan_of_entry"]

@@ -16,8 +16,8 @@ from planner.files.loading import load_device
 from planner.measurements.kinds import KINDS
 from planner.measurements.preset import Preset
 from planner.schema.calibration import CalibrationFile
-from planner.schema.calibration_result import CalibrationResult
 from planner.schema.plan import PlanDocument
+from planner.schema.results import CalibrationResult
 
 P100 = load_device("p100").device.efficiency
 SLOWER = Preset(name="roofline", efficiency=(("matmul_fraction", 0.8 * P100.matmul_fraction),))

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from planner.cli import run
-from planner.schema.comparison_result import CompareDocument
+from planner.schema.results import CompareDocument
 
 Ask = Callable[..., str]
 

@@ -254,7 +254,7 @@ def test_bad_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_json(answer: Any) -> None:
     import json
 
-    from planner.schema.machine_result import DetectDocument
+    from planner.schema.results import DetectDocument
 
     document = json.loads(answer("detect", "--json"))
     DetectDocument.model_validate(document, strict=True)

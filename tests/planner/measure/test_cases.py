@@ -233,7 +233,7 @@ def test_the_report_of_a_table(tmp_path: Path) -> None:
     from planner.measure.run import Measured
     from planner.report.machine import json_text
     from planner.report.text import plain_text
-    from planner.schema.machine_result import MeasureDocument
+    from planner.schema.results import MeasureDocument
 
     case = kernel_cases(large=True, quick=True, precisions=("bf16",))[0]
     steady, restless = Timing(samples_s=(1e-4,) * 5), Timing(samples_s=(1e-4, 1e-4, 2e-4, 4e-4, 8e-4))

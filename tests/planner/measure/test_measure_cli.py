@@ -136,7 +136,7 @@ def test_a_run_on_the_processor(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert process.returncode == 0, err
     rows = rows_of(tmp_path / "m.csv")
     document = json.loads(out)
-    from planner.schema.machine_result import MeasureDocument
+    from planner.schema.results import MeasureDocument
 
     MeasureDocument.model_validate(document, strict=True)
     assert len(document["rows"]) == len(rows) > 0

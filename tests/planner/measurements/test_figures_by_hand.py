@@ -15,7 +15,7 @@ from planner.measurements import training
 from planner.measurements.outcomes import Comparison, MemoryComparison, Outcome, skipped
 from planner.measurements.preset import Preset
 from planner.measurements.tables import Row
-from planner.schema.validation_result import ValidationDocument
+from planner.schema.results import ValidationDocument
 
 GIB = 2.0**30
 COLUMNS = "hidden,layers,heads,device,gpus,global_batch,step_time_ms,oom,memory_gib,suspect,said_ms,said_gib,ideal_ms,question,impossible"

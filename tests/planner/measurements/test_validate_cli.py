@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.datasets import convert
 from planner.cli import run
-from planner.schema.validation_result import ValidationDocument
+from planner.schema.results import ValidationDocument
 from tests.cases import mostly
 
 KEYS = [

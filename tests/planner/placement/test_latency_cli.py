@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from planner.schema.place_result import AnyPlacement, LatencyDocument
+from planner.schema.results import AnyPlacement, LatencyDocument
 
 Cli = Callable[..., tuple[int, str, str]]
 

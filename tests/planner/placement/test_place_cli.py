@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from planner.schema.place_result import AnyPlacement, PiperDocument, PlaceDocument
+from planner.schema.results import AnyPlacement, PiperDocument, PlaceDocument
 from strategies.placement import contiguous
 from tests.strategies.placement.small_problems import content_of, random_problem
 from tests.strategies.placement.test_piper import random_content

@@ -25,8 +25,7 @@ from planner.report.ranking import gap_text
 from planner.report.rich_text import rich_text
 from planner.report.scale import Curve, scale_report
 from planner.report.text import fit, plain_text, wrap_words
-from planner.schema.answer import estimate_model, search_model
-from planner.schema.result import ScaleDocument
+from planner.schema.answer import ScaleDocument, estimate_model, search_model
 from planner.spaces.layers.report import layer_totals, plans_table
 
 MakeResult = Callable[..., Answer]

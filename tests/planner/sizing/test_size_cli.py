@@ -10,7 +10,7 @@ import pytest
 
 from planner.cli import run
 from planner.core.request import Request
-from planner.schema.size_result import SizeDocument
+from planner.schema.results import SizeDocument
 from planner.sweeping.answer import search
 from tests.cases import mostly
 

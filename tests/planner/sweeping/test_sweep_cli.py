@@ -187,7 +187,7 @@ def test_parquet_and_figure(tmp_path: Path) -> None:
 
 
 def test_the_document_follows_its_schema(tmp_path: Path, here: Callable[..., tuple[str, str]]) -> None:
-    from planner.schema.sweep_result import SweepDocument
+    from planner.schema.results import SweepDocument
 
     document = json.loads(here("alexnet", "--gpus", "2", "--json")[0])
     assert SweepDocument.model_validate(document).rows[0].status == "ok"

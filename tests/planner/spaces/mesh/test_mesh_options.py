@@ -17,7 +17,7 @@ from planner.commands.values import Values
 from planner.core.errors import UsageError
 from planner.core.request import Request
 from planner.files.loading import load_model
-from planner.schema.mesh import MeshEntry
+from planner.schema.plan import MeshEntry
 from planner.spaces.choose import choose_space
 from planner.spaces.mesh.flags import FIELD_OF_OPTION, flag_of
 from strategies.mesh.settings import OBJECTIVES, Bounds, MeshRestriction

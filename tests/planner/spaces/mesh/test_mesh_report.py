@@ -23,8 +23,7 @@ from planner.report.markdown import markdown_text
 from planner.report.rows import rows_table
 from planner.report.text import plain_text
 from planner.schema import json_schema, schema_of
-from planner.schema.answer import estimate_model, search_model
-from planner.schema.rows import MeshLayerEntry, MeshStageEntry
+from planner.schema.answer import MeshLayerEntry, MeshStageEntry, estimate_model, search_model
 from planner.spaces.mesh.labels import family_of_mesh_plan, mesh_plan_in_words
 from tests.planner.mesh_answers import GIB, PLAN, make_breakdown, make_ranked, make_result
 

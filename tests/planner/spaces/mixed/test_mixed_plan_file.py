@@ -17,8 +17,7 @@ from planner.core.request import Request
 from planner.files.plan_file import plan_document, plan_text, read_plan
 from planner.plan_question import plan_question
 from planner.resolve import resolve
-from planner.schema.mixed import MixedEntry
-from planner.schema.plan import PlanDocument
+from planner.schema.plan import MixedEntry, PlanDocument
 from planner.spaces.mixed.plan_file import mixed_entry, mixed_plan_from_document
 from planner.spaces.mixed.space import MixedPlanSpace, mixed_space
 

@@ -17,8 +17,7 @@ from costmodel.serving.plan import ServingPlan
 from planner.cli import run
 from planner.files.plan_file import is_plan_file
 from planner.schema.answer import estimate_model
-from planner.schema.plan import PlanDocument
-from planner.schema.serving import ServingEntry
+from planner.schema.plan import PlanDocument, ServingEntry
 from tests.cases import mostly
 
 Ask = Callable[..., str]

@@ -10,7 +10,7 @@ from pydantic import BaseModel, Discriminator, Tag, TypeAdapter, ValidationError
 
 from costmodel.network.layers import FAMILIES
 from planner.schema import json_schema
-from planner.schema.lazy_union import LazyUnion, WholeJsonSchema
+from planner.schema.common import LazyUnion, WholeJsonSchema
 
 MADE: list[str] = []
 
