@@ -41,7 +41,7 @@ COMPLETED: dict[str, str] = {
     "--offload": "optimizer activations none",
     "--kv-precision": "fp32 fp16 bf16 fp8",
     "--contiguity": "chain convex",
-    "--method": "planner.placement.methods:METHODS",
+    "--method": "planner.placement.question:METHODS",
 }
 # (command, option) -> words, where a command has others.
 _OF_COMMAND = {

@@ -15,7 +15,7 @@ from planner.commands.values import Values
 from planner.core.errors import ExitCode
 
 if TYPE_CHECKING:
-    from planner.placement.request import PlaceRequest
+    from planner.placement.question import PlaceRequest
 
 __all__ = ["place", "place_request", "progress_words"]
 
@@ -247,8 +247,7 @@ def progress_words(stage: str, best: float, bound: float) -> tuple[str, float]:
 
 def place_request(workload: str, options: Mapping[str, Any], values: Values) -> PlaceRequest:
     """Check the options that ask a question; ``values`` takes the problems."""
-    from planner.placement.methods import METHODS, OBJECTIVES
-    from planner.placement.request import PlaceRequest
+    from planner.placement.question import METHODS, OBJECTIVES, PlaceRequest
 
     get = options.get
     method = values.choice("--method", get("method") or "auto", METHODS)
@@ -263,16 +262,18 @@ def place_request(workload: str, options: Mapping[str, Any], values: Values) -> 
         values.add("--contiguity, --contiguous: have no meaning for --objective latency (see --subgraphs)")
     _check_contiguity_of_method(method, get, values)
     if get("cluster") is None:
-        for name in ("batch", "mode", "assume_free", "calibration"):
+        for name in _NETWORK_OPTIONS[1:]:
             if get(name):
                 values.add(f"--{name.replace('_', '-')}: only has a meaning for a network with --cluster")
     bandwidth = _quantity(values, "--bandwidth", get("bandwidth"), "bytes_per_s")
+    batch = values.count("--batch", get("batch") or "1")
+    mode = values.choice("--mode", get("mode") or "training", ("training", "inference"))
     return PlaceRequest(
         workload=Path(workload),
         cluster=get("cluster"),
-        batch=values.count("--batch", get("batch") or "1"),
+        batch=batch,
         assume_free=tuple(dict.fromkeys(get("assume_free") or ())),
-        mode=values.choice("--mode", get("mode") or "training", ("training", "inference")),
+        mode="inference" if mode == "inference" else "training",
         calibration=get("calibration"),
         objective=values.choice("--objective", get("objective") or "throughput", OBJECTIVES),
         contiguity=_contiguity(values, get("contiguous"), get("contiguity")),
@@ -292,7 +293,7 @@ def place_request(workload: str, options: Mapping[str, Any], values: Values) -> 
 
 def _check_contiguity_of_method(method: str, get: Callable[[str], Any], values: Values) -> None:
     """Baselines have the contiguity that they have; asking for another must not be passed over in silence."""
-    from planner.placement.methods import BASELINES
+    from planner.placement.question import BASELINES
 
     asked = "--non-contiguous" if get("contiguous") is False else "--contiguous" if get("contiguous") else None
     asked = f"--contiguity {get('contiguity')}" if get("contiguity") is not None else asked
@@ -353,8 +354,12 @@ _SEARCH_OPTIONS = (
 )
 
 
+# Options that say which operator graph a network becomes.
+_NETWORK_OPTIONS = ("cluster", "batch", "mode", "assume_free", "calibration")
+
+
 def _check(files: list[str], options: Mapping[str, Any], where: Output, values: Values) -> None:
-    from planner.placement.checking import ModelOfCheck, check_files
+    from planner.placement.run import check_files
 
     if len(files) != 2:
         values.add("check: needs two files, WORKLOAD and PLACEMENT")
@@ -363,24 +368,9 @@ def _check(files: list[str], options: Mapping[str, Any], where: Output, values: 
         values.add(
             f"check: {', '.join(ignored)}: the placement file says this; only --cluster, --batch, --mode and --calibration go with it"
         )
-    cluster = options["cluster"]
-    if cluster is None:
-        for name in ("batch", "mode", "assume_free", "calibration"):
-            if options[name]:
-                values.add(f"--{name.replace('_', '-')}: only has a meaning for a network with --cluster")
-    mode = values.choice("--mode", options["mode"] or "training", ("training", "inference"))
-    batch = values.count("--batch", options["batch"] or "1")
+    request = place_request(files[0], {name: options[name] for name in _NETWORK_OPTIONS}, values)
     values.check()
-    model = None
-    if cluster is not None:
-        model = ModelOfCheck(
-            cluster=cluster,
-            batch=batch,
-            mode="training" if mode == "training" else "inference",
-            assume_free=tuple(options["assume_free"] or ()),
-            calibration=options["calibration"],
-        )
-    report, ok = check_files(files[0], Path(files[1]), model)
+    report, ok = check_files(request, Path(files[1]))
     emit(report, where)
     if not ok:
         raise typer.Exit(ExitCode.NO_PLAN)

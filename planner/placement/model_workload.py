@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,50 +34,37 @@ from costmodel.workload import Workload
 from planner.calibration.files import load_calibration
 from planner.core.capacity import unreserved_bytes
 from planner.core.errors import UsageError
-from planner.core.request import Mode
 from planner.files.json_file import JsonFile
 from planner.files.loading import LoadedModel, load_cluster, load_model
 from planner.naming.frameworks import framework_of
+from planner.placement.question import PlaceRequest
 from planner.resolve import check_trainable
 from planner.spaces.choose import is_transformer
 
-__all__ = ["ModelQuestion", "link_between", "workload_of_model"]
+__all__ = ["link_between", "workload_of_model"]
 
 # No operator is worth this many seconds.
 _NO_CPU_S = 1e9
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelQuestion:
-    """A model on a cluster."""
-
-    model: str
-    cluster: str
-    mode: Mode = "training"
-    batch: int = 1  # samples of one micro-batch
-    seq: int | None = None
-    assume_free: tuple[str, ...] = ()
-    num_devices: int | None = None  # None: one node, or all devices of a cluster of several kinds
-    calibration: str | None = None  # bundled name or file; None: the bundled constants
-
-
-def workload_of_model(question: ModelQuestion) -> JsonFile:
-    """Make a workload of a model and a cluster, as if it had been read from a file.
+def workload_of_model(request: PlaceRequest) -> JsonFile:
+    """Make a workload of a model and a cluster, as if it had been read from a file: for one node where no number of devices is asked for.
 
     Raises
     ------
     PlannerError
         Unknown names, files with problems, more devices than there are.
     """
-    model = load_model(question.model, seq=question.seq, assume_free=question.assume_free)
-    cluster = load_cluster(question.cluster).cluster
-    if question.calibration is not None:
-        known = load_calibration(question.calibration).calibration
+    model = load_model(str(request.workload), assume_free=request.assume_free)
+    assert request.cluster is not None
+    cluster = load_cluster(request.cluster).cluster
+    if request.calibration is not None:
+        known = load_calibration(request.calibration).calibration
         cluster = cluster_with(cluster_run_by(cluster, framework_of(known.framework).attention), known.values)
-    content = _content(_workload(model, cluster, question), cluster, question)
+    content = _content(_workload(model, cluster, request), cluster, request)
     text = json.dumps(content)
     return JsonFile(
-        path=Path(f"{question.model} on {question.cluster}"),
+        path=Path(f"{request.workload} on {request.cluster}"),
         text=text,
         sha256=hashlib.sha256(text.encode()).hexdigest(),
         content=content,
@@ -105,9 +92,9 @@ def _rate(level: Level) -> float:
     return level.bandwidth_bytes_per_s * level.efficiency
 
 
-def _workload(model: LoadedModel, cluster: Cluster, question: ModelQuestion) -> Workload:
+def _workload(model: LoadedModel, cluster: Cluster, request: PlaceRequest) -> Workload:
     """One micro-batch, in the best format that all devices have, with the optimizer that `planner optimize` would take."""
-    if question.mode == "training":
+    if request.mode == "training":
         check_trainable(model)
     formats = frozenset.intersection(*(frozenset(group.device.peak_flop_per_s) for group in cluster.groups))
     if not formats:
@@ -125,16 +112,16 @@ def _workload(model: LoadedModel, cluster: Cluster, question: ModelQuestion) -> 
     optimizer = OPTIMIZERS["adam" if is_transformer(model.graph) else "momentum"]
     return Workload(
         graph=model.graph,
-        global_batch=question.batch,
+        global_batch=request.batch,
         precision=precision,
         optimizer=optimizer,
         compute=RooflineCompute(device=cluster.groups[0].device, precision=precision, optimizer=optimizer),
-        training=question.mode == "training",
+        training=request.mode == "training",
     )
 
 
-def _content(workload: Workload, cluster: Cluster, question: ModelQuestion) -> dict[str, Any]:
-    counts = _counts(cluster, question)
+def _content(workload: Workload, cluster: Cluster, request: PlaceRequest) -> dict[str, Any]:
+    counts = _counts(cluster, request)
     total = sum(counts)
     links = [link_between((*g.levels, *cluster.levels[len(g.levels) :]), total) for g in cluster.groups]
     costs = [_layer_costs(workload, cluster, group) for group in cluster.groups]
@@ -160,19 +147,19 @@ def _time_key(group: DeviceGroup) -> str:
     return f"time_{group.name or group.device.name}"
 
 
-def _counts(cluster: Cluster, question: ModelQuestion) -> list[int]:
+def _counts(cluster: Cluster, request: PlaceRequest) -> list[int]:
     """Devices of each group."""
     if len(cluster.groups) > 1:
-        if question.num_devices is not None:
+        if request.num_devices is not None:
             raise UsageError(f"--devices: cluster '{cluster.name}' has several kinds of devices; all of them are used")
         counts = [group.num_devices for group in cluster.groups]
         if None in counts:
             raise UsageError(f"cluster '{cluster.name}' does not say how many devices of each kind there are")
         return [count for count in counts if count is not None]
     most = cluster.max_devices
-    wanted = question.num_devices or cluster.levels[0].size or most or 1
+    wanted = request.num_devices or cluster.levels[0].size or most or 1
     if most is not None and wanted > most:
-        if question.num_devices is not None:
+        if request.num_devices is not None:
             raise UsageError(f"--devices {wanted}: cluster '{cluster.name}' has {most:,} devices")
         wanted = most
     return [wanted]

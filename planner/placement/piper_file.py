@@ -10,44 +10,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from planner.files.documents import Location
 from planner.files.json_file import JsonFile
-from planner.placement.reader import JsonReader
+from planner.placement.workload_file import JsonReader, Loaded
 from strategies.placement.piper import PiperOption, PiperProblem
 from strategies.placement.problem import find_cycle
 
-__all__ = ["LoadedPiper", "PiperOverrides", "is_piper", "piper_from"]
+__all__ = ["is_piper", "piper_from"]
 
 _NODE_KEYS = ("id", "TMPCs")
 _EDGE_KEYS = ("sourceId", "destId", "communicationCost")
 _WAY_KEYS = ("timePerSample", "parameterSize", "memoryUsageA", "memoryUsageB")
 _BATCH_KEYS = ("mbsInBatch", "maxBatchSize")
 _MOST_DEGREE = 1 << 20
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PiperOverrides:
-    """What the command line says in place of the file; None leaves the file's word."""
-
-    num_devices: int | None = None
-    memory_bytes: float | None = None
-    bandwidth_bytes_per_s: float | None = None
-    num_micro_batches: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadedPiper:
-    """A workload as a problem, and as the (overridden) content that the checker judges by."""
-
-    problem: PiperProblem
-    content: Mapping[str, Any]
-    path: Path
-    sha256: str
 
 
 def is_piper(content: Any) -> bool:
@@ -63,8 +42,14 @@ def is_piper(content: Any) -> bool:
     return some or "maxMemoryPerDevice" in content
 
 
-def piper_from(file: JsonFile, overrides: PiperOverrides) -> LoadedPiper:
+def piper_from(file: JsonFile, given: Mapping[str, float | None]) -> Loaded[PiperProblem]:
     """Make a problem of a parsed file.
+
+    Parameters
+    ----------
+    file : JsonFile
+    given : mapping
+        What the command line says in place of the file, by the file's keys; None leaves the file's word.
 
     Raises
     ------
@@ -75,13 +60,7 @@ def piper_from(file: JsonFile, overrides: PiperOverrides) -> LoadedPiper:
     content = dict(reader.object(file.content, ()))
     reader.check()
     batch = next((key for key in _BATCH_KEYS if key in content), _BATCH_KEYS[0])
-    given = {
-        "maxDevices": overrides.num_devices,
-        "maxMemoryPerDevice": overrides.memory_bytes,
-        "bandwidth": overrides.bandwidth_bytes_per_s,
-        batch: overrides.num_micro_batches,
-    }
-    content |= {key: value for key, value in given.items() if value is not None}
+    content |= {batch if key == _BATCH_KEYS[0] else key: value for key, value in given.items() if value is not None}
     reader.require(content, ("maxDevices", "maxMemoryPerDevice", "bandwidth", batch, "nodes", "edges"), ())
     reader.check()
     nodes = reader.list_of(content["nodes"], ("nodes",), lambda value, at: _node(reader, value, at))
@@ -96,7 +75,7 @@ def piper_from(file: JsonFile, overrides: PiperOverrides) -> LoadedPiper:
     order = _checked_order(reader, nodes, edges)
     problem = _problem(reader, [nodes[i] for i in order], edges, devices, batches, memory, bandwidth, order)
     reader.check()
-    return LoadedPiper(problem=problem, content=content, path=file.path, sha256=file.sha256)
+    return Loaded(problem=problem, content=content, sha256=file.sha256)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,26 +1,98 @@
-"""The answers of `planner place` in every form."""
+"""The answers of `planner place` in every form: devices, subgraphs or stages, objective, bound and what proved it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from costmodel.tolerances import PRINTED_COST
-from planner.placement.answers import LatencyAnswer, PiperAnswer, PlaceAnswer
-from planner.placement.facts import TimeWords, bound_facts, free_facts, times_text
-from planner.placement.latency_report import latency_report
-from planner.placement.placement_file import assignment_of, piper_stages
-from planner.placement.placement_reader import PlacementFile
+from costmodel.tolerances import EQUAL, PRINTED_COST
+from planner.placement.placement_file import PlacementFile, assignment_of, piper_stages
+from planner.placement.question import LatencyAnswer, PiperAnswer, PlaceAnswer, PlacementAnswer, PlaceRequest
 from planner.report.blocks import Block, Column, Facts, Heading, Report, Sentence, Table
-from planner.report.numbers import byte_text, duration_text, significant, used_of_total
-from strategies.placement.piper import PiperProblem
+from planner.report.documents import RESULT_VERSION
+from planner.report.numbers import Unit, byte_text, duration_text, percent, significant, time_unit, used_of_total
+from planner.report.ranking import ratio_text
+from strategies.placement.latency.evaluate import CPU
+from strategies.placement.piper import PiperProblem, PiperResult
+from strategies.placement.problem import PlacementResult
 
-__all__ = ["RESULT_VERSION", "check_report", "place_report"]
+__all__ = ["TimeWords", "check_report", "place_report", "times_text"]
 
-RESULT_VERSION = 1
 _DIGITS = 6
+# Smaller and larger numbers are written with an exponent: nobody counts so many zeros.
+_LEAST_PLAIN, _MOST_PLAIN = 1e-9, 1e15
+
+
+def _bound_facts(result: PlacementResult | PiperResult, words: TimeWords) -> list[tuple[str, str]]:
+    """How good the answer is at most, what proved it, and what stopped the search."""
+    text = (
+        "proven optimal" if result.proven_optimal else f"at least {words.text(result.bound)}, gap {percent(result.gap)}"
+    )
+    return [("Bound", f"{text} ({result.proof})"), *([("Stopped", result.stopped)] if result.stopped else [])]
+
+
+def _free_facts(request: PlaceRequest) -> list[tuple[str, str]]:
+    """Operators of the network that the user takes to cost nothing."""
+    return [("Assumed free", f"{', '.join(request.assume_free)} (--assume-free)")] if request.assume_free else []
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeWords:
+    """How times are written: those of a workload's file have no unit that we know, those of the cost model are seconds."""
+
+    unit: Unit | None = None
+
+    @classmethod
+    def of(cls, request: PlaceRequest, largest: float) -> TimeWords:
+        """For an answer whose largest time is given."""
+        return cls(unit=time_unit(largest) if request.cluster is not None else None)
+
+    @property
+    def unit_name(self) -> str:
+        """For the head of a column; empty where there is none."""
+        return "" if self.unit is None else self.unit.name
+
+    @property
+    def note(self) -> str:
+        """Says that the unit is the workload's."""
+        return " (in the workload's unit of time)" if self.unit is None else ""
+
+    def number(self, value: float) -> str:
+        """Without the unit.
+
+        >>> TimeWords().number(1e-300), TimeWords().number(0.25)
+        ('1.00000e-300', '0.250000')
+        """
+        scaled = value if self.unit is None else value / self.unit.size
+        if 0 < abs(scaled) < _LEAST_PLAIN or abs(scaled) >= _MOST_PLAIN:
+            return f"{scaled:.{_DIGITS - 1}e}"
+        return significant(scaled, _DIGITS)
+
+    def text(self, value: float) -> str:
+        """With the unit, where there is one."""
+        return f"{self.number(value)} {self.unit_name}".rstrip()
+
+
+def times_text(other: float, value: float, words: TimeWords) -> str:
+    """Say how much faster (or slower) a value is than another.
+
+    >>> times_text(3.0, 2.0, TimeWords())
+    '1.50 times faster than 3.00000'
+    """
+    shown = words.text(other)
+    if value <= 0 or abs(other - value) <= EQUAL * other:
+        return f"as fast as {shown}"
+    ratio = other / value
+    return (
+        f"{ratio_text(ratio)} times faster than {shown}"
+        if ratio > 1
+        else f"{ratio_text(1 / ratio)} times slower than {shown}"
+    )
+
+
 # With more devices than this those without operators are not listed one by one.
 _MOST_LISTED = 10_000
 _CONTIGUITY = {
@@ -33,7 +105,11 @@ _CONTIGUITY = {
 def place_report(answer: PlaceAnswer | LatencyAnswer | PiperAnswer) -> Report:
     """Devices, objective, bound and what proved it."""
     if isinstance(answer, LatencyAnswer):
-        return latency_report(answer)
+        return Report(
+            blocks=lambda: _latency_blocks(answer),
+            data=lambda: _latency_document(answer),
+            records=lambda: [{k: v for k, v in entry.items() if k != "nodes"} for entry in _subgraphs(answer)],
+        )
     if isinstance(answer, PiperAnswer):
         return Report(
             blocks=lambda: _piper_blocks(answer),
@@ -79,21 +155,13 @@ def _document(answer: PlaceAnswer) -> dict[str, Any]:
     result, problem = answer.result, answer.problem
     assert result.placement is not None
     return {
-        "schema_version": RESULT_VERSION,
-        "command": "place",
-        "workload": str(answer.request.workload),
+        **_head(answer),
         "objective_name": answer.request.objective,
         "contiguity": answer.request.contiguity,
         "num_accelerators": problem.num_accelerators,
         "num_cpus": problem.num_cpus,
         "memory_bytes": problem.memory_bytes,
-        "objective": result.objective,
-        "bound": result.bound,
-        "gap": result.gap,
-        "proven_optimal": result.proven_optimal,
-        "proof": result.proof,
-        "method": result.method,
-        "stopped": result.stopped or None,
+        **_claim(result),
         "speedup_over_one_device": _ratio(answer.one_device, result.objective),
         "speedup_over_contiguous": None
         if answer.contiguous is None
@@ -103,6 +171,22 @@ def _document(answer: PlaceAnswer) -> dict[str, Any]:
         "assumed_free": list(answer.request.assume_free),
         "seed": answer.request.seed,
         "wall_s": result.wall_s,
+    }
+
+
+def _head(answer: PlacementAnswer) -> dict[str, Any]:
+    return {"schema_version": RESULT_VERSION, "command": "place", "workload": str(answer.request.workload)}
+
+
+def _claim(result: PlacementResult | PiperResult) -> dict[str, Any]:
+    return {
+        "objective": result.objective,
+        "bound": result.bound,
+        "gap": result.gap,
+        "proven_optimal": result.proven_optimal,
+        "proof": result.proof,
+        "method": result.method,
+        "stopped": result.stopped or None,
     }
 
 
@@ -119,11 +203,11 @@ def _blocks(answer: PlaceAnswer) -> list[Block]:
     words = TimeWords.of(request, result.objective)
     facts = [
         ("Objective", f"{words.text(result.objective)}, the largest load{words.note}"),
-        *bound_facts(result.bound, result.gap, result.proven_optimal, result.proof, result.stopped, words),
-        *free_facts(request),
+        *_bound_facts(result, words),
+        *_free_facts(request),
         ("Placement", _CONTIGUITY[request.contiguity]),
         ("Method", f"{result.method}, {duration_text(result.wall_s)}"),
-        ("Against one device", _speedup_text(answer.one_device, result.objective, answer, words)),
+        ("Against one device", _against_one(answer, words)),
     ]
     if answer.contiguous is not None:
         facts.append(("Against the best contiguous split", _contiguous_text(answer, words)))
@@ -164,12 +248,16 @@ def _memory_text(device: Mapping[str, Any]) -> str:
     return byte_text(device["memory_bytes"]) if capacity is None else used_of_total(device["memory_bytes"], capacity)
 
 
-def _speedup_text(other: float, value: float, answer: PlaceAnswer, words: TimeWords) -> str:
-    if not np.isfinite(other):
+def _against_one(answer: PlaceAnswer | LatencyAnswer, words: TimeWords) -> str:
+    """What the placement gains over one device, or for latency over CPUs alone where an operator runs on them only."""
+    problem = answer.problem
+    if not np.isfinite(answer.one_device):
         return "no single device can run all operators"
-    fits = float(answer.problem.size_bytes.sum()) <= answer.problem.capacity_bytes
-    note = "" if fits else "; it would not fit into its memory"
-    return f"{times_text(other, value, words)}{note}"
+    text = times_text(answer.one_device, answer.result.objective, words)
+    if isinstance(answer, LatencyAnswer) and not (problem.num_accelerators and bool(problem.supported.all())):
+        return f"{text} on CPUs alone"
+    fits = float(problem.size_bytes.sum()) <= problem.capacity_bytes
+    return text if fits else f"{text}; it would not fit into its memory"
 
 
 def _contiguous_text(answer: PlaceAnswer, words: TimeWords) -> str:
@@ -179,6 +267,105 @@ def _contiguous_text(answer: PlaceAnswer, words: TimeWords) -> str:
         return "none was found" if np.isfinite(chain.bound) else "there is none"
     note = "" if chain.proven_optimal else " (not proven to be the best)"
     return f"{times_text(chain.objective, answer.result.objective, words)}{note}"
+
+
+# -- latency --------------------------------------------------------------------------------------------------------------
+
+
+def _subgraphs(answer: LatencyAnswer) -> list[dict[str, Any]]:
+    """Plain values of each subgraph, by accelerator and order."""
+    problem, timing = answer.problem, answer.timing
+    finish = timing.finish
+    result = []
+    for i, a in enumerate(timing.accelerator.tolist()):
+        inside = np.flatnonzero(timing.unit == i)
+        result.append(
+            {
+                "device": f"acc{a + 1}",
+                "subgraph": int(timing.order[i]) + 1,
+                "start": float(timing.start[i]),
+                "finish": float(finish[i]),
+                "compute": float(timing.compute[i]),
+                "communication": float(timing.communication[i]),
+                "num_nodes": len(inside),
+                "memory_bytes": float(problem.size_bytes[inside].sum()),
+                "nodes": [problem.node_ids[v] for v in inside.tolist()],
+            }
+        )
+    return result
+
+
+def _latency_document(answer: LatencyAnswer) -> dict[str, Any]:
+    result, problem, timing = answer.result, answer.problem, answer.timing
+    assert result.placement is not None
+    on_cpu = np.flatnonzero(timing.unit == CPU)
+    return {
+        **_head(answer),
+        "objective_name": "latency",
+        "num_accelerators": problem.num_accelerators,
+        "num_subgraphs": answer.request.num_subgraphs,
+        "memory_bytes": problem.memory_bytes,
+        **_claim(result),
+        "speedup_over_one_device": _ratio(answer.one_device, result.objective),
+        "assignment": {str(node): name for node, name in assignment_of(problem, result.placement).items()},
+        "subgraphs": _subgraphs(answer),
+        "cpu_nodes": [problem.node_ids[v] for v in on_cpu.tolist()],
+        "available": {str(node): float(timing.available[v]) for v, node in enumerate(problem.node_ids)},
+        "assumed_free": list(answer.request.assume_free),
+        "seed": answer.request.seed,
+        "wall_s": result.wall_s,
+    }
+
+
+def _latency_blocks(answer: LatencyAnswer) -> list[Block]:
+    result, problem = answer.result, answer.problem
+    calls = answer.request.num_subgraphs or 1
+    rows = _subgraphs(answer)
+    on_cpu = int(np.sum(answer.timing.unit == CPU))
+    used = len({row["device"] for row in rows})
+    words = TimeWords.of(answer.request, result.objective)
+    facts = [
+        ("Objective", f"{words.text(result.objective)}, the latency{words.note}"),
+        *_bound_facts(result, words),
+        *_free_facts(answer.request),
+        ("Placement", f"{_count(calls, 'convex subgraph')} per accelerator at most"),
+        ("CPUs", f"{_count(on_cpu, 'operator')}, each as soon as it can"),
+        ("Method", f"{result.method}, {duration_text(result.wall_s)}"),
+        ("Against one device", _against_one(answer, words)),
+    ]
+    if used < problem.num_accelerators:
+        facts.append(
+            ("Idle", f"{problem.num_accelerators - used} of {_count(problem.num_accelerators, 'accelerator')}")
+        )
+    devices = f"{_count(problem.num_accelerators, 'accelerator')} of {byte_text(problem.memory_bytes)}"
+    title = f"{answer.request.workload.name}: {_count(problem.num_nodes, 'operator')} on {devices} and CPUs"
+    table: list[Block] = [_latency_table(answer, rows, words)] if rows else []
+    return [Heading(title), *table, Facts(tuple(facts))]
+
+
+def _latency_table(answer: LatencyAnswer, rows: list[dict[str, Any]], words: TimeWords) -> Table:
+    capacity = answer.problem.memory_bytes
+
+    def numbers(key: str) -> tuple[str, ...]:
+        return tuple(words.number(row[key]) for row in rows)
+
+    columns = [
+        Column(title="device", cells=tuple(row["device"] for row in rows), is_text=True),
+        Column(title="subgraph", cells=tuple(str(row["subgraph"]) for row in rows)),
+        Column(title="operators", cells=tuple(f"{row['num_nodes']:,}" for row in rows), priority=2),
+        Column(title="start", unit=words.unit_name, cells=numbers("start")),
+        Column(title="finish", unit=words.unit_name, cells=numbers("finish")),
+        Column(title="compute", unit=words.unit_name, cells=numbers("compute"), priority=1),
+        Column(title="communication", unit=words.unit_name, cells=numbers("communication"), priority=1),
+        Column(title="memory", cells=tuple(used_of_total(row["memory_bytes"], capacity) for row in rows), priority=1),
+    ]
+    if answer.request.num_subgraphs == 1:
+        del columns[1]
+    return Table(columns=tuple(columns), highlight=max(range(len(rows)), key=lambda i: rows[i]["finish"]))
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 # -- Piper's problem ----------------------------------------------------------------------------------------------------
@@ -203,22 +390,14 @@ def _piper_document(answer: PiperAnswer) -> dict[str, Any]:
         )
     assignment = {str(node): i + 1 for i, stage in enumerate(stages) for node in stage["nodes"]}
     return {
-        "schema_version": RESULT_VERSION,
-        "command": "place",
-        "workload": str(answer.request.workload),
+        **_head(answer),
         "objective_name": "piper",
         "num_devices": problem.num_devices,
         "used_devices": result.plan.num_devices,
         "memory_bytes": problem.memory_bytes,
         "bandwidth_bytes_per_s": problem.bandwidth_bytes_per_s,
         "num_micro_batches": problem.num_micro_batches,
-        "objective": result.objective,
-        "bound": result.bound,
-        "gap": result.gap,
-        "proven_optimal": result.proven_optimal,
-        "proof": result.proof,
-        "method": result.method,
-        "stopped": result.stopped or None,
+        **_claim(result),
         "assignment": assignment,
         "stages": stages,
         "wall_s": result.wall_s,
@@ -245,7 +424,7 @@ def _piper_blocks(answer: PiperAnswer) -> list[Block]:
     )
     facts = [
         ("Objective", f"{significant(result.objective * 1e3, _DIGITS)} ms per micro-batch, the slowest stage"),
-        *bound_facts(result.bound, result.gap, result.proven_optimal, result.proof, result.stopped),
+        *_bound_facts(result, TimeWords()),
         ("Devices", f"{result.plan.num_devices:,} of {problem.num_devices:,}"),
         ("Method", f"{result.method}, {duration_text(result.wall_s)}"),
     ]

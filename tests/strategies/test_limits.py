@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from planner.placement.latency_run import before_judging
+from planner.placement.run import before_judging
 from strategies import limits as module
 from strategies.limits import Clock, OutOfTimeError
 

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from planner.placement.check import check_latency, check_throughput
-from planner.placement.check_piper import check_piper
+from planner.placement.check import check_latency, check_piper, check_throughput
 
 
 def workload(

@@ -11,9 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.files.json_file import JsonFile
-from planner.placement.columns import edges_at_once, nodes_at_once
-from planner.placement.reader import JsonReader
-from planner.placement.workload_file import _edge, _node
+from planner.placement.workload_file import JsonReader, _edge, _node, edges_at_once, nodes_at_once
 
 NUMBERS: st.SearchStrategy[Any] = st.sampled_from([0, 0.0, 1, 2.5, 1e300, -0.0])
 BAD_NUMBERS: st.SearchStrategy[Any] = st.sampled_from([-1, math.nan, math.inf, None, True, "3", [], 1e300])

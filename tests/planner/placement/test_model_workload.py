@@ -11,13 +11,16 @@ import pytest
 from planner.cli import run
 from planner.core.errors import PlannerError
 from planner.files.loading import load_cluster, load_model
-from planner.placement.model_workload import ModelQuestion, link_between, workload_of_model
-from planner.placement.workload_file import Overrides, workload_from
+from planner.placement.model_workload import link_between, workload_of_model
+from planner.placement.question import PlaceRequest
+from planner.placement.workload_file import workload_from
 
 
 def test_transfers_and_sizes_by_hand() -> None:
     """LeNet-300-100 on V100s: fp16 activations over one NVLink, 150 GB/s at 0.81 after 4 us; weights of 2 bytes."""
-    content = workload_of_model(ModelQuestion(model="mlp", cluster="dgx1-v100", mode="inference", batch=10)).content
+    content = workload_of_model(
+        PlaceRequest(workload=Path("mlp"), cluster="dgx1-v100", mode="inference", batch=10)
+    ).content
     ids = {node["name"]: node["id"] for node in content["nodes"]}
     cost = {edge["sourceId"]: edge["cost"] for edge in content["edges"]}
     assert cost[ids["fc1"]] == pytest.approx(4e-6 + 10 * 300 * 2 / (150e9 * 0.81))
@@ -33,7 +36,7 @@ def test_transfers_and_sizes_by_hand() -> None:
 
 
 def test_training_adds_backward_operators_of_the_same_class() -> None:
-    question = ModelQuestion(model="mlp", cluster="dgx1-v100", batch=10)
+    question = PlaceRequest(workload=Path("mlp"), cluster="dgx1-v100", batch=10)
     file = workload_of_model(question)
     nodes = {node["name"]: node for node in file.content["nodes"]}
     edges = {(edge["sourceId"], edge["destId"]): edge["cost"] for edge in file.content["edges"]}
@@ -53,13 +56,13 @@ def test_training_adds_backward_operators_of_the_same_class() -> None:
     )
     # fp16 weight and gradient, 32-bit master and momentum; fc1's output is kept for the backward pass.
     assert nodes["fc1"]["size"] == pytest.approx((2 + 2 + 4 + 4) * (784 * 300 + 300) + 10 * 300 * 2)
-    problem = workload_from(file, Overrides()).problem
+    problem = workload_from(file, {}).problem
     assert problem.num_colors == 5
 
 
 def test_work_is_that_of_the_cost_model() -> None:
     """ResNet-50 does 8.2 GFLOP a sample forward; a V100 does no more than 125 TFLOP/s, and the backward pass about twice the work."""
-    content = workload_of_model(ModelQuestion(model="resnet50", cluster="dgx1-v100", batch=64)).content
+    content = workload_of_model(PlaceRequest(workload=Path("resnet50"), cluster="dgx1-v100", batch=64)).content
     forward = sum(node["fpgaLatency"] for node in content["nodes"] if not node["isBackwardNode"])
     backward = sum(node["fpgaLatency"] for node in content["nodes"] if node["isBackwardNode"])
     assert 64 * 8.2e9 / 125e12 < forward < 20 * 64 * 8.2e9 / 125e12
@@ -75,19 +78,19 @@ def test_links_widen_with_the_devices() -> None:
         "infiniband",
         "infiniband",
     ]
-    near = workload_of_model(ModelQuestion(model="mlp", cluster="dgx1-v100", num_devices=8)).content
-    far = workload_of_model(ModelQuestion(model="mlp", cluster="dgx1-v100", num_devices=16)).content
+    near = workload_of_model(PlaceRequest(workload=Path("mlp"), cluster="dgx1-v100", num_devices=8)).content
+    far = workload_of_model(PlaceRequest(workload=Path("mlp"), cluster="dgx1-v100", num_devices=16)).content
     assert far["maxFPGAs"] == 16
     assert far["edges"][0]["cost"] > near["edges"][0]["cost"]
 
 
 def test_several_kinds_of_devices() -> None:
-    file = workload_of_model(ModelQuestion(model="mlp", cluster="a100-v100", batch=10))
+    file = workload_of_model(PlaceRequest(workload=Path("mlp"), cluster="a100-v100", batch=10))
     kinds = {kind["name"]: kind for kind in file.content["deviceTypes"]}
     assert {name: kind["count"] for name, kind in kinds.items()} == {"a100-80gb": 16, "v100-32gb": 32}
     # HDR at 0.96 against half an EDR adapter at 0.95.
     assert kinds["v100-32gb"]["linkFactor"] == pytest.approx(25e9 * 0.96 / (6.25e9 * 0.95))
-    problem = workload_from(file, Overrides()).problem
+    problem = workload_from(file, {}).problem
     assert [kind.count for kind in problem.types] == [16, 32]
     assert problem.num_accelerators == 48
     a100, v100 = problem.types
@@ -96,9 +99,9 @@ def test_several_kinds_of_devices() -> None:
 
 def test_impossible_questions() -> None:
     with pytest.raises(PlannerError, match="several kinds"):
-        workload_of_model(ModelQuestion(model="mlp", cluster="a100-v100", num_devices=4))
+        workload_of_model(PlaceRequest(workload=Path("mlp"), cluster="a100-v100", num_devices=4))
     with pytest.raises(PlannerError, match="no-such-cluster"):
-        workload_of_model(ModelQuestion(model="mlp", cluster="no-such-cluster"))
+        workload_of_model(PlaceRequest(workload=Path("mlp"), cluster="no-such-cluster"))
 
 
 def test_command_line_and_exported_workload(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -125,7 +128,7 @@ def test_a_calibration_counts(tmp_path: Path) -> None:
     path = tmp_path / "slow.yaml"
     constant = "{value: 0.5, log_sd: 0.1, prior: 1.0, prior_log_sd: 0.17, determined: true}"
     path.write_text(f"schema_version: 1\nname: slow\nconstants: {{matmul_rate: {constant}}}\n")
-    question = ModelQuestion(model="mlp", cluster="dgx1-v100", mode="inference", batch=8192)
+    question = PlaceRequest(workload=Path("mlp"), cluster="dgx1-v100", mode="inference", batch=8192)
     plain, slow = (
         {node["name"]: node["fpgaLatency"] for node in workload_of_model(asked).content["nodes"]}
         for asked in (question, dataclasses.replace(question, calibration=str(path)))

@@ -10,7 +10,8 @@ import pytest
 
 from planner.core.errors import InputFileError
 from planner.files import json_file
-from planner.placement.workload_file import LoadedWorkload, Overrides, workload_from
+from planner.placement.workload_file import Loaded, workload_from
+from strategies.placement.problem import PlacementProblem
 
 
 def node(id: Any, **more: Any) -> dict[str, Any]:  # noqa: A002 - the format's word
@@ -23,11 +24,11 @@ def workload(**more: Any) -> dict[str, Any]:
     return {"maxFPGAs": 2, "maxCPUs": 1, "maxSizePerFPGA": 12, "nodes": nodes, "edges": edges} | more
 
 
-def load_workload(path: Path, overrides: Overrides | None = None) -> LoadedWorkload:
-    return workload_from(json_file.read_workload(path), overrides or Overrides())
+def load_workload(path: Path, overrides: dict[str, float] | None = None) -> Loaded[PlacementProblem]:
+    return workload_from(json_file.read_workload(path), overrides or {})
 
 
-def message(tmp_path: Path, content: Any, overrides: Overrides | None = None) -> str:
+def message(tmp_path: Path, content: Any, overrides: dict[str, float] | None = None) -> str:
     path = tmp_path / "w.json"
     path.write_text(content if isinstance(content, str) else json.dumps(content, indent=1))
     with pytest.raises(InputFileError) as caught:
@@ -39,7 +40,7 @@ def message(tmp_path: Path, content: Any, overrides: Overrides | None = None) ->
 def test_reads_a_workload(tmp_path: Path) -> None:
     path = tmp_path / "w.json"
     path.write_text(json.dumps(workload()))
-    loaded = load_workload(path, Overrides(num_accelerators=5))
+    loaded = load_workload(path, {"maxFPGAs": 5})
     problem = loaded.problem
     assert problem.node_ids == (1, 2, 3)
     assert problem.backward.tolist() == [False, False, True]
@@ -166,7 +167,7 @@ def test_missing_files(tmp_path: Path) -> None:
 
 
 def test_an_override_must_leave_room(tmp_path: Path) -> None:
-    text = message(tmp_path, workload(maxCPUs=0), Overrides(memory_bytes=3.0))
+    text = message(tmp_path, workload(maxCPUs=0), {"maxSizePerFPGA": 3.0})
     assert "needs 10 bytes, more than the 3 of an accelerator" in text
 
 

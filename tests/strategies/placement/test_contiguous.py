@@ -14,7 +14,7 @@ import pytest
 
 from planner.files.json_file import read_workload
 from planner.placement.check import check_throughput
-from planner.placement.workload_file import Overrides, workload_from
+from planner.placement.workload_file import workload_from
 from strategies.limits import Clock
 from strategies.placement import contiguous
 from strategies.placement.contiguous import solve_contiguous, solve_orders
@@ -94,7 +94,7 @@ def test_equals_published_optima(name: str, reference_data: Path) -> None:
     path = reference_data / "placement" / "workloads" / "throughput" / f"{name}.json"
     if not path.exists():
         pytest.skip(f"no {path}")
-    problem = workload_from(read_workload(path), Overrides()).problem
+    problem = workload_from(read_workload(path), {}).problem
     result = solve_contiguous(problem)
     assert result.proven_optimal
     assert evaluated(problem, result) == pytest.approx(result.objective, rel=1e-12)
@@ -108,7 +108,7 @@ def test_inception_is_proven(reference_data: Path) -> None:
     path = reference_data / "placement" / "workloads" / "throughput" / "LayerGraphs" / "inceptionv3_training.json"
     if not path.exists():
         pytest.skip(f"no {path}")
-    problem = workload_from(read_workload(path), Overrides()).problem
+    problem = workload_from(read_workload(path), {}).problem
     result = solve_contiguous(problem)
     assert result.proven_optimal
     assert evaluated(problem, result) == pytest.approx(122.762, abs=5e-4)  # best known of a prototype, to its digits

@@ -11,7 +11,7 @@ import pytest
 from planner.files.json_file import read_workload
 from planner.placement.check import check_throughput
 from planner.placement.placement_file import assignment_of
-from planner.placement.workload_file import Overrides, workload_from
+from planner.placement.workload_file import workload_from
 from strategies.limits import Clock
 from strategies.placement.columns import Pricing, whole_frontier
 from strategies.placement.contraction import contract_classes
@@ -172,7 +172,7 @@ def test_at_least_as_good_as_the_best_known(name: str, value: float, gap: float,
     path = reference_data / "placement" / "workloads" / "throughput" / f"{name}.json"
     if not path.exists():
         pytest.skip("the workload is not among the reference data")
-    problem = workload_from(read_workload(path), Overrides()).problem
+    problem = workload_from(read_workload(path), {}).problem
     result = solve_free(problem, gap=gap, clock=Clock(limit_s=120.0))
     assert result.objective <= value
     assert result.gap <= gap

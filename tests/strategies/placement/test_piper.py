@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from planner.files.json_file import JsonFile, read_workload
-from planner.placement.check_piper import check_piper
-from planner.placement.piper_file import PiperOverrides, piper_from
+from planner.placement.check import check_piper
+from planner.placement.piper_file import piper_from
 from strategies.limits import Clock
 from strategies.placement.piper import PiperPlan, PiperProblem, solve_piper
 from tests.cases import mostly
@@ -64,7 +64,7 @@ def random_content(seed: int) -> dict[str, Any]:
 
 def problem_of(content: dict[str, Any], **overrides: Any) -> PiperProblem:
     file = JsonFile(path=Path("w.json"), text=json.dumps(content), sha256="", content=content)
-    return piper_from(file, PiperOverrides(**overrides)).problem
+    return piper_from(file, overrides).problem
 
 
 def stages_of(problem: PiperProblem, plan: PiperPlan) -> list[dict[str, Any]]:
@@ -158,8 +158,8 @@ def test_published_values(devices: int, published: float, reference_data: Path) 
     if not path.exists():
         pytest.skip(f"no {path}")
     file = read_workload(path)
-    overrides = {"num_devices": devices, "memory_bytes": 8 * 2.0**30, "bandwidth_bytes_per_s": 25 * 2.0**30}
-    loaded = piper_from(file, PiperOverrides(**overrides))
+    overrides = {"maxDevices": devices, "maxMemoryPerDevice": 8 * 2.0**30, "bandwidth": 25 * 2.0**30}
+    loaded = piper_from(file, overrides)
     result = solve_piper(loaded.problem)
     assert result.proven_optimal
     assert result.objective <= published * (1 + 1e-6)  # the last value is printed with six digits
@@ -171,7 +171,7 @@ def test_published_values(devices: int, published: float, reference_data: Path) 
 
 
 def test_stopping_early() -> None:
-    problem = problem_of(random_content(4), memory_bytes=1e6)
+    problem = problem_of(random_content(4), maxMemoryPerDevice=1e6)
     assert solve_piper(problem, clock=Clock(limit_s=0.0)).stopped == "time limit"
     limited = solve_piper(problem, max_ideals=2)
     assert limited.plan is None
@@ -193,7 +193,7 @@ def test_never_more_devices_than_there_are() -> None:
 def test_more_devices_are_never_worse() -> None:
     for seed in range(20):
         content = random_content(seed)
-        values = [solve_piper(problem_of(content, num_devices=k)).objective for k in range(1, 7)]
+        values = [solve_piper(problem_of(content, maxDevices=k)).objective for k in range(1, 7)]
         assert all(
             later <= sooner * (1 + 1e-12) for sooner, later in itertools.pairwise(values) if sooner < float("inf")
         )

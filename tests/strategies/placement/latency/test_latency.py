@@ -10,7 +10,7 @@ import pytest
 from planner.files.json_file import read_workload
 from planner.placement.check import check_latency
 from planner.placement.placement_file import assignment_of
-from planner.placement.workload_file import Overrides, workload_from
+from planner.placement.workload_file import workload_from
 from strategies.limits import Clock
 from strategies.placement.latency import lattice, solve
 from strategies.placement.latency.evaluate import evaluate, latency_greedy, latency_one_device
@@ -190,7 +190,7 @@ _PUBLIC = {
 @pytest.mark.parametrize("name", _PUBLIC)
 def test_public_workloads(name: str, reference_data: Path) -> None:
     file = read_workload(reference_data / "placement" / "workloads" / "latency" / f"{name}.json")
-    problem = workload_from(file, Overrides()).problem
+    problem = workload_from(file, {}).problem
     result = solve_latency(problem)
     assert result.proven_optimal
     assert result.objective == pytest.approx(_PUBLIC[name], rel=1e-9)
