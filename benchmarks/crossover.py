@@ -43,7 +43,7 @@ def main(model: str = "alexnet-cuda-convnet2", gpus: int = 8) -> None:
             gain = (
                 float(evaluate(workload, cluster, [data]).step_time_s[0]) / best.step_time_s if data else float("nan")
             )
-            mark = "" if outcome.bound >= best.score * (1 - 1e-9) else " (not proven)"
+            mark = "" if outcome.bound_score >= best.score * (1 - 1e-9) else " (not proven)"
             cells.append(f"{best.family} {gain:.2f}x{mark}")
         print(f"| {batch} | " + " | ".join(cells) + " |", flush=True)
 

@@ -52,7 +52,7 @@ def searched(space: PlanSpace, top: int, progress: Progress | None = None, *, co
     space.refuse_contradiction()
     found = space.search(max(top, COMPARED_PLANS) if compare else top, progress)
     if not found.plans:
-        raise space.no_plan(found)
+        raise space.no_plan(found.outcome)
     found = dataclasses.replace(found, wall_s=time.monotonic() - started)
     ranked = space.rank(found.plans)
     answer = Answer(

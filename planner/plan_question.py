@@ -108,7 +108,7 @@ def _with_batch(document: PlanDocument, request: Request) -> MeshEntry | None:
         return mesh
     unit = mesh.dp_replicate * mesh.dp_shard * mesh.micro_batch
     if request.batch % unit:
-        from planner.spaces.mesh.near import near_multiples
+        from planner.spaces.fixed import near_multiples
 
         near = near_multiples(request.batch, unit)
         raise UsageError(f"--batch {request.batch}: the plan takes multiples of dp x micro-batch = {unit}; use {near}")

@@ -26,8 +26,7 @@ from planner.core.request import Request
 from planner.files.frameworks import load_framework
 from planner.files.loading import LoadedModel, load_algorithms
 from planner.files.lookup import calibration_of, framework_in, look_up, pick
-from planner.spaces.choose import Space, choose_space, is_transformer
-from planner.spaces.mixed.options import lead_device
+from planner.spaces.choose import Space, choose_space, is_transformer, lead_device
 from strategies.layerwise.space import Restriction
 
 __all__ = ["Resolved", "check_trainable", "resolve"]

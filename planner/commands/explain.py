@@ -19,7 +19,7 @@ from planner.commands.values import Values
 from planner.core.errors import InputFileError, UsageError
 from planner.core.request import Request
 from planner.plan_question import DECIDED_BY_PLAN, OVERRIDES, plan_question, plan_warnings
-from planner.spaces.mesh.flags import FIELD_OF_OPTION, flag_of
+from planner.spaces.fixed import FIELD_OF_OPTION, flag_of
 from planner.spaces.serving.options import QUESTION_OPTIONS, serving_from, takes_serving_options
 
 if TYPE_CHECKING:

@@ -109,7 +109,6 @@ class RankedPlan:
         What it takes of every group of a cluster of several kinds of devices.
     """
 
-    rank: int
     plan: Any
     family: str
     summary: str
@@ -118,6 +117,7 @@ class RankedPlan:
     declared: Mapping[str, Figure]
     figures: Mapping[str, Any]
     score: float
+    rank: int = 1
     gap: float = 0.0
     main: str = "step_time_s"
     step_time_low_s: float | None = None

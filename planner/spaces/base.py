@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from costmodel.fields import Figure
+from costmodel.tolerances import PROOF_SLACK
 from planner.core.answer import Answer, Assumption, Estimate, Proof, RankedPlan, Setting
+from planner.core.errors import UsageError
+from planner.core.search_errors import SearchInterrupted, ended_early, no_plan_in_time
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,6 +29,8 @@ if TYPE_CHECKING:
 __all__ = ["Found", "PlanSpace", "Progress", "ReportParts", "space_of"]
 
 Progress = Callable[[str, float], None]
+
+_DEFAULT_TIME_LIMIT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,118 +86,231 @@ class ReportParts(Protocol):
         """What is shown of one plan besides that, where it is explained: its layers."""
 
 
-class PlanSpace(Protocol):
+@dataclass(frozen=True, kw_only=True)
+class PlanSpace(ABC):
     """A question with its cost model and its search, over one space of plans.
 
-    The plans that go in and out are of the type of the space; everything else is common to all spaces.
+    The plans that go in and out are of the type of the space; everything else is common to all spaces. A space has to say what is abstract
+    here, and may say the rest differently.
+
+    Attributes
+    ----------
+    resolved : Resolved
+        The question.
+    name : str
+        ``layers``, ``mesh``, ``mixed`` or ``serving``.
+    declared : mapping of str to Figure
+        The figures of a plan.
     """
 
-    @property
-    def name(self) -> str:
-        """``layers``, ``mesh``, ``mixed`` or ``serving``."""
+    resolved: Resolved
 
-    @property
-    def resolved(self) -> Resolved:
-        """The question."""
+    name: ClassVar[str]
+    declared: ClassVar[Mapping[str, Figure]]
+    usual_objective: ClassVar[str] = "step_time"
+    # Whether options can spell out a whole plan.
+    has_exact_plans: ClassVar[bool] = True
 
     @property
     def objective(self) -> str:
         """What is minimised."""
+        return self.resolved.request.objective or self.usual_objective
 
     @property
-    def declared(self) -> Mapping[str, Figure]:
-        """The figures of a plan."""
+    def time_limit_s(self) -> float:
+        """How long a search may take."""
+        limit_s = self.resolved.request.time_limit_s
+        return _DEFAULT_TIME_LIMIT_S if limit_s is None else limit_s
 
     @property
     def free_layers(self) -> tuple[str, ...]:
         """Layers that the cost model counts as free, where it costs layers one by one."""
+        return ()
 
     @property
+    @abstractmethod
     def is_spelled_out(self) -> bool:
         """Whether options name the plan that is meant, or a part of it."""
 
-    @property
-    def has_exact_plans(self) -> bool:
-        """Whether options can spell out a whole plan."""
+    # -- the search
 
-    def refuse_contradiction(self) -> None:
-        """Raise `UsageError` where the options leave no legal plan."""
+    def refuse_contradiction(self) -> None:  # noqa: B027 - nothing to refuse is usual
+        """Raise `UsageError` where the options leave no legal plan; where only a search can tell, `nothing_fits` says it."""
+
+    @abstractmethod
+    def outcome_of(self, top: int, progress: Progress | None) -> Any:
+        """Search for the ``top`` best plans; the outcome has candidates, a bound and the nearest miss, and says what stopped it."""
 
     def search(self, top: int, progress: Progress | None) -> Found:
         """Look for the ``top`` best plans."""
+        outcome = self.outcome_of(top, progress)
+        plans = [candidate.plan for candidate in outcome.candidates]
+        shown = min(self.resolved.request.top, len(plans))
+        return Found(plans=plans, shown=shown, outcome=outcome, interrupted=outcome.interrupted)
 
-    def no_plan(self, found: Found) -> Exception:
+    def no_plan(self, outcome: Any) -> Exception:
         """Say why a search found none."""
+        if outcome.interrupted:
+            return SearchInterrupted(None)
+        return no_plan_in_time() if outcome.out_of_time else self.nothing_fits(outcome)
 
-    def rank(self, plans: Sequence[Any], reference: float | None = None) -> list[RankedPlan]:
-        """Cost and describe plans in their order; gaps are measured against a score, or against the first."""
-
-    def error_bars(self, plans: Sequence[RankedPlan]) -> tuple[list[RankedPlan], ErrorBars]:
-        """Plans with their intervals and chances, and where these come from."""
+    @abstractmethod
+    def nothing_fits(self, outcome: Any) -> Exception:
+        """Say why no plan of the space fits, and what would."""
 
     def proof(self, found: Found, plans: Sequence[RankedPlan], wall_s: float) -> Proof:
         """What the search proves about the plans of the list."""
+        outcome, best = found.outcome, found.outcome.candidates[0].score
+        ratio = min(outcome.bound_score / best, 1.0)
+        proven = ratio >= 1 - PROOF_SLACK
+        return Proof(
+            proven_optimal=proven,
+            bound_s=min((best if proven else ratio * best) / self.most_weight(), plans[0].step_time_s),
+            gap=0.0 if proven else 1.0 - ratio,
+            space_size=getattr(outcome, "space_size", None),
+            searched=outcome.searched,
+            wall_s=wall_s,
+        )
 
+    def most_weight(self) -> float:
+        """A plan scores its step time multiplied by this at most."""
+        return 1.0
+
+    @abstractmethod
     def baselines(self, found: Found, best: RankedPlan) -> Mapping[str, Any]:
         """What the best plan is compared with."""
 
     def search_notes(self, found: Found, answer: Answer) -> Sequence[str]:
         """What there is to say about the plans that were found."""
+        return ended_early(interrupted=found.outcome.interrupted, out_of_time=found.outcome.out_of_time)
 
     def finished(self, answer: Answer, found: Found) -> Answer:
         """The answer with what takes further searches: refined plans, what it depends on."""
+        return answer
+
+    def study(self, answer: Answer, progress: Progress) -> tuple[Sequence[RankedPlan], Sequence[Curve], str]:
+        """More searches with the same cost model, for Pareto fronts and scaling curves: plans, curves, and a note."""
+        return (), (), ""
+
+    # -- figures
+
+    @abstractmethod
+    def described(self, plans: Sequence[Any]) -> list[RankedPlan]:
+        """Cost and describe plans, at least one, in their order."""
+
+    def rank(self, plans: Sequence[Any], reference: float | None = None) -> list[RankedPlan]:
+        """Cost and describe plans in their order; gaps are measured against a score, or against the first."""
+        if not plans:
+            return []
+        found = self.described(plans)
+        best = found[0].score if reference is None else reference
+        return [dataclasses.replace(plan, rank=n, gap=plan.score / best - 1.0) for n, plan in enumerate(found, 1)]
+
+    @abstractmethod
+    def bars(self, plans: Sequence[RankedPlan]) -> ErrorBars:
+        """Intervals and chances of plans, and where these come from."""
+
+    def error_bars(self, plans: Sequence[RankedPlan]) -> tuple[list[RankedPlan], ErrorBars]:
+        """Plans with their intervals and chances, and where these come from."""
+        from planner.uncertainty.bars import with_bars
+
+        bars = self.bars(plans)
+        return list(with_bars(plans, bars)), bars
+
+    def sensitivity(self, plans: Sequence[RankedPlan]) -> tuple[Sensitivity, ...] | None:
+        """Which constants would have to change for another plan to win; None where that is not known."""
+        return None
+
+    # -- what was assumed
 
     def setting(self, plan: Any) -> Setting:
         """The question as the answer states it."""
+        return self.resolved.setting
 
+    @abstractmethod
     def assumptions(self) -> tuple[Assumption, ...]:
         """What was taken for granted about the question."""
 
+    @property
+    def assumed(self) -> Any:
+        """Constants that the cost model takes for granted, a dataclass; None where it has none by name."""
+        return None
+
+    def source_of(self, name: str) -> str:
+        """Where such a constant comes from."""
+        return self.resolved.source_of(name)
+
     def model_assumptions(self) -> tuple[Assumption, ...]:
         """What the cost model takes for granted, by name."""
+        constants = () if self.assumed is None else dataclasses.fields(self.assumed)
+        return tuple(
+            Assumption(name=item.name, value=f"{getattr(self.assumed, item.name):g}", source=self.source_of(item.name))
+            for item in constants
+        )
 
+    # -- one plan
+
+    @abstractmethod
     def exact_plan(self) -> tuple[Any, tuple[Assumption, ...]]:
         """The plan that the options spell out, and what was chosen for the user."""
 
+    @abstractmethod
+    def broken(self, plan: Any) -> list[str]:
+        """Say which rules a plan breaks."""
+
     def check(self, plan: Any) -> None:
         """Raise `UsageError` with every rule that a plan breaks."""
+        problems = self.broken(plan)
+        if problems:
+            raise UsageError("\n".join(problems))
 
     def for_plan(self, plan: Any) -> PlanSpace:
         """The space to predict a given plan in: it may name what a search does not choose by itself."""
+        return self
 
+    @abstractmethod
     def tables(self, plan: Any, ranked: RankedPlan) -> Mapping[str, tuple[Any, ...]]:
         """Rows by layer, stage and link."""
 
+    @abstractmethod
     def plan_notes(self, ranked: RankedPlan) -> Sequence[str]:
         """What there is to say about one plan: that it does not fit, and what would help."""
 
-    def without_fixed(self, gpus: int, top: int) -> PlanSpace:
-        """The same question on so many GPUs with nothing fixed."""
-
     def explained(self, estimate: Estimate, plans: Sequence[RankedPlan], proof: Proof | None) -> Estimate:
         """An explanation with what only this space knows; ``plans``: the best, where they were searched for."""
+        return estimate
 
-    def sensitivity(self, plans: Sequence[RankedPlan]) -> tuple[Sensitivity, ...] | None:
-        """Which constants would have to change for another plan to win."""
-
-    def plan_section(self, ranked: RankedPlan, folder: Path | None) -> Mapping[str, Any]:
-        """Entries of a plan file that hold a plan; relative paths in it start at ``folder``."""
-
-    def plan_of(self, document: PlanDocument, source: Document | None) -> Any:
-        """The plan of a plan file, checked against the network and the rules; raises `InputFileError`."""
-
+    @abstractmethod
     def tracks(self, plan: Any) -> Tracks:
         """The step of a plan, event by event."""
 
     @property
+    @abstractmethod
     def report(self) -> ReportParts:
         """What reports show of these plans: a module of the space."""
 
-    def with_question(self, resolved: Resolved) -> PlanSpace:
-        """The same space of another question about the same network and cluster."""
+    # -- plan files
 
-    def study(self, answer: Answer, progress: Progress) -> tuple[Sequence[RankedPlan], Sequence[Curve], str]:
-        """More searches with the same cost model, for Pareto fronts and scaling curves: plans, curves, and a note."""
+    def plan_entry(self, plan: Any) -> Mapping[str, Any]:
+        """The section of a plan file that holds a plan, which is named as the space."""
+        return dataclasses.asdict(plan)
+
+    def plan_section(self, ranked: RankedPlan, folder: Path | None) -> Mapping[str, Any]:
+        """Entries of a plan file that hold a plan; relative paths in it start at ``folder``."""
+        request = self.resolved.request
+        return {"workers": ranked.workers, self.name: self.plan_entry(ranked.plan), "assume": dict(request.assume)}
+
+    @abstractmethod
+    def plan_of(self, document: PlanDocument, source: Document | None) -> Any:
+        """The plan of a plan file, checked against the network and the rules; raises `InputFileError`."""
+
+    # -- other questions
+
+    def without_fixed(self, gpus: int, top: int) -> PlanSpace:
+        """The same question on so many GPUs with nothing fixed."""
+        request = self.resolved.request
+        free = dataclasses.replace(request, mesh=None, micro_batches=None, serving_degrees={}, top=top, gpus=gpus)
+        return dataclasses.replace(self, resolved=dataclasses.replace(self.resolved, request=free))
 
 
 def space_of(resolved: Resolved) -> PlanSpace:

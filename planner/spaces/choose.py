@@ -11,10 +11,9 @@ from costmodel.network.graph import Graph
 from costmodel.network.layers import ATTENTION
 from planner.core.errors import UsageError
 from planner.core.request import Request
-from planner.spaces.mesh.flags import flag_of
-from planner.spaces.mixed.options import check_mixed
+from planner.spaces.fixed import flag_of
 
-__all__ = ["Space", "choose_space", "is_transformer", "why_layers"]
+__all__ = ["Space", "choose_space", "is_transformer", "lead_device", "why_layers"]
 
 Space = Literal["mesh", "layers", "mixed", "serving"]
 
@@ -44,6 +43,8 @@ def choose_space(request: Request, graph: Graph, cluster: Cluster | None = None)
     fits = _has_blocks(graph)
     if cluster is not None and len(cluster.groups) > 1:
         of_layers += ["--diverse"] if request.diverse else []
+        from planner.spaces.mixed.options import check_mixed  # other questions do without
+
         check_mixed(request, graph, cluster, is_foldable=fits, of_layers=of_layers, of_mesh=of_mesh)
         return "mixed"
     if request.mode == "inference" and _is_serving(request, graph):
@@ -126,3 +127,19 @@ def _mesh_options(request: Request) -> list[str]:
     # Assumptions about a split per layer are checked when the space is known.
     of_mesh = any(name in MeshAssumptions.__dataclass_fields__ for name, _ in request.assume)
     return names + (["--assume"] if of_mesh else [])
+
+
+def lead_device(cluster: Cluster, wanted: str | None) -> int:
+    """The group whose number format a job has unless it is told: the fastest, among those that have the wanted one.
+
+    Returns
+    -------
+    int
+        Position of the group; the first of all where none has the format.
+    """
+
+    def speed(position: int) -> float:
+        rates = cluster.groups[position].device.peak_flop_per_s
+        return rates.get(wanted, 0.0) if wanted is not None else max(rates.values())
+
+    return max(range(len(cluster.groups)), key=lambda position: (speed(position), -position))

@@ -133,7 +133,7 @@ class Outcome:
     """Best plans with different keys, and what was proved about the rest."""
 
     candidates: list[Candidate]
-    bound: float  # no plan of the space has a lower score (seconds, unless devices count)
+    bound_score: float  # no plan of the space has a lower score (seconds, unless devices count)
     rest_bound: float  # no plan with another key than the candidates' has
     space_size: int
     searched: dict[str, int]

@@ -102,7 +102,7 @@ class _Run:
         self.micro_batches = settings.micro_batches or micro_batch_counts(self.workload.global_batch)
         self.outcome = Outcome(
             candidates=[],
-            bound=float("inf"),
+            bound_score=float("inf"),
             rest_bound=float("inf"),
             space_size=0,
             searched={"enumerated": 0, "solved": 0, "bounded": 0, "dominated": 0, "infeasible": 0, "open": 0},
@@ -444,7 +444,7 @@ class _Run:
         outcome.candidates = self.pool.best()
         best = outcome.candidates[0].score if outcome.candidates else float("inf")
         last = outcome.candidates[-1].score if outcome.candidates else float("inf")
-        outcome.bound = min(self.bound, best)
+        outcome.bound_score = min(self.bound, best)
         is_full = len(outcome.candidates) == self.settings.top
         outcome.rest_bound = (
             min(self.rest_bound, last) if is_full or not np.isfinite(self.rest_bound) else self.rest_bound

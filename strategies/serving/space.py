@@ -101,6 +101,11 @@ class ServingOutcome:
     is_complete: bool = True  # every plan of the space was looked at
     interrupted: bool = False
 
+    @property
+    def out_of_time(self) -> bool:
+        """Whether there are plans that were not looked at."""
+        return not self.is_complete
+
 
 # Tokens of the chunks that are tried; shorter ones do not fill the device alongside the decoding sequences.
 _CHUNKS = (256, 512, 1024, 2048, 4096, 8192)

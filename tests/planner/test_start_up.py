@@ -26,12 +26,6 @@ _OF_OTHERS = (
 )
 _ALLOWED = {
     *("costmodel.mesh", "costmodel.mesh.assumptions"),  # the constants of a calibration
-    *(
-        "planner.spaces.mesh",
-        "planner.spaces.mesh.flags",
-        "planner.spaces.mesh.space",
-    ),  # which space a question is about
-    *("planner.spaces.mixed", "planner.spaces.mixed.options"),
 }
 _NEVER = (
     "planner.spaces.layers.breakdown",

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from costmodel.fields import Figure
 from costmodel.hardware.host import Power
 from costmodel.kernels.roofline import RooflineCompute
 from costmodel.layerwise.evaluate import CostBatch, evaluate
@@ -19,14 +18,13 @@ from costmodel.layerwise.splits import Split, divisors
 from costmodel.layerwise.tables import CostCache
 from costmodel.rates import training_rates
 from costmodel.tolerances import PROOF_SLACK
-from planner.core.answer import Answer, Assumption, Estimate, Proof, RankedPlan, Setting
+from planner.core.answer import Answer, Assumption, Proof, RankedPlan
 from planner.core.capacity import limit_notes
 from planner.core.errors import NoFeasiblePlan, UsageError
 from planner.core.objectives import stated_rates
 from planner.core.quantities import format_bytes, format_seconds
-from planner.core.search_errors import SearchInterrupted, ended_early, no_plan_in_time
 from planner.resolve import Resolved
-from planner.spaces.base import Found, Progress, ReportParts
+from planner.spaces.base import Found, PlanSpace, Progress, ReportParts
 from planner.spaces.layers.labels import plan_in_words
 from strategies.layerwise.score import Score, score_of
 from strategies.layerwise.space import FAMILY_NAMES
@@ -44,7 +42,6 @@ if TYPE_CHECKING:
 
 __all__ = ["LayerwisePlanSpace", "layerwise_space"]
 
-_DEFAULT_TIME_LIMIT_S = 60.0
 # What a note calls the terms of a step.
 _TERMS = {
     "compute_s": "compute",
@@ -61,30 +58,19 @@ def layerwise_space(resolved: Resolved) -> LayerwisePlanSpace:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LayerwisePlanSpace:
+class LayerwisePlanSpace(PlanSpace):
     """A question about splits per layer with its cost model.
 
     Attributes
     ----------
-    resolved : Resolved
     cache : CostCache
         Costs of layers that were worked out already.
     """
 
-    resolved: Resolved
     cache: CostCache
 
     name = "layers"
-
-    @property
-    def objective(self) -> str:
-        """What is minimised."""
-        return self.resolved.request.objective or "step_time"
-
-    @property
-    def declared(self) -> Mapping[str, Figure]:
-        """The figures of a plan."""
-        return LAYERWISE_FIGURES
+    declared = LAYERWISE_FIGURES
 
     @property
     def score(self) -> Score:
@@ -101,11 +87,6 @@ class LayerwisePlanSpace:
         """Whether a family or splits of layers are fixed."""
         request = self.resolved.request
         return request.family is not None or bool(request.fix)
-
-    @property
-    def has_exact_plans(self) -> bool:
-        """Options can spell out a whole plan."""
-        return True
 
     # -- the search
 
@@ -130,7 +111,7 @@ class LayerwisePlanSpace:
             top=request.top,
             restriction=self.resolved.restriction,
             micro_batches=None if request.micro_batches is None else (request.micro_batches,),
-            wall_s=_DEFAULT_TIME_LIMIT_S if request.time_limit_s is None else request.time_limit_s,
+            wall_s=self.time_limit_s,
             gap=request.gap,
             solver=request.solver,
             seed=request.seed,
@@ -141,20 +122,18 @@ class LayerwisePlanSpace:
 
         return search(self.resolved.workload, self.resolved.cluster, settings, progress, self.cache)
 
+    def outcome_of(self, top: int, progress: Progress | None) -> Outcome:
+        """Look for the best plans."""
+        return self._outcome(dataclasses.replace(self.settings(), top=top), progress)
+
     def search(self, top: int, progress: Progress | None) -> Found:
         """Look for the best plans; of every family the best, where plans have to differ."""
         started = time.monotonic()
-        outcome = self._outcome(dataclasses.replace(self.settings(), top=top), progress)
-        candidates, shown = outcome.candidates, self.resolved.request.top
-        if candidates and self.resolved.request.diverse:
-            candidates = self._of_every_family(outcome, started)
-            shown = len(candidates)
-        return Found(
-            plans=[candidate.plan for candidate in candidates],
-            shown=min(shown, len(candidates)),
-            outcome=outcome,
-            interrupted=outcome.interrupted,
-        )
+        found = super().search(top, progress)
+        if not found.plans or not self.resolved.request.diverse:
+            return found
+        plans = [candidate.plan for candidate in self._of_every_family(found.outcome, started)]
+        return dataclasses.replace(found, plans=plans, shown=len(plans), interrupted=found.outcome.interrupted)
 
     def _of_every_family(self, outcome: Outcome, started: float) -> list[Candidate]:
         """Best plan of every family, each by its own exact search; one time limit and one Ctrl-C end them all."""
@@ -181,16 +160,9 @@ class LayerwisePlanSpace:
                 found[family] = result.candidates[0]
         return sorted(found.values(), key=lambda c: (c.score, c.plan.workers, c.family))
 
-    def no_plan(self, found: Found) -> Exception:
+    def nothing_fits(self, outcome: Outcome) -> Exception:
         """Say why a search found no plan."""
-        return self._no_plan(found.outcome)
-
-    def _no_plan(self, outcome: Outcome) -> Exception:
         setting = self.resolved.setting
-        if outcome.interrupted:
-            return SearchInterrupted(None)
-        if outcome.out_of_time:  # what was not looked at may fit
-            return no_plan_in_time()
         miss = outcome.nearest_miss
         if miss is None:
             return NoFeasiblePlan(
@@ -205,26 +177,17 @@ class LayerwisePlanSpace:
         )
 
     def proof(self, found: Found, plans: Sequence[RankedPlan], wall_s: float) -> Proof:
-        """What the search proves."""
+        """What the search proves, of the first plan and of the whole list."""
         outcome: Outcome = found.outcome
-        listed = outcome.candidates[: self.resolved.request.top]
-        best, last = listed[0].score, listed[-1].score
-        bound = min(outcome.bound, best)
-        proven = bound >= best * (1 - PROOF_SLACK)
-        is_top = proven and outcome.rest_bound >= last * (1 - PROOF_SLACK) and not self.resolved.request.diverse
-        least = best if proven else bound
-        if self.score.per_device:  # the score is of all devices, of which no plan has more than there are
-            least = min(least / self.resolved.request.gpus, plans[0].step_time_s)
-        return Proof(
-            proven_optimal=proven,
-            proven_top=is_top,
-            bound_s=least,
-            gap=0.0 if proven else (best - bound) / best,
-            space_size=outcome.space_size,
-            searched=outcome.searched,
-            wall_s=wall_s,
-            solver=", ".join(outcome.methods),
-        )
+        proof = super().proof(found, plans, wall_s)
+        last = outcome.candidates[: self.resolved.request.top][-1].score
+        is_top = proof.proven_optimal and outcome.rest_bound >= last * (1 - PROOF_SLACK)
+        is_top = is_top and not self.resolved.request.diverse
+        return dataclasses.replace(proof, proven_top=is_top, solver=", ".join(outcome.methods))
+
+    def most_weight(self) -> float:
+        """All the GPUs, where those in use count."""
+        return self.resolved.request.gpus if self.score.per_device else 1.0
 
     def baselines(self, found: Found, best: RankedPlan) -> Mapping[str, RankedPlan | None]:
         """Plain data parallelism: on the best number of workers, and on all."""
@@ -245,36 +208,26 @@ class LayerwisePlanSpace:
 
     def search_notes(self, found: Found, answer: Answer) -> list[str]:
         """Which family wins and what it gains, and limits that were hit."""
-        notes = [
+        return [
             *_why(answer.plans[0], answer.baselines["data_parallel"]),
             *limit_notes(self.resolved.request, self.resolved.cluster.device),
+            *super().search_notes(found, answer),
         ]
-        outcome: Outcome = found.outcome
-        return [*notes, *ended_early(interrupted=outcome.interrupted, out_of_time=outcome.out_of_time)]
-
-    def finished(self, answer: Answer, found: Found) -> Answer:
-        """Nothing is searched beyond the space."""
-        return answer
 
     # -- figures
 
-    def rank(self, plans: Sequence[Plan], reference: float | None = None) -> list[RankedPlan]:
+    def described(self, plans: Sequence[Plan]) -> list[RankedPlan]:
         """Cost and describe plans; the order is kept."""
-        if not plans:
-            return []
         resolved = self.resolved
         costs = evaluate(resolved.workload, resolved.cluster, plans, self.cache)
         scores = self.score.of(costs.step_time_s, costs.computing_s, [plan.workers for plan in plans])
-        best = float(scores[0]) if reference is None else reference
         bound_by_compute = self._compute_bound(plans, costs)
         return [
-            self._ranked(plan, costs, n, score=float(scores[n]), best=best, compute_bound=bound_by_compute[n])
+            self._ranked(plan, costs, n, score=float(scores[n]), compute_bound=bound_by_compute[n])
             for n, plan in enumerate(plans)
         ]
 
-    def _ranked(
-        self, plan: Plan, costs: CostBatch, n: int, *, score: float, best: float, compute_bound: bool
-    ) -> RankedPlan:
+    def _ranked(self, plan: Plan, costs: CostBatch, n: int, *, score: float, compute_bound: bool) -> RankedPlan:
         resolved, graph = self.resolved, self.resolved.workload.graph
         device, power = resolved.cluster.device, Power.of(resolved.cluster.device, resolved.cluster.host)
         step, single = float(costs.step_time_s[n]), self._one_worker_s
@@ -289,7 +242,6 @@ class LayerwisePlanSpace:
             "pipeline bubble": parts["bubble_s"],
         }
         return RankedPlan(
-            rank=n + 1,
             plan=plan,
             family=family_of_plan(graph, plan),
             summary=plan_in_words(graph, plan),
@@ -297,7 +249,6 @@ class LayerwisePlanSpace:
             bottleneck=max(terms, key=lambda name: terms[name]),
             declared=LAYERWISE_FIGURES,
             score=score,
-            gap=score / best - 1.0,
             figures={
                 "step_time_s": step,
                 "memory_bytes_per_gpu": float(costs.memory_bytes[n]),
@@ -348,13 +299,11 @@ class LayerwisePlanSpace:
         again = evaluate(faster.workload, faster.cluster, plans, faster)
         return [bool(saved) for saved in again.compute_s <= 0.8 * costs.compute_s]
 
-    def error_bars(self, plans: Sequence[RankedPlan]) -> tuple[list[RankedPlan], ErrorBars]:
-        """Plans with their intervals and chances."""
+    def bars(self, plans: Sequence[RankedPlan]) -> ErrorBars:
+        """Intervals and chances of plans."""
         from planner.uncertainty.answers import layer_bars
-        from planner.uncertainty.bars import with_bars
 
-        bars = layer_bars(self, plans)
-        return list(with_bars(plans, bars)), bars
+        return layer_bars(self, plans)
 
     def sensitivity(self, plans: Sequence[RankedPlan]) -> tuple[Sensitivity, ...] | None:
         """Which constants would have to change for another plan to win."""
@@ -364,17 +313,9 @@ class LayerwisePlanSpace:
 
     # -- one plan
 
-    def setting(self, plan: Plan) -> Setting:
-        """The question as the answer states it."""
-        return self.resolved.setting
-
     def assumptions(self) -> tuple[Assumption, ...]:
         """What was taken for granted about the question."""
         return (*self.resolved.assumptions, *stated_rates(self.resolved.request, self.resolved.cluster))
-
-    def model_assumptions(self) -> tuple[Assumption, ...]:
-        """The cost model of layers has none by name."""
-        return ()
 
     def exact_plan(self) -> tuple[Plan, tuple[Assumption, ...]]:
         """Best plan on exactly the GPUs of the question, within the family and the splits that are fixed.
@@ -424,16 +365,16 @@ class LayerwisePlanSpace:
             # A prediction of the user's own plan is useful even where it does not fit.
             roomy = self._outcome(dataclasses.replace(settings, capacity_bytes=math.inf))
             if not roomy.candidates:
-                raise self._no_plan(outcome)
+                raise self.no_plan(outcome)
             return roomy.candidates[0].plan
         return outcome.candidates[0].plan
 
-    def check(self, plan: Plan) -> None:
-        """Refuse a plan that is not legal."""
-        if not math.isfinite(
-            evaluate(self.resolved.workload, self.resolved.cluster, [plan], self.cache).step_time_s[0]
-        ):
-            raise UsageError("the plan is not legal: a degree is larger than what it divides, or than the micro-batch")
+    def broken(self, plan: Plan) -> list[str]:
+        """Whether a plan is legal; a plan file says which layer is not."""
+        costs = evaluate(self.resolved.workload, self.resolved.cluster, [plan], self.cache)
+        if math.isfinite(costs.step_time_s[0]):
+            return []
+        return ["the plan is not legal: a degree is larger than what it divides, or than the micro-batch"]
 
     def for_plan(self, plan: Plan) -> LayerwisePlanSpace:
         """Allow the collectives that the plan names beside those that may be chosen: some run only when named."""
@@ -493,10 +434,6 @@ class LayerwisePlanSpace:
         )
         return layerwise_space(resolve(free))
 
-    def explained(self, estimate: Estimate, plans: Sequence[RankedPlan], proof: Proof | None) -> Estimate:
-        """An explanation by layer has everything already."""
-        return estimate
-
     def plan_section(self, ranked: RankedPlan, folder: Path | None) -> Mapping[str, Any]:
         """Entries of a plan file that hold a plan."""
         from planner.spaces.layers.plan_file import layerwise_section
@@ -522,10 +459,6 @@ class LayerwisePlanSpace:
         from planner.spaces.layers import report
 
         return report
-
-    def with_question(self, resolved: Resolved) -> LayerwisePlanSpace:
-        """The same space of another question."""
-        return layerwise_space(resolved)
 
     def study(self, answer: Answer, progress: Progress) -> tuple[Sequence[RankedPlan], Sequence[Curve], str]:
         """More plans and curves for figures."""

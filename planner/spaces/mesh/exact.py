@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from costmodel.mesh.plan import MeshPlan
 from planner.core.answer import Assumption
 from planner.core.errors import UsageError
-from planner.spaces.mesh.flags import flag_of
-from planner.spaces.mesh.near import near_multiples
+from planner.spaces.fixed import flag_of, near_multiples
 from planner.spaces.mesh.space import MeshPlanSpace
 from strategies.mesh.settings import Bounds, MeshRestriction
 

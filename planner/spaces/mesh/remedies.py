@@ -14,28 +14,24 @@ from costmodel.mesh.plan import MESH_FIGURES, RECOMPUTE, MeshPlan
 from costmodel.tolerances import EQUAL
 from planner.core.errors import NoFeasiblePlan
 from planner.core.quantities import format_bytes, format_seconds
-from planner.core.search_errors import SearchInterrupted, no_plan_in_time
-from planner.spaces.mesh.fixed import flags_of, without
-from planner.spaces.mesh.flags import flag_of
+from planner.core.search_errors import no_plan_in_time
+from planner.spaces.fixed import flag_of, flags_of, without
 from planner.spaces.mesh.host_miss import host_miss
 from planner.spaces.mesh.labels import mesh_plan_in_words
 from planner.spaces.mesh.space import MeshPlanSpace
 from strategies.mesh.search import search_corner
 from strategies.mesh.settings import MeshCandidate, MeshOutcome, MeshSettings, NearestMiss
 
-__all__ = ["no_mesh_plan", "remedy"]
+__all__ = ["nothing_fits", "remedy"]
 
 # Searches for a way out are short: each at most so long, and so many doublings of the GPUs.
 _WALL_S = 5.0
 _DOUBLINGS = 8
 
 
-def no_mesh_plan(space: MeshPlanSpace, settings: MeshSettings, outcome: MeshOutcome) -> Exception:
+def nothing_fits(space: MeshPlanSpace, settings: MeshSettings, outcome: MeshOutcome) -> Exception:
     """Say why a search found no plan."""
-    if outcome.interrupted:
-        return SearchInterrupted(None)
-    # What was not looked at may fit, so a miss says nothing then.
-    if outcome.out_of_time or (outcome.nearest_miss is None and space.resolved.cluster.host is None):
+    if outcome.nearest_miss is None and space.resolved.cluster.host is None:
         return no_plan_in_time()
     way_out = _relaxed(space, settings) or _more_gpus(space, settings)
     return NoFeasiblePlan(f"nothing fits: {_miss(space, settings, outcome.nearest_miss)}; {way_out or _ADVICE}")

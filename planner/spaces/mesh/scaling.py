@@ -13,7 +13,6 @@ from planner.core.search_errors import SearchInterrupted
 from planner.resolve import Resolved, resolve
 from planner.scaling import Scaling
 from planner.spaces.mesh.contradictions import refuse_contradiction
-from planner.spaces.mesh.remedies import no_mesh_plan
 from planner.spaces.mesh.space import MeshPlanSpace, mesh_space
 from planner.uncertainty.answers import mesh_bars
 from planner.uncertainty.bars import ErrorBars, with_bars
@@ -113,7 +112,7 @@ def _best(space: MeshPlanSpace, *, is_largest: bool) -> RankedPlan | Exception:
     if outcome.candidates:
         return space.rank([outcome.candidates[0].plan])[0]
     if is_largest:
-        return no_mesh_plan(space, settings, outcome)
+        return space.no_plan(outcome)
     miss = outcome.nearest_miss
     need = "" if miss is None else f"; the nearest miss needs {format_bytes(miss.memory_bytes)} per GPU"
     return NoFeasiblePlan(f"nothing fits{need}, of {format_bytes(resolved.setting.memory_capacity_bytes)}")

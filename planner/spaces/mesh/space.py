@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from costmodel.fields import Figure
 from costmodel.hardware.host import USABLE_SHARE, Power
 from costmodel.layerwise.splits import divisors
 from costmodel.mesh.assumptions import MeshAssumptions
@@ -21,17 +20,15 @@ from costmodel.mesh.plan import MEMORY_PARTS, MESH_FIGURES, TIME_PARTS, MeshBatc
 from costmodel.mesh.rules import RULES, NetworkShape, Rule, columns_of
 from costmodel.network.graph import Graph
 from costmodel.rates import training_rates
-from costmodel.tolerances import PROOF_SLACK
 from planner.core.answer import Answer, Assumption, Estimate, Proof, RankedPlan, Setting
 from planner.core.capacity import limit_notes
 from planner.core.errors import UsageError
 from planner.core.objectives import check_rates, stated_rates
 from planner.core.quantities import format_bytes
-from planner.core.search_errors import ended_early
 from planner.report.numbers import percent
 from planner.resolve import Resolved
-from planner.spaces.base import Found, Progress, ReportParts
-from planner.spaces.mesh.fixed import fixed_by
+from planner.spaces.base import Found, PlanSpace, Progress, ReportParts
+from planner.spaces.fixed import fixed_by
 from planner.spaces.mesh.labels import (
     MUCH_HOST,
     bottleneck_in_words,
@@ -46,8 +43,6 @@ from strategies.mesh.search import search_model
 from strategies.mesh.settings import Bounds, MeshOutcome, MeshRestriction, MeshSettings
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from costmodel.timeline import Tracks
     from planner.files.documents import Document
     from planner.report.figures.standard import Curve
@@ -57,7 +52,6 @@ if TYPE_CHECKING:
 
 __all__ = ["MeshPlanSpace", "is_per_device", "mesh_space"]
 
-_DEFAULT_TIME_LIMIT_S = 60.0
 # Refinement ends by a count; this is for machines that are slower than any.
 _REFINEMENT_S = 5.0
 # What follows the search has so long at least.
@@ -106,8 +100,8 @@ def mesh_space(resolved: Resolved) -> MeshPlanSpace:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeshPlanSpace:
+@dataclass(frozen=True, kw_only=True)
+class MeshPlanSpace(PlanSpace):
     """A question about plans over a device mesh with its cost model.
 
     Attributes
@@ -121,7 +115,6 @@ class MeshPlanSpace:
     constants : MeshAssumptions
     """
 
-    resolved: Resolved
     model: MeshModel
     shape: NetworkShape
     seq: int
@@ -129,20 +122,8 @@ class MeshPlanSpace:
     peak_flop_per_s: float
     constants: MeshAssumptions
 
-    @property
-    def name(self) -> str:
-        """Of the space."""
-        return "mesh"
-
-    @property
-    def objective(self) -> str:
-        """What is minimised."""
-        return self.resolved.request.objective or "step_time"
-
-    @property
-    def declared(self) -> Mapping[str, Figure]:
-        """The figures of a plan."""
-        return MESH_FIGURES
+    name = "mesh"
+    declared = MESH_FIGURES
 
     @property
     def power(self) -> Power | None:
@@ -150,20 +131,10 @@ class MeshPlanSpace:
         return Power.of(self.resolved.cluster.device, self.resolved.cluster.host)
 
     @property
-    def free_layers(self) -> tuple[str, ...]:
-        """Layers that the cost model counts as free."""
-        return ()
-
-    @property
     def is_spelled_out(self) -> bool:
         """Whether any degree is fixed or bounded."""
         request = self.resolved.request
         return request.mesh is not None or request.micro_batches is not None
-
-    @property
-    def has_exact_plans(self) -> bool:
-        """Options can spell out a whole plan."""
-        return True
 
     # -- the search
 
@@ -184,7 +155,7 @@ class MeshPlanSpace:
             restriction=fixed_by(request),
             objective=self.objective,
             power=self.power,
-            wall_s=_DEFAULT_TIME_LIMIT_S if request.time_limit_s is None else request.time_limit_s,
+            wall_s=self.time_limit_s,
             gap=request.gap,
             seed=request.seed,
         )
@@ -198,49 +169,27 @@ class MeshPlanSpace:
         """Search with the same cost model."""
         return search_model(self.model, settings, progress)
 
-    def search(self, top: int, progress: Progress | None) -> Found:
+    def outcome_of(self, top: int, progress: Progress | None) -> MeshOutcome:
         """Look for the best plans, which differ in a degree unless all are asked for."""
-        settings, request = self.settings(), self.resolved.request
+        settings = self.settings()
         if top > settings.top:
-            distinct = None if request.diverse is False else DISTINCT
+            distinct = None if self.resolved.request.diverse is False else DISTINCT
             settings = dataclasses.replace(settings, top=top, distinct=distinct)
-        outcome = self.outcome(settings, progress)
-        plans = [candidate.plan for candidate in outcome.candidates]
-        return Found(plans=plans, shown=min(request.top, len(plans)), outcome=outcome, interrupted=outcome.interrupted)
+        return self.outcome(settings, progress)
 
-    def no_plan(self, found: Found) -> Exception:
+    def nothing_fits(self, outcome: MeshOutcome) -> Exception:
         """Say why a search found no plan."""
-        from planner.spaces.mesh.remedies import no_mesh_plan
+        from planner.spaces.mesh.remedies import nothing_fits
 
-        return no_mesh_plan(self, self.settings(), found.outcome)
+        return nothing_fits(self, self.settings(), outcome)
 
-    def proof(self, found: Found, plans: Sequence[RankedPlan], wall_s: float) -> Proof:
-        """What the search proves about the uniform space."""
-        outcome: MeshOutcome = found.outcome
-        ratio = min(outcome.bound_score / outcome.candidates[0].score, 1.0)
-        proven = ratio >= 1 - PROOF_SLACK
-        return Proof(
-            proven_optimal=proven,
-            bound_s=self._bound_s(plans[0], 1.0 if proven else ratio),
-            gap=0.0 if proven else 1.0 - ratio,
-            space_size=outcome.space_size,
-            searched=outcome.searched,
-            wall_s=wall_s,
-        )
-
-    def _bound_s(self, best: RankedPlan, ratio: float) -> float:
-        """Least step time of any plan. Of device-seconds, no plan has less than ``ratio`` of the best's, on all the GPUs at most.
-
-        Of joules neither, and no device draws more than a busy one with its share of the host.
-        """
-        gpus = max(self.resolved.request.gpus, best.workers)
+    def most_weight(self) -> float:
+        """What all the GPUs weigh: no device draws more than a busy one with its share of the host."""
+        gpus = self.resolved.request.gpus
         if self.objective == "energy":
             assert self.power is not None
-            most_w = (self.power.busy_w + self.power.host_w) * gpus
-            return min(ratio * best.score / most_w, best.step_time_s)
-        if not is_per_device(self.objective):
-            return ratio * best.step_time_s
-        return ratio * best.step_time_s * best.workers / gpus
+            return (self.power.busy_w + self.power.host_w) * gpus
+        return gpus if is_per_device(self.objective) else 1.0
 
     def baselines(self, found: Found, best: RankedPlan) -> Mapping[str, RankedPlan | None]:
         """Best plan without tensor, context, expert and pipeline parallelism, whatever else is fixed."""
@@ -260,7 +209,7 @@ class MeshPlanSpace:
         notes += limit_notes(resolved.request, resolved.cluster.device)
         if not outcome.is_counted:
             notes.append("the space holds more plans than are stated: the time limit came before all were counted")
-        notes += ended_early(interrupted=outcome.interrupted, out_of_time=outcome.out_of_time)
+        notes += super().search_notes(found, answer)
         if self.settings().distinct is not None and len(answer.plans) > 1:
             notes.append(
                 "only the best plan of each (tp, cp, ep, pp, ZeRO stage, micro-batch, schedule) is shown; --no-diverse shows all"
@@ -269,8 +218,7 @@ class MeshPlanSpace:
 
     def finished(self, answer: Answer, found: Found) -> Answer:
         """The answer with refined plans, and with what the best plan depends on."""
-        from planner.spaces.mesh.batches import batch_notes
-        from planner.spaces.mesh.cautions import cautions, pessimistic_notes
+        from planner.spaces.mesh.notes import batch_notes, cautions, pessimistic_notes
 
         settings = self._settings_after(found)
         shown = list(found.outcome.candidates[: found.shown])
@@ -313,18 +261,14 @@ class MeshPlanSpace:
         """Costs of legal plans."""
         return self.model.evaluate_plans(plans)
 
-    def rank(self, plans: Sequence[MeshPlan], reference: float | None = None) -> list[RankedPlan]:
+    def described(self, plans: Sequence[MeshPlan]) -> list[RankedPlan]:
         """Cost and describe plans; the order is kept."""
-        if not plans:
-            return []
         costs = self.costs(plans)
         joules = None if self.power is None else plans_energy_j(self.model, plans, costs, self.power)
-        ranked = [
+        return [
             self._described(plan, costs, n, None if joules is None else float(joules[n]))
             for n, plan in enumerate(plans)
         ]
-        best = ranked[0].score if reference is None else reference
-        return [dataclasses.replace(plan, gap=plan.score / best - 1.0) for plan in ranked]
 
     def _described(self, plan: MeshPlan, costs: MeshCosts, n: int, energy_j: float | None) -> RankedPlan:
         host, device = self.resolved.cluster.host, self.resolved.cluster.device
@@ -336,7 +280,6 @@ class MeshPlanSpace:
         else:
             compared = step * (plan.workers if is_per_device(self.objective) else 1)
         return RankedPlan(
-            rank=n + 1,
             plan=plan,
             family=family_of_mesh_plan(plan),
             summary=mesh_plan_in_words(plan),
@@ -367,13 +310,11 @@ class MeshPlanSpace:
             },
         )
 
-    def error_bars(self, plans: Sequence[RankedPlan]) -> tuple[list[RankedPlan], ErrorBars]:
-        """Plans with their intervals and chances."""
+    def bars(self, plans: Sequence[RankedPlan]) -> ErrorBars:
+        """Intervals and chances of plans."""
         from planner.uncertainty.answers import mesh_bars
-        from planner.uncertainty.bars import with_bars
 
-        bars = mesh_bars(self, plans)
-        return list(with_bars(plans, bars)), bars
+        return mesh_bars(self, plans)
 
     def sensitivity(self, plans: Sequence[RankedPlan]) -> tuple[Sensitivity, ...] | None:
         """Which constants would have to change for another plan to win."""
@@ -407,12 +348,6 @@ class MeshPlanSpace:
             ]  # of multi-head attention these are the same heads
         return [rule.message(self.shape, values) for rule in broken]
 
-    def check(self, plan: MeshPlan) -> None:
-        """Refuse a plan that breaks a rule of the space, or does not make the batch."""
-        problems = self.broken(plan)
-        if problems:
-            raise UsageError("\n".join(problems))
-
     def blocks_per_stage(self, plan: MeshPlan) -> int:
         """Blocks of the longest chunk; 1 where there are more chunks than blocks, which a rule refuses."""
         chunks = plan.pp * plan.vpp
@@ -422,30 +357,25 @@ class MeshPlanSpace:
 
     def setting(self, plan: MeshPlan) -> Setting:
         """The question as the answer states it."""
-        return dataclasses.replace(self.resolved.setting, seq=self.seq)
+        return dataclasses.replace(super().setting(plan), seq=self.seq)
 
     def assumptions(self) -> tuple[Assumption, ...]:
         """What was taken for granted about the question."""
         rates = stated_rates(self.resolved.request, self.resolved.cluster)
         return (*self.resolved.assumptions, self.host_memory(), self.convention(), *rates)
 
+    @property
+    def assumed(self) -> MeshAssumptions:
+        """Constants that the mesh model takes for granted."""
+        return self.constants
+
     def model_assumptions(self) -> tuple[Assumption, ...]:
-        """What the mesh model takes for granted, by name."""
-        rows = [
-            Assumption(
-                name=item.name,
-                value=f"{getattr(self.constants, item.name):g}",
-                source=self.resolved.source_of(item.name),
-            )
-            for item in dataclasses.fields(self.constants)
-        ]
+        """What the mesh model takes for granted, by name; how unevenly the router spreads tokens is the network's to say."""
         layers = self.resolved.workload.graph.layers
         loads = sorted({layer.params.capacity_factor for layer in layers if layer.kind == "moe"})
-        if loads:
-            # How unevenly the router spreads tokens is the network's to say.
-            text = " and ".join(f"{load:g}" for load in loads)
-            rows.append(Assumption(name="expert load (fullest over mean)", value=text, source="model file"))
-        return tuple(rows)
+        text = " and ".join(f"{load:g}" for load in loads)
+        fullest = Assumption(name="expert load (fullest over mean)", value=text, source="model file")
+        return (*super().model_assumptions(), *([fullest] if loads else []))
 
     def host_memory(self) -> Assumption:
         """How much the host of a node holds."""
@@ -479,10 +409,6 @@ class MeshPlanSpace:
 
         return exact_plan(self)
 
-    def for_plan(self, plan: MeshPlan) -> MeshPlanSpace:
-        """The same for every plan."""
-        return self
-
     def tables(self, plan: MeshPlan, ranked: RankedPlan) -> Mapping[str, tuple[Any, ...]]:
         """Rows by layer, by stage, and by links that are used."""
         from costmodel.mesh.detail import layer_rows, mesh_links, stage_rows
@@ -495,7 +421,7 @@ class MeshPlanSpace:
 
     def plan_notes(self, ranked: RankedPlan) -> list[str]:
         """What importers took for granted, that the plan does not fit and what would help, and what few trainers do."""
-        from planner.spaces.mesh.cautions import cautions
+        from planner.spaces.mesh.notes import cautions
         from planner.spaces.mesh.remedies import remedy
 
         notes = [*self.resolved.model.notes, *_host_notes(ranked)]
@@ -510,11 +436,6 @@ class MeshPlanSpace:
             notes.append(remedy(self, ranked.plan))
         return [*notes, *cautions(self, ranked)]
 
-    def without_fixed(self, gpus: int, top: int) -> MeshPlanSpace:
-        """The same question on so many GPUs with no degree fixed."""
-        free = dataclasses.replace(self.resolved.request, mesh=None, micro_batches=None, top=top, gpus=gpus)
-        return dataclasses.replace(self, resolved=dataclasses.replace(self.resolved, request=free))
-
     def explained(self, estimate: Estimate, plans: Sequence[RankedPlan], proof: Proof | None) -> Estimate:
         """An explanation with what the per-layer program says about the splits of the layers."""
         from strategies.mesh.block_search import split_plan
@@ -523,13 +444,9 @@ class MeshPlanSpace:
         check = split_plan(self.model, ranked.plan, ranked.memory_capacity_bytes)
         return dataclasses.replace(estimate, details={**estimate.details, "split": check})
 
-    def plan_section(self, ranked: RankedPlan, folder: Path | None) -> Mapping[str, Any]:
-        """Entries of a plan file that hold a plan."""
-        return {
-            "workers": ranked.workers,
-            "mesh": mesh_entry(ranked.plan),
-            "assume": dict(self.resolved.request.assume),
-        }
+    def plan_entry(self, plan: MeshPlan) -> Mapping[str, Any]:
+        """The section ``mesh`` of a plan file."""
+        return mesh_entry(plan)
 
     def plan_of(self, document: PlanDocument, source: Document | None) -> MeshPlan:
         """The plan of a plan file, checked."""
@@ -549,10 +466,6 @@ class MeshPlanSpace:
         from planner.spaces.mesh import report
 
         return report
-
-    def with_question(self, resolved: Resolved) -> MeshPlanSpace:
-        """The same space of another question."""
-        return mesh_space(resolved)
 
     def study(self, answer: Answer, progress: Progress) -> tuple[Sequence[RankedPlan], Sequence[Curve], str]:
         """More plans and curves for figures."""

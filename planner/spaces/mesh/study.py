@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from planner.core.answer import RankedPlan
 from planner.report.figures.standard import Curve
 from planner.report.figures.study import halved_counts
 from planner.resolve import Resolved
 from planner.spaces.base import Progress
-
-if TYPE_CHECKING:
-    from planner.spaces.mesh.space import MeshPlanSpace
+from planner.spaces.mesh.space import MeshPlanSpace, mesh_space
 
 __all__ = ["mesh_study"]
 
@@ -49,7 +46,7 @@ def mesh_study(space: MeshPlanSpace, progress: Progress) -> tuple[list[RankedPla
         found += _best(space, counts[-1], share, 2)
     for n, (gpus, samples) in enumerate(_weak_batches(counts, resolved)):
         progress(f"plans at batch {samples}", (2 * len(counts) + n) / steps)
-        plans = _best(space.with_question(resolved.with_batch(samples)), gpus, 1.0, 1)
+        plans = _best(mesh_space(resolved.with_batch(samples)), gpus, 1.0, 1)
         if plans:
             weak.append((gpus, samples, plans[0].step_time_s, plans[0].summary))
     name = "the best plan"

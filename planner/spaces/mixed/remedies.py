@@ -11,16 +11,15 @@ from costmodel.mixed.plan import describe
 from planner.core.capacity import usable_bytes
 from planner.core.errors import NoFeasiblePlan, UsageError
 from planner.core.quantities import format_bytes
-from planner.core.search_errors import SearchInterrupted, no_plan_in_time
-from planner.spaces.mesh.fixed import fixed_by, flags_of, without
+from planner.spaces.fixed import fixed_by, flags_of, without
 from planner.spaces.mixed.contradictions import refuse_contradiction
-from planner.spaces.mixed.fixed import with_fixed
+from planner.spaces.mixed.options import with_fixed
 from planner.spaces.mixed.space import MixedPlanSpace
 from strategies.mixed.families import legal_degrees
 from strategies.mixed.search import search_mixed
 from strategies.mixed.settings import MixedOutcome, MixedSettings
 
-__all__ = ["no_mixed_plan", "searched"]
+__all__ = ["nothing_fits", "searched"]
 
 Progress = Callable[[str, float], None]
 
@@ -44,12 +43,8 @@ def searched(space: MixedPlanSpace, settings: MixedSettings, progress: Progress 
         raise UsageError(str(error)) from None
 
 
-def no_mixed_plan(space: MixedPlanSpace, settings: MixedSettings, outcome: MixedOutcome) -> Exception:
+def nothing_fits(space: MixedPlanSpace, settings: MixedSettings, outcome: MixedOutcome) -> Exception:
     """Say why a search found no plan."""
-    if outcome.interrupted:
-        return SearchInterrupted(None)
-    if outcome.out_of_time:
-        return no_plan_in_time()
     batch = space.model.shape.global_batch
     refuse_contradiction(space, settings)
     miss = outcome.nearest_miss

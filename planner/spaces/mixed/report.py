@@ -18,7 +18,7 @@ from planner.report.rows import rows_table
 from planner.report.uncertainty import bars_columns
 from planner.spaces.mesh.labels import mesh_entry
 from planner.spaces.mesh.report import objective_columns
-from planner.spaces.mixed.rows import GroupBaseline
+from planner.spaces.mixed.space import GroupBaseline
 from planner.spaces.mixed.what_if import StepBound, WhatIf
 
 __all__ = [

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from costmodel.arrays import FloatArray
-from costmodel.fields import Figure, parts_of
+from costmodel.fields import parts_of
 from costmodel.hardware.host import Power
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.detail import FLOP_CONVENTION, model_flops_per_step
 from costmodel.mesh.model import plans_energy_j
 from costmodel.mesh.modules import MeshError
-from costmodel.mesh.plan import MESH_FIGURES
+from costmodel.mesh.plan import MESH_FIGURES, MeshPlan
 from costmodel.mixed.evaluate import (
     MixedCosts,
     StageReport,
@@ -35,22 +35,18 @@ from planner.core.capacity import limit_notes, reserve_of, usable_bytes
 from planner.core.errors import UsageError
 from planner.core.objectives import BETTER, check_rates
 from planner.core.quantities import format_bytes
-from planner.core.search_errors import ended_early
 from planner.report.numbers import percent
 from planner.resolve import Resolved
-from planner.spaces.base import Found, Progress, ReportParts
-from planner.spaces.mesh.fixed import fixed_by
+from planner.spaces.base import Found, PlanSpace, Progress, ReportParts
+from planner.spaces.fixed import fixed_by
 from planner.spaces.mesh.labels import mesh_plan_in_words
-from planner.spaces.mixed.fixed import with_fixed
-from planner.spaces.mixed.rows import GroupBaseline, GroupUse, MeshAlone, MixedStageRow
+from planner.spaces.mixed.options import with_fixed
 from strategies.mesh.search import search_mesh
 from strategies.mesh.settings import MeshSettings
-from strategies.mixed.objective import Weights, is_time
+from strategies.mixed.objective import Weights
 from strategies.mixed.settings import MixedOutcome, MixedSettings
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from costmodel.timeline import Tracks
     from planner.files.documents import Document
     from planner.report.figures.standard import Curve
@@ -58,13 +54,86 @@ if TYPE_CHECKING:
     from planner.uncertainty.bars import ErrorBars
     from planner.uncertainty.sensitivity import Sensitivity
 
-__all__ = ["MixedPlanSpace", "mixed_space"]
+__all__ = ["GroupBaseline", "GroupUse", "MeshAlone", "MixedPlanSpace", "MixedStageRow", "mixed_space"]
 
-_DEFAULT_TIME_LIMIT_S = 60.0
 # A look at one group with all kinds of plans, for comparison.
 _ALONE_S = 3.0
 _TIME_PARTS = parts_of(MIXED_FIGURES.values(), "step_time_s")
 _COMMUNICATION = ("tp_exposed_s", "pp_exposed_s", "dp_exposed_s")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupUse:
+    """What a plan takes of one group."""
+
+    name: str
+    device: str
+    devices: int  # in use
+    available: int
+    memory_bytes: float  # of the fullest device in use; 0 where none is
+    memory_capacity_bytes: float
+
+    @property
+    def fits(self) -> bool:
+        """Whether the memory suffices."""
+        return self.memory_bytes <= self.memory_capacity_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeshAlone:
+    """A plan over a device mesh of one group alone."""
+
+    plan: MeshPlan
+    summary: str
+    step_time_s: float
+    score: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupBaseline:
+    """The best plan of one group alone; None where nothing was found."""
+
+    group: str
+    available: int
+    plan: RankedPlan | None  # of the space of mixed plans
+    bound_s: float  # no plan of that space takes less
+    mesh: (
+        MeshAlone | None
+    )  # of the larger space of a mesh: ZeRO-2 and 3, context and expert parallelism, all schedules, offloading
+
+    @property
+    def step_time_s(self) -> float:
+        """Of the faster one; infinite without any."""
+        plans = (self.plan, self.mesh)
+        return min((plan.step_time_s for plan in plans if plan is not None), default=float("inf"))
+
+    @property
+    def score(self) -> float:
+        """Of the better one; infinite without any."""
+        return min((plan.score for plan in (self.plan, self.mesh) if plan is not None), default=float("inf"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixedStageRow:
+    """One stage of one replica of a pipeline; times of one micro-batch but for exchange and update, which are of the step."""
+
+    pipeline: int
+    stage: int
+    group: str
+    devices: int
+    blocks: int
+    forward_s: float
+    backward_s: float
+    recompute_s: float
+    tp_s: float
+    transfer_s: float
+    exchange_s: float
+    update_s: float
+    busy_s: float  # of the step: all micro-batches of the busiest replica, exchange and update
+    recompute: str
+    recompute_blocks: int
+    memory_bytes: float
+    memory_capacity_bytes: float
 
 
 def mixed_space(resolved: Resolved) -> MixedPlanSpace:
@@ -97,8 +166,8 @@ def mixed_space(resolved: Resolved) -> MixedPlanSpace:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MixedPlanSpace:
+@dataclass(frozen=True, kw_only=True)
+class MixedPlanSpace(PlanSpace):
     """A question about several kinds of devices with its cost model.
 
     Attributes
@@ -109,27 +178,15 @@ class MixedPlanSpace:
         Memory that a device of every group may use.
     """
 
-    resolved: Resolved
     model: MixedModel
     devices: tuple[int, ...]
     capacity_bytes: tuple[float, ...]
     flop_per_step: float
     seq: int
 
-    @property
-    def name(self) -> str:
-        """Of the space."""
-        return "mixed"
-
-    @property
-    def declared(self) -> Mapping[str, Figure]:
-        """The figures of a plan."""
-        return MIXED_FIGURES
-
-    @property
-    def free_layers(self) -> tuple[str, ...]:
-        """Layers that the cost model counts as free."""
-        return ()
+    name = "mixed"
+    declared = MIXED_FIGURES
+    has_exact_plans = False  # options cannot say which stage goes where
 
     @property
     def is_spelled_out(self) -> bool:
@@ -140,11 +197,6 @@ class MixedPlanSpace:
     def names(self) -> tuple[str, ...]:
         """What the groups are called."""
         return group_names(self.model.cluster)
-
-    @property
-    def objective(self) -> str:
-        """What is minimised."""
-        return self.resolved.request.objective or "step_time"
 
     def weights(self, groups: Sequence[int]) -> Weights:
         """What the devices of plans over some groups weigh."""
@@ -163,15 +215,7 @@ class MixedPlanSpace:
         groups = self.model.cluster.groups
         return sum(n * max(g.device.peak_flop_per_s.values()) for n, g in zip(self.devices, groups, strict=True))
 
-    @property
-    def has_exact_plans(self) -> bool:
-        """Options cannot say which stage goes where."""
-        return False
-
     # -- the search
-
-    def refuse_contradiction(self) -> None:
-        """A search that finds no legal plan says which options exclude each other."""
 
     def settings(self) -> MixedSettings:
         """Limits of the search that the question asks for."""
@@ -181,44 +225,24 @@ class MixedPlanSpace:
             objective=self.objective,
             group_limits=self.devices,
             capacity_bytes=self.capacity_bytes,
-            wall_s=_DEFAULT_TIME_LIMIT_S if request.time_limit_s is None else request.time_limit_s,
+            wall_s=self.time_limit_s,
             gap=request.gap,
             assumptions=self.model.assumptions,
         )
         return with_fixed(settings, fixed_by(request), self.model.shape.global_batch)
 
-    def search(self, top: int, progress: Progress | None) -> Found:
+    def outcome_of(self, top: int, progress: Progress | None) -> MixedOutcome:
         """Look for the best plans; their intervals do not compare them, so no more than are shown."""
         from planner.spaces.mixed.remedies import searched
 
         shown = min(top, self.resolved.request.top)
-        outcome = searched(self, dataclasses.replace(self.settings(), top=shown), progress)
-        plans = [candidate.plan for candidate in outcome.candidates]
-        return Found(plans=plans, shown=len(plans), outcome=outcome, interrupted=outcome.interrupted)
+        return searched(self, dataclasses.replace(self.settings(), top=shown), progress)
 
-    def no_plan(self, found: Found) -> Exception:
+    def nothing_fits(self, outcome: MixedOutcome) -> Exception:
         """Say why a search found no plan."""
-        from planner.spaces.mixed.remedies import no_mixed_plan
+        from planner.spaces.mixed.remedies import nothing_fits
 
-        return no_mixed_plan(self, self.settings(), found.outcome)
-
-    def proof(self, found: Found, plans: Sequence[RankedPlan], wall_s: float) -> Proof:
-        """What the search proves."""
-        outcome: MixedOutcome = found.outcome
-        proven, best = outcome.gap <= PROOF_SLACK, plans[0]
-        return Proof(
-            proven_optimal=proven,
-            bound_s=best.step_time_s
-            if proven and is_time(self.objective)
-            else min(self._bound_s(outcome.bound_score), best.step_time_s),
-            gap=0.0 if proven else outcome.gap,
-            searched=outcome.searched,
-            wall_s=wall_s,
-        )
-
-    def _bound_s(self, bound_score: float) -> float:
-        """Least step time of any plan, from the least score: that of plans that weigh as much as all devices together."""
-        return bound_score / self.most_weight()
+        return nothing_fits(self, self.settings(), outcome)
 
     def baselines(self, found: Found, best: RankedPlan) -> Mapping[str, GroupBaseline]:
         """What every group of devices does alone."""
@@ -230,7 +254,7 @@ class MixedPlanSpace:
                 group=self.names[b.group],
                 available=self.devices[b.group],
                 plan=None if b.candidate is None else next(ranked),
-                bound_s=self._bound_s(b.bound_score),
+                bound_s=b.bound_score / self.most_weight(),
                 mesh=None if outcome.interrupted else _mesh_alone(self, b.group),
             )
             for b in outcome.baselines
@@ -243,22 +267,15 @@ class MixedPlanSpace:
             *_format_notes(self, best),
             *_slower_notes(list(answer.baselines.values()), best, BETTER[self.objective]),
             *_notes(self, found.outcome, best),
+            *super().search_notes(found, answer),
         ]
-
-    def finished(self, answer: Answer, found: Found) -> Answer:
-        """Nothing is searched beyond the space."""
-        return answer
 
     # -- figures
 
-    def rank(self, plans: Sequence[MixedPlan], reference: float | None = None) -> list[RankedPlan]:
+    def described(self, plans: Sequence[MixedPlan]) -> list[RankedPlan]:
         """Cost and describe legal plans; the order is kept."""
-        if not plans:
-            return []
         costs = cost_plans(self.model, plans)
-        found = [self._described(plan, costs, n) for n, plan in enumerate(plans)]
-        best = found[0].score if reference is None else reference
-        return [dataclasses.replace(ranked, gap=ranked.score / best - 1.0) for ranked in found]
+        return [self._described(plan, costs, n) for n, plan in enumerate(plans)]
 
     def _described(self, plan: MixedPlan, costs: MixedCosts, n: int) -> RankedPlan:
         step = float(costs.step_time_s[n])
@@ -270,7 +287,6 @@ class MixedPlanSpace:
         money = mixed_money(self.model.cluster, plan, step)
         use = self._use(plan, reports)
         return RankedPlan(
-            rank=n + 1,
             plan=plan,
             family=_family(plan),
             summary=describe(plan, self.model.cluster),
@@ -342,13 +358,11 @@ class MixedPlanSpace:
             for r in stage_reports(self.model, plan)
         )
 
-    def error_bars(self, plans: Sequence[RankedPlan]) -> tuple[list[RankedPlan], ErrorBars]:
-        """Plans with their intervals."""
+    def bars(self, plans: Sequence[RankedPlan]) -> ErrorBars:
+        """Intervals of plans."""
         from planner.uncertainty.answers import parts_bars
-        from planner.uncertainty.bars import with_bars
 
-        bars = parts_bars(self.resolved, plans)
-        return list(with_bars(plans, bars)), bars
+        return parts_bars(self.resolved, plans)
 
     def sensitivity(self, plans: Sequence[RankedPlan]) -> tuple[Sensitivity, ...] | None:
         """Which constants would have to change, on all devices alike, for another plan to win."""
@@ -358,7 +372,7 @@ class MixedPlanSpace:
 
     def setting(self, plan: MixedPlan) -> Setting:
         """The question as the answer states it."""
-        return dataclasses.replace(self.resolved.setting, seq=self.seq)
+        return dataclasses.replace(super().setting(plan), seq=self.seq)
 
     def broken(self, plan: MixedPlan) -> list[str]:
         """Rules that a plan breaks, and groups of which it takes more devices than --gpus leaves."""
@@ -371,16 +385,6 @@ class MixedPlanSpace:
             for g in plan.groups
             if plan.devices_of(g) > self.devices[g]
         ]
-
-    def check(self, plan: MixedPlan) -> None:
-        """Refuse a plan that breaks rules."""
-        problems = self.broken(plan)
-        if problems:
-            raise UsageError("\n".join(problems))
-
-    def for_plan(self, plan: MixedPlan) -> MixedPlanSpace:
-        """The same for every plan."""
-        return self
 
     def exact_plan(self) -> tuple[MixedPlan, tuple[Assumption, ...]]:
         """Options cannot spell such a plan out."""
@@ -397,11 +401,6 @@ class MixedPlanSpace:
         """Number formats, and devices that are too small."""
         return [*_format_notes(self, ranked), *_too_full(ranked)]
 
-    def without_fixed(self, gpus: int, top: int) -> MixedPlanSpace:
-        """The same question with nothing fixed; the groups keep their devices."""
-        free = dataclasses.replace(self.resolved.request, mesh=None, micro_batches=None, top=top)
-        return mixed_space(dataclasses.replace(self.resolved, request=free))
-
     def explained(self, estimate: Estimate, plans: Sequence[RankedPlan], proof: Proof | None) -> Estimate:
         """An explanation with what bounds the step, and what would change it."""
         from planner.spaces.mixed.what_if import step_bound, what_if
@@ -417,12 +416,11 @@ class MixedPlanSpace:
             )
         return dataclasses.replace(estimate, details={**estimate.details, **details}, notes=tuple(notes))
 
-    def plan_section(self, ranked: RankedPlan, folder: Path | None) -> Mapping[str, Any]:
-        """Entries of a plan file that hold a plan."""
+    def plan_entry(self, plan: MixedPlan) -> Mapping[str, Any]:
+        """The section ``mixed`` of a plan file."""
         from planner.spaces.mixed.plan_file import mixed_entry
 
-        entry = mixed_entry(ranked.plan, self.names)
-        return {"workers": ranked.workers, "mixed": entry, "assume": dict(self.resolved.request.assume)}
+        return mixed_entry(plan, self.names)
 
     def plan_of(self, document: PlanDocument, source: Document | None) -> MixedPlan:
         """The plan of a plan file, checked."""
@@ -442,10 +440,6 @@ class MixedPlanSpace:
         from planner.spaces.mixed import report
 
         return report
-
-    def with_question(self, resolved: Resolved) -> MixedPlanSpace:
-        """The same space of another question."""
-        return mixed_space(resolved)
 
     def study(self, answer: Answer, progress: Progress) -> tuple[Sequence[RankedPlan], Sequence[Curve], str]:
         """More plans and curves for figures."""
@@ -500,16 +494,10 @@ class MixedPlanSpace:
         value = f"{text} computing (waiting), {host:g} W of its host for each"
         return (Assumption(name="power", value=value, source="device files"),)
 
-    def model_assumptions(self) -> tuple[Assumption, ...]:
-        """What the cost model takes for granted, by name."""
-        return tuple(
-            Assumption(
-                name=item.name,
-                value=f"{getattr(self.model.assumptions, item.name):g}",
-                source=self.resolved.source_of(item.name),
-            )
-            for item in dataclasses.fields(MeshAssumptions)
-        )
+    @property
+    def assumed(self) -> MeshAssumptions:
+        """Constants that the cost model takes for granted."""
+        return self.model.assumptions
 
 
 def _mesh_alone(space: MixedPlanSpace, group: int) -> MeshAlone | None:
@@ -582,8 +570,7 @@ def _notes(space: MixedPlanSpace, outcome: MixedOutcome, best: RankedPlan) -> li
             )
             notes.append(f"{use.name} {why} stays idle")
     largest = max((group.device for group in space.model.cluster.groups), key=lambda device: device.capacity_bytes)
-    notes += limit_notes(request, largest)
-    return [*notes, *ended_early(interrupted=outcome.interrupted, out_of_time=outcome.out_of_time)]
+    return [*notes, *limit_notes(request, largest)]
 
 
 def _too_full(ranked: RankedPlan) -> list[str]:

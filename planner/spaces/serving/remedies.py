@@ -9,16 +9,15 @@ from dataclasses import dataclass
 from costmodel.serving.plan import SERVING_FIGURES, ServingPlan
 from planner.core.errors import NoFeasiblePlan, PlannerError, UsageError
 from planner.core.quantities import format_bytes, format_seconds
-from planner.core.search_errors import SearchInterrupted, no_plan_in_time
 from planner.resolve import resolve
-from planner.spaces.mesh.flags import flag_of
+from planner.spaces.fixed import flag_of
 from planner.spaces.serving.contradictions import serving_contradiction
 from planner.spaces.serving.labels import serving_plan_in_words
 from planner.spaces.serving.space import ServingPlanSpace, missed_limits, serving_space
 from strategies.serving.search import search_serving
 from strategies.serving.space import ServingOutcome, ServingSettings
 
-__all__ = ["no_serving_plan"]
+__all__ = ["nothing_fits"]
 
 _LIMITS = {"ttft_s": "time to first token", "tpot_s": "time per token"}
 # Searches for a way out are short: each at most so long, all of them together, and so many doublings of the GPUs.
@@ -52,12 +51,8 @@ class _Try:
     excess: float
 
 
-def no_serving_plan(space: ServingPlanSpace, settings: ServingSettings, outcome: ServingOutcome) -> Exception:
+def nothing_fits(space: ServingPlanSpace, settings: ServingSettings, outcome: ServingOutcome) -> Exception:
     """Say why a search found no plan."""
-    if outcome.interrupted:
-        return SearchInterrupted(None)
-    if not outcome.is_complete:
-        return no_plan_in_time()
     miss = outcome.nearest_miss
     if miss is None:
         return UsageError(serving_contradiction(space, settings))

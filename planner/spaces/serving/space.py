@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from costmodel.fields import Figure
 from costmodel.hardware.cluster import Cluster
 from costmodel.mesh.modules import MeshError
 from costmodel.mesh.rules import NetworkShape
@@ -23,16 +22,14 @@ from costmodel.serving.plan import (
     broken_serving_rules,
 )
 from costmodel.serving.workload import KV_FORMATS, WEIGHT_FORMATS, ServingAssumptions, ServingError, ServingWorkload
-from planner.core.answer import Answer, Assumption, Estimate, Proof, RankedPlan, ServingLoad, Setting
+from planner.core.answer import Answer, Assumption, Proof, RankedPlan, ServingLoad, Setting
 from planner.core.capacity import memory_source
 from planner.core.errors import UsageError
 from planner.core.quantities import format_bytes
 from planner.core.request import DEFAULT_OUTPUT_TOKENS, DEFAULT_PROMPT_TOKENS, Request
-from planner.core.search_errors import ended_early
 from planner.resolve import Resolved
-from planner.spaces.base import Found, Progress, ReportParts
-from planner.spaces.mesh.flags import flag_of
-from planner.spaces.mesh.near import near_multiples
+from planner.spaces.base import Found, PlanSpace, Progress, ReportParts
+from planner.spaces.fixed import flag_of, near_multiples
 from planner.spaces.serving.labels import family_of_serving_plan, serving_plan_in_words
 from strategies.mesh.settings import Bounds
 from strategies.serving.search import search_serving
@@ -43,14 +40,11 @@ if TYPE_CHECKING:
 
     from costmodel.timeline import Tracks
     from planner.files.documents import Document
-    from planner.report.figures.standard import Curve
     from planner.schema.plan import PlanDocument
     from planner.uncertainty.bars import ErrorBars
-    from planner.uncertainty.sensitivity import Sensitivity
 
 __all__ = ["ServingPlanSpace", "is_serving", "missed_limits", "serving_space"]
 
-_DEFAULT_TIME_LIMIT_S = 60.0
 _ATTENTION = frozenset({"self_attention", "latent_attention"})
 # Degrees of a mesh that serving knows.
 _DEGREES = frozenset({"tp", "pp", "ep", "etp", "dp"})
@@ -126,30 +120,18 @@ def serving_space(resolved: Resolved) -> ServingPlanSpace:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServingPlanSpace:
+@dataclass(frozen=True, kw_only=True)
+class ServingPlanSpace(PlanSpace):
     """A question about serving with its cost model."""
 
-    resolved: Resolved
     model: ServingModel
     shape: NetworkShape
     capacity_bytes: float
     kv_precision: str
 
-    @property
-    def name(self) -> str:
-        """Of the space."""
-        return "serving"
-
-    @property
-    def objective(self) -> str:
-        """What is best."""
-        return self.resolved.request.objective or "throughput"
-
-    @property
-    def declared(self) -> Mapping[str, Figure]:
-        """The figures of a plan."""
-        return SERVING_FIGURES
+    name = "serving"
+    declared = SERVING_FIGURES
+    usual_objective = "throughput"
 
     @property
     def load(self) -> ServingLoad:
@@ -175,11 +157,6 @@ class ServingPlanSpace:
         return {**(dict(request.mesh.degrees) if request.mesh is not None else {}), **request.serving_degrees}
 
     @property
-    def free_layers(self) -> tuple[str, ...]:
-        """Layers that the cost model counts as free."""
-        return ()
-
-    @property
     def is_spelled_out(self) -> bool:
         """Whether any degree is fixed or bounded."""
         return bool(self.degrees)
@@ -189,15 +166,7 @@ class ServingPlanSpace:
         """Where it runs."""
         return self.model.cluster
 
-    @property
-    def has_exact_plans(self) -> bool:
-        """Options can spell out a whole plan."""
-        return True
-
     # -- the search
-
-    def refuse_contradiction(self) -> None:
-        """A search that finds no legal plan says which options exclude each other."""
 
     def settings(self) -> ServingSettings:
         """Limits of the search that the question asks for."""
@@ -210,21 +179,18 @@ class ServingPlanSpace:
             max_tpot_s=infinite if request.max_tpot_s is None else request.max_tpot_s,
             degrees=self.degrees,
             top=request.top,
-            wall_s=_DEFAULT_TIME_LIMIT_S if request.time_limit_s is None else request.time_limit_s,
+            wall_s=self.time_limit_s,
         )
 
-    def search(self, top: int, progress: Progress | None) -> Found:
+    def outcome_of(self, top: int, progress: Progress | None) -> ServingOutcome:
         """Look for the best plans, one per choice of degrees."""
-        outcome = search_serving(self.model, dataclasses.replace(self.settings(), top=top), progress)
-        plans = [candidate.plan for candidate in outcome.candidates]
-        shown = min(self.resolved.request.top, len(plans))
-        return Found(plans=plans, shown=shown, outcome=outcome, interrupted=outcome.interrupted)
+        return search_serving(self.model, dataclasses.replace(self.settings(), top=top), progress)
 
-    def no_plan(self, found: Found) -> Exception:
+    def nothing_fits(self, outcome: ServingOutcome) -> Exception:
         """Say why a search found no plan."""
-        from planner.spaces.serving.remedies import no_serving_plan
+        from planner.spaces.serving.remedies import nothing_fits
 
-        return no_serving_plan(self, self.settings(), found.outcome)
+        return nothing_fits(self, self.settings(), outcome)
 
     def proof(self, found: Found, plans: Sequence[RankedPlan], wall_s: float) -> Proof:
         """What the search proves: it looks at every plan."""
@@ -249,11 +215,6 @@ class ServingPlanSpace:
         plain = search_serving(self.model, dataclasses.replace(settings, degrees=degrees, top=1)).candidates
         ranked = self.rank([plain[0].plan], best.score)[0] if plain else None
         return {"data_parallel": ranked}
-
-    def search_notes(self, found: Found, answer: Answer) -> list[str]:
-        """That the search was stopped; what depends on the intervals is said by `finished`."""
-        outcome: ServingOutcome = found.outcome
-        return ended_early(interrupted=outcome.interrupted, out_of_time=not outcome.is_complete)
 
     def finished(self, answer: Answer, found: Found) -> Answer:
         """The answer with its notes, which read the intervals."""
@@ -297,10 +258,8 @@ class ServingPlanSpace:
 
     # -- figures
 
-    def rank(self, plans: Sequence[ServingPlan], reference: float | None = None) -> list[RankedPlan]:
+    def described(self, plans: Sequence[ServingPlan]) -> list[RankedPlan]:
         """Cost and describe plans; the order is kept."""
-        if not plans:
-            return []
         batch = ServingBatch.from_plans(plans)
         costs = self.model.evaluate(batch)
         largest = self.model.largest_batch(batch, max(MOST_BATCH, int(batch.max_batch.max())), self.capacity_bytes)
@@ -343,7 +302,6 @@ class ServingPlanSpace:
             parts = {name: known[name] for name in TPOT_PARTS}
             ranked.append(
                 RankedPlan(
-                    rank=n + 1,
                     plan=plan,
                     family=family_of_serving_plan(plan),
                     summary=serving_plan_in_words(plan),
@@ -355,20 +313,19 @@ class ServingPlanSpace:
                     figures=figures,
                 )
             )
-        best = ranked[0].score if reference is None else reference
-        return [dataclasses.replace(plan, gap=plan.score / best - 1.0) for plan in ranked]
+        return ranked
+
+    def bars(self, plans: Sequence[RankedPlan]) -> ErrorBars:
+        """Intervals and chances of plans."""
+        return self.error_bars(plans)[1]
 
     def error_bars(self, plans: Sequence[RankedPlan]) -> tuple[list[RankedPlan], ErrorBars]:
-        """Plans with their intervals and chances."""
+        """Plans with an interval for each of their times and rates, and their chances."""
         from planner.uncertainty.bars import with_chances
         from planner.uncertainty.serving import serving_bars
 
         barred, bars = serving_bars(self, plans)
         return list(with_chances(barred, bars)), bars
-
-    def sensitivity(self, plans: Sequence[RankedPlan]) -> tuple[Sensitivity, ...] | None:
-        """Not known of serving."""
-        return None
 
     # -- one plan
 
@@ -416,31 +373,18 @@ class ServingPlanSpace:
             Assumption(name="load", value="every place of every replica is taken; no queue in front of it"),
         )
 
-    def model_assumptions(self) -> tuple[Assumption, ...]:
-        """What the serving model takes for granted, by name."""
-        given = dict(self.resolved.request.assume)
-        return tuple(
-            Assumption(
-                name=item.name,
-                value=f"{getattr(self.model.assumptions, item.name):g}",
-                source="given" if item.name in given else "default",
-            )
-            for item in dataclasses.fields(self.model.assumptions)
-        )
+    @property
+    def assumed(self) -> ServingAssumptions:
+        """Constants that the serving model takes for granted."""
+        return self.model.assumptions
+
+    def source_of(self, name: str) -> str:
+        """No framework or calibration states them."""
+        return "given" if name in dict(self.resolved.request.assume) else "default"
 
     def broken(self, plan: ServingPlan) -> list[str]:
         """Say which rules a plan breaks."""
         return broken_serving_rules(self.shape, plan)
-
-    def check(self, plan: ServingPlan) -> None:
-        """Refuse a plan that breaks a rule."""
-        problems = self.broken(plan)
-        if problems:
-            raise UsageError("\n".join(problems))
-
-    def for_plan(self, plan: ServingPlan) -> ServingPlanSpace:
-        """The same for every plan."""
-        return self
 
     def exact_plan(self) -> tuple[ServingPlan, tuple[Assumption, ...]]:
         """The plan that the options spell out on exactly the GPUs of the question.
@@ -515,34 +459,21 @@ class ServingPlanSpace:
             *_outside_interval([ranked]),
         ]
 
-    def without_fixed(self, gpus: int, top: int) -> ServingPlanSpace:
-        """The same question on so many GPUs with no degree fixed."""
-        request = self.resolved.request
-        mesh = None if request.mesh is None else dataclasses.replace(request.mesh, degrees={})
-        free = dataclasses.replace(request, mesh=mesh, serving_degrees={}, top=top, gpus=gpus)
-        return dataclasses.replace(self, resolved=dataclasses.replace(self.resolved, request=free))
-
-    def explained(self, estimate: Estimate, plans: Sequence[RankedPlan], proof: Proof | None) -> Estimate:
-        """An explanation has everything already."""
-        return estimate
-
-    def plan_section(self, ranked: RankedPlan, folder: Path | None) -> Mapping[str, Any]:
-        """Entries of a plan file that hold a plan."""
+    def plan_entry(self, plan: ServingPlan) -> Mapping[str, Any]:
+        """The section ``serving`` of a plan file: the plan, and the requests that it is for."""
         load = self.load
-        entry = {
-            **dataclasses.asdict(ranked.plan),
+        return {
+            **super().plan_entry(plan),
             "prompt_tokens": load.prompt_tokens,
             "output_tokens": load.output_tokens,
             "kv_precision": load.kv_precision,
             "objective": self.objective,
             **{f"max_{name}": limit for name, limit in load.limits.items()},
         }
-        return {
-            "global_batch": ranked.plan.concurrency,
-            "workers": ranked.workers,
-            "serving": entry,
-            "assume": dict(self.resolved.request.assume),
-        }
+
+    def plan_section(self, ranked: RankedPlan, folder: Path | None) -> Mapping[str, Any]:
+        """Entries of a plan file that hold a plan; the batch is the sequences of all replicas."""
+        return {"global_batch": ranked.plan.concurrency, **super().plan_section(ranked, folder)}
 
     def plan_of(self, document: PlanDocument, source: Document | None) -> ServingPlan:
         """The plan of a plan file, checked."""
@@ -560,14 +491,6 @@ class ServingPlanSpace:
         from planner.spaces.serving import report
 
         return report
-
-    def with_question(self, resolved: Resolved) -> ServingPlanSpace:
-        """The same space of another question."""
-        return serving_space(resolved)
-
-    def study(self, answer: Answer, progress: Progress) -> tuple[Sequence[RankedPlan], Sequence[Curve], str]:
-        """More plans and curves for figures."""
-        return (), (), ""
 
 
 def missed_limits(limits: Mapping[str, float], ranked: RankedPlan) -> list[str]:

@@ -216,7 +216,7 @@ def test_screening_changes_no_answer(seed: int, monkeypatch: pytest.MonkeyPatch)
 
     plain, quick = answer(64, 10**9), answer(3, 0)
     assert [c.plan for c in quick.candidates] == [c.plan for c in plain.candidates]
-    assert quick.bound == pytest.approx(plain.bound, rel=1e-9)
+    assert quick.bound_score == pytest.approx(plain.bound_score, rel=1e-9)
     assert quick.space_size == plain.space_size
     assert not quick.out_of_time
     numbers = len([m for m in range(1, 25) if 24 % m == 0])

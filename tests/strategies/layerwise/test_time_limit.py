@@ -45,7 +45,7 @@ def test_a_search_that_is_stopped_has_a_bound_and_the_size_of_the_whole_space() 
     done = search(case, CLUSTER, SearchSettings(max_workers=24, capacity_bytes=1e12, top=1))
     assert stopped.out_of_time
     assert not done.out_of_time
-    assert 0.0 < stopped.bound <= done.bound
+    assert 0.0 < stopped.bound_score <= done.bound_score
     assert stopped.space_size == done.space_size
 
 
@@ -64,4 +64,4 @@ def test_the_clock_is_looked_at_for_every_block_of_worker_counts(monkeypatch: py
     outcome = search(workload_of("perceptron", 64, training=True), CLUSTER, settings_of(wall_s=12.0))
     assert outcome.out_of_time
     assert 0 < len(screened) < 12
-    assert np.isfinite(outcome.bound)
+    assert np.isfinite(outcome.bound_score)

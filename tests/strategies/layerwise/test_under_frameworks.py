@@ -87,7 +87,7 @@ def test_the_search_finds_and_proves_what_enumeration_finds(
         )
         outcome = search(case, CLUSTER, settings)
         assert outcome.candidates[0].score == pytest.approx(best, rel=1e-9)
-        assert outcome.bound == pytest.approx(best, rel=1e-9)
+        assert outcome.bound_score == pytest.approx(best, rel=1e-9)
 
 
 @mostly("exact", "under", CASES, quick=3)

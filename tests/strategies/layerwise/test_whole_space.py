@@ -164,7 +164,7 @@ def test_the_search_finds_and_proves_the_best_of_the_whole_space(
             assert first.score == pytest.approx(best, rel=1e-9)
             assert first.memory_bytes <= capacity
             assert outcome.space_size == size
-            assert outcome.bound == pytest.approx(best, rel=1e-9)
+            assert outcome.bound_score == pytest.approx(best, rel=1e-9)
             evaluated = evaluate(case, CLUSTER, [first.plan])
             assert by_hand(objective, evaluated, np.array([first.plan.workers]))[0] == pytest.approx(best, rel=1e-9)
 
@@ -199,7 +199,7 @@ def test_the_best_pipelines_by_every_objective(name: str, objective: str, top: i
         assert proven
         assert proven == pytest.approx(fitting[: len(proven)], rel=1e-9)
         assert found == sorted(found)
-        assert outcome.bound == pytest.approx(fitting[0], rel=1e-9)
+        assert outcome.bound_score == pytest.approx(fitting[0], rel=1e-9)
         assert outcome.searched["open"] == 0
 
 

@@ -19,7 +19,7 @@ from planner.core.request import Request
 from planner.files.loading import load_model
 from planner.schema.plan import MeshEntry
 from planner.spaces.choose import choose_space
-from planner.spaces.mesh.flags import FIELD_OF_OPTION, flag_of
+from planner.spaces.fixed import FIELD_OF_OPTION, flag_of
 from strategies.mesh.settings import OBJECTIVES, Bounds, MeshRestriction
 
 PER_STAGE = ("stage_blocks", "stage_recompute", "block_splits")

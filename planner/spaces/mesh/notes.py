@@ -1,8 +1,9 @@
-"""What to know before a plan is run: what few trainers do, hosts that nobody described, what decides."""
+"""What to know before a plan is run: what few trainers do, hosts that nobody described, what decides, a batch that divides badly."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -10,20 +11,26 @@ from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS
 from costmodel.mesh.plan import MeshPlan
 from planner.core.answer import RankedPlan
 from planner.core.quantities import format_bytes, format_seconds
+from planner.report.numbers import significant
 from planner.spaces.mesh.labels import mesh_plan_in_words
-from planner.spaces.mesh.space import MeshPlanSpace
+from planner.spaces.mesh.space import MeshPlanSpace, mesh_space
 from strategies.mesh.plans import DISTINCT
 from strategies.mesh.search import search_corner
 from strategies.mesh.settings import MeshSettings
 
-__all__ = ["cautions", "pessimistic_notes"]
+__all__ = ["batch_notes", "cautions", "pessimistic_notes", "rounder_batch"]
 
-# Searches under a pessimistic assumption are short (0.1 s for 16,384 GPUs): in a corner of the space, and only roughly. The limit in
-# seconds is for machines that are slower than any, as of the refinement: the answer does not depend on the machine.
+# Searches under a pessimistic assumption, or at another batch, are short (0.1 s for 16,384 GPUs): in a corner of the space (degrees that
+# are powers of two), and only roughly. What they find is a plan that exists, so that the sentence is true. The limit in seconds is for
+# machines that are slower than any, as of the refinement: the answer does not depend on the machine.
 _WALL_S = 5.0
 _GAP = 0.02
 # Another plan is named if it is better by more than this.
 _WORTH_SAYING = 0.01
+# Batches further off than this are another training run, not a rounding of this one.
+_FEW = 0.05
+# Per sample, below which the other batch is not worth a sentence.
+_FASTER = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,5 +117,54 @@ def _under(
         f"the first plan depends on {pessimism.name} {now:g}: with {pessimism.value:g} ({pessimism.words}) it takes "
         f"{format_seconds(float(steps[0]))}, and {mesh_plan_in_words(best)} takes {format_seconds(float(steps[n]))}; "
         f"--assume {pessimism.name}={pessimism.value:g} searches all plans under it"
+    )
+    return [note]
+
+
+def rounder_batch(batch: int, gpus: int) -> int | None:
+    """The batch within 5 % that shares the highest power of two with the GPUs, where the given one shares a lower one.
+
+    Powers of two, since tensor, pipeline and data parallelism over nodes of 8 GPUs mostly have such degrees.
+
+    Examples
+    --------
+    >>> rounder_batch(127, 64), rounder_batch(1000, 64), rounder_batch(100, 64)
+    (128, 1024, 96)
+    >>> rounder_batch(128, 64), rounder_batch(192, 128), rounder_batch(10, 64)
+    (None, None, None)
+    """
+    unit = gpus & -gpus
+    shared = math.gcd(batch, unit)
+    while unit > shared:
+        near = max((batch + unit // 2) // unit * unit, unit)
+        if abs(near - batch) <= _FEW * batch:
+            return near
+        unit //= 2
+    return None
+
+
+def batch_notes(space: MeshPlanSpace, settings: MeshSettings, best: RankedPlan) -> list[str]:
+    """Say that a batch nearby is faster per sample, where a plan was found that is.
+
+    Nothing is searched where the batch divides well, or where plans are not ranked by step time.
+    """
+    batch = space.resolved.workload.global_batch
+    other = rounder_batch(batch, settings.max_workers)
+    if other is None or space.objective not in ("step_time", "tokens_per_s"):
+        return []
+    short = dataclasses.replace(
+        settings, top=1, gap=max(settings.gap, _GAP), wall_s=min(settings.wall_s, _WALL_S), distinct=None
+    )
+    found = search_corner(mesh_space(space.resolved.with_batch(other)).model, short).candidates
+    if not found:
+        return []
+    faster = (best.step_time_s / batch) / (found[0].step_time_s / other)
+    if faster < 1 / (1 - _FASTER):
+        return []
+    shared = math.gcd(batch, settings.max_workers)
+    divisor = "no divisor" if shared == 1 else f"no divisor above {shared}"
+    note = (
+        f"batch {batch} and {settings.max_workers} GPUs have {divisor} in common: --batch {other} takes "
+        f"{format_seconds(found[0].step_time_s)} ({mesh_plan_in_words(found[0].plan)}), {significant(faster)}x faster per sample"
     )
     return [note]

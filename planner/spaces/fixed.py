@@ -1,15 +1,42 @@
-"""What a request fixes of a plan, in one place, and how it was written on the command line."""
+"""What a request fixes of a plan: which option fixes which field, and how it was written on the command line."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from planner.core.request import Request
-from planner.spaces.mesh.flags import flag_of
-from strategies.mesh.settings import Bounds, MeshRestriction
 
-__all__ = ["bounds_text", "fixed_by", "flags_of", "given_text", "only", "without"]
+if TYPE_CHECKING:
+    from strategies.mesh.settings import Bounds, MeshRestriction
+
+__all__ = [
+    "FIELD_OF_OPTION",
+    "bounds_text",
+    "fixed_by",
+    "flag_of",
+    "flags_of",
+    "given_text",
+    "near_multiples",
+    "only",
+    "without",
+]
+
+# Option (as a parameter's name) -> field of costmodel.mesh.plan.MeshPlan, where they differ.
+FIELD_OF_OPTION = {"zero": "zero_stage"}
+
+
+def flag_of(field: str) -> str:
+    """Option that fixes a field of MeshPlan.
+
+    >>> flag_of("zero_stage"), flag_of("dp_shard"), flag_of("num_micro_batches"), flag_of("offload_optimizer")
+    ('--zero', '--dp-shard', '--num-micro-batches', '--offload')
+    """
+    if field.startswith("offload_"):
+        return "--offload"
+    name = next((name for name, other in FIELD_OF_OPTION.items() if other == field), field)
+    return f"--{name.replace('_', '-')}"
 
 
 def fixed_by(request: Request) -> MeshRestriction:
@@ -18,6 +45,8 @@ def fixed_by(request: Request) -> MeshRestriction:
     >>> fixed_by(Request(model="m", micro_batches=4)).degrees["num_micro_batches"].values
     (4,)
     """
+    from strategies.mesh.settings import Bounds, MeshRestriction  # a question about another space does without
+
     restriction = request.mesh or MeshRestriction()
     if request.micro_batches is None:
         return restriction
@@ -32,7 +61,8 @@ def flags_of(restriction: MeshRestriction) -> dict[str, str]:
 
 def only(restriction: MeshRestriction, chosen: frozenset[str]) -> MeshRestriction:
     """What some options fix, the others left out."""
-    return MeshRestriction(
+    return dataclasses.replace(
+        restriction,
         degrees={field: bounds for field, bounds in restriction.degrees.items() if flag_of(field) in chosen},
         names={field: names for field, names in restriction.names.items() if flag_of(field) in chosen},
         flags={field: value for field, value in restriction.flags.items() if flag_of(field) in chosen},
@@ -72,7 +102,18 @@ def _value_text(restriction: MeshRestriction, flags: Mapping[str, str], flag: st
 def bounds_text(bounds: Bounds) -> str:
     """Allowed values as they are written on the command line.
 
+    >>> from strategies.mesh.settings import Bounds
     >>> bounds_text(Bounds(values=(2, 4))), bounds_text(Bounds(low=1, high=8))
     ('2,4', '1..8')
     """
     return ",".join(map(str, bounds.values)) if bounds.values else f"{bounds.low}..{bounds.high}"
+
+
+def near_multiples(number: int, unit: int) -> str:
+    """Name the multiples of a unit next to a number.
+
+    >>> near_multiples(1000, 16), near_multiples(3, 16)
+    ('992 or 1008', '16')
+    """
+    below = number // unit * unit
+    return " or ".join(str(multiple) for multiple in (below, below + unit) if multiple > 0)
