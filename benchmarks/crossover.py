@@ -10,7 +10,7 @@ import sys
 
 from costmodel.layerwise.evaluate import evaluate
 from planner.core.request import Request
-from planner.resolve import resolve
+from planner.question.resolve import resolve
 from strategies.layerwise.candidates import best_data_parallel
 from strategies.layerwise.search import SearchSettings, search
 

@@ -12,7 +12,7 @@ import time
 from costmodel.layerwise.splits import split_table
 from costmodel.layerwise.tables import CostTables
 from planner.core.request import Request
-from planner.resolve import resolve
+from planner.question.resolve import resolve
 from strategies.layerwise.candidates import blocks, enumerate_uniform
 from strategies.layerwise.space import Restriction, micro_batch_counts
 

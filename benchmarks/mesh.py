@@ -33,7 +33,7 @@ from costmodel.mesh.passes import mesh_strides
 from costmodel.mesh.plan import MESH_COLUMNS, RECOMPUTE, MeshBatch
 from costmodel.mesh.rules import holds
 from planner.core.request import Request
-from planner.resolve import resolve
+from planner.question.resolve import resolve
 from planner.spaces.mesh.space import mesh_space
 from strategies.mesh.space import Columns, MeshSpace, batch_of
 

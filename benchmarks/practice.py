@@ -18,7 +18,7 @@ from pathlib import Path
 
 from costmodel.mesh.plan import MeshPlan
 from planner.core.request import Request
-from planner.resolve import resolve
+from planner.question.resolve import resolve
 from planner.spaces.mesh.space import MeshPlanSpace, mesh_space
 from strategies.mesh.settings import Bounds, MeshCandidate, MeshRestriction, MeshSettings
 

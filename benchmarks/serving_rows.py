@@ -34,7 +34,8 @@ from costmodel.serving.plan import ServingBatch, ServingPlan
 from costmodel.serving.workload import WEIGHT_FORMATS, ServingAssumptions, ServingWorkload
 from costmodel.uncertainty.constants import CONSTANTS
 from planner.core.request import Request
-from planner.files.loading import load_cluster, load_device, load_model
+from planner.files.loading import load_cluster, load_device
+from planner.importers.networks import load_model
 from planner.uncertainty.bars import Knowledge, serving_knowledge
 from planner.uncertainty.serving import serving_candidates, serving_kind
 from strategies.mesh.settings import Bounds

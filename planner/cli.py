@@ -222,7 +222,7 @@ def _say(text: str) -> None:
 def _usage_text(error: Exception, argv: Sequence[str]) -> str:
     """Say click's message on one line, with a suggestion and where to read on."""
     message = " ".join(error.format_message().split()) if hasattr(error, "format_message") else str(error)
-    from planner.naming.flags import option_called
+    from planner.commands.other_names import option_called
 
     context = getattr(error, "ctx", None)
     guessed = f"planner {argv[0]}" if argv[0] in _COMMANDS else "planner"

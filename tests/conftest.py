@@ -94,7 +94,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 def load_program() -> None:
     """Import what commands import when they first need it."""
-    for name in ("planner.ask", "planner.cli", "ortools.math_opt.python.mathopt", "pydantic", "networkx"):
+    for name in ("planner.spaces.ask", "planner.cli", "ortools.math_opt.python.mathopt", "pydantic", "networkx"):
         importlib.import_module(name)
 
 

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.house import imports_between_folders
+
 ROOT = Path(__file__).resolve().parent.parent
 ALLOWED = {
     "costmodel": {"costmodel"},
@@ -102,6 +104,72 @@ def test_no_two_rooms_import_each_other(package: str) -> None:
     mutual = {(a, b) for a, b in arrows if a < b and (b, a) in arrows}
     # A framework changes the constants of the mesh model, and the mesh model cuts stages as the framework does.
     assert mutual <= {("framework", "mesh")}
+
+
+# Folders of planner/ from the bottom up: each may import those before it. `(top)` is the command line, `planner/cli.py`.
+LAYERS = (
+    "core",
+    "report",
+    "schema",
+    "files",
+    "importers",
+    "question",
+    "uncertainty",
+    "spaces",
+    "exporters",
+    "measurements",
+    "calibration",
+    "detect",
+    "measure",
+    "placement",
+    "comparison",
+    "sweeping",
+    "sizing",
+    "commands",
+    "api",
+    "(top)",
+)
+
+
+def upward_imports(tree: Path) -> list[str]:
+    """Imports inside planner/ that do not point downwards, those inside functions and under TYPE_CHECKING included."""
+    ranks = {f"planner/{name}": rank for rank, name in enumerate(LAYERS)}
+    found = []
+    for (start, end), places in sorted(imports_between_folders(tree).items()):
+        if start not in ranks or end not in ranks:
+            found.append(f"{start} -> {end}: name both in LAYERS")
+        elif ranks[start] < ranks[end]:
+            found += places
+    return found
+
+
+def test_imports_inside_the_planner_point_downwards() -> None:
+    assert not upward_imports(ROOT)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from planner.api.plans import Plan",
+        "import planner.api.plans",
+        "from planner.api import plans",
+        "def f():\n    from planner.api.plans import Plan",
+        "if TYPE_CHECKING:\n    from planner.api.plans import Plan",
+        "from planner.nowhere.new import New",
+    ],
+)
+def test_an_import_that_points_upwards_is_found(tmp_path: Path, text: str) -> None:
+    for name, content in {
+        "core/errors.py": text,
+        "api/plans.py": "from planner.core import errors",
+        "nowhere/new.py": "",
+    }.items():
+        file = tmp_path / "planner" / name
+        file.parent.mkdir(parents=True)
+        (file.parent / "__init__.py").touch()
+        file.write_text(content)
+    (found,) = upward_imports(tmp_path)
+    assert found.startswith("planner/core")
 
 
 # Words of this project alone -> what the field says. An underscore joins words to another one.

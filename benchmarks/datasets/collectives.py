@@ -8,9 +8,9 @@ from benchmarks.datasets.cells import Cells
 from benchmarks.datasets.machines import device_and_cluster
 from benchmarks.datasets.reading import Row, Unreadable
 from planner.files.loading import load_cluster
+from planner.files.naming.devices import device_called
 from planner.measurements.collective_rows import COLLECTIVES
 from planner.measurements.tables import short_name
-from planner.naming.devices import device_called
 
 __all__ = ["collective", "operation_of"]
 

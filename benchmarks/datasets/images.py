@@ -11,11 +11,11 @@ from benchmarks.datasets.runs import TIMES, put_measured
 from benchmarks.datasets.words import put_precision
 from costmodel.framework import AS_RUN
 from costmodel.precision import PRECISIONS
+from planner.files.naming.frameworks import framework_called, framework_of
+from planner.files.naming.models import image_network_called, nearest_models, transformer_called
 from planner.files.resources import bundled
 from planner.measurements.columns import FUSED
 from planner.measurements.convnets import counts_of
-from planner.naming.frameworks import framework_called, framework_of
-from planner.naming.models import image_network_called, nearest_models, transformer_called
 
 __all__ = ["image_run", "network_name"]
 

@@ -8,10 +8,10 @@ from benchmarks.datasets.cells import Cells
 from benchmarks.datasets.reading import Row, Unreadable
 from benchmarks.datasets.words import framework_of
 from planner.core.errors import did_you_mean
+from planner.files.naming import frameworks
+from planner.files.naming.devices import device_called, has_memory
 from planner.files.resources import bundled
 from planner.measurements.tables import short_name
-from planner.naming import frameworks
-from planner.naming.devices import device_called, has_memory
 
 __all__ = ["device_and_cluster", "machine", "put_attention"]
 

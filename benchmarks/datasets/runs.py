@@ -22,6 +22,7 @@ from benchmarks.datasets.words import (
     yes_or_no,
 )
 from planner.core import quantities
+from planner.files.naming.models import nearest_models
 from planner.measurements import tables
 from planner.measurements.hardware import machine_of, usual_node
 from planner.measurements.networks import (
@@ -33,7 +34,6 @@ from planner.measurements.networks import (
     widths_of,
 )
 from planner.measurements.tables import short_name
-from planner.naming.models import nearest_models
 
 __all__ = ["TIMES", "put_measured", "says_adapters", "transformer_run"]
 

@@ -7,9 +7,9 @@ import re
 
 from benchmarks.datasets.reading import Row
 from costmodel.network.graph import Graph
+from planner.files.naming.models import transformer_called
 from planner.files.resources import bundled
 from planner.measurements.networks import stack_of
-from planner.naming.models import transformer_called
 
 __all__ = [
     "agrees",
@@ -161,7 +161,7 @@ def is_particular(graph: Graph) -> bool:
 def agrees(row: Row, graph: Graph) -> bool:
     """Whether a row's hidden size, layers and heads are those of a network; of an encoder and a decoder either the one or both count.
 
-    >>> from planner.files.loading import load_model
+    >>> from planner.importers.networks import load_model
     >>> cells = {"hidden": "1024", "layers": "24", "heads": "16"}
     >>> agrees(Row(line=2, cells=cells), load_model("t5-large").graph), agrees(Row(line=2, cells=cells), load_model("t5-base").graph)
     (True, False)

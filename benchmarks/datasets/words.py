@@ -6,8 +6,8 @@ import re
 
 from benchmarks.datasets.cells import Cells
 from benchmarks.datasets.reading import Row, Unreadable
+from planner.files.naming.frameworks import framework_called
 from planner.measurements.tables import short_name
-from planner.naming.frameworks import framework_called
 
 __all__ = [
     "framework_of",

@@ -13,7 +13,7 @@ from typing import Any
 
 from planner.core.errors import PlannerError
 from planner.files.plan_file import request_from_document
-from planner.resolve import resolve
+from planner.question.resolve import resolve
 from planner.schema.plan import PlanDocument
 
 # Of a plan's figures, what depends on the plans beside it.
@@ -24,7 +24,7 @@ _SPACES = {"layers": "layers", "mesh": "mesh", "mixed": "auto", "serving": "auto
 
 def layers_of(model: str) -> list[tuple[str, str]]:
     """Names and kinds of the layers of a bundled network, in its order."""
-    from planner.files.loading import load_model
+    from planner.importers.networks import load_model
 
     return [(layer.name, layer.kind) for layer in load_model(model).graph.layers]
 

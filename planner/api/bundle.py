@@ -13,8 +13,8 @@ from planner.api.shown import Answer
 from planner.api.words import in_python_words
 
 if TYPE_CHECKING:
+    from planner.core.blocks import Report
     from planner.files.loading import LoadedCluster, LoadedDevice, LoadedModel
-    from planner.report.blocks import Report
 
 __all__ = [
     "Listing",
@@ -68,7 +68,7 @@ class Listing(Answer):
         return f"<planner.Listing of {len(self)} {self.kind}: {', '.join(self.names)}>"
 
     def _report(self) -> Report:
-        from planner.report.listing import listing_report
+        from planner.files.listing import listing_report
 
         return listing_report(self.kind, self.rows)
 
@@ -128,15 +128,14 @@ def load_model(
     >>> network.name, network.graph.weight_count
     ('alexnet', 50303912)
     """
-    from planner.files import loading
+    from planner.importers.networks import import_network, network_path
+    from planner.importers.networks import load_model as load
 
     with in_python_words():
         name = reference_to("models", model)
         if not assume_free:
-            return loading.load_model(name, seq=seq)
-        from planner.files.network_file import import_network
-
-        return import_network(loading.network_path(Path(name)), assume_free=assume_free)
+            return load(name, seq=seq)
+        return import_network(network_path(Path(name)), assume_free=assume_free)
 
 
 def load_cluster(cluster: str | os.PathLike[str]) -> LoadedCluster:

@@ -16,7 +16,7 @@ from planner.core.search_errors import SearchInterrupted
 
 if TYPE_CHECKING:
     from planner.comparison.read import Predicted
-    from planner.report.blocks import Report
+    from planner.core.blocks import Report
 
 __all__ = ["Comparison", "compare"]
 
@@ -143,4 +143,4 @@ def _predicted(plan: Plan | Estimate | str | os.PathLike[str], changes: Any) -> 
     found = plan if isinstance(plan, Estimate) and not changes else None
     if found is None:
         found = estimate(plan=plan.plan if isinstance(plan, Estimate) else plan, **changes)
-    return Predicted(question=found.raw.space.resolved.request, prediction=found.raw, warnings=found.warnings)
+    return Predicted(question=found.raw.space.request, prediction=found.raw, warnings=found.warnings)

@@ -13,7 +13,7 @@ from planner.api.shown import Answer
 from planner.api.words import in_python_words
 
 if TYPE_CHECKING:
-    from planner.report.blocks import Report
+    from planner.core.blocks import Report
 
 __all__ = ["Export", "export"]
 

@@ -11,10 +11,10 @@ from planner.api.inputs import reference_to
 from planner.api.options import ALIASES, words_of
 from planner.commands.mesh_options import MESH_OPTIONS
 from planner.commands.question import request_from
+from planner.commands.serving_options import SERVING_OPTIONS, serving_from
 from planner.commands.values import Values
 from planner.core.errors import UsageError
 from planner.core.request import Request
-from planner.spaces.serving.options import SERVING_OPTIONS, serving_from
 
 __all__ = ["request_of", "words_for"]
 

@@ -12,7 +12,7 @@ from planner.api.words import in_python_words
 
 if TYPE_CHECKING:
     from planner.core.answer import Answer, Estimate
-    from planner.report.blocks import Report
+    from planner.core.blocks import Report
 
 __all__ = ["Written", "write_answer"]
 

@@ -19,7 +19,7 @@ from planner.core.search_errors import SearchInterrupted
 
 if TYPE_CHECKING:
     from planner.api.options import ModelLike
-    from planner.report.blocks import Report
+    from planner.core.blocks import Report
 
 __all__ = ["Placement", "place"]
 
@@ -60,7 +60,7 @@ class Placement(Answer):
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the placement as a file (YAML) that ``planner place check`` judges."""
-        from planner.commands.files import write_atomically
+        from planner.files.output import write_atomically
         from planner.placement.placement_file import placement_text
 
         target = Path(path)

@@ -209,7 +209,7 @@ class Plan:
         OutputError
             It cannot be written.
         """
-        from planner.commands.files import check_writable, write_atomically
+        from planner.files.output import check_writable, write_atomically
         from planner.files.plan_file import plan_text
 
         target = Path(path)
@@ -235,7 +235,7 @@ class Plan:
         return estimate(Path(path)).plan
 
     def __str__(self) -> str:
-        from planner.report.numbers import duration_text, used_of_total
+        from planner.core.numbers import duration_text, used_of_total
 
         memory = used_of_total(self.memory_bytes_per_gpu, self.memory_capacity_bytes)
         per = "per token" if self.space == "serving" else "per step"

@@ -15,12 +15,12 @@ from planner.api.shown import call_text
 from planner.api.words import Interrupted, in_python_words
 from planner.commands.mesh_options import MESH_OPTIONS
 from planner.commands.question import request_from
+from planner.commands.serving_options import QUESTION_OPTIONS, SERVING_OPTIONS, serving_from
 from planner.commands.values import Values
 from planner.core.errors import UsageError
 from planner.core.request import Request
 from planner.core.search_errors import SearchInterrupted
-from planner.plan_question import DECIDED_BY_PLAN, OVERRIDES
-from planner.spaces.serving.options import QUESTION_OPTIONS, SERVING_OPTIONS, serving_from
+from planner.spaces.plan_question import DECIDED_BY_PLAN, OVERRIDES
 
 if TYPE_CHECKING:
     from planner.core import answer as core
@@ -71,7 +71,7 @@ def predict(
                 return _of_plan(kind, command, plan, words, call, progress)
             notes: list[str] = []
             if run_from is not None:
-                from planner.importers.runs import with_run
+                from planner.exporters.runs import with_run
 
                 words = {**dict.fromkeys(("gpus", "batch", "micro_batches"), None), **words}
                 words, notes = with_run(words, run_from[0], Path(run_from[1]))
@@ -95,7 +95,7 @@ def _predicted(kind: type[_Predicted], answer: core.Estimate, warnings: tuple[st
 
 
 def _ask(command: str, request: Request, plan: Any, progress: Progress | None) -> core.Estimate:
-    from planner import ask
+    from planner.spaces import ask
 
     return ask.estimate(request, plan) if command == "estimate" else ask.explain(request, plan, progress)
 
@@ -123,7 +123,7 @@ def _of_plan(
     changes |= {field: getattr(given, field) for name, field in QUESTION_OPTIONS.items() if words["serving"].get(name)}
     if words["model"] is not None:
         changes["model"] = given.model
-    from planner.plan_question import plan_question, plan_warnings
+    from planner.spaces.plan_question import plan_question, plan_warnings
 
     document, request, checked = plan_question(loaded, path, changes, call)
     request = dataclasses.replace(

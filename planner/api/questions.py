@@ -78,7 +78,7 @@ def optimize(
             words["whole_cluster"] = words["gpus"] is not None
         request = request_of(words, values, call_text("optimize", [model], options))
         try:
-            from planner.ask import optimize as search
+            from planner.spaces.ask import optimize as search
 
             return _found(search(request, progress))
         except SearchInterrupted as stopped:

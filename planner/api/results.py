@@ -15,7 +15,7 @@ from planner.api.shown import Answer
 if TYPE_CHECKING:
     from planner.api.exports import Export
     from planner.core import answer as core
-    from planner.report.blocks import Report
+    from planner.core.blocks import Report
 
 __all__ = ["Estimate", "Explanation", "ScalingCurve", "SearchResult"]
 

@@ -5,18 +5,14 @@ from __future__ import annotations
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from html import escape
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from planner.report.blocks import Block, Report, Table
+    from planner.core.blocks import Report
 
-__all__ = ["Answer", "html_of"]
+__all__ = ["Answer", "call_text"]
 
 _WIDTH = 120  # of text where no terminal says otherwise
-_MOST_ROWS = 60  # of a table in a notebook; the rest is counted
-# A number with its unit stays on one line.
-_LEFT, _RIGHT = 'style="text-align: left"', 'style="text-align: right; white-space: nowrap"'
 
 
 class Answer(ABC):
@@ -72,49 +68,9 @@ class Answer(ABC):
         return plain_text(self._report().blocks(), max(width, 60)).rstrip("\n")
 
     def _repr_html_(self) -> str:
+        from planner.report.notebook import html_of
+
         return html_of(self._report().blocks())
-
-
-def html_of(blocks: Sequence[Block]) -> str:
-    """Write a report as a fragment of HTML without styles or scripts of its own: a notebook has its own.
-
-    Every text is escaped, and a long table ends in the number of rows left out.
-    """
-    from planner.report.blocks import Facts, Heading, Table
-
-    parts = []
-    for block in blocks:
-        if isinstance(block, Table):
-            parts.append(_table(block))
-        elif isinstance(block, Facts):
-            rows = "".join(
-                f'<tr><th style="text-align: left; vertical-align: top">{escape(name)}</th>'
-                f'<td style="text-align: left">{escape(value)}</td></tr>'
-                for name, value in block.pairs
-            )
-            parts.append(f"<details><summary>Details</summary><table>{rows}</table></details>")
-        elif isinstance(block, Heading):
-            parts.append(f"<h4>{escape(block.text)}</h4>")
-        else:
-            text = escape(block.text)
-            parts.append(f"<p><strong>{text}</strong></p>" if block.strong else f"<p>{text}</p>")
-    return f"<div>{''.join(parts)}</div>"
-
-
-def _table(table: Table) -> str:
-    def titled(title: str, unit: str) -> str:
-        return "<br>".join(escape(text) for text in (*title.split("\n"), *([unit] if unit else [])))
-
-    head = "".join(f"<th>{titled(column.title, column.unit)}</th>" for column in table.columns)
-    rows = []
-    for row in range(min(table.num_rows, _MOST_ROWS)):
-        cells = "".join(
-            f"<td {_LEFT if column.is_text else _RIGHT}>{escape(column.cells[row])}</td>" for column in table.columns
-        )
-        rows.append(f"<tr>{cells}</tr>")
-    left = table.num_rows - _MOST_ROWS
-    more = f"<p>and {left} more rows</p>" if left > 0 else ""
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>{more}"
 
 
 def call_text(function: str, positional: Sequence[Any], options: Mapping[str, Any]) -> str:

@@ -17,7 +17,7 @@ from planner.api.words import Interrupted, in_python_words
 
 if TYPE_CHECKING:
     from planner.api.options import ModelLike
-    from planner.report.blocks import Report
+    from planner.core.blocks import Report
 
 __all__ = ["Sizing", "Sweep", "size", "sweep"]
 

@@ -13,7 +13,7 @@ from planner.api.words import in_python_words
 from planner.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from planner.report.blocks import Report
+    from planner.core.blocks import Report
 
 __all__ = ["Validation", "validate"]
 
@@ -78,7 +78,7 @@ def validate(
     ...
     planner.core.errors.InputFileError: no-such-table.csv: no such file
     """
-    from planner.calibration.files import load_calibration
+    from planner.files.calibrations import load_calibration
     from planner.measurements.run import validate_files
 
     with in_python_words():

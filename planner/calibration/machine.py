@@ -11,10 +11,10 @@ from functools import cache
 from costmodel.hardware.cluster import Cluster
 from planner.core.errors import PlannerError, UsageError
 from planner.files.loading import load_cluster, load_device
+from planner.files.naming.frameworks import framework_called
 from planner.files.resources import bundled
 from planner.measurements.hardware import Links, links_of, machine_of
 from planner.measurements.tables import Row, RowSkipped, Table
-from planner.naming.frameworks import framework_called
 
 __all__ = ["Machinery", "cluster_of", "link_remark", "machinery_of"]
 

@@ -14,12 +14,12 @@ from costmodel.arrays import FloatArray, IntArray
 from planner.calibration.fit import Data
 from planner.calibration.machine import Machinery
 from planner.core.errors import FileProblem, InputFileError
+from planner.files.naming.frameworks import framework_called, framework_of
 from planner.measurements.kinds import KINDS, Kind, check_columns, recognise
 from planner.measurements.outcomes import Comparison, Outcome
 from planner.measurements.preset import Preset
 from planner.measurements.run import REFUSED
 from planner.measurements.tables import Row, Table, read_table
-from planner.naming.frameworks import framework_called, framework_of
 
 __all__ = ["Measurements", "TableUse", "read_measurements"]
 
@@ -35,7 +35,7 @@ _OF_NETWORKS = ("plan", "network")
 _MOST_OF_NETWORK = 8.0
 # Columns that say what network ran.
 _NETWORK = ("model", "net", "hidden", "layers")
-# Generation of attention kernels -> what `planner.naming.frameworks` knows it by.
+# Generation of attention kernels -> what `planner.files.naming.frameworks` knows it by.
 _KERNELS = {"newest": "FlashAttention-3", "first": "FlashAttention-1", "portable": "FlashAttention-2"}
 _FAILED = "failed runs: they have no time to fit to"
 

@@ -10,9 +10,9 @@ from costmodel.hardware.cluster import Cluster
 from costmodel.uncertainty.constants import CONSTANTS, assumptions_with, cluster_with, stated_values
 from planner.calibration.documents import result_document
 from planner.calibration.run import Calibrated, Errors, Finding
-from planner.naming.frameworks import framework_of
-from planner.report.blocks import Block, Column, Facts, Heading, Report, Sentence, Table
-from planner.report.numbers import percent, significant
+from planner.core.blocks import Block, Column, Facts, Heading, Report, Sentence, Table
+from planner.core.numbers import percent, significant
+from planner.files.naming.frameworks import framework_of
 
 __all__ = ["calibration_report"]
 

@@ -9,12 +9,12 @@ from typing import Annotated, Any
 import typer
 
 from planner.commands import options as o
-from planner.commands.files import check_writable, write_atomically
 from planner.commands.output import Output, emit, output_from, refused_rows, remark
 from planner.commands.progress import Progress
 from planner.commands.question import command_line_of
 from planner.commands.values import Values
 from planner.core.errors import OutputError
+from planner.files.output import check_writable, write_atomically
 
 __all__ = ["calibrate"]
 
@@ -148,7 +148,7 @@ def _remark_on_framework(where: Output, name: str) -> None:
     """Any software may be named; say so where the name looks like a slip."""
     from planner.core.errors import did_you_mean
     from planner.files.frameworks import framework_names
-    from planner.naming.frameworks import framework_called
+    from planner.files.naming.frameworks import framework_called
 
     near = did_you_mean(name, framework_names())
     if near and framework_called(name) is None:

@@ -14,7 +14,7 @@ from planner.commands.output import Output, emit, export_plan, remark
 from planner.commands.progress import Progress
 from planner.commands.question import output_of, request_from
 from planner.commands.values import Values
-from planner.plan_question import OVERRIDES
+from planner.spaces.plan_question import OVERRIDES
 
 if TYPE_CHECKING:
     from planner.comparison.read import Predicted
@@ -134,7 +134,7 @@ def _question(options: Mapping[str, Any], where: Output, values: Values) -> tupl
         request = request_from(options, values)
         values.check()
         return request, ""
-    from planner.importers.runs import with_run
+    from planner.exporters.runs import with_run
 
     trainer, file = options["run_from"]
     merged, notes = with_run({**options, "micro_batches": None}, trainer, Path(file))

@@ -32,7 +32,7 @@ COMPLETED: dict[str, str] = {
     "--solver": "auto program elimination",
     "--format": "planner.commands.output:FORMATS",
     "--to": "planner.exporters:EXPORTERS",
-    "--from": "planner.importers.runs:RUNS",
+    "--from": "planner.exporters.runs:RUNS",
     "--zero": "0 1 2 3",
     "--schedule": "costmodel.mesh.plan:SCHEDULES",
     "--recompute": "costmodel.mesh.plan:RECOMPUTE",

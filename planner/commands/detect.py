@@ -61,11 +61,11 @@ def detect(
     path = _path(output, values)
     values.check()
 
-    from planner.commands.files import write_atomically
     from planner.detect.files import machine_files
     from planner.detect.machine import detect as look
     from planner.detect.report import detect_report
     from planner.detect.system import ThisSystem
+    from planner.files.output import write_atomically
 
     system = ThisSystem()
     machine = look(system, nodes=count)
@@ -79,8 +79,8 @@ def detect(
 
 def _check_targets(targets: list[Path], *, force: bool) -> None:
     """Refuse to replace a machine's files, which people edit, unless they say so; results of other commands are replaced."""
-    from planner.commands.files import check_writable
     from planner.core.errors import OutputError
+    from planner.files.output import check_writable
 
     for target in targets:
         check_writable(target)
@@ -91,8 +91,8 @@ def _check_targets(targets: list[Path], *, force: bool) -> None:
 
 def _path(text: str | None, values: Values) -> Path | None:
     """Where the cluster file goes; one that cannot be written is a problem of the command line."""
-    from planner.commands.files import check_writable
     from planner.core.errors import OutputError
+    from planner.files.output import check_writable
 
     if text is None:
         return None

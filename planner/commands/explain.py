@@ -15,12 +15,12 @@ from planner.commands.output import Output, emit, export_plan, remark
 from planner.commands.progress import Progress
 from planner.commands.question import output_of, request_from
 from planner.commands.report_options import ReportFiles, report_files, takes_report_options
+from planner.commands.serving_options import QUESTION_OPTIONS, serving_from, takes_serving_options
 from planner.commands.values import Values
 from planner.core.errors import InputFileError, UsageError
 from planner.core.request import Request
-from planner.plan_question import DECIDED_BY_PLAN, OVERRIDES, plan_question, plan_warnings
-from planner.spaces.fixed import FIELD_OF_OPTION, flag_of
-from planner.spaces.serving.options import QUESTION_OPTIONS, serving_from, takes_serving_options
+from planner.question.fixed import FIELD_OF_OPTION, flag_of
+from planner.spaces.plan_question import DECIDED_BY_PLAN, OVERRIDES, plan_question, plan_warnings
 
 if TYPE_CHECKING:
     from planner.core.answer import Estimate
@@ -230,7 +230,7 @@ def _with_run(options: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[str]]
     """Fill in what the file of a run says (--from), beside the options of the command line."""
     if options.get("run_from") is None:
         return options, []
-    from planner.importers.runs import with_run
+    from planner.exporters.runs import with_run
 
     if options["plan"] is not None:
         raise UsageError("--from and --plan: each names a plan; leave one of them out")
@@ -272,7 +272,7 @@ def _answer(
 
 
 def _asked(request: Request, plan: Any, where: Output, command: Literal["estimate", "explain"]) -> Estimate:
-    from planner import ask
+    from planner.spaces import ask
 
     if command == "estimate":
         return ask.estimate(request, plan)

@@ -14,8 +14,8 @@ from planner.commands.values import Values
 from planner.core.errors import OutputError, UsageError
 
 if TYPE_CHECKING:
+    from planner.core.blocks import Report
     from planner.exporters.export import Export
-    from planner.report.blocks import Report
 
 __all__ = ["export", "export_of_file", "export_report"]
 
@@ -152,7 +152,7 @@ def export_of_file(path: Path, target: str, version: str | None, *, strict: bool
 
 def export_report(exported: Export, folder: Path | None) -> Report:
     """What was written and what was not, in every form."""
-    from planner.report.blocks import Block, Column, Report, Table
+    from planner.core.blocks import Block, Column, Report, Table
     from planner.report.documents import RESULT_VERSION
 
     rows = [

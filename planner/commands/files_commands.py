@@ -9,9 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from planner.commands import options as o
-from planner.commands.files import write_atomically
 from planner.commands.output import emit, output_from, remark
 from planner.commands.values import Values
+from planner.files.output import write_atomically
 from planner.schema import DOCUMENTS
 
 __all__ = ["import_", "schema"]
@@ -62,8 +62,7 @@ def import_(
         values.add(f"--format {where.format}: a network file is yaml or json")
     values.check()
 
-    from planner.files.loading import network_path
-    from planner.files.network_file import import_network
+    from planner.importers.networks import import_network, network_path
     from planner.importers.sources import text_of
     from planner.report.machine import finite, json_text
 
@@ -99,7 +98,7 @@ def schema(
         values.add(f"--format {where.format}: a schema is json or yaml")
     values.check()
 
-    from planner.report.blocks import Report
+    from planner.core.blocks import Report
 
     content: dict[str, Any] = json_schema(chosen)
     emit(Report(blocks=lambda: (), data=lambda: content, records=lambda: ()), where)

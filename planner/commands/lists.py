@@ -43,7 +43,7 @@ def list_(
     where = output_of(options, values)
     values.check()
 
-    from planner.report.listing import listing_report
+    from planner.files.listing import listing_report
 
     emit(listing_report(kind, rows_of(kind, verbose=verbose)), where)
 
@@ -51,11 +51,11 @@ def list_(
 def rows_of(kind: str, *, verbose: bool = False) -> Sequence[Mapping[str, Any]]:
     """What there is of a kind, one of those that the command lists; ``verbose``: every number of the frameworks, with its source."""
     if kind == "frameworks" and verbose:
-        from planner.report.listing import framework_rows
+        from planner.files.listing import framework_rows
 
         return framework_rows()
     if kind == "collectives":
-        from planner.report.listing import collective_rows
+        from planner.files.listing import collective_rows
 
         return collective_rows()
     if kind == "importers":
@@ -66,6 +66,6 @@ def rows_of(kind: str, *, verbose: bool = False) -> Sequence[Mapping[str, Any]]:
         from planner.exporters import exporter_rows
 
         return exporter_rows()
-    from planner.report.listing import file_rows
+    from planner.files.listing import file_rows
 
     return file_rows(kind)

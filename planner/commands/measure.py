@@ -174,7 +174,7 @@ def _constants_of(calibration: str | None) -> Mapping[str, float]:
     """Factors of a calibration; none where none is named."""
     if calibration is None:
         return {}
-    from planner.calibration.files import load_calibration
+    from planner.files.calibrations import load_calibration
 
     return load_calibration(calibration).calibration.values
 

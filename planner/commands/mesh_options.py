@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from planner.commands.options import MESH, option, takes_table
 from planner.commands.values import MAX_GPUS, Values
-from planner.spaces.fixed import FIELD_OF_OPTION, flag_of
+from planner.question.fixed import FIELD_OF_OPTION, flag_of
 
 if TYPE_CHECKING:
     from strategies.mesh.settings import Bounds, MeshRestriction

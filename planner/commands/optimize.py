@@ -13,8 +13,8 @@ from planner.commands.output import Output, emit, export_plan
 from planner.commands.progress import Progress
 from planner.commands.question import output_of, request_from, whole_cluster
 from planner.commands.report_options import ReportFiles, report_files, takes_report_options
+from planner.commands.serving_options import serving_from, takes_serving_options
 from planner.commands.values import Values
-from planner.spaces.serving.options import serving_from, takes_serving_options
 
 if TYPE_CHECKING:
     from planner.core.answer import Answer
@@ -101,8 +101,8 @@ def optimize(
 
 
 def _answer(request: Request, where: Output, files: ReportFiles) -> None:
-    from planner.ask import optimize as search
     from planner.core.search_errors import SearchInterrupted
+    from planner.spaces.ask import optimize as search
 
     try:
         with Progress(where) as progress:

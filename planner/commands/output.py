@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from planner.commands.files import check_writable, write_atomically
 from planner.commands.values import Values
+from planner.files.output import check_writable, write_atomically
 
 if TYPE_CHECKING:
+    from planner.core.blocks import Block, Report
     from planner.core.errors import FileProblem
-    from planner.report.blocks import Block, Report
 
 __all__ = ["FORMATS", "Format", "Output", "emit", "export_plan", "output_from", "refused_rows", "remark"]
 

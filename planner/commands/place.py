@@ -219,8 +219,8 @@ def place(
 
     from json import dumps
 
-    from planner.commands.files import write_atomically
     from planner.commands.progress import Progress
+    from planner.files.output import write_atomically
     from planner.placement.placement_file import placement_text
     from planner.placement.report import place_report
     from planner.placement.run import place as answer_of

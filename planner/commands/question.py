@@ -165,7 +165,7 @@ def _batch(options: Mapping[str, Any], values: Values) -> int | None:
 def _positions(options: Mapping[str, Any], values: Values) -> int | None:
     """Positions of a sample, as the question or the network file says; None where the network cannot be read (said later)."""
     from planner.core.errors import PlannerError
-    from planner.files.loading import load_model
+    from planner.importers.networks import load_model
 
     if options.get("seq") is not None:
         return Values().optional_count("--seq", options["seq"])  # what is wrong with it is said once

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from planner import __version__
-from planner.commands.files import write_atomically, write_bytes_atomically
 from planner.commands.output import Output, remark
 from planner.commands.progress import Progress
 from planner.commands.report_options import ReportFiles, refuse_files
 from planner.core.errors import UsageError
+from planner.files.output import write_atomically, write_bytes_atomically
 from planner.report.figures.kinds import Figure
 from planner.report.figures.standard import breakdown, memory, pareto, scaling, timeline
 from planner.report.figures.study import Study, study_of
@@ -21,9 +21,8 @@ from planner.uncertainty.sensitivity import SENSITIVITY_PLANS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from planner.core.answer import Answer, Estimate
-    from planner.report.blocks import Block, Report
-    from planner.spaces.base import PlanSpace
+    from planner.core.answer import Answer, AnswerSpace, Estimate
+    from planner.core.blocks import Block, Report
 
 __all__ = ["write_prediction_files", "write_search_files"]
 
@@ -86,7 +85,7 @@ def _said_page(where: Output, files: ReportFiles) -> None:
 
 
 def _write(
-    view: AnswerView, space: PlanSpace, study: Study, blocks: Sequence[Block], files: ReportFiles, where: Output
+    view: AnswerView, space: AnswerSpace, study: Study, blocks: Sequence[Block], files: ReportFiles, where: Output
 ) -> None:
     if files.html is not None:
         write_atomically(files.html, _page(view, space, study, blocks, live=files.live))
@@ -140,11 +139,11 @@ def _plot(path: Path, figures: Sequence[Figure], where: Output) -> None:
         _said(where, target)
 
 
-def _figures(name: str, view: AnswerView, space: PlanSpace, study: Study) -> list[Figure]:
+def _figures(name: str, view: AnswerView, space: AnswerSpace, study: Study) -> list[Figure]:
     if name == "breakdown":
         return [breakdown(view)]
     if name == "memory":
-        return [memory(_with_layer_memory(view, space))]
+        return [memory(_with_memory_parts(view, space))]
     if name == "pareto":
         return list(pareto(study.candidates))
     if name == "scaling":
@@ -152,16 +151,26 @@ def _figures(name: str, view: AnswerView, space: PlanSpace, study: Study) -> lis
     return [timeline(space.tracks(view.best.plan), view.best.summary)]
 
 
-def _with_layer_memory(view: AnswerView, space: PlanSpace) -> AnswerView:
-    from planner.report.figures.layer_memory import with_memory_parts
+def _with_memory_parts(view: AnswerView, space: AnswerSpace) -> AnswerView:
+    """The same answer with the parts of the memory of every plan, of those too whose figures do not have them."""
 
-    return with_memory_parts(view, space.resolved)
+    def filled(plan: PlanView) -> PlanView:
+        if plan.memory_parts:
+            return plan
+        return dataclasses.replace(plan, memory_parts=tuple(space.memory_parts(plan.plan, plan.memory_bytes)))
+
+    return dataclasses.replace(
+        view,
+        plans=tuple(filled(plan) for plan in view.plans),
+        others=tuple(filled(plan) for plan in view.others),
+        best=filled(view.best),
+    )
 
 
-def _page(view: AnswerView, space: PlanSpace, study: Study, blocks: Sequence[Block], *, live: bool) -> str:
+def _page(view: AnswerView, space: AnswerSpace, study: Study, blocks: Sequence[Block], *, live: bool) -> str:
     from planner.report.pages.answer import Section, answer_page
 
-    view = _with_layer_memory(view, space)
+    view = _with_memory_parts(view, space)
     sections = [
         Section(title="Where the step goes", figures=(breakdown(view),)),
         Section(title="What fills the memory", figures=(memory(view),)),

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from planner.commands.files import check_writable
 from planner.commands.options import OUTPUT, option, takes_table
 from planner.commands.output import Output
 from planner.commands.values import Values
 from planner.core.errors import OutputError, UsageError
+from planner.files.output import check_writable
 
 __all__ = [
     "FIGURE_NAMES",

@@ -15,9 +15,9 @@ from planner.commands.question import output_of, request_from, size_of
 from planner.commands.values import Values
 
 if TYPE_CHECKING:
+    from planner.core.answer import Scaling
     from planner.core.request import Request
     from planner.report.scale import Curve
-    from planner.scaling import Scaling
 
 __all__ = ["curve_of", "scale"]
 
@@ -103,8 +103,8 @@ def curve_of(options: Mapping[str, Any], values: Values) -> Curve:
     request = request_from({**options, "family": None, "gpus": str(max(counts, default=1))}, values)
     values.check()
 
+    from planner.question.resolve import resolve
     from planner.report.scale import Curve
-    from planner.resolve import resolve
 
     if chosen is None:
         chosen = "mesh" if resolve(request).space == "mesh" else "data"
@@ -132,7 +132,7 @@ def _predicted(
         from planner.spaces.mesh.scaling import scale_mesh
 
         return scale_mesh(request, counts, weak=weak, epochs=epochs, samples=samples)
-    from planner.scaling import scale as predict
+    from planner.spaces.layers.scaling import scale as predict
 
     return predict(request, counts, weak=weak, family=family, epochs=epochs, samples=samples)
 

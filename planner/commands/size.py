@@ -228,7 +228,7 @@ def _goal(options: Mapping[str, Any], values: Values) -> Goal:
 
 def _names(given: str | Sequence[str] | None, device: str | None, values: Values) -> list[str]:
     from planner.core.errors import PlannerError
-    from planner.files.lookup import DEFAULT_CLUSTER, default_cluster
+    from planner.question.lookup import DEFAULT_CLUSTER, default_cluster
     from planner.sweeping.grid import cluster_name
 
     if given is None:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from planner.commands import options as o
-from planner.commands.files import check_writable, write_atomically, write_bytes_atomically
 from planner.commands.mesh_options import takes_mesh_options
 from planner.commands.output import Output, emit, remark
 from planner.commands.progress import Progress
@@ -19,6 +18,7 @@ from planner.commands.report_options import check_png, is_installed
 from planner.commands.values import MAX_GPUS, Values
 from planner.core.errors import OutputError
 from planner.core.quantities import in_tokens
+from planner.files.output import check_writable, write_atomically, write_bytes_atomically
 
 if TYPE_CHECKING:
     from planner.core.request import Request

@@ -89,7 +89,7 @@ def validate(
     page = _page(html, files or [], where, values)
     values.check()
 
-    from planner.calibration.files import load_calibration
+    from planner.files.calibrations import load_calibration
     from planner.measurements.report import validation_report
     from planner.measurements.run import validate_files
 
@@ -97,7 +97,7 @@ def validate(
     with Progress(where) as progress:
         scores = validate_files(files or [], by, known, with_rows=page is not None, progress=progress)
     if page is not None:
-        from planner.commands.files import write_atomically
+        from planner.files.output import write_atomically
         from planner.measurements.page import validation_page
 
         write_atomically(page, validation_page(scores, by))
@@ -109,8 +109,8 @@ def validate(
 
 def _page(text: str | None, files: Sequence[str], where: Output, values: Values) -> Path | None:
     """Where the page goes; one that cannot be written, or would replace something else, is a problem of the command line."""
-    from planner.commands.files import check_writable
     from planner.core.errors import OutputError
+    from planner.files.output import check_writable
 
     if text is None:
         return None

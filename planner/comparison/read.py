@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from planner.ask import estimate as predict
-from planner.ask import optimize
 from planner.comparison.items import Item, item_of
 from planner.core.request import Request, SpaceChoice
+from planner.spaces.ask import estimate as predict
+from planner.spaces.ask import optimize
 
 if TYPE_CHECKING:
     from planner.core.answer import Estimate
@@ -61,7 +61,7 @@ def predicted_file(path: Path, changes: Mapping[str, Any], command_line: str = "
     """
     from planner.core.errors import FileProblem, InputFileError
     from planner.files.plan_file import is_plan_file, read_plan
-    from planner.plan_question import plan_question, plan_warnings
+    from planner.spaces.plan_question import plan_question, plan_warnings
 
     if path.suffix.lower() in (".yaml", ".yml") and path.is_file() and not is_plan_file(str(path)):
         message = "is not a plan file: it does not say how many 'workers' it uses (plan files come from --export)"

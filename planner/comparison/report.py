@@ -8,9 +8,8 @@ from typing import Any
 from planner.comparison.differences import Comparison, Row
 from planner.comparison.items import Item
 from planner.comparison.words import memory_sentence, per_words, question_sentences, why
-from planner.report.blocks import Block, Column, Facts, Heading, Report, Sentence, Table
-from planner.report.documents import RESULT_VERSION
-from planner.report.numbers import (
+from planner.core.blocks import Block, Column, Facts, Heading, Report, Sentence, Table
+from planner.core.numbers import (
     NOT_AVAILABLE,
     Unit,
     byte_unit,
@@ -21,6 +20,7 @@ from planner.report.numbers import (
     time_unit,
     used_of_total,
 )
+from planner.report.documents import RESULT_VERSION
 
 __all__ = ["comparison_report"]
 

@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
 from costmodel.fields import Figure, labels_of, parts_of
+from planner.core.blocks import Block, Table
+from planner.core.request import Request
 
 if TYPE_CHECKING:
-    from planner.spaces.base import PlanSpace
-    from planner.uncertainty.bars import ErrorBars
-    from planner.uncertainty.sensitivity import Sensitivity
+    from costmodel.timeline import Tracks
 
 __all__ = [
     "Answer",
+    "AnswerSpace",
     "Assumption",
+    "Curve",
+    "ErrorBars",
     "Estimate",
     "LayerCost",
     "Proof",
     "RankedPlan",
+    "ReportParts",
     "ScalePoint",
+    "Scaling",
+    "Sensitivity",
     "ServingLoad",
     "Setting",
+    "assumption_text",
 ]
 
 
@@ -33,6 +41,12 @@ class Assumption:
     name: str
     value: str
     source: str = ""  # where it came from: "--batch", "model file", "default", ...
+
+
+def assumption_text(assumption: Assumption) -> str:
+    """Write an assumption for people: ``global batch 128 (model file)``."""
+    source = f" ({assumption.source})" if assumption.source else ""
+    return f"{assumption.name} {assumption.value}{source}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,6 +233,78 @@ class RankedPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorBars:
+    """How sure an answer is.
+
+    Attributes
+    ----------
+    low_s, high_s : tuple of float
+        Step times between which a measurement of each ranked plan lies with a chance of 80 %; empty where there is no error model.
+    probability_best : tuple of float
+        Chance that each of the first `COMPARED_PLANS` ranked plans is the best of them; empty where they were not compared. More or fewer
+        may be shown.
+    benchmark_list : tuple of int
+        Ranks of the fewest plans of which one is the best with a chance of `LISTED_SHARE`, of the first, and of those that take as long as
+        one of them.
+    benchmark_probability : float or None
+        That chance, as it was found; None where nothing was compared.
+    near_list, near_probability : tuple of int, float or None
+        The same of the plans of which one is the best or within ``near_within`` of it.
+    near_within : float or None
+        `SAME_WITHIN`, or the least of some rounded numbers above it for which `NEAR_PLANS` are enough.
+    calibration, kind : str
+        Whose error model it is.
+    note : str
+        Why there are no error bars; empty where there are.
+    basis : str
+        What they stand on, where that is not training steps of the same kind.
+    """
+
+    low_s: tuple[float, ...] = ()
+    high_s: tuple[float, ...] = ()
+    probability_best: tuple[float, ...] = ()
+    benchmark_list: tuple[int, ...] = ()
+    benchmark_probability: float | None = None
+    near_list: tuple[int, ...] = ()
+    near_probability: float | None = None
+    near_within: float | None = None
+    calibration: str = ""
+    kind: str = ""
+    note: str = ""
+    basis: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sensitivity:
+    """One constant.
+
+    Attributes
+    ----------
+    constant, meaning : str
+    now : tuple of (str, float)
+        What the constant multiplies, in SI units.
+    factor : float or None
+        The nearest to 1 at which another plan is the best; None: none of up to 8 times more or less.
+    winner : int or None
+        Rank of that plan.
+    winner_summary : str
+    log_sd : float
+        How sure the constant is.
+    standard_deviations : float or None
+        How many of these the change is.
+    """
+
+    constant: str
+    meaning: str
+    now: tuple[tuple[str, float], ...]
+    factor: float | None
+    winner: int | None
+    winner_summary: str
+    log_sd: float
+    standard_deviations: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Proof:
     """What a search proves.
 
@@ -251,13 +337,84 @@ class Proof:
     solver: str = ""
 
 
+class AnswerSpace(Protocol):
+    """What reports and plan files ask the space of an answer; `planner.spaces.base.PlanSpace` is all of it."""
+
+    @property
+    def name(self) -> str:
+        """``layers``, ``mesh``, ``mixed`` or ``serving``."""
+
+    @property
+    def request(self) -> Request:
+        """The question as it was asked."""
+
+    @property
+    def report(self) -> ReportParts:
+        """What reports show of these plans: a module of the space."""
+
+    def sensitivity(self, plans: Sequence[RankedPlan]) -> tuple[Sensitivity, ...] | None:
+        """Which constants would have to change for another plan to win."""
+
+    def plan_section(self, ranked: RankedPlan, folder: Path | None) -> Mapping[str, Any]:
+        """Entries of a plan file that hold a plan; relative paths in it start at ``folder``."""
+
+    def plan_values(self, answer: Answer | Estimate, ranked: RankedPlan) -> Mapping[str, Any]:
+        """A plan as ``--json`` has it."""
+
+    @property
+    def has_several_capacities(self) -> bool:
+        """Whether devices differ in what they may hold."""
+
+    def tracks(self, plan: Any) -> Tracks:
+        """The step of a plan, event by event."""
+
+    def memory_parts(self, plan: Any, total_bytes: float) -> Sequence[tuple[str, float]]:
+        """Words and bytes that fill the memory of a plan, where its figures do not say; what is left over is the driver's."""
+
+    def study(
+        self, answer: Answer, progress: Callable[[str, float], None]
+    ) -> tuple[Sequence[RankedPlan], Sequence[Curve], str]:
+        """More searches with the same cost model, for Pareto fronts and scaling curves: plans, curves, and a note."""
+
+
+class ReportParts(Protocol):
+    """What reports show of the plans of one space; everything else is the same for all spaces."""
+
+    def plans_table(self, plans: Sequence[RankedPlan], objective: str, *, ranks: bool = True) -> Table:
+        """Columns of plans; ``ranks``: whether they come from a search."""
+
+    def speed_facts(self, plan: RankedPlan, objective: str) -> Sequence[tuple[str, str]]:
+        """How fast a plan is, by name: what an answer says first."""
+
+    def search_facts(self, answer: Answer) -> Sequence[tuple[str, str]]:
+        """What the answer of a search says about this kind of plans, by name."""
+
+    def plan_facts(self, estimate: Estimate) -> Sequence[tuple[str, str]]:
+        """What is said of one plan, by name."""
+
+    def baselines_document(self, answer: Answer) -> Mapping[str, Any]:
+        """What the best plan is compared with, by its keys in ``--json``."""
+
+    def details_document(self, answer: Answer | Estimate) -> Mapping[str, Any]:
+        """What only this space says, by its keys in ``--json``."""
+
+    def compared(self, answer: Answer) -> Sequence[tuple[str, RankedPlan | None]]:
+        """Baselines by what figures show them for."""
+
+    def estimate_blocks(self, estimate: Estimate) -> Sequence[Block]:
+        """What is shown of one plan: its parts, its stages."""
+
+    def explain_blocks(self, estimate: Estimate) -> Sequence[Block]:
+        """What is shown of one plan besides that, where it is explained: its layers."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """Ranked plans with the proof that travels with them.
 
     Attributes
     ----------
-    space : PlanSpace
+    space : AnswerSpace
         The question with its cost model.
     plans : tuple of RankedPlan
         Best first.
@@ -272,7 +429,7 @@ class Answer:
         What only the answers of some space say, by its key in ``--json``.
     """
 
-    space: PlanSpace
+    space: AnswerSpace
     setting: Setting
     objective: str
     plans: tuple[RankedPlan, ...]
@@ -299,7 +456,7 @@ class Estimate:
 
     Attributes
     ----------
-    space : PlanSpace
+    space : AnswerSpace
         The question with its cost model.
     ranked : RankedPlan
     tables : mapping of str to tuple of dataclass
@@ -314,7 +471,7 @@ class Estimate:
         What only the answers of some space say, by its key in ``--json``.
     """
 
-    space: PlanSpace
+    space: AnswerSpace
     setting: Setting
     objective: str
     ranked: RankedPlan
@@ -374,3 +531,23 @@ class ScalePoint:
     # A measurement lies between these with a chance of 80 %; None: no error model.
     step_time_low_s: float | None = None
     step_time_high_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scaling:
+    """Points of a curve, what there is to say about it, and where its intervals come from."""
+
+    points: tuple[ScalePoint, ...]
+    notes: tuple[str, ...]
+    error_bars: ErrorBars
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """The best plan (or that of one family) at several numbers of GPUs."""
+
+    name: str
+    weak: bool
+    points: tuple[
+        tuple[int, int, float, str], ...
+    ]  # GPUs allowed, global batch, step time in seconds, the plan in words

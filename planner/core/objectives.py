@@ -9,8 +9,8 @@ from costmodel.hardware.device import Device
 from costmodel.hardware.host import DEFAULT_IDLE_SHARE, Power
 from planner.core.answer import Assumption
 from planner.core.errors import UsageError
+from planner.core.numbers import energy_text, percent, significant
 from planner.core.request import Request
-from planner.report.numbers import energy_text, percent, significant
 from strategies.layerwise.score import LAYER_OBJECTIVES
 
 __all__ = ["BETTER", "check_layer_objective", "check_rates", "cost_text", "stated_rates"]

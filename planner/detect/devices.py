@@ -10,7 +10,7 @@ from typing import Any
 from planner.detect.nvidia import Gpu
 from planner.detect.processors import Processor, flop_per_cycle
 from planner.detect.values import Fact, number_text
-from planner.naming.devices import device_called
+from planner.files.naming.devices import device_called
 
 __all__ = ["FoundDevice", "device_of_gpu", "device_of_processor"]
 
@@ -51,8 +51,8 @@ class FoundDevice:
         return not self.facts
 
 
-# Names of boards as their tools print them, without "NVIDIA ", whose bundled files are those that `planner.naming` says. The whole name
-# must match: a "Laptop GPU" or a "D" of the same number is another device.
+# Names of boards as their tools print them, without "NVIDIA ", whose bundled files are those that `planner.files.naming` says. The whole
+# name must match: a "Laptop GPU" or a "D" of the same number is another device.
 _PRINTED = re.compile(
     "|".join(
         (

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from planner.core.blocks import Block, Column, Report, Sentence, Table
 from planner.detect.machine import FoundMachine
 from planner.detect.values import Fact
-from planner.report.blocks import Block, Column, Report, Sentence, Table
 from planner.report.documents import RESULT_VERSION
 
 __all__ = ["detect_report"]

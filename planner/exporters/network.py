@@ -68,7 +68,7 @@ def sizes_of(graph: Graph) -> NetworkSizes | None:
 
     Examples
     --------
-    >>> from planner.files.loading import load_model
+    >>> from planner.importers.networks import load_model
     >>> sizes = sizes_of(load_model("mixtral-8x7b").graph)
     >>> sizes.layers, sizes.hidden, sizes.kv_heads, sizes.ffn, sizes.experts
     (32, 4096, 8, 14336, 8)

@@ -37,7 +37,7 @@ def other_network_of(graph: Graph) -> OtherNetwork:
 
     Examples
     --------
-    >>> from planner.files.loading import load_model
+    >>> from planner.importers.networks import load_model
     >>> other_network_of(load_model("bert-large").graph).script
     'pretrain_bert.py'
     >>> other_network_of(load_model("t5-11b").graph).arguments[:2]

@@ -19,7 +19,7 @@ from planner.files.plan_file import changed_inputs, read_plan, request_from_docu
 if TYPE_CHECKING:
     from planner.core.request import Request
     from planner.files.loading import Loaded
-    from planner.resolve import Resolved
+    from planner.question.resolve import Resolved
     from planner.schema.plan import PlanDocument
 
 __all__ = ["PlannedJob", "job_of_file"]
@@ -63,7 +63,7 @@ def _takers(kind: str) -> str:
 
 
 def _mesh_job(loaded: Loaded[PlanDocument], request: Request, path: Path) -> PlannedJob:
-    from planner.resolve import resolve
+    from planner.question.resolve import resolve
     from planner.spaces.mesh.space import mesh_space
 
     resolved = resolve(request)
@@ -98,7 +98,7 @@ def _mesh_job(loaded: Loaded[PlanDocument], request: Request, path: Path) -> Pla
 
 
 def _layer_job(loaded: Loaded[PlanDocument], request: Request, path: Path) -> PlannedJob:
-    from planner.resolve import resolve
+    from planner.question.resolve import resolve
     from planner.spaces.layers.space import layerwise_space
 
     document = loaded.content
@@ -173,7 +173,7 @@ def _data_job(loaded: Loaded[PlanDocument], request: Request, path: Path) -> Pla
 
 
 def _serving_job(loaded: Loaded[PlanDocument], request: Request, path: Path) -> PlannedJob:
-    from planner.resolve import resolve
+    from planner.question.resolve import resolve
     from planner.spaces.serving.space import serving_space
 
     space = serving_space(resolve(request))

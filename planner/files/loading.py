@@ -12,12 +12,10 @@ from costmodel.hardware.cluster import ClusterError
 from costmodel.network.graph import Graph, GraphError
 from planner.core.errors import FileProblem, InputFileError, UnknownName, UsageError, did_you_mean
 from planner.files.documents import Document, Location, parse_text
-from planner.files.json_file import read_json_file
 from planner.files.network_faults import (
     check_extents,
     graph_problems,
     has_own_length,
-    json_problems,
     no_seq,
     wrong_seq,
 )
@@ -31,10 +29,10 @@ if TYPE_CHECKING:
 
     from costmodel.hardware.cluster import Cluster
     from costmodel.hardware.device import Device
-    from planner.importers.sources import ImportedDocument
-    from planner.report.blocks import Block
+    from planner.core.blocks import Block
 
 __all__ = [
+    "KEPT_CHARACTERS",
     "Loaded",
     "LoadedCluster",
     "LoadedDevice",
@@ -43,19 +41,14 @@ __all__ = [
     "load_cluster",
     "load_device",
     "load_document",
-    "load_model",
     "model_of",
-    "network_path",
 ]
 
 _Model = TypeVar("_Model", bound="BaseModel")
 
 # A file is read every time, so that a change is seen, but what it says is understood once. Larger ones are not kept: they are rare, and
 # would hold much memory (the largest of the bundled networks has 8,000 characters).
-_KEPT_CHARACTERS = 100_000
-
-# What a config.json has whatever its architecture.
-_CONFIG_KEYS = {"hidden_size", "num_hidden_layers", "architectures", "vocab_size", "n_embd", "d_model"}
+KEPT_CHARACTERS = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,9 +78,18 @@ class LoadedModel(Printed):
     content: Mapping[str, Any] | None = None
 
     def _blocks(self) -> Sequence[Block]:
-        from planner.report.hardware import network_blocks
+        from planner.core.blocks import Facts, Sentence
 
-        return network_blocks(self)
+        graph = self.graph
+        length = "" if self.seq is None else f", {self.seq:,} positions"
+        summary = f"{self.name}: {len(graph.layers):,} layers, {graph.weight_count:,} weights, global batch {self.global_batch:,}{length}"
+        facts = []
+        blocks = len({layer.block for layer in graph.layers if layer.block})
+        if blocks:
+            facts.append(("Repeated", f"{blocks} blocks"))
+        facts += [("Description", self.description)] if self.description else []
+        facts += [("Note", note) for note in self.notes]
+        return [Sentence(summary, strong=True), *([Facts(tuple(facts))] if facts else [])]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -138,7 +140,7 @@ def load_document(path: Path, model: type[_Model]) -> Loaded[_Model]:
         Every problem of the file, with line and column.
     """
     text, sha256 = read_text(path)
-    check: Any = _kept_document if len(text) <= _KEPT_CHARACTERS else _checked_document
+    check: Any = _kept_document if len(text) <= KEPT_CHARACTERS else _checked_document
     loaded: Loaded[_Model] = check(path, text, sha256, model)
     return loaded
 
@@ -151,69 +153,8 @@ def _checked_document(path: Path, text: str, sha256: str, model: type[_Model]) -
 _kept_document = lru_cache(maxsize=128)(_checked_document)
 
 
-def load_model(text: str, *, seq: int | None = None, assume_free: Collection[str] = ()) -> LoadedModel:
-    """Load a network.
-
-    Parameters
-    ----------
-    text : str
-        Path of a network file (YAML, or another program's: `planner list importers`; a folder with a config.json), or a bundled
-        name with or without its suffix.
-    seq : int, optional
-        Positions of a sample, in place of the file's ``seq``.
-    assume_free : collection of str
-        Operators of another program's file that are not known and are taken to cost nothing.
-
-    Returns
-    -------
-    LoadedModel
-
-    Raises
-    ------
-    UnknownName
-        Neither a file nor a bundled name.
-    InputFileError
-        Every problem of the file.
-    UsageError
-        ``seq`` is given and the network has none; ``assume_free`` names what the file does not have.
-
-    Examples
-    --------
-    >>> load_model("alexnet").graph.weight_count
-    50303912
-    """
-    path = network_path(resolve("models", text))
-    if assume_free and path.suffix.lower() in (".json", ".yaml", ".yml"):
-        raise UsageError(
-            f"--assume-free: {path.name} has no operators that are not known; ONNX, torch and Caffe files may have"
-        )
-    imported: ImportedDocument | None = None
-    if path.suffix.lower() == ".json":
-        from planner.importers.sources import network_document_of
-
-        made = network_document_of(path)
-        if made is None:
-            if seq is not None:
-                raise UsageError(no_seq(path.stem))
-            return _load_json(path)
-        document, imported = made
-    elif (foreign := _foreign(path, assume_free)) is not None:
-        document, imported = foreign
-    if imported is not None:
-        return model_of(document, imported, seq=seq)
-    content, sha256 = read_text(path)
-    return (_kept_network if len(content) <= _KEPT_CHARACTERS else _network)(path, content, sha256, seq)
-
-
-def _network(path: Path, text: str, sha256: str, seq: int | None) -> LoadedModel:
-    return model_of(parse_text(path, text, sha256, keep_faults=True), seq=seq)
-
-
-_kept_network = lru_cache(maxsize=32)(_network)
-
-
-def model_of(document: Document, imported: ImportedDocument | None = None, *, seq: int | None = None) -> LoadedModel:
-    """Check a network file that is already parsed, and build its graph; ``imported`` says what an importer made it of.
+def model_of(document: Document, imported: Sequence[str] | None = None, *, seq: int | None = None) -> LoadedModel:
+    """Check a network file that is already parsed, and build its graph; ``imported``: an importer made it, with these notes.
 
     Raises
     ------
@@ -247,66 +188,8 @@ def model_of(document: Document, imported: ImportedDocument | None = None, *, se
         source=network.source,
         seq=network.seq if seq is None else seq,
         counts={str(what): count for what, count in network.counts.items()},
-        notes=() if imported is None else imported.notes,
+        notes=tuple(imported or ()),
         content=None if imported is None else document.value,
-    )
-
-
-def _foreign(path: Path, assume_free: Collection[str]) -> tuple[Document, ImportedDocument] | None:
-    """Another program's file that is no JSON, by its content; YAML is not looked into."""
-    if path.suffix.lower() in (".yaml", ".yml"):
-        return None
-    from planner.importers.sources import ImportOptions, foreign_document_of
-
-    return foreign_document_of(path, ImportOptions(assume_free=frozenset(assume_free)))
-
-
-def network_path(path: Path) -> Path:
-    """The file that is meant: a folder stands for its ``config.json``, as published networks come.
-
-    Raises
-    ------
-    InputFileError
-        A folder without one.
-
-    Examples
-    --------
-    >>> network_path(Path("alexnet.yaml")).name
-    'alexnet.yaml'
-    """
-    if not path.is_dir():
-        return path
-    config = path / "config.json"
-    if not config.is_file():
-        raise InputFileError([FileProblem(path=path, message="is a folder without a config.json")])
-    return config
-
-
-def _load_json(path: Path) -> LoadedModel:
-    """Load another program's network file."""
-    from planner.importers import paleo_json
-
-    file = read_json_file(path)
-    if not paleo_json.detect(file.content):
-        message = "is JSON, but not a network in a format that is known here; networks of this planner are YAML files"
-        if isinstance(file.content, dict) and _CONFIG_KEYS & file.content.keys():
-            from planner.importers.hugging_face import ARCHITECTURES
-
-            message = f"looks like a Hugging Face config.json, but has no 'model_type' (known: {', '.join(sorted(ARCHITECTURES))})"
-        raise InputFileError([FileProblem(path=path, message=message)])
-    try:
-        imported = paleo_json.convert(file.content)
-    except paleo_json.ImportFailed as error:
-        raise InputFileError(json_problems(file, error.problems)) from None
-    return LoadedModel(
-        graph=imported.graph,
-        global_batch=imported.global_batch,
-        name=path.stem,
-        path=path,
-        sha256=file.sha256,
-        description=imported.graph.name,
-        source=f"{paleo_json.FORMAT} {path.name}",
-        notes=imported.notes,
     )
 
 

@@ -4,51 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from costmodel.network.graph import Graph
 from costmodel.network.layers import Layer
-from planner.core.errors import FileProblem, InputFileError
-from planner.files.loading import LoadedModel, load_model
+from planner.files.loading import LoadedModel
 from planner.files.yaml_text import yaml_text
 from planner.schema.model import TRAINING_KEYS
 
-__all__ = ["import_network", "network_document", "network_text"]
+__all__ = ["network_document", "network_text"]
 
 # What a model file allows in names (planner.schema.common.Name).
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_/@+-]")
 _LONGEST_NAME = 64
-
-
-def import_network(path: Path, *, assume_free: Sequence[str] = ()) -> LoadedModel:
-    """Read another program's network file.
-
-    Parameters
-    ----------
-    path : Path
-    assume_free : sequence of str
-        Operators that are not known and are taken to cost nothing.
-
-    Raises
-    ------
-    InputFileError
-        Missing, no format that is known, or a network that cannot be used.
-    UsageError
-        ``assume_free`` names what the file does not have.
-    """
-    from planner.importers.sources import FORMATS, format_of
-
-    if not path.exists():
-        raise InputFileError([FileProblem(path=path, message="no such file")])
-    if path.suffix.lower() == ".json":
-        return load_model(str(path), assume_free=assume_free)
-    if path.is_file() and path.suffix.lower() not in (".yaml", ".yml") and format_of(path) is not None:
-        return load_model(str(path), assume_free=assume_free)
-    known = "; ".join(f"{entry.description} ({entry.files})" for entry in FORMATS)
-    message = f"cannot be imported: its content is none of these: {known}"
-    raise InputFileError([FileProblem(path=path, message=message)])
 
 
 def network_document(graph: Graph, *, name: str, global_batch: int, description: str, source: str) -> dict[str, Any]:

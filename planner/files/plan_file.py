@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from costmodel.mesh.assumptions import RENAMED_ASSUMPTIONS
-from planner.core.answer import Answer, Assumption, Estimate, RankedPlan, Setting
+from planner.core.answer import Answer, Estimate, RankedPlan, Setting, assumption_text
 from planner.core.capacity import reserve_of
 from planner.core.errors import FileProblem
 from planner.core.request import Request
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "SCHEMA_VERSION",
-    "assumption_text",
     "changed_inputs",
     "cost_model_options",
     "is_plan_file",
@@ -66,7 +65,7 @@ def plan_document(
     if ranked is None:
         ranked = answer.best if isinstance(answer, Answer) else answer.ranked
     document: dict[str, Any] = {
-        **_question_head(answer.space.resolved.request, answer.setting, folder),
+        **_question_head(answer.space.request, answer.setting, folder),
         **answer.space.plan_section(ranked, folder),
         "prediction": _prediction(answer, ranked),
         "provenance": _provenance(answer.setting, [assumption_text(a) for a in answer.assumptions]),
@@ -264,12 +263,6 @@ def _serving_question(document: PlanDocument) -> dict[str, Any]:
         "max_tpot_s": entry.max_tpot_s,
         "objective": entry.objective,
     }
-
-
-def assumption_text(assumption: Assumption) -> str:
-    """Write an assumption for people: ``global batch 128 (model file)``."""
-    source = f" ({assumption.source})" if assumption.source else ""
-    return f"{assumption.name} {assumption.value}{source}"
 
 
 def plan_problem(source: Document | None, location: Location, message: str, *, at_key: bool = False) -> FileProblem:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from planner.report.blocks import Block
+    from planner.core.blocks import Block
 
 __all__ = ["Printed"]
 
@@ -33,6 +33,6 @@ class Printed(ABC):
         return f"<planner.{type(self).__name__} of {self.path}>"
 
     def _repr_html_(self) -> str:
-        from planner.api.shown import html_of
+        from planner.report.notebook import html_of
 
         return html_of(self._blocks())

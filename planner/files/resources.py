@@ -132,11 +132,11 @@ def bundled_name(kind: Kind, text: str) -> str | None:
 def _meant(kind: Kind, text: str) -> tuple[str | None, tuple[str, ...]]:
     """The bundled file that people call so, or those that it leaves open."""
     if kind == "models" and text.count("/") <= 1 and not text.startswith((".", "/", "~")):
-        from planner.naming.models import named_model
+        from planner.files.naming.models import named_model
 
         return named_model(text), ()
     if kind == "devices" and "/" not in text:
-        from planner.naming.devices import named_device
+        from planner.files.naming.devices import named_device
 
         return named_device(text)
     same = re.sub(r"[^a-z0-9]", "", text.lower())
@@ -153,7 +153,7 @@ def _nearest(kind: Kind, text: str) -> str:
     organisation, _, name = text.partition("/")
     if kind != "models" or "/" in name or organisation in (".", "..", "~", "") or Path(name).suffix in _FILES:
         return ""
-    from planner.naming.models import nearest_models
+    from planner.files.naming.models import nearest_models
 
     return nearest_models(name)
 

@@ -1,1 +1,1 @@
-"""Readers of other programs' network files and launch files."""
+"""Readers of networks: files of this planner, and those of other programs."""

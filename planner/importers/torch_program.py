@@ -546,4 +546,4 @@ def from_torch(
         content["global_batch"] = global_batch
     digest = hashlib.sha256(json.dumps(content, sort_keys=True, default=list).encode()).hexdigest()
     imported = dataclasses.replace(imported, content=content)
-    return model_of(document_of(Path(str(content["name"])), digest, content), imported)
+    return model_of(document_of(Path(str(content["name"])), digest, content), imported.notes)

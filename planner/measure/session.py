@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from planner.commands.files import check_writable, write_atomically
 from planner.core.errors import UsageError, did_you_mean
 from planner.detect.devices import FoundDevice
 from planner.detect.files import device_file_name, device_text, machine_files
 from planner.detect.machine import detect
 from planner.detect.system import System
+from planner.files.output import check_writable, write_atomically
 from planner.measure.library import load_torch
 from planner.measure.place import Place, place_of
 from planner.measure.processes import Group, Processes, processes_of

@@ -18,6 +18,7 @@ from costmodel.mesh.detail import model_flops_per_step
 from costmodel.network.graph import Graph
 from costmodel.precision import OPTIMIZERS, Precision
 from costmodel.workload import Workload
+from planner.files.naming.models import nearest_models, transformer_called
 from planner.files.resources import bundled
 from planner.measurements.columns import FUSED
 from planner.measurements.facts import framework_of_row, measured_bytes, plausible_bytes
@@ -28,7 +29,6 @@ from planner.measurements.parallelism import devices_of
 from planner.measurements.preset import Preset
 from planner.measurements.tables import Row, RowSkipped
 from planner.measurements.throughputs import has_failed, is_measured, not_measured, step_time_s
-from planner.naming.models import nearest_models, transformer_called
 from planner.uncertainty.features import node_size, shares_of
 
 __all__ = ["Run", "asked", "graph_of", "image_assumptions", "network_name", "predict"]
@@ -46,7 +46,7 @@ def network_name(row: Row) -> str | None:
 @cache
 def graph_of(name: str) -> Graph:
     """Graph of a bundled network."""
-    from planner.files.loading import load_model
+    from planner.importers.networks import load_model
 
     return load_model(name).graph
 
@@ -58,7 +58,7 @@ def counts_of(name: str) -> Mapping[str, int]:
     >>> dict(counts_of("gnmt")), dict(counts_of("transformer-xl-base")), dict(counts_of("resnet50"))
     ({'tokens': 100}, {'tokens': 192}, {})
     """
-    from planner.files.loading import load_model
+    from planner.importers.networks import load_model
 
     known = load_model(name)
     return known.counts or ({} if known.seq is None else {"tokens": known.seq})

@@ -20,11 +20,11 @@ from costmodel.mesh.model import MeshModel
 from costmodel.uncertainty.calibration import Calibration
 from costmodel.uncertainty.constants import CONSTANTS
 from costmodel.uncertainty.intervals import INTERVAL_SHARE, PARTS, Candidates, interval_score, intervals
+from planner.files.naming.frameworks import framework_of
 from planner.measurements import convnets, questions
 from planner.measurements.metrics import LEAST_ROWS
 from planner.measurements.outcomes import Outcome
 from planner.measurements.preset import Preset
-from planner.naming.frameworks import framework_of
 from planner.uncertainty.bars import Knowledge, bars_of, knowledge_with, one_width
 from planner.uncertainty.effects import constants_of, effects_of, mesh_times
 from planner.uncertainty.features import mesh_coordinates

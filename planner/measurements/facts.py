@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import get_args
 
 from costmodel.framework import Attention, Defaults, Framework
+from planner.files.naming.frameworks import framework_of
 from planner.measurements.tables import Row, RowSkipped
-from planner.naming.frameworks import framework_of
 
 __all__ = [
     "defaults_of",

@@ -14,10 +14,10 @@ from costmodel.hardware.device import Device
 from costmodel.mixed.plan import group_cluster
 from costmodel.precision import PRECISIONS, Precision
 from planner.core.errors import PlannerError, did_you_mean
+from planner.files.naming.devices import SPARE_CLUSTER, device_called
 from planner.files.resources import bundled
 from planner.measurements.facts import framework_of_row
 from planner.measurements.tables import Row, RowSkipped, short_name
-from planner.naming.devices import SPARE_CLUSTER, device_called
 
 __all__ = [
     "Links",

@@ -9,11 +9,11 @@ from functools import cache
 
 from costmodel.network.graph import Graph, GraphError, LayerSpec
 from costmodel.network.layers.base import params_from
+from planner.files.naming.models import nearest_models, transformer_called
 from planner.files.resources import bundled
 from planner.importers.hugging_face import parts
 from planner.measurements.facts import flash_attention, has_dropout
 from planner.measurements.tables import Row, RowSkipped
-from planner.naming.models import nearest_models, transformer_called
 
 __all__ = [
     "ExpertShape",
@@ -190,7 +190,7 @@ def _inner_width(style: str, hidden: int) -> int:
 def with_adapters(graph: Graph, rank: int, *, everywhere: bool = False) -> Graph:
     """A network whose weights are frozen, with adapters beside the products that make queries, keys and values, or all in its blocks.
 
-    >>> from planner.files.loading import load_model
+    >>> from planner.importers.networks import load_model
     >>> adapted = with_adapters(load_model("mixtral-8x7b").graph, 16)
     >>> sum(layer.trainable_count for layer in adapted.layers)  # 32 (4096 + 6144) 16
     5242880
@@ -308,7 +308,7 @@ def _add(specs: list[LayerSpec], entries: Sequence[parts.Entry], block: str = ""
 def stack_of(graph: Graph) -> dict[str, str]:
     """What the columns hidden, layers and heads would say of a network; nothing where it has no attention.
 
-    >>> from planner.files.loading import load_model
+    >>> from planner.importers.networks import load_model
     >>> stack_of(load_model("llama3-8b").graph)
     {'hidden': '4096', 'layers': '32', 'heads': '32'}
     """
@@ -322,7 +322,7 @@ def stack_of(graph: Graph) -> dict[str, str]:
 def widths_of(graph: Graph) -> dict[str, str]:
     """What the columns kv_heads, head_dim, ffn and vocab would say of a network that is a plain stack of blocks.
 
-    >>> from planner.files.loading import load_model
+    >>> from planner.importers.networks import load_model
     >>> widths_of(load_model("llama3-8b").graph)
     {'kv_heads': '8', 'head_dim': '128', 'ffn': '14336', 'vocab': '128256'}
     """
@@ -361,7 +361,7 @@ def bundled_transformer(name: str, seq: int | None) -> Graph:
         The network cannot be that long.
     """
     from planner.core.errors import PlannerError
-    from planner.files.loading import load_model
+    from planner.importers.networks import load_model
 
     known = load_model(name)
     if seq is None or seq == known.seq:

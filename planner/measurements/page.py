@@ -6,11 +6,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from planner.core.numbers import NOT_AVAILABLE, duration_text, percent, signed, significant
 from planner.measurements.report import bar_facts
 from planner.measurements.run import FileScore
 from planner.measurements.scores import ComparedRow, Score
 from planner.report.charts import Point, ratio_histogram, scatter
-from planner.report.numbers import NOT_AVAILABLE, duration_text, percent, signed, significant
 from planner.report.page import Cell, escaped, facts, page, table
 
 __all__ = ["validation_page"]

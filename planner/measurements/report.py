@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from planner.core.blocks import Block, Column, Facts, Heading, Report, Sentence, Table
+from planner.core.numbers import NOT_AVAILABLE, duration_text, percent, signed, significant
 from planner.measurements.run import FileScore
 from planner.measurements.scores import Score
-from planner.report.blocks import Block, Column, Facts, Heading, Report, Sentence, Table
 from planner.report.documents import RESULT_VERSION
-from planner.report.numbers import NOT_AVAILABLE, duration_text, percent, signed, significant
 
 __all__ = ["bar_facts", "score_document", "validation_report"]
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from planner.calibration.files import LoadedCalibration, load_calibration
 from planner.core.errors import FileProblem, InputFileError, UsageError, did_you_mean
+from planner.files.calibrations import LoadedCalibration, load_calibration
 from planner.measurements.error_bars import Judge, judge_of
 from planner.measurements.kinds import predict_by
 from planner.measurements.metrics import far_off

@@ -31,15 +31,16 @@ from costmodel.layerwise.tables import CostTables, LayerCosts
 from costmodel.precision import OPTIMIZERS, PRECISIONS, default_precision
 from costmodel.uncertainty.constants import cluster_with
 from costmodel.workload import Workload
-from planner.calibration.files import load_calibration
 from planner.core.capacity import unreserved_bytes
 from planner.core.errors import UsageError
+from planner.files.calibrations import load_calibration
 from planner.files.json_file import JsonFile
-from planner.files.loading import LoadedModel, load_cluster, load_model
-from planner.naming.frameworks import framework_of
+from planner.files.loading import LoadedModel, load_cluster
+from planner.files.naming.frameworks import framework_of
+from planner.importers.networks import load_model
 from planner.placement.question import PlaceRequest
-from planner.resolve import check_trainable
-from planner.spaces.choose import is_transformer
+from planner.question.choose import is_transformer
+from planner.question.resolve import check_trainable
 
 __all__ = ["link_between", "workload_of_model"]
 
@@ -99,7 +100,7 @@ def _workload(model: LoadedModel, cluster: Cluster, request: PlaceRequest) -> Wo
     formats = frozenset.intersection(*(frozenset(group.device.peak_flop_per_s) for group in cluster.groups))
     if not formats:
         raise UsageError(f"the devices of cluster '{cluster.name}' have no number format in common")
-    # A format is worth its place only where it is on every device, as in `planner.resolve`.
+    # A format is worth its place only where it is on every device, as in `planner.question.resolve`.
     chosen = {
         default_precision(
             {name: rate for name, rate in g.device.peak_flop_per_s.items() if name in formats},

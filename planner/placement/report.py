@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from costmodel.tolerances import EQUAL, PRINTED_COST
+from planner.core.blocks import Block, Column, Facts, Heading, Report, Sentence, Table
+from planner.core.numbers import Unit, byte_text, duration_text, percent, significant, time_unit, used_of_total
 from planner.placement.placement_file import PlacementFile, assignment_of, piper_stages
 from planner.placement.question import LatencyAnswer, PiperAnswer, PlaceAnswer, PlacementAnswer, PlaceRequest
-from planner.report.blocks import Block, Column, Facts, Heading, Report, Sentence, Table
 from planner.report.documents import RESULT_VERSION
-from planner.report.numbers import Unit, byte_text, duration_text, percent, significant, time_unit, used_of_total
 from planner.report.ranking import ratio_text
 from strategies.placement.latency.evaluate import CPU
 from strategies.placement.piper import PiperProblem, PiperResult

@@ -11,6 +11,7 @@ import numpy as np
 
 from costmodel.arrays import IntArray
 from costmodel.tolerances import EQUAL
+from planner.core.blocks import Report
 from planner.core.errors import FileProblem, InputFileError, LimitReached, NoFeasiblePlan, UsageError
 from planner.core.search_errors import SearchInterrupted
 from planner.files.json_file import JsonFile, read_workload
@@ -36,7 +37,6 @@ from planner.placement.question import (
 )
 from planner.placement.report import check_report
 from planner.placement.workload_file import Loaded, loaded_workload, workload_from
-from planner.report.blocks import Report
 from strategies.limits import Clock
 from strategies.placement.baselines import one_device_time
 from strategies.placement.contiguous import solve_contiguous

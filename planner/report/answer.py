@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from planner.core.answer import Answer, Assumption, Estimate, Proof, RankedPlan, Setting
+from planner.core.blocks import Block, Facts, Heading, Report, Sentence
+from planner.core.numbers import big_count, byte_text, duration_text, percent, significant, time_unit
 from planner.core.objectives import BETTER, cost_text
-from planner.report.blocks import Block, Facts, Heading, Report, Sentence
 from planner.report.documents import estimate_document, search_document
 from planner.report.links import link_blocks
-from planner.report.numbers import big_count, byte_text, duration_text, percent, significant, time_unit
 from planner.report.parts import assumption_rows, comparison_table
 from planner.report.ranking import gap_text
 from planner.report.uncertainty import bars_facts, benchmark_sentence, sensitivity_blocks, span_text
@@ -89,7 +89,7 @@ def estimate_report(
 def _search_blocks(answer: Answer) -> list[Block]:
     best, better = answer.best, BETTER[answer.objective]
     facts = [
-        *_verdict(best, answer.setting, answer.objective),
+        *_verdict(answer, best),
         ("Proof", _proof(answer, better)),
         ("Workers", _workers(best.workers, answer.setting.gpus, proven=answer.proof.proven_optimal, better=better)),
         *answer.space.report.search_facts(answer),
@@ -106,15 +106,16 @@ def _search_blocks(answer: Answer) -> list[Block]:
     ]
 
 
-def _verdict(plan: RankedPlan, setting: Setting, objective: str) -> list[tuple[str, str]]:
+def _verdict(answer: Answer | Estimate, plan: RankedPlan) -> list[tuple[str, str]]:
     """How long, how fast, how much memory."""
     room = plan.memory_capacity_bytes - plan.memory_bytes_per_gpu
     spare = f"{byte_text(room)} to spare" if room >= 0 else f"{byte_text(-room)} too much"
     memory = f"{byte_text(plan.memory_bytes_per_gpu)} of {byte_text(plan.memory_capacity_bytes)} per GPU ({spare})"
-    if setting.load is not None:
-        from planner.spaces.serving.report import answer_in_words
+    return [*answer.space.report.speed_facts(plan, answer.objective), ("Memory", memory)]
 
-        return [("Times", answer_in_words(plan)), ("Memory", memory)]
+
+def speed_facts(plan: RankedPlan, objective: str) -> list[tuple[str, str]]:
+    """How long a step takes, what it costs, and how many samples or tokens that makes; of every space that trains."""
     cost = cost_text(objective, money=plan["money_per_step"], joules=plan["energy_per_step_j"])
     cost += " per step" if cost else ""
     interval = ""
@@ -126,7 +127,7 @@ def _verdict(plan: RankedPlan, setting: Setting, objective: str) -> list[tuple[s
     if plan.get("tokens_per_s") is not None:
         rate = f"{significant(plan['tokens_per_s'])} tokens/s, {significant(plan['tokens_per_s_per_gpu'])} per GPU"
         rate += f", MFU {percent(plan['mfu'])}"
-    return [("Step", f"{duration_text(plan.step_time_s)}{cost}{interval}"), ("Rate", rate), ("Memory", memory)]
+    return [("Step", f"{duration_text(plan.step_time_s)}{cost}{interval}"), ("Rate", rate)]
 
 
 def _has_limits(setting: Setting) -> bool:
@@ -174,7 +175,7 @@ def _refined(answer: Answer, better: str) -> list[Block]:
 
 def _estimate_blocks(estimate: Estimate, warnings: Sequence[str], *, is_explained: bool) -> list[Block]:
     facts = [
-        *_verdict(estimate.ranked, estimate.setting, estimate.objective),
+        *_verdict(estimate, estimate.ranked),
         *estimate.space.report.plan_facts(estimate),
         ("Assumed", _assumed(estimate.assumptions, estimate.model_assumptions)),
         *(("Note", note) for note in estimate.notes),

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from planner.report.numbers import duration_text, significant
+from planner.core.numbers import duration_text, significant
 from planner.report.page import escaped
 
 __all__ = ["Point", "ratio_bins", "ratio_histogram", "scatter"]

@@ -8,7 +8,6 @@ from dataclasses import asdict
 from typing import Any
 
 from planner.core.answer import Answer, Assumption, Estimate, RankedPlan, Setting
-from planner.files.plan_file import plan_document
 from planner.report.links import links_document
 from planner.report.uncertainty import bars_document, sensitivity_document
 
@@ -68,14 +67,8 @@ def estimate_document(estimate: Estimate, warnings: Sequence[str] = (), *, is_ex
 
 def with_plan(answer: Answer | Estimate, ranked: RankedPlan) -> dict[str, Any]:
     """Numbers of a plan, and the plan itself."""
-    if answer.space.name == "layers":
-        plan = plan_document(answer, ranked)
-    elif answer.space.name == "serving":
-        plan = asdict(ranked.plan)
-    else:
-        plan = answer.space.plan_section(ranked, None)[answer.space.name]
     groups = {"groups": [asdict(use) for use in ranked.groups]} if ranked.groups else {}
-    return {**ranked.record(), **groups, "plan": plan}
+    return {**ranked.record(), **groups, "plan": answer.space.plan_values(answer, ranked)}
 
 
 def _head(answer: Answer | Estimate) -> dict[str, Any]:
@@ -96,7 +89,7 @@ def _head(answer: Answer | Estimate) -> dict[str, Any]:
 
 def _tail(answer: Answer | Estimate, notes: Sequence[str]) -> dict[str, Any]:
     document = tail(answer.setting, (*answer.assumptions, *answer.model_assumptions), answer.free_layers, notes)
-    if answer.space.name == "mixed":  # every group has its own; see `groups` of a plan
+    if answer.space.has_several_capacities:  # see `groups` of a plan
         document["setting"]["memory_capacity_bytes"] = None
     return document
 

@@ -3,31 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from costmodel.hardware.cluster import Cluster, DeviceGroup, Level
 from costmodel.hardware.device import Device
+from planner.core.blocks import Block, Column, Facts, Sentence, Table
 from planner.core.quantities import format_bytes, format_bytes_per_s, format_flop_per_s, format_seconds
-from planner.report.blocks import Block, Column, Facts, Sentence, Table
 
-if TYPE_CHECKING:
-    from planner.files.loading import LoadedModel
-
-__all__ = ["cluster_blocks", "device_blocks", "group_words", "network_blocks"]
-
-
-def network_blocks(model: LoadedModel) -> list[Block]:
-    """Size and usual batch of a network, and what its file says of it."""
-    graph = model.graph
-    length = "" if model.seq is None else f", {model.seq:,} positions"
-    summary = f"{model.name}: {len(graph.layers):,} layers, {graph.weight_count:,} weights, global batch {model.global_batch:,}{length}"
-    facts = []
-    blocks = len({layer.block for layer in graph.layers if layer.block})
-    if blocks:
-        facts.append(("Repeated", f"{blocks} blocks"))
-    facts += [("Description", model.description)] if model.description else []
-    facts += [("Note", note) for note in model.notes]
-    return [Sentence(summary, strong=True), *([Facts(tuple(facts))] if facts else [])]
+__all__ = ["cluster_blocks", "device_blocks", "group_words"]
 
 
 def device_blocks(device: Device) -> list[Block]:

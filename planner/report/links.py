@@ -7,8 +7,8 @@ from dataclasses import asdict
 from typing import Any
 
 from costmodel.hardware.cluster import LinkRow
-from planner.report.blocks import Block, Column, Heading, Table
-from planner.report.numbers import percent, significant, time_unit
+from planner.core.blocks import Block, Column, Heading, Table
+from planner.core.numbers import percent, significant, time_unit
 from planner.report.waterfall import waterfall
 
 __all__ = ["link_blocks", "links_document"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from planner.report.blocks import Block, Facts, Heading, Sentence, Table
+from planner.core.blocks import Block, Facts, Heading, Sentence, Table
 
 __all__ = ["markdown_text"]
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from costmodel.tolerances import ROUNDING
-from planner.core.answer import Assumption, Setting
-from planner.files.plan_file import assumption_text
-from planner.report.blocks import Column, Table
-from planner.report.numbers import Unit, percent, significant
+from planner.core.answer import Assumption, Setting, assumption_text
+from planner.core.blocks import Column, Table
+from planner.core.numbers import Unit, percent, significant
 from planner.report.waterfall import waterfall
 
 __all__ = ["assumption_rows", "comparison_table", "parts_table"]

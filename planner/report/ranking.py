@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
-from planner.report.blocks import Column, Table
-from planner.report.numbers import significant
+from planner.core.blocks import Column, Table
+from planner.core.numbers import significant
 
 __all__ = ["Ranked", "column_maker", "gap_text", "ranked_table", "ratio_text"]
 

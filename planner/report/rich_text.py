@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
-from planner.report.blocks import Block, Facts, Heading, Sentence, Table
+from planner.core.blocks import Block, Facts, Heading, Sentence, Table
 from planner.report.text import fact_lines, sentence_lines, table_lines
 
 __all__ = ["rich_text"]

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any
 
-from planner.report.blocks import Column, Table
-from planner.report.numbers import byte_unit, significant, time_unit
+from planner.core.blocks import Column, Table
+from planner.core.numbers import byte_unit, significant, time_unit
 
 __all__ = ["rows_table"]
 

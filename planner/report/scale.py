@@ -6,13 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from planner.core.answer import Assumption, ScalePoint, Setting
-from planner.report.blocks import Block, Column, Facts, Report, Table
+from planner.core.answer import Assumption, ErrorBars, ScalePoint, Setting
+from planner.core.blocks import Block, Column, Facts, Report, Table
+from planner.core.numbers import Unit, percent, significant, time_unit
 from planner.report.documents import RESULT_VERSION, tail
-from planner.report.numbers import Unit, percent, significant, time_unit
 from planner.report.parts import assumption_rows
 from planner.report.uncertainty import bars_document, bars_facts, span_text
-from planner.uncertainty.bars import ErrorBars
 
 __all__ = ["Curve", "scale_report"]
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from planner.report.blocks import Block, Column, Facts, Heading, Sentence, Table
+from planner.core.blocks import Block, Column, Facts, Heading, Sentence, Table
 
 __all__ = ["FittedColumn", "Line", "fact_lines", "fit", "plain_text", "sentence_lines", "table_lines", "wrap_words"]
 

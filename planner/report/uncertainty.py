@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from planner.report.blocks import Block, Column, Heading, Sentence, Table
-from planner.report.numbers import NOT_AVAILABLE, Unit, percent, significant
+from planner.core.blocks import Block, Column, Heading, Sentence, Table
+from planner.core.numbers import NOT_AVAILABLE, Unit, percent, significant
 
 if TYPE_CHECKING:
-    from planner.uncertainty.bars import ErrorBars
-    from planner.uncertainty.sensitivity import Sensitivity
+    from planner.core.answer import ErrorBars, Sensitivity
 
 __all__ = [
     "bars_columns",
@@ -90,7 +89,7 @@ def benchmark_sentence(bars: ErrorBars | None, plans: int) -> list[Sentence]:
 
     Examples
     --------
-    >>> from planner.uncertainty.bars import ErrorBars
+    >>> from planner.core.answer import ErrorBars
     >>> chances = (0.5, 0.43, 0.07)
     >>> sure = ErrorBars(probability_best=chances, benchmark_list=(1, 2), benchmark_probability=0.93)
     >>> benchmark_sentence(sure, 3)[0].text

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from costmodel.hardware.host import DEFAULT_IDLE_SHARE
-from planner.report.blocks import Block, Column, Facts, Heading, Report, Sentence, Table
+from planner.core.blocks import Block, Column, Facts, Heading, Report, Sentence, Table
+from planner.core.numbers import NOT_AVAILABLE, Unit, energy_text, percent, significant
 from planner.report.documents import RESULT_VERSION
-from planner.report.numbers import NOT_AVAILABLE, Unit, energy_text, percent, significant
 from planner.report.uncertainty import span_text
 from planner.sizing.goal import SECONDS_PER_DAY
 from planner.sizing.search import ClusterAnswer, Sized

@@ -86,7 +86,7 @@ def size_training(
 
 def answer_of(sized: Sized, trial: Trial) -> Answer:
     """Search the plan of a trial again, this time with the refinement that `planner optimize` adds on top."""
-    from planner.ask import optimize
+    from planner.spaces.ask import optimize
 
     objective = None if trial.objective == "step_time" else trial.objective
     return optimize(dataclasses.replace(sized.request, cluster=trial.cluster, gpus=trial.allowed, objective=objective))
@@ -103,7 +103,7 @@ def _key(request: Request, facts: ClusterFacts, allowed: int, objective: str) ->
 
 def _checked_network(request: Request, goal: Goal, cluster: str) -> bool:
     """Whether the searches are over a mesh, which know objectives; refuses what no cluster could answer."""
-    from planner.resolve import resolve
+    from planner.question.resolve import resolve
 
     resolved = resolve(dataclasses.replace(request, cluster=cluster, gpus=1))
     if goal.tokens is not None and resolved.setting.seq is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planner.report.numbers import NOT_AVAILABLE, percent, significant
+from planner.core.numbers import NOT_AVAILABLE, percent, significant
 from planner.sizing.goal import SECONDS_PER_DAY, Goal
 from planner.sizing.trials import Trial
 

@@ -1,1 +1,1 @@
-"""One package per space of plans: what its answers say to people, and what its plan files hold."""
+"""Answers: the path that every question takes, and a package per space of plans with what its answers say and its plan files hold."""

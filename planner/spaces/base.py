@@ -1,4 +1,4 @@
-"""What the planner needs of a space of plans to answer questions about it (`planner.ask`), and which spaces there are."""
+"""What the planner needs of a space of plans to answer questions about it (`planner.spaces.ask`), and which spaces there are."""
 
 from __future__ import annotations
 
@@ -6,12 +6,24 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from costmodel.fields import Figure
 from costmodel.tolerances import PROOF_SLACK
-from planner.core.answer import Answer, Assumption, Estimate, Proof, RankedPlan, Setting
+from planner.core.answer import (
+    Answer,
+    Assumption,
+    Curve,
+    ErrorBars,
+    Estimate,
+    Proof,
+    RankedPlan,
+    ReportParts,
+    Sensitivity,
+    Setting,
+)
 from planner.core.errors import UsageError
+from planner.core.request import Request
 from planner.core.search_errors import SearchInterrupted, ended_early, no_plan_in_time
 
 if TYPE_CHECKING:
@@ -19,14 +31,10 @@ if TYPE_CHECKING:
 
     from costmodel.timeline import Tracks
     from planner.files.documents import Document
-    from planner.report.blocks import Block, Table
-    from planner.report.figures.standard import Curve
-    from planner.resolve import Resolved
+    from planner.question.resolve import Resolved
     from planner.schema.plan import PlanDocument
-    from planner.uncertainty.bars import ErrorBars
-    from planner.uncertainty.sensitivity import Sensitivity
 
-__all__ = ["Found", "PlanSpace", "Progress", "ReportParts", "space_of"]
+__all__ = ["Found", "PlanSpace", "Progress", "space_of"]
 
 Progress = Callable[[str, float], None]
 
@@ -58,34 +66,6 @@ class Found:
     wall_s: float = 0.0
 
 
-class ReportParts(Protocol):
-    """What reports show of the plans of one space; everything else is the same for all spaces."""
-
-    def plans_table(self, plans: Sequence[RankedPlan], objective: str, *, ranks: bool = True) -> Table:
-        """Columns of plans; ``ranks``: whether they come from a search."""
-
-    def search_facts(self, answer: Answer) -> Sequence[tuple[str, str]]:
-        """What the answer of a search says about this kind of plans, by name."""
-
-    def plan_facts(self, estimate: Estimate) -> Sequence[tuple[str, str]]:
-        """What is said of one plan, by name."""
-
-    def baselines_document(self, answer: Answer) -> Mapping[str, Any]:
-        """What the best plan is compared with, by its keys in ``--json``."""
-
-    def details_document(self, answer: Answer | Estimate) -> Mapping[str, Any]:
-        """What only this space says, by its keys in ``--json``."""
-
-    def compared(self, answer: Answer) -> Sequence[tuple[str, RankedPlan | None]]:
-        """Baselines by what figures show them for."""
-
-    def estimate_blocks(self, estimate: Estimate) -> Sequence[Block]:
-        """What is shown of one plan: its parts, its stages."""
-
-    def explain_blocks(self, estimate: Estimate) -> Sequence[Block]:
-        """What is shown of one plan besides that, where it is explained: its layers."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class PlanSpace(ABC):
     """A question with its cost model and its search, over one space of plans.
@@ -110,6 +90,14 @@ class PlanSpace(ABC):
     usual_objective: ClassVar[str] = "step_time"
     # Whether options can spell out a whole plan.
     has_exact_plans: ClassVar[bool] = True
+
+    # Whether devices differ in what they may hold.
+    has_several_capacities: ClassVar[bool] = False
+
+    @property
+    def request(self) -> Request:
+        """The question as it was asked."""
+        return self.resolved.request
 
     @property
     def objective(self) -> str:
@@ -284,6 +272,10 @@ class PlanSpace(ABC):
     def tracks(self, plan: Any) -> Tracks:
         """The step of a plan, event by event."""
 
+    def memory_parts(self, plan: Any, total_bytes: float) -> Sequence[tuple[str, float]]:
+        """Words and bytes that fill the memory of a plan, where its figures do not say."""
+        return ()
+
     @property
     @abstractmethod
     def report(self) -> ReportParts:
@@ -299,6 +291,10 @@ class PlanSpace(ABC):
         """Entries of a plan file that hold a plan; relative paths in it start at ``folder``."""
         request = self.resolved.request
         return {"workers": ranked.workers, self.name: self.plan_entry(ranked.plan), "assume": dict(request.assume)}
+
+    def plan_values(self, answer: Answer | Estimate, ranked: RankedPlan) -> Mapping[str, Any]:
+        """A plan as ``--json`` has it."""
+        return self.plan_entry(ranked.plan)
 
     @abstractmethod
     def plan_of(self, document: PlanDocument, source: Document | None) -> Any:

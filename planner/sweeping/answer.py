@@ -114,7 +114,7 @@ def answer(plain: Mapping[str, Any]) -> dict[str, Any]:
 
 def search(request: Request) -> Answer:
     """Answer one question with the best plans of its space: without the comparison and refinement that `planner optimize` adds on top."""
-    from planner.ask import optimize
+    from planner.spaces.ask import optimize
 
     return optimize(request, compare=False)
 

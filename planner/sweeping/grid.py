@@ -117,14 +117,15 @@ def cells_of(base: Request, axes: Axes) -> list[Cell]:
         The network, a cluster, a device or a calibration cannot be read: a mistake that is the same in every cell.
     """
     from planner import __version__
-    from planner.files.loading import load_device, load_model
-    from planner.files.lookup import default_cluster
+    from planner.files.loading import load_device
+    from planner.importers.networks import load_model
+    from planner.question.lookup import default_cluster
 
     usual = default_cluster(base.device)
     clusters = load_clusters(axes.clusters, usual)
     common = {"device": load_device(base.device).sha256} if base.device is not None else {}
     if base.calibration is not None:
-        from planner.calibration.files import load_calibration
+        from planner.files.calibrations import load_calibration
 
         common["calibration"] = load_calibration(base.calibration).sha256
     if base.framework is not None:

@@ -7,11 +7,11 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from planner.core.blocks import Block, Column, Facts, Report, Table
 from planner.core.errors import UsageError
-from planner.report.blocks import Block, Column, Facts, Report, Table
+from planner.core.numbers import duration_text, energy_text, percent, significant, time_unit
 from planner.report.documents import RESULT_VERSION
 from planner.report.machine import finite
-from planner.report.numbers import duration_text, energy_text, percent, significant, time_unit
 from planner.report.uncertainty import span_text
 from planner.sweeping.answer import COLUMNS
 from planner.sweeping.run import Swept

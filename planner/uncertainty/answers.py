@@ -11,16 +11,17 @@ import numpy as np
 from costmodel.arrays import FloatArray
 from costmodel.kernels.roofline import RooflineCompute
 from costmodel.uncertainty.intervals import Candidates
-from planner.spaces.choose import is_transformer
-from planner.uncertainty.bars import ErrorBars, Knowledge, bars_of, knowledge_of, where_needed, without_model
+from planner.core.answer import ErrorBars, RankedPlan
+from planner.question.choose import is_transformer
+from planner.uncertainty.bars import Knowledge, bars_of, knowledge_of, where_needed, without_model
 from planner.uncertainty.effects import Times, constants_of, effects_of, layer_times, mesh_times
 from planner.uncertainty.features import layer_mixture, mesh_coordinates, node_size, shares_of
 
 if TYPE_CHECKING:
-    from planner.core.answer import RankedPlan
-    from planner.resolve import Resolved
-    from planner.spaces.layers.space import LayerwisePlanSpace
-    from planner.spaces.mesh.space import MeshPlanSpace
+    from costmodel.layerwise.tables import CostCache
+    from costmodel.mesh.assumptions import MeshAssumptions
+    from costmodel.mesh.model import MeshModel
+    from planner.question.resolve import Resolved
 
 __all__ = ["layer_bars", "mesh_bars", "parts_bars", "score_weights"]
 
@@ -42,19 +43,20 @@ class _Timed(Protocol):
     def time_parts(self) -> Mapping[str, float]: ...
 
 
-def mesh_bars(space: MeshPlanSpace, plans: Sequence[RankedPlan]) -> ErrorBars:
-    """Error bars of ranked plans over a mesh."""
-    resolved = space.resolved
+def mesh_bars(
+    resolved: Resolved, model: MeshModel, constants: MeshAssumptions, plans: Sequence[RankedPlan]
+) -> ErrorBars:
+    """Error bars of ranked plans over a mesh; ``constants``: of the cost model, in which every constant is changed."""
     if not isinstance(resolved.workload.compute, RooflineCompute):
         return without_model()
     workers = max(plan.workers for plan in plans)
-    names = constants_of(resolved.workload, resolved.cluster, workers, space.constants)
+    names = constants_of(resolved.workload, resolved.cluster, workers, constants)
     knowledge = _knowledge(resolved, len(plans), is_transformer=True, names=names)
     candidates = _candidates(
         resolved,
         knowledge,
         plans,
-        times=mesh_times(space.model, [plan.plan for plan in plans], exact=False),
+        times=mesh_times(model, [plan.plan for plan in plans], exact=False),
         coordinates=mesh_coordinates([plan.plan for plan in plans]),
     )
     return bars_of(candidates, knowledge, seed=resolved.request.seed, weight=score_weights(plans))
@@ -65,9 +67,8 @@ def score_weights(plans: Sequence[RankedPlan]) -> FloatArray:
     return np.array([plan.score / plan.step_time_s for plan in plans])
 
 
-def layer_bars(space: LayerwisePlanSpace, plans: Sequence[RankedPlan]) -> ErrorBars:
+def layer_bars(resolved: Resolved, cache: CostCache, plans: Sequence[RankedPlan]) -> ErrorBars:
     """Error bars of ranked plans with a split per layer."""
-    resolved, known = space.resolved, space.cache
     workload = resolved.workload
     if not isinstance(workload.compute, RooflineCompute):
         return without_model()
@@ -78,11 +79,11 @@ def layer_bars(space: LayerwisePlanSpace, plans: Sequence[RankedPlan]) -> ErrorB
     steps = np.array([plan.step_time_s for plan in plans])
     terms = {name: np.array([plan[name] for plan in plans]) for name in _LAYER_TERMS}
     nodes = np.array([plan.workers for plan in plans]) / node_size(resolved.cluster)
-    coordinates, mixture = layer_mixture(known, [plan.plan for plan in plans])
+    coordinates, mixture = layer_mixture(cache, [plan.plan for plan in plans])
     candidates = Candidates(
         step_time_s=steps,
         shares=shares_of(steps, terms, nodes),
-        effects=effects_of(layer_times(known, [plan.plan for plan in plans]), names, steps),
+        effects=effects_of(layer_times(cache, [plan.plan for plan in plans]), names, steps),
         covariance=knowledge.covariance,
         coordinates=coordinates,
         mixture=mixture,

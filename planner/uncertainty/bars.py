@@ -20,16 +20,16 @@ from costmodel.uncertainty.intervals import (
     sampled_log_errors,
 )
 from costmodel.uncertainty.rankings import probability_best, shortest_list
-from planner.calibration.files import load_calibration
+from planner.core.answer import ErrorBars
 from planner.core.request import Request
-from planner.naming.frameworks import framework_of
+from planner.files.calibrations import load_calibration
+from planner.files.naming.frameworks import framework_of
 
 __all__ = [
     "COMPARED_PLANS",
     "LISTED_SHARE",
     "NEAR_PLANS",
     "SAME_WITHIN",
-    "ErrorBars",
     "Knowledge",
     "bars_of",
     "error_model",
@@ -110,48 +110,6 @@ class Knowledge:
     model: ErrorModel
     log_sd: Mapping[str, float]
     covariance: FloatArray
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ErrorBars:
-    """How sure an answer is.
-
-    Attributes
-    ----------
-    low_s, high_s : tuple of float
-        Step times between which a measurement of each ranked plan lies with a chance of 80 %; empty where there is no error model.
-    probability_best : tuple of float
-        Chance that each of the first `COMPARED_PLANS` ranked plans is the best of them; empty where they were not compared. More or fewer
-        may be shown.
-    benchmark_list : tuple of int
-        Ranks of the fewest plans of which one is the best with a chance of `LISTED_SHARE`, of the first, and of those that take as long as
-        one of them.
-    benchmark_probability : float or None
-        That chance, as it was found; None where nothing was compared.
-    near_list, near_probability : tuple of int, float or None
-        The same of the plans of which one is the best or within ``near_within`` of it.
-    near_within : float or None
-        `SAME_WITHIN`, or the least of some rounded numbers above it for which `NEAR_PLANS` are enough.
-    calibration, kind : str
-        Whose error model it is.
-    note : str
-        Why there are no error bars; empty where there are.
-    basis : str
-        What they stand on, where that is not training steps of the same kind.
-    """
-
-    low_s: tuple[float, ...] = ()
-    high_s: tuple[float, ...] = ()
-    probability_best: tuple[float, ...] = ()
-    benchmark_list: tuple[int, ...] = ()
-    benchmark_probability: float | None = None
-    near_list: tuple[int, ...] = ()
-    near_probability: float | None = None
-    near_within: float | None = None
-    calibration: str = ""
-    kind: str = ""
-    note: str = ""
-    basis: str = ""
 
 
 def without_model() -> ErrorBars:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -13,17 +12,18 @@ from costmodel.kernels.roofline import RooflineCompute
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.uncertainty.constants import CONSTANTS, stated_values
 from costmodel.uncertainty.rankings import overtaking
-from planner.spaces.choose import is_transformer
+from planner.core.answer import RankedPlan, Sensitivity
+from planner.question.choose import is_transformer
 from planner.uncertainty.answers import score_weights
 from planner.uncertainty.bars import Knowledge, knowledge_of
 from planner.uncertainty.effects import Times, constants_of, layer_times, mesh_times
 
 if TYPE_CHECKING:
-    from planner.core.answer import RankedPlan
-    from planner.spaces.layers.space import LayerwisePlanSpace
-    from planner.spaces.mesh.space import MeshPlanSpace
+    from costmodel.layerwise.tables import CostCache
+    from costmodel.mesh.model import MeshModel
+    from planner.question.resolve import Resolved
 
-__all__ = ["FACTORS", "SENSITIVITY_PLANS", "Sensitivity", "layer_sensitivity", "mesh_sensitivity", "sensitivity_of"]
+__all__ = ["FACTORS", "SENSITIVITY_PLANS", "layer_sensitivity", "mesh_sensitivity", "sensitivity_of"]
 
 # Factors tried, from 1 outwards: up to 8 times more or less.
 FACTORS: tuple[float, ...] = tuple(
@@ -34,61 +34,33 @@ _WITHIN = 5e-3
 SENSITIVITY_PLANS = 10
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sensitivity:
-    """One constant.
-
-    Attributes
-    ----------
-    constant, meaning : str
-    now : tuple of (str, float)
-        What the constant multiplies, in SI units.
-    factor : float or None
-        The nearest to 1 at which another plan is the best; None: none of up to 8 times more or less.
-    winner : int or None
-        Rank of that plan.
-    winner_summary : str
-    log_sd : float
-        How sure the constant is.
-    standard_deviations : float or None
-        How many of these the change is.
-    """
-
-    constant: str
-    meaning: str
-    now: tuple[tuple[str, float], ...]
-    factor: float | None
-    winner: int | None
-    winner_summary: str
-    log_sd: float
-    standard_deviations: float | None
-
-
-def mesh_sensitivity(space: MeshPlanSpace, plans: Sequence[RankedPlan]) -> tuple[Sensitivity, ...] | None:
+def mesh_sensitivity(
+    resolved: Resolved, model: MeshModel, constants: MeshAssumptions, plans: Sequence[RankedPlan]
+) -> tuple[Sensitivity, ...] | None:
     """Sensitivity of the ranking of plans over a mesh; None for a cost model without constants."""
-    resolved = space.resolved
     if not isinstance(resolved.workload.compute, RooflineCompute):
         return None
-    times = mesh_times(space.model, [plan.plan for plan in plans])
+    times = mesh_times(model, [plan.plan for plan in plans])
     weight = score_weights(plans)
-    names = constants_of(resolved.workload, resolved.cluster, max(plan.workers for plan in plans), space.constants)
+    names = constants_of(resolved.workload, resolved.cluster, max(plan.workers for plan in plans), constants)
     return sensitivity_of(
         lambda name, factor: times(name, factor) * weight,
         knowledge_of(resolved.request, is_transformer=True, names=names),
         [plan.summary for plan in plans],
         resolved.cluster,
-        space.constants,
+        constants,
     )
 
 
-def layer_sensitivity(space: LayerwisePlanSpace, plans: Sequence[RankedPlan]) -> tuple[Sensitivity, ...] | None:
+def layer_sensitivity(
+    resolved: Resolved, cache: CostCache, plans: Sequence[RankedPlan]
+) -> tuple[Sensitivity, ...] | None:
     """The same of plans with a split per layer."""
-    resolved = space.resolved
     workload = resolved.workload
     if not isinstance(workload.compute, RooflineCompute):
         return None
     names = constants_of(workload, resolved.cluster, max(plan.workers for plan in plans))
-    times = layer_times(space.cache, [plan.plan for plan in plans])
+    times = layer_times(cache, [plan.plan for plan in plans])
     weight = score_weights(plans)
     return sensitivity_of(
         lambda name, factor: times(name, factor) * weight,

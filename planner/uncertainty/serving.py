@@ -14,13 +14,14 @@ from costmodel.network.graph import Graph
 from costmodel.serving.model import SERVING_CONSTANTS, ServingModel, serving_model_with
 from costmodel.serving.plan import ServingBatch, ServingPlan
 from costmodel.uncertainty.intervals import Candidates, intervals
-from planner.uncertainty.bars import ErrorBars, Knowledge, bars_of, serving_knowledge, where_needed
+from planner.core.answer import ErrorBars
+from planner.uncertainty.bars import Knowledge, bars_of, serving_knowledge, where_needed
 from planner.uncertainty.effects import constants_of, effects_of
 from planner.uncertainty.features import node_size, shares_of
 
 if TYPE_CHECKING:
     from planner.core.answer import RankedPlan
-    from planner.spaces.serving.space import ServingPlanSpace
+    from planner.question.resolve import Resolved
 
 __all__ = ["QUANTITIES", "serving_bars", "serving_candidates", "serving_coordinates", "serving_kind"]
 
@@ -43,9 +44,10 @@ def serving_kind(graph: Graph, *, sharing: bool = False) -> str:
     return "serving-shared-experts" if sharing else "serving-experts"
 
 
-def serving_bars(space: ServingPlanSpace, plans: Sequence[RankedPlan]) -> tuple[tuple[RankedPlan, ...], ErrorBars]:
+def serving_bars(
+    resolved: Resolved, model: ServingModel, objective: str, plans: Sequence[RankedPlan]
+) -> tuple[tuple[RankedPlan, ...], ErrorBars]:
     """Ranked plans with their intervals, and how sure their order is; at least one plan."""
-    model, resolved = space.model, space.resolved
     batch = ServingBatch.from_plans([plan.plan for plan in plans])
     apart = int((batch.tp * batch.pp * batch.sharing).max())  # devices that speak to one another
     # The host, which step times of plans over a mesh depend on alone, makes every pass of a server wait.
@@ -58,7 +60,7 @@ def serving_bars(space: ServingPlanSpace, plans: Sequence[RankedPlan]) -> tuple[
     }
     knowledge = known[kinds[0]]  # of the first plan
     found = serving_candidates(model, [plan.plan for plan in plans], knowledge)
-    of_objective = found[_OF_OBJECTIVE.get(space.objective, "token_s")]
+    of_objective = found[_OF_OBJECTIVE.get(objective, "token_s")]
     weight = np.array([plan.score for plan in plans]) / of_objective.step_time_s
     if len(known) > 1:  # kinds are wrong on one side by different amounts
         low, high = _ends(of_objective, kinds, known)

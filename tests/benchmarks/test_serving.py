@@ -14,7 +14,8 @@ import pytest
 
 from costmodel.uncertainty.constants import CONSTANTS
 from costmodel.uncertainty.intervals import PARTS, intervals
-from planner.files.loading import load_device, load_model
+from planner.files.loading import load_device
+from planner.importers.networks import load_model
 from tests.planner.spaces.serving.test_published_serving import PUBLISHED
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from costmodel.framework import tensors_of
-from planner.files.loading import load_model
+from planner.importers.networks import load_model
 from planner.measurements import convnets
 from tests.planner.measurements.single_rows import only
 

@@ -15,8 +15,8 @@ from costmodel.network.graph import Graph
 from planner.cli import run
 from planner.core.answer import Answer, Assumption, Estimate, LayerCost, Proof, RankedPlan, Setting
 from planner.core.request import Request
-from planner.files.loading import load_model
-from planner.resolve import resolve
+from planner.importers.networks import load_model
+from planner.question.resolve import resolve
 from planner.spaces.layers.space import LayerwisePlanSpace, layerwise_space
 
 GIB = 2**30

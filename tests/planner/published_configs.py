@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from costmodel.network.layers import Layer
-from planner.files.loading import LoadedModel, load_model
+from planner.files.loading import LoadedModel
+from planner.importers.networks import load_model
 from tests.planner.published_families import FAMILIES
 
 PUBLISHED: dict[str, tuple[int, str]] = {

@@ -7,11 +7,11 @@ import dataclasses
 import pytest
 
 from costmodel.layerwise.plan import plan_key
-from planner.ask import estimate, optimize
 from planner.core.answer import Answer
 from planner.core.request import Request
-from planner.resolve import resolve
-from planner.scaling import scale
+from planner.question.resolve import resolve
+from planner.spaces.ask import estimate, optimize
+from planner.spaces.layers.scaling import scale
 from strategies.layerwise.search import SearchSettings, search
 
 ONE_WEIRD_TRICK = Request(

@@ -13,7 +13,7 @@ import yaml
 import planner
 from planner.cli import run
 from planner.core.errors import UsageError
-from planner.files.loading import load_model
+from planner.importers.networks import load_model
 from planner.importers.sources import text_of
 
 NET = """

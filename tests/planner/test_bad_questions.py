@@ -138,7 +138,7 @@ def test_what_a_config_json_leaves_out_is_said(tmp_path: Path, capsys: pytest.Ca
 def test_a_length_is_not_blamed_for_a_file_that_is_wrong_by_itself(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from planner.files.loading import load_model
+    from planner.importers.networks import load_model
 
     path = tmp_path / "wrong.yaml"
     path.write_text(load_model("bert-large").path.read_text().replace("max_positions: 512", "max_positions: 100"))

@@ -14,8 +14,9 @@ import yaml
 from costmodel.network.graph import Graph
 from costmodel.network.layers import Shape
 from costmodel.network.layers.pooling import pair
-from planner.files.loading import LoadedModel, load_model
+from planner.files.loading import LoadedModel
 from planner.files.resources import bundled
+from planner.importers.networks import load_model
 from tests.cases import mostly
 
 NAMES = sorted(bundled("models"))

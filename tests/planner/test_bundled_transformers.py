@@ -13,8 +13,8 @@ import pytest
 
 from costmodel.network.graph import Graph
 from costmodel.network.layers import Layer, Shard
-from planner.files.loading import load_model
 from planner.files.resources import bundled
+from planner.importers.networks import load_model
 from tests.cases import mostly
 
 NAMES = sorted(

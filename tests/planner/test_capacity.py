@@ -12,7 +12,7 @@ from planner.cli import run
 from planner.core.request import Request
 from planner.files.loading import load_cluster, load_device
 from planner.files.resources import bundled
-from planner.resolve import resolve
+from planner.question.resolve import resolve
 
 MIB = 2**20
 # nvidia-smi, memory.total: modal-labs/modal-client, pull request 2797 (H100, L40S, A10, T4, L4); the others from published logs.

@@ -246,7 +246,7 @@ def test_schemas_are_printed(answer: Any, document: str) -> None:
 
 
 def test_import_writes_a_model_file(answer: Any, reference_data: Path, tmp_path: Path) -> None:
-    from planner.files.loading import load_model
+    from planner.importers.networks import load_model
 
     for path in sorted((reference_data / "paleo" / "nets").glob("*.json")):
         target = tmp_path / f"{path.stem}.yaml"
@@ -261,8 +261,8 @@ def test_import_writes_a_model_file(answer: Any, reference_data: Path, tmp_path:
 
 def test_import_round_trips_the_bundled_models(tmp_path: Path) -> None:
     """Blocks, branches and joins, written out layer by layer."""
-    from planner.files.loading import load_model
     from planner.files.network_file import network_text
+    from planner.importers.networks import load_model
 
     for name in ("googlenet", "resnet50", "gnmt", "dcgan-generator"):
         model = load_model(name)

@@ -138,10 +138,10 @@ def test_a_full_disk_is_one_line() -> None:
 
 
 def fake_search(monkeypatch: pytest.MonkeyPatch, behave: Any) -> None:
-    module = ModuleType("planner.ask")
+    module = ModuleType("planner.spaces.ask")
     module.optimize = behave  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "planner.ask", module)
-    monkeypatch.setattr("planner.ask", module, raising=False)
+    monkeypatch.setitem(sys.modules, "planner.spaces.ask", module)
+    monkeypatch.setattr("planner.spaces.ask", module, raising=False)
 
 
 def test_ctrl_c_prints_the_best_so_far(
@@ -183,12 +183,12 @@ def test_ctrl_c_before_a_plan(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
 def test_a_real_ctrl_c() -> None:
     code = """
 import os, signal, sys, time, types
-module = types.ModuleType("planner.ask")
+module = types.ModuleType("planner.spaces.ask")
 def optimize(request, progress):
     os.kill(os.getpid(), signal.SIGINT)
     time.sleep(10)
 module.optimize = optimize
-sys.modules["planner.ask"] = module
+sys.modules["planner.spaces.ask"] = module
 sys.argv = ["planner", "optimize", "alexnet", "--gpus", "2"]
 from planner.__main__ import main
 main()

@@ -9,9 +9,9 @@ import pytest
 
 from planner.core.request import Request
 from planner.files.loading import load_cluster
-from planner.files.lookup import default_cluster
 from planner.files.resources import bundled
-from planner.resolve import resolve
+from planner.question.lookup import default_cluster
+from planner.question.resolve import resolve
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from planner.core.request import Request
-from planner.resolve import resolve
+from planner.question.resolve import resolve
 
 OF_TRANSFORMERS = "default of transformers on the device"
 

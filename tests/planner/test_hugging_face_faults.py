@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from planner.cli import run
 from planner.core.errors import FileProblem, InputFileError
-from planner.files.loading import load_model
 from planner.importers.hugging_face import ARCHITECTURES, REFUSED, WITH_TEXT_PART
+from planner.importers.networks import load_model
 from tests.cases import mostly
 from tests.planner.published_configs import PUBLISHED
 from tests.planner.whole_configs import ESSENTIAL, whole

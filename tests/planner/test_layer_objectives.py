@@ -8,11 +8,11 @@ import re
 
 import pytest
 
-from planner.ask import explain, optimize
 from planner.cli import run
 from planner.core.answer import Answer
 from planner.core.objectives import BETTER, check_layer_objective
 from planner.core.request import Request
+from planner.spaces.ask import explain, optimize
 from strategies.mesh.settings import OBJECTIVES
 from strategies.serving.space import SERVING_OBJECTIVES
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from costmodel.hardware.host import Power
-from planner.ask import optimize
 from planner.cli import run
 from planner.core.request import Request
 from planner.files.loading import load_cluster, load_device
 from planner.files.resources import bundled
-from planner.resolve import resolve
+from planner.question.resolve import resolve
+from planner.spaces.ask import optimize
 
 
 def _json(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, object]:

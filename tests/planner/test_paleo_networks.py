@@ -11,7 +11,7 @@ import pytest
 
 from costmodel.network.graph import Graph
 from costmodel.network.layers.pooling import pair
-from planner.files.loading import load_model
+from planner.importers.networks import load_model
 
 KINDS = {
     "input": "input",

@@ -20,7 +20,6 @@ from planner.core.answer import Answer, Assumption, Setting
 from planner.core.errors import InputFileError
 from planner.core.request import Request
 from planner.files.documents import parse_document
-from planner.files.loading import load_model
 from planner.files.plan_file import (
     changed_inputs,
     plan_document,
@@ -29,6 +28,7 @@ from planner.files.plan_file import (
     request_from_document,
 )
 from planner.files.yaml_text import yaml_text
+from planner.importers.networks import load_model
 from planner.schema.plan import PlanDocument
 from planner.spaces.layers.plan_file import plan_from_document
 from tests.planner.conftest import about

@@ -11,8 +11,8 @@ import pytest
 
 from costmodel.layerwise import tables
 from costmodel.layerwise.tables import LayerCosts
-from planner.ask import optimize
 from planner.core.request import Request
+from planner.spaces.ask import optimize
 
 ROOT = Path(__file__).resolve().parents[2]
 # What 'planner optimize' of a convolutional network may load of the packages that answer other questions.
@@ -30,7 +30,7 @@ _ALLOWED = {
 _NEVER = (
     "planner.spaces.layers.breakdown",
     "planner.uncertainty.sensitivity",
-    "planner.scaling",
+    "planner.spaces.layers.scaling",
     "planner.schema.plan",
 )
 _NEVER_LIBRARIES = ("numpy.ma", "networkx", "rich", "pandas", "scipy", "torch")

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 from costmodel.timeline import Tracks
 from costmodel.tolerances import EQUAL
-from planner.report.figures.kinds import Bars, Dot, Interval, Line, Lines, Points, Series, Swim, SwimSpan
-from planner.report.figures.views import AnswerView, PlanView
-from planner.report.numbers import (
+from planner.core.answer import Curve
+from planner.core.numbers import (
     Unit,
     byte_text,
     byte_unit,
@@ -19,8 +18,10 @@ from planner.report.numbers import (
     significant,
     time_unit,
 )
+from planner.report.figures.kinds import Bars, Dot, Interval, Line, Lines, Points, Series, Swim, SwimSpan
+from planner.report.figures.views import AnswerView, PlanView
 
-__all__ = ["FIGURES", "Curve", "breakdown", "front", "memory", "pareto", "scaling", "timeline"]
+__all__ = ["FIGURES", "breakdown", "front", "memory", "pareto", "scaling", "timeline"]
 
 # Names of --figure, and what they show.
 FIGURES: dict[str, str] = {
@@ -225,17 +226,6 @@ def _plan_title(plan: PlanView) -> str:
 
 
 # -- scaling ----------------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Curve:
-    """The best plan (or that of one family) at several numbers of GPUs."""
-
-    name: str
-    weak: bool
-    points: tuple[
-        tuple[int, int, float, str], ...
-    ]  # GPUs allowed, global batch, step time in seconds, the plan in words
 
 
 def scaling(curves: Sequence[Curve]) -> list[Lines]:

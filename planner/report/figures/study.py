@@ -9,8 +9,7 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from planner.core.answer import Answer
-from planner.report.figures.standard import Curve
+from planner.core.answer import Answer, Curve
 from planner.report.figures.views import AnswerView, PlanView, view_of_search
 
 __all__ = ["Study", "halved_counts", "study_of"]

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from costmodel.tolerances import ROUNDING
-from planner.core.answer import Answer, Assumption, Estimate, RankedPlan, Setting
-
-if TYPE_CHECKING:
-    from planner.uncertainty.bars import ErrorBars
-    from planner.uncertainty.sensitivity import Sensitivity
+from planner.core.answer import Answer, Assumption, ErrorBars, Estimate, RankedPlan, Sensitivity, Setting
 
 __all__ = ["AnswerView", "PlanView", "view_of_prediction", "view_of_search"]
 

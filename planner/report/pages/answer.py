@@ -4,21 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
-from planner.core.answer import Assumption, Setting
-from planner.report.blocks import Block, Facts, Heading, Sentence, Table
+from planner.core.answer import Assumption, ErrorBars, Setting
+from planner.core.blocks import Block, Facts, Heading, Sentence, Table
+from planner.core.numbers import Unit, energy_text, percent, significant, time_unit, used_of_total
 from planner.report.figures.kinds import Figure
 from planner.report.figures.views import AnswerView, PlanView
-from planner.report.numbers import Unit, energy_text, percent, significant, time_unit, used_of_total
 from planner.report.page import Cell, escaped, facts, page, table
 from planner.report.pages.blocks import block_html
 from planner.report.pages.plots import PLOT_STYLE, figures_html, plot_scripts
 from planner.report.ranking import gap_text
 from planner.report.uncertainty import sensitivity_blocks
-
-if TYPE_CHECKING:
-    from planner.uncertainty.bars import ErrorBars
 
 __all__ = ["Section", "answer_page", "assembled", "assumptions_table", "provenance"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from planner.report.blocks import Block, Facts, Heading, Sentence, Table
+from planner.core.blocks import Block, Facts, Heading, Sentence, Table
 from planner.report.page import Cell, escaped, facts, table
 
 __all__ = ["block_html", "table_html"]

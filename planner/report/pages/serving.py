@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 from costmodel.tolerances import EQUAL
 from planner.core.answer import Answer, RankedPlan
-from planner.report.blocks import Block, Facts, Sentence, Table
+from planner.core.blocks import Block, Facts, Sentence, Table
+from planner.core.numbers import Unit, byte_text, byte_unit, duration_text, percent, significant, time_unit
 from planner.report.figures.kinds import Bars, Dot, Figure, Points, Series
 from planner.report.figures.standard import front
-from planner.report.numbers import Unit, byte_text, byte_unit, duration_text, percent, significant, time_unit
 from planner.report.page import escaped, facts
 from planner.report.pages.answer import Section, assembled, assumptions_table, provenance
 from planner.report.pages.blocks import block_html, table_html

@@ -8,8 +8,8 @@ from dataclasses import fields
 from typing import Any
 
 from planner.core.answer import Answer, Estimate, LayerCost, RankedPlan
-from planner.report.blocks import Block, Column, Heading, Table
-from planner.report.numbers import (
+from planner.core.blocks import Block, Column, Heading, Table
+from planner.core.numbers import (
     NOT_AVAILABLE,
     Unit,
     byte_text,
@@ -21,6 +21,7 @@ from planner.report.numbers import (
     time_unit,
     used_of_total,
 )
+from planner.report.answer import speed_facts
 from planner.report.parts import parts_table
 from planner.report.ranking import column_maker, ranked_table, ratio_text
 from planner.report.uncertainty import bars_columns
@@ -35,6 +36,7 @@ __all__ = [
     "plan_facts",
     "plans_table",
     "search_facts",
+    "speed_facts",
 ]
 
 _DOES_NOT_FIT = f"{NOT_AVAILABLE}: does not fit"

@@ -18,13 +18,23 @@ from costmodel.layerwise.splits import Split, divisors
 from costmodel.layerwise.tables import CostCache
 from costmodel.rates import training_rates
 from costmodel.tolerances import PROOF_SLACK
-from planner.core.answer import Answer, Assumption, Proof, RankedPlan
+from planner.core.answer import (
+    Answer,
+    Assumption,
+    Curve,
+    ErrorBars,
+    Estimate,
+    Proof,
+    RankedPlan,
+    ReportParts,
+    Sensitivity,
+)
 from planner.core.capacity import limit_notes
 from planner.core.errors import NoFeasiblePlan, UsageError
 from planner.core.objectives import stated_rates
 from planner.core.quantities import format_bytes, format_seconds
-from planner.resolve import Resolved
-from planner.spaces.base import Found, PlanSpace, Progress, ReportParts
+from planner.question.resolve import Resolved
+from planner.spaces.base import Found, PlanSpace, Progress
 from planner.spaces.layers.labels import plan_in_words
 from strategies.layerwise.score import Score, score_of
 from strategies.layerwise.space import FAMILY_NAMES
@@ -34,10 +44,7 @@ if TYPE_CHECKING:
 
     from costmodel.timeline import Tracks
     from planner.files.documents import Document
-    from planner.report.figures.standard import Curve
     from planner.schema.plan import PlanDocument
-    from planner.uncertainty.bars import ErrorBars
-    from planner.uncertainty.sensitivity import Sensitivity
     from strategies.layerwise.candidates import Candidate, Outcome, SearchSettings
 
 __all__ = ["LayerwisePlanSpace", "layerwise_space"]
@@ -303,13 +310,13 @@ class LayerwisePlanSpace(PlanSpace):
         """Intervals and chances of plans."""
         from planner.uncertainty.answers import layer_bars
 
-        return layer_bars(self, plans)
+        return layer_bars(self.resolved, self.cache, plans)
 
     def sensitivity(self, plans: Sequence[RankedPlan]) -> tuple[Sensitivity, ...] | None:
         """Which constants would have to change for another plan to win."""
         from planner.uncertainty.sensitivity import layer_sensitivity
 
-        return layer_sensitivity(self, plans)
+        return layer_sensitivity(self.resolved, self.cache, plans)
 
     # -- one plan
 
@@ -425,14 +432,26 @@ class LayerwisePlanSpace(PlanSpace):
         )
         return [sentence]
 
+    def memory_parts(self, plan: Plan, total_bytes: float) -> Sequence[tuple[str, float]]:
+        """Words and bytes."""
+        from planner.spaces.layers.memory import memory_parts
+
+        return memory_parts(self.resolved, plan, total_bytes)
+
     def without_fixed(self, gpus: int, top: int) -> LayerwisePlanSpace:
         """The same question on so many GPUs with nothing fixed."""
-        from planner.resolve import resolve
+        from planner.question.resolve import resolve
 
         free = dataclasses.replace(
             self.resolved.request, space="layers", family=None, fix=(), diverse=False, top=top, gpus=gpus
         )
         return layerwise_space(resolve(free))
+
+    def plan_values(self, answer: Answer | Estimate, ranked: RankedPlan) -> Mapping[str, Any]:
+        """A plan as ``--json`` has it: a whole plan file."""
+        from planner.files.plan_file import plan_document
+
+        return plan_document(answer, ranked)
 
     def plan_section(self, ranked: RankedPlan, folder: Path | None) -> Mapping[str, Any]:
         """Entries of a plan file that hold a plan."""

@@ -6,10 +6,9 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from planner.core.answer import Answer, RankedPlan
+from planner.core.answer import Answer, Curve, RankedPlan
 from planner.core.errors import PlannerError
 from planner.core.request import Request
-from planner.report.figures.standard import Curve
 from planner.report.figures.study import halved_counts
 from planner.spaces.base import Progress
 
@@ -30,7 +29,7 @@ def layer_study(space: LayerwisePlanSpace, answer: Answer, say: Progress) -> tup
     note : str
     """
     request = space.resolved.request
-    from planner.scaling import scale
+    from planner.spaces.layers.scaling import scale
 
     counts = halved_counts(request.gpus)
     batch = answer.setting.global_batch
@@ -56,7 +55,7 @@ def layer_study(space: LayerwisePlanSpace, answer: Answer, say: Progress) -> tup
 
 def _layer_candidates(request: Request, counts: Sequence[int], say: Progress) -> list[RankedPlan]:
     """The best plans of every number of GPUs."""
-    from planner.ask import optimize
+    from planner.spaces.ask import optimize
 
     found: list[RankedPlan] = []
     for n, count in enumerate(counts):

@@ -15,7 +15,7 @@ from costmodel.layerwise.splits import divisors
 from costmodel.mesh.plan import CP_KINDS, RECOMPUTE, SCHEDULES
 from costmodel.mesh.rules import RULES, NetworkShape, Rule
 from planner.core.errors import UsageError
-from planner.spaces.fixed import flag_of, flags_of, given_text, near_multiples, only
+from planner.question.fixed import flag_of, flags_of, given_text, near_multiples, only
 from planner.spaces.mesh.space import MeshPlanSpace
 from strategies.mesh.nodes import PlanCount
 from strategies.mesh.settings import Bounds, MeshRestriction, MeshSettings

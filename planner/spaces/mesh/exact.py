@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from costmodel.mesh.plan import MeshPlan
 from planner.core.answer import Assumption
 from planner.core.errors import UsageError
-from planner.spaces.fixed import flag_of, near_multiples
+from planner.question.fixed import flag_of, near_multiples
 from planner.spaces.mesh.space import MeshPlanSpace
 from strategies.mesh.settings import Bounds, MeshRestriction
 

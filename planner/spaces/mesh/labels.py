@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import Any
 
 from costmodel.mesh.plan import MESH_FIGURES, LayerSplit, MeshPlan
-from planner.report.numbers import percent
+from planner.core.numbers import percent
 
 __all__ = [
     "HOST_WORDS",

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS
 from costmodel.mesh.plan import MeshPlan
 from planner.core.answer import RankedPlan
+from planner.core.numbers import significant
 from planner.core.quantities import format_bytes, format_seconds
-from planner.report.numbers import significant
 from planner.spaces.mesh.labels import mesh_plan_in_words
 from planner.spaces.mesh.space import MeshPlanSpace, mesh_space
 from strategies.mesh.plans import DISTINCT

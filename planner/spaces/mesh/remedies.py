@@ -15,7 +15,7 @@ from costmodel.tolerances import EQUAL
 from planner.core.errors import NoFeasiblePlan
 from planner.core.quantities import format_bytes, format_seconds
 from planner.core.search_errors import no_plan_in_time
-from planner.spaces.fixed import flag_of, flags_of, without
+from planner.question.fixed import flag_of, flags_of, without
 from planner.spaces.mesh.host_miss import host_miss
 from planner.spaces.mesh.labels import mesh_plan_in_words
 from planner.spaces.mesh.space import MeshPlanSpace

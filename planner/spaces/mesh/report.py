@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from planner.core.answer import Answer, Estimate, RankedPlan
-from planner.report.blocks import Block, Column, Heading, Sentence, Table
-from planner.report.documents import baselines_document, with_plan
-from planner.report.numbers import (
+from planner.core.blocks import Block, Column, Heading, Sentence, Table
+from planner.core.numbers import (
     NOT_AVAILABLE,
     byte_text,
     byte_unit,
@@ -19,11 +18,14 @@ from planner.report.numbers import (
     time_unit,
     used_of_total,
 )
+from planner.report.answer import speed_facts
+from planner.report.documents import baselines_document, with_plan
 from planner.report.parts import parts_table
 from planner.report.ranking import column_maker, ranked_table, ratio_text
 from planner.report.rows import rows_table
-from planner.report.splits import split_document, split_text
 from planner.report.uncertainty import bars_columns
+from planner.spaces.mesh.labels import splits_in_words
+from strategies.mesh.block_search import SplitCheck
 
 __all__ = [
     "baselines_document",
@@ -35,7 +37,12 @@ __all__ = [
     "plan_facts",
     "plans_table",
     "search_facts",
+    "speed_facts",
+    "split_text",
 ]
+
+# Below this a bound and what it bounds are the same to people.
+_NOT_SHOWN = 5e-4
 
 
 def plans_table(plans: Sequence[RankedPlan], objective: str = "step_time", *, ranks: bool = True) -> Table:
@@ -179,3 +186,35 @@ def compared(answer: Answer) -> list[tuple[str, RankedPlan | None]]:
 def plan_facts(estimate: Estimate) -> list[tuple[str, str]]:  # noqa: ARG001 - as every space
     """Nothing is said of one plan beside its parts."""
     return []
+
+
+def split_text(check: SplitCheck) -> str:
+    """One sentence about a check, without its full stop."""
+    left = 1.0 - check.bound_ratio
+    bound = (
+        "no other that fits makes the layers faster"
+        if left < _NOT_SHOWN
+        else f"none that fits saves more than {percent(left)} of the time in the layers"
+    )
+    where = f"tp {check.plan.tp}" + (" (sequence parallel)" if check.plan.sequence_parallel else "")
+    if check.best is None:
+        return f"at {where} the per-layer program confirms the standard split, columns then rows: {bound}"
+    gain = percent(1.0 - check.best_step_time_s / check.step_time_s)
+    return (
+        f"at {where} the per-layer program finds a split that is {gain} faster than columns then rows "
+        f"({duration_text(check.best_step_time_s)} per step): {splits_in_words(check.best.block_splits)}; {bound}"
+    )
+
+
+def split_document(check: SplitCheck) -> dict[str, Any]:
+    """A check as plain data."""
+    splits = () if check.best is None else check.best.block_splits
+    return {
+        "tp": check.plan.tp,
+        "sequence_parallel": check.plan.sequence_parallel,
+        "is_confirmed": check.is_confirmed,
+        "standard_step_time_s": check.step_time_s,
+        "best_step_time_s": check.best_step_time_s,
+        "bound_ratio": check.bound_ratio,
+        "splits": {split.layer: {"role": split.role, "degree": split.degree} for split in splits},
+    }

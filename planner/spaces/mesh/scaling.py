@@ -5,17 +5,16 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from planner.core.answer import RankedPlan, ScalePoint
+from planner.core.answer import ErrorBars, RankedPlan, ScalePoint, Scaling
 from planner.core.errors import NoFeasiblePlan, UsageError
 from planner.core.quantities import format_bytes, format_seconds
 from planner.core.request import Request
 from planner.core.search_errors import SearchInterrupted
-from planner.resolve import Resolved, resolve
-from planner.scaling import Scaling
+from planner.question.resolve import Resolved, resolve
 from planner.spaces.mesh.contradictions import refuse_contradiction
 from planner.spaces.mesh.space import MeshPlanSpace, mesh_space
 from planner.uncertainty.answers import mesh_bars
-from planner.uncertainty.bars import ErrorBars, with_bars
+from planner.uncertainty.bars import with_bars
 
 __all__ = ["scale_mesh"]
 
@@ -64,7 +63,7 @@ def scale_mesh(
         space = mesh_space(_on(base, count, weak=weak))
         best = _best(space, is_largest=count == max(workers))
         if isinstance(best, RankedPlan):
-            bars = mesh_bars(space, [best])
+            bars = mesh_bars(space.resolved, space.model, space.constants, [best])
             found[count] = with_bars([best], bars)[0]
         elif count in workers:
             last = best

@@ -20,15 +20,26 @@ from costmodel.mesh.plan import MEMORY_PARTS, MESH_FIGURES, TIME_PARTS, MeshBatc
 from costmodel.mesh.rules import RULES, NetworkShape, Rule, columns_of
 from costmodel.network.graph import Graph
 from costmodel.rates import training_rates
-from planner.core.answer import Answer, Assumption, Estimate, Proof, RankedPlan, Setting
+from planner.core.answer import (
+    Answer,
+    Assumption,
+    Curve,
+    ErrorBars,
+    Estimate,
+    Proof,
+    RankedPlan,
+    ReportParts,
+    Sensitivity,
+    Setting,
+)
 from planner.core.capacity import limit_notes
 from planner.core.errors import UsageError
+from planner.core.numbers import percent
 from planner.core.objectives import check_rates, stated_rates
 from planner.core.quantities import format_bytes
-from planner.report.numbers import percent
-from planner.resolve import Resolved
-from planner.spaces.base import Found, PlanSpace, Progress, ReportParts
-from planner.spaces.fixed import fixed_by
+from planner.question.fixed import fixed_by
+from planner.question.resolve import Resolved
+from planner.spaces.base import Found, PlanSpace, Progress
 from planner.spaces.mesh.labels import (
     MUCH_HOST,
     bottleneck_in_words,
@@ -45,10 +56,7 @@ from strategies.mesh.settings import Bounds, MeshOutcome, MeshRestriction, MeshS
 if TYPE_CHECKING:
     from costmodel.timeline import Tracks
     from planner.files.documents import Document
-    from planner.report.figures.standard import Curve
     from planner.schema.plan import PlanDocument
-    from planner.uncertainty.bars import ErrorBars
-    from planner.uncertainty.sensitivity import Sensitivity
 
 __all__ = ["MeshPlanSpace", "is_per_device", "mesh_space"]
 
@@ -314,13 +322,13 @@ class MeshPlanSpace(PlanSpace):
         """Intervals and chances of plans."""
         from planner.uncertainty.answers import mesh_bars
 
-        return mesh_bars(self, plans)
+        return mesh_bars(self.resolved, self.model, self.constants, plans)
 
     def sensitivity(self, plans: Sequence[RankedPlan]) -> tuple[Sensitivity, ...] | None:
         """Which constants would have to change for another plan to win."""
         from planner.uncertainty.sensitivity import mesh_sensitivity
 
-        return mesh_sensitivity(self, plans)
+        return mesh_sensitivity(self.resolved, self.model, self.constants, plans)
 
     # -- rules
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from planner.core.answer import RankedPlan
-from planner.report.figures.standard import Curve
+from planner.core.answer import Curve, RankedPlan
+from planner.question.resolve import Resolved
 from planner.report.figures.study import halved_counts
-from planner.resolve import Resolved
 from planner.spaces.base import Progress
 from planner.spaces.mesh.space import MeshPlanSpace, mesh_space
 

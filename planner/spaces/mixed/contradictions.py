@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from costmodel.hardware.cluster import Cluster
 from costmodel.mixed.model import MixedModel
 from planner.core.errors import UsageError
-from planner.spaces.fixed import fixed_by, flags_of, given_text, near_multiples, only
+from planner.question.fixed import fixed_by, flags_of, given_text, near_multiples, only
+from planner.question.mixed import with_fixed
 from planner.spaces.mesh.contradictions import smallest_set, too_many_gpus
-from planner.spaces.mixed.options import with_fixed
 from planner.spaces.mixed.space import MixedPlanSpace
 from strategies.mesh.settings import Bounds, MeshRestriction
 from strategies.mixed.families import legal_degrees

@@ -11,9 +11,9 @@ from costmodel.mixed.plan import describe
 from planner.core.capacity import usable_bytes
 from planner.core.errors import NoFeasiblePlan, UsageError
 from planner.core.quantities import format_bytes
-from planner.spaces.fixed import fixed_by, flags_of, without
+from planner.question.fixed import fixed_by, flags_of, without
+from planner.question.mixed import with_fixed
 from planner.spaces.mixed.contradictions import refuse_contradiction
-from planner.spaces.mixed.options import with_fixed
 from planner.spaces.mixed.space import MixedPlanSpace
 from strategies.mixed.families import legal_degrees
 from strategies.mixed.search import search_mixed

@@ -8,10 +8,11 @@ from typing import Any
 
 from costmodel.tolerances import EQUAL
 from planner.core.answer import Answer, Estimate, RankedPlan
+from planner.core.blocks import Block, Column, Heading, Sentence, Table
+from planner.core.numbers import byte_unit, duration_text, percent, significant, time_unit, used_of_total
 from planner.core.objectives import BETTER, cost_text
-from planner.report.blocks import Block, Column, Heading, Sentence, Table
+from planner.report.answer import speed_facts
 from planner.report.documents import with_plan
-from planner.report.numbers import byte_unit, duration_text, percent, significant, time_unit, used_of_total
 from planner.report.parts import parts_table
 from planner.report.ranking import column_maker, ranked_table, ratio_text
 from planner.report.rows import rows_table
@@ -31,6 +32,7 @@ __all__ = [
     "plan_facts",
     "plans_table",
     "search_facts",
+    "speed_facts",
 ]
 
 

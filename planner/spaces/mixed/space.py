@@ -30,17 +30,28 @@ from costmodel.mixed.model import MixedModel
 from costmodel.mixed.plan import MIXED_FIGURES, MixedPlan, describe, group_cluster, group_names
 from costmodel.rates import training_rates
 from costmodel.tolerances import PROOF_SLACK
-from planner.core.answer import Answer, Assumption, Estimate, Proof, RankedPlan, Setting
+from planner.core.answer import (
+    Answer,
+    Assumption,
+    Curve,
+    ErrorBars,
+    Estimate,
+    Proof,
+    RankedPlan,
+    ReportParts,
+    Sensitivity,
+    Setting,
+)
 from planner.core.capacity import limit_notes, reserve_of, usable_bytes
 from planner.core.errors import UsageError
+from planner.core.numbers import percent
 from planner.core.objectives import BETTER, check_rates
 from planner.core.quantities import format_bytes
-from planner.report.numbers import percent
-from planner.resolve import Resolved
-from planner.spaces.base import Found, PlanSpace, Progress, ReportParts
-from planner.spaces.fixed import fixed_by
+from planner.question.fixed import fixed_by
+from planner.question.mixed import with_fixed
+from planner.question.resolve import Resolved
+from planner.spaces.base import Found, PlanSpace, Progress
 from planner.spaces.mesh.labels import mesh_plan_in_words
-from planner.spaces.mixed.options import with_fixed
 from strategies.mesh.search import search_mesh
 from strategies.mesh.settings import MeshSettings
 from strategies.mixed.objective import Weights
@@ -49,10 +60,7 @@ from strategies.mixed.settings import MixedOutcome, MixedSettings
 if TYPE_CHECKING:
     from costmodel.timeline import Tracks
     from planner.files.documents import Document
-    from planner.report.figures.standard import Curve
     from planner.schema.plan import PlanDocument
-    from planner.uncertainty.bars import ErrorBars
-    from planner.uncertainty.sensitivity import Sensitivity
 
 __all__ = ["GroupBaseline", "GroupUse", "MeshAlone", "MixedPlanSpace", "MixedStageRow", "mixed_space"]
 
@@ -185,6 +193,7 @@ class MixedPlanSpace(PlanSpace):
     seq: int
 
     name = "mixed"
+    has_several_capacities = True
     declared = MIXED_FIGURES
     has_exact_plans = False  # options cannot say which stage goes where
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from costmodel.serving.plan import SERVING_RULES
-from planner.spaces.fixed import bounds_text, flag_of
+from planner.question.fixed import bounds_text, flag_of
 from planner.spaces.mesh.contradictions import allowed_values, broken_together, smallest_set, too_many_gpus
 from planner.spaces.serving.space import ServingPlanSpace
 from strategies.serving.space import ServingSettings, batches_of, outlines

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from costmodel.serving.plan import SERVING_FIGURES, ServingPlan
 from planner.core.errors import NoFeasiblePlan, PlannerError, UsageError
 from planner.core.quantities import format_bytes, format_seconds
-from planner.resolve import resolve
-from planner.spaces.fixed import flag_of
+from planner.question.fixed import flag_of
+from planner.question.resolve import resolve
 from planner.spaces.serving.contradictions import serving_contradiction
 from planner.spaces.serving.labels import serving_plan_in_words
 from planner.spaces.serving.space import ServingPlanSpace, missed_limits, serving_space

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from planner.core.answer import Answer, Estimate, RankedPlan
-from planner.report.blocks import Block, Column, Heading, Table
-from planner.report.documents import baselines_document
-from planner.report.numbers import (
+from planner.core.blocks import Block, Column, Heading, Table
+from planner.core.numbers import (
     NOT_AVAILABLE,
     Unit,
     byte_text,
@@ -18,6 +17,7 @@ from planner.report.numbers import (
     time_unit,
     used_of_total,
 )
+from planner.report.documents import baselines_document
 from planner.report.parts import parts_table
 from planner.report.ranking import column_maker, ranked_table
 from planner.report.rows import rows_table
@@ -25,7 +25,6 @@ from planner.report.uncertainty import bars_columns, span_text
 from planner.spaces.serving.labels import command_of
 
 __all__ = [
-    "answer_in_words",
     "baselines_document",
     "compared",
     "details_document",
@@ -34,6 +33,7 @@ __all__ = [
     "plan_facts",
     "plans_table",
     "search_facts",
+    "speed_facts",
 ]
 
 _RATE = Unit(name="tokens/s", size=1.0)
@@ -105,7 +105,12 @@ def _batch_facts(plan: RankedPlan) -> list[tuple[str, str]]:
     return [("Batch", f"up to {_sequences(plan['largest_batch'])} per replica fit; each keeps {kept} on a GPU")]
 
 
-def answer_in_words(plan: RankedPlan) -> str:
+def speed_facts(plan: RankedPlan, objective: str) -> list[tuple[str, str]]:  # noqa: ARG001 - times are shown for all
+    """Times that a user of the server sees."""
+    return [("Times", _times(plan))]
+
+
+def _times(plan: RankedPlan) -> str:
     """What a user of the server sees."""
     return (
         f"first token after {duration_text(plan['ttft_s'])}, then one every {duration_text(plan['tpot_s'])}, "
@@ -119,7 +124,7 @@ def _versus_replicas(answer: Answer) -> str:
         return f"{NOT_AVAILABLE}: none fits and keeps the limits"
     if plain.plan == best.plan:
         return "the best plan is one"
-    return f"{plain.summary}: {answer_in_words(plain)}"
+    return f"{plain.summary}: {_times(plain)}"
 
 
 def _sequences(number: int) -> str:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from costmodel.hardware.cluster import Cluster
 from costmodel.mesh.modules import MeshError
 from costmodel.mesh.rules import NetworkShape
-from costmodel.network.graph import Graph
 from costmodel.serving.model import ServingModel
 from costmodel.serving.plan import (
     SERVING_FIGURES,
@@ -22,14 +21,24 @@ from costmodel.serving.plan import (
     broken_serving_rules,
 )
 from costmodel.serving.workload import KV_FORMATS, WEIGHT_FORMATS, ServingAssumptions, ServingError, ServingWorkload
-from planner.core.answer import Answer, Assumption, Proof, RankedPlan, ServingLoad, Setting
+from planner.core.answer import (
+    Answer,
+    Assumption,
+    ErrorBars,
+    Estimate,
+    Proof,
+    RankedPlan,
+    ReportParts,
+    ServingLoad,
+    Setting,
+)
 from planner.core.capacity import memory_source
 from planner.core.errors import UsageError
 from planner.core.quantities import format_bytes
 from planner.core.request import DEFAULT_OUTPUT_TOKENS, DEFAULT_PROMPT_TOKENS, Request
-from planner.resolve import Resolved
-from planner.spaces.base import Found, PlanSpace, Progress, ReportParts
-from planner.spaces.fixed import flag_of, near_multiples
+from planner.question.fixed import flag_of, near_multiples
+from planner.question.resolve import Resolved
+from planner.spaces.base import Found, PlanSpace, Progress
 from planner.spaces.serving.labels import family_of_serving_plan, serving_plan_in_words
 from strategies.mesh.settings import Bounds
 from strategies.serving.search import search_serving
@@ -41,49 +50,13 @@ if TYPE_CHECKING:
     from costmodel.timeline import Tracks
     from planner.files.documents import Document
     from planner.schema.plan import PlanDocument
-    from planner.uncertainty.bars import ErrorBars
 
-__all__ = ["ServingPlanSpace", "is_serving", "missed_limits", "serving_space"]
+__all__ = ["ServingPlanSpace", "missed_limits", "serving_space"]
 
-_ATTENTION = frozenset({"self_attention", "latent_attention"})
 # Degrees of a mesh that serving knows.
 _DEGREES = frozenset({"tp", "pp", "ep", "etp", "dp"})
 _ONE = Bounds(values=(1,))
 _LIMITS = {"ttft_s": "time to first token", "tpot_s": "time per token"}
-
-
-def is_serving(request: Request, graph: Graph) -> bool:
-    """Whether a question is about serving: inference of a network that generates text, and no option of a split per layer.
-
-    Raises
-    ------
-    UsageError
-        Options of serving for a network that cannot be served, or together with those of a split per layer.
-    """
-    if request.mode != "inference" or request.space == "mesh":
-        return False
-    per_layer = {
-        "--space layers": request.space == "layers",
-        f"--family {request.family}": request.family is not None,
-        "--fix": bool(request.fix),
-        f"--solver {request.solver}": request.solver != "auto",
-        f"--collective {request.collective}": request.collective is not None,
-        "--diverse": bool(request.diverse),
-        f"--cost-model {request.cost_model}": request.cost_model != "roofline",
-    }
-    asked = [flag for flag, given in per_layer.items() if given]
-    served = request.serving_options
-    if asked and served:
-        raise UsageError(
-            f"{served[0]} is for serving and {asked[0]} for plans with a split per layer; leave one of them out"
-        )
-    generates = any(layer.kind in _ATTENTION and layer.params.causal and layer.block for layer in graph.layers)
-    if served and not generates:
-        raise UsageError(
-            f"{served[0]}: network '{graph.name}' does not generate text; without it, "
-            "--mode inference costs the forward pass"
-        )
-    return generates and not asked
 
 
 def serving_space(resolved: Resolved) -> ServingPlanSpace:
@@ -324,7 +297,7 @@ class ServingPlanSpace(PlanSpace):
         from planner.uncertainty.bars import with_chances
         from planner.uncertainty.serving import serving_bars
 
-        barred, bars = serving_bars(self, plans)
+        barred, bars = serving_bars(self.resolved, self.model, self.objective, plans)
         return list(with_chances(barred, bars)), bars
 
     # -- one plan
@@ -474,6 +447,10 @@ class ServingPlanSpace(PlanSpace):
     def plan_section(self, ranked: RankedPlan, folder: Path | None) -> Mapping[str, Any]:
         """Entries of a plan file that hold a plan; the batch is the sequences of all replicas."""
         return {"global_batch": ranked.plan.concurrency, **super().plan_section(ranked, folder)}
+
+    def plan_values(self, answer: Answer | Estimate, ranked: RankedPlan) -> Mapping[str, Any]:
+        """A plan as ``--json`` has it."""
+        return dataclasses.asdict(ranked.plan)
 
     def plan_of(self, document: PlanDocument, source: Document | None) -> ServingPlan:
         """The plan of a plan file, checked."""

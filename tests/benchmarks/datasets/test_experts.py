@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.datasets.convert import convert, read
 from benchmarks.datasets.reading import Row, Unreadable
-from planner.files.loading import load_model
+from planner.importers.networks import load_model
 from planner.measurements.kinds import predict_table, recognise
 from planner.measurements.networks import bundled_transformer, transformer
 from planner.measurements.outcomes import Outcome

@@ -7,10 +7,10 @@ import pytest
 from benchmarks.datasets.kernels import product
 from benchmarks.datasets.reading import Row, Unreadable
 from planner.files.loading import load_cluster
+from planner.files.naming.devices import KNOWN_DEVICES, device_called
 from planner.files.resources import bundled
 from planner.measurements import hardware
 from planner.measurements.hardware import precision_of
-from planner.naming.devices import KNOWN_DEVICES, device_called
 from tests.benchmarks.datasets.published_rows import format_of, links_of, machine_cells, machine_of
 
 

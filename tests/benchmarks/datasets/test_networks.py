@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.datasets.reading import Row, Unreadable
 from benchmarks.datasets.shapes import bundled_name
-from planner.files.loading import load_model
+from planner.importers.networks import load_model
 from planner.measurements.networks import bundled_transformer, transformer
 from planner.measurements.tables import RowSkipped
 from tests.benchmarks.datasets.published_rows import shape_of

@@ -17,7 +17,7 @@ from costmodel.layerwise.tables import CostTables
 from costmodel.network.graph import Graph
 from costmodel.precision import OPTIMIZERS, PRECISIONS
 from costmodel.workload import Workload
-from planner.files.loading import load_model
+from planner.importers.networks import load_model
 from tests.costmodel.network.small_networks import network
 
 DEVICE = Device(

@@ -18,7 +18,8 @@ from costmodel.layerwise.tables import CostCache, CostTables, LayerCosts
 from costmodel.precision import OPTIMIZERS, PRECISIONS
 from costmodel.uncertainty.constants import CONSTANTS, cluster_with
 from costmodel.workload import Workload
-from planner.files.loading import load_cluster, load_model
+from planner.files.loading import load_cluster
+from planner.importers.networks import load_model
 
 CLUSTER = load_cluster("dgx-h100").cluster
 

@@ -22,7 +22,7 @@ from costmodel.network.graph import Graph
 from costmodel.precision import OPTIMIZERS, PRECISIONS
 from costmodel.timeline import TimelineInput, simulate
 from costmodel.workload import Workload
-from planner.files.loading import load_model
+from planner.importers.networks import load_model
 from strategies.layerwise.pipeline.problem import PartitionProblem, PipelinePlan, objective_s, stage_memory_bytes
 from tests.cases import mostly
 from tests.costmodel.network.small_networks import network

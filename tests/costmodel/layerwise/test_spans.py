@@ -14,7 +14,7 @@ from costmodel.layerwise.splits import Split
 from costmodel.timeline import Tracks
 from planner.core.errors import PlannerError
 from planner.core.request import Request
-from planner.resolve import Resolved, resolve
+from planner.question.resolve import Resolved, resolve
 from planner.spaces.layers.space import layerwise_space
 
 FAMILIES = ["data", "model", "hybrid", "mixed"]

@@ -6,7 +6,8 @@ import pytest
 
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.stages import module_weights
-from planner.files.loading import load_cluster, load_model
+from planner.files.loading import load_cluster
+from planner.importers.networks import load_model
 from tests.costmodel.mesh import plans as make
 from tests.strategies.mesh.networks import workload_of
 

@@ -9,7 +9,8 @@ import pytest
 from costmodel.hardware.cluster import Cluster
 from costmodel.mesh.detail import model_flops_per_step
 from costmodel.workload import Workload
-from planner.files.loading import load_cluster, load_model
+from planner.files.loading import load_cluster
+from planner.importers.networks import load_model
 from tests.strategies.mesh.networks import decoder, two_level_cluster, workload_of
 
 

@@ -17,7 +17,7 @@ from costmodel.mesh.rules import NetworkShape, broken_rules
 from costmodel.mesh.stages import balanced_blocks, layout_of, longest_chunk
 from costmodel.mesh.tensor_parallel import roles_of
 from costmodel.network.graph import Graph
-from planner.files.loading import load_model
+from planner.importers.networks import load_model
 from tests.costmodel.mesh import plans as make
 from tests.strategies.mesh.networks import decoder, two_level_cluster
 

@@ -14,7 +14,7 @@ from costmodel.mesh.modules import MeshError
 from costmodel.mesh.plan import LayerSplit, MeshBatch, MeshPlan
 from costmodel.mesh.tensor_parallel import split_options, standard_splits
 from planner.core.request import Request
-from planner.resolve import resolve
+from planner.question.resolve import resolve
 from planner.spaces.mesh.space import mesh_space
 from tests.costmodel.mesh import plans as make
 from tests.costmodel.mesh.test_mesh_timeline import Chunks

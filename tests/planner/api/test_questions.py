@@ -132,8 +132,8 @@ def test_text_and_tables_are_those_of_the_command_line(answer: Ask) -> None:
 
 
 def test_html_is_escaped_and_a_long_table_is_cut() -> None:
-    from planner.api.shown import html_of
-    from planner.report.blocks import Column, Facts, Sentence, Table
+    from planner.core.blocks import Column, Facts, Sentence, Table
+    from planner.report.notebook import html_of
 
     cells = tuple(f"<script>{n}</script>" for n in range(100))
     table = Table(columns=(Column(title="<b>", cells=cells, is_text=True),))
@@ -337,8 +337,8 @@ def test_a_placement_counts_with_a_calibration(tmp_path: Path) -> None:
 
 
 def test_an_interrupted_search_keeps_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
-    from planner import ask
     from planner.core.search_errors import SearchInterrupted
+    from planner.spaces import ask
 
     whole = ask.optimize
 

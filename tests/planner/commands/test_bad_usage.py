@@ -265,7 +265,7 @@ def test_an_output_that_cannot_be_written_is_found_first(
     def never(*_: object) -> None:
         raise AssertionError("the search started")
 
-    monkeypatch.setattr("planner.ask.optimize", never)
+    monkeypatch.setattr("planner.spaces.ask.optimize", never)
     for flag in ("-o", "--export"):
         for target, reason in ((tmp_path / "none" / "x.yaml", "there is no folder"), (tmp_path, "is a folder")):
             [line] = fails("optimize", "alexnet", "--gpus", "4", flag, str(target))

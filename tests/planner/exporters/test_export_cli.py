@@ -12,8 +12,8 @@ import pytest
 from costmodel.mesh.plan import MeshPlan
 from planner.cli import run
 from planner.exporters.network import sizes_of
-from planner.files.loading import load_model
 from planner.files.plan_file import plan_document, plan_text
+from planner.importers.networks import load_model
 from tests.planner.conftest import about
 from tests.planner.mesh_answers import REQUEST, make_ranked, make_result
 

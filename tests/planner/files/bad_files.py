@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from planner.core.errors import ExitCode, InputFileError
-from planner.files.loading import load_model
+from planner.importers.networks import load_model
 
 HEAD = "schema_version: 1\nname: t\nglobal_batch: 8\n"  # lines 1 to 3
 DATA = "layers:\n  - {name: data, type: input, shape: [3, 32, 32]}\n"  # lines 4 and 5

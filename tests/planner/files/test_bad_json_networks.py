@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from planner.core.errors import InputFileError
-from planner.files.loading import load_model
+from planner.importers.networks import load_model
 
 PALEO = """{
   "name": "net",

@@ -11,8 +11,8 @@ import pytest
 
 from planner.cli import run
 from planner.core.errors import InputFileError
-from planner.files.loading import load_model
 from planner.files.resources import bundled
+from planner.importers.networks import load_model
 from tests.planner.files.bad_files import DATA, HEAD, error, errors
 
 

@@ -11,8 +11,8 @@ from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS
 from costmodel.precision import PRECISIONS
 from planner.core.errors import InputFileError, UnknownName
 from planner.files.frameworks import framework_aliases, load_framework
+from planner.files.naming.frameworks import framework_called, framework_of
 from planner.files.resources import bundled
-from planner.naming.frameworks import framework_called, framework_of
 
 # Waits of one cluster's days, which belong to a calibration: no plan can be found that dodges them.
 _OF_ONE_CLUSTER = {"message_hold_s", "message_hold_ranks", "bucket_wait_s", "collective_wait_s", "unusable_memory"}

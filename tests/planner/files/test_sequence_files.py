@@ -8,8 +8,9 @@ import pytest
 
 from costmodel.network.graph import Graph
 from planner.core.errors import InputFileError, UsageError
-from planner.files.loading import LoadedModel, load_model
+from planner.files.loading import LoadedModel
 from planner.files.network_file import network_text
+from planner.importers.networks import load_model
 
 HEAD = "schema_version: 1\nname: net\nglobal_batch: 8\n"
 NET = """

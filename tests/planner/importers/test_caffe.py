@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from costmodel.network.graph import Graph
 from planner.cli import run
 from planner.core.errors import InputFileError
-from planner.files.network_file import import_network
 from planner.importers.caffe import detect
 from planner.importers.caffe.text_format import MAX_VALUES, Message, TextFormatError, parse
+from planner.importers.networks import import_network
 
 
 class Prototxt:

@@ -11,8 +11,8 @@ import yaml
 
 from planner.cli import run
 from planner.core.errors import InputFileError, UsageError
-from planner.files.loading import load_model
 from planner.importers.hugging_face import ARCHITECTURES, IMAGES_PER_STEP, TOKENS_PER_STEP, WITH_TEXT_PART
+from planner.importers.networks import load_model
 from planner.importers.sources import network_document_of, text_of
 from tests.planner.published_configs import PUBLISHED, layers_of, loaded, published, written
 from tests.planner.published_families import PARTS

@@ -13,7 +13,7 @@ import pytest
 
 from planner.cli import run
 from planner.core.errors import InputFileError, PlannerError
-from planner.files.network_file import import_network
+from planner.importers.networks import import_network
 from planner.importers.onnx_file import detect
 from planner.importers.sources import ImportOptions, foreign_document_of
 

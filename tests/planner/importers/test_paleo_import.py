@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from costmodel.network.graph import GraphProblem
 from planner.core.errors import InputFileError
-from planner.files.loading import load_cluster, load_device, load_model
+from planner.files.loading import load_cluster, load_device
+from planner.importers.networks import load_model
 from planner.importers.paleo_json import ImportedNetwork, ImportFailed, convert, detect
 from planner.importers.sources import text_of
 

@@ -16,8 +16,8 @@ import planner
 from costmodel.network.layers import Layer, Shard
 from planner.cli import run
 from planner.core.errors import InputFileError, UsageError
-from planner.files.loading import LoadedModel, load_model
-from planner.files.network_file import import_network
+from planner.files.loading import LoadedModel
+from planner.importers.networks import import_network, load_model
 from planner.importers.sources import text_of
 
 torch = pytest.importorskip("torch", reason="needs torch (extra 'torch')")

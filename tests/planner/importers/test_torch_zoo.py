@@ -12,7 +12,8 @@ import pytest
 
 import planner
 from planner.core.errors import InputFileError
-from planner.files.loading import LoadedModel, load_model
+from planner.files.loading import LoadedModel
+from planner.importers.networks import load_model
 
 torch = pytest.importorskip("torch", reason="needs torch (extra 'torch')")
 pytestmark = [

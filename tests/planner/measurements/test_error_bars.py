@@ -16,8 +16,8 @@ import yaml
 from benchmarks.datasets import convert
 from costmodel.uncertainty.constants import CONSTANTS
 from costmodel.uncertainty.intervals import PARTS
-from planner.calibration.files import load_calibration
 from planner.cli import run
+from planner.files.calibrations import load_calibration
 from planner.files.resources import resolve
 from planner.measurements import error_bars
 from planner.measurements.error_bars import effects, judge_of

@@ -8,12 +8,12 @@ import pytest
 
 from costmodel.hardware.efficiency import Efficiency
 from planner.files.loading import load_device
+from planner.files.naming.frameworks import framework_of
 from planner.measurements.fitted import _OF_STEPS, _ONLY, fitted_of
 from planner.measurements.kinds import recognise
 from planner.measurements.outcomes import Outcome
 from planner.measurements.preset import Preset
 from planner.measurements.tables import read_table
-from planner.naming.frameworks import framework_of
 
 
 def test_what_was_fitted_to_runs_of_a_framework_counts() -> None:

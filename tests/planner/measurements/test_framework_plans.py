@@ -8,8 +8,8 @@ import pytest
 from costmodel.framework import NO_FRAMEWORK, Framework
 from costmodel.mesh.detail import stage_rows
 from costmodel.mesh.plan import MeshPlan
+from planner.files.naming.frameworks import framework_of
 from planner.measurements.framework_plans import reported_bytes
-from planner.naming.frameworks import framework_of
 from tests.costmodel.mesh import plans as make
 from tests.strategies.mesh.networks import decoder
 

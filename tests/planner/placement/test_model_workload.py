@@ -10,7 +10,8 @@ import pytest
 
 from planner.cli import run
 from planner.core.errors import PlannerError
-from planner.files.loading import load_cluster, load_model
+from planner.files.loading import load_cluster
+from planner.importers.networks import load_model
 from planner.placement.model_workload import link_between, workload_of_model
 from planner.placement.question import PlaceRequest
 from planner.placement.workload_file import workload_from

@@ -308,10 +308,10 @@ def test_a_timeline_shows_what_matters() -> None:
 def test_several_kinds_of_gpus_have_no_single_capacity() -> None:
     import dataclasses
 
-    from planner.ask import optimize
     from planner.core.request import Request
     from planner.report.figures.standard import memory
     from planner.report.figures.views import view_of_search
+    from planner.spaces.ask import optimize
 
     view = view_of_search(optimize(Request(model="alexnet", gpus=2, top=2)))
     assert memory(view).limit is None or "its capacity" in memory(view).caption

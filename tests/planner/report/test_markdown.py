@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planner.report.blocks import Column, Table
+from planner.core.blocks import Column, Table
 from planner.report.markdown import markdown_text
 
 

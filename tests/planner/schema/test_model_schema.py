@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from costmodel.network.graph import Graph, LayerSpec
 from costmodel.network.layers import FAMILIES, params_from
-from planner.files.loading import load_model
+from planner.importers.networks import load_model
 from planner.schema import DOCUMENTS, json_schema
 from planner.schema.model import layer_model
 

@@ -108,7 +108,7 @@ def test_all_clusters_that_cannot_be_read_are_named() -> None:
 
 @pytest.mark.exact
 def test_a_row_says_what_optimize_says() -> None:
-    from planner.ask import optimize
+    from planner.spaces.ask import optimize
 
     request = Request(model="alexnet", gpus=4, cluster="dgx1-v100")
     row, best = answer(to_plain(request)), optimize(request).plans[0]

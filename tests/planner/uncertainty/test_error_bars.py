@@ -21,11 +21,11 @@ from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS, MeshAssumptions
 from costmodel.mesh.plan import MeshPlan
 from costmodel.uncertainty.constants import CONSTANTS
 from costmodel.uncertainty.intervals import PARTS, Candidates, ErrorModel, similarity
-from planner.ask import optimize
-from planner.calibration.files import load_calibration
 from planner.core.answer import Answer
 from planner.core.request import Request
-from planner.resolve import resolve
+from planner.files.calibrations import load_calibration
+from planner.question.resolve import resolve
+from planner.spaces.ask import optimize
 from planner.spaces.mesh.space import mesh_space
 from planner.uncertainty.bars import (
     NEAR_PLANS,
@@ -328,7 +328,8 @@ def test_sensitivity_compares_energies_where_they_are_asked_for() -> None:
     assert isinstance(result, Answer)
     first, *others = (plan.workers * plan.step_time_s for plan in result.plans)
     assert min(others) < first
-    rows = mesh_sensitivity(mesh_space(resolve(request)), result.plans)
+    space = mesh_space(resolve(request))
+    rows = mesh_sensitivity(space.resolved, space.model, space.constants, result.plans)
     factors = [row.factor for row in rows or ()]
     assert all(factor is None or abs(math.log(factor)) > 0.02 for factor in factors)
     assert any(factor is not None for factor in factors)

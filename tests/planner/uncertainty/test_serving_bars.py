@@ -19,7 +19,8 @@ from costmodel.serving.plan import ServingPlan
 from costmodel.serving.workload import WEIGHT_FORMATS, ServingWorkload
 from costmodel.uncertainty.intervals import intervals, standard_deviations
 from planner.core.request import Request
-from planner.files.loading import load_cluster, load_model
+from planner.files.loading import load_cluster
+from planner.importers.networks import load_model
 from planner.uncertainty.bars import Knowledge, serving_knowledge
 from planner.uncertainty.serving import QUANTITIES, serving_candidates, serving_kind
 

@@ -24,7 +24,7 @@ from costmodel.network.layers.base import params_from
 from costmodel.paleo.model import PaleoCompute
 from costmodel.precision import OPTIMIZERS, PRECISIONS
 from costmodel.workload import Workload
-from planner.files.loading import load_model
+from planner.importers.networks import load_model
 from strategies.layerwise.bounds import lower_bounds, memory_extremes
 from strategies.layerwise.build import LayerChoice, choice_problem
 from strategies.layerwise.per_layer.problem import memory_bytes, objective_s

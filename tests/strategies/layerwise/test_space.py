@@ -24,7 +24,7 @@ from costmodel.layerwise.tables import CostTables
 from costmodel.network.graph import Graph
 from costmodel.precision import OPTIMIZERS, PRECISIONS
 from costmodel.workload import Workload
-from planner.files.loading import load_model
+from planner.importers.networks import load_model
 from strategies.layerwise.space import (
     FAMILY_NAMES,
     Restriction,

@@ -16,7 +16,7 @@ from costmodel.mesh.modules import ModuleKind
 from costmodel.mesh.plan import LayerSplit, MeshBatch, MeshPlan
 from costmodel.mesh.tensor_parallel import split_options, standard_splits
 from planner.core.request import Request
-from planner.resolve import resolve
+from planner.question.resolve import resolve
 from planner.spaces.mesh.space import mesh_space
 from strategies.mesh.block_program import ModulePrices, ModuleProblem, module_problem, split_module
 from strategies.mesh.block_search import split_plan, split_top

@@ -9,7 +9,7 @@ import pytest
 
 from costmodel.mesh.plan import MeshPlan
 from planner.core.request import Request
-from planner.resolve import resolve
+from planner.question.resolve import resolve
 from planner.spaces.mesh.space import mesh_space
 from strategies.mesh.plans import DISTINCT, Incumbents
 from strategies.mesh.search import search_model

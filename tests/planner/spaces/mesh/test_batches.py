@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.ask import optimize
 from planner.core.request import Request
+from planner.spaces.ask import optimize
 from planner.spaces.mesh import notes
 from planner.spaces.mesh.notes import rounder_batch
 from strategies.mesh.settings import Bounds, MeshRestriction

@@ -7,10 +7,10 @@ import re
 
 import pytest
 
-from planner.ask import estimate, optimize
 from planner.core.request import Request
 from planner.exporters import exporter_of, targets_that_take
-from planner.resolve import resolve
+from planner.question.resolve import resolve
+from planner.spaces.ask import estimate, optimize
 from planner.spaces.mesh.space import mesh_space
 from strategies.mesh.settings import Bounds, MeshRestriction
 

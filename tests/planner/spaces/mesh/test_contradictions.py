@@ -19,7 +19,7 @@ from planner.commands.mesh_options import restriction_from
 from planner.commands.values import Values
 from planner.core.errors import UsageError
 from planner.core.request import Request
-from planner.resolve import resolve
+from planner.question.resolve import resolve
 from planner.spaces.mesh.contradictions import contradiction, refuse_contradiction, smallest_set
 from planner.spaces.mesh.space import MeshPlanSpace, mesh_space
 from strategies.mesh.settings import MeshRestriction

@@ -16,12 +16,12 @@ from costmodel.mesh.data_parallel import Division
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.passes import mesh_strides
 from costmodel.mesh.plan import MeshBatch, MeshPlan
-from planner.ask import searched
 from planner.cli import run
 from planner.core.answer import Answer
 from planner.core.errors import NoFeasiblePlan
 from planner.core.request import Request
-from planner.resolve import Resolved, resolve
+from planner.question.resolve import Resolved, resolve
+from planner.spaces.ask import searched
 from planner.spaces.mesh.space import mesh_space
 from tests.cases import mostly
 

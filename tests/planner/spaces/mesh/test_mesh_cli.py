@@ -14,7 +14,7 @@ import pytest
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import MEMORY_PARTS, TIME_PARTS, MeshPlan
 from planner.core.request import Request
-from planner.resolve import resolve
+from planner.question.resolve import resolve
 from planner.schema import schema_of
 from planner.schema.answer import estimate_model, search_model
 

@@ -16,10 +16,10 @@ from planner.commands.mesh_options import MESH_OPTIONS, integers, restriction_fr
 from planner.commands.values import Values
 from planner.core.errors import UsageError
 from planner.core.request import Request
-from planner.files.loading import load_model
+from planner.importers.networks import load_model
+from planner.question.choose import choose_space
+from planner.question.fixed import FIELD_OF_OPTION, flag_of
 from planner.schema.plan import MeshEntry
-from planner.spaces.choose import choose_space
-from planner.spaces.fixed import FIELD_OF_OPTION, flag_of
 from strategies.mesh.settings import OBJECTIVES, Bounds, MeshRestriction
 
 PER_STAGE = ("stage_blocks", "stage_recompute", "block_splits")

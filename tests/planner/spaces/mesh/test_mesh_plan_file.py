@@ -15,7 +15,7 @@ from costmodel.mesh.plan import CP_KINDS, ORDERS, RECOMPUTE, SCHEDULES, LayerSpl
 from planner.core.errors import InputFileError
 from planner.core.request import Request
 from planner.files.plan_file import plan_document, plan_text, read_plan, request_from_document
-from planner.resolve import resolve
+from planner.question.resolve import resolve
 from planner.schema.plan import MeshEntry, PlanDocument
 from planner.spaces.mesh.labels import mesh_entry
 from planner.spaces.mesh.plan_file import mesh_plan_from_document, plan_of_entry

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import yaml
 
-from planner.ask import optimize
+from planner.core.blocks import Sentence
 from planner.core.request import Request
 from planner.core.search_errors import SearchInterrupted
 from planner.files.plan_file import plan_document, plan_text
 from planner.report.answer import search_report
-from planner.report.blocks import Sentence
 from planner.schema.answer import search_model
+from planner.spaces.ask import optimize
 from strategies.mesh import refine
 from strategies.mesh.settings import Bounds, MeshRestriction
 from tests.planner.mesh_answers import PLAN, make_ranked, make_result

@@ -16,8 +16,8 @@ from costmodel.fields import labels_of
 from costmodel.mesh.detail import LayerRow, StageRow
 from costmodel.mesh.plan import MEMORY_PARTS, MESH_FIGURES, TIME_PARTS, MeshPlan
 from planner.core.answer import Estimate
+from planner.core.blocks import Report
 from planner.report.answer import estimate_report, search_report
-from planner.report.blocks import Report
 from planner.report.machine import csv_text, json_text
 from planner.report.markdown import markdown_text
 from planner.report.rows import rows_table

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from planner.ask import optimize
 from planner.cli import run
 from planner.core.request import Request
+from planner.spaces.ask import optimize
 
 Ask = Callable[..., dict[str, Any]]
 

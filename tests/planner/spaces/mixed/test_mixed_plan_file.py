@@ -11,15 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodel.mixed.plan import MIXED_ORDERS, MixedPipeline, MixedPlan, MixedStage
-from planner.ask import predicted
 from planner.core.errors import InputFileError, UsageError
 from planner.core.request import Request
 from planner.files.plan_file import plan_document, plan_text, read_plan
-from planner.plan_question import plan_question
-from planner.resolve import resolve
+from planner.question.resolve import resolve
 from planner.schema.plan import MixedEntry, PlanDocument
+from planner.spaces.ask import predicted
 from planner.spaces.mixed.plan_file import mixed_entry, mixed_plan_from_document
 from planner.spaces.mixed.space import MixedPlanSpace, mixed_space
+from planner.spaces.plan_question import plan_question
 
 REQUEST = Request(
     model="gpt3-1.3b", cluster="a100-v100", gpus=48, batch=44, memory_limit="30 GiB", assume=(("dp_overlap", 0.5),)

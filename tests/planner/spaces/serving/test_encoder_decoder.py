@@ -14,7 +14,7 @@ from costmodel.serving.model import ServingModel, serving_layer_rows
 from costmodel.serving.plan import ServingPlan, broken_serving_rules
 from costmodel.serving.workload import ServingError, ServingWorkload, encoder_layers
 from planner.cli import run
-from planner.files.loading import load_model
+from planner.importers.networks import load_model
 from tests.costmodel.serving.servers import NO_OVERHEAD, cluster, large
 
 # Raffel et al. (arXiv:1910.10683), section 2.1: 24 + 24 layers of 1024, 128 heads of 128, feed-forward 65,536.

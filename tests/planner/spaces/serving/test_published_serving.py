@@ -10,7 +10,8 @@ from costmodel.kernels.roofline import kernel_time_s
 from costmodel.serving.model import ServingModel
 from costmodel.serving.plan import ServingPlan
 from costmodel.serving.workload import WEIGHT_FORMATS, ServingAssumptions, ServingWorkload
-from planner.files.loading import load_cluster, load_device, load_model
+from planner.files.loading import load_cluster, load_device
+from planner.importers.networks import load_model
 from strategies.mesh.settings import Bounds
 from strategies.serving.search import search_serving
 from strategies.serving.space import ServingSettings

@@ -19,8 +19,9 @@ from costmodel.network.graph import Graph, LayerSpec
 from costmodel.network.layers.base import Layer, params_from
 from costmodel.precision import OPTIMIZERS, PRECISIONS
 from costmodel.workload import Workload
-from planner.files.loading import load_cluster, load_model
+from planner.files.loading import load_cluster
 from planner.files.resources import bundled
+from planner.importers.networks import load_model
 from strategies.layerwise.build import LayerChoice, choice_problem
 from strategies.layerwise.per_layer.problem import Limits, Solution, Status
 from strategies.layerwise.per_layer.search import solve

@@ -11,7 +11,7 @@ from costmodel.mixed.plan import MIXED_ORDERS
 from costmodel.network.graph import Graph
 from planner.core.errors import UsageError
 from planner.core.request import Request
-from planner.spaces.fixed import fixed_by, flag_of, given_text
+from planner.question.fixed import fixed_by, flag_of, given_text
 from strategies.mesh.settings import Bounds, MeshRestriction
 from strategies.mixed.settings import MixedSettings
 

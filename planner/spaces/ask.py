@@ -14,7 +14,7 @@ from planner.core.answer import Answer, Assumption, Estimate, Proof, RankedPlan
 from planner.core.errors import NoFeasiblePlan
 from planner.core.request import Request
 from planner.core.search_errors import INTERRUPTED, SearchInterrupted
-from planner.resolve import resolve
+from planner.question.resolve import resolve
 from planner.spaces.base import PlanSpace, Progress, space_of
 
 __all__ = ["compared_parts", "estimate", "explain", "optimize", "predicted", "searched"]

@@ -9,7 +9,7 @@ from typing import Any
 
 from costmodel.mesh.plan import MeshPlan
 from planner.core.errors import FileProblem, InputFileError
-from planner.importers.runs import Run, count_of, problem, section_of, unread_keys
+from planner.exporters.runs import Run, count_of, problem, section_of, unread_keys
 
 TITLE = "DeepSpeed"
 # Configurations nest a few levels; deeper ones would only exhaust the parser.

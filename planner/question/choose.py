@@ -11,11 +11,15 @@ from costmodel.network.graph import Graph
 from costmodel.network.layers import ATTENTION
 from planner.core.errors import UsageError
 from planner.core.request import Request
-from planner.spaces.fixed import flag_of
+from planner.question.fixed import flag_of
 
 __all__ = ["Space", "choose_space", "is_transformer", "lead_device", "why_layers"]
 
 Space = Literal["mesh", "layers", "mixed", "serving"]
+
+
+# Attention that can generate text.
+_GENERATING = frozenset({"self_attention", "latent_attention"})
 
 
 def is_transformer(graph: Graph) -> bool:
@@ -43,7 +47,7 @@ def choose_space(request: Request, graph: Graph, cluster: Cluster | None = None)
     fits = _has_blocks(graph)
     if cluster is not None and len(cluster.groups) > 1:
         of_layers += ["--diverse"] if request.diverse else []
-        from planner.spaces.mixed.options import check_mixed  # other questions do without
+        from planner.question.mixed import check_mixed  # other questions do without
 
         check_mixed(request, graph, cluster, is_foldable=fits, of_layers=of_layers, of_mesh=of_mesh)
         return "mixed"
@@ -67,9 +71,37 @@ def choose_space(request: Request, graph: Graph, cluster: Cluster | None = None)
 
 
 def _is_serving(request: Request, graph: Graph) -> bool:
-    from planner.spaces.serving.space import is_serving  # training does without
+    """Whether a question is about serving: inference of a network that generates text, and no option of a split per layer.
 
-    return is_serving(request, graph)
+    Raises
+    ------
+    UsageError
+        Options of serving for a network that cannot be served, or together with those of a split per layer.
+    """
+    if request.mode != "inference" or request.space == "mesh":
+        return False
+    per_layer = {
+        "--space layers": request.space == "layers",
+        f"--family {request.family}": request.family is not None,
+        "--fix": bool(request.fix),
+        f"--solver {request.solver}": request.solver != "auto",
+        f"--collective {request.collective}": request.collective is not None,
+        "--diverse": bool(request.diverse),
+        f"--cost-model {request.cost_model}": request.cost_model != "roofline",
+    }
+    asked = [flag for flag, given in per_layer.items() if given]
+    served = request.serving_options
+    if asked and served:
+        raise UsageError(
+            f"{served[0]} is for serving and {asked[0]} for plans with a split per layer; leave one of them out"
+        )
+    generates = any(layer.kind in _GENERATING and layer.params.causal and layer.block for layer in graph.layers)
+    if served and not generates:
+        raise UsageError(
+            f"{served[0]}: network '{graph.name}' does not generate text; without it, "
+            "--mode inference costs the forward pass"
+        )
+    return generates and not asked
 
 
 def _is_mesh_by_itself(request: Request, graph: Graph, of_layers: list[str]) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from planner.core.errors import FileProblem, InputFileError
-from planner.importers.runs import Run, problem
+from planner.exporters.runs import Run, problem
 
 __all__ = ["NOT_MEGATRON", "is_without_effect", "meant"]
 
@@ -87,7 +87,7 @@ _DEGREES = {
     "expert-tensor-parallel-size": "etp",
     "micro-batch-size": "micro_batch",
 }
-# Flag -> size of `planner.importers.runs.SIZES` that it states: compared with MODEL.
+# Flag -> size of `planner.exporters.runs.SIZES` that it states: compared with MODEL.
 _NETWORK = {
     "num-layers": "layers",
     "hidden-size": "hidden",

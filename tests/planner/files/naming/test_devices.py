@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from planner.core.errors import InputFileError, UnknownName
+from planner.files.naming.devices import KNOWN_DEVICES, device_called, named_device
 from planner.files.resources import bundled, resolve
-from planner.naming.devices import KNOWN_DEVICES, device_called, named_device
 
 # As rows of measurements have them, with the usual board where the name leaves it open.
 ROWS = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from planner.report.blocks import Block, Column, Report, Sentence, Table
+from planner.core.blocks import Block, Column, Report, Sentence, Table
 from planner.report.documents import RESULT_VERSION
 
 __all__ = ["collective_rows", "file_rows", "framework_rows", "listing_report"]

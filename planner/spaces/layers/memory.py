@@ -1,37 +1,18 @@
-"""What fills the memory of plans with a split per layer, of the worker or the stage that needs most, from the judge's own tables."""
+"""What fills the memory of plans with a split per layer, of the worker or the stage that needs most, from the cost model's own tables."""
 
 from __future__ import annotations
-
-import dataclasses
 
 import numpy as np
 
 from costmodel.layerwise.plan import Plan
 from costmodel.layerwise.splits import split_table
 from costmodel.layerwise.tables import CostTables
-from planner.report.figures.views import AnswerView, PlanView
-from planner.resolve import Resolved
+from planner.question.resolve import Resolved
 
-__all__ = ["with_memory_parts"]
-
-
-def with_memory_parts(view: AnswerView, resolved: Resolved) -> AnswerView:
-    """The same answer with the parts of the memory of every plan; plans over a device mesh have them already."""
-
-    def filled(plan: PlanView) -> PlanView:
-        if plan.memory_parts or not isinstance(plan.plan, Plan):
-            return plan
-        return dataclasses.replace(plan, memory_parts=_parts(resolved, plan.plan, plan.memory_bytes))
-
-    return dataclasses.replace(
-        view,
-        plans=tuple(filled(plan) for plan in view.plans),
-        others=tuple(filled(plan) for plan in view.others),
-        best=filled(view.best),
-    )
+__all__ = ["memory_parts"]
 
 
-def _parts(resolved: Resolved, plan: Plan, total_bytes: float) -> tuple[tuple[str, float], ...]:
+def memory_parts(resolved: Resolved, plan: Plan, total_bytes: float) -> tuple[tuple[str, float], ...]:
     """Words and bytes; what is not of the layers is the context of the driver."""
     workload = resolved.workload
     counts = sorted({split.workers for split in plan.splits})

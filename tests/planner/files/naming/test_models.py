@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from planner.core.errors import InputFileError, UnknownName
+from planner.files.naming.models import image_network_called, named_model, transformer_called
 from planner.files.resources import bundled, resolve
-from planner.naming.models import image_network_called, named_model, transformer_called
 
 TRANSFORMERS = {
     "meta-llama/Llama-2-7b-hf": "llama2-7b", "Llama-2-13b-chat-hf": "llama2-13b", "llama2_70b": "llama2-70b", "LLAMA2-70B": "llama2-70b",

@@ -16,17 +16,17 @@ from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS, MeshAssumptions
 from costmodel.precision import OPTIMIZERS, PRECISIONS, Optimizer, Precision, default_precision
 from costmodel.uncertainty.constants import assumptions_with, cluster_with
 from costmodel.workload import CONTEXT_BYTES, Workload
-from planner.assumptions import space_assumptions, stated_assumptions
-from planner.calibration.files import LoadedCalibration
 from planner.core.answer import Assumption, Setting
 from planner.core.capacity import memory_source, usable_bytes
 from planner.core.errors import UsageError
 from planner.core.objectives import check_layer_objective
 from planner.core.request import Request
+from planner.files.calibrations import LoadedCalibration
 from planner.files.frameworks import load_framework
 from planner.files.loading import LoadedModel, load_algorithms
-from planner.files.lookup import calibration_of, framework_in, look_up, pick
-from planner.spaces.choose import Space, choose_space, is_transformer, lead_device
+from planner.question.assumptions import space_assumptions, stated_assumptions
+from planner.question.choose import Space, choose_space, is_transformer, lead_device
+from planner.question.lookup import calibration_of, framework_in, look_up, pick
 from strategies.layerwise.space import Restriction
 
 __all__ = ["Resolved", "check_trainable", "resolve"]

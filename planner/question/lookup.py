@@ -11,13 +11,14 @@ from costmodel.framework import NO_FRAMEWORK, Framework
 from costmodel.hardware.cluster import Cluster
 from costmodel.hardware.collectives import ALL_REDUCE_NAMES, names_of
 from costmodel.precision import OPTIMIZERS, PRECISIONS
-from planner.calibration.files import LoadedCalibration, load_calibration
 from planner.core.errors import PlannerError, UnknownName, UsageError
 from planner.core.request import Request
+from planner.files.calibrations import LoadedCalibration, load_calibration
 from planner.files.frameworks import load_framework
-from planner.files.loading import LoadedModel, load_cluster, load_device, load_model
-from planner.naming.frameworks import framework_of
-from planner.spaces.layers.fixing import restriction_of
+from planner.files.loading import LoadedModel, load_cluster, load_device
+from planner.files.naming.frameworks import framework_of
+from planner.importers.networks import load_model
+from planner.question.fixing import restriction_of
 from strategies.layerwise.space import Restriction
 
 __all__ = ["DEFAULT_CLUSTER", "calibration_of", "default_cluster", "framework_in", "look_up", "pick"]
@@ -147,7 +148,7 @@ def default_cluster(device: str | None) -> str:
     """
     if device is None:
         return DEFAULT_CLUSTER
-    from planner.naming.devices import device_called
+    from planner.files.naming.devices import device_called
 
     name = load_device(device).device.name
     known, usual = device_called(name)

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from planner.exporters.runs import Run, count_of, problem, section_of, unread_keys
 from planner.files.documents import parse_document
-from planner.importers.runs import Run, count_of, problem, section_of, unread_keys
 
 TITLE = "Accelerate"
 _MESH = {"dp_replicate": "dp_replicate", "dp_shard": "dp_shard", "tp": "tp", "cp": "cp"}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from costmodel.tolerances import EQUAL
 from planner.core.errors import UsageError
 from planner.core.request import Request, SpaceChoice
-from planner.resolve import resolve
+from planner.question.resolve import resolve
 from planner.spaces.base import space_of
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def _with_batch(document: PlanDocument, request: Request) -> MeshEntry | None:
         return mesh
     unit = mesh.dp_replicate * mesh.dp_shard * mesh.micro_batch
     if request.batch % unit:
-        from planner.spaces.fixed import near_multiples
+        from planner.question.fixed import near_multiples
 
         near = near_multiples(request.batch, unit)
         raise UsageError(f"--batch {request.batch}: the plan takes multiples of dp x micro-batch = {unit}; use {near}")

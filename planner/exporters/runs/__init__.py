@@ -33,9 +33,9 @@ __all__ = [
 
 # Trainer -> module, imported on first use.
 RUNS: dict[str, str] = {
-    "megatron": "planner.importers.runs.megatron",
-    "deepspeed": "planner.importers.runs.deepspeed",
-    "accelerate": "planner.importers.runs.accelerate",
+    "megatron": "planner.exporters.runs.megatron",
+    "deepspeed": "planner.exporters.runs.deepspeed",
+    "accelerate": "planner.exporters.runs.accelerate",
 }
 # Larger than any launch script or configuration.
 _MOST_BYTES = 1 << 20
@@ -56,7 +56,7 @@ class Run:
     stages : str
         Blocks of every chunk of a pipeline, or "equal"; empty where the file does not say.
     network : dict
-        Flag -> (size of `planner.importers.runs`, number): what the file states of its network.
+        Flag -> (size of `planner.exporters.runs`, number): what the file states of its network.
     """
 
     options: dict[str, str] = field(default_factory=dict)
@@ -183,7 +183,7 @@ def with_run(options: Mapping[str, Any], trainer: str, path: Path) -> tuple[dict
     options : mapping
         Parameters of ``planner estimate``, with ``mesh``.
     trainer : str
-        A name of `planner.importers.runs.RUNS`.
+        A name of `planner.exporters.runs.RUNS`.
     path : Path
 
     Returns
@@ -194,7 +194,7 @@ def with_run(options: Mapping[str, Any], trainer: str, path: Path) -> tuple[dict
     Raises
     ------
     PlannerError
-        As `planner.importers.runs.read_run`.
+        As `planner.exporters.runs.read_run`.
     """
     run = read_run(trainer, path)
     model = options.get("model")
@@ -219,8 +219,8 @@ def with_run(options: Mapping[str, Any], trainer: str, path: Path) -> tuple[dict
 
 def _check_network(run: Run, model: str) -> None:
     """Raises where the script trains another network; a name that cannot be loaded is reported with the question."""
-    from planner.files.loading import load_model
-    from planner.importers.runs import check_network
+    from planner.exporters.runs import check_network
+    from planner.importers.networks import load_model
 
     try:
         graph = load_model(model).graph
@@ -251,7 +251,7 @@ def sizes_of_network(graph: Graph) -> dict[str, int]:
 
     Examples
     --------
-    >>> from planner.files.loading import load_model
+    >>> from planner.importers.networks import load_model
     >>> sizes = sizes_of_network(load_model("llama3-8b").graph)
     >>> sizes["layers"], sizes["hidden"], sizes["kv_heads"], sizes["ffn"]
     (32, 4096, 8, 14336)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from planner.commands.files import check_writable, write_atomically
 from planner.core.errors import OutputError
+from planner.files.output import check_writable, write_atomically
 
 
 def test_a_folder_without_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

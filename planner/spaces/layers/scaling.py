@@ -4,32 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from costmodel.layerwise.evaluate import evaluate
 from costmodel.layerwise.plan import Plan
 from costmodel.layerwise.splits import Split, divisors
 from costmodel.paleo.model import PaleoCompute
 from costmodel.paleo.scaling import hybrid_step
-from planner.core.answer import ScalePoint
+from planner.core.answer import ErrorBars, ScalePoint, Scaling
 from planner.core.errors import UsageError
 from planner.core.request import Request
-from planner.resolve import Resolved, resolve
+from planner.question.resolve import Resolved, resolve
 from planner.spaces.layers.labels import plan_in_words
 from planner.spaces.layers.space import layerwise_space
 from planner.uncertainty.answers import layer_bars
-from planner.uncertainty.bars import ErrorBars, without_model
+from planner.uncertainty.bars import without_model
 
-__all__ = ["Scaling", "scale"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scaling:
-    """Points of a curve, what there is to say about it, and where its intervals come from."""
-
-    points: tuple[ScalePoint, ...]
-    notes: tuple[str, ...]
-    error_bars: ErrorBars
+__all__ = ["scale"]
 
 
 def scale(
@@ -100,7 +90,7 @@ def _point(
         space = layerwise_space(resolved)
         plan = _plan(resolved, workers, family)
         cost = evaluate(resolved.workload, resolved.cluster, [plan], space.cache)
-        bars = layer_bars(space, space.rank([plan]))
+        bars = layer_bars(resolved, space.cache, space.rank([plan]))
         step, compute = float(cost.step_time_s[0]), float(cost.compute_s[0] + cost.update_s[0] + cost.bubble_s[0])
         words = plan_in_words(resolved.workload.graph, plan)
         fits = bool(cost.memory_bytes[0] <= resolved.setting.memory_capacity_bytes)

@@ -1,0 +1,172 @@
+"""Loads networks: files of this planner and of other programs, by path or by bundled name."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from planner.core.errors import FileProblem, InputFileError, UsageError
+from planner.files.documents import Document, parse_text
+from planner.files.json_file import read_json_file
+from planner.files.loading import KEPT_CHARACTERS, LoadedModel, model_of
+from planner.files.network_faults import json_problems, no_seq
+from planner.files.resources import resolve
+from planner.files.text import read_text
+
+if TYPE_CHECKING:
+    from planner.importers.sources import ImportedDocument
+
+__all__ = ["import_network", "load_model", "network_path"]
+
+# What a config.json has whatever its architecture.
+_CONFIG_KEYS = {"hidden_size", "num_hidden_layers", "architectures", "vocab_size", "n_embd", "d_model"}
+
+
+def load_model(text: str, *, seq: int | None = None, assume_free: Collection[str] = ()) -> LoadedModel:
+    """Load a network.
+
+    Parameters
+    ----------
+    text : str
+        Path of a network file (YAML, or another program's: `planner list importers`; a folder with a config.json), or a bundled
+        name with or without its suffix.
+    seq : int, optional
+        Positions of a sample, in place of the file's ``seq``.
+    assume_free : collection of str
+        Operators of another program's file that are not known and are taken to cost nothing.
+
+    Returns
+    -------
+    LoadedModel
+
+    Raises
+    ------
+    UnknownName
+        Neither a file nor a bundled name.
+    InputFileError
+        Every problem of the file.
+    UsageError
+        ``seq`` is given and the network has none; ``assume_free`` names what the file does not have.
+
+    Examples
+    --------
+    >>> load_model("alexnet").graph.weight_count
+    50303912
+    """
+    path = network_path(resolve("models", text))
+    if assume_free and path.suffix.lower() in (".json", ".yaml", ".yml"):
+        raise UsageError(
+            f"--assume-free: {path.name} has no operators that are not known; ONNX, torch and Caffe files may have"
+        )
+    imported: ImportedDocument | None = None
+    if path.suffix.lower() == ".json":
+        from planner.importers.sources import network_document_of
+
+        made = network_document_of(path)
+        if made is None:
+            if seq is not None:
+                raise UsageError(no_seq(path.stem))
+            return _load_json(path)
+        document, imported = made
+    elif (foreign := _foreign(path, assume_free)) is not None:
+        document, imported = foreign
+    if imported is not None:
+        return model_of(document, imported.notes, seq=seq)
+    content, sha256 = read_text(path)
+    return (_kept_network if len(content) <= KEPT_CHARACTERS else _network)(path, content, sha256, seq)
+
+
+def _network(path: Path, text: str, sha256: str, seq: int | None) -> LoadedModel:
+    return model_of(parse_text(path, text, sha256, keep_faults=True), seq=seq)
+
+
+_kept_network = lru_cache(maxsize=32)(_network)
+
+
+def _foreign(path: Path, assume_free: Collection[str]) -> tuple[Document, ImportedDocument] | None:
+    """Another program's file that is no JSON, by its content; YAML is not looked into."""
+    if path.suffix.lower() in (".yaml", ".yml"):
+        return None
+    from planner.importers.sources import ImportOptions, foreign_document_of
+
+    return foreign_document_of(path, ImportOptions(assume_free=frozenset(assume_free)))
+
+
+def network_path(path: Path) -> Path:
+    """The file that is meant: a folder stands for its ``config.json``, as published networks come.
+
+    Raises
+    ------
+    InputFileError
+        A folder without one.
+
+    Examples
+    --------
+    >>> network_path(Path("alexnet.yaml")).name
+    'alexnet.yaml'
+    """
+    if not path.is_dir():
+        return path
+    config = path / "config.json"
+    if not config.is_file():
+        raise InputFileError([FileProblem(path=path, message="is a folder without a config.json")])
+    return config
+
+
+def _load_json(path: Path) -> LoadedModel:
+    """Load another program's network file."""
+    from planner.importers import paleo_json
+
+    file = read_json_file(path)
+    if not paleo_json.detect(file.content):
+        message = "is JSON, but not a network in a format that is known here; networks of this planner are YAML files"
+        if isinstance(file.content, dict) and _CONFIG_KEYS & file.content.keys():
+            from planner.importers.hugging_face import ARCHITECTURES
+
+            message = f"looks like a Hugging Face config.json, but has no 'model_type' (known: {', '.join(sorted(ARCHITECTURES))})"
+        raise InputFileError([FileProblem(path=path, message=message)])
+    try:
+        imported = paleo_json.convert(file.content)
+    except paleo_json.ImportFailed as error:
+        raise InputFileError(json_problems(file, error.problems)) from None
+    return LoadedModel(
+        graph=imported.graph,
+        global_batch=imported.global_batch,
+        name=path.stem,
+        path=path,
+        sha256=file.sha256,
+        description=imported.graph.name,
+        source=f"{paleo_json.FORMAT} {path.name}",
+        notes=imported.notes,
+    )
+
+
+def import_network(path: Path, *, assume_free: Sequence[str] = ()) -> LoadedModel:
+    """Read another program's network file.
+
+    Parameters
+    ----------
+    path : Path
+    assume_free : sequence of str
+        Operators that are not known and are taken to cost nothing.
+
+    Raises
+    ------
+    InputFileError
+        Missing, no format that is known, or a network that cannot be used.
+    UsageError
+        ``assume_free`` names what the file does not have.
+    """
+    from planner.importers.sources import FORMATS, format_of
+
+    if not path.exists():
+        raise InputFileError([FileProblem(path=path, message="no such file")])
+    if path.suffix.lower() == ".json":
+        return load_model(str(path), assume_free=assume_free)
+    if path.is_file() and path.suffix.lower() not in (".yaml", ".yml") and format_of(path) is not None:
+        return load_model(str(path), assume_free=assume_free)
+    known = "; ".join(f"{entry.description} ({entry.files})" for entry in FORMATS)
+    message = f"cannot be imported: its content is none of these: {known}"
+    raise InputFileError([FileProblem(path=path, message=message)])
