@@ -1,4 +1,4 @@
-"""Array types: what an annotation says about the numbers in an array; its shape stands in the docstring.
+"""Array types: what an annotation says about the numbers in an array; its shape stands in the docstring. Structs of such arrays.
 
 All arrays of figures are of 64 bits: a sum of times in 32 bits would already differ between plans that are equal.
 """
@@ -6,12 +6,13 @@ All arrays of figures are of 64 bits: a sum of times in 32 bits would already di
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from dataclasses import fields
+from typing import Any, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["BoolArray", "FloatArray", "IntArray", "combined", "rows_of", "stacked"]
+__all__ = ["BoolArray", "FloatArray", "IntArray", "StructOfArrays", "combined", "rows_of", "stacked"]
 
 
 FloatArray = NDArray[np.float64]
@@ -95,3 +96,38 @@ def stacked(columns: Sequence[NDArray[_T]]) -> NDArray[_T]:
     [[1, 4], [2, 5], [3, 6]]
     """
     return np.stack([column.T for column in columns], axis=-2).T
+
+
+class StructOfArrays:
+    """Base of a dataclass whose fields are arrays with a row for each item.
+
+    Examples
+    --------
+    >>> from dataclasses import dataclass
+    >>> @dataclass(frozen=True)
+    ... class Points(StructOfArrays):
+    ...     x: FloatArray
+    >>> points = Points(x=np.array([1.0, 2.0, 3.0]))
+    >>> points.take(np.array([2, 0])).x.tolist(), Points.joined([points, points.take(slice(1))]).x.tolist()
+    ([3.0, 1.0], [1.0, 2.0, 3.0, 1.0])
+    """
+
+    __slots__ = ()
+
+    def take(self, index: NDArray[Any] | slice | Sequence[int]) -> Self:
+        """A selection of the rows; columns of it are contiguous in memory, as `rows_of` has them."""
+        return type(self)(**{name: _selected(getattr(self, name), index) for name in _names(type(self))})
+
+    @classmethod
+    def joined(cls, parts: Sequence[Self]) -> Self:
+        """All rows of several, one after the other."""
+        return cls(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in _names(cls)})
+
+
+def _names(kind: type) -> tuple[str, ...]:
+    return tuple(item.name for item in fields(kind))
+
+
+def _selected(values: NDArray[_T], index: NDArray[Any] | slice | Sequence[int]) -> NDArray[_T]:
+    is_plain = values.ndim == 1 or not isinstance(index, np.ndarray) or index.dtype == np.bool_
+    return values[index] if is_plain else rows_of(values, np.asarray(index))

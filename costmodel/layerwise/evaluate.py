@@ -38,7 +38,7 @@ simulation of `costmodel.timeline`, which shares nothing with it, ends at the sa
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -48,7 +48,7 @@ from numpy.typing import NDArray
 from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.hardware.cluster import Cluster, span
 from costmodel.hardware.collectives import point_to_point_s
-from costmodel.layerwise.plan import CHEAPEST, CostBatch, Plan, PlanBatch, Stage, concatenate
+from costmodel.layerwise.plan import CHEAPEST, CostBatch, Plan, PlanBatch, Stage
 from costmodel.layerwise.splits import Split, split_table
 from costmodel.layerwise.tables import CostCache, CostTables
 from costmodel.workload import Workload
@@ -61,7 +61,6 @@ __all__ = [
     "PlanBatch",
     "StageTimes",
     "batch_of",
-    "concatenate",
     "evaluate",
     "evaluate_on",
     "evaluate_pipelines",
@@ -293,8 +292,8 @@ def evaluate(workload: Workload, cluster: Cluster, plans: Sequence[Plan], cache:
             counts = sorted({plan.workers for plan in chosen})
             tables = cache.tables(split_table(counts), num_micro_batches)
             batch = evaluate_on(tables, batch_of(tables, chosen))
-        parts += [(n, _take(batch, [k])) for k, n in enumerate(members)]
-    return concatenate([part for _, part in sorted(parts, key=lambda pair: pair[0])])
+        parts += [(n, batch.take([k])) for k, n in enumerate(members)]
+    return CostBatch.joined([part for _, part in sorted(parts, key=lambda pair: pair[0])])
 
 
 def batch_of(tables: CostTables, plans: Sequence[Plan]) -> PlanBatch:
@@ -373,11 +372,6 @@ def _pairs(tables: CostTables, row: IntArray) -> IntArray:
 def _in_order(terms: FloatArray) -> FloatArray:
     """Sum over the layers one after the other, as the folded tables do, so that both round alike."""
     return np.asarray(np.cumsum(terms, axis=1)[:, -1])
-
-
-def _take(batch: CostBatch, index: Sequence[int]) -> CostBatch:
-    values: Mapping[str, FloatArray] = {name: getattr(batch, name)[index] for name in CostBatch.__dataclass_fields__}
-    return CostBatch(**values)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

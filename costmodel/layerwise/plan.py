@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
-from costmodel.arrays import FloatArray, IntArray
+from costmodel.arrays import FloatArray, IntArray, StructOfArrays
 from costmodel.fields import Figure, declared
 from costmodel.layerwise.splits import Split
 from costmodel.network.graph import Graph
@@ -20,7 +18,6 @@ __all__ = [
     "Plan",
     "PlanBatch",
     "Stage",
-    "concatenate",
     "family_of_plan",
     "plan_key",
 ]
@@ -152,7 +149,7 @@ class PlanBatch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CostBatch:
+class CostBatch(StructOfArrays):
     """Costs of many plans; every array has shape (plans,).
 
     ``step_time_s`` is the sum of compute, update, resharding, exposed exchange and bubble. Illegal plans cost infinity. The
@@ -179,9 +176,3 @@ class CostBatch:
     def exposed_communication_s(self) -> FloatArray:
         """Time spent waiting for the network."""
         return self.reshard_s + self.exposed_exchange_s
-
-
-def concatenate(parts: Sequence[CostBatch]) -> CostBatch:
-    """Join batches one after the other."""
-    names = CostBatch.__dataclass_fields__
-    return CostBatch(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})

@@ -7,11 +7,11 @@ Routed experts have ``tp cp dp / (ep etp)`` copies, shared in the same way.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 
-from costmodel.arrays import FloatArray, IntArray
+from costmodel.arrays import FloatArray, IntArray, StructOfArrays
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.communication import GroupTimes
 from costmodel.mesh.plan import MeshBatch
@@ -20,7 +20,7 @@ __all__ = ["CopyGroups", "CopyTimes", "Division", "copy_groups", "exposed_exchan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CopyGroups:
+class CopyGroups(StructOfArrays):
     """Groups of ranks with the same weights; arrays (n,). Degrees of 1 are no groups."""
 
     shard: IntArray  # ranks that share one copy (1 without ZeRO)
@@ -126,11 +126,10 @@ class CopyTimes:
 
     def take(self, index: IntArray) -> CopyTimes:
         """A selection of the plans."""
-        copies = CopyGroups(**{item.name: getattr(self.copies, item.name)[index] for item in fields(CopyGroups)})
         some = self.expert_shard, self.expert_replicate
         return CopyTimes(
             groups=self.groups,
-            copies=copies,
+            copies=self.copies.take(index),
             shard=self.shard[index],
             replicate=self.replicate[index],
             expert_shard=some[0][index] if len(some[0]) else some[0],

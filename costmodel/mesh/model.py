@@ -260,7 +260,7 @@ class MeshModel:
     def layouts(self, batch: MeshBatch) -> LayoutArrays:
         """Uniform layouts of every plan."""
         stacked, place = self._placed(batch)
-        return LayoutArrays(**{item.name: rows_of(getattr(stacked, item.name), place) for item in fields(LayoutArrays)})
+        return stacked.take(place)
 
     def rank_modules(self, batch: MeshBatch) -> FloatArray:
         """Modules on every kind of rank under the uniform layout, (n, Q, K): as `layouts` has them, without the rest."""

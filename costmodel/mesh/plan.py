@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from costmodel.arrays import FloatArray, IntArray
+from costmodel.arrays import FloatArray, IntArray, StructOfArrays
 from costmodel.fields import Figure, declared
 from costmodel.rates import COMMON_FIGURES, COST_FIGURES, TOKEN_FIGURES
 
@@ -286,7 +286,7 @@ MEMORY_PARTS: tuple[str, ...] = tuple(figure.name for figure in MEMORY_FIGURES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MeshCosts:
+class MeshCosts(StructOfArrays):
     """Costs of many mesh plans; every array has shape (n,). Times are of one step on the stage that decides it."""
 
     step_time_s: FloatArray
@@ -313,7 +313,3 @@ class MeshCosts:
     context_bytes: FloatArray
     host_bytes: FloatArray  # offloaded, per device; not in memory_bytes
     stage: IntArray  # chunk of the network whose rank needs most memory
-
-    def take(self, index: IntArray | slice) -> MeshCosts:
-        """A selection of the plans."""
-        return MeshCosts(**{item.name: getattr(self, item.name)[index] for item in fields(self)})

@@ -28,7 +28,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from costmodel.arrays import BoolArray, FloatArray, IntArray, rows_of
+from costmodel.arrays import BoolArray, FloatArray, IntArray, StructOfArrays, rows_of
 from costmodel.mesh.interleaved import interleaved_s
 from costmodel.mesh.plan import SCHEDULES
 
@@ -189,20 +189,12 @@ _GPIPE, _1F1B, _INTERLEAVED, _ZERO_BUBBLE = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChunkRuns:
+class ChunkRuns(StructOfArrays):
     """The chunks of many pipelines, in network order, as runs of equal neighbours; every array has shape (n, R)."""
 
     count: IntArray  # chunks in the run; 0: no such run
     forward_s: FloatArray  # per chunk and micro-batch, the transfer it waits for included
     backward_s: FloatArray  # the same; input and weight gradients
-
-    def take(self, index: IntArray) -> ChunkRuns:
-        """A selection of the pipelines."""
-        return ChunkRuns(**{item.name: rows_of(getattr(self, item.name), index) for item in fields(self)})
-
-    def part(self, rows: slice) -> ChunkRuns:
-        """Neighbouring pipelines."""
-        return ChunkRuns(**{item.name: getattr(self, item.name)[rows] for item in fields(self)})
 
 
 def schedule_is_legal(schedule: IntArray, m: IntArray, pp: IntArray, vpp: IntArray) -> BoolArray:
@@ -377,7 +369,7 @@ def _one_f_one_b_s(m: IntArray, pp: IntArray, _vpp: IntArray, runs: ChunkRuns, _
     space = np.empty((6 * runs.count.shape[1] + 8, rows))
     for first in range(0, len(m), _ROWS):
         part = slice(first, first + _ROWS)
-        _one_f_one_b_block(m[part], pp[part], runs.part(part), space[:, : len(m[part])], total[part])
+        _one_f_one_b_block(m[part], pp[part], runs.take(part), space[:, : len(m[part])], total[part])
     return total
 
 

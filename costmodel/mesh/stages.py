@@ -22,10 +22,12 @@ import itertools
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from costmodel.arrays import BoolArray, FloatArray, IntArray, rows_of
+from costmodel.arrays import BoolArray, FloatArray, IntArray, StructOfArrays, rows_of
 from costmodel.framework import Framework
 from costmodel.hardware.cluster import Cluster
 from costmodel.hardware.device import FORMATS, Device
@@ -56,46 +58,55 @@ __all__ = [
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
-    """Where the modules go; R runs of equal neighbouring chunks, Q kinds of ranks, K kinds of modules.
+class LayoutArrays(StructOfArrays):
+    """Layouts of many plans, padded to the same number of runs and ranks; empty runs and ranks hold nothing. One plan has no axis n.
 
-    Attributes
-    ----------
-    blocks : tuple of int
-        Chunk -> blocks.
-    run_modules : array (R, K)
-        Modules of each kind in one chunk of a run.
-    run_chunks : array (R,)
-        Chunks of a run.
-    run_cut : array (R,)
-        Elements per sample that enter a chunk of the run (the most of its chunks; the first chunk receives nothing).
-    rank_modules : array (Q, K)
-        Modules of each kind on a rank, all its chunks together.
-    rank_first, rank_last : arrays (Q,)
-        First and last pipeline rank of the kind.
-    run_recompute, rank_recompute : arrays (R,), (Q, D)
-        Blocks of a chunk that are recomputed; -1 where every chunk does what the plan says.
-    rank_chunks : array (Q, D, K)
-        Modules of each kind in the different chunks of a rank.
-    rank_repeats, rank_lengths : arrays (Q, D)
-        How many chunks are such, and the blocks of one.
-    most_blocks : int
-        Blocks of the longest chunk.
+    R are runs of equal neighbouring chunks, Q kinds of ranks, D different chunks of a rank, K kinds of modules.
     """
 
-    blocks: tuple[int, ...]
-    run_modules: FloatArray
-    run_chunks: IntArray
-    run_cut: FloatArray
-    rank_modules: FloatArray
-    rank_first: IntArray
-    rank_last: IntArray
-    run_recompute: IntArray
-    rank_recompute: IntArray
-    rank_chunks: FloatArray
-    rank_lengths: IntArray
-    rank_repeats: IntArray
-    most_blocks: int
+    run_modules: FloatArray  # (n, R, K) in one chunk of a run
+    run_chunks: IntArray  # (n, R) chunks of a run
+    run_cut: FloatArray  # (n, R) elements per sample that enter a chunk of the run: the most of its chunks; none enter the first chunk
+    rank_modules: FloatArray  # (n, Q, K) on a rank, all its chunks together
+    rank_first: IntArray  # (n, Q) first pipeline rank of the kind; -1 for padding
+    rank_last: IntArray  # (n, Q)
+    # Blocks that full recomputation runs again, per chunk of a run and per rank; -1: as the plan says for every chunk alike.
+    run_recompute: IntArray  # (n, R)
+    rank_recompute: IntArray  # (n, Q, D)
+    # Different chunks of a rank, their blocks, and how often they occur; 0 for padding.
+    rank_chunks: FloatArray  # (n, Q, D, K)
+    rank_lengths: IntArray  # (n, Q, D)
+    rank_repeats: IntArray  # (n, Q, D)
+
+
+_PADDING = {"rank_first": -1, "rank_last": -1, "run_recompute": -1, "rank_recompute": -1}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout(LayoutArrays):
+    """Where the modules of one plan go."""
+
+    blocks: tuple[int, ...]  # chunk -> blocks
+    most_blocks: int  # of the longest chunk
+
+
+def stack_layouts(layouts: Sequence[Layout]) -> LayoutArrays:
+    """Pad layouts to arrays."""
+    return LayoutArrays(
+        **{
+            item.name: _padded([getattr(layout, item.name) for layout in layouts], _PADDING.get(item.name, 0))
+            for item in fields(LayoutArrays)
+        }
+    )
+
+
+def _padded(arrays: Sequence[NDArray[Any]], fill: int) -> NDArray[Any]:
+    """Stack arrays of different shapes, filled up to the largest extents."""
+    padded = np.full((len(arrays), *np.max([array.shape for array in arrays], axis=0)), fill, dtype=arrays[0].dtype)
+    for n, array in enumerate(arrays):
+        room: tuple[int | slice, ...] = (n, *(slice(extent) for extent in array.shape))
+        padded[room] = array
+    return padded
 
 
 def balanced_blocks(modules: Modules, weights: Sequence[float], chunks: int) -> tuple[int, ...]:
@@ -350,66 +361,6 @@ def _different(rows: IntArray) -> tuple[IntArray, IntArray]:
 
 
 _FULL = RECOMPUTE.index("full")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayoutArrays:
-    """Layouts of many plans, padded to the same number of runs and ranks; empty runs and ranks hold nothing."""
-
-    run_modules: FloatArray  # (n, R, K)
-    run_chunks: IntArray  # (n, R)
-    run_cut: FloatArray  # (n, R)
-    rank_modules: FloatArray  # (n, Q, K)
-    rank_first: IntArray  # (n, Q); -1 for padding
-    rank_last: IntArray  # (n, Q)
-    # Blocks that full recomputation runs again, per chunk of a run and per rank; -1: as the plan says for every chunk alike.
-    run_recompute: IntArray  # (n, R)
-    rank_recompute: IntArray  # (n, Q, D)
-    # Different chunks of a rank, their blocks, and how often they occur; 0 for padding.
-    rank_chunks: FloatArray  # (n, Q, D, K)
-    rank_lengths: IntArray  # (n, Q, D)
-    rank_repeats: IntArray  # (n, Q, D)
-
-    def take(self, index: IntArray) -> LayoutArrays:
-        """A selection."""
-        return LayoutArrays(**{item.name: rows_of(getattr(self, item.name), index) for item in fields(self)})
-
-
-def stack_layouts(layouts: Sequence[Layout]) -> LayoutArrays:
-    """Pad layouts to arrays."""
-    runs, ranks = max(len(x.run_chunks) for x in layouts), max(len(x.rank_first) for x in layouts)
-    kinds = layouts[0].run_modules.shape[1]
-    run_modules, run_chunks = np.zeros((len(layouts), runs, kinds)), np.zeros((len(layouts), runs), dtype=np.int64)
-    run_cut, rank_modules = np.zeros((len(layouts), runs)), np.zeros((len(layouts), ranks, kinds))
-    rank_first = np.full((len(layouts), ranks), -1, dtype=np.int64)
-    rank_last = rank_first.copy()
-    different = max(x.rank_lengths.shape[1] for x in layouts)
-    rank_lengths = np.zeros((len(layouts), ranks, different), dtype=np.int64)
-    rank_repeats, rank_chunks = np.zeros_like(rank_lengths), np.zeros((*rank_lengths.shape, kinds))
-    run_recompute, rank_recompute = np.full((len(layouts), runs), -1), np.full(rank_lengths.shape, -1)
-    for n, layout in enumerate(layouts):
-        d = layout.rank_lengths.shape[1]
-        rank_lengths[n, : len(layout.rank_first), :d] = layout.rank_lengths
-        rank_repeats[n, : len(layout.rank_first), :d] = layout.rank_repeats
-        r, q = len(layout.run_chunks), len(layout.rank_first)
-        run_modules[n, :r], run_chunks[n, :r], run_cut[n, :r] = layout.run_modules, layout.run_chunks, layout.run_cut
-        rank_modules[n, :q], rank_first[n, :q] = layout.rank_modules, layout.rank_first
-        rank_last[n, :q] = layout.rank_last
-        run_recompute[n, :r], rank_recompute[n, :q, :d] = layout.run_recompute, layout.rank_recompute
-        rank_chunks[n, : len(layout.rank_first), :d] = layout.rank_chunks
-    return LayoutArrays(
-        run_modules=run_modules,
-        run_chunks=run_chunks,
-        run_cut=run_cut,
-        rank_modules=rank_modules,
-        rank_first=rank_first,
-        rank_last=rank_last,
-        run_recompute=run_recompute,
-        rank_recompute=rank_recompute,
-        rank_chunks=rank_chunks,
-        rank_lengths=rank_lengths,
-        rank_repeats=rank_repeats,
-    )
 
 
 def weigh(modules: FloatArray, values: FloatArray, row: IntArray | None = None) -> FloatArray:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from costmodel.arrays import BoolArray, FloatArray, IntArray
+from costmodel.arrays import BoolArray, FloatArray, IntArray, StructOfArrays
 from costmodel.fields import Figure, declared, parts_of
 from costmodel.mesh.rules import RULES, Columns, NetworkShape, Rule
 
@@ -142,7 +142,7 @@ class ServingPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServingBatch:
+class ServingBatch(StructOfArrays):
     """Many plans; every array has shape (n,) and the meaning of the `ServingPlan` field of its name."""
 
     tp: IntArray
@@ -172,15 +172,6 @@ class ServingBatch:
         """One of the plans."""
         return ServingPlan(**{item.name: int(getattr(self, item.name)[n]) for item in fields(self)})
 
-    def take(self, index: IntArray | slice | BoolArray) -> ServingBatch:
-        """A selection of the plans."""
-        return ServingBatch(**{item.name: getattr(self, item.name)[index] for item in fields(self)})
-
-    @classmethod
-    def concatenate(cls, batches: Sequence[ServingBatch]) -> ServingBatch:
-        """All plans of several batches, one after the other."""
-        return cls(**{item.name: np.concatenate([getattr(b, item.name) for b in batches]) for item in fields(cls)})
-
     @property
     def workers(self) -> IntArray:
         """Devices in use."""
@@ -209,7 +200,7 @@ SERVING_MEMORY_PARTS: tuple[str, ...] = parts_of(SERVING_FIGURES.values(), "memo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServingCosts:
+class ServingCosts(StructOfArrays):
     """Costs of many plans under full load; every array has shape (n,)."""
 
     ttft_s: FloatArray  # time to first token: a prompt through all stages, not counting a queue before them
@@ -241,10 +232,6 @@ class ServingCosts:
     context_bytes: FloatArray
     sequence_bytes: FloatArray  # keys and values of one sequence on that stage's device
     stage: IntArray  # the stage that needs most memory
-
-    def take(self, index: IntArray | slice | BoolArray) -> ServingCosts:
-        """A selection of the plans."""
-        return ServingCosts(**{item.name: getattr(self, item.name)[index] for item in fields(self)})
 
 
 # Rules of the mesh that read nothing but degrees that serving has.

@@ -14,7 +14,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from costmodel.arrays import BoolArray, FloatArray, IntArray
+from costmodel.arrays import BoolArray, FloatArray, IntArray, StructOfArrays
 from costmodel.hardware.cluster import Cluster
 from costmodel.hardware.device import Device
 from costmodel.kernels.roofline import kernel_time_s
@@ -404,7 +404,7 @@ class PassTable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModuleSizes:
+class ModuleSizes(StructOfArrays):
     """Bytes of a module on one rank; arrays (n rows, K kinds)."""
 
     weight_bytes: FloatArray
@@ -413,10 +413,6 @@ class ModuleSizes:
     row_bytes: FloatArray  # widest moment of a pass, per new token
     logit_bytes: FloatArray  # per answer
     dispatch_bytes: FloatArray  # on their way to and from experts, per new token
-
-    def take(self, rows: IntArray) -> ModuleSizes:
-        """Rows of the table."""
-        return ModuleSizes(**{item.name: getattr(self, item.name)[rows] for item in fields(self)})
 
 
 def own_rows(keys: PassKeys) -> FloatArray:

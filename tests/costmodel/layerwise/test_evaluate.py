@@ -15,7 +15,6 @@ from costmodel.layerwise.evaluate import (
     CostBatch,
     PlanBatch,
     batch_of,
-    concatenate,
     evaluate,
     evaluate_on,
     fold,
@@ -82,7 +81,7 @@ def test_many_plans_cost_what_each_costs_alone_and_in_any_order() -> None:
     )
     order = rng.permutation(len(plans))
     together = evaluate(case, CLUSTER, [plans[k] for k in order])
-    alone = concatenate([evaluate(case, CLUSTER, [plans[k]]) for k in order])
+    alone = CostBatch.joined([evaluate(case, CLUSTER, [plans[k]]) for k in order])
     assert_same(together, alone, rel=0)
 
 

@@ -10,7 +10,7 @@ import pytest
 from costmodel.framework import AS_RUN, LayerAssumptions
 from costmodel.hardware.cluster import Cluster, DeviceGroup, Level
 from costmodel.kernels.roofline import RooflineCompute
-from costmodel.layerwise.evaluate import concatenate, evaluate
+from costmodel.layerwise.evaluate import CostBatch, evaluate
 from costmodel.layerwise.splits import divisors, split_table
 from costmodel.layerwise.tables import CostTables
 from costmodel.precision import PRECISIONS
@@ -73,7 +73,7 @@ def test_the_search_finds_and_proves_what_enumeration_finds(
     case = workload_of(name, batch, CASES[under])
     parts = [whole.every_layer_plan(case, w, m) for m in divisors(batch) for w in range(1, most + 1)]
     pipelines = [plan for m in divisors(batch) for plan in whole.every_pipeline(case, most, m)]
-    costs = concatenate([*(c for c, _, _ in parts), evaluate(case, CLUSTER, pipelines)])
+    costs = CostBatch.joined([*(c for c, _, _ in parts), evaluate(case, CLUSTER, pipelines)])
     workers = np.concatenate([*(np.full(len(c.step_time_s), w) for c, _, w in parts), [p.workers for p in pipelines]])
     total = costs.compute_s + costs.update_s + costs.reshard_s + costs.exposed_exchange_s + costs.bubble_s
     finite = np.isfinite(costs.step_time_s)

@@ -13,7 +13,7 @@ from costmodel.hardware.cluster import Cluster, DeviceGroup, Level
 from costmodel.hardware.device import Device
 from costmodel.hardware.host import Power
 from costmodel.kernels.roofline import RooflineCompute
-from costmodel.layerwise.evaluate import CHEAPEST, CostBatch, PlanBatch, concatenate, evaluate, evaluate_on
+from costmodel.layerwise.evaluate import CHEAPEST, CostBatch, PlanBatch, evaluate, evaluate_on
 from costmodel.layerwise.plan import Plan, Stage, plan_key
 from costmodel.layerwise.splits import Split, divisors, split_table
 from costmodel.layerwise.tables import CostTables
@@ -147,7 +147,7 @@ def test_the_search_finds_and_proves_the_best_of_the_whole_space(
     for most in (2, 3):
         parts = [every_layer_plan(case, w, m) for m in divisors(batch) for w in range(1, most + 1)]
         pipelines = [plan for m in divisors(batch) for plan in every_pipeline(case, most, m)]
-        costs = concatenate([*(c for c, _, _ in parts), evaluate(case, CLUSTER, pipelines)])
+        costs = CostBatch.joined([*(c for c, _, _ in parts), evaluate(case, CLUSTER, pipelines)])
         workers = np.concatenate(
             [*(np.full(len(c.step_time_s), w) for c, _, w in parts), [p.workers for p in pipelines]]
         )
