@@ -84,10 +84,10 @@ class PipelineMemory:
         table: ModuleTable,
         row: IntArray,
         layouts: LayoutArrays,
-        batch: MeshBatch,
+        batches: Sequence[MeshBatch],
         is_block: BoolArray,
         host: Host | None = None,
-    ) -> PipelineMemory:
+    ) -> list[PipelineMemory]:
         """Gather what the modules of every rank need.
 
         Parameters
@@ -99,30 +99,17 @@ class PipelineMemory:
         row : array (c,)
             Row of the table that a pipeline has.
         layouts : LayoutArrays
-        batch : MeshBatch
+        batches : sequence of MeshBatch
+            They differ in nothing but what they recompute.
         is_block : array (K,)
         host : Host, optional
             Of every node.
 
         Returns
         -------
-        PipelineMemory
+        list of PipelineMemory
+            One for each of the batches.
         """
-        return cls.build_each(workload, assumptions, table, row, layouts, [batch], is_block, host)[0]
-
-    @classmethod
-    def build_each(
-        cls,
-        workload: Workload,
-        assumptions: MeshAssumptions,
-        table: ModuleTable,
-        row: IntArray,
-        layouts: LayoutArrays,
-        batches: Sequence[MeshBatch],
-        is_block: BoolArray,
-        host: Host | None = None,
-    ) -> list[PipelineMemory]:
-        """The same of plans that differ in nothing but what they recompute: one for each of the batches."""
         modules, batch = layouts.rank_modules, batches[0]
         # in_flight counts chunks; a rank's activations are those of vpp of them.
         position = np.maximum(layouts.rank_first, 0)

@@ -303,7 +303,7 @@ class MeshModel:
         """The same of pipelines that differ in nothing but what they recompute."""
         batch = batches[0]
         first, row = combined(*(getattr(batch, item.name) for item in fields(RowKeys)), *batch.split_columns)
-        return PipelineMemory.build_each(
+        return PipelineMemory.build(
             self.workload,
             self.assumptions,
             self.rows(batch.take(first)),

@@ -300,36 +300,41 @@ def step_costs(
     -------
     MeshCosts
     """
-    totals = _Totals.of(workload, groups, pipelines, memory, index, division, exact=exact)
+    spent = _Step(workload, groups, pipelines, memory, index, np.arange(len(index)), division, exact=exact)
+    passes = spent.passes
+    exchange_s, update_s, hosted_s = spent.end.parts(division.offload_optimizer, passes.slack_s)
+    offload_s = hosted_s
+    if np.any(division.offload_activations):
+        offload_s = hosted_s + np.where(division.offload_activations > 0, spent.offload_waits_s(), 0.0)
     m = pipelines.batch.num_micro_batches[index]
     exists = rows_of(pipelines.layouts.rank_first, index) >= 0
     parts = {name: rows_of(value, index) for name, value in pipelines.rank_parts().items()}
-    load = sum(parts.values()) + totals.gathering_s
+    load = sum(parts.values()) + passes.waiting_s
     slowest = np.argmax(np.where(exists, load, -1.0), axis=1)
     rows = np.arange(len(index))
     picked = {name: m * value[rows, slowest] for name, value in parts.items()}
-    gather_s = m * totals.gathering_s[rows, slowest]
-    bubble = totals.makespan_s - sum(picked.values()) - gather_s
+    gather_s = m * passes.waiting_s[rows, slowest]
+    bubble = passes.makespan_s - sum(picked.values()) - gather_s
     filled = memory.divided(index, division)
     total = filled.total_bytes
     fullest = np.argmax(total, axis=1)
     return MeshCosts(
-        step_time_s=totals.step_time_s,
+        step_time_s=passes.makespan_s + exchange_s + update_s + offload_s,
         compute_s=picked["compute_s"],
         recompute_s=picked["recompute_s"],
         tp_exposed_s=picked["tp_s"],
         cp_exposed_s=picked["cp_s"],
         ep_exposed_s=picked["ep_s"],
         pp_exposed_s=picked["transfer_s"],
-        dp_exposed_s=gather_s + totals.exchange_s,
-        bubble_s=np.where(np.abs(bubble) > ROUNDING * totals.makespan_s, bubble, 0.0),
+        dp_exposed_s=gather_s + exchange_s,
+        bubble_s=np.where(np.abs(bubble) > ROUNDING * passes.makespan_s, bubble, 0.0),
         # Not below 0 by the rounding of differences.
         host_s=np.maximum(
             m * weigh(pipelines.layouts.rank_modules, pipelines.passes.host_wait_s, pipelines.pass_of)[index, slowest],
             0.0,
         ),
-        optimizer_s=totals.update_s,
-        offload_s=totals.offload_s,
+        optimizer_s=update_s,
+        offload_s=offload_s,
         memory_bytes=total[rows, fullest],
         host_bytes=filled.host_bytes[rows, fullest],
         stage=pipelines.layouts.rank_first[index, fullest],
@@ -349,15 +354,11 @@ def least_step_times(
 
     What ``division`` says of the place of the optimizer is not read.
     """
-    times = CopyTimes.of(groups, division.copies, has_experts=bool(np.any(memory.experts)))
-    gathering = _gathered(workload, pipelines, times, index, division, exact=False)
-    # Rank 0 ends last: what it leaves is a bound for all.
-    end = StepEnd(workload, groups, pipelines, memory, times, index, division, gathering.hidden_s, slice(0, 1))
-    step = gathering.makespan_s + np.array(end.tails_s(index, np.arange(len(index)), (0, 1), gathering.slack_s))
+    row = np.arange(len(index))
+    spent = _Step(workload, groups, pipelines, memory, index, row, division, exact=False)
+    step = spent.passes.makespan_s + np.array(spent.end.tails_s(index, row, (0, 1), spent.passes.slack_s))
     if np.any(division.offload_activations):
-        m = pipelines.batch.num_micro_batches[index]
-        shown = m * _slowest(rows_of(_offload_s(groups, pipelines, memory), index), gathering.waiting_s)
-        step += np.where(division.offload_activations > 0, shown, 0.0)
+        step += np.where(division.offload_activations > 0, spent.offload_waits_s(), 0.0)
     return step.T
 
 
@@ -388,72 +389,47 @@ def step_totals(
     -------
     array (n, H)
     """
-    times = CopyTimes.of(groups, division.copies, has_experts=bool(np.any(memory.experts)))
-    some = np.zeros(len(division.zero_stage), dtype=np.int64)
-    some[row] = index
-    m = pipelines.batch.num_micro_batches
-    offload = _offload_s(groups, pipelines, memory)
-    makespan, offload_s = pipelines.makespan_s[index], (m * _slowest(offload, np.zeros_like(offload)))[index]
-    hidden, slack = np.zeros((offload.shape[1], len(some))).T, rows_of(pipelines.rank_slack_s, index)
-    gathers = np.flatnonzero(division.zero_stage[row] >= 3)
-    if len(gathers):
-        pipeline, rows = index[gathers], row[gathers]
-        found = _gathering(workload, pipelines, times.take(rows), pipeline, exact=True)
-        makespan[gathers], hidden[rows], slack[gathers] = found.makespan_s, found.hidden_s, found.slack_s
-        offload_s[gathers] = m[pipeline] * _slowest(rows_of(offload, pipeline), found.waiting_s)
-    end = StepEnd(workload, groups, pipelines, memory, times, some, division, hidden, slice(None))
-    tails = end.tails_s(index, row, [optimizer for optimizer, _ in offloads], slack)
+    spent = _Step(workload, groups, pipelines, memory, index, row, division, exact=True)
+    tails = spent.end.tails_s(index, row, [optimizer for optimizer, _ in offloads], spent.passes.slack_s)
+    waits_s = spent.offload_waits_s() if any(away for _, away in offloads) else 0.0
     return np.stack(
-        [makespan + tail + (offload_s if away else 0.0) for tail, (_, away) in zip(tails, offloads, strict=True)]
+        [
+            spent.passes.makespan_s + tail + (waits_s if away else 0.0)
+            for tail, (_, away) in zip(tails, offloads, strict=True)
+        ]
     ).T
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Totals:
-    """The terms of the step, arrays (n,)."""
+class _Step:
+    """What the steps of plans are made of: plan n divides dp of pipeline ``index[n]`` as row ``row[n]`` of the division says."""
 
-    makespan_s: FloatArray
-    gathering_s: FloatArray  # (n, Q) of makespan_s, per micro-batch: waiting for weights
-    exchange_s: FloatArray
-    update_s: FloatArray
-    offload_s: FloatArray
-
-    @property
-    def step_time_s(self) -> FloatArray:
-        """Their sum."""
-        return self.makespan_s + self.exchange_s + self.update_s + self.offload_s
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         workload: Workload,
         groups: GroupTimes,
         pipelines: Pipelines,
         memory: PipelineMemory,
         index: IntArray,
+        row: IntArray,
         division: Division,
         *,
         exact: bool,
-    ) -> _Totals:
+    ) -> None:
         times = CopyTimes.of(groups, division.copies, has_experts=bool(np.any(memory.experts)))
-        gathering = _gathered(workload, pipelines, times, index, division, exact=exact)
+        self.groups, self.pipelines, self.memory, self.index = groups, pipelines, memory, index
+        self.passes = _gathered(workload, pipelines, times, index, row, division, exact=exact)
+        # Plans that share a row are alike in what their backward passes hide.
+        some = np.zeros(len(division.zero_stage), dtype=np.int64)
+        hidden = np.zeros((self.passes.hidden_s.shape[1], len(some))).T
+        some[row], hidden[row] = index, self.passes.hidden_s
         # Rank 0 ends last: what it leaves is a bound for all.
         ranks = slice(None) if exact else slice(0, 1)
-        end = StepEnd(workload, groups, pipelines, memory, times, index, division, gathering.hidden_s, ranks)
-        exchange_s, update_s, hosted_s = end.parts(division.offload_optimizer, gathering.slack_s)
-        waiting = gathering.waiting_s
-        offload_s = hosted_s
-        if np.any(division.offload_activations):
-            m = pipelines.batch.num_micro_batches[index]
-            shown = m * _slowest(rows_of(_offload_s(groups, pipelines, memory), index), waiting)
-            offload_s = hosted_s + np.where(division.offload_activations > 0, shown, 0.0)
-        return cls(
-            makespan_s=gathering.makespan_s,
-            gathering_s=waiting,
-            exchange_s=exchange_s,
-            update_s=update_s,
-            offload_s=offload_s,
-        )
+        self.end = StepEnd(workload, groups, pipelines, memory, times, some, division, hidden, ranks)
+
+    def offload_waits_s(self) -> FloatArray:
+        """What plans wait for offloaded activations, (n,)."""
+        offload = rows_of(_offload_s(self.groups, self.pipelines, self.memory), self.index)
+        return self.pipelines.batch.num_micro_batches[self.index] * _slowest(offload, self.passes.waiting_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -467,24 +443,26 @@ class _Gathering:
 
 
 def _gathered(
-    workload: Workload, pipelines: Pipelines, times: CopyTimes, index: IntArray, division: Division, *, exact: bool
+    workload: Workload,
+    pipelines: Pipelines,
+    times: CopyTimes,
+    index: IntArray,
+    row: IntArray,
+    division: Division,
+    *,
+    exact: bool,
 ) -> _Gathering:
     """Time of the pipeline of every plan, with ZeRO-3's gathering where it gathers."""
-    makespan = pipelines.makespan_s[index]
-    waiting = np.zeros((pipelines.layouts.rank_first.shape[1], len(index))).T
-    hidden, slack = np.zeros_like(waiting), rows_of(pipelines.rank_slack_s, index)
-    rows = np.flatnonzero(division.zero_stage >= 3)
-    if len(rows):
+    makespan, slack = pipelines.makespan_s[index], rows_of(pipelines.rank_slack_s, index)
+    waiting, hidden = (np.zeros(slack.T.shape).T for _ in range(2))
+    plans = np.flatnonzero(division.zero_stage[row] >= 3)
+    if len(plans):
         # What is offloaded makes no difference here.
-        first, same = combined(index[rows], division.copies.shard[rows], division.copies.expert_shard[rows])
-        chosen = rows[first]
-        found = _gathering(workload, pipelines, times.take(chosen), index[chosen], exact=exact)
-        makespan[rows], waiting[rows], hidden[rows] = (
-            found.makespan_s[same],
-            found.waiting_s[same],
-            found.hidden_s[same],
-        )
-        slack[rows] = found.slack_s[same]
+        rows, copies = row[plans], division.copies
+        first, same = combined(index[plans], copies.shard[rows], copies.expert_shard[rows])
+        found = _gathering(workload, pipelines, times.take(rows[first]), index[plans[first]], exact=exact)
+        makespan[plans], waiting[plans] = found.makespan_s[same], found.waiting_s[same]
+        hidden[plans], slack[plans] = found.hidden_s[same], found.slack_s[same]
     return _Gathering(makespan_s=makespan, waiting_s=waiting, hidden_s=hidden, slack_s=slack)
 
 

@@ -168,7 +168,7 @@ def cost_stages(model: MeshModel, rows: StageRows) -> StageCosts:
     plain, forward = sum_of(passes.backward_s), sum_of(passes.forward_s)
     # Gradients travel (in buckets) to unlike pipelines, too.
     spread = replace(batch, dp_replicate=batch.dp_replicate * rows.shapes)
-    memory = PipelineMemory.build(model.workload, model.assumptions, table, row, layouts, spread, model.is_block)
+    (memory,) = PipelineMemory.build(model.workload, model.assumptions, table, row, layouts, [spread], model.is_block)
     division = Division.of(batch, strides(batch.order, batch.tp, batch.cp, batch.dp, rows.group_stages))
     parts = {name: value[:, 0] for name, value in memory.divided(np.arange(len(rows)), division).parts.items()}
     exchange, update = _step_end(model, rows, memory, forward, plain)
