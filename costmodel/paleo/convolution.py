@@ -203,21 +203,7 @@ def convolution_axes(layer: Layer) -> tuple[Axis, Axis]:
             # PALEO knows no dilation: the kernel without holes that gives the same output has this padding.
             pad -= (pair(p.dilation)[i] - 1) * (kernel - 1) // 2
         output = layer.output_shape[i + 1]
-        dilated = (output - 1) * stride + 1
-        before = kernel - 1 - pad
-        after = extent + kernel - 1 - dilated - before
-        dilated += after - before == 1
-        axes.append(
-            Axis(
-                extent=extent,
-                kernel=kernel,
-                stride=stride,
-                output=output,
-                pad=pad,
-                dilated=dilated,
-                gradient_pad=before,
-            )
-        )
+        axes.append(_axis(extent, kernel, stride, output, pad))
     return axes[0], axes[1]
 
 
@@ -230,7 +216,7 @@ def deconvolution_axes(layer: Layer) -> tuple[Axis, Axis]:
         extent, output = layer.output_shape[i + 1], layer.input_shapes[0][i + 1]
         kernel, stride = pair(p.kernel)[i], pair(p.stride)[i]
         pad = _pad(p.padding, i, (output - 1) * stride + kernel - extent)
-        axes.append(_last_release_axis(extent, kernel, stride, output, pad))
+        axes.append(_axis(extent, kernel, stride, output, pad, last_release=True))
     return axes[0], axes[1]
 
 
@@ -242,11 +228,12 @@ def _pad(padding: object, i: int, same: int) -> int:
     return padding[i] if isinstance(padding, tuple) else int(padding)  # type: ignore[call-overload,no-any-return]
 
 
-def _last_release_axis(extent: int, kernel: int, stride: int, output: int, pad: int) -> Axis:
+def _axis(extent: int, kernel: int, stride: int, output: int, pad: int, *, last_release: bool = False) -> Axis:
+    """The gradient geometry of a dimension, see above."""
     dilated = (output - 1) * stride + 1
     before = kernel - 1 - pad
     after = extent + kernel - 1 - dilated - before
-    dilated += abs(before - after) == 1
+    dilated += (abs(after - before) if last_release else after - before) == 1
     return Axis(
         extent=extent,
         kernel=kernel,
@@ -254,7 +241,7 @@ def _last_release_axis(extent: int, kernel: int, stride: int, output: int, pad: 
         output=output,
         pad=pad,
         dilated=dilated,
-        gradient_pad=min(before, after),
+        gradient_pad=min(before, after) if last_release else before,
     )
 
 
@@ -343,7 +330,7 @@ def deconvolution_passes(layer: Layer, shard: Shard) -> tuple[Plain, Plain, Plai
 
 def equivalent_axis(axis: Axis) -> Axis:
     """The convolution of stride 1 that a transposed convolution is equivalent to, with its own gradient geometry."""
-    return _last_release_axis(axis.dilated, axis.kernel, 1, axis.gradient_extent, axis.gradient_pad)
+    return _axis(axis.dilated, axis.kernel, 1, axis.gradient_extent, axis.gradient_pad, last_release=True)
 
 
 # Names of the algorithms that can be chosen per pass; "gemm_additional_mem" is the last release's BWD_DATA_ALGO_1.

@@ -1,6 +1,6 @@
-"""PALEO's scaling tables: data parallelism, bounds of model parallelism, and the hybrid of "one weird trick".
+"""PALEO's bounds of model parallelism, and its hybrid of "one weird trick".
 
-All of them add up the times of `costmodel.paleo.model.PaleoCompute`; PALEO's network is one bandwidth, without latency, topology or
+Both add up the times of `costmodel.paleo.model.PaleoCompute`; PALEO's network is one bandwidth, without latency, topology or
 overlap.
 
 Hybrid networks
@@ -12,9 +12,8 @@ Channel-wise layers that follow a split layer are split with it. Where a split l
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 
@@ -29,23 +28,19 @@ from costmodel.paleo.convolution import FLOAT_BYTES, Rates
 from costmodel.paleo.model import PaleoCompute
 
 __all__ = [
-    "SCHEMES",
     "Bounds",
     "HybridPart",
     "HybridStep",
     "Link",
     "Node",
-    "ScalingRow",
     "batch_table",
     "channel_table",
     "critical_path",
-    "data_parallel_rows",
     "fetch_s",
     "hybrid_layers",
     "hybrid_step",
     "model_parallel_bounds",
     "partition",
-    "training_hours",
 ]
 
 
@@ -224,10 +219,6 @@ def _table(*, batch: list[int], out_channels: list[int]) -> SplitTable:
     )
 
 
-# PALEO's exchange schemes, by their names in `costmodel.hardware.collectives`.
-SCHEMES: tuple[str, ...] = ("one-to-all", "tree", "butterfly", "butterfly-mixing")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
     """PALEO's network: one bandwidth, and the share of it that is reached (ppp_comm)."""
@@ -249,29 +240,6 @@ class Link:
         cluster = Cluster(name="network", groups=(DeviceGroup(device=compute.device),), levels=(level,))
         groups = span(cluster, np.asarray(workers, dtype=np.float64), 1.0)
         return all_reduce_s(scheme, message_bytes, groups, cluster, self.ppp_comm)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScalingRow:
-    """One row of a table of data parallelism; the exchange by each scheme."""
-
-    workers: int
-    batch_per_worker: int
-    effective_batch: int
-    forward_s: float
-    backward_s: float
-    update_s: float
-    exchange_s: Mapping[str, float]
-    iterations: int = 1
-
-    @property
-    def compute_s(self) -> float:
-        """Everything but the exchange."""
-        return self.forward_s + self.backward_s + self.update_s
-
-    def step_s(self, scheme: str) -> float:
-        """Time of a training step with one exchange scheme."""
-        return self.compute_s + self.exchange_s[scheme]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -320,68 +288,6 @@ class HybridStep:
     def sync_s(self) -> float:
         """Time of the gradient exchange in it."""
         return self.data.exchange_s + self.model.exchange_s
-
-
-def data_parallel_rows(
-    graph: Graph,
-    compute: PaleoCompute,
-    network: Link | Cluster,
-    *,
-    batch: int,
-    workers: Sequence[int],
-    scaling: Literal["weak", "strong"],
-) -> tuple[ScalingRow, ...]:
-    """PALEO's table of data parallelism.
-
-    Weak: every worker takes ``batch``. Strong: every worker takes ``ceil(batch / workers)``, and ``batch`` is reported as the effective
-    one even when that rounds up.
-
-    Parameters
-    ----------
-    graph : Graph
-    compute : PaleoCompute
-    network : Link or Cluster
-    batch : int
-    workers : sequence of int
-    scaling : {"weak", "strong"}
-
-    Returns
-    -------
-    tuple of ScalingRow
-        One per number of workers.
-
-    Raises
-    ------
-    CostModelError
-        PALEO cannot evaluate a layer.
-    """
-    counts = list(workers)
-    link = Link.of(network) if isinstance(network, Cluster) else network
-    table = batch_table(counts if scaling == "strong" else [1] * len(counts))
-    forward_s, backward_s = np.zeros(len(counts)), np.zeros(len(counts))
-    compute = _with_inputs(graph, compute)
-    for layer in graph.layers:
-        times = compute.pass_times(layer, shard_of(layer, table, batch), needs_input_gradient=True)
-        forward_s, backward_s = forward_s + times.forward_s, backward_s + times.backward_s
-    weight_bytes = float(FLOAT_BYTES * graph.weight_count)
-    update = compute.update_parts(np.asarray(float(graph.weight_count)))
-    update_s = float(update.overlapped_s if compute.use_pipeline else update.total_s)
-    exchange_s = {name: link.exchange_s(compute, name, weight_bytes, counts) for name in SCHEMES}
-    rows = []
-    for i, count in enumerate(counts):
-        per_worker = batch if scaling == "weak" else -(-batch // count)
-        rows.append(
-            ScalingRow(
-                workers=count,
-                batch_per_worker=per_worker,
-                effective_batch=batch * count if scaling == "weak" else batch,
-                forward_s=float(forward_s[i]),
-                backward_s=float(backward_s[i]),
-                update_s=update_s,
-                exchange_s={name: float(times_s[i]) for name, times_s in exchange_s.items()},
-            )
-        )
-    return tuple(rows)
 
 
 def model_parallel_bounds(
@@ -497,15 +403,6 @@ def hybrid_step(
         fetch_s=pipeline_s,
         split=tuple(layer.name for layer in graph.layers if layer.name in copies),
     )
-
-
-def training_hours(step_s: float, effective_batch: int, *, epochs: float, samples: float) -> float:
-    """Hours of training: ``epochs samples / batch`` steps.
-
-    >>> training_hours(1.0, 100, epochs=36, samples=1e4)
-    1.0
-    """
-    return epochs * samples / effective_batch * step_s / 3600.0
 
 
 def _with_inputs(graph: Graph, compute: PaleoCompute) -> PaleoCompute:

@@ -23,13 +23,13 @@ from costmodel.paleo.scaling import (
     batch_table,
     channel_table,
     critical_path,
-    data_parallel_rows,
     fetch_s,
     hybrid_layers,
     hybrid_step,
     model_parallel_bounds,
     partition,
 )
+from tests.costmodel.paleo.scaling_tables import data_parallel_rows
 
 DEVICE = Device(
     name="d",

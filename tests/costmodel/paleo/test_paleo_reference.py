@@ -19,15 +19,13 @@ from costmodel.network.layers.base import params_from
 from costmodel.paleo.convolution import Calls, Plain, Rates, convolution_passes, fft_calls, gemm_calls
 from costmodel.paleo.model import PaleoCompute
 from costmodel.paleo.scaling import (
-    SCHEMES,
     HybridStep,
     Link,
     batch_table,
-    data_parallel_rows,
     hybrid_step,
-    training_hours,
 )
 from planner.importers.paleo_json import convert
+from tests.costmodel.paleo.scaling_tables import SCHEMES, data_parallel_rows, training_hours
 
 TOLERANCE = 1e-9
 PASSES = ("forward", "backward_data", "backward_filter")
