@@ -35,7 +35,7 @@ def test_table_equals_a_plain_array(seed: int) -> None:
 
 
 def test_table_grows_up_to_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("strategies.layerwise.pipeline.completion._MOST_ENTRIES", 4 * 3000)
+    monkeypatch.setattr("strategies.layerwise.pipeline.completion._MOST_PLANE_ENTRIES", 4 * 3000)
     table = RowTable(2000, 3, 1, num_workers=3, planes=1)
     values = np.arange(4000.0).reshape(2000, 1, 2)
     assert table.put(0, [values], 1)
