@@ -82,7 +82,9 @@ class RelaxationResult:
     row_duals: FloatArray  # (rows,) change of the objective with the row's bound
 
 
-def solve_linear_program(program: LinearProgram, *, time_limit_s: float, relative_gap: float = 0.0) -> ProgramResult:
+def solve_linear_program(
+    program: LinearProgram, *, time_limit_s: float, relative_gap: float = 0.0, most_nodes: int | None = None
+) -> ProgramResult:
     """Solve a program with HiGHS.
 
     Parameters
@@ -92,6 +94,8 @@ def solve_linear_program(program: LinearProgram, *, time_limit_s: float, relativ
         Seconds; may be infinite.
     relative_gap : float
         The solver may stop at this relative gap.
+    most_nodes : int, optional
+        Of the tree of the search: a limit that does not depend on the machine.
 
     Returns
     -------
@@ -120,7 +124,7 @@ def solve_linear_program(program: LinearProgram, *, time_limit_s: float, relativ
     except ImportError as error:
         raise SolverError("the integer program needs OR-Tools 9.11 or later") from error
     parameters = parameters_pb2.SolveParametersProto(
-        relative_gap_tolerance=relative_gap, absolute_gap_tolerance=0.0, enable_output=False
+        relative_gap_tolerance=relative_gap, absolute_gap_tolerance=0.0, enable_output=False, node_limit=most_nodes
     )
     if np.isfinite(time_limit_s):
         seconds = max(time_limit_s, 0.0)

@@ -232,33 +232,58 @@ def _equal_blocks(count: int, chunks: int, embedding: float, head: float) -> tup
 
 
 def _unequal_blocks(loads: Sequence[float], chunks: int, embedding: float, head: float) -> tuple[int, ...]:
-    """Dynamic programming: least largest load, then least sum of squares."""
+    """Least largest load, then by dynamic programming the least sum of squares."""
     count = len(loads)
     prefix = np.concatenate([[0.0], np.cumsum(loads)])
-    prefix_embedding = prefix + embedding
-    prefix_embedding[0] = 0.0
-    total = prefix_embedding.copy()
-    total[-1] += head
-    # load[i, j] of a chunk with blocks i..j-1
-    load = total[None, :] - np.where(np.arange(count + 1) > 0, prefix_embedding, 0.0)[:, None]
-    legal = np.arange(count + 1)[:, None] < np.arange(count + 1)[None, :]
-    load = np.where(legal, load, np.inf)
-    worst = load[0].copy()
-    for _ in range(chunks - 1):
-        worst = np.min(np.maximum(worst[:, None], load), axis=0)
-    limit = worst[count] * (1 + ROUNDING)
-    square = np.where(load <= limit, load**2, np.inf)
-    best, back_pointers = square[0].copy(), []
-    for _ in range(chunks - 1):
-        table = best[:, None] + square
+    # A chunk with blocks i..j-1 has the load ends[j] - starts[i]; few starts are near enough to an end for the limit.
+    starts, ends = prefix + embedding, prefix + embedding
+    starts[0] = 0.0
+    ends[-1] += head
+    limit = _least_largest(starts.tolist(), ends.tolist(), chunks) * (1 + ROUNDING)
+    order = np.arange(count + 1)
+    width = int(np.max(order - np.searchsorted(starts, ends - limit * (1 + ROUNDING)), initial=1))
+    start = order[:, None] - width + np.arange(width)
+    load = ends[:, None] - starts[np.maximum(start, 0)]
+    square = np.where((start >= 0) & (load <= limit), load**2, np.inf)
+    best = np.where(order == 0, 0.0, np.inf)
+    back_pointers = []
+    for _ in range(chunks):
+        table = best[np.maximum(start, 0)] + square
         # The earliest cut among equals makes early chunks the shorter ones.
-        back_pointers.append(np.argmin(table, axis=0))
-        best = np.min(table, axis=0)
+        place = np.argmin(table, axis=1)
+        back_pointers.append(start[order, place])
+        best = table[order, place]
     cuts = [count]
     for pointers in reversed(back_pointers):
         cuts.append(int(pointers[cuts[-1]]))
-    cuts = [0, *reversed(cuts)]
-    return tuple(b - a for a, b in itertools.pairwise(cuts))
+    return tuple(b - a for a, b in itertools.pairwise(reversed(cuts)))
+
+
+def _least_largest(starts: Sequence[float], ends: Sequence[float], chunks: int) -> float:
+    """The least largest load of so many chunks, by bisection between loads that too few and enough blocks fit into."""
+    last = len(ends) - 1
+
+    def largest_within(limit: float) -> float | None:
+        """Largest load of chunks as long as a limit allows; None where these are too many."""
+        at, largest = 0, 0.0
+        for _ in range(chunks):
+            end = bisect.bisect_right(ends, limit, lo=at + 1, key=lambda value: value - starts[at]) - 1
+            if end == at:
+                return None
+            at, largest = end, max(largest, ends[end] - starts[at])
+            if at == last:
+                return largest
+        return None
+
+    high = ends[last]
+    low = max(high / chunks, *(b - a for a, b in zip(starts, ends[1:], strict=False))) * (1 - ROUNDING)
+    while low < (middle := (low + high) / 2) < high:
+        found = largest_within(middle)
+        if found is None:
+            low = middle
+        else:
+            high = found
+    return high
 
 
 def layout_of(

@@ -125,7 +125,6 @@ class SearchSettings:
     wall_s: float = 60.0
     gap: float = 0.0
     solver: Method = "auto"
-    seed: int = 0
 
 
 @dataclass(slots=True, kw_only=True)

@@ -333,7 +333,6 @@ class _Run:
                 gap=settings.gap,
                 cutoff_s=self.pool.cutoff / factor * (1 + EQUAL),
                 num_solutions=wanted,
-                seed=settings.seed,
             )
             solution = solve(choice.problem, limits, method=settings.solver)
             self.methods.add(solution.method)

@@ -18,9 +18,8 @@ are moved from chunk to chunk while that helps, and the bound says how much bett
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import InitVar, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -31,6 +30,7 @@ from costmodel.mesh.model import MeshModel
 from costmodel.mesh.passes import mesh_strides
 from costmodel.mesh.plan import RECOMPUTE, MeshBatch, MeshPlan
 from costmodel.tolerances import EQUAL
+from strategies.limits import Clock, OutOfTimeError
 from strategies.mesh.plans import KEY
 from strategies.mesh.settings import MeshCandidate, MeshOutcome, MeshSettings
 
@@ -236,30 +236,48 @@ class StageTables:
         counts[:, -1] += chunk == self.chunks - 1
         return np.asarray(counts)
 
-    def loads(self) -> FloatArray:
+    def bound_s(self, slowest: float) -> float:
+        """No layout takes less whose slowest chunk takes so long per micro-batch."""
+        if not np.isfinite(slowest):
+            return float("inf")
+        plan, m, total = self.plan, self.plan.num_micro_batches, self.total_s
+        bound = m * slowest
+        if plan.schedule == "gpipe":
+            bound = total + (m - 1) * slowest
+        elif plan.schedule == "1f1b" and m > plan.pp:
+            bound = max(bound, 2.0 * total + (m - 1 - plan.pp) * slowest)
+        elif plan.schedule == "1f1b":
+            bound = max(bound, 2.0 * total * m / (plan.pp + 1))
+        else:
+            bound = max(bound, m * total / plan.pp)
+        return bound * (1.0 - EQUAL)
+
+    def loads(self, clock: Clock) -> FloatArray:
         """Time of every possible chunk, (chunks, blocks + 1, blocks + 1) by chunk, first block and end; infinite where none fits.
 
         With one chunk per rank, as few blocks as possible are recomputed; else none, and memory is not looked at.
+
+        Raises
+        ------
+        OutOfTimeError
         """
         count, chunks = len(self.prefix) - 1, self.chunks
-        c, i, j = np.meshgrid(np.arange(chunks), np.arange(count + 1), np.arange(count + 1), indexing="ij")
-        # Every chunk has a block, those before and after it too.
-        legal = (
-            (j > i)
-            & (i >= c)
-            & (j <= count - (chunks - 1 - c))
-            & ((c > 0) | (i == 0))
-            & ((c < chunks - 1) | (j == count))
-        )
-        c, i, j = c[legal], i[legal], j[legal]
-        modules = self.modules(c, i, j)
-        time = modules @ self.module_s
-        if self.plan.vpp == 1:
-            again = self.least_recomputed(c, modules)
-            # Recomputation is counted as a share of all blocks of the chunk (`costmodel.mesh.passes.recomputed_share`).
-            time = time + np.where(again >= 0, again / (j - i) * (modules @ self.again_s), np.inf)
-        result = np.full(legal.shape, np.inf)
-        result[legal] = time
+        result = np.full((chunks, count + 1, count + 1), np.inf)
+        for c in range(chunks):
+            clock.check()
+            # Every chunk has a block, those before and after it too; the first begins and the last ends the row.
+            starts = np.arange(c, count - chunks + c + 1 if c else 1)
+            ends = np.arange(c + 1 if c < chunks - 1 else count, count - (chunks - 1 - c) + 1)
+            i, j = (grid.ravel() for grid in np.meshgrid(starts, ends, indexing="ij"))
+            i, j = i[j > i], j[j > i]
+            rank = np.full(len(i), c)
+            modules = self.modules(rank, i, j)
+            time = modules @ self.module_s
+            if self.plan.vpp == 1:
+                again = self.least_recomputed(rank, modules)
+                # Recomputation is counted as a share of all blocks of the chunk (`costmodel.mesh.passes.recomputed_share`).
+                time = time + np.where(again >= 0, again / (j - i) * (modules @ self.again_s), np.inf)
+            result[c, i, j] = time
         return result
 
     def least_recomputed(self, rank: IntArray, modules: IntArray) -> IntArray:
@@ -387,50 +405,35 @@ class LayoutSearch:
     model: MeshModel
     tables: StageTables
     must_recompute: bool  # plans without recomputation are not wanted
+    clock: InitVar[Clock]
     loads: FloatArray = field(init=False)
     bottleneck_s: float = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.loads = self.tables.loads()
+    def __post_init__(self, clock: Clock) -> None:
+        self.loads = self.tables.loads(clock)
         self.bottleneck_s = least_bottleneck(self.loads)
 
     @property
     def least_s(self) -> float:
         """No layout takes less."""
-        return self.bound_s(self.bottleneck_s)
+        return self.tables.bound_s(self.bottleneck_s)
 
-    def bound_s(self, slowest: float) -> float:
-        """No layout takes less whose slowest chunk takes so long per micro-batch."""
-        if not np.isfinite(slowest):
-            return float("inf")
-        plan, m, total = self.tables.plan, self.tables.plan.num_micro_batches, self.tables.total_s
-        bound = m * slowest
-        if plan.schedule == "gpipe":
-            bound = total + (m - 1) * slowest
-        elif plan.schedule == "1f1b" and m > plan.pp:
-            bound = max(bound, 2.0 * total + (m - 1 - plan.pp) * slowest)
-        elif plan.schedule == "1f1b":
-            bound = max(bound, 2.0 * total * m / (plan.pp + 1))
-        else:
-            bound = max(bound, m * total / plan.pp)
-        return bound * (1.0 - EQUAL)
-
-    def prove(self, best: BestLayout, deadline: float, most_layouts: int) -> float:
+    def prove(self, best: BestLayout, clock: Clock, most_layouts: int) -> float:
         """Evaluate all layouts that may be better than the best; returns a bound on all layouts, at most the best step found."""
         if self.least_s >= best.step_time_s or not np.isfinite(self.least_s):
             return self.least_s
         levels = np.unique(self.loads[(self.loads >= self.bottleneck_s) & np.isfinite(self.loads)])
         position = 0  # layouts with a slower bottleneck than all levels before it are not evaluated yet
-        while position < len(levels) and self.bound_s(float(levels[position])) < best.step_time_s:
+        while position < len(levels) and self.tables.bound_s(float(levels[position])) < best.step_time_s:
             reached = self._affordable(levels, position, most_layouts, best)
-            if reached < position or not self._enumerate(best, float(levels[reached]), deadline):
-                return self.bound_s(float(levels[position]))
+            if reached < position or not self._enumerate(best, float(levels[reached]), clock):
+                return self.tables.bound_s(float(levels[position]))
             position = reached + 1
         return best.step_time_s
 
     def _affordable(self, levels: FloatArray, position: int, most_layouts: int, best: BestLayout) -> int:
         """Last level whose layouts can all be evaluated, not beyond those that matter; less than ``position`` if none can."""
-        matter = [n for n in range(position, len(levels)) if self.bound_s(float(levels[n])) < best.step_time_s]
+        matter = [n for n in range(position, len(levels)) if self.tables.bound_s(float(levels[n])) < best.step_time_s]
         low, high = position - 1, matter[-1]
         while low < high:
             middle = (low + high + 1) // 2
@@ -440,29 +443,29 @@ class LayoutSearch:
                 high = middle - 1
         return low
 
-    def _enumerate(self, best: BestLayout, limit: float, deadline: float) -> bool:
+    def _enumerate(self, best: BestLayout, limit: float, clock: Clock) -> bool:
         """Evaluate all layouts within a limit; False if time ran out, or what may be evaluated."""
         for ways in cuts(self.loads, limit, piece=_PIECE):
             for plans in _grouped(self._plans_of(ways)):
-                if time.monotonic() > deadline or best.is_spent(best.most_evaluated):
+                if not clock.left_s or best.is_spent(best.most_evaluated):
                     return False
                 self._evaluate(best, plans)
         return True
 
-    def climb(self, best: BestLayout, deadline: float, most: int | None) -> None:
+    def climb(self, best: BestLayout, clock: Clock, most: int | None) -> None:
         """Move single blocks between chunks while that helps, from the uniform layout or one with the least bottleneck."""
         if self.least_s >= best.step_time_s or not np.isfinite(self.least_s):
             return
         starts = np.stack([self._uniform(), self._quickest()])
-        values = self._least(best, starts, deadline, most)
+        values = self._least(best, starts, clock, most)
         n = int(np.argmin(values))
         here, value = starts[n], values[n]
-        while time.monotonic() < deadline and not best.is_spent(most):
+        while clock.left_s and not best.is_spent(most):
             near = _moves(here, self._slowest(here))
             near = near[np.array([self._is_possible(way) for way in near], dtype=np.bool_)]
             if not len(near):
                 break
-            values = self._least(best, near, deadline, most)
+            values = self._least(best, near, clock, most)
             n = int(np.argmin(values))
             if not values[n] < value:
                 break
@@ -483,7 +486,7 @@ class LayoutSearch:
     def _uniform(self) -> IntArray:
         return np.cumsum([0, *self.model.blocks_of(self.tables.chunks)])
 
-    def _least(self, best: BestLayout, ways: IntArray, deadline: float, most: int | None) -> FloatArray:
+    def _least(self, best: BestLayout, ways: IntArray, clock: Clock, most: int | None) -> FloatArray:
         """Step of layouts, each at (nearly) its best recomputation; infinite for those that do not fit, or that a limit left out."""
         values = np.full(len(ways), np.inf)
         owners: list[int] = []
@@ -493,7 +496,7 @@ class LayoutSearch:
             owners += [n] * len(own)
             plans += own
         for start in range(0, len(plans), _PIECE):
-            if start and (time.monotonic() > deadline or best.is_spent(most)):
+            if start and (not clock.left_s or best.is_spent(most)):
                 break
             piece = slice(start, start + _PIECE)
             np.minimum.at(values, owners[piece], self._evaluate(best, plans[piece]))
@@ -657,23 +660,23 @@ def refinement(
     -------
     Refinement
     """
-    deadline = time.monotonic() + wall_s
+    clock = Clock(limit_s=wall_s)
     kinds = [kind for kind in RECOMPUTE if kind in recompute and (model.workload.training or kind == "none")]
-    searches = [
-        LayoutSearch(
-            model=model,
-            tables=StageTables.of(model, plan, kind, capacity_bytes),
-            must_recompute="none" not in kinds,
-        )
-        for kind in kinds
-    ]
+    searches: list[LayoutSearch] = []
+    bound = float("inf")
+    for kind in kinds:
+        tables = StageTables.of(model, plan, kind, capacity_bytes)
+        try:
+            searches.append(LayoutSearch(model=model, tables=tables, must_recompute="none" not in kinds, clock=clock))
+        except OutOfTimeError:
+            bound = min(bound, tables.bound_s(tables.total_s / tables.chunks))
     best = BestLayout(most_evaluated=most_evaluated)
     # The kind that promises most goes first: its plan may settle the others. Good plans come before proofs.
     searches.sort(key=lambda search: search.least_s)
     for n, search in enumerate(searches):
-        now, left = time.monotonic(), len(searches) - n + 1
-        search.climb(best, now + (deadline - now) / left, best.share(left))
-    bound = min((search.prove(best, deadline, most_layouts) for search in searches), default=float("inf"))
+        left = len(searches) - n + 1
+        search.climb(best, clock.within(1 / left), best.share(left))
+    bound = min([bound, *(search.prove(best, clock, most_layouts) for search in searches)])
     return Refinement(
         plan=best.plan, step_time_s=best.step_time_s, bound_s=min(bound, best.step_time_s), evaluated=best.evaluated
     )
@@ -704,7 +707,7 @@ def refine_top(
     list of MeshCandidate
         Best first, only those that are faster than the plans they come from; they have ``stage_blocks``.
     """
-    deadline = time.monotonic() + wall_s
+    clock = Clock(limit_s=wall_s)
     pipelines: dict[tuple[object, ...], MeshCandidate] = {}
     for candidate in outcome.candidates:
         if candidate.plan.pp > 1:
@@ -712,8 +715,8 @@ def refine_top(
             pipelines.setdefault(key, candidate)
     refined: list[MeshCandidate] = []
     for candidate in itertools.islice(pipelines.values(), most_plans):
-        plan, left = candidate.plan, deadline - time.monotonic()
-        if left <= 0:
+        plan, left = candidate.plan, clock.left_s
+        if not left:
             break
         most = _MOST_CHUNKS // (plan.pp * plan.vpp)
         kinds = _allowed(settings, plan)

@@ -156,7 +156,6 @@ class MeshSettings:
     power: Power | None = None  # of a device; the objective "energy" needs it
     wall_s: float = 60.0
     gap: float = 0.0
-    seed: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -121,7 +121,6 @@ class LayerwisePlanSpace(PlanSpace):
             wall_s=self.time_limit_s,
             gap=request.gap,
             solver=request.solver,
-            seed=request.seed,
         )
 
     def _outcome(self, settings: SearchSettings, progress: Progress | None = None) -> Outcome:

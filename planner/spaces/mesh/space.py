@@ -165,7 +165,6 @@ class MeshPlanSpace(PlanSpace):
             power=self.power,
             wall_s=self.time_limit_s,
             gap=request.gap,
-            seed=request.seed,
         )
 
     def _settings_after(self, found: Found) -> MeshSettings:

@@ -89,7 +89,7 @@ class Limits:
     gap: float = 0.0  # stop when (best - bound) / best <= gap
     cutoff_s: float = float("inf")  # solutions above this cost are of no interest
     num_solutions: int = 1  # the K best with different keys
-    seed: int = 0
+    most_nodes: int | None = None  # of the tree of the integer program; None: any number
 
 
 class Status(enum.Enum):

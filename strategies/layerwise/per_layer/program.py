@@ -114,7 +114,9 @@ class _ProgramSearch:
         if left <= 0.0:
             self.bounds.append(0.0)
             return self._stopped()
-        answer = solve_linear_program(model.program(), time_limit_s=left, relative_gap=limits.gap)
+        answer = solve_linear_program(
+            model.program(), time_limit_s=left, relative_gap=limits.gap, most_nodes=limits.most_nodes
+        )
         self.bounds.append(max(0.0, model.valid_bound(answer)))
         if answer.status is ProgramStatus.INFEASIBLE:
             # Every choice within memory is cut off, or more expensive than the options left out allow.

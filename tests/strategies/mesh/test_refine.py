@@ -162,6 +162,14 @@ def test_the_bound_holds_when_the_search_is_cut_short(seed: int) -> None:
         assert bool(model.evaluate_plans([short.plan]).memory_bytes[0] <= capacity)
 
 
+def test_without_time_the_bound_holds_all_the_same() -> None:
+    model, plan = heavy_head(24), MeshPlan(pp=6, num_micro_batches=32)
+    whole, stopped = refinement(model, plan, 1e12, LONG), refinement(model, plan, 1e12, -1.0)
+    assert stopped.evaluated == 0
+    assert stopped.plan is None
+    assert 0.0 < stopped.bound_s <= whole.bound_s
+
+
 def test_nothing_fits() -> None:
     model, plan, plans = random_case(3)
     least = float(np.min(model.evaluate_plans(plans).memory_bytes))

@@ -17,7 +17,7 @@ from planner.files.plan_file import plan_document, plan_text
 from planner.report.answer import search_report
 from planner.schema.answer import search_model
 from planner.spaces.ask import optimize
-from strategies.mesh import refine
+from strategies import limits
 from strategies.mesh.settings import Bounds, MeshRestriction
 from tests.planner.mesh_answers import PLAN, make_ranked, make_result
 
@@ -132,7 +132,7 @@ def test_the_answer_does_not_depend_on_the_clock(pipeline: Request, monkeypatch:
     plans = []
     for speed in (0.5, 1.0, 10.0):
         clock = iter(range(10**9))
-        monkeypatch.setattr(refine.time, "monotonic", lambda clock=clock, speed=speed: next(clock) * 1e-3 * speed)
+        monkeypatch.setattr(limits.time, "monotonic", lambda clock=clock, speed=speed: next(clock) * 1e-3 * speed)
         result = optimize(pipeline)
         assert result.refined is not None
         plans.append(result.refined.plan)
