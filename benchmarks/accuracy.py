@@ -24,11 +24,10 @@ import numpy as np
 
 from benchmarks.datasets import read
 from planner.files.calibrations import load_calibration
-from planner.measurements import framework_plans, questions
+from planner.measurements import plans, questions
 from planner.measurements.facts import framework_of_row
-from planner.measurements.outcomes import Outcome
+from planner.measurements.outcomes import DEFAULT, PALEO, Outcome, Preset, calibrated
 from planner.measurements.plans import predict
-from planner.measurements.preset import DEFAULT, PALEO, Preset, calibrated
 from planner.measurements.scores import Score, score
 from planner.measurements.tables import Row
 
@@ -221,7 +220,7 @@ FRAMEWORK_ABLATIONS: Mapping[str, tuple[Any, str, Any]] = {
         "framework_of_row",
         lambda row: replace(framework_of_row(row), stages="balanced"),
     ),
-    "memory of the rank that reports it (memory)": (framework_plans, "_FIRST_RANK", frozenset()),
+    "memory of the rank that reports it (memory)": (plans, "_FIRST_RANK", frozenset()),
 }
 
 

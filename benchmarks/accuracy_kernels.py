@@ -24,8 +24,7 @@ from pages import measurements, put
 from benchmarks.datasets import read
 from costmodel.arrays import BoolArray, FloatArray
 from planner.measurements import collective_rows, convnets, hardware, kernels, operators
-from planner.measurements.outcomes import Outcome
-from planner.measurements.preset import DEFAULT, PALEO, Preset
+from planner.measurements.outcomes import DEFAULT, PALEO, Outcome, Preset
 from planner.measurements.tables import Row
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "accuracy.md"

@@ -13,7 +13,7 @@ Definitions
 statement
     A node of class ``ast.stmt``, nested ones included. A docstring is one (an expression statement). An ``except`` or a ``case`` is not.
 folder
-    The first folder below a package, with all that lies in it: ``planner/report/figures/ticks.py`` counts for ``planner/report``.
+    The first folder below a package, with all that lies in it: ``planner/report/figures/svg.py`` counts for ``planner/report``.
     ``planner/(top)`` holds the files that lie directly in the package.
 folders that import each other
     Pairs of folders of ``planner/`` of which each imports the other. Imports inside functions and under ``TYPE_CHECKING`` count.

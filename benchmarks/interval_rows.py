@@ -20,8 +20,7 @@ from costmodel.uncertainty.intervals import Candidates
 from planner.measurements import training
 from planner.measurements.error_bars import software_of
 from planner.measurements.facts import framework_of_row
-from planner.measurements.outcomes import Outcome
-from planner.measurements.preset import DEFAULT
+from planner.measurements.outcomes import DEFAULT, Outcome
 from planner.measurements.tables import Row
 from planner.uncertainty.features import mesh_coordinates
 

@@ -262,6 +262,6 @@ class ScalingCurve(Answer):
         return f"<planner.ScalingCurve over {counts} workers>"
 
     def _report(self) -> Report:
-        from planner.report.scale import scale_report
+        from planner.report.answer import scale_report
 
         return scale_report(self.raw)

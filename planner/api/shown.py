@@ -51,7 +51,7 @@ class Answer(ABC):
 
     def to_markdown(self) -> str:
         """The text of ``--format markdown``."""
-        from planner.report.markdown import markdown_text
+        from planner.report.text import markdown_text
 
         return markdown_text(self._report().blocks())
 

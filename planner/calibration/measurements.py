@@ -16,8 +16,7 @@ from planner.calibration.machine import Machinery
 from planner.core.errors import FileProblem, InputFileError
 from planner.files.naming.frameworks import framework_called, framework_of
 from planner.measurements.kinds import KINDS, Kind, check_columns, recognise
-from planner.measurements.outcomes import Comparison, Outcome
-from planner.measurements.preset import Preset
+from planner.measurements.outcomes import Comparison, Outcome, Preset
 from planner.measurements.run import REFUSED
 from planner.measurements.tables import Row, Table, read_table
 

@@ -117,9 +117,8 @@ def _run(
     folds_and_seed: tuple[int, int],
     command_line: str,
 ) -> None:
-    from planner.calibration.documents import calibration_text
     from planner.calibration.machine import cluster_of, link_remark, machinery_of
-    from planner.calibration.report import calibration_report
+    from planner.calibration.report import calibration_report, calibration_text
     from planner.calibration.run import calibrate as fit
     from planner.measurements.tables import read_table
 

@@ -61,9 +61,8 @@ def detect(
     path = _path(output, values)
     values.check()
 
-    from planner.detect.files import machine_files
     from planner.detect.machine import detect as look
-    from planner.detect.report import detect_report
+    from planner.detect.report import detect_report, machine_files
     from planner.detect.system import ThisSystem
     from planner.files.output import write_atomically
 

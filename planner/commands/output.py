@@ -167,13 +167,13 @@ def _rendered(report: Report, output: Output, *, terminal: bool) -> str:
 
         return csv_text(report.records())
     if output.format == "markdown":
-        from planner.report.markdown import markdown_text
+        from planner.report.text import markdown_text
 
         return markdown_text(_blocks(report, output))
     width = output.width or shutil.get_terminal_size((_PIPE_WIDTH, 24)).columns  # COLUMNS first, then the terminal
     width = max(width, _LEAST_WIDTH)
     if terminal:
-        from planner.report.rich_text import rich_text
+        from planner.report.text import rich_text
 
         return rich_text(_blocks(report, output), width, unicode="utf" in (sys.stdout.encoding or "").lower())
     from planner.report.text import plain_text

@@ -65,7 +65,7 @@ def write_prediction_files(estimate: Estimate, report: Report, files: ReportFile
 
 def _write_serving_page(answer: Answer, report: Report, files: ReportFiles, where: Output) -> None:
     """Write the page of an answer about serving."""
-    from planner.report.pages.serving import serving_page
+    from planner.report.answer_page import serving_page
 
     assert files.html is not None
     write_atomically(
@@ -168,7 +168,7 @@ def _with_memory_parts(view: AnswerView, space: AnswerSpace) -> AnswerView:
 
 
 def _page(view: AnswerView, space: AnswerSpace, study: Study, blocks: Sequence[Block], *, live: bool) -> str:
-    from planner.report.pages.answer import Section, answer_page
+    from planner.report.answer_page import Section, answer_page
 
     view = _with_memory_parts(view, space)
     sections = [

@@ -17,7 +17,7 @@ from planner.commands.values import Values
 if TYPE_CHECKING:
     from planner.core.answer import Scaling
     from planner.core.request import Request
-    from planner.report.scale import Curve
+    from planner.report.answer import Curve
 
 __all__ = ["curve_of", "scale"]
 
@@ -75,7 +75,7 @@ def scale(
     values = Values()
     where = output_of(options, values)
     curve = curve_of(options, values)
-    from planner.report.scale import scale_report
+    from planner.report.answer import scale_report
 
     emit(scale_report(curve), where)
 
@@ -104,7 +104,7 @@ def curve_of(options: Mapping[str, Any], values: Values) -> Curve:
     values.check()
 
     from planner.question.resolve import resolve
-    from planner.report.scale import Curve
+    from planner.report.answer import Curve
 
     if chosen is None:
         chosen = "mesh" if resolve(request).space == "mesh" else "data"

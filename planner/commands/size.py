@@ -20,9 +20,8 @@ from planner.commands.values import MAX_GPUS, Values
 
 if TYPE_CHECKING:
     from planner.core.request import Request
-    from planner.sizing.goal import Goal
     from planner.sizing.search import Sized
-    from planner.sizing.trials import Trial
+    from planner.sizing.trials import Goal, Trial
 
 __all__ = ["SizeQuestion", "size", "size_question"]
 
@@ -203,7 +202,7 @@ def _document(sized: Sized, trial: Trial, folder: Path) -> dict[str, Any]:
 
 
 def _goal(options: Mapping[str, Any], values: Values) -> Goal:
-    from planner.sizing.goal import SECONDS_PER_DAY, Goal
+    from planner.sizing.trials import SECONDS_PER_DAY, Goal
 
     given = {name: options.get(name) for name in ("tokens", "samples", "epochs", "days", "budget")}
     tokens, samples = values.amount("--tokens", given["tokens"]), values.amount("--samples", given["samples"])

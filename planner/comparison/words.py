@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from costmodel.tolerances import EQUAL
 from planner.comparison.differences import Comparison, Row
 from planner.core.numbers import byte_text, duration_text, significant
-from planner.report.ranking import ratio_text
+from planner.report.tables import ratio_text
 
 __all__ = ["memory_sentence", "per_words", "question_sentences", "why"]
 

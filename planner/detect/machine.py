@@ -7,11 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from planner.core.errors import PlannerError
-from planner.detect.adapters import find_adapters
-from planner.detect.devices import FoundDevice, device_of_gpu, device_of_processor
-from planner.detect.links import FoundLevel, adapters_near, host_level, inner_levels, network_level
+from planner.detect.devices import FoundDevice, device_of_gpu, device_of_processor, find_processor
+from planner.detect.links import FoundLevel, adapters_near, find_adapters, host_level, inner_levels, network_level
 from planner.detect.nvidia import Gpu, Topology, find_gpus, find_nvlinks, find_topology
-from planner.detect.processors import find_processor
 from planner.detect.system import System
 
 __all__ = ["FoundMachine", "detect"]

@@ -1,4 +1,4 @@
-"""The answer of ``planner detect``: what was found, from where, and what had to be assumed."""
+"""What `planner detect` found, from where, and what had to be assumed: as a report, and as files that describe cluster and device."""
 
 from __future__ import annotations
 
@@ -7,11 +7,118 @@ from pathlib import Path
 from typing import Any
 
 from planner.core.blocks import Block, Column, Report, Sentence, Table
+from planner.detect.devices import Fact, FoundDevice, comment_text, number_text, quoted
+from planner.detect.links import FoundLevel
 from planner.detect.machine import FoundMachine
-from planner.detect.values import Fact
 from planner.report.documents import RESULT_VERSION
 
-__all__ = ["detect_report"]
+__all__ = ["cluster_text", "detect_report", "device_file_name", "device_text", "machine_files"]
+
+_HEAD = """\
+# Written by 'planner detect' for the machine it ran on. Every value has its source below;
+# lines marked "unknown" hold assumptions: put the right value there.
+schema_version: 1
+"""
+
+
+def machine_files(machine: FoundMachine, path: Path, *, stem: str = "") -> dict[Path, str]:
+    """Files to write: the cluster at a path, its new devices beside it.
+
+    Parameters
+    ----------
+    machine : FoundMachine
+    path : Path
+        Of the cluster file.
+    stem : str
+        How names of device files begin; as the cluster file's unless given.
+    """
+    fresh = [device for device, _ in machine.devices if not device.is_bundled]
+    named = path.with_name(f"{stem or path.stem}.yaml")
+    names = {device.name: device_file_name(named, device if len(fresh) > 1 else None) for device in fresh}
+    files = {path.with_name(names[device.name]): device_text(device) for device in fresh}
+    return files | {path: cluster_text(machine, names)}
+
+
+def device_file_name(path: Path, device: FoundDevice | None = None) -> str:
+    """Name of a device file beside a cluster file; with the device's name where there are several.
+
+    >>> device_file_name(Path("here/cluster.yaml"))
+    'cluster-device.yaml'
+    """
+    return f"{path.stem}-{'device' if device is None else device.name}.yaml"
+
+
+def cluster_text(machine: FoundMachine, device_files: dict[str, str]) -> str:
+    """Text of a cluster file.
+
+    Parameters
+    ----------
+    machine : FoundMachine
+    device_files : dict
+        Name of a device -> its file beside the cluster; bundled devices are named as they are.
+    """
+    lines = [f"name: {quoted(machine.name)}", f"description: {quoted(machine.description)}"]
+    if len(machine.devices) == 1:
+        device = machine.devices[0][0]
+        lines.append(f"device: {quoted(_reference(device, device_files))}")
+        shown = device.driver_memory
+        lines += [] if shown is None else [shown.line()]
+        key = "device"
+    else:
+        key = "groups"
+        lines.append("groups:")
+        for device, count in machine.devices:
+            lines += [f"  - device: {quoted(_reference(device, device_files))}", f"    count: {count}"]
+            lines += [] if device.driver_memory is None else [device.driver_memory.line("    ")]
+    lines.append("levels:")
+    for level in machine.levels:
+        lines += [f"  - name: {level.name}", f"    size: {level.size}{_size_remark(machine, level.name)}"]
+        lines += [fact.line("    ") for fact in level.facts]
+    lines += ["source:", f"  {key}: {quoted(machine.device_source)}"]
+    if key == "device" and shown is not None:
+        lines.append(f"  {shown.key}: {quoted(shown.source)}")
+    lines += [f"  {level.name}: {quoted(_level_source(level))}" for level in machine.levels]
+    remarks = "".join(f"# {comment_text(remark)}\n" for remark in machine.remarks)
+    return _HEAD + remarks + "\n".join(lines) + "\n"
+
+
+def _level_source(level: FoundLevel) -> str:
+    """Where each number of a level comes from: what was found, and what was assumed; numbers of one source together."""
+    named: dict[tuple[bool, str], list[str]] = {}
+    for fact in level.facts:
+        named.setdefault((fact.is_known, fact.source), []).append(fact.key)
+    words = [
+        f"{' and '.join(keys)}: {'' if known else 'assumption - '}{source}" for (known, source), keys in named.items()
+    ]
+    # What asked for the first number, and what was left out.
+    before = level.source.removesuffix(level.facts[0].source).strip("; ") if level.facts else ""
+    asked = [before] if before and level.source.endswith(level.facts[0].source) else []
+    return "; ".join([*asked, *words])
+
+
+def _reference(device: FoundDevice, files: dict[str, str]) -> str:
+    return files.get(device.name, device.name)
+
+
+def _size_remark(machine: FoundMachine, level: str) -> str:
+    return "  # machines like this one: raise it to plan for several" if level == machine.levels[-1].name else ""
+
+
+def device_text(device: FoundDevice) -> str:
+    """Text of a device file."""
+    lines = [f"name: {quoted(device.name)}", f"description: {quoted(device.label)}"]
+    lines += [fact.line() for fact in device.facts]
+    if device.efficiency:
+        values = ", ".join(f"{key}: {number_text(value)}" for key, value in device.efficiency)
+        lines.append(f"efficiency: {{{values}}}")
+    lines.append("source:")
+    lines += [
+        f"  {fact.key}: {quoted(fact.source if fact.is_known else f'assumption - {fact.source}')}"
+        for fact in device.facts
+    ]
+    if device.efficiency:
+        lines.append(f"  efficiency: {quoted(device.efficiency_source)}")
+    return _HEAD + "\n".join(lines) + "\n"
 
 
 def detect_report(machine: FoundMachine, remarks: Sequence[str], written: Sequence[Path]) -> Report:

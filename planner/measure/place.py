@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from planner.core.errors import UsageError
-from planner.detect.devices import FoundDevice, device_of_gpu, device_of_processor
+from planner.detect.devices import FoundDevice, Processor, device_of_gpu, device_of_processor, find_processor
 from planner.detect.nvidia import Gpu
-from planner.detect.processors import Processor, find_processor
 from planner.detect.system import System
 from planner.measure.processes import Processes
 

@@ -11,8 +11,7 @@ from planner.core.blocks import Block, Column, Facts, Report, Sentence, Table
 from planner.core.numbers import NOT_AVAILABLE, duration_text, percent, significant
 from planner.measure.run import Measured
 from planner.measurements.kinds import predict_table
-from planner.measurements.outcomes import Outcome
-from planner.measurements.preset import DEFAULT
+from planner.measurements.outcomes import DEFAULT, Outcome
 from planner.measurements.scores import Score, baseline_factor, score, split_by
 from planner.measurements.tables import Row, read_table
 from planner.report.documents import RESULT_VERSION

@@ -11,12 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from planner.measure.cases import Case, collective_cases, kernel_cases
-from planner.measure.collectives import collective_call
-from planner.measure.kernels import Workbench
+from planner.measure.kernels import Workbench, collective_call
 from planner.measure.place import Place
 from planner.measure.processes import Group
-from planner.measure.table import row_of
-from planner.measure.timing import Timing, time_call
+from planner.measure.timing import Timing, row_of, time_call
 
 __all__ = ["Measured", "Settings", "measure_collectives", "measure_kernels", "stoppable"]
 

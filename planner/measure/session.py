@@ -12,15 +12,14 @@ from pathlib import Path
 
 from planner.core.errors import UsageError, did_you_mean
 from planner.detect.devices import FoundDevice
-from planner.detect.files import device_file_name, device_text, machine_files
 from planner.detect.machine import detect
+from planner.detect.report import device_file_name, device_text, machine_files
 from planner.detect.system import System
 from planner.files.output import check_writable, write_atomically
-from planner.measure.library import load_torch
 from planner.measure.place import Place, place_of
-from planner.measure.processes import Group, Processes, processes_of
+from planner.measure.processes import Group, Processes, load_torch, processes_of
 from planner.measure.run import Measured, Row, Settings, measure_collectives, measure_kernels, stoppable
-from planner.measure.table import table_text
+from planner.measure.timing import table_text
 
 __all__ = ["Session", "Wanted", "measure_here"]
 

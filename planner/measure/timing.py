@@ -1,13 +1,20 @@
-"""How long a call takes: warm-up, then samples of several calls each, so that no sample is shorter than the clock can tell."""
+"""How long a call takes, and the table that is written: one row per case, in the columns that ``planner validate`` reads.
+
+Warm-up, then samples of several calls each, so that no sample is shorter than the clock can tell.
+"""
 
 from __future__ import annotations
 
+import csv
+import io
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-__all__ = ["Timing", "time_call"]
+from planner.measure.cases import Case
+
+__all__ = ["COLUMNS", "Timing", "row_of", "table_text", "time_call"]
 
 Call = Callable[[], object]
 # Times so many calls, one after the other, in seconds.
@@ -107,3 +114,51 @@ def time_call(
 
 def _calls_per_sample(once_s: float) -> int:
     return min(max(math.ceil(_SHORTEST_SAMPLE_S / max(once_s, 1e-9)), 1), _MOST_CALLS)
+
+
+COLUMNS: tuple[str, ...] = (
+    *("kernel", "device", "device_file", "cluster_file", "precision", "pass_", "op", "collective"),
+    *("m", "n", "k", "c", "h", "w", "r", "s", "pad_h", "pad_w", "stride_h", "stride_w"),
+    *("batch", "hidden", "heads", "head_dim", "seq", "causal", "flash_attention", "cell", "timesteps", "input"),
+    *("ranks", "nodes", "bytes"),
+    *("time_ms", "min_ms", "p90_ms", "spread", "samples", "calls", "machine", "software"),
+)
+
+
+def row_of(case: Case, timing: Timing, where: Mapping[str, str]) -> dict[str, str]:
+    """Cells of a row.
+
+    Parameters
+    ----------
+    case : Case
+    timing : Timing
+    where : mapping
+        Columns about the machine.
+    """
+    cells: dict[str, str] = {name: str(value) for name, value in case.cells}
+    return {
+        "kernel": case.kernel,
+        **where,
+        "precision": case.precision,
+        "pass_": case.direction,
+        **cells,
+        "time_ms": _milliseconds(timing.median_s),
+        "min_ms": _milliseconds(timing.min_s),
+        "p90_ms": _milliseconds(timing.p90_s),
+        "spread": f"{timing.spread:.4f}",
+        "samples": str(len(timing.samples_s)),
+        "calls": str(timing.calls),
+    }
+
+
+def table_text(rows: Sequence[Mapping[str, str]]) -> str:
+    """CSV of rows."""
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, fieldnames=COLUMNS, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{seconds * 1e3:.6g}"

@@ -9,8 +9,7 @@ from costmodel.hardware.cluster import Cluster, span
 from costmodel.hardware.collectives import OPERATIONS, library_s
 from planner.measurements.fitted import fitted_links
 from planner.measurements.hardware import Links, Machine, machine_of
-from planner.measurements.outcomes import TOO_LARGE, Comparison, Outcome, skipped
-from planner.measurements.preset import Preset
+from planner.measurements.outcomes import TOO_LARGE, Comparison, Outcome, Preset, skipped
 from planner.measurements.tables import Row, RowSkipped
 
 __all__ = ["COLLECTIVES", "predict"]

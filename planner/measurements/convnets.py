@@ -24,11 +24,9 @@ from planner.measurements.columns import FUSED
 from planner.measurements.facts import framework_of_row, measured_bytes, plausible_bytes
 from planner.measurements.fitted import fitted_links, fitted_of
 from planner.measurements.hardware import Machine, format_of, machine_of, precision_of, usual_node
-from planner.measurements.outcomes import TOO_LARGE, Comparison, MemoryComparison, Outcome, skipped
-from planner.measurements.parallelism import devices_of
-from planner.measurements.preset import Preset
+from planner.measurements.outcomes import TOO_LARGE, Comparison, MemoryComparison, Outcome, Preset, skipped
+from planner.measurements.parallelism import devices_of, has_failed, is_measured, not_measured, step_time_s
 from planner.measurements.tables import Row, RowSkipped
-from planner.measurements.throughputs import has_failed, is_measured, not_measured, step_time_s
 from planner.uncertainty.features import node_size, shares_of
 
 __all__ = ["Run", "asked", "graph_of", "image_assumptions", "network_name", "predict"]

@@ -23,8 +23,7 @@ from costmodel.uncertainty.intervals import INTERVAL_SHARE, PARTS, Candidates, i
 from planner.files.naming.frameworks import framework_of
 from planner.measurements import convnets, questions
 from planner.measurements.metrics import LEAST_ROWS
-from planner.measurements.outcomes import Outcome
-from planner.measurements.preset import Preset
+from planner.measurements.outcomes import Outcome, Preset
 from planner.uncertainty.bars import Knowledge, bars_of, knowledge_with, one_width
 from planner.uncertainty.effects import constants_of, effects_of, mesh_times
 from planner.uncertainty.features import mesh_coordinates

@@ -19,8 +19,7 @@ from planner.files.resources import bundled
 from planner.measurements.convnets import graph_of
 from planner.measurements.fitted import fitted_of
 from planner.measurements.hardware import Links, format_of, machine_of, precision_of
-from planner.measurements.outcomes import TOO_LARGE, Comparison, Outcome, skipped
-from planner.measurements.preset import Preset
+from planner.measurements.outcomes import TOO_LARGE, Comparison, Outcome, Preset, skipped
 from planner.measurements.tables import Row, RowSkipped, short_name
 
 __all__ = [

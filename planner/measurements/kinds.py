@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 from planner.core.errors import FileProblem, InputFileError
 from planner.measurements.columns import COLUMNS
-from planner.measurements.outcomes import Outcome
-from planner.measurements.preset import DEFAULT, Preset
+from planner.measurements.outcomes import DEFAULT, Outcome, Preset
 from planner.measurements.tables import Row, Table
 
 __all__ = ["KINDS", "Kind", "check_columns", "predict_by", "predict_table", "recognise", "template"]

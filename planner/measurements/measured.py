@@ -14,8 +14,7 @@ from costmodel.hardware.device import Device
 from costmodel.network.layers import ATTENTION, Layer
 from planner.measurements import collective_rows, kernels
 from planner.measurements.kernels import compared, kernel_outcomes, layer_of, layer_times, positive_ms, unit_of
-from planner.measurements.outcomes import Comparison, Outcome, skipped
-from planner.measurements.preset import Preset
+from planner.measurements.outcomes import Comparison, Outcome, Preset, skipped
 from planner.measurements.tables import Row, RowSkipped, short_name
 
 __all__ = ["ELEMENTWISE", "KERNELS", "predict"]

@@ -22,8 +22,7 @@ from planner.measurements.kernels import (
     positive_ms,
     unit_of,
 )
-from planner.measurements.outcomes import Comparison, Outcome
-from planner.measurements.preset import Preset
+from planner.measurements.outcomes import Comparison, Outcome, Preset
 from planner.measurements.tables import Row, RowSkipped
 
 __all__ = ["predict"]

@@ -8,23 +8,52 @@ from dataclasses import replace
 import numpy as np
 
 from costmodel.arrays import FloatArray
+from costmodel.mesh.data_parallel import Division
 from costmodel.mesh.detail import model_flops_per_step
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.modules import MeshError
+from costmodel.mesh.passes import mesh_strides
 from costmodel.mesh.plan import TIME_PARTS, MeshBatch, MeshCosts, MeshPlan
 from costmodel.mesh.rules import RULES, NetworkShape, columns_of
+from costmodel.mesh.stages import stack_layouts
 from planner.measurements.facts import plausible_bytes
 from planner.measurements.fitted import fitted_links, fitted_of
-from planner.measurements.framework_plans import reported_bytes
-from planner.measurements.outcomes import TOO_LARGE, Comparison, MemoryComparison, Outcome, skipped
-from planner.measurements.parallelism import ImpossiblePlan
-from planner.measurements.preset import Preset
+from planner.measurements.outcomes import TOO_LARGE, Comparison, MemoryComparison, Outcome, Preset, skipped
+from planner.measurements.parallelism import ImpossiblePlan, has_failed
 from planner.measurements.questions import Question, asked, model_of
 from planner.measurements.tables import Row, RowSkipped
-from planner.measurements.throughputs import has_failed
 from planner.uncertainty.features import node_size, shares_of
 
-__all__ = ["predict"]
+__all__ = ["predict", "reported_bytes"]
+
+# Frameworks whose log has the memory of the first pipeline rank, not of the fullest: nanotron, src/nanotron/helpers.py, rank 0 writes it.
+_FIRST_RANK = frozenset({"nanotron"})
+
+
+def reported_bytes(model: MeshModel, plans: Sequence[MeshPlan], fullest_bytes: FloatArray) -> FloatArray:
+    """Memory as the log of a framework has it, (n,).
+
+    Parameters
+    ----------
+    model : MeshModel
+    plans : sequence of MeshPlan
+    fullest_bytes : array (n,)
+        Memory of the fullest rank of each.
+
+    Returns
+    -------
+    array (n,)
+        The same; or of the first rank, what libraries hold beside PyTorch's allocator left out.
+    """
+    if model.workload.framework.name not in _FIRST_RANK or not plans:
+        return fullest_bytes
+    batch = MeshBatch.from_plans(plans)
+    layouts = stack_layouts(model.layouts_of_plans(plans, every_rank=True))
+    memory = model.pipeline_memory(batch, layouts).divided(
+        np.arange(len(plans)), Division.of(batch, mesh_strides(batch))
+    )
+    return np.asarray(memory.total_bytes[:, 0] - memory.parts["context_bytes"][:, 0])
+
 
 # What lies outside has the wrong unit (ms for s, us for ms), in shares of the FLOPs at the peak: from half, since FLOPs are counted in more
 # ways than one (padding, words that are not predicted), to 100,000 times.

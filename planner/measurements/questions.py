@@ -24,17 +24,20 @@ from planner.measurements.facts import (
 )
 from planner.measurements.hardware import Machine, format_of, machine_of, precision_of, usual_node
 from planner.measurements.networks import network_of, positions_of
+from planner.measurements.outcomes import Preset
 from planner.measurements.parallelism import (
     batches_of,
     chunks_of,
     degrees_of,
+    has_failed,
+    is_measured,
+    not_measured,
     recompute_choices,
     schedule_of,
     sharding_choices,
+    step_time_s,
 )
-from planner.measurements.preset import Preset
 from planner.measurements.tables import Row, RowSkipped
-from planner.measurements.throughputs import has_failed, is_measured, not_measured, step_time_s
 
 __all__ = ["Question", "asked", "model_of"]
 

@@ -11,8 +11,7 @@ from planner.files.calibrations import LoadedCalibration, load_calibration
 from planner.measurements.error_bars import Judge, judge_of
 from planner.measurements.kinds import predict_by
 from planner.measurements.metrics import far_off
-from planner.measurements.outcomes import Outcome, skipped
-from planner.measurements.preset import DEFAULT, PALEO, calibrated
+from planner.measurements.outcomes import DEFAULT, PALEO, Outcome, calibrated, skipped
 from planner.measurements.scores import ComparedRow, Score, baseline_factor, compared_rows, score, split_by
 from planner.measurements.tables import Row, Table, read_table
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from planner.measurements import convnets, plans
-from planner.measurements.outcomes import Outcome
-from planner.measurements.preset import Preset
+from planner.measurements.outcomes import Outcome, Preset
 from planner.measurements.tables import Row
 
 __all__ = ["predict"]

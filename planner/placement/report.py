@@ -14,7 +14,7 @@ from planner.core.numbers import Unit, byte_text, duration_text, percent, signif
 from planner.placement.placement_file import PlacementFile, assignment_of, piper_stages
 from planner.placement.question import LatencyAnswer, PiperAnswer, PlaceAnswer, PlacementAnswer, PlaceRequest
 from planner.report.documents import RESULT_VERSION
-from planner.report.ranking import ratio_text
+from planner.report.tables import ratio_text
 from strategies.placement.latency.evaluate import CPU
 from strategies.placement.piper import PiperProblem, PiperResult
 from strategies.placement.problem import PlacementResult

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from planner.core.answer import Answer, Assumption, Estimate, RankedPlan, Setting
-from planner.report.links import links_document
+from planner.report.tables import links_document
 from planner.report.uncertainty import bars_document, sensitivity_document
 
 __all__ = ["RESULT_VERSION", "baselines_document", "estimate_document", "search_document", "tail", "with_plan"]

@@ -1,15 +1,19 @@
-"""Tables as plain text: which columns fit, how wide each is, and the lines themselves."""
+"""Reports as text: tables whose columns fit the width, in plain ASCII, with colour on a terminal, and as Markdown."""
 
 from __future__ import annotations
 
+import io
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import NamedTuple
+
+from rich.console import Console
+from rich.text import Text
 
 from planner.core.blocks import Block, Column, Facts, Heading, Sentence, Table
 
-__all__ = ["FittedColumn", "Line", "fact_lines", "fit", "plain_text", "sentence_lines", "table_lines", "wrap_words"]
+__all__ = ["fit", "markdown_text", "plain_text", "rich_text", "table_lines", "wrap_words"]
 
 _GAP = 2  # spaces between columns
 _MIN_FLEXIBLE = 28  # below this a column of words is hard to read: drop another column first
@@ -119,13 +123,15 @@ def _wrap_groups(groups: Sequence[str], width: int) -> list[str]:
     return lines
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One line of a table and what it belongs to; ``row`` is -1 outside the rows."""
+class Line(NamedTuple):
+    """One line of a report; the first ``name`` characters are those of a fact's name."""
 
-    kind: Literal["header", "rule", "row"]
     text: str
-    row: int = -1
+    style: str = ""  # as rich calls it
+    name: int = 0
+
+
+_RULE = "dim"
 
 
 def table_lines(table: Table, width: int | None) -> list[Line]:
@@ -133,15 +139,16 @@ def table_lines(table: Table, width: int | None) -> list[Line]:
     fitted = fit(table, width)
     height = max(len(column.header) for column in fitted)
     headers = [[_at(column.header, i - height + len(column.header)) for column in fitted] for i in range(height)]
-    lines = [Line("header", _joined(fitted, texts)) for texts in headers]
-    rule = Line("rule", (" " * _GAP).join("-" * column.width for column in fitted))
+    lines = [Line(_joined(fitted, texts), "bold") for texts in headers]
+    rule = Line((" " * _GAP).join("-" * column.width for column in fitted), _RULE)
     lines.append(rule)
     for row in range(table.num_rows):
         if table.total and row == table.num_rows - 1:
             lines.append(rule)
         depth = max(len(column.cells[row]) for column in fitted)
+        style = "bold green" if row == table.highlight else ""
         lines.extend(
-            Line("row", _joined(fitted, [_at(column.cells[row], i) for column in fitted]), row) for i in range(depth)
+            Line(_joined(fitted, [_at(column.cells[row], i) for column in fitted]), style) for i in range(depth)
         )
     return lines
 
@@ -158,34 +165,102 @@ def _joined(fitted: Sequence[FittedColumn], texts: Sequence[str]) -> str:
     return (" " * _GAP).join(parts).rstrip()
 
 
-def plain_text(blocks: Sequence[Block], width: int | None) -> str:
-    """Write a report as ASCII lines of at most ``width`` characters (None: sentences still wrap at 120)."""
-    lines: list[str] = []
-    for block in blocks:
-        if lines and not (isinstance(block, Sentence) and not block.strong):
-            lines.append("")
-        if isinstance(block, Table):
-            lines.extend(line.text for line in table_lines(block, width))
-        elif isinstance(block, Facts):
-            lines.extend(fact_lines(block, width or 120))
-        else:
-            lines.extend(sentence_lines(block, width or 120))
-    return "\n".join(line.rstrip() for line in lines) + "\n"
-
-
-def sentence_lines(block: Heading | Sentence, width: int) -> list[str]:
-    """Lines of a heading or a sentence."""
-    return textwrap.wrap(block.text, width, break_on_hyphens=False, break_long_words=False)
-
-
-def fact_lines(facts: Facts, width: int) -> list[str]:
+def _fact_lines(facts: Facts, width: int) -> Iterator[Line]:
     """Names on the left, values wrapped on the right."""
     left = max(len(name) for name, _ in facts.pairs) + 1
-    lines: list[str] = []
     for name, value in facts.pairs:
-        wrapped = textwrap.wrap(value, max(20, width - left - 1), break_on_hyphens=False, break_long_words=False) or [
-            ""
-        ]
-        lines.append(f"{name + ':':<{left}} {wrapped[0]}")
-        lines.extend(f"{'':<{left}} {more}" for more in wrapped[1:])
-    return lines
+        first, *more = _wrapped(value, max(20, width - left - 1)) or [""]
+        yield Line(f"{name + ':':<{left}} {first}", name=len(name) + 1)
+        yield from (Line(f"{'':<{left}} {line}") for line in more)
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    return textwrap.wrap(text, width, break_on_hyphens=False, break_long_words=False)
+
+
+def _report_lines(blocks: Sequence[Block], width: int | None) -> Iterator[Line]:
+    """A report of at most ``width`` characters (None: sentences still wrap at 120); an empty line before all but its plain sentences."""
+    for i, block in enumerate(blocks):
+        if i and not (isinstance(block, Sentence) and not block.strong):
+            yield Line("")
+        if isinstance(block, Table):
+            yield from table_lines(block, width)
+        elif isinstance(block, Facts):
+            yield from _fact_lines(block, width or 120)
+        else:
+            style = "bold" if isinstance(block, Heading) or block.strong else ""
+            yield from (Line(line, style) for line in _wrapped(block.text, width or 120))
+
+
+def plain_text(blocks: Sequence[Block], width: int | None) -> str:
+    """Write a report as ASCII lines of at most ``width`` characters (None: sentences still wrap at 120)."""
+    return "\n".join(line.text.rstrip() for line in _report_lines(blocks, width)) + "\n"
+
+
+def rich_text(blocks: Sequence[Block], width: int, *, unicode: bool = True) -> str:
+    """Write a report with terminal control codes: the lines of the plain text, with colour, bold and ruled tables.
+
+    Parameters
+    ----------
+    blocks : sequence of Block
+    width : int
+        Characters of a line.
+    unicode : bool
+        Whether the terminal can show line-drawing characters.
+    """
+    # Imported where a terminal shows it: rich alone takes longer than the search of a small network.
+
+    # File names, plans and layer names are text, never markup or emoji codes.
+    buffer = io.StringIO()
+    console = Console(file=buffer, force_terminal=True, width=width, markup=False, emoji=False, highlight=False)
+    for line in _report_lines(blocks, width):
+        text = line.text.replace("-", "\u2500") if unicode and line.style == _RULE else line.text
+        console.print(Text.assemble((text[: line.name], "dim"), (text[line.name :], line.style)), soft_wrap=True)
+    return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
+
+
+def markdown_text(blocks: Sequence[Block]) -> str:
+    """Write every column of every table, and the sentences under it."""
+    parts: list[str] = []
+    for block in blocks:
+        if isinstance(block, Table):
+            parts.append(_table(block))
+        elif isinstance(block, Facts):
+            parts.append("\n".join(f"- **{_escaped(name)}**: {_escaped(value)}" for name, value in block.pairs))
+        elif isinstance(block, Heading):
+            parts.append(f"### {_escaped(block.text)}")
+        elif isinstance(block, Sentence):
+            text = _escaped(block.text)
+            parts.append(f"**{text}**" if block.strong else text)
+    return "\n\n".join(parts) + "\n"
+
+
+def _table(table: Table) -> str:
+    titles = [
+        " ".join(filter(None, (c.title.replace("\n", " "), f"({c.unit})" if c.unit else ""))) for c in table.columns
+    ]
+    lines = [_row(titles), _row([":--" if column.is_text else "--:" for column in table.columns])]
+    for i in range(table.num_rows):
+        cells = [_indented(column.cells[i]) for column in table.columns]
+        lines.append(_row([f"**{cell}**" if cell and i == table.highlight else cell for cell in cells]))
+    return "\n".join(lines)
+
+
+def _row(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def _indented(cell: str) -> str:
+    """A cell with its leading blanks, which Markdown would drop: waterfalls begin where the part before ends.
+
+    >>> _indented("  ##")
+    '&nbsp;&nbsp;##'
+    """
+    text = cell.lstrip(" ")
+    return "&nbsp;" * (len(cell) - len(text)) + _escaped(text) if text else ""
+
+
+def _escaped(text: str) -> str:
+    for character in ("\\", "|", "*", "_", "`", "<", "["):
+        text = text.replace(character, "\\" + character)
+    return text

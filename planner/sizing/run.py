@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 
 from planner.core.errors import UsageError
 from planner.core.request import Request
-from planner.sizing.goal import Goal
 from planner.sizing.search import Sized, size
-from planner.sizing.trials import ClusterFacts, Trial
+from planner.sizing.trials import ClusterFacts, Goal, Trial
+from planner.sweeping.answer import key_of, to_plain
 from planner.sweeping.grid import Cell, load_clusters
-from planner.sweeping.here import answers_here
-from planner.sweeping.question import key_of, to_plain
+from planner.sweeping.run import answers_here
 
 if TYPE_CHECKING:
     from costmodel.hardware.cluster import Cluster

@@ -16,8 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from planner.core.request import Request
-from planner.sizing.goal import Goal
-from planner.sizing.trials import ClusterFacts, Trial
+from planner.sizing.trials import ClusterFacts, Goal, Trial
 
 __all__ = ["Ask", "ClusterAnswer", "Sized", "ladder", "size"]
 

@@ -10,7 +10,7 @@ from typing import Any
 from planner.core.errors import UsageError
 from planner.sweeping.answer import answer
 from planner.sweeping.grid import Cell
-from planner.sweeping.here import failed_row
+from planner.sweeping.run import failed_row
 
 __all__ = ["CONNECT_S", "WORKER_S", "answers_of_dask"]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from planner.core.errors import PlannerError, UnknownName, UsageError
 from planner.core.request import Request
-from planner.sweeping.question import key_of, to_plain
+from planner.sweeping.answer import key_of, to_plain
 
 if TYPE_CHECKING:
     from planner.files.loading import LoadedCluster

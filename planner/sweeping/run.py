@@ -1,18 +1,142 @@
-"""Runs a grid: what the journal has is taken from it, the rest is answered and written down row by row."""
+"""Runs a grid: what the journal has is taken from it, the rest is answered in this process or in many, and written down row by row."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import contextlib
+import itertools
+import multiprocessing
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from planner.sweeping.answer import COLUMNS
+from planner.sweeping.answer import COLUMNS, answer
 from planner.sweeping.grid import Cell
-from planner.sweeping.here import answers_here
 from planner.sweeping.journal import Journal
 
-__all__ = ["Swept", "journal_of", "run"]
+__all__ = ["Swept", "answers_here", "failed_row", "journal_of", "run"]
+
+Work = Callable[[Mapping[str, Any]], dict[str, Any]]
+
+# How often a cell may take its process with it before it is given up.
+_TRIES = 2
+
+
+def answers_here(cells: Sequence[Cell], jobs: int, work: Work = answer) -> Iterator[tuple[Cell, dict[str, Any]]]:
+    """Answer cells, each once, in the order in which they are done.
+
+    Parameters
+    ----------
+    cells : sequence of Cell
+    jobs : int
+        Processes; 1 is this one.
+    work : function
+        Answers the question of a cell; of the top level of a module, so that other processes find it.
+
+    Notes
+    -----
+    A process that dies (killed for its memory, say) is replaced. The cells that were under way run again one at a time, so that the
+    guilty one is known: it gets a row that says so, and the others go on.
+    """
+    if jobs == 1 or len(cells) < 2:
+        for cell in cells:
+            yield cell, work(cell.question)
+        return
+    suspects: list[Cell] = []
+    left = list(cells)
+    while left:
+        done: set[str] = set()
+        broken = False
+        for cell, row in _in_pool(left, jobs, work):
+            if row is None:
+                broken = True
+                suspects.append(cell)
+            else:
+                done.add(cell.key)
+                yield cell, row
+        gone = done | {cell.key for cell in suspects}
+        left = [cell for cell in left if cell.key not in gone]
+        if not broken:
+            break
+    for cell in suspects:
+        yield cell, _tried_alone(cell, work)
+
+
+def _tried_alone(cell: Cell, work: Work) -> dict[str, Any]:
+    for _ in range(_TRIES):
+        for _, row in _in_pool([cell], 1, work):
+            if row is not None:
+                return row
+    return failed_row(cell, "the process that searched it died each time, perhaps for want of memory")
+
+
+def failed_row(cell: Cell, reason: str) -> dict[str, Any]:
+    """A row that says why there is no answer."""
+    question = cell.question
+    known = {name: question.get(name) for name in ("model", "cluster", "gpus", "batch", "seq")}
+    return dict.fromkeys(COLUMNS) | known | {"status": "failed", "reason": reason}
+
+
+def _in_pool(cells: Sequence[Cell], jobs: int, work: Work) -> Iterator[tuple[Cell, dict[str, Any] | None]]:
+    """Rows as they are done; None for the cells that were under way when a process died, after which the rest is left undone."""
+    # Started afresh: a copy of this process would have its threads' locks, and solvers have threads.
+    pool = ProcessPoolExecutor(
+        max_workers=min(jobs, len(cells)),
+        mp_context=multiprocessing.get_context("spawn"),
+        initializer=_ignore_interrupts,
+    )
+    waiting = iter(cells)
+    under_way: dict[Future[dict[str, Any]], Cell] = {}
+    try:
+        while True:
+            # Few more than can run, so that those under way are known.
+            for cell in itertools.islice(waiting, jobs - len(under_way)):
+                with _interrupts_held():
+                    under_way[pool.submit(work, cell.question)] = cell
+            if not under_way:
+                return
+            finished, _ = wait(under_way, return_when=FIRST_COMPLETED)
+            for future in finished:
+                cell = under_way.pop(future)
+                yield cell, future.result()
+    except BrokenProcessPool:
+        yield cell, None
+        for future, other in under_way.items():
+            ended = future.done() and future.exception() is None
+            yield other, future.result() if ended else None
+    finally:
+        _end(pool)
+
+
+def _end(pool: ProcessPoolExecutor) -> None:
+    """Stop at once, whatever the processes do: rows that are not there yet are searched again."""
+    processes = list((getattr(pool, "_processes", None) or {}).values())
+    pool.shutdown(wait=False, cancel_futures=True)
+    for process in processes:
+        if process.is_alive():
+            process.terminate()
+
+
+@contextlib.contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Processes that start here are never interrupted: Ctrl-C reaches every process of a terminal, and this one answers for all."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _ignore_interrupts() -> None:
+    """The same on systems that cannot hold a signal back."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
 
 Progress = Callable[[str, float], None]
 

@@ -7,7 +7,7 @@ import pytest
 from costmodel.framework import copy_s, storage_s
 from planner.files.loading import load_cluster
 from planner.measurements import convnets
-from planner.measurements.preset import DEFAULT
+from planner.measurements.outcomes import DEFAULT
 from planner.measurements.tables import Row
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from planner.core.errors import MissingExtra
 from planner.report.figures.kinds import COLOURS, Bars, Figure, Lines, Points, Swim, colour_of
-from planner.report.figures.ticks import log_ticks, number_text
+from planner.report.figures.svg import log_ticks, number_text
 
 __all__ = ["PALETTES", "plotly_figure", "plotly_script"]
 

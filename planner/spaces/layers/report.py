@@ -22,8 +22,7 @@ from planner.core.numbers import (
     used_of_total,
 )
 from planner.report.answer import speed_facts
-from planner.report.parts import parts_table
-from planner.report.ranking import column_maker, ranked_table, ratio_text
+from planner.report.tables import column_maker, parts_table, ranked_table, ratio_text
 from planner.report.uncertainty import bars_columns
 
 __all__ = [

@@ -13,9 +13,7 @@ from planner.core.numbers import byte_unit, duration_text, percent, significant,
 from planner.core.objectives import BETTER, cost_text
 from planner.report.answer import speed_facts
 from planner.report.documents import with_plan
-from planner.report.parts import parts_table
-from planner.report.ranking import column_maker, ranked_table, ratio_text
-from planner.report.rows import rows_table
+from planner.report.tables import column_maker, parts_table, ranked_table, ratio_text, rows_table
 from planner.report.uncertainty import bars_columns
 from planner.spaces.mesh.labels import mesh_entry
 from planner.spaces.mesh.report import objective_columns

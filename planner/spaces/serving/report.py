@@ -18,9 +18,7 @@ from planner.core.numbers import (
     used_of_total,
 )
 from planner.report.documents import baselines_document
-from planner.report.parts import parts_table
-from planner.report.ranking import column_maker, ranked_table
-from planner.report.rows import rows_table
+from planner.report.tables import column_maker, parts_table, ranked_table, rows_table
 from planner.report.uncertainty import bars_columns, span_text
 from planner.spaces.serving.labels import command_of
 

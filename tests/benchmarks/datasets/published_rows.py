@@ -25,8 +25,7 @@ from planner.measurements import (
 )
 from planner.measurements import kernels as planned
 from planner.measurements.columns import COLUMNS
-from planner.measurements.outcomes import Outcome, skipped
-from planner.measurements.preset import DEFAULT, Preset
+from planner.measurements.outcomes import DEFAULT, Outcome, Preset, skipped
 
 Convert = Callable[[Row], Cells]
 

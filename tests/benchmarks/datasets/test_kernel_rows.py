@@ -7,7 +7,7 @@ import pytest
 from benchmarks.datasets.reading import Row
 from costmodel.kernels.roofline import kernel_time_s
 from planner.files.loading import load_device
-from planner.measurements.preset import DEFAULT, PALEO
+from planner.measurements.outcomes import DEFAULT, PALEO
 from tests.benchmarks.datasets.published_rows import (
     BACKWARD,
     COLLECTIVES,

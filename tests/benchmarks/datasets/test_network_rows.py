@@ -12,7 +12,7 @@ from benchmarks.datasets.reading import Row
 from costmodel.precision import PRECISIONS
 from planner.measurements import convnets
 from planner.measurements.convnets import image_assumptions
-from planner.measurements.preset import DEFAULT
+from planner.measurements.outcomes import DEFAULT
 from tests.benchmarks.datasets.published_rows import NETWORKS, TRAINING, canonical, only
 
 

@@ -20,8 +20,7 @@ from planner.files.loading import load_cluster
 from planner.measurements import tables
 from planner.measurements.networks import shape_of, transformer
 from planner.measurements.outcomes import Outcome
-from planner.measurements.parallelism import sharding_of
-from planner.measurements.throughputs import step_time_s
+from planner.measurements.parallelism import sharding_of, step_time_s
 from tests.benchmarks.datasets.published_rows import PLANS, canonical
 
 CELLS = {

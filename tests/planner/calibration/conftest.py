@@ -12,7 +12,7 @@ import pytest
 import scipy.optimize  # noqa: F401 - no test pays for it
 
 from planner.measurements.kinds import KINDS
-from planner.measurements.preset import Preset
+from planner.measurements.outcomes import Preset
 from planner.measurements.tables import Row
 
 Rows = list[dict[str, str]]

@@ -14,7 +14,7 @@ from costmodel.uncertainty.constants import CONSTANTS
 from planner.cli import run
 from planner.files.loading import load_device
 from planner.measurements.kinds import KINDS
-from planner.measurements.preset import Preset
+from planner.measurements.outcomes import Preset
 from planner.schema.calibration import CalibrationFile
 from planner.schema.plan import PlanDocument
 from planner.schema.results import CalibrationResult

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from costmodel.arrays import FloatArray
-from planner.calibration.cross_validation import cross_validate, folds_of
-from planner.calibration.fit import Data, Fit, Prior, fit, refit
+from planner.calibration.fit import Data, Fit, Prior, cross_validate, fit, folds_of, refit
 from planner.core.errors import MissingExtra
 
 

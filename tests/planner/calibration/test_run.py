@@ -10,15 +10,15 @@ import pytest
 
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.uncertainty.constants import CONSTANTS
-from planner.calibration.documents import calibration_text, result_document
 from planner.calibration.machine import Machinery, machinery_of
+from planner.calibration.report import calibration_text, result_document
 from planner.calibration.run import Calibrated, calibrate
 from planner.core.errors import InputFileError
 from planner.files.calibrations import load_calibration
 from planner.files.loading import load_device
 from planner.files.naming.frameworks import framework_of
 from planner.measurements.kinds import KINDS
-from planner.measurements.preset import Preset
+from planner.measurements.outcomes import Preset
 from planner.measurements.tables import read_table
 
 # A100: matrix products reach 0.8 of what is bundled, element-wise kernels 0.7; the host is 1.6 times slower.

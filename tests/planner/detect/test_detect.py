@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from costmodel.hardware.cluster import Cluster
 from planner.cli import run
-from planner.detect.files import machine_files
+from planner.detect.devices import Processor, find_processor, flop_per_cycle, parse_lscpu
 from planner.detect.machine import detect
 from planner.detect.nvidia import Gpu, parse_gpus, parse_nvlinks, parse_topology
-from planner.detect.processors import Processor, find_processor, flop_per_cycle, parse_lscpu
+from planner.detect.report import machine_files
 from planner.files.loading import load_cluster
 
 spec = importlib.util.spec_from_file_location("machines", Path(__file__).with_name("machines.py"))
@@ -295,7 +295,7 @@ def test_the_number_of_machines_is_the_one_asked_for(answer: Any) -> None:
 )
 def test_texts_stay_texts(text: str, tmp_path: Path) -> None:
     """By this project's reader, which knows more numbers than others."""
-    from planner.detect.values import quoted
+    from planner.detect.devices import quoted
     from planner.files.documents import parse_document
 
     path = tmp_path / "t.yaml"

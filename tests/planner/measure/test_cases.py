@@ -11,8 +11,7 @@ from planner.core.errors import UsageError
 from planner.measure.cases import COLLECTIVES, KINDS, Case, collective_cases, kernel_cases
 from planner.measure.processes import Processes, processes_of
 from planner.measure.run import _Deadline
-from planner.measure.table import COLUMNS, row_of, table_text
-from planner.measure.timing import Timing, time_call
+from planner.measure.timing import COLUMNS, Timing, row_of, table_text, time_call
 from planner.measurements.kinds import predict_table
 from planner.measurements.measured import ELEMENTWISE, KERNELS
 from planner.measurements.tables import read_table

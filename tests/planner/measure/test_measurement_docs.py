@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from planner.measure.cases import COLLECTIVES, KINDS
-from planner.measure.table import COLUMNS
+from planner.measure.timing import COLUMNS
 from planner.measurements.kinds import KINDS as TABLES
 from planner.measurements.kinds import predict_table, template
 from planner.measurements.measured import ELEMENTWISE

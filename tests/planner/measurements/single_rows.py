@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from costmodel.mesh.plan import MeshPlan
 from planner.measurements import plans
-from planner.measurements.outcomes import Outcome
-from planner.measurements.preset import DEFAULT
+from planner.measurements.outcomes import DEFAULT, Outcome
 from planner.measurements.tables import Row
 
 FORWARD, BACKWARD = {"pass_": "forward"}, {"pass_": "backward"}

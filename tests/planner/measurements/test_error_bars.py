@@ -21,7 +21,7 @@ from planner.files.calibrations import load_calibration
 from planner.files.resources import resolve
 from planner.measurements import error_bars
 from planner.measurements.error_bars import effects, judge_of
-from planner.measurements.preset import DEFAULT, Preset
+from planner.measurements.outcomes import DEFAULT, Preset
 from planner.measurements.tables import read_table
 from planner.measurements.training import predict
 

@@ -12,8 +12,7 @@ import pytest
 
 from planner.cli import run
 from planner.measurements import training
-from planner.measurements.outcomes import Comparison, MemoryComparison, Outcome, skipped
-from planner.measurements.preset import Preset
+from planner.measurements.outcomes import Comparison, MemoryComparison, Outcome, Preset, skipped
 from planner.measurements.tables import Row
 from planner.schema.results import ValidationDocument
 

@@ -11,8 +11,7 @@ from planner.files.loading import load_device
 from planner.files.naming.frameworks import framework_of
 from planner.measurements.fitted import _OF_STEPS, _ONLY, fitted_of
 from planner.measurements.kinds import recognise
-from planner.measurements.outcomes import Outcome
-from planner.measurements.preset import Preset
+from planner.measurements.outcomes import Outcome, Preset
 from planner.measurements.tables import read_table
 
 

@@ -9,7 +9,7 @@ from costmodel.framework import NO_FRAMEWORK, Framework
 from costmodel.mesh.detail import stage_rows
 from costmodel.mesh.plan import MeshPlan
 from planner.files.naming.frameworks import framework_of
-from planner.measurements.framework_plans import reported_bytes
+from planner.measurements.plans import reported_bytes
 from tests.costmodel.mesh import plans as make
 from tests.strategies.mesh.networks import decoder
 

@@ -16,7 +16,7 @@ from costmodel.mesh.plan import MeshPlan
 from planner.files.documents import parse_document
 from planner.files.resources import bundled
 from planner.measurements import convnets, plans, questions
-from planner.measurements.preset import DEFAULT
+from planner.measurements.outcomes import DEFAULT
 from planner.measurements.tables import Row
 
 _TABLES = {

@@ -10,7 +10,7 @@ import pytest
 from planner.core.errors import InputFileError
 from planner.measurements.columns import COLUMNS
 from planner.measurements.kinds import KINDS, predict_by, predict_table, recognise, template
-from planner.measurements.preset import DEFAULT, PALEO
+from planner.measurements.outcomes import DEFAULT, PALEO
 from planner.measurements.tables import read_table
 
 

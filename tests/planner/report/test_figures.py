@@ -33,10 +33,9 @@ from planner.report.figures.kinds import (
     colour_of,
 )
 from planner.report.figures.standard import front, timeline
-from planner.report.figures.svg import NARROW, WIDE, draw, svg_file
-from planner.report.figures.ticks import linear_ticks, log_ticks, number_text
+from planner.report.figures.svg import NARROW, WIDE, draw, linear_ticks, log_ticks, number_text, svg_file
 from planner.report.page import json_text_for_script
-from planner.report.waterfall import waterfall
+from planner.report.tables import waterfall
 
 NASTY = "<script>alert(1)</script> & \"x\" 'y' \x1b[31m"
 HAS_PLOTLY = importlib.util.find_spec("plotly") is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from planner.core.blocks import Column, Table
-from planner.report.markdown import markdown_text
+from planner.report.text import markdown_text
 
 
 def test_waterfalls_begin_where_the_part_before_ends() -> None:

@@ -17,14 +17,11 @@ from hypothesis import strategies as st
 from planner.core.answer import Answer, Assumption, Estimate, RankedPlan, ScalePoint, Setting
 from planner.core.blocks import Block, Column, Facts, Heading, Report, Sentence, Table
 from planner.core.numbers import big_count, duration_text, percent, significant, used_of_total
-from planner.report.answer import estimate_report, search_report
+from planner.report.answer import Curve, estimate_report, scale_report, search_report
 from planner.report.documents import estimate_document, search_document
 from planner.report.machine import csv_text, finite, json_text
-from planner.report.markdown import markdown_text
-from planner.report.ranking import gap_text
-from planner.report.rich_text import rich_text
-from planner.report.scale import Curve, scale_report
-from planner.report.text import fit, plain_text, wrap_words
+from planner.report.tables import gap_text
+from planner.report.text import fit, markdown_text, plain_text, rich_text, wrap_words
 from planner.schema.answer import ScaleDocument, estimate_model, search_model
 from planner.spaces.layers.report import layer_totals, plans_table
 

@@ -8,9 +8,8 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from planner.core.request import Request
-from planner.sizing.goal import Goal
 from planner.sizing.search import Sized, ladder, size
-from planner.sizing.trials import ClusterFacts, Trial, charged_gpus
+from planner.sizing.trials import ClusterFacts, Goal, Trial, charged_gpus
 from tests.cases import mostly
 
 BATCH = 100

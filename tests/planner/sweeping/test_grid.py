@@ -14,9 +14,8 @@ from planner.commands.sweep import gpu_counts
 from planner.commands.values import Values
 from planner.core.errors import PlannerError
 from planner.core.request import Request
-from planner.sweeping.answer import COLUMNS, DEGREES, answer
+from planner.sweeping.answer import COLUMNS, DEGREES, answer, from_plain, key_of, to_plain
 from planner.sweeping.grid import Axes, cells_of, cluster_name, doubling_counts
-from planner.sweeping.question import from_plain, key_of, to_plain
 from strategies.mesh.settings import Bounds, MeshRestriction
 
 FULL = Request(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from planner.sweeping.grid import Cell
-from planner.sweeping.here import answers_here
+from planner.sweeping.run import answers_here
 from tests.planner.sweeping.workers import deadly
 
 

@@ -19,9 +19,8 @@ from planner.core.answer import Estimate
 from planner.core.blocks import Report
 from planner.report.answer import estimate_report, search_report
 from planner.report.machine import csv_text, json_text
-from planner.report.markdown import markdown_text
-from planner.report.rows import rows_table
-from planner.report.text import plain_text
+from planner.report.tables import rows_table
+from planner.report.text import markdown_text, plain_text
 from planner.schema import json_schema, schema_of
 from planner.schema.answer import MeshLayerEntry, MeshStageEntry, estimate_model, search_model
 from planner.spaces.mesh.labels import family_of_mesh_plan, mesh_plan_in_words

@@ -1,22 +1,102 @@
-"""The answer of ``planner optimize``, ``estimate`` or ``explain`` as one HTML file that needs no network."""
+"""Answers as HTML files that need no network: of `planner optimize`, `estimate` and `explain`, training and serving."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from planner.core.answer import Assumption, ErrorBars, Setting
+from costmodel.tolerances import EQUAL
+from planner.core.answer import Answer, Assumption, ErrorBars, RankedPlan, Setting
 from planner.core.blocks import Block, Facts, Heading, Sentence, Table
-from planner.core.numbers import Unit, energy_text, percent, significant, time_unit, used_of_total
-from planner.report.figures.kinds import Figure
+from planner.core.numbers import (
+    Unit,
+    byte_text,
+    byte_unit,
+    duration_text,
+    energy_text,
+    percent,
+    significant,
+    time_unit,
+    used_of_total,
+)
+from planner.report.figures.interactive import PALETTES, plotly_figure, plotly_script
+from planner.report.figures.kinds import Bars, Dot, Figure, Points, Series, Swim
+from planner.report.figures.standard import front
+from planner.report.figures.svg import COLOUR_RULES, NARROW, WIDE, draw
 from planner.report.figures.views import AnswerView, PlanView
-from planner.report.page import Cell, escaped, facts, page, table
-from planner.report.pages.blocks import block_html
-from planner.report.pages.plots import PLOT_STYLE, figures_html, plot_scripts
-from planner.report.ranking import gap_text
+from planner.report.page import Cell, block_html, escaped, facts, json_text_for_script, page, table, table_html
+from planner.report.tables import gap_text
 from planner.report.uncertainty import sensitivity_blocks
 
-__all__ = ["Section", "answer_page", "assembled", "assumptions_table", "provenance"]
+__all__ = [
+    "PLOT_STYLE",
+    "Section",
+    "answer_page",
+    "assembled",
+    "assumptions_table",
+    "figure_html",
+    "figures_html",
+    "plot_scripts",
+    "provenance",
+    "serving_page",
+]
+
+PLOT_STYLE = (
+    COLOUR_RULES
+    + """\
+svg[role=img] text{font-size:12px}svg .axis{stroke:var(--ink)}figure{margin:0 0 12px;min-width:0}figure svg[role=img]{max-width:760px}
+.pair{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,440px),1fr));gap:16px}
+.narrow{display:none}.live{width:100%;min-width:0}
+@media screen{figure.is-live .still{display:none}}
+@media screen and (max-width:560px){.wide-still{display:none}.narrow{display:block}}
+@media print{.live{display:none!important}.pair{grid-template-columns:1fr 1fr}
+figure svg[role=img]{max-width:150mm}.pair svg[role=img]{max-width:125mm}}
+"""
+)
+
+# Draws every figure of the page, in the colours of the page, again when these change; the SVG stays where a plot cannot be drawn.
+_SCRIPT = """\
+(function(){
+var all=JSON.parse(document.getElementById("figures").textContent),dark=matchMedia("(prefers-color-scheme:dark)");
+function coloured(v,p){if(typeof v==="string")return v.charAt(0)==="@"?p[v.slice(1)]:v;if(Array.isArray(v))return v.map(function(x){
+return typeof x==="number"?x:coloured(x,p)});if(v&&typeof v==="object"){var o={};for(var k in v)o[k]=coloured(v[k],p);return o}return v}
+function show(){document.querySelectorAll(".live").forEach(function(box){var f=all.figures[box.dataset.figure],
+p=all.palettes[dark.matches?"dark":"light"];
+Plotly.react(box,coloured(f.data,p),coloured(f.layout,p),{responsive:true,displaylogo:false,showTips:false,
+modeBarButtons:[["toImage","zoom2d","pan2d","resetScale2d"]]}).then(function(){box.parentNode.classList.add("is-live")})})}
+show();dark.addEventListener("change",show)})();"""
+
+
+def figure_html(figure: Figure, *, live: bool) -> str:
+    """One figure with its caption."""
+    box = f'<div class="live" data-figure="{escaped(figure.name)}"></div>' if live else ""
+    still = f'<div class="still"><div class="wide-still">{draw(figure, WIDE)}</div><div class="narrow">{draw(figure, NARROW)}</div></div>'
+    name = figure.name.replace(" ", "-")
+    return f'<figure id="{escaped(name)}">{box}{still}<figcaption>{escaped(figure.caption)}</figcaption></figure>'
+
+
+def figures_html(figures: Sequence[Figure], *, live: bool) -> str:
+    """Figures beside each other where there is room; bars and timelines take the width of the page."""
+    broad = [figure for figure in figures if isinstance(figure, (Bars, Swim))]
+    pairs = [figure for figure in figures if not isinstance(figure, (Bars, Swim))]
+    parts = [figure_html(figure, live=live) for figure in broad]
+    if pairs:
+        parts.append('<div class="pair">' + "".join(figure_html(figure, live=live) for figure in pairs) + "</div>")
+    return "\n".join(parts)
+
+
+def plot_scripts(figures: Sequence[Figure]) -> tuple[str, list[str]]:
+    """What makes the figures of a page live: their data as an element of the body, and the scripts.
+
+    Raises
+    ------
+    MissingExtra
+        plotly is not installed.
+    """
+    data = {"figures": {figure.name: plotly_figure(figure) for figure in figures}, "palettes": PALETTES}
+    element = f'<script type="application/json" id="figures">{json_text_for_script(data)}</script>'
+    return element, [plotly_script(), _SCRIPT]
+
 
 _STYLE = """\
 .answer{font-size:1.1em;border-left:4px solid var(--mark);padding:.3em .8em;background:var(--band);max-width:none;overflow-wrap:anywhere}
@@ -292,3 +372,143 @@ def provenance(setting: Setting, version: str, bars: ErrorBars | None = None) ->
     if bars is not None:
         pairs.append(("error bars", bars.note or f"calibration '{bars.calibration}' ({bars.kind})"))
     return pairs
+
+
+def serving_page(answer: Answer, blocks: Sequence[Block], *, live: bool, version: str) -> str:
+    """Write the page.
+
+    Parameters
+    ----------
+    answer : Answer
+    blocks : sequence of Block
+        What the terminal shows.
+    live : bool
+        Whether plots are interactive, which needs plotly.
+    version : str
+        Of the planner.
+    """
+    plans, setting, load = answer.plans, answer.setting, answer.setting.load
+    assert load is not None
+    sections = [
+        Section(
+            title="Time per token",
+            figures=(
+                _parts(
+                    "tpot",
+                    "What the time per token after the first is made of",
+                    plans,
+                    "tpot_s",
+                    is_time=True,
+                ),
+            ),
+        ),
+        Section(
+            title="Time to the first token",
+            figures=(_parts("ttft", "What the time to the first token is made of", plans, "ttft_s", is_time=True),),
+        ),
+        Section(
+            title="What fills the memory",
+            figures=(_parts("memory", "What fills the fullest GPU", plans, "memory_bytes_per_gpu", is_time=False),),
+        ),
+    ]
+    fronts = _fronts(plans)
+    if fronts:
+        sections.append(Section(title="Pareto fronts", figures=tuple(fronts), note="The plans of this answer."))
+    sections += [
+        Section(title="Assumptions", parts=(assumptions_table(answer.assumptions, answer.model_assumptions),)),
+        Section(title="Provenance", parts=(facts(provenance(setting, version)),)),
+    ]
+    question = (
+        f"serving {setting.model}: prompts of {load.prompt_tokens:,} and answers of {load.output_tokens:,} tokens on average, "
+        f"{setting.precision}, cache in {load.kv_precision}; up to {setting.gpus:,} x {setting.device}; best by {answer.objective}"
+    )
+    sentences = [block for block in blocks if isinstance(block, Sentence)]
+    tables = [block for block in blocks if isinstance(block, Table)]
+    known = [block for block in blocks if isinstance(block, Facts)]
+    head = [f'<p class="soft">{escaped(question)}</p>', *(block_html(block) for block in sentences)]
+    first = [
+        '<p class="soft">Click on a title, or press Enter on it, to sort by it.</p>',
+        *(table_html(block, cards=True) for block in tables),
+        *(block_html(block, without=("Assumed", "Of the cost model")) for block in known),
+    ]
+    return assembled(f"{setting.model} on {setting.cluster}", head, "Plans", first, sections, live=live)
+
+
+def _row(plan: RankedPlan) -> str:
+    return f"#{plan.rank} ({plan.workers} GPU{'s' if plan.workers != 1 else ''})"
+
+
+def _parts(
+    name: str,
+    caption: str,
+    plans: Sequence[RankedPlan],
+    total: str,
+    *,
+    is_time: bool,
+) -> Bars:
+    parts: list[Mapping[str, float]] = [plan.parts(total) for plan in plans]
+    totals = [sum(of.values()) for of in parts]
+    unit: Unit = (time_unit if is_time else byte_unit)(max(totals))
+    text: Callable[[float], str] = duration_text if is_time else byte_text
+    series = [
+        Series(
+            name=word,
+            values=tuple(of[key] / unit.size for of in parts),
+            titles=tuple(
+                f"#{plan.rank}: {word} {text(of[key])}, {percent(of[key] / whole)} of {text(whole)}\n{plan.summary}"
+                for plan, of, whole in zip(plans, parts, totals, strict=True)
+            ),
+        )
+        for key, word in plans[0].labels(total).items()
+    ]
+    axis = f"time ({unit.name})" if is_time else f"memory per GPU ({unit.name})"
+    limit = None if is_time else plans[0].memory_capacity_bytes
+    return Bars(
+        name=name,
+        caption=f"{caption}." if limit is None else f"{caption}; the dashed line is its capacity, {byte_text(limit)}.",
+        axis=axis,
+        rows=tuple(_row(plan) for plan in plans),
+        series=tuple(item for item in series if any(item.values)),
+        limit=None if limit is None else limit / unit.size,
+        limit_name="" if limit is None else f"capacity: {byte_text(limit)}",
+    )
+
+
+def _fronts(plans: Sequence[RankedPlan]) -> list[Figure]:
+    """Times against GPU time per token: on both axes less is better."""
+    if len(plans) < 2:
+        return []
+    cost = [1e6 / plan["output_tokens_per_s_per_gpu"] / 3600.0 for plan in plans]
+    result: list[Figure] = []
+    for name, title, seconds in (
+        ("pareto tpot", "time per token", [plan["tpot_s"] for plan in plans]),
+        ("pareto ttft", "time to the first token", [plan["ttft_s"] for plan in plans]),
+    ):
+        if max(seconds) <= min(seconds) * (1 + EQUAL) or max(cost) <= min(cost) * (1 + EQUAL):
+            continue
+        unit = time_unit(min(seconds))
+        best = front(list(zip(seconds, cost, strict=True)))
+        dots = tuple(
+            Dot(
+                x=time / unit.size,
+                y=hours,
+                title=f"#{plan.rank}: {plan.summary}\n{title} {duration_text(time)}, {significant(hours)} GPU hours per million "
+                "output tokens",
+                group=f"{plan.workers} GPU{'s' if plan.workers != 1 else ''}",
+                on_front=on_front,
+            )
+            for plan, time, hours, on_front in zip(plans, seconds, cost, best, strict=True)
+        )
+        caption = (
+            f"{title[0].upper()}{title[1:]} against GPU time per token; the line joins plans that none beats on both."
+        )
+        result.append(
+            Points(
+                name=name,
+                caption=caption,
+                x_axis=f"{title} ({unit.name})",
+                y_axis="GPU hours per million output tokens",
+                dots=dots,
+            )
+        )
+    return result

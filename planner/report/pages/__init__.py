@@ -1,1 +1,0 @@
-"""Answers as one HTML file each."""

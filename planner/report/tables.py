@@ -1,0 +1,290 @@
+"""Tables that several answers share: parts of a sum, ranked plans, rows of dataclasses, what a step waits for the network."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, fields
+from typing import Any, Protocol, TypeVar
+
+from costmodel.hardware.cluster import LinkRow
+from costmodel.tolerances import ROUNDING
+from planner.core.answer import Assumption, Setting, assumption_text
+from planner.core.blocks import Block, Column, Heading, Table
+from planner.core.numbers import Unit, byte_unit, percent, significant, time_unit
+
+__all__ = [
+    "Ranked",
+    "assumption_rows",
+    "column_maker",
+    "comparison_table",
+    "gap_text",
+    "link_blocks",
+    "links_document",
+    "parts_table",
+    "ranked_table",
+    "ratio_text",
+    "rows_table",
+    "waterfall",
+]
+
+_WIDTH = 30
+
+
+def waterfall(values: Sequence[float], total: float, width: int = _WIDTH) -> tuple[str, ...]:
+    """Bars of parts that add up to a total, and that of the total; a part that is too short for a character is a thin line.
+
+    >>> for bar in waterfall([5.0, 0.01, 3.0, 2.0], 10.01, 10):
+    ...     print(bar)
+    #####
+         |
+         ###
+            ##
+    ==========
+    """
+    bars, done = [], 0.0
+    for value in values:
+        start, end = (round(width * share / total) if total > 0 else 0 for share in (done, done + value))
+        done += value
+        if end > start:
+            bars.append(" " * start + "#" * (end - start))
+        else:
+            bars.append(" " * min(start, width - 1) + "|" if value > 0 else "")
+    return (*bars, "=" * width)
+
+
+def parts_table(
+    parts: Mapping[str, float],
+    words: Mapping[str, str],
+    total: float,
+    unit: Unit,
+    *,
+    title: str,
+    name: str,
+    term: str = "part",
+) -> Table:
+    """Parts, their shares and a waterfall, and the sum in the last row.
+
+    Parameters
+    ----------
+    parts : mapping of str to float
+        SI units; parts of nothing are left out.
+    words : mapping of str to str
+        What people call them.
+    total : float
+    unit : Unit
+        In which they are shown.
+    title, name, term : str
+        Of the column of values, of the sum, and of the column of words.
+    """
+    rows = [(words[key], float(value)) for key, value in parts.items() if value > ROUNDING * total]
+    values = [value for _, value in rows]
+    return Table(
+        columns=(
+            Column(title=term, cells=(*(word for word, _ in rows), name), is_text=True),
+            Column(
+                title=title, unit=unit.name, cells=tuple(significant(value / unit.size) for value in (*values, total))
+            ),
+            Column(title="share", cells=(*(percent(value / total) for value in values), "100 %")),
+            Column(title="", cells=waterfall(values, total), is_text=True, priority=1),
+        ),
+        total=True,
+    )
+
+
+def comparison_table(
+    rows: Sequence[tuple[str, float, float]], unit: Unit, *, term: str = "part", total: bool = True
+) -> Table:
+    """Terms of a plan, of the best plan, and by how much they differ; ``total`` where the last row is the sum."""
+
+    def column(name: str, values: Sequence[float], *, signed: bool = False) -> Column:
+        cells = tuple(f"{'+' if signed and v > 0 else ''}{significant(v / unit.size)}" for v in values)
+        return Column(title=name, unit=unit.name, cells=cells)
+
+    return Table(
+        columns=(
+            Column(title=term, cells=tuple(row[0] for row in rows), is_text=True),
+            column("this plan", [a for _, a, _ in rows]),
+            column("best plan", [b for _, _, b in rows]),
+            column("difference", [a - b for _, a, b in rows], signed=True),
+        ),
+        total=total,
+    )
+
+
+def assumption_rows(
+    assumptions: Sequence[Assumption], of_model: Sequence[Assumption], setting: Setting
+) -> list[tuple[str, str]]:
+    """Assumptions of a question, and those of the cost model of a mesh; those that are nothing by default stand together, last."""
+    nothing = [a.name for a in of_model if a.value == "0" and a.source != "given"]
+    named = [
+        f"{a.name} {a.value}" + (" (given)" if a.source == "given" else "") for a in of_model if a.name not in nothing
+    ]
+    if nothing:
+        named.append(f"and 0 for {', '.join(nothing)}")
+    options = [
+        f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
+        for name, value in setting.cost_model_options.items()
+    ]
+    everything = ", ".join([*(assumption_text(assumption) for assumption in assumptions), *options])
+    return [("Assumed", everything), *([("Of the cost model", ", ".join(named))] if named else [])]
+
+
+def link_blocks(rows: Sequence[LinkRow], step_time_s: float) -> list[Block]:
+    """A table: traffic, its groups, the slowest level of links that they span, and what the step waits; nothing without any."""
+    if not rows:
+        return []
+    waiting = [row.waiting_s for row in rows]
+    unit = time_unit(max(*waiting, 1e-9) if any(waiting) else step_time_s)
+
+    def column(title: str, cells: Sequence[str], priority: int, *, unit: str = "", text: bool = False) -> Column:
+        return Column(title=title, unit=unit, cells=tuple(cells), priority=priority, is_text=text)
+
+    total = sum(waiting)
+    table = Table(
+        columns=(
+            column("traffic", [*(row.traffic for row in rows), "all of it"], 0, text=True),
+            column("ranks", [*(f"{row.group:,}" for row in rows), ""], 3, unit="of a group"),
+            column("stride", [*(f"{row.stride:,}" for row in rows), ""], 5),
+            column("slowest link", [*(row.level for row in rows), ""], 0, text=True),
+            column("of it", [*(significant(row.bytes_per_s / 1e9) for row in rows), ""], 2, unit="GB/s per rank"),
+            column(
+                "waits",
+                [*(significant(s / unit.size) for s in waiting), significant(total / unit.size)],
+                0,
+                unit=unit.name,
+            ),
+            column(
+                "share", [*(percent(s / step_time_s) for s in waiting), percent(total / step_time_s)], 1, unit="of step"
+            ),
+            column("", waterfall(waiting, total) if total > 0 else [""] * (len(rows) + 1), 4, text=True),
+        ),
+        total=True,
+    )
+    return [Heading("What the step waits for the network, by link"), table]
+
+
+def links_document(rows: Sequence[LinkRow]) -> list[dict[str, Any]]:
+    """The same as plain data."""
+    return [asdict(row) for row in rows]
+
+
+def rows_table(rows: Sequence[Any]) -> Table:
+    """Show rows, one column per field; columns without any content are left out.
+
+    Times (``..._s``) share one unit, and so do sizes (``..._bytes``); a zero is an empty cell.
+
+    Examples
+    --------
+    >>> from dataclasses import dataclass
+    >>> @dataclass
+    ... class Row:
+    ...     name: str
+    ...     forward_s: float
+    >>> [(c.title, c.unit, c.cells) for c in rows_table([Row("qkv", 0.002), Row("norm", 0.0)]).columns]
+    [('name', '', ('qkv', 'norm')), ('forward', 'ms', ('2.00', ''))]
+    """
+    assert rows, "a table without rows"
+    names = [item.name for item in fields(rows[0])]
+    times = time_unit(_largest(rows, names, "_s"))
+    sizes = byte_unit(_largest(rows, names, "_bytes"))
+    columns = []
+    for position, name in enumerate(names):
+        values = [getattr(row, name) for row in rows]
+        title, unit, cell = _format(name, times.name, times.size, sizes.name, sizes.size)
+        cells = tuple(cell(value) for value in values)
+        if any(cells):
+            is_text = all(isinstance(value, str) for value in values)
+            columns.append(
+                Column(title=title, unit=unit, cells=cells, is_text=is_text, flexible=is_text, priority=position)
+            )
+    return Table(columns=tuple(columns))
+
+
+def _largest(rows: Sequence[Any], names: Sequence[str], ending: str) -> float:
+    return max((float(getattr(row, name)) for row in rows for name in names if name.endswith(ending)), default=0.0)
+
+
+def _format(
+    name: str, time_name: str, time_size: float, byte_name: str, byte_size: float
+) -> tuple[str, str, Callable[[Any], str]]:
+    """Title, unit and cell of a column."""
+
+    def words(ending: str) -> str:
+        return name.removesuffix(ending).replace("_", " ")
+
+    if name.endswith("_bytes"):
+        return words("_bytes"), byte_name, lambda v: "" if v == 0 else significant(v / byte_size)
+    if name.endswith("_flop"):
+        return words("_flop"), "TFLOP", lambda v: "" if v == 0 else significant(v / 1e12)
+    if name.endswith("_s") and not name.endswith("_per_s"):
+        return words("_s"), time_name, lambda v: "" if v == 0 else significant(v / time_size)
+    return words(""), "", _plain
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else ""
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return significant(value)
+    if isinstance(value, (list, tuple)):
+        return " ".join(map(str, value))
+    return str(value)
+
+
+T = TypeVar("T")
+
+
+class Ranked(Protocol):
+    """A plan of any space with its place among others."""
+
+    @property
+    def rank(self) -> int:
+        """1 is the best."""
+
+    @property
+    def gap(self) -> float:
+        """Objective over that of the best plan, minus 1."""
+
+
+def column_maker(plans: Sequence[T]) -> Callable[..., Column]:
+    """Return a function that makes a column from what a cell says of one plan.
+
+    Examples
+    --------
+    >>> column_maker([8, 16])("GPUs", str, 2).cells
+    ('8', '16')
+    """
+
+    def column(title: str, cell: Callable[[T], str], priority: int, *, unit: str = "") -> Column:
+        return Column(title=title, unit=unit, cells=tuple(cell(plan) for plan in plans), priority=priority)
+
+    return column
+
+
+def ranked_table(columns: Sequence[Column], plans: Sequence[Ranked], *, gap_priority: int = 1) -> Table:
+    """Columns of plans between their ranks and how far behind the first they are."""
+    ranks = Column(title="#", cells=tuple(str(plan.rank) for plan in plans))
+    gaps = tuple("-" if plan.rank == 1 else gap_text(plan.gap) for plan in plans)
+    gap = Column(title="gap to", unit="first", cells=gaps, priority=gap_priority)
+    return Table(columns=(ranks, *columns, gap), highlight=0)
+
+
+def gap_text(gap: float) -> str:
+    """Write how much slower a plan is than the first.
+
+    >>> gap_text(0.0), gap_text(0.0312), gap_text(0.00002)
+    ('0 %', '+3.12 %', '<0.01 %')
+    """
+    if gap == 0:
+        return "0 %"
+    if abs(gap) < 1e-4:
+        return "<0.01 %"
+    return f"{'+' if gap > 0 else ''}{significant(gap * 100)} %"
+
+
+def ratio_text(ratio: float) -> str:
+    """1.0004 must not read as 1.00."""
+    return significant(ratio) if ratio >= 1.005 else significant(ratio, 1 - math.floor(math.log10(ratio - 1)))
