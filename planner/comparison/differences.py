@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from costmodel.tolerances import EQUAL
-from planner.comparison.items import FIRST_TOKEN_TERMS, TIME_TERMS, Item, memory_terms
 from planner.core.errors import UsageError
+from planner.spaces.items import FIRST_TOKEN_TERMS, TIME_TERMS, Basis, Item
 
-__all__ = ["Basis", "Comparison", "Row", "compare_items"]
+__all__ = ["Comparison", "Row", "compare_items"]
 
-# What times are compared per: a step (of the same work), a sample, a token.
-Basis = Literal["step", "sample", "token"]
 # Questions that differ in these are about different work.
 _WORK = ("model", "model file", "global batch", "sequence length", "adapters")
 # Hashes say whether files are the same, and say nothing to people.
@@ -82,8 +79,12 @@ class Comparison:
 
     def work(self, n: int) -> int:
         """Steps, samples or tokens of one step of a plan."""
-        item = self.items[n]
-        return {"step": 1, "sample": item.samples, "token": item.samples * (item.seq or 1)}[self.basis]
+        return self.items[n].work(self.basis)
+
+    @property
+    def objective(self) -> str:
+        """What all plans were chosen for; throughput where they differ."""
+        return _objective(self.items)
 
 
 def compare_items(items: Sequence[Item]) -> Comparison:
@@ -96,13 +97,13 @@ def compare_items(items: Sequence[Item]) -> Comparison:
     """
     assert len(items) > 1, "a comparison needs two"
     _check_comparable(items)
-    basis = _basis(items)
-    work = [{"step": 1, "sample": i.samples, "token": i.samples * (i.seq or 1)}[basis] for i in items]
+    basis, objective = _basis(items), _objective(items)
+    work = [item.work(basis) for item in items]
     settings = _differing([item.settings for item in items], missing="-")
     return Comparison(
         items=tuple(items),
         basis=basis,
-        scores=tuple(_scores(items, work)),
+        scores=tuple(item.score(basis, objective) for item in items),
         question=_question(items),
         settings=settings,
         layers=_layers(items),
@@ -121,37 +122,24 @@ def _check_comparable(items: Sequence[Item]) -> None:
             raise UsageError(
                 f"{first.label} is for {modes[0]} and {item.label} for {modes[1]}: their times are of different things"
             )
-        if (first.space == "serving") != (item.space == "serving"):
-            served, other = (first, item) if first.space == "serving" else (item, first)
+        if first.kind != item.kind:
+            served, other = sorted((first, item), key=lambda i: i.does, reverse=True)
             raise UsageError(
-                f"{served.label} serves requests and {other.label} costs one forward pass: their times are of different things"
+                f"{served.label} {served.does} and {other.label} {other.does}: their times are of different things"
             )
 
 
 def _basis(items: Sequence[Item]) -> Basis:
-    if items[0].space == "serving":
-        return "step"  # a step of serving is a token of every sequence
-    if all(len({item.question.get(name) for item in items}) == 1 for name in _WORK):
-        return "step"
-    lengths = {item.seq for item in items}
-    return "sample" if None in lengths or len(lengths) == 1 else "token"
+    basis: Basis = "step"
+    if any(len({item.question.get(name) for item in items}) > 1 for name in _WORK):
+        lengths = {item.seq for item in items}
+        basis = "sample" if None in lengths or len(lengths) == 1 else "token"
+    return items[0].usual_basis(basis)
 
 
-def _scores(items: Sequence[Item], work: Sequence[int]) -> list[float]:
-    if items[0].space != "serving":
-        return [item.step_time_s / amount for item, amount in zip(items, work, strict=True)]
+def _objective(items: Sequence[Item]) -> str:
     objectives = {item.objective for item in items}
-    objective = objectives.pop() if len(objectives) == 1 else "throughput"
-    return [_serving_score(item, objective) for item in items]
-
-
-def _serving_score(item: Item, objective: str) -> float:
-    served = item.served
-    if objective == "tokens_per_s_per_gpu":
-        return 1.0 / served["output_tokens_per_s_per_gpu"]
-    return {"latency": served["request_s"], "ttft": served["ttft_s"], "tpot": item.step_time_s}.get(
-        objective, 1.0 / served["output_tokens_per_s"]
-    )
+    return objectives.pop() if len(objectives) == 1 else "throughput"
 
 
 def _differing(tables: Sequence[Mapping[str, str]], missing: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
@@ -226,7 +214,7 @@ def _rows(
 def _memory(items: Sequence[Item]) -> tuple[Row, ...]:
     """Terms of the memory; of plans with a split per layer, the layers by runs that are split alike."""
     if all(item.memory_parts for item in items):
-        return _rows(items, memory_terms(items[0].space), lambda item: item.memory_parts, [1] * len(items))
+        return _rows(items, items[0].memory_terms, lambda item: item.memory_parts, [1] * len(items))
     names = list(items[0].layer_bytes)
     if not names or any(list(item.layer_bytes) != names for item in items):
         return ()

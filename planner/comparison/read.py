@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from planner.comparison.items import Item, item_of
 from planner.core.request import Request, SpaceChoice
 from planner.spaces.ask import estimate as predict
 from planner.spaces.ask import optimize
+from planner.spaces.items import Item, item_of
 
 if TYPE_CHECKING:
     from planner.core.answer import Estimate

@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from planner.comparison.differences import Comparison, Row
-from planner.comparison.items import Item
-from planner.comparison.words import memory_sentence, per_words, question_sentences, why
+from planner.comparison.words import memory_sentence, question_sentences, why
 from planner.core.blocks import Block, Column, Facts, Heading, Report, Sentence, Table
 from planner.core.numbers import (
     NOT_AVAILABLE,
@@ -61,12 +60,12 @@ def _blocks(comparison: Comparison, warnings: Sequence[str]) -> list[Block]:
             blocks += [Heading(heading), _text_table(comparison, rows)]
     time = sum(abs(value or 0.0) for row in comparison.times for value in row.values) / len(items)
     first = sum(abs(value or 0.0) for row in comparison.first_token for value in row.values) / len(items)
-    of = "the time per token" if items[0].space == "serving" else f"the time per {per_words(comparison)}"
+    of = f"the time per {items[0].per(comparison.basis)}"
     if comparison.times:
         total = Row(key="", name="total", values=_totals(comparison))
         blocks += [Heading(f"Where {of} goes"), _number_table(comparison, (*comparison.times, total), time_unit(time))]
     if comparison.first_token:
-        total = Row(key="", name="total", values=tuple(item.served["ttft_s"] for item in items))
+        total = Row(key="", name="total", values=tuple(item.first_token_s for item in items))
         blocks += [
             Heading("Where the time to the first token goes"),
             _number_table(comparison, (*comparison.first_token, total), time_unit(first)),
@@ -87,17 +86,16 @@ def _blocks(comparison: Comparison, warnings: Sequence[str]) -> list[Block]:
 def _figures(comparison: Comparison) -> list[tuple[str, tuple[str, ...]]]:
     """Rates, money and energy, where any plan has them."""
     items = comparison.items
-    is_serving = items[0].space == "serving"
-    amounts = [item.samples if is_serving else comparison.work(n) for n, item in enumerate(items)]
-    unit = "output token" if is_serving else comparison.basis
+    amounts = [item.amount(comparison.basis)[0] for item in items]
+    unit = items[0].amount(comparison.basis)[1]
 
     def per(values: Sequence[float | None]) -> list[float | None]:
         return [None if value is None else value / amount for value, amount in zip(values, amounts, strict=True)]
 
-    samples: list[float | None] = [_samples_per_s(item) for item in items]
+    samples: list[float | None] = [item.samples_per_s for item in items]
     rows: list[tuple[str, Callable[[float | None], str], list[float | None]]] = [
-        ("output tokens/s" if is_serving else "tokens/s", significant, [_tokens_per_s(item) for item in items]),
-        ("requests/s" if is_serving else "samples/s", significant, samples),
+        (f"{items[0].tokens_word}/s", significant, [item.tokens_per_s for item in items]),
+        (f"{items[0].samples_word}/s", significant, samples),
         ("MFU", percent, [item.mfu for item in items]),
         (f"USD per million {unit}s", _millions, per([item.money_per_step for item in items])),
         (f"energy per {unit}", energy_text, per([item.energy_per_step_j for item in items])),
@@ -111,16 +109,6 @@ def _figures(comparison: Comparison) -> list[tuple[str, tuple[str, ...]]]:
 
 def _millions(value: float | None) -> str:
     return significant(None if value is None else value * 1e6)
-
-
-def _samples_per_s(item: Item) -> float:
-    return item.served["requests_per_s"] if item.space == "serving" else item.samples / item.step_time_s
-
-
-def _tokens_per_s(item: Item) -> float | None:
-    if item.space == "serving":
-        return item.served["output_tokens_per_s"]
-    return None if item.seq is None else item.samples * item.seq / item.step_time_s
 
 
 def _totals(comparison: Comparison) -> tuple[float, ...]:
@@ -144,8 +132,7 @@ def _overview(comparison: Comparison) -> Table:
     items = comparison.items
     times = _totals(comparison)
     unit = time_unit(min(times))
-    is_serving = items[0].space == "serving"
-    per = "per token" if is_serving else f"per {comparison.basis}"
+    served = [item for item in items if item.first_token_s is not None]
 
     def column(title: str, cells: Sequence[str], priority: int, unit: str = "") -> Column:
         return Column(title=title, unit=unit, cells=tuple(cells), priority=priority)
@@ -154,18 +141,23 @@ def _overview(comparison: Comparison) -> Table:
         Column(title="", cells=tuple(item.label for item in items), is_text=True),
         Column(title="plan", cells=tuple(item.summary for item in items), is_text=True, flexible=True, priority=3),
         column("GPUs", [f"{item.workers:,}" for item in items], 4),
-        column(f"time {per}", [significant(time / unit.size) for time in times], 0, unit.name),
+        column(
+            f"time per {items[0].per(comparison.basis)}",
+            [significant(time / unit.size) for time in times],
+            0,
+            unit.name,
+        ),
         column("against", [_against(comparison, n) for n in range(len(items))], 0, "the first"),
         column("memory", [used_of_total(i.memory_bytes, i.memory_capacity_bytes) for i in items], 1, "per GPU"),
     ]
-    if is_serving:
+    if served:
         columns[4:5] = [
-            column("first token", [duration_text(item.served["ttft_s"]) for item in items], 2),
-            column("output", [significant(item.served["output_tokens_per_s"]) for item in items], 0, "tokens/s"),
+            column("first token", [duration_text(item.first_token_s) for item in items], 2),
+            column("output", [significant(item.tokens_per_s) for item in items], 0, "tokens/s"),
         ]
     if any(item.step_time_low_s is not None for item in items):
         cells = [_bars(comparison, n, unit) for n in range(len(items))]
-        columns.insert(4 if is_serving else 5, column("80 % interval", cells, 5, unit.name))
+        columns.insert(4 if served else 5, column("80 % interval", cells, 5, unit.name))
     if comparison.basis != "step" or len({item.samples for item in items}) > 1:
         columns.insert(3, column("batch", [f"{item.samples:,}" for item in items], 6))
     return Table(columns=tuple(columns), highlight=comparison.fastest)
@@ -231,7 +223,7 @@ def _document(comparison: Comparison, warnings: Sequence[str]) -> dict[str, Any]
     items = comparison.items
     return {
         "schema_version": RESULT_VERSION,
-        "space": "serving" if items[0].space == "serving" else "training",
+        "space": items[0].kind,
         "basis": comparison.basis,
         "fastest": items[comparison.fastest].label,
         "is_same_question": comparison.is_same_question,
@@ -265,9 +257,9 @@ def _plan_record(comparison: Comparison, n: int) -> dict[str, Any]:
         "step_time_high_s": item.step_time_high_s,
         "time_s": item.step_time_s / comparison.work(n),
         "relative_time": comparison.scores[n] / comparison.scores[0],
-        "samples_per_s": _samples_per_s(item),
-        "tokens_per_s": _tokens_per_s(item),
-        "ttft_s": item.served.get("ttft_s"),
+        "samples_per_s": item.samples_per_s,
+        "tokens_per_s": item.tokens_per_s,
+        "ttft_s": item.first_token_s,
         "memory_bytes_per_gpu": item.memory_bytes,
         "memory_capacity_bytes": item.memory_capacity_bytes,
         "fits": item.fits,

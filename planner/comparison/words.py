@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from costmodel.tolerances import EQUAL
 from planner.comparison.differences import Comparison, Row
-from planner.core.numbers import byte_text, duration_text, significant
+from planner.core.numbers import byte_text, duration_text
 from planner.report.tables import ratio_text
 
-__all__ = ["memory_sentence", "per_words", "question_sentences", "why"]
+__all__ = ["memory_sentence", "question_sentences", "why"]
 
 # Term -> settings that it depends on, most important first.
 _CAUSES = {
@@ -41,11 +41,6 @@ _MOST_TERMS = 3
 _MOST_CAUSES = 3
 
 
-def per_words(comparison: Comparison) -> str:
-    """What times are per, in words."""
-    return "token of every sequence" if comparison.items[0].space == "serving" else comparison.basis
-
-
 def question_sentences(comparison: Comparison) -> list[str]:
     """Say plainly that plans answer different questions, and what is compared then."""
     if comparison.is_same_question:
@@ -65,29 +60,9 @@ def why(comparison: Comparison, n: int) -> str:
     if high - low <= EQUAL * high:
         return f"{other.label} is as fast as {first.label}." + _trade(comparison, n, 0, is_equal=True)
     fast, slow = (n, 0) if scores[n] < scores[0] else (0, n)
-    words = f"{_better(comparison, items[fast].label, ratio_text(high / low), items[slow].label)}: "
-    return words + _rates(comparison, fast, slow) + "." + _trade(comparison, fast, slow)
-
-
-def _better(comparison: Comparison, fast: str, ratio: str, slow: str) -> str:
-    item = comparison.items[0]
-    same = len({other.objective for other in comparison.items}) == 1
-    objective = item.objective if same else "throughput"
-    if item.space != "serving":
-        return f"{fast} is {ratio}x faster than {slow}"
-    if objective == "throughput":
-        return f"{fast} has {ratio}x the throughput of {slow}"
-    return f"{fast} is {ratio}x {'more efficient' if objective == 'tokens_per_s_per_gpu' else 'quicker'} than {slow}"
-
-
-def _rates(comparison: Comparison, fast: int, slow: int) -> str:
-    items = comparison.items
-    if items[0].space == "serving":
-        rates = [f"{significant(items[n].served['output_tokens_per_s'])} output tokens/s" for n in (fast, slow)]
-        times = [duration_text(items[n].step_time_s) for n in (fast, slow)]
-        return f"{rates[0]} against {rates[1]}, a token every {times[0]} against {times[1]}"
-    times = [duration_text(items[n].step_time_s / comparison.work(n)) for n in (fast, slow)]
-    return f"{times[0]} per {comparison.basis} against {times[1]}"
+    better = items[fast].better(ratio_text(high / low), items[slow], comparison.objective)
+    rates = items[fast].rates(items[slow], comparison.basis)
+    return f"{better}: {rates}." + _trade(comparison, fast, slow)
 
 
 def _trade(comparison: Comparison, fast: int, slow: int, *, is_equal: bool = False) -> str:
@@ -96,7 +71,7 @@ def _trade(comparison: Comparison, fast: int, slow: int, *, is_equal: bool = Fal
     changes = [(row, (row.values[fast] or 0.0) - (row.values[slow] or 0.0)) for row in comparison.times]
     saved = sorted((c for c in changes if c[1] < -_LEAST * scale), key=lambda c: c[1])[:_MOST_TERMS]
     paid = sorted((c for c in changes if c[1] > _LEAST * scale), key=lambda c: -c[1])[:_MOST_TERMS]
-    batches = _batches(comparison, fast, slow)
+    batches = comparison.items[fast].batches(comparison.items[slow])
     if not saved and not paid:
         return batches if is_equal or batches else " No term differs by more than 1 %."
     sentence = ""
@@ -105,14 +80,6 @@ def _trade(comparison: Comparison, fast: int, slow: int, *, is_equal: bool = Fal
     if paid:
         sentence += (", and pays " if saved else " It pays ") + _listed(paid)
     return f"{sentence}.{batches}"
-
-
-def _batches(comparison: Comparison, fast: int, slow: int) -> str:
-    """A larger batch of sequences is where throughput of serving comes from."""
-    items = comparison.items
-    if items[0].space != "serving" or items[fast].samples == items[slow].samples:
-        return ""
-    return f" It serves {items[fast].samples:,} sequences at a time against {items[slow].samples:,}."
 
 
 def _listed(changes: Sequence[tuple[Row, float]], causes: str = "") -> str:

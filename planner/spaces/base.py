@@ -16,6 +16,7 @@ from planner.core.answer import (
     Curve,
     ErrorBars,
     Estimate,
+    LayerCost,
     Proof,
     RankedPlan,
     ReportParts,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from planner.files.documents import Document
     from planner.question.resolve import Resolved
     from planner.schema.plan import PlanDocument
+    from planner.spaces.items import Item
 
 __all__ = ["Found", "PlanSpace", "Progress", "space_of"]
 
@@ -299,6 +301,24 @@ class PlanSpace(ABC):
     @abstractmethod
     def plan_of(self, document: PlanDocument, source: Document | None) -> Any:
         """The plan of a plan file, checked against the network and the rules; raises `InputFileError`."""
+
+    # -- comparisons
+
+    def item_type(self) -> type[Item]:
+        """How its plans are compared with others."""
+        from planner.spaces.items import Item
+
+        return Item
+
+    def setting_texts(self, estimate: Estimate) -> Mapping[str, str]:
+        """A plan as text, by name of the setting."""
+        from planner.spaces.items import setting_texts
+
+        return setting_texts(estimate.ranked.plan)
+
+    def split_layers(self, estimate: Estimate) -> Sequence[LayerCost]:
+        """Layers that have splits of their own."""
+        return ()
 
     # -- other questions
 

@@ -24,6 +24,7 @@ from planner.core.answer import (
     Curve,
     ErrorBars,
     Estimate,
+    LayerCost,
     Proof,
     RankedPlan,
     ReportParts,
@@ -436,6 +437,21 @@ class LayerwisePlanSpace(PlanSpace):
         from planner.spaces.layers.memory import memory_parts
 
         return memory_parts(self.resolved, plan, total_bytes)
+
+    def setting_texts(self, estimate: Estimate) -> Mapping[str, str]:
+        """What does not belong to single layers."""
+        plan = estimate.ranked.plan
+        names = [layer.name for layer in self.resolved.workload.graph.layers]
+        stages = " | ".join(f"{names[s.first]}-{names[s.last]} x{s.replicas}" for s in plan.stages)
+        return {
+            "num_micro_batches": str(plan.num_micro_batches),
+            "pp": str(max(1, len(plan.stages))),
+            **({"stages": stages} if stages else {}),
+        }
+
+    def split_layers(self, estimate: Estimate) -> Sequence[LayerCost]:
+        """Every layer."""
+        return estimate.tables["layers"]
 
     def without_fixed(self, gpus: int, top: int) -> LayerwisePlanSpace:
         """The same question on so many GPUs with nothing fixed."""

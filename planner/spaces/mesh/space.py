@@ -47,6 +47,7 @@ from planner.spaces.mesh.labels import (
     host_note,
     mesh_entry,
     mesh_plan_in_words,
+    splits_in_words,
 )
 from strategies.layerwise import score
 from strategies.mesh.plans import DISTINCT
@@ -454,6 +455,12 @@ class MeshPlanSpace(PlanSpace):
     def plan_entry(self, plan: MeshPlan) -> Mapping[str, Any]:
         """The section ``mesh`` of a plan file."""
         return mesh_entry(plan)
+
+    def setting_texts(self, estimate: Estimate) -> Mapping[str, str]:
+        """A plan as text, by name of the setting; the splits inside its blocks in words."""
+        texts = dict(super().setting_texts(estimate))
+        splits = texts.pop("block_splits")
+        return {**texts, "block_splits": splits_in_words(estimate.ranked.plan.block_splits)} if splits else texts
 
     def plan_of(self, document: PlanDocument, source: Document | None) -> MeshPlan:
         """The plan of a plan file, checked."""

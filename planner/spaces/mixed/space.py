@@ -431,6 +431,25 @@ class MixedPlanSpace(PlanSpace):
 
         return mixed_entry(plan, self.names)
 
+    def setting_texts(self, estimate: Estimate) -> Mapping[str, str]:
+        """A plan as text, by name of the setting and pipeline."""
+        from planner.spaces.items import setting_texts
+
+        plan, names = estimate.ranked.plan, [use.name for use in estimate.ranked.groups]
+        entries = {name: text for name, text in setting_texts(plan).items() if name != "pipelines"}
+        for n, pipeline in enumerate(plan.pipelines):
+            number = f" {n + 1}" if len(plan.pipelines) > 1 else ""
+            stages = " | ".join(
+                f"{names[s.group]}: {s.blocks} blocks, tp {s.tp}"
+                + (f", recompute {s.recompute} {s.recompute_blocks or ''}".rstrip() if s.recompute != "none" else "")
+                for s in pipeline.stages
+            )
+            longer = f" (+1 on {pipeline.longer})" if pipeline.longer else ""
+            entries[f"pipeline{number}"] = stages
+            entries[f"replicas{number}"] = str(pipeline.replicas)
+            entries[f"micro-batches{number}"] = f"{pipeline.micro_batch} x {pipeline.num_micro_batches}{longer}"
+        return entries
+
     def plan_of(self, document: PlanDocument, source: Document | None) -> MixedPlan:
         """The plan of a plan file, checked."""
         from planner.spaces.mixed.plan_file import mixed_plan_from_document

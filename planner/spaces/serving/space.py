@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from costmodel.timeline import Tracks
     from planner.files.documents import Document
     from planner.schema.plan import PlanDocument
+    from planner.spaces.items import Item
 
 __all__ = ["ServingPlanSpace", "missed_limits", "serving_space"]
 
@@ -451,6 +452,12 @@ class ServingPlanSpace(PlanSpace):
     def plan_values(self, answer: Answer | Estimate, ranked: RankedPlan) -> Mapping[str, Any]:
         """A plan as ``--json`` has it."""
         return dataclasses.asdict(ranked.plan)
+
+    def item_type(self) -> type[Item]:
+        """Plans that serve are compared by what they serve."""
+        from planner.spaces.serving.items import ServedItem
+
+        return ServedItem
 
     def plan_of(self, document: PlanDocument, source: Document | None) -> ServingPlan:
         """The plan of a plan file, checked."""

@@ -7,9 +7,9 @@ import dataclasses
 import pytest
 
 from planner.comparison.differences import compare_items
-from planner.comparison.items import Item
 from planner.comparison.words import memory_sentence, why
 from planner.core.errors import UsageError
+from planner.spaces.items import Item
 
 GIB = 2**30
 
@@ -35,7 +35,6 @@ def item(label: str, **changes: object) -> Item:
         memory_bytes=3.0 * GIB,
         memory_capacity_bytes=80.0 * GIB,
         memory_parts={"weight_bytes": 1.0 * GIB, "activation_bytes": 2.0 * GIB},
-        served={},
         objective="step_time",
     )
     return dataclasses.replace(plain, **changes)  # type: ignore[arg-type]

@@ -1,0 +1,112 @@
+"""Plans that serve a network, as a comparison takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from costmodel.fields import labels_of
+from costmodel.serving.plan import SERVING_FIGURES
+from planner.core.answer import Estimate
+from planner.core.numbers import duration_text, significant
+from planner.core.request import Request
+from planner.spaces.items import Basis, Item, item_fields
+
+__all__ = ["ServedItem"]
+
+# What is asked of training only.
+_OF_TRAINING = ("global batch", "optimizer", "sequence length")
+_SERVED = ("ttft_s", "request_s", "requests_per_s", "output_tokens_per_s", "output_tokens_per_s_per_gpu")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedItem(Item):
+    """One plan of a comparison, that serves: its step is a token of every sequence, and its samples the sequences at a time.
+
+    Attributes
+    ----------
+    served : mapping
+        Figures by name: ``ttft_s``, ``request_s``, ``output_tokens_per_s``, ...
+    money_per_step : float or None
+        In USD, of a token of every sequence.
+    """
+
+    served: Mapping[str, float]
+
+    kind: ClassVar[str] = "serving"
+    does: ClassVar[str] = "serves requests"
+    samples_word: ClassVar[str] = "requests"
+    tokens_word: ClassVar[str] = "output tokens"
+    memory_terms: ClassVar[Mapping[str, str]] = labels_of(SERVING_FIGURES.values(), "memory_bytes_per_gpu")
+
+    @classmethod
+    def of(cls, label: str, request: Request, estimate: Estimate, found: str) -> ServedItem:
+        """Bring a prediction into the form of a comparison."""
+        fields, load, ranked = item_fields(label, request, estimate, found), estimate.setting.load, estimate.ranked
+        assert load is not None, "what serves has requests"
+        question = {
+            **{name: text for name, text in fields["question"].items() if name not in _OF_TRAINING},
+            "prompt tokens": f"{load.prompt_tokens:,}",
+            "output tokens": f"{load.output_tokens:,}",
+            "format of keys and values": load.kv_precision,
+        }
+        money = ranked.get("money_per_million_output_tokens")
+        fields |= {
+            "question": question,
+            "seq": None,
+            "money_per_step": None if money is None else money * ranked.plan.concurrency / 1e6,
+        }
+        return cls(**fields, served={name: ranked[name] for name in _SERVED})
+
+    @property
+    def samples_per_s(self) -> float:
+        """Requests."""
+        return self.served["requests_per_s"]
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Tokens of answers."""
+        return self.served["output_tokens_per_s"]
+
+    @property
+    def first_token_s(self) -> float:
+        """Time to the first token."""
+        return self.served["ttft_s"]
+
+    def usual_basis(self, basis: Basis) -> Basis:
+        """A step is a token of every sequence, whatever else is asked."""
+        return "step"
+
+    def per(self, basis: Basis) -> str:
+        """What a time is per, in words."""
+        return "token"
+
+    def amount(self, basis: Basis) -> tuple[int, str]:
+        """Tokens of a step."""
+        return self.samples, "output token"
+
+    def score(self, basis: Basis, objective: str) -> float:
+        """What decides which plan is the better one, less first."""
+        if objective == "tokens_per_s_per_gpu":
+            return 1.0 / self.served["output_tokens_per_s_per_gpu"]
+        times = {"latency": self.served["request_s"], "ttft": self.served["ttft_s"], "tpot": self.step_time_s}
+        return times.get(objective, 1.0 / self.served["output_tokens_per_s"])
+
+    def better(self, ratio: str, other: Item, objective: str) -> str:
+        """Say how much better it is than another."""
+        if objective == "throughput":
+            return f"{self.label} has {ratio}x the throughput of {other.label}"
+        return f"{self.label} is {ratio}x {'more efficient' if objective == 'tokens_per_s_per_gpu' else 'quicker'} than {other.label}"
+
+    def rates(self, other: Item, basis: Basis) -> str:
+        """Tokens that it makes and another makes, and how often."""
+        rates = [f"{significant(item.tokens_per_s)} output tokens/s" for item in (self, other)]
+        times = [duration_text(item.step_time_s) for item in (self, other)]
+        return f"{rates[0]} against {rates[1]}, a token every {times[0]} against {times[1]}"
+
+    def batches(self, other: Item) -> str:
+        """A larger batch of sequences is where throughput comes from."""
+        if self.samples == other.samples:
+            return ""
+        return f" It serves {self.samples:,} sequences at a time against {other.samples:,}."
