@@ -18,7 +18,6 @@ from typing import Annotated, Any
 import typer
 
 from planner.commands.completion import command_to_complete
-from planner.commands.help import GroupedCommand
 from planner.core.errors import ExitCode, InputFileError, PlannerError, did_you_mean
 from planner.core.search_errors import SearchInterrupted
 
@@ -26,21 +25,21 @@ __all__ = ["make_app", "run"]
 
 # Command -> module, function, summary; in the order of the help. A module is imported when its command is asked for.
 _COMMANDS = {
-    "optimize": ("planner.commands.optimize", "optimize", "Find the fastest plans, ranked and proven."),
-    "estimate": ("planner.commands.explain", "estimate", "Predict the step time of one plan."),
-    "explain": ("planner.commands.explain", "explain", "Show where the time of a plan goes, layer by layer."),
+    "optimize": ("planner.commands.questions", "optimize", "Find the fastest plans, ranked and proven."),
+    "estimate": ("planner.commands.questions", "estimate", "Predict the step time of one plan."),
+    "explain": ("planner.commands.questions", "explain", "Show where the time of a plan goes, layer by layer."),
     "compare": ("planner.commands.compare", "compare", "Compare plans: what differs, by how much and why."),
-    "scale": ("planner.commands.scale", "scale", "Show how a network scales over 1, 2, 4, ... workers."),
-    "sweep": ("planner.commands.sweep", "sweep", "Search a grid of clusters, GPUs and batches to one table."),
-    "size": ("planner.commands.size", "size", "How many of which GPUs meet a deadline and a budget."),
+    "scale": ("planner.commands.questions", "scale", "Show how a network scales over 1, 2, 4, ... workers."),
+    "sweep": ("planner.commands.studies", "sweep", "Search a grid of clusters, GPUs and batches to one table."),
+    "size": ("planner.commands.studies", "size", "How many of which GPUs meet a deadline and a budget."),
     "place": ("planner.commands.place", "place", "Place an operator graph on devices, optimally."),
-    "validate": ("planner.commands.validate", "validate", "Score predictions against measurements."),
-    "measure": ("planner.commands.measure", "measure", "Time kernels and collectives on this machine."),
-    "detect": ("planner.commands.detect", "detect", "Describe this machine as a cluster file."),
-    "calibrate": ("planner.commands.calibrate", "calibrate", "Fit the cost model to your own measurements."),
-    "export": ("planner.commands.export", "export", "Write a plan for the program that runs it."),
+    "validate": ("planner.commands.measurements", "validate", "Score predictions against measurements."),
+    "measure": ("planner.commands.machine", "measure", "Time kernels and collectives on this machine."),
+    "detect": ("planner.commands.machine", "detect", "Describe this machine as a cluster file."),
+    "calibrate": ("planner.commands.measurements", "calibrate", "Fit the cost model to your own measurements."),
+    "export": ("planner.commands.files_commands", "export", "Write a plan for the program that runs it."),
     "list": (
-        "planner.commands.lists",
+        "planner.commands.files_commands",
         "list_",
         "List models, devices, clusters, calibrations, collectives, importers or exporters.",
     ),
@@ -63,6 +62,8 @@ def make_app(only: str | None = None, *, names_only: bool = False) -> typer.Type
     names_only : bool
         Whether commands are only listed: their options are left out, which takes two thirds of the time.
     """
+    from planner.commands.command import GroupedCommand
+
     # Plain help: importing rich for it would take longer than everything else.
     app = typer.Typer(
         name="planner",

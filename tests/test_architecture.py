@@ -125,8 +125,8 @@ LAYERS = (
     "comparison",
     "sweeping",
     "sizing",
-    "commands",
     "api",
+    "commands",
     "(top)",
 )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +29,7 @@ __all__ = [
     "load_cluster",
     "load_device",
     "load_model",
+    "rows_of",
 ]
 
 
@@ -73,15 +74,32 @@ class Listing(Answer):
         return listing_report(self.kind, self.rows)
 
 
-def _listing(kind: str) -> Listing:
-    from planner.commands.lists import rows_of
+def rows_of(kind: str, *, verbose: bool = False) -> Sequence[Mapping[str, Any]]:
+    """What there is of a kind, one of those that the command lists; ``verbose``: every number of the frameworks, with its source."""
+    if kind == "frameworks" and verbose:
+        from planner.files.listing import framework_rows
 
-    return Listing(kind=kind, rows=tuple(dict(row) for row in rows_of(kind)))
+        return framework_rows()
+    if kind == "collectives":
+        from planner.files.listing import collective_rows
+
+        return collective_rows()
+    if kind == "importers":
+        from planner.importers.sources import format_rows
+
+        return format_rows()
+    if kind == "exporters":
+        from planner.exporters import exporter_rows
+
+        return exporter_rows()
+    from planner.files.listing import file_rows
+
+    return file_rows(kind)
 
 
 def _lister(kind: str, example: str) -> Callable[[], Listing]:
     def lists() -> Listing:
-        return _listing(kind)
+        return Listing(kind=kind, rows=tuple(dict(row) for row in rows_of(kind)))
 
     lists.__name__ = lists.__qualname__ = f"list_{kind}"
     lists.__doc__ = (

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 from planner.api.plans import Plan
 from planner.api.shown import Answer
 from planner.api.words import in_python_words
+from planner.core.errors import UsageError
 
 if TYPE_CHECKING:
     from planner.core.blocks import Report
+    from planner.exporters.export import Export as Exported
 
-__all__ = ["Export", "export"]
+__all__ = ["Export", "export", "export_of_file", "export_report"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -71,8 +73,6 @@ class Export(Answer):
         return f"<planner.Export for {self.target}: {', '.join(self.files)}; {where}>"
 
     def _report(self) -> Report:
-        from planner.commands.export import export_report
-
         return export_report(self.raw, self.folder)
 
 
@@ -113,7 +113,6 @@ def export(
     >>> "--tensor-model-parallel-size 8" in " ".join(written.files.values())
     True
     """
-    from planner.commands.export import export_of_file
     from planner.exporters import exporter_of
     from planner.exporters.folder import check_folder, write_folder
 
@@ -128,3 +127,57 @@ def export(
         if folder is not None:
             write_folder(folder, made.files, force=force)
         return Export(folder=folder, warnings=warnings, raw=made)
+
+
+def export_of_file(path: Path, target: str, version: str | None, *, strict: bool) -> tuple[Exported, tuple[str, ...]]:
+    """What a target needs to start with the plan of a file, and what no longer holds of the file."""
+    from planner.exporters import exporter_of, targets_that_take
+    from planner.exporters.export import make_export
+    from planner.exporters.plans import job_of_file
+
+    exporter = exporter_of(target)
+    job, kind, warnings = job_of_file(path, exporter.TAKES)
+    if kind not in exporter.TAKES:
+        words = {
+            "serving": "a way to serve",
+            "mesh": "a training run",
+            "layers": "a split per layer",
+            "data": "data parallelism of a network without blocks",
+        }
+        able = ", ".join(targets_that_take(kind))
+        raise UsageError(
+            f"--to {target}: {path} is a plan for {words[kind]}, which {exporter.TITLE} does not take; use {able}"
+        )
+    return make_export(job, target, version, strict=strict), warnings
+
+
+def export_report(exported: Exported, folder: Path | None) -> Report:
+    """What was written and what was not, in every form."""
+    from planner.core.blocks import Block, Column, Report, Table
+    from planner.report.documents import RESULT_VERSION
+
+    rows = [
+        {"file": name if folder is None else str(folder / name), "bytes": len(text.encode())}
+        for name, text in exported.files.items()
+    ]
+    data = {
+        "schema_version": RESULT_VERSION,
+        "target": exported.target,
+        "target_version": exported.version,
+        "folder": None if folder is None else str(folder),
+        "files": rows,
+        "written": exported.account.written,
+        "cannot_express": exported.account.cannot,
+        "left_to_user": exported.account.by_hand,
+    }
+
+    def blocks() -> list[Block]:
+        names = Column(
+            title="file", cells=tuple(str(row["file"]) for row in rows), is_text=True, flexible=False, priority=0
+        )
+        sizes = Column(
+            title="bytes", cells=tuple(f"{row['bytes']:,}" for row in rows), is_text=False, flexible=False, priority=1
+        )
+        return [Table(columns=(names, sizes))]
+
+    return Report(blocks=blocks, data=lambda: data, records=lambda: rows)

@@ -1,18 +1,36 @@
-"""The keywords of the questions: their types for checkers and editors, and their values as the words that the options take."""
+"""Every option of the questions, declared once.
 
-from __future__ import annotations
+A key of a class below is a keyword of the Python function with the type that checkers see, and an option of the command with its flags,
+help, completion and what reads its value. `planner.commands.command` makes the command line of them, `planner.api.requests` the
+request.
+"""
+# No "from __future__ import annotations": the declarations are read from the annotations.
 
 import datetime as dt
 import functools
 import inspect
-import numbers
-import operator
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeAlias, TypedDict, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, Literal, ParamSpec, TypeAlias, TypedDict, TypeVar, get_args
 
+from planner.api.readers import (
+    COSTS,
+    LAYERS,
+    MESH,
+    SEARCH,
+    SERVING,
+    SPACE,
+    Option,
+    as_given,
+    fixes,
+    power,
+    price,
+    size,
+)
+from planner.api.values import MAX_GPUS, Values
 from planner.core.errors import did_you_mean
+from planner.core.request import DEFAULT_OUTPUT_TOKENS, DEFAULT_PROMPT_TOKENS
 
 if TYPE_CHECKING:
     from planner.files.loading import LoadedCluster, LoadedDevice, LoadedModel
@@ -22,8 +40,6 @@ if TYPE_CHECKING:
     DeviceLike: TypeAlias = str | os.PathLike[str] | LoadedDevice | Mapping[str, Any]
 
 __all__ = [
-    "ALIASES",
-    "FLAGS",
     "EstimateOptions",
     "ExplainOptions",
     "OptimizeOptions",
@@ -31,256 +47,1074 @@ __all__ = [
     "ScaleOptions",
     "SizeOptions",
     "SweepOptions",
-    "check_names",
-    "names_of",
+    "aliases_of",
+    "options_of",
     "takes_options",
-    "words_of",
 ]
 
 # One number, or several: 8, "1..8", range(1, 9), [1, 2, 4].
 Degrees: TypeAlias = int | str | Sequence[int]
 Time: TypeAlias = float | str | dt.timedelta  # a number is seconds
 Size: TypeAlias = int | float | str  # a number is bytes
+Amount: TypeAlias = float | str  # a number, or 1T, 300B, 2M
 PathLike: TypeAlias = str | os.PathLike[str]
 FrameworkLike: TypeAlias = str | os.PathLike[str] | Mapping[str, Any]
-
-
-class _CostOptions(TypedDict, total=False):
-    """How plans are costed, and where."""
-
-    cluster: ClusterLike | None
-    device: DeviceLike | None
-    batch: int | str | None  # samples, or "4Mi tokens"
-    precision: str | None
-    optimizer: str | None
-    mode: Literal["training", "inference"] | None
-    memory_limit: Size | None
-    memory_reserve: Size | None  # below 1: a share
-    fix: str | Sequence[str] | Mapping[str, str | Mapping[str, int]] | None
-    collective: str | None
-    cost_model: Literal["roofline", "paleo"] | None
-    calibration: PathLike | None
-    framework: FrameworkLike | None
-    assume_free: str | Sequence[str] | None
-    ppp_comp: float | str | None
-    ppp_comm: float | str | None
-    paleo_pipeline: bool
-    paleo_algorithms: PathLike | None
-    paleo_extensions: bool
-
-
-class _MeshOptions(TypedDict, total=False):
-    """Degrees of a plan over a device mesh: fixed, or bounded for a search."""
-
-    tp: Degrees | None
-    cp: Degrees | None
-    ep: Degrees | None
-    etp: Degrees | None
-    pp: Degrees | None
-    vpp: Degrees | None
-    dp: Degrees | None
-    dp_replicate: Degrees | None
-    dp_shard: Degrees | None
-    zero: Degrees | None
-    micro_batch: Degrees | None
-    schedule: str | Sequence[str] | None
-    recompute: str | Sequence[str] | None
-    recompute_blocks: Degrees | None
-    sequence_parallel: bool | None
-    cp_kind: str | Sequence[str] | None
-    order: str | Sequence[str] | None
-    offload: str | Sequence[str] | None
-
-
-class _ServingOptions(TypedDict, total=False):
-    """What is served, with ``mode="inference"``."""
-
-    prompt: int | None
-    output_tokens: int | None
-    max_ttft: Time | None
-    max_tpot: Time | None
-    kv_precision: str | None
-    max_batch: Degrees | None
-    prefill_chunk: Degrees | None
-    prefill_batch: Degrees | None
-
-
-class EstimateOptions(_CostOptions, _MeshOptions, _ServingOptions, total=False):
-    """Keywords of `planner.estimate`."""
-
-    gpus: int | None
-    seq: int | None
-    lora_rank: int | None
-    space: Literal["auto", "mesh", "layers"] | None
-    family: str | None
-    micro_batches: Degrees | None
-    num_micro_batches: Degrees | None
-    assume: Mapping[str, float] | Sequence[str] | None
-    price: float | str | None
-    power: float | str | Sequence[float | str] | None
-
-
-class ExplainOptions(EstimateOptions, total=False):
-    """Keywords of `planner.explain`."""
-
-    objective: str | None
-    sensitivity: bool
-    time_limit: Time | None
-    solver: Literal["auto", "program", "elimination"] | None
-
-
-class OptimizeOptions(EstimateOptions, total=False):
-    """Keywords of `planner.optimize`."""
-
-    objective: str | None
-    top: int
-    diverse: bool | None
-    time_limit: Time | None
-    gap: float | str
-    solver: Literal["auto", "program", "elimination"] | None
-    seed: int
-
-
-Amount: TypeAlias = float | str  # a number, or 1T, 300B, 2M
-
-
-class ScaleOptions(_CostOptions, _MeshOptions, total=False):
-    """Keywords of `planner.scale`."""
-
-    workers: Degrees | None
-    weak: bool
-    strong: bool
-    seq: int | None
-    lora_rank: int | None
-    family: str | None
-    epochs: float | None
-    samples: Amount | None
-    micro_batches: int | None
-
-
 Several: TypeAlias = "ClusterLike | Sequence[ClusterLike]"
 
-
-class _StudyOptions(_MeshOptions, total=False):
-    """What many searches have in common."""
-
-    assume_free: str | Sequence[str] | None
-    cluster: Several | None
-    device: DeviceLike | None
-    precision: str | None
-    optimizer: str | None
-    memory_limit: Size | None
-    memory_reserve: Size | None  # below 1: a share
-    lora_rank: int | None
-    space: Literal["auto", "mesh", "layers"] | None
-    family: str | None
-    fix: str | Sequence[str] | Mapping[str, str | Mapping[str, int]] | None
-    collective: str | None
-    micro_batches: Degrees | None
-    num_micro_batches: Degrees | None
-    calibration: PathLike | None
-    framework: FrameworkLike | None
-    assume: Mapping[str, float] | Sequence[str] | None
-    price: float | str | None
-    power: float | str | Sequence[float | str] | None
-    jobs: int | None
-    time_limit: Time | None
-    gap: float | str
-    seed: int
+_MOST_TOKENS = 10**8
+_MOST_SEQUENCES = 10**6
+_MOST_SEED = 2**31 - 1
+_FORMATS = (
+    "Number formats: fp32, tf32, fp16, bf16 or fp8. Default: of transformers bf16, or fp16 on V100 and T4, of others the same "
+    "where it is much faster than fp32, else fp32; fp32 with paleo."
+)
+_OBJECTIVES = (
+    "What is best: step_time, tokens_per_s, tokens_per_s_per_gpu, mfu, gpu_hours, money or energy (per token or sample). "
+    "Default: step_time. Serving: throughput, latency, ttft, tpot or tokens_per_s_per_gpu. Default: throughput."
+)
+_DIVERSE = (
+    "List plans that really differ: over a device mesh the best of each tp, cp, ep, pp, ZeRO stage, micro-batch and schedule (the "
+    "default there); with a split per layer the best of each family."
+)
+_SPACES = (
+    "mesh: one degree per parallel dimension for the whole network; layers: a split per layer; auto: mesh for "
+    "transformers unless an option of the other is given. Default: auto."
+)
+_CLUSTERS = (
+    "by names or files with commas; a100 is short for dgx-a100. Default: where --device usually stands, else dgx-h100."
+)
 
 
-class SweepOptions(_StudyOptions, total=False):
+def _alias(name: str) -> Option:
+    """Another name of a keyword; on the command line it is a flag of that one."""
+    return Option(flags="", metavar=None, help="", field=name)
+
+
+def _degree(name: str, help: str, metavar: str = "N", **more: Any) -> Option:  # noqa: A002 - what it is
+    """A degree of a mesh plan: 8, 1..8 or 1,2,4."""
+    field = {"zero": "zero_stage"}.get(name, name.replace("-", "_"))
+    read = partial(Values.bounds, **more)
+    return Option(flags=f"--{name}", metavar=metavar, help=help, panel=MESH, field=f"degrees:{field}", read=read)
+
+
+def _name(name: str, help: str, words: str) -> Option:  # noqa: A002 - what it is
+    """A setting of a mesh plan that has a name: one, or several with commas."""
+    field = f"names:{name.replace('-', '_')}"
+    return Option(flags=f"--{name}", metavar="NAME", help=help, panel=MESH, field=field, words=words, is_list=True)
+
+
+class _Hardware(TypedDict, total=False):
+    """On which devices."""
+
+    cluster: Annotated[
+        "ClusterLike | None",
+        Option(
+            flags="--cluster -c",
+            metavar="NAME|FILE",
+            help="Node, links and how many nodes at most ('planner list clusters'). Default: where --device usually stands, else dgx-h100.",
+            words="kind:clusters",
+            read=as_given,
+        ),
+    ]
+
+
+class _Device(TypedDict, total=False):
+    device: Annotated[
+        "DeviceLike | None",
+        Option(
+            flags="--device -d",
+            metavar="NAME|FILE",
+            help="Use this device in place of the cluster's own ('planner list devices').",
+            words="kind:devices",
+            read=as_given,
+        ),
+    ]
+
+
+class _Load(TypedDict, total=False):
+    """How much a step does."""
+
+    batch: Annotated[
+        int | str | None,  # samples, or "4Mi tokens"
+        Option(
+            flags="--batch -b",
+            metavar="N",
+            help="Samples per step, all workers together, or tokens, as in '4Mi tokens' (Mi is 2^20). Default: the model's usual batch.",
+            read=as_given,
+        ),
+    ]
+
+
+class _Length(TypedDict, total=False):
+    seq: Annotated[
+        int | None,
+        Option(
+            flags="--seq",
+            metavar="N",
+            help="Positions (tokens) of a sample, in place of the network's own.",
+            read=Values.count,
+        ),
+    ]
+
+
+class _Network(TypedDict, total=False):
+    """What every question about the plans of a network may say."""
+
+    precision: Annotated[
+        str | None,
+        Option(flags="--precision", metavar="NAME", help=_FORMATS, words="costmodel.precision:PRECISIONS"),
+    ]
+    optimizer: Annotated[
+        str | None,
+        Option(
+            flags="--optimizer",
+            metavar="NAME",
+            help="sgd, momentum or adam. Default: adam for transformers, else momentum; sgd with paleo.",
+            words="costmodel.precision:OPTIMIZERS",
+        ),
+    ]
+    memory_limit: Annotated[
+        Size | None,
+        Option(
+            flags="--memory-limit",
+            metavar="SIZE",
+            help="Use at most so much memory per worker, as in '40 GiB'.",
+            read=size,
+        ),
+    ]
+    memory_reserve: Annotated[
+        Size | None,  # below 1: a share
+        Option(
+            flags="--memory-reserve",
+            metavar="SIZE",
+            help="Leave so much memory of every worker free: a share ('5%') or bytes ('4GB'). Default: 5% of what the driver shows, "
+            "nothing of a --memory-limit.",
+            read=size,
+        ),
+    ]
+    assume_free: Annotated[
+        str | Sequence[str] | None,
+        Option(
+            flags="--assume-free",
+            metavar="OP",
+            help="An operator of another program's file that is not known costs nothing, which every output says. Repeatable.",
+            is_repeated=True,
+            read=Values.texts,
+        ),
+    ]
+    lora_rank: Annotated[
+        int | None,
+        Option(
+            flags="--lora-rank",
+            metavar="R",
+            help="Freeze all weights and train adapters of rank R on the linear layers of the blocks.",
+            read=Values.count,
+        ),
+    ]
+    num_micro_batches: Annotated[
+        Degrees | None,
+        Option(
+            flags="--num-micro-batches --micro-batches",
+            metavar="N",
+            help="Cut every step into N micro-batches, one after the other (accumulation). Default: the best number.",
+            panel=SPACE,
+            field="micro_batches",
+            read=partial(Values.bounds, most=10**9),
+        ),
+    ]
+    micro_batches: Annotated[Degrees | None, _alias("num_micro_batches")]
+    fix: Annotated[
+        str | Sequence[str] | Mapping[str, str | Mapping[str, int]] | None,
+        Option(
+            flags="--fix",
+            metavar="LAYERS:SPLIT",
+            help="Fix how layers are split: 'conv*:batch', 'fc*:out_channels', 'fc6:batch=4,out_channels=2'. Repeatable.",
+            panel=LAYERS,
+            is_repeated=True,
+            read=fixes,
+        ),
+    ]
+    collective: Annotated[
+        str | None,
+        Option(
+            flags="--collective",
+            metavar="NAME",
+            help="Fix the all-reduce ('planner list collectives'). Default: the cheapest per message.",
+            panel=LAYERS,
+            words="costmodel.hardware.collectives:names_of:all_reduce",
+            read=Values.text,
+        ),
+    ]
+    calibration: Annotated[
+        PathLike | None,
+        Option(
+            flags="--calibration",
+            metavar="NAME|FILE",
+            help="Constants fitted by 'planner calibrate' ('planner list calibrations'). Default: the bundled ones.",
+            panel=COSTS,
+            words="kind:calibrations",
+            read=as_given,
+        ),
+    ]
+    framework: Annotated[
+        FrameworkLike | None,
+        Option(
+            flags="--framework",
+            metavar="NAME|FILE",
+            help="What runs the plan, with its costs and defaults ('planner list frameworks'). Default: a well-tuned implementation.",
+            panel=COSTS,
+            words="kind:frameworks",
+            read=as_given,
+        ),
+    ]
+    # A plan over a device mesh: fixed, or bounded for a search.
+    tp: Annotated[
+        Degrees | None,
+        _degree("tp", "Tensor parallel degree. Every degree is 8 or, to search among some, 1..8 or 1,2,4."),
+    ]
+    cp: Annotated[Degrees | None, _degree("cp", "Context parallel degree: parts of every sequence.")]
+    ep: Annotated[Degrees | None, _degree("ep", "Expert parallel degree.")]
+    etp: Annotated[Degrees | None, _degree("etp", "Tensor parallel degree inside an expert.")]
+    pp: Annotated[Degrees | None, _degree("pp", "Pipeline stages.")]
+    vpp: Annotated[Degrees | None, _degree("vpp", "Virtual stages (chunks) per pipeline rank.")]
+    dp: Annotated[Degrees | None, _degree("dp", "Data parallel degree: --dp-replicate x --dp-shard.")]
+    dp_replicate: Annotated[Degrees | None, _degree("dp-replicate", "Data parallel ranks that keep their own copy.")]
+    dp_shard: Annotated[Degrees | None, _degree("dp-shard", "Data parallel ranks that share one copy under ZeRO.")]
+    zero: Annotated[
+        Degrees | None,
+        Option(
+            flags="--zero",
+            metavar="STAGE",
+            help="What is shared: 0 nothing, 1 optimizer, 2 and gradients, 3 and weights (FSDP).",
+            panel=MESH,
+            words="0 1 2 3",
+            is_list=True,
+            field="degrees:zero_stage",
+            read=partial(Values.bounds, least=0, most=3),
+        ),
+    ]
+    micro_batch: Annotated[
+        Degrees | None, _degree("micro-batch", "Samples per micro-batch and data parallel rank.", most=10**9)
+    ]
+    schedule: Annotated[
+        str | Sequence[str] | None,
+        _name("schedule", "gpipe, 1f1b, interleaved or zero_bubble.", "costmodel.mesh.plan:SCHEDULES"),
+    ]
+    recompute: Annotated[
+        str | Sequence[str] | None,
+        _name(
+            "recompute",
+            "What the backward pass computes again: none, selective or full.",
+            "costmodel.mesh.plan:RECOMPUTE",
+        ),
+    ]
+    recompute_blocks: Annotated[
+        Degrees | None,
+        _degree("recompute-blocks", "Blocks per stage that are recomputed under full.", least=0, most=10**6),
+    ]
+    sequence_parallel: Annotated[
+        bool | None,
+        Option(
+            flags="--sequence-parallel/--no-sequence-parallel",
+            metavar=None,
+            help="Cut tensors between split matrices along the positions.",
+            panel=MESH,
+            field="flags:sequence_parallel",
+            read=Values.switch,
+        ),
+    ]
+    cp_kind: Annotated[
+        str | Sequence[str] | None,
+        _name(
+            "cp-kind",
+            "How attention sees other positions: ring, all_gather or all_to_all.",
+            "costmodel.mesh.plan:CP_KINDS",
+        ),
+    ]
+    order: Annotated[
+        str | Sequence[str] | None,
+        _name("order", "Rank order, innermost first, as in tp-cp-dp-pp.", "costmodel.mesh.plan:ORDERS"),
+    ]
+    offload: Annotated[
+        str | Sequence[str] | None,
+        Option(
+            flags="--offload",
+            metavar="WHAT",
+            help="What is kept on the host: optimizer, activations, both with a comma, or none.",
+            panel=MESH,
+            words="optimizer activations none",
+            is_list=True,
+            field="offload",
+        ),
+    ]
+
+
+class _Mode(TypedDict, total=False):
+    """Training or inference, and which cost model."""
+
+    mode: Annotated[
+        Literal["training", "inference"] | None,
+        Option(
+            flags="--mode",
+            metavar="MODE",
+            help="training, or inference: serving a network that generates text, the forward pass of others. Default: training.",
+            words="training inference",
+        ),
+    ]
+    cost_model: Annotated[
+        Literal["roofline", "paleo"] | None,
+        Option(
+            flags="--cost-model",
+            metavar="NAME",
+            help="roofline, or paleo (the program of the paper). Default: roofline.",
+            panel=COSTS,
+            words="roofline paleo",
+        ),
+    ]
+    ppp_comp: Annotated[
+        float | str | None,
+        Option(
+            flags="--ppp-comp",
+            metavar="X",
+            help="paleo: share of the peak that computation reaches. Default: 1.0.",
+            panel=COSTS,
+            read=Values.share,
+        ),
+    ]
+    ppp_comm: Annotated[
+        float | str | None,
+        Option(
+            flags="--ppp-comm",
+            metavar="X",
+            help="paleo: share of the bandwidth that messages reach. Default: 1.0.",
+            panel=COSTS,
+            read=Values.share,
+        ),
+    ]
+    paleo_pipeline: Annotated[
+        bool,
+        Option(
+            flags="--paleo-pipeline",
+            metavar=None,
+            help="paleo: memory and computation overlap in a layer.",
+            panel=COSTS,
+            read=Values.switch,
+        ),
+    ]
+    paleo_algorithms: Annotated[
+        PathLike | None,
+        Option(
+            flags="--paleo-algorithms",
+            metavar="FILE",
+            help="paleo: algorithm of each convolution and pass. Default: gemm.",
+            panel=COSTS,
+            read=as_given,
+        ),
+    ]
+    paleo_extensions: Annotated[
+        bool,
+        Option(
+            flags="--paleo-extensions",
+            metavar=None,
+            help="paleo: cost what PALEO cannot evaluate by the roofline instead of refusing it.",
+            panel=COSTS,
+            read=Values.switch,
+        ),
+    ]
+
+
+class _Serving(TypedDict, total=False):
+    """What is served, with ``mode="inference"``."""
+
+    prompt: Annotated[
+        int | None,
+        Option(
+            flags="--prompt",
+            metavar="N",
+            help=f"Tokens of a prompt, on average. Default: {DEFAULT_PROMPT_TOKENS}.",
+            panel=SERVING,
+            field="prompt_tokens",
+            read=partial(Values.count, most=_MOST_TOKENS),
+        ),
+    ]
+    output_tokens: Annotated[
+        int | None,
+        Option(
+            flags="--output-tokens",
+            metavar="N",
+            help=f"Tokens of an answer, on average. Default: {DEFAULT_OUTPUT_TOKENS}.",
+            panel=SERVING,
+            read=partial(Values.count, most=_MOST_TOKENS),
+        ),
+    ]
+    max_ttft: Annotated[
+        Time | None,
+        Option(
+            flags="--max-ttft",
+            metavar="TIME",
+            help="Most time to the first token, as in 500ms.",
+            panel=SERVING,
+            field="max_ttft_s",
+            read=partial(Values.seconds, likely="ms"),
+        ),
+    ]
+    max_tpot: Annotated[
+        Time | None,
+        Option(
+            flags="--max-tpot",
+            metavar="TIME",
+            help="Most time per token after the first, as in 30ms.",
+            panel=SERVING,
+            field="max_tpot_s",
+            read=partial(Values.seconds, likely="ms"),
+        ),
+    ]
+    kv_precision: Annotated[
+        str | None,
+        Option(
+            flags="--kv-precision",
+            metavar="NAME",
+            help="Cache of keys and values: fp32, fp16, bf16 or fp8. Default: as activations.",
+            panel=SERVING,
+            words="fp32 fp16 bf16 fp8",
+            field="kv",
+        ),
+    ]
+    max_batch: Annotated[
+        Degrees | None,
+        Option(
+            flags="--max-batch",
+            metavar="N",
+            help="Sequences at a time per replica: 64, 1..64 or 32,64. Default: the best up to 1024.",
+            panel=SERVING,
+            field="serving_degrees:max_batch",
+            read=partial(Values.bounds, most=_MOST_SEQUENCES),
+        ),
+    ]
+    prefill_chunk: Annotated[
+        Degrees | None,
+        Option(
+            flags="--prefill-chunk",
+            metavar="N",
+            help="Read prompts in chunks of N tokens beside the decoding; 0: whole prompts. Default: the best.",
+            panel=SERVING,
+            field="serving_degrees:prefill_chunk",
+            read=partial(Values.bounds, least=0, most=_MOST_TOKENS),
+        ),
+    ]
+    prefill_batch: Annotated[
+        Degrees | None,
+        Option(
+            flags="--prefill-batch",
+            metavar="N",
+            help="Prompts per pass. Default: the best.",
+            panel=SERVING,
+            field="serving_degrees:prefill_batch",
+            read=partial(Values.bounds, most=_MOST_SEQUENCES),
+        ),
+    ]
+
+
+class _Space(TypedDict, total=False):
+    """Which plans are looked at, and what a device costs."""
+
+    space: Annotated[
+        Literal["auto", "mesh", "layers"] | None,
+        Option(flags="--space", metavar="NAME", help=_SPACES, panel=SPACE, words="auto mesh layers"),
+    ]
+    family: Annotated[
+        str | None,
+        Option(
+            flags="--family",
+            metavar="NAME",
+            help="Only plans of a family: one-device, data, model, hybrid, pipeline, spatial or mixed. Default: all.",
+            panel=LAYERS,
+            words="one-device data model hybrid pipeline spatial mixed",
+        ),
+    ]
+    assume: Annotated[
+        Mapping[str, float] | Sequence[str] | None,
+        Option(
+            flags="--assume",
+            metavar="NAME=VALUE",
+            help="Change a named assumption of the cost model, as in dp_overlap=0.8. Repeatable.",
+            panel=COSTS,
+            is_repeated=True,
+            read=as_given,
+        ),
+    ]
+    price: Annotated[
+        float | str | None,
+        Option(
+            flags="--price",
+            metavar="USD",
+            help="Of one GPU for an hour, in place of the cluster or device file's.",
+            panel=COSTS,
+            field="price_per_hour",
+            read=price,
+        ),
+    ]
+    power: Annotated[
+        float | str | Sequence[float | str] | None,
+        Option(
+            flags="--power",
+            metavar="BUSY[,IDLE]",
+            help="Of one GPU, in place of the device file's: '700 W' or '700 W,100 W'.",
+            panel=COSTS,
+            field="power_w",
+            read=power,
+        ),
+    ]
+
+
+class _Objective(TypedDict, total=False):
+    objective: Annotated[
+        str | None,
+        Option(
+            flags="--objective",
+            metavar="NAME",
+            help=_OBJECTIVES,
+            words="strategies.mesh.settings:OBJECTIVES",
+            inference_words="strategies.serving.space:SERVING_OBJECTIVES",
+            read=as_given,
+        ),
+    ]
+
+
+class _TimeLimit(TypedDict, total=False):
+    time_limit: Annotated[
+        Time | None,
+        Option(
+            flags="--time-limit",
+            metavar="TIME",
+            help="Stop after 30s, 2min, ... with the best so far. Default: 60s.",
+            panel=SEARCH,
+            field="time_limit_s",
+            read=Values.seconds,
+        ),
+    ]
+
+
+class _Proof(_TimeLimit, total=False):
+    """How far a search goes."""
+
+    gap: Annotated[
+        float | str,
+        Option(
+            flags="--gap",
+            metavar="X",
+            help="Stop when no plan can be better by more than X, as in 1%. Default: 0.",
+            panel=SEARCH,
+            read=Values.ratio,
+        ),
+    ]
+    seed: Annotated[
+        int,
+        Option(
+            flags="--seed",
+            metavar="N",
+            help="Seed of the solvers; the answer does not depend on it. Default: 0.",
+            panel=SEARCH,
+            read=partial(Values.count, least=0, most=_MOST_SEED),
+        ),
+    ]
+
+
+class _Solver(TypedDict, total=False):
+    solver: Annotated[
+        Literal["auto", "program", "elimination"] | None,
+        Option(
+            flags="--solver",
+            metavar="NAME",
+            help="Exact method: auto, program (integer program) or elimination. Default: auto.",
+            panel=SEARCH,
+            words="auto program elimination",
+        ),
+    ]
+
+
+class _OnePlan(_Hardware, _Device, _Load, _Length, _Network, _Mode, _Serving, _Space, total=False):
+    """A question about plans on one cluster at one batch."""
+
+
+class EstimateOptions(_OnePlan, total=False):
+    """Keywords of `planner.estimate`."""
+
+    gpus: Annotated[
+        int | None,
+        Option(
+            flags="--gpus -g",
+            metavar="N",
+            help="Use exactly N workers. Default: 1.",
+            read=partial(Values.count, most=MAX_GPUS),
+        ),
+    ]
+
+
+class ExplainOptions(EstimateOptions, _Objective, _TimeLimit, _Solver, total=False):
+    """Keywords of `planner.explain`."""
+
+    sensitivity: Annotated[
+        bool,
+        Option(
+            flags="--sensitivity",
+            metavar=None,
+            help="Which constant (a bandwidth, an efficiency, ...) would have to change by how much for another plan to win.",
+            panel=SEARCH,
+            read=Values.switch,
+        ),
+    ]
+
+
+class OptimizeOptions(_OnePlan, _Objective, _Proof, _Solver, total=False):
+    """Keywords of `planner.optimize`."""
+
+    gpus: Annotated[
+        int | None,
+        Option(
+            flags="--gpus -g",
+            metavar="N",
+            help="Use at most N workers; fewer may be best. Default: all of a cluster with a size.",
+            read=partial(Values.count, most=MAX_GPUS),
+        ),
+    ]
+    top: Annotated[
+        int,
+        Option(
+            flags="--top -k",
+            metavar="K",
+            help="Show the K best plans. Default: 5.",
+            panel=SEARCH,
+            read=partial(Values.count, most=10_000),
+        ),
+    ]
+    diverse: Annotated[
+        bool | None,
+        Option(flags="--diverse/--no-diverse", metavar=None, help=_DIVERSE, panel=SEARCH, read=Values.switch),
+    ]
+
+
+class ScaleOptions(_Hardware, _Device, _Length, _Network, _Mode, total=False):
+    """Keywords of `planner.scale`."""
+
+    workers: Annotated[
+        Degrees | None,
+        Option(
+            flags="--workers -w --gpus -g",
+            metavar="LIST",
+            help="Worker counts: 1,2,4,8 or 1..8. Default: 1,2,4,8, as far as the cluster goes.",
+            read=Values.worker_counts,
+        ),
+    ]
+    weak: Annotated[
+        bool,
+        Option(
+            flags="--weak",
+            metavar=None,
+            help="Every worker has its own --batch: the global batch grows.",
+            read=Values.switch,
+        ),
+    ]
+    strong: Annotated[
+        bool,
+        Option(
+            flags="--strong",
+            metavar=None,
+            help="The workers share one --batch. This is the default.",
+            read=Values.switch,
+        ),
+    ]
+    batch: Annotated[
+        int | str | None,
+        Option(
+            flags="--batch -b",
+            metavar="N",
+            help="Samples per step: of all workers together, or of each with --weak. Default: the model's usual batch.",
+            read=as_given,
+        ),
+    ]
+    family: Annotated[
+        str | None,
+        Option(
+            flags="--family",
+            metavar="NAME",
+            help="mesh (the best plan over a device mesh: transformers), data, model, hybrid (the paper's formula under paleo), pipeline, "
+            "spatial, mixed or best (of a split per layer). Default: mesh for transformers, else data.",
+            panel=SPACE,
+            words="mesh data model hybrid pipeline spatial mixed best",
+        ),
+    ]
+    epochs: Annotated[
+        float | None,
+        Option(
+            flags="--epochs",
+            metavar="X",
+            help="Passes over the data, for the hours of a training.",
+            read=Values.positive,
+        ),
+    ]
+    samples: Annotated[
+        Amount | None,
+        Option(flags="--samples", metavar="N", help="Samples of one epoch: 1.28M.", read=Values.amount),
+    ]
+
+
+class _Jobs(TypedDict, total=False):
+    jobs: Annotated[
+        int | None,
+        Option(
+            flags="--jobs -j",
+            metavar="N",
+            help="Search in N processes here. Default: 1.",
+            panel=SEARCH,
+            read=partial(Values.count, most=1024),
+        ),
+    ]
+
+
+class SweepOptions(_Device, _Network, _Objective, _Space, _Jobs, _Proof, total=False):
     """Keywords of `planner.sweep`."""
 
-    gpus: Degrees
-    batch: Degrees | None
-    seq: Degrees | None
-    objective: str | None
-    dask: str | None
-    fresh: bool
+    gpus: Annotated[
+        Degrees,
+        Option(
+            flags="--gpus -g",
+            metavar="LIST",
+            help="Workers at most, one cell each: 8,16,32..1024; a range doubles, as in 32,64,128,...,1024.",
+            read=Values.doubled_counts,
+        ),
+    ]
+    cluster: Annotated[
+        "Several | None",
+        Option(
+            flags="--cluster -c",
+            metavar="LIST",
+            help=f"Clusters, {_CLUSTERS}",
+            words="kind:clusters",
+            is_list=True,
+            read=as_given,
+        ),
+    ]
+    batch: Annotated[
+        Degrees | None,
+        Option(
+            flags="--batch -b",
+            metavar="LIST",
+            help="Samples per step: 256,512. Default: the model's own.",
+            read=Values.counts,
+        ),
+    ]
+    seq: Annotated[
+        Degrees | None,
+        Option(
+            flags="--seq",
+            metavar="LIST",
+            help="Positions of a sample: 4096,8192. Default: the network's own.",
+            read=Values.counts,
+        ),
+    ]
+    dask: Annotated[
+        str | None,
+        Option(
+            flags="--dask",
+            metavar="ADDRESS",
+            help="Search on the workers of a Dask scheduler, as in tcp://10.0.0.1:8786 (extra 'dask').",
+            panel=SEARCH,
+        ),
+    ]
+    fresh: Annotated[
+        bool,
+        Option(
+            flags="--fresh",
+            metavar=None,
+            help="Search everything again, whatever a journal has.",
+            panel=SEARCH,
+            read=Values.switch,
+        ),
+    ]
 
 
-class SizeOptions(_StudyOptions, total=False):
+class SizeOptions(_Device, _Load, _Length, _Network, _Space, _Jobs, _Proof, total=False):
     """Keywords of `planner.size`."""
 
-    tokens: Amount | None
-    samples: Amount | None
-    epochs: float | None
-    days: float | None
-    budget: Amount | None
-    max_gpus: int | None
-    batch: int | None
-    seq: int | None
-    goodput: float | str | None
+    tokens: Annotated[
+        Amount | None,
+        Option(
+            flags="--tokens",
+            metavar="N",
+            help="Length of the training in tokens: 1T, 300B, 1.5e13.",
+            read=Values.amount,
+        ),
+    ]
+    samples: Annotated[
+        Amount | None,
+        Option(
+            flags="--samples",
+            metavar="N",
+            help="Length of the training in samples, or, with --epochs, samples of one epoch: 1.28M.",
+            read=Values.amount,
+        ),
+    ]
+    epochs: Annotated[
+        float | None,
+        Option(flags="--epochs", metavar="X", help="Passes over the --samples. Default: 1.", read=Values.positive),
+    ]
+    days: Annotated[
+        float | None,
+        Option(flags="--days", metavar="X", help="Finish within so many days.", read=Values.positive),
+    ]
+    budget: Annotated[
+        Amount | None,
+        Option(flags="--budget", metavar="USD", help="Spend at most so much: 2M, 500k.", read=Values.amount),
+    ]
+    cluster: Annotated[
+        "Several | None",
+        Option(
+            flags="--cluster -c",
+            metavar="LIST",
+            help=f"Clusters to choose among, {_CLUSTERS}",
+            words="kind:clusters",
+            is_list=True,
+            read=as_given,
+        ),
+    ]
+    max_gpus: Annotated[
+        int | None,
+        Option(
+            flags="--max-gpus",
+            metavar="N",
+            help="Look at no more GPUs of a cluster. Default: 4096.",
+            read=partial(Values.count, most=MAX_GPUS),
+        ),
+    ]
+    goodput: Annotated[
+        float | str | None,
+        Option(
+            flags="--goodput",
+            metavar="X",
+            help="Share of the time in which steps are made, the rest being lost to failures and restarts: 90%. Default: 100%.",
+            panel=COSTS,
+            read=Values.share,
+        ),
+    ]
 
 
 class PlaceOptions(TypedDict, total=False):
     """Keywords of `planner.place`."""
 
-    cluster: ClusterLike | None
-    calibration: PathLike | None
-    batch: int | None
-    assume_free: str | Sequence[str] | None
-    mode: Literal["training", "inference"] | None
-    objective: Literal["throughput", "latency"] | None
-    contiguous: bool | None
-    contiguity: Literal["chain", "convex"] | None
-    devices: int | None
-    subgraphs: int | None
-    cpus: int | None
-    memory: Size | None
-    bandwidth: str | None
-    micro_batches: int | None
-    method: str | None
-    expert: PathLike | None
-    time_limit: Time | None
-    gap: float | str | None
-    seed: int | None
+    cluster: Annotated[
+        "ClusterLike | None",
+        Option(
+            flags="--cluster",
+            metavar="NAME|FILE",
+            help="WORKLOAD is a network ('planner list models'), whose layers the cost model times on the devices of this cluster.",
+            words="kind:clusters",
+            read=as_given,
+        ),
+    ]
+    batch: Annotated[
+        int | None,
+        Option(
+            flags="--batch",
+            metavar="N",
+            help="Samples that pass through the devices together, with --cluster. Default: 1.",
+            read=Values.count,
+        ),
+    ]
+    mode: Annotated[
+        Literal["training", "inference"] | None,
+        Option(
+            flags="--mode",
+            metavar="MODE",
+            help="training or inference, with --cluster. Default: training.",
+            words="training inference",
+        ),
+    ]
+    assume_free: Annotated[
+        str | Sequence[str] | None,
+        Option(
+            flags="--assume-free",
+            metavar="OP",
+            help="An operator of another program's file that is not known costs nothing, which every output says. Repeatable.",
+            is_repeated=True,
+            read=Values.texts,
+        ),
+    ]
+    calibration: Annotated[
+        PathLike | None,
+        Option(
+            flags="--calibration",
+            metavar="NAME|FILE",
+            help="Constants fitted by 'planner calibrate' ('planner list calibrations'). Default: the bundled ones.",
+            panel=COSTS,
+            words="kind:calibrations",
+            read=as_given,
+        ),
+    ]
+    objective: Annotated[
+        Literal["throughput", "latency"] | None,
+        Option(
+            flags="--objective",
+            metavar="NAME",
+            help="throughput: the least largest load; latency: one sample's least time. Default: throughput.",
+            words="throughput latency",
+        ),
+    ]
+    contiguous: Annotated[
+        bool | None,
+        Option(
+            flags="--contiguous/--non-contiguous",
+            metavar=None,
+            help="Whether devices get consecutive parts of the graph. Default: contiguous.",
+            read=Values.switch,
+        ),
+    ]
+    contiguity: Annotated[
+        Literal["chain", "convex"] | None,
+        Option(
+            flags="--contiguity",
+            metavar="KIND",
+            help="chain: devices follow each other; convex: only no path leaves a device and comes back. Default: chain.",
+            words="chain convex",
+        ),
+    ]
+    devices: Annotated[
+        int | None,
+        Option(
+            flags="--devices",
+            metavar="K",
+            help="Accelerators. Default: the workload's.",
+            field="num_devices",
+            read=partial(Values.count, most=10**6),
+        ),
+    ]
+    subgraphs: Annotated[
+        int | None,
+        Option(
+            flags="--subgraphs",
+            metavar="Q",
+            help="Parts of the graph that an accelerator runs one after the other (--objective latency). Default: 1.",
+            field="num_subgraphs",
+            read=partial(Values.count, most=1000),
+        ),
+    ]
+    cpus: Annotated[
+        int | None,
+        Option(
+            flags="--cpus",
+            metavar="N",
+            help="CPUs. Default: the workload's.",
+            field="num_cpus",
+            read=partial(Values.count, least=0, most=10**6),
+        ),
+    ]
+    memory: Annotated[
+        Size | None,
+        Option(
+            flags="--memory",
+            metavar="SIZE",
+            help="Memory of an accelerator, as in 16GB. Default: the workload's.",
+            field="memory_bytes",
+            read=partial(Values.quantity, dimension="bytes"),
+        ),
+    ]
+    bandwidth: Annotated[
+        str | None,
+        Option(
+            flags="--bandwidth",
+            metavar="RATE",
+            help="Bandwidth between devices, as in 25GiB/s (workloads of Piper's format). Default: the workload's.",
+            field="bandwidth_bytes_per_s",
+            read=partial(Values.quantity, dimension="bytes_per_s"),
+        ),
+    ]
+    micro_batches: Annotated[
+        int | None,
+        Option(
+            flags="--micro-batches",
+            metavar="N",
+            help="Micro-batches of a batch (workloads of Piper's format). Default: the workload's.",
+            field="num_micro_batches",
+            read=Values.count,
+        ),
+    ]
+    method: Annotated[
+        str | None,
+        Option(
+            flags="--method",
+            metavar="NAME",
+            help="auto, or a baseline: one-device, greedy, pipedream, local-search, expert. Default: auto.",
+            panel=SEARCH,
+            words="planner.placement.question:METHODS",
+        ),
+    ]
+    expert: Annotated[
+        PathLike | None,
+        Option(
+            flags="--expert",
+            metavar="FILE",
+            help="Split made by an expert (JSON), for --method expert.",
+            panel=SEARCH,
+            read=as_given,
+        ),
+    ]
+    time_limit: Annotated[
+        Time | None,
+        Option(
+            flags="--time-limit",
+            metavar="TIME",
+            help="Stop after this time with the best so far. Default: 60s.",
+            panel=SEARCH,
+            field="time_limit_s",
+            read=Values.seconds,
+        ),
+    ]
+    gap: Annotated[
+        float | str | None,
+        Option(
+            flags="--gap",
+            metavar="SHARE",
+            help="Stop when the bound is this near, as in 1%. Default: 0.",
+            panel=SEARCH,
+            read=Values.ratio,
+        ),
+    ]
+    seed: Annotated[
+        int | None,
+        Option(
+            flags="--seed",
+            metavar="N",
+            help="Of everything that is drawn at random. Default: 0.",
+            panel=SEARCH,
+            read=partial(Values.count, least=0, most=2**32 - 1),
+        ),
+    ]
 
 
-# Keyword -> parameter of the commands, where the flag is not the parameter's name.
-ALIASES = {"num_micro_batches": "micro_batches", "price": "price_per_hour", "power": "power_w"}
-# Options without a word: on or off.
-FLAGS = frozenset(
-    {
-        "paleo_pipeline",
-        "paleo_extensions",
-        "diverse",
-        "sensitivity",
-        "weak",
-        "strong",
-        "sequence_parallel",
-        "contiguous",
-        "fresh",
-    }
-)
-_SIZES = frozenset({"memory_limit", "memory_reserve", "memory"})
-_TIMES = frozenset({"time_limit", "max_ttft", "max_tpot"})
-_LISTS = frozenset({"fix", "assume", "assume_free"})
+# -- the declarations as data ---------------------------------------------------------------------------------------------
 
 
-def names_of(options: type) -> tuple[str, ...]:
-    """Keywords of a class of options.
+def options_of(declared: type, *names: str) -> dict[str, Option]:
+    """Options of a class by keyword, those that are named first; other names of a keyword are left out.
 
-    >>> "gpus" in names_of(OptimizeOptions), "top" in names_of(EstimateOptions)
-    (True, False)
+    >>> list(options_of(OptimizeOptions, "gpus"))[:2], options_of(OptimizeOptions)["top"].flags
+    (['gpus', 'cluster'], '--top -k')
     """
-    return tuple(options.__annotations__)
+    options = {name: get_args(annotation)[1] for name, annotation in declared.__annotations__.items()}
+    ordered = {name: options[name] for name in names} | options
+    return {name: option for name, option in ordered.items() if option.flags}
 
 
-def check_names(function: str, given: Iterable[str], known: Iterable[str]) -> None:
-    """Refuse keywords that a function does not have, as Python does, with the nearest one.
+def aliases_of(declared: type) -> dict[str, str]:
+    """Other names of keywords, as ``micro_batches`` is one of ``num_micro_batches``."""
+    options = {name: get_args(annotation)[1] for name, annotation in declared.__annotations__.items()}
+    return {name: option.field for name, option in options.items() if not option.flags}
 
-    >>> check_names("optimize", ["gpu"], ["gpus", "batch"])
-    Traceback (most recent call last):
-    ...
-    TypeError: planner.optimize() got an unexpected keyword argument 'gpu'; did you mean 'gpus'?
-    """
-    known = tuple(known)
-    for name in given:
-        if name not in known:
-            hint = did_you_mean(name, known)
-            raise TypeError(f"planner.{function}() got an unexpected keyword argument '{name}'{hint}")
+
+def _type_of(annotation: Any) -> Any:
+    """A type as it is written here: a reference to it would be shown with everything around it."""
+    written = get_args(annotation)[0]
+    return getattr(written, "__forward_arg__", written)
 
 
 _Parameters = ParamSpec("_Parameters")
@@ -288,7 +1122,7 @@ _Result = TypeVar("_Result")
 
 
 def takes_options(
-    options: type,
+    declared: type,
 ) -> Callable[[Callable[_Parameters, _Result]], Callable[_Parameters, _Result]]:
     """Show the keywords of a class of options in a function's signature, for `help`, notebooks and a wrong keyword's error."""
 
@@ -296,94 +1130,20 @@ def takes_options(
         signature = inspect.signature(function)
         own = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
         keywords = [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_said(annotation))
-            for name, annotation in options.__annotations__.items()
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_type_of(annotation))
+            for name, annotation in declared.__annotations__.items()
         ]
-        known = (*(p.name for p in own if p.kind is not inspect.Parameter.POSITIONAL_ONLY), *names_of(options))
+        known = [p.name for p in (*own, *keywords) if p.kind is not inspect.Parameter.POSITIONAL_ONLY]
 
         @functools.wraps(function)
         def checked(*positional: _Parameters.args, **given: _Parameters.kwargs) -> _Result:
-            check_names(function.__name__, given, known)
+            for name in given:
+                if name not in known:
+                    hint = did_you_mean(name, known)
+                    raise TypeError(f"planner.{function.__name__}() got an unexpected keyword argument '{name}'{hint}")
             return function(*positional, **given)
 
         checked.__signature__ = signature.replace(parameters=[*own, *keywords])  # type: ignore[attr-defined]
         return checked
 
     return decorate
-
-
-def _said(annotation: Any) -> Any:
-    """A type as it is written here: a reference to it would be shown with everything around it."""
-    return getattr(annotation, "__forward_arg__", annotation)
-
-
-def words_of(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Values as the words of the command line's options; None and what is left out stay so.
-
-    >>> words_of({"gpus": 16, "pp": range(1, 4), "tp": "1..8", "memory_limit": 4e9, "max_tpot": 0.03, "diverse": True})
-    {'gpus': '16', 'pp': '1,2,3', 'tp': '1..8', 'memory_limit': '4000000000 B', 'max_tpot': '0.03s', 'diverse': True}
-    >>> words_of({"fix": {"conv*": "batch", "fc6": {"batch": 2, "out_channels": 8}}, "assume": {"dp_overlap": 0.8}})
-    {'fix': ['conv*:batch', 'fc6:batch=2,out_channels=8'], 'assume': ['dp_overlap=0.8']}
-    >>> words_of({"memory_reserve": 0.25}), words_of({"memory_reserve": 2**30})
-    ({'memory_reserve': '25.0%'}, {'memory_reserve': '1073741824 B'})
-    """
-    return {name: _option(name, value) for name, value in options.items() if value is not None}
-
-
-def _option(name: str, value: Any) -> Any:
-    if name in FLAGS:
-        if not isinstance(value, bool):
-            raise TypeError(f"{name}: must be True or False, not {value!r}")
-        return value
-    if name in _LISTS:
-        return _list(name, value)
-    if name in _SIZES | _TIMES and isinstance(value, (int, float)) and value is not True:
-        return f"{float(value)!r}s" if name in _TIMES else _size(name, value)
-    if name == "power_w":
-        return ",".join(
-            f"{watts} W" if isinstance(watts, (int, float)) else _word(name, watts) for watts in _several(value)
-        )
-    if isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
-        return ",".join(_word(name, item) for item in value)
-    return _word(name, value)
-
-
-def _size(name: str, value: float) -> str:
-    """Bytes; a reserve below 1 is a share."""
-    return f"{100.0 * value!r}%" if name == "memory_reserve" and 0.0 < value < 1.0 else f"{int(value)} B"
-
-
-def _several(value: Any) -> Sequence[Any]:
-    return value if isinstance(value, Sequence) and not isinstance(value, str) else (value,)
-
-
-def _list(name: str, value: Any) -> list[str]:
-    """Words of an option that is given several times on a command line."""
-    if isinstance(value, Mapping):
-        if name == "fix":
-            return [f"{layers}:{_split(split)}" for layers, split in value.items()]
-        return [f"{key}={_word(name, number)}" for key, number in value.items()]
-    return [value] if isinstance(value, str) else [_word(name, item) for item in value]
-
-
-def _split(split: str | Mapping[str, int]) -> str:
-    return split if isinstance(split, str) else ",".join(f"{way}={degree}" for way, degree in split.items())
-
-
-def _word(name: str, value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    if isinstance(value, dt.timedelta):
-        return f"{value.total_seconds()!r}s"
-    if isinstance(value, Path):
-        return str(value)
-    if not isinstance(value, bool):
-        try:
-            return str(operator.index(value))  # numpy's integers too
-        except TypeError:
-            pass
-        if isinstance(value, numbers.Real):
-            return repr(float(value))
-        if hasattr(value, "__fspath__"):
-            return os.fsdecode(value)
-    raise TypeError(f"{name}: cannot be {value!r} ({type(value).__name__})")

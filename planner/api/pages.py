@@ -2,28 +2,162 @@
 
 from __future__ import annotations
 
+import dataclasses
+import importlib.util
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from planner.api.readers import OUTPUT, Option
+from planner.api.values import Values
 from planner.api.words import in_python_words
+from planner.core.errors import OutputError
+from planner.files.output import check_writable
 
 if TYPE_CHECKING:
-    from planner.core.answer import Answer, Estimate
     from planner.core.blocks import Report
 
-__all__ = ["Written", "write_answer"]
+__all__ = [
+    "FIGURE_NAMES",
+    "REPORT_OPTIONS",
+    "ReportFiles",
+    "Written",
+    "check_figure",
+    "is_installed",
+    "report_files",
+    "writable",
+]
+
+# Names of planner.report.figures.standard.FIGURES, which is not imported where nobody asks for a figure; a test holds them together.
+FIGURE_NAMES = ("breakdown", "memory", "pareto", "scaling", "timeline")
+# Option -> suffixes of its file, and what such a file is.
+_SUFFIXES = {
+    "html": ((".html", ".htm"), "a page ends in .html"),
+    "plot": ((".svg", ".png"), "a figure ends in .svg or .png"),
+    "trace": ((".json", ".json.gz"), "a trace ends in .json or .json.gz"),
+}
+REPORT_OPTIONS = {
+    "html": Option(
+        flags="--html",
+        metavar="FILE",
+        help="Also write a page with figures and sortable tables: one file that needs no network.",
+        panel=OUTPUT,
+    ),
+    "static": Option(
+        flags="--static",
+        metavar=None,
+        help="Figures of --html without a script, also where plotly is installed: a smaller file.",
+        panel=OUTPUT,
+    ),
+    "plot": Option(
+        flags="--plot",
+        metavar="FILE",
+        help="Also write a figure: .svg, or .png with the extra 'plots'.",
+        panel=OUTPUT,
+    ),
+    "figure": Option(
+        flags="--figure",
+        metavar="NAME",
+        help=f"Which figure --plot writes: {', '.join(FIGURE_NAMES)}. Default: breakdown.",
+        panel=OUTPUT,
+        words="planner.api.pages:FIGURE_NAMES",
+    ),
+    "trace": Option(
+        flags="--trace",
+        metavar="FILE",
+        help="Also write the step as a trace for Perfetto (ui.perfetto.dev): .json or .json.gz.",
+        panel=OUTPUT,
+    ),
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ReportFiles:
+    """What is written beside the answer, checked."""
+
+    html: Path | None = None
+    live: bool = False  # interactive plots in the page
+    plot: Path | None = None
+    figure: str = "breakdown"
+    trace: Path | None = None
+
+    @property
+    def flags(self) -> list[str]:
+        """The options that were given."""
+        return [f"--{name}" for name in ("html", "plot", "trace") if getattr(self, name) is not None]
+
+
+# -- checks, before any work is done ----------------------------------------------------------------------------------------
+
+
+def writable(values: Values, label: str, text: str, endings: tuple[str, ...] = (), meaning: str = "") -> Path | None:
+    """A file that can be written and has one of the endings; None, with the problem noted, where it has not or cannot."""
+    if not text:
+        values.add(f"{label}: needs a file name")
+        return None
+    path = Path(text)
+    if endings and not path.name.lower().endswith(endings):
+        values.add(f"{label} {text}: {meaning}")
+        return None
+    try:
+        check_writable(path)
+    except OutputError as error:
+        values.add(f"{label} {error}")
+        return None
+    return path
+
+
+def check_figure(values: Values, label: str, path: Path | None) -> None:
+    """Note that a figure is to be a PNG, and that what draws one is not installed."""
+    if path is not None and path.suffix.lower() == ".png" and not is_installed("matplotlib"):
+        values.add(
+            f"{label} {path}: PNG needs the package 'matplotlib', which is not installed: "
+            "pip install 'paleo-planner[plots]'; .svg needs nothing"
+        )
+
+
+def is_installed(package: str) -> bool:
+    """Whether a package of an extra is there."""
+    return importlib.util.find_spec(package) is not None
+
+
+def report_files(
+    given: Mapping[str, Any], values: Values, file: Callable[[str, tuple[str, ...], str], Path | None]
+) -> ReportFiles:
+    """Read `REPORT_OPTIONS`; files that cannot be written, and packages that are missing, are found here.
+
+    Parameters
+    ----------
+    given : mapping
+    values : Values
+        Takes the problems.
+    file : callable
+        Checks the file of an option; takes its name, the endings and what such a file is.
+    """
+    paths = {name: file(name, *_SUFFIXES[name]) for name in _SUFFIXES if name in given}
+    called = values.called
+    figure = "breakdown"
+    if "figure" in given:
+        figure = values.choice(called("figure"), given["figure"], FIGURE_NAMES)
+        if "plot" not in given:
+            values.add(f"{called('figure')}: says what {called('plot')} FILE shows; name a file")
+    check_figure(values, called("plot"), paths.get("plot"))
+    if "static" in given and "html" not in given:
+        values.add(f"{called('static')}: is about the page of {called('html')}; name a file")
+    return ReportFiles(live="static" not in given and is_installed("plotly"), figure=figure, **paths)
 
 
 class Written(ABC):
-    """What can be written of a search, and of one plan that was predicted; a class says in `_write` how."""
+    """What can be written of a search, and of one plan that was predicted."""
 
     __slots__ = ()
 
+    raw: Any
+
     @abstractmethod
-    def _write(self, words: Mapping[str, Any]) -> None: ...
+    def _report(self) -> Report: ...
 
     def write_html(self, path: str | os.PathLike[str], *, static: bool = False) -> Path:
         """Write a page with figures and sortable tables: one file that needs no network.
@@ -35,42 +169,24 @@ class Written(ABC):
         static : bool
             Figures without a script, also where plotly is installed.
         """
-        self._write({"html": os.fspath(path), "static": static})
-        return Path(path)
+        return self._written("html", path, {"static": True} if static else {})
 
     def write_plot(self, path: str | os.PathLike[str], *, figure: str | None = None) -> Path:
         """Write a figure (``.svg``, or ``.png`` with matplotlib), as ``planner optimize --plot --figure`` does."""
-        self._write({"plot": os.fspath(path), "figure": figure})
-        return Path(path)
+        return self._written("plot", path, {} if figure is None else {"figure": figure})
 
     def write_trace(self, path: str | os.PathLike[str]) -> Path:
         """Write the step of the best plan as a trace for Perfetto (``.json`` or ``.json.gz``)."""
-        self._write({"trace": os.fspath(path)})
+        return self._written("trace", path, {})
+
+    def _written(self, name: str, path: str | os.PathLike[str], more: Mapping[str, Any]) -> Path:
+        values = Values(str)
+        with in_python_words():
+            files = report_files(
+                {name: path, **more}, values, lambda name, *kind: writable(values, name, os.fspath(path), *kind)
+            )
+            values.check()
+            from planner.api.report_files import write_report_files
+
+            write_report_files(self.raw, self._report(), files, lambda _: None)
         return Path(path)
-
-
-def write_answer(answer: Answer | Estimate, report: Report, words: Mapping[str, Any]) -> None:
-    """Check the files and write them.
-
-    Raises
-    ------
-    PlannerError
-        A file that cannot be written, a figure that such plans do not have.
-    """
-    from planner.commands.output import Output
-    from planner.commands.report_files import write_prediction_files, write_search_files
-    from planner.commands.report_options import report_files
-    from planner.commands.values import Values
-    from planner.core.answer import Answer
-    from planner.core.errors import UsageError
-
-    with in_python_words():
-        if answer.setting.load is not None:
-            raise UsageError("pages, figures and traces are of training and of a forward pass, not of serving")
-        values, quiet = Values(), Output(quiet=True)
-        files = report_files(words, quiet, values, {})
-        values.check()
-        if isinstance(answer, Answer):
-            write_search_files(answer, report, files, quiet)
-        else:
-            write_prediction_files(answer, report, files, quiet)

@@ -11,17 +11,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from planner.api.inputs import reference_to
-from planner.api.options import PlaceOptions, takes_options, words_of
+from planner.api.options import PlaceOptions, options_of, takes_options
+from planner.api.requests import given_in_python, read_options
 from planner.api.shown import Answer
+from planner.api.values import Values
 from planner.api.words import Interrupted, in_python_words
-from planner.commands.values import Values
 from planner.core.search_errors import SearchInterrupted
 
 if TYPE_CHECKING:
     from planner.api.options import ModelLike
     from planner.core.blocks import Report
+    from planner.placement.question import PlaceRequest
 
-__all__ = ["Placement", "place"]
+__all__ = ["Placement", "place", "place_request", "progress_words"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -111,7 +113,6 @@ def place(
     >>> placed.proven, placed.objective == placed.bound
     (True, True)
     """
-    from planner.commands.place import place_request, progress_words
     from planner.placement.run import place as answer_of
 
     def report(stage: str, best: float, bound: float) -> None:
@@ -119,9 +120,8 @@ def place(
             progress(*progress_words(stage, best, bound))
 
     with in_python_words(), tempfile.TemporaryDirectory(prefix="planner-") as scratch:
-        given: dict[str, Any] = dict(options)
-        if given.get("cluster") is not None:
-            given["cluster"] = reference_to("clusters", given["cluster"])
+        given = given_in_python(PlaceOptions, None, options)
+        if "cluster" in given:
             name = reference_to("models", workload)
         elif isinstance(workload, Mapping):
             file = Path(scratch) / "workload.json"
@@ -129,10 +129,8 @@ def place(
             name = str(file)
         else:
             name = os.fspath(workload) if isinstance(workload, os.PathLike) else str(workload)
-        if given.get("calibration") is not None:
-            given["calibration"] = reference_to("calibrations", given["calibration"])
-        values = Values()
-        request = place_request(name, words_of(given), values)
+        values = Values(str)
+        request = place_request(name, given, values)
         values.check()
         try:
             placed = Placement(raw=answer_of(request, report))
@@ -141,3 +139,60 @@ def place(
         if placed.raw.result.stopped == "interrupted":
             raise Interrupted(placed)
         return placed
+
+
+def progress_words(stage: str, best: float, bound: float) -> tuple[str, float]:
+    """What a search has found so far in words, and the share of its best that the bound has reached."""
+    known = best < float("inf")
+    text = f"{stage}: best {best:.6g}, bound {bound:.6g}" if known else f"{stage}: bound {bound:.6g}"
+    return text, bound / best if known and best > 0 else 0.0
+
+
+def place_request(workload: str, given: Mapping[str, Any], values: Values) -> PlaceRequest:
+    """Check the options that ask a question; `values` takes the problems."""
+    from planner.placement.question import PlaceRequest
+
+    called = values.called
+    found = read_options(options_of(PlaceOptions), given, values)
+    method, expert = found.get("method", "auto"), found.get("expert")
+    by_expert = f"{called('method')} expert"
+    if method == "expert" and expert is None:
+        values.add(f"{by_expert} needs {called('expert')} FILE")
+    if method != "expert" and expert is not None:
+        values.add(f"{called('expert')}: only has a meaning with {by_expert}")
+    is_latency = found.get("objective") == "latency"
+    if is_latency and ("contiguous" in given or "contiguity" in given):
+        asked = f"{called('contiguity')}, {called('contiguous')}"
+        values.add(f"{asked}: have no meaning for {called('objective')} latency (see {called('subgraphs')})")
+    if not is_latency:
+        _check_contiguity_of_method(method, found, values)
+    for name in ("batch", "mode", "assume_free", "calibration"):
+        if name in given and "cluster" not in given:
+            values.add(f"{called(name)}: only has a meaning for a network with {called('cluster')}")
+    contiguous, kind = found.pop("contiguous", None), found.pop("contiguity", None)
+    if kind is not None and contiguous is False:
+        values.add(f"--non-contiguous and {called('contiguity')} {kind}: choose one")
+    fields = {name: value for name, value in found.items() if value is not None}
+    fields["contiguity"] = kind or ("none" if contiguous is False else "chain")
+    if expert is not None:
+        fields["expert"] = Path(expert)
+    return PlaceRequest(workload=Path(workload), **fields)
+
+
+def _check_contiguity_of_method(method: str, found: Mapping[str, Any], values: Values) -> None:
+    """Baselines have the contiguity that they have; asking for another must not be passed over in silence."""
+    from planner.placement.question import BASELINES
+
+    contiguous, kind = found.get("contiguous"), found.get("contiguity")
+    asked = "--non-contiguous" if contiguous is False else values.called("contiguous") if contiguous else None
+    asked = f"{values.called('contiguity')} {kind}" if kind is not None else asked
+    baseline = BASELINES.get(method)
+    if asked is None or (baseline is None and method != "expert"):
+        return
+    is_chain = baseline is not None and baseline.contiguity == "chain"
+    if is_chain and (kind == "chain" or (kind is None and contiguous)):
+        return
+    does = (
+        "places a chain of down-sets" if is_chain else "takes no account of contiguity; the answer says which there is"
+    )
+    values.add(f"{asked}: {values.called('method')} {method} {does}")

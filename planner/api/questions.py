@@ -2,31 +2,47 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
-from typing import TYPE_CHECKING, Unpack
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Unpack
 
-from planner.api.keywords import request_of, words_for
 from planner.api.options import (
     EstimateOptions,
     ExplainOptions,
     OptimizeOptions,
     ScaleOptions,
+    options_of,
     takes_options,
 )
 from planner.api.plans import Plan
-from planner.api.prediction import Progress, predict
+from planner.api.requests import (
+    given_in_python,
+    question_about_plan,
+    read_options,
+    request_of,
+    size_of,
+    whole_cluster,
+)
 from planner.api.results import Estimate, Explanation, ScalingCurve, SearchResult
 from planner.api.shown import call_text
+from planner.api.values import Values
 from planner.api.words import Interrupted, in_python_words
-from planner.commands.question import whole_cluster
-from planner.commands.values import Values
+from planner.core.errors import UsageError
 from planner.core.search_errors import SearchInterrupted
 
 if TYPE_CHECKING:
     from planner.api.options import ModelLike
     from planner.core.answer import Answer, RankedPlan
+    from planner.core.request import Request
+    from planner.report.answer import Curve
 
 __all__ = ["estimate", "explain", "optimize", "scale"]
+
+Progress: TypeAlias = Callable[[str, float], None]
+_Predicted = TypeVar("_Predicted", bound=Estimate)
+
+_USUAL_COUNTS = (1, 2, 4, 8)
 
 
 @takes_options(OptimizeOptions)
@@ -71,18 +87,25 @@ def optimize(
     TypeError: planner.optimize() got an unexpected keyword argument 'gpu'; did you mean 'gpus'?
     """
     with in_python_words():
-        words = words_for(model, options)
-        values = Values()
-        if words.get("gpus") is None:
-            words["gpus"] = whole_cluster(words.get("cluster"), values)
-            words["whole_cluster"] = words["gpus"] is not None
-        request = request_of(words, values, call_text("optimize", [model], options))
+        values = Values(str)
+        call = call_text("optimize", [model], options)
+        request = search_request(given_in_python(OptimizeOptions, model, options), values, call)
+        values.check()
         try:
             from planner.spaces.ask import optimize as search
 
             return _found(search(request, progress))
         except SearchInterrupted as stopped:
             raise Interrupted(None if stopped.result is None else _found(stopped.result)) from None
+
+
+def search_request(given: Mapping[str, Any], values: Values, command_line: str) -> Request:
+    """The request of a search: all of a cluster with a size where the number of workers is left out."""
+    more: dict[str, Any] = {}
+    if "gpus" not in given:
+        gpus = whole_cluster(given.get("cluster"), values)
+        more = {"gpus": gpus, "whole_cluster": gpus is not None}
+    return request_of(options_of(OptimizeOptions), given, values, command_line, **more)
 
 
 @takes_options(EstimateOptions)
@@ -123,7 +146,7 @@ def estimate(
     >>> found.fits, found.plan.settings["dp_replicate"] * found.plan.settings["dp_shard"]
     (True, 4)
     """
-    return predict("estimate", Estimate, model, plan, run_from, options, None)
+    return _predict("estimate", Estimate, model, plan, run_from, options, None)
 
 
 @takes_options(ExplainOptions)
@@ -165,7 +188,46 @@ def explain(
     >>> found.best_step_time_s <= found.step_time_s, found.layers[1]["name"]
     (True, 'conv1')
     """
-    return predict("explain", Explanation, model, plan, None, options, progress)
+    return _predict("explain", Explanation, model, plan, None, options, progress)
+
+
+def _predict(
+    command: str,
+    kind: type[_Predicted],
+    model: Any,
+    plan: Any,
+    run_from: tuple[str, Any] | None,
+    options: Mapping[str, Any],
+    progress: Progress | None,
+) -> _Predicted:
+    """Predict or explain one plan: that of a file or an object, of what runs today, or of what the options say."""
+    from planner.files.plan_file import is_plan_file
+    from planner.spaces.ask import estimate as ask_estimate
+    from planner.spaces.ask import explain as ask_explain
+    from planner.spaces.plan_question import plan_warnings
+
+    with in_python_words():
+        if plan is None and (
+            isinstance(model, Plan) or (isinstance(model, (str, os.PathLike)) and is_plan_file(os.fspath(model)))
+        ):
+            model, plan = None, model
+        if model is None and plan is None:
+            raise UsageError("model: is missing; name a network (planner.list_models()) or a plan (plan=...)")
+        declared = EstimateOptions if command == "estimate" else ExplainOptions
+        values = Values(str)
+        given = given_in_python(declared, model, options)
+        call = call_text(command, [model or plan], options)
+        document_or_path = plan.to_dict() if isinstance(plan, Plan) else plan
+        try:
+            question = question_about_plan(declared, given, document_or_path, run_from, values, call)
+            values.check()
+            request, known, document = question.asked()
+            answer = ask_estimate(request, known) if command == "estimate" else ask_explain(request, known, progress)
+            warnings = (*question.notes, *plan_warnings(document, answer))
+            found = Plan(ranked=answer.ranked, warnings=warnings, _answer=answer)
+            return kind(plan=found, warnings=warnings, raw=answer)
+        except SearchInterrupted:
+            raise Interrupted(None) from None
 
 
 @takes_options(ScaleOptions)
@@ -191,11 +253,57 @@ def scale(model: ModelLike, /, **options: Unpack[ScaleOptions]) -> ScalingCurve:
     >>> [point.workers for point in curve.points], curve.points[0].speedup
     ([1, 2, 4], 1.0)
     """
-    from planner.commands.scale import curve_of
-
     with in_python_words():
-        curve = curve_of(words_for(model, options), Values())
+        values = Values(str)
+        curve = curve_of(given_in_python(ScaleOptions, model, options), values, call_text("scale", [model], options))
     return ScalingCurve(raw=curve)
+
+
+def curve_of(given: Mapping[str, Any], values: Values, command_line: str) -> Curve:
+    """Check the options of a curve, and predict it; `values` takes the problems, and raises them all."""
+    from planner.question.resolve import resolve
+    from planner.report.answer import Curve
+
+    called = values.called
+    options = options_of(ScaleOptions)
+    curve = {name: options.pop(name) for name in ("workers", "weak", "strong", "family", "epochs", "samples")}
+    asked = read_options(curve, given, values)
+    weak, epochs, samples = bool(asked.get("weak")), asked.get("epochs"), asked.get("samples")
+    counts = asked["workers"] if "workers" in asked else _usual_counts(given.get("cluster"))
+    if weak and asked.get("strong"):
+        values.add(f"{called('weak')} and {called('strong')}: choose one")
+    if ("epochs" in given) != ("samples" in given):
+        values.add(f"{called('epochs')} and {called('samples')}: give both, for the hours of a training")
+    request = request_of(options, given, values, command_line, gpus=max(counts, default=1))
+    values.check()
+    family = asked.get("family") or ("mesh" if resolve(request).space == "mesh" else "data")
+    if family == "mesh":
+        from planner.spaces.mesh.scaling import scale_mesh
+
+        found = scale_mesh(request, counts, weak=weak, epochs=epochs, samples=samples)
+    else:
+        from planner.spaces.layers.scaling import scale as predict
+
+        found = predict(request, counts, weak=weak, family=family, epochs=epochs, samples=samples)
+    resolved = resolve(dataclasses.replace(request, space="mesh" if family == "mesh" else "layers"))
+    return Curve(
+        setting=resolved.setting,
+        assumptions=resolved.assumptions,
+        free_layers=() if family == "mesh" else resolved.free_layers,
+        points=found.points,
+        weak=weak,
+        family=family,
+        epochs=epochs,
+        samples=samples,
+        notes=found.notes,
+        error_bars=found.error_bars,
+    )
+
+
+def _usual_counts(cluster: str | None) -> tuple[int, ...]:
+    """1, 2, 4, 8 where nothing was asked for; of a smaller cluster those that it has, and all of it."""
+    most = None if cluster is None else size_of(cluster)
+    return _USUAL_COUNTS if most is None else tuple(sorted({min(count, most) for count in _USUAL_COUNTS}))
 
 
 def _found(answer: Answer) -> SearchResult:

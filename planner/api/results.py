@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from planner.api.pages import Written, write_answer
+from planner.api.pages import Written
 from planner.api.plans import Plan, Space
 from planner.api.shown import Answer
 
@@ -123,9 +123,6 @@ class SearchResult(Answer, Written):
         proof = "proven" if self.proven else "not proven"
         return f"<planner.SearchResult of {len(self)} plans ({proof}); best: {self.best!r}>"
 
-    def _write(self, words: Mapping[str, Any]) -> None:
-        write_answer(self.raw, self._report(), words)
-
     def _report(self) -> Report:
         from planner.report.answer import search_report
 
@@ -193,9 +190,6 @@ class Estimate(Answer, Written):
 
     def __repr__(self) -> str:
         return f"<planner.{type(self).__name__} of {self.plan!r}>"
-
-    def _write(self, words: Mapping[str, Any]) -> None:
-        write_answer(self.raw, self._report(), words)
 
     def _report(self) -> Report:
         from planner.report.answer import estimate_report

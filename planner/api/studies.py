@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,14 +9,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Unpack
 
 from planner.api.inputs import reference_to
-from planner.api.options import SizeOptions, SweepOptions, takes_options
+from planner.api.options import SizeOptions, SweepOptions, options_of, takes_options
+from planner.api.pages import check_figure, writable
 from planner.api.plans import Plan
+from planner.api.requests import given_in_python, read_options, request_of
 from planner.api.shown import Answer, call_text
+from planner.api.values import Values, as_flag, listed
 from planner.api.words import Interrupted, in_python_words
+from planner.core.quantities import in_tokens
 
 if TYPE_CHECKING:
     from planner.api.options import ModelLike
     from planner.core.blocks import Report
+    from planner.core.request import Request
+    from planner.sizing.search import Sized
+    from planner.sizing.trials import Goal
+    from planner.sweeping.grid import Axes
+    from planner.sweeping.run import Swept
 
 __all__ = ["Sizing", "Sweep", "size", "sweep"]
 
@@ -58,14 +66,20 @@ class Sweep(Answer):
         UsageError
             Another ending, or no cell has a plan.
         """
-        from planner.commands.sweep import write_figure
+        from planner.api.report_files import write_figure
         from planner.core.errors import UsageError
+        from planner.sweeping.report import scaling_figure
 
-        target = Path(path)
         with in_python_words():
-            if not write_figure(self.raw.rows, target):
+            values = Values(str)
+            target = writable(values, "path", os.fspath(path), (".svg", ".png"), "a figure ends in .svg or .png")
+            check_figure(values, "path", target)
+            values.check()
+            drawn = scaling_figure(self.raw.rows)
+            if drawn is None:
                 raise UsageError("no cell has a plan, so there is nothing to draw")
-        return target
+            write_figure(drawn, Path(path))
+        return Path(path)
 
     def __len__(self) -> int:
         return len(self.raw.rows)
@@ -207,11 +221,11 @@ def sweep(
     >>> [(row["gpus"], row["status"]) for row in table]
     [(1, 'ok'), (2, 'ok'), (4, 'ok')]
     """
-    from planner.commands.sweep import sweep_question
-
     call = call_text("sweep", [model], options)
     with in_python_words():
-        question = _question(sweep_question, model, options, call)
+        values = Values(str)
+        question = sweep_question(given_in_python(SweepOptions, model, options), values, call)
+        values.check()
         swept = question.answer(None if journal is None else Path(journal), progress)
     answer = Sweep(command=call, raw=swept)
     if swept.interrupted:
@@ -252,33 +266,167 @@ def size(model: ModelLike, /, *, progress: Progress | None = None, **options: Un
     >>> sizing.least_gpus["cluster"], sizing.least_gpus["time_s"] <= 43200
     ('dgx1-v100', True)
     """
-    from planner.commands.size import size_question
-
-    call = call_text("size", [model], options)
     with in_python_words():
-        sized = _question(size_question, model, options, call).answer(progress)
+        values = Values(str)
+        call = call_text("size", [model], options)
+        question = size_question(given_in_python(SizeOptions, model, options), values, call)
+        values.check()
+        sized = question.answer(progress)
     answer = Sizing(raw=sized)
     if sized.interrupted:
         raise Interrupted(answer)
     return answer
 
 
-def _question(make: Callable[[Mapping[str, Any], Any], Any], model: Any, options: Mapping[str, Any], call: str) -> Any:
-    """Keywords checked as the command checks its options; clusters by name or path."""
-    from planner.api.keywords import words_for
-    from planner.commands.values import Values
+# -- from options to questions: what the functions and the commands have in common ------------------------------------------
 
-    words = words_for(model, {name: value for name, value in options.items() if name != "cluster"})
-    given = options.get("cluster")
-    if given is not None:
-        several = given if isinstance(given, Sequence) and not isinstance(given, str) else _named(given)
-        words["cluster"] = [reference_to("clusters", one) for one in several]
-    values = Values()
-    question = make(words, values)
-    values.check()
-    return dataclasses.replace(question, request=dataclasses.replace(question.request, command_line=call))
+_MOST_CELLS = 100_000
 
 
-def _named(given: Any) -> list[Any]:
-    """One cluster, or names with commas as the command line takes them."""
-    return [part.strip() for part in given.split(",") if part.strip()] if isinstance(given, str) else [given]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepQuestion:
+    """What is asked, checked."""
+
+    request: Request
+    axes: Axes
+    jobs: int
+    dask: str | None
+    fresh: bool
+
+    def answer(self, journal: Path | None, progress: Progress | None = None) -> Swept:
+        """Search what the journal does not have; after Ctrl-C, what is done."""
+        from planner.sweeping.grid import cells_of
+        from planner.sweeping.journal import Journal
+        from planner.sweeping.run import run
+
+        cells = cells_of(self.request, self.axes)
+        with Journal(journal, fresh=self.fresh) as opened:
+            return run(cells, opened, jobs=self.jobs, dask=self.dask, progress=progress)
+
+
+def sweep_question(given: Mapping[str, Any], values: Values, command_line: str) -> SweepQuestion:
+    """Read the options of a sweep; what is wrong goes to `values`."""
+    options = options_of(SweepOptions)
+    asks = {name: options.pop(name) for name in ("jobs", "dask", "fresh")}
+    axes = {name: options.pop(name) for name in ("gpus", "cluster", "batch", "seq")}
+    asked = read_options(asks, given, values)
+    dask = asked.get("dask")
+    if "jobs" in given and dask is not None:
+        values.add(f"{values.called('jobs')} and {values.called('dask')}: choose one")
+    if dask is not None and not dask.strip():
+        values.add(f"{values.called('dask')}: needs the address of a scheduler, as in tcp://10.0.0.1:8786")
+    if isinstance(given.get("batch"), str) and any(in_tokens(part) for part in given["batch"].split(",")):
+        values.add(
+            f"{values.called('batch')} {given['batch']}: a sweep counts samples, as its lengths differ; divide the tokens by "
+            f"{values.called('seq')}"
+        )
+        axes.pop("batch")
+    return SweepQuestion(
+        axes=_axes(read_options(axes, given, values), values),
+        jobs=asked.get("jobs", 1),
+        dask=dask,
+        fresh=asked.get("fresh", False),
+        request=request_of(options, given, values, command_line, top=1),
+    )
+
+
+def _axes(found: Mapping[str, Any], values: Values) -> Axes:
+    from planner.sweeping.grid import Axes
+
+    if "gpus" not in found:
+        gpus = values.called("gpus")
+        values.add(f"{gpus}: is missing; say how many workers there are at most, as in {gpus} 8,16,32..1024")
+    axes = Axes(
+        clusters=_clusters(found["cluster"], values) if "cluster" in found else (None,),
+        gpus=found.get("gpus", (1,)),
+        batches=found.get("batch", (None,)),
+        seqs=found.get("seq", (None,)),
+    )
+    if axes.size > _MOST_CELLS:
+        values.add(f"the grid has {axes.size:,} cells, more than {_MOST_CELLS:,}; give shorter lists")
+    return axes
+
+
+def _clusters(given: Any, values: Values) -> tuple[str, ...]:
+    """Names and files of clusters: a text with commas, one of Python or several."""
+    from planner.sweeping.grid import cluster_name
+
+    is_one = not isinstance(given, Sequence)
+    parts = [given] if is_one else listed("cluster", given)
+    references = [
+        one if isinstance(given, str) and values.called is as_flag else reference_to("clusters", one) for one in parts
+    ]
+    names = tuple(dict.fromkeys(cluster_name(name) for name in references))
+    if not names:
+        values.add(f"{values.called('cluster')}: names no cluster")
+    return names
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizeQuestion:
+    """What is asked, checked."""
+
+    request: Request
+    goal: Goal
+    clusters: tuple[str, ...]  # names or files
+    most_gpus: int | None
+    jobs: int
+
+    def answer(self, progress: Progress | None = None) -> Sized:
+        """Search; after Ctrl-C, what was tried until then."""
+        from planner.sizing.run import DEFAULT_MOST_GPUS, size_training
+
+        most = self.most_gpus or DEFAULT_MOST_GPUS
+        return size_training(self.request, self.goal, self.clusters, most_gpus=most, jobs=self.jobs, progress=progress)
+
+
+def size_question(given: Mapping[str, Any], values: Values, command_line: str) -> SizeQuestion:
+    """Read the options of a size; what is wrong goes to `values`."""
+    from planner.core.errors import PlannerError
+    from planner.question.lookup import DEFAULT_CLUSTER, default_cluster
+
+    options = options_of(SizeOptions)
+    asks = ("tokens", "samples", "epochs", "days", "budget", "goodput", "max_gpus", "jobs")
+    asked = read_options({name: options.pop(name) for name in asks}, given, values)
+    options.pop("cluster")
+    if "cluster" in given:
+        names = _clusters(given["cluster"], values) or (DEFAULT_CLUSTER,)
+    else:
+        try:
+            names = (default_cluster(given.get("device")),)
+        except PlannerError:  # said when the question is resolved
+            names = (DEFAULT_CLUSTER,)
+    if len(names) > 1:
+        for name in ("price", "power", "device"):
+            if name in given:
+                label = f"{values.called(name)}: is about one kind of GPU; name one {values.called('cluster')}"
+                values.add(f"{label}, or write it in the files of {', '.join(names)}")
+    return SizeQuestion(
+        goal=_goal(asked, given, values),
+        clusters=names,
+        most_gpus=asked.get("max_gpus"),
+        jobs=asked.get("jobs", 1),
+        request=request_of(options, given, values, command_line, top=1),
+    )
+
+
+def _goal(asked: Mapping[str, Any], given: Mapping[str, Any], values: Values) -> Goal:
+    from planner.sizing.trials import SECONDS_PER_DAY, Goal
+
+    tokens, samples, epochs, days, budget = map(values.called, ("tokens", "samples", "epochs", "days", "budget"))
+    if "tokens" not in given and "samples" not in given:
+        values.add(f"{tokens}: is missing; say how long the training is: {tokens} 1T, or {samples} 1.28M {epochs} 90")
+    if "tokens" in given and "samples" in given:
+        values.add(f"{tokens} and {samples}: choose one")
+    if "epochs" in given and "samples" not in given:
+        values.add(f"{epochs}: needs {samples}, those of one epoch")
+    if "days" not in given and "budget" not in given:
+        values.add(f"{days}, {budget}: give at least one; without a limit one GPU that holds the network will do")
+    wanted, limit = asked.get("samples"), asked.get("days")
+    return Goal(
+        tokens=asked.get("tokens"),
+        samples=None if wanted is None or asked.get("tokens") is not None else wanted * (asked.get("epochs") or 1.0),
+        deadline_s=None if limit is None else limit * SECONDS_PER_DAY,
+        budget=asked.get("budget"),
+        goodput=asked.get("goodput", 1.0),
+    )

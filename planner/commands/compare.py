@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from planner.commands import options as o
-from planner.commands.explain import RunFrom
-from planner.commands.output import Output, emit, export_plan, remark
+from planner.api.options import EstimateOptions, ExplainOptions, options_of
+from planner.api.readers import SEARCH, Option
+from planner.commands.command import RUN_FROM, Typed, argument, command
+from planner.commands.output import EXPORT_OPTION, OUTPUT_OPTIONS, Output, emit, export_plan, output_of, remark
 from planner.commands.progress import Progress
-from planner.commands.question import output_of, request_from
-from planner.commands.values import Values
-from planner.spaces.plan_question import OVERRIDES
 
 if TYPE_CHECKING:
     from planner.comparison.read import Predicted
@@ -22,59 +18,47 @@ if TYPE_CHECKING:
 
 __all__ = ["compare"]
 
-Plans = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[PLAN]...", help="Plan files, as --export writes them, of any kind.", show_default=False),
-]
-ModelOption = Annotated[
-    str | None,
-    o.option(
-        "--model",
-        "-m",
-        metavar="NAME|FILE",
-        help="With --from: the network that is trained.",
-        group=o.QUESTION,
+_ASKED = (
+    "gpus",
+    "cluster",
+    "device",
+    "batch",
+    "seq",
+    "assume_free",
+    "precision",
+    "optimizer",
+    "memory_limit",
+    "memory_reserve",
+    "calibration",
+    "framework",
+    "assume",
+)
+_OPTIONS = {
+    **{name: options_of(EstimateOptions)[name] for name in _ASKED},
+    "time_limit": options_of(ExplainOptions)["time_limit"],
+}
+_OWN = {
+    "model": Option(
+        flags="--model -m", metavar="NAME|FILE", help="With --from: the network that is trained.", words="kind:models"
     ),
-]
-Best = Annotated[
-    bool,
-    o.option(
-        "--best",
+    "best": Option(
+        flags="--best",
         metavar=None,
         help="Also search for the best plan for the question of the first. --from does so unless plans are named.",
-        group=o.SEARCH,
+        panel=SEARCH,
     ),
-]
+}
 
 
-def compare(
-    context: typer.Context,
-    plans: Plans = None,
-    run_from: RunFrom = None,
-    model: ModelOption = None,
-    best: Best = False,
-    gpus: o.ExactGpus = None,
-    cluster: o.Cluster = None,
-    device: o.Device = None,
-    batch: o.Batch = None,
-    seq: o.Seq = None,
-    assume_free: o.AssumeFree = None,
-    precision: o.Precision = None,
-    optimizer: o.Optimizer = None,
-    memory_limit: o.MemoryLimit = None,
-    memory_reserve: o.MemoryReserve = None,
-    calibration: o.Calibration = None,
-    framework: o.Framework = None,
-    assume: o.Assume = None,
-    time_limit: o.TimeLimit = None,
-    json: o.Json = False,
-    format: o.Format = None,  # noqa: A002 - the option's name
-    output: o.Output = None,
-    export: o.Export = None,
-    width: o.Width = None,
-    quiet: o.Quiet = False,
-    verbose: o.Verbose = False,
-) -> None:
+@command(
+    RUN_FROM,
+    _OWN,
+    _OPTIONS,
+    EXPORT_OPTION,
+    OUTPUT_OPTIONS,
+    plans=argument(list[str] | None, "[PLAN]...", "Plan files, as --export writes them, of any kind."),
+)
+def compare(typed: Typed) -> None:
     """Compare plans: what differs between them, by how much each term of time and memory differs, and why one is faster.
 
     Every plan is predicted again. What is asked on the command line is asked of all of them; the first is what the others are compared
@@ -86,38 +70,44 @@ def compare(
     planner compare plan.yaml --best
     planner compare --from megatron train.sh --model llama3-8b --gpus 64
     """  # noqa: D301 - the \b of click, "keep these lines", not a backslash
-    options: dict[str, Any] = {**locals(), "mesh": {}}
-    values = Values()
-    where = output_of(options, values)
-    files = plans or []
-    is_searched = best or (run_from is not None and not files)
+    given, values = typed.given, typed.values
+    where = output_of(typed)
+    files, run_from = given.get("plans", []), given.get("run_from")
+    is_searched = "best" in given or (run_from is not None and not files)
     if len(files) + (run_from is not None) + is_searched < 2:
         values.add("compare: needs two plans; or one with --best, or a run by --from")
-    for name, needed in (("model", run_from), ("gpus", run_from)):
-        if options[name] and needed is None:
+    for name in ("model", "gpus"):
+        if name in given and run_from is None:
             values.add(f"--{name}: belongs to --from; a plan file says it itself")
-    if run_from is not None and model is None:
+    if run_from is not None and "model" not in given:
         values.add("--model: is missing; name the network that is trained")
-    if export is not None and not is_searched:
+    if "export" in given and not is_searched:
         values.add("--export: writes the best plan of a search; give --best or --from")
     values.check()
-    predicted = _predicted(options, files, where, values, is_searched=is_searched)
-    _answer(predicted, where)
+    _answer(_predicted(typed, files, where, is_searched=is_searched), where)
 
 
-def _predicted(
-    options: Mapping[str, Any], files: list[str], where: Output, values: Values, *, is_searched: bool
-) -> dict[str, Predicted]:
+def _predicted(typed: Typed, files: list[str], where: Output, *, is_searched: bool) -> dict[str, Predicted]:
     """Every plan by its label, in the order in which they are shown."""
-    from planner.comparison.read import best_of_question, labels_of, predicted_file
+    from planner.api.requests import changes_of, request_of
+    from planner.comparison.read import best_of_question, labels_of, predicted_file, predicted_question
 
     found: dict[str, Predicted] = {}
-    request, run_label = _question(options, where, values)
-    if run_label:
-        from planner.comparison.read import predicted_question
+    given, stages, options = typed.given, "", _OPTIONS
+    notes: list[str] = []
+    if "run_from" in given:
+        from planner.exporters.runs import with_run
 
-        found[run_label] = predicted_question(request)
-    changes = {name: getattr(request, name) for name in OVERRIDES if options.get(name)}
+        trainer, file = given["run_from"]
+        given, stages, notes = with_run(given, trainer, Path(file))
+        options = options_of(EstimateOptions) | _OPTIONS
+    request: Request = request_of(options, given, typed.values, typed.command_line, stages=stages)
+    typed.values.check()
+    for note in notes:
+        remark(where, note)
+    if "run_from" in given:
+        found[Path(given["run_from"][1]).name] = predicted_question(request)
+    changes = changes_of(_OPTIONS, typed.given, request)
     paths = [Path(file) for file in files]
     for label, path in zip(labels_of(paths), paths, strict=True):
         found[label] = predicted_file(path, changes, request.command_line)
@@ -126,23 +116,6 @@ def _predicted(
             first = next(iter(found.values()))
             found["best found"] = best_of_question(first, time_limit_s=request.time_limit_s, progress=progress)
     return found
-
-
-def _question(options: Mapping[str, Any], where: Output, values: Values) -> tuple[Request, str]:
-    """What the command line asks, with the run of --from in it, and what to call the run."""
-    if options["run_from"] is None:
-        request = request_from(options, values)
-        values.check()
-        return request, ""
-    from planner.exporters.runs import with_run
-
-    trainer, file = options["run_from"]
-    merged, notes = with_run({**options, "micro_batches": None}, trainer, Path(file))
-    request = request_from(merged, values)
-    values.check()
-    for note in notes:
-        remark(where, note)
-    return request, Path(file).name
 
 
 def _answer(predicted: Mapping[str, Predicted], where: Output) -> None:

@@ -1,64 +1,142 @@
-"""``planner import`` and ``planner schema``: files in, and what files and results look like."""
+"""``planner export``, ``import``, ``list`` and ``schema``: plans out, networks in, what can be named and what files look like."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from planner.commands import options as o
-from planner.commands.output import emit, output_from, remark
-from planner.commands.values import Values
+from planner.api.options import PlaceOptions, options_of
+from planner.api.readers import OUTPUT, Option
+from planner.commands.command import Typed, argument, command
+from planner.commands.output import OUTPUT_OPTIONS, REPORT_ONLY, emit, output_of, remark
+from planner.core.errors import OutputError
 from planner.files.output import write_atomically
 from planner.schema import DOCUMENTS
 
-__all__ = ["import_", "schema"]
+__all__ = ["export", "import_", "list_", "schema"]
 
-Source = Annotated[
-    str,
-    typer.Argument(
-        metavar="FILE",
-        help="A file of a format of 'planner list importers', found by its content; or a folder with a config.json.",
-        show_default=False,
+_EXPORT = {
+    "to": Option(
+        flags="--to -t",
+        metavar="TARGET",
+        help="torch, megatron, megatron-bridge, torchtitan, deepspeed, accelerate, nanotron or vllm ('planner list exporters').",
+        panel=OUTPUT,
+        words="planner.exporters:EXPORTERS",
     ),
-]
-# Document -> the command or option that it belongs to, where its name does not say.
-_OF = {
-    "algorithms": "--paleo-algorithms",
-    "result": "optimize",
-    "breakdown": "estimate, explain",
-    "validation": "validate",
+    "target_version": Option(
+        flags="--target-version",
+        metavar="V",
+        help="Write for this version of the target ('planner list exporters'). Default: the newest known.",
+        panel=OUTPUT,
+    ),
+    "output_dir": Option(
+        flags="--output-dir -o",
+        metavar="DIR",
+        help="The folder to write; it appears complete or not at all.",
+        panel=OUTPUT,
+    ),
+    "strict": Option(
+        flags="--strict",
+        metavar=None,
+        help="Refuse a plan with a setting that the target cannot express, rather than list it.",
+        panel=OUTPUT,
+    ),
+    "force": Option(
+        flags="--force",
+        metavar=None,
+        help="Replace an earlier export in DIR; other files are never replaced.",
+        panel=OUTPUT,
+    ),
 }
-_WHAT = f"{', '.join(name + (f' ({_OF[name]})' if name in _OF else '') for name in DOCUMENTS)}."
-Document = Annotated[
-    str,
-    typer.Argument(
-        metavar="WHAT",
-        help=_WHAT,
-        show_default=False,
-        autocompletion=lambda incomplete: [name for name in DOCUMENTS if name.startswith(incomplete)],
+
+
+@command(_EXPORT, REPORT_ONLY, plan=argument(str, "PLAN", "A plan file, as --export writes it."))
+def export(typed: Typed) -> None:
+    """Write a plan for the program that runs it: arguments or configuration, environment, launch scripts, the prediction.
+
+    Settings that the program cannot express are listed; combinations that it refuses are an error.
+
+    \b
+    planner export plan.yaml --to megatron -o run/
+    planner export plan.yaml --to torchtitan --target-version v0.2.2 --strict -o run/
+    """  # noqa: D301 - the \b of click, "keep these lines", not a backslash
+    given, values = typed.given, typed.values
+    where = output_of(typed)
+    from planner.api.exports import export_of_file, export_report
+    from planner.exporters import EXPORTERS, TARGETS_ELSEWHERE
+    from planner.exporters.folder import check_folder, write_folder
+
+    to, folder, force = given.get("to"), Path(given.get("output_dir", "")), "force" in given
+    if to is None:
+        values.add(f"--to: is missing; name a target ({', '.join(EXPORTERS)})")
+    elif to not in EXPORTERS and (meant := TARGETS_ELSEWHERE.get(to.lower())) is not None:
+        values.add(f"--to {to}: its plans are written for {meant}: --to {meant}")
+    elif to not in EXPORTERS:
+        values.choice("--to", to, tuple(EXPORTERS))
+    if not given.get("output_dir"):
+        values.add("-o: is missing; name the folder to write")
+    values.check()
+    try:
+        check_folder(folder, force=force)
+    except OutputError as error:
+        raise OutputError(f"-o {error}") from None
+    written, warnings = export_of_file(
+        Path(given["plan"]), str(to), given.get("target_version"), strict="strict" in given
+    )
+    for warning in warnings:
+        remark(where, f"warning: {warning}")
+    write_folder(folder, written.files, force=force)
+    for setting, why in written.account.cannot.items():
+        remark(where, f"not expressed: {setting}: {why}")
+    for setting, what in written.account.by_hand.items():
+        remark(where, f"left to you: {setting}: {what}")
+    emit(export_report(written, folder), where)
+
+
+_KINDS = ("models", "devices", "clusters", "frameworks", "calibrations", "collectives", "importers", "exporters")
+
+
+@command(
+    OUTPUT_OPTIONS,
+    what=argument(
+        str,
+        "WHAT",
+        "models, devices, clusters, frameworks, calibrations, collectives, importers or exporters.",
+        " ".join(_KINDS),
     ),
-]
+)
+def list_(typed: Typed) -> None:
+    """List the bundled models, devices, clusters, frameworks and calibrations, the collectives, the importers or the exporters."""
+    what = typed.given["what"]
+    # "planner list model" means the models.
+    kind = typed.values.choice("WHAT", f"{what}s" if f"{what}s" in _KINDS else what, _KINDS)
+    where = output_of(typed)
+    typed.values.check()
+
+    from planner.api.bundle import rows_of
+    from planner.files.listing import listing_report
+
+    emit(listing_report(kind, rows_of(kind, verbose=where.verbose)), where)
 
 
-def import_(
-    source: Source,
-    assume_free: o.AssumeFree = None,
-    json: o.Json = False,
-    format: o.Format = None,  # noqa: A002 - the option's name
-    output: o.Output = None,
-    quiet: o.Quiet = False,
-    verbose: o.Verbose = False,
-) -> None:
+@command(
+    {"assume_free": options_of(PlaceOptions)["assume_free"]},
+    {name: option for name, option in OUTPUT_OPTIONS.items() if name != "width"},
+    source=argument(
+        str,
+        "FILE",
+        "A file of a format of 'planner list importers', found by its content; or a folder with a config.json.",
+    ),
+)
+def import_(typed: Typed) -> None:
     """Turn a network of another program into a network file of this one (YAML, or JSON with --json).
 
     planner import Llama-3.1-8B/config.json -o llama3.yaml
     """
-    values = Values()
-    where = output_from(values, json=json, format=format, output=output, width=None, quiet=quiet, verbose=verbose)
-    if format is not None and where.format not in ("json", "yaml"):
+    given, values = typed.given, typed.values
+    where = output_of(typed)
+    if "format" in given and where.format not in ("json", "yaml"):
         values.add(f"--format {where.format}: a network file is yaml or json")
     values.check()
 
@@ -66,8 +144,8 @@ def import_(
     from planner.importers.sources import text_of
     from planner.report.machine import finite, json_text
 
-    model = import_network(network_path(Path(source)), assume_free=assume_free or ())
-    is_json = json or (format is not None and where.format == "json")
+    model = import_network(network_path(Path(given["source"])), assume_free=given.get("assume_free", ()))
+    is_json = "json" in given or ("format" in given and where.format == "json")
     text = json_text(finite(model.content)) if is_json else text_of(model)
     for note in model.notes:
         remark(where, note)
@@ -78,27 +156,34 @@ def import_(
     remark(where, f"wrote {where.path}")
 
 
-def schema(
-    document: Document,
-    output: o.Output = None,
-    format: o.Format = None,  # noqa: A002 - the option's name
-    json: o.Json = False,  # noqa: ARG001 - a schema is JSON unless --format says yaml
-    quiet: o.Quiet = False,
-    verbose: o.Verbose = False,
-) -> None:
+# Document -> the command or option that it belongs to, where its name does not say.
+_OF = {
+    "algorithms": "--paleo-algorithms",
+    "result": "optimize",
+    "breakdown": "estimate, explain",
+    "validation": "validate",
+}
+_WHAT = f"{', '.join(name + (f' ({_OF[name]})' if name in _OF else '') for name in DOCUMENTS)}."
+
+
+@command(
+    {name: option for name, option in OUTPUT_OPTIONS.items() if name != "width"},
+    document=argument(str, "WHAT", _WHAT, " ".join(DOCUMENTS)),
+)
+def schema(typed: Typed) -> None:
     """Print the JSON Schema of a file or of a result, for editors and programs."""
+    from planner.core.blocks import Report
     from planner.schema import json_schema
 
-    values = Values()
-    chosen = values.choice("WHAT", document, tuple(DOCUMENTS))
-    where = output_from(
-        values, json=format is None, format=format, output=output, width=None, quiet=quiet, verbose=verbose
-    )
+    given, values = typed.given, typed.values
+    chosen = values.choice("WHAT", given["document"], tuple(DOCUMENTS))
+    if "format" not in given:
+        given["json"] = True  # a schema is JSON unless --format says yaml
+    else:
+        given.pop("json", None)
+    where = output_of(typed)
     if where.format not in ("json", "yaml"):
         values.add(f"--format {where.format}: a schema is json or yaml")
     values.check()
-
-    from planner.core.blocks import Report
-
     content: dict[str, Any] = json_schema(chosen)
     emit(Report(blocks=lambda: (), data=lambda: content, records=lambda: ()), where)

@@ -10,14 +10,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from planner.commands.values import Values
-from planner.files.output import check_writable, write_atomically
+from planner.api.readers import OUTPUT, Option
+from planner.files.output import write_atomically
 
 if TYPE_CHECKING:
+    from planner.commands.command import Typed
     from planner.core.blocks import Block, Report
     from planner.core.errors import FileProblem
 
-__all__ = ["FORMATS", "Format", "Output", "emit", "export_plan", "output_from", "refused_rows", "remark"]
+__all__ = [
+    "EXPORT_OPTION",
+    "FORMATS",
+    "OUTPUT_OPTIONS",
+    "REPORT_ONLY",
+    "Format",
+    "Output",
+    "emit",
+    "export_plan",
+    "output_of",
+    "refused_rows",
+    "remark",
+]
 
 Format = Literal["table", "json", "csv", "markdown", "yaml"]
 FORMATS: tuple[Format, ...] = ("table", "json", "csv", "markdown", "yaml")
@@ -30,6 +43,39 @@ _SUFFIXES: dict[str, Format] = {
     ".markdown": "markdown",
     ".yaml": "yaml",
     ".yml": "yaml",
+}
+OUTPUT_OPTIONS = {
+    "json": Option(flags="--json", metavar=None, help="The same as --format json.", panel=OUTPUT),
+    "format": Option(
+        flags="--format -f",
+        metavar="NAME",
+        help="table, json, csv, markdown or yaml. Default: by the suffix of -o, else table.",
+        panel=OUTPUT,
+        words="planner.commands.output:FORMATS",
+    ),
+    "output": Option(
+        flags="--output -o", metavar="FILE", help="Write the result to FILE in place of stdout.", panel=OUTPUT
+    ),
+    "width": Option(
+        flags="--width",
+        metavar="N",
+        help="Characters per line of the table. Default: the terminal's.",
+        panel=OUTPUT,
+    ),
+    "quiet": Option(flags="--quiet -q", metavar=None, help="No progress and no remarks on stderr.", panel=OUTPUT),
+    "verbose": Option(
+        flags="--verbose -v",
+        metavar=None,
+        help="Log each step on stderr; tracebacks of internal errors.",
+        panel=OUTPUT,
+    ),
+}
+# Of a command that writes something else to the file of --output.
+REPORT_ONLY = {name: option for name, option in OUTPUT_OPTIONS.items() if name != "output"}
+EXPORT_OPTION = {
+    "export": Option(
+        flags="--export", metavar="FILE", help="Also write the best plan as a plan file (YAML).", panel=OUTPUT
+    )
 }
 _MOST_REFUSED = 20
 _LEAST_WIDTH = 40
@@ -50,56 +96,36 @@ class Output:
     verbose: bool = False
 
 
-def output_from(
-    values: Values,
-    *,
-    json: bool,
-    format: str | None,  # noqa: A002 - the option's name
-    output: str | None,
-    width: str | None,
-    quiet: bool,
-    verbose: bool,
-    export: str | None = None,
-) -> Output:
-    """Check the output options; files that cannot be written are found here, before any work is done."""
+def output_of(typed: Typed, *, writes: bool = True) -> Output:
+    """Check the output options; files that cannot be written are found here, before any work is done.
+
+    Parameters
+    ----------
+    typed : Typed
+    writes : bool
+        Whether --output names the file of the answer; another command writes something else there.
+    """
+    given, values = typed.given, typed.values
+    json, output = "json" in given, given.get("output") if writes else None
     chosen: Format = "json" if json else "table"
-    if format is not None:
-        word = {"md": "markdown", "yml": "yaml", "text": "table"}.get(format.strip().lower(), format)
-        given = values.choice("--format", word, FORMATS)
-        if json and given != "json":
-            values.add(f"--json and --format {given}: choose one")
-        chosen = next(name for name in FORMATS if name == given)
+    if "format" in given:
+        word = {"md": "markdown", "yml": "yaml", "text": "table"}.get(given["format"].strip().lower(), given["format"])
+        stated = values.choice("--format", word, FORMATS)
+        if json and stated != "json":
+            values.add(f"--json and --format {stated}: choose one")
+        chosen = next(name for name in FORMATS if name == stated)
     elif output is not None and not json:
         chosen = _SUFFIXES.get(Path(output).suffix.lower(), "table")
+    quiet, verbose = "quiet" in given, "verbose" in given
     if quiet and verbose:
         values.add("--quiet and --verbose: choose one")
-    path, exported = _path(values, "--output", output), _path(values, "--export", export)
-    if path is not None and exported is not None and path.resolve() == exported.resolve():
-        values.add(f"--output and --export: both name {path}")
-    return Output(
-        format=chosen,
-        path=path,
-        export=exported,
-        width=values.optional_count("--width", width, least=_LEAST_WIDTH, most=_MOST_WIDTH),
-        quiet=quiet,
-        verbose=verbose,
-    )
-
-
-def _path(values: Values, flag: str, text: str | None) -> Path | None:
-    from planner.core.errors import OutputError
-
-    if text is None or text == "-":
-        return None
-    if not text:
-        values.add(f"{flag}: needs a file name")
-        return None
-    path = Path(text)
-    try:
-        check_writable(path)
-    except OutputError as error:
-        values.add(f"{flag} {error}")
-    return path
+    width = values.count("--width", given["width"], least=_LEAST_WIDTH, most=_MOST_WIDTH) if "width" in given else None
+    path = typed.file("output") if output not in (None, "-") else None
+    export = typed.file("export") if given.get("export") != "-" else None
+    where = Output(format=chosen, path=path, export=export, width=width, quiet=quiet, verbose=verbose)
+    if "assume_free" in given:  # rows of numbers (csv) have no place for it
+        remark(where, f"ASSUMED FREE by --assume-free: {', '.join(dict.fromkeys(given['assume_free']))}")
+    return where
 
 
 def emit(report: Report, output: Output) -> None:

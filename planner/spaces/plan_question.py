@@ -18,35 +18,8 @@ if TYPE_CHECKING:
     from planner.files.loading import Loaded
     from planner.schema.plan import MeshEntry, PlanDocument
 
-__all__ = ["DECIDED_BY_PLAN", "OVERRIDES", "plan_question", "plan_warnings"]
+__all__ = ["plan_question", "plan_warnings"]
 
-# What a plan file decides itself; giving it twice would leave open which one counts.
-DECIDED_BY_PLAN = ("gpus", "space", "family", "fix", "collective", "micro_batches", "lora_rank")
-# What may be given beside a plan file, to ask "and on that cluster?".
-OVERRIDES = (
-    "cluster",
-    "device",
-    "batch",
-    "seq",
-    "assume_free",
-    "precision",
-    "optimizer",
-    "mode",
-    "memory_limit",
-    "memory_reserve",
-    "cost_model",
-    "ppp_comp",
-    "ppp_comm",
-    "paleo_pipeline",
-    "paleo_algorithms",
-    "paleo_extensions",
-    "assume",
-    "calibration",
-    "framework",
-    "objective",
-    "price_per_hour",
-    "power_w",
-)
 # Times that a plan file states of its prediction.
 _STATED = {"step_time_s": "step", "ttft_s": "time to first token", "tpot_s": "time per token"}
 

@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
+from planner.api.options import OptimizeOptions, options_of
+from planner.api.requests import request_of
+from planner.api.values import Values
 from planner.cli import run
-from planner.commands.question import request_from
-from planner.commands.values import Values
 from planner.core.errors import UsageError
+from planner.core.request import Request
 
 
 @pytest.mark.parametrize(
@@ -62,13 +64,17 @@ def test_scale_and_size_read_samples_alike(capsys: pytest.CaptureFixture[str]) -
     assert "such as 1T" in capsys.readouterr().err
 
 
+def asked(given: dict[str, Any], values: Values) -> Request:
+    return request_of(options_of(OptimizeOptions), given, values, "")
+
+
 def test_a_batch_in_tokens_is_one_in_samples() -> None:
     values = Values()
-    request = request_from({"model": "gpt2", "batch": "64Ki tokens"}, values)
+    request = asked({"model": "gpt2", "batch": "64Ki tokens"}, values)
     values.check()
     assert request.batch == 64  # of 1,024 positions each, as the network's file says
     values = Values()
-    assert request_from({"model": "gpt2", "seq": "512", "batch": "32768 tokens"}, values).batch == 64
+    assert asked({"model": "gpt2", "seq": "512", "batch": "32768 tokens"}, values).batch == 64
     values.check()
 
 
@@ -86,6 +92,6 @@ def test_a_batch_in_tokens_is_one_in_samples() -> None:
 )  # fmt: skip
 def test_tokens_that_are_no_batch(options: dict[str, Any], words: str) -> None:
     values = Values()
-    request_from(options, values)
+    asked(options, values)
     with pytest.raises(UsageError, match=re.escape(words)):
         values.check()

@@ -50,7 +50,7 @@ class Run:
     options : dict
         Parameter of ``planner estimate`` -> word: gpus, batch, seq, precision, optimizer.
     mesh : dict
-        Option of a mesh plan (`planner.commands.mesh_options`) -> word, or flag.
+        Option of a mesh plan (`planner.api.options`) -> word, or flag.
     notes : list of str
         What was read otherwise than it is written, or has no counterpart.
     stages : str
@@ -175,21 +175,21 @@ def count_of(path: Path, content: Mapping[str, Any], key: str) -> int | None:
 # -- a run and the command line ---------------------------------------------------------------------------------------------
 
 
-def with_run(options: Mapping[str, Any], trainer: str, path: Path) -> tuple[dict[str, Any], list[str]]:
+def with_run(given: Mapping[str, Any], trainer: str, path: Path) -> tuple[dict[str, Any], str, list[str]]:
     """Fill the options that were not given from a run.
 
     Parameters
     ----------
-    options : mapping
-        Parameters of ``planner estimate``, with ``mesh``.
+    given : mapping
+        Options of ``planner estimate`` by keyword, and ``model``.
     trainer : str
         A name of `planner.exporters.runs.RUNS`.
     path : Path
 
     Returns
     -------
-    (dict, list of str)
-        The options, and what was read otherwise than it is written.
+    (dict, str, list of str)
+        The options, `Run.stages`, and what was read otherwise than it is written.
 
     Raises
     ------
@@ -197,29 +197,22 @@ def with_run(options: Mapping[str, Any], trainer: str, path: Path) -> tuple[dict
         As `planner.exporters.runs.read_run`.
     """
     run = read_run(trainer, path)
-    model = options.get("model")
+    model = given.get("model")
     if run.network and isinstance(model, str) and model.strip():
         _check_network(run, model)
-    started, asked = run.options.get("gpus"), options.get("gpus")
+    started, asked = run.options.get("gpus"), given.get("gpus")
     if started is not None and asked is not None and str(asked).strip() != started:
         run.notes.append(f"--gpus {asked}: the script starts {started}")
-    mesh = dict(options["mesh"])
-    merged = {**options, "mesh": mesh}
-    for name, word in run.options.items():
-        if name != "num_micro_batches" and merged.get(name) is None:
-            merged[name] = word
-    for name, word in run.mesh.items():
-        if mesh.get(name) is None:
-            mesh[name] = word
-    merged["stages"] = run.stages
-    if merged.get("batch") is None and merged.get("micro_batches") is None:
-        merged["batch"] = _batch(run, merged)
-    return merged, run.notes
+    accumulated = run.options.pop("num_micro_batches", None)
+    merged = {**run.options, **run.mesh, **given}
+    if "batch" not in merged and "num_micro_batches" not in merged:
+        batch = _batch(merged, accumulated)
+        merged |= {} if batch is None else {"batch": batch}
+    return merged, run.stages, run.notes
 
 
 def _check_network(run: Run, model: str) -> None:
     """Raises where the script trains another network; a name that cannot be loaded is reported with the question."""
-    from planner.exporters.runs import check_network
     from planner.importers.networks import load_model
 
     try:
@@ -229,18 +222,17 @@ def _check_network(run: Run, model: str) -> None:
     check_network(run.network, graph, model)
 
 
-def _batch(run: Run, options: Mapping[str, Any]) -> str | None:
+def _batch(given: Mapping[str, Any], accumulated: str | None) -> int | None:
     """Micro-batch x accumulation x data-parallel ranks, where all are known; the network's usual batch otherwise."""
-    mesh = options["mesh"]
-    words = [options.get("gpus"), mesh.get("micro_batch"), run.options.get("num_micro_batches")]
-    degrees = [mesh.get(name) or "1" for name in ("tp", "cp", "pp")]
-    if not all(isinstance(word, str) and word.isdecimal() for word in [*words, *degrees]):
+    words = [str(word) for word in (given.get("gpus"), given.get("micro_batch"), accumulated)]
+    degrees = [str(given.get(name, 1)) for name in ("tp", "cp", "pp")]
+    if not all(word.isdecimal() for word in [*words, *degrees]):
         return None
-    gpus, micro_batch, accumulated = map(int, words)
+    gpus, micro_batch, steps = map(int, words)
     ranks = gpus
     for degree in map(int, degrees):
         ranks //= degree
-    return str(micro_batch * accumulated * ranks)
+    return micro_batch * steps * ranks
 
 
 # -- the network of a script ------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import planner
-from planner.commands.sweep import SweepQuestion
+from planner.api.studies import SweepQuestion
 from planner.sweeping.run import Swept
 
 Ask = Callable[..., str]

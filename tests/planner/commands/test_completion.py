@@ -7,10 +7,21 @@ import subprocess
 import sys
 
 import pytest
-import typer
 
-from planner.cli import make_app
-from planner.commands.completion import COMPLETED, words_from
+from planner.api.options import (
+    ExplainOptions,
+    OptimizeOptions,
+    PlaceOptions,
+    ScaleOptions,
+    SizeOptions,
+    SweepOptions,
+    options_of,
+)
+from planner.api.pages import REPORT_OPTIONS
+from planner.api.readers import Option, words_from
+from planner.commands import files_commands, machine
+from planner.commands.command import RUN_FROM
+from planner.commands.output import OUTPUT_OPTIONS
 
 BASH = "complete_bash"
 
@@ -92,30 +103,32 @@ def test_the_script_is_shown_for_a_shell() -> None:
     assert "_PLANNER_COMPLETE=complete_bash" in done.stdout
 
 
-@pytest.mark.parametrize("source", sorted(set(COMPLETED.values())))
+def declared() -> dict[str, Option]:
+    """Every option of the questions and of the commands, by its flags."""
+    classes = (OptimizeOptions, ExplainOptions, ScaleOptions, SweepOptions, SizeOptions, PlaceOptions)
+    tables = [
+        *map(options_of, classes),
+        RUN_FROM,
+        OUTPUT_OPTIONS,
+        REPORT_OPTIONS,
+        files_commands._EXPORT,
+        machine._MEASURE,
+    ]
+    return {option.flags: option for table in tables for option in table.values()}
+
+
+@pytest.mark.parametrize("source", sorted({one.words for one in declared().values() if one.words}))
 def test_every_source_has_words(source: str) -> None:
     words = words_from(source)
     assert words
     assert all(word and not word.isspace() for word in words)
 
 
-def test_every_completed_option_exists() -> None:
-    group = typer.main.get_command(make_app())
-    context = typer.Context(group, info_name="planner")
-    flags = {
-        flag
-        for name in group.list_commands(context)  # type: ignore[attr-defined]
-        for parameter in group.get_command(context, name).params  # type: ignore[attr-defined]
-        for flag in parameter.opts
-    }
-    assert set(COMPLETED) <= flags
-
-
 def test_help_loads_no_command() -> None:
     code = (
         "import sys, contextlib, io\nfrom planner.cli import run\n"
         "with contextlib.redirect_stdout(io.StringIO()): run(['--help'])\n"
-        "print([m for m in ('numpy', 'pydantic', 'rich', 'planner.commands.optimize') if m in sys.modules])"
+        "print([m for m in ('numpy', 'pydantic', 'rich', 'planner.commands.questions') if m in sys.modules])"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60).stdout
     assert out.strip() == "[]"
@@ -124,4 +137,4 @@ def test_help_loads_no_command() -> None:
 def test_every_collective_that_may_be_named_is_offered() -> None:
     from costmodel.hardware.collectives import names_of
 
-    assert words_from(COMPLETED["--collective"]) == list(names_of("all_reduce"))
+    assert words_from(declared()["--collective"].words) == tuple(names_of("all_reduce"))

@@ -215,7 +215,7 @@ def test_the_command_writes_the_page_beside_its_answer(
         ("folder.html", "error: --html {0}/folder.html: cannot be written: is a folder"),
         ("runs.csv", "error: --html {0}/runs.csv: a page ends in .html"),
         ("report", "error: --html {0}/report: a page ends in .html"),
-        ("table.html", "error: --html {0}/table.html: is one of the tables"),
+        ("table.html", "error: --html {0}/table.html: is an input of this command"),
     ],
 )
 def test_a_page_that_cannot_be_written(

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from planner.api.pages import FIGURE_NAMES
 from planner.cli import run
-from planner.commands.report_options import FIGURE_NAMES
 from planner.report.figures.standard import FIGURES
 from tests.cases import mostly
 from tests.planner.report.conftest import HAS_PLOTLY
@@ -245,7 +245,7 @@ def test_no_trace_goes_over_what_is_read(tmp_path: Path, capsys: pytest.CaptureF
     assert run(["optimize", "mlp", "--gpus", "2", "--export", str(plan), "-q", "-o", str(tmp_path / "o.txt")]) == 0
     before = plan.read_bytes()
     assert run(["estimate", "--plan", str(plan), "--trace", str(plan)]) == 2
-    assert "is read, too, as --plan" in capsys.readouterr().err
+    assert "is an input of this command" in capsys.readouterr().err
     assert plan.read_bytes() == before
 
 

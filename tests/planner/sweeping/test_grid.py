@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.commands.sweep import gpu_counts
-from planner.commands.values import Values
+from planner.api.values import Values
 from planner.core.errors import PlannerError
 from planner.core.request import Request
 from planner.sweeping.answer import COLUMNS, DEGREES, answer, from_plain, key_of, to_plain
@@ -51,11 +50,11 @@ def test_a_range_of_gpus_doubles(first: int, last: int) -> None:
 
 def test_lists_of_gpus() -> None:
     values = Values()
-    assert gpu_counts("--gpus", "8,16,32..1024", values) == (8, 16, 32, 64, 128, 256, 512, 1024)
+    assert values.doubled_counts("--gpus", "8,16,32..1024") == (8, 16, 32, 64, 128, 256, 512, 1024)
     assert not values.problems
-    gpu_counts("--gpus", "32..8", values)
-    gpu_counts("--gpus", ",", values)
-    gpu_counts("--gpus", "x", values)
+    values.doubled_counts("--gpus", "32..8")
+    values.doubled_counts("--gpus", ",")
+    values.doubled_counts("--gpus", "x")
     assert len(values.problems) == 3
 
 

@@ -14,15 +14,16 @@ import pytest
 from costmodel.mesh.plan import CP_KINDS, MESH_COLUMNS, SCHEDULES, MeshBatch, MeshPlan
 from costmodel.mesh.rules import RULES, columns_of
 from costmodel.mesh.schedule import schedule_is_legal
+from planner.api.options import OptimizeOptions, options_of
+from planner.api.requests import request_of
+from planner.api.values import Values
 from planner.cli import run
-from planner.commands.mesh_options import restriction_from
-from planner.commands.values import Values
 from planner.core.errors import UsageError
 from planner.core.request import Request
 from planner.question.resolve import resolve
 from planner.spaces.mesh.contradictions import contradiction, refuse_contradiction, smallest_set
 from planner.spaces.mesh.space import MeshPlanSpace, mesh_space
-from strategies.mesh.settings import MeshRestriction
+from strategies.mesh.settings import Bounds, MeshRestriction
 
 GPUS, BATCH, BLOCKS = 4, 4, 24
 # Values of every option that fixes something, legal alone or not.
@@ -120,11 +121,13 @@ def exists(plans: MeshBatch, restriction: MeshRestriction, space: MeshPlanSpace)
 
 def read(given: Mapping[str, Any]) -> MeshRestriction:
     values = Values()
-    words = {name: value for name, value in given.items() if name != "num_micro_batches"}
-    restriction = restriction_from(words, given.get("num_micro_batches"), values)
+    request = request_of(options_of(OptimizeOptions), given, values, "")
     values.check()
-    assert restriction is not None
-    return restriction
+    restriction = request.mesh or MeshRestriction()
+    if request.micro_batches is None:
+        return restriction
+    single = {"num_micro_batches": Bounds(values=(request.micro_batches,))}
+    return dataclasses.replace(restriction, degrees={**restriction.degrees, **single})
 
 
 def is_refused(space: MeshPlanSpace, restriction: MeshRestriction) -> str:

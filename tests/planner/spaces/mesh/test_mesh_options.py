@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.plan import CP_KINDS, ORDERS, RECOMPUTE, SCHEDULES, MeshPlan
+from planner.api.options import OptimizeOptions, options_of
+from planner.api.readers import MESH
+from planner.api.requests import request_of
+from planner.api.values import Values
 from planner.cli import run
-from planner.commands.mesh_options import MESH_OPTIONS, integers, restriction_from
-from planner.commands.values import Values
 from planner.core.errors import UsageError
 from planner.core.request import Request
 from planner.importers.networks import load_model
@@ -22,12 +24,13 @@ from planner.question.fixed import FIELD_OF_OPTION, flag_of
 from planner.schema.plan import MeshEntry
 from strategies.mesh.settings import OBJECTIVES, Bounds, MeshRestriction
 
+MESH_OPTIONS = [name for name, option in options_of(OptimizeOptions).items() if option.panel == MESH]
 PER_STAGE = ("stage_blocks", "stage_recompute", "block_splits")
 
 
 def read(**given: Any) -> MeshRestriction:
     values = Values()
-    restriction = restriction_from(given, None, values)
+    restriction = request_of(options_of(OptimizeOptions), given, values, "").mesh
     values.check()
     assert restriction is not None
     return restriction
@@ -67,16 +70,14 @@ def test_offload_says_what_is_on_the_host_and_what_is_not(word: str, optimizer: 
 
 def test_nothing_given_is_no_restriction() -> None:
     values = Values()
-    assert restriction_from(dict.fromkeys(MESH_OPTIONS), None, values) is None
-    assert restriction_from({"sequence_parallel": False}, None, values) == MeshRestriction(
-        flags={"sequence_parallel": False}
-    )
+    assert request_of(options_of(OptimizeOptions), {"gpus": 8}, values, "").mesh is None
+    assert read(sequence_parallel=False) == MeshRestriction(flags={"sequence_parallel": False})
 
 
 @given(st.text(max_size=10))
 def test_any_word_is_read_or_refused(text: str) -> None:
     values = Values()
-    bounds = integers(values, "--tp", text, 1, 64)
+    bounds = values.bounds("--tp", text, most=64)
     allowed = bounds.values or (bounds.low, bounds.high)
     assert all(value is not None and 1 <= value <= 64 for value in allowed)
     if values.problems:
@@ -86,7 +87,9 @@ def test_any_word_is_read_or_refused(text: str) -> None:
 
 def test_every_option_is_a_field_of_a_plan() -> None:
     fields = {field.name for field in dataclasses.fields(MeshPlan)} - {*PER_STAGE, "num_micro_batches"}
-    options = {FIELD_OF_OPTION.get(name, name) for name in MESH_OPTIONS} - {"offload", "dp"}
+    options = {
+        FIELD_OF_OPTION.get(name, name) for name, one in options_of(OptimizeOptions).items() if one.panel == MESH
+    } - {"offload", "dp"}
     assert options | {"offload_optimizer", "offload_activations"} == fields
 
 

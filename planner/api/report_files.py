@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from planner import __version__
-from planner.commands.output import Output, remark
-from planner.commands.progress import Progress
-from planner.commands.report_options import ReportFiles, refuse_files
+from planner.api.pages import ReportFiles
+from planner.core.answer import Answer, AnswerSpace, Estimate
 from planner.core.errors import UsageError
 from planner.files.output import write_atomically, write_bytes_atomically
 from planner.report.figures.kinds import Figure
@@ -21,93 +21,115 @@ from planner.uncertainty.sensitivity import SENSITIVITY_PLANS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from planner.core.answer import Answer, AnswerSpace, Estimate
     from planner.core.blocks import Block, Report
 
-__all__ = ["write_prediction_files", "write_search_files"]
+__all__ = ["write_figure", "write_report_files"]
+
+Say: TypeAlias = Callable[[str], None]
+Progress: TypeAlias = Callable[[str, float], None]
 
 
-def write_search_files(answer: Answer, report: Report, files: ReportFiles, where: Output) -> None:
-    """Write what was asked for of an answer of ``planner optimize``; after Ctrl-C nothing more is searched.
+def write_report_files(
+    answer: Answer | Estimate, report: Report, files: ReportFiles, say: Say, progress: Progress | None = None
+) -> None:
+    """Write what was asked for of an answer; after Ctrl-C nothing more is searched.
+
+    Parameters
+    ----------
+    answer, report, files
+    say : callable
+        Takes a sentence about what was written.
+    progress : callable, optional
+        Takes what is being done and its share, as more is searched for figures of a search.
 
     Raises
     ------
     PlannerError
         A figure that the answer does not have; files that can no longer be written.
     """
+    blocks = [*report.blocks(), *report.details()]
     if answer.setting.load is not None:
-        refuse_files(files, "a way to serve", but=("--html",))
-        _write_serving_page(answer, report, files, where)
+        is_search = isinstance(answer, Answer)
+        refused = [flag for flag in files.flags if flag != "--html" or not is_search]
+        if refused:
+            raise UsageError(
+                f"{', '.join(refused)}: a way to serve has none yet; --format json or markdown holds the answer"
+            )
+        if isinstance(answer, Answer) and files.html is not None:
+            from planner.report.answer_page import serving_page
+
+            write_atomically(files.html, serving_page(answer, blocks, live=files.live, version=__version__))
+            _say_page(files, say)
         return
-    view = view_of_search(answer)
-    study = Study(candidates=view.shown, curves=())
-    wanted = files.html is not None or (files.plot is not None and files.figure in ("pareto", "scaling"))
-    if wanted and not answer.interrupted:
-        with Progress(where) as progress:
+    if isinstance(answer, Estimate):
+        view, study = view_of_prediction(answer), Study(candidates=(), curves=())
+        if files.plot is not None and files.figure in ("pareto", "scaling"):
+            named = f"--figure {files.figure}"
+            raise UsageError(f"{named}: one plan has none; 'planner optimize {named}' does")
+    else:
+        view = view_of_search(answer)
+        study = Study(candidates=view.shown, curves=())
+        wanted = files.html is not None or (files.plot is not None and files.figure in ("pareto", "scaling"))
+        if wanted and not answer.interrupted:
             study = study_of(answer, view, progress)
             if files.html is not None and len(answer.plans) > 1:
-                progress("sensitivity", 1.0)
+                if progress is not None:
+                    progress("sensitivity", 1.0)
                 sensitivity = answer.space.sensitivity(answer.plans[:SENSITIVITY_PLANS])
                 view = dataclasses.replace(view, sensitivity=sensitivity)
-    _write(view, answer.space, study, [*report.blocks(), *report.details()], files, where)
+    _write(view, answer.space, study, blocks, files, say)
 
 
-def write_prediction_files(estimate: Estimate, report: Report, files: ReportFiles, where: Output) -> None:
-    """Write what was asked for of an answer of ``planner estimate`` or ``planner explain``, as `write_search_files`."""
-    if estimate.setting.load is not None:
-        refuse_files(files, "a way to serve")
-    view = view_of_prediction(estimate)
-    if files.plot is not None and files.figure in ("pareto", "scaling"):
-        raise UsageError(f"--figure {files.figure}: one plan has none; 'planner optimize --figure {files.figure}' does")
-    study = Study(candidates=(), curves=())
-    _write(view, estimate.space, study, [*report.blocks(), *report.details()], files, where)
+def write_figure(figure: Figure, path: Path) -> None:
+    """Write a figure as the ending of its file says: a drawing (.svg), or points (.png).
+
+    Raises
+    ------
+    MissingExtra
+        What draws points is not installed.
+    OutputError
+        The file cannot be written.
+    """
+    if path.suffix.lower() == ".png":
+        from planner.report.figures.raster import png_bytes
+
+        write_bytes_atomically(path, png_bytes(figure))
+    else:
+        from planner.report.figures.svg import svg_file
+
+        write_atomically(path, svg_file(figure))
 
 
-def _write_serving_page(answer: Answer, report: Report, files: ReportFiles, where: Output) -> None:
-    """Write the page of an answer about serving."""
-    from planner.report.answer_page import serving_page
-
-    assert files.html is not None
-    write_atomically(
-        files.html, serving_page(answer, [*report.blocks(), *report.details()], live=files.live, version=__version__)
-    )
-    _said_page(where, files)
-
-
-def _said_page(where: Output, files: ReportFiles) -> None:
-    assert files.html is not None
-    _said(where, files.html)
+def _say_page(files: ReportFiles, say: Say) -> None:
+    say(f"wrote {files.html}")
     if not files.live:
-        note = (
-            "the page has figures without a script; with the extra 'plots' (and without --static) they are interactive"
-        )
-        remark(where, note)
+        say("the page has figures without a script; with the extra 'plots' (and without --static) they are interactive")
 
 
 def _write(
-    view: AnswerView, space: AnswerSpace, study: Study, blocks: Sequence[Block], files: ReportFiles, where: Output
+    view: AnswerView, space: AnswerSpace, study: Study, blocks: Sequence[Block], files: ReportFiles, say: Say
 ) -> None:
     if files.html is not None:
         write_atomically(files.html, _page(view, space, study, blocks, live=files.live))
-        _said_page(where, files)
+        _say_page(files, say)
     if files.plot is not None:
         figures = _figures(files.figure, view, space, study)
         if not figures:
             raise UsageError(
                 f"--figure {files.figure}: this answer has none: its plans do not differ on any axis that is known"
             )
-        _plot(files.plot, figures, where)
+        for n, figure in enumerate(figures):  # the second and later ones have a number in their names
+            plot = files.plot
+            target = plot if n == 0 else plot.with_name(f"{plot.stem}-{n + 1}{plot.suffix}")
+            write_figure(figure, target)
+            say(f"wrote {target}")
     if files.trace is not None:
         from planner.report.trace import trace_bytes, trace_document
 
         tracks = space.tracks(view.best.plan)
         document = trace_document(tracks, _about(view, view.best, tracks.end_s))
         write_bytes_atomically(files.trace, trace_bytes(document, compressed=files.trace.suffix.lower() == ".gz"))
-        _said(where, files.trace)
-
-
-def _said(where: Output, path: Path) -> None:
-    remark(where, f"wrote {path}")
+        say(f"wrote {files.trace}")
 
 
 def _about(view: AnswerView, plan: PlanView, end_s: float) -> dict[str, object]:
@@ -122,21 +144,6 @@ def _about(view: AnswerView, plan: PlanView, end_s: float) -> dict[str, object]:
         "simulated_step_time_s": end_s,
         "planner": __version__,
     }
-
-
-def _plot(path: Path, figures: Sequence[Figure], where: Output) -> None:
-    """One file per figure: the second and later ones have a number in their names."""
-    for n, figure in enumerate(figures):
-        target = path if n == 0 else path.with_name(f"{path.stem}-{n + 1}{path.suffix}")
-        if path.suffix.lower() == ".png":
-            from planner.report.figures.raster import png_bytes
-
-            write_bytes_atomically(target, png_bytes(figure))
-        else:
-            from planner.report.figures.svg import svg_file
-
-            write_atomically(target, svg_file(figure))
-        _said(where, target)
 
 
 def _figures(name: str, view: AnswerView, space: AnswerSpace, study: Study) -> list[Figure]:

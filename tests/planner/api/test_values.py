@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.commands.values import MAX_GPUS, Values
+from planner.api.values import MAX_GPUS, Values
 from planner.core.errors import UsageError
 
 

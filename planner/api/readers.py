@@ -1,0 +1,187 @@
+"""What an option is, and what reads the values of options: words of a command line or values of Python."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from planner.api.values import MAX_GPUS, Values
+from planner.core.errors import did_you_mean
+from planner.core.quantities import QuantityError, parse_quantity
+
+__all__ = [
+    "COSTS",
+    "LAYERS",
+    "MESH",
+    "OUTPUT",
+    "PANELS",
+    "QUESTION",
+    "SEARCH",
+    "SERVING",
+    "SPACE",
+    "Option",
+    "as_given",
+    "fixes",
+    "power",
+    "price",
+    "size",
+    "words_from",
+]
+
+# Titles of the groups in the help, in the order in which they are shown.
+QUESTION = "What is planned"
+SPACE = "Which plans are looked at"
+LAYERS = "Which plans with a split per layer are looked at"
+MESH = "Which plans over a device mesh are looked at (transformers)"
+SERVING = "What is served (--mode inference of a network that generates text)"
+COSTS = "How plans are costed"
+SEARCH = "How long and how hard to search"
+OUTPUT = "What is printed and where"
+PANELS = (QUESTION, SERVING, SPACE, MESH, LAYERS, COSTS, SEARCH, OUTPUT)
+
+# What reads a value: takes the collector of problems, what messages call the option, and the value.
+Reader: TypeAlias = Callable[[Values, str, Any], Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """One option: its flags and help on the command line, and how its value is read.
+
+    Attributes
+    ----------
+    flags : str
+        As on a command line, with spaces between them; a switch may have another one that turns it off, behind a "/".
+    metavar : str, optional
+        What stands for the value in the help; None for a switch.
+    help, panel : str
+    words : str
+        Values to complete, and to choose from: "kind:models" for bundled files, "module:NAME" for a tuple, mapping or set,
+        "module:NAME:ARGUMENT" for a function of one, else the words themselves.
+    inference_words : str
+        Other words to complete with ``--mode inference``.
+    is_list : bool
+        Whether several words, with commas, are a value.
+    is_repeated : bool
+        Whether the command line takes it several times.
+    field : str
+        What the request calls it, where that is another name; a limit of the plans has its kind in front, as in "degrees:tp".
+    read : callable, optional
+        See `Reader`. Without it the value is one of the words, or any text.
+    """
+
+    flags: str
+    metavar: str | None
+    help: str
+    panel: str = QUESTION
+    words: str = ""
+    inference_words: str = ""
+    is_list: bool = False
+    is_repeated: bool = False
+    field: str = ""
+    read: Reader | None = None
+
+    def value(self, values: Values, label: str, given: Any) -> Any:
+        """Read a value; what is wrong goes to `values`."""
+        if self.read is not None:
+            return self.read(values, label, given)
+        if not self.words:
+            return values.text(label, given)
+        chosen = values.names if self.is_list else values.choice
+        return chosen(label, given, words_from(self.words))
+
+
+def as_given(values: Values, label: str, value: Any) -> Any:  # noqa: ARG001 - a reader
+    """Leave it as it is: the name of a file, or what is read together with other options."""
+    return value
+
+
+def size(values: Values, label: str, value: Any) -> str:
+    """Memory as a request has it: a text with a unit; a number of Python is bytes, and of a reserve a share where it is below 1."""
+    if isinstance(value, str):
+        return value
+    stated = values.quantity(label, value, "bytes") or 1.0
+    return f"{100.0 * stated!r}%" if label == "memory_reserve" and stated < 1.0 else f"{int(stated)} B"
+
+
+_DEGREES = ("batch", "out_channels", "in_channels", "height")
+
+
+def fixes(values: Values, label: str, value: Any) -> tuple[str, ...]:
+    """Check the form of LAYERS:SPLIT; whether its layers exist is known with the network."""
+    if isinstance(value, Mapping):
+        value = [f"{layers}:{_split(split)}" for layers, split in value.items()]
+    given = [value] if isinstance(value, str) else list(value)
+    for text in given:
+        pattern, colon, split = text.rpartition(":")
+        if not colon or not pattern or not split:
+            values.add(f"{label} {text}: must be LAYERS:SPLIT, as in 'conv*:batch' or 'fc6:batch=4,out_channels=2'")
+            continue
+        parts = [part.partition("=") for part in split.split(",")]
+        if len(parts) > 1 and any(not equals for _, equals, _ in parts):
+            values.add(f"{label} {text}: more than one way to split needs degrees, as in 'batch=4,out_channels=2'")
+        names = [name.strip() for name, _, _ in parts]
+        for name in names:
+            if name not in _DEGREES:
+                hint = did_you_mean(name, _DEGREES)
+                values.add(f"{label} {text}: '{name}' is no way to split a layer{hint} (known: {', '.join(_DEGREES)})")
+        if len(set(names)) < len(names):
+            values.add(f"{label} {text}: names a way to split twice")
+        for name, equals, degree in parts:
+            if equals:
+                values.count(f"{label} {pattern}:{name}", degree.strip(), most=MAX_GPUS)
+    return tuple(given)
+
+
+def _split(split: str | Mapping[str, int]) -> str:
+    return split if isinstance(split, str) else ",".join(f"{name}={degree}" for name, degree in split.items())
+
+
+_MOST_PRICE = 1e6
+
+
+def price(values: Values, label: str, value: Any) -> float | None:
+    """Read a price in USD per hour."""
+    stated = values.positive(label, value.strip().removeprefix("$") if isinstance(value, str) else value)
+    if stated is not None and stated > _MOST_PRICE:
+        values.add(f"{label} {value}: must be at most {_MOST_PRICE:,.0f} USD per hour")
+    return stated
+
+
+def power(values: Values, label: str, value: Any) -> tuple[float, float | None] | None:
+    """Read BUSY[,IDLE], with units; numbers of Python are watts."""
+    parts = value.split(",") if isinstance(value, str) else value if isinstance(value, Sequence) else [value]
+    try:
+        watts = [parse_quantity(part.strip(), "watts") if isinstance(part, str) else float(part) for part in parts]
+    except QuantityError as error:
+        values.add(f"{label} {value}: {error}")
+        return None
+    if not 1 <= len(watts) <= 2 or min(watts) <= 0.0:
+        values.add(
+            f"{label} {value}: must be the power of a busy GPU and, behind a comma, of an idle one; each above 0"
+        )
+        return None
+    busy, idle = watts[0], watts[1] if len(watts) > 1 else None
+    if idle is not None and idle > busy:
+        values.add(f"{label} {value}: an idle GPU draws no more than a busy one")
+        return None
+    return busy, idle
+
+
+def words_from(source: str) -> tuple[str, ...]:
+    """Words of a source, as `Option.words` names it; what holds them is imported only now.
+
+    >>> words_from("roofline paleo"), "alexnet" in words_from("kind:models"), "1f1b" in words_from("costmodel.mesh.plan:SCHEDULES")
+    (('roofline', 'paleo'), True, True)
+    """
+    module, colon, name = source.partition(":")
+    if not colon:
+        return tuple(source.split())
+    if module == "kind":
+        from planner.files.resources import bundled
+
+        return tuple(bundled(name))
+    name, called, argument = name.partition(":")
+    found = getattr(importlib.import_module(module), name)
+    return tuple(str(word) for word in (found(argument) if called else found))

@@ -1,0 +1,457 @@
+"""From the options of a question to its request: what Python functions and commands have in common."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from planner.api.inputs import reference_to
+from planner.api.options import aliases_of, options_of
+from planner.api.readers import SERVING, Option
+from planner.api.values import Values, as_flag
+from planner.core.errors import InputFileError, PlannerError, UsageError, did_you_mean
+from planner.core.quantities import in_tokens
+from planner.core.request import Request
+from planner.question.fixed import flag_of
+
+if TYPE_CHECKING:
+    from costmodel.hardware.cluster import Cluster
+    from planner.files.loading import Loaded
+    from planner.schema.plan import PlanDocument
+    from strategies.mesh.settings import Bounds, MeshRestriction
+
+__all__ = [
+    "PlanQuestion",
+    "changes_of",
+    "given_in_python",
+    "question_about_plan",
+    "read_options",
+    "request_of",
+    "size_of",
+    "whole_cluster",
+]
+
+# Fields of a request that a plan file decides itself; giving one twice would leave open which one counts.
+_DECIDED_BY_PLAN = ("gpus", "space", "family", "fix", "collective", "micro_batches", "lora_rank")
+# How the best plan is searched for, which is no part of a file's question.
+_SEARCHING = ("sensitivity", "time_limit_s", "solver")
+
+
+def given_in_python(declared: type, model: Any, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Keywords that are given, by their first names; networks, clusters, ... that are objects by the files they are.
+
+    Raises
+    ------
+    UsageError
+        A keyword is given by two of its names.
+    """
+    given = {name: value for name, value in options.items() if value is not None}
+    for alias, name in aliases_of(declared).items():
+        if alias in given and name in given:
+            raise UsageError(f"{name} and {alias} are the same; give one of them")
+        if alias in given:
+            given[name] = given.pop(alias)
+    for name, option in options_of(declared).items():
+        if name not in given:
+            continue
+        if given[name] is False and "/" not in option.flags:
+            del given[name]  # a switch that is off is not given
+        elif option.words.startswith("kind:") and not option.is_list:
+            given[name] = reference_to(option.words.removeprefix("kind:"), given[name])  # type: ignore[arg-type]
+    if "paleo_algorithms" in given:
+        given["paleo_algorithms"] = Path(given["paleo_algorithms"]).absolute()
+    if model is not None:
+        given["model"] = reference_to("models", model)
+        length = getattr(model, "seq", None)  # of a network that was loaded, perhaps with another than its file's
+        if length is not None:
+            given.setdefault("seq", length)
+    return given
+
+
+def read_options(options: Mapping[str, Option], given: Mapping[str, Any], values: Values) -> dict[str, Any]:
+    """Values by the names that requests have for them; what is wrong goes to `values`."""
+    return {
+        option.field or name: option.value(values, values.called(name), given[name])
+        for name, option in options.items()
+        if name in given
+    }
+
+
+def request_of(
+    options: Mapping[str, Option], given: Mapping[str, Any], values: Values, command_line: str, **more: Any
+) -> Request:
+    """The question that options ask.
+
+    Parameters
+    ----------
+    options : mapping
+        Declarations by keyword, as `planner.api.options.options_of` has them; those of something else than the request are left out.
+    given : mapping
+        Values by keyword, and ``model``; what is not given is absent.
+    values : Values
+        Takes the problems.
+    command_line : str
+        What was typed or called, for the provenance of exported plans.
+    **more
+        Other fields of the request.
+    """
+    called = values.called
+    if "model" in given and not given["model"].strip():
+        values.add(f"{called('model')}: is empty; give a bundled name or a file")
+    found = read_options(options, given, values)
+    parts: dict[str, dict[str, Any]] = {"degrees": {}, "names": {}, "flags": {}, "serving_degrees": {}}
+    fields: dict[str, Any] = {"model": given.get("model", ""), "command_line": command_line}
+    for name, value in found.items():
+        kind, _, field = name.rpartition(":")
+        (parts[kind] if kind else fields)[field] = value
+    offload, micro_batches = fields.pop("offload", None), fields.pop("micro_batches", None)
+    if offload is not None:
+        if "none" in offload and len(offload) > 1:
+            values.add(f"{called('offload')} {given['offload']}: none goes with nothing else")
+        parts["flags"] |= {f"offload_{what}": what in offload for what in ("optimizer", "activations")}
+    if micro_batches is not None and len(micro_batches.values) == 1:  # which means something to every space
+        fields["micro_batches"] = micro_batches.values[0]
+    elif micro_batches is not None:
+        parts["degrees"]["num_micro_batches"] = micro_batches
+    mode = fields.get("mode", "training")
+    _check_meaning(options, given, fields, mode, values)
+    if "batch" in fields:
+        fields["batch"] = _batch(given, values)
+    if "objective" in fields:
+        fields["objective"] = _objective(fields["objective"], mode, values)
+    if "assume" in fields:
+        fields["assume"] = _assumed(fields["assume"], mode, values)
+    if "paleo_algorithms" in fields:
+        fields["paleo_algorithms"] = Path(fields["paleo_algorithms"])
+    known = {name: value for name, value in (fields | more).items() if value is not None and name in _FIELDS}
+    return Request(mesh=_restriction(parts, values), serving_degrees=parts["serving_degrees"], **known)
+
+
+_FIELDS = frozenset(field.name for field in dataclasses.fields(Request))
+
+
+def _check_meaning(
+    options: Mapping[str, Option], given: Mapping[str, Any], fields: Mapping[str, Any], mode: str, values: Values
+) -> None:
+    """An option that would be ignored is an error, never silence."""
+    called = values.called
+    if fields.get("cost_model") == "paleo":
+        for name, reason in (("calibration", "has constants of its own"), ("framework", "is a program of its own")):
+            if name in given:
+                values.add(f"{called(name)}: only has a meaning with {called('cost_model')} roofline; paleo {reason}")
+    else:
+        for name in ("ppp_comp", "ppp_comm", "paleo_pipeline", "paleo_algorithms", "paleo_extensions"):
+            if name in given:
+                values.add(f"{called(name)}: only has a meaning with {called('cost_model')} paleo")
+    if mode != "inference":
+        for name, option in options.items():
+            if option.panel == SERVING and name in given:
+                values.add(f"{called(name)}: only has a meaning with {called('mode')} inference")
+
+
+# -- what is read together with other options -------------------------------------------------------------------------------
+
+
+def _batch(given: Mapping[str, Any], values: Values) -> int | None:
+    """Samples of a step; tokens are divided by the positions of a sample, and have to be a whole number of them."""
+    label, batch = values.called("batch"), given["batch"]
+    tokens = in_tokens(batch) if isinstance(batch, str) else None
+    if tokens is None:
+        return values.count(label, batch)
+    seq = _positions(given, values)
+    if seq is None:
+        return None
+    stated, binary = tokens
+    if stated % seq == 0:
+        return values.count(label, int(stated / seq))
+    near = binary if binary % seq == 0 else max(int(stated // seq), 1) * seq
+    values.add(
+        f"{label} {batch}: is {stated / seq:,.2f} samples of {seq:,} positions, not a whole number; "
+        f"{label} {near / seq:.0f} is {near:,.0f} tokens"
+    )
+    return None
+
+
+def _positions(given: Mapping[str, Any], values: Values) -> int | None:
+    """Positions of a sample, as the question or the network file says; None where the network cannot be read (said later)."""
+    from planner.importers.networks import load_model
+
+    if "seq" in given:
+        return Values().count("seq", given["seq"])  # what is wrong with it is said once
+    label = f"{values.called('batch')} {given['batch']}"
+    if not given.get("model"):
+        values.add(f"{label}: tokens need {values.called('seq')}, or a network; or give samples")
+        return None
+    try:
+        seq = load_model(given["model"], assume_free=tuple(given.get("assume_free", ()))).seq
+    except PlannerError:
+        return None
+    if seq is None:
+        values.add(f"{label}: samples of '{given['model']}' have no tokens; give samples")
+    return seq
+
+
+def _objective(given: Any, mode: str, values: Values) -> str:
+    """Networks that generate text are served by objectives of their own; the network says later which kind it is."""
+    from strategies.mesh.settings import OBJECTIVES
+    from strategies.serving.space import SERVING_OBJECTIVES
+
+    known = tuple(dict.fromkeys((*SERVING_OBJECTIVES, *OBJECTIVES))) if mode == "inference" else OBJECTIVES
+    label = values.called("objective")
+    return values.choice(label, values.text(label, given).strip().replace("-", "_"), known)
+
+
+# Assumptions that say how far something is so, from 0 to 1, beside those whose names end in _overlap or _share.
+_SHARES = frozenset(
+    (
+        "adapter_copies",
+        "autograd_copies",
+        "captured",
+        "channels_first",
+        "fast_convolutions",
+        "fused_activation",
+        "fused_bias",
+        "fused_concatenation",
+        "fused_gradient_sum",
+        "fused_normalised_gradient",
+        "gradient_copies",
+        "node_gathers",
+        "norm_copies",
+        "parameter_servers",
+        "prompts_in_step",
+        "real_input",
+    )
+)
+
+
+def _assumed(given: Mapping[str, float] | Sequence[str], mode: str, values: Values) -> tuple[tuple[str, float], ...]:
+    """Read NAME=VALUE; a later one wins. Inference has assumptions of its own: those of serving."""
+    from costmodel.framework import LayerAssumptions
+    from costmodel.mesh.assumptions import RENAMED_ASSUMPTIONS, MeshAssumptions
+    from costmodel.serving.workload import ServingAssumptions
+
+    label = values.called("assume")
+    models = (ServingAssumptions if mode == "inference" else MeshAssumptions, LayerAssumptions)
+    known = tuple(field.name for model in models for field in dataclasses.fields(model))
+    texts = [given] if isinstance(given, str) else given
+    result: dict[str, float] = {}
+    for text in texts:
+        name, equals, number = (part.strip() for part in text.partition("="))
+        stated: Any = given[text] if isinstance(given, Mapping) else number
+        if not equals and not isinstance(given, Mapping):
+            values.add(f"{label} {text}: must be NAME=VALUE, as in dp_overlap=0.8")
+            continue
+        name = RENAMED_ASSUMPTIONS.get(name, name)
+        if name not in known:
+            values.add(f"{label} {text}: no such assumption{did_you_mean(name, known)} (known: {', '.join(known)})")
+        value = values.at_least_zero(f"{label} {name}", stated)
+        if (name.endswith(("_overlap", "_share")) or name in _SHARES) and value > 1:
+            values.add(f"{label} {text}: is a share, at most 1")
+        if name.endswith("_per_s") and value == 0 and name != "storage_bytes_per_s":
+            values.add(f"{label} {text}: a bandwidth is above 0")
+        result[name] = value
+    return tuple(result.items())
+
+
+# -- limits of plans over a device mesh -------------------------------------------------------------------------------------
+
+
+def _restriction(parts: Mapping[str, Mapping[str, Any]], values: Values) -> MeshRestriction | None:
+    """What is fixed or bounded of a plan over a device mesh; None where nothing is."""
+    degrees, names, flags = parts["degrees"], dict(parts["names"]), parts["flags"]
+    if not degrees and not names and not flags:
+        return None
+    from strategies.mesh.settings import MeshRestriction
+
+    _check_mesh(degrees, names, flags, values)
+    if "recompute" not in names and min(_listed(degrees.get("recompute_blocks")), default=0) > 0:
+        names["recompute"] = ("full",)  # the only kind that has a number of blocks
+    return MeshRestriction(degrees=degrees, names=names, flags=flags)
+
+
+def _listed(bounds: Bounds | None) -> tuple[int, ...]:
+    """Allowed values, of a range its ends."""
+    return () if bounds is None else bounds.values or (bounds.low or 0, bounds.high or 0)
+
+
+def _check_mesh(
+    degrees: Mapping[str, Bounds], names: Mapping[str, tuple[str, ...]], flags: Mapping[str, bool], values: Values
+) -> None:
+    """Refuse what another option leaves without a meaning: it would be ignored."""
+    called = values.called
+    if flags.get("sequence_parallel") and set(_listed(degrees.get("tp"))) == {1}:
+        values.add(
+            f"{called('sequence_parallel')} {called('tp')} 1 exclude each other: the positions are cut between the ranks of tensor "
+            "parallelism, which needs tp > 1 (rule sequence-parallel)"
+        )
+    single = {name: bounds.values[0] for name, bounds in degrees.items() if len(bounds.values) == 1}
+    shares = {name: single[name] for name in ("dp_replicate", "dp_shard") if name in single}
+    product, dp = math.prod(shares.values()), single.get("dp")
+    if dp is not None and shares and (dp != product if len(shares) == 2 else dp % product):
+        given = " ".join(f"{called(name)} {value}" for name, value in shares.items())
+        words = " x ".join(f"{flag_of(name)[2:]} {value}" for name, value in shares.items())
+        relation = f"= {product} is not" if len(shares) == 2 else "does not divide"
+        values.add(
+            f"{called('dp')} {dp} {given} exclude each other: dp is dp-replicate x dp-shard, and {words} {relation} {dp}"
+        )
+    if "cp_kind" in names and set(_listed(degrees.get("cp"))) == {1}:
+        kinds = ",".join(names["cp_kind"])
+        values.add(
+            f"{called('cp_kind')} {kinds} {called('cp')} 1 exclude each other: a kind of context parallelism needs cp > 1 (rule cp-kind)"
+        )
+    blocks, recomputed = _listed(degrees.get("recompute_blocks")), names.get("recompute", ("none", "full"))
+    if blocks and ((min(blocks) > 0 and "full" not in recomputed) or (max(blocks) == 0 and recomputed == ("full",))):
+        values.add(
+            f"{called('recompute')} {','.join(recomputed)} {called('recompute_blocks')} {blocks[0]} exclude each other: "
+            "recompute_blocks counts from 1 under full recomputation, and is 0 otherwise (rule recompute)"
+        )
+
+
+# -- the size of a cluster --------------------------------------------------------------------------------------------------
+
+
+def whole_cluster(name: str | None, values: Values) -> int | None:
+    """Size of a finite cluster, where the number of workers is left out; a problem where nothing limits them.
+
+    None where the cluster cannot be read: what is wrong with it is said when the question is resolved.
+    """
+    missing = (
+        f"{values.called('gpus')}: is missing; say how many workers there are at most, as in {values.called('gpus')} 16"
+    )
+    if name is None:
+        values.add(missing)
+        return None
+    cluster = _readable(name)
+    if cluster is not None and cluster.max_devices is None:
+        values.add(f"{missing} (nothing limits the size of cluster '{cluster.name}')")
+    return None if cluster is None else cluster.max_devices
+
+
+def size_of(name: str) -> int | None:
+    """Devices of a cluster; None where nothing limits them, or the cluster cannot be read (said when the question is resolved)."""
+    cluster = _readable(name)
+    return None if cluster is None else cluster.max_devices
+
+
+def _readable(name: str) -> Cluster | None:
+    from planner.files.loading import load_cluster
+
+    try:
+        return load_cluster(name).cluster
+    except PlannerError:
+        return None
+
+
+# -- a question about one plan ----------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PlanQuestion:
+    """A question about a plan of a file or about what the options fix; `asked` once its options are checked."""
+
+    request: Request
+    loaded: Loaded[PlanDocument] | None = None
+    path: Path = Path()
+    changes: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # of the question of the file
+    notes: tuple[str, ...] = ()  # what of a run was read otherwise than it is written
+
+    def asked(self) -> tuple[Request, Any, PlanDocument | None]:
+        """What is asked, of which plan (None: that of the request), and the document of its file.
+
+        Raises
+        ------
+        PlannerError
+            What contradicts itself in the file, or with what is changed.
+        """
+        if self.loaded is None:
+            return self.request, None, None
+        from planner.spaces.plan_question import plan_question
+
+        document, merged, plan = plan_question(self.loaded, self.path, self.changes, self.request.command_line)
+        searching = {name: getattr(self.request, name) for name in _SEARCHING}
+        return dataclasses.replace(merged, **searching), plan, document
+
+
+def question_about_plan(
+    declared: type, given: Mapping[str, Any], plan: Any, run_from: Any, values: Values, command_line: str
+) -> PlanQuestion:
+    """Read the options of an estimate or an explanation; problems go to `values`.
+
+    Parameters
+    ----------
+    declared : type
+        `EstimateOptions` or `ExplainOptions`.
+    given : mapping
+        Options by keyword, and perhaps ``model``.
+    plan : path, document of a plan (mapping) or None
+    run_from : (trainer, path) or None
+        What runs today, whose settings count where no option says otherwise.
+    values : Values
+    command_line : str
+    """
+    options = options_of(declared)
+    if run_from is not None and plan is not None:
+        raise UsageError(f"{_from(values)} and {values.called('plan')}: each names a plan; leave one of them out")
+    notes: list[str] = []
+    stages = ""
+    if run_from is not None:
+        from planner.exporters.runs import with_run
+
+        given, stages, notes = with_run(given, run_from[0], Path(run_from[1]))
+    if plan is None:
+        request = request_of(options, given, values, command_line, stages=stages)
+        return PlanQuestion(request=request, notes=tuple(notes))
+    by = f"is decided by {values.called('plan') if values.called is as_flag else 'the plan'}; leave one of them out"
+    fields = {name: option.field or name for name, option in options.items() if name in given}
+    for name, field in fields.items():
+        if field in _DECIDED_BY_PLAN:
+            values.add(f"{values.called(name)}: {by}")
+    loaded, path = _loaded_plan(plan, values)
+    request = request_of(options, {"mode": loaded.content.mode, **given}, values, command_line)
+    for name, field in fields.items():
+        is_of_serving = options[name].panel == SERVING
+        if _is_of_plan(field) or (is_of_serving and loaded.content.serving is None):
+            values.add(f"{values.called(name)}: {by}")
+    changes = changes_of(options, given, request) | ({"model": request.model} if request.model else {})
+    return PlanQuestion(request=request, loaded=loaded, path=path, changes=changes)
+
+
+def _is_of_plan(field: str) -> bool:
+    """Whether a field is a limit of the plans, as in "degrees:tp"."""
+    return ":" in field or field == "offload"
+
+
+def changes_of(options: Mapping[str, Option], given: Mapping[str, Any], request: Request) -> dict[str, Any]:
+    """What options ask beside a plan file ("and on that cluster?"): fields of the request."""
+    fields = [options[name].field or name for name in options if name in given]
+    asked = [name for name in fields if not _is_of_plan(name) and name not in (*_DECIDED_BY_PLAN, *_SEARCHING)]
+    return {name: getattr(request, name) for name in asked}
+
+
+def _from(values: Values) -> str:
+    return "--from" if values.called is as_flag else "run_from"
+
+
+def _loaded_plan(plan: Any, values: Values) -> tuple[Loaded[PlanDocument], Path]:
+    """A plan file, or the plan file that a document would be."""
+    if isinstance(plan, (str, os.PathLike)):
+        from planner.files.plan_file import read_plan
+
+        path = Path(plan)
+        try:
+            return read_plan(path), path
+        except InputFileError:
+            values.check()  # what is wrong with the options, whatever the file says
+            raise
+    from planner.files.loading import Loaded
+    from planner.files.validation import validate
+    from planner.importers.sources import document_of
+    from planner.schema.plan import PlanDocument
+
+    path = Path.cwd() / "plan.yaml"  # absolute paths inside: the folder decides nothing
+    document = document_of(path, "", plan)
+    return Loaded(content=validate(PlanDocument, document), document=document), path

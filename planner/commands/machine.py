@@ -1,0 +1,197 @@
+"""``planner measure`` and ``planner detect``: what the machine that this runs on is, and how fast."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from planner.api.options import EstimateOptions, options_of
+from planner.api.readers import COSTS, OUTPUT, SEARCH, Option
+from planner.api.values import Values
+from planner.commands.command import Typed, command
+from planner.commands.output import REPORT_ONLY, emit, output_of, remark
+from planner.commands.progress import Progress
+from planner.core.errors import OutputError
+from planner.files.output import check_writable, write_atomically
+
+__all__ = ["detect", "measure"]
+
+_QUICK_LIMIT, _FULL_LIMIT = "15s", "4min"
+_DEFAULT_FILE = "measured.csv"
+_MOST_NODES = 1_000_000
+
+_MEASURE = {
+    "quick": Option(flags="--quick", metavar=None, help="Few shapes: under 20 s. Otherwise up to 5 minutes."),
+    "device": Option(
+        flags="--device", metavar="KIND", help="cuda or cpu. Default: cuda where PyTorch sees a GPU.", words="cuda cpu"
+    ),
+    "only": Option(
+        flags="--only",
+        metavar="KERNEL,...",
+        help="gemm, copy, convolution, elementwise, attention, recurrent, collective. Default: all.",
+    ),
+    "precision": Option(
+        flags="--precision",
+        metavar="NAME,...",
+        help="fp32, tf32, bf16, fp16. Default: those that the device computes in.",
+        words="fp32 tf32 bf16 fp16",
+        is_list=True,
+    ),
+    "as_": Option(
+        flags="--as",
+        metavar="NAME|FILE",
+        help="Predict for this device ('planner list devices'). Default: what is detected.",
+        panel=COSTS,
+        words="kind:devices",
+    ),
+    "cluster": Option(
+        flags="--cluster -c",
+        metavar="NAME|FILE",
+        help="Predict collectives for this cluster. Default: what is detected.",
+        panel=COSTS,
+        words="kind:clusters",
+    ),
+    "calibration": options_of(EstimateOptions)["calibration"],
+    "time_limit": Option(
+        flags="--time-limit",
+        metavar="TIME",
+        help="Measure for about so long. Default: 4min, 15s with --quick.",
+        panel=SEARCH,
+    ),
+    "seed": Option(flags="--seed", metavar="N", help="Of the numbers that kernels work on. Default: 0.", panel=SEARCH),
+    "output": Option(
+        flags="--output -o",
+        metavar="FILE.csv",
+        help="The table of measurements. Default: measured.csv, if there is none yet.",
+        panel=OUTPUT,
+    ),
+}
+
+
+@command(_MEASURE, REPORT_ONLY)
+def measure(typed: Typed) -> None:
+    """Time kernels and collectives on this machine, and set the predictions beside them.
+
+    Needs the extra 'torch'. The table that it writes is read by planner validate and planner calibrate (docs/measurements.md).
+
+    planner measure --quick -o here.csv
+
+    torchrun --nproc-per-node 2 -m planner measure -o here.csv
+    """
+    given, values = typed.given, typed.values
+    where = output_of(typed, writes=False)
+    from planner.measure.cases import ELEMENT_BYTES, KINDS
+
+    kind, device, cluster = given.get("device"), given.get("as_"), given.get("cluster")
+    if kind is not None:
+        kind = values.choice("--device", "cuda" if kind == "gpu" else kind, ("cuda", "cpu"))
+    is_quick = "quick" in given
+    kinds = _words(values, "--only", given.get("only"), KINDS)
+    precisions = _words(values, "--precision", given.get("precision"), tuple(ELEMENT_BYTES))
+    limit_s = values.seconds("--time-limit", given.get("time_limit", _QUICK_LIMIT if is_quick else _FULL_LIMIT))
+    seed = values.count("--seed", given.get("seed", 0), least=0, most=2**32 - 1)
+    path = Path(given.get("output") or _DEFAULT_FILE)
+    if path.suffix.lower() != ".csv":
+        values.add(f"--output {path}: a table of measurements ends in .csv (--json and --format are about the report)")
+    elif not given.get("output") and path.exists():
+        values.add(f"--output: {_DEFAULT_FILE} is already there; name a file, or the same one to replace it")
+    values.check()
+
+    from planner.detect.system import ThisSystem
+    from planner.files.calibrations import load_calibration
+    from planner.files.loading import load_cluster, load_device
+    from planner.measure.session import Wanted, measure_here
+
+    # A wrong name is found before the machine is busy for minutes.
+    if device is not None:
+        load_device(device)
+    if cluster is not None:
+        load_cluster(cluster)
+    constants = load_calibration(given["calibration"]).calibration.values if "calibration" in given else {}
+    wanted = Wanted(
+        path=path,
+        quick=is_quick,
+        kind=kind,
+        device=device,
+        cluster=cluster,
+        kinds=kinds or KINDS,
+        precisions=precisions,
+        time_limit_s=limit_s or 1.0,
+        seed=seed,
+    )
+    with Progress(where) as progress:
+        session = measure_here(wanted, ThisSystem(), progress)
+    if session.is_first and session.measured.rows:
+        from planner.measure.report import measure_report
+
+        for target in (*session.written, path):
+            remark(where, f"wrote {target}")
+        if session.remark:
+            remark(where, session.remark)
+        report = measure_report(path, session.device, session.machine, session.software, session.measured, constants)
+        emit(report, where)
+    elif session.is_first:
+        reasons = "; ".join(f"{count} {reason}" for reason, count in session.measured.skipped.items())
+        remark(where, f"nothing was measured, and no file written{f': {reasons}' if reasons else ''}")
+    if session.measured.stopped:
+        raise KeyboardInterrupt  # what was measured is kept; the exit code says that it was stopped
+
+
+def _words(values: Values, flag: str, text: str | None, allowed: tuple[str, ...]) -> tuple[str, ...]:
+    """Words between commas, without duplicates."""
+    if text is None:
+        return ()
+    return tuple(dict.fromkeys(values.choice(flag, word, allowed) for word in text.split(",")))
+
+
+_DETECT = {
+    "nodes": Option(flags="--nodes", metavar="N", help="Machines like this one in the cluster. Default: 1."),
+    "output": Option(
+        flags="--output -o",
+        metavar="FILE",
+        help="Write the cluster file here, and FILE's name with -device beside it where no bundled device fits.",
+        panel=OUTPUT,
+    ),
+    "force": Option(
+        flags="--force",
+        metavar=None,
+        help="Replace files that are already there: they may have been edited.",
+        panel=OUTPUT,
+    ),
+}
+
+
+@command(_DETECT, REPORT_ONLY)
+def detect(typed: Typed) -> None:
+    """Describe the machine that this runs on as a cluster file.
+
+    Reads nvidia-smi, lscpu, /proc and /sys where they are there. Every value has its source; what nothing states is assumed, and
+    its line says so.
+
+    planner detect -o cluster.yaml && planner optimize alexnet --cluster cluster.yaml
+    """
+    where = output_of(typed, writes=False)
+    nodes = typed.values.count("--nodes", typed.given.get("nodes", 1), most=_MOST_NODES)
+    path = typed.file("output", (".yaml", ".yml"), "a cluster file ends in .yaml")
+    typed.values.check()
+
+    from planner.detect.machine import detect as look
+    from planner.detect.report import detect_report, machine_files
+    from planner.detect.system import ThisSystem
+
+    system = ThisSystem()
+    machine = look(system, nodes=nodes)
+    files = machine_files(machine, path) if path is not None else {}
+    _check_targets(list(files), force="force" in typed.given)
+    for target, text in files.items():  # devices first, so that the cluster never names a file that is not there
+        write_atomically(target, text)
+        remark(where, f"wrote {target}")
+    emit(detect_report(machine, system.remarks, list(files)), where)
+
+
+def _check_targets(targets: list[Path], *, force: bool) -> None:
+    """Refuse to replace a machine's files, which people edit, unless they say so; results of other commands are replaced."""
+    for target in targets:
+        check_writable(target)
+    present = [] if force else [str(target) for target in targets if target.is_file()]
+    if present:
+        raise OutputError(f"--output: already there: {', '.join(present)}; --force replaces what is there")

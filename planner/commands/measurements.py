@@ -1,0 +1,194 @@
+"""``planner validate`` and ``planner calibrate``: what tables of measurements say of the cost model."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+from planner.api.options import EstimateOptions, options_of
+from planner.api.readers import OUTPUT, SEARCH, Option
+from planner.api.values import Values
+from planner.commands.command import Typed, argument, command
+from planner.commands.output import OUTPUT_OPTIONS, REPORT_ONLY, Output, emit, output_of, refused_rows, remark
+from planner.commands.progress import Progress
+from planner.files.output import write_atomically
+
+__all__ = ["calibrate", "validate"]
+
+_VALIDATE = {
+    "by": Option(
+        flags="--by",
+        metavar="COLUMN",
+        help="Also score the rows of each file apart by the text of this column.",
+        panel=OUTPUT,
+    ),
+    "calibration": options_of(EstimateOptions)["calibration"],
+    "template": Option(
+        flags="--template",
+        metavar="KIND",
+        help="Print the header and an example row of a kind of table: plan, network, gemm, convolution, ...",
+        panel=OUTPUT,
+    ),
+    "html": Option(
+        flags="--html",
+        metavar="FILE.html",
+        help="Also write a page with charts and sortable tables: one file that needs no network.",
+        panel=OUTPUT,
+    ),
+}
+
+
+@command(
+    _VALIDATE,
+    OUTPUT_OPTIONS,
+    files=argument(list[str] | None, "FILE...", "CSV tables of measurements; docs/measurements.md has their columns."),
+)
+def validate(typed: Typed) -> None:
+    """Predict the rows of tables of measurements and say how wrong the predictions are.
+
+    A table holds training runs (transformers with their degrees, networks for images), kernels (matrix products, convolutions,
+    recurrent layers), matrix peaks or collectives; its columns tell which. Every row that can be predicted is scored; the others
+    are counted by reason.
+    """
+    given, values = typed.given, typed.values
+    where = output_of(typed)
+    from planner.measurements.kinds import KINDS
+    from planner.measurements.kinds import template as template_of
+
+    if "template" in given:
+        name = values.choice("--template", given["template"], tuple(kind.name for kind in KINDS))
+        values.check()
+        sys.stdout.write(next(template_of(kind) for kind in KINDS if kind.name == name))
+        return
+    files, by = given.get("files", []), given.get("by")
+    if not files:
+        values.add("FILE: give at least one CSV file (--template KIND prints an example)")
+    page = typed.file("html", (".html", ".htm"), "a page ends in .html")
+    values.check()
+
+    from planner.files.calibrations import load_calibration
+    from planner.measurements.report import validation_report
+    from planner.measurements.run import validate_files
+
+    known = load_calibration(given["calibration"]) if "calibration" in given else None
+    with Progress(where) as progress:
+        scores = validate_files(files, by, known, with_rows=page is not None, progress=progress)
+    if page is not None:
+        from planner.measurements.page import validation_page
+
+        write_atomically(page, validation_page(scores, by))
+        remark(where, f"wrote {page}")
+    for score in scores:
+        refused_rows(where, score.file, score.refused)
+    emit(validation_report(scores, by), where)
+
+
+_CALIBRATE = {
+    "device": Option(
+        flags="--device -d",
+        metavar="NAME|FILE",
+        help="What the rows ran on; rows of other devices are skipped. Default: what each row says.",
+        words="kind:devices",
+    ),
+    "cluster": Option(
+        flags="--cluster -c",
+        metavar="NAME|FILE",
+        help="Its links, in place of those that the rows state. Default: what each row says.",
+        words="kind:clusters",
+    ),
+    "framework": Option(
+        flags="--framework",
+        metavar="NAME",
+        help="Software of rows that do not name theirs; rows of others are skipped. Default: what each row says.",
+        words="kind:frameworks",
+    ),
+    "folds": Option(flags="--folds", metavar="K", help="Folds of the cross-validation. Default: 5.", panel=SEARCH),
+    "seed": Option(flags="--seed", metavar="N", help="Seed of the folds. Default: 0.", panel=SEARCH),
+    "name": Option(flags="--name", metavar="NAME", help="Of the calibration. Default: from -o.", panel=OUTPUT),
+    "output": Option(flags="--output -o", metavar="FILE", help="Write the calibration to FILE (YAML).", panel=OUTPUT),
+}
+
+
+@command(
+    _CALIBRATE,
+    REPORT_ONLY,
+    files=argument(
+        list[str] | None,
+        "FILE...",
+        "CSV tables of measurements of any kinds; docs/measurements.md has their columns.",
+    ),
+)
+def calibrate(typed: Typed) -> None:
+    """Fit the constants of the cost model to your own runs, and say how sure each is.
+
+    Tables are those of 'planner validate', several kinds at once if you like: training runs, kernels, collectives ('planner measure'
+    writes such tables). The fit starts from the bundled constants and leaves them only as far as the rows ask for; constants that
+    the rows cannot determine are named, and rows left out show what the fit is worth.
+
+    \b
+    planner calibrate runs.csv --device a100-80gb --cluster dgx-a100 -o mine.yaml
+    planner optimize llama3-8b --gpus 64 --cluster dgx-a100 --calibration mine.yaml
+    """  # noqa: D301 - the \b of click, "keep these lines", not a backslash
+    given, values = typed.given, typed.values
+    where = output_of(typed, writes=False)
+    folds = values.count("--folds", given.get("folds", 5), least=2, most=100)
+    seed = values.count("--seed", given.get("seed", 0), least=0, most=2**31 - 1)
+    path = None
+    if given.get("output") != "-":
+        path = typed.file("output", (".yaml", ".yml"), "a calibration is a YAML file; end its name in .yaml")
+    name = _name(values, given.get("name"), path)
+    files = given.get("files", [])
+    if not files:
+        values.add("FILE: give at least one CSV file (planner validate --template KIND prints an example)")
+    values.check()
+
+    from planner.calibration.machine import cluster_of, link_remark, machinery_of
+    from planner.calibration.report import calibration_report, calibration_text
+    from planner.calibration.run import calibrate as fit
+    from planner.measurements.tables import read_table
+
+    machinery = machinery_of(given.get("device"), given.get("cluster"), given.get("framework"))
+    if "framework" in given:
+        _remark_on_framework(where, given["framework"])
+    with Progress(where) as progress:
+        found = fit(files, machinery, name=name, folds=folds, seed=seed, progress=progress)
+    if found.doubt:
+        remark(where, found.doubt)
+    for file in files:
+        table = read_table(Path(file))
+        doubt = link_remark(machinery, table)
+        refused_rows(where, file, table.refused)
+        for words in (*table.unknown(), *([doubt] if doubt else [])):
+            remark(where, words)
+    if path is not None:
+        write_atomically(path, calibration_text(found, typed.command_line))
+        remark(where, f"wrote {path}; use it with --calibration {path}")
+    else:
+        remark(where, "the calibration is not written; -o FILE does that")
+    emit(calibration_report(found, cluster_of(machinery), typed.command_line), where)
+
+
+def _remark_on_framework(where: Output, name: str) -> None:
+    """Any software may be named; say so where the name looks like a slip."""
+    from planner.core.errors import did_you_mean
+    from planner.files.frameworks import framework_names
+    from planner.files.naming.frameworks import framework_called
+
+    near = did_you_mean(name, framework_names())
+    if near and framework_called(name) is None:
+        remark(where, f"--framework {name} is no framework that is known; no framework's costs count{near}")
+
+
+def _name(values: Values, given: str | None, path: Path | None) -> str:
+    """A name that the file's schema takes."""
+    from planner.schema.common import is_name
+
+    if given is not None and not is_name(given):
+        values.add(
+            f"--name {given[:70]}: letters, digits and any of _ - / @ +, at most 64, the first a letter, digit or _"
+        )
+    if given is not None:
+        return given
+    word = re.sub(r"[^A-Za-z0-9_@+-]+", "-", path.stem if path is not None else "")[:64].lstrip("-@+")
+    return word or "calibration"

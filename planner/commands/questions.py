@@ -1,0 +1,194 @@
+"""``planner optimize``, ``estimate``, ``explain`` and ``scale``: questions about the plans of a network."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from planner.api.options import EstimateOptions, ExplainOptions, OptimizeOptions, ScaleOptions, options_of
+from planner.api.pages import REPORT_OPTIONS, ReportFiles, report_files
+from planner.api.readers import Option
+from planner.commands.command import MODEL, RUN_FROM, Typed, argument, command
+from planner.commands.output import EXPORT_OPTION, OUTPUT_OPTIONS, Output, emit, export_plan, output_of, remark
+from planner.commands.progress import Progress
+
+if TYPE_CHECKING:
+    from planner.core.answer import Answer, Estimate
+    from planner.core.blocks import Report
+
+__all__ = ["estimate", "explain", "optimize", "scale"]
+
+_OPTIONAL_MODEL = argument(
+    str | None,
+    "[MODEL]",  # brackets: may be left out
+    "A bundled network ('planner list models') or a file; with --plan, the plan's own by default.",
+    "kind:models",
+)
+_PLAN = {
+    "plan": Option(flags="--plan -p", metavar="FILE", help="A plan file, from 'planner optimize --export'."),
+}
+
+
+@command(
+    options_of(OptimizeOptions, "gpus", "space", "family", "top", "diverse"),
+    EXPORT_OPTION,
+    OUTPUT_OPTIONS,
+    REPORT_OPTIONS,
+    model=MODEL,
+)
+def optimize(typed: Typed) -> None:
+    """Find the fastest plans for a network on a cluster, ranked and proven.
+
+    Searches every number of workers up to --gpus and says how much better any other plan could be. For a transformer: every
+    tensor, context, expert, pipeline and data parallel degree, micro-batch, ZeRO stage, schedule, recomputation and offload. For any
+    other network: every split of every layer, every collective and every pipeline.
+
+    \b
+    planner optimize alexnet --gpus 16
+    planner optimize llama3-70b --gpus 256 --batch 1024 --seq 8192
+    planner optimize llama3-70b --gpus 256 --tp 8 --pp 1..8 --zero 1
+    planner optimize llama3-70b --gpus 8 --mode inference --prompt 1024 --output-tokens 256 --max-tpot 30ms
+    """  # noqa: D301 - the \b of click, "keep these lines", not a backslash
+    from planner.api.questions import search_request
+    from planner.core.search_errors import SearchInterrupted
+
+    request = search_request(typed.given, typed.values, typed.command_line)
+    where = output_of(typed)
+    files = report_files(typed.given, typed.values, typed.file)
+    typed.values.check()
+    from planner.spaces.ask import optimize as search
+
+    try:
+        with Progress(where) as progress:
+            answer = search(request, progress)
+    except SearchInterrupted as interruption:
+        if interruption.result is not None:
+            _show_search(interruption.result, where, files)
+        raise
+    _show_search(answer, where, files)
+
+
+def _show_search(answer: Answer, where: Output, files: ReportFiles) -> None:
+    from planner.files.plan_file import plan_document
+    from planner.report.answer import search_report
+
+    if answer.plans:
+        export_plan(where, lambda folder: plan_document(answer, folder=folder), "the best plan")
+    report = search_report(answer)
+    if answer.plans:
+        _write_files(answer, report, files, where)
+    emit(report, where)
+
+
+def _write_files(answer: Answer | Estimate, report: Report, files: ReportFiles, where: Output) -> None:
+    """Write the page, the figure and the trace that are asked for."""
+    if not files.flags:
+        return
+    from planner.api.report_files import write_report_files
+
+    with Progress(where) as progress:
+        write_report_files(answer, report, files, lambda text: remark(where, text), progress)
+
+
+@command(
+    _PLAN,
+    RUN_FROM,
+    options_of(EstimateOptions, "gpus", "space", "family"),
+    EXPORT_OPTION,
+    OUTPUT_OPTIONS,
+    REPORT_OPTIONS,
+    model=_OPTIONAL_MODEL,
+)
+def estimate(typed: Typed) -> None:
+    """Predict one plan: from a file, by its degrees, or the best of a family or of what is fixed, on exactly --gpus workers.
+
+    For a transformer, degrees that are left out are 1; data parallelism takes the GPUs and the micro-batches the samples that are left.
+
+    \b
+    planner estimate --plan plan.yaml
+    planner estimate llama3-8b --from megatron train.sh --gpus 64
+    planner estimate llama3-70b --gpus 64 --tp 8 --pp 4 --micro-batch 2
+    planner estimate llama3-70b --mode inference --gpus 8 --tp 8 --max-batch 64
+    planner estimate alexnet --gpus 8 --family data
+    planner estimate alexnet --gpus 8 --fix 'conv*:batch' --fix 'fc*:out_channels'
+    """  # noqa: D301 - the \b of click, "keep these lines", not a backslash
+    _predict(typed, "estimate")
+
+
+@command(
+    _PLAN,
+    options_of(ExplainOptions, "gpus", "space", "family", "sensitivity"),
+    EXPORT_OPTION,
+    OUTPUT_OPTIONS,
+    REPORT_OPTIONS,
+    model=_OPTIONAL_MODEL,
+)
+def explain(typed: Typed) -> None:
+    """Show where the time of a plan goes, layer by layer, and why it is not the best.
+
+    Without --plan, --family, --fix and degrees the best plan itself is explained; without --gpus, one worker.
+    """
+    _predict(typed, "explain")
+
+
+def _predict(typed: Typed, name: Literal["estimate", "explain"]) -> None:
+    from planner.api.requests import question_about_plan
+    from planner.files.plan_file import is_plan_file, plan_document
+    from planner.report.answer import estimate_report
+
+    given, values = typed.given, typed.values
+    plan = given.get("plan")
+    if plan is None and is_plan_file(given.get("model", "")):
+        plan = given.pop("model")  # "planner explain plan.yaml" means the plan
+        given["plan"] = plan
+    declared = EstimateOptions if name == "estimate" else ExplainOptions
+    question = question_about_plan(declared, given, plan, given.get("run_from"), values, typed.command_line)
+    where = output_of(typed)
+    files = report_files(given, values, typed.file)
+    for note in question.notes:
+        remark(where, note)
+    if plan is None and "model" not in given:
+        values.add(f"MODEL: is missing; name a network ('planner list models') or a plan: planner {name} --plan FILE")
+    values.check()
+    from planner.spaces.plan_question import plan_warnings
+
+    request, known, document = question.asked()
+    answer = _answer(request, known, where, name)
+    warnings = plan_warnings(document, answer)
+    for warning in warnings:
+        remark(where, f"warning: {warning}")
+    export_plan(where, lambda folder: plan_document(answer, folder=folder), "the plan")
+    report = estimate_report(answer, warnings, name)
+    _write_files(answer, report, files, where)
+    emit(report, where)
+
+
+def _answer(request: Any, plan: Any, where: Output, name: Literal["estimate", "explain"]) -> Estimate:
+    from planner.core.search_errors import SearchInterrupted
+    from planner.spaces import ask
+
+    if name == "estimate":
+        return ask.estimate(request, plan)
+    try:
+        with Progress(where) as progress:
+            return ask.explain(request, plan, progress)
+    except SearchInterrupted:
+        raise KeyboardInterrupt from None  # without the best plan there is nothing to compare with
+
+
+@command(
+    options_of(ScaleOptions, "workers", "weak", "strong", "family", "epochs", "samples"), OUTPUT_OPTIONS, model=MODEL
+)
+def scale(typed: Typed) -> None:
+    """Show how a network scales over 1, 2, 4, ... workers, and how many hours a training takes.
+
+    Strong scaling (the default) divides one global batch over the workers; weak scaling gives each worker a batch of its own.
+    Of a transformer every row is the best plan on that many GPUs, searched as 'planner optimize' does; of other networks the plan of
+    one family, data parallelism unless --family says otherwise.
+    """
+    from planner.api.questions import curve_of
+
+    where = output_of(typed)
+    curve = curve_of(typed.given, typed.values, typed.command_line)
+    from planner.report.answer import scale_report
+
+    emit(scale_report(curve), where)

@@ -1,0 +1,136 @@
+"""``planner sweep`` and ``planner size``: many searches, as one table or as one recommendation."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from planner.api.options import SizeOptions, SweepOptions, options_of
+from planner.api.pages import check_figure, is_installed
+from planner.api.readers import OUTPUT, Option
+from planner.commands.command import MODEL, Typed, command
+from planner.commands.output import EXPORT_OPTION, OUTPUT_OPTIONS, Output, emit, export_plan, output_of, remark
+from planner.commands.progress import Progress
+from planner.files.output import write_bytes_atomically
+
+if TYPE_CHECKING:
+    from planner.sizing.search import Sized
+    from planner.sizing.trials import Trial
+
+__all__ = ["size", "sweep"]
+
+_PLOT = {
+    "plot": Option(
+        flags="--plot",
+        metavar="FILE",
+        help="Also write throughput over GPUs: .svg, or .png with the extra 'plots'.",
+        panel=OUTPUT,
+    )
+}
+
+
+@command(
+    options_of(SweepOptions, "gpus", "cluster", "device", "batch", "seq", "space", "family", "jobs", "dask", "fresh"),
+    OUTPUT_OPTIONS,
+    _PLOT,
+    model=MODEL,
+)
+def sweep(typed: Typed) -> None:
+    """Search a grid of clusters, numbers of GPUs, batches and lengths: one row each, to a CSV or Parquet file.
+
+    With -o, rows that are done are kept in a journal beside the file (FILE.journal): the same command goes on where a killed one
+    stopped. A cell where nothing fits is a row that says why.
+
+    \b
+    planner sweep llama3-70b --gpus 8,16,32..1024 --cluster a100,h100 --batch 1024 --jobs 4 -o sweep.csv
+    planner sweep alexnet --gpus 1..16 --batch 128,256 -o sweep.parquet --plot sweep.svg
+    """  # noqa: D301 - the \b of click, "keep these lines", not a backslash
+    from planner.api.studies import sweep_question
+
+    given, values = typed.given, typed.values
+    is_parquet = Path(given.get("output", "")).suffix.lower() == ".parquet"
+    figure = typed.file("plot", (".svg", ".png"), "a figure ends in .svg or .png")
+    check_figure(values, "--plot", figure)
+    question = sweep_question(given, values, typed.command_line)
+    where = output_of(typed, writes=not is_parquet)
+    target = typed.file("output") if is_parquet else where.path
+    if is_parquet:
+        if "json" in given or "format" in given:
+            values.add(f"--output {target}: is a Parquet file; leave --format and --json out")
+        if not is_installed("pyarrow"):
+            from planner.sweeping.report import NO_PARQUET
+
+            values.add(NO_PARQUET)
+    values.check()
+    from planner.sweeping.report import parquet_bytes, scaling_figure, sweep_report
+    from planner.sweeping.run import journal_of
+
+    with Progress(where) as progress:
+        swept = question.answer(None if target is None else journal_of(target), progress)
+    report = sweep_report(swept, typed.command_line)
+    if is_parquet and target is not None:
+        write_bytes_atomically(target, parquet_bytes(swept.rows))
+        remark(where, f"wrote {target}")
+    else:
+        emit(report, where)
+    drawn = None if figure is None else scaling_figure(swept.rows)
+    if figure is not None and drawn is None:
+        remark(where, f"no figure: no cell has a plan, so {figure} was not written")
+    if figure is not None and drawn is not None:
+        from planner.api.report_files import write_figure
+
+        write_figure(drawn, figure)
+    if swept.interrupted:
+        left = swept.total - len(swept.rows)
+        how = "the same command goes on" if target is not None else "with --output FILE the next run would go on"
+        remark(where, f"{left} cells are left; {how}")
+        raise KeyboardInterrupt
+
+
+@command(
+    options_of(SizeOptions, "tokens", "samples", "epochs", "days", "budget", "cluster", "max_gpus", "space", "family"),
+    EXPORT_OPTION,
+    OUTPUT_OPTIONS,
+    model=MODEL,
+)
+def size(typed: Typed) -> None:
+    """Find how many of which GPUs finish a training in time and within a budget.
+
+    Says the fewest GPUs, the cheapest and the thriftiest way on every cluster, with the plan, what binds, and all that was
+    tried; where nothing will do, the nearest miss. Counts are whole nodes (single GPUs inside one): doubled first, then every
+    gap that matters halved.
+
+    \b
+    planner size llama3-70b --tokens 1T --days 30 --budget 2M --cluster a100,h100 --batch 1024 --seq 8192
+    planner size resnet50 --samples 1.28M --epochs 90 --days 1 --cluster dgx1-v100 --batch 1024
+    """  # noqa: D301 - the \b of click, "keep these lines", not a backslash
+    from planner.api.studies import size_question
+
+    question = size_question(typed.given, typed.values, typed.command_line)
+    where = output_of(typed)
+    typed.values.check()
+    with Progress(where) as progress:
+        sized = question.answer(progress)
+    _show_size(sized, where)
+
+
+def _show_size(sized: Sized, where: Output) -> None:
+    from planner.core.errors import NoFeasiblePlan
+    from planner.sizing.report import miss_in_words, size_report
+
+    best = sized.best("least_gpus")
+    if best is not None:
+        export_plan(where, functools.partial(_document, sized, best[1]), "the plan of the fewest GPUs, refined,")
+    emit(size_report(sized), where)
+    if sized.interrupted:
+        raise KeyboardInterrupt
+    if best is None:
+        raise NoFeasiblePlan(miss_in_words(sized))
+
+
+def _document(sized: Sized, trial: Trial, folder: Path) -> dict[str, Any]:
+    from planner.files.plan_file import plan_document
+    from planner.sizing.run import answer_of
+
+    return plan_document(answer_of(sized, trial), folder=folder)
