@@ -199,6 +199,12 @@ class RankedPlan:
         """Terms that add up to the memory; empty where it is known as a whole only."""
         return self.parts("memory_bytes_per_gpu")
 
+    @property
+    def largest_memory_part(self) -> tuple[str, float]:
+        """What people call the largest term of the memory, and its size."""
+        name, size = max(self.memory_parts.items(), key=lambda part: part[1])
+        return self.declared[name].label, size
+
     def record(self) -> dict[str, Any]:
         """Every figure by its key in ``--json``, without the plan itself."""
         figures = dict(self.figures)

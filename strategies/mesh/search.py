@@ -118,6 +118,7 @@ class _Run:
     outcome: MeshOutcome = field(default_factory=MeshOutcome)
     incumbents: Incumbents = field(init=False)
     started: float = field(default_factory=time.monotonic)
+    pieces: int = 0
 
     modes: MemoryModes = field(init=False)
     misses: list[Families] = field(default_factory=list)  # what does not fit
@@ -134,8 +135,9 @@ class _Run:
         )
 
     def _check_time(self) -> None:
-        """Stop what is under way at the time limit."""
-        if time.monotonic() - self.started > self.settings.wall_s:
+        """Stop what is under way at the limit of time or of work."""
+        self.pieces += 1
+        if self.pieces > self.settings.effort or time.monotonic() - self.started > self.settings.wall_s:
             raise OutOfTimeError
 
     # -- levels -----------------------------------------------------------------------------------------------------------

@@ -155,6 +155,7 @@ class MeshSettings:
     objective: str = "step_time"
     power: Power | None = None  # of a device; the objective "energy" needs it
     wall_s: float = 60.0
+    effort: float = float("inf")  # pieces of work, some thousand rows each, that every stage of the search may take
     gap: float = 0.0
 
 

@@ -124,6 +124,7 @@ class _Search:
         self.deadline = time.monotonic() + settings.wall_s
         self.best: dict[object, MixedCandidate] = {}  # by pipelines: one of each
         self.number = itertools.count()  # of equal bounds the first comes first
+        self.pieces = 0
         self.low = 0.0  # no plan of what is being explored takes less
 
     def run(self) -> MixedOutcome:
@@ -178,7 +179,8 @@ class _Search:
                 self.progress(stage, self.low / best)
             if bound >= best * (1.0 - self.settings.gap):
                 return self.low
-            if time.monotonic() > self.deadline:
+            self.pieces += 1
+            if self.pieces > self.settings.effort or time.monotonic() > self.deadline:
                 self.outcome.out_of_time = True
                 return self.low
             match item:

@@ -42,6 +42,7 @@ class MixedSettings:
     group_limits: tuple[int | None, ...] = ()  # devices of each group at most; empty: all
     capacity_bytes: tuple[float | None, ...] = ()  # memory of each group's devices; empty or None: the device's own
     wall_s: float = 60.0
+    effort: float = float("inf")  # pieces of work, each the best of what is open, after which the search stops
     gap: float = 0.0  # stop once the best is proven to be this close (a share)
     most_states: int = 20_000  # of the division of blocks, per stage; more are cut and the proof is given up
     assumptions: MeshAssumptions = MeshAssumptions()

@@ -91,7 +91,8 @@ def search_serving(model: ServingModel, settings: ServingSettings, progress: Pro
             outcome.searched["enumerated"] += len(plans)
             if progress is not None:
                 progress("serving plans", done)
-            if time.monotonic() - started > settings.wall_s:
+            is_spent = outcome.searched["enumerated"] >= settings.effort
+            if is_spent or time.monotonic() - started > settings.wall_s:
                 outcome.is_complete = done >= 1.0
                 break
     except KeyboardInterrupt:

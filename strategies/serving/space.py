@@ -66,6 +66,7 @@ class ServingSettings:
     degrees: Mapping[str, Bounds] = field(default_factory=dict)
     top: int = 5
     wall_s: float = 60.0
+    effort: float = float("inf")  # plans that are scored at most; the last chunk is scored whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from planner.core.answer import RankedPlan
 from planner.core.numbers import significant
 from planner.core.quantities import format_bytes, format_seconds
 from planner.spaces.mesh.labels import mesh_plan_in_words
-from planner.spaces.mesh.space import MeshPlanSpace, mesh_space
+from planner.spaces.mesh.space import EFFORT, MeshPlanSpace, mesh_space
 from strategies.mesh.plans import DISTINCT
 from strategies.mesh.search import search_corner
 from strategies.mesh.settings import MeshSettings
@@ -21,9 +21,7 @@ from strategies.mesh.settings import MeshSettings
 __all__ = ["batch_notes", "cautions", "pessimistic_notes", "rounder_batch"]
 
 # Searches under a pessimistic assumption, or at another batch, are short (0.1 s for 16,384 GPUs): in a corner of the space (degrees that
-# are powers of two), and only roughly. What they find is a plan that exists, so that the sentence is true. The limit in seconds is for
-# machines that are slower than any, as of the refinement: the answer does not depend on the machine.
-_WALL_S = 5.0
+# are powers of two), and only roughly. What they find is a plan that exists, so that the sentence is true.
 _GAP = 0.02
 # Another plan is named if it is better by more than this.
 _WORTH_SAYING = 0.01
@@ -102,9 +100,7 @@ def _under(
     workload, cluster = space.resolved.workload, space.resolved.cluster
     model = space.model.with_constants(workload, cluster, assumptions)
     restriction = settings.restriction.powers_of_two().narrowed()
-    short = dataclasses.replace(
-        settings, restriction=restriction, top=1, gap=max(settings.gap, _GAP), wall_s=min(settings.wall_s, _WALL_S)
-    )
+    short = dataclasses.replace(settings, restriction=restriction, top=1, gap=max(settings.gap, _GAP), effort=EFFORT)
     found = [candidate.plan for candidate in search_corner(model, short).candidates]
     pool = [*(plan.plan for plan in plans), *found]
     steps = model.evaluate_plans(pool).step_time_s
@@ -152,9 +148,7 @@ def batch_notes(space: MeshPlanSpace, settings: MeshSettings, best: RankedPlan) 
     other = rounder_batch(batch, settings.max_workers)
     if other is None or space.objective not in ("step_time", "tokens_per_s"):
         return []
-    short = dataclasses.replace(
-        settings, top=1, gap=max(settings.gap, _GAP), wall_s=min(settings.wall_s, _WALL_S), distinct=None
-    )
+    short = dataclasses.replace(settings, top=1, gap=max(settings.gap, _GAP), effort=EFFORT, distinct=None)
     found = search_corner(mesh_space(space.resolved.with_batch(other)).model, short).candidates
     if not found:
         return []

@@ -11,7 +11,6 @@ from planner.core.quantities import format_bytes, format_seconds
 from planner.core.request import Request
 from planner.core.search_errors import SearchInterrupted
 from planner.question.resolve import Resolved, resolve
-from planner.spaces.mesh.contradictions import refuse_contradiction
 from planner.spaces.mesh.space import MeshPlanSpace, mesh_space
 from planner.uncertainty.answers import mesh_bars
 from planner.uncertainty.bars import with_bars
@@ -100,12 +99,11 @@ def _on(base: Resolved, count: int, *, weak: bool) -> Resolved:
 def _best(space: MeshPlanSpace, *, is_largest: bool) -> RankedPlan | Exception:
     """The best plan, or why there is none: of the largest number with a way out, since it is what an error would say."""
     resolved = space.resolved
-    settings = space.settings()
     try:
-        refuse_contradiction(space, settings)
+        space.refuse_contradiction()
     except UsageError as error:
         return error
-    outcome = space.outcome(settings)
+    outcome = space.outcome(space.settings())
     if outcome.interrupted:
         raise SearchInterrupted(None)
     if outcome.candidates:

@@ -59,10 +59,10 @@ if TYPE_CHECKING:
     from planner.files.documents import Document
     from planner.schema.plan import PlanDocument
 
-__all__ = ["MeshPlanSpace", "is_per_device", "mesh_space"]
+__all__ = ["EFFORT", "MeshPlanSpace", "is_per_device", "mesh_space"]
 
-# Refinement ends by a count; this is for machines that are slower than any.
-_REFINEMENT_S = 5.0
+# Pieces of work that a search for a sentence may take: some seconds, where most take a tenth of one.
+EFFORT = 5_000
 # What follows the search has so long at least.
 _MOMENT_S = 1.0
 # A plan with stages of its own is harder to run: it is shown if it is better by more than this.
@@ -149,9 +149,9 @@ class MeshPlanSpace(PlanSpace):
 
     def refuse_contradiction(self) -> None:
         """Refuse options that leave no legal plan."""
-        from planner.spaces.mesh.contradictions import refuse_contradiction
+        from planner.spaces.mesh.diagnose import MeshDiagnosis
 
-        refuse_contradiction(self, self.settings())
+        MeshDiagnosis(self, self.settings()).refuse_contradiction()
 
     def settings(self) -> MeshSettings:
         """Limits of the search that the question asks for."""
@@ -187,9 +187,9 @@ class MeshPlanSpace(PlanSpace):
 
     def nothing_fits(self, outcome: MeshOutcome) -> Exception:
         """Say why a search found no plan."""
-        from planner.spaces.mesh.remedies import nothing_fits
+        from planner.spaces.mesh.diagnose import MeshDiagnosis
 
-        return nothing_fits(self, self.settings(), outcome)
+        return MeshDiagnosis(self, self.settings()).nothing_fits(outcome.nearest_miss)
 
     def most_weight(self) -> float:
         """What all the GPUs weigh: no device draws more than a busy one with its share of the host."""
@@ -254,7 +254,7 @@ class MeshPlanSpace(PlanSpace):
         from strategies.mesh.block_search import split_top
         from strategies.mesh.refine import refine_top
 
-        staged = refine_top(self.model, outcome, settings, min(settings.wall_s, _REFINEMENT_S))
+        staged = refine_top(self.model, outcome, settings, settings.wall_s)
         split, checks = split_top(self.model, outcome, settings.capacity_bytes, staged[:1])
         ranked = self.rank([candidate.plan for candidate in (*staged[:1], *split[:1])], best.score)
         shown = [plan for plan in ranked[: len(staged[:1])] if plan.gap < -_WORTH_SHOWING]
@@ -429,17 +429,16 @@ class MeshPlanSpace(PlanSpace):
 
     def plan_notes(self, ranked: RankedPlan) -> list[str]:
         """What importers took for granted, that the plan does not fit and what would help, and what few trainers do."""
+        from planner.spaces.mesh.diagnose import remedy
         from planner.spaces.mesh.notes import cautions
-        from planner.spaces.mesh.remedies import remedy
 
         notes = [*self.resolved.model.notes, *_host_notes(ranked)]
         if not ranked.fits:
-            parts = ranked.memory_parts
-            largest = max(parts, key=lambda name: parts[name])
+            label, size = ranked.largest_memory_part
             notes.append(
                 f"does not fit: needs {format_bytes(ranked.memory_bytes_per_gpu)} per GPU, there are "
-                f"{format_bytes(ranked.memory_capacity_bytes)}; most of it are {MESH_FIGURES[largest].label} "
-                f"({format_bytes(parts[largest])}){self.host_in_words(ranked)}"
+                f"{format_bytes(ranked.memory_capacity_bytes)}; most of it are {label} "
+                f"({format_bytes(size)}){self.host_in_words(ranked)}"
             )
             notes.append(remedy(self, ranked.plan))
         return [*notes, *cautions(self, ranked)]

@@ -16,7 +16,7 @@ from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.detail import FLOP_CONVENTION, model_flops_per_step
 from costmodel.mesh.model import plans_energy_j
 from costmodel.mesh.modules import MeshError
-from costmodel.mesh.plan import MESH_FIGURES, MeshPlan
+from costmodel.mesh.plan import MeshPlan
 from costmodel.mixed.evaluate import (
     MixedCosts,
     StageReport,
@@ -52,6 +52,7 @@ from planner.question.mixed import with_fixed
 from planner.question.resolve import Resolved
 from planner.spaces.base import Found, PlanSpace, Progress
 from planner.spaces.mesh.labels import mesh_plan_in_words
+from planner.spaces.mesh.space import EFFORT
 from strategies.mesh.search import search_mesh
 from strategies.mesh.settings import MeshSettings
 from strategies.mixed.objective import Weights
@@ -64,8 +65,6 @@ if TYPE_CHECKING:
 
 __all__ = ["GroupBaseline", "GroupUse", "MeshAlone", "MixedPlanSpace", "MixedStageRow", "mixed_space"]
 
-# A look at one group with all kinds of plans, for comparison.
-_ALONE_S = 3.0
 _TIME_PARTS = parts_of(MIXED_FIGURES.values(), "step_time_s")
 _COMMUNICATION = ("tp_exposed_s", "pp_exposed_s", "dp_exposed_s")
 
@@ -242,16 +241,16 @@ class MixedPlanSpace(PlanSpace):
 
     def outcome_of(self, top: int, progress: Progress | None) -> MixedOutcome:
         """Look for the best plans; their intervals do not compare them, so no more than are shown."""
-        from planner.spaces.mixed.remedies import searched
+        from planner.spaces.mixed.diagnose import searched
 
         shown = min(top, self.resolved.request.top)
         return searched(self, dataclasses.replace(self.settings(), top=shown), progress)
 
     def nothing_fits(self, outcome: MixedOutcome) -> Exception:
         """Say why a search found no plan."""
-        from planner.spaces.mixed.remedies import nothing_fits
+        from planner.spaces.mixed.diagnose import MixedDiagnosis
 
-        return nothing_fits(self, self.settings(), outcome)
+        return MixedDiagnosis(self, self.settings()).nothing_fits(outcome.nearest_miss)
 
     def baselines(self, found: Found, best: RankedPlan) -> Mapping[str, GroupBaseline]:
         """What every group of devices does alone."""
@@ -530,7 +529,6 @@ class MixedPlanSpace(PlanSpace):
 
 def _mesh_alone(space: MixedPlanSpace, group: int) -> MeshAlone | None:
     """What the search for one kind of device finds on a group: its space has more kinds of plans."""
-    limit_s = space.resolved.request.time_limit_s
     power = Power.of(space.model.cluster.groups[group].device, space.model.cluster.host)
     settings = MeshSettings(
         max_workers=space.devices[group],
@@ -539,7 +537,8 @@ def _mesh_alone(space: MixedPlanSpace, group: int) -> MeshAlone | None:
         restriction=fixed_by(space.resolved.request),
         objective=space.objective,
         power=power,
-        wall_s=_ALONE_S if limit_s is None else min(limit_s, _ALONE_S),
+        wall_s=space.time_limit_s,
+        effort=EFFORT,
     )
     model = space.model.group_model(group, space.model.precision_of((group,)))
     cluster = group_cluster(space.model.cluster, group)
@@ -608,11 +607,8 @@ def _too_full(ranked: RankedPlan) -> list[str]:
         if not use.fits
     ]
     if notes:
-        part = max(ranked.memory_parts, key=lambda name: ranked.memory_parts[name])
-        notes.append(
-            f"most of the fullest device ({_fullest(ranked)}) are {MESH_FIGURES[part].label}: "
-            f"{format_bytes(ranked.memory_parts[part])}"
-        )
+        label, size = ranked.largest_memory_part
+        notes.append(f"most of the fullest device ({_fullest(ranked)}) are {label}: {format_bytes(size)}")
     return notes
 
 

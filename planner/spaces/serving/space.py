@@ -52,12 +52,12 @@ if TYPE_CHECKING:
     from planner.schema.plan import PlanDocument
     from planner.spaces.items import Item
 
-__all__ = ["ServingPlanSpace", "missed_limits", "serving_space"]
+__all__ = ["LIMITS", "ServingPlanSpace", "missed_limits", "serving_space"]
 
 # Degrees of a mesh that serving knows.
 _DEGREES = frozenset({"tp", "pp", "ep", "etp", "dp"})
 _ONE = Bounds(values=(1,))
-_LIMITS = {"ttft_s": "time to first token", "tpot_s": "time per token"}
+LIMITS = {"ttft_s": "time to first token", "tpot_s": "time per token"}
 
 
 def serving_space(resolved: Resolved) -> ServingPlanSpace:
@@ -162,9 +162,9 @@ class ServingPlanSpace(PlanSpace):
 
     def nothing_fits(self, outcome: ServingOutcome) -> Exception:
         """Say why a search found no plan."""
-        from planner.spaces.serving.remedies import nothing_fits
+        from planner.spaces.serving.diagnose import ServingDiagnosis
 
-        return nothing_fits(self, self.settings(), outcome)
+        return ServingDiagnosis(self, self.settings()).nothing_fits(outcome.nearest_miss)
 
     def proof(self, found: Found, plans: Sequence[RankedPlan], wall_s: float) -> Proof:
         """What the search proves: it looks at every plan."""
@@ -414,8 +414,7 @@ class ServingPlanSpace(PlanSpace):
         """That the plan does not fit, limits that it misses, and a prediction outside its interval."""
         notes = []
         if not ranked.fits:
-            parts = ranked.memory_parts
-            largest = max(parts, key=lambda name: parts[name])
+            label, size = ranked.largest_memory_part
             most = ranked["largest_batch"]
             way_out = (
                 f"it fits with --max-batch {most}"
@@ -424,8 +423,8 @@ class ServingPlanSpace(PlanSpace):
             )
             notes.append(
                 f"does not fit: needs {format_bytes(ranked.memory_bytes_per_gpu)} per GPU, there are "
-                f"{format_bytes(self.capacity_bytes)}; most of it are {SERVING_FIGURES[largest].label} "
-                f"({format_bytes(parts[largest])}); {way_out}"
+                f"{format_bytes(self.capacity_bytes)}; most of it are {label} "
+                f"({format_bytes(size)}); {way_out}"
             )
         return [
             *notes,
@@ -482,7 +481,7 @@ def missed_limits(limits: Mapping[str, float], ranked: RankedPlan) -> list[str]:
     from planner.core.quantities import format_seconds
 
     return [
-        f"{_LIMITS[name]} {format_seconds(ranked[name])}, at most {format_seconds(limit)} asked for"
+        f"{LIMITS[name]} {format_seconds(ranked[name])}, at most {format_seconds(limit)} asked for"
         for name, limit in limits.items()
         if ranked[name] > limit
     ]

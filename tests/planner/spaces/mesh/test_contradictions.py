@@ -21,7 +21,8 @@ from planner.cli import run
 from planner.core.errors import UsageError
 from planner.core.request import Request
 from planner.question.resolve import resolve
-from planner.spaces.mesh.contradictions import contradiction, refuse_contradiction, smallest_set
+from planner.spaces.diagnose import smallest_set
+from planner.spaces.mesh.diagnose import MeshDiagnosis
 from planner.spaces.mesh.space import MeshPlanSpace, mesh_space
 from strategies.mesh.settings import Bounds, MeshRestriction
 
@@ -133,7 +134,7 @@ def read(given: Mapping[str, Any]) -> MeshRestriction:
 def is_refused(space: MeshPlanSpace, restriction: MeshRestriction) -> str:
     settings = space.settings()
     try:
-        refuse_contradiction(space, dataclasses.replace(settings, restriction=restriction))
+        MeshDiagnosis(space, dataclasses.replace(settings, restriction=restriction)).refuse_contradiction()
     except UsageError as error:
         return str(error)
     return ""
@@ -237,8 +238,7 @@ def test_the_fewest_options_are_found_whatever_their_order() -> None:
 
 
 def test_the_sentence_has_the_question(dense: MeshPlanSpace) -> None:
-    settings = dataclasses.replace(dense.settings(), restriction=read({"tp": "3"}))
-    assert contradiction(dense, settings) == (
+    assert is_refused(dense, read({"tp": "3"})) == (
         "--tp 3: tp 3 does not divide the 16 attention heads; allowed: 1, 2, 4, 8, 16 (rule heads); "
         "no legal plan of 'gpt3-1.3b' at global batch 4 on up to 4 GPUs has it"
     )

@@ -1,0 +1,408 @@
+"""Why a search found nothing: options that exclude each other, the plan that comes closest, and what would make one fit.
+
+A space says what is special about it in a subclass of `Diagnosis` (`planner/spaces/*/diagnose.py`). Every advice was tried. Searches for
+it are limited by counts of work, so that the same question has the same answer on any machine.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from costmodel.arrays import IntArray
+from costmodel.mesh.plan import CP_KINDS, RECOMPUTE, SCHEDULES
+from costmodel.mesh.rules import NetworkShape, Rule
+from planner.core.answer import RankedPlan
+from planner.core.errors import NoFeasiblePlan, UsageError
+from planner.core.quantities import format_bytes
+from planner.question.fixed import flag_of, flags_of, given_text, only
+from strategies.mesh.settings import Bounds, MeshRestriction
+
+__all__ = [
+    "Attempt",
+    "Change",
+    "Diagnosis",
+    "allowed_values",
+    "data_fields",
+    "miss_text",
+    "multiplied",
+    "reason_of_rules",
+    "smallest_set",
+    "too_many_gpus",
+]
+
+_DOUBLINGS = 8
+# Doublings that bring nothing nearer, by more than this, after which more are not tried.
+_PATIENCE = 2
+_NEARER = 0.999
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """What one change of the question comes to.
+
+    Attributes
+    ----------
+    plan : object
+        The best plan, or where none will do the nearest.
+    space : PlanSpace
+        Of the changed question.
+    words : str
+        The change: "without --tp, with --gpus 16".
+    works : bool
+    excess : float
+        How far the nearest is off, to see whether more GPUs bring it nearer; of those that work at as many GPUs, the least comes first.
+    fits : bool
+        Whether it fits into memory.
+    """
+
+    plan: Any
+    space: Any
+    words: str = ""
+    works: bool = True
+    excess: float = 0.0
+    fits: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """A change of the question in one thing besides the GPUs.
+
+    Attributes
+    ----------
+    words : str
+        "with --precision fp8", "without --tp"; empty: nothing is changed.
+    look : function of a number of GPUs to Attempt
+        Searches under the change; None where that finds nothing to speak of.
+    grows : bool
+        Whether it is tried on more GPUs, too.
+    """
+
+    words: str
+    look: Callable[[int], Attempt | None]
+    grows: bool = True
+
+    def on(self, gpus: int, asked: int) -> Attempt | None:
+        """Try it on so many GPUs, and say what was changed."""
+        found = self.look(gpus)
+        if found is None or gpus == asked:
+            return found if found is None else replace(found, words=self.words)
+        joint = " and " if self.words.startswith("with --") else ", with " if self.words else "with "
+        return replace(found, words=f"{self.words}{joint}--gpus {gpus}")
+
+
+class Diagnosis(ABC):
+    """Why a search of one space found nothing.
+
+    Attributes
+    ----------
+    fixed : MeshRestriction
+        What options fix of a plan.
+    ways : int
+        Ways out that are named.
+    """
+
+    ways = 1
+
+    def __init__(self, space: Any, fixed: MeshRestriction) -> None:
+        self.space: Any = space
+        self.fixed = fixed
+
+    # -- what a space says of itself
+
+    @abstractmethod
+    def is_empty(self, fixed: MeshRestriction) -> bool:
+        """Whether no legal plan obeys what is fixed."""
+
+    @abstractmethod
+    def reason(self, fixed: MeshRestriction) -> str:
+        """Why not."""
+
+    @property
+    @abstractmethod
+    def plans(self) -> str:
+        """The plans that are meant: "plan of 'vgg16' on up to 8 GPUs"."""
+
+    @abstractmethod
+    def missed(self, miss: Any) -> str:
+        """Say that nothing fits, and what comes closest; ``miss``: the nearest of the search, or None."""
+
+    @abstractmethod
+    def changes(self) -> Sequence[Change]:
+        """Changes of the question that may help, in the order in which they are preferred."""
+
+    @abstractmethod
+    def works(self, found: Attempt) -> str:
+        """Name a plan that a change leads to: "it fits: tp 8"."""
+
+    @abstractmethod
+    def advice(self, tried: Mapping[str, Sequence[Attempt]], gpus: int) -> str:
+        """What to do where no change helps; ``tried``: the nearest by change, ``gpus``: the most that were tried."""
+
+    def nearest(self, miss: Any) -> Attempt | None:
+        """How near the question comes as it is; None where a search does not tell that of a changed one."""
+        return None
+
+    # -- what is said
+
+    def refuse_contradiction(self) -> None:
+        """Raise `UsageError` with the fewest options that exclude all plans, and what they break."""
+        if self.fixed.is_free or not self.is_empty(self.fixed):
+            return
+        flags = list(dict.fromkeys(flags_of(self.fixed).values()))
+        kept = smallest_set(flags, lambda chosen: self.is_empty(only(self.fixed, chosen)))
+        given = " ".join(given_text(self.fixed, flag) for flag in kept)
+        several = len(kept) > 1
+        raise UsageError(
+            f"{given}{' exclude each other' if several else ''}: {self.reason(only(self.fixed, frozenset(kept)))}; no legal {self.plans} "
+            f"has {'them' if several else 'it'}"
+        )
+
+    def nothing_fits(self, miss: Any) -> Exception:
+        """Say why a search that looked at everything found no plan."""
+        try:
+            self.refuse_contradiction()
+        except UsageError as error:
+            return error
+        return NoFeasiblePlan(f"{self.missed(miss)}; {self.way_out(miss)}")
+
+    def way_out(self, miss: Any) -> str:
+        """The changes that work, those with the fewest GPUs first; else what to do."""
+        asked: int = self.space.resolved.request.gpus
+        larger = self.space.resolved.cluster.max_devices
+        changes, now = self.changes(), self.nearest(miss)
+        tried: dict[str, list[Attempt]] = {"": [] if now is None else [now]}
+        working: list[Attempt] = []
+        gpus = most = asked
+        for doubling in range(_DOUBLINGS + 1):
+            round_: list[Attempt] = []
+            for change in changes:
+                known = tried.get(change.words, [])
+                was_asked = not change.words and not doubling
+                if was_asked or (doubling and not change.grows) or _is_settled(known) or not self.has_effort():
+                    continue
+                found, most = change.on(gpus, asked), max(most, gpus)
+                tried[change.words] = known if found is None else [*known, found]
+                round_ += [found] if found is not None and found.works else []
+            working += sorted(round_, key=lambda attempt: attempt.excess)
+            gpus *= 2
+            if len(working) >= self.ways or (larger is not None and gpus > larger):
+                break
+        if working:
+            return "; or ".join(f"{found.words} {self.works(found)}" for found in working[: self.ways])
+        return self.advice(tried, most)
+
+    def has_effort(self) -> bool:
+        """Whether more may be tried."""
+        return True
+
+
+def _is_settled(found: Sequence[Attempt]) -> bool:
+    """Whether more GPUs are not worth trying: it works, or the last doublings brought nothing nearer."""
+    if found and found[-1].works:
+        return True
+    last = found[-1 - _PATIENCE :]
+    return len(last) > _PATIENCE and last[-1].excess >= last[0].excess * _NEARER
+
+
+def miss_text(plan: str, ranked: RankedPlan, *, of: str = "", need: str = "") -> str:
+    """The memory that a plan needs and there is not, and the largest part of it.
+
+    Parameters
+    ----------
+    plan : str
+        In words.
+    ranked : RankedPlan
+    of, need : str
+        What stands behind "per GPU", and behind the figure.
+    """
+    label, size = ranked.largest_memory_part
+    return (
+        f"the nearest miss ({plan}) needs {format_bytes(ranked.memory_bytes_per_gpu)} per GPU{of}{need} and there are "
+        f"{format_bytes(ranked.memory_capacity_bytes)}; the largest part is {label} with {format_bytes(size)}"
+    )
+
+
+def smallest_set(flags: Sequence[str], is_empty: Callable[[frozenset[str]], bool]) -> list[str]:
+    """Options of which none can be left out if nothing is to be legal.
+
+    Parameters
+    ----------
+    flags : sequence of str
+        Together they exclude everything.
+    is_empty : function of a set of options to bool
+        Whether these alone exclude everything.
+
+    Examples
+    --------
+    >>> smallest_set(["--tp", "--pp", "--vpp"], lambda chosen: {"--pp", "--vpp"} <= chosen)
+    ['--pp', '--vpp']
+    """
+    kept = list(flags)
+    for flag in flags:
+        rest = [other for other in kept if other != flag]
+        if is_empty(frozenset(rest)):
+            kept = rest
+    return kept
+
+
+# -- by the rules of a space -----------------------------------------------------------------------------------------------
+
+# Values of a bounded degree that are tried to say why none of them works, and sentences that say it.
+_MOST_VALUES = 1024
+_MOST_MESSAGES = 4
+# Combinations of values that are tried to find the rule behind a contradiction.
+_MOST_ROWS = 1 << 16
+_FEW_ROWS = 1 << 12  # of several rules, of which there are many
+_CATEGORIES = {"schedule": SCHEDULES, "cp_kind": CP_KINDS, "recompute": RECOMPUTE}
+# Values that a field takes where nobody fixed it; enough to see whether a rule leaves a way out.
+_USUAL = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 64, 96, 128, 256, 512, 1024)
+
+
+def reason_of_rules(
+    rules: Sequence[Rule],
+    shape: NetworkShape,
+    fixed: MeshRestriction,
+    most_workers: int,
+    left: Mapping[str, Sequence[int]],
+) -> str:
+    """Which rules leave no value to fields that nobody fixed.
+
+    Parameters
+    ----------
+    rules : sequence of Rule
+    shape : NetworkShape
+    fixed : MeshRestriction
+    most_workers : int
+    left : mapping
+        Field that nobody fixed -> values that the fixed ones leave it.
+    """
+    allowed: dict[str, Sequence[int]] = {field: allowed_values(bounds) for field, bounds in fixed.degrees.items()}
+    allowed |= {
+        field: [_CATEGORIES[field].index(n) for n in names]
+        for field, names in fixed.names.items()
+        if field in _CATEGORIES
+    }
+    allowed |= {field: [int(value)] for field, value in fixed.flags.items()}
+    problems = _broken_together(rules, shape, allowed, most_workers, left)
+    docs = [_with_name(rule.doc, rule) for rule in rules if set(rule.fields) & allowed.keys()]
+    return "; ".join(problems) or "no value of the others obeys all of: " + "; ".join(docs)
+
+
+def _broken_together(
+    rules: Sequence[Rule],
+    shape: NetworkShape,
+    fixed: Mapping[str, Sequence[int]],
+    most_workers: int,
+    left: Mapping[str, Sequence[int]],
+) -> list[str]:
+    """What fixed values break whatever the other fields are: by one rule, else by two or three together."""
+    rules = [rule for rule in rules if rule.name != "positive"]  # values below 1 are refused where they are read
+    near = [rule for rule in rules if set(rule.fields) & fixed.keys()]
+    allowed = {**left, **fixed}
+    for rule in near:
+        if _all_break([rule], shape, allowed, most_workers):
+            return _said(rule, shape, fixed)
+    others = [rule for rule in rules if rule.fields]
+    for size in (2, 3):
+        for several in itertools.combinations(others, size):
+            if any(rule in near for rule in several) and _all_break(list(several), shape, allowed, most_workers):
+                return [_with_name(rule.doc, rule) for rule in several]
+    return []
+
+
+def _all_break(rules: list[Rule], shape: NetworkShape, fixed: Mapping[str, Sequence[int]], most: int) -> bool:
+    """Whether no combination of the allowed values obeys the rules on so many workers."""
+    names = {name for rule in rules for name in rule.fields}
+    if "dp_shard" in names:
+        names.add("dp")  # the one is a part of the other
+    order = sorted(names)
+    lists = [list(fixed[name])[:_MOST_VALUES] if name in fixed else _domain(name, shape, most) for name in order]
+    if math.prod(map(len, lists)) > (_MOST_ROWS if len(rules) == 1 else _FEW_ROWS):
+        return False
+    grid = np.array(list(itertools.product(*lists)), dtype=np.int64).reshape(-1, len(order))
+    columns: dict[str, IntArray] = {name: grid[:, n] for n, name in enumerate(order)}
+    workers = np.ones(len(grid), dtype=np.int64)
+    for name in ("tp", "cp", "pp", "dp"):
+        workers = workers * columns.get(name, 1)
+    legal = workers <= most
+    if "dp_shard" in columns:
+        dp, shard = columns["dp"], columns["dp_shard"]
+        legal &= (dp % shard == 0) & np.isin(dp // shard, fixed.get("dp_replicate", dp // shard))
+    for rule in rules:
+        legal &= np.asarray(rule.test(shape, columns))
+    return not legal.any()
+
+
+def _domain(name: str, shape: NetworkShape, most: int) -> Sequence[int]:
+    """Values that a field takes where nobody fixed it."""
+    blocks = shape.num_blocks
+    ranges: dict[str, Sequence[int]] = {
+        **{field: range(len(known)) for field, known in _CATEGORIES.items()},
+        "sequence_parallel": (0, 1),
+        "zero_stage": range(4),
+        "recompute_blocks": range(blocks + 1),
+        "pp": range(1, min(blocks, most) + 1),
+        "vpp": range(1, blocks + 1),
+    }
+    if name in ranges:
+        return ranges[name]
+    if name in ("dp", "dp_shard", "micro_batch", "num_micro_batches"):
+        return sorted({v for v in (*_USUAL, shape.global_batch) if shape.global_batch % v == 0})
+    return [v for v in _USUAL if v <= most]
+
+
+def _said(rule: Rule, shape: NetworkShape, fixed: Mapping[str, Sequence[int]]) -> list[str]:
+    """The sentence of a rule about every fixed value; its condition in words where the sentence would guess at other fields."""
+    known = [name for name in rule.fields if name in fixed]
+    free = [name for name in rule.fields if name not in fixed]
+    messages = []
+    for values in itertools.islice(itertools.product(*(fixed[name] for name in known)), _MOST_MESSAGES):
+        text = rule.message(shape, {**dict.fromkeys(free, 1), **dict(zip(known, values, strict=True))})
+        if any(re.search(rf"\b{name.replace('_', '[-_ ]')}\b", text) for name in free):
+            return [_with_name(rule.doc, rule)]
+        messages.append(_with_name(text, rule))
+    return list(dict.fromkeys(messages))
+
+
+def _with_name(text: str, rule: Rule) -> str:
+    return f"{text} (rule {rule.name})"
+
+
+def allowed_values(bounds: Bounds) -> Sequence[int]:
+    """Values of one degree that the user allows."""
+    return bounds.values or range(bounds.low or 0, min(bounds.high or _MOST_VALUES, _MOST_VALUES) + 1)
+
+
+def too_many_gpus(least: Mapping[str, int], most: int) -> list[str]:
+    """Say that degrees multiply to more GPUs than there are.
+
+    >>> too_many_gpus({"tp": 8, "pp": 4}, 16)
+    ['tp 8 x pp 4 = 32 is more than --gpus 16']
+    """
+    gpus, words = multiplied(least, ("tp", "cp", "pp", *data_fields(least)))
+    return [f"{words} is more than --gpus {most}"] if gpus > most else []
+
+
+def data_fields(degrees: Mapping[str, int]) -> tuple[str, ...]:
+    """Fields that make up data parallelism, in the words that the user chose."""
+    return ("dp",) if "dp" in degrees else ("dp_replicate", "dp_shard")
+
+
+def multiplied(degrees: Mapping[str, int], fields: Sequence[str]) -> tuple[int, str]:
+    """Product of some degrees, and how it is written.
+
+    >>> multiplied({"tp": 8, "dp_shard": 2, "pp": 4}, ("tp", "dp_shard"))
+    (16, 'tp 8 x dp-shard 2 = 16')
+    """
+    used = {field: degrees[field] for field in fields if degrees.get(field, 1) > 1}
+    product = math.prod(used.values())
+    words = " x ".join(f"{flag_of(field)[2:]} {degree}" for field, degree in used.items()) or "1"
+    return product, f"{words} = {product}" if len(used) > 1 else words

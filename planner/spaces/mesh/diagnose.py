@@ -1,0 +1,293 @@
+"""Why no plan over a device mesh fits, what would make one fit, and the same of one plan."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from costmodel.layerwise.splits import divisors
+from costmodel.mesh.model import MeshModel
+from costmodel.mesh.plan import MESH_FIGURES, RECOMPUTE, SCHEDULES, MeshPlan
+from costmodel.tolerances import EQUAL
+from planner.core.answer import RankedPlan
+from planner.core.quantities import format_bytes, format_seconds
+from planner.core.search_errors import no_plan_in_time
+from planner.question.fixed import flag_of, flags_of, near_multiples, without
+from planner.spaces.diagnose import (
+    Attempt,
+    Change,
+    Diagnosis,
+    allowed_values,
+    data_fields,
+    miss_text,
+    multiplied,
+    reason_of_rules,
+    too_many_gpus,
+)
+from planner.spaces.mesh.space import EFFORT, MeshPlanSpace
+from strategies.mesh.nodes import PlanCount
+from strategies.mesh.search import search_corner
+from strategies.mesh.settings import MeshRestriction, MeshSettings, NearestMiss
+from strategies.mesh.space import MeshSpace
+
+__all__ = ["MeshDiagnosis", "remedy"]
+
+# Hosts are made larger until something fits, so many doublings at most; then the last doubling is halved so often: to 2 %.
+_HOST_DOUBLINGS, _HALVINGS = 8, 5
+
+
+class MeshDiagnosis(Diagnosis):
+    """Why a search over a device mesh found nothing."""
+
+    space: MeshPlanSpace
+
+    def __init__(self, space: MeshPlanSpace, settings: MeshSettings) -> None:
+        super().__init__(space, settings.restriction)
+        self.settings = settings
+
+    @property
+    def plans(self) -> str:
+        """The plans that are meant."""
+        setting = self.space.resolved.setting
+        return f"plan of '{setting.model}' at global batch {setting.global_batch} on up to {self.settings.max_workers} GPUs"
+
+    def is_empty(self, fixed: MeshRestriction) -> bool:
+        """Whether no legal plan obeys what is fixed."""
+        plans = MeshSpace.of(self.space.model, dataclasses.replace(self.settings, restriction=fixed))
+        count = PlanCount(space=plans)
+        return not any(count.plans(branches) for branches in plans.branches())
+
+    def reason(self, fixed: MeshRestriction) -> str:
+        """Why no legal plan has what is fixed."""
+        space, setting = self.space, self.space.resolved.setting
+        least = {field: min(allowed_values(bounds), default=1) for field, bounds in fixed.degrees.items()}
+        single = {field: bounds.values[0] for field, bounds in fixed.degrees.items() if len(bounds.values) == 1}
+        problems = [
+            *too_many_gpus(least, setting.gpus),
+            *_no_such_division(single),
+            *_no_share_of_batch(single, setting.global_batch, setting.gpus),
+            *_too_many_blocks(space, least, fixed.names.get("schedule", SCHEDULES)),
+        ]
+        left = _left(least, setting.global_batch)
+        return "; ".join(problems) or reason_of_rules(space.rules, space.shape, fixed, setting.gpus, left)
+
+    def nothing_fits(self, miss: NearestMiss | None) -> Exception:
+        """Say why a search found no plan."""
+        if miss is None and self.space.resolved.cluster.host is None:
+            return no_plan_in_time()
+        return super().nothing_fits(miss)
+
+    def missed(self, miss: NearestMiss | None) -> str:
+        """The plan that comes closest. The search takes hosts for endless to find it; where they are not, what is missing there is said."""
+        space = self.space
+        ranked = None if miss is None else space.rank([miss.plan])[0]
+        beyond = ranked is None or miss is None or ranked.memory_bytes_per_gpu > miss.memory_bytes * (1 + EQUAL)
+        short = self._host_miss() if beyond and space.resolved.cluster.host is not None else None
+        if short is not None or ranked is None or miss is None:
+            short = (
+                short
+                or f"what the GPUs have no room for is more than their hosts hold: host memory {space.host_memory().value}"
+            )
+            return f"nothing fits: {short}"
+        need = f" ({format_bytes(miss.memory_bytes)} if its host had room for all that is offloaded)" if beyond else ""
+        return f"nothing fits: {miss_text(ranked.summary, ranked, need=need)}{space.host_in_words(ranked)}"
+
+    def changes(self) -> Sequence[Change]:
+        """Options left out, and more GPUs."""
+        flags = dict.fromkeys(flags_of(self.fixed).values())
+        freer = {f"without {flag}": without(self.fixed, flag) for flag in flags}
+        return [
+            *(self._change(words, fixed, grows=False) for words, fixed in freer.items()),
+            self._change("", self.fixed, grows=True),
+        ]
+
+    def _change(self, words: str, fixed: MeshRestriction, *, grows: bool) -> Change:
+        """A change of what is fixed; degrees that are powers of two are enough to say what would help."""
+
+        def look(gpus: int) -> Attempt | None:
+            settings = dataclasses.replace(self.settings, restriction=fixed, max_workers=gpus, top=1, effort=EFFORT)
+            found = search_corner(self.space.model, settings).candidates
+            return Attempt(plan=found[0].plan, space=self.space, excess=found[0].score) if found else None
+
+        return Change(words=words, look=look, grows=grows)
+
+    def works(self, found: Attempt) -> str:
+        """The plan and its time."""
+        ranked = self.space.rank([found.plan])[0]
+        return f"it fits: {ranked.summary}, {format_seconds(ranked.step_time_s)} per step"
+
+    def advice(self, tried: Mapping[str, Sequence[Attempt]], gpus: int) -> str:
+        """What to do where no change helps."""
+        return (
+            "nor was anything found on more GPUs; use a device with more memory, a shorter --seq, --lora-rank, or "
+            "--optimizer sgd"
+        )
+
+    def _host_miss(self) -> str | None:
+        """The plan for which hosts need the least memory beyond what they have; None where no larger host helps."""
+        space, found = self.space, _least_host(self.space, self.settings)
+        if found is None:
+            return None
+        larger, plan = found
+        ranked, host = larger.rank([plan])[0], space.resolved.cluster.host
+        assert host is not None
+        label, size = ranked.largest_memory_part
+        return (
+            f"the nearest miss ({ranked.summary}) needs {format_bytes(ranked['host_bytes_per_gpu'])} on the host for each GPU, most "
+            f"of it {_largest_on_host(larger, ranked)}, and there are {format_bytes(host.share_bytes(plan.workers))} "
+            f"({space.host_memory().value}); on the GPU it needs {format_bytes(ranked.memory_bytes_per_gpu)} of "
+            f"{format_bytes(ranked.memory_capacity_bytes)}, where the largest part is {label} with {format_bytes(size)}"
+        )
+
+
+# -- options that exclude each other ----------------------------------------------------------------------------------------
+
+
+def _left(least: Mapping[str, int], batch: int) -> dict[str, Sequence[int]]:
+    """Numbers of micro-batches that are left once samples and replicas are known."""
+    samples = multiplied(least, (*data_fields(least), "micro_batch"))[0]
+    return {} if batch % samples else {"num_micro_batches": list(divisors(batch // samples))}
+
+
+def _no_such_division(degrees: Mapping[str, int]) -> list[str]:
+    """Replicas and shares that do not make up dp."""
+    dp, parts = degrees.get("dp"), {n: degrees[n] for n in ("dp_replicate", "dp_shard") if n in degrees}
+    product, words = multiplied(parts, tuple(parts))
+    if dp is None or not parts or (dp == product if len(parts) == 2 else dp % product == 0):
+        return []
+    return [f"dp is dp-replicate x dp-shard, and {words} {'is not' if len(parts) == 2 else 'does not divide'} {dp}"]
+
+
+def _no_share_of_batch(degrees: Mapping[str, int], batch: int, most: int) -> list[str]:
+    data = data_fields(degrees)
+    samples, words = multiplied(degrees, (*data, "micro_batch", "num_micro_batches"))
+    if batch % samples:
+        return [f"{words} does not divide --batch {batch} (nearby: {near_multiples(batch, samples)})"]
+    if samples == batch or not {"micro_batch", "num_micro_batches"} <= degrees.keys():
+        return []
+    if "dp" in degrees or set(data) <= degrees.keys():
+        return [f"{words} is not --batch {batch}; use --batch {samples}"]
+    ranks = batch // samples
+    return [f"{words} leaves a dp of {ranks} at --batch {batch}, more than --gpus {most}"] if ranks > most else []
+
+
+def _too_many_blocks(space: MeshPlanSpace, least: Mapping[str, int], schedules: Sequence[str]) -> list[str]:
+    """More recomputed blocks than the longest chunk has."""
+    wanted = least.get("recompute_blocks", 0)
+    vpp = max(least.get("vpp", 1), 2 if set(schedules) == {"interleaved"} else 1)
+    pp = max(least.get("pp", 1), 2 if vpp > 1 or "1f1b" not in schedules else 1)
+    chunks = pp * vpp
+    if chunks == 1 or chunks > space.model.num_blocks or wanted <= max(space.model.blocks_of(chunks)):
+        return []
+    where, most = "chunk" if vpp > 1 else "stage", max(space.model.blocks_of(chunks))
+    return [f"the longest {where} has at most {most} blocks, fewer than {wanted} to recompute (rule recompute)"]
+
+
+# -- hosts that are too small -----------------------------------------------------------------------------------------------
+
+
+def _least_host(space: MeshPlanSpace, settings: MeshSettings) -> tuple[MeshPlanSpace, MeshPlan] | None:
+    """The smallest host, to 2 %, on which something fits; degrees are powers of two, as for every other advice."""
+    short = dataclasses.replace(settings, top=1, effort=EFFORT)
+    found, low, high = None, 1.0, 1.0
+    for _ in range(_HOST_DOUBLINGS):
+        low, high = high, 2 * high
+        found = _on_larger_host(space, short, high)
+        if found is not None:
+            break
+    if found is None:
+        return None
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        better = _on_larger_host(space, short, middle)
+        if better is None:
+            low = middle
+        else:
+            found, high = better, middle
+    return found
+
+
+def _on_larger_host(
+    space: MeshPlanSpace, settings: MeshSettings, factor: float
+) -> tuple[MeshPlanSpace, MeshPlan] | None:
+    """The best plan where hosts have so many times their memory."""
+    cluster = space.resolved.cluster
+    assert cluster.host is not None
+    host = dataclasses.replace(cluster.host, memory_bytes=factor * cluster.host.memory_bytes)
+    cluster = dataclasses.replace(cluster, host=host)
+    model = MeshModel.build(space.resolved.workload, cluster, space.constants)
+    candidates = search_corner(model, settings).candidates
+    if not candidates:
+        return None
+    resolved = dataclasses.replace(space.resolved, cluster=cluster)
+    return dataclasses.replace(space, resolved=resolved, model=model), candidates[0].plan
+
+
+def _largest_on_host(space: MeshPlanSpace, ranked: RankedPlan) -> str:
+    """Optimizer state or activations, with how much of them is there."""
+    state = 0.0
+    if ranked.plan.offload_optimizer:
+        alone = dataclasses.replace(ranked.plan, offload_activations=False)
+        state = min(space.rank([alone])[0]["host_bytes_per_gpu"], ranked["host_bytes_per_gpu"])
+    away = ranked["host_bytes_per_gpu"] - state
+    name, size = ("optimizer_bytes", state) if state >= away else ("activation_bytes", away)
+    return f"{MESH_FIGURES[name].label} ({format_bytes(size)})"
+
+
+# -- one plan that does not fit ---------------------------------------------------------------------------------------------
+
+
+def remedy(space: MeshPlanSpace, plan: MeshPlan) -> str:
+    """Name the change of a plan that does not fit after which it does, at the least cost in time."""
+    variants = [variant for variant in _variants(space, plan) if not space.broken(variant)]
+    if variants:
+        costs = space.costs(variants)
+        fits = costs.memory_bytes <= space.resolved.setting.memory_capacity_bytes
+        if fits.any():
+            n = int(np.argmin(np.where(fits, costs.step_time_s, np.inf)))
+            change = " ".join(_changes(plan, variants[n]))
+            return f"it fits with {change}: {format_seconds(float(costs.step_time_s[n]))} per step"
+    return "no ZeRO stage, recomputation, offload or smaller micro-batch makes it fit; `planner optimize` searches the other degrees"
+
+
+def _variants(space: MeshPlanSpace, plan: MeshPlan) -> Iterator[MeshPlan]:
+    """The same degrees with less memory."""
+    zeros = range(plan.zero_stage, 4) if plan.dp * plan.cp > 1 else (plan.zero_stage,)
+    modes = RECOMPUTE[RECOMPUTE.index(plan.recompute) :]
+    offloads = [(o, a) for o in (plan.offload_optimizer, True) for a in (plan.offload_activations, True)]
+    sizes = divisors(plan.micro_batch)
+    for zero, mode, (optimizer, activations), size in itertools.product(zeros, modes, dict.fromkeys(offloads), sizes):
+        shard = plan.dp if zero > 0 and plan.dp_shard == 1 else plan.dp_shard
+        changed = dataclasses.replace(
+            plan,
+            zero_stage=zero,
+            dp_shard=shard,
+            dp_replicate=plan.dp // shard,
+            recompute=mode,
+            recompute_blocks=space.blocks_per_stage(plan) if mode == "full" else 0,
+            offload_optimizer=optimizer,
+            offload_activations=activations,
+            micro_batch=size,
+            num_micro_batches=plan.num_micro_batches * (plan.micro_batch // size),
+        )
+        if changed != plan:
+            yield changed
+
+
+def _changes(plan: MeshPlan, changed: MeshPlan) -> list[str]:
+    """Options that turn one plan into the other."""
+    words = [
+        f"{flag_of(field)} {getattr(changed, field)}"
+        for field in ("zero_stage", "recompute", "micro_batch")
+        if getattr(changed, field) != getattr(plan, field)
+    ]
+    if changed.recompute == plan.recompute and changed.recompute_blocks != plan.recompute_blocks:
+        words.append(f"--recompute-blocks {changed.recompute_blocks}")
+    offloads = (changed.offload_optimizer, changed.offload_activations)
+    if offloads != (plan.offload_optimizer, plan.offload_activations):
+        names = [name for name, is_on in zip(("optimizer", "activations"), offloads, strict=True) if is_on]
+        words.append(f"--offload {','.join(names)}")
+    return words

@@ -1,0 +1,140 @@
+"""Why no plan that serves a network fits or keeps the limits, and what would make one."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from costmodel.serving.plan import SERVING_RULES
+from planner.core.errors import PlannerError
+from planner.core.quantities import format_seconds
+from planner.question.fixed import flag_of
+from planner.question.resolve import resolve
+from planner.spaces.diagnose import (
+    Attempt,
+    Change,
+    Diagnosis,
+    allowed_values,
+    miss_text,
+    reason_of_rules,
+    too_many_gpus,
+)
+from planner.spaces.serving.space import LIMITS, ServingPlanSpace, missed_limits, serving_space
+from strategies.mesh.settings import MeshRestriction
+from strategies.serving.search import search_serving
+from strategies.serving.space import ServingMiss, ServingSettings, batches_of, outlines
+
+__all__ = ["ServingDiagnosis"]
+
+_SIZES = (1, 2, 4, 8, 16, 32, 64, 256, 1024, 4096)
+# Plans that all searches for a way out may score together: some seconds.
+_MOST_PLANS = 4_000_000
+
+
+class ServingDiagnosis(Diagnosis):
+    """Why a search over plans that serve a network found nothing."""
+
+    space: ServingPlanSpace
+    ways = 2
+
+    def __init__(self, space: ServingPlanSpace, settings: ServingSettings) -> None:
+        super().__init__(space, MeshRestriction(degrees=settings.degrees))
+        self.settings = settings
+        self.scored = 0
+
+    @property
+    def plans(self) -> str:
+        """The plans that are meant."""
+        return f"plan that serves '{self.space.resolved.setting.model}' on up to {self.settings.max_workers} GPUs"
+
+    def is_empty(self, fixed: MeshRestriction) -> bool:
+        """Whether no legal plan obeys what is fixed."""
+        settings = dataclasses.replace(self.settings, degrees=fixed.degrees)
+        outline = outlines(self.space.shape, self.space.model.workload.prompt_tokens, settings)
+        pairs = zip(outline.plans.pp.tolist(), outline.plans.prefill_batch.tolist(), strict=True)
+        return not any(len(batches_of(pp, least, settings)) for pp, least in pairs)
+
+    def reason(self, fixed: MeshRestriction) -> str:
+        """Why no legal plan has what is fixed."""
+        most = self.settings.max_workers
+        least = {field: min(allowed_values(bounds), default=1) for field, bounds in fixed.degrees.items()}
+        left: dict[str, Sequence[int]] = {"vpp": (1,), "dp": range(1, most + 1), "prefill_chunk": (0, *_SIZES)}
+        left |= dict.fromkeys(("max_batch", "prefill_batch"), _SIZES)
+        problems = too_many_gpus(least, most)
+        return "; ".join(problems) or reason_of_rules(SERVING_RULES, self.space.shape, fixed, most, left)
+
+    def missed(self, miss: ServingMiss) -> str:
+        """The plan that comes closest to the memory, or to the limits."""
+        ranked = self.space.rank([miss.plan])[0]
+        if not miss.fits:
+            return f"nothing fits: {miss_text(ranked.summary, ranked)}"
+        misses = "; ".join(missed_limits(self.space.limits, ranked))
+        return f"no plan that fits keeps the limits; the nearest ({ranked.summary}) misses: {misses}"
+
+    def nearest(self, miss: ServingMiss) -> Attempt:
+        """How near the question comes as it is."""
+        return _missed(self.space, miss)
+
+    def changes(self) -> Sequence[Change]:
+        """None but more GPUs, options left out, and narrower formats where the device knows them."""
+        changes = [self._change("", self.space, self.settings)]
+        for field in self.settings.degrees:
+            fewer = {name: bounds for name, bounds in self.settings.degrees.items() if name != field}
+            freer = dataclasses.replace(self.settings, degrees=fewer)
+            changes.append(self._change(f"without {flag_of(field)}", self.space, freer))
+        request, formats = self.space.resolved.request, {}
+        if self.space.resolved.setting.precision != "fp8":
+            formats["with --precision fp8"] = dataclasses.replace(request, precision="fp8")
+        if self.space.kv_precision != "fp8":
+            formats["with --kv-precision fp8"] = dataclasses.replace(request, kv="fp8")
+        for words, changed in formats.items():
+            try:
+                narrower = serving_space(resolve(changed))
+            except PlannerError:  # the device does not know the format
+                continue
+            less = dataclasses.replace(self.settings, capacity_bytes=narrower.capacity_bytes)
+            changes.append(self._change(words, narrower, less))
+        return changes
+
+    def _change(self, words: str, space: ServingPlanSpace, settings: ServingSettings) -> Change:
+        def look(gpus: int) -> Attempt | None:
+            effort = _MOST_PLANS - self.scored
+            outcome = search_serving(space.model, dataclasses.replace(settings, max_workers=gpus, top=1, effort=effort))
+            self.scored += outcome.searched["enumerated"]
+            if outcome.candidates:
+                return Attempt(plan=outcome.candidates[0].plan, space=space)
+            return None if outcome.nearest_miss is None else _missed(space, outcome.nearest_miss)
+
+        return Change(words=words, look=look)
+
+    def has_effort(self) -> bool:
+        """Whether more may be tried."""
+        return self.scored < _MOST_PLANS
+
+    def works(self, found: Attempt) -> str:
+        """The plan."""
+        return f"it works: {found.space.rank([found.plan])[0].summary}"
+
+    def advice(self, tried: Mapping[str, Sequence[Attempt]], gpus: int) -> str:
+        """What was tried, and how near the best of it comes."""
+        now = tried[""][0]
+        listed = [f"up to --gpus {gpus}"] * (gpus > self.settings.max_workers) + [words for words in tried if words]
+        what = f" ({', '.join(listed)})" if listed else ""
+        said = f"nothing that was tried{what} {'does' if now.fits else 'fits'}"
+        if not now.fits:
+            return f"{said}; use a device with more memory"
+        # The first of equals: the fewest changes.
+        fitting = [found for several in tried.values() for found in several if found.fits]
+        best = min(fitting, key=lambda found: found.excess)
+        ranked = best.space.rank([best.plan])[0]
+        times = " and ".join(f"{LIMITS[name]} {format_seconds(ranked[name])}" for name in self.space.limits)
+        how = f"{best.words} ({ranked.summary})" if best.words else "with the plan above"
+        return f"{said}; the nearest that was reached is {times}, {how}; allow that much, or use a faster device"
+
+
+def _missed(space: ServingPlanSpace, miss: ServingMiss) -> Attempt:
+    """How far over the limits the nearest plan is, or the memory that it needs."""
+    ranked = space.rank([miss.plan])[0]
+    over = [ranked[name] / limit for name, limit in space.limits.items()] if miss.fits else []
+    excess = max(over, default=ranked.memory_bytes_per_gpu)
+    return Attempt(plan=miss.plan, space=space, works=False, excess=excess, fits=miss.fits)
