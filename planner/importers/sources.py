@@ -28,6 +28,7 @@ __all__ = [
     "ImportOptions",
     "ImportedDocument",
     "check_assumed",
+    "counts_text",
     "document_of",
     "foreign_document_of",
     "format_of",
@@ -312,6 +313,11 @@ def network_content(drafts: Drafts, *, header: Mapping[str, Any], outputs: Seque
     return content
 
 
+def counts_text(counts: Mapping[str, int]) -> str:
+    """Write how often things occur: ``LSTM (2), Foo (1)``."""
+    return ", ".join(f"{name} ({count})" for name, count in counts.items())
+
+
 def check_assumed(path: Path, unknown: Counter[str], options: ImportOptions) -> None:
     """Refuse operators that are not known, but those that the user assumes to cost nothing; and assumptions about nothing.
 
@@ -336,7 +342,7 @@ def check_assumed(path: Path, unknown: Counter[str], options: ImportOptions) -> 
 
 def unknown_operators(path: Path, counts: Counter[str], known: str) -> InputFileError:
     """Refuse operators that no layer describes, with how often each occurs."""
-    shown = ", ".join(f"{name} ({count})" for name, count in counts.most_common(40))
+    shown = counts_text(dict(counts.most_common(40)))
     more = f", and {len(counts) - 40} more" if len(counts) > 40 else ""
     first = counts.most_common(1)[0][0]
     message = (

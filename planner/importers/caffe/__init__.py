@@ -21,11 +21,12 @@ from planner.importers.sources import (
     ImportedDocument,
     ImportOptions,
     check_assumed,
+    counts_text,
     network_content,
     unknown_operators,
 )
 
-__all__ = ["FORMAT", "detect", "load", "read_network"]
+__all__ = ["FORMAT", "detect", "load"]
 
 FORMAT = "Caffe prototxt"
 
@@ -69,16 +70,11 @@ def load(path: Path, options: ImportOptions) -> ForeignNetwork:
     except TextFormatError as error:
         problem = FileProblem(path=path, line=error.line, column=error.column, message=f"is no {FORMAT} file: {error}")
         raise InputFileError([problem]) from None
-    return read_network(path, sha256, message, options)
+    return _Reading(path, message, options).run(sha256)
 
 
 _MAX_LAYERS = 20_000
 _PHASE = "TRAIN"
-
-
-def read_network(path: Path, sha256: str, message: Message, options: ImportOptions) -> ForeignNetwork:
-    """Make a network file of a parsed prototxt; raises InputFileError with every fault."""
-    return _Reading(path, message, options).run(sha256)
 
 
 class _Reading:
@@ -118,17 +114,14 @@ class _Reading:
         context = self.context
         notes = list(context.notes)
         if context.ignored:
-            counts = ", ".join(f"{name} ({count})" for name, count in context.ignored.items())
-            notes.append(f"left out, not part of training a network: {counts}")
+            notes.append(f"left out, not part of training a network: {counts_text(context.ignored)}")
         if context.assumed_free:
-            counts = ", ".join(f"{name} ({count})" for name, count in context.assumed_free.items())
-            notes.append(f"ASSUMED FREE by --assume-free: {counts}")
-        batch = context.global_batch or 1
+            notes.append(f"ASSUMED FREE by --assume-free: {counts_text(context.assumed_free)}")
         free = f"; assumed free: {', '.join(context.assumed_free)}" if context.assumed_free else ""
         header = {
             "name": clean_name(net.text("name", self.path.stem) or self.path.stem),
             "source": f"Caffe prototxt {self.path.name}, phase {_PHASE}{free}",
-            "global_batch": batch,
+            "global_batch": context.global_batch or 1,
         }
         if not context.global_batch:
             notes.append("the file states no batch; global_batch is 1")
@@ -177,40 +170,29 @@ class _Reading:
         context = self.context
         if kind in IGNORED:
             context.ignored[kind] += 1
-            for top in tops:
-                context.blobs[top] = Blob(None)
-            return
-        if kind not in READERS:
-            if kind in self.options.assume_free and bottoms:
-                self._assume_free(fields, kind, context.blob(fields, bottoms[0]), tops)
-                return
+            context.blobs |= dict.fromkeys(tops, Blob(None))
+        elif kind in READERS:
+            try:
+                results = READERS[kind](context, fields, [context.blob(fields, bottom) for bottom in bottoms])
+            except (Fault, DraftError):
+                context.blobs |= dict.fromkeys(tops, Blob(None, is_broken=True))
+                raise
+            context.blobs |= dict.fromkeys(tops[len(results) :], Blob(None))  # labels beside the data
+            context.blobs |= zip(tops, results, strict=False)
+        elif kind in self.options.assume_free and bottoms:
+            layer = self._assumed_free(fields, kind, context.blob(fields, bottoms[0]))
+            context.blobs |= dict.fromkeys(tops, Blob(layer))
+        else:
             self.unknown[kind] += 1
-            for top in tops:
-                context.blobs[top] = Blob(None, is_broken=True)
-            return
-        try:
-            inputs = [context.blob(fields, bottom) for bottom in bottoms]
-            results = READERS[kind](context, fields, inputs)
-        except (Fault, DraftError):
-            for top in tops:
-                context.blobs[top] = Blob(None, is_broken=True)
-            raise
-        for top, result in zip(tops, results, strict=False):
-            context.blobs[top] = result
-        for top in tops[len(results) :]:  # labels beside the data
-            context.blobs[top] = Blob(None)
+            context.blobs |= dict.fromkeys(tops, Blob(None, is_broken=True))
 
-    def _assume_free(self, fields: Fields, kind: str, source: Blob, tops: list[str]) -> None:
+    def _assumed_free(self, fields: Fields, kind: str, source: Blob) -> str | None:
         """A layer that hands its first bottom on, and that every output lists as free."""
-        context = self.context
-        context.assumed_free[kind] += 1
-        layer = None
-        if source.layer is not None:
-            shape = context.drafts.shape(source.layer)
-            name = f"assumed_free/{kind}/{fields.label}"
-            layer = context.drafts.add(name, "assumed_free", {"shape": shape}, [source.layer])
-        for top in tops:
-            context.blobs[top] = Blob(layer)
+        self.context.assumed_free[kind] += 1
+        if source.layer is None:
+            return None
+        name, shape = f"assumed_free/{kind}/{fields.label}", self.context.drafts.shape(source.layer)
+        return self.context.drafts.add(name, "assumed_free", {"shape": shape}, [source.layer])
 
     def _kind(self, fields: Fields) -> str:
         if fields.message.messages("layer"):

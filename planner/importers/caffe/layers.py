@@ -123,6 +123,21 @@ def type_of(fields: Fields) -> str:
 # -- windows -----------------------------------------------------------------------------------------------------------------
 
 
+_Pair = tuple[int, int]
+
+
+def _window(own: Fields) -> tuple[_Pair, _Pair, _Pair]:
+    """Kernel, stride and padding."""
+    kernel = own.size("kernel_size", "kernel", 0, least=1)
+    if not kernel[0]:
+        raise own.fault("'kernel_size' is missing")
+    return kernel, own.size("stride", "stride", 1, least=1), own.size("pad", "pad", 0, least=0)
+
+
+def _squares(kernel: _Pair, stride: _Pair, padding: _Pair) -> dict[str, Any]:
+    return {"kernel": square(kernel), "stride": square(stride), "padding": square(padding)}
+
+
 @types("Pooling")
 def _pooling(context: Context, fields: Fields, inputs: Sequence[Blob]) -> list[Blob]:
     """Output extents are rounded up unless the file says otherwise (PoolingLayer::Reshape)."""
@@ -135,18 +150,15 @@ def _pooling(context: Context, fields: Fields, inputs: Sequence[Blob]) -> list[B
         if own.has("kernel_size") or own.has("kernel_h"):
             raise own.fault("'global_pooling' excludes a kernel size")
         return context.add(fields, "global_pool", {"mode": modes[method]}, [source])
-    kernel = own.size("kernel_size", "kernel", 0, least=1)
-    if not kernel[0]:
-        raise own.fault("'kernel_size' is missing")
-    stride, pad = own.size("stride", "stride", 1, least=1), own.size("pad", "pad", 0, least=0)
+    kernel, stride, pad = _window(own)
     rounding = own.text("round_mode", "CEIL")
     if rounding not in ("CEIL", "FLOOR"):
         raise own.fault(f"round_mode is '{rounding[:40]}' (known: CEIL, FLOOR)")
     if any(p >= k for p, k in zip(pad, kernel, strict=True)):
         raise own.fault(f"padding {pad[0]} must be less than the kernel {kernel[0]}")
-    values = {"kernel": square(kernel), "stride": square(stride), "padding": square(pad), "mode": modes[method]}
     _check_extent(own, context.drafts.shape(source), kernel, stride, pad, ceil=rounding == "CEIL")
-    return context.add(fields, "pool", {**values, "ceil_mode": rounding == "CEIL"}, [source])
+    values = {**_squares(kernel, stride, pad), "mode": modes[method], "ceil_mode": rounding == "CEIL"}
+    return context.add(fields, "pool", values, [source])
 
 
 def _check_extent(
@@ -184,13 +196,27 @@ def _activation(context: Context, fields: Fields, inputs: Sequence[Blob]) -> lis
     return context.add(fields, "activation", {"function": function}, [context.source(fields, inputs)])
 
 
-# Operations per element.
-_POINTWISE = {"Power": 3.0, "Exp": 1.0, "Log": 1.0, "AbsVal": 1.0, "BNLL": 3.0, "Threshold": 1.0, "MVN": 5.0}
+# Operations per element; those of losses, of the prediction, are estimates of their order: a loss is read once.
+_POINTWISE = {
+    "Power": 3.0,
+    "Exp": 1.0,
+    "Log": 1.0,
+    "AbsVal": 1.0,
+    "BNLL": 3.0,
+    "Threshold": 1.0,
+    "MVN": 5.0,
+    "EuclideanLoss": 3.0,
+    "SigmoidCrossEntropyLoss": 5.0,
+    "HingeLoss": 3.0,
+    "MultinomialLogisticLoss": 2.0,
+    "InfogainLoss": 5.0,
+    "ContrastiveLoss": 4.0,
+}
 
 
 @types(*_POINTWISE)
 def _pointwise(context: Context, fields: Fields, inputs: Sequence[Blob]) -> list[Blob]:
-    flop = _POINTWISE.get(type_of(fields), 1.0)
+    flop = _POINTWISE[type_of(fields)]
     return context.add(fields, "pointwise", {"flop": flop}, [context.source(fields, inputs)])
 
 
@@ -309,23 +335,6 @@ def _softmax(context: Context, fields: Fields, inputs: Sequence[Blob]) -> list[B
     return context.add(fields, "softmax", {}, [context.source(fields, inputs)])
 
 
-# Operations per element of the prediction, an estimate of its order; a loss is read once.
-_LOSSES = {
-    "EuclideanLoss": 3.0,
-    "SigmoidCrossEntropyLoss": 5.0,
-    "HingeLoss": 3.0,
-    "MultinomialLogisticLoss": 2.0,
-    "InfogainLoss": 5.0,
-    "ContrastiveLoss": 4.0,
-}
-
-
-@types(*_LOSSES)
-def _loss(context: Context, fields: Fields, inputs: Sequence[Blob]) -> list[Blob]:
-    flop = _LOSSES.get(type_of(fields), 3.0)
-    return context.add(fields, "pointwise", {"flop": flop}, [context.source(fields, inputs)])
-
-
 # -- data --------------------------------------------------------------------------------------------------------------------
 
 
@@ -376,46 +385,28 @@ def _data(context: Context, fields: Fields, inputs: Sequence[Blob]) -> list[Blob
 # -- layers with weights -----------------------------------------------------------------------------------------------------
 
 
-@types("Convolution")
+@types("Convolution", "Deconvolution")
 def _convolution(context: Context, fields: Fields, inputs: Sequence[Blob]) -> list[Blob]:
+    kind = type_of(fields).lower()
     own, source = fields.inner("convolution_param"), context.source(fields, inputs)
-    if own.integer("axis", 1) != 1:
+    if kind == "convolution" and own.integer("axis", 1) != 1:
         raise own.fault("only convolutions over channels (axis 1) are known")
-    outputs, bias = own.integer("num_output", least=1), own.flag("bias_term", True)
-    kernel = own.size("kernel_size", "kernel", 0, least=1)
-    stride, pad = own.size("stride", "stride", 1, least=1), own.size("pad", "pad", 0, least=0)
-    if not kernel[0]:
-        raise own.fault("'kernel_size' is missing")
-    groups = own.integer("group", 1, least=1)
-    if len(context.drafts.shape(source)) == 1:
+    values: dict[str, Any] = {"out_channels": own.integer("num_output", least=1), "bias": own.flag("bias_term", True)}
+    extents = _window(own)
+    values |= {**_squares(*extents), "groups": own.integer("group", 1, least=1)}
+    features = context.drafts.shape(source)
+    if kind == "convolution" and len(features) == 1:
         # After global pooling Caffe's blob is an image of one position, and a 1x1 convolution of it a fully connected layer.
-        if groups > 1 or kernel != (1, 1):
-            raise own.fault(f"a vector of {context.drafts.shape(source)[0]} features cannot be convolved")
-        return context.add(fields, "linear", {"out_features": outputs, "bias": bias}, [source])
-    values = {"out_channels": outputs, "kernel": square(kernel), "stride": square(stride), "padding": square(pad)}
-    dilation = own.integers("dilation", least=1)
-    if dilation and max(dilation) > 1:
+        if values["groups"] > 1 or extents[0] != (1, 1):
+            raise own.fault(f"a vector of {features[0]} features cannot be convolved")
+        values = {"out_features": values["out_channels"], "bias": values["bias"]}
+        return context.add(fields, "linear", values, [source])
+    dilation = own.integers("dilation", least=1) or [1]
+    if max(dilation) > 1:
+        if kind == "deconvolution":
+            raise own.fault("deconvolutions with dilation are not known")
         values["dilation"] = square((dilation[0], dilation[-1]))
-    return context.add(fields, "convolution", {**values, "groups": groups, "bias": bias}, [source])
-
-
-@types("Deconvolution")
-def _deconvolution(context: Context, fields: Fields, inputs: Sequence[Blob]) -> list[Blob]:
-    own, source = fields.inner("convolution_param"), context.source(fields, inputs)
-    if max(own.integers("dilation", least=1) or [1]) > 1:
-        raise own.fault("deconvolutions with dilation are not known")
-    kernel = own.size("kernel_size", "kernel", 0, least=1)
-    if not kernel[0]:
-        raise own.fault("'kernel_size' is missing")
-    values = {
-        "out_channels": own.integer("num_output", least=1),
-        "kernel": square(kernel),
-        "stride": square(own.size("stride", "stride", 1, least=1)),
-        "padding": square(own.size("pad", "pad", 0, least=0)),
-        "groups": own.integer("group", 1, least=1),
-        "bias": own.flag("bias_term", True),
-    }
-    return context.add(fields, "deconvolution", values, [source])
+    return context.add(fields, kind, values, [source])
 
 
 @types("InnerProduct")

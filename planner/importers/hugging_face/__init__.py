@@ -11,7 +11,7 @@ What has no weights and no layer of its own
     Rotary and ALiBi positions, scaling and soft-capping of scores and logits, the routers' losses.
 
 To add a decoder of the kind of Llama, write the facts about it in `families`; for another architecture, write a reader
-(fields, model type) -> `parts.Network` and list it in `registry`.
+(fields, model type) -> `parts.Network` and list it in `families`.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from typing import Any
 
 from planner.core.errors import InputFileError, did_you_mean
 from planner.files.documents import Document, Location
+from planner.importers.hugging_face.families import ARCHITECTURES, REFUSED, TEXT_PARTS, WITH_TEXT_PART
 from planner.importers.hugging_face.fields import Fields, notes_of_quantization, notes_of_unread
 from planner.importers.hugging_face.parts import Network
-from planner.importers.hugging_face.registry import ARCHITECTURES, REFUSED, TEXT_PARTS, WITH_TEXT_PART
 from planner.importers.sources import ImportedDocument
 
 __all__ = [

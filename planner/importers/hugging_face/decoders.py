@@ -1,7 +1,9 @@
-"""Decoders of `families`, and DeepSeek-V2 and V3 with latent attention and many small experts.
+"""Decoders: those of `families`, DeepSeek-V2 and V3 with latent attention and many small experts, OPT, Falcon, MPT and DBRX.
 
-What DeepSeek's config classes leave out (``moe_layer_freq``) is in the files that DeepSeek publishes with its weights. Layers for
-multi-token prediction (``num_nextn_predict_layers``) are not built: transformers does not build them either.
+Defaults are those of the config classes of Hugging Face transformers (``src/transformers/models/<model_type>/configuration_*.py``), what
+the architectures do with them is in ``modeling_*.py`` there. What DeepSeek's config classes leave out (``moe_layer_freq``) is in the files
+that DeepSeek publishes with its weights. Layers for multi-token prediction (``num_nextn_predict_layers``) are not built: transformers does
+not build them either.
 """
 
 from __future__ import annotations
@@ -9,21 +11,22 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from planner.importers.hugging_face import parts as p
-from planner.importers.hugging_face.families import DECODERS, KEYS, Decoder, MixtureOfExperts, Switch
+from planner.importers.hugging_face.families import DECODERS, Decoder, MixtureOfExperts, Switch
 from planner.importers.hugging_face.fields import Fields
 
 __all__ = [
     "LAYER_TYPES",
     "MAX_LAYERS",
-    "causal_network",
-    "check_expert_groups",
-    "check_top_k",
-    "dense_layers",
+    "read_dbrx",
     "read_decoder",
     "read_deepseek",
+    "read_falcon",
+    "read_mpt",
+    "read_opt",
+    "read_sizes",
 ]
 
 LAYER_TYPES = ("full_attention", "sliding_attention")
@@ -36,74 +39,107 @@ _NORMS: dict[str, p.Norm] = {
 }
 
 
+class Dimensions(NamedTuple):
+    """What every decoder has, and the key of its positions."""
+
+    vocabulary: int
+    hidden: int
+    layers: int
+    positions: int
+    positions_key: str = "max_position_embeddings"
+
+
+def read_sizes(
+    fields: Fields,
+    vocabulary: int,
+    *,
+    hidden: p.Key = ("hidden_size", 768),
+    layers: p.Key = ("num_hidden_layers", 12),
+    positions: p.Key = ("max_position_embeddings", 2048),
+    heads: p.Key = ("num_attention_heads", 12),
+    **of_heads: Any,
+) -> tuple[Dimensions, p.Heads]:
+    """Read the sizes; each is a key, what the config class has where it is absent, and other names of the key.
+
+    Parameters
+    ----------
+    of_heads : dict
+        As `parts.read_heads` takes them; heads of keys and values, and sizes of heads, have no keys of their own unless told otherwise.
+    """
+    options = {"reads_kv": False, "reads_head_dim": False, **of_heads}
+    words, width = fields.count("vocab_size", vocabulary), fields.count(*hidden)
+    depth, length = fields.count(*layers, maximum=MAX_LAYERS), fields.count(*positions)
+    own = p.read_heads(fields, width, heads=heads, hidden_key=hidden[0], **options)
+    return Dimensions(words, width, depth, length, positions[0]), own
+
+
 def causal_network(
     fields: Fields,
+    sizes: Dimensions,
     *,
     title: str,
     bare: str = "",
     headed: str = "",
-    positions: int,
-    positions_key: str,
-    embedded: list[p.Entry],
+    embedded: list[p.Entry] | None = None,
     blocks: tuple[dict[str, Any], list[p.Entry]],
     last: Sequence[p.Entry],
-    head: Sequence[p.Entry],
-    summary: str,
+    tied: bool,
+    head_bias: bool = False,
 ) -> p.Network:
     """Put a decoder together; ``architectures`` says whether it ends in a head."""
     headed = headed or f"{title}ForCausalLM"
     whole = fields.architecture((headed, bare or f"{title}Model")) == headed
+    head = p.lm_head(sizes.vocabulary, tied=tied, bias=head_bias) if whole else []
+    embedded = p.embedding(sizes.vocabulary, sizes.hidden) if embedded is None else embedded
     return p.Network(
         blocks=blocks[0],
-        layers=[*embedded, *blocks[1], *last, *(head if whole else ())],
-        seq=positions,
-        seq_source=positions_key,
-        summary=summary,
+        layers=[*embedded, *blocks[1], *last, *head],
+        seq=sizes.positions,
+        seq_source=sizes.positions_key,
+        summary=f"{sizes.layers} blocks of width {sizes.hidden}",
     )
 
 
 def read_decoder(fields: Fields, model_type: str) -> p.Network:
     """Make the network of one of `DECODERS`."""
     known = DECODERS[model_type]
-    default, keys = known.sizes, {**KEYS, **known.keys}
-    vocabulary = fields.count("vocab_size", default.vocab)
-    hidden = fields.count(keys["hidden"][0], default.hidden, *keys["hidden"][1:])
-    layers = fields.count(keys["layers"][0], default.layers, *keys["layers"][1:], maximum=MAX_LAYERS)
-    positions = fields.count(keys["positions"][0], default.positions, *keys["positions"][1:])
-    heads = p.read_heads(
+    keys = {name: (first, getattr(known.sizes, name), *rest) for name, (first, *rest) in known.all_keys.items()}
+    sizes, heads = read_sizes(
         fields,
-        hidden,
-        heads=(keys["heads"][0], default.heads, *keys["heads"][1:]),
+        known.sizes.vocab,
+        hidden=keys["hidden"],
+        layers=keys["layers"],
+        positions=keys["positions"],
+        heads=keys["heads"],
         kv_default=known.kv_heads,
         head_dim=known.head_dim,
         reads_kv=known.reads_kv,
         reads_head_dim=known.reads_head_dim,
-        hidden_key=keys["hidden"][0],
     )
+    hidden = sizes.hidden
     if _is_on(fields, known.multi_query):
         heads = replace(heads, kv_heads=1)
     for refused in known.refused:
         fields.refuse(*refused)
-    blocks = _blocks(fields, known, layers, hidden, _attention(fields, known, heads, hidden))
-    tied = fields.flag("tie_word_embeddings", known.tied)
-    embedding_rate = _rate(fields, known, known.embedding_dropout)
+    blocks = _blocks(fields, known, sizes.layers, hidden, _attention(fields, known, heads, hidden))
+    norm = _NORMS[known.norm]
+    positions = p.entry("positions", "position_embedding", max_positions=sizes.positions)
     return causal_network(
         fields,
+        sizes,
         title=known.title,
         bare=known.bare_class,
         headed=known.head_class,
-        positions=positions,
-        positions_key=keys["positions"][0],
         embedded=[
-            *p.embedding(vocabulary, hidden),
-            *([p.entry("positions", "position_embedding", max_positions=positions)] if known.learned_positions else ()),
-            *([_NORMS[known.norm]("embedding_norm")] if known.embedding_norm else ()),
-            *p.dropout("embedding_dropout", embedding_rate),
+            *p.embedding(sizes.vocabulary, hidden),
+            *([positions] if known.learned_positions else ()),
+            *([norm("embedding_norm")] if known.embedding_norm else ()),
+            *p.dropout("embedding_dropout", _rate(fields, known, known.embedding_dropout)),
         ],
         blocks=blocks,
-        last=[_NORMS[known.norm]("norm")],
-        head=p.lm_head(vocabulary, tied=tied, bias=known.head_bias),
-        summary=f"{layers} blocks of width {hidden}",
+        last=[norm("norm")],
+        tied=fields.flag("tie_word_embeddings", known.tied),
+        head_bias=known.head_bias,
     )
 
 
@@ -165,8 +201,7 @@ def _activation_key(fields: Fields, known: Decoder) -> str:
 
 
 def _dense(fields: Fields, known: Decoder, hidden: int, activation: str) -> list[p.Entry]:
-    key = {**KEYS, **known.keys}["width"][0]
-    size = known.sizes.intermediate
+    key, size = known.all_keys["width"][0], known.sizes.width
     width = fields.count(key, size) if size else fields.optional_count(key, None) or 4 * hidden
     made = p.gated_feed_forward if known.gated else p.feed_forward
     rate = _rate(fields, known, known.mlp_dropout)
@@ -322,8 +357,7 @@ def read_deepseek(fields: Fields, model_type: str) -> p.Network:
     """Make the network of a DeepSeek-V2 or V3 config."""
     is_v3 = model_type != "deepseek_v2"
     known = _V3 if is_v3 else _V2
-    vocabulary = fields.count("vocab_size", known["vocab_size"])
-    hidden = fields.count("hidden_size", known["hidden_size"])
+    vocabulary, hidden = (fields.count(key, known[key]) for key in ("vocab_size", "hidden_size"))
     layers = fields.count("num_hidden_layers", known["num_hidden_layers"], maximum=MAX_LAYERS)
     positions = fields.count("max_position_embeddings", known["max_position_embeddings"])
     activation = p.GATES[fields.word("hidden_act", "silu", p.GATES)]
@@ -340,17 +374,13 @@ def read_deepseek(fields: Fields, model_type: str) -> p.Network:
         bodies["sparse"] = [attending, [experts]]
     uses = [p.Use("sparse" if i in sparse else "dense") for i in range(layers)]
     made = {name: p.block(p.rms_norm, parts) for name, parts in bodies.items()}
-    tied = fields.flag("tie_word_embeddings", False)
     return causal_network(
         fields,
+        Dimensions(vocabulary, hidden, layers, positions),
         title="DeepseekV3" if is_v3 else "DeepseekV2",
-        positions=positions,
-        positions_key="max_position_embeddings",
-        embedded=p.embedding(vocabulary, hidden),
         blocks=p.stack(uses, {name: lambda _, body=body: body for name, body in made.items()}),  # type: ignore[misc]
         last=[p.rms_norm("norm")],
-        head=p.lm_head(vocabulary, tied=tied),
-        summary=f"{layers} blocks of width {hidden}",
+        tied=fields.flag("tie_word_embeddings", False),
     )
 
 
@@ -412,4 +442,139 @@ def _deepseek_experts(fields: Fields, known: dict[str, Any], activation: str, *,
         router_bias=True if router_bias else None,
         groups=groups if groups > 1 else None,
         top_groups=fields.optional_count("topk_group", known["topk_group"]) if groups > 1 else None,
+    )
+
+
+# -- decoders that are no row of `families` ---------------------------------------------------------------------------------
+
+
+def _equal_blocks(layers: int, body: list[p.Entry]) -> tuple[dict[str, Any], list[p.Entry]]:
+    return p.stack([p.Use("decoder")] * layers, {"decoder": lambda _: body})
+
+
+def read_opt(fields: Fields, model_type: str) -> p.Network:  # noqa: ARG001
+    """OPT: learned positions with an offset of 2; the 350M one is post-norm and has a narrower embedding."""
+    sizes, heads = read_sizes(fields, 50272, hidden=("hidden_size", 768, "d_model"))
+    hidden, width = sizes.hidden, fields.count("ffn_dim", 3072)
+    narrow = fields.optional_count("word_embed_proj_dim", None) or hidden
+    function = p.ACTIVATIONS[fields.word("activation_function", "relu", p.ACTIVATIONS)]
+    bias = fields.flag("enable_bias", True)
+    is_before = fields.flag("do_layer_norm_before", True)
+    fields.refuse("layer_norm_elementwise_affine", True, "layer norms without weights cannot be read")
+    score_dropout = fields.probability("attention_dropout", 0.0)
+    attending = p.attention(heads, hidden, qkv_bias=bias, proj_bias=bias, score_dropout=score_dropout)
+    parts = [attending, p.feed_forward(hidden, width, function, bias=bias)]
+    make = p.block if is_before else p.post_norm_block
+    has_norm = is_before and not fields.flag("_remove_final_layer_norm", False)
+    return causal_network(
+        fields,
+        sizes,
+        title="OPT",
+        embedded=[
+            *p.embedding(sizes.vocabulary, narrow),
+            *([p.linear("project_in", hidden, bias=False)] if narrow != hidden else []),
+            # OPTLearnedPositionalEmbedding.offset
+            p.entry("positions", "position_embedding", max_positions=sizes.positions + 2),
+        ],
+        blocks=_equal_blocks(sizes.layers, make(p.layer_norm, parts, rate=fields.probability("dropout", 0.1))),
+        last=[
+            *([p.layer_norm("norm")] if has_norm else []),
+            *([p.linear("project_out", narrow, bias=False)] if narrow != hidden else []),
+        ],
+        tied=fields.flag("tie_word_embeddings", True),
+    )
+
+
+def read_falcon(fields: Fields, model_type: str) -> p.Network:  # noqa: ARG001
+    """Falcon: one key/value head (7B) or some (40B), one norm or two before attention and feed-forward part side by side."""
+    sizes, own = read_sizes(
+        fields,
+        65024,
+        hidden=("hidden_size", 4544, "n_embed"),
+        layers=("num_hidden_layers", 32, "n_layer"),
+        heads=("num_attention_heads", 71, "n_head"),
+    )
+    hidden, is_new = sizes.hidden, fields.flag("new_decoder_architecture", False)
+    kv_heads = fields.optional_count("num_kv_heads", None, "n_head_kv") or own.heads
+    p.check_groups(fields, own.heads, kv_heads, "num_attention_heads", "num_kv_heads")
+    # Key/value heads are read with the new architecture only, or without multi-query attention (modeling_falcon.py).
+    heads = replace(own, kv_heads=1 if fields.flag("multi_query", True) and not is_new else kv_heads)
+    width = fields.optional_count("ffn_hidden_size", None) or 4 * hidden
+    bias, rate = fields.flag("bias", False), fields.probability("hidden_dropout", 0.0)
+    function = p.ACTIVATIONS[fields.word("activation", "gelu", p.ACTIVATIONS)]
+    score_dropout = fields.probability("attention_dropout", 0.0)
+    attending = p.attention(heads, hidden, qkv_bias=bias, proj_bias=bias, score_dropout=score_dropout)
+    feeding = p.feed_forward(hidden, width, function, bias=bias)
+    norms = fields.optional_count("num_ln_in_parallel_attn", None) or (2 if is_new else 1)
+    if fields.flag("parallel_attn", True):
+        body = p.parallel_block(p.layer_norm, attending, feeding, norms=2 if norms == 2 else 1, rate=rate)
+    else:
+        body = p.block(p.layer_norm, [attending, feeding], rate=rate)
+    tied = fields.flag("tie_word_embeddings", True)
+    blocks = _equal_blocks(sizes.layers, body)
+    return causal_network(fields, sizes, title="Falcon", blocks=blocks, last=[p.layer_norm("norm")], tied=tied)
+
+
+# Sizes under the keys of MosaicML.
+_MOSAIC: dict[str, p.Key] = {
+    "hidden": ("d_model", 2048, "hidden_size"),
+    "layers": ("n_layers", 24, "num_hidden_layers"),
+    "positions": ("max_seq_len", 2048),
+    "heads": ("n_heads", 16, "num_attention_heads"),
+}
+
+
+def read_mpt(fields: Fields, model_type: str) -> p.Network:  # noqa: ARG001 - every reader has both
+    """MPT: ALiBi, no biases, those of the norms included."""
+    sizes, heads = read_sizes(fields, 50368, **_MOSAIC)
+    inner = fields.inner("attn_config", "MptAttentionConfig")
+    inner.word("attn_type", "multihead_attention", ["multihead_attention"])
+    inner.refuse("qk_ln", False, "norms of queries and keys cannot be read (transformers does not build them)")
+    width = fields.count("expansion_ratio", 4) * sizes.hidden
+    feeding = p.feed_forward(sizes.hidden, width, "gelu", bias=False)
+    tied = fields.flag("tie_word_embeddings", True)
+    return _mosaic_network(fields, sizes, heads, inner, feeding, title="Mpt", tied=tied)
+
+
+def read_dbrx(fields: Fields, model_type: str) -> p.Network:  # noqa: ARG001
+    """DBRX: rotary positions, grouped heads, experts in every block, no biases."""
+    sizes, own = read_sizes(fields, 32000, **_MOSAIC)
+    inner = fields.inner("attn_config", "DbrxAttentionConfig")
+    kv_heads = inner.count("kv_n_heads", 1)
+    p.check_groups(inner, own.heads, kv_heads, "n_heads", "kv_n_heads")
+    feeding = [_dbrx_experts(fields.inner("ffn_config", "DbrxFFNConfig"))]
+    fields.refuse("tie_word_embeddings", False, "DBRX has no head that is tied to its embedding")
+    return _mosaic_network(fields, sizes, replace(own, kv_heads=kv_heads), inner, feeding, title="Dbrx", tied=False)
+
+
+def _mosaic_network(
+    fields: Fields,
+    sizes: Dimensions,
+    heads: p.Heads,
+    inner: Fields,
+    feeding: list[p.Entry],
+    *,
+    title: str,
+    tied: bool,
+) -> p.Network:
+    """Attention without biases, whose dropout stands in the mapping ``inner``."""
+    norm: p.Norm = _NORMS["layer_scale"]
+    score_dropout = inner.probability("attn_pdrop", 0.0)
+    attending = p.attention(heads, sizes.hidden, qkv_bias=False, proj_bias=False, score_dropout=score_dropout)
+    body = p.block(norm, [attending, feeding], rate=fields.probability("resid_pdrop", 0.0))
+    blocks = _equal_blocks(sizes.layers, body)
+    return causal_network(fields, sizes, title=title, blocks=blocks, last=[norm("norm")], tied=tied)
+
+
+def _dbrx_experts(inner: Fields) -> p.Entry:
+    function = inner.inner("ffn_act_fn", "DbrxFFNConfig").word("name", "silu", p.GATES)
+    experts, chosen = inner.count("moe_num_experts", 4), inner.count("moe_top_k", 1)
+    check_top_k(inner, chosen, experts, "moe_num_experts", chosen_key="moe_top_k")
+    return p.entry(
+        "moe",
+        "moe",
+        experts=experts,
+        top_k=chosen,
+        ffn=inner.count("ffn_hidden_size", 3584),
+        activation=p.GATES[function] if p.GATES[function] != "silu" else None,
     )

@@ -37,9 +37,9 @@ class _Encoder:
 
     title: str
     vocab: int
-    hidden: tuple[str, int, *tuple[str, ...]] = ("hidden_size", 768)
-    layers: tuple[str, int, *tuple[str, ...]] = ("num_hidden_layers", 12)
-    heads: tuple[str, int, *tuple[str, ...]] = ("num_attention_heads", 12)
+    hidden: p.Key = ("hidden_size", 768)
+    layers: p.Key = ("num_hidden_layers", 12)
+    heads: p.Key = ("num_attention_heads", 12)
     width: tuple[str, int] = ("intermediate_size", 3072)
     rate: str = "hidden_dropout_prob"
     score_rate: str = "attention_probs_dropout_prob"

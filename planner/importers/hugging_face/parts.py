@@ -14,6 +14,7 @@ __all__ = [
     "GATES",
     "Entry",
     "Heads",
+    "Key",
     "Network",
     "Norm",
     "Use",
@@ -36,6 +37,8 @@ __all__ = [
 ]
 
 Entry = dict[str, Any]
+# A key, what the config class has where it is absent, other names of the key.
+Key = tuple[str, int, *tuple[str, ...]]
 Norm = Callable[[str], Entry]
 
 _GELU = ("gelu", "gelu_new", "gelu_fast", "gelu_python", "gelu_pytorch_tanh", "gelu_accurate", "quick_gelu")
@@ -106,7 +109,7 @@ def read_heads(
     fields: Fields,
     hidden: int,
     *,
-    heads: tuple[str, int, *tuple[str, ...]],
+    heads: Key,
     kv_default: int | None = None,
     head_dim: int | None = None,
     reads_kv: bool = True,

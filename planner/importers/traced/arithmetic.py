@@ -24,8 +24,6 @@ _GELU_FLOP = 3.0
 def _unary(self: Conversion, operation: Operation) -> Value:  # noqa: PLR0911 - one return per kind of value
     """A function of one tensor."""
     value, function = self.value(operation, 0), operation.attributes.get("function", "")
-    if isinstance(value, Weight):
-        return replace(value, shape=operation.shapes[0])
     if isinstance(value, Statistic):
         return value
     if isinstance(value, Product) and not value.is_probability:
@@ -39,8 +37,7 @@ def _unary(self: Conversion, operation: Operation) -> Value:  # noqa: PLR0911 - 
         return _half(self, view, "gelu")
     if function == "hard":  # piecewise linear ones
         return replace(view, flop=view.flop + 4.0)
-    source = self.network.covering(view)
-    return replace(source, layer=self.network.add("activation", {"function": function}, [source.layer]))
+    return self.network.elementwise("activation", {"function": function}, view)
 
 
 def _half(self: Conversion, view: View, function: str) -> Pair:
@@ -137,25 +134,13 @@ def _with_weight(self: Conversion, operation: Operation, view: View, weight: Wei
             return view
     # Learned positions: a row of the table per position of the sequence.
     source = self.network.covering(view)
-    shape = self.network.shape(source)
+    shape, table = self.network.shape(source), math.prod(weight.table)
+    kind, name = "pointwise", ""
+    stated: dict[str, Any] = {"flop": 1.0, "weights": table}
     if op == "add" and len(shape) == 2 and elements == shape[0] * shape[1]:
-        rows = math.prod(weight.table) // shape[0]
-        layer = self.network.add(
-            "position_embedding",
-            {"max_positions": rows},
-            [source.layer],
-            name=_table_name(weight.key, self.network.name),
-            frozen=not weight.is_trained,
-        )
-        return replace(source, layer=layer)
-    stated: dict[str, Any] = {"flop": 1.0, "weights": math.prod(weight.table)}
-    return replace(source, layer=self.network.add("pointwise", stated, [source.layer], frozen=not weight.is_trained))
-
-
-def _table_name(key: str, fallback: str) -> str:
-    if ":" in key or not key:
-        return fallback
-    return key.removesuffix(".weight")
+        kind, stated = "position_embedding", {"max_positions": table // shape[0]}
+        name = self.network.name if ":" in weight.key else weight.key.removesuffix(".weight")
+    return self.network.elementwise(kind, stated, source, name=name, frozen=not weight.is_trained)
 
 
 # -- of two layers -----------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from planner.importers.traced.network import Fixed, Network, Product
-from planner.importers.traced.views import BATCH, REPEATED, Atom, View, merged
+from planner.importers.traced.views import BATCH, REPEATED, Atom, View, merged, renumbered
 
 __all__ = ["add_attention", "explicit_scores", "is_causal"]
 
@@ -88,26 +88,13 @@ def _origin(network: Network, view: View) -> object:
 
 def _part(network: Network, view: View, heads: _Heads) -> str:
     """The layer that holds exactly these heads."""
-    shape = network.shape(view)
-    if shape[0] == heads.heads * heads.dim:
-        return view.layer
-    values = {"features": heads.heads * heads.dim, "start": view.start[0]}
-    return network.add("slice_features", values, [view.layer], name=f"{network.name}/slice")
+    features = heads.heads * heads.dim
+    return view.layer if network.shape(view)[0] == features else network.cut(view, features).layer
 
 
 def _output(queries: View, layer: str, heads: _Heads) -> View:
     """(heads x head_dim, positions), in the dimensions of the queries."""
-    step = heads.heads * heads.dim
-    dims = []
-    for dim in queries.dims[:-2]:
-        atoms = []
-        for atom in dim:
-            if atom.axis == BATCH:
-                atoms.append(atom)
-            elif atom.axis == 0:
-                step //= atom.size
-                atoms.append(Atom(0, atom.size, step))
-        dims.append(merged(atoms))
+    dims = renumbered(queries.dims[:-2], 0, heads.dim, repeats=False)
     return View(
         layer=layer,
         dims=(*dims, merged([Atom(1, heads.positions, 1)]), merged([Atom(0, heads.dim, 1)])),
@@ -156,18 +143,8 @@ def explicit_scores(network: Network, product: Product) -> View:
 
 def product_view(network: Network, layer: str, like: View, shape: tuple[int, ...]) -> View:
     """A product of layers (g, m, n) in the dimensions of its first factor."""
-    groups, rows, columns = network.drafts.shape(layer)
-    step = groups
-    dims = []
-    for dim in like.dims[:-2]:
-        atoms = []
-        for atom in dim:
-            if atom.axis == BATCH:
-                atoms.append(atom)
-            else:
-                step //= atom.size
-                atoms.append(Atom(0, atom.size, step))
-        dims.append(merged(atoms))
+    _, rows, columns = network.drafts.shape(layer)
+    dims = renumbered(like.dims[:-2], 0)
     rest = tuple(atom for atom in like.dims[-2] if atom.axis == BATCH)
     assert len(shape) == len(dims) + 2, "a product has the dimensions of its first factor"
     return View(

@@ -154,6 +154,8 @@ class Conversion:
             and not (operation.kind in _KEEPS_INDEX and inputs and self.is_index(inputs[0]))
         ):
             result = [self._folded(operation, shape) for shape in operation.shapes]
+        elif operation.kind in _OF_WEIGHTS and isinstance(inputs[0], Weight):
+            result = replace(inputs[0], shape=operation.shapes[0])  # worked out of a parameter, once per step
         else:
             result = KINDS[operation.kind](self, operation)
         results = result if isinstance(result, list) else [result]
@@ -301,10 +303,12 @@ class Conversion:
         """Count a parameter, once."""
         self.owned.setdefault(weight.key, math.prod(weight.table))
 
-    def own_vector(self, weight: Weight) -> None:
+    def own_vectors(self, *weights: Weight | None) -> None:
         """Count a scale or shift: ONNX files keep equal ones, such as the ones and zeros of new networks, once for all layers."""
-        key = f"{weight.key} of {self.network.name}" if self.program.has_scopes else weight.key
-        self.owned.setdefault(key, math.prod(weight.table))
+        for weight in weights:
+            if weight is not None:
+                key = f"{weight.key} of {self.network.name}" if self.program.has_scopes else weight.key
+                self.owned.setdefault(key, math.prod(weight.table))
 
     def own_piece(self, weight: Weight) -> str:
         """Count what is used of a parameter, once; several layers may use a piece each. Returns what identifies the piece."""
@@ -335,6 +339,8 @@ class Conversion:
 
 # Operations that leave integer inputs what they are.
 _KEEPS_INDEX = frozenset({"alias", "reshape", "slice"})
+# Operations on a parameter whose result is a parameter of another shape.
+_OF_WEIGHTS = frozenset({"reshape", "expand", "repeat", "copy", "unary", "activation", "reduce"})
 
 
 def _name_of(operation: Operation) -> str:

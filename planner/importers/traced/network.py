@@ -9,7 +9,7 @@ from typing import Any
 
 from costmodel.network.layers import Shape
 from planner.importers.drafts import Drafts
-from planner.importers.traced.views import BATCH, Atom, Dims, View, canonical_dims, merged
+from planner.importers.traced.views import BATCH, Atom, Dims, View, canonical_dims, merged, renumbered
 
 __all__ = ["Complex", "Fixed", "Network", "Pair", "Product", "States", "Statistic", "Value", "Weight", "natural_form"]
 
@@ -147,9 +147,14 @@ class Network:
         if not view.flop:
             return view
         plain = replace(view, flop=0.0, norm="")
-        source = self.covering(plain)
-        layer = self.add("pointwise", {"flop": view.flop}, [source.layer], name=f"{self.name}/pointwise")
-        return replace(source, layer=layer)
+        return self.elementwise("pointwise", {"flop": view.flop}, plain, name=f"{self.name}/pointwise")
+
+    def elementwise(
+        self, kind: str, values: Mapping[str, Any], view: View, *, name: str = "", frozen: bool = False
+    ) -> View:
+        """Add a layer that treats every element alike, in whatever order they are."""
+        source = self.covering(view)
+        return replace(source, layer=self.add(kind, values, [source.layer], name=name, frozen=frozen))
 
     def _summed(self, view: View) -> View:
         """A sum of pieces of a layer, as a layer of its own."""
@@ -168,13 +173,7 @@ class Network:
         if covered == shape and not any(view.start) and _covers(view):
             return view
         if covered is not None and covered[1:] == shape[1:] and not any(view.start[1:]) and _covers(view):
-            cut = self.add(
-                "slice_features",
-                {"features": covered[0], "start": view.start[0]},
-                [view.layer],
-                name=f"{self.name}/slice",
-            )
-            return replace(view, layer=cut, start=(0,) * len(shape))
+            return self.cut(view, covered[0])
         return self.rearranged(view)
 
     def rearranged(self, view: View, form: Shape | None = None) -> View:
@@ -252,16 +251,13 @@ class Network:
 
     def _features(self, view: View, atom: Atom) -> View:
         """All features of a layer, or a slice of them."""
-        shape = self.shape(view)
-        if atom.size == shape[0]:
-            return view
-        cut = self.add(
-            "slice_features",
-            {"features": atom.size, "start": view.start[0]},
-            [view.layer],
-            name=f"{self.name}/slice",
-        )
-        return replace(view, layer=cut, start=(0,) * len(shape))
+        return view if atom.size == self.shape(view)[0] else self.cut(view, atom.size)
+
+    def cut(self, view: View, features: int) -> View:
+        """A view of some neighbouring features, of a layer that has these alone."""
+        values = {"features": features, "start": view.start[0]}
+        layer = self.add("slice_features", values, [view.layer], name=f"{self.name}/slice")
+        return replace(view, layer=layer, start=(0,) * len(view.start))
 
     def _selected(self, view: View) -> View:
         """One position of a sequence."""
@@ -343,17 +339,5 @@ def natural_form(dims: Dims) -> tuple[Shape, Dims]:
 
 def _renumbered(dims: Dims, features: int) -> Dims:
     """Dimensions whose positions are counted in their own order, of a new layer (features, positions)."""
-    rest = [atom for dim in dims[:-1] for atom in dim if atom.axis != BATCH]
-    step = math.prod(atom.size for atom in rest)
-    new = []
-    for dim in dims[:-1]:
-        atoms: list[Atom] = []
-        for atom in dim:
-            if atom.axis == BATCH:
-                atoms.append(atom)
-            else:
-                step //= atom.size
-                atoms.append(Atom(1, atom.size, step))
-        new.append(merged(atoms))
     batch = tuple(atom for atom in dims[-1] if atom.axis == BATCH)
-    return (*new, merged((*batch, Atom(0, features, 1))))
+    return (*renumbered(dims[:-1], 1), merged((*batch, Atom(0, features, 1))))

@@ -144,8 +144,7 @@ def _softmax(self: Conversion, operation: Operation) -> Value:
     dim = operation.attributes.get("dim", -1) % max(len(operation.shapes[0]), 1)
     if isinstance(value, Product) and dim == len(value.shape) - 1 and not value.is_probability:
         return replace(value, is_probability=True)
-    source = self.network.covering(self.view(operation))
-    return replace(source, layer=self.network.add("softmax", {}, [source.layer]))
+    return self.network.elementwise("softmax", {}, self.view(operation))
 
 
 @kinds("dropout")
@@ -155,9 +154,7 @@ def _dropout(self: Conversion, operation: Operation) -> Value:
         return value if value is not None else Fixed(shape=operation.shapes[0])
     if isinstance(value, Product) and value.is_probability:
         return replace(value, dropout=rate)
-    source = self.network.covering(self.view(operation))
-    layer = self.network.add("dropout", {"keep": round(1.0 - rate, 6)}, [source.layer])
-    return replace(source, layer=layer)
+    return self.network.elementwise("dropout", {"keep": round(1.0 - rate, 6)}, self.view(operation))
 
 
 # -- sums over labelled indices ---------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from planner.importers.drafts import Draft, Drafts, clean_name
-from planner.importers.sources import ImportedDocument, network_content
+from planner.importers.sources import ImportedDocument, counts_text, network_content
 from planner.importers.traced import arithmetic, products, shapes, windows
 from planner.importers.traced.conversion import KINDS, Conversion
 from planner.importers.traced.program import Program, ProgramFault
@@ -51,8 +51,7 @@ def document_of_program(
         )
     free = ""
     if conversion.assumed:
-        listed = ", ".join(f"{operator} ({count})" for operator, count in conversion.assumed.items())
-        notes.append(f"ASSUMED FREE by --assume-free: {listed}")
+        notes.append(f"ASSUMED FREE by --assume-free: {counts_text(conversion.assumed)}")
         free = f"; assumed free: {', '.join(conversion.assumed)}"
     header: dict[str, Any] = {
         "name": clean_name(name),

@@ -17,8 +17,6 @@ __all__ = ["KINDS"]
 @kinds("reshape")
 def _reshape(self: Conversion, operation: Operation) -> Value:
     value, shape = self.value(operation, 0), operation.shapes[0]
-    if isinstance(value, Weight):
-        return replace(value, shape=shape)
     if isinstance(value, Complex) and (pairs := value.view.reshaped((*shape, 2))) is not None:
         return Complex(view=pairs)
     if isinstance(value, Product):
@@ -67,10 +65,7 @@ def _as_real(self: Conversion, operation: Operation) -> Value:
 
 @kinds("expand")
 def _expand(self: Conversion, operation: Operation) -> Value:
-    value, shape = self.value(operation, 0), operation.shapes[0]
-    if isinstance(value, Weight):
-        return replace(value, shape=shape)
-    view = self.view(operation)
+    view, shape = self.view(operation), operation.shapes[0]
     return view if view.shape == shape else view.expanded(shape)
 
 
@@ -123,9 +118,7 @@ def _unbind(self: Conversion, operation: Operation) -> list[Value]:
 @kinds("repeat")
 def _repeat(self: Conversion, operation: Operation) -> Value:
     """A dimension repeated: every element by itself (``inner``), or all of it again and again."""
-    value, attributes = self.value(operation, 0), operation.attributes
-    if isinstance(value, Weight):
-        return replace(value, shape=operation.shapes[0])
+    attributes = operation.attributes
     view, dim, again = self.view(operation), attributes["dim"], (Atom(REPEATED, attributes["times"], 0),)
     own = (*view.dims[dim], *again) if attributes["inner"] else (*again, *view.dims[dim])
     return view.with_dims([*view.dims[:dim], own, *view.dims[dim + 1 :]])
@@ -312,8 +305,5 @@ def _class_token(self: Conversion, values: list[Value], dim: int) -> View | None
 @kinds("copy")
 def _copy(self: Conversion, operation: Operation) -> Value:
     """Paddings, shifts, repetitions: a copy in another shape."""
-    value = self.value(operation, 0)
-    if isinstance(value, Weight):
-        return replace(value, shape=operation.shapes[0])
     view = self.view(operation)
     return view if math.prod(view.shape) == 0 else self.copied(view, operation.shapes[0])

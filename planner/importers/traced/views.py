@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from costmodel.network.layers import Shape
 
-__all__ = ["BATCH", "REPEATED", "Atom", "Dims", "View", "canonical_dims", "merged", "split_dims"]
+__all__ = ["BATCH", "REPEATED", "Atom", "Dims", "View", "canonical_dims", "merged", "renumbered", "split_dims"]
 
 BATCH = -1  # the axis of samples
 REPEATED = -2  # an axis along which the same elements are repeated
@@ -169,3 +169,33 @@ def canonical_dims(shape: Shape, batch: int) -> Dims:
     """
     order = (1, 0) if len(shape) == 2 else tuple(range(len(shape)))
     return (merged([Atom(BATCH, batch, 1)]), *(merged([Atom(axis, shape[axis], 1)]) for axis in order))
+
+
+def renumbered(dims: Dims, axis: int, inner: int = 1, *, repeats: bool = True) -> Dims:
+    """Dimensions whose elements are counted in their own order along an axis, ``inner`` apart; samples stay what they are.
+
+    Parameters
+    ----------
+    dims : tuple
+    axis, inner : int
+    repeats : bool
+        Elements that are repeated count each time; left out otherwise.
+
+    Examples
+    --------
+    >>> renumbered((((Atom(BATCH, 2, 1), Atom(1, 3, 1))), (Atom(2, 4, 1),)), 0)[1]
+    (Atom(axis=0, size=4, stride=1),)
+    """
+    ignored = (BATCH,) if repeats else (BATCH, REPEATED)
+    step = inner * math.prod(atom.size for dim in dims for atom in dim if atom.axis not in ignored)
+    new = []
+    for dim in dims:
+        atoms = []
+        for atom in dim:
+            if atom.axis not in ignored:
+                step //= atom.size
+                atoms.append(Atom(axis, atom.size, step))
+            elif atom.axis == BATCH:
+                atoms.append(atom)
+        new.append(merged(atoms))
+    return tuple(new)

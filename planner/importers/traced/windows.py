@@ -47,36 +47,40 @@ def _convolution(self: Conversion, operation: Operation) -> Value:
         values = {"out_features": outputs, "bias": bias is not None}
         layer = self.network.add("linear", values, [self.network.covering(view).layer], name=name, frozen=frozen)
         return View(layer=layer, dims=(view.dims[0], (Atom(0, outputs, 1),), *view.dims[2:]), start=(0,))
-    source = _row_image(self, view) if rank == 1 else self.network.image(view)
-    if attributes.get("transposed"):
+    source = _image(self, view, rank)
+    values = {
+        "out_channels": outputs,
+        "kernel": _square(kernel),
+        "stride": _square(stride),
+        "padding": _square(padding),
+        "groups": attributes["groups"],
+        "bias": bias is not None,
+    }
+    kind = "deconvolution" if attributes.get("transposed") else "convolution"
+    if kind == "convolution" and max(dilation) > 1:
+        values["dilation"] = _square(dilation)
+    elif kind == "deconvolution":
         if dilation != (1, 1):
             raise ProgramFault(
                 f"{operation.source} '{operation.outputs[0]}': transposed convolutions with dilation are not known"
             )
         more = tuple(attributes.get("output_padding") or (0,))
         more = (0, *more) if rank == 1 else more * 2 if len(more) == 1 else more
-        values = {"out_channels": outputs, "kernel": _square(kernel), "stride": _square(stride)}
-        values |= {"padding": _square(padding), "bias": bias is not None, "groups": attributes["groups"]}
         if any(more):
             values["output_padding"] = _square(more)
-        layer = self.network.add("deconvolution", values, [source.layer], name=name, frozen=frozen)
-    else:
-        values = {
-            "out_channels": outputs,
-            "kernel": _square(kernel),
-            "stride": _square(stride),
-            "bias": bias is not None,
-        }
-        values |= {"padding": _square(padding), "groups": attributes["groups"]}
-        if max(dilation) > 1:
-            values["dilation"] = _square(dilation)
-        layer = self.network.add("convolution", values, [source.layer], name=name, frozen=frozen)
+    return _as_rank(self, self.network.add(kind, values, [source.layer], name=name, frozen=frozen), rank)
+
+
+def _as_rank(self: Conversion, layer: str, rank: int) -> View:
+    """All of a layer's output, which is an image of one row where the ``rank`` is 1."""
     whole = self.network.whole(layer)
     return replace(whole, dims=(*whole.dims[:2], whole.dims[3])) if rank == 1 else whole
 
 
-def _row_image(self: Conversion, view: View) -> View:
-    """A row of positions with channels, as an image of one row."""
+def _image(self: Conversion, view: View, rank: int) -> View:
+    """An image; of a row of positions with channels (``rank`` 1) one of one row."""
+    if rank > 1:
+        return self.network.image(view)
     shape = self.network.shape(view)
     if (
         len(shape) == 3
@@ -94,47 +98,42 @@ def _pool(self: Conversion, operation: Operation) -> Value:
     rank = len(attributes["kernel"])
     if rank not in (1, 2):
         raise ProgramFault(f"{operation.source} '{operation.outputs[0]}': only pooling of images and rows is known")
-    source = _row_image(self, view) if rank == 1 else self.network.image(view)
+    source = _image(self, view, rank)
     shape = self.network.shape(source)
     kernel, stride, padding = (
         (*((fill,) * (2 - rank)), *tuple(attributes[name]))
         for fill, name in ((1, "kernel"), (1, "stride"), (0, "padding"))
     )
     if kernel == shape[1:] and set(operation.shapes[0][2:]) == {1} and not any(padding):
-        whole = _global(self, source, attributes["mode"], keep=True)
+        whole = _global(self, source, attributes["mode"])
         return replace(whole, dims=whole.dims[: rank + 2])
     values = {"kernel": _square(kernel), "stride": _square(stride), "padding": _square(padding)}
     values |= {"mode": attributes["mode"], "ceil_mode": attributes.get("ceil", False)}
     layer = self.network.add("pool", values, [source.layer])
     if self.drafts.shape(layer)[3 - rank :] != operation.shapes[0][2:]:
         raise ProgramFault(f"{operation.source} '{operation.outputs[0]}': windows of {kernel} give another output here")
-    whole = self.network.whole(layer)
-    return replace(whole, dims=(*whole.dims[:2], whole.dims[3])) if rank == 1 else whole
+    return _as_rank(self, layer, rank)
 
 
-def _global(self: Conversion, source: View, mode: str, *, keep: bool) -> View:
+def _global(self: Conversion, source: View, mode: str) -> View:
     layer = self.network.add("global_pool", {"mode": mode}, [source.layer])
     dims = canonical_dims(self.drafts.shape(layer), self.program.batch)
-    return View(layer=layer, dims=(*dims, (), ()) if keep else dims, start=(0,))
+    return View(layer=layer, dims=(*dims, (), ()), start=(0,))
 
 
 @kinds("adaptive_pool")
 def _adaptive_pool(self: Conversion, operation: Operation) -> Value:
     mode, out, view = operation.attributes["mode"], operation.shapes[0][2:], self.view(operation)
-    if len(out) == 1:  # rows
-        source = _row_image(self, view)
-        if out == (1,):
-            whole = _global(self, source, mode, keep=True)
-            return replace(whole, dims=whole.dims[:3])
-        layer = self.network.add("reduce", {"shape": (self.network.shape(source)[0], 1, *out)}, [source.layer])
-        whole = self.network.whole(layer)
-        return replace(whole, dims=(*whole.dims[:2], whole.dims[3]))
-    source = self.network.image(view)
+    rank = len(out)
+    source = _image(self, view, rank)
     shape = self.network.shape(source)
+    if set(out) == {1} and not (rank > 1 and shape[1:] == out):
+        whole = _global(self, source, mode)
+        return replace(whole, dims=whole.dims[: rank + 2])
+    if rank == 1:
+        return _as_rank(self, self.network.add("reduce", {"shape": (shape[0], 1, *out)}, [source.layer]), rank)
     if shape[1:] == out:
         return source
-    if out == (1, 1):
-        return _global(self, source, mode, keep=True)
     if any(extent % size for extent, size in zip(shape[1:], out, strict=True)):
         layer = self.network.add("reduce", {"shape": (shape[0], *out)}, [source.layer])
         return self.network.whole(layer)
@@ -146,8 +145,6 @@ def _adaptive_pool(self: Conversion, operation: Operation) -> Value:
 @kinds("reduce")
 def _reduce(self: Conversion, operation: Operation) -> Value:
     value, attributes, shape = self.value(operation, 0), operation.attributes, operation.shapes[0]
-    if isinstance(value, Weight):
-        return replace(value, shape=shape)
     keep = attributes.get("keep", False)
     if isinstance(value, Product) and value.is_probability and value.key in self.attended:
         attention = self.attended[value.key]
@@ -306,9 +303,7 @@ def _norm(self: Conversion, operation: Operation) -> Value:
     if scale is None:
         flop = 6.0 if operation.kind == "layer_norm" else 3.0
         return replace(source, layer=self.network.add("pointwise", {"flop": flop}, [source.layer]))
-    for one in (scale, shift):
-        if one is not None:
-            self.own_vector(one)
+    self.own_vectors(scale, shift)
     values = {"bias": shift is not None} if operation.kind == "layer_norm" else {}
     name = self.weight_name(scale.key)
     frozen = not scale.is_trained
@@ -317,16 +312,13 @@ def _norm(self: Conversion, operation: Operation) -> Value:
 
 @kinds("batch_norm")
 def _batch_norm(self: Conversion, operation: Operation) -> Value:
-    source = self.network.covering(self.view(operation))
+    view = self.network.covering(self.view(operation))
     scale, shift = self.weight(operation, 1), self.weight(operation, 2)
-    affine = scale is not None and shift is not None
-    for one in (scale, shift):
-        if one is not None:
-            self.own_vector(one)
+    self.own_vectors(scale, shift)
     name = self.weight_name(scale.key) if scale else self.network.name
     frozen = scale is not None and not scale.is_trained
-    layer = self.network.add("batch_norm", {"affine": affine}, [source.layer], name=name, frozen=frozen)
-    return replace(source, layer=layer)
+    values = {"affine": scale is not None and shift is not None}
+    return self.network.elementwise("batch_norm", values, view, name=name, frozen=frozen)
 
 
 @kinds("group_norm")
@@ -339,8 +331,7 @@ def _group_norm(self: Conversion, operation: Operation) -> Value:
         if isinstance(one, Weight):  # exporters write groups out, with a scale of ones for each
             self.own(one)
             weights += math.prod(one.shape)
-    layer = self.network.add("pointwise", {"flop": 8.0, "weights": weights}, [source.layer])
-    return replace(source, layer=layer)
+    return self.network.elementwise("pointwise", {"flop": 8.0, "weights": weights}, source)
 
 
 @kinds("local_response_norm")
