@@ -23,7 +23,7 @@ from unittest import mock
 import numpy as np
 
 from benchmarks.datasets import read
-from planner.files.calibrations import load_calibration
+from planner.files.loading import load_calibration
 from planner.measurements import plans, questions
 from planner.measurements.facts import framework_of_row
 from planner.measurements.outcomes import DEFAULT, PALEO, Outcome, Preset, calibrated

@@ -26,7 +26,7 @@ from costmodel.arrays import FloatArray, IntArray
 from costmodel.uncertainty.constants import CONSTANTS
 from costmodel.uncertainty.intervals import interval_score, sampled_log_errors
 from costmodel.uncertainty.rankings import shortest_list
-from planner.files.calibrations import load_calibration
+from planner.files.loading import load_calibration
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "inference.md"
 BEGIN, END = "<!-- error bars: python benchmarks/serving.py --write -->", "<!-- end of the error bars -->"

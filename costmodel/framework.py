@@ -1,6 +1,6 @@
 """What a training framework adds to the arithmetic of its network: costs, what it does unless told otherwise, what it can run.
 
-A framework is part of a problem. Its data are read from files (`planner.files.frameworks`); this module says what they mean for the cost
+A framework is part of a problem. Its data are read from files (`planner.files.loading`); this module says what they mean for the cost
 model: assumptions of plans over a mesh (`MeshAssumptions`) and of plans with a split per layer (`LayerAssumptions`), which attention
 kernels a device runs, and where stages are cut. The neutral values are those of a well-tuned implementation, which adds nothing to the work
 of the layers.

@@ -114,7 +114,7 @@ def export(
     True
     """
     from planner.exporters import exporter_of
-    from planner.exporters.folder import check_folder, write_folder
+    from planner.exporters.export import check_folder, write_folder
 
     with in_python_words():
         exporter_of(target)

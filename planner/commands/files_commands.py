@@ -65,7 +65,7 @@ def export(typed: Typed) -> None:
     where = output_of(typed)
     from planner.api.exports import export_of_file, export_report
     from planner.exporters import EXPORTERS, TARGETS_ELSEWHERE
-    from planner.exporters.folder import check_folder, write_folder
+    from planner.exporters.export import check_folder, write_folder
 
     to, folder, force = given.get("to"), Path(given.get("output_dir", "")), "force" in given
     if to is None:

@@ -97,8 +97,7 @@ def measure(typed: Typed) -> None:
     values.check()
 
     from planner.detect.system import ThisSystem
-    from planner.files.calibrations import load_calibration
-    from planner.files.loading import load_cluster, load_device
+    from planner.files.loading import load_calibration, load_cluster, load_device
     from planner.measure.session import Wanted, measure_here
 
     # A wrong name is found before the machine is busy for minutes.

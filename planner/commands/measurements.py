@@ -67,7 +67,7 @@ def validate(typed: Typed) -> None:
     page = typed.file("html", (".html", ".htm"), "a page ends in .html")
     values.check()
 
-    from planner.files.calibrations import load_calibration
+    from planner.files.loading import load_calibration
     from planner.measurements.report import validation_report
     from planner.measurements.run import validate_files
 
@@ -172,7 +172,7 @@ def calibrate(typed: Typed) -> None:
 def _remark_on_framework(where: Output, name: str) -> None:
     """Any software may be named; say so where the name looks like a slip."""
     from planner.core.errors import did_you_mean
-    from planner.files.frameworks import framework_names
+    from planner.files.loading import framework_names
     from planner.files.naming.frameworks import framework_called
 
     near = did_you_mean(name, framework_names())

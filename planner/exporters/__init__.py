@@ -1,7 +1,7 @@
 """Writers of what a trainer or server needs to start with a plan. To add one, write a module with the names of `Exporter` and list it here.
 
 An exporter says of every setting of a plan where it is written, or why it cannot be (`planner.exporters.account`), which combinations the
-target refuses, and makes the files' texts; `planner.exporters.export` puts the pieces together and `planner.exporters.folder` writes them.
+target refuses, and makes the files' texts; `planner.exporters.export` puts the pieces together and writes them.
 """
 
 from __future__ import annotations

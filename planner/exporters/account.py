@@ -69,6 +69,10 @@ class Account:
         """Say where a setting is written."""
         self.written[setting] = where
 
+    def note_all(self, fields: Mapping[str, str], *settings: str) -> None:
+        """Say that settings are written where the exporter's FIELDS say."""
+        self.written.update({setting: fields[setting] for setting in settings})
+
     def impossible(self, setting: str, why: str) -> None:
         """Say that the target cannot express a setting; takes back that it is written."""
         self.written.pop(setting, None)

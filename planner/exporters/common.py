@@ -12,8 +12,10 @@ __all__ = [
     "SPLITS",
     "account_basics",
     "account_collectives",
+    "account_full_recompute",
     "account_order",
     "account_placement",
+    "account_script",
     "chunk_repeats",
     "header",
     "is_even_layout",
@@ -58,6 +60,22 @@ def account_basics(job: Job, account: Account) -> None:
         )
     account_placement(job.nodes, account)
     account_collectives(job.collectives, account)
+
+
+def account_script(job: Job, account: Account) -> None:
+    """What the user's training script decides where the target has a file of its own for the plan alone."""
+    if job.seq is not None:
+        account.left_to_user("seq", f"samples of {job.seq} positions, from your data")
+    if job.lora_rank is not None:
+        account.left_to_user("lora_rank", f"adapters of rank {job.lora_rank} in your model, all else frozen")
+
+
+def account_full_recompute(job: Job, account: Account, per: str = "") -> None:
+    """A target that recomputes all blocks or none."""
+    if job.plan.recompute == "full" and job.chunk_recompute != job.blocks:
+        field = "stage_recompute" if job.plan.stage_recompute else "recompute_blocks"
+        counts = ", ".join(map(str, job.chunk_recompute))
+        account.impossible(field, f"all blocks are recomputed, not {counts}{per}: less memory, more time")
 
 
 def account_collectives(names: Sequence[str], account: Account) -> None:

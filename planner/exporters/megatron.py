@@ -6,19 +6,166 @@ to the export: CUDA_DEVICE_MAX_CONNECTIONS must be 1 with tensor or context para
 
 from __future__ import annotations
 
+import difflib
+import re
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from planner.core.errors import FileProblem, InputFileError
 from planner.exporters.account import Account
-from planner.exporters.common import SPLITS, account_basics, account_order, header, is_even_layout
+from planner.exporters.common import SPLITS, account_basics, account_order, chunk_repeats, header, is_even_layout
 from planner.exporters.job import Job
-from planner.exporters.megatron_parts import (
-    CP_COMM,
-    ORDERS,
-    account_schedule,
-    layout_text,
-    megatron_refusals,
-    recompute_of,
-)
 from planner.exporters.network import NetworkSizes
+from planner.exporters.runs import Run, problem
 from planner.exporters.shell import shell_array, start_scripts
+
+__all__ = [
+    "CP_COMM",
+    "NOT_MEGATRON",
+    "ORDERS",
+    "Recompute",
+    "account_schedule",
+    "is_without_effect",
+    "layout_text",
+    "meant",
+    "megatron_refusals",
+    "recompute_of",
+]
+
+# costmodel's cp_kind -> cp_comm_type
+CP_COMM = {"ring": "p2p", "all_gather": "allgather", "all_to_all": "a2a"}
+# What is written and read: flag -> setting of a mesh plan with the same meaning, and size of the network.
+_DEGREES = {
+    "tensor-model-parallel-size": "tp",
+    "pipeline-model-parallel-size": "pp",
+    "context-parallel-size": "cp",
+    "expert-model-parallel-size": "ep",
+    "expert-tensor-parallel-size": "etp",
+    "micro-batch-size": "micro_batch",
+}
+_NETWORK = {
+    "num-layers": "layers",
+    "hidden-size": "hidden",
+    "num-attention-heads": "heads",
+    "num-query-groups": "kv_heads",
+    "kv-channels": "head_dim",
+    "ffn-hidden-size": "ffn",
+    "num-experts": "experts",
+    "moe-router-topk": "top_k",
+    "moe-ffn-hidden-size": "expert_ffn",
+}
+# Sharding strategies of Megatron-FSDP by ZeRO stage.
+STRATEGIES = ("no_shard", "optim", "optim_grads", "optim_grads_params")
+# Rank order -> whether it needs use_tp_pp_dp_mapping.
+ORDERS = {"tp-cp-dp-pp": False, "tp-cp-pp-dp": True}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recompute:
+    """Settings of recomputation; empty and 0 where there are none."""
+
+    granularity: str = ""
+    method: str = ""
+    num_layers: int = 0
+    modules: tuple[str, ...] = ()
+
+
+def layout_text(blocks: Sequence[int]) -> str:
+    """Blocks per pipeline chunk as `pipeline_model_parallel_layout` writes them: E embedding, t block, L loss, ``|`` between chunks.
+
+    >>> layout_text((7, 8, 8, 8, 7))
+    'Et*7|(t*8|)*3t*7L'
+    >>> layout_text((2, 1, 0))
+    'Et*2|t|L'
+    """
+    first, *middle = blocks[:-1] or blocks
+    text = "E" + _run(first)
+    if len(blocks) == 1:
+        return text + "L"
+    text += "|"
+    for length, count in chunk_repeats(middle):
+        chunk = _run(length) + "|"
+        text += f"({chunk})*{count}" if count > 2 else chunk * count
+    return text + _run(blocks[-1]) + "L"
+
+
+def _run(length: int) -> str:
+    return f"t*{length}" if length > 1 else "t" * length
+
+
+def recompute_of(job: Job, account: Account, words: str) -> Recompute:
+    """Choose the settings of recomputation.
+
+    Parameters
+    ----------
+    words : str
+        Where they are written.
+
+    Notes
+    -----
+    ``block`` recomputes the first N blocks of every (virtual) stage, fewer where it holds fewer.
+    """
+    plan = job.plan
+    if plan.recompute == "none":
+        return Recompute()
+    account.note("recompute", words)
+    if plan.recompute == "selective":
+        return Recompute(granularity="selective", modules=_selected_modules(job))
+    account.note("recompute_blocks", words)
+    wanted = job.chunk_recompute
+    most = max(wanted, default=0)
+    if plan.stage_recompute:
+        account.note("stage_recompute", words)
+        if any(n != min(most, length) for n, length in zip(wanted, job.blocks, strict=True)):
+            account.impossible(
+                "stage_recompute",
+                f"every stage recomputes equally many blocks: {most} are written, the most of any stage, which takes longer and fits",
+            )
+    return Recompute(granularity="full", method="block", num_layers=most)
+
+
+def _selected_modules(job: Job) -> tuple[str, ...]:
+    """What selective recomputation runs again in the words of Megatron Core (megatron/core/transformer/transformer_config.py).
+
+    Latent attention is fused, and keeps hardly more than the matrices before it make.
+    """
+    words = {word for argument in (job.other.arguments if job.other else ()) for word in argument}
+    modules = ["layernorm", "mla_up_proj"] if "--multi-latent-attention" in words else ["core_attn"]
+    if "--num-experts" in words or (job.network is not None and job.network.experts):
+        modules.append("moe_act")
+    return tuple(modules)
+
+
+def account_schedule(job: Job, account: Account, words: str) -> None:
+    """Megatron Core has 1F1B and, with virtual stages, its interleaved form."""
+    schedule = job.plan.schedule
+    if schedule in ("1f1b", "interleaved"):
+        account.note("schedule", words)
+    else:
+        account.impossible(
+            "schedule", f"Megatron Core runs 1F1B (interleaved with virtual stages), not {schedule}; 1F1B is written"
+        )
+
+
+def megatron_refusals(job: Job) -> list[str]:
+    """Combinations that Megatron Core asserts against."""
+    plan, problems = job.plan, []
+    # megatron/core/optimizer/distrib_optimizer.py: only Adam, for its checkpoints
+    if plan.zero_stage and job.optimizer != "adam":
+        problems.append(
+            f"the distributed optimizer (zero_stage {plan.zero_stage}) takes Adam only, not {job.optimizer}"
+        )
+    if plan.offload_optimizer and job.optimizer != "adam":
+        problems.append(f"offloading the optimizer takes Adam only, not {job.optimizer}")
+    if plan.cp > 1 and job.seq is not None and job.seq % (2 * plan.cp):
+        problems.append(f"the sequence length {job.seq} must be a multiple of 2 x cp = {2 * plan.cp}")
+    return problems
+
+
+# -- what Megatron-Bridge shares, since both configure Megatron Core ---------------------------------------------------------
+
 
 TITLE = "Megatron-LM"
 SUMMARY = "arguments of pretrain_gpt.py in train.sh, train.slurm"
@@ -108,15 +255,9 @@ def _environment(job: Job) -> dict[str, str]:
 def _plan_arguments(job: Job, account: Account) -> list[tuple[str, ...]]:
     plan = job.plan
     account_basics(job, account)
-    arguments: list[tuple[str, ...]] = [
-        ("--tensor-model-parallel-size", str(plan.tp)),
-        ("--pipeline-model-parallel-size", str(plan.pp)),
-        ("--context-parallel-size", str(plan.cp)),
-        ("--micro-batch-size", str(plan.micro_batch)),
-        ("--global-batch-size", str(plan.global_batch)),
-    ]
-    for field in ("tp", "pp", "cp", "micro_batch", "num_micro_batches", "dp_shard", "dp_replicate"):
-        account.note(field, FIELDS[field])
+    arguments = _degrees(job, "tp", "pp", "cp", "micro_batch")
+    arguments.append(("--global-batch-size", str(plan.global_batch)))
+    account.note_all(FIELDS, "tp", "pp", "cp", "micro_batch", "num_micro_batches", "dp_shard", "dp_replicate")
     if plan.sequence_parallel:
         arguments.append(("--sequence-parallel",))
         account.note("sequence_parallel", "--sequence-parallel")
@@ -132,17 +273,20 @@ def _plan_arguments(job: Job, account: Account) -> list[tuple[str, ...]]:
     return arguments + _run_arguments(job, account)
 
 
+def _degrees(job: Job, *settings: str) -> list[tuple[str, ...]]:
+    flags = {setting: flag for flag, setting in _DEGREES.items()}
+    return [(f"--{flags[setting]}", str(getattr(job.plan, setting))) for setting in settings]
+
+
 def _experts(job: Job, account: Account) -> list[tuple[str, ...]]:
     plan = job.plan
     has_experts = plan.ep > 1 or plan.etp > 1 or (job.network is not None and job.network.experts > 0)
     has_experts |= job.other is not None and any(words[0] == "--num-experts" for words in job.other.arguments)
     if not has_experts:
         return []
-    account.note("ep", FIELDS["ep"])
-    account.note("etp", FIELDS["etp"])
+    account.note_all(FIELDS, "ep", "etp")
     # Written even where it is 1: left out, it follows the tensor parallel size.
-    arguments = [("--expert-model-parallel-size", str(plan.ep)), ("--expert-tensor-parallel-size", str(plan.etp))]
-    return [*arguments, ("--moe-token-dispatcher-type", "alltoall")]  # what the cost model prices
+    return [*_degrees(job, "ep", "etp"), ("--moe-token-dispatcher-type", "alltoall")]  # what the cost model prices
 
 
 def _pipeline(job: Job, account: Account) -> list[tuple[str, ...]]:
@@ -150,8 +294,7 @@ def _pipeline(job: Job, account: Account) -> list[tuple[str, ...]]:
     if plan.pp == 1:
         return []
     account_schedule(job, account, FIELDS["schedule"])
-    account.note("vpp", FIELDS["vpp"])
-    account.note("stage_blocks", FIELDS["stage_blocks"])
+    account.note_all(FIELDS, "vpp", "stage_blocks")
     if not is_even_layout(job.blocks):
         return [("--pipeline-model-parallel-layout", layout_text(job.blocks))]  # implies vpp; both flags are refused
     return [("--num-virtual-stages-per-pipeline-rank", str(plan.vpp))] if plan.vpp > 1 else []
@@ -165,10 +308,9 @@ def _zero(job: Job, account: Account) -> list[tuple[str, ...]]:
     if plan.zero_stage == 1:
         arguments: list[tuple[str, ...]] = [("--use-distributed-optimizer",)]
     else:
-        strategy = "optim_grads" if plan.zero_stage == 2 else "optim_grads_params"
         arguments = [
             ("--use-megatron-fsdp",),
-            ("--data-parallel-sharding-strategy", strategy),
+            ("--data-parallel-sharding-strategy", STRATEGIES[plan.zero_stage]),
             ("--use-distributed-optimizer",),
             ("--ckpt-format", "fsdp_dtensor"),
         ]
@@ -267,3 +409,291 @@ def _model_arguments(network: NetworkSizes) -> list[tuple[str, ...]]:
         if network.shared_ffn:
             arguments.append(("--moe-shared-expert-intermediate-size", str(network.shared_ffn)))
     return arguments
+
+
+# -- runs of it: arguments as they stand in a launch script or a plain list --------------------------------------------------
+
+
+# Read here, but other programs have them, too: alone they make no Megatron script.
+NOT_MEGATRON = frozenset(
+    {"nnodes", "nproc-per-node", "bf16", "fp16", "optimizer", "sgd-momentum", "num-layers", "hidden-size"}
+)
+
+# Beginnings of flags that change neither the work of a step nor what is stored: data, tokenizer, checkpoints, logs, evaluation, rates,
+# launchers (torchrun, srun).
+_WITHOUT_EFFECT = (
+    "adam-", "attention-dropout", "auto-detect-ckpt", "bert-", "ckpt-", "clip-grad", "cpus-per-task", "data-", "dataloader-", "dist-ckpt",
+    "distributed-backend", "distributed-timeout", "end-weight-decay", "eod-", "eval-", "exit-", "export", "finetune", "gpus", "gres",
+    "hidden-dropout", "init-", "job-name", "legacy-tokenizer", "load", "local-rank", "log-", "loss-scale", "lr", "make-vocab", "master-",
+    "max-position-embeddings", "merge-file", "min-lr", "min-loss-scale", "mmap", "mock-data", "no-load", "no-mmap", "no-save", "node-rank",
+    "nodelist", "nodes", "norm-epsilon", "ntasks", "num-workers", "output", "override-opt", "per-split", "profile", "rdzv", "rerun-mode",
+    "rotary-", "save", "seed", "slurm", "split", "standalone", "start-weight-decay", "te-rng", "tensorboard", "test-data", "timing-",
+    "tokenizer-", "train-", "use-checkpoint", "use-rotary", "valid-data", "vocab-", "wandb", "weight-decay",
+)  # fmt: skip
+# Describe the network, which MODEL does; or what the cost model takes for granted (overlap of gradients, grouped kernels, ...).
+_OF_THE_PLAN = frozenset(
+    {
+        "activation-func", "add-qkv-bias", "apply-layernorm-1p", "attention-backend", "disable-bias-linear", "group-query-attention",
+        "make-vocab-size-divisible-by", "moe-aux-loss-coeff", "moe-grouped-gemm", "moe-router-load-balancing-type",
+        "moe-token-dispatcher-type", "normalization", "optimizer-offload-fraction", "overlap-grad-reduce", "overlap-param-gather",
+        "position-embedding-type", "recompute-modules", "sequence-length", "squared-relu", "swiglu", "transformer-impl",
+        "untie-embeddings-and-output-weights", "use-flash-attn", "use-mcore-models", "use-precision-aware-optimizer",
+    }
+)  # fmt: skip
+# Megatron's own flags that a letter or two tell from one that is read.
+_LOOK_ALIKE = frozenset({"fp4-format"})
+# Shorter names are near too much; a beginning of this length is an abbreviation, which argparse takes.
+_SHORTEST = 8
+# Two letters of a flag of twenty.
+_NEAR = 0.9
+
+
+def is_without_effect(name: str) -> bool:
+    """Whether a flag leaves the prediction as it is.
+
+    >>> is_without_effect("lr-decay-style"), is_without_effect("tp-comm-overlap")
+    (True, False)
+    """
+    return name in _OF_THE_PLAN or name.startswith(_WITHOUT_EFFECT)
+
+
+def meant(name: str, known: Iterable[str]) -> str | None:
+    """The known flag that a name misspells or abbreviates, if any; names without dashes in front.
+
+    >>> meant("tensor-model-paralel-size", ["tensor-model-parallel-size"])
+    'tensor-model-parallel-size'
+    >>> meant("tp-comm-overlap", ["cp-comm-type"]) is None
+    True
+    """
+    if len(name) < _SHORTEST or name in _LOOK_ALIKE or is_without_effect(name):
+        return None
+    names = sorted(known)
+    close = [candidate for candidate in names if candidate.startswith(name)]
+    close = close or difflib.get_close_matches(name[:200], names, n=1, cutoff=_NEAR)
+    return min(close, key=len) if close else None
+
+
+_NUMBERS = {*_DEGREES, *_NETWORK, "global-batch-size", "seq-length", "nnodes", "nproc-per-node", "recompute-num-layers",
+            "num-virtual-stages-per-pipeline-rank", "num-layers-per-virtual-pipeline-stage",
+            "num-distributed-optimizer-instances"}  # fmt: skip
+_WORDS = {"cp-comm-type", "recompute-granularity", "recompute-method", "data-parallel-sharding-strategy", "optimizer",
+          "fp8-format", "pipeline-model-parallel-layout", "sgd-momentum"}  # fmt: skip
+_FLAGS = {"sequence-parallel", "use-distributed-optimizer", "use-megatron-fsdp", "use-torch-fsdp2", "recompute-activations",
+          "optimizer-cpu-offload", "use-tp-pp-dp-mapping", "bf16", "fp16"}  # fmt: skip
+_ASSIGNMENT = re.compile(r"(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)\+?=(.*)\Z", re.DOTALL)
+_VARIABLE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)(?::?-([^{}$`]*))?\}|([A-Za-z_][A-Za-z0-9_]*))")
+# Variables may name variables, but not forever.
+_MOST_ROUNDS = 20
+
+
+def read(path: Path, text: str) -> Run:
+    """Read a run from the text of a script."""
+    found, left_out = _settings(path, text)
+    numbers = {name: _number(path, name, found[name]) for name in _NUMBERS if name in found}
+    run = Run()
+    for flag, option in _DEGREES.items():
+        if flag in numbers:
+            run.mesh[option] = str(numbers[flag])
+    if "expert-model-parallel-size" in found and "expert-tensor-parallel-size" not in found:
+        run.mesh["etp"] = str(numbers.get("tensor-model-parallel-size", 1))  # Megatron's default
+    for flag, option in (("global-batch-size", "batch"), ("seq-length", "seq")):
+        if flag in numbers:
+            run.options[option] = str(numbers[flag])
+    if "nproc-per-node" in numbers:
+        run.options["gpus"] = str(numbers["nproc-per-node"] * numbers.get("nnodes", 1))
+    run.mesh["sequence_parallel"] = "sequence-parallel" in found
+    if "cp-comm-type" in found:
+        run.mesh["cp_kind"] = _one_of(
+            path, "cp-comm-type", found["cp-comm-type"], {written: kind for kind, written in CP_COMM.items()}
+        )
+    if "use-tp-pp-dp-mapping" in found:
+        run.mesh["order"] = "tp-cp-pp-dp"
+    _pipeline_of_run(path, found, numbers, run)
+    _zero_of_run(path, found, numbers, run)
+    _memory_of_run(path, found, numbers, run)
+    run.network = {f"--{flag}": (size, numbers[flag]) for flag, size in _NETWORK.items() if flag in numbers}
+    if left_out:
+        run.notes.append(
+            f"not modelled, so the prediction leaves it out: {', '.join(f'--{name}' for name in left_out)}"
+        )
+    return run
+
+
+def _settings(path: Path, text: str) -> tuple[dict[str, str], list[str]]:
+    """Known flags -> their word ("" for flags without one; the last one counts, as in argparse); the flags that are not modelled."""
+    try:
+        words = shlex.split(text, comments=True)
+    except ValueError as error:
+        raise problem(path, f"is no shell script or list of arguments: {error}") from None
+    values: dict[str, str] = {}
+    for word in words:
+        match = _ASSIGNMENT.match(word)
+        if match and not match[2].startswith("("):
+            values[match[1]] = _without_itself(match[1], match[2], values)
+    found: dict[str, str] = {}
+    others: dict[str, None] = {}
+    expanded = _expanded(words)
+    for i, word in enumerate(expanded):
+        if not word.startswith("--") or len(word) < 3:
+            continue
+        name, equals, value = word[2:].rstrip(")").partition("=")
+        name = name.replace("_", "-")
+        if name in _FLAGS:
+            found[name] = ""
+        elif name in _NUMBERS or name in _WORDS:
+            raw = value if equals else (expanded[i + 1].rstrip(")") if i + 1 < len(expanded) else "")
+            found[name] = _resolved(path, name, raw, values)
+        else:
+            others[name] = None
+    known = _FLAGS | _NUMBERS | _WORDS
+    misspelt = {name: near for name in others if (near := meant(name, known))}
+    if misspelt:
+        raise InputFileError(
+            [
+                FileProblem(path=path, where=f"--{name}", message=f"is not known; did you mean '--{near}'?")
+                for name, near in misspelt.items()
+            ]
+        )
+    if not found.keys() - NOT_MEGATRON:
+        raise problem(path, "no Megatron arguments in it (such as --tensor-model-parallel-size, --micro-batch-size)")
+    return found, [name for name in others if not is_without_effect(name)]
+
+
+def _without_itself(name: str, value: str, earlier: dict[str, str]) -> str:
+    """The value of a variable with what it says of itself put in: what it was before, else the script's default.
+
+    >>> _without_itself("PP", "${PP:-4}", {}), _without_itself("PP", "${PP:-4}", {"PP": "2"})
+    ('4', '2')
+    """
+
+    def put_in(match: re.Match[str]) -> str:
+        before = earlier.get(name, match[2]) if name in (match[1], match[3]) else None
+        return match[0] if before is None else before
+
+    return _VARIABLE.sub(put_in, value)
+
+
+def _expanded(words: list[str]) -> list[str]:
+    """The words of a script with those of its arrays and of its variables of arguments."""
+    expanded: list[str] = []
+    for word in words:
+        match = _ASSIGNMENT.match(word)
+        if match is None:
+            expanded.append(word)
+        elif match[2].startswith("("):
+            expanded.append(match[2][1:])  # the first word of an array
+        else:
+            # A string of arguments in a variable is several words where a shell puts it in without quotes.
+            expanded += match[2].split()
+    return expanded
+
+
+def _resolved(path: Path, name: str, raw: str, values: dict[str, str]) -> str:
+    for _ in range(_MOST_ROUNDS):
+        match = _VARIABLE.search(raw)
+        if match is None:
+            break
+        variable = match[1] or match[3]
+        value = values.get(variable, match[2])
+        if value is None:
+            raise problem(
+                path, f"is {raw}, and the file does not set {variable} to plain text; write the value", f"--{name}"
+            )
+        raw = raw[: match.start()] + value + raw[match.end() :]
+    if "$" in raw or "`" in raw:
+        raise problem(path, f"is {raw}, which would have to be executed; write the value", f"--{name}")
+    return raw
+
+
+def _number(path: Path, name: str, word: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,12}", word) or int(word) < 1:
+        raise problem(path, f"is '{word}'; a whole number of at least 1 is expected", f"--{name}")
+    return int(word)
+
+
+def _one_of(path: Path, name: str, word: str, known: dict[str, str]) -> str:
+    if word not in known:
+        raise problem(path, f"is '{word}'; known: {', '.join(known)}", f"--{name}")
+    return known[word]
+
+
+def _pipeline_of_run(path: Path, found: dict[str, str], numbers: dict[str, int], run: Run) -> None:
+    pp = numbers.get("pipeline-model-parallel-size", 1)
+    vpp = numbers.get("num-virtual-stages-per-pipeline-rank", 1)
+    per_stage = numbers.get("num-layers-per-virtual-pipeline-stage")
+    if per_stage is not None:
+        layers = numbers.get("num-layers")
+        if layers is None or layers % (pp * per_stage):
+            raise problem(path, "needs --num-layers that pp x it divides", "--num-layers-per-virtual-pipeline-stage")
+        vpp = layers // (pp * per_stage)
+    if "pipeline-model-parallel-layout" in found:
+        blocks = _blocks(found["pipeline-model-parallel-layout"])
+        vpp = len(blocks) // pp
+        if min(blocks) > 0:
+            run.stages = " ".join(str(count) for count in blocks)
+        else:
+            run.notes.append(
+                "--pipeline-model-parallel-layout: has stages without blocks; they are laid out as the planner balances them"
+            )
+    elif pp > 1:
+        run.stages = "equal"  # Megatron's default: as many layers on every chunk
+    if pp > 1 and vpp > 1:
+        run.mesh |= {"vpp": str(vpp), "schedule": "interleaved"}
+
+
+_LONGEST_LAYOUT = 20_000  # characters; a letter is a layer
+
+
+def _blocks(layout: str) -> list[int]:
+    """Decoder layers of every chunk of a layout, repeats counted.
+
+    >>> _blocks("Et*3|(tt|)*2tL"), _blocks("Ett|ttL")
+    ([3, 2, 2, 1], [2, 2])
+    """
+    for repeated in (r"\(([^()]*)\)\*([0-9]{1,3})", r"([A-Za-z])\*([0-9]{1,3})"):
+        layout = re.sub(repeated, lambda match: match[1] * int(match[2]), layout[:_LONGEST_LAYOUT])
+    return [chunk.count("t") for chunk in layout.split("|")]
+
+
+def _zero_of_run(path: Path, found: dict[str, str], numbers: dict[str, int], run: Run) -> None:
+    stage = 0
+    if "use-megatron-fsdp" in found:
+        word = found.get("data-parallel-sharding-strategy", "no_shard")
+        stage = int(
+            _one_of(
+                path,
+                "data-parallel-sharding-strategy",
+                word,
+                {name: str(number) for number, name in enumerate(STRATEGIES)},
+            )
+        )
+    elif "use-torch-fsdp2" in found:
+        stage = 3
+    elif "use-distributed-optimizer" in found:
+        stage = 1
+    run.mesh["zero"] = str(stage)
+    instances = numbers.get("num-distributed-optimizer-instances", 1)
+    if stage and instances > 1:
+        run.mesh["dp_replicate"] = str(instances)
+
+
+def _memory_of_run(path: Path, found: dict[str, str], numbers: dict[str, int], run: Run) -> None:
+    granularity = found.get("recompute-granularity", "selective" if "recompute-activations" in found else "none")
+    if granularity not in ("none", "selective", "full"):
+        raise problem(path, f"is '{granularity}'; known: selective, full", "--recompute-granularity")
+    run.mesh["recompute"] = granularity
+    if granularity == "full" and found.get("recompute-method") == "block" and "recompute-num-layers" in numbers:
+        run.mesh["recompute_blocks"] = str(numbers["recompute-num-layers"])
+    elif granularity == "full":
+        run.notes.append("--recompute-method uniform: every block is recomputed by itself, not in groups")
+    if "optimizer-cpu-offload" in found:
+        run.mesh["offload"] = "optimizer"
+    precision = "fp8" if "fp8-format" in found else next((name for name in ("bf16", "fp16") if name in found), "fp32")
+    run.options["precision"] = precision
+    optimizer = found.get("optimizer", "adam")
+    if optimizer == "sgd":
+        run.options["optimizer"] = "sgd" if found.get("sgd-momentum") in ("0", "0.0") else "momentum"
+    elif optimizer == "adam":
+        run.options["optimizer"] = "adam"
+    else:
+        run.notes.append(f"--optimizer {optimizer}: is not known to the cost model; the network's usual one is taken")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from planner.exporters.account import Account
 from planner.exporters.common import SPLITS, account_basics, account_order, header, is_even_layout
 from planner.exporters.job import Job
-from planner.exporters.megatron_parts import (
+from planner.exporters.megatron import (
     CP_COMM,
     ORDERS,
     account_schedule,
@@ -82,8 +82,9 @@ def render(job: Job, account: Account, version: str) -> dict[str, str]:
 def _overrides(job: Job, account: Account) -> list[str]:
     plan = job.plan
     account_basics(job, account)
-    for field in ("tp", "pp", "cp", "ep", "etp", "micro_batch", "num_micro_batches", "dp_shard", "dp_replicate"):
-        account.note(field, FIELDS[field])
+    account.note_all(
+        FIELDS, "tp", "pp", "cp", "ep", "etp", "micro_batch", "num_micro_batches", "dp_shard", "dp_replicate"
+    )
     overrides = [
         f"model.tensor_model_parallel_size={plan.tp}",
         f"model.pipeline_model_parallel_size={plan.pp}",
@@ -112,8 +113,7 @@ def _pipeline(job: Job, account: Account) -> list[str]:
     if plan.pp == 1:
         return ["model.virtual_pipeline_model_parallel_size=null", "model.pipeline_model_parallel_layout=null"]
     account_schedule(job, account, FIELDS["schedule"])
-    account.note("vpp", FIELDS["vpp"])
-    account.note("stage_blocks", FIELDS["stage_blocks"])
+    account.note_all(FIELDS, "vpp", "stage_blocks")
     # The layout's | and * are no syntax of an override inside quotes.
     layout = "null" if is_even_layout(job.blocks) else f'"{layout_text(job.blocks)}"'
     return [

@@ -6,7 +6,7 @@ from typing import Any
 
 from costmodel.mesh.stages import threshold_blocks, threshold_last
 from planner.exporters.account import Account
-from planner.exporters.common import SPLITS, account_basics, account_order, header
+from planner.exporters.common import SPLITS, account_basics, account_full_recompute, account_order, header
 from planner.exporters.job import Job
 from planner.exporters.network import NetworkSizes
 from planner.exporters.shell import start_scripts
@@ -121,8 +121,7 @@ def _config(job: Job, account: Account) -> dict[str, Any]:
     for what in ("offload_optimizer", "offload_activations"):
         if getattr(plan, what):
             account.impossible(what, "nanotron keeps everything on the device, which may not fit")
-    for field in ("micro_batch", "num_micro_batches", "seq"):
-        account.note(field, FIELDS[field])
+    account.note_all(FIELDS, "micro_batch", "num_micro_batches", "seq")
     assert job.network is not None
     return {
         "checkpoints": {
@@ -262,12 +261,8 @@ def _parallelism(job: Job, account: Account) -> dict[str, Any]:
     if plan.recompute == "selective":
         account.impossible("recompute", "whole blocks are recomputed or none; nothing is recomputed")
     if plan.recompute == "full":
-        for field in ("recompute", "recompute_blocks", "stage_recompute"):
-            account.note(field, FIELDS[field])
-        if job.chunk_recompute != job.blocks:
-            field = "stage_recompute" if plan.stage_recompute else "recompute_blocks"
-            counts = ", ".join(map(str, job.chunk_recompute))
-            account.impossible(field, f"all blocks are recomputed, not {counts} per stage: less memory, more time")
+        account.note_all(FIELDS, "recompute", "recompute_blocks", "stage_recompute")
+        account_full_recompute(job, account, " per stage")
     return parallelism
 
 

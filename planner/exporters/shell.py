@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from planner.exporters.job import Job, LayerJob, Nodes
 
-__all__ = ["comment", "node_ranks", "shell_array", "slurm_script", "start_scripts"]
+__all__ = ["PLAN", "comment", "node_ranks", "scripts", "shell_array", "slurm_script", "start_scripts"]
 
 # Names of the scripts in every export.
 _LAUNCH, _SLURM = "train.sh", "train.slurm"
@@ -153,3 +153,18 @@ def slurm_script(header: Sequence[str], nodes: Nodes, job_name: str, script: str
         f'srun --kill-on-bad-exit=1 bash "$folder/{script}" "$@"',
     ]
     return "\n".join(lines) + "\n"
+
+
+# -- scripts of torch --------------------------------------------------------------------------------------------------------
+
+
+PLAN = "plan.py"
+
+
+def scripts(job: Job | LayerJob, header: Sequence[str]) -> dict[str, str]:
+    """Scripts that start the user's program with the plan's folder among those it imports from."""
+    settings = [
+        'script="${SCRIPT:?set SCRIPT to your training script}"',
+        'export PYTHONPATH="$here${PYTHONPATH:+:$PYTHONPATH}"',
+    ]
+    return start_scripts(job, header, settings=settings, command=['"$script"'])

@@ -11,7 +11,7 @@ import json
 from typing import Any
 
 from planner.exporters.account import Account
-from planner.exporters.common import SPLITS, account_basics, account_order, header
+from planner.exporters.common import SPLITS, account_basics, account_full_recompute, account_order, header
 from planner.exporters.job import Job
 from planner.exporters.shell import comment, start_scripts
 
@@ -141,8 +141,7 @@ def _settings(job: Job, account: Account, *, is_toml: bool) -> dict[str, dict[st
 
 def _parallelism(job: Job, account: Account, *, is_toml: bool) -> dict[str, Any]:
     plan = job.plan
-    for field in ("tp", "cp", "ep", "pp", "dp_replicate", "dp_shard"):
-        account.note(field, FIELDS[field])
+    account.note_all(FIELDS, "tp", "cp", "ep", "pp", "dp_replicate", "dp_shard")
     settings: dict[str, Any] = {
         "data_parallel_replicate_degree": plan.dp_replicate,
         "data_parallel_shard_degree": plan.dp_shard,
@@ -236,8 +235,7 @@ def _pipeline(job: Job, account: Account, *, is_toml: bool) -> dict[str, Any]:
 def _batch(job: Job, account: Account, parallelism: dict[str, Any], *, is_toml: bool) -> dict[str, Any]:
     """Sizes of the batch: samples up to v0.2.2, tokens since; with a pipeline the micro-batches are the schedule's, else accumulated."""
     plan, seq = job.plan, job.seq or 1
-    for field in ("micro_batch", "num_micro_batches", "seq"):
-        account.note(field, FIELDS[field])
+    account.note_all(FIELDS, "micro_batch", "num_micro_batches", "seq")
     is_piped = plan.pp > 1
     if is_toml:
         if is_piped:
@@ -262,12 +260,8 @@ def _recompute(job: Job, account: Account) -> str:
             "recompute", "the operations are torchtitan's choice, not those of the plan; selective is written"
         )
         return "selective"
-    for field in ("recompute", "recompute_blocks", "stage_recompute"):
-        account.note(field, FIELDS[field])
-    if job.chunk_recompute != job.blocks:
-        field = "stage_recompute" if plan.stage_recompute else "recompute_blocks"
-        counts = ", ".join(map(str, job.chunk_recompute))
-        account.impossible(field, f"all blocks are recomputed, not {counts} per chunk: less memory, more time")
+    account.note_all(FIELDS, "recompute", "recompute_blocks", "stage_recompute")
+    account_full_recompute(job, account, " per chunk")
     return "full"
 
 

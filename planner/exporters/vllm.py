@@ -103,7 +103,8 @@ def _stages(job: ServingJob, account: Account) -> list[str]:
 
 def _arguments(job: ServingJob, account: Account) -> list[tuple[str, ...]]:
     plan = job.plan
-    for field in (
+    account.note_all(
+        FIELDS,
         "tp",
         "pp",
         "max_batch",
@@ -112,8 +113,7 @@ def _arguments(job: ServingJob, account: Account) -> list[tuple[str, ...]]:
         "output_tokens",
         "memory_utilisation",
         "prefill_batch",
-    ):
-        account.note(field, FIELDS[field])
+    )
     length = job.prompt_tokens + job.output_tokens
     account.left_to_user(
         "max_model_len", f"the plan knows mean lengths only: raise --max-model-len {length} to your longest request"
@@ -162,8 +162,7 @@ def _experts(job: ServingJob, account: Account, ranks: int) -> list[str]:
     if not job.has_experts:
         return []
     is_expert_parallel = plan.ep > 1
-    account.note("ep", FIELDS["ep"])
-    account.note("etp", FIELDS["etp"])
+    account.note_all(FIELDS, "ep", "etp")
     wanted = (plan.ep, plan.etp)
     written = (ranks, 1) if is_expert_parallel else (1, ranks)
     if wanted != written:

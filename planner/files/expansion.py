@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from pydantic import ValidationError
 
 from costmodel.network.graph import LayerSpec
 from costmodel.network.layers import FAMILIES
 from planner.core.errors import FileProblem, InputFileError, did_you_mean
-from planner.files.documents import Document, Location
-from planner.files.input_names import MAX_NESTING, InputNames
-from planner.files.references import SEQ, check_references
-from planner.files.scopes import Pending, Scope, Target, Value
+from planner.files.documents import Document, Location, Node
 from planner.files.validation import error_text
 from planner.schema.common import is_reference
 from planner.schema.model import (
@@ -29,7 +26,69 @@ from planner.schema.model import (
     layer_model,
 )
 
-__all__ = ["Expansion", "expand"]
+__all__ = [
+    "MAX_NESTING",
+    "SEQ",
+    "Expansion",
+    "InputNames",
+    "Pending",
+    "Scope",
+    "Target",
+    "Value",
+    "check_references",
+    "expand",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A parameter's value, where it was written, and the scope whose names it may use."""
+
+    value: Any
+    location: Location
+    scope: Scope
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """An input as written: a word of a scope."""
+
+    text: str
+    location: Location
+    scope: Scope
+
+
+@dataclass(slots=True)
+class Scope:
+    """What the names of a list of layers mean. Branches see their surroundings (``parent``), blocks do not."""
+
+    prefix: str
+    parent: Scope | None = None
+    input: str | Target | None = None  # full name, or not yet looked up
+    values: Mapping[str, Value] = field(default_factory=dict)
+    names: list[str] = field(default_factory=list)
+    nesting: int = 0
+    block: str = ""  # whose body this is
+    instance: str = ""  # full name of the outermost repetition around
+    frozen: bool = False
+
+
+@dataclass(slots=True)
+class Pending:
+    """A layer whose inputs are not looked up yet: they may be written further down."""
+
+    name: str
+    kind: str
+    params: Any
+    inputs: tuple[str | Target, ...]
+    location: Location
+    block: str = ""
+    frozen: bool = False
+    lora_rank: int = 0
+
+
+# -- what is kept while names are not looked up yet --------------------------------------------------------------------------
+
 
 _MAX_NAME = 200
 _MAX_PROBLEMS = 200
@@ -386,3 +445,141 @@ def _input_count(kind: str, count: int) -> str:
     if family.min_inputs == family.max_inputs:
         return f"a layer of type '{kind}' takes {family.min_inputs} input{'s' * (family.min_inputs > 1)}, not {count}"
     return f"a layer of type '{kind}' takes at least {family.min_inputs} inputs, not {count}; list them: inputs: [a, b]"
+
+
+# -- references to parameters (`$name`): every one is checked once, whether its block is used or not -------------------------
+
+
+SEQ = "$seq"
+_NO_SEQ = (
+    "'$seq' stands for the positions of a sample, and this file does not say how many; add a line like 'seq: 2048'"
+)
+
+
+class _Note(Protocol):
+    def __call__(self, location: Location, message: str, *, at_key: bool = False) -> None: ...
+
+
+def check_references(network: NetworkFile, document: Document, seq: int | None, note: _Note) -> None:
+    """Note parameters that nothing has, and those that stand in two places.
+
+    Parameters
+    ----------
+    network : NetworkFile
+    document : Document
+        The file it was read from.
+    seq : int or None
+        What ``$seq`` stands for.
+    note : function
+        Takes the place of a problem and the message.
+    """
+
+    def check(node: Node, location: Location, block: str, known: Sequence[str]) -> None:
+        for step, child in (node.children or {}).items():  # as deep as a document may be: recursion is safe
+            check(child, (*location, step), block, known)
+        if is_reference(node.value) and node.value[1:] not in known and (node.value != SEQ or seq is None):
+            note(location, _missing(node.value, block, known))
+
+    check(document.find(("layers",))[0], ("layers",), "", ())
+    for name, block in network.blocks.items():
+        for parameter in block.parameters:
+            if parameter in block.defaults:
+                location = ("blocks", name, "defaults", parameter)
+                note(location, f"'{parameter}' is listed under 'parameters' as well; keep one", at_key=True)
+        for parameter, value in block.defaults.items():
+            if value == SEQ and seq is None:
+                note(("blocks", name, "defaults", parameter), _NO_SEQ)
+        for body in ("layers", "branches"):
+            node, found, _ = document.find(("blocks", name, body))
+            if len(found) == 3:
+                check(node, found, name, (*block.parameters, *block.defaults))
+
+
+def _missing(reference: str, block: str, known: Sequence[str]) -> str:
+    """Why a reference means nothing."""
+    if reference == SEQ:
+        return _NO_SEQ
+    if not block:
+        return f"'{reference}' names a parameter, and only the layers of a block have parameters"
+    hint = did_you_mean(reference[1:], known) or f"; it has {', '.join(known) or 'none'}"
+    return f"block '{block}' has no parameter '{reference[1:]}'{hint}"
+
+
+# -- inputs ------------------------------------------------------------------------------------------------------------------
+
+
+MAX_NESTING = 16  # blocks inside blocks
+_MAX_COMPARISONS = 50_000  # names that are compared with misspelt ones: a second or so
+
+
+class InputNames:
+    """Resolves the inputs of layers once all layers are known.
+
+    Parameters
+    ----------
+    note : function of place and message
+        Reports a problem.
+    origins : mapping
+        Full name of a layer or group -> where it is written.
+    outputs : mapping
+        Full name of a group -> its output.
+    broken : collection of str
+        Entries whose problems are reported: what they would have held is not missing.
+    """
+
+    def __init__(
+        self,
+        note: Callable[[Location, str], None],
+        origins: Mapping[str, Location],
+        outputs: Mapping[str, str | Target | None],
+        broken: Collection[str],
+    ) -> None:
+        self._note = note
+        self._origins = origins
+        self._outputs = outputs
+        self._broken = broken
+        self._misses = 0
+
+    def resolve(self, target: str | Target | None) -> str | None:
+        """Follow a name to a layer; None where that fails, which is then noted."""
+        for _ in range(4 * MAX_NESTING + 4 * len(self._outputs)):
+            if isinstance(target, Target):
+                target = self._meaning(target)
+            elif target is None or target not in self._outputs:
+                return target
+            else:
+                target = self._outputs[target]
+        return None
+
+    def _handed_in(self, target: Target) -> Target | None:
+        """What a parameter that stands for a layer means where the block is used."""
+        found = target.scope.values.get(target.text[1:])
+        if found is None:
+            if target.text == "$seq":
+                self._note(target.location, "expected the name of a layer, '$seq' is a number")
+            return None  # others are noted where references are checked
+        if not isinstance(found.value, str):
+            self._note(found.location, f"expected the name of a layer, got {found.value}")
+            return None
+        return Target(found.value, found.location, found.scope)
+
+    def _meaning(self, target: Target) -> str | Target | None:
+        if is_reference(target.text):
+            return self._handed_in(target)
+        scope: Scope | None = target.scope
+        visible: list[str] = []
+        while scope is not None:
+            if target.text == "input" and scope.input is not None:
+                return scope.input
+            full = scope.prefix + target.text
+            if full in self._origins or full in self._outputs:
+                return full
+            if any(full[:end] in self._broken for end, letter in enumerate(full) if letter == "."):
+                return None
+            visible += scope.names
+            scope = scope.parent
+        self._misses += 1
+        hint = did_you_mean(target.text, visible) if self._misses * len(visible) < _MAX_COMPARISONS else ""
+        where = f" in block '{target.scope.block}'" if target.scope.block else ""
+        self._note(target.location, f"input '{target.text[:60]}' does not exist{where}{hint}")
+        return None

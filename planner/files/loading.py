@@ -1,48 +1,88 @@
-"""Loads the files that people write: networks, devices and clusters, by path or by bundled name."""
+"""Loads the files that people write: networks, devices, clusters, frameworks and calibrations, by path or by bundled name."""
 
 from __future__ import annotations
 
+import math
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from costmodel.hardware.cluster import ClusterError
-from costmodel.network.graph import Graph, GraphError
+from costmodel.network.graph import Graph, GraphError, GraphProblem
 from planner.core.errors import FileProblem, InputFileError, UnknownName, UsageError, did_you_mean
 from planner.files.documents import Document, Location, parse_text
-from planner.files.network_faults import (
-    check_extents,
-    graph_problems,
-    has_own_length,
-    no_seq,
-    wrong_seq,
-)
-from planner.files.printed import Printed
-from planner.files.resources import resolve
+from planner.files.json_file import JsonFile
+from planner.files.resources import bundled, resolve
 from planner.files.text import read_text
 from planner.files.validation import validate
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
+    from costmodel.framework import Framework
     from costmodel.hardware.cluster import Cluster
     from costmodel.hardware.device import Device
+    from costmodel.uncertainty.calibration import Calibration
     from planner.core.blocks import Block
+    from planner.files.expansion import Expansion
+    from planner.schema.model import NetworkFile
 
 __all__ = [
+    "DEFAULT_CALIBRATION",
     "KEPT_CHARACTERS",
     "Loaded",
+    "LoadedCalibration",
     "LoadedCluster",
     "LoadedDevice",
+    "LoadedFramework",
     "LoadedModel",
+    "Printed",
+    "calibration_in_words",
+    "check_extents",
+    "framework_aliases",
+    "framework_names",
+    "graph_problems",
+    "has_own_length",
+    "json_problems",
     "load_algorithms",
+    "load_calibration",
     "load_cluster",
     "load_device",
     "load_document",
+    "load_framework",
     "model_of",
+    "no_seq",
+    "wrong_seq",
 ]
+
+_WIDTH = 120
+
+
+class Printed(ABC):
+    """Base of what is loaded; a class says in `_blocks` what it shows."""
+
+    __slots__ = ()
+    path: Path
+
+    @abstractmethod
+    def _blocks(self) -> Sequence[Block]: ...
+
+    def __str__(self) -> str:
+        from planner.report.text import plain_text
+
+        return plain_text(self._blocks(), _WIDTH).rstrip("\n")
+
+    def __repr__(self) -> str:
+        return f"<planner.{type(self).__name__} of {self.path}>"
+
+    def _repr_html_(self) -> str:
+        from planner.report.notebook import html_of
+
+        return html_of(self._blocks())
+
 
 _Model = TypeVar("_Model", bound="BaseModel")
 
@@ -279,7 +319,7 @@ def load_algorithms(path: Path, layers: Collection[str] | None = None) -> dict[s
     InputFileError
         Every problem of the file.
     """
-    from planner.schema.algorithms import AlgorithmsFile
+    from planner.schema.plan import AlgorithmsFile
 
     loaded = load_document(path, AlgorithmsFile)
     entries = loaded.content.algorithms
@@ -294,3 +334,193 @@ def load_algorithms(path: Path, layers: Collection[str] | None = None) -> dict[s
         if problems:
             raise InputFileError(problems)
     return {name: (entry.forward, entry.backward_input, entry.backward_weight) for name, entry in entries.items()}
+
+
+# -- what is wrong with a network whose file could be read -------------------------------------------------------------------
+
+
+# Elements of one output per sample: beyond this, counts are no longer exact in a float.
+_MAX_ELEMENTS = 2**53
+
+
+def no_seq(name: str) -> str:
+    """The network cannot be given a length."""
+    return f"network '{name}' has no sequence length to change (its file has no key 'seq')"
+
+
+def has_own_length(network: NetworkFile, document: Document) -> bool:
+    """Whether a network is right at the length that its file states, so that another length is to blame."""
+    from planner.files.expansion import expand
+
+    try:
+        Graph.build(network.name, expand(network, document).specs)
+    except GraphError:
+        return False
+    return True
+
+
+def wrong_seq(seq: int, network: NetworkFile, error: GraphError) -> str:
+    """The network cannot have the length that was asked for."""
+    shown = "; ".join(f"{problem.layer}: {problem.message}" for problem in error.problems[:3])
+    return f"--seq {seq}: network '{network.name}' cannot be that long (its file says {network.seq}): {shown}"
+
+
+def json_problems(file: JsonFile, problems: Sequence[GraphProblem]) -> list[FileProblem]:
+    """Look the places of layers up, also of those in blocks."""
+    layers = file.content.get("layers") if isinstance(file.content, dict) else None
+    result = []
+    for problem in problems:
+        block, _, inner = problem.layer.partition("/")
+        is_inner = inner and not (isinstance(layers, dict) and problem.layer in layers)
+        location: Location = ("layers", block, "layers", inner) if is_inner else ("layers", problem.layer)
+        result.append(file.problem(location, problem.message, at_key=True, where=problem.layer))
+    return result
+
+
+def graph_problems(error: GraphError, expansion: Expansion, document: Document) -> list[FileProblem]:
+    """Give each problem the line of its layer; copies of a block's layer with the same problem are counted, not repeated."""
+    inputs = {spec.name: spec.inputs for spec in expansion.specs}
+    first: dict[tuple[Any, str], str] = {}
+    copies: dict[tuple[Any, str], int] = {}
+    for problem in error.problems:
+        key = (expansion.origins.get(problem.layer, ("layers",)), problem.message)
+        first.setdefault(key, problem.layer)
+        copies[key] = copies.get(key, -1) + 1
+    problems = []
+    for (location, message), layer in first.items():
+        sources = f" (inputs: {', '.join(inputs[layer])})" if inputs.get(layer) and "input" in message else ""
+        more = f"; so do {copies[location, message]} more copies of this layer" if copies[location, message] else ""
+        problems.append(document.problem(location, f"{message}{sources}{more}", where=layer))
+    return problems
+
+
+def check_extents(graph: Graph, expansion: Expansion, document: Document) -> None:
+    """Refuse layers whose sizes are typing errors: their products would no longer be exact."""
+    for layer in graph.layers:
+        for what, count in (("outputs", math.prod(layer.output_shape)), ("weights", layer.weight_count)):
+            if count > _MAX_ELEMENTS:
+                message = f"has {count:.3g} {what} per {'sample' if what == 'outputs' else 'copy'}; more than 2**53 is an error"
+                raise InputFileError([document.problem(expansion.origins[layer.name], message, where=layer.name)])
+
+
+# -- frameworks --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedFramework:
+    """A framework and the file it comes from; ``title``: its name for people."""
+
+    framework: Framework
+    title: str
+    description: str
+    path: Path
+    sha256: str
+
+
+def load_framework(text: str) -> LoadedFramework:
+    """Load a framework by path, bundled name or alias.
+
+    Raises
+    ------
+    UnknownName
+        Neither a file nor a bundled name.
+    InputFileError
+        Every problem of the file.
+
+    Examples
+    --------
+    >>> load_framework("nemo").framework.name
+    'megatron-bridge'
+    """
+    from planner.schema.framework import FrameworkFile
+
+    path = resolve("frameworks", text)
+    loaded = load_document(path, FrameworkFile)
+    content = loaded.content
+    return LoadedFramework(
+        framework=content.to_domain(),
+        title=content.title,
+        description=content.description,
+        path=path,
+        sha256=loaded.document.sha256,
+    )
+
+
+@cache
+def framework_aliases() -> dict[str, str]:
+    """Other name of a bundled framework -> its name.
+
+    >>> framework_aliases()["maxtext"]
+    'jax'
+    """
+    from planner.files.documents import parse_document
+
+    found: dict[str, str] = {}
+    for name, path in bundled("frameworks").items():
+        found |= {str(alias): name for alias in parse_document(path).value.get("aliases", ())}
+    return found
+
+
+def framework_names() -> list[str]:
+    """Names and aliases of the bundled frameworks, for completion."""
+    return sorted({*bundled("frameworks"), *framework_aliases()})
+
+
+# -- calibrations ------------------------------------------------------------------------------------------------------------
+
+
+# What error bars are made of where no other calibration is named; its factors are all 1.
+DEFAULT_CALIBRATION = "default"
+_SHOWN_CHANGE = 0.005  # smaller changes of a constant would be written as x 1.00
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedCalibration:
+    """A calibration and the file it comes from; ``tables``: SHA-256 of the tables that it was fitted to."""
+
+    calibration: Calibration
+    path: Path
+    sha256: str
+    description: str = ""
+    tables: frozenset[str] = frozenset()
+
+
+def load_calibration(text: str = DEFAULT_CALIBRATION) -> LoadedCalibration:
+    """Load a calibration by path or bundled name.
+
+    Raises
+    ------
+    UnknownName
+        Neither a file nor a bundled name.
+    InputFileError
+        Every problem of the file.
+
+    Examples
+    --------
+    >>> set(load_calibration("default").calibration.values.values())
+    {1.0}
+    """
+    from planner.schema.calibration import CalibrationFile
+
+    path = resolve("calibrations", text)
+    loaded = load_document(path, CalibrationFile)
+    return LoadedCalibration(
+        calibration=loaded.content.to_domain(),
+        path=path,
+        sha256=loaded.document.sha256,
+        description=loaded.content.description,
+        tables=frozenset(table.sha256 for table in loaded.content.source.tables),
+    )
+
+
+def calibration_in_words(calibration: Calibration) -> str:
+    """Name of a calibration and what it changes.
+
+    >>> calibration_in_words(load_calibration("default").calibration)
+    'default (changes nothing)'
+    """
+    changed = {name: value for name, value in calibration.values.items() if abs(value - 1.0) > _SHOWN_CHANGE}
+    words = [f"{name} x {value:.2f}" for name, value in changed.items()]
+    words += [f"{name} {value:g}" for name, value in calibration.assumed.items()]
+    words += [f"framework {calibration.framework}"] if calibration.framework else []
+    return f"{calibration.name} ({', '.join(words) or 'changes nothing'})"

@@ -112,7 +112,7 @@ def _suggested(kind: Kind) -> Collection[str]:
     """Names that a typing error may have meant."""
     if kind != "frameworks":
         return bundled(kind)
-    from planner.files.frameworks import framework_names
+    from planner.files.loading import framework_names
 
     return framework_names()
 
@@ -142,7 +142,7 @@ def _meant(kind: Kind, text: str) -> tuple[str | None, tuple[str, ...]]:
     same = re.sub(r"[^a-z0-9]", "", text.lower())
     names = {re.sub(r"[^a-z0-9]", "", name): name for name in bundled(kind)} if "/" not in text else {}
     if kind == "frameworks" and same not in names:
-        from planner.files.frameworks import framework_aliases
+        from planner.files.loading import framework_aliases
 
         names = {re.sub(r"[^a-z0-9]", "", alias): name for alias, name in framework_aliases().items()}
     return names.get(same), ()

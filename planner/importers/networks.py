@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from planner.core.errors import FileProblem, InputFileError, UsageError
 from planner.files.documents import Document, parse_text
 from planner.files.json_file import read_json_file
-from planner.files.loading import KEPT_CHARACTERS, LoadedModel, model_of
-from planner.files.network_faults import json_problems, no_seq
+from planner.files.loading import KEPT_CHARACTERS, LoadedModel, json_problems, model_of, no_seq
 from planner.files.resources import resolve
 from planner.files.text import read_text
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from costmodel.network.graph import Graph, GraphError, GraphProblem, LayerSpec
-from costmodel.network.layers import Layer, family_of, params_from, shape_text
+from costmodel.network.layers import Layer, params_from, shape_text
 from planner.core.errors import did_you_mean
 from planner.importers.sources import registering
 
@@ -79,136 +79,119 @@ class Problem(ValueError):  # noqa: N818 - caught and attached to its layer
     """What is wrong with one layer."""
 
 
-_Read = Callable[["LayerReader", Mapping[str, Any]], tuple[str, dict[str, Any]]]
+_Read = Callable[[Mapping[str, Any]], tuple[str, dict[str, Any]]]
 _TYPES: dict[str, _Read] = {}
 _types = registering(_TYPES, "PALEO type")
+# Where a filter has its channels: of the input, of the output.
+_CHANNELS = {"convolution": (2, 3), "deconvolution": (3, 2)}
 
 
-class LayerReader:
-    """Turns layers as written into kinds and parameters, and remembers the batch of the inputs."""
+def _read(entry: Mapping[str, Any]) -> tuple[str, Any]:
+    """Kind and parameters of a layer; raises Problem for an unknown type, or values that make no sense."""
+    name = entry["type"]
+    if name not in _TYPES:
+        known = ", ".join(sorted(_TYPES))
+        raise Problem(f"layer type '{name[:60]}' is not known{did_you_mean(name, _TYPES)} known: {known}")
+    kind, values = _TYPES[name](entry)
+    return kind, params_from(kind, values)
 
-    def __init__(self) -> None:
-        self.global_batch = 1
-        self._batch_known = False
 
-    def read(self, entry: Mapping[str, Any]) -> tuple[str, Any]:
-        """Kind and parameters of a layer.
+def _check(layer: Layer, entry: Mapping[str, Any]) -> None:
+    """Compare what a file states twice: input channels of filters, and output shapes, with the shapes inferred."""
+    if layer.kind in _CHANNELS:
+        takes = entry["filter"][_CHANNELS[layer.kind][0]]
+        if takes not in (-1, layer.input_shapes[0][0] if layer.input_shapes else 0):
+            raise Problem(f"its filters take {takes} channels, its input has {shape_text(layer.input_shapes[0])}")
+    stated = entry.get("output_shape")
+    if isinstance(stated, list) and layer.kind in ("deconvolution", "flatten"):
+        shape = _channels_first(stated[1:])
+        if shape != layer.output_shape and _drop_ones(shape) != layer.output_shape:
+            raise Problem(f"'output_shape' gives {shape_text(shape)}, the layer gives {shape_text(layer.output_shape)}")
+    if math.prod(layer.output_shape) > _MAX_ELEMENTS or layer.weight_count > _MAX_ELEMENTS:
+        raise Problem("has more than 2**53 outputs per sample or weights")
 
-        Raises
-        ------
-        Problem
-            An unknown type, or values that make no sense.
-        """
-        name = entry["type"]
-        if name not in _TYPES:
-            known = ", ".join(sorted(_TYPES))
-            raise Problem(f"layer type '{name[:60]}' is not known{did_you_mean(name, _TYPES)} known: {known}")
-        kind, values = _TYPES[name](self, entry)
-        return kind, params_from(kind, values)
 
-    def check(self, layer: Layer, entry: Mapping[str, Any]) -> None:
-        """Compare what a file states twice: input channels of filters, and output shapes, with the shapes inferred.
+@_types("Input")
+def _input(entry: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    return "input", {"shape": _channels_first(_whole_numbers(entry, "tensor", lengths=(2, 4))[1:])}
 
-        Raises
-        ------
-        Problem
-            They differ.
-        """
-        filters = entry.get("filter")
-        channels = layer.input_shapes[0][0] if layer.input_shapes else 0
-        if layer.kind == "convolution" and filters[2] not in (-1, channels):  # type: ignore[index]
-            raise Problem(f"its filters take {filters[2]} channels, its input has {shape_text(layer.input_shapes[0])}")  # type: ignore[index]
-        if layer.kind == "deconvolution" and filters[3] not in (-1, channels):  # type: ignore[index]
-            raise Problem(f"its filters take {filters[3]} channels, its input has {shape_text(layer.input_shapes[0])}")  # type: ignore[index]
-        stated = entry.get("output_shape")
-        if isinstance(stated, list) and layer.kind in ("deconvolution", "flatten"):
-            shape = _channels_first(stated[1:])
-            if shape != layer.output_shape and _drop_ones(shape) != layer.output_shape:
-                raise Problem(
-                    f"'output_shape' gives {shape_text(shape)}, the layer gives {shape_text(layer.output_shape)}"
-                )
 
-    @_types("Input")
-    def _input(self, entry: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-        tensor = _whole_numbers(entry, "tensor", lengths=(2, 4))
-        if self._batch_known and tensor[0] != self.global_batch:
-            raise Problem(f"its batch is {tensor[0]}, another input has {self.global_batch}")
-        self.global_batch, self._batch_known = tensor[0], True
-        return "input", {"shape": _channels_first(tensor[1:])}
+@_types("Convolution", "Deconvolution")
+def _convolution(entry: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    kind = entry["type"].lower()
+    inputs, outputs = _CHANNELS[kind]
+    filters = _whole_numbers(entry, "filter", lengths=(4,), unknown_at=inputs)
+    return kind, {
+        "out_channels": filters[outputs],
+        "kernel": _square(filters[0], filters[1]),
+        "stride": _window(entry, "strides"),
+        "padding": _padding(entry),
+        **_attached(entry),
+    }
 
-    @_types("Convolution")
-    def _convolution(self, entry: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-        filters = _whole_numbers(entry, "filter", lengths=(4,), unknown_at=2)
-        return "convolution", {
-            "out_channels": filters[3],
-            "kernel": _square(filters[0], filters[1]),
-            "stride": _window(entry, "strides"),
-            "padding": _padding(entry),
-            **_attached(entry),
-        }
 
-    @_types("Deconvolution")
-    def _deconvolution(self, entry: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-        filters = _whole_numbers(entry, "filter", lengths=(4,), unknown_at=3)
-        return "deconvolution", {
-            "out_channels": filters[2],
-            "kernel": _square(filters[0], filters[1]),
-            "stride": _window(entry, "strides"),
-            "padding": _padding(entry),
-            **_attached(entry),
-        }
+@_types("Pooling", "AvgPool")
+def _pool(entry: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    return "pool", {
+        "kernel": _window(entry, "ksize"),
+        "stride": _window(entry, "strides"),
+        "padding": _padding(entry),
+        "mode": "max" if entry["type"] == "Pooling" else "average",
+    }
 
-    @_types("Pooling", "AvgPool")
-    def _pool(self, entry: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-        return "pool", {
-            "kernel": _window(entry, "ksize"),
-            "stride": _window(entry, "strides"),
-            "padding": _padding(entry),
-            "mode": "max" if entry["type"] == "Pooling" else "average",
-        }
 
-    @_types("InnerProduct")
-    def _inner_product(self, entry: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-        count = entry.get("num_outputs")
-        if not _is_whole(count, 1):
-            raise Problem(f"'num_outputs' is {count!r}, expected a whole number of at least 1")
-        return "linear", {"out_features": count, **_attached(entry, default=None)}
+@_types("InnerProduct")
+def _inner_product(entry: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    count = entry.get("num_outputs")
+    if not _is_whole(count, 1):
+        raise Problem(f"'num_outputs' is {count!r}, expected a whole number of at least 1")
+    return "linear", {"out_features": count, **_attached(entry, default=None)}
 
-    @_types("Dropout")
-    def _dropout(self, entry: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-        keep = entry.get("dropout_keep_prob", 0.5)
-        if isinstance(keep, bool) or not isinstance(keep, (int, float)) or not 0 <= keep <= 1:
-            raise Problem(f"'dropout_keep_prob' is {keep!r}, expected a number from 0 to 1")
-        return "dropout", {"keep": float(keep)}
 
-    @_types("Concatenate")
-    def _concatenate(self, entry: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-        if entry.get("dim", 3) not in (1, 3, -1):
-            raise Problem(f"'dim' is {entry['dim']!r}; only channels (3, the last of NHWC) can be concatenated")
-        return "concat", {}
+@_types("Dropout")
+def _dropout(entry: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    keep = entry.get("dropout_keep_prob", 0.5)
+    if isinstance(keep, bool) or not isinstance(keep, (int, float)) or not 0 <= keep <= 1:
+        raise Problem(f"'dropout_keep_prob' is {keep!r}, expected a number from 0 to 1")
+    return "dropout", {"keep": float(keep)}
 
-    @_types("UpSampling2D")
-    def _upsampling(self, entry: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-        factor = _window(entry, "ksize")
-        if isinstance(factor, tuple):
-            raise Problem(f"'ksize' enlarges by {factor[0]} x {factor[1]}; only equal factors are known")
-        return "upsample", {"factor": factor}
 
-    @_types("Reshape")
-    def _reshape(self, entry: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-        shape = _whole_numbers(entry, "output_shape", lengths=(2, 4))
-        if len(_drop_ones(tuple(shape[1:]))) > 1:
-            raise Problem(f"'output_shape' is {shape}; only reshaping to one vector per sample is known")
-        return "flatten", {}
+@_types("Concatenate")
+def _concatenate(entry: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    if entry.get("dim", 3) not in (1, 3, -1):
+        raise Problem(f"'dim' is {entry['dim']!r}; only channels (3, the last of NHWC) can be concatenated")
+    return "concat", {}
 
-    @_types("Elementwise", "Softmax", "Sigmoid", "ReLU", "BatchNorm", "LRN")
-    def _without_parameters(self, entry: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-        name = entry["type"]
-        if name in ("Sigmoid", "ReLU"):
-            return "activation", {"function": name.lower()}
-        kinds = {"Elementwise": "add", "Softmax": "softmax", "BatchNorm": "batch_norm", "LRN": "local_response_norm"}
-        assert family_of(kinds[name]) is not None
-        return kinds[name], {}
+
+@_types("UpSampling2D")
+def _upsampling(entry: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    factor = _window(entry, "ksize")
+    if isinstance(factor, tuple):
+        raise Problem(f"'ksize' enlarges by {factor[0]} x {factor[1]}; only equal factors are known")
+    return "upsample", {"factor": factor}
+
+
+@_types("Reshape")
+def _reshape(entry: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    shape = _whole_numbers(entry, "output_shape", lengths=(2, 4))
+    if len(_drop_ones(tuple(shape[1:]))) > 1:
+        raise Problem(f"'output_shape' is {shape}; only reshaping to one vector per sample is known")
+    return "flatten", {}
+
+
+_PLAIN: dict[str, tuple[str, dict[str, Any]]] = {
+    "Sigmoid": ("activation", {"function": "sigmoid"}),
+    "ReLU": ("activation", {"function": "relu"}),
+    "Elementwise": ("add", {}),
+    "Softmax": ("softmax", {}),
+    "BatchNorm": ("batch_norm", {}),
+    "LRN": ("local_response_norm", {}),
+}
+
+
+@_types(*_PLAIN)
+def _without_parameters(entry: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    return _PLAIN[entry["type"]]
 
 
 def _is_whole(value: object, least: int) -> bool:
@@ -337,6 +320,7 @@ class _Conversion:
         self.content = content
         self.problems: list[GraphProblem] = []
         self.notes: list[str] = []
+        self.global_batch = 0  # 0: no input is read yet
         self.layers: dict[str, dict[str, Any]] = {}  # full name -> as written
         self.parents: dict[str, tuple[str, ...]] = {}
         self.endpoints: dict[str, str] = {}
@@ -348,8 +332,7 @@ class _Conversion:
         self._merge_copies()
         self._drop_gatherings()
         self._stop_at_problems()
-        reader = LayerReader()
-        specs = [spec for name in self.layers if (spec := self._spec(reader, name)) is not None]
+        specs = [spec for name in self.layers if (spec := self._spec(name)) is not None]
         self._stop_at_problems()
         name = self.content.get("name")
         try:
@@ -358,13 +341,11 @@ class _Conversion:
             raise ImportFailed(error.problems) from None
         for layer in graph.layers:
             try:
-                reader.check(layer, self.layers[layer.name])
-                if math.prod(layer.output_shape) > _MAX_ELEMENTS or layer.weight_count > _MAX_ELEMENTS:
-                    raise Problem("has more than 2**53 outputs per sample or weights")
+                _check(layer, self.layers[layer.name])
             except Problem as problem:
                 self.problems.append(GraphProblem(layer.name, str(problem)))
         self._stop_at_problems()
-        return ImportedNetwork(graph=graph, global_batch=reader.global_batch, notes=tuple(self.notes))
+        return ImportedNetwork(graph=graph, global_batch=self.global_batch or 1, notes=tuple(self.notes))
 
     def _stop_at_problems(self) -> None:
         if self.problems:
@@ -504,9 +485,15 @@ class _Conversion:
 
     # -- layers ------------------------------------------------------------------------------------------------------------
 
-    def _spec(self, reader: LayerReader, name: str) -> LayerSpec | None:
+    def _spec(self, name: str) -> LayerSpec | None:
+        entry = self.layers[name]
         try:
-            kind, params = reader.read(self.layers[name])
+            kind, params = _read(entry)
+            if kind == "input":
+                batch = entry["tensor"][0]
+                if self.global_batch not in (0, batch):
+                    raise Problem(f"its batch is {batch}, another input has {self.global_batch}")
+                self.global_batch = batch
         except Problem as problem:
             self._note_problem(name, str(problem))
             return None

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from planner.core.errors import FileProblem, InputFileError, UsageError, did_you_mean
-from planner.files.calibrations import LoadedCalibration, load_calibration
+from planner.files.loading import LoadedCalibration, load_calibration
 from planner.measurements.error_bars import Judge, judge_of
 from planner.measurements.kinds import predict_by
 from planner.measurements.metrics import far_off

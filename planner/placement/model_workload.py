@@ -33,9 +33,8 @@ from costmodel.uncertainty.constants import cluster_with
 from costmodel.workload import Workload
 from planner.core.capacity import unreserved_bytes
 from planner.core.errors import UsageError
-from planner.files.calibrations import load_calibration
 from planner.files.json_file import JsonFile
-from planner.files.loading import LoadedModel, load_cluster
+from planner.files.loading import LoadedModel, load_calibration, load_cluster
 from planner.files.naming.frameworks import framework_of
 from planner.importers.networks import load_model
 from planner.placement.question import PlaceRequest

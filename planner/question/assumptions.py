@@ -9,8 +9,7 @@ from costmodel.workload import Workload
 from planner.core.answer import Assumption, Setting
 from planner.core.quantities import format_bytes
 from planner.core.request import Request
-from planner.files.calibrations import LoadedCalibration, calibration_in_words
-from planner.files.loading import LoadedModel
+from planner.files.loading import LoadedCalibration, LoadedModel, calibration_in_words
 from planner.question.choose import Space, is_transformer, why_layers
 
 __all__ = ["space_assumptions", "stated_assumptions"]

@@ -13,9 +13,14 @@ from costmodel.hardware.collectives import ALL_REDUCE_NAMES, names_of
 from costmodel.precision import OPTIMIZERS, PRECISIONS
 from planner.core.errors import PlannerError, UnknownName, UsageError
 from planner.core.request import Request
-from planner.files.calibrations import LoadedCalibration, load_calibration
-from planner.files.frameworks import load_framework
-from planner.files.loading import LoadedModel, load_cluster, load_device
+from planner.files.loading import (
+    LoadedCalibration,
+    LoadedModel,
+    load_calibration,
+    load_cluster,
+    load_device,
+    load_framework,
+)
 from planner.files.naming.frameworks import framework_of
 from planner.importers.networks import load_model
 from planner.question.fixing import restriction_of

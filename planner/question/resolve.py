@@ -21,9 +21,7 @@ from planner.core.capacity import memory_source, usable_bytes
 from planner.core.errors import UsageError
 from planner.core.objectives import check_layer_objective
 from planner.core.request import Request
-from planner.files.calibrations import LoadedCalibration
-from planner.files.frameworks import load_framework
-from planner.files.loading import LoadedModel, load_algorithms
+from planner.files.loading import LoadedCalibration, LoadedModel, load_algorithms, load_framework
 from planner.question.assumptions import space_assumptions, stated_assumptions
 from planner.question.choose import Space, choose_space, is_transformer, lead_device
 from planner.question.lookup import calibration_of, framework_in, look_up, pick

@@ -16,7 +16,7 @@ DOCUMENTS: dict[str, tuple[str, str]] = {
     "device": ("planner.schema.device", "DeviceFile"),
     "cluster": ("planner.schema.cluster", "ClusterFile"),
     "calibration": ("planner.schema.calibration", "CalibrationFile"),
-    "algorithms": ("planner.schema.algorithms", "AlgorithmsFile"),
+    "algorithms": ("planner.schema.plan", "AlgorithmsFile"),
     "plan": ("planner.schema.plan", "PlanDocument"),
     "result": ("planner.schema.answer", "AnyResult"),
     "breakdown": ("planner.schema.answer", "AnyBreakdown"),

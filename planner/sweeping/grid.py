@@ -125,11 +125,11 @@ def cells_of(base: Request, axes: Axes) -> list[Cell]:
     clusters = load_clusters(axes.clusters, usual)
     common = {"device": load_device(base.device).sha256} if base.device is not None else {}
     if base.calibration is not None:
-        from planner.files.calibrations import load_calibration
+        from planner.files.loading import load_calibration
 
         common["calibration"] = load_calibration(base.calibration).sha256
     if base.framework is not None:
-        from planner.files.frameworks import load_framework
+        from planner.files.loading import load_framework
 
         common["framework"] = load_framework(base.framework).sha256
     if base.paleo_algorithms is not None:

@@ -22,7 +22,7 @@ from costmodel.uncertainty.intervals import (
 from costmodel.uncertainty.rankings import probability_best, shortest_list
 from planner.core.answer import ErrorBars
 from planner.core.request import Request
-from planner.files.calibrations import load_calibration
+from planner.files.loading import load_calibration
 from planner.files.naming.frameworks import framework_of
 
 __all__ = [

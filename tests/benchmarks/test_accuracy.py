@@ -66,7 +66,7 @@ def test_steps_of_the_constants_of_hosts_are_alike() -> None:
     """A step of each moves a layer that waits for its host (27 kernels of 115 us) by 0.1 ms, rounded; the bundled constants are points."""
     from accuracy import _HOST
 
-    from planner.files.calibrations import load_calibration
+    from planner.files.loading import load_calibration
     from planner.files.naming.frameworks import framework_of
 
     started = {"host_launch_s": 27.0, "host_collective_s": 4.0, "collective_wait_s": 4.0}

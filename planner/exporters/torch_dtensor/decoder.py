@@ -7,11 +7,10 @@ ColwiseParallel and RowwiseParallel; FSDP2 (`fully_shard`) is ZeRO-2 or ZeRO-3. 
 from __future__ import annotations
 
 from planner.exporters.account import Account
-from planner.exporters.common import SPLITS, account_basics, account_order, header
+from planner.exporters.common import SPLITS, account_basics, account_order, account_script, header
 from planner.exporters.job import Job
 from planner.exporters.network import NetworkSizes
-from planner.exporters.shell import comment
-from planner.exporters.torch_dtensor.scripts import PLAN, scripts
+from planner.exporters.shell import PLAN, comment, scripts
 
 __all__ = ["FIELDS", "refusals", "render"]
 
@@ -92,10 +91,7 @@ def _account(job: Job, account: Account) -> None:
     account.left_to_user("num_micro_batches", f"{plan.num_micro_batches} pass{'es' if plan.num_micro_batches > 1 else ''} per step" + (
         ", all but the last within set_requires_gradient_sync(False)" if plan.num_micro_batches > 1 else ""))  # fmt: skip
     account.left_to_user("optimizer", f"{job.optimizer}, built in your script after parallelize")
-    if job.seq is not None:
-        account.left_to_user("seq", f"samples of {job.seq} positions, from your data")
-    if job.lora_rank is not None:
-        account.left_to_user("lora_rank", f"adapters of rank {job.lora_rank} in your model, all else frozen")
+    account_script(job, account)
     if plan.tp > 1:
         account.left_to_user(
             "loss", "within torch.distributed.tensor.parallel.loss_parallel(): the logits are split by the vocabulary"
@@ -112,8 +108,7 @@ def _account_memory(job: Job, account: Account) -> None:
     if plan.recompute == "selective":
         account.impossible("recompute", "whole blocks are checkpointed or none; nothing is recomputed (more memory)")
     elif plan.recompute == "full":
-        account.note("recompute", FIELDS["recompute"])
-        account.note("recompute_blocks", FIELDS["recompute_blocks"])
+        account.note_all(FIELDS, "recompute", "recompute_blocks")
         account.note("stage_recompute", FIELDS["recompute_blocks"])
     if plan.offload_optimizer:
         account.impossible(

@@ -18,8 +18,7 @@ from costmodel.network.layers import Layer
 from planner.exporters.account import Account
 from planner.exporters.common import account_collectives, account_placement, header
 from planner.exporters.job import LayerJob
-from planner.exporters.shell import comment
-from planner.exporters.torch_dtensor.scripts import PLAN, scripts
+from planner.exporters.shell import PLAN, comment, scripts
 
 __all__ = ["FIELDS", "mesh_shape", "refusals", "render"]
 

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from functools import cache
 
-from planner.files.naming.words import is_noise
+from planner.files.naming import is_noise
 
 __all__ = ["KNOWN_DEVICES", "SPARE_CLUSTER", "KnownDevice", "device_called", "has_memory", "named_device"]
 

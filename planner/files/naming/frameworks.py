@@ -94,7 +94,7 @@ def framework_of(text: str, kernel: str = "") -> Framework:
     """
     if not text.strip():
         return NO_FRAMEWORK
-    from planner.files.frameworks import load_framework
+    from planner.files.loading import load_framework
 
     if text.endswith((".yaml", ".yml")):
         return load_framework(text).framework

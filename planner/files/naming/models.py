@@ -6,7 +6,7 @@ import re
 from functools import cache
 
 from planner.core.errors import did_you_mean
-from planner.files.naming.words import is_noise, plain
+from planner.files.naming import is_noise, plain
 
 __all__ = ["image_network_called", "named_model", "nearest_models", "transformer_called"]
 
@@ -293,7 +293,7 @@ def named_model(text: str) -> str | None:
 
 
 _IMAGE_RELEASE = re.compile(r"(?:v\d\d?|torchvision|pytorch|tensorflow|keras|imagenet|net|224|100)?")
-# What releases add to the name of a network without changing it, beside `planner.files.naming.words`.
+# What releases add to the name of a network without changing it, beside `planner.files.naming`.
 _GIVEN = re.compile(
     r"\b(?:v\d+(?:\.\d+)?|\d{4}|\d+k|thinking|reasoning|deduped|python|preview|patch\d+|224|params?|in21k|1k|ft|finetune)\b"
 )

@@ -1,6 +1,6 @@
 """From a program to layers: what the handlers of the vocabulary have in common.
 
-A handler is a function of `shapes`, `tables`, `products`, `arithmetic` or `recurrent`, decorated with the names of its operations.
+A handler is a function of `shapes`, `windows`, `products` or `arithmetic`, decorated with the names of its operations.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import TypeVar
 import numpy as np
 
 from planner.importers.drafts import DraftError, Drafts, clean_name
-from planner.importers.traced.attention import explicit_scores
 from planner.importers.traced.network import (
     Complex,
     Fixed,
@@ -26,6 +25,7 @@ from planner.importers.traced.network import (
     Statistic,
     Value,
     Weight,
+    explicit_scores,
     natural_form,
 )
 from planner.importers.traced.program import Operation, Program, ProgramFault, Tensor, folded, needed_operations

@@ -11,7 +11,20 @@ from costmodel.network.layers import Shape
 from planner.importers.drafts import Drafts
 from planner.importers.traced.views import BATCH, Atom, Dims, View, canonical_dims, merged, renumbered
 
-__all__ = ["Complex", "Fixed", "Network", "Pair", "Product", "States", "Statistic", "Value", "Weight", "natural_form"]
+__all__ = [
+    "Complex",
+    "Fixed",
+    "Network",
+    "Pair",
+    "Product",
+    "States",
+    "Statistic",
+    "Value",
+    "Weight",
+    "explicit_scores",
+    "natural_form",
+    "product_view",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -341,3 +354,37 @@ def _renumbered(dims: Dims, features: int) -> Dims:
     """Dimensions whose positions are counted in their own order, of a new layer (features, positions)."""
     batch = tuple(atom for atom in dims[-1] if atom.axis == BATCH)
     return (*renumbered(dims[:-1], 1), merged((*batch, Atom(0, features, 1))))
+
+
+# -- scores of attention as layers of their own ------------------------------------------------------------------------------
+
+
+def explicit_scores(network: Network, product: Product) -> View:
+    """The scores as layers of their own: a batched product, what follows it, a softmax."""
+    name = network.name
+    rows, columns = product.shape[-2:]
+    inner = product.queries.shape[-1]
+    left = network.matrices(product.queries, rows, inner)
+    right = network.matrices(product.keys, columns, inner)
+    layer = network.add("matmul", {"transposed": True}, [left.layer, right.layer], name=f"{name}/scores")
+    if product.flop:
+        scale = {"flop": product.flop, "weights": product.buckets * product.heads}
+        layer = network.add("pointwise", scale, [layer], name=f"{name}/scale")
+    if product.is_probability:
+        layer = network.add("softmax", {}, [layer], name=f"{name}/softmax")
+        if product.dropout:
+            layer = network.add("dropout", {"keep": round(1.0 - product.dropout, 6)}, [layer], name=f"{name}/dropout")
+    return product_view(network, layer, product.queries, product.shape)
+
+
+def product_view(network: Network, layer: str, like: View, shape: tuple[int, ...]) -> View:
+    """A product of layers (g, m, n) in the dimensions of its first factor."""
+    _, rows, columns = network.drafts.shape(layer)
+    dims = renumbered(like.dims[:-2], 0)
+    rest = tuple(atom for atom in like.dims[-2] if atom.axis == BATCH)
+    assert len(shape) == len(dims) + 2, "a product has the dimensions of its first factor"
+    return View(
+        layer=layer,
+        dims=(*dims, merged((*rest, Atom(1, rows, 1))), merged([Atom(2, columns, 1)])),
+        start=(0, 0, 0),
+    )

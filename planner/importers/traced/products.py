@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
 
 from planner.importers.traced.arithmetic import on_scores
-from planner.importers.traced.attention import add_attention, is_causal, product_view
 from planner.importers.traced.conversion import KINDS, Conversion, kinds
-from planner.importers.traced.network import Fixed, Product, Value, Weight
+from planner.importers.traced.network import Fixed, Network, Product, Value, Weight, product_view
 from planner.importers.traced.program import Operation, ProgramFault
-from planner.importers.traced.views import BATCH, Atom, Dims, View, merged
+from planner.importers.traced.views import BATCH, REPEATED, Atom, Dims, View, merged, renumbered
 
-__all__ = ["KINDS", "Labels", "add_linear", "attended", "labels_of", "note_samples"]
+__all__ = ["KINDS"]
 
 
 @kinds("linear")
@@ -317,3 +319,115 @@ def _of_two(self: Conversion, left: View, right: View, labels: Labels, sizes: di
     whole = tuple(sizes[label] for label in batch + rows + columns)
     split = plain if plain.shape == whole else plain.reshaped(whole) or self.copied(plain, whole)
     return split.permuted([(batch + rows + columns).index(label) for label in labels.out])
+
+
+# -- attention found in views of queries, keys and values, however they were reshaped and transposed on the way ------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Heads:
+    heads: int  # beside repetitions
+    dim: int
+    positions: int
+
+
+def _heads(network: Network, view: View) -> _Heads | None:
+    """Heads of a view (..., positions, features of a head) of a layer (features, positions); None where it is none."""
+    shape = network.shape(view)
+    if len(shape) != 2 or len(view.dims) < 3 or view.start[1]:
+        return None
+    last, positions = merged(view.dims[-1]), merged(view.dims[-2])
+    if len(last) != 1 or last[0].axis != 0 or last[0].stride != 1:
+        return None
+    if positions != merged([Atom(1, shape[1], 1)]):
+        return None
+    leading = [atom for dim in view.dims[:-2] for atom in dim if atom.axis != BATCH]
+    if any(atom.axis not in (0, REPEATED) for atom in leading):
+        return None
+    heads = math.prod(atom.size for atom in leading if atom.axis == 0)
+    return _Heads(heads, last[0].size, shape[1])
+
+
+def add_attention(network: Network, product: Product, values: View, *, causal: bool, fused: bool) -> View | None:
+    """Add a layer of attention; None where the views do not fit one.
+
+    Queries, keys and values that are all of one layer are read as they are; others are put together first (`concat`), which
+    `planner.importers.traced.reading` turns into one matrix product where it can.
+    """
+    queries, keys = product.queries, product.keys
+    found = [_heads(network, view) for view in (queries, keys, values)]
+    if any(one is None for one in found):
+        return None
+    q, k, v = (one for one in found if one is not None)
+    if k != v or q.dim != k.dim or q.heads % k.heads:
+        return None
+    kv_heads = 0 if k.heads == q.heads else k.heads
+    sizes: dict[str, Any] = {"heads": q.heads, "head_dim": q.dim, "kv_heads": kv_heads, "fused": fused}
+    name = network.name
+    own = {queries.layer, keys.layer, values.layer}
+    features = (q.heads + 2 * k.heads) * q.dim
+    if len(own) == 1 and network.shape(queries) == (features, q.positions):
+        sources = [queries.layer]
+    else:
+        parts = [_part(network, view, one) for view, one in ((queries, q), (keys, k), (values, v))]
+        if q.positions == k.positions and _origin(network, queries) == _origin(network, keys):
+            sources = [network.add("concat", {}, parts, name=f"{name}/qkv")]
+        elif product.mask is None or not causal:
+            whole = len({keys.layer, values.layer}) == 1 and network.shape(keys)[0] == 2 * k.heads * k.dim
+            sources = [parts[0], keys.layer if whole else network.add("concat", {}, parts[1:], name=f"{name}/kv")]
+        else:
+            return None
+    if len(sources) == 1:
+        sizes |= {"causal": causal, "dropout": product.dropout > 0, "relative_buckets": product.buckets}
+        layer = network.add("self_attention", sizes, sources)
+    else:
+        if product.buckets or product.dropout:
+            return None
+        layer = network.add("cross_attention", sizes, sources)
+    return _output(queries, layer, q)
+
+
+def _origin(network: Network, view: View) -> object:
+    """What a linear layer reads: queries and keys of self-attention come from the same tensor."""
+    draft = network.drafts.layers[view.layer]
+    seen = 0
+    while draft.kind in ("slice_features", "rms_norm", "layer_norm", "pointwise") and seen < 4:
+        draft, seen = network.drafts.layers[draft.inputs[0]], seen + 1
+    return draft.inputs if draft.kind == "linear" else draft.name
+
+
+def _part(network: Network, view: View, heads: _Heads) -> str:
+    """The layer that holds exactly these heads."""
+    features = heads.heads * heads.dim
+    return view.layer if network.shape(view)[0] == features else network.cut(view, features).layer
+
+
+def _output(queries: View, layer: str, heads: _Heads) -> View:
+    """(heads x head_dim, positions), in the dimensions of the queries."""
+    dims = renumbered(queries.dims[:-2], 0, heads.dim, repeats=False)
+    return View(
+        layer=layer,
+        dims=(*dims, merged([Atom(1, heads.positions, 1)]), merged([Atom(0, heads.dim, 1)])),
+        start=(0, 0),
+    )
+
+
+def is_causal(mask: Fixed | None, queries: int, keys: int) -> bool | None:
+    """Whether a mask hides later positions; None where its numbers are not known.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> is_causal(Fixed(shape=(3, 3), value=np.triu(np.full((3, 3), -np.inf), 1)), 3, 3), is_causal(None, 3, 3)
+    (True, False)
+    """
+    if mask is None or queries != keys or queries == 1:
+        return False
+    if mask.value is None:
+        return None
+    value = np.asarray(mask.value)
+    if value.shape[-2:] != (queries, keys):
+        return False
+    plane = value.reshape(-1, queries, keys)[0]
+    seen = plane if plane.dtype == bool else plane > -1e4
+    return bool(np.array_equal(seen, np.tril(np.ones((queries, keys), dtype=bool))))

@@ -14,8 +14,7 @@ from planner.calibration.machine import Machinery, machinery_of
 from planner.calibration.report import calibration_text, result_document
 from planner.calibration.run import Calibrated, calibrate
 from planner.core.errors import InputFileError
-from planner.files.calibrations import load_calibration
-from planner.files.loading import load_device
+from planner.files.loading import load_calibration, load_device
 from planner.files.naming.frameworks import framework_of
 from planner.measurements.kinds import KINDS
 from planner.measurements.outcomes import Preset

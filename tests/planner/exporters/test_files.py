@@ -20,7 +20,7 @@ from costmodel.mesh.plan import MeshPlan
 from costmodel.serving.plan import ServingPlan
 from planner.exporters import exporter_of, targets_that_take
 from planner.exporters.export import make_export
-from planner.exporters.megatron_parts import layout_text
+from planner.exporters.megatron import layout_text
 from tests.planner.exporters.jobs import (
     CONTEXT,
     DATA,

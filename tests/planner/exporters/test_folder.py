@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from planner.core.errors import OutputError
-from planner.exporters import folder as folder_module
-from planner.exporters.export import make_export
-from planner.exporters.folder import write_folder
+from planner.exporters import export as export_module
+from planner.exporters.export import make_export, write_folder
 from tests.planner.exporters.jobs import FSDP, PIPELINE
 
 FIRST = make_export(FSDP, "megatron").files
@@ -82,7 +81,7 @@ def test_a_failure_leaves_nothing_behind(
         raise full
 
     if when == "write":
-        monkeypatch.setattr(folder_module.os, "fsync", fail)
+        monkeypatch.setattr(export_module.os, "fsync", fail)
     else:
         rename = Path.rename
         monkeypatch.setattr(Path, "rename", lambda self, to: fail() if self.name.endswith(".tmp") else rename(self, to))

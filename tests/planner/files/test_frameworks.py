@@ -10,7 +10,7 @@ import pytest
 from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS
 from costmodel.precision import PRECISIONS
 from planner.core.errors import InputFileError, UnknownName
-from planner.files.frameworks import framework_aliases, load_framework
+from planner.files.loading import framework_aliases, load_framework
 from planner.files.naming.frameworks import framework_called, framework_of
 from planner.files.resources import bundled
 

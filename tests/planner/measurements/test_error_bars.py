@@ -17,7 +17,7 @@ from benchmarks.datasets import convert
 from costmodel.uncertainty.constants import CONSTANTS
 from costmodel.uncertainty.intervals import PARTS
 from planner.cli import run
-from planner.files.calibrations import load_calibration
+from planner.files.loading import load_calibration
 from planner.files.resources import resolve
 from planner.measurements import error_bars
 from planner.measurements.error_bars import effects, judge_of

@@ -23,7 +23,7 @@ from costmodel.uncertainty.constants import CONSTANTS
 from costmodel.uncertainty.intervals import PARTS, Candidates, ErrorModel, similarity
 from planner.core.answer import Answer
 from planner.core.request import Request
-from planner.files.calibrations import load_calibration
+from planner.files.loading import load_calibration
 from planner.question.resolve import resolve
 from planner.spaces.ask import optimize
 from planner.spaces.mesh.space import mesh_space

@@ -15,7 +15,7 @@ from costmodel.layerwise.splits import divisors, split_table
 from costmodel.layerwise.tables import CostTables
 from costmodel.precision import PRECISIONS
 from costmodel.workload import Workload
-from planner.files.frameworks import load_framework
+from planner.files.loading import load_framework
 from planner.files.resources import bundled
 from strategies.layerwise.bounds import lower_bounds
 from strategies.layerwise.score import score_of

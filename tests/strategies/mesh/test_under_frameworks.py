@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from costmodel.mesh.model import MeshModel
-from planner.files.frameworks import load_framework
+from planner.files.loading import load_framework
 from planner.files.resources import bundled
 from strategies.mesh.search import search_model
 from strategies.mesh.settings import Bounds, MeshRestriction, MeshSettings

@@ -1,6 +1,7 @@
 """Readers of what people run today: launch arguments and configurations of trainers, as options of ``planner estimate``.
 
-Files are read as text: nothing in them is ever executed. To add a reader, write a module with `TITLE` and `read` and list it in `RUNS`.
+Files are read as text: nothing in them is ever executed. To add a reader, write a function
+`read` in the module of the framework and list it in `RUNS`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from planner.core.errors import FileProblem, InputFileError, PlannerError, UnknownName, UsageError, did_you_mean
+from planner.exporters import EXPORTERS
 
 if TYPE_CHECKING:
     from costmodel.network.graph import Graph
@@ -32,11 +34,7 @@ __all__ = [
 ]
 
 # Trainer -> module, imported on first use.
-RUNS: dict[str, str] = {
-    "megatron": "planner.exporters.runs.megatron",
-    "deepspeed": "planner.exporters.runs.deepspeed",
-    "accelerate": "planner.exporters.runs.accelerate",
-}
+RUNS: dict[str, str] = {name: EXPORTERS[name] for name in ("megatron", "deepspeed", "accelerate")}
 # Larger than any launch script or configuration.
 _MOST_BYTES = 1 << 20
 
