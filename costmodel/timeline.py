@@ -5,27 +5,25 @@ the rank is free and the neighbouring chunk has delivered; the *receiving* side 
 idle while it receives, so a rank is held for ``receive + compute`` by every instruction, and a transfer begins when the receiver is
 at its instruction and the sender has finished the tensor. Senders go on computing. After its last instruction a rank exchanges its
 gradients and then updates its weights. Nothing here uses the formulas of `costmodel.mesh.schedule`.
-
-Orders: GPipe (Huang et al. 2019, arXiv:1811.06965, figure 2c), 1F1B (PipeDream-Flush, Narayanan et al. 2021, arXiv:2104.04473,
-figure 4 top), its interleaved form (same paper, figure 4 bottom; warm-up counts of Megatron-LM's
-``forward_backward_pipelining_with_interleaving``), ZB-H1 (Qi et al. 2024, arXiv:2401.10241, figure 2 top).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
+
+from costmodel.schedules import Instruction, instruction_orders, schedule_of
 
 __all__ = [
     "STREAMS",
-    "Instruction",
     "Span",
     "Timeline",
     "TimelineInput",
     "TrackSpan",
     "Tracks",
-    "instruction_orders",
     "nested",
+    "shown",
     "simulate",
 ]
 
@@ -38,13 +36,13 @@ STREAMS: tuple[str, ...] = ("compute", "receive", "send_forward", "send_backward
 class TimelineInput:
     """One pipeline and its times. Chunk c of the ``pp vpp`` chunks, in network order, lives on rank ``c % pp``."""
 
-    schedule: str  # gpipe, 1f1b, interleaved or zero_bubble
+    schedule: str  # a name of `costmodel.schedules`
     pp: int  # ranks
-    vpp: int = 1  # chunks per rank; more than 1 only for interleaved
+    vpp: int = 1  # chunks per rank; more than 1 only where the schedule has chunks
     num_micro_batches: int
     forward_s: tuple[float, ...]  # per chunk and micro-batch
     backward_s: tuple[float, ...]  # per chunk and micro-batch: input and weight gradients
-    weight_s: tuple[float, ...] = ()  # zero_bubble: the part of backward_s for weight gradients
+    weight_s: tuple[float, ...] = ()  # the part of backward_s for weight gradients, where these are delayed
     send_forward_s: tuple[float, ...] = ()  # item c: activations from chunk c to c + 1; empty: no time
     send_backward_s: tuple[float, ...] = ()  # item c: gradients from chunk c + 1 to c; empty: no time
     exchange_s: tuple[float, ...] = ()  # per rank, once a step, after its last instruction; empty: no time
@@ -52,18 +50,17 @@ class TimelineInput:
 
     def __post_init__(self) -> None:
         chunks = self.pp * self.vpp
-        if self.schedule not in _ORDERS:
-            raise ValueError(f"schedule {self.schedule!r} is unknown; one of {', '.join(_ORDERS)}")
+        schedule = schedule_of(self.schedule)
         if min(self.pp, self.vpp, self.num_micro_batches) < 1:
             raise ValueError("pp, vpp and num_micro_batches must be at least 1")
-        if self.vpp > 1 and self.schedule != "interleaved":
+        if self.vpp > 1 and not schedule.is_chunked:
             raise ValueError(f"schedule {self.schedule!r} has one chunk per rank, but vpp is {self.vpp}")
-        if self.schedule == "interleaved" and self.num_micro_batches % self.pp:
+        if schedule.is_chunked and self.num_micro_batches % self.pp:
             raise ValueError(
-                f"interleaved needs num_micro_batches ({self.num_micro_batches}) divisible by pp ({self.pp})"
+                f"{self.schedule} needs num_micro_batches ({self.num_micro_batches}) divisible by pp ({self.pp})"
             )
-        if self.schedule == "zero_bubble" and not self.weight_s:
-            raise ValueError("zero_bubble needs weight_s")
+        if schedule.delays_weights and not self.weight_s:
+            raise ValueError(f"{self.schedule} needs weight_s")
         needed = {"forward_s": chunks, "backward_s": chunks}
         optional = {"weight_s": chunks, "send_forward_s": chunks - 1, "send_backward_s": chunks - 1}
         optional |= {"exchange_s": self.pp, "optimizer_s": self.pp}
@@ -73,15 +70,6 @@ class TimelineInput:
                 raise ValueError(f"{name} has {len(values)} items, expected {length}")
             if any(value < 0.0 for value in values):
                 raise ValueError(f"{name} has a negative time")
-
-
-@dataclass(frozen=True, slots=True)
-class Instruction:
-    """One piece of work of a rank."""
-
-    kind: str  # "F" forward, "B" backward (under zero_bubble: input gradient only), "W" weight gradient
-    chunk: int
-    micro_batch: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,77 +91,9 @@ class Timeline:
     makespan_s: float  # end of the last instruction
     step_s: float  # end of everything, exchange and optimizer included
     peak_activations: tuple[int, ...]  # per rank: most chunk activations alive at once (until the weight gradient)
-    peak_before_backward: tuple[int, ...]  # the same until the (input-gradient) backward; less only under zero_bubble
-
-
-def instruction_orders(schedule: str, pp: int, vpp: int, num_micro_batches: int) -> list[list[Instruction]]:
-    """The instructions of every rank, in the order in which it runs them.
-
-    Parameters
-    ----------
-    schedule : str
-        gpipe, 1f1b, interleaved or zero_bubble.
-    pp, vpp, num_micro_batches : int
-
-    Returns
-    -------
-    list of lists of Instruction
-
-    Examples
-    --------
-    >>> [f"{item.kind}{item.micro_batch}" for item in instruction_orders("1f1b", 2, 1, 3)[0]]
-    ['F0', 'F1', 'B0', 'F2', 'B1', 'B2']
-    """
-    return [_ORDERS[schedule](rank, pp, vpp, num_micro_batches) for rank in range(pp)]
-
-
-def _gpipe(rank: int, _pp: int, _vpp: int, m: int) -> list[Instruction]:
-    """All forwards, then all backwards, the last micro-batch first (its activations are the newest)."""
-    forwards = [Instruction("F", rank, i) for i in range(m)]
-    return forwards + [Instruction("B", rank, i) for i in reversed(range(m))]
-
-
-def _alternate(forwards: list[Instruction], backwards: list[Instruction], warm_up: int) -> list[Instruction]:
-    """Warm-up forwards, then one forward and one backward in turn, then the backwards that are left."""
-    order = forwards[:warm_up]
-    for j, backward in enumerate(backwards):
-        order += forwards[warm_up + j : warm_up + j + 1]
-        order.append(backward)
-    return order
-
-
-def _one_f_one_b(rank: int, pp: int, _vpp: int, m: int) -> list[Instruction]:
-    forwards = [Instruction("F", rank, i) for i in range(m)]
-    backwards = [Instruction("B", rank, i) for i in range(m)]
-    return _alternate(forwards, backwards, pp - 1 - rank)
-
-
-def _interleaved(rank: int, pp: int, vpp: int, m: int) -> list[Instruction]:
-    """Groups of pp micro-batches go through the rank's first chunk, then its second, ...; backwards from the last chunk."""
-    forwards, backwards = [], []
-    for group in range(0, m, pp):
-        for v in range(vpp):
-            forwards += [Instruction("F", v * pp + rank, i) for i in range(group, group + pp)]
-            backwards += [Instruction("B", (vpp - 1 - v) * pp + rank, i) for i in range(group, group + pp)]
-    return _alternate(forwards, backwards, 2 * (pp - 1 - rank) + (vpp - 1) * pp)
-
-
-def _zero_bubble(rank: int, pp: int, _vpp: int, m: int) -> list[Instruction]:
-    """1F1B whose weight gradients lag `rank` micro-batches behind, so that every rank keeps pp micro-batches."""
-    order: list[Instruction] = []
-    for item in _one_f_one_b(rank, pp, 1, m):
-        order.append(item)
-        if item.kind == "B" and item.micro_batch >= rank:
-            order.append(Instruction("W", rank, item.micro_batch - rank))
-    return order + [Instruction("W", rank, i) for i in range(max(0, m - rank), m)]
-
-
-_ORDERS: dict[str, Callable[[int, int, int, int], list[Instruction]]] = {
-    "gpipe": _gpipe,
-    "1f1b": _one_f_one_b,
-    "interleaved": _interleaved,
-    "zero_bubble": _zero_bubble,
-}
+    peak_before_backward: tuple[
+        int, ...
+    ]  # the same until the (input-gradient) backward; less only where weight gradients are delayed
 
 
 def simulate(case: TimelineInput) -> Timeline:
@@ -209,7 +129,9 @@ def simulate(case: TimelineInput) -> Timeline:
         spans=tuple(sorted(run.spans, key=lambda span: (span.start_s, span.rank, STREAMS.index(span.stream)))),
         makespan_s=makespan_s,
         step_s=max(run.free_s),
-        peak_activations=tuple(_peak(order, "W" if case.schedule == "zero_bubble" else "B") for order in orders),
+        peak_activations=tuple(
+            _peak(order, "W" if schedule_of(case.schedule).delays_weights else "B") for order in orders
+        ),
         peak_before_backward=tuple(_peak(order, "B") for order in orders),
     )
 
@@ -273,7 +195,7 @@ class _Run:
             return self.case.forward_s[item.chunk]
         if item.kind == "W":
             return self.case.weight_s[item.chunk]
-        if self.case.schedule == "zero_bubble":
+        if schedule_of(self.case.schedule).delays_weights:
             return self.case.backward_s[item.chunk] - self.case.weight_s[item.chunk]
         return self.case.backward_s[item.chunk]
 
@@ -360,6 +282,46 @@ class Tracks:
         kept = [span for span in spans if span.duration_s > 0.0]
         kept.sort(key=lambda span: (span.start_s, span.track, streams.index(span.stream), span.depth))
         return cls(names=names, streams=streams, spans=tuple(kept), end_s=max((s.end_s for s in kept), default=0.0))
+
+
+_PASSES = {"F": "forward", "B": "backward", "W": "weight gradient"}
+
+
+def shown(
+    span: Span, *, track: int = 0, with_chunk: bool = False, names: Mapping[str, str] = MappingProxyType({})
+) -> TrackSpan:
+    """A span of the simulation in words.
+
+    Parameters
+    ----------
+    span : Span
+    track : int
+        That of rank 0.
+    with_chunk : bool
+        Whether to name the chunk of a pass.
+    names : mapping of str to str
+        Stream -> what to call its spans, where they are no passes or transfers.
+
+    Examples
+    --------
+    >>> shown(Span(rank=1, stream="receive", name="B c2 m0", start_s=0.0, duration_s=1.0), with_chunk=True).name
+    'gradients for backward m0 (chunk 2)'
+    """
+    letter, *place = span.name.split(" ")
+    name, kind = names.get(span.stream, span.name), span.stream
+    if letter in _PASSES:
+        kind = _PASSES[letter]
+        name = f"{kind} {place[1]}" + (f" (chunk {place[0][1:]})" if with_chunk else "")
+        if span.stream != "compute":
+            name, kind = f"{'activations' if letter == 'F' else 'gradients'} for {name}", "transfer"
+    return TrackSpan(
+        track=track + span.rank,
+        stream=span.stream,
+        name=name,
+        kind=kind,
+        start_s=span.start_s,
+        duration_s=span.duration_s,
+    )
 
 
 def nested(outer: TrackSpan, parts: list[tuple[str, str, float]]) -> list[TrackSpan]:

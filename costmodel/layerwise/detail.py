@@ -15,14 +15,13 @@ from costmodel.layerwise.evaluate import pipeline_arrays, stage_times
 from costmodel.layerwise.plan import Plan
 from costmodel.layerwise.splits import split_table
 from costmodel.layerwise.tables import CostTables
-from costmodel.timeline import STREAMS, TimelineInput, Tracks, TrackSpan, simulate
+from costmodel.timeline import STREAMS, TimelineInput, Tracks, TrackSpan, shown, simulate
 from costmodel.workload import Workload
 
 __all__ = ["layer_links", "layer_tracks"]
 
 
 _STREAMS = ("compute", "network", "exchange")
-_PASSES = {"F": "forward", "B": "backward"}
 
 
 def layer_tracks(workload: Workload, cluster: Cluster, plan: Plan) -> Tracks:
@@ -170,26 +169,7 @@ def _stages(tables: CostTables, plan: Plan) -> Tracks:
             optimizer_s=tuple(times.update_s.tolist()),
         )
     )
-    spans = []
-    for span in timeline.spans:
-        letter, _, rest = span.name.partition(" ")
-        kind = _PASSES.get(letter, span.stream)
-        name = {"exchange": "gradient exchange"}.get(span.name, span.name)
-        if letter in _PASSES:
-            micro_batch = f"m{rest.rpartition('m')[2]}"
-            name = f"{kind} {micro_batch}"
-            if span.stream != "compute":
-                name, kind = f"{'activations' if letter == 'F' else 'gradients'} for {name}", "transfer"
-        spans.append(
-            TrackSpan(
-                track=span.rank,
-                stream=span.stream,
-                name=name,
-                kind=kind,
-                start_s=span.start_s,
-                duration_s=span.duration_s,
-            )
-        )
+    spans = [shown(span, names={"exchange": "gradient exchange"}) for span in timeline.spans]
     layers = tables.workload.graph.layers
     words = tuple(
         f"stage {n}: {layers[s.first].name}-{layers[s.last].name} ({s.replicas} GPU{'s' if s.replicas != 1 else ''})"

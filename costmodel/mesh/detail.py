@@ -37,7 +37,8 @@ from costmodel.mesh.tables import add_layer, module_roles
 from costmodel.mesh.tensor_parallel import check_splits
 from costmodel.network.layers import ATTENTION, Layer, Shard
 from costmodel.network.layers.base import PassWork
-from costmodel.timeline import STREAMS, Span, TimelineInput, Tracks, TrackSpan, nested, simulate
+from costmodel.schedules import schedule_of
+from costmodel.timeline import STREAMS, Span, TimelineInput, Tracks, TrackSpan, nested, shown, simulate
 from costmodel.workload import Workload
 
 __all__ = [
@@ -209,7 +210,6 @@ def mesh_links(model: MeshModel, plan: MeshPlan) -> list[LinkRow]:
 
 
 _NOTHING = np.zeros(1, dtype=np.int64)
-_KINDS = {"F": "forward", "B": "backward", "W": "weight gradient"}
 _OFFLOAD = "host transfer"
 # More events than this make a viewer slow; then blocks, or what is inside them, are left out.
 _MOST_EVENTS = 60_000
@@ -252,29 +252,10 @@ def mesh_tracks(model: MeshModel, plan: MeshPlan, *, inside: bool = True) -> Tra
 
 
 def _shown(span: Span, plan: MeshPlan) -> TrackSpan:
-    letter, _, rest = span.name.partition(" ")
-    kind = _KINDS.get(letter)
+    result = shown(span, with_chunk=True, names={"exchange": "gradients and weights over data-parallel ranks"})
     if span.stream == "optimizer" and plan.offload_optimizer:
-        return _track(span, "optimizer on the host, with its transfers", _OFFLOAD)
-    if kind is None:  # exchange and optimizer
-        name = {"exchange": "gradients and weights over data-parallel ranks"}.get(span.name, span.name)
-        return _track(span, name, span.stream)
-    chunk, micro_batch = rest.split(" ")
-    words = f"{kind} m{micro_batch[1:]} (chunk {chunk[1:]})"
-    if span.stream == "compute":
-        return _track(span, words, kind)
-    return _track(span, f"{'activations' if letter == 'F' else 'gradients'} for {words}", "transfer")
-
-
-def _track(span: Span, name: str, kind: str) -> TrackSpan:
-    return TrackSpan(
-        track=span.rank,
-        stream=span.stream,
-        name=name,
-        kind=kind,
-        start_s=span.start_s,
-        duration_s=span.duration_s,
-    )
+        return replace(result, name="optimizer on the host, with its transfers", kind=_OFFLOAD)
+    return result
 
 
 # Of one module and pass: what its time is spent on.
@@ -314,7 +295,7 @@ class _Passes:
         end = StepEnd(model.workload, model.groups, pipelines, memory, times, _NOTHING, division, hidden, slice(None))
         place = np.argsort(layout.rank_first)
         exchange, update = _ends(end, plan, place)
-        lags = plan.schedule == "zero_bubble"
+        lags = schedule_of(plan.schedule).delays_weights
         case = TimelineInput(
             schedule=plan.schedule,
             pp=plan.pp,
@@ -381,7 +362,7 @@ def _module_parts(
 
     def of(kind: int, direction: str) -> _Parts:
         compute = getattr(passes, f"compute_{direction}_s")[row, kind]
-        if direction == "backward" and plan.schedule == "zero_bubble":
+        if direction == "backward" and schedule_of(plan.schedule).delays_weights:
             compute = compute - passes.weight_s[row, kind]
         named = [("compute", compute)]
         for axis, word in (("tp", "tensor"), ("cp", "context"), ("ep", "expert")):

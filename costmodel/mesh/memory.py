@@ -17,9 +17,10 @@ from costmodel.hardware.host import Host
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.data_parallel import Division
 from costmodel.mesh.modules import ModuleTable
-from costmodel.mesh.plan import MEMORY_PARTS, RECOMPUTE, SCHEDULES, MeshBatch
+from costmodel.mesh.plan import MEMORY_PARTS, RECOMPUTE, MeshBatch
 from costmodel.mesh.schedule import in_flight
 from costmodel.mesh.stages import LayoutArrays, recomputed_modules, weigh
+from costmodel.schedules import KEEPS_ALL
 from costmodel.tolerances import EQUAL
 from costmodel.workload import Workload
 
@@ -27,7 +28,6 @@ __all__ = ["PipelineMemory", "RankMemory"]
 
 
 _FULL, _SELECTIVE = RECOMPUTE.index("full"), RECOMPUTE.index("selective")
-_GPIPE = SCHEDULES.index("gpipe")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +128,7 @@ class PipelineMemory:
             "input_bytes": weigh(modules, np.where(is_block, table.input_bytes, 0.0), row) * alive,
             "alive": alive,
             "logits_bytes": weigh(modules, table.logits_bytes, row)
-            * np.where(batch.schedule == _GPIPE, batch.num_micro_batches, 1)[:, None],
+            * np.where(KEEPS_ALL[batch.schedule], batch.num_micro_batches, 1)[:, None],
             "gathered_bytes": assumptions.prefetched_units
             * workload.precision.weight_bytes
             * np.max(table.dense_count + table.expert_count, axis=1)[row][:, None],

@@ -30,9 +30,10 @@ import numpy as np
 from costmodel.arrays import BoolArray, FloatArray, IntArray, combined, rows_of
 from costmodel.mesh.communication import GroupTimes, p2p_s, sent_bytes, strides
 from costmodel.mesh.modules import ModuleTable
-from costmodel.mesh.plan import CP_KINDS, RECOMPUTE, SCHEDULES, MeshBatch
+from costmodel.mesh.plan import CP_KINDS, RECOMPUTE, MeshBatch
 from costmodel.mesh.schedule import ChunkRuns, makespan_s
 from costmodel.mesh.stages import LayoutArrays, recomputed_modules, recomputed_share, weigh
+from costmodel.schedules import DELAYS_WEIGHTS, IS_CHUNKED
 from costmodel.tolerances import ROUNDING
 
 __all__ = [
@@ -397,7 +398,7 @@ def rank_slack_s(
     [[[0.0, 2.0, 4.0]], [[0.0, 0.0, 0.0]]]
     """
     slack = time_before(first, count, backward_s)
-    rows = np.flatnonzero(schedule == _ZERO_BUBBLE)
+    rows = np.flatnonzero(DELAYS_WEIGHTS[schedule])
     if len(rows):
         slack[rows] = _lagging_s(
             m[rows][:, None], first[rows], last[rows], count[rows], backward_s[rows], weight_s[rows]
@@ -437,8 +438,6 @@ def _behind_s(rank: IntArray, m: IntArray, count: IntArray, backward_s: FloatArr
     own = time_before(rank + 1, count, weight_s) - time_before(rank, count, weight_s)
     return np.minimum(rank + 1, m) * own - time_before(rank, count, backward_s - weight_s)
 
-
-_INTERLEAVED, _ZERO_BUBBLE = SCHEDULES.index("interleaved"), SCHEDULES.index("zero_bubble")
 
 # What a pipeline fixes; the rest of a plan says how dp is divided and what waits on the host.
 PIPELINE_FIELDS: tuple[str, ...] = (
@@ -610,7 +609,7 @@ def _hiding_s(
     """Of the backward pass of every kind of rank, what exchanges of gradients hide behind: (c, Q)."""
     # No gradient is there to travel before those of the network's head (and loss); and weight gradients of a zero-bubble schedule
     # lag behind: they hide nothing.
-    lags = (batch.schedule == _ZERO_BUBBLE)[:, None]
+    lags = DELAYS_WEIGHTS[batch.schedule][:, None]
     hiding = backward_s - layouts.rank_modules[:, :, -1] * passes.backward_s[pass_of, -1][:, None]
     if np.any(lags):
         later = passes.weight_s.copy()
@@ -634,7 +633,7 @@ def pipeline_s(
     its last backward pass is followed by those of the same chunks. Weight gradients of a zero-bubble schedule may
     come before or after that. Exact for equal chunks (interleaved), or close to it.
     """
-    loose = (batch.schedule == _INTERLEAVED) | (batch.schedule == _ZERO_BUBBLE)
+    loose = (IS_CHUNKED | DELAYS_WEIGHTS)[batch.schedule]
     if exact or not np.any(loose):
         return makespan_s(batch.schedule, batch.num_micro_batches, batch.pp, batch.vpp, runs, weight_s)
     total = np.empty(len(batch))
@@ -645,7 +644,7 @@ def pipeline_s(
         total[others] = makespan_s(schedule, m, some.pp, some.vpp, runs.take(others), rows_of(weight_s, others))
     rows = np.flatnonzero(loose)
     total[rows] = _one_rank_s(
-        batch.schedule[rows] == _ZERO_BUBBLE,
+        DELAYS_WEIGHTS[batch.schedule[rows]],
         batch.num_micro_batches[rows][:, None],
         rows_of(rank_last, rows),
         runs.take(rows),
@@ -736,7 +735,7 @@ def end_columns(batch: MeshBatch) -> list[IntArray]:
     delayed, on the schedule.
     """
     without = {"recompute", "recompute_blocks", "schedule"}
-    lags = (batch.schedule == _ZERO_BUBBLE).astype(np.int64)
+    lags = DELAYS_WEIGHTS[batch.schedule].astype(np.int64)
     return [
         *(getattr(batch, name) for name in PIPELINE_FIELDS if name not in without),
         batch.dp,

@@ -18,13 +18,14 @@ from costmodel.mesh.stages import uncut_chunks
 from costmodel.mesh.tensor_parallel import roles_of
 from costmodel.network.graph import Graph
 from costmodel.network.layers import ATTENTION
+from costmodel.schedules import IS_CHUNKED
 
 __all__ = ["RULES", "NetworkShape", "Rule", "broken_rules", "columns_of", "holds", "nearby"]
 
 Columns = Mapping[str, IntArray]
 
 _ALL_TO_ALL, _FULL = CP_KINDS.index("all_to_all"), RECOMPUTE.index("full")
-_1F1B, _INTERLEAVED = SCHEDULES.index("1f1b"), SCHEDULES.index("interleaved")
+_1F1B = SCHEDULES.index("1f1b")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,15 +188,15 @@ def _experts_possible(shape: NetworkShape, c: Columns) -> BoolArray:  # noqa: AR
 
 def _pipeline_message(shape: NetworkShape, v: Mapping[str, int]) -> str:  # noqa: ARG001
     name = SCHEDULES[v["schedule"]]
-    if name == "interleaved":
-        return f"schedule interleaved (a vpp above 1) needs a pipeline, a pp of at least 2; it is {v['pp']}"
+    if IS_CHUNKED[v["schedule"]]:
+        return f"schedule {name} (a vpp above 1) needs a pipeline, a pp of at least 2; it is {v['pp']}"
     return f"schedule {name} needs a pipeline, a pp of at least 2; with pp {v['pp']} leave it at 1f1b"
 
 
 def _chunks_message(shape: NetworkShape, v: Mapping[str, int]) -> str:  # noqa: ARG001
     name = SCHEDULES[v["schedule"]]
-    if name == "interleaved":
-        return f"vpp {v['vpp']} is too few chunks for schedule interleaved, which needs a vpp of at least 2"
+    if IS_CHUNKED[v["schedule"]]:
+        return f"vpp {v['vpp']} is too few chunks for schedule {name}, which needs a vpp of at least 2"
     return f"vpp {v['vpp']} is for schedule interleaved; schedule {name} has one chunk per rank"
 
 
@@ -370,14 +371,14 @@ RULES: tuple[Rule, ...] = (
         name="schedule-chunks",
         fields=("schedule", "vpp"),
         doc="interleaved needs vpp > 1, the other schedules have one chunk per rank",
-        test=lambda s, c: (c["schedule"] == _INTERLEAVED) == (c["vpp"] > 1),  # noqa: ARG005
+        test=lambda s, c: IS_CHUNKED[c["schedule"]] == (c["vpp"] > 1),  # noqa: ARG005
         message=_chunks_message,
     ),
     Rule(
         name="schedule-groups",
         fields=("schedule", "num_micro_batches", "pp"),
         doc="interleaved needs whole groups of pp micro-batches",
-        test=lambda s, c: (c["schedule"] != _INTERLEAVED) | (c["num_micro_batches"] % c["pp"] == 0),  # noqa: ARG005
+        test=lambda s, c: ~IS_CHUNKED[c["schedule"]] | (c["num_micro_batches"] % c["pp"] == 0),  # noqa: ARG005
         message=lambda s, v: (  # noqa: ARG005
             f"schedule interleaved needs whole groups of pp {v['pp']} micro-batches; there are {v['num_micro_batches']} "
             f"(nearby: {nearby(v['num_micro_batches'], v['pp'])})"

@@ -31,8 +31,9 @@ import numpy as np
 from costmodel.arrays import BoolArray, FloatArray, IntArray, StructOfArrays, rows_of
 from costmodel.mesh.interleaved import interleaved_s
 from costmodel.mesh.plan import SCHEDULES
+from costmodel.schedules import DELAYS_WEIGHTS, IS_CHUNKED
 
-__all__ = ["ChunkRuns", "in_flight", "makespan_s", "schedule_is_legal", "waiting_for_weight", "zero_bubble_s"]
+__all__ = ["ChunkRuns", "in_flight", "makespan_s", "schedule_is_legal", "zero_bubble_s"]
 
 
 _ROWS = 2048  # plans at a time: tables and workspaces that stay in a core's cache
@@ -183,11 +184,6 @@ def _tails(columns: list[_Column], m: IntArray) -> list[FloatArray]:
     return tails
 
 
-_GPIPE, _1F1B, _INTERLEAVED, _ZERO_BUBBLE = (
-    SCHEDULES.index(n) for n in ("gpipe", "1f1b", "interleaved", "zero_bubble")
-)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkRuns(StructOfArrays):
     """The chunks of many pipelines, in network order, as runs of equal neighbours; every array has shape (n, R)."""
@@ -220,9 +216,8 @@ def schedule_is_legal(schedule: IntArray, m: IntArray, pp: IntArray, vpp: IntArr
     >>> schedule_is_legal(both, np.array([8, 9]), np.array([4, 4]), both).tolist()
     [True, False]
     """
-    interleaved = schedule == _INTERLEAVED
     groups = m % np.maximum(pp, 1) == 0
-    legal = np.where(interleaved, (vpp >= 2) & (pp >= 2) & groups, vpp == 1)
+    legal = np.where(IS_CHUNKED[schedule], (vpp >= 2) & (pp >= 2) & groups, vpp == 1)
     return np.asarray((m >= 1) & (pp >= 1) & legal)
 
 
@@ -234,8 +229,8 @@ def in_flight(schedule: IntArray, m: IntArray, pp: IntArray, vpp: IntArray, posi
     - interleaved: one more than the forwards of Megatron-LM's warm-up,
       ``min(m vpp, 2 (pp - position - 1) + (vpp - 1) pp + 1)``
     - zero_bubble: ``min(m, pp)`` until the weight gradient: ZB-H1 lets weight gradients lag so that all ranks keep as many
-      micro-batches as the first, which holds as many as under 1F1B (Qi et al. 2024, arXiv:2401.10241, section 2.1). Of
-      these, `waiting_for_weight` have had their input gradient and keep only what weight gradients need.
+      micro-batches as the first, which holds as many as under 1F1B (Qi et al. 2024, arXiv:2401.10241, section 2.1). Rank
+      i holds ``min(m, pp - i)`` whole activations; the others have had their input gradient (section 2.3).
 
     Parameters
     ----------
@@ -253,25 +248,14 @@ def in_flight(schedule: IntArray, m: IntArray, pp: IntArray, vpp: IntArray, posi
     >>> in_flight(np.arange(4), np.full(4, 8), np.full(4, 4), np.array([1, 1, 2, 1]), np.full(4, 3)).tolist()
     [8, 1, 5, 4]
     """
-    counts = np.where(schedule == _1F1B, np.minimum(m, pp - position), m * vpp)
     warm_up = 2 * (pp - position - 1) + (vpp - 1) * pp
-    counts = np.where(schedule == _INTERLEAVED, np.minimum(m * vpp, warm_up + 1), counts)
-    return np.where(schedule == _ZERO_BUBBLE, np.minimum(m, pp), counts)
-
-
-def waiting_for_weight(schedule: IntArray, m: IntArray, pp: IntArray, position: IntArray) -> IntArray:
-    """How many of the activations `in_flight` wait for nothing but their weight gradient when most are alive.
-
-    ZB-H1 lets rank i run its weight gradients i micro-batches late: it holds ``min(m, pp - i)`` whole activations
-    and these besides (Qi et al. 2024, arXiv:2401.10241, section 2.3). Zero for the other schedules.
-
-    Examples
-    --------
-    >>> waiting_for_weight(np.full(4, 3), np.full(4, 8), np.full(4, 4), np.arange(4)).tolist()
-    [0, 1, 2, 3]
-    """
-    late = np.minimum(m, pp) - np.minimum(m, pp - position)
-    return np.where(schedule == _ZERO_BUBBLE, late, 0)
+    counts = {
+        "gpipe": m * vpp,
+        "1f1b": np.minimum(m, pp - position),
+        "interleaved": np.minimum(m * vpp, warm_up + 1),
+        "zero_bubble": np.minimum(m, pp),
+    }
+    return np.select([schedule == SCHEDULES.index(name) for name in counts], list(counts.values()))
 
 
 def makespan_s(
@@ -316,8 +300,8 @@ def makespan_s(
     >>> makespan_s(np.array([1]), np.array([8]), np.array([4]), np.array([1]), runs).tolist()
     [33.0]
     """
-    if weight_s is None and np.any(schedule == _ZERO_BUBBLE):
-        raise ValueError("zero_bubble needs weight_s")
+    if weight_s is None and np.any(DELAYS_WEIGHTS[schedule]):
+        raise ValueError("a schedule that delays weight gradients needs weight_s")
     weight = np.zeros_like(runs.backward_s) if weight_s is None else weight_s
     if not runs.count[:, 0].all():  # the formulas begin with a run that exists
         order = np.argsort(runs.count == 0, axis=1, kind="stable")
@@ -327,8 +311,8 @@ def makespan_s(
         weight = np.take_along_axis(weight, order, axis=1)
     legal = schedule_is_legal(schedule, m, pp, vpp)
     total = np.full(len(schedule), np.inf)
-    for code, formula in _FORMULAS.items():
-        chosen = np.flatnonzero(legal & (schedule == code))
+    for name, formula in _FORMULAS.items():
+        chosen = np.flatnonzero(legal & (schedule == SCHEDULES.index(name)))
         if len(chosen) == len(schedule):
             return formula(m, pp, vpp, runs, weight)
         if len(chosen):
@@ -423,18 +407,12 @@ def _one_f_one_b_block(m: IntArray, pp: IntArray, runs: ChunkRuns, space: FloatA
         through -= np.multiply(count[q], time[q], out=path)
 
 
-def _interleaved_s(m: IntArray, pp: IntArray, vpp: IntArray, runs: ChunkRuns, _weight_s: FloatArray) -> FloatArray:
-    return interleaved_s(m, pp, vpp, runs.count, runs.forward_s, runs.backward_s)
-
-
-def _zero_bubble_s(m: IntArray, pp: IntArray, _vpp: IntArray, runs: ChunkRuns, weight_s: FloatArray) -> FloatArray:
-    return zero_bubble_s(m, pp, runs.count, runs.forward_s, runs.backward_s, weight_s)
-
-
 _Formula = Callable[[IntArray, IntArray, IntArray, ChunkRuns, FloatArray], FloatArray]
-_FORMULAS: dict[int, _Formula] = {
-    _GPIPE: _gpipe_s,
-    _1F1B: _one_f_one_b_s,
-    _INTERLEAVED: _interleaved_s,
-    _ZERO_BUBBLE: _zero_bubble_s,
+_FORMULAS: dict[str, _Formula] = {
+    "gpipe": _gpipe_s,
+    "1f1b": _one_f_one_b_s,
+    "interleaved": lambda m, pp, vpp, runs, _: interleaved_s(m, pp, vpp, runs.count, runs.forward_s, runs.backward_s),
+    "zero_bubble": lambda m, pp, _, runs, weight_s: zero_bubble_s(
+        m, pp, runs.count, runs.forward_s, runs.backward_s, weight_s
+    ),
 }

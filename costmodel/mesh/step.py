@@ -19,9 +19,10 @@ from costmodel.mesh.communication import GroupTimes
 from costmodel.mesh.data_parallel import CopyTimes, Division, exposed_exchange
 from costmodel.mesh.memory import PipelineMemory
 from costmodel.mesh.passes import Pipelines, pipeline_s, rank_slack_s
-from costmodel.mesh.plan import MEMORY_PARTS, SCHEDULES, MeshCosts
+from costmodel.mesh.plan import MEMORY_PARTS, MeshCosts
 from costmodel.mesh.schedule import makespan_s
 from costmodel.mesh.stages import weigh
+from costmodel.schedules import DELAYS_WEIGHTS
 from costmodel.tolerances import ROUNDING
 from costmodel.workload import Workload
 
@@ -268,9 +269,6 @@ def _updates_s(
     return on_device, hosted
 
 
-_ZERO_BUBBLE = SCHEDULES.index("zero_bubble")
-
-
 def step_costs(
     workload: Workload,
     groups: GroupTimes,
@@ -503,7 +501,7 @@ def chunk_gathering(workload: Workload, pipelines: Pipelines, times: CopyTimes, 
         gathered, starts = np.where(flows, gather, 0.0), np.where(flows, starts, 0.0) + ends
         waited = (1.0 - times.groups.assumptions.gather_overlap) * gathered
         moved = gathered - waited + reduce
-        lags = (batch.schedule[pipeline] == _ZERO_BUBBLE)[:, None]
+        lags = DELAYS_WEIGHTS[batch.schedule[pipeline]][:, None]
         hiding = rows_of(passes.backward_s, module) - np.where(lags, rows_of(passes.weight_s, module), 0.0)
         late = starts - rows_of(passes.idle_backward_s, module)
         plain = np.maximum(waited + np.maximum(moved - overlap * hiding, lost * moved), late)

@@ -13,12 +13,9 @@ from dataclasses import dataclass
 from costmodel.mixed.evaluate import StageReport, move_s, stage_reports
 from costmodel.mixed.model import MixedModel
 from costmodel.mixed.plan import MixedPipeline, MixedPlan, group_names
-from costmodel.timeline import STREAMS, Span, TimelineInput, Tracks, TrackSpan, simulate
+from costmodel.timeline import STREAMS, TimelineInput, Tracks, TrackSpan, shown, simulate
 
 __all__ = ["mixed_tracks"]
-
-
-_KINDS = {"F": "forward", "B": "backward"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +51,7 @@ def mixed_tracks(model: MixedModel, plan: MixedPlan) -> Tracks:
     for p, pipeline in enumerate(plan.pipelines):
         own = [report for report in reports if report.pipeline == p]
         timeline = simulate(_case(model, plan, pipeline, own))
-        spans += [_shown(span, len(names)) for span in timeline.spans]
+        spans += [shown(span, track=len(names)) for span in timeline.spans]
         first = 0
         for s, report in enumerate(own):
             end = max(span.start_s + span.duration_s for span in timeline.spans if span.rank == s)
@@ -90,23 +87,6 @@ def _names(model: MixedModel, plan: MixedPlan, p: int, own: Sequence[StageReport
         f"{before}stage {s} ({groups[report.group]}, tp {pipeline.stages[s].tp}, {report.blocks} blocks{each})"
         for s, report in enumerate(own)
     ]
-
-
-def _shown(span: Span, first: int) -> TrackSpan:
-    letter, _, micro_batch = span.name.split(" ")
-    words = f"{_KINDS[letter]} m{micro_batch[1:]}"
-    if span.stream == "compute":
-        kind = _KINDS[letter]
-    else:
-        kind, words = "transfer", f"{'activations' if letter == 'F' else 'gradients'} for {words}"
-    return TrackSpan(
-        track=first + span.rank,
-        stream=span.stream,
-        name=words,
-        kind=kind,
-        start_s=span.start_s,
-        duration_s=span.duration_s,
-    )
 
 
 def _ends(stages: Sequence[_Stage]) -> list[TrackSpan]:

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodel.timeline import STREAMS, Span, Timeline, TimelineInput, instruction_orders, simulate
+from costmodel.schedules import instruction_orders
+from costmodel.timeline import STREAMS, Span, Timeline, TimelineInput, simulate
 
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero_bubble")
 

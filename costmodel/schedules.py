@@ -1,0 +1,159 @@
+"""Pipeline schedules: what each is, and the instructions that it gives every rank.
+
+A schedule is declared here, and its time in closed form stands in `costmodel.mesh.schedule`. The instructions are run event by event
+(`costmodel.timeline`), which checks that time.
+
+Orders: GPipe (Huang et al. 2019, arXiv:1811.06965, figure 2c), 1F1B (PipeDream-Flush, Narayanan et al. 2021, arXiv:2104.04473,
+figure 4 top), its interleaved form (same paper, figure 4 bottom; warm-up counts of Megatron-LM's
+``forward_backward_pipelining_with_interleaving``), ZB-H1 (Qi et al. 2024, arXiv:2401.10241, figure 2 top).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from costmodel.arrays import BoolArray
+
+__all__ = [
+    "DELAYS_WEIGHTS",
+    "IS_CHUNKED",
+    "KEEPS_ALL",
+    "PIPELINE_SCHEDULES",
+    "Instruction",
+    "Schedule",
+    "instruction_orders",
+    "schedule_of",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """One piece of work of a rank."""
+
+    kind: str  # "F" forward, "B" backward (under zero_bubble: input gradient only), "W" weight gradient
+    chunk: int
+    micro_batch: int
+
+
+Order = Callable[[int, int, int, int], list[Instruction]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """A pipeline schedule.
+
+    Attributes
+    ----------
+    name : str
+    order : function of rank, pp, vpp and micro-batches
+        The instructions of a rank.
+    is_chunked : bool
+        A rank has several chunks (virtual stages), and micro-batches come in whole groups of pp; else it has one chunk.
+    delays_weights : bool
+        Gradients of weights run apart from those of inputs, which the stage before waits for, and later.
+    keeps_all : bool
+        All forward passes come before the first backward pass.
+    """
+
+    name: str
+    order: Order
+    is_chunked: bool = False
+    delays_weights: bool = False
+    keeps_all: bool = False
+
+
+def _gpipe(rank: int, _pp: int, _vpp: int, m: int) -> list[Instruction]:
+    """All forwards, then all backwards, the last micro-batch first (its activations are the newest)."""
+    forwards = [Instruction("F", rank, i) for i in range(m)]
+    return forwards + [Instruction("B", rank, i) for i in reversed(range(m))]
+
+
+def _alternate(forwards: list[Instruction], backwards: list[Instruction], warm_up: int) -> list[Instruction]:
+    """Warm-up forwards, then one forward and one backward in turn, then the backwards that are left."""
+    order = forwards[:warm_up]
+    for j, backward in enumerate(backwards):
+        order += forwards[warm_up + j : warm_up + j + 1]
+        order.append(backward)
+    return order
+
+
+def _one_f_one_b(rank: int, pp: int, _vpp: int, m: int) -> list[Instruction]:
+    forwards = [Instruction("F", rank, i) for i in range(m)]
+    backwards = [Instruction("B", rank, i) for i in range(m)]
+    return _alternate(forwards, backwards, pp - 1 - rank)
+
+
+def _interleaved(rank: int, pp: int, vpp: int, m: int) -> list[Instruction]:
+    """Groups of pp micro-batches go through the rank's first chunk, then its second, ...; backwards from the last chunk."""
+    forwards, backwards = [], []
+    for group in range(0, m, pp):
+        for v in range(vpp):
+            forwards += [Instruction("F", v * pp + rank, i) for i in range(group, group + pp)]
+            backwards += [Instruction("B", (vpp - 1 - v) * pp + rank, i) for i in range(group, group + pp)]
+    return _alternate(forwards, backwards, 2 * (pp - 1 - rank) + (vpp - 1) * pp)
+
+
+def _zero_bubble(rank: int, pp: int, _vpp: int, m: int) -> list[Instruction]:
+    """1F1B whose weight gradients lag `rank` micro-batches behind, so that every rank keeps pp micro-batches."""
+    order: list[Instruction] = []
+    for item in _one_f_one_b(rank, pp, 1, m):
+        order.append(item)
+        if item.kind == "B" and item.micro_batch >= rank:
+            order.append(Instruction("W", rank, item.micro_batch - rank))
+    return order + [Instruction("W", rank, i) for i in range(max(0, m - rank), m)]
+
+
+PIPELINE_SCHEDULES: tuple[Schedule, ...] = (
+    Schedule(name="gpipe", order=_gpipe, keeps_all=True),
+    Schedule(name="1f1b", order=_one_f_one_b),
+    Schedule(name="interleaved", order=_interleaved, is_chunked=True),
+    Schedule(name="zero_bubble", order=_zero_bubble, delays_weights=True),
+)
+
+
+_BY_NAME = {schedule.name: schedule for schedule in PIPELINE_SCHEDULES}
+
+
+def _which(fact: str) -> BoolArray:
+    return np.array([getattr(schedule, fact) for schedule in PIPELINE_SCHEDULES])
+
+
+# Facts by the position of a schedule: index them with positions.
+IS_CHUNKED, DELAYS_WEIGHTS, KEEPS_ALL = (_which(fact) for fact in ("is_chunked", "delays_weights", "keeps_all"))
+
+
+def schedule_of(name: str) -> Schedule:
+    """Look a schedule up.
+
+    Raises
+    ------
+    ValueError
+        There is none of that name.
+    """
+    if name not in _BY_NAME:
+        raise ValueError(f"schedule {name!r} is unknown; one of {', '.join(_BY_NAME)}")
+    return _BY_NAME[name]
+
+
+def instruction_orders(schedule: str, pp: int, vpp: int, num_micro_batches: int) -> list[list[Instruction]]:
+    """The instructions of every rank, in the order in which it runs them.
+
+    Parameters
+    ----------
+    schedule : str
+        A name of `PIPELINE_SCHEDULES`.
+    pp, vpp, num_micro_batches : int
+
+    Returns
+    -------
+    list of lists of Instruction
+
+    Examples
+    --------
+    >>> [f"{item.kind}{item.micro_batch}" for item in instruction_orders("1f1b", 2, 1, 3)[0]]
+    ['F0', 'F1', 'B0', 'F2', 'B1', 'B2']
+    """
+    return [schedule_of(schedule).order(rank, pp, vpp, num_micro_batches) for rank in range(pp)]
