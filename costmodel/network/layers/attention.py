@@ -264,17 +264,17 @@ _HEAD_NORM_FLOP = {"rms": _RMS_FLOP, "rms_wide": _RMS_FLOP, "layer": _LAYER_FLOP
 _SHARED_BY_HEADS = {"rms": 2, "layer": 4}
 
 
-@register
+@register(
+    "self_attention",
+    SelfAttentionParams,
+    "multi-head attention of a sequence over itself: queries, keys and values in, heads x head_dim out",
+)
 class SelfAttention(DotProductAttention):
     """Multi-head, grouped-query or multi-query attention of a sequence over itself.
 
     Vaswani et al. (arXiv:1706.03762); Ainslie et al. (arXiv:2305.13245) for fewer heads of keys and values. Rotations of queries and
     keys (rotary positions) are taken to be part of the kernels before it.
     """
-
-    kind = "self_attention"
-    summary = "multi-head attention of a sequence over itself: queries, keys and values in, heads x head_dim out"
-    Params = SelfAttentionParams
 
     def output_shape(self, params: SelfAttentionParams, inputs: tuple[Shape, ...]) -> Shape:
         """(heads x head_dim, positions)."""
@@ -362,13 +362,14 @@ class CrossAttentionParams:
     fused: bool = param(doc="FlashAttention; otherwise every score is written to memory", default=True)
 
 
-@register
+@register(
+    "cross_attention",
+    CrossAttentionParams,
+    "multi-head attention of a sequence (first input: queries) over another (second: keys and values)",
+)
 class CrossAttention(DotProductAttention):
     """Attention of one sequence (queries) over another (keys and values), without mask (arXiv:1706.03762, section 3.2.3)."""
 
-    kind = "cross_attention"
-    summary = "multi-head attention of a sequence (first input: queries) over another (second: keys and values)"
-    Params = CrossAttentionParams
     min_inputs = 2
     max_inputs = 2
 
@@ -400,7 +401,11 @@ class LatentAttentionParams:
     fused: bool = param(doc="FlashAttention; otherwise every score is written to memory", default=True)
 
 
-@register
+@register(
+    "latent_attention",
+    LatentAttentionParams,
+    "multi-head latent attention: queries, keys/values and the compressed vector in, heads x value_dim out",
+)
 class LatentAttention(DotProductAttention):
     """Attention whose keys and values come from a compressed vector per position (DeepSeek-V2, arXiv:2405.04434, section 2.1).
 
@@ -408,9 +413,6 @@ class LatentAttention(DotProductAttention):
     heads; training puts them next to every head's own.
     """
 
-    kind = "latent_attention"
-    summary = "multi-head latent attention: queries, keys/values and the compressed vector in, heads x value_dim out"
-    Params = LatentAttentionParams
     min_inputs = 3
     max_inputs = 3
 
@@ -491,13 +493,14 @@ class SegmentMemoryParams:
     positions: int = param(doc="how many of the segment before are kept", minimum=1)
 
 
-@register
+@register(
+    "segment_memory",
+    SegmentMemoryParams,
+    "positions kept of the segment before, without gradient, in front of those of this one: (d, n) becomes (d, memory + n)",
+)
 class SegmentMemory(LayerFamily):
     """What a layer read in the segment before, joined before what it reads now; no gradient goes there (section 3.2)."""
 
-    kind = "segment_memory"
-    summary = "positions kept of the segment before, without gradient, in front of those of this one: (d, n) becomes (d, memory + n)"
-    Params = SegmentMemoryParams
     keeps_input = False
 
     def output_shape(self, params: SegmentMemoryParams, inputs: tuple[Shape, ...]) -> Shape:
@@ -507,10 +510,6 @@ class SegmentMemory(LayerFamily):
                 f"segment_memory needs a sequence (features x positions), its input is {shape_text(inputs[0])}"
             )
         return (inputs[0][0], params.positions + inputs[0][1])
-
-    def limits(self, layer: Layer) -> SplitLimits:
-        """Features."""
-        return SplitLimits(out_channels=layer.output_shape[0], channelwise=True)
 
     def trained_work(self, layer: Layer, shard: Shard) -> LayerWork:
         """Copies both; the gradient of the second part is a view of that of the whole."""
@@ -542,7 +541,11 @@ class RelativeAttentionParams:
         return False
 
 
-@register
+@register(
+    "relative_attention",
+    RelativeAttentionParams,
+    "attention over a memory and a segment by relative positions (Transformer-XL): queries, keys, values in, heads x head_dim out",
+)
 class RelativeAttention(DotProductAttention):
     """softmax((Q + u) K' + shift((Q + v) R')) V per head, R the keys of the distances, which all samples share.
 
@@ -552,9 +555,6 @@ class RelativeAttention(DotProductAttention):
     samples and heads do not lie together: keys and values, which are slices of one product, and the gradient of what was shifted.
     """
 
-    kind = "relative_attention"
-    summary = "attention over a memory and a segment by relative positions (Transformer-XL): queries, keys, values in, heads x head_dim out"
-    Params = RelativeAttentionParams
     in_mesh = False  # pieces of the positions would need the memory of others, and the shift whole rows
 
     def output_shape(self, params: RelativeAttentionParams, inputs: tuple[Shape, ...]) -> Shape:

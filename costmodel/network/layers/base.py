@@ -9,9 +9,9 @@ import dataclasses
 import difflib
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 
@@ -32,6 +32,7 @@ __all__ = [
     "Shard",
     "SplitLimits",
     "Tiling",
+    "ViewFamily",
     "epilogue_kernels",
     "epilogue_saved",
     "family_of",
@@ -126,11 +127,6 @@ class Layer:
     def matrix_shape(self) -> tuple[int, int]:
         """Rows and features of a weight matrix that layers may share, an embedding's or a linear layer's (outputs x inputs); else zeros."""
         return self.family.matrix_shape(self)
-
-    @property
-    def router_count(self) -> int:
-        """The part of ``weight_count`` that routes tokens to experts."""
-        return self.family.router_count(self)
 
     @property
     def expert_count(self) -> int:
@@ -309,6 +305,7 @@ class LayerWork:
 class LayerFamily(ABC):
     """Physics of one kind of layer; stateless."""
 
+    # Set by `register`.
     kind: ClassVar[str]
     summary: ClassVar[str]
     Params: ClassVar[type]
@@ -324,6 +321,8 @@ class LayerFamily(ABC):
     keeps_inside: ClassVar[bool] = False
     # Can have a low-rank adapter.
     takes_adapter: ClassVar[bool] = False
+    # Images can be cut by rows, too (`limits`).
+    splits_rows: ClassVar[bool] = False
     min_inputs: ClassVar[int] = 1
     max_inputs: ClassVar[int] = 1
 
@@ -346,10 +345,6 @@ class LayerFamily(ABC):
     def matrix_shape(self, layer: Layer) -> tuple[int, int]:  # noqa: ARG002 - most have none that can be shared
         """See `Layer.matrix_shape`."""
         return (0, 0)
-
-    def router_count(self, layer: Layer) -> int:  # noqa: ARG002 - mixtures of experts only
-        """See `Layer.router_count`."""
-        return 0
 
     def expert_count(self, layer: Layer) -> int:  # noqa: ARG002 - mixtures of experts only
         """See `Layer.expert_count`."""
@@ -383,9 +378,11 @@ class LayerFamily(ABC):
         """Whether every output sees every input (the layers that one weird trick splits by channels)."""
         return False
 
-    @abstractmethod
     def limits(self, layer: Layer) -> SplitLimits:
-        """Largest legal split degrees."""
+        """Largest legal split degrees; unless a family says otherwise, channels (or features) are independent."""
+        shape = layer.output_shape
+        rows = shape[1] if self.splits_rows and len(shape) == 3 else 1
+        return SplitLimits(out_channels=shape[0], height=rows, channelwise=True)
 
     def work(self, layer: Layer, shard: Shard) -> LayerWork:
         """Work of one worker's share, for many splits at once: what is frozen has no ``backward_weight``."""
@@ -397,14 +394,33 @@ class LayerFamily(ABC):
         """Work of one worker's share when the layer is trained (its adapter, where it has one)."""
 
 
+class ViewFamily(LayerFamily):
+    """A kind of layer that is a view."""
+
+    is_view = True
+    keeps_input = False
+
+    def trained_work(self, layer: Layer, shard: Shard) -> LayerWork:  # noqa: ARG002 - a view
+        """Nothing."""
+        return LayerWork(forward=())
+
+
 FAMILIES: dict[str, LayerFamily] = {}
 
 
-def register(cls: type[LayerFamily]) -> type[LayerFamily]:
-    """Add a layer family to the registry (class decorator)."""
-    assert cls.kind not in FAMILIES, f"layer kind {cls.kind!r} registered twice"
-    FAMILIES[cls.kind] = cls()
-    return cls
+_Family = TypeVar("_Family", bound=LayerFamily)
+
+
+def register(kind: str, params: type, summary: str) -> Callable[[type[_Family]], type[_Family]]:
+    """Add a layer family to the registry (class decorator): its kind, the class of its parameters, what people are told about it."""
+    assert kind not in FAMILIES, f"layer kind {kind!r} registered twice"
+
+    def add(cls: type[_Family]) -> type[_Family]:
+        cls.kind, cls.Params, cls.summary = kind, params, summary
+        FAMILIES[kind] = cls()
+        return cls
+
+    return add
 
 
 def family_of(kind: str) -> LayerFamily:

@@ -52,13 +52,12 @@ class ConvolutionParams:
     activation: Activation = param(doc="activation that follows, fused with the layer", default=None)
 
 
-@register
+@register(
+    "convolution", ConvolutionParams, "two-dimensional convolution, with optional bias, normalisation and activation"
+)
 class Convolution(LayerFamily):
     """Two-dimensional convolution; the cheapest of GEMM, Winograd, FFT and tiled FFT is used per pass."""
 
-    kind = "convolution"
-    summary = "two-dimensional convolution, with optional bias, normalisation and activation"
-    Params = ConvolutionParams
     input_for_weights_only = True
 
     def output_shape(self, params: ConvolutionParams, inputs: tuple[Shape, ...]) -> Shape:
@@ -313,13 +312,10 @@ class DeconvolutionParams:
     activation: Activation = param(doc="activation that follows", default=None)
 
 
-@register
+@register("deconvolution", DeconvolutionParams, "transposed (fractionally strided) convolution")
 class Deconvolution(LayerFamily):
     """Transposed convolution: the input gradient of a convolution used as a layer."""
 
-    kind = "deconvolution"
-    summary = "transposed (fractionally strided) convolution"
-    Params = DeconvolutionParams
     input_for_weights_only = True
 
     def output_shape(self, params: DeconvolutionParams, inputs: tuple[Shape, ...]) -> Shape:

@@ -44,15 +44,11 @@ class _Elementwise(LayerFamily):
 
     passes: tuple[float, float] = (2.0, 3.0)
     flop: tuple[float, float] = (1.0, 1.0)
+    splits_rows = True
 
     def output_shape(self, params: Any, inputs: tuple[Shape, ...]) -> Shape:  # noqa: ARG002 - it does not change the shape
         """The input's."""
         return inputs[0]
-
-    def limits(self, layer: Layer) -> SplitLimits:
-        """Channels and rows."""
-        shape = layer.output_shape
-        return SplitLimits(out_channels=shape[0], height=shape[1] if len(shape) == 3 else 1, channelwise=True)
 
     def trained_work(self, layer: Layer, shard: Shard) -> LayerWork:
         """``passes`` x elements, each way."""
@@ -71,13 +67,10 @@ class ActivationParams:
     )
 
 
-@register
+@register("activation", ActivationParams, "a stand-alone activation function")
 class ActivationLayer(_Elementwise):
     """An activation that is not attached to the layer before it."""
 
-    kind = "activation"
-    summary = "a stand-alone activation function"
-    Params = ActivationParams
     recomputable = True
 
 
@@ -91,13 +84,10 @@ class DropoutParams:
     )
 
 
-@register
+@register("dropout", DropoutParams, "random mask over the elements")
 class Dropout(_Elementwise):
     """Random mask; written forward, read backward."""
 
-    kind = "dropout"
-    summary = "random mask over the elements"
-    Params = DropoutParams
     passes = (2.5, 2.5)  # the mask takes about a byte per element alongside the value
     flop = (2.0, 1.0)
     keeps_input = False
@@ -116,13 +106,10 @@ class Dropout(_Elementwise):
         return np.asarray(0.5 * share_of_output(layer, shard))
 
 
-@register
+@register("add", NoParams, "element-wise sum (residual connection)")
 class Add(_Elementwise):
     """Element-wise sum of equal shapes (residual connections)."""
 
-    kind = "add"
-    summary = "element-wise sum (residual connection)"
-    Params = NoParams
     keeps_input = False
     min_inputs = 2
     max_inputs = 1 << 30
@@ -148,13 +135,10 @@ class BatchNormParams:
     affine: bool = param(doc="a learned scale and shift per channel, counted as weights", default=False)
 
 
-@register
+@register("batch_norm", BatchNormParams, "stand-alone batch normalisation")
 class BatchNorm(_Elementwise):
     """Stand-alone batch normalisation (statistics per worker, as data-parallel frameworks do)."""
 
-    kind = "batch_norm"
-    summary = "stand-alone batch normalisation"
-    Params = BatchNormParams
     passes = (3.0, 5.0)
     flop = (8.0, 16.0)
     recomputable = True
@@ -181,13 +165,9 @@ class LocalResponseNormParams:
     size: int = param(doc="channels that are summed", default=5, minimum=1)
 
 
-@register
+@register("local_response_norm", LocalResponseNormParams, "normalisation over neighbouring channels")
 class LocalResponseNorm(_Elementwise):
     """Normalisation over neighbouring channels (Krizhevsky et al. 2012)."""
-
-    kind = "local_response_norm"
-    summary = "normalisation over neighbouring channels"
-    Params = LocalResponseNormParams
 
     def limits(self, layer: Layer) -> SplitLimits:
         """Rows only: a window over channels crosses a split of the channels."""
@@ -203,13 +183,10 @@ class LocalResponseNorm(_Elementwise):
         return LayerWork(forward=((forward,),), backward_input=((backward,),))
 
 
-@register
+@register("softmax", NoParams, "softmax over channels with cross-entropy loss")
 class Softmax(_Elementwise):
     """Softmax over channels with the cross-entropy loss; a channel split exchanges the maximum and the sum."""
 
-    kind = "softmax"
-    summary = "softmax over channels with cross-entropy loss"
-    Params = NoParams
     passes = (3.0, 2.0)
     flop = (5.0, 2.0)
     keeps_input = False
@@ -248,10 +225,6 @@ class _FeatureNorm(LayerFamily):
             )
         return inputs[0]
 
-    def limits(self, layer: Layer) -> SplitLimits:
-        """Features."""
-        return SplitLimits(out_channels=layer.output_shape[0], channelwise=True)
-
     def trained_work(self, layer: Layer, shard: Shard) -> LayerWork:
         """Reads and writes every element; backward reads input and gradient, and reads both again for the weights' gradient."""
         elements = share_of_output(layer, shard)
@@ -280,13 +253,10 @@ class LayerNormParams:
     scale: bool = param(doc="a scale per feature", default=True)
 
 
-@register
+@register("layer_norm", LayerNormParams, "normalisation over the features of every position, with scale and shift")
 class LayerNorm(_FeatureNorm):
     """Layer normalisation (Ba, Kiros, Hinton, arXiv:1607.06450)."""
 
-    kind = "layer_norm"
-    summary = "normalisation over the features of every position, with scale and shift"
-    Params = LayerNormParams
     statistics = 2
     flop = (7.0, 12.0, 3.0)  # mean, variance, difference, scale, shift
 
@@ -295,13 +265,10 @@ class LayerNorm(_FeatureNorm):
         return int(layer.output_shape[0] * (layer.params.bias + layer.params.scale))
 
 
-@register
+@register("rms_norm", NoParams, "division by the root mean square of the features of every position, with scale")
 class RmsNorm(_FeatureNorm):
     """Root-mean-square normalisation (Zhang and Sennrich, arXiv:1910.07467)."""
 
-    kind = "rms_norm"
-    summary = "division by the root mean square of the features of every position, with scale"
-    Params = NoParams
     statistics = 1
     flop = (4.0, 8.0, 2.0)  # square, sum, division, scale
 

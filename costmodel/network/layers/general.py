@@ -21,6 +21,7 @@ from costmodel.network.layers.base import (
     ShapeError,
     Shard,
     SplitLimits,
+    ViewFamily,
     param,
     register,
     shape_text,
@@ -47,13 +48,14 @@ class PointwiseParams:
     weights: int = param(doc="learned numbers that it uses, such as a scale per channel", default=0, minimum=0)
 
 
-@register
+@register(
+    "pointwise",
+    PointwiseParams,
+    "any other operation on every element; further inputs are repeated to the shape of the first",
+)
 class Pointwise(LayerFamily):
     """One kernel that reads its inputs and writes as many elements as the first has."""
 
-    kind = "pointwise"
-    summary = "any other operation on every element; further inputs are repeated to the shape of the first"
-    Params = PointwiseParams
     max_inputs = 1 << 30
     recomputable = True
 
@@ -117,12 +119,11 @@ class _StatedShape(LayerFamily):
         return SplitLimits(out_channels=1, channelwise=True)
 
 
-@register
+@register(
+    "rearrange", StatedShapeParams, "copies its input into another shape: a transpose, slice, padding or repetition"
+)
 class Rearrange(_StatedShape):
     """Transposes, slices, paddings and repetitions that are no views: a copy."""
-
-    kind = "rearrange"
-    summary = "copies its input into another shape: a transpose, slice, padding or repetition"
 
     def trained_work(self, layer: Layer, shard: Shard) -> LayerWork:
         """Reads and writes every element of the output; the gradient of the input is written whole."""
@@ -134,26 +135,18 @@ class Rearrange(_StatedShape):
         )
 
 
-@register
-class AssumedFree(_StatedShape):
+@register(
+    "assumed_free", StatedShapeParams, "an unknown operation that the user assumed to cost nothing (--assume-free)"
+)
+class AssumedFree(ViewFamily, _StatedShape):
     """An operation of an imported program that is not known, and that the user assumes to cost nothing: every output lists it."""
 
-    kind = "assumed_free"
-    summary = "an unknown operation that the user assumed to cost nothing (--assume-free)"
-    is_view = True
     max_inputs = 1 << 30
 
-    def trained_work(self, layer: Layer, shard: Shard) -> LayerWork:  # noqa: ARG002 - assumed
-        """Nothing, by the user's word."""
-        return LayerWork(forward=())
 
-
-@register
+@register("reduce", StatedShapeParams, "sum, mean or maximum over some axes; 'shape' is what is left")
 class Reduce(_StatedShape):
     """Sum, mean or maximum over some axes."""
-
-    kind = "reduce"
-    summary = "sum, mean or maximum over some axes; 'shape' is what is left"
 
     def trained_work(self, layer: Layer, shard: Shard) -> LayerWork:
         """One operation per element of the input."""
@@ -172,13 +165,10 @@ class MatmulParams:
     )
 
 
-@register
+@register("matmul", MatmulParams, "batched product of two layers' outputs: (g, m, k) by (g, k, n) becomes (g, m, n)")
 class Matmul(LayerFamily):
     """Products of matrices that both come from layers, as many per sample as the first axis says."""
 
-    kind = "matmul"
-    summary = "batched product of two layers' outputs: (g, m, k) by (g, k, n) becomes (g, m, n)"
-    Params = MatmulParams
     min_inputs = 2
     max_inputs = 2
 
@@ -189,10 +179,6 @@ class Matmul(LayerFamily):
             form = "(g, m, k) and (g, n, k)" if params.transposed else "(g, m, k) and (g, k, n)"
             raise ShapeError(f"a product needs inputs {form}, they are {shape_text(left)} and {shape_text(right)}")
         return (left[0], left[1], right[1 if params.transposed else 2])
-
-    def limits(self, layer: Layer) -> SplitLimits:
-        """Whole products."""
-        return SplitLimits(out_channels=layer.output_shape[0], channelwise=True)
 
     def trained_work(self, layer: Layer, shard: Shard) -> LayerWork:
         """``2 g m n k`` FLOP forward, and for each of the two gradients.

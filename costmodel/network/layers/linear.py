@@ -47,13 +47,10 @@ class LinearParams:
     )
 
 
-@register
+@register("linear", LinearParams, "fully connected layer; flattens images, applies per position to sequences")
 class Linear(LayerFamily):
     """Matrix product: flattens an image; applies to every position of a sequence."""
 
-    kind = "linear"
-    summary = "fully connected layer; flattens images, applies per position to sequences"
-    Params = LinearParams
     input_for_weights_only = True
     takes_adapter = True
 
@@ -176,13 +173,10 @@ class EmbeddingParams:
     tied: bool = param(doc="the table is another embedding's, and is counted there", default=False)
 
 
-@register
+@register("embedding", EmbeddingParams, "table look-up, one row per position of a sequence of indices")
 class Embedding(LayerFamily):
     """Look-up of one row per position; the gradient is treated as dense, as frameworks exchange it by default."""
 
-    kind = "embedding"
-    summary = "table look-up, one row per position of a sequence of indices"
-    Params = EmbeddingParams
     keeps_input = False  # indices, which are small
 
     def output_shape(self, params: EmbeddingParams, inputs: tuple[Shape, ...]) -> Shape:

@@ -64,7 +64,11 @@ class MixtureParams:
         return 3 if self.gated else 2
 
 
-@register
+@register(
+    "moe",
+    MixtureParams,
+    "mixture of experts: router, top_k of many feed-forward experts per token, optional shared ones",
+)
 class Mixture(LayerFamily):
     """Experts after a router (Shazeer et al., arXiv:1701.06538; shared experts as in DeepSeekMoE, arXiv:2401.06066).
 
@@ -72,9 +76,6 @@ class Mixture(LayerFamily):
     times ``capacity_factor``: a worker receives as many as it sends.
     """
 
-    kind = "moe"
-    summary = "mixture of experts: router, top_k of many feed-forward experts per token, optional shared ones"
-    Params = MixtureParams
     keeps_inside = True
 
     def output_shape(self, params: MixtureParams, inputs: tuple[Shape, ...]) -> Shape:
@@ -89,12 +90,9 @@ class Mixture(LayerFamily):
 
     def weight_count(self, layer: Layer) -> int:
         """Router, routed experts and shared experts."""
-        return self.router_count(layer) + self.expert_count(layer) + self.shared_count(layer)
-
-    def router_count(self, layer: Layer) -> int:
-        """``d E``, and ``E`` biases."""
         p: MixtureParams = layer.params
-        return p.experts * (layer.output_shape[0] + (1 if p.router_bias else 0))
+        router = p.experts * (layer.output_shape[0] + (1 if p.router_bias else 0))  # d E, and E biases
+        return router + self.expert_count(layer) + self.shared_count(layer)
 
     def expert_count(self, layer: Layer) -> int:
         """``E 3 d f``, or ``E 2 d f`` without gates, and biases."""

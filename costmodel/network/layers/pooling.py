@@ -17,7 +17,6 @@ from costmodel.network.layers.base import (
     Shape,
     ShapeError,
     Shard,
-    SplitLimits,
     param,
     register,
     shape_text,
@@ -150,22 +149,16 @@ class PoolParams:
     ceil_mode: bool = param(doc="round the output extent up, as Caffe does", default=False)
 
 
-@register
+@register("pool", PoolParams, "maximum or average over a sliding window")
 class Pool(LayerFamily):
     """Maximum or average over a sliding window."""
 
-    kind = "pool"
-    summary = "maximum or average over a sliding window"
-    Params = PoolParams
+    splits_rows = True
 
     def output_shape(self, params: PoolParams, inputs: tuple[Shape, ...]) -> Shape:
         """(channels, output height, output width)."""
         win = window("pooling", inputs[0], params.kernel, params.stride, params.padding, ceil_mode=params.ceil_mode)
         return (inputs[0][0], *win.output)
-
-    def limits(self, layer: Layer) -> SplitLimits:
-        """Channels and rows."""
-        return SplitLimits(out_channels=layer.output_shape[0], height=layer.output_shape[1], channelwise=True)
 
     def trained_work(self, layer: Layer, shard: Shard) -> LayerWork:
         """One comparison or addition per element of every window.
@@ -206,13 +199,10 @@ class GlobalPoolParams:
     mode: Literal["max", "average"] = param(doc="what is taken over the image", default="average")
 
 
-@register
+@register("global_pool", GlobalPoolParams, "maximum or average over the whole image: one value per channel")
 class GlobalPool(LayerFamily):
     """One value per channel."""
 
-    kind = "global_pool"
-    summary = "maximum or average over the whole image: one value per channel"
-    Params = GlobalPoolParams
     keeps_input = False  # an average spreads its gradient without looking; a maximum keeps one index per channel
 
     def output_shape(self, params: Any, inputs: tuple[Shape, ...]) -> Shape:  # noqa: ARG002 - the mode does not change it
@@ -220,10 +210,6 @@ class GlobalPool(LayerFamily):
         if len(inputs[0]) != 3:
             raise ShapeError(f"global pooling needs an image, its input is {shape_text(inputs[0])}")
         return (inputs[0][0],)
-
-    def limits(self, layer: Layer) -> SplitLimits:
-        """Channels."""
-        return SplitLimits(out_channels=layer.output_shape[0], channelwise=True)
 
     def trained_work(self, layer: Layer, shard: Shard) -> LayerWork:
         """One addition per input element."""

@@ -58,13 +58,13 @@ _CELLS = {
 }
 
 
-@register
+@register(
+    "lstm",
+    LstmParams,
+    "long short-term memory (or a GRU, or a plain recurrence) over a sequence, optionally bidirectional",
+)
 class Lstm(LayerFamily):
     """LSTM, GRU or plain recurrence over a sequence: one input product for all steps, one recurrent product per step."""
-
-    kind = "lstm"
-    summary = "long short-term memory (or a GRU, or a plain recurrence) over a sequence, optionally bidirectional"
-    Params = LstmParams
 
     def output_shape(self, params: LstmParams, inputs: tuple[Shape, ...]) -> Shape:
         """(hidden x directions, positions)."""
@@ -155,16 +155,13 @@ class AttentionParams:
     units: int = param(doc="features of the query and key projections", minimum=1)
 
 
-@register
+@register("attention", AttentionParams, "additive attention of a decoder sequence over an encoder sequence")
 class Attention(LayerFamily):
     """Additive attention of a decoder (first input) over an encoder (second input); returns the context.
 
     Bahdanau, Cho, Bengio (arXiv:1409.0473): score = v' tanh(W q + U k).
     """
 
-    kind = "attention"
-    summary = "additive attention of a decoder sequence over an encoder sequence"
-    Params = AttentionParams
     min_inputs = 2
     max_inputs = 2
 

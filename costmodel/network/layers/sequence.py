@@ -15,7 +15,7 @@ from costmodel.network.layers.base import (
     Shape,
     ShapeError,
     Shard,
-    SplitLimits,
+    ViewFamily,
     param,
     positions_of,
     register,
@@ -60,13 +60,10 @@ class PositionEmbeddingParams:
     max_positions: int = param(doc="rows of the table: the longest sequence", minimum=1)
 
 
-@register
+@register("position_embedding", PositionEmbeddingParams, "adds a learned vector to every position")
 class PositionEmbedding(LayerFamily):
     """Adds a learned vector to every position of its input."""
 
-    kind = "position_embedding"
-    summary = "adds a learned vector to every position"
-    Params = PositionEmbeddingParams
     keeps_input = False
 
     def output_shape(self, params: PositionEmbeddingParams, inputs: tuple[Shape, ...]) -> Shape:
@@ -83,10 +80,6 @@ class PositionEmbedding(LayerFamily):
         """``max_positions d``."""
         count: int = layer.params.max_positions
         return count * layer.output_shape[0]
-
-    def limits(self, layer: Layer) -> SplitLimits:
-        """Features."""
-        return SplitLimits(out_channels=layer.output_shape[0], channelwise=True)
 
     def trained_work(self, layer: Layer, shard: Shard) -> LayerWork:
         """Reads and writes every element and reads the table; its gradient sums over the samples."""
@@ -105,18 +98,17 @@ class GluParams:
     function: GateFunction = param(doc="what the gate passes through", default="silu")
 
 
-@register
+@register(
+    "glu",
+    GluParams,
+    "gated linear unit: 2f features become f, function(gate) x value; a second input is added to the first before",
+)
 class Glu(LayerFamily):
     """Gated linear unit: half of the features, through a function, times the other half (Shazeer, arXiv:2002.05202).
 
     A second input is added before: the condition of WaveNet's units (van den Oord et al., arXiv:1609.03499, section 2.5), one kernel too.
     """
 
-    kind = "glu"
-    summary = (
-        "gated linear unit: 2f features become f, function(gate) x value; a second input is added to the first before"
-    )
-    Params = GluParams
     max_inputs = 2
     recomputable = True
 
@@ -130,10 +122,6 @@ class Glu(LayerFamily):
         if len(set(inputs)) > 1:
             raise ShapeError(f"inputs of a gated linear unit differ: {', '.join(map(shape_text, inputs))}")
         return (inputs[0][0] // 2, *inputs[0][1:])
-
-    def limits(self, layer: Layer) -> SplitLimits:
-        """Features: a worker holds the same share of gates and values."""
-        return SplitLimits(out_channels=layer.output_shape[0], channelwise=True)
 
     def trained_work(self, layer: Layer, shard: Shard) -> LayerWork:
         """Memory bound, each way; another input has two more elements per output to read, and its gradient is that of the first."""
@@ -152,18 +140,12 @@ class SliceFeaturesParams:
     start: int = param(doc="the first of them", default=0, minimum=0)
 
 
-@register
-class SliceFeatures(LayerFamily):
+@register("slice_features", SliceFeaturesParams, "some of the features of every position (a view: moves nothing)")
+class SliceFeatures(ViewFamily):
     """Some of the features, as a view.
 
     Under a split of the features every worker is taken to hold the slice of its own share, as in a concatenation.
     """
-
-    kind = "slice_features"
-    summary = "some of the features of every position (a view: moves nothing)"
-    Params = SliceFeaturesParams
-    is_view = True
-    keeps_input = False
 
     def output_shape(self, params: SliceFeaturesParams, inputs: tuple[Shape, ...]) -> Shape:
         """(features, positions)."""
@@ -173,14 +155,6 @@ class SliceFeatures(LayerFamily):
                 f"{shape_text(inputs[0])} has {inputs[0][0]}"
             )
         return (params.features, *inputs[0][1:])
-
-    def limits(self, layer: Layer) -> SplitLimits:
-        """Features."""
-        return SplitLimits(out_channels=layer.output_shape[0], channelwise=True)
-
-    def trained_work(self, layer: Layer, shard: Shard) -> LayerWork:  # noqa: ARG002 - a view
-        """Nothing."""
-        return LayerWork(forward=())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,13 +170,10 @@ class ToSequenceParams:
         return self.class_token + self.distillation_token
 
 
-@register
+@register("to_sequence", ToSequenceParams, "an image (c, h, w) as a sequence (c, h x w), optionally with a class token")
 class ToSequence(LayerFamily):
     """The positions of an image one after the other, each with its channels as features (Dosovitskiy et al., arXiv:2010.11929)."""
 
-    kind = "to_sequence"
-    summary = "an image (c, h, w) as a sequence (c, h x w), optionally with a class token"
-    Params = ToSequenceParams
     keeps_input = False
 
     def output_shape(self, params: ToSequenceParams, inputs: tuple[Shape, ...]) -> Shape:
@@ -217,10 +188,6 @@ class ToSequence(LayerFamily):
     def weight_count(self, layer: Layer) -> int:
         """The learned tokens, ``c`` each (DeiT has two: Touvron et al., arXiv:2012.12877, section 4)."""
         return int(layer.output_shape[0] * layer.params.tokens)
-
-    def limits(self, layer: Layer) -> SplitLimits:
-        """Channels."""
-        return SplitLimits(out_channels=layer.output_shape[0], channelwise=True)
 
     def trained_work(self, layer: Layer, shard: Shard) -> LayerWork:
         """A transposed copy; the gradient of a learned token sums over the samples."""
@@ -242,13 +209,10 @@ class SelectPositionParams:
     index: int = param(doc="which position, counted from 0", default=0, minimum=0)
 
 
-@register
+@register("select_position", SelectPositionParams, "one position of a sequence: (d, n) becomes (d)")
 class SelectPosition(LayerFamily):
     """One position of a sequence: what BERT's pooler and a vision transformer's head read."""
 
-    kind = "select_position"
-    summary = "one position of a sequence: (d, n) becomes (d)"
-    Params = SelectPositionParams
     keeps_input = False
 
     def output_shape(self, params: SelectPositionParams, inputs: tuple[Shape, ...]) -> Shape:
@@ -257,10 +221,6 @@ class SelectPosition(LayerFamily):
         if params.index >= inputs[0][1]:
             raise ShapeError(f"position {params.index} is not there: its input is {shape_text(inputs[0])}")
         return (inputs[0][0],)
-
-    def limits(self, layer: Layer) -> SplitLimits:
-        """Features."""
-        return SplitLimits(out_channels=layer.output_shape[0], channelwise=True)
 
     def trained_work(self, layer: Layer, shard: Shard) -> LayerWork:
         """Copies one position; the gradient of the others is written as zeros."""

@@ -15,6 +15,7 @@ from costmodel.network.layers.base import (
     ShapeError,
     Shard,
     SplitLimits,
+    ViewFamily,
     param,
     positions_of,
     register,
@@ -36,15 +37,11 @@ class InputParams:
     shape: tuple[int, ...] = param(doc="shape of one sample, channels first", minimum=1)
 
 
-@register
-class Input(LayerFamily):
+@register("input", InputParams, "where samples enter; loading is not part of the step")
+class Input(ViewFamily):
     """Where samples enter; loading them is not part of the step (every worker reads what it needs)."""
 
-    kind = "input"
-    summary = "where samples enter; loading is not part of the step"
-    Params = InputParams
-    is_view = True
-    keeps_input = False
+    splits_rows = True  # any layout: the loader delivers it
     min_inputs = 0
     max_inputs = 0
 
@@ -52,25 +49,10 @@ class Input(LayerFamily):
         """The stated shape."""
         return tuple(params.shape)
 
-    def limits(self, layer: Layer) -> SplitLimits:
-        """Any layout: the loader delivers it."""
-        shape = layer.output_shape
-        return SplitLimits(out_channels=shape[0], height=shape[1] if len(shape) == 3 else 1, channelwise=True)
 
-    def trained_work(self, layer: Layer, shard: Shard) -> LayerWork:  # noqa: ARG002 - a view
-        """Nothing."""
-        return LayerWork(forward=())
-
-
-@register
-class Flatten(LayerFamily):
+@register("flatten", NoParams, "the same data as one vector (a view: moves nothing)")
+class Flatten(ViewFamily):
     """The same data under another shape."""
-
-    kind = "flatten"
-    summary = "the same data as one vector (a view: moves nothing)"
-    Params = NoParams
-    is_view = True
-    keeps_input = False
 
     def output_shape(self, params: Any, inputs: tuple[Shape, ...]) -> Shape:  # noqa: ARG002 - has none
         """(elements,)."""
@@ -80,18 +62,11 @@ class Flatten(LayerFamily):
         """Channels of the input, which stay contiguous."""
         return SplitLimits(out_channels=layer.input_shapes[0][0], channelwise=True)
 
-    def trained_work(self, layer: Layer, shard: Shard) -> LayerWork:  # noqa: ARG002 - a view
-        """Nothing."""
-        return LayerWork(forward=())
 
-
-@register
+@register("concat", NoParams, "concatenation along channels")
 class Concat(LayerFamily):
     """Concatenation along channels; the copy is counted."""
 
-    kind = "concat"
-    summary = "concatenation along channels"
-    Params = NoParams
     keeps_input = False
     min_inputs = 2
     max_inputs = 1 << 30
@@ -125,13 +100,10 @@ class UpsampleParams:
     factor: int = param(doc="enlargement of height and width", minimum=1)
 
 
-@register
+@register("upsample", UpsampleParams, "nearest-neighbour enlargement of an image")
 class Upsample(LayerFamily):
     """Nearest-neighbour upsampling."""
 
-    kind = "upsample"
-    summary = "nearest-neighbour enlargement of an image"
-    Params = UpsampleParams
     keeps_input = False
 
     def output_shape(self, params: UpsampleParams, inputs: tuple[Shape, ...]) -> Shape:
