@@ -235,7 +235,7 @@ def test_norms_and_sinks_of_attention() -> None:
 def test_weights(one: Layer, count: int) -> None:
     assert one.weight_count == one.trainable_count == count
     assert one.has_weights == (count > 0)
-    router = one.params.experts * 64 if one.kind == "moe" else count
+    router = one.params.experts * (64 + one.params.router_bias) if one.kind == "moe" else count
     assert one.expert_count + one.shared_count == count - router
 
 
