@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from costmodel.framework import NO_FRAMEWORK, WELL_TUNED, Framework, LayerAssumptions
 from costmodel.kernels.roofline import ComputeModel
-from costmodel.network.graph import Graph, gradient_passes
+from costmodel.network.graph import Graph
 from costmodel.precision import Optimizer, Precision
 
 __all__ = ["CONTEXT_BYTES", "Workload"]
@@ -35,11 +35,3 @@ class Workload:
     def micro_batch(self, num_micro_batches: int) -> int:
         """Samples of one micro-batch over all workers: the largest share when it does not divide."""
         return -(-self.global_batch // num_micro_batches)
-
-    def gradient_passes(self) -> tuple[float, ...]:
-        """Layer -> passes over its output in which the gradients of its readers are added up (`costmodel.network.graph`)."""
-        return self.graph.once("gradient passes", lambda: gradient_passes(self.graph))
-
-    def needs_gradient(self) -> tuple[bool, ...]:
-        """Layer -> whether a gradient flows through its output: it or a layer before it has weights to train."""
-        return self.graph.needs_gradient

@@ -440,7 +440,7 @@ def _cut_times(tables: CostTables, counts: Sequence[int]) -> tuple[FloatArray, F
     last_consumer = [-1] * layers
     for u, v in graph.edges:
         last_consumer[u] = max(last_consumer[u], v)
-    needs = workload.needs_gradient()
+    needs = workload.graph.needs_gradient
     elements = np.zeros((2, layers + 1))
     for u, layer in enumerate(graph.layers):
         if layer.kind == "input":

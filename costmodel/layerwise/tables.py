@@ -38,6 +38,7 @@ from costmodel.hardware.cluster import Cluster, GroupSpan, span
 from costmodel.hardware.collectives import all_reduce_s, cheapest_s, point_to_point_s
 from costmodel.layerwise.resharding import EdgeGeometry, PlacedPairs, edge_geometry, edge_times, place
 from costmodel.layerwise.splits import SplitTable, legal_splits, shard_of
+from costmodel.network.graph import gradient_passes
 from costmodel.network.layers import InnerExchange, Layer, Shard
 from costmodel.network.layers.base import reduced_fraction
 from costmodel.network.layers.shape_only import share_of_output
@@ -271,8 +272,8 @@ class _Costing:
 
     def _kinds(self) -> tuple[list[_Kind], list[int]]:
         """Layers that differ in cost, and which of them every layer is."""
-        needs, graph = self.workload.needs_gradient(), self.workload.graph
-        sums = self.workload.gradient_passes()
+        needs, graph = self.workload.graph.needs_gradient, self.workload.graph
+        sums = graph.once("gradient passes", lambda: gradient_passes(graph))
         place: dict[tuple[object, ...], int] = {}
         kinds: list[_Kind] = []
         kind_of = []
@@ -629,7 +630,7 @@ class CostTables:
 
     def moving_edges(self) -> tuple[EdgeCost, ...]:
         """Edges that may move something, not costed. Every worker loads the input that it needs: inputs hand over for free."""
-        graph, needs = self.workload.graph, self.workload.needs_gradient()
+        graph, needs = self.workload.graph, self.workload.graph.needs_gradient
         nothing = np.zeros(0)
         return tuple(
             EdgeCost(

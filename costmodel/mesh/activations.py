@@ -32,26 +32,22 @@ def add_saved(
     keys: RowKeys,
     roles: Sequence[LayerRole],
     shards: Mapping[int, Shard],
-    needs: Sequence[bool],
 ) -> None:
     """Tensors of layers of a module that the backward pass reads, each kept once, at the layout in which it leaves its producer.
 
     The layers are those that ``shards`` has, by position. A tensor is kept if a layer that reads it keeps its input, once more where it
     had to be brought into another layout than it left its producer in (gathered ones are gathered again). Selective recomputation drops
-    what cheap layers make, and keeps what they read. Layers without a backward pass keep nothing (``needs``: whether a gradient flows
-    through the output of a layer).
+    what cheap layers make, and keeps what they read. Layers without a backward pass keep nothing.
     """
-    facts = saved_facts(workload.graph, kind, needs)
+    facts = saved_facts(workload.graph, kind)
     for position, shard in shards.items():
         add_saved_layer(total, workload, assumptions, kind, keys, position, roles[position], facts[position], shard)
 
 
-def add_saved_inputs(
-    total: dict[str, FloatArray], workload: Workload, kind: ModuleKind, keys: RowKeys, needs: Sequence[bool]
-) -> None:
+def add_saved_inputs(total: dict[str, FloatArray], workload: Workload, kind: ModuleKind, keys: RowKeys) -> None:
     """The same of what enters the module."""
     graph, width = workload.graph, workload.precision.activation_bytes
-    whole = keys.cp * np.where(keys.sequence_parallel > 0, keys.tp, 1)
+    needs, whole = graph.needs_gradient, keys.cp * np.where(keys.sequence_parallel > 0, keys.tp, 1)
     readers, outside = _readers(graph, kind)
     keeping = [needs[i] and graph.layers[i].keeps_input for i in kind.layers]
     again = _needed_again(graph, kind, readers, keeping)
@@ -177,14 +173,13 @@ class SavedFacts:
     feeds_loss: bool
 
 
-def saved_facts(graph: Graph, kind: ModuleKind, needs: Sequence[bool]) -> list[SavedFacts]:
-    """Facts of every layer of a module; ``needs``: layer of the graph -> whether a gradient flows through its output."""
-    if needs is graph.needs_gradient:  # of training, as almost always
-        return graph.once(("saved facts", kind), lambda: _saved_facts(graph, kind, needs))
-    return _saved_facts(graph, kind, needs)
+def saved_facts(graph: Graph, kind: ModuleKind) -> list[SavedFacts]:
+    """Facts of every layer of a module, in training."""
+    return graph.once(("saved facts", kind), lambda: _saved_facts(graph, kind))
 
 
-def _saved_facts(graph: Graph, kind: ModuleKind, needs: Sequence[bool]) -> list[SavedFacts]:
+def _saved_facts(graph: Graph, kind: ModuleKind) -> list[SavedFacts]:
+    needs = graph.needs_gradient
     readers, _ = _readers(graph, kind)
     keeping = [needs[i] and graph.layers[i].keeps_input for i in kind.layers]
     again = _needed_again(graph, kind, readers, keeping)

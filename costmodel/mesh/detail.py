@@ -102,14 +102,14 @@ def layer_rows(model: MeshModel, plan: MeshPlan) -> list[LayerRow]:
     """
     batch = MeshBatch.from_plans([plan])
     keys = RowKeys(**{item.name: getattr(batch, item.name) for item in fields(RowKeys)})
-    graph, needs = model.workload.graph, model.workload.needs_gradient()
+    graph = model.workload.graph
     check_splits(graph, model.modules, plan)
     rows = []
     for number, kind in enumerate(model.modules.kinds):
         for position, role in enumerate(module_roles(graph, kind, keys, plan.block_splits)):
             layer = graph.layers[kind.layers[position]]
             total = {name: np.zeros(1) for name in MODULE_COLUMNS}
-            add_layer(total, model.workload, model.groups, kind, position, role, keys, needs)
+            add_layer(total, model.workload, model.groups, kind, position, role, keys)
             one = {name: float(value[0]) for name, value in total.items()}
             rows.append(
                 LayerRow(
@@ -452,7 +452,7 @@ def model_flops_per_step(workload: Workload) -> float:
     float
     """
     total = 0.0
-    needs = workload.needs_gradient()
+    needs = workload.graph.needs_gradient
     known: dict[object, tuple[float, float, float]] = {}
     for i, layer in enumerate(workload.graph.layers):
         if layer.kind == "input":

@@ -73,7 +73,6 @@ class _Cache:
     places: dict[tuple[int, int], int] = field(default_factory=dict)
     stacked: LayoutArrays | None = None
     weights: tuple[float, ...] = ()
-    needs: tuple[bool, ...] = ()  # layer -> whether a gradient flows through its output
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +119,6 @@ class MeshModel:
             places=dict(known.places),
             stacked=known.stacked,
             weights=self._module_weights(),
-            needs=known.needs,
         )
         beyond = {name: getattr(self.assumptions, name) for name in _BEYOND_ROWS}
         if (workload, cluster, replace(assumptions, **beyond)) == (self.workload, self.cluster, self.assumptions):
@@ -228,17 +226,10 @@ class MeshModel:
             self.cluster,
             self.modules,
             _keys_of(batch),
-            self._needs(),
             self.assumptions,
             groups=self.groups,
             experts=experts,
         )
-
-    def _needs(self) -> tuple[bool, ...]:
-        """Layer -> whether a gradient flows through its output."""
-        if not self._cache.needs:
-            self._cache.needs = self.workload.needs_gradient()
-        return self._cache.needs
 
     def _pattern_row(self, keys: RowKeys, splits: Sequence[LayerSplit], standard: ModuleTable) -> ModuleTable:
         """Module costs of one row with splits of its own, kind by kind."""
@@ -253,7 +244,7 @@ class MeshModel:
                 continue
             key = (row, number, own)
             if key not in cache.columns:
-                cache.columns[key] = module_column(self.workload, self.groups, kind, keys, self._needs(), own)
+                cache.columns[key] = module_column(self.workload, self.groups, kind, keys, own)
             columns.append(cache.columns[key])
         return ModuleTable(**{name: np.stack([c[name] for c in columns], axis=1) for name in MODULE_COLUMNS})
 

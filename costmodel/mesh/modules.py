@@ -210,7 +210,7 @@ class GradientFlow:
     runs_again: bool
 
 
-def flow_of(workload: Workload, kind: ModuleKind, position: int, needs: Sequence[bool]) -> GradientFlow:
+def flow_of(workload: Workload, kind: ModuleKind, position: int) -> GradientFlow:
     """The backward pass of a layer of a module; modules of a kind are alike in this (`costmodel.mesh.modules.fold`).
 
     Parameters
@@ -219,18 +219,14 @@ def flow_of(workload: Workload, kind: ModuleKind, position: int, needs: Sequence
     kind : ModuleKind
     position : int
         Of the layer in the module.
-    needs : sequence of bool
-        Layer of the graph -> whether a gradient flows through its output.
     """
     if not workload.training:
         return GradientFlow(through=False, to_inputs=False, runs_again=False)
-    if needs is workload.graph.needs_gradient:  # as almost always
-        return workload.graph.once(("flow", kind, position), lambda: _flow(workload.graph, kind, position, needs))
-    return _flow(workload.graph, kind, position, needs)
+    return workload.graph.once(("flow", kind, position), lambda: _flow(workload.graph, kind, position))
 
 
-def _flow(graph: Graph, kind: ModuleKind, position: int, needs: Sequence[bool]) -> GradientFlow:
-    index = kind.layers[position]
+def _flow(graph: Graph, kind: ModuleKind, position: int) -> GradientFlow:
+    index, needs = kind.layers[position], graph.needs_gradient
     reading = any(needs[kind.layers[r]] for r, inputs in enumerate(kind.inputs) if position in inputs)
     return GradientFlow(
         through=needs[index],

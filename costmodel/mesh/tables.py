@@ -258,7 +258,6 @@ def module_table(
     cluster: Cluster,
     modules: Modules,
     keys: RowKeys,
-    needs: Sequence[bool] | None = None,
     assumptions: MeshAssumptions = DEFAULT_ASSUMPTIONS,
     *,
     groups: GroupTimes | None = None,
@@ -272,8 +271,6 @@ def module_table(
     cluster : Cluster
     modules : Modules
     keys : RowKeys
-    needs : sequence of bool, optional
-        ``workload.needs_gradient()``, if it is at hand.
     assumptions : MeshAssumptions
     groups : GroupTimes, optional
         Of the cluster and the assumptions, if they are at hand.
@@ -284,9 +281,8 @@ def module_table(
     -------
     ModuleTable
     """
-    wanted = workload.needs_gradient() if needs is None else needs
     times = GroupTimes(cluster=cluster, assumptions=assumptions) if groups is None else groups
-    columns = [module_column(workload, times, kind, keys, wanted, experts=experts) for kind in modules.kinds]
+    columns = [module_column(workload, times, kind, keys, experts=experts) for kind in modules.kinds]
     return ModuleTable.of_stack(np.array([[c[name] for c in columns] for name in MODULE_COLUMNS]).swapaxes(1, 2))
 
 
@@ -295,7 +291,6 @@ def module_column(
     groups: GroupTimes,
     kind: ModuleKind,
     keys: RowKeys,
-    needs: Sequence[bool],
     splits: Sequence[LayerSplit] = (),
     *,
     experts: bool = True,
@@ -308,8 +303,6 @@ def module_column(
     groups : GroupTimes
     kind : ModuleKind
     keys : RowKeys
-    needs : sequence of bool
-        Layer -> whether a gradient flows through its output.
     splits : sequence of LayerSplit
         Layers that are not split as `costmodel.mesh.tensor_parallel` says; tp and sequence parallelism are the same in all rows then.
     experts : bool
@@ -320,11 +313,11 @@ def module_column(
     others = [position for position in range(len(roles)) if position not in expert]
     # What knows nothing of experts is costed once for all their layouts.
     few, row = keys.without_experts() if expert and experts else (keys, slice(None))
-    shared = _module_part(workload, groups, kind, few, needs, roles, others)
-    add_saved_inputs(shared, workload, kind, few, needs)
+    shared = _module_part(workload, groups, kind, few, roles, others)
+    add_saved_inputs(shared, workload, kind, few)
     if not (expert and experts):
         return shared
-    total = _module_part(workload, groups, kind, keys, needs, roles, expert)
+    total = _module_part(workload, groups, kind, keys, roles, expert)
     for name, column in shared.items():
         together = np.maximum if name in _LARGEST else np.add
         together(column[row], total[name], out=total[name])
@@ -336,7 +329,6 @@ def _module_part(
     groups: GroupTimes,
     kind: ModuleKind,
     keys: RowKeys,
-    needs: Sequence[bool],
     roles: Sequence[LayerRole],
     positions: Sequence[int],
 ) -> dict[str, FloatArray]:
@@ -345,8 +337,8 @@ def _module_part(
     layers = workload.graph.layers
     shards = {position: shard_of(layers, kind, position, roles[position], keys) for position in positions}
     for position, shard in shards.items():
-        add_layer(total, workload, groups, kind, position, roles[position], keys, needs, shard)
-    add_saved(total, workload, groups.assumptions, kind, keys, roles, shards, needs)
+        add_layer(total, workload, groups, kind, position, roles[position], keys, shard)
+    add_saved(total, workload, groups.assumptions, kind, keys, roles, shards)
     return total
 
 
@@ -367,7 +359,6 @@ def add_layer(
     position: int,
     role: LayerRole,
     keys: RowKeys,
-    needs: Sequence[bool],
     shard: Shard | None = None,
 ) -> None:
     """Add times, weights and messages of one layer of a module; what it keeps in memory depends on its neighbours and is not here.
@@ -381,7 +372,7 @@ def add_layer(
         return
     if shard is None:
         shard = shard_of(graph.layers, kind, position, role, keys)
-    flow = flow_of(workload, kind, position, needs)
+    flow = flow_of(workload, kind, position)
     work = layer.family.work(layer, shard) if isinstance(workload.compute, RooflineCompute) else None
     weight_gradient_s = _add_compute(total, workload, layer, role, shard, flow, work)
     _add_unfused(total, workload, groups.assumptions, layer, role, shard, flow)

@@ -205,7 +205,7 @@ def _add_backward(
     """Backward operators, numbered after all forward ones, and the edges to and between them."""
     graph = workload.graph
     width = workload.global_batch * workload.precision.activation_bytes
-    needs = workload.needs_gradient()
+    needs = workload.graph.needs_gradient
     number = len(graph.layers)
     for i, layer in enumerate(graph.layers):
         if not needs[i]:

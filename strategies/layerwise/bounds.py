@@ -58,7 +58,7 @@ def least_step_s(workload: Workload) -> float:
         One number for all worker counts, so it costs next to nothing however many there are.
     """
     known: dict[tuple[object, ...], float] = {}
-    needs, graph = workload.needs_gradient(), workload.graph
+    needs, graph = workload.graph.needs_gradient, workload.graph
     total = 0.0
     for i, layer in enumerate(graph.layers):
         if layer.kind == "input":
@@ -280,7 +280,7 @@ class _Gathers:
 
 def _gathered(workload: Workload, consumers: set[int] | None) -> tuple[list[tuple[tuple[int, bool], ...]], list[int]]:
     """What every layer gathers: the first layer with such an output, and whether a gradient comes back; and those layers."""
-    graph, needs = workload.graph, workload.needs_gradient()
+    graph, needs = workload.graph, workload.graph.needs_gradient
     gathered: list[list[tuple[int, bool]]] = [[] for _ in graph.layers]
     first: dict[tuple[int, ...], int] = {}
     for u, v in graph.edges:

@@ -79,8 +79,6 @@ class ModulePrices:
     kind : ModuleKind
     keys : RowKeys
         Of the plan, one row.
-    needs : sequence of bool
-        Layer -> whether a gradient flows through its output.
     copies : CopyTimes
         Data parallelism of the plan.
     passes : float
@@ -95,7 +93,6 @@ class ModulePrices:
     plan: MeshPlan
     kind: ModuleKind
     keys: RowKeys
-    needs: Sequence[bool]
     copies: CopyTimes
     passes: float
     recomputed: float
@@ -113,7 +110,6 @@ class ModulePrices:
             plan=plan,
             kind=kind,
             keys=RowKeys(**{item.name: getattr(batch, item.name) for item in fields(RowKeys)}),
-            needs=model.workload.needs_gradient(),
             copies=CopyTimes.of(model.groups, copies, has_experts=False),
             passes=plan.num_micro_batches + (plan.pp - 1.0) / plan.vpp,
             recomputed=float(memory.share[0, first]),
@@ -204,7 +200,7 @@ class ModulePrices:
         """Time over a step of collectives at a layer, by the device and by its host."""
         total = _empty(1)
         graph = self.model.workload.graph
-        flow = flow_of(self.model.workload, self.kind, position, self.needs)
+        flow = flow_of(self.model.workload, self.kind, position)
         layer = graph.layers[self.kind.layers[position]]
         add_moves(total, self.model.workload, self.groups, layer, moves, self.keys, flow)
         device, host = self.pass_s(total)
@@ -278,8 +274,8 @@ def _figures(prices: ModulePrices, position: int, role: LayerRole, keys: RowKeys
     """Device, host, once, exchange, memory of one role in every row."""
     total = _empty(len(keys))
     model, kind = prices.model, prices.kind
-    add_layer(total, model.workload, prices.groups, kind, position, role, keys, prices.needs)
-    facts = saved_facts(model.workload.graph, kind, prices.needs)[position]
+    add_layer(total, model.workload, prices.groups, kind, position, role, keys)
+    facts = saved_facts(model.workload.graph, kind)[position]
     add_saved_layer(total, model.workload, model.assumptions, kind, keys, position, role, facts)
     return [*prices.pass_s(total), prices.once_s(total), prices.exchange_s(total), prices.memory_bytes(total)]
 

@@ -70,7 +70,7 @@ def test_bytes_and_times_of_frozen_weights() -> None:
 
 def test_the_gradient_stops_at_the_last_trained_layer() -> None:
     graph = chain({"frozen": True}, {"frozen": True}, {}, {"frozen": True})
-    assert workload(graph).needs_gradient() == (False, False, False, True, True)
+    assert workload(graph).graph.needs_gradient == (False, False, False, True, True)
     assert [graph.layers[i].name for i in graph.weighted] == ["fc2"]
     assert (graph.weight_count, graph.trainable_count) == (4 * 64 * 64, 64 * 64)
     costs = tables(graph)
