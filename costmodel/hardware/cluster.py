@@ -65,22 +65,18 @@ class Level:
 
     def __post_init__(self) -> None:
         """Check the numbers."""
-        if self.size is not None and self.size < 1:
-            raise ClusterError(f"level '{self.name}': size is {self.size}, expected at least 1")
-        if not (math.isfinite(self.bandwidth_bytes_per_s) and self.bandwidth_bytes_per_s > 0):
-            raise ClusterError(
-                f"level '{self.name}': bandwidth is {self.bandwidth_bytes_per_s}, expected a positive number"
-            )
-        if not (math.isfinite(self.latency_s) and self.latency_s >= 0):
-            raise ClusterError(f"level '{self.name}': latency is {self.latency_s}, expected 0 or more")
-        if self.shared_by < 1:
-            raise ClusterError(f"level '{self.name}': shared_by is {self.shared_by}, expected at least 1")
-        if not 0 < self.efficiency <= 1:
-            raise ClusterError(f"level '{self.name}': efficiency is {self.efficiency}, expected above 0 and up to 1")
-        if not (math.isfinite(self.ring_step_s) and self.ring_step_s >= 0):
-            raise ClusterError(f"level '{self.name}': ring step is {self.ring_step_s}, expected 0 or more")
-        if not 0 <= self.in_network <= 1:
-            raise ClusterError(f"level '{self.name}': in_network is {self.in_network}, expected from 0 to 1")
+        ranges: dict[str, tuple[float | None, bool, str]] = {
+            "size": (self.size, self.size is None or self.size >= 1, "at least 1"),
+            "bandwidth": (self.bandwidth_bytes_per_s, 0 < self.bandwidth_bytes_per_s < math.inf, "a positive number"),
+            "latency": (self.latency_s, 0 <= self.latency_s < math.inf, "0 or more"),
+            "shared_by": (self.shared_by, self.shared_by >= 1, "at least 1"),
+            "efficiency": (self.efficiency, 0 < self.efficiency <= 1, "above 0 and up to 1"),
+            "ring step": (self.ring_step_s, 0 <= self.ring_step_s < math.inf, "0 or more"),
+            "in_network": (self.in_network, 0 <= self.in_network <= 1, "from 0 to 1"),
+        }
+        for what, (value, is_right, expected) in ranges.items():
+            if not is_right:
+                raise ClusterError(f"level '{self.name}': {what} is {value}, expected {expected}")
 
     @property
     def port_bytes_per_s(self) -> float:

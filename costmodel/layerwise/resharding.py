@@ -26,7 +26,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from costmodel.arrays import FloatArray, IntArray
+from costmodel.arrays import FloatArray, IntArray, StructOfArrays
 from costmodel.hardware.cluster import Cluster, GroupSpan, span
 from costmodel.hardware.collectives import cheapest_s
 from costmodel.layerwise.splits import SplitTable
@@ -36,28 +36,16 @@ __all__ = ["EdgeGeometry", "LayoutPairs", "PlacedPairs", "edge_geometry", "edge_
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LayoutPairs:
-    """Pairs of a layout that is held and a layout that is needed; arrays of shape (pairs,)."""
+class LayoutPairs(StructOfArrays):
+    """Pairs of a layout that is held and a layout that is needed; arrays of shape (pairs,) unless said."""
 
-    source: tuple[FloatArray, FloatArray, FloatArray]  # degrees (batch, channels, height) of the block a worker holds
-    target: tuple[FloatArray, FloatArray, FloatArray]  # degrees of the block a worker needs
+    source: FloatArray  # (pairs, 3) degrees (batch, channels, height) of the block a worker holds
+    target: FloatArray  # (pairs, 3) degrees of the block a worker needs
     copies: FloatArray  # workers that need the same block
     workers: FloatArray
     exchange_group: FloatArray  # workers that an all-to-all involves
     moved: FloatArray  # of what a worker holds, the share that the all-to-all moves, over (group - 1) / group
     exchange_stride: FloatArray
-
-    def take(self, index: IntArray) -> LayoutPairs:
-        """Some of the pairs."""
-        return LayoutPairs(
-            source=(self.source[0][index], self.source[1][index], self.source[2][index]),
-            target=(self.target[0][index], self.target[1][index], self.target[2][index]),
-            copies=self.copies[index],
-            workers=self.workers[index],
-            exchange_group=self.exchange_group[index],
-            moved=self.moved[index],
-            exchange_stride=self.exchange_stride[index],
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,8 +109,8 @@ def edge_geometry(table: SplitTable) -> EdgeGeometry:
         layouts=np.array([len(layouts) for layouts, _, _ in pieces], dtype=np.int64),
         needs=np.array([len(needs) for _, needs, _ in pieces], dtype=np.int64),
         pairs=LayoutPairs(
-            source=(source[:, 0] * 1.0, source[:, 1] * 1.0, source[:, 2] * 1.0),
-            target=(target[:, 0] * 1.0, target[:, 1] * 1.0, target[:, 2] * 1.0),
+            source=source * 1.0,
+            target=target[:, :3] * 1.0,
             copies=target[:, 3] * 1.0,
             workers=workers_of.astype(np.float64),
             exchange_group=group,
@@ -197,9 +185,9 @@ def edge_times(
     forward_s, backward_s : arrays of shape (producers, pairs)
         0 where nothing moves.
     """
-    held = _blocks(producers, micro_batch, placed.pairs.source) * element_bytes
+    held = _blocks(producers, micro_batch, placed.pairs.source.T) * element_bytes
     exchange = cheapest_s("all_to_all", held * placed.pairs.moved, placed.exchange, placed.cluster)
-    needed = _blocks(producers, micro_batch, placed.pairs.target) * element_bytes
+    needed = _blocks(producers, micro_batch, placed.pairs.target.T) * element_bytes
     gather, scatter = _gather_s(needed, placed.gather, placed.cluster)
     return exchange + gather, exchange + scatter
 
@@ -230,7 +218,7 @@ def gather_times(
     batch, copies, inner, height = (
         degrees.astype(np.float64) for degrees in (table.batch, table.out_channels, table.in_channels, table.height)
     )
-    needed = _blocks(producers, micro_batch, (batch, inner, height))
+    needed = _blocks(producers, micro_batch, np.stack([batch, inner, height]))
     return _gather_s(needed * element_bytes, span(cluster, copies, np.ones_like(copies), table.workers), cluster)
 
 
@@ -241,25 +229,11 @@ def _gather_s(needed_bytes: FloatArray, group: GroupSpan, cluster: Cluster) -> t
     )
 
 
-def _blocks(
-    producers: Sequence[Layer], micro_batch: int, degrees: tuple[FloatArray, FloatArray, FloatArray]
-) -> FloatArray:
-    """Elements of the largest block of each producer's output under grids of these degrees, (producers, grids)."""
-    extents = np.array([_extents(layer) for layer in producers], dtype=np.float64).reshape(-1, 4, 1)
-    return _block(micro_batch, extents[:, 0], extents[:, 1], degrees) * extents[:, 2]
-
-
-def _extents(layer: Layer) -> tuple[float, float, float, float]:
-    """(channels, rows, the rest, unused) of an output."""
-    shape = layer.output_shape
-    if len(shape) == 3:
-        return (shape[0], shape[1], shape[2], 1.0)
-    return (shape[0], 1.0, float(np.prod(shape[1:])), 1.0)
-
-
-def _block(
-    micro_batch: int, channels: FloatArray, height: FloatArray, degrees: tuple[FloatArray, FloatArray, FloatArray]
-) -> FloatArray:
-    """Elements of the largest block of a grid (per unit of the extents that are never split)."""
+def _blocks(producers: Sequence[Layer], micro_batch: int, degrees: FloatArray) -> FloatArray:
+    """Elements of the largest block of each producer's output under grids of degrees (batch, channels, height), (producers, grids)."""
+    shapes = [layer.output_shape for layer in producers]
+    # Channels, rows, and the rest, which is never split.
+    images = [shape if len(shape) == 3 else (shape[0], 1, int(np.prod(shape[1:]))) for shape in shapes]
+    channels, rows, rest = np.array(images, dtype=np.float64).reshape(-1, 3, 1).swapaxes(0, 1)
     batch = np.ceil(micro_batch / degrees[0])
-    return np.asarray(batch * np.ceil(channels / degrees[1]) * np.ceil(height / degrees[2]))
+    return np.asarray(batch * np.ceil(channels / degrees[1]) * np.ceil(rows / degrees[2]) * rest)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 
 import numpy as np
 
@@ -33,7 +34,6 @@ from costmodel.mesh.stages import (
     balanced_blocks,
     framework_blocks,
     layout_of,
-    longest_chunk,
     module_weights,
     recomputed_modules,
     stack_layouts,
@@ -42,6 +42,7 @@ from costmodel.mesh.stages import (
 from costmodel.mesh.step import host_updates_sooner, least_step_times, step_costs, step_totals
 from costmodel.mesh.tables import module_column, module_table
 from costmodel.mesh.tensor_parallel import check_splits
+from costmodel.network.graph import once
 from costmodel.workload import Workload
 
 __all__ = ["MeshModel", "least_computing_s", "mesh_energy_j", "plans_energy_j", "recomputing_s"]
@@ -67,7 +68,6 @@ class _Cache:
     rows_without_experts: ModuleRows = field(default_factory=ModuleRows)
     columns: dict[tuple[object, ...], dict[str, FloatArray]] = field(default_factory=dict)  # of modules with own splits
     blocks: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    longest: dict[int, int] = field(default_factory=dict)
     layouts: dict[tuple[int, int], Layout] = field(default_factory=dict)
     # All uniform layouts asked for, as arrays, and where they are.
     places: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -114,7 +114,6 @@ class MeshModel:
         known = self._cache
         kept = _Cache(
             blocks=known.blocks,
-            longest=known.longest,
             layouts=known.layouts,
             places=dict(known.places),
             stacked=known.stacked,
@@ -154,11 +153,11 @@ class MeshModel:
         """Blocks per chunk of the uniform layout: balanced (`costmodel.mesh.stages`), unless the framework cuts otherwise."""
         if chunks == 1:
             return (self.num_blocks,)
-        known = self._cache.blocks.get(chunks)
-        if known is None:
-            known = self._own_blocks(chunks) or balanced_blocks(self.modules, self._module_weights(), chunks)
-            self._cache.blocks[chunks] = known
-        return known
+        return once(
+            self._cache.blocks,
+            chunks,
+            lambda: self._own_blocks(chunks) or balanced_blocks(self.modules, self._module_weights(), chunks),
+        )
 
     def _own_blocks(self, chunks: int) -> tuple[int, ...] | None:
         """Blocks per chunk as the framework cuts them; None where it leaves that open."""
@@ -168,19 +167,11 @@ class MeshModel:
 
     def longest_chunk(self, chunks: int) -> int:
         """Blocks of the longest of so many chunks, in the uniform layout."""
-        known = self._cache.longest.get(chunks)
-        if known is None:
-            own = self._own_blocks(chunks)
-            known = max(own) if own else longest_chunk(self.modules, self._module_weights(), chunks)
-            self._cache.longest[chunks] = known
-        return known
+        return max(self.blocks_of(chunks))
 
     def layout(self, pp: int, vpp: int) -> Layout:
         """The uniform layout of so many ranks and chunks per rank."""
-        known = self._cache.layouts.get((pp, vpp))
-        if known is None:
-            known = self._cache.layouts[pp, vpp] = layout_of(self.modules, self.blocks_of(pp * vpp), pp)
-        return known
+        return once(self._cache.layouts, (pp, vpp), lambda: layout_of(self.modules, self.blocks_of(pp * vpp), pp))
 
     def _module_weights(self) -> tuple[float, ...]:
         """Kind of module -> what it weighs when stages are cut, whatever the cluster."""
@@ -242,10 +233,8 @@ class MeshModel:
             if not own:
                 columns.append({name: getattr(standard, name)[:, number] for name in MODULE_COLUMNS})
                 continue
-            key = (row, number, own)
-            if key not in cache.columns:
-                cache.columns[key] = module_column(self.workload, self.groups, kind, keys, own)
-            columns.append(cache.columns[key])
+            make = partial(module_column, self.workload, self.groups, kind, keys, own)
+            columns.append(once(cache.columns, (row, number, own), make))
         return ModuleTable(**{name: np.stack([c[name] for c in columns], axis=1) for name in MODULE_COLUMNS})
 
     def layouts(self, batch: MeshBatch) -> LayoutArrays:
@@ -420,9 +409,7 @@ class MeshModel:
         layouts = []
         for plan in plans:
             stages = (plan.pp, plan.vpp, plan.stage_blocks, plan.stage_recompute, plan.recompute)
-            if stages not in known:
-                known[stages] = self.layout_of_plan(plan, every_rank=every_rank)
-            layouts.append(known[stages])
+            layouts.append(once(known, stages, partial(self.layout_of_plan, plan, every_rank=every_rank)))
         return layouts
 
     def layout_of_plan(self, plan: MeshPlan, *, every_rank: bool = False) -> Layout:

@@ -142,46 +142,12 @@ def balanced_blocks(modules: Modules, weights: Sequence[float], chunks: int) -> 
     count = modules.num_blocks
     if chunks > count:
         raise MeshError(f"{chunks} pipeline stages need at least as many blocks; the network has {count}")
-    if _are_alike(modules):
-        return _equal_blocks(count, chunks, *_ends(modules, weights))
+    if sum(kind.is_block for kind in modules.kinds) == 1:
+        block = next(weight for weight, kind in zip(weights, modules.kinds, strict=True) if kind.is_block)
+        ends = weights[modules.kind_of[0]], weights[modules.kind_of[-1]]
+        return _equal_blocks(count, chunks, *(end / block if block else 0.0 for end in ends))
     loads = [weights[kind] for kind in modules.blocks]
     return _unequal_blocks(loads, chunks, weights[modules.kind_of[0]], weights[modules.kind_of[-1]])
-
-
-def longest_chunk(modules: Modules, weights: Sequence[float], chunks: int) -> int:
-    """Blocks of the longest chunk of `balanced_blocks`; where all blocks are alike, without writing the chunks down.
-
-    >>> from costmodel.mesh.modules import ModuleKind
-    >>> kinds = tuple(ModuleKind(name=n, layers=(), inputs=(), is_block=n == "block") for n in ("embedding", "block", "head"))
-    >>> longest_chunk(Modules(kinds=kinds, kind_of=(0, *[1] * 126, 2), cut_elements=(0,) * 128), [0.1, 1.0, 0.7], 16)
-    8
-    """
-    if not _are_alike(modules) or not 1 < chunks <= modules.num_blocks:
-        return max(balanced_blocks(modules, weights, chunks))
-    rooms = _rooms(modules.num_blocks, chunks, *_ends(modules, weights))
-    if rooms is None:
-        return 1 + modules.num_blocks - chunks
-    first, inner, last, excess = rooms
-    sizes = Counter({inner: chunks - 2})
-    sizes.update((first, last))
-    longest = max(size for size, times in sizes.items() if times)
-    while longest > 1 and excess >= sizes[longest]:
-        excess -= sizes[longest]
-        sizes[longest - 1] += sizes.pop(longest)
-        longest -= 1
-    return longest
-
-
-def _are_alike(modules: Modules) -> bool:
-    """Whether all blocks are of one kind."""
-    return sum(kind.is_block for kind in modules.kinds) == 1
-
-
-def _ends(modules: Modules, weights: Sequence[float]) -> tuple[float, float]:
-    """Weights of the embedding and the head, in blocks that are all alike."""
-    block = next(weight for weight, kind in zip(weights, modules.kinds, strict=True) if kind.is_block)
-    embedding, head = weights[modules.kind_of[0]], weights[modules.kind_of[-1]]
-    return (embedding / block, head / block) if block else (0.0, 0.0)
 
 
 def _rooms(count: int, chunks: int, embedding: float, head: float) -> tuple[int, int, int, int] | None:

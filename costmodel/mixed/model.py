@@ -31,6 +31,7 @@ from costmodel.mixed.plan import (
     group_cluster,
     group_names,
 )
+from costmodel.network.graph import once
 from costmodel.precision import PRECISIONS, Precision
 from costmodel.workload import Workload
 
@@ -105,10 +106,7 @@ class MixedModel:
         Gradients are added up across groups, so that all use the same: V100 has no bf16, and with it A100 runs fp16 (with loss scaling).
         """
         key = tuple(groups)
-        found = self._cache.precisions.get(key)
-        if found is None:
-            found = self._cache.precisions[key] = self._best_precision(key)
-        return found
+        return once(self._cache.precisions, key, lambda: self._best_precision(key))
 
     def _best_precision(self, groups: tuple[int, ...]) -> Precision:
         wanted = self.workload.precision
@@ -120,13 +118,12 @@ class MixedModel:
 
     def group_model(self, group: int, precision: Precision) -> MeshModel:
         """The mesh model of one group alone."""
-        key = group, precision.name
-        found = self._cache.models.get(key)
-        if found is None:
+
+        def made() -> MeshModel:
             workload = self._workload_of(group, precision)
-            found = MeshModel(workload=workload, groups=self._group_times(group), modules=self.modules)
-            self._cache.models[key] = found
-        return found
+            return MeshModel(workload=workload, groups=self._group_times(group), modules=self.modules)
+
+        return once(self._cache.models, (group, precision.name), made)
 
     def _workload_of(self, group: int, precision: Precision) -> Workload:
         """The job on one group alone."""
@@ -145,13 +142,14 @@ class MixedModel:
 
     def degree_faults(self, tp: int, *, sequence_parallel: bool) -> list[str]:
         """Rules of the network that a tensor-parallel degree breaks."""
-        found = self._cache.faults.get((tp, sequence_parallel))
-        if found is None:
+
+        def found() -> list[str]:
             sequence = self.is_sequence_parallel(tp, sequence_parallel)
             batch = self.shape.global_batch
             plan = MeshPlan(tp=tp, sequence_parallel=sequence, etp=self.expert_tp(max(tp, 1)), num_micro_batches=batch)
-            found = self._cache.faults[tp, sequence_parallel] = broken_rules(self.shape, plan)
-        return found
+            return broken_rules(self.shape, plan)
+
+        return once(self._cache.faults, (tp, sequence_parallel), found)
 
     # -- rows of stages -------------------------------------------------------------------------------------------------
 
@@ -196,10 +194,7 @@ class MixedModel:
 
     def crossing(self, groups: tuple[int, ...], flows: tuple[int, ...]) -> Crossing:
         """The link between groups; see `costmodel.mixed.plan.crossing`."""
-        found = self._cache.crossings.get((groups, flows))
-        if found is None:
-            found = self._cache.crossings[groups, flows] = crossing(self.cluster, groups, flows)
-        return found
+        return once(self._cache.crossings, (groups, flows), lambda: crossing(self.cluster, groups, flows))
 
     def transfers_s(self, plan: MixedPlan, pipeline: MixedPipeline, s: int) -> FloatArray:
         """Time to send what crosses a cut from stage ``s - 1`` to stage ``s``, for every cut that a stage could start at: (blocks + 1,).
@@ -220,10 +215,7 @@ class MixedModel:
             self.precision_of(plan.groups).name,
             plan.workers if self.assumptions.message_hold_s else 0,
         )
-        found = self._cache.transfers.get(key)
-        if found is None:
-            found = self._cache.transfers[key] = self._transfers_s(plan, pipeline, s)
-        return found
+        return once(self._cache.transfers, key, lambda: self._transfers_s(plan, pipeline, s))
 
     def _transfers_s(self, plan: MixedPlan, pipeline: MixedPipeline, s: int) -> FloatArray:
         sender, receiver = pipeline.stages[s - 1], pipeline.stages[s]
@@ -254,11 +246,11 @@ class MixedModel:
         return groups.time_s("all_gather", groups.find(stage.tp * one, one), whole)
 
     def _group_times(self, group: int) -> GroupTimes:
-        found = self._cache.groups.get(group)
-        if found is None:
-            found = GroupTimes(cluster=group_cluster(self.cluster, group), assumptions=self.assumptions)
-            self._cache.groups[group] = found
-        return found
+        return once(
+            self._cache.groups,
+            group,
+            lambda: GroupTimes(cluster=group_cluster(self.cluster, group), assumptions=self.assumptions),
+        )
 
     def tied_s(self, plan: MixedPlan, pipeline: MixedPipeline) -> float:
         """The first and the last stage of a pipeline add up the gradients of the embedding that they share."""
@@ -275,10 +267,7 @@ class MixedModel:
             plan.sequence_parallel,
             self.precision_of(plan.groups).name,
         )
-        found = self._cache.tied.get(key)
-        if found is None:
-            found = self._cache.tied[key] = self._tied_s(plan, pipeline)
-        return found
+        return once(self._cache.tied, key, lambda: self._tied_s(plan, pipeline))
 
     def _tied_s(self, plan: MixedPlan, pipeline: MixedPipeline) -> float:
         first, last = pipeline.stages[0], pipeline.stages[-1]

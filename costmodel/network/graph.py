@@ -17,10 +17,23 @@ from typing import Any, TypeVar
 
 from costmodel.network.layers import Layer, ShapeError, family_of
 
-__all__ = ["Graph", "GraphError", "GraphProblem", "LayerSpec", "gradient_passes"]
+__all__ = ["Graph", "GraphError", "GraphProblem", "LayerSpec", "gradient_passes", "once"]
 
 
+_K = TypeVar("_K", bound=Hashable)
 _T = TypeVar("_T")
+
+
+def once(known: dict[_K, _T], key: _K, make: Callable[[], _T]) -> _T:
+    """What is known under a key, made and remembered where nothing is.
+
+    >>> known: dict[str, int] = {}
+    >>> once(known, "a", lambda: 1), once(known, "a", lambda: 2)
+    (1, 1)
+    """
+    if key not in known:
+        known[key] = make()
+    return known[key]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,9 +164,7 @@ class Graph:
         make : function
             Makes it; what it makes is never changed.
         """
-        if key not in self._derived:
-            self._derived[key] = make()
-        found: _T = self._derived[key]
+        found: _T = once(self._derived, key, make)
         return found
 
     def index(self, name: str) -> int:

@@ -20,6 +20,7 @@ from costmodel.hardware.cluster import Cluster
 from costmodel.mesh.communication import GroupTimes
 from costmodel.mesh.modules import Modules, fold
 from costmodel.mesh.stages import Layout, LayoutArrays, balanced_blocks, layout_of, stack_layouts, weigh
+from costmodel.network.graph import once
 from costmodel.network.layers import ATTENTION, Layer
 from costmodel.serving.plan import SERVING_MEMORY_PARTS, ServingBatch, ServingCosts, ServingPlan
 from costmodel.serving.tables import ModuleSizes, ModuleTimer, PassKeys
@@ -137,12 +138,11 @@ class ServingModel:
 
     def layout(self, pp: int) -> Layout:
         """Blocks of every stage, so that stages hold about the same weights: what they read in every decoding pass."""
-        known = self._layouts.get(pp)
-        if known is None:
-            known = self._layouts[pp] = layout_of(
-                self.modules, balanced_blocks(self.modules, self.module_bytes, pp), pp
-            )
-        return known
+        return once(
+            self._layouts,
+            pp,
+            lambda: layout_of(self.modules, balanced_blocks(self.modules, self.module_bytes, pp), pp),
+        )
 
     def evaluate_plans(self, plans: Sequence[ServingPlan]) -> ServingCosts:
         """Score plans; see `evaluate`."""

@@ -9,6 +9,7 @@ cached keys and values, and few tokens do not wake all experts: both are written
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from statistics import NormalDist
 
@@ -456,20 +457,26 @@ class ModuleTimer:
 
     def passes(self, keys: PassKeys) -> PassTable:
         """Time one pass of every kind of module in every row."""
-        columns = [
-            self._module(kind, roles, keys, is_head=kind is self.modules.kinds[-1])
-            for kind, roles in zip(self.modules.kinds, self.roles, strict=True)
-        ]
-        return PassTable(**{item.name: np.stack([c[item.name] for c in columns], axis=1) for item in fields(PassTable)})
+        head = self.modules.kinds[-1]
+        return PassTable(
+            **self._columns(
+                PassTable, keys, lambda kind, n, role: self.layer(kind, n, role, keys, is_head=kind is head)
+            )
+        )
 
-    def _module(
-        self, kind: ModuleKind, roles: tuple[LayerRole, ...], keys: PassKeys, *, is_head: bool
+    def _columns(
+        self, table: type, keys: PassKeys, of_layer: Callable[[ModuleKind, int, LayerRole], dict[str, FloatArray]]
     ) -> dict[str, FloatArray]:
-        total = {item.name: np.zeros(len(keys)) for item in fields(PassTable)}
-        for position in range(len(kind.layers)):
-            for name, seconds in self.layer(kind, position, roles[position], keys, is_head=is_head).items():
-                total[name] += seconds
-        return total
+        """Columns of a table, (n, K) each: the layers of every kind of module together."""
+        columns: list[dict[str, FloatArray]] = []
+        for kind, roles in zip(self.modules.kinds, self.roles, strict=True):
+            total = {item.name: np.zeros(len(keys)) for item in fields(table)}
+            for position, role in enumerate(roles):
+                for name, value in of_layer(kind, position, role).items():
+                    # What a pass needs at its widest moment is needed once, the rest by all layers together.
+                    total[name] = np.maximum(total[name], value) if name in _WIDEST else total[name] + value
+            columns.append(total)
+        return {item.name: np.stack([column[item.name] for column in columns], axis=1) for item in fields(table)}
 
     def layer(
         self, kind: ModuleKind, position: int, role: LayerRole, keys: PassKeys, *, is_head: bool
@@ -605,20 +612,9 @@ class ModuleTimer:
 
     def sizes(self, keys: PassKeys) -> ModuleSizes:
         """Sizes of every kind of module for the degrees of every row."""
-        columns = [
-            self._module_sizes(kind, roles, keys) for kind, roles in zip(self.modules.kinds, self.roles, strict=True)
-        ]
         return ModuleSizes(
-            **{item.name: np.stack([c[item.name] for c in columns], axis=1) for item in fields(ModuleSizes)}
+            **self._columns(ModuleSizes, keys, lambda kind, n, role: self.layer_sizes(kind, n, role, keys))
         )
-
-    def _module_sizes(self, kind: ModuleKind, roles: tuple[LayerRole, ...], keys: PassKeys) -> dict[str, FloatArray]:
-        total = {item.name: np.zeros(len(keys)) for item in fields(ModuleSizes)}
-        for position in range(len(kind.layers)):
-            for name, size in self.layer_sizes(kind, position, roles[position], keys).items():
-                # What a pass needs at its widest moment is needed once, the rest by all layers together.
-                total[name] = np.maximum(total[name], size) if name in _WIDEST else total[name] + size
-        return total
 
     def layer_sizes(self, kind: ModuleKind, position: int, role: LayerRole, keys: PassKeys) -> dict[str, FloatArray]:
         """Sizes of one layer of a module in every row: the fields of `ModuleSizes`, (n,) each."""

@@ -151,7 +151,7 @@ def test_moves_stay_inside_the_blocks_of_ranks_that_share_samples(workers: int) 
         for x, y in itertools.product(range(workers), range(workers)):
             if x // block != y // block:
                 assert not owned.held[x][0] & owned.needed[y][0]
-    source, target = pairs.source[0].astype(int), pairs.target[0].astype(int)
+    source, target = pairs.source[:, 0].astype(int), pairs.target[:, 0].astype(int)
     blocks = workers // np.gcd(source, target)
     inside = pairs.exchange_group * pairs.exchange_stride <= blocks
     assert np.all(inside | (pairs.exchange_group == 1))

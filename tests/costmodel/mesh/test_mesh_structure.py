@@ -7,14 +7,12 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from costmodel.mesh.detail import layer_rows
 from costmodel.mesh.modules import MeshError, ModuleKind, Modules, fold
 from costmodel.mesh.plan import MeshPlan
 from costmodel.mesh.rules import NetworkShape, broken_rules
-from costmodel.mesh.stages import balanced_blocks, layout_of, longest_chunk
+from costmodel.mesh.stages import balanced_blocks, layout_of
 from costmodel.mesh.tensor_parallel import roles_of
 from costmodel.network.graph import Graph
 from planner.importers.networks import load_model
@@ -287,22 +285,3 @@ def test_the_shape_that_rules_read() -> None:
     assert (shape.num_blocks, shape.positions, shape.is_causal) == (61, (4096,), True)
     graph, modules = _kinds("t5-11b")
     assert NetworkShape.of(graph, modules, 1).positions == (114, 512)
-
-
-@given(
-    st.integers(1, 60),
-    st.floats(0.0, 80.0),
-    st.floats(0.1, 3.0),
-    st.floats(0.0, 80.0),
-    st.data(),
-)
-def test_the_longest_chunk_is_that_of_the_layout(
-    count: int, front: float, block: float, back: float, data: st.DataObject
-) -> None:
-    kinds = tuple(
-        ModuleKind(name=n, layers=(), inputs=(), is_block=n == "block") for n in ("embedding", "block", "head")
-    )
-    modules = Modules(kinds=kinds, kind_of=(0, *[1] * count, 2), cut_elements=(0,) * (count + 2))
-    chunks = data.draw(st.integers(1, count))
-    weights = [front, block, back]
-    assert longest_chunk(modules, weights, chunks) == max(balanced_blocks(modules, weights, chunks))
