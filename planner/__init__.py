@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         load_device,
         load_model,
     )
+    from planner.api.calls import Interrupted
     from planner.api.comparison import Comparison, compare
     from planner.api.exports import Export, export
     from planner.api.placement import Placement, place
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from planner.api.results import Estimate, Explanation, ScalingCurve, SearchResult
     from planner.api.studies import Sizing, Sweep, size, sweep
     from planner.api.validation import Validation, validate
-    from planner.api.words import Interrupted
     from planner.core.errors import (
         InputFileError,
         LimitReached,
@@ -122,7 +122,7 @@ _MODULES = {
     "planner.api.results": ("Estimate", "Explanation", "ScalingCurve", "SearchResult"),
     "planner.api.studies": ("Sizing", "Sweep", "size", "sweep"),
     "planner.api.validation": ("Validation", "validate"),
-    "planner.api.words": ("Interrupted",),
+    "planner.api.calls": ("Interrupted",),
     "planner.core.errors": (
         "InputFileError",
         "LimitReached",

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from planner.api.inputs import reference_to
+from planner.api.calls import in_python_words, reference_to
 from planner.api.shown import Answer
-from planner.api.words import in_python_words
 
 if TYPE_CHECKING:
     from planner.core.blocks import Report

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Unpack
 
+from planner.api.calls import Interrupted, in_python_words
 from planner.api.options import EstimateOptions, takes_options
 from planner.api.plans import Plan
 from planner.api.results import Estimate
 from planner.api.shown import Answer
-from planner.api.words import Interrupted, in_python_words
 from planner.core.errors import UsageError
 from planner.core.search_errors import SearchInterrupted
 
@@ -101,7 +102,6 @@ def compare(
     >>> found.fastest, found.labels
     ('best found', ('data', 'best found'))
     """
-    from planner.comparison.differences import compare_items
     from planner.comparison.read import best_of_question
 
     with in_python_words():
@@ -115,11 +115,16 @@ def compare(
             except SearchInterrupted:
                 raise Interrupted(None) from None
             names.append("best found")
-        warnings = tuple(
-            f"{name}: {text}" for name, entry in zip(names, predicted, strict=True) for text in entry.warnings
-        )
-        items = [entry.item(name) for name, entry in zip(names, predicted, strict=True)]
-        return Comparison(labels=tuple(names), warnings=warnings, raw=compare_items(items))
+        return compared(list(zip(names, predicted, strict=True)))
+
+
+def compared(predicted: Sequence[tuple[str, Predicted]]) -> Comparison:
+    """Compare plans, each behind its label; the others with the first."""
+    from planner.comparison.differences import compare_items
+
+    warnings = tuple(f"{label}: {text}" for label, entry in predicted for text in entry.warnings)
+    items = [entry.item(label) for label, entry in predicted]
+    return Comparison(labels=tuple(label for label, _ in predicted), warnings=warnings, raw=compare_items(items))
 
 
 def _labels(plans: tuple[Any, ...], given: tuple[str, ...] | list[str] | None) -> list[str]:

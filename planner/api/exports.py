@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from planner.api.calls import in_python_words
 from planner.api.plans import Plan
+from planner.api.requests import loaded_plan
 from planner.api.shown import Answer
-from planner.api.words import in_python_words
 from planner.core.errors import UsageError
 
 if TYPE_CHECKING:
     from planner.core.blocks import Report
     from planner.exporters.export import Export as Exported
 
-__all__ = ["Export", "export", "export_of_file", "export_report"]
+__all__ = ["Export", "export", "export_of_plan", "export_report"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -121,22 +121,22 @@ def export(
         folder = None if to is None else Path(to)
         if folder is not None:
             check_folder(folder, force=force)
-        with tempfile.TemporaryDirectory(prefix="planner-") as scratch:
-            path = plan.save(Path(scratch) / "plan.yaml") if isinstance(plan, Plan) else Path(plan)
-            made, warnings = export_of_file(path, target, target_version, strict=strict)
+        document = plan.to_dict() if isinstance(plan, Plan) else plan
+        made, warnings = export_of_plan(document, target, target_version, strict=strict)
         if folder is not None:
             write_folder(folder, made.files, force=force)
         return Export(folder=folder, warnings=warnings, raw=made)
 
 
-def export_of_file(path: Path, target: str, version: str | None, *, strict: bool) -> tuple[Exported, tuple[str, ...]]:
-    """What a target needs to start with the plan of a file, and what no longer holds of the file."""
+def export_of_plan(plan: Any, target: str, version: str | None, *, strict: bool) -> tuple[Exported, tuple[str, ...]]:
+    """What a target needs to start with a plan (a file, or what one would hold), and what no longer holds of its file."""
     from planner.exporters import exporter_of, targets_that_take
     from planner.exporters.export import make_export
-    from planner.exporters.plans import job_of_file
+    from planner.exporters.plans import job_of_plan
 
     exporter = exporter_of(target)
-    job, kind, warnings = job_of_file(path, exporter.TAKES)
+    loaded, path = loaded_plan(plan)
+    job, kind, warnings = job_of_plan(loaded, path, exporter.TAKES)
     if kind not in exporter.TAKES:
         words = {
             "serving": "a way to serve",

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from planner.api.calls import in_python_words
 from planner.api.readers import OUTPUT, Option
 from planner.api.values import Values
-from planner.api.words import in_python_words
 from planner.core.errors import OutputError
 from planner.files.output import check_writable
 
@@ -180,8 +180,7 @@ class Written(ABC):
         return self._written("trace", path, {})
 
     def _written(self, name: str, path: str | os.PathLike[str], more: Mapping[str, Any]) -> Path:
-        values = Values(str)
-        with in_python_words():
+        with in_python_words() as values:
             files = report_files(
                 {name: path, **more}, values, lambda name, *kind: writable(values, name, os.fspath(path), *kind)
             )

@@ -10,12 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from planner.api.inputs import reference_to
+from planner.api.calls import Interrupted, in_python_words, reference_to
 from planner.api.options import PlaceOptions, options_of, takes_options
 from planner.api.requests import given_in_python, read_options
 from planner.api.shown import Answer
 from planner.api.values import Values
-from planner.api.words import Interrupted, in_python_words
 from planner.core.search_errors import SearchInterrupted
 
 if TYPE_CHECKING:
@@ -119,7 +118,7 @@ def place(
         if progress is not None:
             progress(*progress_words(stage, best, bound))
 
-    with in_python_words(), tempfile.TemporaryDirectory(prefix="planner-") as scratch:
+    with in_python_words() as values, tempfile.TemporaryDirectory(prefix="planner-") as scratch:
         given = given_in_python(PlaceOptions, None, options)
         if "cluster" in given:
             name = reference_to("models", workload)
@@ -129,7 +128,6 @@ def place(
             name = str(file)
         else:
             name = os.fspath(workload) if isinstance(workload, os.PathLike) else str(workload)
-        values = Values(str)
         request = place_request(name, given, values)
         values.check()
         try:

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Unpack, cast
 
-from planner.api.inputs import is_in_memory
-from planner.api.words import in_python_words
+from planner.api.calls import in_python_words, is_in_memory
 
 if TYPE_CHECKING:
     from planner.api.exports import Export

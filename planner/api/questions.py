@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Unpack
 
+from planner.api.calls import Interrupted, call_text, in_python_words
 from planner.api.options import (
     EstimateOptions,
     ExplainOptions,
@@ -20,14 +22,12 @@ from planner.api.requests import (
     given_in_python,
     question_about_plan,
     read_options,
+    readable_cluster,
     request_of,
-    size_of,
     whole_cluster,
 )
 from planner.api.results import Estimate, Explanation, ScalingCurve, SearchResult
-from planner.api.shown import call_text
 from planner.api.values import Values
-from planner.api.words import Interrupted, in_python_words
 from planner.core.errors import UsageError
 from planner.core.search_errors import SearchInterrupted
 
@@ -86,8 +86,7 @@ def optimize(
     ...
     TypeError: planner.optimize() got an unexpected keyword argument 'gpu'; did you mean 'gpus'?
     """
-    with in_python_words():
-        values = Values(str)
+    with in_python_words() as values:
         call = call_text("optimize", [model], options)
         request = search_request(given_in_python(OptimizeOptions, model, options), values, call)
         values.check()
@@ -206,7 +205,7 @@ def _predict(
     from planner.spaces.ask import explain as ask_explain
     from planner.spaces.plan_question import plan_warnings
 
-    with in_python_words():
+    with in_python_words() as values:
         if plan is None and (
             isinstance(model, Plan) or (isinstance(model, (str, os.PathLike)) and is_plan_file(os.fspath(model)))
         ):
@@ -214,7 +213,6 @@ def _predict(
         if model is None and plan is None:
             raise UsageError("model: is missing; name a network (planner.list_models()) or a plan (plan=...)")
         declared = EstimateOptions if command == "estimate" else ExplainOptions
-        values = Values(str)
         given = given_in_python(declared, model, options)
         call = call_text(command, [model or plan], options)
         document_or_path = plan.to_dict() if isinstance(plan, Plan) else plan
@@ -253,8 +251,7 @@ def scale(model: ModelLike, /, **options: Unpack[ScaleOptions]) -> ScalingCurve:
     >>> [point.workers for point in curve.points], curve.points[0].speedup
     ([1, 2, 4], 1.0)
     """
-    with in_python_words():
-        values = Values(str)
+    with in_python_words() as values:
         curve = curve_of(given_in_python(ScaleOptions, model, options), values, call_text("scale", [model], options))
     return ScalingCurve(raw=curve)
 
@@ -302,8 +299,9 @@ def curve_of(given: Mapping[str, Any], values: Values, command_line: str) -> Cur
 
 def _usual_counts(cluster: str | None) -> tuple[int, ...]:
     """1, 2, 4, 8 where nothing was asked for; of a smaller cluster those that it has, and all of it."""
-    most = None if cluster is None else size_of(cluster)
-    return _USUAL_COUNTS if most is None else tuple(sorted({min(count, most) for count in _USUAL_COUNTS}))
+    known = None if cluster is None else readable_cluster(cluster)
+    most = math.inf if known is None or known.max_devices is None else known.max_devices
+    return tuple(sorted({int(min(count, most)) for count in _USUAL_COUNTS}))
 
 
 def _found(answer: Answer) -> SearchResult:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from planner.api.inputs import reference_to
+from planner.api.calls import reference_to
 from planner.api.options import aliases_of, options_of
 from planner.api.readers import SERVING, Option
 from planner.api.values import Values, as_flag
@@ -28,10 +28,11 @@ __all__ = [
     "PlanQuestion",
     "changes_of",
     "given_in_python",
+    "loaded_plan",
     "question_about_plan",
     "read_options",
+    "readable_cluster",
     "request_of",
-    "size_of",
     "whole_cluster",
 ]
 
@@ -325,19 +326,14 @@ def whole_cluster(name: str | None, values: Values) -> int | None:
     if name is None:
         values.add(missing)
         return None
-    cluster = _readable(name)
+    cluster = readable_cluster(name)
     if cluster is not None and cluster.max_devices is None:
         values.add(f"{missing} (nothing limits the size of cluster '{cluster.name}')")
     return None if cluster is None else cluster.max_devices
 
 
-def size_of(name: str) -> int | None:
-    """Devices of a cluster; None where nothing limits them, or the cluster cannot be read (said when the question is resolved)."""
-    cluster = _readable(name)
-    return None if cluster is None else cluster.max_devices
-
-
-def _readable(name: str) -> Cluster | None:
+def readable_cluster(name: str) -> Cluster | None:
+    """A cluster; None where it cannot be read, which is said when the question is resolved."""
     from planner.files.loading import load_cluster
 
     try:
@@ -410,7 +406,11 @@ def question_about_plan(
     for name, field in fields.items():
         if field in _DECIDED_BY_PLAN:
             values.add(f"{values.called(name)}: {by}")
-    loaded, path = _loaded_plan(plan, values)
+    try:
+        loaded, path = loaded_plan(plan)
+    except InputFileError:
+        values.check()  # what is wrong with the options, whatever the file says
+        raise
     request = request_of(options, {"mode": loaded.content.mode, **given}, values, command_line)
     for name, field in fields.items():
         is_of_serving = options[name].panel == SERVING
@@ -436,17 +436,13 @@ def _from(values: Values) -> str:
     return "--from" if values.called is as_flag else "run_from"
 
 
-def _loaded_plan(plan: Any, values: Values) -> tuple[Loaded[PlanDocument], Path]:
-    """A plan file, or the plan file that a document would be."""
+def loaded_plan(plan: Any) -> tuple[Loaded[PlanDocument], Path]:
+    """A plan file and its path, or the plan file that a document (mapping) would be."""
     if isinstance(plan, (str, os.PathLike)):
         from planner.files.plan_file import read_plan
 
         path = Path(plan)
-        try:
-            return read_plan(path), path
-        except InputFileError:
-            values.check()  # what is wrong with the options, whatever the file says
-            raise
+        return read_plan(path), path
     from planner.files.loading import Loaded
     from planner.files.validation import validate
     from planner.importers.sources import document_of

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from planner.core.blocks import Report
 
-__all__ = ["Answer", "call_text"]
+__all__ = ["Answer"]
 
 _WIDTH = 120  # of text where no terminal says otherwise
 
@@ -71,21 +70,3 @@ class Answer(ABC):
         from planner.report.notebook import html_of
 
         return html_of(self._report().blocks())
-
-
-def call_text(function: str, positional: Sequence[Any], options: Mapping[str, Any]) -> str:
-    """A call as Python writes it, for the provenance of plans; objects by their names.
-
-    >>> call_text("optimize", ["alexnet"], {"gpus": 16, "tp": None})
-    "planner.optimize('alexnet', gpus=16)"
-    """
-    words = [_shown(value) for value in positional]
-    words += [f"{name}={_shown(value)}" for name, value in options.items() if value is not None]
-    return f"planner.{function}({', '.join(words)})"
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, (str, int, float, bool, range, list, tuple)):
-        return f"{value!r:.200}"
-    name = getattr(value, "name", None)
-    return f"<{name}>" if isinstance(name, str) else f"<{type(value).__name__}>"

@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Unpack
 
-from planner.api.inputs import reference_to
+from planner.api.calls import Interrupted, call_text, in_python_words, reference_to
 from planner.api.options import SizeOptions, SweepOptions, options_of, takes_options
 from planner.api.pages import check_figure, writable
 from planner.api.plans import Plan
 from planner.api.requests import given_in_python, read_options, request_of
-from planner.api.shown import Answer, call_text
+from planner.api.shown import Answer
 from planner.api.values import Values, as_flag, listed
-from planner.api.words import Interrupted, in_python_words
 from planner.core.quantities import in_tokens
 
 if TYPE_CHECKING:
@@ -70,8 +69,7 @@ class Sweep(Answer):
         from planner.core.errors import UsageError
         from planner.sweeping.report import scaling_figure
 
-        with in_python_words():
-            values = Values(str)
+        with in_python_words() as values:
             target = writable(values, "path", os.fspath(path), (".svg", ".png"), "a figure ends in .svg or .png")
             check_figure(values, "path", target)
             values.check()
@@ -222,8 +220,7 @@ def sweep(
     [(1, 'ok'), (2, 'ok'), (4, 'ok')]
     """
     call = call_text("sweep", [model], options)
-    with in_python_words():
-        values = Values(str)
+    with in_python_words() as values:
         question = sweep_question(given_in_python(SweepOptions, model, options), values, call)
         values.check()
         swept = question.answer(None if journal is None else Path(journal), progress)
@@ -266,8 +263,7 @@ def size(model: ModelLike, /, *, progress: Progress | None = None, **options: Un
     >>> sizing.least_gpus["cluster"], sizing.least_gpus["time_s"] <= 43200
     ('dgx1-v100', True)
     """
-    with in_python_words():
-        values = Values(str)
+    with in_python_words() as values:
         call = call_text("size", [model], options)
         question = size_question(given_in_python(SizeOptions, model, options), values, call)
         values.check()

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from planner.api.inputs import reference_to
+from planner.api.calls import in_python_words, reference_to
 from planner.api.shown import Answer
-from planner.api.words import in_python_words
 from planner.core.errors import UsageError
 
 if TYPE_CHECKING:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from planner.api.options import EstimateOptions, ExplainOptions, options_of
 from planner.api.readers import SEARCH, Option
 from planner.commands.command import RUN_FROM, Typed, argument, command
-from planner.commands.output import EXPORT_OPTION, OUTPUT_OPTIONS, Output, emit, export_plan, output_of, remark
-from planner.commands.progress import Progress
+from planner.commands.output import (
+    EXPORT_OPTION,
+    OUTPUT_OPTIONS,
+    Output,
+    Progress,
+    emit,
+    export_plan,
+    output_of,
+    remark,
+)
 
 if TYPE_CHECKING:
     from planner.comparison.read import Predicted
@@ -84,15 +91,25 @@ def compare(typed: Typed) -> None:
     if "export" in given and not is_searched:
         values.add("--export: writes the best plan of a search; give --best or --from")
     values.check()
-    _answer(_predicted(typed, files, where, is_searched=is_searched), where)
+    from planner.api.comparison import compared
+    from planner.comparison.report import comparison_report
+    from planner.files.plan_file import plan_document
+
+    predicted = _predicted(typed, files, where, is_searched=is_searched)
+    found = compared(predicted)
+    for warning in found.warnings:
+        remark(where, f"warning: {warning}")
+    best = predicted[-1][1].prediction
+    export_plan(where, lambda folder: plan_document(best, folder=folder), "the best plan")
+    emit(comparison_report(found.raw, found.warnings), where)
 
 
-def _predicted(typed: Typed, files: list[str], where: Output, *, is_searched: bool) -> dict[str, Predicted]:
-    """Every plan by its label, in the order in which they are shown."""
+def _predicted(typed: Typed, files: list[str], where: Output, *, is_searched: bool) -> list[tuple[str, Predicted]]:
+    """Every plan behind its label, in the order in which they are shown."""
     from planner.api.requests import changes_of, request_of
     from planner.comparison.read import best_of_question, labels_of, predicted_file, predicted_question
 
-    found: dict[str, Predicted] = {}
+    found: list[tuple[str, Predicted]] = []
     given, stages, options = typed.given, "", _OPTIONS
     notes: list[str] = []
     if "run_from" in given:
@@ -106,31 +123,13 @@ def _predicted(typed: Typed, files: list[str], where: Output, *, is_searched: bo
     for note in notes:
         remark(where, note)
     if "run_from" in given:
-        found[Path(given["run_from"][1]).name] = predicted_question(request)
+        found.append((Path(given["run_from"][1]).name, predicted_question(request)))
     changes = changes_of(_OPTIONS, typed.given, request)
     paths = [Path(file) for file in files]
     for label, path in zip(labels_of(paths), paths, strict=True):
-        found[label] = predicted_file(path, changes, request.command_line)
+        found.append((label, predicted_file(path, changes, request.command_line)))
     if is_searched:
         with Progress(where) as progress:
-            first = next(iter(found.values()))
-            found["best found"] = best_of_question(first, time_limit_s=request.time_limit_s, progress=progress)
+            best = best_of_question(found[0][1], time_limit_s=request.time_limit_s, progress=progress)
+        found.append(("best found", best))
     return found
-
-
-def _answer(predicted: Mapping[str, Predicted], where: Output) -> None:
-    from planner.comparison.differences import compare_items
-    from planner.comparison.report import comparison_report
-
-    warnings = [f"{label}: {warning}" for label, entry in predicted.items() for warning in entry.warnings]
-    for warning in warnings:
-        remark(where, f"warning: {warning}")
-    comparison = compare_items([entry.item(label) for label, entry in predicted.items()])
-    export_plan(where, lambda folder: _document(list(predicted.values())[-1], folder), "the best plan")
-    emit(comparison_report(comparison, warnings), where)
-
-
-def _document(best: Predicted, folder: Path) -> dict[str, Any]:
-    from planner.files.plan_file import plan_document
-
-    return plan_document(best.prediction, folder=folder)

@@ -63,7 +63,7 @@ def export(typed: Typed) -> None:
     """  # noqa: D301 - the \b of click, "keep these lines", not a backslash
     given, values = typed.given, typed.values
     where = output_of(typed)
-    from planner.api.exports import export_of_file, export_report
+    from planner.api.exports import export_of_plan, export_report
     from planner.exporters import EXPORTERS, TARGETS_ELSEWHERE
     from planner.exporters.export import check_folder, write_folder
 
@@ -81,9 +81,7 @@ def export(typed: Typed) -> None:
         check_folder(folder, force=force)
     except OutputError as error:
         raise OutputError(f"-o {error}") from None
-    written, warnings = export_of_file(
-        Path(given["plan"]), str(to), given.get("target_version"), strict="strict" in given
-    )
+    written, warnings = export_of_plan(given["plan"], str(to), given.get("target_version"), strict="strict" in given)
     for warning in warnings:
         remark(where, f"warning: {warning}")
     write_folder(folder, written.files, force=force)

@@ -8,8 +8,7 @@ from planner.api.options import EstimateOptions, options_of
 from planner.api.readers import COSTS, OUTPUT, SEARCH, Option
 from planner.api.values import Values
 from planner.commands.command import Typed, command
-from planner.commands.output import REPORT_ONLY, emit, output_of, remark
-from planner.commands.progress import Progress
+from planner.commands.output import REPORT_ONLY, Progress, emit, output_of, remark
 from planner.core.errors import OutputError
 from planner.files.output import check_writable, write_atomically
 

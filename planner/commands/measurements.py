@@ -10,8 +10,7 @@ from planner.api.options import EstimateOptions, options_of
 from planner.api.readers import OUTPUT, SEARCH, Option
 from planner.api.values import Values
 from planner.commands.command import Typed, argument, command
-from planner.commands.output import OUTPUT_OPTIONS, REPORT_ONLY, Output, emit, output_of, refused_rows, remark
-from planner.commands.progress import Progress
+from planner.commands.output import OUTPUT_OPTIONS, REPORT_ONLY, Output, Progress, emit, output_of, refused_rows, remark
 from planner.files.output import write_atomically
 
 __all__ = ["calibrate", "validate"]

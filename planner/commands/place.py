@@ -11,8 +11,7 @@ from planner.api.options import PlaceOptions, options_of
 from planner.api.readers import OUTPUT, Option
 from planner.api.values import as_flag
 from planner.commands.command import Typed, argument, command
-from planner.commands.output import OUTPUT_OPTIONS, Output, emit, output_of, remark
-from planner.commands.progress import Progress
+from planner.commands.output import OUTPUT_OPTIONS, Output, Progress, emit, output_of, remark
 from planner.core.errors import ExitCode
 from planner.files.output import write_atomically
 

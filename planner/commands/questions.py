@@ -8,8 +8,16 @@ from planner.api.options import EstimateOptions, ExplainOptions, OptimizeOptions
 from planner.api.pages import REPORT_OPTIONS, ReportFiles, report_files
 from planner.api.readers import Option
 from planner.commands.command import MODEL, RUN_FROM, Typed, argument, command
-from planner.commands.output import EXPORT_OPTION, OUTPUT_OPTIONS, Output, emit, export_plan, output_of, remark
-from planner.commands.progress import Progress
+from planner.commands.output import (
+    EXPORT_OPTION,
+    OUTPUT_OPTIONS,
+    Output,
+    Progress,
+    emit,
+    export_plan,
+    output_of,
+    remark,
+)
 
 if TYPE_CHECKING:
     from planner.core.answer import Answer, Estimate

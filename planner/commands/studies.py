@@ -10,8 +10,16 @@ from planner.api.options import SizeOptions, SweepOptions, options_of
 from planner.api.pages import check_figure, is_installed
 from planner.api.readers import OUTPUT, Option
 from planner.commands.command import MODEL, Typed, command
-from planner.commands.output import EXPORT_OPTION, OUTPUT_OPTIONS, Output, emit, export_plan, output_of, remark
-from planner.commands.progress import Progress
+from planner.commands.output import (
+    EXPORT_OPTION,
+    OUTPUT_OPTIONS,
+    Output,
+    Progress,
+    emit,
+    export_plan,
+    output_of,
+    remark,
+)
 from planner.files.output import write_bytes_atomically
 
 if TYPE_CHECKING:

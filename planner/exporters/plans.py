@@ -14,7 +14,7 @@ from planner.exporters import targets_that_take
 from planner.exporters.job import Job, LayerJob, Nodes, Origin, ServingJob
 from planner.exporters.network import sizes_of
 from planner.exporters.other_networks import other_network_of
-from planner.files.plan_file import changed_inputs, read_plan, request_from_document
+from planner.files.plan_file import changed_inputs, request_from_document
 
 if TYPE_CHECKING:
     from planner.core.request import Request
@@ -22,18 +22,21 @@ if TYPE_CHECKING:
     from planner.question.resolve import Resolved
     from planner.schema.plan import PlanDocument
 
-__all__ = ["PlannedJob", "job_of_file"]
+__all__ = ["PlannedJob", "job_of_plan"]
 
 # A job, the kind of plan it came from (a name in Exporter.TAKES), and warnings.
 PlannedJob = tuple["Job | LayerJob | ServingJob", str, tuple[str, ...]]
 
 
-def job_of_file(path: Path, takes: frozenset[str] = frozenset()) -> PlannedJob:
-    """Read a plan file and prepare it for an exporter.
+def job_of_plan(loaded: Loaded[PlanDocument], path: Path, takes: frozenset[str] = frozenset()) -> PlannedJob:
+    """Prepare a plan for an exporter.
 
     Parameters
     ----------
+    loaded : Loaded
+        A plan file, or what one would hold.
     path : Path
+        Of the file.
     takes : frozenset of str
         Kinds of plans that the exporter takes: with "layers" it gets any split per layer as it is, without data parallelism alone.
 
@@ -44,7 +47,6 @@ def job_of_file(path: Path, takes: frozenset[str] = frozenset()) -> PlannedJob:
     UsageError
         A kind of plan that no exporter writes.
     """
-    loaded = read_plan(path)
     document = loaded.content
     request = request_from_document(document, path.resolve().parent)
     if document.serving is not None:
