@@ -143,8 +143,9 @@ class Plan:
     @property
     def tokens_per_s(self) -> float | None:
         """Throughput in tokens (of serving, of answers); None for networks without sequences."""
-        if self.space == "serving":
-            return float(self.ranked["output_tokens_per_s"])
+        served = self.ranked.get("output_tokens_per_s")
+        if served is not None:
+            return float(served)
         seq = self._answer.setting.seq
         return None if seq is None else self.samples_per_s * seq
 
@@ -237,10 +238,9 @@ class Plan:
         from planner.core.numbers import duration_text, used_of_total
 
         memory = used_of_total(self.memory_bytes_per_gpu, self.memory_capacity_bytes)
-        per = "per token" if self.space == "serving" else "per step"
         text = (
             f"{self.summary}\n{self.model} on {self.workers} of {self.cluster}, batch {self.global_batch}: "
-            f"{duration_text(self.step_time_s)} {per}, {memory} per GPU"
+            f"{duration_text(self.step_time_s)} per {self._answer.space.step_word}, {memory} per GPU"
         )
         return text if self.fits else f"{text} (does not fit)"
 

@@ -58,7 +58,7 @@ class SearchResult(Answer, Written):
     @property
     def bound(self) -> float | None:
         """Seconds: no plan of the space takes less per step; None of serving, whose objectives are no step times."""
-        return None if self.space == "serving" else self.raw.proof.bound_s
+        return self.raw.proof.bound_s if self.raw.space.bounds_a_time else None
 
     @property
     def gap(self) -> float:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from planner.core.request import Request, SpaceChoice
+from planner.core.request import Request
 from planner.spaces.ask import estimate as predict
 from planner.spaces.ask import optimize
 from planner.spaces.items import Item, item_of
@@ -108,9 +108,7 @@ def best_of_question(
         time_limit_s=time_limit_s,
     )
     answer = optimize(base, progress)
-    spaces: dict[str, SpaceChoice] = {"layers": "layers", "mesh": "mesh"}
-    chosen = spaces.get(answer.space.name, base.space)
-    estimate = predict(dataclasses.replace(base, space=chosen), answer.best.plan)
+    estimate = predict(dataclasses.replace(base, space=answer.space.choice), answer.best.plan)
     return Predicted(question=base, prediction=estimate, found=_proof(answer.proof.proven_optimal))
 
 

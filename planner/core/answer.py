@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from costmodel.fields import Figure, labels_of, parts_of
 from planner.core.blocks import Block, Table
-from planner.core.request import Request
+from planner.core.request import Request, SpaceChoice
 
 if TYPE_CHECKING:
     from costmodel.timeline import Tracks
@@ -355,6 +355,10 @@ class AnswerSpace(Protocol):
         """The question as it was asked."""
 
     @property
+    def choice(self) -> SpaceChoice:
+        """What --space says to ask about it again."""
+
+    @property
     def report(self) -> ReportParts:
         """What reports show of these plans: a module of the space."""
 
@@ -366,6 +370,18 @@ class AnswerSpace(Protocol):
 
     def plan_values(self, answer: Answer | Estimate, ranked: RankedPlan) -> Mapping[str, Any]:
         """A plan as ``--json`` has it."""
+
+    @property
+    def predicted(self) -> Sequence[str]:
+        """Figures that a plan file states of its prediction."""
+
+    @property
+    def bounds_a_time(self) -> bool:
+        """Whether the bound of a search is a time of a step."""
+
+    @property
+    def step_word(self) -> str:
+        """What the time of a plan is per: ``step`` or ``token``."""
 
     @property
     def has_several_capacities(self) -> bool:

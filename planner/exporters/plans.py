@@ -56,7 +56,8 @@ def job_of_plan(loaded: Loaded[PlanDocument], path: Path, takes: frozenset[str] 
             f"{path}: no target writes plans over several groups of devices (known: {_takers('mesh')}, for plans over one kind)"
         )
     if document.mesh is None:
-        return _layer_job(loaded, request, path) if "layers" in takes else _data_job(loaded, request, path)
+        job, warnings = _layer_job(loaded, request, path)
+        return (job, "layers", warnings) if "layers" in takes else (_data_job(job, path), "data", warnings)
     return _mesh_job(loaded, request, path)
 
 
@@ -99,7 +100,8 @@ def _mesh_job(loaded: Loaded[PlanDocument], request: Request, path: Path) -> Pla
     )
 
 
-def _layer_job(loaded: Loaded[PlanDocument], request: Request, path: Path) -> PlannedJob:
+def _layer_job(loaded: Loaded[PlanDocument], request: Request, path: Path) -> tuple[LayerJob, tuple[str, ...]]:
+    """A job, and warnings."""
     from planner.question.resolve import resolve
     from planner.spaces.layers.space import layerwise_space
 
@@ -127,17 +129,11 @@ def _layer_job(loaded: Loaded[PlanDocument], request: Request, path: Path) -> Pl
         seq=resolved.setting.seq,
         lora_rank=request.lora_rank,
     )
-    return (
-        job,
-        "layers",
-        (*_warnings(document, resolved), *_misfit(ranked.memory_bytes_per_gpu, ranked.memory_capacity_bytes)),
-    )
+    return job, (*_warnings(document, resolved), *_misfit(ranked.memory_bytes_per_gpu, ranked.memory_capacity_bytes))
 
 
-def _data_job(loaded: Loaded[PlanDocument], request: Request, path: Path) -> PlannedJob:
+def _data_job(layered: LayerJob, path: Path) -> Job:
     """A plan with a split per layer that splits every layer by the batch is plain data parallelism, which any trainer runs."""
-    layered, _, warnings = _layer_job(loaded, request, path)
-    assert isinstance(layered, LayerJob)
     plan, batch = layered.plan, layered.global_batch
     if not layered.is_data_parallel or not layered.training:
         whole = (
@@ -159,7 +155,7 @@ def _data_job(loaded: Loaded[PlanDocument], request: Request, path: Path) -> Pla
     unit = plan.workers * plan.num_micro_batches
     if batch % unit:
         raise UsageError(f"{path}: global_batch {batch} does not divide over {unit} = workers x micro-batches")
-    job = Job(
+    return Job(
         plan=MeshPlan(dp_replicate=plan.workers, micro_batch=batch // unit, num_micro_batches=plan.num_micro_batches),
         origin=layered.origin,
         nodes=layered.nodes,
@@ -171,7 +167,6 @@ def _data_job(loaded: Loaded[PlanDocument], request: Request, path: Path) -> Pla
         lora_rank=layered.lora_rank,
         collectives=layered.collectives if plan.workers > 1 else (),
     )
-    return job, "data", warnings
 
 
 def _serving_job(loaded: Loaded[PlanDocument], request: Request, path: Path) -> PlannedJob:

@@ -35,11 +35,6 @@ __all__ = [
 ]
 
 SCHEMA_VERSION = 1
-# What a plan file states of the prediction, by space.
-_PREDICTED = {
-    "training": ("step_time_s", "throughput_samples_per_s", "memory_bytes_per_gpu"),
-    "serving": ("ttft_s", "tpot_s", "requests_per_s", "output_tokens_per_s", "memory_bytes_per_gpu"),
-}
 _PALEO_OPTIONS = ("ppp_comp", "ppp_comm", "paleo_pipeline", "paleo_extensions", "paleo_algorithms")
 
 
@@ -75,13 +70,13 @@ def plan_document(
 
 def _prediction(answer: Answer | Estimate, ranked: RankedPlan) -> dict[str, Any]:
     """What the cost model says of a plan, and what the search proves of it."""
-    of_space = _PREDICTED.get(answer.space.name, _PREDICTED["training"])
-    entry = {"summary": ranked.summary, "family": ranked.family, **{name: ranked[name] for name in of_space}}
+    figures = {name: ranked[name] for name in answer.space.predicted}
+    entry = {"summary": ranked.summary, "family": ranked.family, **figures}
     # The proof is about the uniform space: it says nothing about a plan with stages or splits of its own.
     if not isinstance(answer, Answer) or ranked is answer.refined:
         return entry
     entry["proven_optimal"] = answer.proof.proven_optimal and ranked.rank == 1
-    if answer.space.name == "serving":
+    if not answer.space.bounds_a_time:
         return entry
     # The proof is about the objective: without it, a plan that saves energy would read as the fastest one.
     about = {} if answer.objective == "step_time" else {"objective": answer.objective}

@@ -10,7 +10,7 @@ from planner.core.answer import Assumption, Setting
 from planner.core.quantities import format_bytes
 from planner.core.request import Request
 from planner.files.loading import LoadedCalibration, LoadedModel, calibration_in_words
-from planner.question.choose import Space, is_transformer, why_layers
+from planner.question.choose import Asked, Kind, is_transformer
 
 __all__ = ["space_assumptions", "stated_assumptions"]
 
@@ -85,9 +85,9 @@ def _framework_assumptions(request: Request, setting: Setting) -> list[Assumptio
     ]
 
 
-def space_assumptions(request: Request, model: LoadedModel, space: Space) -> tuple[Assumption, ...]:
+def space_assumptions(asked: Asked, kind: Kind) -> tuple[Assumption, ...]:
     """Says so where a network with blocks got another space than it would have by itself."""
-    why = why_layers(request, model.graph, space)
+    why = kind.why(asked)
     return () if why is None else (Assumption(name="plans", value=why, source=""),)
 
 

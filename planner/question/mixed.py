@@ -11,6 +11,7 @@ from costmodel.mixed.plan import MIXED_ORDERS
 from costmodel.network.graph import Graph
 from planner.core.errors import UsageError
 from planner.core.request import Request
+from planner.question.choose import LAYERS, MESH
 from planner.question.fixed import fixed_by, flag_of, given_text
 from strategies.mesh.settings import Bounds, MeshRestriction
 from strategies.mixed.settings import MixedSettings
@@ -59,7 +60,7 @@ def check_mixed(
     where = f"cluster '{cluster.name}' has several groups of devices ({kinds})"
     if request.mode != "training":
         raise UsageError(f"--mode {request.mode}: {where}, which are planned together for training only")
-    if request.space == "layers" or of_layers:
+    if LAYERS.is_named(request) or of_layers:
         asked = of_layers[0] if of_layers else "a split per layer (--space layers)"
         raise UsageError(f"{asked}: {where}; plans with a split per layer need devices of one kind")
     if not is_foldable:
@@ -68,7 +69,7 @@ def check_mixed(
             "name a cluster of one kind of device"
         )
     refused = _outside_the_space(request) if of_mesh or request.micro_batches is not None else []
-    if request.space == "mesh":
+    if MESH.is_named(request):
         refused.append(f"--space mesh: {where}; a mesh has one kind of device")
     if request.seed:
         refused.append(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from costmodel.framework import Framework, LayerAssumptions, cluster_run_by
@@ -11,7 +11,6 @@ from costmodel.hardware.cluster import Cluster
 from costmodel.hardware.device import Device
 from costmodel.hardware.host import host_rates
 from costmodel.kernels.roofline import ComputeModel, RooflineCompute
-from costmodel.layerwise.splits import divisors
 from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS, MeshAssumptions
 from costmodel.precision import OPTIMIZERS, PRECISIONS, Optimizer, Precision, default_precision
 from costmodel.uncertainty.constants import assumptions_with, cluster_with
@@ -19,11 +18,10 @@ from costmodel.workload import CONTEXT_BYTES, Workload
 from planner.core.answer import Assumption, Setting
 from planner.core.capacity import memory_source, usable_bytes
 from planner.core.errors import UsageError
-from planner.core.objectives import check_layer_objective
 from planner.core.request import Request
 from planner.files.loading import LoadedCalibration, LoadedModel, load_algorithms, load_framework
 from planner.question.assumptions import space_assumptions, stated_assumptions
-from planner.question.choose import Space, choose_space, is_transformer, lead_device
+from planner.question.choose import Asked, Kind, Space, choose_space, is_transformer, lead_device
 from planner.question.lookup import calibration_of, framework_in, look_up, pick
 from strategies.layerwise.space import Restriction
 
@@ -41,11 +39,16 @@ class Resolved:
     workload: Workload
     cluster: Cluster
     restriction: Restriction
-    space: Space
+    kind: Kind
     setting: Setting
     assumptions: tuple[Assumption, ...]
     free_layers: tuple[str, ...]
     mesh_assumptions: MeshAssumptions = DEFAULT_ASSUMPTIONS  # before --assume
+
+    @property
+    def space(self) -> Space:
+        """Name of the space of plans that it is about."""
+        return self.kind.space
 
     def source_of(self, name: str) -> str:
         """Where an assumption of the mesh model comes from."""
@@ -85,20 +88,19 @@ def resolve(request: Request) -> Resolved:
         inputs = {**inputs, "calibration": calibrated.sha256}
     if request.framework is not None:
         inputs = {**inputs, "framework": load_framework(request.framework).sha256}
-    space = choose_space(request, model.graph, cluster)
-    if space == "layers":
-        check_layer_objective(request.objective, cluster.device, reads_tokens=model.seq is not None)
+    asked = Asked(request=request, graph=model.graph, cluster=cluster)
+    kind = choose_space(asked)
+    kind.check_objective(request, cluster, reads_tokens=model.seq is not None)
     device = cluster.groups[lead_device(cluster, request.precision)].device
-    precision = _precision(request, model, cluster, device, space)
+    precision = _precision(request, model, cluster, device, kind)
     optimizer = pick("optimizer", request.optimizer, OPTIMIZERS, _usual_optimizer(request, model))
     global_batch = request.batch if request.batch is not None else model.global_batch
-    _check_numbers(request, cluster, global_batch, space)
+    _check_numbers(request, cluster, global_batch, kind)
     if request.mode == "training":
         check_trainable(model)
     known = assumptions_of(framework, calibrated, precision, cluster)
-    if space != "serving":  # which checks its own
-        check_assumed(request.assume, space)
-    layer_assumptions = dataclasses.replace(known[1], **(dict(request.assume) if space == "layers" else {}))
+    kind.check_assumed(request.assume)
+    layer_assumptions = dataclasses.replace(known[1], **_fields_of(LayerAssumptions, dict(request.assume)))
     compute, cluster = _compute(request, model, cluster, device, precision, optimizer, layer_assumptions)
     workload = Workload(
         graph=model.graph,
@@ -119,11 +121,11 @@ def resolve(request: Request) -> Resolved:
         workload=workload,
         cluster=cluster,
         restriction=restriction,
-        space=space,
+        kind=kind,
         setting=setting,
         assumptions=(
             *stated_assumptions(request, model, workload, setting, calibrated, memory_source(request, device)),
-            *space_assumptions(request, model, space),
+            *space_assumptions(asked, kind),
         ),
         free_layers=_free_layers(model, compute),
         mesh_assumptions=_with_host_rates(known[0], cluster),
@@ -181,17 +183,17 @@ def _free_layers(model: LoadedModel, compute: ComputeModel) -> tuple[str, ...]:
     return free
 
 
-def _precision(request: Request, model: LoadedModel, cluster: Cluster, device: Device, space: Space) -> Precision:
+def _precision(request: Request, model: LoadedModel, cluster: Cluster, device: Device, kind: Kind) -> Precision:
     """The one asked for, or that which the cost model or the device makes usual; a device without it is refused."""
     paleo = request.cost_model == "paleo"
     usual = default_precision(device.peak_flop_per_s, is_transformer=is_transformer(model.graph))
     precision = pick("precision", request.precision, PRECISIONS, "fp32" if paleo else usual)
     if precision.compute not in device.peak_flop_per_s:
         known = ", ".join(sorted(device.peak_flop_per_s))
-        which = f"device '{device.name}'" if space != "mixed" else f"no device of cluster '{cluster.name}'"
-        which += " has no" if space != "mixed" else " has a"
         asked = f"--precision {precision.name}: " if request.precision is not None else ""
-        raise UsageError(f"{asked}{which} rate for precision '{precision.name}'; it has {known}")
+        raise UsageError(
+            f"{asked}{kind.without_rate(device, cluster)} rate for precision '{precision.name}'; it has {known}"
+        )
     if paleo and precision.name != "fp32":
         raise UsageError(f"the paleo cost model knows fp32 only, not '{precision.name}'; use --cost-model roofline")
     return precision
@@ -221,16 +223,6 @@ def _fields_of(model: type, values: Mapping[str, float]) -> dict[str, float]:
     return {name: value for name, value in values.items() if name in model.__dataclass_fields__}  # type: ignore[attr-defined]
 
 
-def check_assumed(assumed: Sequence[tuple[str, float]], space: Space) -> None:
-    """Refuse assumptions of another space: they would be ignored."""
-    model, others = (
-        (LayerAssumptions, "over a device mesh") if space == "layers" else (MeshAssumptions, "with a split per layer")
-    )
-    for name, _ in assumed:
-        if name not in model.__dataclass_fields__:
-            raise UsageError(f"--assume {name}: is about plans {others}; those of this answer are not")
-
-
 def _with_host_rates(known: MeshAssumptions, cluster: Cluster) -> MeshAssumptions:
     """The assumptions with the rates of the cluster's host, where nothing else says what they are."""
     rates = host_rates(cluster.host)
@@ -240,7 +232,7 @@ def _with_host_rates(known: MeshAssumptions, cluster: Cluster) -> MeshAssumption
     return dataclasses.replace(known, **untouched)
 
 
-def _check_numbers(request: Request, cluster: Cluster, global_batch: int, space: Space) -> None:
+def _check_numbers(request: Request, cluster: Cluster, global_batch: int, kind: Kind) -> None:
     if request.gpus < 1:
         raise UsageError(f"--gpus must be at least 1, not {request.gpus}")
     if request.gpus > _MAX_GPUS:
@@ -252,24 +244,12 @@ def _check_numbers(request: Request, cluster: Cluster, global_batch: int, space:
         raise UsageError(f"--batch must be at least 1, not {global_batch}")
     if global_batch > 1 << 40:
         raise UsageError(f"--batch {global_batch} is beyond any training run")
-    if space == "layers":
-        _check_micro_batches(request, global_batch)
+    kind.check_batch(request, global_batch)
     if request.top < 1:
         raise UsageError(f"--top must be at least 1, not {request.top}")
     for name, value in (("--ppp-comp", request.ppp_comp), ("--ppp-comm", request.ppp_comm)):
         if not 0.0 < value <= 1.0:
             raise UsageError(f"{name} is a fraction of peak: above 0, at most 1, not {value}")
-
-
-def _check_micro_batches(request: Request, global_batch: int) -> None:
-    if request.micro_batches is not None and not 1 <= request.micro_batches <= global_batch:
-        raise UsageError(f"--micro-batches must be between 1 and the global batch ({global_batch})")
-    if request.micro_batches is not None and global_batch % request.micro_batches:
-        near = sorted(divisors(global_batch), key=lambda m: (abs(m - (request.micro_batches or 1)), m))[:3]
-        raise UsageError(
-            f"--micro-batches {request.micro_batches} does not divide the global batch {global_batch}; "
-            f"near it are {', '.join(map(str, sorted(near)))}"
-        )
 
 
 def _compute(

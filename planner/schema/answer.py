@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -417,10 +417,51 @@ class _Space:
     of_plan: Mapping[str, Any] = field(default_factory=dict)
     rows: Mapping[str, Any] = field(default_factory=dict)
     head: tuple[Any, ...] = ()
+    search: Callable[[Any], Mapping[str, Any]] = lambda cost: {}  # noqa: ARG005 - of what a search answers beside its plans
 
 
 def _rows(entry: Any, doc: str) -> tuple[Any, Any]:
     return key(several(entry) | None, doc, default=None)
+
+
+def _layer_search_keys(cost: Any) -> dict[str, Any]:  # noqa: ARG001 - its plans stand with their cost alone
+    entry = record("LayerwiseCost", "A plan with a split per layer by its cost alone.", PlanHead, **_figures("layers"))
+    return {
+        "data_parallel": key(
+            entry | None, "Best plain data parallelism on at most `gpus` workers; null: does not fit."
+        ),
+        "data_parallel_all": key(entry | None, "Plain data parallelism on all `gpus` workers; null: does not fit."),
+    }
+
+
+def _mesh_search_keys(cost: Any) -> dict[str, Any]:
+    return {
+        "refined": key(
+            cost | None,
+            "Best plan found with `stage_blocks` and `stage_recompute` of its own, or `block_splits` that save at least "
+            "1 %, where it is better than all uniform ones (its `gap` is negative); null: none is. `--export` writes it. `bound_s` "
+            "and `proven_optimal` are about the uniform space.",
+        ),
+        "splits": key(
+            several(SplitCheckEntry),
+            "What the per-layer program says about the splits inside the blocks of the best plans with tp > 1.",
+        ),
+    }
+
+
+def _mixed_search_keys(cost: Any) -> dict[str, Any]:
+    baseline = record(
+        "BaselineEntry",
+        "One group alone.",
+        group=str,
+        plan=key(cost | None, "Its best plan of the stated space; null: nothing was found that fits."),
+        bound_s=key(Seconds | None, "No plan of that space on the group alone takes less; null: none."),
+        mesh=key(
+            MeshAloneEntry | None,
+            "The best plan found on the group alone with all that `space: mesh` knows; null: none.",
+        ),
+    )
+    return {"baselines": key(several(baseline), "Every group alone.")}
 
 
 _NETWORK_ORDER = "In network order; of equal blocks, the first one's."
@@ -428,6 +469,7 @@ _SPACES: dict[str, _Space] = {
     "layers": _Space(
         title="Layerwise",
         figures=LAYERWISE_FIGURES,
+        search=_layer_search_keys,
         plan=PlanDocument,
         rows={
             "layers": _rows(LayerEntry, "Times per step on the slowest worker."),
@@ -437,6 +479,7 @@ _SPACES: dict[str, _Space] = {
     "mesh": _Space(
         title="Mesh",
         figures=MESH_FIGURES,
+        search=_mesh_search_keys,
         plan=MeshEntry,
         rows={
             "stages": _rows(MeshStageEntry, "One per pipeline rank."),
@@ -451,6 +494,7 @@ _SPACES: dict[str, _Space] = {
     "mixed": _Space(
         title="Mixed",
         figures=MIXED_FIGURES,
+        search=_mixed_search_keys,
         plan=MixedEntry,
         of_plan={"groups": key(several(GroupUseEntry), "In the order of the cluster.")},
         rows={
@@ -508,38 +552,7 @@ def search_model(space: str) -> Any:
             default=None,
         ),
     }
-    if space == "layers":
-        entry = record("LayerwiseCost", "A plan with a split per layer by its cost alone.", PlanHead, **_figures(space))
-        keys["data_parallel"] = key(
-            entry | None, "Best plain data parallelism on at most `gpus` workers; null: does not fit."
-        )
-        keys["data_parallel_all"] = key(
-            entry | None, "Plain data parallelism on all `gpus` workers; null: does not fit."
-        )
-    if space == "mesh":
-        keys["refined"] = key(
-            cost | None,
-            "Best plan found with `stage_blocks` and `stage_recompute` of its own, or `block_splits` that save at least "
-            "1 %, where it is better than all uniform ones (its `gap` is negative); null: none is. `--export` writes it. `bound_s` "
-            "and `proven_optimal` are about the uniform space.",
-        )
-        keys["splits"] = key(
-            several(SplitCheckEntry),
-            "What the per-layer program says about the splits inside the blocks of the best plans with tp > 1.",
-        )
-    if space == "mixed":
-        baseline = record(
-            "BaselineEntry",
-            "One group alone.",
-            group=str,
-            plan=key(cost | None, "Its best plan of the stated space; null: nothing was found that fits."),
-            bound_s=key(Seconds | None, "No plan of that space on the group alone takes less; null: none."),
-            mesh=key(
-                MeshAloneEntry | None,
-                "The best plan found on the group alone with all that `space: mesh` knows; null: none.",
-            ),
-        )
-        keys["baselines"] = key(several(baseline), "Every group alone.")
+    keys |= known.search(cost)
     text = f"Answer of `planner optimize --json` with `space: {space}`."
     return record(f"{known.title}ResultDocument", text, SearchHead, *known.head, **keys)
 

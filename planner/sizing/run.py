@@ -109,7 +109,7 @@ def _checked_network(request: Request, goal: Goal, cluster: str) -> bool:
         raise UsageError(
             f"--tokens: the input of network '{resolved.setting.model}' is no sequence; say --samples, or --epochs too"
         )
-    return resolved.space == "mesh"
+    return resolved.kind.has_objectives
 
 
 def _clusters(request: Request, names: Sequence[str]) -> dict[str, Cluster]:

@@ -24,7 +24,7 @@ from planner.core.answer import (
     Setting,
 )
 from planner.core.errors import UsageError
-from planner.core.request import Request
+from planner.core.request import Request, SpaceChoice
 from planner.core.search_errors import SearchInterrupted, ended_early, no_plan_in_time
 
 if TYPE_CHECKING:
@@ -93,6 +93,11 @@ class PlanSpace(ABC):
     # Whether options can spell out a whole plan.
     has_exact_plans: ClassVar[bool] = True
 
+    # Figures that a plan file states of its prediction.
+    predicted: ClassVar[Sequence[str]] = ("step_time_s", "throughput_samples_per_s", "memory_bytes_per_gpu")
+    # Whether the bound of a search is a time of a step, and what the time of a plan is per.
+    bounds_a_time: ClassVar[bool] = True
+    step_word: ClassVar[str] = "step"
     # Whether devices differ in what they may hold.
     has_several_capacities: ClassVar[bool] = False
 
@@ -100,6 +105,11 @@ class PlanSpace(ABC):
     def request(self) -> Request:
         """The question as it was asked."""
         return self.resolved.request
+
+    @property
+    def choice(self) -> SpaceChoice:
+        """What --space says to ask about it again."""
+        return self.resolved.kind.choice
 
     @property
     def objective(self) -> str:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from costmodel.tolerances import EQUAL
 from planner.core.errors import UsageError
-from planner.core.request import Request, SpaceChoice
+from planner.core.request import Request
+from planner.question.choose import KINDS
 from planner.question.resolve import resolve
 from planner.spaces.base import space_of
 
@@ -55,9 +56,8 @@ def plan_question(
 
     document = loaded.content
     asked = request_from_document(document, path.resolve().parent)
-    spaces: dict[str, SpaceChoice] = {"mesh": "mesh", "mixed": "auto", "layers": "layers", "serving": "auto"}
-    space = next(space for section, space in spaces.items() if getattr(document, section))
-    request = dataclasses.replace(asked, command_line=command_line, space=space, **changes)
+    kind = next(kind for kind in KINDS if getattr(document, kind.space))
+    request = dataclasses.replace(asked, command_line=command_line, space=kind.choice, **changes)
     if changes:
         document = document.model_copy(update={"prediction": Prediction()})
     if "batch" in changes and document.mixed is not None and request.batch != document.global_batch:
@@ -67,10 +67,7 @@ def plan_question(
     if document.serving is not None and request.mode != "inference":
         raise UsageError(f"--mode {request.mode}: the plan is for inference")
     resolved = resolve(request)
-    if document.mixed is not None and resolved.space != "mixed":
-        raise UsageError(
-            f"the plan is for several groups of devices, and cluster '{resolved.cluster.name}' has one; name one with groups by --cluster"
-        )
+    kind.check_plan_of(resolved.kind, resolved.cluster)
     return document, request, space_of(resolved).plan_of(document, loaded.document)
 
 

@@ -7,6 +7,8 @@ becomes the bundled styles and FSDP (`decoder`).
 
 from __future__ import annotations
 
+from functools import singledispatch
+
 from planner.exporters.account import Account
 from planner.exporters.job import Job, LayerJob
 from planner.exporters.torch_dtensor import decoder, layers
@@ -21,12 +23,33 @@ FIELDS = decoder.FIELDS
 LAYER_FIELDS = layers.FIELDS
 
 
-def refusals(job: Job | LayerJob, version: str) -> list[str]:  # noqa: ARG001 - the same for all versions
-    """What DTensor or FSDP does not do."""
-    return layers.refusals(job) if isinstance(job, LayerJob) else decoder.refusals(job)
+@singledispatch
+def refusals(job: object, version: str) -> list[str]:
+    """What torch does not do of a job; each kind of job has a writer."""
+    raise NotImplementedError(type(job), version)
 
 
-def render(job: Job | LayerJob, account: Account, version: str) -> dict[str, str]:
+@refusals.register
+def _(job: Job, version: str) -> list[str]:  # noqa: ARG001 - the same for all versions
+    return decoder.refusals(job)
+
+
+@refusals.register
+def _(job: LayerJob, version: str) -> list[str]:  # noqa: ARG001 - the same for all versions
+    return layers.refusals(job)
+
+
+@singledispatch
+def render(job: object, account: Account, version: str) -> dict[str, str]:
     """Write plan.py and the scripts."""
-    checked = VERSIONS[version]
-    return layers.render(job, account, checked) if isinstance(job, LayerJob) else decoder.render(job, account, checked)
+    raise NotImplementedError(type(job), account, version)
+
+
+@render.register
+def _(job: Job, account: Account, version: str) -> dict[str, str]:
+    return decoder.render(job, account, VERSIONS[version])
+
+
+@render.register
+def _(job: LayerJob, account: Account, version: str) -> dict[str, str]:
+    return layers.render(job, account, VERSIONS[version])

@@ -106,6 +106,9 @@ class ServingPlanSpace(PlanSpace):
     name = "serving"
     declared = SERVING_FIGURES
     usual_objective = "throughput"
+    predicted = ("ttft_s", "tpot_s", "requests_per_s", "output_tokens_per_s", "memory_bytes_per_gpu")
+    bounds_a_time = False
+    step_word = "token"
 
     @property
     def load(self) -> ServingLoad:

@@ -19,7 +19,7 @@ from planner.cli import run
 from planner.core.errors import UsageError
 from planner.core.request import Request
 from planner.importers.networks import load_model
-from planner.question.choose import choose_space
+from planner.question.choose import Asked, choose_space
 from planner.question.fixed import FIELD_OF_OPTION, flag_of
 from planner.schema.plan import MeshEntry
 from strategies.mesh.settings import OBJECTIVES, Bounds, MeshRestriction
@@ -188,12 +188,12 @@ def test_the_help_names_everything_there_is(capsys: pytest.CaptureFixture[str]) 
 )
 def test_a_transformer_lies_on_a_mesh_unless_asked_otherwise(changes: dict[str, Any], space: str) -> None:
     graph = load_model("llama3-8b").graph
-    assert choose_space(Request(model="llama3-8b", **changes), graph) == space
+    assert choose_space(Asked(request=Request(model="llama3-8b", **changes), graph=graph)).space == space
 
 
 def test_other_networks_have_a_split_per_layer() -> None:
-    assert choose_space(Request(model="alexnet"), load_model("alexnet").graph) == "layers"
-    assert choose_space(Request(model="gnmt"), load_model("gnmt").graph) == "layers"
+    for name in ("alexnet", "gnmt"):
+        assert choose_space(Asked(request=Request(model=name), graph=load_model(name).graph)).space == "layers"
 
 
 @pytest.mark.parametrize(
