@@ -273,7 +273,7 @@ def curve_of(given: Mapping[str, Any], values: Values, command_line: str) -> Cur
         values.add(f"{called('epochs')} and {called('samples')}: give both, for the hours of a training")
     request = request_of(options, given, values, command_line, gpus=max(counts, default=1))
     values.check()
-    family = asked.get("family") or ("mesh" if resolve(request).space == "mesh" else "data")
+    family = asked.get("family") or resolve(request).kind.scaled_family
     if family == "mesh":
         from planner.spaces.mesh.scaling import scale_mesh
 
