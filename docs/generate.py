@@ -17,6 +17,7 @@ import typer
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.rules import RULES
 from planner.cli import make_app
+from planner.core.notes import SENTENCES
 from planner.measurements.columns import COLUMNS
 from planner.measurements.kinds import KINDS
 from planner.schema import json_schema
@@ -70,6 +71,12 @@ not know. `space_size` is exact and may be larger than 64 bits.
 
 """
 
+NOTES_HEAD = """## Codes of notes
+
+`note_codes` of an answer has the code, the values and the sentence of every note in `notes`. In Python, a note of a result is a string
+with `code` and `values`. Names in braces are the values. What stands in brackets is left out where a value in it is missing.
+"""
+
 SECTIONS = (
     ("result", "planner optimize"),
     ("breakdown", "planner explain, planner estimate"),
@@ -116,6 +123,9 @@ def json_page() -> str:
                 continue
             seen.add(name)
             parts.append(f"### {name}\n\n{_first_line(definition)}\n\n{_table(definition)}\n")
+    sentences = {code: re.sub(r"{(\w+):[^}]*}", r"{\1}", sentence) for code, sentence in SENTENCES.items()}
+    rows = [f"| `{code}` | {sentence} |" for code, sentence in sentences.items()]
+    parts.append("\n".join([NOTES_HEAD, "| code | sentence |", "| --- | --- |", *rows, ""]))
     return "".join(parts).rstrip() + "\n"
 
 

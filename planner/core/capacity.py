@@ -13,6 +13,7 @@ import re
 from costmodel.hardware.device import Device
 from costmodel.workload import CONTEXT_BYTES
 from planner.core.errors import UsageError
+from planner.core.notes import Note
 from planner.core.quantities import QuantityError, format_bytes, parse_quantity
 from planner.core.request import Request
 
@@ -105,14 +106,13 @@ def memory_source(request: Request, device: Device) -> str:
     return f"{format_bytes(device.capacity_bytes)} by {origin} less {reserve}"
 
 
-def limit_notes(request: Request, device: Device) -> list[str]:
+def limit_notes(request: Request, device: Device) -> list[Note]:
     """Say that --memory-limit is more than a device has."""
-    limit = _limit_of(request)
-    if limit is None or limit <= device.capacity_bytes:
+    limit, capacity = _limit_of(request), device.capacity_bytes
+    if limit is None or limit <= capacity:
         return []
-    return [
-        f"--memory-limit {request.memory_limit} is more than a {device.name} has: {format_bytes(device.capacity_bytes)}"
-    ]
+    given = request.memory_limit
+    return [Note("memory_limit_above_device", limit=given, device=device.name, capacity_bytes=capacity)]
 
 
 def _reserve_bytes(text: str, capacity: float) -> float:

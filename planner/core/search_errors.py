@@ -9,10 +9,7 @@ from planner.core.errors import ExitCode, LimitReached, PlannerError
 if TYPE_CHECKING:
     from planner.core.answer import Answer
 
-__all__ = ["INTERRUPTED", "SearchInterrupted", "ended_early", "no_plan_in_time"]
-
-INTERRUPTED = "interrupted: the best so far is shown"
-_OUT_OF_TIME = "stopped by the time limit: --time-limit gives the search longer"
+__all__ = ["SearchInterrupted", "no_plan_in_time"]
 
 
 class SearchInterrupted(PlannerError):  # noqa: N818 - named after the situation
@@ -25,11 +22,6 @@ class SearchInterrupted(PlannerError):  # noqa: N818 - named after the situation
         super().__init__(
             "interrupted: these are the best plans so far" if result else "interrupted before a plan was found"
         )
-
-
-def ended_early(*, interrupted: bool, out_of_time: bool) -> list[str]:
-    """The note of an answer whose search was stopped; none where it was not."""
-    return [INTERRUPTED] if interrupted else [_OUT_OF_TIME] if out_of_time else []
 
 
 def no_plan_in_time() -> LimitReached:

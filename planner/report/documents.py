@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from planner.core.answer import Answer, Assumption, Estimate, RankedPlan, Setting
+from planner.core.notes import note_entry
 from planner.report.tables import links_document
 from planner.report.uncertainty import bars_document, sensitivity_document
 
@@ -112,5 +113,6 @@ def tail(
         },
         "assumptions": [{"name": a.name, "value": a.value, "source": a.source} for a in assumptions],
         "free_layers": list(free_layers),
-        "notes": list(notes),
+        "notes": [str(note) for note in notes],
+        "note_codes": [note_entry(note) for note in notes],
     }

@@ -52,6 +52,14 @@ Head = record(
     cost_model=Literal["roofline", "paleo"],
 )
 
+NoteEntry = record(
+    "NoteEntry",
+    "What a note says.",
+    code=key(str, "What it is about, as in `does_not_fit`; `remark`: only a text is known."),
+    values=key(dict[str, Any], "What the sentence says of this answer, in SI units."),
+    text=key(str, "The sentence."),
+)
+
 Tail = record(
     "Tail",
     "What every answer ends with.",
@@ -59,6 +67,7 @@ Tail = record(
     assumptions=several(AssumptionEntry),
     free_layers=key(list[str], "Layers that the cost model counts as free."),
     notes=key(list[str], "Sentences for people."),
+    note_codes=key(several(NoteEntry), "The same notes for programs, in the same order."),
 )
 
 ErrorBarsEntry = record(

@@ -12,8 +12,9 @@ from typing import Any
 
 from planner.core.answer import Answer, Assumption, Estimate, Proof, RankedPlan
 from planner.core.errors import NoFeasiblePlan
+from planner.core.notes import Note
 from planner.core.request import Request
-from planner.core.search_errors import INTERRUPTED, SearchInterrupted
+from planner.core.search_errors import SearchInterrupted
 from planner.question.resolve import resolve
 from planner.spaces.base import PlanSpace, Progress, space_of
 
@@ -83,7 +84,7 @@ def searched(space: PlanSpace, top: int, progress: Progress | None = None, *, co
     try:
         return space.finished(answer, found)
     except KeyboardInterrupt:
-        raise SearchInterrupted(dataclasses.replace(answer, notes=(*answer.notes, INTERRUPTED))) from None
+        raise SearchInterrupted(dataclasses.replace(answer, notes=(*answer.notes, Note("interrupted")))) from None
 
 
 def estimate(request: Request, plan: Any = None) -> Estimate:

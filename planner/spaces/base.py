@@ -24,8 +24,9 @@ from planner.core.answer import (
     Setting,
 )
 from planner.core.errors import UsageError
+from planner.core.notes import Note
 from planner.core.request import Request, SpaceChoice
-from planner.core.search_errors import SearchInterrupted, ended_early, no_plan_in_time
+from planner.core.search_errors import SearchInterrupted, no_plan_in_time
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -182,7 +183,9 @@ class PlanSpace(ABC):
 
     def search_notes(self, found: Found, answer: Answer) -> Sequence[str]:
         """What there is to say about the plans that were found."""
-        return ended_early(interrupted=found.outcome.interrupted, out_of_time=found.outcome.out_of_time)
+        if found.interrupted:
+            return [Note("interrupted")]
+        return [Note("out_of_time")] if found.outcome.out_of_time else []
 
     def finished(self, answer: Answer, found: Found) -> Answer:
         """The answer with what takes further searches: refined plans, what it depends on."""
@@ -275,6 +278,16 @@ class PlanSpace(ABC):
     @abstractmethod
     def plan_notes(self, ranked: RankedPlan) -> Sequence[str]:
         """What there is to say about one plan: that it does not fit, and what would help."""
+
+    def does_not_fit(self, ranked: RankedPlan, **more: Any) -> list[Note]:
+        """Say that a plan does not fit, if it does not, and what takes most of the memory."""
+        if ranked.fits:
+            return []
+        if ranked.memory_parts:
+            label, size = ranked.largest_memory_part
+            more |= {"largest": label, "largest_bytes": size}
+        need, have = ranked.memory_bytes_per_gpu, ranked.memory_capacity_bytes
+        return [Note("does_not_fit", needed_bytes=need, capacity_bytes=have, **more)]
 
     def explained(self, estimate: Estimate, plans: Sequence[RankedPlan], proof: Proof | None) -> Estimate:
         """An explanation with what only this space knows; ``plans``: the best, where they were searched for."""

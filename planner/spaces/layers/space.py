@@ -32,8 +32,9 @@ from planner.core.answer import (
 )
 from planner.core.capacity import limit_notes
 from planner.core.errors import NoFeasiblePlan, UsageError
+from planner.core.notes import Note
 from planner.core.objectives import stated_rates
-from planner.core.quantities import format_bytes, format_seconds
+from planner.core.quantities import format_bytes
 from planner.question.resolve import Resolved
 from planner.spaces.base import Found, PlanSpace, Progress
 from planner.spaces.layers.labels import plan_in_words
@@ -403,19 +404,14 @@ class LayerwisePlanSpace(PlanSpace):
         links = layer_links(resolved.cluster, plan, exposed, ranked["reshard_s"])
         return {"layers": layers, "links": tuple(links)}
 
-    def plan_notes(self, ranked: RankedPlan) -> list[str]:
+    def plan_notes(self, ranked: RankedPlan) -> list[Note]:
         """That the plan does not fit, and PALEO's bounds of model parallelism."""
-        notes = []
-        if not ranked.fits:
-            notes.append(
-                f"does not fit: needs {format_bytes(ranked.memory_bytes_per_gpu)} per GPU, "
-                f"there are {format_bytes(ranked.memory_capacity_bytes)}"
-            )
+        notes = self.does_not_fit(ranked)
         if self.resolved.setting.cost_model == "paleo" and ranked.workers == 1:
             notes += self._model_parallel_note()
         return notes
 
-    def _model_parallel_note(self) -> list[str]:
+    def _model_parallel_note(self) -> list[Note]:
         """PALEO's bounds of running the branches of the network on different devices."""
         from costmodel.paleo.model import PaleoCompute
         from costmodel.paleo.scaling import model_parallel_bounds
@@ -425,12 +421,15 @@ class LayerwisePlanSpace(PlanSpace):
         if not isinstance(compute, PaleoCompute) or compute.extensions is not None:
             return []
         forward, backward = model_parallel_bounds(workload.graph, compute, batch=workload.global_batch)
-        sentence = (
-            "PALEO's bounds with the branches on different devices: forward "
-            f"{format_seconds(forward.lower_s)} to {format_seconds(forward.upper_s)}, backward "
-            f"{format_seconds(backward.lower_s)} to {format_seconds(backward.upper_s)}"
-        )
-        return [sentence]
+        return [
+            Note(
+                "model_parallel_bounds",
+                forward_low_s=forward.lower_s,
+                forward_high_s=forward.upper_s,
+                backward_low_s=backward.lower_s,
+                backward_high_s=backward.upper_s,
+            )
+        ]
 
     def memory_parts(self, plan: Plan, total_bytes: float) -> Sequence[tuple[str, float]]:
         """Words and bytes."""
@@ -501,23 +500,18 @@ class LayerwisePlanSpace(PlanSpace):
         return layer_study(self, answer, progress)
 
 
-def _why(best: RankedPlan, data: RankedPlan | None) -> list[str]:
+def _why(best: RankedPlan, data: RankedPlan | None) -> list[Note]:
     """Say which family wins and what it gains and pays against plain data parallelism."""
     if best.family == "data":
         hidden = 1.0 - best["exposed_exchange_s"] / best["exchange_s"] if best["exchange_s"] > 0 else 1.0
-        return [f"data parallelism wins: {hidden:.0%} of its gradient exchange hides behind the backward pass"]
+        return [Note("data_parallelism_wins", hidden=hidden)]
     if data is None or best.workers == 1:
         return []
     changes = {words: best[key] - data[key] for key, words in _TERMS.items()}
     # What matters at the scale of the step; smaller changes only make the sentence longer.
     least = 0.01 * data.step_time_s
-    gains = sorted((n for n in changes if changes[n] < -least), key=lambda n: changes[n])
-    prices = sorted((n for n in changes if changes[n] > least), key=lambda n: -changes[n])
+    gains = {n: -changes[n] for n in sorted(changes, key=lambda n: changes[n]) if changes[n] < -least}
+    prices = {n: changes[n] for n in sorted(changes, key=lambda n: -changes[n]) if changes[n] > least}
     if not gains:
-        return [f"family {best.family} wins by less than 1 % of the step in every term"]
-    saved = " and ".join(f"{format_seconds(-changes[n])} of {n}" for n in gains)
-    paid = " and ".join(f"{format_seconds(changes[n])} of {n}" for n in prices)
-    return [
-        f"family {best.family} wins: against the best data parallelism (x{data.workers}) it saves {saved}"
-        + (f" and pays {paid}" if paid else "")
-    ]
+        return [Note("family_wins_narrowly", family=best.family)]
+    return [Note("family_wins", family=best.family, workers=data.workers, saved_s=gains, paid_s=prices or None)]

@@ -13,6 +13,7 @@ from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import MESH_FIGURES, RECOMPUTE, SCHEDULES, MeshPlan
 from costmodel.tolerances import EQUAL
 from planner.core.answer import RankedPlan
+from planner.core.notes import Note
 from planner.core.quantities import format_bytes, format_seconds
 from planner.core.search_errors import no_plan_in_time
 from planner.question.fixed import flag_of, flags_of, near_multiples, without
@@ -33,7 +34,7 @@ from strategies.mesh.search import search_corner
 from strategies.mesh.settings import MeshRestriction, MeshSettings, NearestMiss
 from strategies.mesh.space import MeshSpace
 
-__all__ = ["MeshDiagnosis", "remedy"]
+__all__ = ["MeshDiagnosis", "fitting_change"]
 
 # Hosts are made larger until something fits, so many doublings at most; then the last doubling is halved so often: to 2 %.
 _HOST_DOUBLINGS, _HALVINGS = 8, 5
@@ -240,7 +241,7 @@ def _largest_on_host(space: MeshPlanSpace, ranked: RankedPlan) -> str:
 # -- one plan that does not fit ---------------------------------------------------------------------------------------------
 
 
-def remedy(space: MeshPlanSpace, plan: MeshPlan) -> str:
+def fitting_change(space: MeshPlanSpace, plan: MeshPlan) -> Note:
     """Name the change of a plan that does not fit after which it does, at the least cost in time."""
     variants = [variant for variant in _variants(space, plan) if not space.broken(variant)]
     if variants:
@@ -249,8 +250,8 @@ def remedy(space: MeshPlanSpace, plan: MeshPlan) -> str:
         if fits.any():
             n = int(np.argmin(np.where(fits, costs.step_time_s, np.inf)))
             change = " ".join(_changes(plan, variants[n]))
-            return f"it fits with {change}: {format_seconds(float(costs.step_time_s[n]))} per step"
-    return "no ZeRO stage, recomputation, offload or smaller micro-batch makes it fit; `planner optimize` searches the other degrees"
+            return Note("fits_with", options=change, step_time_s=float(costs.step_time_s[n]))
+    return Note("fits_with_nothing")
 
 
 def _variants(space: MeshPlanSpace, plan: MeshPlan) -> Iterator[MeshPlan]:

@@ -7,14 +7,12 @@ from dataclasses import fields
 from typing import Any
 
 from costmodel.mesh.plan import MESH_FIGURES, LayerSplit, MeshPlan
-from planner.core.numbers import percent
 
 __all__ = [
     "HOST_WORDS",
     "MUCH_HOST",
     "bottleneck_in_words",
     "family_of_mesh_plan",
-    "host_note",
     "mesh_entry",
     "mesh_plan_in_words",
     "splits_in_words",
@@ -38,15 +36,6 @@ def bottleneck_in_words(time_parts: Mapping[str, float], host_s: float) -> str:
     parts[MESH_FIGURES["compute_s"].label] -= host_s
     parts[HOST_WORDS] = host_s
     return max(parts, key=lambda word: parts[word])
-
-
-def host_note(host_share: float) -> str:
-    """Say how much of a step hosts take."""
-    return (
-        f"{percent(host_share)} of the step, devices wait for their hosts to start kernels and collectives: the layers of a rank are "
-        "small. Larger micro-batches, less splitting, or CUDA graphs and fused kernels help; what is assumed of hosts (eager PyTorch) is "
-        "--assume host_launch_s=... and host_collective_s=..."
-    )
 
 
 def mesh_plan_in_words(plan: MeshPlan) -> str:

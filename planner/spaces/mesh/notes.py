@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS
 from costmodel.mesh.plan import MeshPlan
 from planner.core.answer import RankedPlan
-from planner.core.numbers import significant
-from planner.core.quantities import format_bytes, format_seconds
+from planner.core.notes import Note
 from planner.spaces.mesh.labels import mesh_plan_in_words
 from planner.spaces.mesh.space import EFFORT, MeshPlanSpace, mesh_space
 from strategies.mesh.plans import DISTINCT
@@ -59,28 +58,21 @@ _PESSIMISMS = (
 )
 
 
-def cautions(space: MeshPlanSpace, ranked: RankedPlan) -> list[str]:
+def cautions(space: MeshPlanSpace, ranked: RankedPlan) -> list[Note]:
     """Say that a plan does what few trainers do, or counts on a host that the cluster file does not describe."""
-    notes = []
-    plan = ranked.plan
+    notes, plan, cluster = [], ranked.plan, space.resolved.cluster
     if plan.offload_activations:
-        notes.append(
-            f"{ranked.summary}: activations are kept on the host, which few trainers have a setting for (docs/export.md); "
-            "--offload none, or optimizer, searches without it"
-        )
-    if space.resolved.cluster.host is None and (plan.offload_optimizer or plan.offload_activations):
-        notes.append(
-            f"{ranked.summary}: keeps {format_bytes(ranked['host_bytes_per_gpu'])} per GPU on its host, and cluster "
-            f"'{space.resolved.setting.cluster}' does not describe its hosts: that much room is taken for granted "
-            "('host: {devices: 8, memory: 2 TB}' in a cluster file states it; --offload none does without)"
-        )
+        notes.append(Note("activations_on_host", plan=ranked.summary))
+    if cluster.host is None and (plan.offload_optimizer or plan.offload_activations):
+        size, name = ranked["host_bytes_per_gpu"], space.resolved.setting.cluster
+        notes.append(Note("host_not_described", plan=ranked.summary, host_bytes=size, cluster=name))
     return notes
 
 
-def pessimistic_notes(space: MeshPlanSpace, settings: MeshSettings, plans: Sequence[RankedPlan]) -> list[str]:
+def pessimistic_notes(space: MeshPlanSpace, settings: MeshSettings, plans: Sequence[RankedPlan]) -> list[Note]:
     """Say which assumption the best plan depends on: under a pessimistic one, another is the best.
 
-    The plans listed are judged again, beside the best of a corner of the space (degrees that are powers of two).
+    The plans listed are evaluated again, beside the best of a corner of the space (degrees that are powers of two).
     """
     if space.objective not in ("step_time", "tokens_per_s"):
         return []  # their scores are step times
@@ -95,7 +87,7 @@ def pessimistic_notes(space: MeshPlanSpace, settings: MeshSettings, plans: Seque
 
 def _under(
     space: MeshPlanSpace, settings: MeshSettings, plans: Sequence[RankedPlan], pessimism: _Pessimism, now: float
-) -> list[str]:
+) -> list[Note]:
     assumptions = dataclasses.replace(space.constants, **{pessimism.name: pessimism.value})
     workload, cluster = space.resolved.workload, space.resolved.cluster
     model = space.model.with_constants(workload, cluster, assumptions)
@@ -109,12 +101,18 @@ def _under(
     is_other = any(getattr(best, name) != getattr(first, name) for name in DISTINCT)
     if not is_other or float(steps[n]) > (1 - _WORTH_SAYING) * float(steps[0]):
         return []
-    note = (
-        f"the first plan depends on {pessimism.name} {now:g}: with {pessimism.value:g} ({pessimism.words}) it takes "
-        f"{format_seconds(float(steps[0]))}, and {mesh_plan_in_words(best)} takes {format_seconds(float(steps[n]))}; "
-        f"--assume {pessimism.name}={pessimism.value:g} searches all plans under it"
-    )
-    return [note]
+    return [
+        Note(
+            "depends_on_assumption",
+            assumption=pessimism.name,
+            value=now,
+            other_value=pessimism.value,
+            meaning=pessimism.words,
+            step_time_s=float(steps[0]),
+            other_plan=mesh_plan_in_words(best),
+            other_step_time_s=float(steps[n]),
+        )
+    ]
 
 
 def rounder_batch(batch: int, gpus: int) -> int | None:
@@ -139,7 +137,7 @@ def rounder_batch(batch: int, gpus: int) -> int | None:
     return None
 
 
-def batch_notes(space: MeshPlanSpace, settings: MeshSettings, best: RankedPlan) -> list[str]:
+def batch_notes(space: MeshPlanSpace, settings: MeshSettings, best: RankedPlan) -> list[Note]:
     """Say that a batch nearby is faster per sample, where a plan was found that is.
 
     Nothing is searched where the batch divides well, or where plans are not ranked by step time.
@@ -156,9 +154,15 @@ def batch_notes(space: MeshPlanSpace, settings: MeshSettings, best: RankedPlan) 
     if faster < 1 / (1 - _FASTER):
         return []
     shared = math.gcd(batch, settings.max_workers)
-    divisor = "no divisor" if shared == 1 else f"no divisor above {shared}"
-    note = (
-        f"batch {batch} and {settings.max_workers} GPUs have {divisor} in common: --batch {other} takes "
-        f"{format_seconds(found[0].step_time_s)} ({mesh_plan_in_words(found[0].plan)}), {significant(faster)}x faster per sample"
-    )
-    return [note]
+    return [
+        Note(
+            "rounder_batch",
+            batch=batch,
+            gpus=settings.max_workers,
+            shared=None if shared == 1 else shared,
+            other_batch=other,
+            step_time_s=found[0].step_time_s,
+            plan=mesh_plan_in_words(found[0].plan),
+            speedup=faster,
+        )
+    ]

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from planner.core.answer import ErrorBars, RankedPlan, ScalePoint, Scaling
 from planner.core.errors import NoFeasiblePlan, UsageError
-from planner.core.quantities import format_bytes, format_seconds
+from planner.core.notes import Note
+from planner.core.quantities import format_bytes
 from planner.core.request import Request
 from planner.core.search_errors import SearchInterrupted
 from planner.question.resolve import Resolved, resolve
@@ -66,18 +67,16 @@ def scale_mesh(
             found[count] = with_bars([best], bars)[0]
         elif count in workers:
             last = best
-            notes.append(f"{count:,} GPU{'s' if count > 1 else ''}: {best}")
+            notes.append(Note("no_plan_on", gpus=count, reason=str(best)))
     if not found.keys() & set(workers):
         assert last is not None
         raise last
     first = min(found)
     if first > 1:
-        notes.append(
-            f"speed-up counts the {first} GPUs of the first point as {first} times one, for which there is no plan"
-        )
+        notes.append(Note("speedup_over_first", gpus=first))
     elif 1 not in workers:
         alone = found[1]
-        notes.append(f"speed-up is over {alone.summary}: {format_seconds(alone.step_time_s)} per step")
+        notes.append(Note("speedup_over_one", plan=alone.summary, step_time_s=alone.step_time_s))
     reference = found[first].throughput_samples_per_s / first
     points = tuple(
         _point(best, count, reference, base.workload.global_batch * (count if weak else 1), epochs, samples)

@@ -34,6 +34,7 @@ from planner.core.answer import (
 )
 from planner.core.capacity import limit_notes
 from planner.core.errors import UsageError
+from planner.core.notes import Note
 from planner.core.numbers import percent
 from planner.core.objectives import check_rates, stated_rates
 from planner.core.quantities import format_bytes
@@ -44,7 +45,6 @@ from planner.spaces.mesh.labels import (
     MUCH_HOST,
     bottleneck_in_words,
     family_of_mesh_plan,
-    host_note,
     mesh_entry,
     mesh_plan_in_words,
     splits_in_words,
@@ -213,15 +213,13 @@ class MeshPlanSpace(PlanSpace):
     def search_notes(self, found: Found, answer: Answer) -> list[str]:
         """What importers took for granted, limits that were hit, and which plans the list leaves out."""
         resolved, outcome = self.resolved, found.outcome
-        notes = [*resolved.model.notes, *_host_notes(answer.plans[0])]
+        notes: list[str] = [*resolved.model.notes, *_host_notes(answer.plans[0])]
         notes += limit_notes(resolved.request, resolved.cluster.device)
         if not outcome.is_counted:
-            notes.append("the space holds more plans than are stated: the time limit came before all were counted")
+            notes.append(Note("plans_not_counted"))
         notes += super().search_notes(found, answer)
         if self.settings().distinct is not None and len(answer.plans) > 1:
-            notes.append(
-                "only the best plan of each (tp, cp, ep, pp, ZeRO stage, micro-batch, schedule) is shown; --no-diverse shows all"
-            )
+            notes.append(Note("similar_plans_left_out"))
         return notes
 
     def finished(self, answer: Answer, found: Found) -> Answer:
@@ -395,10 +393,15 @@ class MeshPlanSpace(PlanSpace):
         )
         return Assumption(name="host memory", value=value, source="cluster file")
 
+    def is_host_full(self, ranked: RankedPlan) -> bool:
+        """Whether a plan takes all the room on the host that there is."""
+        room = ranked["host_capacity_bytes_per_gpu"]
+        return room is not None and ranked["host_bytes_per_gpu"] >= (1 - _FULL) * room
+
     def host_in_words(self, ranked: RankedPlan) -> str:
         """Say that the host of a node is full, behind what else does not fit; nothing where it is not."""
         room = ranked["host_capacity_bytes_per_gpu"]
-        if room is None or ranked["host_bytes_per_gpu"] < (1 - _FULL) * room:
+        if not self.is_host_full(ranked):
             return ""
         return f"; the host is full: it has room for {format_bytes(room)} per GPU ({self.host_memory().value})"
 
@@ -429,18 +432,14 @@ class MeshPlanSpace(PlanSpace):
 
     def plan_notes(self, ranked: RankedPlan) -> list[str]:
         """What importers took for granted, that the plan does not fit and what would help, and what few trainers do."""
-        from planner.spaces.mesh.diagnose import remedy
+        from planner.spaces.mesh.diagnose import fitting_change
         from planner.spaces.mesh.notes import cautions
 
-        notes = [*self.resolved.model.notes, *_host_notes(ranked)]
+        notes: list[str] = [*self.resolved.model.notes, *_host_notes(ranked)]
         if not ranked.fits:
-            label, size = ranked.largest_memory_part
-            notes.append(
-                f"does not fit: needs {format_bytes(ranked.memory_bytes_per_gpu)} per GPU, there are "
-                f"{format_bytes(ranked.memory_capacity_bytes)}; most of it are {label} "
-                f"({format_bytes(size)}){self.host_in_words(ranked)}"
-            )
-            notes.append(remedy(self, ranked.plan))
+            room = ranked["host_capacity_bytes_per_gpu"] if self.is_host_full(ranked) else None
+            notes += self.does_not_fit(ranked, host_bytes=room, host=self.host_memory().value)
+            notes.append(fitting_change(self, ranked.plan))
         return [*notes, *cautions(self, ranked)]
 
     def explained(self, estimate: Estimate, plans: Sequence[RankedPlan], proof: Proof | None) -> Estimate:
@@ -487,10 +486,10 @@ class MeshPlanSpace(PlanSpace):
         return mesh_study(self, progress)
 
 
-def _host_notes(plan: RankedPlan) -> list[str]:
+def _host_notes(plan: RankedPlan) -> list[Note]:
     """That devices wait much for their hosts."""
     share = plan["host_s"] / plan.step_time_s
-    return [host_note(share)] if share >= MUCH_HOST else []
+    return [Note("waits_for_hosts", share=share)] if share >= MUCH_HOST else []
 
 
 def _of_fixed_positions(model: str) -> Callable[[NetworkShape, Mapping[str, int]], str]:

@@ -44,7 +44,7 @@ from planner.core.answer import (
 )
 from planner.core.capacity import limit_notes, reserve_of, usable_bytes
 from planner.core.errors import UsageError
-from planner.core.numbers import percent
+from planner.core.notes import Note
 from planner.core.objectives import BETTER, check_rates
 from planner.core.quantities import format_bytes
 from planner.question.fixed import fixed_by
@@ -418,10 +418,7 @@ class MixedPlanSpace(PlanSpace):
         details = {"bound": bound, "what_if": what_if(self, plan, bound)}
         notes = list(estimate.notes)
         if proof is not None and proof.gap > PROOF_SLACK:
-            notes.append(
-                f"the best plan is not proven: another could be up to {percent(proof.gap)} {BETTER[self.objective]}; --time-limit gives "
-                "the search longer"
-            )
+            notes.append(Note("not_proven", gap=proof.gap, better=BETTER[self.objective]))
         return dataclasses.replace(estimate, details={**estimate.details, **details}, notes=tuple(notes))
 
     def plan_entry(self, plan: MixedPlan) -> Mapping[str, Any]:
@@ -555,61 +552,55 @@ def _mesh_alone(space: MixedPlanSpace, group: int) -> MeshAlone | None:
     return MeshAlone(plan=plan, summary=mesh_plan_in_words(plan), step_time_s=step, score=score)
 
 
-def _slower_notes(baselines: Sequence[GroupBaseline], best: RankedPlan, better: str) -> list[str]:
+def _slower_notes(baselines: Sequence[GroupBaseline], best: RankedPlan, better: str) -> list[Note]:
     return [
-        f"{b.group} alone is {better}, with a plan that the stated space lacks: {b.mesh.summary}; a cluster file with that group only "
-        "asks for it"
+        Note("group_alone_is_better", group=b.group, better=better, plan=b.mesh.summary)
         for b in baselines
         if b.mesh is not None and b.mesh.score < best.score * (1 - PROOF_SLACK)
     ]
 
 
-def _format_notes(space: MixedPlanSpace, ranked: RankedPlan) -> list[str]:
+def _format_notes(space: MixedPlanSpace, ranked: RankedPlan) -> list[Note]:
     """Why a plan computes in another number format than the one that was asked for."""
     wanted = space.resolved.workload.precision.compute
     lacking = [use.name for use in ranked.groups if use.devices and not _has(space, use.name, wanted)]
-    if not lacking:
-        return []
-    verb = "have" if len(lacking) > 1 else "has"
-    return [f"{', '.join(lacking)} {verb} no {wanted}, so the whole job runs in {ranked['precision']}"]
+    return [Note("number_format", groups=lacking, wanted=wanted, used=ranked["precision"])] if lacking else []
 
 
 def _has(space: MixedPlanSpace, name: str, number_format: str) -> bool:
     return number_format in space.model.cluster.groups[space.names.index(name)].device.formats
 
 
-def _notes(space: MixedPlanSpace, outcome: MixedOutcome, best: RankedPlan) -> list[str]:
+def _notes(space: MixedPlanSpace, outcome: MixedOutcome, best: RankedPlan) -> list[Note]:
     request, notes = space.resolved.request, []
     total = sum(group.num_devices or 0 for group in space.model.cluster.groups)
     if request.gpus < total:
-        counted = ", ".join(f"{count} of {name}" for count, name in zip(space.devices, space.names, strict=True))
-        notes.append(f"--gpus {request.gpus} are counted through the groups in their order: {counted}")
-    for use in best.groups:
-        if use.available and not use.devices:
-            why = (
-                (
-                    "would only slow the best plan down and"
-                    if space.objective == "step_time"
-                    else "would make the best plan no better and"
-                )
-                if outcome.gap <= PROOF_SLACK
-                else "is not in the best plan found and"
-            )
-            notes.append(f"{use.name} {why} stays idle")
+        counts = dict(zip(space.names, space.devices, strict=True))
+        notes.append(Note("gpus_by_group", gpus=request.gpus, groups=counts))
+    why = "group_slows" if space.objective == "step_time" else "group_no_better"
+    code = why if outcome.gap <= PROOF_SLACK else "group_not_used"
+    notes += [Note(code, group=use.name) for use in best.groups if use.available and not use.devices]
     largest = max((group.device for group in space.model.cluster.groups), key=lambda device: device.capacity_bytes)
     return [*notes, *limit_notes(request, largest)]
 
 
-def _too_full(ranked: RankedPlan) -> list[str]:
-    notes = [
-        f"does not fit: {use.name} needs {format_bytes(use.memory_bytes)} per GPU, there are {format_bytes(use.memory_capacity_bytes)}"
-        for use in ranked.groups
-        if not use.fits
+def _too_full(ranked: RankedPlan) -> list[Note]:
+    full = [use for use in ranked.groups if not use.fits]
+    if not full:
+        return []
+    label, size = ranked.largest_memory_part
+    return [
+        *(
+            Note(
+                "does_not_fit",
+                group=use.name,
+                needed_bytes=use.memory_bytes,
+                capacity_bytes=use.memory_capacity_bytes,
+            )
+            for use in full
+        ),
+        Note("fullest_device", group=_fullest(ranked), largest=label, largest_bytes=size),
     ]
-    if notes:
-        label, size = ranked.largest_memory_part
-        notes.append(f"most of the fullest device ({_fullest(ranked)}) are {label}: {format_bytes(size)}")
-    return notes
 
 
 def _sensitivity(space: MixedPlanSpace, plans: Sequence[RankedPlan]) -> tuple[Sensitivity, ...]:

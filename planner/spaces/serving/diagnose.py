@@ -68,7 +68,7 @@ class ServingDiagnosis(Diagnosis):
         ranked = self.space.rank([miss.plan])[0]
         if not miss.fits:
             return f"nothing fits: {miss_text(ranked.summary, ranked)}"
-        misses = "; ".join(missed_limits(self.space.limits, ranked))
+        misses = "; ".join(note.removeprefix("misses the limit: ") for note in missed_limits(self.space.limits, ranked))
         return f"no plan that fits keeps the limits; the nearest ({ranked.summary}) misses: {misses}"
 
     def nearest(self, miss: ServingMiss) -> Attempt:

@@ -34,6 +34,7 @@ from planner.core.answer import (
 )
 from planner.core.capacity import memory_source
 from planner.core.errors import UsageError
+from planner.core.notes import Note
 from planner.core.quantities import format_bytes
 from planner.core.request import DEFAULT_OUTPUT_TOKENS, DEFAULT_PROMPT_TOKENS, Request
 from planner.question.fixed import flag_of, near_multiples
@@ -195,29 +196,21 @@ class ServingPlanSpace(PlanSpace):
 
     def finished(self, answer: Answer, found: Found) -> Answer:
         """The answer with its notes, which read the intervals."""
-        notes: list[str] = []
+        notes: list[Note] = []
         best, assumed = answer.plans[0], self.model.assumptions
         if self.objective in ("throughput", "tokens_per_s_per_gpu") and not self.limits:
-            notes.append("the most tokens/s come with slow answers; --max-ttft and --max-tpot say how slow they may be")
+            notes.append(Note("no_limits"))
         notes += self._unsure_limits(best)
         shares_experts = best.plan.ep * best.plan.etp > best.plan.tp
         if shares_experts and assumed.expert_spread > 0:
-            notes.append(
-                "the best plan has replicas that share experts, whose loads are taken to be uneven (no load balancer moves them); with "
-                "one, --assume expert_spread=0"
-            )
+            notes.append(Note("uneven_experts"))
         if shares_experts and assumed.prompts_in_step < 1:
-            notes.append(
-                "the best plan has replicas that share experts, which wait for one another's prompts; where a scheduler has all read "
-                "together, --assume prompts_in_step=1"
-            )
+            notes.append(Note("prompts_apart"))
         if best.plan.max_batch >= MOST_BATCH and "max_batch" not in self.degrees:
-            notes.append(
-                f"the best plan holds the most sequences that are tried ({MOST_BATCH} per replica); --max-batch 1..4096 tries more"
-            )
+            notes.append(Note("most_sequences", max_batch=MOST_BATCH))
         return dataclasses.replace(answer, notes=(*answer.notes, *notes, *_outside_interval(answer.plans)))
 
-    def _unsure_limits(self, best: RankedPlan) -> list[str]:
+    def _unsure_limits(self, best: RankedPlan) -> list[Note]:
         """Limits that the best plan keeps as predicted, but that its intervals reach beyond."""
         notes = []
         for name, flag, high in (
@@ -226,11 +219,7 @@ class ServingPlanSpace(PlanSpace):
         ):
             limit, value = self.limits.get(name), best[name]
             if limit is not None and high is not None and value <= limit < high:
-                asked = 1e3 * limit * value / high
-                notes.append(
-                    f"{flag}: the plan keeps the limit as predicted, but its 80 % interval ends at {1e3 * high:.3g} ms; "
-                    f"{flag} {asked:.3g}ms asks for one that keeps it with 90 % probability"
-                )
+                notes.append(Note("limit_uncertain", option=flag, high_s=high, ask_s=limit * value / high))
         return notes
 
     # -- figures
@@ -413,25 +402,13 @@ class ServingPlanSpace(PlanSpace):
 
         return {"layers": tuple(serving_layer_rows(self.model, plan))}
 
-    def plan_notes(self, ranked: RankedPlan) -> list[str]:
+    def plan_notes(self, ranked: RankedPlan) -> list[Note]:
         """That the plan does not fit, limits that it misses, and a prediction outside its interval."""
-        notes = []
-        if not ranked.fits:
-            label, size = ranked.largest_memory_part
-            most = ranked["largest_batch"]
-            way_out = (
-                f"it fits with --max-batch {most}"
-                if most
-                else "no number of sequences fits; use more --tp" + ("" if self.shape.has_encoder else " or --pp")
-            )
-            notes.append(
-                f"does not fit: needs {format_bytes(ranked.memory_bytes_per_gpu)} per GPU, there are "
-                f"{format_bytes(self.capacity_bytes)}; most of it are {label} "
-                f"({format_bytes(size)}); {way_out}"
-            )
+        batch = ranked["largest_batch"] or None
+        more = None if batch else "more --tp" + ("" if self.shape.has_encoder else " or --pp")
         return [
-            *notes,
-            *(f"misses the limit: {text}" for text in missed_limits(self.limits, ranked)),
+            *self.does_not_fit(ranked, max_batch=batch, more=more),
+            *missed_limits(self.limits, ranked),
             *_outside_interval([ranked]),
         ]
 
@@ -479,12 +456,10 @@ class ServingPlanSpace(PlanSpace):
         return report
 
 
-def missed_limits(limits: Mapping[str, float], ranked: RankedPlan) -> list[str]:
-    """Limits that a plan does not keep, in words."""
-    from planner.core.quantities import format_seconds
-
+def missed_limits(limits: Mapping[str, float], ranked: RankedPlan) -> list[Note]:
+    """Limits that a plan does not keep."""
     return [
-        f"{LIMITS[name]} {format_seconds(ranked[name])}, at most {format_seconds(limit)} asked for"
+        Note("misses_limit", figure=LIMITS[name], value_s=ranked[name], limit_s=limit)
         for name, limit in limits.items()
         if ranked[name] > limit
     ]
@@ -502,21 +477,15 @@ def _score(objective: str, figures: Mapping[str, Any]) -> float:
     return float(times[objective])
 
 
-def _outside_interval(plans: Sequence[RankedPlan]) -> list[str]:
+def _outside_interval(plans: Sequence[RankedPlan]) -> list[Note]:
     """Which predictions lie outside their own intervals, and why that is no mistake."""
     outside = [
         p
         for p in plans
         if p["output_tokens_per_s_high"] is not None and p["output_tokens_per_s"] > p["output_tokens_per_s_high"]
     ]
-    if not outside:
-        return []
-    which = "this plan" if len(plans) == 1 else ", ".join(f"plan {plan.rank}" for plan in outside)
-    note = (
-        f"published servers of the kind of {which} were slower than predicted, so that the 80 % interval lies below the prediction: "
-        "expect what the interval says"
-    )
-    return [note]
+    names = ["this plan"] if len(plans) == 1 else [f"plan {plan.rank}" for plan in outside]
+    return [Note("outside_interval", plans=names)] if outside else []
 
 
 def _check_options(request: Request) -> None:

@@ -1,0 +1,169 @@
+"""What an answer has to say besides its figures: codes with values, and the one place that turns them into sentences."""
+
+from __future__ import annotations
+
+import re
+import string
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from planner.core.numbers import percent, significant
+from planner.core.quantities import format_bytes, format_seconds
+
+__all__ = ["SENTENCES", "Note", "note_entry"]
+
+# Code -> its sentence. A part in [] is left out where one of its values is missing.
+SENTENCES: Mapping[str, str] = {
+    "remark": "{text}",
+    # of every space
+    "interrupted": "interrupted: the best so far is shown",
+    "out_of_time": "stopped by the time limit: --time-limit gives the search longer",
+    "memory_limit_above_device": "--memory-limit {limit} is more than a {device} has: {capacity_bytes:bytes}",
+    "does_not_fit": (
+        "does not fit: [{group} ]needs {needed_bytes:bytes} per GPU, there are {capacity_bytes:bytes}"
+        "[; most of it are {largest} ({largest_bytes:bytes})]"
+        "[; the host is full: it has room for {host_bytes:bytes} per GPU ({host})]"
+        "[; it fits with --max-batch {max_batch}][; no number of sequences fits; use {more}]"
+    ),
+    # of a mesh
+    "plans_not_counted": "the space holds more plans than are stated: the time limit came before all were counted",
+    "similar_plans_left_out": (
+        "only the best plan of each (tp, cp, ep, pp, ZeRO stage, micro-batch, schedule) is shown; --no-diverse shows all"
+    ),
+    "waits_for_hosts": (
+        "{share:share} of the step, devices wait for their hosts to start kernels and collectives: the layers of a rank are "
+        "small. Larger micro-batches, less splitting, or CUDA graphs and fused kernels help; what is assumed of hosts (eager PyTorch) is "
+        "--assume host_launch_s=... and host_collective_s=..."
+    ),
+    "fits_with": "it fits with {options}: {step_time_s:time} per step",
+    "fits_with_nothing": (
+        "no ZeRO stage, recomputation, offload or smaller micro-batch makes it fit; `planner optimize` searches the other degrees"
+    ),
+    "activations_on_host": (
+        "{plan}: activations are kept on the host, which few trainers have a setting for (docs/export.md); "
+        "--offload none, or optimizer, searches without it"
+    ),
+    "host_not_described": (
+        "{plan}: keeps {host_bytes:bytes} per GPU on its host, and cluster '{cluster}' does not describe its hosts: that much room is "
+        "taken for granted ('host: {{devices: 8, memory: 2 TB}}' in a cluster file states it; --offload none does without)"
+    ),
+    "depends_on_assumption": (
+        "the first plan depends on {assumption} {value:g}: with {other_value:g} ({meaning}) it takes {step_time_s:time}, and {other_plan} "
+        "takes {other_step_time_s:time}; --assume {assumption}={other_value:g} searches all plans under it"
+    ),
+    "rounder_batch": (
+        "batch {batch} and {gpus} GPUs have no divisor[ above {shared}] in common: --batch {other_batch} takes {step_time_s:time} "
+        "({plan}), {speedup:number}x faster per sample"
+    ),
+    # of a split per layer
+    "data_parallelism_wins": (
+        "data parallelism wins: {hidden:.0%} of its gradient exchange hides behind the backward pass"
+    ),
+    "family_wins_narrowly": "family {family} wins by less than 1 % of the step in every term",
+    "family_wins": (
+        "family {family} wins: against the best data parallelism (x{workers}) it saves {saved_s:times}[ and pays {paid_s:times}]"
+    ),
+    "model_parallel_bounds": (
+        "PALEO's bounds with the branches on different devices: forward {forward_low_s:time} to {forward_high_s:time}, backward "
+        "{backward_low_s:time} to {backward_high_s:time}"
+    ),
+    # of several kinds of devices
+    "number_format": "{groups:have} no {wanted}, so the whole job runs in {used}",
+    "group_alone_is_better": (
+        "{group} alone is {better}, with a plan that the stated space lacks: {plan}; a cluster file with that group only asks for it"
+    ),
+    "gpus_by_group": "--gpus {gpus} are counted through the groups in their order: {groups:counts}",
+    "group_slows": "{group} would only slow the best plan down and stays idle",
+    "group_no_better": "{group} would make the best plan no better and stays idle",
+    "group_not_used": "{group} is not in the best plan found and stays idle",
+    "fullest_device": "most of the fullest device ({group}) are {largest}: {largest_bytes:bytes}",
+    "not_proven": (
+        "the best plan is not proven: another could be up to {gap:share} {better}; --time-limit gives the search longer"
+    ),
+    # of serving
+    "no_limits": "the most tokens/s come with slow answers; --max-ttft and --max-tpot say how slow they may be",
+    "uneven_experts": (
+        "the best plan has replicas that share experts, whose loads are taken to be uneven (no load balancer moves them); with "
+        "one, --assume expert_spread=0"
+    ),
+    "prompts_apart": (
+        "the best plan has replicas that share experts, which wait for one another's prompts; where a scheduler has all read "
+        "together, --assume prompts_in_step=1"
+    ),
+    "most_sequences": (
+        "the best plan holds the most sequences that are tried ({max_batch} per replica); --max-batch 1..4096 tries more"
+    ),
+    "limit_uncertain": (
+        "{option}: the plan keeps the limit as predicted, but its 80 % interval ends at {high_s:ms} ms; {option} {ask_s:ms}ms asks for "
+        "one that keeps it with 90 % probability"
+    ),
+    "misses_limit": "misses the limit: {figure} {value_s:time}, at most {limit_s:time} asked for",
+    "outside_interval": (
+        "published servers of the kind of {plans:names} were slower than predicted, so that the 80 % interval lies below the prediction: "
+        "expect what the interval says"
+    ),
+    # of scaling curves
+    "no_plan_on": "{gpus:gpus}: {reason}",
+    "speedup_over_first": (
+        "speed-up counts the {gpus} GPUs of the first point as {gpus} times one, for which there is no plan"
+    ),
+    "speedup_over_one": "speed-up is over {plan}: {step_time_s:time} per step",
+}
+_FORMATS: Mapping[str, Callable[[Any], str]] = {
+    "time": format_seconds,
+    "times": lambda terms: " and ".join(f"{format_seconds(seconds)} of {name}" for name, seconds in terms.items()),
+    "ms": lambda seconds: f"{1e3 * seconds:.3g}",
+    "bytes": format_bytes,
+    "share": percent,
+    "number": significant,
+    "names": ", ".join,
+    "have": lambda names: f"{', '.join(names)} {'have' if len(names) > 1 else 'has'}",
+    "counts": lambda counts: ", ".join(f"{count} of {name}" for name, count in counts.items()),
+    "gpus": lambda count: f"{count:,} GPU{'s' if count > 1 else ''}",
+}
+
+
+class _Words(string.Formatter):
+    """Writes values in the formats of `_FORMATS`."""
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        write = _FORMATS.get(format_spec)
+        return str(super().format_field(value, format_spec)) if write is None else write(value)
+
+
+class Note(str):
+    """A sentence that knows what it says: a code with values in SI units, None where there is none.
+
+    >>> note = Note("does_not_fit", needed_bytes=96 * 2**30, capacity_bytes=80 * 2**30)
+    >>> note, note.code, note.values["needed_bytes"]
+    ('does not fit: needs 96.0 GiB per GPU, there are 80.0 GiB', 'does_not_fit', 103079215104)
+    """
+
+    code: str
+    values: Mapping[str, Any]
+
+    def __new__(cls, code: str, **values: Any) -> Note:
+        """Write the sentence of a code."""
+        note = super().__new__(cls, _sentence(SENTENCES[code], values))
+        note.code, note.values = code, values
+        return note
+
+    def __getnewargs_ex__(self) -> tuple[tuple[str], dict[str, Any]]:
+        return (self.code,), dict(self.values)
+
+
+def _sentence(template: str, values: Mapping[str, Any]) -> str:
+    known, words = defaultdict(lambda: None, values), _Words()
+
+    def part(match: re.Match[str]) -> str:
+        names = [name for _, name, _, _ in words.parse(match[1]) if name]
+        return match[1] if all(known[name] is not None for name in names) else ""
+
+    return words.vformat(re.sub(r"\[([^]]*)\]", part, template), (), known)
+
+
+def note_entry(note: str) -> dict[str, Any]:
+    """A note as plain data; one that only a text is known of, such as an importer's, is a remark."""
+    coded = note if isinstance(note, Note) else Note("remark", text=note)
+    return {"code": coded.code, "values": dict(coded.values), "text": str(coded)}
