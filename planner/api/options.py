@@ -113,7 +113,6 @@ class _Hardware(TypedDict, total=False):
             metavar="NAME|FILE",
             help="Node, links and how many nodes at most ('planner list clusters'). Default: where --device usually stands, else dgx-h100.",
             words="kind:clusters",
-            read=as_given,
         ),
     ]
 
@@ -126,7 +125,6 @@ class _Device(TypedDict, total=False):
             metavar="NAME|FILE",
             help="Use this device in place of the cluster's own ('planner list devices').",
             words="kind:devices",
-            read=as_given,
         ),
     ]
 
@@ -189,7 +187,7 @@ class _Network(TypedDict, total=False):
             metavar="SIZE",
             help="Leave so much memory of every worker free: a share ('5%') or bytes ('4GB'). Default: 5% of what the driver shows, "
             "nothing of a --memory-limit.",
-            read=size,
+            read=partial(size, shares=True),
         ),
     ]
     assume_free: Annotated[
@@ -253,7 +251,6 @@ class _Network(TypedDict, total=False):
             help="Constants fitted by 'planner calibrate' ('planner list calibrations'). Default: the bundled ones.",
             panel=COSTS,
             words="kind:calibrations",
-            read=as_given,
         ),
     ]
     framework: Annotated[
@@ -264,7 +261,6 @@ class _Network(TypedDict, total=False):
             help="What runs the plan, with its costs and defaults ('planner list frameworks'). Default: a well-tuned implementation.",
             panel=COSTS,
             words="kind:frameworks",
-            read=as_given,
         ),
     ]
     # A plan over a device mesh: fixed, or bounded for a search.
@@ -320,7 +316,6 @@ class _Network(TypedDict, total=False):
             help="Cut tensors between split matrices along the positions.",
             panel=MESH,
             field="flags:sequence_parallel",
-            read=Values.switch,
         ),
     ]
     cp_kind: Annotated[
@@ -398,7 +393,6 @@ class _Mode(TypedDict, total=False):
             metavar=None,
             help="paleo: memory and computation overlap in a layer.",
             panel=COSTS,
-            read=Values.switch,
         ),
     ]
     paleo_algorithms: Annotated[
@@ -418,7 +412,6 @@ class _Mode(TypedDict, total=False):
             metavar=None,
             help="paleo: cost what PALEO cannot evaluate by the roofline instead of refusing it.",
             panel=COSTS,
-            read=Values.switch,
         ),
     ]
 
@@ -661,7 +654,6 @@ class ExplainOptions(EstimateOptions, _Objective, _TimeLimit, _Solver, total=Fal
             metavar=None,
             help="Which constant (a bandwidth, an efficiency, ...) would have to change by how much for another plan to win.",
             panel=SEARCH,
-            read=Values.switch,
         ),
     ]
 
@@ -690,7 +682,7 @@ class OptimizeOptions(_OnePlan, _Objective, _Proof, _Solver, total=False):
     ]
     diverse: Annotated[
         bool | None,
-        Option(flags="--diverse/--no-diverse", metavar=None, help=_DIVERSE, panel=SEARCH, read=Values.switch),
+        Option(flags="--diverse/--no-diverse", metavar=None, help=_DIVERSE, panel=SEARCH),
     ]
 
 
@@ -712,7 +704,6 @@ class ScaleOptions(_Hardware, _Device, _Length, _Network, _Mode, total=False):
             flags="--weak",
             metavar=None,
             help="Every worker has its own --batch: the global batch grows.",
-            read=Values.switch,
         ),
     ]
     strong: Annotated[
@@ -721,7 +712,6 @@ class ScaleOptions(_Hardware, _Device, _Length, _Network, _Mode, total=False):
             flags="--strong",
             metavar=None,
             help="The workers share one --batch. This is the default.",
-            read=Values.switch,
         ),
     ]
     batch: Annotated[
@@ -792,7 +782,6 @@ class SweepOptions(_Device, _Network, _Objective, _Space, _Jobs, _Proof, total=F
             help=f"Clusters, {_CLUSTERS}",
             words="kind:clusters",
             is_list=True,
-            read=as_given,
         ),
     ]
     batch: Annotated[
@@ -829,7 +818,6 @@ class SweepOptions(_Device, _Network, _Objective, _Space, _Jobs, _Proof, total=F
             metavar=None,
             help="Search everything again, whatever a journal has.",
             panel=SEARCH,
-            read=Values.switch,
         ),
     ]
 
@@ -875,7 +863,6 @@ class SizeOptions(_Device, _Load, _Length, _Network, _Space, _Jobs, _Proof, tota
             help=f"Clusters to choose among, {_CLUSTERS}",
             words="kind:clusters",
             is_list=True,
-            read=as_given,
         ),
     ]
     max_gpus: Annotated[
@@ -909,7 +896,6 @@ class PlaceOptions(TypedDict, total=False):
             metavar="NAME|FILE",
             help="WORKLOAD is a network ('planner list models'), whose layers the cost model times on the devices of this cluster.",
             words="kind:clusters",
-            read=as_given,
         ),
     ]
     batch: Annotated[
@@ -948,7 +934,6 @@ class PlaceOptions(TypedDict, total=False):
             help="Constants fitted by 'planner calibrate' ('planner list calibrations'). Default: the bundled ones.",
             panel=COSTS,
             words="kind:calibrations",
-            read=as_given,
         ),
     ]
     objective: Annotated[
@@ -966,7 +951,6 @@ class PlaceOptions(TypedDict, total=False):
             flags="--contiguous/--non-contiguous",
             metavar=None,
             help="Whether devices get consecutive parts of the graph. Default: contiguous.",
-            read=Values.switch,
         ),
     ]
     contiguity: Annotated[

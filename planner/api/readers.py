@@ -68,7 +68,7 @@ class Option:
     field : str
         What the request calls it, where that is another name; a limit of the plans has its kind in front, as in "degrees:tp".
     read : callable, optional
-        See `Reader`. Without it the value is one of the words, or any text.
+        See `Reader`. Without it the value is that of a switch, one of the words (several of a list), or any text.
     """
 
     flags: str
@@ -86,6 +86,10 @@ class Option:
         """Read a value; what is wrong goes to `values`."""
         if self.read is not None:
             return self.read(values, label, given)
+        if self.metavar is None:
+            return values.switch(label, given)
+        if self.words.startswith("kind:"):  # looked up, or read as a file, when the question is resolved
+            return given
         if not self.words:
             return values.text(label, given)
         chosen = values.names if self.is_list else values.choice
@@ -97,12 +101,12 @@ def as_given(values: Values, label: str, value: Any) -> Any:  # noqa: ARG001 - a
     return value
 
 
-def size(values: Values, label: str, value: Any) -> str:
-    """Memory as a request has it: a text with a unit; a number of Python is bytes, and of a reserve a share where it is below 1."""
+def size(values: Values, label: str, value: Any, *, shares: bool = False) -> str:
+    """Memory as a request has it: a text with a unit; a number of Python is bytes or, with ``shares``, a share where it is below 1."""
     if isinstance(value, str):
         return value
     stated = values.quantity(label, value, "bytes") or 1.0
-    return f"{100.0 * stated!r}%" if label == "memory_reserve" and stated < 1.0 else f"{int(stated)} B"
+    return f"{100.0 * stated!r}%" if shares and stated < 1.0 else f"{int(stated)} B"
 
 
 _DEGREES = ("batch", "out_channels", "in_channels", "height")

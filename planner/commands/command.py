@@ -15,6 +15,7 @@ from typer.core import TyperCommand
 
 from planner.api.pages import writable
 from planner.api.readers import PANELS, Option
+from planner.api.requests import read_options
 from planner.api.values import Values, as_flag
 from planner.commands.completion import completion_of, words_starting
 
@@ -54,6 +55,10 @@ class Typed:
     command_line: str
     values: Values = field(default_factory=Values)
     files: dict[Path, str] = field(default_factory=dict)
+
+    def read(self, options: Mapping[str, Option]) -> dict[str, Any]:
+        """Values of options that are given."""
+        return read_options(options, self.given, self.values)
 
     def file(self, name: str, endings: tuple[str, ...] = (), meaning: str = "") -> Path | None:
         """The file of an option that names what is written; None where it is left out or cannot be.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 from planner.api.options import EstimateOptions, options_of
@@ -14,9 +15,13 @@ from planner.files.output import check_writable, write_atomically
 
 __all__ = ["detect", "measure"]
 
-_QUICK_LIMIT, _FULL_LIMIT = "15s", "4min"
+_QUICK_LIMIT_S, _FULL_LIMIT_S = 15.0, 240.0
 _DEFAULT_FILE = "measured.csv"
-_MOST_NODES = 1_000_000
+
+
+def _kind(values: Values, label: str, value: str) -> str:
+    return values.choice(label, {"gpu": "cuda"}.get(value, value), ("cuda", "cpu"))  # what people call it
+
 
 _MEASURE = {
     "quick": Option(flags="--quick", metavar=None, help="Few shapes: under 20 s. Otherwise up to 5 minutes."),
@@ -27,12 +32,14 @@ _MEASURE = {
         flags="--only",
         metavar="KERNEL,...",
         help="gemm, copy, convolution, elementwise, attention, recurrent, collective. Default: all.",
+        words="planner.measure.cases:KINDS",
+        is_list=True,
     ),
     "precision": Option(
         flags="--precision",
         metavar="NAME,...",
         help="fp32, tf32, bf16, fp16. Default: those that the device computes in.",
-        words="fp32 tf32 bf16 fp16",
+        words="planner.measure.cases:ELEMENT_BYTES",
         is_list=True,
     ),
     "as_": Option(
@@ -55,8 +62,15 @@ _MEASURE = {
         metavar="TIME",
         help="Measure for about so long. Default: 4min, 15s with --quick.",
         panel=SEARCH,
+        read=Values.seconds,
     ),
-    "seed": Option(flags="--seed", metavar="N", help="Of the numbers that kernels work on. Default: 0.", panel=SEARCH),
+    "seed": Option(
+        flags="--seed",
+        metavar="N",
+        help="Of the numbers that kernels work on. Default: 0.",
+        panel=SEARCH,
+        read=partial(Values.count, least=0, most=2**32 - 1),
+    ),
     "output": Option(
         flags="--output -o",
         metavar="FILE.csv",
@@ -78,16 +92,11 @@ def measure(typed: Typed) -> None:
     """
     given, values = typed.given, typed.values
     where = output_of(typed, writes=False)
-    from planner.measure.cases import ELEMENT_BYTES, KINDS
+    from planner.measure.cases import KINDS
 
-    kind, device, cluster = given.get("device"), given.get("as_"), given.get("cluster")
-    if kind is not None:
-        kind = values.choice("--device", "cuda" if kind == "gpu" else kind, ("cuda", "cpu"))
-    is_quick = "quick" in given
-    kinds = _words(values, "--only", given.get("only"), KINDS)
-    precisions = _words(values, "--precision", given.get("precision"), tuple(ELEMENT_BYTES))
-    limit_s = values.seconds("--time-limit", given.get("time_limit", _QUICK_LIMIT if is_quick else _FULL_LIMIT))
-    seed = values.count("--seed", given.get("seed", 0), least=0, most=2**32 - 1)
+    found = typed.read(_MEASURE)
+    is_quick, device, cluster = "quick" in given, given.get("as_"), given.get("cluster")
+    limit_s = found.get("time_limit", _QUICK_LIMIT_S if is_quick else _FULL_LIMIT_S)
     path = Path(given.get("output") or _DEFAULT_FILE)
     if path.suffix.lower() != ".csv":
         values.add(f"--output {path}: a table of measurements ends in .csv (--json and --format are about the report)")
@@ -108,13 +117,13 @@ def measure(typed: Typed) -> None:
     wanted = Wanted(
         path=path,
         quick=is_quick,
-        kind=kind,
+        kind=found.get("device"),
         device=device,
         cluster=cluster,
-        kinds=kinds or KINDS,
-        precisions=precisions,
+        kinds=found.get("only") or KINDS,
+        precisions=found.get("precision", ()),
         time_limit_s=limit_s or 1.0,
-        seed=seed,
+        seed=found.get("seed", 0),
     )
     with Progress(where) as progress:
         session = measure_here(wanted, ThisSystem(), progress)
@@ -134,15 +143,13 @@ def measure(typed: Typed) -> None:
         raise KeyboardInterrupt  # what was measured is kept; the exit code says that it was stopped
 
 
-def _words(values: Values, flag: str, text: str | None, allowed: tuple[str, ...]) -> tuple[str, ...]:
-    """Words between commas, without duplicates."""
-    if text is None:
-        return ()
-    return tuple(dict.fromkeys(values.choice(flag, word, allowed) for word in text.split(",")))
-
-
 _DETECT = {
-    "nodes": Option(flags="--nodes", metavar="N", help="Machines like this one in the cluster. Default: 1."),
+    "nodes": Option(
+        flags="--nodes",
+        metavar="N",
+        help="Machines like this one in the cluster. Default: 1.",
+        read=partial(Values.count, most=1_000_000),
+    ),
     "output": Option(
         flags="--output -o",
         metavar="FILE",
@@ -168,7 +175,7 @@ def detect(typed: Typed) -> None:
     planner detect -o cluster.yaml && planner optimize alexnet --cluster cluster.yaml
     """
     where = output_of(typed, writes=False)
-    nodes = typed.values.count("--nodes", typed.given.get("nodes", 1), most=_MOST_NODES)
+    nodes = typed.read(_DETECT).get("nodes", 1)
     path = typed.file("output", (".yaml", ".yml"), "a cluster file ends in .yaml")
     typed.values.check()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from functools import partial
 from pathlib import Path
 
 from planner.api.options import EstimateOptions, options_of
@@ -102,8 +103,20 @@ _CALIBRATE = {
         help="Software of rows that do not name theirs; rows of others are skipped. Default: what each row says.",
         words="kind:frameworks",
     ),
-    "folds": Option(flags="--folds", metavar="K", help="Folds of the cross-validation. Default: 5.", panel=SEARCH),
-    "seed": Option(flags="--seed", metavar="N", help="Seed of the folds. Default: 0.", panel=SEARCH),
+    "folds": Option(
+        flags="--folds",
+        metavar="K",
+        help="Folds of the cross-validation. Default: 5.",
+        panel=SEARCH,
+        read=partial(Values.count, least=2, most=100),
+    ),
+    "seed": Option(
+        flags="--seed",
+        metavar="N",
+        help="Seed of the folds. Default: 0.",
+        panel=SEARCH,
+        read=partial(Values.count, least=0, most=2**31 - 1),
+    ),
     "name": Option(flags="--name", metavar="NAME", help="Of the calibration. Default: from -o.", panel=OUTPUT),
     "output": Option(flags="--output -o", metavar="FILE", help="Write the calibration to FILE (YAML).", panel=OUTPUT),
 }
@@ -131,8 +144,7 @@ def calibrate(typed: Typed) -> None:
     """  # noqa: D301 - the \b of click, "keep these lines", not a backslash
     given, values = typed.given, typed.values
     where = output_of(typed, writes=False)
-    folds = values.count("--folds", given.get("folds", 5), least=2, most=100)
-    seed = values.count("--seed", given.get("seed", 0), least=0, most=2**31 - 1)
+    asked = typed.read(_CALIBRATE)
     path = None
     if given.get("output") != "-":
         path = typed.file("output", (".yaml", ".yml"), "a calibration is a YAML file; end its name in .yaml")
@@ -151,7 +163,9 @@ def calibrate(typed: Typed) -> None:
     if "framework" in given:
         _remark_on_framework(where, given["framework"])
     with Progress(where) as progress:
-        found = fit(files, machinery, name=name, folds=folds, seed=seed, progress=progress)
+        found = fit(
+            files, machinery, name=name, folds=asked.get("folds", 5), seed=asked.get("seed", 0), progress=progress
+        )
     if found.doubt:
         remark(where, found.doubt)
     for file in files:

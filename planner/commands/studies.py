@@ -65,7 +65,7 @@ def sweep(typed: Typed) -> None:
     target = typed.file("output") if is_parquet else where.path
     if is_parquet:
         if "json" in given or "format" in given:
-            values.add(f"--output {target}: is a Parquet file; leave --format and --json out")
+            values.add(f"--output {given['output']}: is a Parquet file; leave --format and --json out")
         if not is_installed("pyarrow"):
             from planner.sweeping.report import NO_PARQUET
 
