@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from planner import __version__
 from planner.api.pages import ReportFiles
-from planner.core.answer import Answer, AnswerSpace, Estimate
+from planner.core.answer import Answer, Estimate
 from planner.core.errors import UsageError
 from planner.files.output import write_atomically, write_bytes_atomically
+from planner.report.answer_page import Section, answer_page, serving_page
 from planner.report.figures.kinds import Figure
-from planner.report.figures.standard import breakdown, memory, pareto, scaling, timeline
-from planner.report.figures.study import Study, study_of
-from planner.report.figures.views import AnswerView, PlanView, view_of_prediction, view_of_search
+from planner.report.figures.standard import (
+    Study,
+    breakdown,
+    memory,
+    pareto,
+    scaling,
+    shown_plans,
+    study_of,
+    timeline,
+)
 from planner.uncertainty.sensitivity import SENSITIVITY_PLANS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from planner.core.answer import RankedPlan, Sensitivity
     from planner.core.blocks import Block, Report
 
 __all__ = ["write_figure", "write_report_files"]
@@ -56,28 +64,25 @@ def write_report_files(
                 f"{', '.join(refused)}: a way to serve has none yet; --format json or markdown holds the answer"
             )
         if isinstance(answer, Answer) and files.html is not None:
-            from planner.report.answer_page import serving_page
-
             write_atomically(files.html, serving_page(answer, blocks, live=files.live, version=__version__))
             _say_page(files, say)
         return
     if isinstance(answer, Estimate):
-        view, study = view_of_prediction(answer), Study(candidates=(), curves=())
+        best, study, sensitivity = answer.ranked, Study(candidates=()), answer.sensitivity
         if files.plot is not None and files.figure in ("pareto", "scaling"):
             named = f"--figure {files.figure}"
             raise UsageError(f"{named}: one plan has none; 'planner optimize {named}' does")
     else:
-        view = view_of_search(answer)
-        study = Study(candidates=view.shown, curves=())
+        shown = tuple(shown_plans(answer).values())
+        best, study, sensitivity = answer.best, Study(candidates=shown), None
         wanted = files.html is not None or (files.plot is not None and files.figure in ("pareto", "scaling"))
         if wanted and not answer.interrupted:
-            study = study_of(answer, view, progress)
+            study = study_of(answer, shown, progress)
             if files.html is not None and len(answer.plans) > 1:
                 if progress is not None:
                     progress("sensitivity", 1.0)
                 sensitivity = answer.space.sensitivity(answer.plans[:SENSITIVITY_PLANS])
-                view = dataclasses.replace(view, sensitivity=sensitivity)
-    _write(view, answer.space, study, blocks, files, say)
+    _write(answer, best, study, sensitivity, blocks, files, say)
 
 
 def write_figure(figure: Figure, path: Path) -> None:
@@ -107,13 +112,21 @@ def _say_page(files: ReportFiles, say: Say) -> None:
 
 
 def _write(
-    view: AnswerView, space: AnswerSpace, study: Study, blocks: Sequence[Block], files: ReportFiles, say: Say
+    answer: Answer | Estimate,
+    best: RankedPlan,
+    study: Study,
+    sensitivity: Sequence[Sensitivity] | None,
+    blocks: Sequence[Block],
+    files: ReportFiles,
+    say: Say,
 ) -> None:
     if files.html is not None:
-        write_atomically(files.html, _page(view, space, study, blocks, live=files.live))
+        sections = _sections(answer, best, study)
+        text = answer_page(answer, blocks, sections, sensitivity, live=files.live, version=__version__)
+        write_atomically(files.html, text)
         _say_page(files, say)
     if files.plot is not None:
-        figures = _figures(files.figure, view, space, study)
+        figures = _figures(files.figure, answer, best, study)
         if not figures:
             raise UsageError(
                 f"--figure {files.figure}: this answer has none: its plans do not differ on any axis that is known"
@@ -126,14 +139,14 @@ def _write(
     if files.trace is not None:
         from planner.report.trace import trace_bytes, trace_document
 
-        tracks = space.tracks(view.best.plan)
-        document = trace_document(tracks, _about(view, view.best, tracks.end_s))
+        tracks = answer.space.tracks(best.plan)
+        document = trace_document(tracks, _about(answer, best, tracks.end_s))
         write_bytes_atomically(files.trace, trace_bytes(document, compressed=files.trace.suffix.lower() == ".gz"))
         say(f"wrote {files.trace}")
 
 
-def _about(view: AnswerView, plan: PlanView, end_s: float) -> dict[str, object]:
-    setting = view.setting
+def _about(answer: Answer | Estimate, plan: RankedPlan, end_s: float) -> dict[str, object]:
+    setting = answer.setting
     return {
         "plan": plan.summary,
         "model": setting.model,
@@ -146,50 +159,29 @@ def _about(view: AnswerView, plan: PlanView, end_s: float) -> dict[str, object]:
     }
 
 
-def _figures(name: str, view: AnswerView, space: AnswerSpace, study: Study) -> list[Figure]:
+def _figures(name: str, answer: Answer | Estimate, best: RankedPlan, study: Study) -> list[Figure]:
     if name == "breakdown":
-        return [breakdown(view)]
+        return [breakdown(shown_plans(answer))]
     if name == "memory":
-        return [memory(_with_memory_parts(view, space))]
+        return [memory(shown_plans(answer), answer.space)]
     if name == "pareto":
         return list(pareto(study.candidates))
     if name == "scaling":
         return list(scaling(study.curves))
-    return [timeline(space.tracks(view.best.plan), view.best.summary)]
+    return [timeline(answer.space.tracks(best.plan), best.summary)]
 
 
-def _with_memory_parts(view: AnswerView, space: AnswerSpace) -> AnswerView:
-    """The same answer with the parts of the memory of every plan, of those too whose figures do not have them."""
-
-    def filled(plan: PlanView) -> PlanView:
-        if plan.memory_parts:
-            return plan
-        return dataclasses.replace(plan, memory_parts=tuple(space.memory_parts(plan.plan, plan.memory_bytes)))
-
-    return dataclasses.replace(
-        view,
-        plans=tuple(filled(plan) for plan in view.plans),
-        others=tuple(filled(plan) for plan in view.others),
-        best=filled(view.best),
-    )
-
-
-def _page(view: AnswerView, space: AnswerSpace, study: Study, blocks: Sequence[Block], *, live: bool) -> str:
-    from planner.report.answer_page import Section, answer_page
-
-    view = _with_memory_parts(view, space)
-    sections = [
-        Section(title="Where the step goes", figures=(breakdown(view),)),
-        Section(title="What fills the memory", figures=(memory(view),)),
-    ]
-    fronts = pareto(study.candidates)
-    if fronts:
-        note = "Plans of this answer, and the best ones on fewer GPUs and in less memory."
-        sections.append(Section(title="Pareto fronts", figures=tuple(fronts), note=note))
-    steps = timeline(space.tracks(view.best.plan), view.best.summary)
-    note = "--trace FILE writes it with all that is known of it for Perfetto."
-    sections.append(Section(title="Timeline", figures=(steps,), note=note))
-    curves = scaling(study.curves)
-    if curves or study.note:
-        sections.append(Section(title="Scaling", figures=tuple(curves), note=study.note))
-    return answer_page(view, blocks, sections, live=live, version=__version__)
+def _sections(answer: Answer | Estimate, best: RankedPlan, study: Study) -> list[Section]:
+    """Figures of a page; each kind with what there is to say of it."""
+    sections = []
+    for title, name, note in (
+        ("Where the step goes", "breakdown", ""),
+        ("What fills the memory", "memory", ""),
+        ("Pareto fronts", "pareto", "Plans of this answer, and the best ones on fewer GPUs and in less memory."),
+        ("Timeline", "timeline", "--trace FILE writes it with all that is known of it for Perfetto."),
+        ("Scaling", "scaling", study.note),
+    ):
+        figures = _figures(name, answer, best, study)
+        if figures or (name == "scaling" and note):
+            sections.append(Section(title=title, figures=tuple(figures), note=note))
+    return sections

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from pathlib import Path
 
-from planner.core.numbers import NOT_AVAILABLE, duration_text, percent, signed, significant
+from planner.core.numbers import NOT_AVAILABLE, duration_text, percent, signed, significant, time_unit
 from planner.measurements.report import bar_facts
 from planner.measurements.run import FileScore
 from planner.measurements.scores import ComparedRow, Score
-from planner.report.charts import Point, ratio_histogram, scatter
+from planner.report.figures.kinds import Dot, Line, Lines, Points
+from planner.report.figures.svg import COLOUR_RULES, draw
 from planner.report.page import Cell, escaped, facts, page, table
 
-__all__ = ["validation_page"]
+__all__ = ["ratio_bins", "ratio_histogram", "scatter", "validation_page"]
 
 # More circles make a page slow and say no more.
 _MOST_POINTS = 4000
+_WIDTH = 480  # px of a figure
+_NEAR = 0.2  # of the dashed lines
+_BINS = 31  # odd: the middle one holds ratios around 1
 
 # Title, meaning, figure, how it is written.
 _Figure = tuple[str, str, Callable[[Score], float | None], Callable[[float | None], str]]
@@ -39,7 +43,7 @@ def validation_page(scores: Sequence[FileScore], by: str | None = None) -> str:
     ]
     for file in scores:
         parts += _section(file, by)
-    return page("Predicted against measured", parts)
+    return page("Predicted against measured", parts, style=COLOUR_RULES)
 
 
 def _section(file: FileScore, by: str | None) -> list[str]:
@@ -214,16 +218,6 @@ def _charts(file: FileScore) -> str:
     paleo = [ratio for ratio in file.paleo_ratios if ratio > 0]
     shown = _thinned(known)
     worst = {(row.line, row.what) for row in file.score.worst}
-    points = [
-        Point(
-            measured_s=row.measured_s,
-            predicted_s=row.predicted_s,
-            title=f"line {row.line}, {row.what}: predicted {duration_text(row.predicted_s)}, measured "
-            f"{duration_text(row.measured_s)}\n{row.label}",
-            is_bad=(row.line, row.what) in worst,
-        )
-        for row in shown
-    ]
     notes = (
         [f"{len(file.compared) - len(known):,} predicted to take no time are not shown"]
         if len(known) < len(file.compared)
@@ -232,13 +226,141 @@ def _charts(file: FileScore) -> str:
     if len(shown) < len(known):
         notes.append(f"{len(shown):,} of {len(known):,} times, evenly spaced in the file, and the largest ratios")
     note = f" ({'; '.join(notes)})" if notes else ""
-    return (
-        f'<div class="charts"><figure>{scatter(points)}<figcaption>Every point is a time; the line is a right prediction, the dashed '
-        f"ones are 20 % off, the largest ratios stand out{note}.</figcaption></figure>"
-        f"<figure>{ratio_histogram([row.predicted_s / row.measured_s for row in known], paleo)}<figcaption>How many predictions are "
-        "off by how much, on a logarithmic scale; the bars at the ends hold everything beyond. The outline is the preset paleo, at the "
-        "same area.</figcaption></figure></div>"
+    figures = (scatter(shown, worst, note), ratio_histogram([row.predicted_s / row.measured_s for row in known], paleo))
+    drawn = (
+        f"<figure>{draw(figure, _WIDTH)}<figcaption>{escaped(figure.caption)}</figcaption></figure>"
+        for figure in figures
     )
+    return f'<div class="charts">{"".join(drawn)}</div>'
+
+
+def scatter(rows: Sequence[ComparedRow], worst: Set[tuple[int, str]] = frozenset(), note: str = "") -> Points:
+    """Predicted over measured times, both logarithmic and on one scale, with the diagonal and lines 20 % to either side.
+
+    Parameters
+    ----------
+    rows : sequence of ComparedRow
+        Positive times, at least one.
+    worst : set of (int, str)
+        Lines and figures that stand out.
+    note : str
+        For the caption.
+    """
+    times = [time for row in rows for time in (row.measured_s, row.predicted_s)]
+    unit = time_unit(max(times))
+    low, high = min(times) / unit.size, max(times) / unit.size
+    dots = [
+        Dot(
+            x=row.measured_s / unit.size,
+            y=row.predicted_s / unit.size,
+            title=f"line {row.line}, {row.what}: predicted {duration_text(row.predicted_s)}, measured "
+            f"{duration_text(row.measured_s)}\n{row.label}",
+            group="largest ratios" if (row.line, row.what) in worst else "times",
+        )
+        for row in rows
+    ]
+    return Points(
+        name="scatter",
+        caption="Every point is a time; the line is a right prediction, the dashed ones are 20 % off, the largest ratios stand out"
+        f"{note}.",
+        x_axis=f"measured ({unit.name})",
+        y_axis=f"predicted ({unit.name})",
+        dots=tuple(sorted(dots, key=lambda dot: dot.group, reverse=True)),  # what stands out is drawn last
+        guides=tuple(
+            Line(
+                name=f"{factor:g}",
+                xs=(max(low, low / factor), min(high, high / factor)),
+                ys=(max(low, low * factor), min(high, high * factor)),
+                reference=factor != 1.0,
+            )
+            for factor in (1.0, 1.0 + _NEAR, 1.0 - _NEAR)
+            if max(low, low / factor) <= min(high, high / factor)
+        ),
+        log_x=True,
+        log_y=True,
+    )
+
+
+def ratio_bins(ratios: Sequence[float], *others: Sequence[float]) -> tuple[float, list[list[int]]]:
+    """Count the logarithms of ratios in equal bins around 0.
+
+    Parameters
+    ----------
+    ratios : sequence of float
+        They decide how far the bins reach: to the largest but 1 %, at least to 25 %. The first and the last bin hold what is beyond.
+    others : sequences of float
+        Counted in the same bins, which reach to the largest but a tenth of these, at most to a factor of 10.
+
+    Returns
+    -------
+    (float, list of lists of int)
+        The width of a bin, and the counts of each sequence.
+
+    Examples
+    --------
+    >>> width, ((*counts,),) = ratio_bins([0.5, 1.0, 1.0, 2.0])
+    >>> counts[0], counts[15], counts[30], sum(counts), round(width * 15.5, 3)
+    (1, 2, 1, 4, 0.693)
+    """
+    theirs = [min(_largest_but(values, 0.1), math.log(10.0)) for values in others]
+    reach = max(_largest_but(ratios, 0.01), *theirs, math.log(1.25))
+    width = 2.0 * reach / _BINS
+    counted = []
+    for values in (ratios, *others):
+        counts = [0] * _BINS
+        for value in values:
+            n = math.floor((math.log(value) + reach) / width)
+            counts[min(max(n, 0), _BINS - 1)] += 1
+        counted.append(counts)
+    return width, counted
+
+
+def _largest_but(ratios: Sequence[float], share: float) -> float:
+    """Largest logarithm, either way, when a share of them is left out."""
+    sizes = sorted(abs(math.log(ratio)) for ratio in ratios)
+    return sizes[min(len(sizes) - 1, math.floor((1.0 - share) * len(sizes)))] if sizes else 0.0
+
+
+def ratio_histogram(ratios: Sequence[float], other: Sequence[float] = ()) -> Lines:
+    """How many ratios predicted / measured lie where, on a logarithmic axis; ``other`` beside it.
+
+    Parameters
+    ----------
+    ratios : sequence of float
+        Positive, at least one.
+    other : sequence of float
+        Positive, of the preset paleo; scaled to the same area.
+    """
+    width, counted = ratio_bins(ratios, other)
+    middles = tuple(math.exp((n - _BINS // 2) * width) for n in range(_BINS))
+    scales = (1.0, len(ratios) / len(other) if other else 0.0)
+    lines = [
+        Line(
+            name=name,
+            xs=middles,
+            ys=tuple(count * scale for count in counts),
+            titles=tuple(f"{count:,} of {sum(counts):,} between {_ends(n, width)}" for n, count in enumerate(counts)),
+        )
+        for name, counts, scale in zip(("predictions", "preset paleo"), counted, scales, strict=True)
+        if scale
+    ]
+    most = max(count for line in lines for count in line.ys)
+    return Lines(
+        name="ratios",
+        caption="How many predictions are off by how much, on a logarithmic scale; the points at the ends hold everything beyond. "
+        "The preset paleo is drawn at the same area.",
+        x_axis="predicted / measured",
+        y_axis="predictions",
+        lines=(*lines, Line(name="as measured", xs=(1.0, 1.0), ys=(0.0, most), reference=True)),
+        round_ticks=True,
+    )
+
+
+def _ends(n: int, width: float) -> str:
+    start = (n - _BINS / 2) * width
+    low = "0" if n == 0 else significant(math.exp(start))
+    high = "any" if n == _BINS - 1 else significant(math.exp(start + width))
+    return f"{low} and {high} times the measured time"
 
 
 def _thinned(rows: Sequence[ComparedRow]) -> list[ComparedRow]:

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from costmodel.tolerances import EQUAL
-from planner.core.answer import Answer, Assumption, ErrorBars, RankedPlan, Setting
+from planner.core.answer import Answer, Assumption, ErrorBars, Estimate, RankedPlan, Sensitivity, Setting
 from planner.core.blocks import Block, Facts, Heading, Sentence, Table
 from planner.core.numbers import (
-    Unit,
-    byte_text,
-    byte_unit,
-    duration_text,
     energy_text,
     percent,
     significant,
@@ -20,13 +15,12 @@ from planner.core.numbers import (
     used_of_total,
 )
 from planner.report.figures.interactive import PALETTES, plotly_figure, plotly_script
-from planner.report.figures.kinds import Bars, Dot, Figure, Points, Series, Swim
-from planner.report.figures.standard import front
+from planner.report.figures.kinds import Bars, Figure, Swim
+from planner.report.figures.standard import memory, serving_pareto, shown_plans, time_parts
 from planner.report.figures.svg import COLOUR_RULES, NARROW, WIDE, draw
-from planner.report.figures.views import AnswerView, PlanView
 from planner.report.page import Cell, block_html, escaped, facts, json_text_for_script, page, table, table_html
 from planner.report.tables import gap_text
-from planner.report.uncertainty import sensitivity_blocks
+from planner.report.uncertainty import sensitivity_blocks, span_text
 
 __all__ = [
     "PLOT_STYLE",
@@ -44,7 +38,7 @@ __all__ = [
 PLOT_STYLE = (
     COLOUR_RULES
     + """\
-svg[role=img] text{font-size:12px}svg .axis{stroke:var(--ink)}figure{margin:0 0 12px;min-width:0}figure svg[role=img]{max-width:760px}
+svg[role=img] text{font-size:12px}figure{margin:0 0 12px;min-width:0}figure svg[role=img]{max-width:760px}
 .pair{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,440px),1fr));gap:16px}
 .narrow{display:none}.live{width:100%;min-width:0}
 @media screen{figure.is-live .still{display:none}}
@@ -120,9 +114,10 @@ class Section:
 
 
 def answer_page(
-    view: AnswerView,
+    answer: Answer | Estimate,
     blocks: Sequence[Block],
     sections: Sequence[Section],
+    sensitivity: Sequence[Sensitivity] | None,
     *,
     live: bool,
     version: str,
@@ -131,11 +126,12 @@ def answer_page(
 
     Parameters
     ----------
-    view : AnswerView
+    answer : Answer or Estimate
     blocks : sequence of Block
         What the terminal shows: the answer in words, its facts, and tables beside that of the plans.
     sections : sequence of Section
         Figures and what belongs to them.
+    sensitivity : sequence of Sensitivity, optional
     live : bool
         Whether plots are interactive, which needs plotly; without, they are SVG.
     version : str
@@ -146,24 +142,24 @@ def answer_page(
     MissingExtra
         ``live`` without plotly.
     """
-    setting = view.setting
+    setting = answer.setting
     title = f"{setting.model} on {setting.cluster}"
     rest = _after_ranking(blocks)
-    answer = sorted((block for block in rest if isinstance(block, Sentence)), key=lambda block: not block.strong)
+    words = sorted((block for block in rest if isinstance(block, Sentence)), key=lambda block: not block.strong)
     known = [block for block in rest if isinstance(block, Facts)]
     tables = _by_heading(rest)
     every = [
         *sections,
-        *_sensitivity(view),
-        Section(title="Assumptions", parts=(assumptions_table(view.assumptions, view.model_assumptions),)),
-        Section(title="Provenance", parts=(facts(provenance(view.setting, version, view.error_bars)),)),
+        *_sensitivity(sensitivity),
+        Section(title="Assumptions", parts=(assumptions_table(answer.assumptions, answer.model_assumptions),)),
+        Section(title="Provenance", parts=(facts(provenance(setting, version, answer.error_bars)),)),
     ]
-    ranked = view.plans[0].rank is not None
+    ranked = isinstance(answer, Answer)
     first = "Plans" if ranked else "The plan"
-    head = [f'<p class="soft">{escaped(_question(view))}</p>', *(block_html(block) for block in answer)]
+    head = [f'<p class="soft">{escaped(_question(answer))}</p>', *(block_html(block) for block in words)]
     plans = [
         *([] if not ranked else ['<p class="soft">Click on a title, or press Enter on it, to sort by it.</p>']),
-        _plans_table(view),
+        _plans_table(shown_plans(answer)),
         *(block_html(block, without=_ELSEWHERE) for block in known),
     ]
     titles = [section.title for section in every]
@@ -247,12 +243,12 @@ def _by_heading(blocks: Sequence[Block]) -> dict[str, list[Table]]:
     return found
 
 
-def _question(view: AnswerView) -> str:
-    s = view.setting
+def _question(answer: Answer | Estimate) -> str:
+    s = answer.setting
     seq = f", sequence length {s.seq:,}" if s.seq else ""
     return (
         f"{s.mode} of {s.model} at global batch {s.global_batch:,}{seq}, {s.precision}, {s.optimizer}; up to {s.gpus:,} x {s.device}; "
-        f"cost model {s.cost_model}; best by {view.objective.replace('_', ' ')}"
+        f"cost model {s.cost_model}; best by {answer.objective.replace('_', ' ')}"
     )
 
 
@@ -268,47 +264,75 @@ def _contents(titles: Sequence[str]) -> str:
 # -- tables ---------------------------------------------------------------------------------------------------------------------
 
 
-def _plans_table(view: AnswerView) -> str:
+def _plans_table(shown: Mapping[str, RankedPlan]) -> str:
     """Every plan with everything that is known of all of them."""
-    plans = view.shown
-    has_tokens = all(plan.tokens_per_s_per_gpu is not None for plan in plans)
+    plans = list(shown.values())
+    has_tokens = all(plan.get("tokens_per_s_per_gpu") is not None for plan in plans)
     unit = time_unit(min(plan.step_time_s for plan in plans))
+    ranked = [label.startswith("#") for label in shown]
 
-    def time_text(seconds: float | None) -> str:
-        return "" if seconds is None else f"{significant(seconds / unit.size)} {unit.name}"
+    def time_text(seconds: float) -> str:
+        return f"{significant(seconds / unit.size)} {unit.name}"
+
+    def interval(plan: RankedPlan) -> str:
+        ends = (plan.step_time_low_s, plan.step_time_high_s)
+        return "" if None in ends else f"{span_text(ends, unit)} {unit.name}"
+
+    def numbers(
+        title: str, meaning: str, values: Iterable[float | None], text: Callable[[float], str]
+    ) -> tuple[str, str, list[Cell]]:
+        return title, meaning, [Cell("" if value is None else text(value), value) for value in values]
+
+    def of_ranked(values: Iterable[float | None]) -> list[float | None]:
+        return [value if known else None for value, known in zip(values, ranked, strict=True)]
+
+    def figures(name: str, factor: float = 1.0) -> list[float | None]:
+        return [None if plan.get(name) is None else factor * plan.get(name) for plan in plans]
 
     columns: list[tuple[str, str, list[Cell]]] = [
-        ("plan", "rank, or what the plan is compared for", [Cell(plan.label, plan.rank or 1e9) for plan in plans]),
+        (
+            "plan",
+            "rank, or what the plan is compared for",
+            [
+                Cell(label, plan.rank if known else 1e9)
+                for (label, plan), known in zip(shown.items(), ranked, strict=True)
+            ],
+        ),
         ("what it is", "", [Cell(plan.summary, plan.summary) for plan in plans]),
-        _numbers("step", "predicted time of a step", plans, lambda p: p.step_time_s, time_text),
+        numbers("step", "predicted time of a step", (plan.step_time_s for plan in plans), time_text),
         (
             "80 % interval",
             "a measurement lies in it with a chance of 80 %",
-            [Cell(_interval(plan, unit), plan.low_s) for plan in plans],
+            [Cell(interval(plan), plan.step_time_low_s) for plan in plans],
         ),
-        _numbers(
+        numbers(
             "P(best)",
             "of the plans compared, to be the best when measured",
-            plans,
-            lambda p: p.probability_best,
+            of_ranked(plan.probability_best for plan in plans),
             percent,
         ),
-        _numbers("gap", "to the first plan", plans, lambda p: p.gap, lambda v: gap_text(v or 0.0)),
-        _numbers("GPUs", "in use", plans, lambda p: p.workers, lambda v: f"{v:,.0f}"),
-        *([] if has_tokens else [_numbers("samples/s", "", plans, lambda p: p.throughput_samples_per_s, significant)]),
-        _numbers("tokens/s per GPU", "", plans, lambda p: p.tokens_per_s_per_gpu, significant),
-        _numbers("MFU", "model FLOP over what the GPUs in use could do", plans, lambda p: p.mfu, percent),
-        _numbers("speed-up", "over one worker", plans, lambda p: p.speedup, significant),
+        numbers("gap", "to the first plan", of_ranked(plan.gap for plan in plans), gap_text),
+        numbers("GPUs", "in use", (plan.workers for plan in plans), lambda v: f"{v:,.0f}"),
+        *([] if has_tokens else [numbers("samples/s", "", figures("throughput_samples_per_s"), significant)]),
+        numbers("tokens/s per GPU", "", figures("tokens_per_s_per_gpu"), significant),
+        numbers("MFU", "model FLOP over what the GPUs in use could do", figures("mfu"), percent),
+        numbers("speed-up", "over one worker", figures("speedup"), significant),
         (
             "memory",
             "of the fullest GPU, and what it has",
-            [Cell(used_of_total(plan.memory_bytes, plan.memory_capacity_bytes), plan.memory_bytes) for plan in plans],
+            [
+                Cell(used_of_total(plan.memory_bytes_per_gpu, plan.memory_capacity_bytes), plan.memory_bytes_per_gpu)
+                for plan in plans
+            ],
         ),
-        _numbers("waiting", "share of the step that waits for the network", plans, lambda p: p.exposed_share, percent),
-        _numbers("USD per 1000 steps", "of the GPUs in use", plans, lambda p: _times(p.usd_per_step, 1e3), significant),
-        _numbers(
-            "energy per step", "of the GPUs in use and their hosts", plans, lambda p: p.energy_j_per_step, energy_text
+        numbers(
+            "waiting",
+            "share of the step that waits for the network",
+            (plan.exposed_communication_share for plan in plans),
+            percent,
         ),
+        numbers("USD per 1000 steps", "of the GPUs in use", figures("money_per_step", 1e3), significant),
+        numbers("energy per step", "of the GPUs in use and their hosts", figures("energy_per_step_j"), energy_text),
         ("bottleneck", "largest part of the step", [Cell(plan.bottleneck, plan.bottleneck) for plan in plans]),
     ]
     kept = [column for column in columns if any(cell.value is not None for cell in column[2])]
@@ -317,31 +341,10 @@ def _plans_table(view: AnswerView) -> str:
     return table([(title, meaning) for title, meaning, _ in kept], rows, text=text, broad=1)
 
 
-def _interval(plan: PlanView, unit: Unit) -> str:
-    if plan.low_s is None or plan.high_s is None:
-        return ""
-    return f"{significant(plan.low_s / unit.size)}-{significant(plan.high_s / unit.size)} {unit.name}"
-
-
-def _times(value: float | None, factor: float) -> float | None:
-    return None if value is None else factor * value
-
-
-def _numbers(
-    title: str,
-    meaning: str,
-    plans: Sequence[PlanView],
-    value: Callable[[PlanView], float | None],
-    text: Callable[[float | None], str],
-) -> tuple[str, str, list[Cell]]:
-    found = [value(plan) for plan in plans]
-    return title, meaning, [Cell("" if number is None else text(number), number) for number in found]
-
-
-def _sensitivity(view: AnswerView) -> list[Section]:
-    if view.sensitivity is None:
+def _sensitivity(rows: Sequence[Sensitivity] | None) -> list[Section]:
+    if rows is None:
         return []
-    _, *blocks = sensitivity_blocks(view.sensitivity)
+    _, *blocks = sensitivity_blocks(rows)
     return [
         Section(
             title="Sensitivity",
@@ -387,34 +390,17 @@ def serving_page(answer: Answer, blocks: Sequence[Block], *, live: bool, version
     version : str
         Of the planner.
     """
-    plans, setting, load = answer.plans, answer.setting, answer.setting.load
+    setting, load = answer.setting, answer.setting.load
     assert load is not None
+    shown = {f"#{plan.rank}": plan for plan in answer.plans}
+    tpot = time_parts("tpot", "What the time per token after the first is made of.", shown, "tpot_s")
+    ttft = time_parts("ttft", "What the time to the first token is made of.", shown, "ttft_s")
+    fronts = serving_pareto(answer.plans)
     sections = [
-        Section(
-            title="Time per token",
-            figures=(
-                _parts(
-                    "tpot",
-                    "What the time per token after the first is made of",
-                    plans,
-                    "tpot_s",
-                    is_time=True,
-                ),
-            ),
-        ),
-        Section(
-            title="Time to the first token",
-            figures=(_parts("ttft", "What the time to the first token is made of", plans, "ttft_s", is_time=True),),
-        ),
-        Section(
-            title="What fills the memory",
-            figures=(_parts("memory", "What fills the fullest GPU", plans, "memory_bytes_per_gpu", is_time=False),),
-        ),
-    ]
-    fronts = _fronts(plans)
-    if fronts:
-        sections.append(Section(title="Pareto fronts", figures=tuple(fronts), note="The plans of this answer."))
-    sections += [
+        Section(title="Time per token", figures=(tpot,)),
+        Section(title="Time to the first token", figures=(ttft,)),
+        Section(title="What fills the memory", figures=(memory(shown, answer.space),)),
+        *([Section(title="Pareto fronts", figures=tuple(fronts), note="The plans of this answer.")] if fronts else []),
         Section(title="Assumptions", parts=(assumptions_table(answer.assumptions, answer.model_assumptions),)),
         Section(title="Provenance", parts=(facts(provenance(setting, version)),)),
     ]
@@ -432,83 +418,3 @@ def serving_page(answer: Answer, blocks: Sequence[Block], *, live: bool, version
         *(block_html(block, without=("Assumed", "Of the cost model")) for block in known),
     ]
     return assembled(f"{setting.model} on {setting.cluster}", head, "Plans", first, sections, live=live)
-
-
-def _row(plan: RankedPlan) -> str:
-    return f"#{plan.rank} ({plan.workers} GPU{'s' if plan.workers != 1 else ''})"
-
-
-def _parts(
-    name: str,
-    caption: str,
-    plans: Sequence[RankedPlan],
-    total: str,
-    *,
-    is_time: bool,
-) -> Bars:
-    parts: list[Mapping[str, float]] = [plan.parts(total) for plan in plans]
-    totals = [sum(of.values()) for of in parts]
-    unit: Unit = (time_unit if is_time else byte_unit)(max(totals))
-    text: Callable[[float], str] = duration_text if is_time else byte_text
-    series = [
-        Series(
-            name=word,
-            values=tuple(of[key] / unit.size for of in parts),
-            titles=tuple(
-                f"#{plan.rank}: {word} {text(of[key])}, {percent(of[key] / whole)} of {text(whole)}\n{plan.summary}"
-                for plan, of, whole in zip(plans, parts, totals, strict=True)
-            ),
-        )
-        for key, word in plans[0].labels(total).items()
-    ]
-    axis = f"time ({unit.name})" if is_time else f"memory per GPU ({unit.name})"
-    limit = None if is_time else plans[0].memory_capacity_bytes
-    return Bars(
-        name=name,
-        caption=f"{caption}." if limit is None else f"{caption}; the dashed line is its capacity, {byte_text(limit)}.",
-        axis=axis,
-        rows=tuple(_row(plan) for plan in plans),
-        series=tuple(item for item in series if any(item.values)),
-        limit=None if limit is None else limit / unit.size,
-        limit_name="" if limit is None else f"capacity: {byte_text(limit)}",
-    )
-
-
-def _fronts(plans: Sequence[RankedPlan]) -> list[Figure]:
-    """Times against GPU time per token: on both axes less is better."""
-    if len(plans) < 2:
-        return []
-    cost = [1e6 / plan["output_tokens_per_s_per_gpu"] / 3600.0 for plan in plans]
-    result: list[Figure] = []
-    for name, title, seconds in (
-        ("pareto tpot", "time per token", [plan["tpot_s"] for plan in plans]),
-        ("pareto ttft", "time to the first token", [plan["ttft_s"] for plan in plans]),
-    ):
-        if max(seconds) <= min(seconds) * (1 + EQUAL) or max(cost) <= min(cost) * (1 + EQUAL):
-            continue
-        unit = time_unit(min(seconds))
-        best = front(list(zip(seconds, cost, strict=True)))
-        dots = tuple(
-            Dot(
-                x=time / unit.size,
-                y=hours,
-                title=f"#{plan.rank}: {plan.summary}\n{title} {duration_text(time)}, {significant(hours)} GPU hours per million "
-                "output tokens",
-                group=f"{plan.workers} GPU{'s' if plan.workers != 1 else ''}",
-                on_front=on_front,
-            )
-            for plan, time, hours, on_front in zip(plans, seconds, cost, best, strict=True)
-        )
-        caption = (
-            f"{title[0].upper()}{title[1:]} against GPU time per token; the line joins plans that none beats on both."
-        )
-        result.append(
-            Points(
-                name=name,
-                caption=caption,
-                x_axis=f"{title} ({unit.name})",
-                y_axis="GPU hours per million output tokens",
-                dots=dots,
-            )
-        )
-    return result

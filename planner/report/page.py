@@ -16,10 +16,9 @@ from planner.core.blocks import Block, Facts, Heading, Sentence, Table
 __all__ = ["Cell", "block_html", "escaped", "facts", "json_text_for_script", "page", "table", "table_html"]
 
 _STYLE = """\
-:root{color-scheme:light dark;--ink:#1b1f24;--soft:#59636e;--line:#d1d9e0;--back:#fff;--band:#f6f8fa;--mark:#0b62c4;
---bad:#c2410c}
+:root{color-scheme:light dark;--ink:#1b1f24;--soft:#59636e;--line:#d1d9e0;--back:#fff;--band:#f6f8fa;--mark:#0b62c4}
 @media (prefers-color-scheme:dark){:root{--ink:#e6edf3;--soft:#9198a1;--line:#3d444d;--back:#0d1117;--band:#161b22;
---mark:#6cb0ff;--bad:#ff9d5c}}
+--mark:#6cb0ff}}
 *{box-sizing:border-box}
 body{margin:0 auto;max-width:1320px;padding:16px;font:15px/1.45 system-ui,sans-serif;color:var(--ink);background:var(--back)}
 h1{font-size:1.5em;margin:.2em 0}
@@ -40,8 +39,7 @@ dl{display:grid;grid-template-columns:max-content 1fr;gap:.2em 1em;margin:.5em 0
 .charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,360px),1fr));gap:16px}
 figure{margin:0}svg[role=img]{display:block;width:100%;height:auto;max-width:620px}
 svg[role=img] text{fill:var(--soft);font:13px system-ui,sans-serif}svg .grid{stroke:var(--line)}
-svg .same{stroke:var(--ink)}svg .near{stroke:var(--soft)}svg .points,svg .bars{fill:var(--mark)}
-svg .bad{fill:var(--bad)}svg .other{stroke:var(--bad)}
+svg .axis{stroke:var(--ink)}
 .cards th,.cards td{padding:.3em .5em}.cards td.text,.cards td.text:last-child{min-width:0}.cards td:first-child{white-space:normal}
 .cards th{overflow-wrap:normal}.cards td:nth-child(2){min-width:15em}
 @media screen and (max-width:1400px){.cards{font-size:.84em}.cards td:nth-child(2){min-width:12em}}
@@ -58,7 +56,7 @@ svg .bad{fill:var(--bad)}svg .other{stroke:var(--bad)}
 .cards tbody td.broad{grid-column:1/-1;order:-1}.cards tbody td:first-child{grid-column:1/-1;order:-2}.cards tbody td:empty{display:none}}
 @media (max-width:560px){body{padding:10px}dl{grid-template-columns:1fr;gap:0}dd{margin-bottom:.5em}}
 @page{size:landscape;margin:12mm}
-@media print{:root{color-scheme:light;--ink:#000;--soft:#444;--line:#bbb;--back:#fff;--band:#f4f4f4;--mark:#0b62c4;--bad:#c2410c}
+@media print{:root{color-scheme:light;--ink:#000;--soft:#444;--line:#bbb;--back:#fff;--band:#f4f4f4;--mark:#0b62c4}
 body{max-width:none;padding:0;font-size:9pt}.wide{overflow:visible}table{font-size:7pt}th,td{padding:.15em .35em}
 th.text,td.text{min-width:6em}tr,figure{break-inside:avoid}
 h2,h3{break-after:avoid}thead{display:table-header-group}svg[role=img]{max-width:110mm}.charts{grid-template-columns:1fr 1fr}}

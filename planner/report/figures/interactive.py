@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from planner.core.errors import MissingExtra
-from planner.report.figures.kinds import COLOURS, Bars, Figure, Lines, Points, Swim, colour_of
+from planner.report.figures.kinds import COLOURS, Bars, Figure, Line, Lines, Points, Swim, colour_of
 from planner.report.figures.svg import log_ticks, number_text
 
 __all__ = ["PALETTES", "plotly_figure", "plotly_script"]
@@ -176,7 +176,7 @@ def _limit_line(limit: float) -> dict[str, Any]:
 
 
 def _points(figure: Points) -> dict[str, Any]:
-    data: list[dict[str, Any]] = []
+    data = [_guide(line) for line in figure.guides]
     front = sorted((dot.x, dot.y) for dot in figure.dots if dot.on_front)
     if len(front) > 1:
         data.append(
@@ -224,23 +224,32 @@ def _scaled(title: str, values: Sequence[float], *, log: bool) -> dict[str, Any]
 def _lines(figure: Lines) -> dict[str, Any]:
     data = []
     for n, line in enumerate(figure.lines):
-        trace: dict[str, Any] = {
-            "type": "scatter",
-            "mode": "lines" if line.reference else "lines+markers",
-            "name": _words(line.name),
-            "x": list(line.xs),
-            "y": list(line.ys),
-            "line": {"dash": "dot", "color": "@text"} if line.reference else {"color": f"@{colour_of(line.name, n)}"},
+        shown = {
+            "mode": "lines+markers",
+            "line": {"color": f"@{colour_of(line.name, n)}"},
+            "hovertext": [_words(title) for title in line.titles],
+            "hoverinfo": "text",
         }
-        if line.reference:
-            trace["hoverinfo"] = "skip"
-        else:
-            trace |= {"hovertext": [_words(title) for title in line.titles], "hoverinfo": "text"}
-        data.append(trace)
+        data.append(_guide(line) | ({} if line.reference else shown))
     counts = sorted({x for line in figure.lines for x in line.xs})
     x = _axis(figure.x_axis, type="log", tickvals=counts, ticktext=[f"{count:,.0f}" for count in counts])
+    if figure.round_ticks:
+        x = _scaled(figure.x_axis, counts, log=True)
     y = _scaled(figure.y_axis, [y for line in figure.lines for y in line.ys], log=figure.log_y)
     return {"data": data, "layout": _layout(380, x, y)}
+
+
+def _guide(line: Line) -> dict[str, Any]:
+    """A line without points."""
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "name": _words(line.name),
+        "x": list(line.xs),
+        "y": list(line.ys),
+        "line": {"dash": "dot" if line.reference else "solid", "color": "@text"},
+        "hoverinfo": "skip",
+    }
 
 
 def _swim(figure: Swim) -> dict[str, Any]:

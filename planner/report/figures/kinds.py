@@ -122,19 +122,6 @@ class Dot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Points:
-    """Plans between two axes, smaller being better on both; the front is drawn as steps."""
-
-    name: str
-    caption: str
-    x_axis: str
-    y_axis: str
-    dots: tuple[Dot, ...]
-    log_x: bool = False
-    log_y: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
     """One curve; ``titles`` of its points are shown on hovering. A ``reference`` is drawn dashed, without points."""
 
@@ -146,8 +133,22 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Points:
+    """Plans between two axes, smaller being better on both; the front is drawn as steps. Guides are lines without points."""
+
+    name: str
+    caption: str
+    x_axis: str
+    y_axis: str
+    dots: tuple[Dot, ...]
+    guides: tuple[Line, ...] = ()
+    log_x: bool = False
+    log_y: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Lines:
-    """Curves over a number of workers, which doubles from tick to tick."""
+    """Curves over a logarithmic axis, with ticks at their points, as for numbers of workers that double, or at round numbers."""
 
     name: str
     caption: str
@@ -155,6 +156,7 @@ class Lines:
     y_axis: str
     lines: tuple[Line, ...]
     log_y: bool = False
+    round_ticks: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,18 +1,25 @@
-"""Figures as PNG, by matplotlib (extra ``plots``)."""
+"""Figures as PNG: the SVG picture, painted by matplotlib (extra ``plots``)."""
 
 from __future__ import annotations
 
 import importlib
 import io
+import re
+import textwrap
+import xml.etree.ElementTree as ET
 from typing import Any
 
 from planner.core.errors import MissingExtra
-from planner.report.figures.kinds import COLOURS, Bars, Figure, Lines, Points, Swim, colour_of
+from planner.report.figures.kinds import Figure
+from planner.report.figures.svg import draw
 
 __all__ = ["png_bytes"]
 
 _INCHES, _DPI = 8.0, 160
-_GRID, _INK = "#d1d9e0", "#1b1f24"
+_POINTS = 72.0 * _INCHES  # across the picture
+_INK, _SOFT = "#1b1f24", "#59636e"
+_LINE = 18.0  # px of a line of the caption
+_STEP = re.compile(r"([MLHVv])([^MLHVv]*)")
 
 
 def png_bytes(figure: Figure) -> bytes:
@@ -28,112 +35,77 @@ def png_bytes(figure: Figure) -> bytes:
         importlib.import_module("matplotlib.backends.backend_agg")
     except ImportError:
         raise MissingExtra("--plot FILE.png", "plots", "matplotlib") from None
-    height = _height(figure)
-    sheet = module.Figure(figsize=(_INCHES, height), dpi=_DPI, layout="constrained")
-    axes = sheet.add_subplot()
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.set_axisbelow(True)
-    axes.grid(visible=True, color=_GRID, linewidth=0.7)
-    _draw(axes, figure)
-    sheet.suptitle(figure.caption, fontsize=9, wrap=True)
-    _legend(sheet, axes)
+    root = ET.fromstring(draw(figure))  # noqa: S314 - of our own making
+    _, _, width, height = map(float, root.attrib["viewBox"].split())
+    caption = textwrap.wrap(figure.caption, 96)
+    top = _LINE * len(caption) + 8.0
+    sheet = module.Figure(figsize=(_INCHES, _INCHES * (height + top) / width), dpi=_DPI)
+    axes = sheet.add_axes((0.0, 0.0, 1.0, 1.0), xlim=(0.0, width), ylim=(height, -top))
+    axes.set_axis_off()
+    size = _POINTS / width  # points of a px; all have one zorder, and so are painted in their order
+    for n, line in enumerate(caption):
+        axes.text(width / 2, _LINE * (n + 0.8) - top, _plain(line), color=_INK, fontsize=12 * size, ha="center")
+    for element in root:
+        _paint(axes, element, size)
     stream = io.BytesIO()
     # Without a date and a version, the same answer gives the same bytes.
     sheet.savefig(stream, format="png", metadata={"Software": None})
     return stream.getvalue()
 
 
-def _height(figure: Figure) -> float:
-    if isinstance(figure, Bars):
-        return 1.8 + 0.42 * len(figure.rows)
-    if isinstance(figure, Swim):
-        return 1.8 + 0.3 * len(figure.lanes)
-    return 5.0
+def _plain(words: str) -> str:
+    """Words in which a dollar is a dollar, not the beginning of a formula."""
+    return words.replace("$", r"\$")
 
 
-def _colour(word: str, position: int) -> str:
-    return COLOURS[colour_of(word, position)][0]
-
-
-def _draw(axes: Any, figure: Figure) -> None:
-    if isinstance(figure, Bars):
-        _bars(axes, figure)
-    elif isinstance(figure, Points):
-        _points(axes, figure)
-    elif isinstance(figure, Lines):
-        _lines(axes, figure)
+def _paint(axes: Any, element: ET.Element, size: float) -> None:
+    """Add one element of the picture; ``size``: points of a px."""
+    patches = importlib.import_module("matplotlib.patches")
+    given = element.attrib
+    if element.tag == "text":
+        turned = re.findall(r"-?[\d.]+", given.get("transform", ""))  # translate(x y) rotate(angle)
+        x, y, angle = map(float, turned or (given["x"], given["y"], 0.0))
+        style = {
+            "ha": {"middle": "center", "end": "right"}.get(given["text-anchor"], "left"),
+            "va": "baseline",
+            "rotation": -angle,
+            "rotation_mode": "anchor",
+        }
+        axes.text(x, y, _plain(element.text or ""), color=_SOFT, fontsize=12 * size, **style)
+    elif element.tag == "rect":
+        x, y, wide, high = (float(given[name]) for name in ("x", "y", "width", "height"))
+        axes.add_patch(patches.Rectangle((x, y), wide, high, color=given["fill"], linewidth=0, zorder=2))
+    elif element.tag == "circle":
+        x, y, radius = (float(given[name]) for name in ("cx", "cy", "r"))
+        opacity = float(given.get("fill-opacity", 1.0))
+        axes.add_patch(patches.Circle((x, y), radius, color=given["fill"], alpha=opacity, linewidth=0, zorder=2))
     else:
-        _swim(axes, figure)
+        wide = float(given.get("stroke-width", 1.0)) * size
+        dashes = [float(part) for part in given.get("stroke-dasharray", "").split()]
+        for xs, ys in _polylines(given["d"]):
+            axes.plot(
+                xs,
+                ys,
+                color=given["stroke"],
+                linewidth=wide,
+                dashes=dashes or (None, None),
+                solid_capstyle="butt",
+                zorder=2,
+            )
 
 
-def _legend(sheet: Any, axes: Any) -> None:
-    handles, labels = axes.get_legend_handles_labels()
-    if handles:
-        sheet.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=8, frameon=False)
+def _polylines(path: str) -> list[tuple[list[float], list[float]]]:
+    """Lines of a path of an SVG.
 
-
-def _bars(axes: Any, figure: Bars) -> None:
-    rows = range(len(figure.rows))
-    start = [0.0 for _ in rows]
-    for n, series in enumerate(figure.series):
-        axes.barh(rows, series.values, left=start, height=0.6, color=_colour(series.name, n), label=series.name)
-        start = [a + b for a, b in zip(start, series.values, strict=True)]
-    for n, interval in enumerate(figure.intervals):
-        if interval is not None:
-            axes.plot([interval.low, interval.high], [n, n], color=_INK, linewidth=1.2, marker="|", markersize=8)
-    if figure.limit is not None:
-        axes.axvline(figure.limit, color=COLOURS["vermilion"][0], linestyle="--", label=figure.limit_name)
-    axes.set_yticks(list(rows), figure.rows, fontsize=8)
-    axes.invert_yaxis()
-    axes.set_xlabel(figure.axis)
-
-
-def _points(axes: Any, figure: Points) -> None:
-    _scales(axes, figure.log_x, figure.log_y)
-    front = sorted((dot.x, dot.y) for dot in figure.dots if dot.on_front)
-    axes.step([x for x, _ in front], [y for _, y in front], where="post", color=_INK, linewidth=1.0)
-    for n, group in enumerate(dict.fromkeys(dot.group for dot in figure.dots)):
-        dots = [dot for dot in figure.dots if dot.group == group]
-        sizes = [48 if dot.on_front else 22 for dot in dots]
-        xs, ys = [dot.x for dot in dots], [dot.y for dot in dots]
-        axes.scatter(xs, ys, s=sizes, color=_colour(group, n), alpha=0.8, label=group, zorder=3)
-    axes.set_xlabel(figure.x_axis)
-    axes.set_ylabel(figure.y_axis)
-
-
-def _lines(axes: Any, figure: Lines) -> None:
-    _scales(axes, True, figure.log_y)
-    for n, line in enumerate(figure.lines):
-        if line.reference:
-            axes.plot(line.xs, line.ys, linestyle=":", color="#59636e", label=line.name)
-        else:
-            axes.plot(line.xs, line.ys, marker="o", color=_colour(line.name, n), label=line.name)
-    counts = sorted({x for line in figure.lines for x in line.xs})
-    axes.set_xticks(counts, [f"{count:,.0f}" for count in counts])
-    axes.set_xticks([], minor=True)
-    axes.set_xlabel(figure.x_axis)
-    axes.set_ylabel(figure.y_axis)
-
-
-def _scales(axes: Any, log_x: bool, log_y: bool) -> None:
-    axes.set_xscale("log" if log_x else "linear")
-    axes.set_yscale("log" if log_y else "linear")
-
-
-def _swim(axes: Any, figure: Swim) -> None:
-    for n, kind in enumerate(dict.fromkeys(span.kind for span in figure.spans)):
-        spans = [span for span in figure.spans if span.kind == kind]
-        axes.barh(
-            [span.lane for span in spans],
-            [span.end - span.start for span in spans],
-            left=[span.start for span in spans],
-            height=0.8,
-            color=_colour(kind, n),
-            edgecolor="white",
-            linewidth=0.2,
-            label=kind,
-        )
-    axes.set_yticks(range(len(figure.lanes)), figure.lanes, fontsize=8)
-    axes.invert_yaxis()
-    axes.set_xlim(0.0, figure.end)
-    axes.set_xlabel(figure.axis)
+    >>> _polylines("M1 2H5v3M0 0L1 1")
+    [([1.0, 5.0, 5.0], [2.0, 2.0, 5.0]), ([0.0, 1.0], [0.0, 1.0])]
+    """
+    lines: list[tuple[list[float], list[float]]] = []
+    for step, words in _STEP.findall(path):
+        numbers = [float(word) for word in words.split()]
+        if step == "M":
+            lines.append(([], []))
+        xs, ys = lines[-1]
+        xs.append(xs[-1] if step in "Vv" else numbers[0])
+        ys.append(ys[-1] if step == "H" else ys[-1] + numbers[0] if step == "v" else numbers[-1])
+    return lines

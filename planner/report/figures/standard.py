@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from costmodel.timeline import Tracks
-from costmodel.tolerances import EQUAL
-from planner.core.answer import Curve
+from costmodel.tolerances import EQUAL, ROUNDING
+from planner.core.answer import Answer, AnswerSpace, Curve, Estimate, RankedPlan
 from planner.core.numbers import (
     Unit,
     byte_text,
@@ -19,9 +19,24 @@ from planner.core.numbers import (
     time_unit,
 )
 from planner.report.figures.kinds import Bars, Dot, Interval, Line, Lines, Points, Series, Swim, SwimSpan
-from planner.report.figures.views import AnswerView, PlanView
 
-__all__ = ["FIGURES", "breakdown", "front", "memory", "pareto", "scaling", "timeline"]
+__all__ = [
+    "FIGURES",
+    "Study",
+    "breakdown",
+    "front",
+    "halved_counts",
+    "memory",
+    "pareto",
+    "scaling",
+    "serving_pareto",
+    "shown_plans",
+    "study_of",
+    "time_parts",
+    "timeline",
+]
+
+Progress = Callable[[str, float], None]
 
 # Names of --figure, and what they show.
 FIGURES: dict[str, str] = {
@@ -33,31 +48,34 @@ FIGURES: dict[str, str] = {
 }
 # More spans than these make a picture heavy and show nothing more.
 _MOST_SPANS = 2500
+# Numbers of GPUs on a scaling curve, halved from the most.
+_COUNTS = 5
 # Share of the step for which the streams of a kind must be busy to be in the picture.
 _LEAST_BUSY = 0.002
 
 
-def breakdown(view: AnswerView) -> Bars:
+def shown_plans(answer: Answer | Estimate) -> dict[str, RankedPlan]:
+    """Plans of an answer by what each is shown for: the ranked ones as "#1", "#2", ..., then what they are compared with."""
+    if isinstance(answer, Estimate):
+        best = answer.best
+        is_best = best is None or best.plan == answer.ranked.plan
+        return {"this plan": answer.ranked} | ({} if is_best or best is None else {"the best": best})
+    ranked = [plan.plan for plan in answer.plans]
+    found = [("refined", answer.refined), *answer.space.report.compared(answer)]
+    return {
+        **{f"#{plan.rank}": plan for plan in answer.plans},
+        **{label: plan for label, plan in found if plan is not None and plan.plan not in ranked},
+    }
+
+
+def breakdown(plans: Mapping[str, RankedPlan]) -> Bars:
     """Stacked parts of the step."""
-    plans = view.shown
-    unit = time_unit(min(plan.step_time_s for plan in plans))
-    words = [word for word, _ in plans[0].time_parts]
-    series = tuple(
-        _series(
-            word,
-            [dict(plan.time_parts).get(word, 0.0) for plan in plans],
-            plans,
-            unit,
-            lambda p: p.step_time_s,
-            duration_text,
-        )
-        for word in words
-    )
+    unit = time_unit(min(plan.step_time_s for plan in plans.values()))
     intervals = tuple(
         None
-        if plan.low_s is None or plan.high_s is None
-        else Interval(low=plan.low_s / unit.size, high=plan.high_s / unit.size)
-        for plan in plans
+        if plan.step_time_low_s is None or plan.step_time_high_s is None
+        else Interval(low=plan.step_time_low_s / unit.size, high=plan.step_time_high_s / unit.size)
+        for plan in plans.values()
     )
     known = any(interval is not None for interval in intervals)
     tail = "; the whisker holds 80 % of measurements" if known else ""
@@ -65,28 +83,39 @@ def breakdown(view: AnswerView) -> Bars:
         name="breakdown",
         caption=f"What the step of each plan is made of{tail}.",
         axis=f"step time ({unit.name})",
-        rows=tuple(_row(plan) for plan in plans),
-        series=tuple(item for item in series if any(item.values)),
+        rows=tuple(_row(label, plan) for label, plan in plans.items()),
+        series=_stacked(plans, [_worded(plan, plan.main) for plan in plans.values()], unit, duration_text),
         intervals=intervals if known else (),
     )
 
 
-def memory(view: AnswerView) -> Bars:
+def time_parts(name: str, caption: str, plans: Mapping[str, RankedPlan], figure: str) -> Bars:
+    """Stacked parts of any time of the plans."""
+    parts = [_worded(plan, figure) for plan in plans.values()]
+    unit = time_unit(max(sum(part.values()) for part in parts))
+    return Bars(
+        name=name,
+        caption=caption,
+        axis=f"time ({unit.name})",
+        rows=tuple(_row(label, plan) for label, plan in plans.items()),
+        series=_stacked(plans, parts, unit, duration_text),
+    )
+
+
+def memory(plans: Mapping[str, RankedPlan], space: AnswerSpace) -> Bars:
     """Stacked parts of the memory of the fullest device."""
-    plans = view.shown
-    capacity = max(plan.memory_capacity_bytes for plan in plans)
-    unit = byte_unit(max(plan.memory_bytes for plan in plans))
-    words = list(dict.fromkeys(word for plan in plans for word, _ in plan.memory_parts))
-    columns: list[tuple[str, list[float]]] = [
-        (word, [dict(plan.memory_parts).get(word, 0.0) for plan in plans]) for word in words
+    capacities = [plan.memory_capacity_bytes for plan in plans.values()]
+    least, capacity = min(capacities), max(capacities)
+    most = max(plan.memory_bytes_per_gpu for plan in plans.values())
+    unit = byte_unit(most)
+    parts = [
+        _worded(plan, "memory_bytes_per_gpu")
+        or dict(space.memory_parts(plan.plan, plan.memory_bytes_per_gpu))
+        or {"all of it": plan.memory_bytes_per_gpu}
+        for plan in plans.values()
     ]
-    whole = [0.0 if plan.memory_parts else plan.memory_bytes for plan in plans]
-    if any(whole):
-        columns.append(("all of it", whole))
-    series = tuple(_series(word, values, plans, unit, lambda p: p.memory_bytes, byte_text) for word, values in columns)
-    least = min(plan.memory_capacity_bytes for plan in plans)
     # A limit that is far away would press the bars to the left; of several kinds of GPUs there is more than one.
-    near = least == capacity < 4.0 * max(plan.memory_bytes for plan in plans)
+    near = least == capacity < 4.0 * most
     if least < capacity:
         about = ", of the kind that is fullest for its size"
     else:
@@ -96,32 +125,48 @@ def memory(view: AnswerView) -> Bars:
         caption=f"What fills the memory of the fullest GPU of each plan{about}.",
         axis=f"memory per GPU ({unit.name})",
         rows=tuple(
-            _row(plan) if least == capacity else f"{plan.label} (a GPU of {byte_text(plan.memory_capacity_bytes)})"
-            for plan in plans
+            _row(label, plan) if least == capacity else f"{label} (a GPU of {byte_text(plan.memory_capacity_bytes)})"
+            for label, plan in plans.items()
         ),
-        series=tuple(item for item in series if any(item.values)),
+        series=_stacked(plans, parts, unit, byte_text),
         limit=capacity / unit.size if near else None,
         limit_name=f"capacity: {byte_text(capacity)}",
     )
 
 
-def _row(plan: PlanView) -> str:
-    return f"{plan.label} ({plan.workers} GPU{'s' if plan.workers != 1 else ''})"
+def _row(label: str, plan: RankedPlan) -> str:
+    return f"{label} ({_gpus(plan)})"
 
 
-def _series(
-    word: str,
-    values: Sequence[float],
-    plans: Sequence[PlanView],
-    unit: Unit,
-    total: Callable[[PlanView], float],
-    text: Callable[[float], str],
-) -> Series:
-    titles = tuple(
-        f"{plan.label}: {word} {text(value)}, {percent(value / total(plan))} of {text(total(plan))}\n{plan.summary}"
-        for value, plan in zip(values, plans, strict=True)
-    )
-    return Series(name=word, values=tuple(value / unit.size for value in values), titles=titles)
+def _gpus(plan: RankedPlan) -> str:
+    return f"{plan.workers} GPU{'s' if plan.workers != 1 else ''}"
+
+
+def _worded(plan: RankedPlan, total: str) -> dict[str, float]:
+    """Parts of a figure of a plan by what people call them, without rounding errors; empty where it is known as a whole only."""
+    parts, words = plan.parts(total), plan.labels(total)
+    least = ROUNDING * sum(parts.values())
+    return {words[key]: value if value > least else 0.0 for key, value in parts.items()}
+
+
+def _stacked(
+    plans: Mapping[str, RankedPlan], parts: Sequence[Mapping[str, float]], unit: Unit, text: Callable[[float], str]
+) -> tuple[Series, ...]:
+    """One series per word that is something for any plan."""
+    result = []
+    for word in dict.fromkeys(word for part in parts for word in part):
+        values = [part.get(word, 0.0) for part in parts]
+        titles = tuple(
+            f"{label}: {word} {text(value)}, {percent(value / total)} of {text(total)}\n{plan.summary}"
+            for (label, plan), value, total in zip(plans.items(), values, map(_sum, parts), strict=True)
+        )
+        if any(values):
+            result.append(Series(name=word, values=tuple(value / unit.size for value in values), titles=titles))
+    return tuple(result)
+
+
+def _sum(parts: Mapping[str, float]) -> float:
+    return sum(parts.values())
 
 
 # -- plans between their costs ----------------------------------------------------------------------------------------------------
@@ -132,7 +177,7 @@ class _Axis:
     """Something that plans cost: its title with the unit, and how to get it in that unit."""
 
     title: str
-    value: Callable[[PlanView], float | None]
+    value: Callable[[RankedPlan], float | None]
     is_log: bool = False
 
 
@@ -152,56 +197,83 @@ def front(points: Sequence[Sequence[float]]) -> list[bool]:
     ]
 
 
-def pareto(plans: Sequence[PlanView]) -> list[Points]:
+def pareto(plans: Sequence[RankedPlan]) -> list[Points]:
     """Step time against everything else that plans cost and that is known of all of them; axes on which all are equal are left out."""
     if len(plans) < 2:
         return []
     unit = time_unit(min(plan.step_time_s for plan in plans))
     time = _Axis(f"step time ({unit.name})", lambda p: p.step_time_s / unit.size, is_log=True)
-    size = byte_unit(max(plan.memory_bytes for plan in plans))
-    joules = 1e6 if max(plan.energy_j_per_step or 0.0 for plan in plans) >= 1e6 else 1e3
+    size = byte_unit(max(plan.memory_bytes_per_gpu for plan in plans))
+    joules = 1e6 if max(plan.get("energy_per_step_j") or 0.0 for plan in plans) >= 1e6 else 1e3
     others = {
-        "memory": _Axis(f"memory per GPU ({size.name})", lambda p: p.memory_bytes / size.size),
+        "memory": _Axis(f"memory per GPU ({size.name})", lambda p: p.memory_bytes_per_gpu / size.size),
         "GPUs": _Axis("GPUs", lambda p: float(p.workers), is_log=True),
-        "GPU time": _Axis("GPU-seconds per step", lambda p: p.gpu_s, is_log=True),
-        "money": _Axis(
-            "USD per 1000 steps", lambda p: None if p.usd_per_step is None else 1e3 * p.usd_per_step, is_log=True
-        ),
+        "GPU time": _Axis("GPU-seconds per step", lambda p: p.workers * p.step_time_s, is_log=True),
+        "money": _Axis("USD per 1000 steps", lambda p: _scaled(p.get("money_per_step"), 1e3), is_log=True),
         "energy": _Axis(
             f"energy per step ({'MJ' if joules == 1e6 else 'kJ'})",
-            lambda p: None if p.energy_j_per_step is None else p.energy_j_per_step / joules,
+            lambda p: _scaled(p.get("energy_per_step_j"), 1.0 / joules),
             is_log=True,
         ),
     }
-    if all(plan.usd_per_step is not None for plan in plans):
+    if all(plan.get("money_per_step") is not None for plan in plans):
         del others["GPU time"]  # of one kind of GPU, the same picture
-    result = []
-    for name, axis in others.items():
-        values = [axis.value(plan) for plan in plans]
-        known = [value for value in values if value is not None]
-        if len(known) == len(plans) and max(known) > min(known) * (1 + EQUAL):
-            result.append(_points(f"pareto {name}", f"Step time against {name}", plans, (time, axis), known))
-    return result
+    fronts = [
+        _between(f"pareto {name}", f"Step time against {name}", plans, time, axis, _plan_title)
+        for name, axis in others.items()
+    ]
+    return [figure for figure in fronts if figure is not None]
 
 
-def _points(
-    name: str, caption: str, plans: Sequence[PlanView], axes: tuple[_Axis, _Axis], ys: Sequence[float]
-) -> Points:
-    xs = [axes[0].value(plan) or 0.0 for plan in plans]
-    on_front = front(list(zip(xs, ys, strict=True)))
-    order = sorted(range(len(plans)), key=lambda n: plans[n].workers)
+def serving_pareto(plans: Sequence[RankedPlan]) -> list[Points]:
+    """Times of requests against GPU time per token."""
+    times = {"tpot_s": "time per token", "ttft_s": "time to the first token"}
+    fronts = [_requests_front(plans, figure, words) for figure, words in times.items()]
+    return [figure for figure in fronts if figure is not None]
+
+
+def _requests_front(plans: Sequence[RankedPlan], figure: str, words: str) -> Points | None:
+    times = [float(plan[figure]) for plan in plans]
+    if max(times) <= min(times) * (1 + EQUAL):
+        return None
+    unit = time_unit(min(times))
+    time = _Axis(f"{words} ({unit.name})", lambda p: float(p[figure]) / unit.size)
+    hours = _Axis("GPU hours per million output tokens", lambda p: 1e6 / p["output_tokens_per_s_per_gpu"] / 3600.0)
+
+    def title(plan: RankedPlan) -> str:
+        cost = significant(hours.value(plan))
+        return f"#{plan.rank}: {plan.summary}\n{words} {duration_text(plan[figure])}, {cost} GPU hours per million output tokens"
+
+    caption = f"{words[0].upper()}{words[1:]} against GPU time per token"
+    return _between(f"pareto {figure.removesuffix('_s')}", caption, plans, time, hours, title)
+
+
+def _scaled(value: float | None, factor: float) -> float | None:
+    return None if value is None else factor * value
+
+
+def _between(
+    name: str, caption: str, plans: Sequence[RankedPlan], x: _Axis, y: _Axis, title: Callable[[RankedPlan], str]
+) -> Points | None:
+    """Plans between two axes; None where one of these is not known of all of them, or the second is the same for all."""
+    ordered = sorted(plans, key=lambda plan: plan.workers)
+    places = [(x.value(plan), y.value(plan)) for plan in ordered]
+    points = [(a, b) for a, b in places if a is not None and b is not None]
+    xs, ys = (list(values) for values in zip(*points, strict=True)) if points else ([], [])
+    if len(points) < len(plans) or max(ys) <= min(ys) * (1 + EQUAL):
+        return None
     dots = tuple(
-        Dot(x=x, y=y, title=_plan_title(plan), group=_family_group(plan), on_front=best)
-        for x, y, best, plan in ((xs[n], ys[n], on_front[n], plans[n]) for n in order)
+        Dot(x=a, y=b, title=title(plan), group=_gpus(plan), on_front=best)
+        for plan, (a, b), best in zip(ordered, points, front(points), strict=True)
     )
     return Points(
         name=name,
         caption=f"{caption}; the line joins plans that none beats on both.",
-        x_axis=axes[0].title,
-        y_axis=axes[1].title,
+        x_axis=x.title,
+        y_axis=y.title,
         dots=dots,
-        log_x=_is_wide(xs),
-        log_y=axes[1].is_log and _is_wide(ys),
+        log_x=x.is_log and _is_wide(xs),
+        log_y=y.is_log and _is_wide(ys),
     )
 
 
@@ -209,20 +281,57 @@ def _is_wide(values: Sequence[float]) -> bool:
     return min(values) > 0 and max(values) > 4 * min(values)
 
 
-def _family_group(plan: PlanView) -> str:
-    return f"{plan.workers} GPU{'s' if plan.workers != 1 else ''}"
-
-
-def _plan_title(plan: PlanView) -> str:
+def _plan_title(plan: RankedPlan) -> str:
     lines = [
         plan.summary,
-        f"{duration_text(plan.step_time_s)} per step on {plan.workers} GPUs, {byte_text(plan.memory_bytes)} per GPU",
+        f"{duration_text(plan.step_time_s)} per step on {plan.workers} GPUs, {byte_text(plan.memory_bytes_per_gpu)} per GPU",
     ]
-    if plan.usd_per_step is not None:
-        lines.append(f"{significant(1e3 * plan.usd_per_step)} USD per 1000 steps")
-    if plan.energy_j_per_step is not None:
-        lines.append(f"{energy_text(plan.energy_j_per_step)} per step")
+    if plan.get("money_per_step") is not None:
+        lines.append(f"{significant(1e3 * plan['money_per_step'])} USD per 1000 steps")
+    if plan.get("energy_per_step_j") is not None:
+        lines.append(f"{energy_text(plan['energy_per_step_j'])} per step")
     return "\n".join(lines)
+
+
+# -- more searches ----------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Study:
+    """More plans and curves than the answer has; counted, not timed: the same question gives the same page."""
+
+    candidates: tuple[RankedPlan, ...]  # for fronts; the answer's plans among them
+    curves: tuple[Curve, ...] = ()
+    note: str = ""
+
+
+def study_of(answer: Answer, shown: Sequence[RankedPlan], progress: Progress | None = None) -> Study:
+    """Search with the same cost model at fewer GPUs, with less memory, and at batches that grow with the GPUs.
+
+    Parameters
+    ----------
+    answer : Answer
+    shown : sequence of RankedPlan
+        Plans of the answer.
+    progress : function of (message, share done), optional
+    """
+    plans, curves, note = answer.space.study(answer, progress or (lambda _message, _share: None))
+    seen = {plan.plan for plan in shown}
+    fresh = {plan.plan: plan for plan in plans if plan.plan not in seen}
+    fitting = tuple(plan for plan in (*shown, *fresh.values()) if plan.fits)
+    return Study(candidates=fitting if curves else tuple(shown), curves=tuple(curves), note=note)
+
+
+def halved_counts(most: int) -> list[int]:
+    """Halves of a number: 256, 128, 64, 32, 16.
+
+    >>> halved_counts(48)
+    [3, 6, 12, 24, 48]
+    """
+    counts = [most]
+    while len(counts) < _COUNTS and counts[-1] % 2 == 0:
+        counts.append(counts[-1] // 2)
+    return counts[::-1]
 
 
 # -- scaling ----------------------------------------------------------------------------------------------------------------------

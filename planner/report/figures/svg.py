@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from planner.report.figures.kinds import COLOURS, Bars, Figure, Lines, Points, Swim, colour_of
+from planner.report.figures.kinds import COLOURS, Bars, Figure, Line, Lines, Points, Swim, colour_of
 from planner.report.page import escaped
 
 __all__ = ["COLOUR_RULES", "NARROW", "WIDE", "draw", "linear_ticks", "log_ticks", "number_text", "svg_file"]
@@ -165,8 +165,9 @@ def _span_of(values: Sequence[float], *, log: bool, zero: bool = False) -> tuple
     """Ends of an axis with some room."""
     low, high = min(values), max(values)
     if log:
-        room = max((high / low) ** 0.06, 1.08)
-        return low / room, high * room
+        ends = math.log10(low), math.log10(high)
+        room = max(0.06 * (ends[1] - ends[0]), math.log10(1.08))
+        return 10.0 ** max(ends[0] - room, -320.0), 10.0 ** min(ends[1] + room, 308.0)
     low = 0.0 if zero else low
     room = 0.06 * ((high - low) or abs(high) or 1.0)
     return (0.0 if zero else low - room), high + room
@@ -251,12 +252,14 @@ def _bars(figure: Bars, width: int) -> str:
 
 def _points(figure: Points, width: int) -> str:
     box = (62.0, 8.0, width - 12.0, 320.0)
-    xs, ys = [dot.x for dot in figure.dots], [dot.y for dot in figure.dots]
+    xs = [dot.x for dot in figure.dots] + [x for line in figure.guides for x in line.xs]
+    ys = [dot.y for dot in figure.dots] + [y for line in figure.guides for y in line.ys]
     (x, x_ticks), (y, y_ticks) = (
         _placed(values, log, start, end)
         for values, log, start, end in ((xs, figure.log_x, box[0], box[2]), (ys, figure.log_y, box[3], box[1]))
     )
     parts = _axes(figure, x, y, (x_ticks, y_ticks), box)
+    parts += [_guide(line, x, y) for line in figure.guides]
     front = sorted((dot.x, dot.y) for dot in figure.dots if dot.on_front)
     if len(front) > 1:
         steps = "".join(f"H{x(a):.1f}V{y(b):.1f}" for a, b in front[1:])
@@ -287,13 +290,13 @@ def _lines(figure: Lines, width: int) -> str:
     x = _scale(low, high, box[0], box[2], log=True)
     ends = _span_of(ys, log=figure.log_y, zero=not figure.log_y)
     y = _scale(*ends, box[3], box[1], log=figure.log_y)
-    parts = _axes(figure, x, y, (xs, (log_ticks if figure.log_y else linear_ticks)(*ends)), box)
+    x_ticks = log_ticks(low, high) if figure.round_ticks else xs
+    parts = _axes(figure, x, y, (x_ticks, (log_ticks if figure.log_y else linear_ticks)(*ends)), box)
     for n, line in enumerate(figure.lines):
-        steps = "L".join(f"{x(a):.1f} {y(b):.1f}" for a, b in zip(line.xs, line.ys, strict=True))
         if line.reference:
-            parts.append(f'<path class="axis" stroke="#777" stroke-dasharray="4 4" fill="none" d="M{steps}"/>')
+            parts.append(_guide(line, x, y))
             continue
-        parts.append(f'<path {_stroke(line.name, n)} stroke-width="2" d="M{steps}"/>')
+        parts.append(f'<path {_stroke(line.name, n)} stroke-width="2" d="{_steps(line, x, y)}"/>')
         for a, b, title in zip(line.xs, line.ys, line.titles, strict=True):
             parts.append(
                 f'<circle {_fill(line.name, n)} cx="{x(a):.1f}" cy="{y(b):.1f}" r="4.5"><title>{escaped(title)}</title></circle>'
@@ -305,6 +308,16 @@ def _lines(figure: Lines, width: int) -> str:
         end += 18
         legend.append(_text(4, end - 12, f"dashed: {dashed}"))
     return _svg(figure, width, end, parts + legend)
+
+
+def _steps(line: Line, x: _Scale, y: _Scale) -> str:
+    return "M" + "L".join(f"{x(a):.1f} {y(b):.1f}" for a, b in zip(line.xs, line.ys, strict=True))
+
+
+def _guide(line: Line, x: _Scale, y: _Scale) -> str:
+    """A line without points."""
+    style = 'stroke="#777" stroke-dasharray="4 4"' if line.reference else 'stroke="#222" stroke-width="1.5"'
+    return f'<path class="axis" {style} fill="none" d="{_steps(line, x, y)}"/>'
 
 
 def _swim(figure: Swim, width: int) -> str:

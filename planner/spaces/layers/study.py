@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from planner.core.answer import Answer, Curve, RankedPlan
 from planner.core.errors import PlannerError
 from planner.core.request import Request
-from planner.report.figures.study import halved_counts
+from planner.report.figures.standard import halved_counts
 from planner.spaces.base import Progress
 
 if TYPE_CHECKING:

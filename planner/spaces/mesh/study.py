@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from planner.core.answer import Curve, RankedPlan
 from planner.question.resolve import Resolved
-from planner.report.figures.study import halved_counts
+from planner.report.figures.standard import halved_counts
 from planner.spaces.base import Progress
 from planner.spaces.mesh.space import MeshPlanSpace, mesh_space
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import shutil
 import subprocess
@@ -13,9 +12,10 @@ from typing import Any
 import pytest
 
 from planner.cli import run
-from planner.measurements.page import validation_page
+from planner.measurements.page import ratio_bins, ratio_histogram, scatter, validation_page
 from planner.measurements.run import validate_files
-from planner.report.charts import Point, ratio_histogram, scatter
+from planner.measurements.scores import ComparedRow
+from planner.report.figures.svg import draw
 from planner.report.page import Cell, page, table
 
 HEADER = "model,style,hidden,layers,heads,device,gpus,global_batch,micro_batch,tp,pp,dp,precision,seq,step_time_ms,oom,dataset_group"
@@ -88,7 +88,7 @@ def test_texts_of_a_table_stay_texts(runs: str) -> None:
 
 def test_every_time_is_a_point_with_a_title(runs: str) -> None:
     _, root = made(runs)
-    circles = list(root.iter("circle"))
+    circles = list(next(root.iter("svg")).iter("circle"))
     assert len(circles) == 5
     titles = ["".join(circle.itertext()) for circle in circles]
     assert any(title.startswith("line 2, step: predicted ") and "measured 1.00 s" in title for title in titles)
@@ -105,8 +105,8 @@ def test_a_file_of_failures_has_no_charts(tmp_path: Path) -> None:
 # --- charts
 
 
-def drawn(chart: str) -> ET.Element:
-    return ET.fromstring(chart)  # noqa: S314 - of our own making
+def compared(measured_s: float, predicted_s: float, line: int = 1) -> ComparedRow:
+    return ComparedRow(line=line, what="step", label="a run", measured_s=measured_s, predicted_s=predicted_s)
 
 
 def numbers(element: ET.Element, *names: str) -> list[float]:
@@ -114,13 +114,10 @@ def numbers(element: ET.Element, *names: str) -> list[float]:
 
 
 def test_right_predictions_lie_on_the_line_and_the_others_on_their_side() -> None:
-    points = [
-        Point(measured_s=m, predicted_s=p, title="") for m, p in ((1, 1), (100, 100), (1, 1.2), (1, 0.8), (10, 1))
-    ]
-    root = drawn(scatter(points))
-    x1, y1, x2, y2 = numbers(
-        next(line for line in root.iter("line") if line.attrib["class"] == "same"), "x1", "y1", "x2", "y2"
-    )
+    rows = [compared(m, p) for m, p in ((1, 1), (100, 100), (1, 1.2), (1, 0.8), (10, 1))]
+    root = ET.fromstring(draw(scatter(rows), 480))  # noqa: S314 - of our own making
+    guides = [path.attrib["d"][1:].split("L") for path in root.iter("path") if path.attrib["class"] == "axis"]
+    (x1, y1, x2, y2), *near = [[float(word) for end in ends for word in end.split()] for ends in guides]
 
     def above(circle: ET.Element) -> float:
         x, y = numbers(circle, "cx", "cy")
@@ -129,32 +126,41 @@ def test_right_predictions_lie_on_the_line_and_the_others_on_their_side() -> Non
     heights = [above(circle) for circle in root.iter("circle")]
     assert heights[:2] == pytest.approx([0, 0], abs=0.2)
     assert heights[2] > 5 > -5 > heights[3] > heights[4]
-    near = [numbers(line, "x1", "y1", "x2", "y2") for line in root.iter("line") if line.attrib["class"] == "near"]
     slopes = [(b - d) / (c - a) for a, b, c, d in near]
     assert slopes == pytest.approx([(y1 - y2) / (x2 - x1)] * 2, abs=0.01)  # parallel
     offsets = [y1 - (b + (x1 - a) * (d - b) / (c - a)) for a, b, c, d in near]
     assert offsets == pytest.approx(heights[2:4], abs=0.3)
 
 
+def test_the_largest_ratios_stand_out() -> None:
+    figure = scatter([compared(1, 5, line=2), compared(1, 1, line=3)], {(2, "step")})
+    assert [(dot.group, dot.y) for dot in figure.dots] == [("times", 1.0), ("largest ratios", 5.0)]
+
+
 @pytest.mark.parametrize("times", [[1.0], [1e-9, 1e5], [3.0, 3.0001], [5e-324, 1e308]])
 def test_any_range_of_times_can_be_drawn(times: list[float]) -> None:
-    root = drawn(scatter([Point(measured_s=time, predicted_s=time, title="") for time in times]))
+    root = ET.fromstring(draw(scatter([compared(time, time) for time in times]), 480))  # noqa: S314 - of our own making
     for circle in root.iter("circle"):
         x, y = numbers(circle, "cx", "cy")
         assert 0 < x < 480
         assert 0 < y < 420
-    assert 4 <= len(list(root.iter("text"))) <= 2 * 7 + 2
+    assert 4 <= len(list(root.iter("text"))) <= 2 * 9 + 4
 
 
 def test_the_histogram_counts_every_ratio_once() -> None:
     ratios = [0.01, 0.5, 0.9, 1.0, 1.0, 1.1, 2.0, 50.0]
-    root = drawn(ratio_histogram(ratios, [0.1, 0.2]))
-    bars = ["".join(bar.itertext()) for bar in root.iter("rect")]
-    assert sum(int(text.split(" of ")[0]) for text in bars) == len(ratios)
-    assert bars[15] == "4 of 8 between 0.862 and 1.16 times the measured time"  # 31 bins to 100 times: e^(4.605 / 31)
-    assert bars[0] == "1 of 8 between 0 and 0.0135 times the measured time"
-    assert len([path for path in root.iter("path") if path.attrib["class"] == "other"]) == 1
-    assert math.isclose(sum(numbers(bar, "height")[0] for bar in root.iter("rect")) / 8, 362 / 4, rel_tol=0.01)
+    mine, paleo, middle = ratio_histogram(ratios, [0.1, 0.2]).lines
+    assert sum(mine.ys) == len(ratios)
+    assert (
+        mine.titles[15] == "4 of 8 between 0.862 and 1.16 times the measured time"
+    )  # 31 bins to 100 times: e^(4.605 / 31)
+    assert mine.titles[0] == "1 of 8 between 0 and 0.0135 times the measured time"
+    assert mine.titles[30].endswith("and any times the measured time")
+    assert mine.xs[15] == 1.0
+    assert sum(paleo.ys) == pytest.approx(len(ratios))  # the same area
+    assert (middle.xs, middle.ys) == ((1.0, 1.0), (0.0, 4.0))
+    assert len(ratio_histogram(ratios).lines) == 2
+    assert sum(ratio_bins(ratios)[1][0]) == len(ratios)
 
 
 # --- sorting

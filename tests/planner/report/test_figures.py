@@ -305,17 +305,16 @@ def test_a_timeline_shows_what_matters() -> None:
 
 
 def test_several_kinds_of_gpus_have_no_single_capacity() -> None:
-    import dataclasses
-
     from planner.core.request import Request
-    from planner.report.figures.standard import memory
-    from planner.report.figures.views import view_of_search
+    from planner.report.figures.standard import memory, shown_plans
     from planner.spaces.ask import optimize
 
-    view = view_of_search(optimize(Request(model="alexnet", gpus=2, top=2)))
-    assert memory(view).limit is None or "its capacity" in memory(view).caption
-    small = dataclasses.replace(view.plans[1], memory_capacity_bytes=view.plans[0].memory_capacity_bytes / 2)
-    mixed = memory(dataclasses.replace(view, plans=(view.plans[0], small)))
+    answer = optimize(Request(model="alexnet", gpus=2, top=2))
+    shown = shown_plans(answer)
+    figure = memory(shown, answer.space)
+    assert figure.limit is None or "its capacity" in figure.caption
+    half = shown["#2"].with_figures(memory_capacity_bytes=shown["#1"].memory_capacity_bytes / 2)
+    mixed = memory({**shown, "#2": half}, answer.space)
     assert mixed.limit is None
     assert "capacity" not in mixed.caption
     assert mixed.rows[:2] == ("#1 (a GPU of 75.7 GiB)", "#2 (a GPU of 37.8 GiB)")

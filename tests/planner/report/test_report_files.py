@@ -172,7 +172,7 @@ def test_without_extras_svg_is_drawn_and_png_refused_before_the_search(tmp_path:
 def test_nothing_is_imported_where_nobody_asks() -> None:
     code = (
         "import sys\nfrom planner.cli import run\nrun(['optimize', 'mlp', '--gpus', '2', '-o', '/dev/null', '-q'])\n"
-        "print([name for name in sys.modules if name.startswith(('planner.report.figures', 'planner.report.pages', 'plotly',"
+        "print([name for name in sys.modules if name.startswith(('planner.report.figures', 'planner.report.answer_page', 'plotly',"
         " 'matplotlib', 'costmodel.timeline', 'costmodel.layerwise.detail', 'costmodel.mesh.detail'))])"
     )
     done = subprocess.run(
