@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-__all__ = ["Figure", "assumption", "declared", "labels_of", "parts_of"]
+__all__ = ["Figure", "assumption", "declared", "labels_of", "part", "parts_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +47,15 @@ class Figure:
     kind: Literal["number", "amount", "count", "text"] = "amount"
     least: int = 0
     optional: bool = False
+
+
+def part(of: str, name: str, label: str, doc: str, kind: Literal["number", "amount"] = "amount") -> Figure:
+    """A figure that is part of another.
+
+    >>> part("step_time_s", "bubble_s", "pipeline bubble", "Filling and draining of a pipeline.").part_of
+    'step_time_s'
+    """
+    return Figure(name=name, label=label, doc=doc, part_of=of, kind=kind)
 
 
 def declared(*figures: Figure) -> Mapping[str, Figure]:

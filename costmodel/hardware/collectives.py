@@ -104,19 +104,24 @@ COLLECTIVES: dict[tuple[str, str], Collective] = {}
 
 
 def collective(
-    name: str, *, operation: str, by_default: bool = True, costs_alone: bool = False, in_libraries: bool = False
+    name: str,
+    *,
+    operation: str,
+    summary: str = "",
+    by_default: bool = True,
+    costs_alone: bool = False,
+    in_libraries: bool = False,
 ) -> Callable[[Formula], Formula]:
-    """Register a formula; its docstring's first line is its summary."""
+    """Register a formula; its docstring's first line is its summary unless one is given."""
     assert operation in OPERATIONS, operation
     assert (operation, name) not in COLLECTIVES, f"{operation} {name} is registered twice"
 
     def register(formula: Formula) -> Formula:
-        summary = (formula.__doc__ or "").strip().split("\n")[0]
         COLLECTIVES[operation, name] = Collective(
             operation=operation,
             name=name,
             formula=formula,
-            summary=summary,
+            summary=summary or (formula.__doc__ or "").strip().split("\n")[0],
             by_default=by_default,
             costs_alone=costs_alone,
             in_libraries=in_libraries,
@@ -379,40 +384,15 @@ def _butterfly_mixing(traffic: Traffic) -> FloatArray:
     return _outermost(traffic)
 
 
-@collective("ring", operation="all_gather", in_libraries=True)
-def _ring_all_gather(traffic: Traffic) -> FloatArray:
-    """Around one ring: n - 1 steps of B/n."""
-    return _ring_s(traffic)
-
-
-@collective("recursive-doubling", operation="all_gather")
-def _doubling_all_gather(traffic: Traffic) -> FloatArray:
-    """Doubling level by level: ceil(log2 c) steps."""
-    return _halving_s(traffic)
-
-
-@collective("hierarchical", operation="all_gather")
-def _hierarchical_all_gather(traffic: Traffic) -> FloatArray:
-    """A ring per level, outwards to inwards."""
-    return _rings_by_level_s(traffic)
-
-
-@collective("ring", operation="reduce_scatter", in_libraries=True)
-def _ring_reduce_scatter(traffic: Traffic) -> FloatArray:
-    """Around one ring: n - 1 steps of B/n."""
-    return _ring_s(traffic)
-
-
-@collective("recursive-halving", operation="reduce_scatter")
-def _halving_reduce_scatter(traffic: Traffic) -> FloatArray:
-    """Halving level by level: ceil(log2 c) steps."""
-    return _halving_s(traffic)
-
-
-@collective("hierarchical", operation="reduce_scatter")
-def _hierarchical_reduce_scatter(traffic: Traffic) -> FloatArray:
-    """A ring per level, inwards to outwards."""
-    return _rings_by_level_s(traffic)
+for _operation, _halving, _order in (
+    ("all_gather", ("recursive-doubling", "Doubling"), "outwards to inwards"),
+    ("reduce_scatter", ("recursive-halving", "Halving"), "inwards to outwards"),
+):
+    collective("ring", operation=_operation, in_libraries=True, summary="Around one ring: n - 1 steps of B/n.")(_ring_s)
+    collective(_halving[0], operation=_operation, summary=f"{_halving[1]} level by level: ceil(log2 c) steps.")(
+        _halving_s
+    )
+    collective("hierarchical", operation=_operation, summary=f"A ring per level, {_order}.")(_rings_by_level_s)
 
 
 @collective("pairwise", operation="all_to_all", in_libraries=True)

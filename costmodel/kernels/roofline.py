@@ -332,17 +332,14 @@ class ComputeModel(Protocol):
     @property
     def name(self) -> str:
         """Name of the preset."""
-        ...
 
     @property
     def overlaps_exchange(self) -> bool:
         """Whether gradient exchange may overlap with the backward pass."""
-        ...
 
     @property
     def counts_norm(self) -> bool:
         """Whether parameters of attached normalisations count as weights."""
-        ...
 
     def pass_times(self, layer: Layer, shard: Shard, *, needs_input_gradient: bool) -> PassTimes:
         """Time the largest share of every split at once.
@@ -352,23 +349,18 @@ class ComputeModel(Protocol):
         CostModelError
             The model has no formula for the layer.
         """
-        ...
 
     def cost_key(self, layer: Layer) -> Hashable:
         """What beyond kind, parameters and shapes decides the cost (a name that a rule refers to)."""
-        ...
 
     def update_s(self, weight_elements: FloatArray) -> FloatArray:
         """Time to apply the optimizer to a worker's share of the weights."""
-        ...
 
     def sum_s(self, layer: Layer, elements: FloatArray) -> FloatArray:
         """Time to add up the gradients of a layer's output, where that moves so many elements (`costmodel.network.graph`)."""
-        ...
 
     def is_free(self, layer: Layer) -> bool:
         """Whether the model counts the layer as costing nothing (listed in every output)."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

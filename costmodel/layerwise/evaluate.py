@@ -38,7 +38,7 @@ simulation of `costmodel.timeline`, which shares nothing with it, ends at the sa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -139,21 +139,28 @@ class FoldedTables:
         for c, p, q in self.lag_steps:
             row, collective = plans.row[:, c], plans.collective[:, c]
             lag = np.maximum(lag + p[collective, row], q[collective, row])
-        step = total["forward"] + total["backward"] + total["update"] + total["reshard"] + lag
-        late = np.maximum(tables.storage_s(tables.table.workers[plans.row[:, 0]]) - step, 0.0)
-        step, reshard = step + late, total["reshard"] + late
-        return CostBatch(
-            step_time_s=np.where(legal, step, np.inf),
-            forward_s=total["forward"],
-            backward_s=total["backward"],
-            update_s=total["update"],
-            reshard_s=reshard,
-            exchange_s=total["exchange"],
-            exposed_exchange_s=lag,
-            bubble_s=np.zeros(n),
-            memory_bytes=total["memory"] + self.tables.workload.context_bytes,
-            computing_s=total["forward"] + total["backward"] + total["update"],
-        )
+        return _costs(tables, plans, total, lag, legal)
+
+
+def _costs(
+    tables: CostTables, plans: PlanBatch, total: Mapping[str, FloatArray], lag: FloatArray, legal: BoolArray
+) -> CostBatch:
+    """Costs of plans without stages, from sums over their layers."""
+    computing = total["forward"] + total["backward"] + total["update"]
+    step = computing + total["reshard"] + lag
+    late = np.maximum(tables.storage_s(tables.table.workers[plans.row[:, 0]]) - step, 0.0)  # what storage is waited for
+    return CostBatch(
+        step_time_s=np.where(legal, step + late, np.inf),
+        forward_s=total["forward"],
+        backward_s=total["backward"],
+        update_s=total["update"],
+        reshard_s=total["reshard"] + late,
+        exchange_s=total["exchange"],
+        exposed_exchange_s=lag,
+        bubble_s=np.zeros(len(plans)),
+        memory_bytes=total["memory"] + tables.workload.context_bytes,
+        computing_s=computing,
+    )
 
 
 def fold(tables: CostTables, column_of_layer: Sequence[int]) -> FoldedTables:
@@ -331,32 +338,24 @@ def evaluate_on(tables: CostTables, plans: PlanBatch) -> CostBatch:
 def _score_layers(tables: CostTables, plans: PlanBatch) -> CostBatch:
     """Gather and add for plans with a split of its own for every layer, where nothing can be folded but equal layers."""
     stack, row = tables.stack, plans.row
-    m, n, kind = float(tables.num_micro_batches), len(plans), stack.kind
+    m, kind = float(tables.num_micro_batches), stack.kind
     backward_s, exchange_s = stack.backward_s[kind, row], stack.exchange_s[kind, plans.collective, row]
     reshard = _in_order(m * stack.inner_s[kind, row])
     for edge, pair in zip(tables.edges, _pairs(tables, row).T, strict=True):
         reshard = reshard + m * (edge.forward_s[pair] + edge.backward_s[pair])
     hide = backward_s if tables.workload.compute.overlaps_exchange else np.zeros_like(backward_s)
-    lag = np.zeros(n)
+    lag = np.zeros(len(plans))
     for i in reversed(range(row.shape[1])):
         lag = np.maximum(lag + (exchange_s[:, i] - hide[:, i]), exchange_s[:, i])
-    forward, backward = _in_order(m * stack.forward_s[kind, row]), _in_order(m * backward_s)
-    update = _in_order(stack.update_s[kind, row])
-    step = forward + backward + update + reshard + lag
-    late = np.maximum(tables.storage_s(tables.table.workers[row[:, 0]]) - step, 0.0)  # what storage is waited for
-    step, reshard = step + late, reshard + late
-    return CostBatch(
-        step_time_s=np.where(stack.legal[kind, row].all(axis=1), step, np.inf),
-        forward_s=forward,
-        backward_s=backward,
-        update_s=update,
-        reshard_s=reshard,
-        exchange_s=_in_order(exchange_s),
-        exposed_exchange_s=lag,
-        bubble_s=np.zeros(n),
-        memory_bytes=_in_order(stack.memory_bytes[kind, row]) + tables.workload.context_bytes,
-        computing_s=forward + backward + update,
-    )
+    total = {
+        "forward": _in_order(m * stack.forward_s[kind, row]),
+        "backward": _in_order(m * backward_s),
+        "update": _in_order(stack.update_s[kind, row]),
+        "reshard": reshard,
+        "exchange": _in_order(exchange_s),
+        "memory": _in_order(stack.memory_bytes[kind, row]),
+    }
+    return _costs(tables, plans, total, lag, np.asarray(stack.legal[kind, row].all(axis=1)))
 
 
 def _pairs(tables: CostTables, row: IntArray) -> IntArray:

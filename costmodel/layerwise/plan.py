@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from costmodel.arrays import FloatArray, IntArray, StructOfArrays
-from costmodel.fields import Figure, declared
+from costmodel.fields import Figure, declared, part
 from costmodel.layerwise.splits import Split
 from costmodel.network.graph import Graph
 from costmodel.rates import COMMON_FIGURES, COST_FIGURES
@@ -23,10 +23,6 @@ __all__ = [
 ]
 
 
-def _time(name: str, label: str, doc: str) -> Figure:
-    return Figure(name=name, label=label, doc=doc, part_of="step_time_s")
-
-
 LAYERWISE_FIGURES: Mapping[str, Figure] = declared(
     *COMMON_FIGURES,
     Figure(
@@ -36,11 +32,16 @@ LAYERWISE_FIGURES: Mapping[str, Figure] = declared(
         optional=True,
     ),
     Figure(name="efficiency", doc="speedup / workers.", kind="number", optional=True),
-    _time("compute_s", "compute", "Forward and backward pass."),
-    _time("update_s", "optimizer", "Optimizer."),
-    _time("reshard_s", "resharding", "Moving activations and their gradients between and inside layers."),
-    _time("exposed_exchange_s", "exposed gradient exchange", "Gradient exchange that the backward pass does not hide."),
-    _time("bubble_s", "pipeline bubble", "Filling and draining of a pipeline."),
+    part("step_time_s", "compute_s", "compute", "Forward and backward pass."),
+    part("step_time_s", "update_s", "optimizer", "Optimizer."),
+    part("step_time_s", "reshard_s", "resharding", "Moving activations and their gradients between and inside layers."),
+    part(
+        "step_time_s",
+        "exposed_exchange_s",
+        "exposed gradient exchange",
+        "Gradient exchange that the backward pass does not hide.",
+    ),
+    part("step_time_s", "bubble_s", "pipeline bubble", "Filling and draining of a pipeline."),
     Figure(name="exchange_s", doc="All gradient exchange, hidden or not."),
     *COST_FIGURES,
 )

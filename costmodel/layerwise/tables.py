@@ -127,25 +127,18 @@ class Spans:
     """What splits mean on a cluster whatever is computed: groups, and the levels that they span."""
 
     def __init__(self, table: SplitTable, cluster: Cluster) -> None:
-        out, inner = _floats(table.out_channels), _floats(table.in_channels)
-        height, batch = _floats(table.height), _floats(table.batch)
+        degrees = (table.out_channels, table.in_channels, table.height, table.batch)
+        out, inner, height, batch = (values.astype(np.float64) for values in degrees)
         ones = np.ones_like(out)
-        self._degrees = {"out_channels": out, "in_channels": inner, "height": height}
-        self._spans: dict[str, GroupSpan] = {
+        # By the dimension that is split: sizes of the groups, and the levels that they span.
+        self.degree = {"out_channels": out, "in_channels": inner, "height": height}
+        self.over: dict[str, GroupSpan] = {
             "out_channels": span(cluster, out, ones, table.workers),
             "in_channels": span(cluster, inner, out, table.workers),
             "height": span(cluster, height, out * inner, table.workers),
         }
         # Copies of the same weights: same channel indices, any batch and height index.
         self.gradient = span(cluster, batch * height, out * inner, table.workers)
-
-    def over(self, dimension: str) -> GroupSpan:
-        """Groups that a split of this dimension makes."""
-        return self._spans[dimension]
-
-    def degree(self, dimension: str) -> FloatArray:
-        """Their sizes."""
-        return self._degrees[dimension]
 
 
 def cost_layers(
@@ -300,6 +293,7 @@ class _Costing:
         shard = self._shard(layer)
         training = workload.training
         group = (table.batch * table.height) * 1.0
+        frozen = float(layer.weight_count + layer.norm_count) if layer.is_frozen else 0.0
         kept = _activation_elements(layer, shard, self.micro_batch, table.workers, training=training)
         if training and layer.family.keeps_inside:
             kept = kept + layer.family.saved_elements(layer, shard)
@@ -307,7 +301,7 @@ class _Costing:
             legal=legal_splits(layer, table, self.micro_batch),
             exchange_group=np.where(weights > 0, group, 1.0),
             static_bytes=weights * self._static_bytes_per_weight()
-            + _frozen_share(layer, table) * workload.precision.weight_bytes,
+            + _share_of(frozen, layer, table) * workload.precision.weight_bytes,
             activation_bytes=kept * workload.precision.activation_bytes,
             exchange_s=exchange_s,
             **self._compute_times(kind),
@@ -400,19 +394,15 @@ class _Costing:
         width = self.workload.precision.activation_bytes
         for exchange in exchanges:
             message = exchange.elements * width
-            group = self.spans.over(exchange.over)
+            group = self.spans.over[exchange.over]
             if exchange.operation == "point_to_point":
                 # A halo goes to one neighbour on each side at once over a full-duplex link.
-                several = self.spans.degree(exchange.over) > 1
+                several = self.spans.degree[exchange.over] > 1
                 time = np.where(several, point_to_point_s(message, group, self.cluster), 0.0)
             else:
                 time = cheapest_s(exchange.operation, message, group, self.cluster)
             total[exchange.phase] = total[exchange.phase] + exchange.repeats * time
         return total
-
-
-def _floats(degrees: IntArray) -> FloatArray:
-    return degrees.astype(np.float64)
 
 
 def _weight_share(layer: Layer, table: SplitTable, *, counts_norm: bool) -> FloatArray:
@@ -422,11 +412,6 @@ def _weight_share(layer: Layer, table: SplitTable, *, counts_norm: bool) -> Floa
     """
     norm = layer.norm_count if counts_norm and not layer.is_frozen else 0
     return _share_of(float(layer.trainable_count + norm), layer, table)
-
-
-def _frozen_share(layer: Layer, table: SplitTable) -> FloatArray:
-    """Weights that are not trained, likewise."""
-    return _share_of(float(layer.weight_count + layer.norm_count) if layer.is_frozen else 0.0, layer, table)
 
 
 def _share_of(total: float, layer: Layer, table: SplitTable) -> FloatArray:

@@ -26,6 +26,7 @@ import numpy as np
 
 from costmodel.arrays import FloatArray, IntArray
 from costmodel.hardware.cluster import LinkRow, link_rows
+from costmodel.layerwise.splits import shard_of, split_table
 from costmodel.mesh.data_parallel import CopyTimes, Division, copy_groups
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.modules import MODULE_COLUMNS, RowKeys
@@ -35,7 +36,7 @@ from costmodel.mesh.stages import Layout, stack_layouts
 from costmodel.mesh.step import StepEnd, chunk_gathering, offload_waits_s
 from costmodel.mesh.tables import add_layer, module_roles
 from costmodel.mesh.tensor_parallel import check_splits
-from costmodel.network.layers import ATTENTION, Layer, Shard
+from costmodel.network.layers import ATTENTION, Layer
 from costmodel.network.layers.base import PassWork
 from costmodel.schedules import schedule_of
 from costmodel.timeline import STREAMS, Span, TimelineInput, Tracks, TrackSpan, nested, shown, simulate
@@ -469,19 +470,7 @@ def model_flops_per_step(workload: Workload) -> float:
 
 def _of_layer(layer: Layer) -> tuple[float, float, float]:
     """FLOP per sample of the three passes, by the cheapest-to-count (matrix product) algorithm."""
-    one = np.ones(1)
-    shape = layer.output_shape
-    inside = layer.input_shapes[0]
-    whole = float(np.prod(inside)) if layer.kind == "linear" and len(inside) != 2 else float(inside[0])
-    shard = Shard(
-        batch=one,
-        out_channels=shape[0] * one,
-        in_channels=whole * one,
-        height=(float(shape[1]) if len(shape) == 3 else 1.0) * one,
-        split_out=one,
-        split_in=one,
-        split_height=one,
-    )
+    shard = shard_of(layer, split_table([1]), 1)
     if layer.kind == "moe":  # what an uneven load costs is time, not work
         layer = replace(layer, params=replace(layer.params, capacity_factor=1.0))
     if layer.kind in ATTENTION:  # written out, it computes what its mask hides as well

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from costmodel.arrays import FloatArray, IntArray, StructOfArrays
-from costmodel.fields import Figure, declared
+from costmodel.fields import Figure, declared, part
 from costmodel.rates import COMMON_FIGURES, COST_FIGURES, TOKEN_FIGURES
 from costmodel.schedules import PIPELINE_SCHEDULES
 
@@ -33,42 +33,50 @@ __all__ = [
 ]
 
 
-def _time(name: str, label: str, doc: str, kind: str = "amount") -> Figure:
-    return Figure(
-        name=name, label=label, doc=doc, part_of="step_time_s", kind="number" if kind == "number" else "amount"
-    )
-
-
-def _memory(name: str, label: str, doc: str) -> Figure:
-    return Figure(name=name, label=label, doc=doc, part_of="memory_bytes_per_gpu")
-
-
 STEP_FIGURES: tuple[Figure, ...] = (
-    _time("compute_s", "compute", "Forward and backward pass."),
-    _time("recompute_s", "recomputation", "Forward passes run again, their communication included."),
-    _time("tp_exposed_s", "tensor-parallel communication", "Tensor-parallel communication that compute does not hide."),
-    _time("cp_exposed_s", "context-parallel communication", "The same of context parallelism."),
-    _time("ep_exposed_s", "expert-parallel communication", "The same of expert parallelism."),
-    _time("pp_exposed_s", "transfers between stages", "Transfers between stages."),
-    _time(
+    part("step_time_s", "compute_s", "compute", "Forward and backward pass."),
+    part("step_time_s", "recompute_s", "recomputation", "Forward passes run again, their communication included."),
+    part(
+        "step_time_s",
+        "tp_exposed_s",
+        "tensor-parallel communication",
+        "Tensor-parallel communication that compute does not hide.",
+    ),
+    part("step_time_s", "cp_exposed_s", "context-parallel communication", "The same of context parallelism."),
+    part("step_time_s", "ep_exposed_s", "expert-parallel communication", "The same of expert parallelism."),
+    part("step_time_s", "pp_exposed_s", "transfers between stages", "Transfers between stages."),
+    part(
+        "step_time_s",
         "dp_exposed_s",
         "data-parallel communication",
         "Gradient reduction and weight gathering that compute does not hide.",
     ),
-    _time("bubble_s", "pipeline bubble", "Filling, draining and imbalance of the pipeline.", kind="number"),
-    _time("optimizer_s", "optimizer", "The update."),
-    _time("offload_s", "offload", "Transfers to and from the host that compute does not hide."),
+    part(
+        "step_time_s", "bubble_s", "pipeline bubble", "Filling, draining and imbalance of the pipeline.", kind="number"
+    ),
+    part("step_time_s", "optimizer_s", "optimizer", "The update."),
+    part("step_time_s", "offload_s", "offload", "Transfers to and from the host that compute does not hide."),
 )
 MEMORY_FIGURES: tuple[Figure, ...] = (
-    _memory("weight_bytes", "weights", "Weights."),
-    _memory("gradient_bytes", "gradients", "Gradients."),
-    _memory("optimizer_bytes", "optimizer state and master weights", "Optimizer state and master weights."),
-    _memory("activation_bytes", "activations", "Saved for the backward pass, of all micro-batches in flight."),
-    _memory("working_bytes", "working memory", "A block being recomputed, gathered weights."),
-    _memory("logits_bytes", "logits", "Logits and their gradient."),
-    _memory("buffer_bytes", "communication buffers", "Communication buffers."),
-    _memory("slack_bytes", "allocator slack", "Lost to the allocator."),
-    _memory("context_bytes", "context of the driver and libraries", "Driver and libraries."),
+    part("memory_bytes_per_gpu", "weight_bytes", "weights", "Weights."),
+    part("memory_bytes_per_gpu", "gradient_bytes", "gradients", "Gradients."),
+    part(
+        "memory_bytes_per_gpu",
+        "optimizer_bytes",
+        "optimizer state and master weights",
+        "Optimizer state and master weights.",
+    ),
+    part(
+        "memory_bytes_per_gpu",
+        "activation_bytes",
+        "activations",
+        "Saved for the backward pass, of all micro-batches in flight.",
+    ),
+    part("memory_bytes_per_gpu", "working_bytes", "working memory", "A block being recomputed, gathered weights."),
+    part("memory_bytes_per_gpu", "logits_bytes", "logits", "Logits and their gradient."),
+    part("memory_bytes_per_gpu", "buffer_bytes", "communication buffers", "Communication buffers."),
+    part("memory_bytes_per_gpu", "slack_bytes", "allocator slack", "Lost to the allocator."),
+    part("memory_bytes_per_gpu", "context_bytes", "context of the driver and libraries", "Driver and libraries."),
 )
 MESH_FIGURES: Mapping[str, Figure] = declared(
     *COMMON_FIGURES,

@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from costmodel.arrays import BoolArray, FloatArray, IntArray, StructOfArrays
-from costmodel.fields import Figure, declared, parts_of
+from costmodel.fields import Figure, declared, part, parts_of
 from costmodel.mesh.rules import RULES, Columns, NetworkShape, Rule
 
 __all__ = [
@@ -29,10 +29,6 @@ __all__ = [
     "broken_serving_rules",
     "is_legal",
 ]
-
-
-def _part(of: str, name: str, label: str, doc: str) -> Figure:
-    return Figure(name=name, label=label, doc=doc, part_of=of)
 
 
 def _rate(name: str, doc: str, *, optional: bool = False) -> Figure:
@@ -65,33 +61,29 @@ SERVING_FIGURES: Mapping[str, Figure] = declared(
         "In USD; null where the device file states no `price_per_hour`.",
         optional=True,
     ),
-    _part("tpot_s", "decode_compute_s", "kernels", "Kernels of a decoding pass."),
-    _part(
-        "tpot_s", "decode_tp_s", "tensor-parallel communication", "Tensor-parallel communication of a decoding pass."
-    ),
-    _part(
-        "tpot_s", "decode_ep_s", "expert-parallel communication", "Expert-parallel communication of a decoding pass."
-    ),
-    _part("tpot_s", "decode_pp_s", "transfers between stages", "Transfers between stages of a decoding pass."),
-    _part("tpot_s", "decode_host_s", "waiting for the host", "What a decoding pass waits for the host."),
-    _part(
+    part("tpot_s", "decode_compute_s", "kernels", "Kernels of a decoding pass."),
+    part("tpot_s", "decode_tp_s", "tensor-parallel communication", "Tensor-parallel communication of a decoding pass."),
+    part("tpot_s", "decode_ep_s", "expert-parallel communication", "Expert-parallel communication of a decoding pass."),
+    part("tpot_s", "decode_pp_s", "transfers between stages", "Transfers between stages of a decoding pass."),
+    part("tpot_s", "decode_host_s", "waiting for the host", "What a decoding pass waits for the host."),
+    part(
         "tpot_s",
         "waiting_s",
         "waiting for prompts of others and for the slowest stage",
         "Waiting for the prompts of others and for the slowest stage.",
     ),
-    _part("ttft_s", "prefill_compute_s", "kernels", "Kernels of the prompt's last pass."),
-    _part("ttft_s", "prefill_tp_s", "tensor-parallel communication", "Tensor-parallel communication of it."),
-    _part("ttft_s", "prefill_ep_s", "expert-parallel communication", "Expert-parallel communication of it."),
-    _part("ttft_s", "prefill_pp_s", "transfers between stages", "Transfers between stages of it."),
-    _part("ttft_s", "prefill_host_s", "waiting for the host", "What it waits for the host."),
-    _part("ttft_s", "earlier_chunks_s", "earlier chunks of the prompt", "Passes of the prompt's earlier chunks."),
-    _part("memory_bytes_per_gpu", "weight_bytes", "weights", "Weights."),
-    _part("memory_bytes_per_gpu", "kv_bytes", "keys and values", "Keys and values of all sequences."),
-    _part("memory_bytes_per_gpu", "working_bytes", "working memory of a pass", "The widest moment of a pass."),
-    _part("memory_bytes_per_gpu", "logits_bytes", "logits", "Logits."),
-    _part("memory_bytes_per_gpu", "buffer_bytes", "communication buffers", "Communication buffers."),
-    _part("memory_bytes_per_gpu", "context_bytes", "context of the driver and libraries", "Driver and libraries."),
+    part("ttft_s", "prefill_compute_s", "kernels", "Kernels of the prompt's last pass."),
+    part("ttft_s", "prefill_tp_s", "tensor-parallel communication", "Tensor-parallel communication of it."),
+    part("ttft_s", "prefill_ep_s", "expert-parallel communication", "Expert-parallel communication of it."),
+    part("ttft_s", "prefill_pp_s", "transfers between stages", "Transfers between stages of it."),
+    part("ttft_s", "prefill_host_s", "waiting for the host", "What it waits for the host."),
+    part("ttft_s", "earlier_chunks_s", "earlier chunks of the prompt", "Passes of the prompt's earlier chunks."),
+    part("memory_bytes_per_gpu", "weight_bytes", "weights", "Weights."),
+    part("memory_bytes_per_gpu", "kv_bytes", "keys and values", "Keys and values of all sequences."),
+    part("memory_bytes_per_gpu", "working_bytes", "working memory of a pass", "The widest moment of a pass."),
+    part("memory_bytes_per_gpu", "logits_bytes", "logits", "Logits."),
+    part("memory_bytes_per_gpu", "buffer_bytes", "communication buffers", "Communication buffers."),
+    part("memory_bytes_per_gpu", "context_bytes", "context of the driver and libraries", "Driver and libraries."),
 )
 
 

@@ -83,10 +83,8 @@ class Calibration:
         size = len(self.constants)
         if self.correlation.shape != (size, size):
             raise ConstantError(f"the correlation is {self.correlation.shape}, expected ({size}, {size})")
-        object.__setattr__(self, "constants", MappingProxyType(dict(self.constants)))
-        object.__setattr__(self, "residual_by_part", MappingProxyType(dict(self.residual_by_part)))
-        object.__setattr__(self, "assumed", MappingProxyType(dict(self.assumed)))
-        object.__setattr__(self, "error_models", MappingProxyType(dict(self.error_models)))
+        for name in ("constants", "residual_by_part", "assumed", "error_models"):
+            object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
 
     @property
     def values(self) -> dict[str, float]:
