@@ -27,7 +27,7 @@ import numpy as np
 
 from benchmarks.commands import run
 from costmodel.arrays import FloatArray, IntArray, combined
-from costmodel.mesh.data_parallel import Division
+from costmodel.mesh.communication import Division
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.passes import mesh_strides
 from costmodel.mesh.plan import MESH_COLUMNS, RECOMPUTE, MeshBatch

@@ -27,7 +27,7 @@ import numpy as np
 from costmodel.arrays import FloatArray, IntArray
 from costmodel.hardware.cluster import LinkRow, link_rows
 from costmodel.layerwise.splits import shard_of, split_table
-from costmodel.mesh.data_parallel import CopyTimes, Division, copy_groups
+from costmodel.mesh.communication import CopyTimes, Division, copy_groups
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.modules import MODULE_COLUMNS, RowKeys
 from costmodel.mesh.passes import Pipelines, mesh_strides

@@ -15,7 +15,7 @@ import numpy as np
 from costmodel.arrays import BoolArray, FloatArray, IntArray, rows_of
 from costmodel.hardware.host import Host
 from costmodel.mesh.assumptions import MeshAssumptions
-from costmodel.mesh.data_parallel import Division
+from costmodel.mesh.communication import Division
 from costmodel.mesh.modules import ModuleTable
 from costmodel.mesh.plan import MEMORY_PARTS, RECOMPUTE, MeshBatch
 from costmodel.mesh.schedule import in_flight

@@ -22,8 +22,7 @@ from costmodel.arrays import BoolArray, FloatArray, IntArray, combined, rows_of
 from costmodel.hardware.cluster import Cluster
 from costmodel.hardware.host import Power
 from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS, MeshAssumptions
-from costmodel.mesh.communication import GroupTimes
-from costmodel.mesh.data_parallel import Division
+from costmodel.mesh.communication import Division, GroupTimes
 from costmodel.mesh.memory import PipelineMemory
 from costmodel.mesh.modules import MODULE_COLUMNS, MeshError, ModuleRows, Modules, ModuleTable, RowKeys, fold
 from costmodel.mesh.passes import Pipelines, build_pipelines, end_columns, mesh_strides, module_passes, pipeline_columns
@@ -179,48 +178,39 @@ class MeshModel:
             self._cache.weights = module_weights(self.workload, self.cluster, self.modules, self.assumptions)
         return self._cache.weights
 
-    def rows(self, batch: MeshBatch) -> ModuleTable:
-        """Module costs of every plan, one row each; new rows are computed together."""
-        columns = [getattr(batch, item.name) for item in fields(RowKeys)]
-        first, inverse = combined(*columns, *batch.split_columns)
-        wanted: list[tuple[object, ...]] = list(zip(*(column[first].tolist() for column in columns), strict=True))
-        patterns = [()] * len(first) if batch.split is None else [batch.patterns[s] for s in batch.split[first]]
-        if batch.split is not None:
-            wanted = [(*key, pattern) if pattern else key for key, pattern in zip(wanted, patterns, strict=True)]
-        known = self._cache.rows
+    def rows(self, batch: MeshBatch, *, experts: bool = True) -> ModuleTable:
+        """Module costs of every plan, one row each; new rows are computed together.
+
+        Without ``experts``, as if mixtures of experts cost nothing and plans had no splits of their own.
+        """
+        names = [item.name for item in fields(RowKeys) if experts or item.name not in ("ep", "etp")]
+        columns = [getattr(batch, name) for name in names]
+        first, inverse = combined(*columns, *(batch.split_columns if experts else ()))
+        keys = zip(*(column[first].tolist() for column in columns), strict=True)
+        patterns: list[tuple[LayerSplit, ...]] = [()] * len(first)
+        if experts and batch.split is not None:
+            patterns = [batch.patterns[s] for s in batch.split[first]]
+        wanted = [(*key, pattern) if pattern else key for key, pattern in zip(keys, patterns, strict=True)]
+        known = self._cache.rows if experts else self._cache.rows_without_experts
         missing = known.missing(wanted)
         plain = [n for n in missing if not patterns[n]]
         if plain:
-            known.add([wanted[n] for n in plain], self._costed(batch.take(first[plain])))
+            table = module_table(
+                self.workload,
+                self.cluster,
+                self.modules,
+                _keys_of(batch.take(first[plain])),
+                self.assumptions,
+                groups=self.groups,
+                experts=experts,
+            )
+            known.add([wanted[n] for n in plain], table)
         # Rows with a pattern of their own are few; what it does not name is taken from the others.
         for n in missing:
             if patterns[n]:
-                one = _bare(batch.take(first[[n]]))
+                one = replace(batch.take(first[[n]]), split=None, patterns=((),))
                 known.add([wanted[n]], self._pattern_row(_keys_of(one), patterns[n], self.rows(one)))
         return known.table(wanted, inverse)
-
-    def _rows_without_experts(self, batch: MeshBatch) -> ModuleTable:
-        """The same as if mixtures of experts cost nothing."""
-        columns = [getattr(batch, item.name) for item in fields(RowKeys) if item.name not in ("ep", "etp")]
-        first, inverse = combined(*columns)
-        wanted = list(zip(*(column[first].tolist() for column in columns), strict=True))
-        known = self._cache.rows_without_experts
-        missing = known.missing(wanted)
-        if missing:
-            known.add([wanted[n] for n in missing], self._costed(batch.take(first[missing]), experts=False))
-        return known.table(wanted, inverse)
-
-    def _costed(self, batch: MeshBatch, *, experts: bool = True) -> ModuleTable:
-        """Module costs of every plan, computed."""
-        return module_table(
-            self.workload,
-            self.cluster,
-            self.modules,
-            _keys_of(batch),
-            self.assumptions,
-            groups=self.groups,
-            experts=experts,
-        )
 
     def _pattern_row(self, keys: RowKeys, splits: Sequence[LayerSplit], standard: ModuleTable) -> ModuleTable:
         """Module costs of one row with splits of its own, kind by kind."""
@@ -303,7 +293,7 @@ class MeshModel:
         """
         zero = np.zeros(len(batch), dtype=np.int64)
         bare = replace(batch, order=zero, pp=zero + 1)
-        table = self.rows(bare) if experts else self._rows_without_experts(bare)
+        table = self.rows(bare, experts=experts)
         passes = module_passes(table, bare, mesh_strides(bare), self.groups, is_block=self.is_block)
         counts = np.bincount(self.modules.kind_of, minlength=len(self.modules.kinds)).astype(np.float64)
         both = passes.forward_s + passes.backward_s + passes.recompute_s
@@ -433,11 +423,6 @@ class MeshModel:
 
 def _keys_of(batch: MeshBatch) -> RowKeys:
     return RowKeys(**{item.name: getattr(batch, item.name) for item in fields(RowKeys)})
-
-
-def _bare(batch: MeshBatch) -> MeshBatch:
-    """The plans without splits of their own."""
-    return replace(batch, split=None, patterns=((),))
 
 
 def least_computing_s(model: MeshModel, batch: MeshBatch) -> FloatArray:

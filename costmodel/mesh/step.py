@@ -15,8 +15,7 @@ import numpy as np
 from costmodel.arrays import BoolArray, FloatArray, IntArray, combined, rows_of
 from costmodel.kernels.roofline import RooflineCompute
 from costmodel.mesh.assumptions import MeshAssumptions
-from costmodel.mesh.communication import GroupTimes
-from costmodel.mesh.data_parallel import CopyTimes, Division, exposed_exchange
+from costmodel.mesh.communication import CopyTimes, Division, GroupTimes, exposed_exchange
 from costmodel.mesh.memory import PipelineMemory
 from costmodel.mesh.passes import Pipelines, pipeline_s, rank_slack_s
 from costmodel.mesh.plan import MEMORY_PARTS, MeshCosts

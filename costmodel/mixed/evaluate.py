@@ -20,8 +20,7 @@ from costmodel.arrays import BoolArray, FloatArray, IntArray, combined
 from costmodel.hardware.cluster import Cluster
 from costmodel.hardware.host import Power, money_of
 from costmodel.mesh.assumptions import MeshAssumptions
-from costmodel.mesh.communication import strides
-from costmodel.mesh.data_parallel import CopyTimes, Division, copy_groups, exposed_exchange
+from costmodel.mesh.communication import CopyTimes, Division, copy_groups, exposed_exchange, strides
 from costmodel.mesh.memory import PipelineMemory
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.passes import module_passes

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from costmodel.arrays import BoolArray, FloatArray
-from costmodel.uncertainty.calibration import CalibratedConstant, Calibration
-from costmodel.uncertainty.constants import CONSTANTS
+from costmodel.uncertainty.constants import CONSTANTS, CalibratedConstant, Calibration
 from planner.calibration.fit import Data, Fit, LeftOut, Prior, Start, cross_validate, fit, jacobian
 from planner.calibration.machine import Machinery
 from planner.calibration.measurements import Measurements, TableUse, read_measurements

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from costmodel.framework import Framework
     from costmodel.hardware.cluster import Cluster
     from costmodel.hardware.device import Device
-    from costmodel.uncertainty.calibration import Calibration
+    from costmodel.uncertainty.constants import Calibration
     from planner.core.blocks import Block
     from planner.files.expansion import Expansion
     from planner.schema.model import NetworkFile

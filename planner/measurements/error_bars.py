@@ -17,8 +17,7 @@ import numpy as np
 from costmodel.arrays import FloatArray
 from costmodel.kernels.roofline import RooflineCompute
 from costmodel.mesh.model import MeshModel
-from costmodel.uncertainty.calibration import Calibration
-from costmodel.uncertainty.constants import CONSTANTS
+from costmodel.uncertainty.constants import CONSTANTS, Calibration
 from costmodel.uncertainty.intervals import INTERVAL_SHARE, PARTS, Candidates, interval_score, intervals
 from planner.files.naming.frameworks import framework_of
 from planner.measurements import convnets, questions

@@ -17,8 +17,7 @@ from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.plan import MeshPlan
 from costmodel.paleo.model import PaleoCompute
 from costmodel.precision import OPTIMIZERS, Optimizer, Precision
-from costmodel.uncertainty.calibration import Calibration
-from costmodel.uncertainty.constants import assumptions_with, device_with, links_with
+from costmodel.uncertainty.constants import Calibration, assumptions_with, device_with, links_with
 from planner.measurements.tables import Row
 
 __all__ = [

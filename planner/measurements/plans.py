@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from costmodel.arrays import FloatArray
-from costmodel.mesh.data_parallel import Division
+from costmodel.mesh.communication import Division
 from costmodel.mesh.detail import model_flops_per_step
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.modules import MeshError

@@ -7,8 +7,7 @@ from typing import Annotated, Literal, Self
 import numpy as np
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from costmodel.uncertainty.calibration import CalibratedConstant, Calibration
-from costmodel.uncertainty.constants import CONSTANTS
+from costmodel.uncertainty.constants import CONSTANTS, CalibratedConstant, Calibration
 from costmodel.uncertainty.intervals import ErrorModel
 from planner.core.errors import did_you_mean
 from planner.schema.common import FileModel, Name, Text, fail, plain_number

@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from costmodel.arrays import FloatArray, IntArray
-from costmodel.uncertainty.calibration import Calibration
-from costmodel.uncertainty.constants import CONSTANTS
+from costmodel.uncertainty.constants import CONSTANTS, Calibration
 from costmodel.uncertainty.intervals import (
     Candidates,
     ErrorModel,

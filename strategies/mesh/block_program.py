@@ -26,8 +26,7 @@ import numpy as np
 
 from costmodel.arrays import FloatArray, IntArray
 from costmodel.mesh.activations import add_saved_layer, saved_facts
-from costmodel.mesh.communication import GroupTimes, add_moves
-from costmodel.mesh.data_parallel import CopyTimes, copy_groups
+from costmodel.mesh.communication import CopyTimes, GroupTimes, add_moves, copy_groups
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.modules import MODULE_COLUMNS, ModuleKind, RowKeys, flow_of
 from costmodel.mesh.passes import mesh_strides

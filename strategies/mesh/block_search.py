@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from costmodel.mesh.data_parallel import Division
+from costmodel.mesh.communication import Division
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.modules import ModuleKind
 from costmodel.mesh.passes import mesh_strides

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from costmodel.arrays import FloatArray, IntArray, combined, rows_of, stacked
-from costmodel.mesh.data_parallel import Division
+from costmodel.mesh.communication import Division
 from costmodel.mesh.memory import PipelineMemory
 from costmodel.mesh.passes import PIPELINE_FIELDS, mesh_strides
 from costmodel.mesh.plan import RECOMPUTE, MeshBatch, MeshPlan

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from costmodel.arrays import BoolArray, FloatArray, IntArray, combined
-from costmodel.mesh.data_parallel import Division
+from costmodel.mesh.communication import Division
 from costmodel.mesh.model import MeshModel, least_computing_s, mesh_energy_j
 from costmodel.mesh.passes import mesh_strides
 from costmodel.mesh.plan import RECOMPUTE, MeshBatch, MeshPlan

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from costmodel.arrays import BoolArray, FloatArray, IntArray
-from costmodel.mesh.data_parallel import Division
+from costmodel.mesh.communication import Division
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.passes import mesh_strides
 from costmodel.mesh.plan import RECOMPUTE, MeshBatch, MeshPlan

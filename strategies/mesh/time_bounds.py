@@ -34,8 +34,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from costmodel.arrays import BoolArray, FloatArray, IntArray, combined, rows_of
-from costmodel.mesh.communication import p2p_s
-from costmodel.mesh.data_parallel import copy_groups
+from costmodel.mesh.communication import copy_groups, p2p_s
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.modules import ModuleTable
 from costmodel.mesh.passes import (

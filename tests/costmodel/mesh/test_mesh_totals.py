@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from costmodel.arrays import combined, rows_of
-from costmodel.mesh.data_parallel import Division
+from costmodel.mesh.communication import Division
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.passes import mesh_strides, pipeline_columns
 from costmodel.mesh.plan import RECOMPUTE, MeshBatch, MeshPlan

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from costmodel.uncertainty.calibration import CalibratedConstant, Calibration
-from costmodel.uncertainty.constants import ConstantError
+from costmodel.uncertainty.constants import CalibratedConstant, Calibration, ConstantError
 
 
 def test_a_calibration_gives_factors_and_a_covariance() -> None:

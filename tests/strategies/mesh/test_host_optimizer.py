@@ -11,7 +11,7 @@ import pytest
 from costmodel.hardware.cluster import Cluster, DeviceGroup
 from costmodel.hardware.host import Host, Power, host_rates
 from costmodel.mesh.assumptions import MeshAssumptions
-from costmodel.mesh.data_parallel import Division
+from costmodel.mesh.communication import Division
 from costmodel.mesh.model import MeshModel, mesh_energy_j
 from costmodel.mesh.passes import mesh_strides
 from costmodel.mesh.plan import MeshBatch

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodel.hardware.host import USABLE_SHARE, Host
-from costmodel.mesh.data_parallel import Division
+from costmodel.mesh.communication import Division
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.passes import mesh_strides
 from costmodel.mesh.plan import MeshBatch, MeshPlan
