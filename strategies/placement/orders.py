@@ -144,6 +144,7 @@ class OrderedBlocks:
     size: FloatArray
     unsupported: IntArray
     position: IntArray  # (pins,) ascending within each hyperedge
+    key: IntArray  # (pins,) position, hyperedge by hyperedge: ascends over all
 
     @classmethod
     def of(cls, graph: BlockGraph, order: IntArray) -> OrderedBlocks:
@@ -153,6 +154,7 @@ class OrderedBlocks:
         edge = np.repeat(np.arange(len(graph.hyperedge_cost)), np.diff(graph.pin_start))
         position = rank[graph.pin]
         position = position[np.lexsort((position, edge))]
+        key = edge * graph.num_blocks + position
 
         def prefix(values: FloatArray) -> FloatArray:
             return np.concatenate(([0.0], np.cumsum(values[order])))
@@ -165,6 +167,7 @@ class OrderedBlocks:
             prefix(graph.size_bytes),
             prefix((~graph.supported).astype(np.float64)).astype(np.int64),
             position,
+            key,
         )
 
     def accelerator_loads(self, begin: int) -> FloatArray:
@@ -181,8 +184,7 @@ class OrderedBlocks:
         blocks = self.graph.num_blocks
         start, cost = self.graph.pin_start, self.graph.hyperedge_cost
         edge = np.arange(len(cost))
-        key = np.repeat(edge, np.diff(start)) * blocks + self.position
-        first = np.searchsorted(key, edge * blocks + begin)
+        first = np.searchsorted(self.key, edge * blocks + begin)
         touched = np.flatnonzero(first < start[1:])
         change = np.zeros(blocks + 2)
         np.add.at(change, self.position[first[touched]] + 1, cost[touched])

@@ -13,6 +13,7 @@ from planner.placement.check import check_throughput
 from planner.placement.placement_file import assignment_of
 from planner.placement.workload_file import workload_from
 from strategies.limits import Clock
+from strategies.placement.bounds import kinds_of
 from strategies.placement.columns import Pricing, whole_frontier
 from strategies.placement.contraction import contract_classes
 from strategies.placement.exchange import Exchange
@@ -62,18 +63,16 @@ def test_any_prices_prove_a_bound(seed: int) -> None:
     random = np.random.default_rng(seed)
     for bins, states, mixture in itertools.product((7, 300), (1, 2, 100), (0.0, 0.3, 5.0)):
         pricing = Pricing(
+            kinds_of(problem, graph),
             graph,
-            num_accelerators=problem.num_accelerators,
-            num_cpus=problem.num_cpus,
-            memory_bytes=problem.capacity_bytes,
-            frontier=whole_frontier(graph, max_states=states),
+            whole_frontier(graph, max_states=states),
             largest=2 * best,
             bins=bins,
             is_proof=True,
             time_per_byte=mixture,
         )
         for prices in (random.random(graph.num_blocks), graph.accelerator_time, np.ones(graph.num_blocks)):
-            assert pricing.price(prices).bound <= best * (1 + 1e-9)
+            assert pricing.price(prices)[0] <= best * (1 + 1e-9)
 
 
 def test_bound_by_hand() -> None:
@@ -82,17 +81,15 @@ def test_bound_by_hand() -> None:
     problem = PlacementProblem.build(nodes, [], num_accelerators=2, num_cpus=0, memory_bytes=1.0)
     graph = contract_classes(problem)
     pricing = Pricing(
+        kinds_of(problem, graph),
         graph,
-        num_accelerators=2,
-        num_cpus=0,
-        memory_bytes=1.0,
-        frontier=whole_frontier(graph),
+        whole_frontier(graph),
         largest=4.0,
         bins=400,
         is_proof=True,
     )
     # Below load 2 an accelerator takes one block of price 1, two take 2 of 3.
-    assert pricing.price(np.ones(3)).bound == pytest.approx(2.0, abs=0.021)
+    assert pricing.price(np.ones(3))[0] == pytest.approx(2.0, abs=0.021)
     assert solve_free(problem).objective == 2.0
 
 

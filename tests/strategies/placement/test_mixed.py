@@ -9,7 +9,7 @@ from planner.placement.check import check_throughput
 from planner.placement.placement_file import assignment_of
 from strategies.limits import Clock
 from strategies.placement.bounds import Kind, kinds_of, mixed_bound, spread_bound
-from strategies.placement.columns import KindColumns, KindCover, KindPrices, whole_frontier
+from strategies.placement.columns import Columns, Cover, Pricing, whole_frontier
 from strategies.placement.contiguous import solve_contiguous
 from strategies.placement.contraction import contract_classes
 from strategies.placement.free import solve_free
@@ -55,7 +55,7 @@ def test_bounds_are_below_every_placement(seed: int) -> None:
     for tried in (prices, random.random(graph.num_blocks)):
         for bins, states in ((11, 2), (400, 64)):
             frontier = whole_frontier(graph, max_states=states)
-            found, _ = KindPrices(kinds, graph, frontier, largest=2 * best, bins=bins, is_proof=True).price(tried)
+            found, _ = Pricing(kinds, graph, frontier, largest=2 * best, bins=bins, is_proof=True).price(tried)
             assert found <= best * (1 + 1e-9)
 
 
@@ -71,9 +71,9 @@ def test_covers_bound_every_placement(seeds: range) -> None:
         graph = contract_classes(problem)
         kinds = kinds_of(problem, graph)
         frontier = whole_frontier(graph, max_states=(3, 64)[seed % 2])
-        guess = KindPrices(kinds, graph, frontier, largest=2 * best, bins=500, is_proof=False)
-        proof = KindPrices(kinds, graph, frontier, largest=2 * best, bins=5_000, is_proof=True)
-        columns = KindColumns(guess, proof, spread_bound(kinds, graph)[1])
+        guess = Pricing(kinds, graph, frontier, largest=2 * best, bins=500, is_proof=False)
+        proof = Pricing(kinds, graph, frontier, largest=2 * best, bins=5_000, is_proof=True)
+        columns = Columns(guess, proof, spread_bound(kinds, graph)[1])
         for share in (0.5, 0.8, 0.95, 1.02):
             cover = columns.decide(share * best, Clock())
             assert columns.bound <= best * (1 + 1e-9)
@@ -84,7 +84,7 @@ def test_covers_bound_every_placement(seeds: range) -> None:
     assert max(tightest) > 0.9
 
 
-def assert_covers(cover: KindCover, kinds: tuple[Kind, ...], num_blocks: int) -> None:
+def assert_covers(cover: Cover, kinds: tuple[Kind, ...], num_blocks: int) -> None:
     held = np.zeros(num_blocks)
     for kind, sets, shares in zip(kinds, cover.sets, cover.shares, strict=True):
         assert float(shares.sum()) <= kind.count * (1 + 1e-6)
