@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-__all__ = ["Clock", "OutOfTimeError", "why_stopped"]
+__all__ = ["UNLIMITED", "Clock", "OutOfTimeError", "why_stopped"]
 
 
 class OutOfTimeError(RuntimeError):
@@ -15,6 +15,10 @@ class OutOfTimeError(RuntimeError):
 
 def _silent(stage: str, objective: float, bound: float) -> None:
     pass
+
+
+def _now() -> float:
+    return time.monotonic()  # looked up when called, so that tests can set the time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +30,7 @@ class Clock:
 
     limit_s: float = float("inf")
     report: Callable[[str, float, float], None] = _silent
-    start_s: float = field(default_factory=time.monotonic)
+    start_s: float = field(default_factory=_now)
 
     @property
     def elapsed_s(self) -> float:
@@ -38,6 +42,11 @@ class Clock:
         """Seconds until the deadline, at least 0."""
         return max(0.0, self.limit_s - self.elapsed_s)
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the deadline has passed."""
+        return self.elapsed_s > self.limit_s
+
     def within(self, share: float) -> Clock:
         """A clock of its own for a part of the work, with a share of the time that is left, and the same listener."""
         return Clock(limit_s=self.left_s * share, report=self.report)
@@ -48,8 +57,11 @@ class Clock:
 
     def check(self) -> None:
         """Raise `OutOfTimeError` when the deadline has passed."""
-        if self.elapsed_s > self.limit_s:
+        if self.is_over:
             raise OutOfTimeError
+
+
+UNLIMITED = Clock()
 
 
 def why_stopped(search: Callable[[], None]) -> str:

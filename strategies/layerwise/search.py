@@ -5,7 +5,6 @@ What is returned is evaluated by `costmodel.layerwise.evaluate`; what is not sol
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -24,6 +23,7 @@ from strategies.layerwise.per_layer.problem import Limits, Solution, Status
 from strategies.layerwise.per_layer.search import is_confirmed, solve
 from strategies.layerwise.pipeline.search import replica_table, search_pipelines
 from strategies.layerwise.space import count_layer_plans, count_pipelines, micro_batch_counts
+from strategies.limits import Clock
 
 __all__ = ["Candidate", "Outcome", "SearchSettings", "search"]
 
@@ -86,7 +86,7 @@ class _Run:
     def __init__(self, cache: CostCache, settings: SearchSettings, progress: Progress | None) -> None:
         self.cache, self.settings, self.progress = cache, settings, progress
         self.workload = cache.workload
-        self.deadline = time.monotonic() + settings.wall_s
+        self.clock = Clock(limit_s=settings.wall_s)
         self.pool = Pool(
             cache,
             top=settings.top,
@@ -121,9 +121,6 @@ class _Run:
     def report(self, word: str, fraction: float) -> None:
         if self.progress is not None:
             self.progress(word, fraction)
-
-    def remaining_s(self) -> float:
-        return self.deadline - time.monotonic()
 
     # -- the size of the space -------------------------------------------------------------------------------------------
 
@@ -178,7 +175,7 @@ class _Run:
 
     def _has_used_half(self) -> bool:
         """Whether half of the time is gone and there is a plan: the rest of the time is for the others."""
-        return bool(self.pool.best()) and self.remaining_s() < 0.5 * self.settings.wall_s
+        return bool(self.pool.best()) and self.clock.left_s < 0.5 * self.settings.wall_s
 
     # -- a split per layer -----------------------------------------------------------------------------------------------
 
@@ -192,7 +189,7 @@ class _Run:
             return
         done = 0
         for counts in blocks(waiting):
-            if self.remaining_s() <= 0:
+            if not self.clock.left_s:
                 self.outcome.out_of_time = True
                 return
             self.report("bounds", done / len(waiting))
@@ -243,7 +240,7 @@ class _Run:
             waiting = waiting[is_open & np.isfinite(floors)]
             done = 0
             for counts in blocks(waiting.tolist()):
-                if self.remaining_s() <= 0:
+                if not self.clock.left_s:
                     break
                 self.report("per-layer splits", step / max(len(self.micro_batches), 1))
                 self._layers_block(counts, m, all_fit)
@@ -284,7 +281,7 @@ class _Run:
             if bound > self.pool.cutoff * (1 + ROUNDING):
                 self._close("bounded", np.array([rest for rest, _ in open_counts[position:]]))
                 return
-            if self.remaining_s() <= 0:
+            if not self.clock.left_s:
                 self._leave_open(np.array([rest for rest, _ in open_counts[position:]]))
                 return
             group = self._group(open_counts, position)
@@ -319,7 +316,7 @@ class _Run:
         if bound > cutoff * (1 + ROUNDING):
             self._close("bounded", np.array([bound]))
             return
-        if self.remaining_s() <= 0:
+        if not self.clock.left_s:
             self._leave_open(np.array([bound]))
             return
         choice = choice_problem(tables, workers, settings.capacity_bytes, settings.restriction, settings.score)
@@ -329,7 +326,7 @@ class _Run:
         wanted, factor = settings.top, float(settings.score.factor(workers))
         while True:
             limits = Limits(
-                wall_s=max(self.remaining_s(), 0.0),
+                wall_s=self.clock.left_s,
                 gap=settings.gap,
                 cutoff_s=self.pool.cutoff / factor * (1 + EQUAL),
                 num_solutions=wanted,
@@ -379,7 +376,7 @@ class _Run:
         if not self._allows_pipelines():
             return
         settings, counts = self.settings, self.workers[self.workers >= 2].tolist()
-        if self.remaining_s() > 0:
+        if self.clock.left_s:
             several = [m for m in self.micro_batches if m > 1]
             self.cache.prepare(replica_table(self.workload, counts[-1]), several)
         for step, m in enumerate(self.micro_batches):
@@ -392,7 +389,7 @@ class _Run:
                 cutoff=lambda: self.pool.cutoff,
                 score=settings.score,
                 top=settings.top,
-                wall_s=max(self.remaining_s(), 0.0),
+                wall_s=self.clock.left_s,
                 found=self.pool.add,
                 floor_s=self.least_s,
             )
@@ -416,7 +413,7 @@ class _Run:
         if np.any(self._storage_scores(self.workers)):
             return  # the program does not know that a step may wait for storage
         found_s = best[0].score / float(self.settings.score.factor(choice.workers))
-        if is_confirmed(choice.problem, found_s, self.remaining_s()):
+        if is_confirmed(choice.problem, found_s, self.clock.left_s):
             self.methods.add("program")
 
     # -- the end ---------------------------------------------------------------------------------------------------------

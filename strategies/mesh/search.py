@@ -18,7 +18,6 @@ Recomputation, offloading and the order of the ranks do not make a plan differen
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
@@ -31,10 +30,11 @@ from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import MeshBatch
 from costmodel.tolerances import EQUAL
 from costmodel.workload import Workload
+from strategies.limits import Clock, OutOfTimeError
 from strategies.mesh.memory_modes import MemoryModes, ModeNeeds
 from strategies.mesh.nodes import Families, NodeBounds, PlanCount, families_of_nodes, pieces_of
 from strategies.mesh.plans import Incumbents, PlanEvaluator
-from strategies.mesh.settings import MeshOutcome, MeshRestriction, MeshSettings, NearestMiss, OutOfTimeError
+from strategies.mesh.settings import MeshOutcome, MeshRestriction, MeshSettings, NearestMiss
 from strategies.mesh.space import NODE, Columns, MeshSpace, batch_of, distinct, neighbours, selected
 from strategies.mesh.time_bounds import PipelineTimes, least_step_s, raise_for_gathering, worthy_times
 
@@ -86,7 +86,8 @@ def search_mesh(
 
 def search_model(model: MeshModel, settings: MeshSettings, progress: Progress | None = None) -> MeshOutcome:
     """The same for a network that is folded already: what the model remembers of other searches is used again."""
-    run = _Run(model=model, space=MeshSpace.of(model, settings), settings=settings, progress=progress)
+    space, clock = MeshSpace.of(model, settings), Clock(limit_s=settings.wall_s)
+    run = _Run(model=model, space=space, settings=settings, progress=progress, clock=clock)
     try:
         run.seed()
         run.settle()
@@ -98,7 +99,8 @@ def search_model(model: MeshModel, settings: MeshSettings, progress: Progress | 
 def search_corner(model: MeshModel, settings: MeshSettings) -> MeshOutcome:
     """Find the best plans among those with degrees that are powers of two: soon done, whatever the size of the space."""
     settings = replace(settings, restriction=settings.restriction.powers_of_two())
-    run = _Run(model=model, space=MeshSpace.of(model, settings), settings=settings, progress=None, counted=False)
+    space, clock = MeshSpace.of(model, settings), Clock(limit_s=settings.wall_s)
+    run = _Run(model=model, space=space, settings=settings, progress=None, clock=clock, counted=False)
     try:
         run.settle()
     except KeyboardInterrupt:
@@ -117,7 +119,7 @@ class _Run:
     counted: bool = True
     outcome: MeshOutcome = field(default_factory=MeshOutcome)
     incumbents: Incumbents = field(init=False)
-    started: float = field(default_factory=time.monotonic)
+    clock: Clock
     pieces: int = 0
 
     modes: MemoryModes = field(init=False)
@@ -137,7 +139,7 @@ class _Run:
     def _check_time(self) -> None:
         """Stop what is under way at the limit of time or of work."""
         self.pieces += 1
-        if self.pieces > self.settings.effort or time.monotonic() - self.started > self.settings.wall_s:
+        if self.pieces > self.settings.effort or self.clock.is_over:
             raise OutOfTimeError
 
     # -- levels -----------------------------------------------------------------------------------------------------------
@@ -284,7 +286,7 @@ class _Run:
         """A search of a part of the space, for the same list."""
         settings = replace(self.settings, restriction=restriction, gap=max(self.settings.gap, gap))
         space = MeshSpace.of(self.model, settings)
-        run = _Run(model=self.model, space=space, settings=settings, progress=None, counted=False, started=self.started)
+        run = _Run(model=self.model, space=space, settings=settings, progress=None, counted=False, clock=self.clock)
         run._take(self.incumbents)
         return run
 

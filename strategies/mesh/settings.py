@@ -16,7 +16,6 @@ __all__ = [
     "MeshRestriction",
     "MeshSettings",
     "NearestMiss",
-    "OutOfTimeError",
 ]
 
 # What is minimised: seconds per step, or device-seconds per token (step time x devices in use), or money per token, or joules per step
@@ -34,10 +33,6 @@ OBJECTIVES: tuple[str, ...] = (
 _POWERS = tuple(1 << n for n in range(21))
 _HALVED = ("tp", "cp", "ep", "etp", "pp", "vpp", "micro_batch")
 _NARROWED = ("cp", "etp")
-
-
-class OutOfTimeError(Exception):
-    """The time limit of a search has passed; the search catches it and answers with what it has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,6 +29,7 @@ import numpy as np
 from costmodel.arrays import FloatArray, IntArray
 from costmodel.mixed.evaluate import pipeline_makespan_s, tail_s
 from costmodel.tolerances import ROUNDING
+from strategies.limits import UNLIMITED, Clock
 from strategies.mesh.settings import Bounds
 
 __all__ = [
@@ -278,7 +279,7 @@ def turns_of(num_micro_batches: FloatArray | int, stages: FloatArray | int, back
     return np.asarray((m - 1.0) * backward_share + np.maximum(m - 1.0 - extra, 0.0) * (1.0 - backward_share))
 
 
-def divide(problem: DivisionProblem, limit_s: float, most_states: int = 20_000) -> Front:
+def divide(problem: DivisionProblem, limit_s: float, most_states: int = 20_000, clock: Clock = UNLIMITED) -> Front:
     """Find the divisions with makespan + tail below a limit that none dominates.
 
     Parameters
@@ -288,17 +289,22 @@ def divide(problem: DivisionProblem, limit_s: float, most_states: int = 20_000) 
         Divisions at or above are of no interest.
     most_states : int
         Ways kept per stage; with more the least promising are dropped and the front is not complete.
+    clock : Clock
 
     Returns
     -------
     Front
+
+    Raises
+    ------
+    OutOfTimeError
     """
     times = problem.forward_s + problem.backward_s
     sweep = _Sweep(problem, times, limit_s, most_states)
     bound = sweep.first_bound_s
     if not np.isfinite(bound) or bound >= limit_s:
         return Front(divisions=(), bound_s=bound, is_complete=True)
-    ways, whole = sweep.run()
+    ways, whole = sweep.run(clock)
     found = _evaluated(problem, ways) if len(ways) else []
     front = _front([d for d in found if d.total_s < limit_s])
     low = max(bound, min((d.total_s for d in front), default=limit_s)) if whole else bound
@@ -358,7 +364,7 @@ class _Sweep:
         m, stages = self.problem.num_micro_batches, len(self.times)
         return float(makespan_bound_s(m, stages, self.longest[0, 0], self.total[0, 0], self.backward_share))
 
-    def run(self) -> tuple[IntArray, bool]:
+    def run(self, clock: Clock) -> tuple[IntArray, bool]:
         """Ends of the stages (n, S), and whether nothing was dropped."""
         stages = len(self.times)
         at, values = np.zeros(1, dtype=np.int64), np.zeros((1, 10))
@@ -366,12 +372,13 @@ class _Sweep:
         history: list[tuple[IntArray, IntArray]] = []
         whole = True
         for s in range(stages):
+            clock.check()
             parent, end = self._moves(s, at, values)
             if not len(parent):
                 return np.zeros((0, stages), dtype=np.int64), whole
             grown = self._grow(s, at[parent], end, values[parent])
             keep = np.flatnonzero(self._bound(s, end, grown) < self.limit_s)
-            keep = keep[_undominated(end[keep], grown[keep, _COMPARED])]
+            keep = keep[_undominated(end[keep], grown[keep, _COMPARED], clock)]
             if len(keep) > self.most_states:
                 whole = False
                 keep = keep[np.argsort(self._bound(s, end[keep], grown[keep]), kind="stable")[: self.most_states]]
@@ -451,12 +458,13 @@ def backward_share(problem: DivisionProblem) -> float:
     return float(np.min(problem.backward_s[possible] / np.maximum(both, 1e-300)))
 
 
-def _undominated(group: IntArray, values: FloatArray) -> IntArray:
+def _undominated(group: IntArray, values: FloatArray, clock: Clock) -> IntArray:
     """Rows that no other row of the same group is at or below in every column."""
     order = np.lexsort((values.sum(axis=1, where=np.isfinite(values)), group))
     bounds = np.flatnonzero(np.diff(group[order])) + 1
     kept: list[IntArray] = []
     for rows in np.split(order, bounds):
+        clock.check()
         if len(rows) <= 1:
             kept.append(rows)
             continue

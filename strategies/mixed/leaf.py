@@ -6,7 +6,6 @@ Its tables hold times and memory of every possible stage of a shape, with the ch
 from __future__ import annotations
 
 import heapq
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import permutations, product
@@ -20,6 +19,7 @@ from costmodel.mixed.evaluate import StageCosts, StageRows, cost_stages, stage_r
 from costmodel.mixed.model import MixedModel
 from costmodel.mixed.plan import MixedPipeline, MixedPlan, MixedStage
 from costmodel.precision import Precision
+from strategies.limits import Clock, OutOfTimeError
 from strategies.mesh.settings import Bounds
 from strategies.mixed.division import (
     Division,
@@ -369,7 +369,7 @@ class LeafSolver:
         self,
         leaf: Leaf,
         limit: float,
-        deadline: float,
+        clock: Clock,
         *,
         weight: float = 1.0,
         joules: float = 0.0,
@@ -382,7 +382,7 @@ class LeafSolver:
         leaf : Leaf
         limit : float
             Plans of no lower score are of no interest.
-        deadline : float
+        clock : Clock
         weight : float
             What the step is multiplied by in the score.
         joules : float
@@ -396,7 +396,7 @@ class LeafSolver:
             tied = max(self.model.tied_s(draft, pipeline) for pipeline in draft.pipelines)
             added = joules if more_w is None else max(joules, self._least_joules(draft, more_w))
             fastest = np.inf
-            shares = _Shares(self, draft, self._times(leaf)[0], deadline)
+            shares = _Shares(self, draft, self._times(leaf)[0], clock)
             for plan, total in shares.best((limit - added) / weight - tied):
                 score = weight * (total + tied) + added
                 if plan is not None:
@@ -520,8 +520,8 @@ def _sized(pipeline: MixedPipeline, num_micro_batches: int, longer: int) -> Mixe
 class _Shares:
     """Shares of the batch for one draft, each pipeline's divisions solved as they are needed."""
 
-    def __init__(self, solver: LeafSolver, draft: MixedPlan, least_s: Sequence[FloatArray], deadline: float) -> None:
-        self.solver, self.draft, self.deadline = solver, draft, deadline
+    def __init__(self, solver: LeafSolver, draft: MixedPlan, least_s: Sequence[FloatArray], clock: Clock) -> None:
+        self.solver, self.draft, self.clock = solver, draft, clock
         self.batch = solver.model.shape.global_batch
         allowed = solver.settings.num_micro_batches
         self.shapes = [Shape(replicas=p.replicas, micro_batch=p.micro_batch, allowed=allowed) for p in draft.pipelines]
@@ -554,7 +554,7 @@ class _Shares:
             bound, vector = heapq.heappop(queue)
             if bound >= limit_s:
                 return
-            if time.monotonic() > self.deadline:
+            if self.clock.is_over:
                 yield None, bound
                 return
             known = max(float(self.least[p][m]) for p, m in enumerate(vector))
@@ -567,7 +567,11 @@ class _Shares:
                 if longer < len(self.least[-1]):
                     heapq.heappush(queue, (max(bound, float(self.least[-1][longer])), (*vector[:-1], longer)))
                 continue
-            fronts = self._fronts(vector, limit_s)
+            try:
+                fronts = self._fronts(vector, limit_s)
+            except OutOfTimeError:
+                yield None, bound
+                return
             loose = [front.bound_s for front in fronts if not front.is_complete]
             if loose:
                 yield None, max([bound, *loose])
@@ -583,7 +587,7 @@ class _Shares:
             front = self.fronts.get((p, m))
             if front is None:
                 problem = self.solver.tables.problem(self.draft, _sized(self.draft.pipelines[p], m, 0))
-                front = divide(problem, limit_s, self.solver.settings.most_states)
+                front = divide(problem, limit_s, self.solver.settings.most_states, self.clock)
                 self.fronts[p, m] = front
                 self.solver.divisions += 1
                 if front.is_complete and len(vector) > 1:

@@ -18,7 +18,6 @@ above what the weights cost, ``sum (r_p - w_p batch / limit) >= 0``.
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -32,6 +31,7 @@ from costmodel.mixed.evaluate import StageReport, mixed_energy_j
 from costmodel.mixed.model import MixedModel
 from costmodel.mixed.plan import MixedPlan
 from costmodel.precision import Precision
+from strategies.limits import Clock
 from strategies.mixed.families import Family, RateBook, shapes_of
 from strategies.mixed.leaf import LeafSolver
 
@@ -196,7 +196,7 @@ class SideBySide:
     book: RateBook
     solver: LeafSolver
     batch: int
-    deadline: float
+    clock: Clock
     counts: Counter[str]
 
     def listed(
@@ -228,7 +228,7 @@ class SideBySide:
         weighing: list[FloatArray] = []
         for p, families in enumerate(ordered):
             found = self._good_shapes(families, precision, weights, per_sample, needed - (sum(most) - most[p]))
-            if time.monotonic() > self.deadline:
+            if self.clock.is_over:
                 return replace(nothing, left_out=bound, out_of_time=True)
             if not found:
                 return nothing
@@ -254,7 +254,7 @@ class SideBySide:
         """Shapes that gain that much, memory looked at, with their rates and weights."""
         result = []
         for family in families:
-            if weights.gain(family, per_sample) < needed or time.monotonic() > self.deadline:
+            if weights.gain(family, per_sample) < needed or self.clock.is_over:
                 break
             self.counts["families"] += 1
             found = shapes_of(self.book, family, precision)

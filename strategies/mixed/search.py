@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from costmodel.mixed.plan import MixedError, MixedPlan, group_names, group_range
 from costmodel.precision import Precision
 from costmodel.tolerances import EQUAL
 from costmodel.workload import Workload
+from strategies.limits import Clock
 from strategies.mixed.families import Family, RateBook, families_of, partitions, shapes_of
 from strategies.mixed.leaf import Leaf, LeafSolver, nearest_miss
 from strategies.mixed.objective import PartShape, SideBySide, Weights
@@ -121,7 +121,7 @@ class _Search:
         self.outcome = MixedOutcome()
         self.batch = model.shape.global_batch
         self.counts: Counter[str] = Counter()
-        self.deadline = time.monotonic() + settings.wall_s
+        self.clock = Clock(limit_s=settings.wall_s)
         self.best: dict[object, MixedCandidate] = {}  # by pipelines: one of each
         self.number = itertools.count()  # of equal bounds the first comes first
         self.pieces = 0
@@ -180,7 +180,7 @@ class _Search:
             if bound >= best * (1.0 - self.settings.gap):
                 return self.low
             self.pieces += 1
-            if self.pieces > self.settings.effort or time.monotonic() > self.deadline:
+            if self.pieces > self.settings.effort or self.clock.is_over:
                 self.outcome.out_of_time = True
                 return self.low
             match item:
@@ -240,9 +240,7 @@ class _Search:
 
         Returns a bound on what had to be left out.
         """
-        beside = SideBySide(
-            book=self.book, solver=self.solver, batch=self.batch, deadline=self.deadline, counts=self.counts
-        )
+        beside = SideBySide(book=self.book, solver=self.solver, batch=self.batch, clock=self.clock, counts=self.counts)
         found = beside.listed(item.families, self._precision(item.parts), self._weights(item.parts), bound, limit)
         self.outcome.out_of_time |= found.out_of_time
         if len(found.choice):
@@ -284,7 +282,7 @@ class _Search:
         self.counts["solved shapes"] += 1
         unresolved, more_w = np.inf, self._weights([family.groups for family in leaf.families]).more_w
         fixed = {"weight": self._weight(leaf), "joules": self._joules(leaf)}
-        for plan, low in self.solver.solve(leaf, limit, self.deadline, more_w=more_w, **fixed):
+        for plan, low in self.solver.solve(leaf, limit, self.clock, more_w=more_w, **fixed):
             if plan is None:
                 unresolved = min(unresolved, max(low, bound))
             else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -11,6 +10,7 @@ from costmodel.arrays import FloatArray, IntArray, combined
 from costmodel.mesh.rules import NetworkShape
 from costmodel.serving.model import ServingModel
 from costmodel.serving.plan import ServingBatch, ServingCosts, ServingPlan
+from strategies.limits import Clock
 from strategies.serving.space import (
     SERVING_OBJECTIVES,
     Outline,
@@ -67,7 +67,7 @@ def search_serving(model: ServingModel, settings: ServingSettings, progress: Pro
     -----
     Equal scores are ranked by the time of a request, then by throughput, then by the devices in use.
     """
-    started = time.monotonic()
+    clock = Clock(limit_s=settings.wall_s)
     outcome = ServingOutcome()
     shape = NetworkShape.of(model.workload.graph, model.modules, 1)
     outline = outlines(shape, model.workload.prompt_tokens, settings)
@@ -92,7 +92,7 @@ def search_serving(model: ServingModel, settings: ServingSettings, progress: Pro
             if progress is not None:
                 progress("serving plans", done)
             is_spent = outcome.searched["enumerated"] >= settings.effort
-            if is_spent or time.monotonic() - started > settings.wall_s:
+            if is_spent or clock.is_over:
                 outcome.is_complete = done >= 1.0
                 break
     except KeyboardInterrupt:

@@ -38,7 +38,6 @@ and ``through`` when one after the cut is.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -49,13 +48,13 @@ from costmodel.tolerances import ROUNDING
 from strategies.layerwise.per_layer.elimination import Partition, TooWideError
 from strategies.layerwise.per_layer.lagrangian import Multipliers
 from strategies.layerwise.per_layer.problem import ChoiceProblem, Edge, FlatTables
+from strategies.limits import Clock
 
 __all__ = [
     "CompletionBound",
     "LabelSet",
     "Layer",
     "LayeredGraph",
-    "OutOfTimeError",
     "best_choices",
     "expand",
     "pareto",
@@ -321,10 +320,6 @@ def _check(transitions: int) -> None:
         raise TooWideError(f"a layer of the search would need {transitions} transitions")
 
 
-class OutOfTimeError(Exception):
-    """The deadline passed inside a search."""
-
-
 @dataclass(frozen=True, slots=True)
 class LabelSet:
     """Labels of one cut, grouped by state."""
@@ -413,7 +408,7 @@ def search_labels(
     capacity: float,
     max_labels: int,
     beam: int,
-    deadline: float,
+    clock: Clock,
 ) -> tuple[list[LabelSet], bool]:
     """All undominated labels of every cut that may lead to a cost of at most ``limit``.
 
@@ -431,8 +426,7 @@ def search_labels(
         Labels kept in all, 32 bytes each. Past that the search only looks for good choices: it is not complete.
     beam : int
         Labels kept per cut from then on, those with the best bounds.
-    deadline : float
-        Of ``time.perf_counter``.
+    clock : Clock
 
     Returns
     -------
@@ -449,8 +443,7 @@ def search_labels(
     labels = [LabelSet(np.zeros(1, np.int64), one, one, one, np.array([0, 1]))]
     complete, total = True, 0
     for i in reversed(range(len(graph.layers))):
-        if time.perf_counter() > deadline:
-            raise OutOfTimeError
+        clock.check()
         state, additive, lag, memory, charged = steps.decide(i, labels[-1])
         lowest = np.full(len(state), -np.inf)
         for bound in bounds:

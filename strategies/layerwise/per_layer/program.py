@@ -18,7 +18,6 @@ gap of about 1e-9 per node and edge.
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -35,6 +34,7 @@ from strategies.layerwise.per_layer.problem import (
     objective_s,
     restrict,
 )
+from strategies.limits import Clock
 from strategies.solvers import LinearProgram, ProgramResult, ProgramStatus, solve_linear_program
 
 __all__ = ["solve_program"]
@@ -76,7 +76,7 @@ def solve_program(problem: ChoiceProblem, limits: Limits) -> Solution:
 
 class _ProgramSearch:
     def __init__(self, problem: ChoiceProblem, limits: Limits) -> None:
-        self.started = time.perf_counter()
+        self.clock = Clock(limit_s=limits.wall_s)
         self.given = problem
         self.limits = limits
         greedy, self.scale = _greedy(problem)
@@ -110,12 +110,11 @@ class _ProgramSearch:
     def _round(self, model: _Model) -> Status | None:
         """Solve once; a status when that ends the search."""
         limits, problem = self.limits, self.problem
-        left = limits.wall_s - (time.perf_counter() - self.started)
-        if left <= 0.0:
+        if not self.clock.left_s:
             self.bounds.append(0.0)
             return self._stopped()
         answer = solve_linear_program(
-            model.program(), time_limit_s=left, relative_gap=limits.gap, most_nodes=limits.most_nodes
+            model.program(), time_limit_s=self.clock.left_s, relative_gap=limits.gap, most_nodes=limits.most_nodes
         )
         self.bounds.append(max(0.0, model.valid_bound(answer)))
         if answer.status is ProgramStatus.INFEASIBLE:
@@ -162,7 +161,7 @@ class _ProgramSearch:
             choices=tuple(self._original(self.choices[k]) for k in order),
             objectives_s=objectives,
             bound_s=first,
-            wall_s=time.perf_counter() - self.started,
+            wall_s=self.clock.elapsed_s,
             method="program",
             rest_bound_s=self.bounds[-1],
         )

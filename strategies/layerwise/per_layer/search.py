@@ -13,7 +13,6 @@ Numbers are compared with a relative allowance of 1e-12: choices whose costs dif
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
@@ -26,7 +25,6 @@ from strategies.layerwise.per_layer.elimination import Elimination, TooWideError
 from strategies.layerwise.per_layer.k_best import (
     CompletionBound,
     LayeredGraph,
-    OutOfTimeError,
     best_choices,
     search_labels,
 )
@@ -40,6 +38,7 @@ from strategies.layerwise.per_layer.problem import (
     Status,
     objective_s,
 )
+from strategies.limits import Clock, OutOfTimeError
 
 __all__ = ["Method", "is_confirmed", "lower_bound", "solve"]
 
@@ -130,8 +129,7 @@ class _Search:
     """State of one solve: what was found, and what is proved."""
 
     def __init__(self, problem: ChoiceProblem, limits: Limits, *, may_use_program: bool) -> None:
-        self.started = time.perf_counter()
-        self.deadline = self.started + limits.wall_s
+        self.clock = Clock(limit_s=limits.wall_s)
         self.given = problem
         self.limits = limits
         self.may_use_program = may_use_program
@@ -204,15 +202,10 @@ class _Search:
             choices=tuple(choices[n] for _, _, n in evaluated),
             objectives_s=tuple(v for v, _, _ in evaluated),
             bound_s=bound,
-            wall_s=time.perf_counter() - self.started,
+            wall_s=self.clock.elapsed_s,
             method=self.method,
             rest_bound_s=rest,
         )
-
-    def check_time(self) -> None:
-        """Raise when the time is over."""
-        if time.perf_counter() > self.deadline:
-            raise OutOfTimeError
 
     # -- the search ------------------------------------------------------------------------------------------------
 
@@ -262,7 +255,7 @@ class _Search:
             region.tables, minimiser, self.capacity_bytes, region.multipliers, region.report(self.offer)
         )
         for _ in range(MAX_ASCENT):
-            self.check_time()
+            self.clock.check()
             ascent.step()
             region.multipliers = ascent.best
             allowance = self.allowed(ascent.bound_s, ascent.best.price_s_per_byte) - ascent.bound_s
@@ -336,7 +329,7 @@ class _Search:
             capacity=self.capacity_allowed,
             max_labels=DIVE_LABELS if dive else self.budget,
             beam=DIVE_LABELS,
-            deadline=self.deadline,
+            clock=self.clock,
         )
         choices = best_choices(
             graph,
@@ -377,7 +370,7 @@ class _Search:
 
         self.method = "elimination+program"
         cutoff = min(self.highest(), top)
-        limits = replace(self.limits, wall_s=self.deadline - time.perf_counter(), cutoff_s=cutoff)
+        limits = replace(self.limits, wall_s=self.clock.left_s, cutoff_s=cutoff)
         answer = solve_program(region.problem, limits)
         for choice in answer.choices:
             self.offer(region.original(choice), region.tables.evaluate(choice))

@@ -62,7 +62,6 @@ Q counts at most so many workers after, so one table serves every smaller cluste
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 
 import numpy as np
@@ -78,6 +77,7 @@ from strategies.layerwise.pipeline.problem import (
     workers_downstream,
     workers_needed,
 )
+from strategies.limits import UNLIMITED, Clock
 
 __all__ = [
     "DownstreamTable",
@@ -409,7 +409,7 @@ def build_downstream(
     levels: Levels,
     threshold_s: float,
     entered: RowTable,
-    deadline: float = float("inf"),
+    clock: Clock = UNLIMITED,
 ) -> DownstreamTable | None:
     """Fill Q of the module's notes.
 
@@ -424,8 +424,7 @@ def build_downstream(
         Seconds; plans at or above it are of no interest.
     entered : RowTable
         G of an upstream table with a single level.
-    deadline : float
-        On the clock of `time.perf_counter`.
+    clock : Clock
 
     Returns
     -------
@@ -435,7 +434,7 @@ def build_downstream(
     table = DownstreamTable(problem, tables, starts, levels, threshold_s, entered)
     with np.errstate(invalid="ignore"):
         for i in range(problem.num_layers - 1, 0, -1):
-            if time.perf_counter() > deadline:
+            if clock.is_over:
                 return None
             table.fill(i)
     return table
@@ -514,7 +513,7 @@ def build_upstream(
     threshold_s: float,
     *,
     most_levels: int = 1,
-    deadline: float = float("inf"),
+    clock: Clock = UNLIMITED,
     tables: Tables | None = None,
 ) -> UpstreamTable | None:
     """Fill H and Y for the plans of a problem below a threshold.
@@ -526,8 +525,7 @@ def build_upstream(
         Seconds; plans at or above it are of no interest.
     most_levels : int
         How many depths are distinguished. More bound the memory better and take longer.
-    deadline : float
-        On the clock of `time.perf_counter`.
+    clock : Clock
     tables : Tables, optional
         Of `build_tables`, if they are there already.
 
@@ -542,27 +540,27 @@ def build_upstream(
     most_levels = min(most_levels, most_depth, _MOST_ENTRIES // entries)
     while most_levels > 0:
         try:
-            return _build(problem, tables, threshold_s, depth_levels(most_depth, most_levels), deadline)
+            return _build(problem, tables, threshold_s, depth_levels(most_depth, most_levels), clock)
         except TableFullError:
             most_levels //= 2
     return None
 
 
 def _build(
-    problem: PartitionProblem, tables: Tables, threshold_s: float, levels: Levels, deadline: float
+    problem: PartitionProblem, tables: Tables, threshold_s: float, levels: Levels, clock: Clock
 ) -> UpstreamTable | None:
     """The table with these levels; None if time ran out."""
     limit_s = threshold_s / SAFETY
     starts = stage_starts(problem, tables, limit_s)
     # A coarse table without Q keeps Q small, and Q the fine one.
     coarse = _Builder(problem, tables, depth_levels(int(levels.last[-1]), 1), limit_s, starts)
-    if not coarse.run(None, deadline):
+    if not coarse.run(None, clock):
         return None
-    downstream = build_downstream(problem, tables, starts, levels, limit_s, coarse.entered, deadline)
+    downstream = build_downstream(problem, tables, starts, levels, limit_s, coarse.entered, clock)
     if downstream is None:
         return None
     builder = _Builder(problem, tables, levels, limit_s, starts)
-    if not builder.run(downstream, deadline):
+    if not builder.run(downstream, clock):
         return None
     if not problem.uses_all_workers:
         builder.upstream.accumulate()
@@ -605,12 +603,12 @@ class _Builder:
         # Least over the workers, (K, D + 1, L + 1).
         self.least_entered_s = np.full((2, size[0], size[2] + 1, size[1]), np.inf)
 
-    def run(self, downstream: DownstreamTable | None, deadline: float) -> bool:
+    def run(self, downstream: DownstreamTable | None, clock: Clock) -> bool:
         """Fill all cuts; False if time ran out."""
         none_s = np.full((len(self.tables.counts), len(self.levels), self.workers + 1), -np.inf)
         with np.errstate(invalid="ignore"):
             for i in range(1, len(self.needed)):
-                if time.perf_counter() > deadline:
+                if clock.is_over:
                     return False
                 self.fill(i, none_s if downstream is None else downstream.by_upstream(i))
         return True

@@ -9,7 +9,6 @@ beam looks for better plans, and the search then guesses the best cost from belo
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -38,6 +37,7 @@ from strategies.layerwise.pipeline.problem import (
 )
 from strategies.layerwise.pipeline.sweep import Sweep
 from strategies.layerwise.score import STEP_TIME, Score
+from strategies.limits import Clock
 
 __all__ = [
     "UPSTREAM_LEVELS",
@@ -144,7 +144,7 @@ class _Search(Sweep):
     def build(self) -> None:
         """A table of fronts for the plans below the threshold."""
         self.upstream = build_upstream(
-            self.problem, self.threshold_s, most_levels=UPSTREAM_LEVELS, deadline=self.deadline, tables=self.tables
+            self.problem, self.threshold_s, most_levels=UPSTREAM_LEVELS, clock=self.clock, tables=self.tables
         )
 
 
@@ -180,14 +180,13 @@ def solve_pipeline(
     (PipelinePlan(cuts=(2,), replicas=(1, 1)), 30.0, 'optimal')
     """
     limits = limits or Limits()
-    begin = time.perf_counter()
     if upstream is not None and not upstream.serves(problem, limits.cutoff_s):
         upstream = None
     search = _Search(problem, limits, upstream)
-    return _report(search, search.solve() if search.possible else float("inf"), begin)
+    return _report(search, search.solve() if search.possible else float("inf"))
 
 
-def _report(search: _Search, open_s: float, begin: float) -> PipelineSolution:
+def _report(search: _Search, open_s: float) -> PipelineSolution:
     """Solution from the plans found and a bound on what was not looked at."""
     complete = open_s == float("inf")
     if not complete:
@@ -210,7 +209,7 @@ def _report(search: _Search, open_s: float, begin: float) -> PipelineSolution:
         objectives_s=tuple(cost for cost, _ in search.plans),
         bound_s=min(best_s, rest_s),
         rest_bound_s=rest_s,
-        wall_s=time.perf_counter() - begin,
+        wall_s=search.clock.elapsed_s,
         num_labels=search.num_labels,
     )
 
@@ -283,7 +282,7 @@ def search_pipelines(
     -------
     PipelineOutcome
     """
-    deadline = time.monotonic() + wall_s
+    clock = Clock(limit_s=wall_s)
     outcome = PipelineOutcome()
     if not worker_counts or num_micro_batches < 2:
         return outcome
@@ -295,7 +294,7 @@ def search_pipelines(
         worker_counts = possible
     if not worker_counts:
         return outcome
-    if deadline <= time.monotonic():
+    if not clock.left_s:
         outcome.searched["open"] = len(worker_counts)
         outcome.bounded(float(np.min(score.of(floor_s, 0.0, worker_counts))))
         return outcome
@@ -314,7 +313,7 @@ def search_pipelines(
     replicas = list(range(1, min(len(table.workers), tables.micro_batch, max(promising)) + 1))
     tensors_bytes = capacity_bytes - cache.workload.context_bytes
     kept = replicas if exact else distinct_replicas(tables, replicas, max(promising), tensors_bytes)
-    if _has_too_many_cuts(tables, kept) or deadline <= time.monotonic():
+    if _has_too_many_cuts(tables, kept) or not clock.left_s:
         outcome.searched["open"] = len(promising)
         outcome.bounded(float(np.min(floors)))
         return outcome
@@ -327,10 +326,10 @@ def search_pipelines(
     computing_s = dict(zip(worker_counts, least_s.tolist(), strict=True))
     arrays = pipeline_arrays(tables, kept)
     one = _WorkerCounts(
-        tables, arrays, replicas, outcome, cutoff, found, score, top, deadline, capacity_bytes, exact=exact
+        tables, arrays, replicas, outcome, cutoff, found, score, top, clock, capacity_bytes, exact=exact
     )
     for n, workers in enumerate(sizes):
-        if exact and n and deadline <= time.monotonic():
+        if exact and n and not clock.left_s:
             outcome.searched["open"] = outcome.searched.get("open", 0) + len(sizes) - n
             outcome.bounded(float(np.min(floors[hopeful])))
             break
@@ -350,7 +349,7 @@ class _WorkerCounts:
     found: Callable[[Sequence[Plan]], object]
     score: Score
     top: int
-    deadline: float
+    clock: Clock
     capacity_bytes: float
     exact: bool
     upstream: UpstreamTable | None = None
@@ -381,14 +380,14 @@ class _WorkerCounts:
                 return
             self.arrays = pipeline_arrays(self.tables, self.replicas)
             problem = _problem(self.tables, self.arrays, workers, self.capacity_bytes, exact=self.exact)
-        if self.deadline <= time.monotonic():
+        if not self.clock.left_s:
             self.outcome.count("open")
             self.outcome.bounded(self._score(pipeline_lower_bound(problem), computing_s, workers))
             return
         wanted = self.top
         while True:
             goal_s = max(self.score.step_s(self.cutoff() * (1 + EQUAL), computing_s, workers), 0.0)
-            limits = Limits(wall_s=max(self.deadline - time.monotonic(), 0.0), cutoff_s=goal_s, num_solutions=wanted)
+            limits = Limits(wall_s=self.clock.left_s, cutoff_s=goal_s, num_solutions=wanted)
             solution = solve_pipeline(problem, limits, upstream=self._upstream(problem, goal_s))
             self.found([_plan(self.tables, plan) for plan in solution.plans])
             if solution.status is Status.INFEASIBLE:
@@ -424,8 +423,7 @@ class _WorkerCounts:
 
     def _is_proven(self, problem: PartitionProblem, limits: Limits, workers: int, *, are_plans: bool = False) -> bool:
         """Whether a smaller problem has no plan below the cutoff; what it proves in any case is kept."""
-        left_s = max(self.deadline - time.monotonic(), 0.0)
-        solution = solve_pipeline(problem, dataclasses.replace(limits, wall_s=left_s))
+        solution = solve_pipeline(problem, dataclasses.replace(limits, wall_s=self.clock.left_s))
         self.least_s = max(self.least_s, solution.bound_s)
         if are_plans:
             self.found([_plan(self.tables, plan) for plan in solution.plans])
@@ -443,12 +441,9 @@ class _WorkerCounts:
 
     def _upstream(self, problem: PartitionProblem, goal_s: float) -> UpstreamTable | None:
         """A table that serves every smaller worker count and every lower cutoff; cutoffs of devices' seconds rise as workers get fewer."""
-        if self.upstream is None and self.exact and not self.score.per_device:
-            left_s = self.deadline - time.monotonic()
-            if pipeline_lower_bound(problem, enough_s=goal_s) < goal_s:
-                self.upstream = build_upstream(
-                    problem, goal_s, most_levels=UPSTREAM_LEVELS, deadline=time.perf_counter() + left_s
-                )
+        is_wanted = self.upstream is None and self.exact and not self.score.per_device
+        if is_wanted and pipeline_lower_bound(problem, enough_s=goal_s) < goal_s:
+            self.upstream = build_upstream(problem, goal_s, most_levels=UPSTREAM_LEVELS, clock=self.clock)
         return self.upstream
 
 

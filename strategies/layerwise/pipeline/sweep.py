@@ -45,7 +45,6 @@ stronger where transfers or the memory matter.
 
 from __future__ import annotations
 
-import time
 from bisect import insort
 from dataclasses import dataclass, field
 
@@ -65,11 +64,12 @@ from strategies.layerwise.pipeline.problem import (
     stage_starts,
     workers_needed,
 )
+from strategies.limits import UNLIMITED, Clock
 
 __all__ = ["Labels", "Sweep", "Trail", "join", "undominated"]
 
 
-def undominated(key: IntArray, values: FloatArray, copies: int = 1, deadline: float = float("inf")) -> IntArray:
+def undominated(key: IntArray, values: FloatArray, copies: int = 1, clock: Clock = UNLIMITED) -> IntArray:
     """Rows that fewer than `copies` other rows with the same key beat or equal in every column.
 
     Works on all keys at once: in lexicographic order the first undecided row of a key is beaten by none of the later ones,
@@ -84,8 +84,8 @@ def undominated(key: IntArray, values: FloatArray, copies: int = 1, deadline: fl
     copies : int
         With K copies, the K best completions of all rows are completions of the rows that are kept.
 
-    deadline : float
-        On the clock of `time.perf_counter`; past it the undecided rows are kept unchecked.
+    clock : Clock
+        Past its limit the undecided rows are kept unchecked.
 
     Returns
     -------
@@ -103,7 +103,7 @@ def undominated(key: IntArray, values: FloatArray, copies: int = 1, deadline: fl
     kept = np.zeros(len(key), dtype=bool)
     open_rows = np.arange(len(key))
     while open_rows.size:
-        if time.perf_counter() > deadline:
+        if clock.is_over:
             kept[open_rows] = True
             break
         open_key = key[open_rows]
@@ -189,7 +189,7 @@ class Sweep:
         self.plans: list[tuple[float, PipelinePlan]] = []
         self.evaluated: dict[PipelinePlan, float] = {}
         self.least_s: list[float] = []  # least bounds of the plans of this pass, at most as many as there are copies
-        self.deadline = time.perf_counter() + limits.wall_s
+        self.clock = Clock(limit_s=limits.wall_s)
         self.most_depth = max(problem.num_micro_batches - 1, 1)
         self.num_labels = 0
         self.copies = limits.num_solutions
@@ -275,7 +275,7 @@ class Sweep:
         labels = labels[labels.bound < self.threshold_s]
         key = labels.state[:, 0] * (self.problem.num_workers + 1) + labels.state[:, 1]
         key = key * (self.most_depth + 1) + labels.state[:, 2]
-        labels = labels[undominated(key, self.rank(labels, cut), self.copies, self.deadline)]
+        labels = labels[undominated(key, self.rank(labels, cut), self.copies, self.clock)]
         if beam is not None and len(labels) > beam:
             labels = labels[np.sort(np.argsort(labels.bound, kind="stable")[:beam])]
         return labels
@@ -299,7 +299,7 @@ class Sweep:
         ends = np.cumsum(pairs)
         done = 0
         while done < len(labels):
-            if time.perf_counter() > self.deadline or not self.room(cut):
+            if self.clock.is_over or not self.room(cut):
                 return False
             start = int(ends[done - 1]) if done else 0
             upto = max(done + 1, int(np.searchsorted(ends, start + _CHUNK, side="right")))

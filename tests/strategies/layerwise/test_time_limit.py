@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from costmodel.layerwise.splits import factorisations
+from strategies import limits
 from strategies.layerwise import search as module
 from strategies.layerwise.pipeline import search as pipelines
 from strategies.layerwise.search import SearchSettings, search
@@ -52,7 +53,7 @@ def test_a_search_that_is_stopped_has_a_bound_and_the_size_of_the_whole_space() 
 def test_the_clock_is_looked_at_for_every_block_of_worker_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """The clock goes forward when it is looked at, so the number of looks is that of the blocks at least."""
     clock = Clock()
-    monkeypatch.setattr(module.time, "monotonic", clock.monotonic)
+    monkeypatch.setattr(limits.time, "monotonic", clock.monotonic)
     screened: list[int] = []
     screen = module.screened_bounds
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from costmodel.mesh.model import MeshModel
-from strategies.mesh import search as module
+from strategies import limits
 from strategies.mesh.search import search_model
 from strategies.mesh.settings import MeshSettings
 from tests.strategies.mesh.networks import decoder, two_level_cluster, workload_of
@@ -37,7 +37,7 @@ def test_a_search_without_time_has_a_bound_all_the_same(objective: str, experts:
 def test_the_clock_is_looked_at_for_every_layout(monkeypatch: pytest.MonkeyPatch) -> None:
     """The clock goes forward by looks: a pipeline of 400 blocks can be cut in hundreds of ways, of which few are laid out in 40 looks."""
     model, start_s, ticks = model_of(400), time.monotonic(), itertools.count(step=1000)
-    monkeypatch.setattr(module.time, "monotonic", lambda: start_s + next(ticks))
+    monkeypatch.setattr(limits.time, "monotonic", lambda: start_s + next(ticks))
     laid_out: list[tuple[int, int]] = []
     layout = MeshModel.layout
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 import pytest
 
@@ -12,13 +10,13 @@ from strategies.layerwise.per_layer.k_best import (
     CompletionBound,
     LabelSet,
     LayeredGraph,
-    OutOfTimeError,
     best_choices,
     pareto,
     search_labels,
 )
 from strategies.layerwise.per_layer.lagrangian import Multipliers
 from strategies.layerwise.per_layer.problem import ChoiceProblem, FlatTables, Structure, objective_s
+from strategies.limits import UNLIMITED, Clock, OutOfTimeError
 from tests.cases import mostly
 from tests.strategies.layerwise.per_layer.choice_problems import TOLERANCE, best_by_key, brute_force, random_problem
 
@@ -26,7 +24,7 @@ ROUNDING = 1e-12
 
 
 def labels_below(
-    problem: ChoiceProblem, limit: float, *, max_labels: int = 10_000, deadline: float = float("inf")
+    problem: ChoiceProblem, limit: float, *, max_labels: int = 10_000, clock: Clock = UNLIMITED
 ) -> tuple[LayeredGraph, FlatTables, list[LabelSet], bool]:
     graph, tables = LayeredGraph(problem), FlatTables(problem)
     weight = np.full(problem.num_nodes, 1.0 / problem.num_nodes)
@@ -41,7 +39,7 @@ def labels_below(
         capacity=problem.memory_capacity_bytes * (1.0 + ROUNDING),
         max_labels=max_labels,
         beam=1,
-        deadline=deadline,
+        clock=clock,
     )
     return graph, tables, labels, complete
 
@@ -103,7 +101,7 @@ def test_a_beam_says_that_it_is_incomplete(seed: int) -> None:
 def test_deadline() -> None:
     problem = random_problem(np.random.default_rng(0), shape="chain")
     with pytest.raises(OutOfTimeError):
-        labels_below(problem, 1e9, deadline=time.perf_counter() - 1.0)
+        labels_below(problem, 1e9, clock=Clock(limit_s=-1.0))
 
 
 @pytest.mark.parametrize("flat", [True, False])

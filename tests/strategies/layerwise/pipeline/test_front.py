@@ -20,6 +20,7 @@ from strategies.layerwise.pipeline import (
 )
 from strategies.layerwise.pipeline.completion import build_downstream, depth_levels
 from strategies.layerwise.pipeline.problem import SAFETY, build_tables, stage_starts
+from strategies.limits import Clock
 from tests.cases import mostly
 
 INF = float("inf")
@@ -257,7 +258,7 @@ def best_by_brute_force(problem: PartitionProblem) -> float:
 
 def test_no_table_past_the_deadline_or_beyond_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = realistic(np.random.default_rng(4))
-    assert build_upstream(problem, INF, deadline=-1.0) is None
+    assert build_upstream(problem, INF, clock=Clock(limit_s=-1.0)) is None
     with monkeypatch.context() as patch:
         patch.setattr("strategies.layerwise.pipeline.completion._MOST_ENTRIES", 10)
         assert build_upstream(problem, INF) is None
