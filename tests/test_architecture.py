@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.house import imports_between_folders
+from benchmarks.house import imports_between_folders, tests_on_spaces
 
 ROOT = Path(__file__).resolve().parent.parent
 ALLOWED = {
@@ -170,6 +170,11 @@ def test_an_import_that_points_upwards_is_found(tmp_path: Path, text: str) -> No
         file.write_text(content)
     (found,) = upward_imports(tmp_path)
     assert found.startswith("planner/core")
+
+
+def test_no_code_asks_which_space_it_has() -> None:
+    """What differs between spaces is a method or a declared property of them (`planner.spaces.base.PlanSpace`, `planner.question.choose.Kind`)."""
+    assert not tests_on_spaces(ROOT)
 
 
 # Words of this project alone -> what the field says. An underscore joins words to another one.

@@ -56,7 +56,7 @@ def write_report_files(
         A figure that the answer does not have; files that can no longer be written.
     """
     blocks = [*report.blocks(), *report.details()]
-    if answer.setting.load is not None:
+    if not answer.space.has_figures:
         is_search = isinstance(answer, Answer)
         refused = [flag for flag in files.flags if flag != "--html" or not is_search]
         if refused:

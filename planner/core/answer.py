@@ -195,6 +195,11 @@ class RankedPlan:
         return self.parts(self.main)
 
     @property
+    def time_totals(self) -> tuple[str, ...]:
+        """Times that its terms add up to."""
+        return tuple(dict.fromkeys(f.part_of for f in self.declared.values() if f.part_of.endswith("_s")))
+
+    @property
     def memory_parts(self) -> dict[str, float]:
         """Terms that add up to the memory; empty where it is known as a whole only."""
         return self.parts("memory_bytes_per_gpu")
@@ -378,6 +383,10 @@ class AnswerSpace(Protocol):
     @property
     def bounds_a_time(self) -> bool:
         """Whether the bound of a search is a time of a step."""
+
+    @property
+    def has_figures(self) -> bool:
+        """Whether figures, traces and pages show the step of a plan."""
 
     @property
     def step_word(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TypeVar
@@ -10,6 +11,7 @@ from typing import TypeVar
 from costmodel.framework import NO_FRAMEWORK, Framework
 from costmodel.hardware.cluster import Cluster
 from costmodel.hardware.collectives import ALL_REDUCE_NAMES, names_of
+from costmodel.layerwise.splits import Split
 from costmodel.precision import OPTIMIZERS, PRECISIONS
 from planner.core.errors import PlannerError, UnknownName, UsageError
 from planner.core.request import Request
@@ -23,8 +25,7 @@ from planner.files.loading import (
 )
 from planner.files.naming.frameworks import framework_of
 from planner.importers.networks import load_model
-from planner.question.fixing import restriction_of
-from strategies.layerwise.space import Restriction
+from strategies.layerwise.space import FAMILY_NAMES, Restriction, fixed_by_patterns
 
 __all__ = ["DEFAULT_CLUSTER", "calibration_of", "default_cluster", "framework_in", "look_up", "pick"]
 
@@ -207,3 +208,57 @@ def _collectives(request: Request) -> tuple[str, ...]:
             hint="list them: planner list collectives",
         )
     return (request.collective,)
+
+
+def restriction_of(request: Request, model: LoadedModel | None) -> Restriction:
+    """What a request fixes of the plans: splits of layers (--fix) and a family; nothing where the network is not known.
+
+    Raises
+    ------
+    UsageError
+        A pattern that fits no layer, splits that layers do not have or that need more workers than there are.
+    """
+    if request.family is not None and request.family not in FAMILY_NAMES:
+        raise UnknownName(kind="family", name=request.family, known=FAMILY_NAMES)
+    patterns = [parse_fix(text) for text in request.fix]
+    if model is None:
+        return Restriction()  # the layers are not known; that is reported already
+    try:
+        fixed = fixed_by_patterns(model.graph, patterns)
+    except ValueError as error:
+        raise UsageError(f"--fix: {error}") from None
+    for text, (_, degrees) in zip(request.fix, patterns, strict=True):
+        needed = math.prod(max(degree, 1) for degree in degrees.values())
+        if needed > request.gpus:
+            raise UsageError(f"--fix '{text}' needs {needed} workers, and --gpus is {request.gpus}")
+    return Restriction(fixed=fixed, family=request.family)
+
+
+def parse_fix(text: str) -> tuple[str, dict[str, int]]:
+    """Read ``conv*:batch`` (all workers along one dimension) or ``fc6:batch=4,out_channels=2``.
+
+    Raises
+    ------
+    UsageError
+        Not of this form, an unknown dimension, a degree that is not a positive whole number.
+
+    Examples
+    --------
+    >>> parse_fix("fc*:out_channels"), parse_fix("fc6:batch=4,out_channels=2")
+    (('fc*', {'out_channels': 0}), ('fc6', {'batch': 4, 'out_channels': 2}))
+    """
+    pattern, colon, rest = text.rpartition(":")
+    if not colon or not pattern or not rest:
+        raise UsageError(f"--fix '{text}': write LAYERS:DIMENSION, e.g. 'conv*:batch' or 'fc6:batch=4,out_channels=2'")
+    dimensions = tuple(field.name for field in dataclasses.fields(Split))
+    degrees: dict[str, int] = {}
+    for part in rest.split(","):
+        name, equals, value = part.strip().partition("=")
+        if name not in dimensions:
+            raise UnknownName(kind=f"--fix '{text}': dimension", name=name, known=dimensions)
+        if equals and not (value.isascii() and value.isdigit() and int(value) >= 1):
+            raise UsageError(f"--fix '{text}': '{value}' is not a positive whole number")
+        degrees[name] = int(value) if equals else 0
+    if len(degrees) > 1 and 0 in degrees.values():
+        raise UsageError(f"--fix '{text}': give every dimension its degree when there are several")
+    return pattern, degrees

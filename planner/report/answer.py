@@ -208,7 +208,7 @@ def _comparison_blocks(estimate: Estimate) -> list[Block]:
     # What one plan does not have at all is a zero, not the rest of a rounded sum.
     cleaned = [(term, a if a > noise else 0.0, b if b > noise else 0.0) for term, a, b in estimate.comparison]
     rows = [(term, a, b) for term, a, b in cleaned if a > 0 or b > 0]
-    has_sum = estimate.setting.load is None
+    has_sum = set(ranked.time_totals) == {"step_time_s"}
     if has_sum:
         rows.append(("step", ranked.step_time_s, best.step_time_s))
     unit = time_unit(max(max(a, b) for _, a, b in rows))

@@ -164,10 +164,9 @@ def predicted(
 
 def compared_parts(plan: RankedPlan, best: RankedPlan) -> tuple[tuple[str, float, float], ...]:
     """Parts of the times of two plans side by side, by their labels: what the second saves most first."""
-    totals = dict.fromkeys(figure.part_of for figure in plan.declared.values() if figure.part_of.endswith("_s"))
-    several = len(totals) > 1
+    several = len(plan.time_totals) > 1
     rows = []
-    for total in totals:
+    for total in plan.time_totals:
         theirs = best.parts(total)
         prefix = f"{_TITLES[total]}: " if several else ""
         for name, label in plan.labels(total).items():

@@ -96,8 +96,9 @@ class PlanSpace(ABC):
 
     # Figures that a plan file states of its prediction.
     predicted: ClassVar[Sequence[str]] = ("step_time_s", "throughput_samples_per_s", "memory_bytes_per_gpu")
-    # Whether the bound of a search is a time of a step, and what the time of a plan is per.
+    # Whether the bound of a search is a time of a step, whether figures show the step, and what the time of a plan is per.
     bounds_a_time: ClassVar[bool] = True
+    has_figures: ClassVar[bool] = True
     step_word: ClassVar[str] = "step"
     # Whether devices differ in what they may hold.
     has_several_capacities: ClassVar[bool] = False

@@ -109,6 +109,7 @@ class ServingPlanSpace(PlanSpace):
     usual_objective = "throughput"
     predicted = ("ttft_s", "tpot_s", "requests_per_s", "output_tokens_per_s", "memory_bytes_per_gpu")
     bounds_a_time = False
+    has_figures = False
     step_word = "token"
 
     @property
@@ -425,8 +426,9 @@ class ServingPlanSpace(PlanSpace):
         }
 
     def plan_section(self, ranked: RankedPlan, folder: Path | None) -> Mapping[str, Any]:
-        """Entries of a plan file that hold a plan; the batch is the sequences of all replicas."""
-        return {"global_batch": ranked.plan.concurrency, **super().plan_section(ranked, folder)}
+        """Entries of a plan file that hold a plan; the batch is the sequences of all replicas, and nothing of training is asked."""
+        section = super().plan_section(ranked, folder)
+        return {"global_batch": ranked.plan.concurrency, "seq": None, "optimizer": None, **section}
 
     def plan_values(self, answer: Answer | Estimate, ranked: RankedPlan) -> Mapping[str, Any]:
         """A plan as ``--json`` has it."""

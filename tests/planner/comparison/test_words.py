@@ -10,6 +10,7 @@ from planner.comparison.differences import compare_items
 from planner.comparison.words import memory_sentence, why
 from planner.core.errors import UsageError
 from planner.spaces.items import Item
+from planner.spaces.serving.items import ServedItem
 
 GIB = 2**30
 
@@ -132,3 +133,39 @@ def test_what_is_asked_is_a_cause_of_the_terms_it_bears_on(question: dict[str, s
     fast = item("b", step_time_s=9.0, time_parts={"compute_s": 5.0, "tp_exposed_s": 4.0, "bubble_s": 0.0})
     sentence = why(compare_items([first, asked(asked(fast, **known), **question)]), 1)
     assert f" of compute{' ' + cause if cause else ''}." in sentence
+
+
+def served(label: str, **changes: object) -> ServedItem:
+    """A server of 8 sequences at a time, a token of each every 10 ms."""
+    fields = {field.name: getattr(item(label), field.name) for field in dataclasses.fields(Item)}
+    question = {"mode": "inference", "model": "net", "cluster": "c"}
+    rates = {"requests_per_s": 4.0, "output_tokens_per_s": 800.0, "output_tokens_per_s_per_gpu": 100.0}
+    figures = {"served": {"ttft_s": 0.2, "request_s": 2.0, **rates}, "step_time_s": 0.01, "objective": "throughput"}
+    parts = {"time_parts": {"decode_compute_s": 0.008, "waiting_s": 0.002}, "first_token_parts": {}}
+    return ServedItem(
+        **{**fields, "space": "serving", "question": question, "seq": None, **parts, **figures, **changes}
+    )
+
+
+def test_servers_are_compared_by_what_they_serve() -> None:
+    slow = served("a")
+    rates = {**slow.served, "output_tokens_per_s": 1000.0, "request_s": 3.0}
+    fast = served("b", served=rates, samples=16, step_time_s=0.016)
+    comparison = compare_items([slow, fast])
+    assert comparison.basis == "step"
+    assert comparison.scores == (1 / 800, 1 / 1000)
+    assert why(comparison, 1).startswith(
+        "b has 1.25x the throughput of a: 1,000 output tokens/s against 800 output tokens/s, a token every 16.0 ms against 10.0 ms."
+    )
+    assert why(comparison, 1).endswith(" It serves 16 sequences at a time against 8.")
+    quick = [dataclasses.replace(one, objective="latency") for one in (slow, fast)]
+    assert compare_items(quick).scores == (2.0, 3.0)
+    assert why(compare_items(quick), 1).startswith("a is 1.50x quicker than b: ")
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_server_and_a_forward_pass_have_nothing_to_compare(is_first: bool) -> None:
+    passed = item("b", question={"mode": "inference", "model": "net"})
+    items = [served("a"), passed] if is_first else [passed, served("a")]
+    with pytest.raises(UsageError, match="a serves requests and b costs one forward pass"):
+        compare_items(items)
