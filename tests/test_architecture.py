@@ -173,7 +173,7 @@ def test_an_import_that_points_upwards_is_found(tmp_path: Path, text: str) -> No
 
 
 def test_no_code_asks_which_space_it_has() -> None:
-    """What differs between spaces is a method or a declared property of them (`planner.spaces.base.PlanSpace`, `planner.question.choose.Kind`)."""
+    """What differs between spaces is a method or a declared property of theirs (`PlanSpace`, `Kind` of questions)."""
     assert not tests_on_spaces(ROOT)
 
 
