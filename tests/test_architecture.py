@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.house import imports_between_folders, tests_on_spaces
+from benchmarks import house
 
 ROOT = Path(__file__).resolve().parent.parent
 ALLOWED = {
@@ -135,7 +135,7 @@ def upward_imports(tree: Path) -> list[str]:
     """Imports inside planner/ that do not point downwards, those inside functions and under TYPE_CHECKING included."""
     ranks = {f"planner/{name}": rank for rank, name in enumerate(LAYERS)}
     found = []
-    for (start, end), places in sorted(imports_between_folders(tree).items()):
+    for (start, end), places in sorted(house.imports_between_folders(tree).items()):
         if start not in ranks or end not in ranks:
             found.append(f"{start} -> {end}: name both in LAYERS")
         elif ranks[start] < ranks[end]:
@@ -174,7 +174,7 @@ def test_an_import_that_points_upwards_is_found(tmp_path: Path, text: str) -> No
 
 def test_no_code_asks_which_space_it_has() -> None:
     """What differs between spaces is a method or a declared property of theirs (`PlanSpace`, `Kind` of questions)."""
-    assert not tests_on_spaces(ROOT)
+    assert not house.tests_on_spaces(ROOT)
 
 
 # Words of this project alone -> what the field says. An underscore joins words to another one.
