@@ -1,10 +1,12 @@
-"""Figures that follow from the step time of a training plan in any space: throughput, utilisation, GPU hours, money.
+"""Figures that follow from the step time of a training plan in any space: throughput, utilisation, GPU hours, money per token.
 
 With step time t, workers w, samples B and positions S per step, model FLOP F per step, dense peak P of all workers together, and price p
 per GPU and hour:
 
     samples/s = B / t        tokens/s = B S / t        MFU = F / (t P)
-    GPU hours per million tokens = 1e6 w t / (3600 B S)        money per step = p w t / 3600
+    GPU hours per million tokens = 1e6 w t / (3600 B S)        money per million tokens = p GPU hours
+
+What a step costs is `costmodel.objectives.step_costs`.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from costmodel.fields import Figure
+from costmodel.objectives import OBJECTIVES
 
 __all__ = ["COMMON_FIGURES", "COST_FIGURES", "TOKEN_FIGURES", "training_rates"]
 
@@ -38,17 +41,8 @@ TOKEN_FIGURES: tuple[Figure, ...] = (
         optional=True,
     ),
 )
-COST_FIGURES: tuple[Figure, ...] = (
-    Figure(
-        name="money_per_step", doc="In USD; null where no `price_per_hour` is stated.", kind="number", optional=True
-    ),
-    Figure(
-        name="energy_per_step_j",
-        doc="Of the GPUs in use and their hosts, in joules; null where no `power` is stated.",
-        kind="number",
-        optional=True,
-    ),
-)
+# What a step costs, by each objective that has a figure of its own.
+COST_FIGURES: tuple[Figure, ...] = tuple(o.figure for o in OBJECTIVES.values() if o.figure is not None)
 
 
 def training_rates(
@@ -60,7 +54,6 @@ def training_rates(
     flop: float = 0.0,
     peak_flop_per_s: float = 0.0,
     price_per_hour: float | None = None,
-    energy_j: float | None = None,
 ) -> Mapping[str, float | None]:
     """Rates of one plan.
 
@@ -79,19 +72,15 @@ def training_rates(
         Dense peak of all GPUs in use together.
     price_per_hour : float, optional
         USD per GPU, the mean over those in use.
-    energy_j : float, optional
-        Of a step.
 
     Examples
     --------
     >>> rates = training_rates(step_time_s=2.0, workers=4, samples=8, positions=100, flop=1e12, peak_flop_per_s=1e12, price_per_hour=9.0)
-    >>> rates["tokens_per_s"], rates["tokens_per_s_per_gpu"], rates["mfu"], rates["money_per_step"]
-    (400.0, 100.0, 0.5, 0.02)
+    >>> rates["tokens_per_s"], rates["tokens_per_s_per_gpu"], rates["mfu"], rates["money_per_million_tokens"]
+    (400.0, 100.0, 0.5, 25.0)
     """
     rates: dict[str, float | None] = {
         "throughput_samples_per_s": samples / step_time_s,
-        "money_per_step": None if price_per_hour is None else price_per_hour * workers * step_time_s / 3600.0,
-        "energy_per_step_j": energy_j,
     }
     if positions is not None:
         tokens_per_s = samples * positions / step_time_s

@@ -20,7 +20,6 @@ import numpy as np
 
 from costmodel.arrays import BoolArray, FloatArray, IntArray, combined, rows_of
 from costmodel.hardware.cluster import Cluster
-from costmodel.hardware.host import Power
 from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS, MeshAssumptions
 from costmodel.mesh.communication import Division, GroupTimes
 from costmodel.mesh.memory import PipelineMemory
@@ -44,7 +43,7 @@ from costmodel.mesh.tensor_parallel import check_splits
 from costmodel.network.graph import once
 from costmodel.workload import Workload
 
-__all__ = ["MeshModel", "least_computing_s", "mesh_energy_j", "plans_energy_j", "recomputing_s"]
+__all__ = ["MeshModel", "computing_s", "least_computing_s", "plans_computing_s", "recomputing_s"]
 
 
 # Assumptions about what is made of the rows of the tables: the rows themselves know nothing of them.
@@ -453,10 +452,8 @@ def recomputing_s(model: MeshModel, batch: MeshBatch, layouts: LayoutArrays) -> 
     return np.asarray(batch.num_micro_batches * total / batch.pp)
 
 
-def mesh_energy_j(
-    model: MeshModel, batch: MeshBatch, layouts: LayoutArrays, costs: MeshCosts, power: Power
-) -> FloatArray:
-    """Energy of a step of mesh plans, (n,).
+def computing_s(model: MeshModel, batch: MeshBatch, layouts: LayoutArrays, costs: MeshCosts) -> FloatArray:
+    """Time that a device computes in a step of mesh plans, averaged over the devices: (n,).
 
     Parameters
     ----------
@@ -466,17 +463,16 @@ def mesh_energy_j(
         Where the plans put the modules.
     costs : MeshCosts
         Of the same plans.
-    power : Power
 
     Notes
     -----
     The optimizer's time is that of the rank that decides the step.
     """
-    computing = least_computing_s(model, batch) + recomputing_s(model, batch, layouts) + costs.optimizer_s
-    return power.energy_j(costs.step_time_s, np.minimum(computing, costs.step_time_s), batch.workers)
+    total = least_computing_s(model, batch) + recomputing_s(model, batch, layouts) + costs.optimizer_s
+    return np.minimum(total, costs.step_time_s)
 
 
-def plans_energy_j(model: MeshModel, plans: Sequence[MeshPlan], costs: MeshCosts, power: Power) -> FloatArray:
+def plans_computing_s(model: MeshModel, plans: Sequence[MeshPlan], costs: MeshCosts) -> FloatArray:
     """The same for plans with layouts of their own, too."""
     layouts = stack_layouts([model.layout_of_plan(plan) for plan in plans])
-    return mesh_energy_j(model, MeshBatch.from_plans(plans), layouts, costs, power)
+    return computing_s(model, MeshBatch.from_plans(plans), layouts, costs)

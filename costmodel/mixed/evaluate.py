@@ -18,7 +18,6 @@ from numpy.typing import ArrayLike
 
 from costmodel.arrays import BoolArray, FloatArray, IntArray, combined
 from costmodel.hardware.cluster import Cluster
-from costmodel.hardware.host import Power, money_of
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.communication import CopyTimes, Division, copy_groups, exposed_exchange, strides
 from costmodel.mesh.memory import PipelineMemory
@@ -30,6 +29,7 @@ from costmodel.mesh.stages import LayoutArrays, recomputed_share, weigh
 from costmodel.mesh.step import gradient_passes_s
 from costmodel.mixed.model import NO_OTHER_ASSUMPTIONS, MixedModel
 from costmodel.mixed.plan import MIXED_ORDERS, MixedError, MixedPipeline, MixedPlan, all_reduce_across_s, group_names
+from costmodel.objectives import step_costs
 from costmodel.precision import PRECISIONS, Precision
 from costmodel.workload import Workload
 
@@ -42,8 +42,8 @@ __all__ = [
     "cost_plans",
     "cost_stages",
     "evaluate_mixed",
-    "mixed_energy_j",
-    "mixed_money",
+    "group_computing_s",
+    "mixed_costs",
     "move_s",
     "passes_s",
     "pipeline_makespan_s",
@@ -571,41 +571,35 @@ def _pipeline_faults(pipeline: MixedPipeline, num_blocks: int) -> list[str]:
     return faults
 
 
-def mixed_money(cluster: Cluster, plan: MixedPlan, step_s: float) -> float | None:
-    """USD of a step; None where a device in use states no price."""
-    parts = [money_of(cluster.groups[g].device, step_s, plan.devices_of(g)) for g in plan.groups]
-    known = [part for part in parts if part is not None]
-    return sum(known) if len(known) == len(parts) else None
+def group_computing_s(plan: MixedPlan, reports: Sequence[StageReport], step_s: float) -> dict[int, float]:
+    """Time that a device of each group in use computes in a step, averaged over the group's devices.
 
-
-def mixed_energy_j(cluster: Cluster, plan: MixedPlan, reports: Sequence[StageReport], step_s: float) -> float | None:
-    """Joules of a step; None where a device in use states no power.
-
-        energy = sum over groups [ devices (idle + host) step + (busy - idle) computing ]
-        computing = sum over the stages of a group tp (micro-batches compute + replicas update)
+        computing = sum over the stages of a group tp (micro-batches compute + replicas update) / devices
 
     with the micro-batches of all replicas of a stage, and what is recomputed in *compute* (with its communication).
 
     Parameters
     ----------
-    cluster : Cluster
     plan : MixedPlan
     reports : sequence of StageReport
         Of the plan's stages.
     step_s : float
     """
-    total = 0.0
-    for group in plan.groups:
-        power = Power.of(cluster.groups[group].device, cluster.host)
-        if power is None:
-            return None
-        computing_s = 0.0
-        for report in reports:
-            if report.group == group:
-                pipeline = plan.pipelines[report.pipeline]
-                done = pipeline.replicas * pipeline.num_micro_batches + pipeline.longer
-                each_s = done * (report.compute_s + report.recompute_s) + pipeline.replicas * report.update_s
-                computing_s += pipeline.stages[report.stage].tp * each_s
-        devices = plan.devices_of(group)
-        total += float(power.energy_j(step_s, min(computing_s / devices, step_s), devices))
-    return total
+    total = dict.fromkeys(plan.groups, 0.0)
+    for report in reports:
+        pipeline = plan.pipelines[report.pipeline]
+        done = pipeline.replicas * pipeline.num_micro_batches + pipeline.longer
+        each_s = done * (report.compute_s + report.recompute_s) + pipeline.replicas * report.update_s
+        total[report.group] += pipeline.stages[report.stage].tp * each_s
+    return {group: min(seconds / plan.devices_of(group), step_s) for group, seconds in total.items()}
+
+
+def mixed_costs(
+    cluster: Cluster, plan: MixedPlan, reports: Sequence[StageReport], step_s: float, compute: str
+) -> Mapping[str, float | None]:
+    """What a step costs (`costmodel.objectives.step_costs`): USD, joules, ...; None where a device in use does not state it."""
+    used = [
+        (cluster.groups[group].device, cluster.host, computing_s, plan.devices_of(group))
+        for group, computing_s in group_computing_s(plan, reports, step_s).items()
+    ]
+    return step_costs(used, step_s, compute)

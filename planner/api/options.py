@@ -567,7 +567,7 @@ class _Objective(TypedDict, total=False):
             flags="--objective",
             metavar="NAME",
             help=_OBJECTIVES,
-            words="strategies.mesh.settings:OBJECTIVES",
+            words="costmodel.objectives:OBJECTIVES",
             inference_words="strategies.serving.space:SERVING_OBJECTIVES",
             read=as_given,
         ),

@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from costmodel.hardware.cluster import Cluster
 from costmodel.hardware.device import Device
 from costmodel.hardware.host import DEFAULT_IDLE_SHARE, Power
+from costmodel.objectives import OBJECTIVES
 from planner.core.answer import Assumption
 from planner.core.errors import UsageError
 from planner.core.numbers import energy_text, percent, significant
 from planner.core.request import Request
-from strategies.layerwise.score import LAYER_OBJECTIVES
 
-__all__ = ["BETTER", "check_layer_objective", "check_rates", "cost_text", "stated_rates"]
+__all__ = ["better_word", "check_layer_objective", "check_rates", "cost_of", "cost_text", "stated_rates"]
 
-# The plan that is first, against another: "... is faster".
-BETTER = {
-    "step_time": "faster",
-    "tokens_per_s": "faster",
-    "tokens_per_s_per_gpu": "more efficient",
-    "mfu": "more efficient",
-    "gpu_hours": "cheaper",
-    "money": "cheaper",
-    "energy": "thriftier",
+_BETTER_SERVING = {
     "throughput": "faster",
     "latency": "quicker",
     "ttft": "quicker",
@@ -31,8 +24,17 @@ BETTER = {
 }
 
 
+def better_word(objective: str) -> str:
+    """What the better of two plans is: "the first is ... than the second".
+
+    >>> better_word("money"), better_word("latency")
+    ('cheaper', 'quicker')
+    """
+    return OBJECTIVES[objective].better if objective in OBJECTIVES else _BETTER_SERVING[objective]
+
+
 def check_rates(objective: str | None, devices: Iterable[Device]) -> None:
-    """Refuse an objective that needs a price or a power that nobody has stated.
+    """Refuse an objective that counts what nobody has stated, such as a price.
 
     Parameters
     ----------
@@ -44,17 +46,12 @@ def check_rates(objective: str | None, devices: Iterable[Device]) -> None:
     ------
     UsageError
     """
+    found = OBJECTIVES.get(objective or "step_time")
+    if found is None or not found.is_per_device:
+        return
     for device in devices:
-        if objective == "money" and device.price_per_hour is None:
-            raise UsageError(
-                f"--objective money: device '{device.name}' states no price; write 'price_per_hour: X' (USD per device) in a device file "
-                "and name it with --device, give --price, or use --objective gpu_hours"
-            )
-        if objective == "energy" and device.busy_power_w is None:
-            raise UsageError(
-                f"--objective energy: device '{device.name}' states no power; write 'power: {{busy: 700 W, idle: 100 W}}' in a device file "
-                "and name it with --device, or give --power"
-            )
+        if found.cost_of(device, None, next(iter(device.peak_flop_per_s))) is None:
+            raise UsageError(f"--objective {objective}: device '{device.name}' {found.unstated}")
 
 
 def check_layer_objective(objective: str | None, device: Device, *, reads_tokens: bool) -> None:
@@ -70,10 +67,11 @@ def check_layer_objective(objective: str | None, device: Device, *, reads_tokens
             "--objective mfu: the share of the peak in use is counted for transformers over a device mesh; plans with a split per layer "
             "are ranked the same way by --objective gpu_hours"
         )
-    if objective is not None and objective not in LAYER_OBJECTIVES:
+    if objective is not None and objective not in OBJECTIVES:
+        others = [name for name in OBJECTIVES if name != "mfu" and not name.startswith("tokens")]
         raise UsageError(
-            f"--objective {objective}: is for networks that generate text; plans with a split per layer are ranked by step_time, "
-            "gpu_hours, money or energy"
+            f"--objective {objective}: is for networks that generate text; plans with a split per layer are ranked by "
+            f"{', '.join(others[:-1])} or {others[-1]}"
         )
     if objective in ("tokens_per_s", "tokens_per_s_per_gpu") and not reads_tokens:
         same = "step_time" if objective == "tokens_per_s" else "gpu_hours"
@@ -95,12 +93,23 @@ def stated_rates(request: Request, cluster: Cluster) -> tuple[Assumption, ...]:
     return ()
 
 
-def cost_text(objective: str, *, money: float | None, joules: float | None) -> str:
+def cost_text(objective: str, cost: float | None) -> str:
     """What a step costs beside its time, where that is what plans are ranked by; begins with a comma.
 
-    >>> cost_text("energy", money=0.5, joules=2300.0), cost_text("step_time", money=0.5, joules=2300.0)
-    (', 2.30 kJ', '')
+    >>> cost_text("energy", 2300.0), cost_text("money", 0.5), cost_text("step_time", None)
+    (', 2.30 kJ', ', 0.500 USD', '')
     """
-    if objective == "money" and money is not None:
-        return f", {significant(money)} USD"
-    return f", {energy_text(joules)}" if objective == "energy" and joules is not None else ""
+    if cost is None:
+        return ""
+    unit = OBJECTIVES[objective].unit
+    return f", {energy_text(cost)}" if unit == "J" else f", {significant(cost)} {unit}"
+
+
+def cost_of(objective: str, figures: Mapping[str, Any]) -> float | None:
+    """What a step costs by an objective that has a figure; else None.
+
+    >>> cost_of("energy", {"energy_per_step_j": 2300.0}), cost_of("step_time", {})
+    (2300.0, None)
+    """
+    found = OBJECTIVES.get(objective)
+    return None if found is None or found.figure is None else figures.get(found.figure.name)

@@ -81,7 +81,7 @@ class Request:
         ""  # estimate only: blocks of every chunk ("20 20 21 19"), or "equal"; empty: as the planner balances them
     )
     assume: tuple[tuple[str, float], ...] = ()  # fields of costmodel.mesh.assumptions.MeshAssumptions that differ
-    objective: str | None = None  # a name of strategies.mesh.settings.OBJECTIVES; None: step_time
+    objective: str | None = None  # a name of costmodel.objectives.OBJECTIVES; None: step_time
     price_per_hour: float | None = None  # of a device, in USD; None: the cluster's or the device's own
     power_w: tuple[float, float | None] | None = None  # of a device: busy and, if given, idle; None: the device's own
     calibration: str | None = (

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from planner.core.answer import Answer, Assumption, ErrorBars, Estimate, Proof, RankedPlan, ScalePoint, Setting
 from planner.core.blocks import Block, Column, Facts, Heading, Report, Sentence, Table
 from planner.core.numbers import Unit, big_count, byte_text, duration_text, percent, significant, time_unit
-from planner.core.objectives import BETTER, cost_text
+from planner.core.objectives import better_word, cost_of, cost_text
 from planner.report.documents import RESULT_VERSION, estimate_document, search_document, tail
 from planner.report.tables import assumption_rows, comparison_table, gap_text, link_blocks
 from planner.report.uncertainty import bars_document, bars_facts, benchmark_sentence, sensitivity_blocks, span_text
@@ -86,7 +86,7 @@ def estimate_report(
 
 
 def _search_blocks(answer: Answer) -> list[Block]:
-    best, better = answer.best, BETTER[answer.objective]
+    best, better = answer.best, better_word(answer.objective)
     facts = [
         *_verdict(answer, best),
         ("Proof", _proof(answer, better)),
@@ -115,7 +115,7 @@ def _verdict(answer: Answer | Estimate, plan: RankedPlan) -> list[tuple[str, str
 
 def speed_facts(plan: RankedPlan, objective: str) -> list[tuple[str, str]]:
     """How long a step takes, what it costs, and how many samples or tokens that makes; of every space that trains."""
-    cost = cost_text(objective, money=plan["money_per_step"], joules=plan["energy_per_step_j"])
+    cost = cost_text(objective, cost_of(objective, plan.figures))
     cost += " per step" if cost else ""
     interval = ""
     if plan.step_time_low_s is not None and plan.step_time_high_s is not None:
@@ -203,7 +203,7 @@ def _comparison_blocks(estimate: Estimate) -> list[Block]:
         return []
     if ranked.gap <= _NOISE and ranked.fits:
         kept = " that keeps the limits" if _has_limits(estimate.setting) else ""
-        return [Sentence(f"No plan of the stated space{kept} is {BETTER[estimate.objective]}.", strong=True)]
+        return [Sentence(f"No plan of the stated space{kept} is {better_word(estimate.objective)}.", strong=True)]
     noise = _NOISE * ranked.step_time_s
     # What one plan does not have at all is a zero, not the rest of a rounded sum.
     cleaned = [(term, a if a > noise else 0.0, b if b > noise else 0.0) for term, a, b in estimate.comparison]
@@ -212,7 +212,7 @@ def _comparison_blocks(estimate: Estimate) -> list[Block]:
     if has_sum:
         rows.append(("step", ranked.step_time_s, best.step_time_s))
     unit = time_unit(max(max(a, b) for _, a, b in rows))
-    cost = cost_text(estimate.objective, money=best.get("money_per_step"), joules=best.get("energy_per_step_j"))
+    cost = cost_text(estimate.objective, cost_of(estimate.objective, best.figures))
     against = f"{duration_text(best.step_time_s)}{cost} on {best.workers} of {estimate.setting.gpus} GPUs"
     heading = f"Against the best plan: {gap_text(ranked.gap)} against {against} of {best.summary}"
     return [Heading(heading), comparison_table(rows, unit, total=has_sum)]

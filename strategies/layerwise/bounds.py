@@ -29,8 +29,8 @@ from costmodel.network.layers import Layer, Shard
 from costmodel.tolerances import ROUNDING
 from costmodel.workload import Workload
 from strategies.layerwise.build import allowed_splits, base_s
-from strategies.layerwise.score import STEP_TIME, Score
 from strategies.layerwise.space import Restriction
+from strategies.score import STEP_TIME, Score
 
 __all__ = ["least_step_s", "lower_bounds", "memory_extremes", "screened_bounds"]
 

@@ -10,8 +10,8 @@ from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.layerwise.plan import Plan
 from costmodel.layerwise.tables import CostTables, LayerCosts
 from strategies.layerwise.per_layer.problem import ChoiceProblem, Edge
-from strategies.layerwise.score import STEP_TIME, Score
 from strategies.layerwise.space import Restriction
+from strategies.score import STEP_TIME, Score
 
 __all__ = ["LayerChoice", "allowed_splits", "base_s", "choice_problem"]
 

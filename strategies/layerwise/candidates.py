@@ -14,8 +14,8 @@ from costmodel.layerwise.splits import Split, divisors, factorisations, split_ta
 from costmodel.layerwise.tables import CostCache, CostTables
 from costmodel.workload import Workload
 from strategies.layerwise.per_layer.search import Method
-from strategies.layerwise.score import STEP_TIME, Score
 from strategies.layerwise.space import Restriction, uniform_batches, uniform_columns
+from strategies.score import STEP_TIME, Score
 
 __all__ = [
     "Candidate",

@@ -142,7 +142,7 @@ class NodeBounds:
         batch = self._plainly(work)
         total, forward, blocks = model.work_s(batch, experts=experts)
         computing = np.zeros_like(total)
-        if self.evaluator.is_energy and experts:
+        if self.evaluator.counts_computing and experts:
             one = np.ones(len(batch), dtype=np.int64)
             computing = least_computing_s(model, replace(batch, pp=one, num_micro_batches=one))
         return np.stack([total, forward, computing, *blocks.T])

@@ -26,7 +26,7 @@ import numpy as np
 
 from costmodel.arrays import BoolArray, FloatArray, IntArray, combined
 from costmodel.mesh.communication import Division
-from costmodel.mesh.model import MeshModel, least_computing_s, mesh_energy_j
+from costmodel.mesh.model import MeshModel, computing_s, least_computing_s
 from costmodel.mesh.passes import mesh_strides
 from costmodel.mesh.plan import RECOMPUTE, MeshBatch, MeshPlan
 from costmodel.tolerances import EQUAL
@@ -218,20 +218,17 @@ class PlanEvaluator:
         return self.incumbents.worst * (1 - EQUAL) * (1.0 - self.settings.gap)
 
     @property
-    def is_energy(self) -> bool:
-        """Whether joules are compared: the one objective that is not proportional to the step at a given number of workers."""
-        return self.settings.objective == "energy"
+    def counts_computing(self) -> bool:
+        """Whether the score is not proportional to the step at a given number of workers, since computing devices cost more."""
+        return self.settings.score.computing_weight > 0
 
     def computing_s(self, batch: MeshBatch) -> FloatArray | float:
         """Time that devices compute in a step at least, where that is compared; else 0."""
-        return least_computing_s(self.model, batch) if self.is_energy else 0.0
+        return least_computing_s(self.model, batch) if self.counts_computing else 0.0
 
     def score(self, step_s: FloatArray, workers: IntArray, computing_s: FloatArray | float = 0.0) -> FloatArray:
         """What the objective compares; smaller is better. Of lower bounds, a lower bound."""
-        if self.is_energy:
-            assert self.settings.power is not None
-            return self.settings.power.energy_j(step_s, computing_s, workers)
-        return step_s if self.settings.objective in ("step_time", "tokens_per_s") else step_s * workers
+        return self.settings.score.of(step_s, computing_s, workers)
 
     def least_score(self, step_s: FloatArray, batch: MeshBatch) -> FloatArray:
         """Score that plans with these step times, or larger ones, do not go below."""
@@ -301,8 +298,8 @@ class PlanEvaluator:
             self._keep(plain.take(fitting))
             if self.modes.plain_on_host in modes:
                 self._try_host(plain.take(fitting), pipeline[fitting], least_s[fitting, 1])
-            # Recomputation, and activations on the host, take longer: what fits is settled, unless energy is compared.
-            left = left if self.is_energy else left[~fits]
+            # Recomputation, and activations on the host, take longer: what fits is settled, unless computing devices cost more.
+            left = left if self.counts_computing else left[~fits]
         if len(left):
             self._save_memory(batch.take(left), pipeline[left], makespan_s[left], floors[left], least_s[left])
         return least_score
@@ -411,11 +408,10 @@ class PlanEvaluator:
         if not len(batch):
             return np.zeros(0)
         costs = self.model.evaluate(batch)
-        if self.is_energy:
-            assert self.settings.power is not None
-            score = mesh_energy_j(self.model, batch, self.model.layouts(batch), costs, self.settings.power)
-        else:
-            score = self.score(costs.step_time_s, batch.workers)
+        computing: FloatArray | float = 0.0
+        if self.counts_computing:
+            computing = computing_s(self.model, batch, self.model.layouts(batch), costs)
+        score = self.score(costs.step_time_s, batch.workers, computing)
         fits = costs.memory_bytes <= self.settings.capacity_bytes
         good = np.flatnonzero(fits & (score <= self.incumbents.worst))
         self.incumbents.add(batch.take(good), score[good], costs.step_time_s[good], costs.memory_bytes[good])

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from costmodel.hardware.host import Power
 from costmodel.mesh.plan import ORDERS, MeshPlan
+from strategies.score import STEP_TIME, Score
 
 __all__ = [
-    "OBJECTIVES",
     "Bounds",
     "MeshCandidate",
     "MeshOutcome",
@@ -17,18 +16,6 @@ __all__ = [
     "MeshSettings",
     "NearestMiss",
 ]
-
-# What is minimised: seconds per step, or device-seconds per token (step time x devices in use), or money per token, or joules per step
-# (`costmodel.hardware.host`). Tokens per second, and the share of the peak that is used (MFU), rank like the first two.
-OBJECTIVES: tuple[str, ...] = (
-    "step_time",
-    "tokens_per_s",
-    "tokens_per_s_per_gpu",
-    "mfu",
-    "gpu_hours",
-    "money",
-    "energy",
-)
 
 _POWERS = tuple(1 << n for n in range(21))
 _HALVED = ("tp", "cp", "ep", "etp", "pp", "vpp", "micro_batch")
@@ -147,8 +134,7 @@ class MeshSettings:
     # Fields in which the plans of the list differ; None: in any of `incumbents.KEY`.
     distinct: tuple[str, ...] | None = None
     restriction: MeshRestriction = MeshRestriction()
-    objective: str = "step_time"
-    power: Power | None = None  # of a device; the objective "energy" needs it
+    score: Score = STEP_TIME
     wall_s: float = 60.0
     effort: float = float("inf")  # pieces of work, some thousand rows each, that every stage of the search may take
     gap: float = 0.0

@@ -1,10 +1,9 @@
 """What a search over mixed plans minimises, and which shapes of several pipelines together are good enough to be solved.
 
-    score = step time x sum over groups of devices in use x weight  (+ computing time x what computing draws besides waiting)
+    score = step time x sum over groups of devices in use x weight  (+ computing time x what computing costs besides waiting)
 
-with a weight of 1 for GPU hours, of the price for money, and of the peak in the plan's format for the share of the peak that is used (MFU).
-The step time alone counts the whole as 1, however many devices are in use. Energy (`costmodel.mixed.evaluate`) is a weight, the power of a
-waiting device and its host, and a sum over what devices compute.
+with the costs of `costmodel.objectives`: 1 for GPU hours, the price for money, the peak in the plan's format for the share of the peak that
+is used (MFU), the power for energy. The step time alone counts the whole as 1, however many devices are in use.
 
 Several pipelines
 -----------------
@@ -25,27 +24,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from costmodel.arrays import FloatArray, IntArray
-from costmodel.hardware.cluster import Cluster
-from costmodel.hardware.host import Power
-from costmodel.mixed.evaluate import StageReport, mixed_energy_j
+from costmodel.mixed.evaluate import StageReport, group_computing_s
 from costmodel.mixed.model import MixedModel
 from costmodel.mixed.plan import MixedPlan
+from costmodel.objectives import objective_named
 from costmodel.precision import Precision
 from strategies.limits import Clock
 from strategies.mixed.families import Family, RateBook, shapes_of
 from strategies.mixed.leaf import LeafSolver
 
-__all__ = ["MIXED_OBJECTIVES", "PartShape", "SideBySide", "Together", "Weights", "is_time"]
-
-
-_TIME = ("step_time", "tokens_per_s")
-MIXED_OBJECTIVES = (*_TIME, "tokens_per_s_per_gpu", "gpu_hours", "mfu", "money", "energy")
-_SECONDS_PER_HOUR = 3600.0
-
-
-def is_time(objective: str) -> bool:
-    """Whether only the step counts, however many devices are in use."""
-    return objective in _TIME
+__all__ = ["PartShape", "SideBySide", "Together", "Weights"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +45,7 @@ class Weights:
     of_group : tuple of float or None
         None where only the step counts.
     more_w : tuple of float or None
-        What a computing device draws besides a waiting one, where energy counts; the weight is the power of a waiting one then.
+        What a computing device costs besides a waiting one; the weight is what a waiting one costs then. None where they cost the same.
     """
 
     of_group: tuple[float, ...] | None
@@ -70,30 +58,20 @@ class Weights:
         Raises
         ------
         ValueError
-            An objective that nobody knows, or a device without a price or a power.
+            A device that does not state what the objective counts.
         """
-        found = [group.device for group in model.cluster.groups]
-        if is_time(objective):
+        found = objective_named(objective)
+        if not found.is_per_device:
             return cls(of_group=None)
-        if objective in ("tokens_per_s_per_gpu", "gpu_hours"):
-            return cls(of_group=(1.0,) * len(found))
-        if objective == "mfu":
-            name = model.precision_of(tuple(sorted(groups))).compute
-            used = set(groups)
-            return cls(of_group=tuple(device.peak(name) if g in used else 0.0 for g, device in enumerate(found)))
-        if objective == "energy":
-            powers = [Power.of(device, model.cluster.host) for device in found]
-            if any(powers[g] is None for g in groups):
-                raise ValueError("every device needs a power")
-            return cls(
-                of_group=tuple(0.0 if p is None else p.idle_w + p.host_w for p in powers),
-                more_w=tuple(0.0 if p is None else p.busy_w - p.idle_w for p in powers),
-            )
-        if objective != "money":
-            raise ValueError(f"objective '{objective}' is none of {', '.join(MIXED_OBJECTIVES)}")
-        if any(found[g].price_per_hour is None for g in groups):
-            raise ValueError("every device needs a price")
-        return cls(of_group=tuple((device.price_per_hour or 0.0) / _SECONDS_PER_HOUR for device in found))
+        compute = model.precision_of(tuple(sorted(groups))).compute
+        waiting, more, used = [], [], set(groups)
+        for g, group in enumerate(model.cluster.groups):
+            cost = found.cost_of(group.device, model.cluster.host, compute) if g in used else None
+            if g in used and cost is None:
+                raise ValueError(f"device '{group.device.name}' {found.unstated}")
+            waiting.append(0.0 if cost is None else cost.waiting)
+            more.append(0.0 if cost is None else cost.computing - cost.waiting)
+        return cls(of_group=tuple(waiting), more_w=tuple(more) if any(more) else None)
 
     @property
     def is_time(self) -> bool:
@@ -140,13 +118,22 @@ class Weights:
         front, *blocks, back = family.kinds
         return float(each.min(axis=0)[blocks].sum() + each[0, front] + each[-1, back])
 
-    def score(self, plan: MixedPlan, reports: Sequence[StageReport], cluster: Cluster, step_s: float) -> float:
+    def score(self, plan: MixedPlan, reports: Sequence[StageReport], step_s: float) -> float:
         """What is minimised."""
-        if self.more_w is None:
+        if self.of_group is None or self.more_w is None:
             return step_s * self.plan(plan)
-        joules = mixed_energy_j(cluster, plan, reports, step_s)
-        assert joules is not None, "a device without a power"
-        return joules
+        computing = group_computing_s(plan, reports, step_s)
+        return sum(
+            plan.devices_of(g) * (self.of_group[g] * step_s + self.more_w[g] * computing_s)
+            for g, computing_s in computing.items()
+        )
+
+    def of_group_alone(self, group: int, workers: int, step_s: float, computing_s: float) -> float:
+        """Score of a plan on devices of one group."""
+        if self.of_group is None:
+            return step_s
+        more_s = 0.0 if self.more_w is None else self.more_w[group] * computing_s
+        return workers * (self.of_group[group] * step_s + more_s)
 
     def gain(self, family: Family, per_sample: float) -> float:
         """Samples per second of a family's best shape beyond those that its weight would cost at a score per sample.

@@ -312,7 +312,7 @@ class _Search:
             )
         key = tuple((tuple((s.group, s.tp) for s in p.stages), p.replicas, p.micro_batch) for p in plan.pipelines)
         known = self.best.get(key)
-        score = self._weights([plan.groups]).score(plan, reports, self.model.cluster, step)
+        score = self._weights([plan.groups]).score(plan, reports, step)
         if known is None or (score, plan) < (known.score, known.plan):
             self.best[key] = MixedCandidate(plan=plan, step_time_s=step, score=score)
 

@@ -26,7 +26,7 @@ class MixedSettings:
     """
 
     top: int = 5
-    objective: str = "step_time"  # a name of strategies.mixed.objective.MIXED_OBJECTIVES
+    objective: str = "step_time"  # a name of costmodel.objectives.OBJECTIVES
     micro_batches: tuple[int, ...] = (1, 2, 4, 8, 16)  # samples
     tp: Bounds = Bounds()  # inside a unit of the innermost level
     stages: Bounds = Bounds()

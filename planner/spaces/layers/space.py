@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from costmodel.hardware.host import Power
 from costmodel.kernels.roofline import RooflineCompute
 from costmodel.layerwise.evaluate import CostBatch, evaluate
 from costmodel.layerwise.plan import LAYERWISE_FIGURES, Plan, family_of_plan
 from costmodel.layerwise.splits import Split, divisors
 from costmodel.layerwise.tables import CostCache
+from costmodel.objectives import step_costs
 from costmodel.rates import training_rates
 from costmodel.tolerances import PROOF_SLACK
 from planner.core.answer import (
@@ -38,8 +38,8 @@ from planner.core.quantities import format_bytes
 from planner.question.resolve import Resolved
 from planner.spaces.base import Found, PlanSpace, Progress
 from planner.spaces.layers.labels import plan_in_words
-from strategies.layerwise.score import Score, score_of
 from strategies.layerwise.space import FAMILY_NAMES
+from strategies.score import Score, score_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -84,7 +84,7 @@ class LayerwisePlanSpace(PlanSpace):
     @property
     def score(self) -> Score:
         """What plans are compared by."""
-        return score_of(self.objective, Power.of(self.resolved.cluster.device, self.resolved.cluster.host))
+        return score_of(self.objective, self.resolved.cluster.device, self.resolved.cluster.host)
 
     @property
     def free_layers(self) -> tuple[str, ...]:
@@ -237,7 +237,6 @@ class LayerwisePlanSpace(PlanSpace):
 
     def _ranked(self, plan: Plan, costs: CostBatch, n: int, *, score: float, compute_bound: bool) -> RankedPlan:
         resolved, graph = self.resolved, self.resolved.workload.graph
-        device, power = resolved.cluster.device, Power.of(resolved.cluster.device, resolved.cluster.host)
         step, single = float(costs.step_time_s[n]), self._one_worker_s
         speedup = None if single is None else single / step
         computing = min(float(costs.computing_s[n]), step)
@@ -270,8 +269,11 @@ class LayerwisePlanSpace(PlanSpace):
                     step_time_s=step,
                     workers=plan.workers,
                     samples=resolved.workload.global_batch,
-                    price_per_hour=device.price_per_hour,
-                    energy_j=None if power is None else float(power.energy_j(step, computing, plan.workers)),
+                ),
+                **step_costs(
+                    [(resolved.cluster.device, resolved.cluster.host, computing, plan.workers)],
+                    step,
+                    resolved.workload.precision.compute,
                 ),
             },
         )

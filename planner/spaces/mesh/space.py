@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from costmodel.hardware.host import USABLE_SHARE, Power
+from costmodel.hardware.host import USABLE_SHARE
 from costmodel.layerwise.splits import divisors
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.detail import FLOP_CONVENTION, model_flops_per_step
-from costmodel.mesh.model import MeshModel, plans_energy_j
+from costmodel.mesh.model import MeshModel, plans_computing_s
 from costmodel.mesh.modules import MeshError
 from costmodel.mesh.plan import MEMORY_PARTS, MESH_FIGURES, TIME_PARTS, MeshBatch, MeshCosts, MeshPlan
 from costmodel.mesh.rules import RULES, NetworkShape, Rule, columns_of
 from costmodel.network.graph import Graph
+from costmodel.objectives import step_costs
 from costmodel.rates import training_rates
 from planner.core.answer import (
     Answer,
@@ -49,17 +50,17 @@ from planner.spaces.mesh.labels import (
     mesh_plan_in_words,
     splits_in_words,
 )
-from strategies.layerwise import score
 from strategies.mesh.plans import DISTINCT
 from strategies.mesh.search import search_model
 from strategies.mesh.settings import Bounds, MeshOutcome, MeshRestriction, MeshSettings
+from strategies.score import Score, score_of
 
 if TYPE_CHECKING:
     from costmodel.timeline import Tracks
     from planner.files.documents import Document
     from planner.schema.plan import PlanDocument
 
-__all__ = ["EFFORT", "MeshPlanSpace", "is_per_device", "mesh_space"]
+__all__ = ["EFFORT", "MeshPlanSpace", "mesh_space"]
 
 # Pieces of work that a search for a sentence may take: some seconds, where most take a tenth of one.
 EFFORT = 5_000
@@ -76,11 +77,6 @@ _DATA_PARALLEL = MeshRestriction(degrees=dict.fromkeys(("tp", "cp", "ep", "etp",
 _COMMUNICATION = ("tp_exposed_s", "cp_exposed_s", "ep_exposed_s", "pp_exposed_s", "dp_exposed_s")
 # Relative room below which a host is full.
 _FULL = 1e-6
-
-
-def is_per_device(objective: str) -> bool:
-    """Whether an objective ranks by device-seconds (step time x devices in use) rather than by step time."""
-    return objective == "mfu" or score.is_per_device(objective)
 
 
 def mesh_space(resolved: Resolved) -> MeshPlanSpace:
@@ -135,9 +131,9 @@ class MeshPlanSpace(PlanSpace):
     declared = MESH_FIGURES
 
     @property
-    def power(self) -> Power | None:
-        """What a device draws; None where nobody has stated it."""
-        return Power.of(self.resolved.cluster.device, self.resolved.cluster.host)
+    def score(self) -> Score:
+        """What plans are compared by."""
+        return score_of(self.objective, self.resolved.cluster.device, self.resolved.cluster.host)
 
     @property
     def is_spelled_out(self) -> bool:
@@ -162,8 +158,7 @@ class MeshPlanSpace(PlanSpace):
             top=request.top,
             distinct=None if request.diverse is False or request.top == 1 else DISTINCT,
             restriction=fixed_by(request),
-            objective=self.objective,
-            power=self.power,
+            score=self.score,
             wall_s=self.time_limit_s,
             gap=request.gap,
         )
@@ -192,12 +187,8 @@ class MeshPlanSpace(PlanSpace):
         return MeshDiagnosis(self, self.settings()).nothing_fits(outcome.nearest_miss)
 
     def most_weight(self) -> float:
-        """What all the GPUs weigh: no device draws more than a busy one with its share of the host."""
-        gpus = self.resolved.request.gpus
-        if self.objective == "energy":
-            assert self.power is not None
-            return (self.power.busy_w + self.power.host_w) * gpus
-        return gpus if is_per_device(self.objective) else 1.0
+        """What all the GPUs weigh: no device costs more than a computing one."""
+        return float(self.resolved.request.gpus) if self.score.per_device else 1.0
 
     def baselines(self, found: Found, best: RankedPlan) -> Mapping[str, RankedPlan | None]:
         """Best plan without tensor, context, expert and pipeline parallelism, whatever else is fixed."""
@@ -270,21 +261,17 @@ class MeshPlanSpace(PlanSpace):
     def described(self, plans: Sequence[MeshPlan]) -> list[RankedPlan]:
         """Cost and describe plans; the order is kept."""
         costs = self.costs(plans)
-        joules = None if self.power is None else plans_energy_j(self.model, plans, costs, self.power)
+        computing_s = plans_computing_s(self.model, plans, costs)
+        scores = self.score.of(costs.step_time_s, computing_s, [plan.workers for plan in plans])
         return [
-            self._described(plan, costs, n, None if joules is None else float(joules[n]))
+            self._described(plan, costs, n, computing_s=float(computing_s[n]), score=float(scores[n]))
             for n, plan in enumerate(plans)
         ]
 
-    def _described(self, plan: MeshPlan, costs: MeshCosts, n: int, energy_j: float | None) -> RankedPlan:
+    def _described(self, plan: MeshPlan, costs: MeshCosts, n: int, *, computing_s: float, score: float) -> RankedPlan:
         host, device = self.resolved.cluster.host, self.resolved.cluster.device
         step, host_s = float(costs.step_time_s[n]), float(costs.host_s[n])
         parts = {name: float(getattr(costs, name)[n]) for name in TIME_PARTS}
-        if self.objective == "energy":
-            assert energy_j is not None
-            compared = energy_j
-        else:
-            compared = step * (plan.workers if is_per_device(self.objective) else 1)
         return RankedPlan(
             plan=plan,
             family=family_of_mesh_plan(plan),
@@ -292,7 +279,7 @@ class MeshPlanSpace(PlanSpace):
             workers=plan.workers,
             bottleneck=bottleneck_in_words(parts, host_s),
             declared=MESH_FIGURES,
-            score=compared,
+            score=score,
             figures={
                 "step_time_s": step,
                 "memory_bytes_per_gpu": float(costs.memory_bytes[n]),
@@ -309,7 +296,9 @@ class MeshPlanSpace(PlanSpace):
                     flop=self.flop_per_step,
                     peak_flop_per_s=plan.workers * self.peak_flop_per_s,
                     price_per_hour=device.price_per_hour,
-                    energy_j=energy_j,
+                ),
+                **step_costs(
+                    [(device, host, computing_s, plan.workers)], step, self.resolved.workload.precision.compute
                 ),
                 **parts,
                 **{name: float(getattr(costs, name)[n]) for name in MEMORY_PARTS},

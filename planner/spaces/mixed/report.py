@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from costmodel.objectives import OBJECTIVES
 from costmodel.tolerances import EQUAL
 from planner.core.answer import Answer, Estimate, RankedPlan
 from planner.core.blocks import Block, Column, Heading, Sentence, Table
 from planner.core.numbers import byte_unit, duration_text, percent, significant, time_unit, used_of_total
-from planner.core.objectives import BETTER, cost_text
+from planner.core.objectives import better_word, cost_text
 from planner.report.answer import speed_facts
 from planner.report.documents import with_plan
 from planner.report.tables import column_maker, parts_table, ranked_table, ratio_text, rows_table
@@ -83,10 +84,11 @@ def _devices(plan: RankedPlan) -> str:
 
 def _versus(best: RankedPlan, baseline: GroupBaseline, objective: str) -> str:
     """How much better the best is than the faster of the two plans of a group: of this space, or of that for one kind of device."""
-    better, alone = BETTER[objective], f"the {baseline.available} {baseline.group} alone"
+    better, alone = better_word(objective), f"the {baseline.available} {baseline.group} alone"
     plans = [p for p in (baseline.mesh, baseline.plan) if p is not None]
+    has_figure = OBJECTIVES[objective].figure is not None
     words = [
-        f"{duration_text(p.step_time_s)}{cost_text(objective, money=p.score, joules=p.score)}: {p.summary}"
+        f"{duration_text(p.step_time_s)}{cost_text(objective, p.score if has_figure else None)}: {p.summary}"
         for p in plans
     ]
     if not words:

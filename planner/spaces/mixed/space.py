@@ -14,7 +14,7 @@ from costmodel.fields import parts_of
 from costmodel.hardware.host import Power
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.detail import FLOP_CONVENTION, model_flops_per_step
-from costmodel.mesh.model import plans_energy_j
+from costmodel.mesh.model import plans_computing_s
 from costmodel.mesh.modules import MeshError
 from costmodel.mesh.plan import MeshPlan
 from costmodel.mixed.evaluate import (
@@ -22,12 +22,12 @@ from costmodel.mixed.evaluate import (
     StageReport,
     broken_mixed_rules,
     cost_plans,
-    mixed_energy_j,
-    mixed_money,
+    mixed_costs,
     stage_reports,
 )
 from costmodel.mixed.model import MixedModel
 from costmodel.mixed.plan import MIXED_FIGURES, MixedPlan, describe, group_cluster, group_names
+from costmodel.objectives import OBJECTIVES
 from costmodel.rates import training_rates
 from costmodel.tolerances import PROOF_SLACK
 from planner.core.answer import (
@@ -45,7 +45,7 @@ from planner.core.answer import (
 from planner.core.capacity import limit_notes, reserve_of, usable_bytes
 from planner.core.errors import UsageError
 from planner.core.notes import Note
-from planner.core.objectives import BETTER, check_rates
+from planner.core.objectives import better_word, check_rates
 from planner.core.quantities import format_bytes
 from planner.question.fixed import fixed_by
 from planner.question.mixed import with_fixed
@@ -57,6 +57,7 @@ from strategies.mesh.search import search_mesh
 from strategies.mesh.settings import MeshSettings
 from strategies.mixed.objective import Weights
 from strategies.mixed.settings import MixedOutcome, MixedSettings
+from strategies.score import score_of
 
 if TYPE_CHECKING:
     from costmodel.timeline import Tracks
@@ -211,17 +212,16 @@ class MixedPlanSpace(PlanSpace):
         return Weights.of(self.objective, self.model, groups)
 
     def most_weight(self) -> float:
-        """No plan weighs more; of energy, none draws more."""
-        if self.objective == "energy":
-            host = self.model.cluster.host
-            powers = [Power.of(group.device, host) for group in self.model.cluster.groups]
-            return sum(
-                n * (p.busy_w + p.host_w) for n, p in zip(self.devices, powers, strict=True) if n and p is not None
-            )
-        if self.objective != "mfu":
-            return self.weights([g for g, count in enumerate(self.devices) if count]).devices(self.devices)
-        groups = self.model.cluster.groups
-        return sum(n * max(g.device.peak_flop_per_s.values()) for n, g in zip(self.devices, groups, strict=True))
+        """No plan weighs more: every device computes all the time, in the format that costs most."""
+        objective = OBJECTIVES[self.objective]
+        if not objective.is_per_device:
+            return 1.0
+        total = 0.0
+        for n, group in zip(self.devices, self.model.cluster.groups, strict=True):
+            formats = group.device.peak_flop_per_s if n else ()
+            costs = [objective.cost_of(group.device, self.model.cluster.host, compute) for compute in formats]
+            total += n * max((cost.computing for cost in costs if cost is not None), default=0.0)
+        return total
 
     # -- the search
 
@@ -273,7 +273,7 @@ class MixedPlanSpace(PlanSpace):
         best = answer.plans[0]
         return [
             *_format_notes(self, best),
-            *_slower_notes(list(answer.baselines.values()), best, BETTER[self.objective]),
+            *_slower_notes(list(answer.baselines.values()), best, better_word(self.objective)),
             *_notes(self, found.outcome, best),
             *super().search_notes(found, answer),
         ]
@@ -292,7 +292,9 @@ class MixedPlanSpace(PlanSpace):
         fullest = max(reports, key=lambda r: r.memory_bytes / self.capacity_bytes[r.group])
         precision = self.model.precision_of(plan.groups)
         groups = self.model.cluster.groups
-        money = mixed_money(self.model.cluster, plan, step)
+        money = (costs_of_step := mixed_costs(self.model.cluster, plan, reports, step, precision.compute))[
+            "money_per_step"
+        ]
         use = self._use(plan, reports)
         return RankedPlan(
             plan=plan,
@@ -301,7 +303,7 @@ class MixedPlanSpace(PlanSpace):
             workers=plan.workers,
             bottleneck=MIXED_FIGURES[max(parts, key=lambda name: parts[name])].label,
             declared=MIXED_FIGURES,
-            score=self.weights(plan.groups).score(plan, reports, self.model.cluster, step),
+            score=self.weights(plan.groups).score(plan, reports, step),
             groups=use,
             figures={
                 "step_time_s": step,
@@ -319,8 +321,8 @@ class MixedPlanSpace(PlanSpace):
                         plan.devices_of(g) * groups[g].device.peak(precision.compute) for g in plan.groups
                     ),
                     price_per_hour=None if money is None else money * 3600.0 / (plan.workers * step),
-                    energy_j=mixed_energy_j(self.model.cluster, plan, reports, step),
                 ),
+                **costs_of_step,
                 **parts,
                 **fullest.memory_parts,
             },
@@ -418,7 +420,7 @@ class MixedPlanSpace(PlanSpace):
         details = {"bound": bound, "what_if": what_if(self, plan, bound)}
         notes = list(estimate.notes)
         if proof is not None and proof.gap > PROOF_SLACK:
-            notes.append(Note("not_proven", gap=proof.gap, better=BETTER[self.objective]))
+            notes.append(Note("not_proven", gap=proof.gap, better=better_word(self.objective)))
         return dataclasses.replace(estimate, details={**estimate.details, **details}, notes=tuple(notes))
 
     def plan_entry(self, plan: MixedPlan) -> Mapping[str, Any]:
@@ -526,14 +528,12 @@ class MixedPlanSpace(PlanSpace):
 
 def _mesh_alone(space: MixedPlanSpace, group: int) -> MeshAlone | None:
     """What the search for one kind of device finds on a group: its space has more kinds of plans."""
-    power = Power.of(space.model.cluster.groups[group].device, space.model.cluster.host)
     settings = MeshSettings(
         max_workers=space.devices[group],
         capacity_bytes=space.capacity_bytes[group],
         top=1,
         restriction=fixed_by(space.resolved.request),
-        objective=space.objective,
-        power=power,
+        score=score_of(space.objective, space.model.cluster.groups[group].device, space.model.cluster.host),
         wall_s=space.time_limit_s,
         effort=EFFORT,
     )
@@ -545,10 +545,9 @@ def _mesh_alone(space: MixedPlanSpace, group: int) -> MeshAlone | None:
     plan = candidates[0].plan
     costs = model.evaluate_plans([plan])
     step = float(costs.step_time_s[0])
-    counts = [plan.workers if g == group else 0 for g in range(len(space.devices))]
-    score = step * space.weights((group,)).devices(counts)
-    if space.objective == "energy" and power is not None:
-        score = float(plans_energy_j(model, [plan], costs, power)[0])
+    score = space.weights((group,)).of_group_alone(
+        group, plan.workers, step, float(plans_computing_s(model, [plan], costs)[0])
+    )
     return MeshAlone(plan=plan, summary=mesh_plan_in_words(plan), step_time_s=step, score=score)
 
 

@@ -36,8 +36,8 @@ from strategies.layerwise.pipeline.problem import (
     without_dominated,
 )
 from strategies.layerwise.pipeline.sweep import Sweep
-from strategies.layerwise.score import STEP_TIME, Score
 from strategies.limits import Clock
+from strategies.score import STEP_TIME, Score
 
 __all__ = [
     "UPSTREAM_LEVELS",

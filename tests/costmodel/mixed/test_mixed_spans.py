@@ -9,7 +9,7 @@ import pytest
 
 from costmodel.hardware.cluster import DeviceGroup, Level
 from costmodel.mixed.detail import mixed_tracks
-from costmodel.mixed.evaluate import broken_mixed_rules, cost_plans, mixed_energy_j, mixed_money, stage_reports
+from costmodel.mixed.evaluate import broken_mixed_rules, cost_plans, mixed_costs, stage_reports
 from costmodel.mixed.model import MixedModel
 from costmodel.mixed.plan import MixedPipeline, MixedPlan, MixedStage
 from tests.costmodel.mesh.test_mesh_spans import check
@@ -100,9 +100,9 @@ def test_money_and_energy_by_hand() -> None:
     plan = plan_of((0, 2, 4), (1, 4, 3), replicas=2, m=4)
     step = float(cost_plans(model, [plan]).step_time_s[0])
     reports = stage_reports(model, plan)
-    assert mixed_money(where, plan, step) == pytest.approx(step * (4 * 1e-3 + 8 * 0.5e-3))
+    costs = mixed_costs(where, plan, reports, step, "fp32")
+    assert costs["money_per_step"] == pytest.approx(step * (4 * 1e-3 + 8 * 0.5e-3))
     computing = [4 * (r.compute_s + r.recompute_s) + r.update_s for r in reports]
     expected = 4 * (100 * step + 300 * computing[0]) + 8 * (50 * step + 150 * computing[1])
-    assert mixed_energy_j(where, plan, reports, step) == pytest.approx(expected)
-    assert mixed_money(two(), plan, step) is None
-    assert mixed_energy_j(two(), plan, reports, step) is None
+    assert costs["energy_per_step_j"] == pytest.approx(expected)
+    assert set(mixed_costs(two(), plan, reports, step, "fp32").values()) == {None}

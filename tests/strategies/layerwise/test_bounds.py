@@ -18,13 +18,13 @@ from strategies.layerwise.bounds import least_step_s, lower_bounds, screened_bou
 from strategies.layerwise.build import allowed_splits, base_s, choice_problem
 from strategies.layerwise.per_layer.problem import Limits, Status
 from strategies.layerwise.per_layer.search import solve
-from strategies.layerwise.score import STEP_TIME, Score, score_of
 from strategies.layerwise.search import Outcome, SearchSettings, search
 from strategies.layerwise.space import Restriction
+from strategies.score import STEP_TIME, Score
 from tests.costmodel.network.small_networks import network
 from tests.strategies.layerwise.test_build import CLUSTER, bundled, random_graph, workload
 
-ENERGY = score_of("energy", Power(busy_w=220.0, idle_w=40.0, host_w=50.0))
+ENERGY = Score.of_cost(Power(busy_w=220.0, idle_w=40.0, host_w=50.0).cost)
 SCORES = [STEP_TIME, ENERGY, Score(per_device=True)]
 COUNTS = (1, 2, 3, 4, 6, 8, 12)
 

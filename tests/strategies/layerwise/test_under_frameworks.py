@@ -18,9 +18,9 @@ from costmodel.workload import Workload
 from planner.files.loading import load_framework
 from planner.files.resources import bundled
 from strategies.layerwise.bounds import lower_bounds
-from strategies.layerwise.score import score_of
 from strategies.layerwise.search import SearchSettings, search
 from strategies.layerwise.space import Restriction
+from strategies.score import score_of
 from tests.cases import mostly
 from tests.strategies.layerwise import test_whole_space as whole
 
@@ -83,7 +83,7 @@ def test_the_search_finds_and_proves_what_enumeration_finds(
         capacity = float(np.quantile(costs.memory_bytes, quantile)) * (1 + 1e-9)
         best = float(scores[costs.memory_bytes <= capacity].min())
         settings = SearchSettings(
-            max_workers=most, capacity_bytes=capacity, top=2, score=score_of(objective, whole.POWER)
+            max_workers=most, capacity_bytes=capacity, top=2, score=score_of(objective, whole.PRICED, whole.HOST)
         )
         outcome = search(case, CLUSTER, settings)
         assert outcome.candidates[0].score == pytest.approx(best, rel=1e-9)

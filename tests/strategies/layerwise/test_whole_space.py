@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from itertools import pairwise
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 from costmodel.hardware.cluster import Cluster, DeviceGroup, Level
 from costmodel.hardware.device import Device
-from costmodel.hardware.host import Power
+from costmodel.hardware.host import Host
 from costmodel.kernels.roofline import RooflineCompute
 from costmodel.layerwise.evaluate import CHEAPEST, CostBatch, PlanBatch, evaluate, evaluate_on
 from costmodel.layerwise.plan import Plan, Stage, plan_key
@@ -20,9 +21,9 @@ from costmodel.layerwise.tables import CostTables
 from costmodel.precision import OPTIMIZERS, PRECISIONS
 from costmodel.workload import Workload
 from strategies.layerwise.pipeline.search import least_computing_s, quick_bounds
-from strategies.layerwise.score import score_of
 from strategies.layerwise.search import SearchSettings, search
 from strategies.layerwise.space import Restriction
+from strategies.score import score_of
 from tests.cases import mostly
 from tests.costmodel.network.small_networks import network
 
@@ -39,7 +40,9 @@ CLUSTER = Cluster(
     groups=(DeviceGroup(device=DEVICE),),
     levels=(Level(name="flat", size=None, bandwidth_bytes_per_s=5e9, latency_s=8e-6),),
 )
-POWER = Power(busy_w=220.0, idle_w=40.0, host_w=50.0)  # waiting: 90 W, computing 180 W more
+# Waiting: 40 W and 50 W of the host; computing: 180 W more.
+PRICED = dataclasses.replace(DEVICE, busy_power_w=220.0, idle_power_w=40.0, price_per_hour=2.0)
+HOST = Host(devices=1, memory_bytes=1e12, power_w=50.0)
 
 
 NETWORKS = {
@@ -157,7 +160,7 @@ def test_the_search_finds_and_proves_the_best_of_the_whole_space(
             capacity = float(np.quantile(memory, quantile)) * (1 + 1e-9)
             best = float(scores[memory <= capacity].min())
             settings = SearchSettings(
-                max_workers=most, capacity_bytes=capacity, top=2, score=score_of(objective, POWER)
+                max_workers=most, capacity_bytes=capacity, top=2, score=score_of(objective, PRICED, HOST)
             )
             outcome = search(case, CLUSTER, settings)
             first = outcome.candidates[0]
@@ -190,7 +193,7 @@ def test_the_best_pipelines_by_every_objective(name: str, objective: str, top: i
             max_workers=most,
             capacity_bytes=capacity,
             top=top,
-            score=score_of(objective, POWER),
+            score=score_of(objective, PRICED, HOST),
             restriction=Restriction(family="pipeline"),
         )
         outcome = search(case, CLUSTER, settings)

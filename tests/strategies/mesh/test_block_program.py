@@ -22,6 +22,7 @@ from strategies.mesh.block_program import ModulePrices, ModuleProblem, module_pr
 from strategies.mesh.block_search import split_plan, split_top
 from strategies.mesh.search import search_mesh
 from strategies.mesh.settings import MeshCandidate, MeshOutcome, MeshSettings
+from strategies.score import Score
 from tests.cases import mostly
 from tests.costmodel.mesh import plans as make
 from tests.strategies.mesh.networks import decoder, two_level_cluster, workload_of
@@ -258,7 +259,7 @@ def test_the_best_plans_of_a_search_are_split() -> None:
     """Better than what they come from, scored alike, the same every time."""
     cluster = two_level_cluster(per_node=2)
     model = small(cluster, MeshAssumptions(), features=256, ffn=1024, positions=64)
-    settings = MeshSettings(max_workers=4, capacity_bytes=16e9, objective="gpu_hours")
+    settings = MeshSettings(max_workers=4, capacity_bytes=16e9, score=Score(per_device=True))
     outcome = search_mesh(model.workload, cluster, settings)
     plans = [MeshPlan(tp=4, micro_batch=2, num_micro_batches=4), MeshPlan(tp=2, micro_batch=8, num_micro_batches=1)]
     costs = model.evaluate_plans(plans).step_time_s.tolist()

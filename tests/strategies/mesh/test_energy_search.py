@@ -10,19 +10,25 @@ import pytest
 
 from costmodel.hardware.host import Power
 from costmodel.mesh.assumptions import MeshAssumptions
-from costmodel.mesh.model import MeshModel, least_computing_s, mesh_energy_j
+from costmodel.mesh.model import MeshModel, computing_s, least_computing_s
 from costmodel.mesh.plan import MeshBatch
 from strategies.mesh.plans import key_of
 from strategies.mesh.search import search_mesh
 from strategies.mesh.settings import MeshSettings
+from strategies.score import Score
 from tests.cases import mostly
 from tests.strategies.mesh.brute_force import all_plans
 from tests.strategies.mesh.networks import random_case
 
 
-def _energies(model: MeshModel, plans: MeshBatch, power: Power) -> tuple[np.ndarray, np.ndarray]:
+def energies(model: MeshModel, plans: MeshBatch, power: Power) -> np.ndarray:
+    """Joules of a step over what a computing device and its host draw."""
     costs = model.evaluate(plans)
-    return mesh_energy_j(model, plans, model.layouts(plans), costs, power), costs.memory_bytes
+    computing = computing_s(model, plans, model.layouts(plans), costs)
+    joules = plans.workers * (
+        (power.idle_w + power.host_w) * costs.step_time_s + (power.busy_w - power.idle_w) * computing
+    )
+    return np.asarray(joules / (power.busy_w + power.host_w))
 
 
 def _best(plans: MeshBatch, energy: np.ndarray, memory: np.ndarray, capacity: float, top: int) -> list[float]:
@@ -48,10 +54,10 @@ def test_the_plans_of_least_energy_are_those_of_brute_force(seed: int) -> None:
         busy_w=rng.choice([200.0, 700.0]), idle_w=rng.choice([1.0, 50.0, 200.0]), host_w=rng.choice([0.0, 400.0])
     )
     plans = all_plans(model, min(workers, 4))
-    energy, memory = _energies(model, plans, power)
+    energy, memory = energies(model, plans, power), model.evaluate(plans).memory_bytes
     capacity = float(np.sort(memory)[int(rng.choice([0.005, 0.02, 0.2, 0.5, 0.99]) * (len(memory) - 1))])
     settings = MeshSettings(
-        max_workers=min(workers, 4), capacity_bytes=capacity, top=3, objective="energy", power=power
+        max_workers=min(workers, 4), capacity_bytes=capacity, top=3, score=Score.of_cost(power.cost)
     )
     outcome = search_mesh(workload, cluster, settings, None, assumptions)
     expected = _best(plans, energy, memory, capacity, 3)
@@ -66,10 +72,10 @@ def test_computing_time_without_recomputation_bounds_the_energy_of_every_plan(se
     model = MeshModel.build(workload, cluster)
     plans = all_plans(model, min(workers, 4))
     power = Power(busy_w=300.0, idle_w=60.0, host_w=20.0)
-    energy, _ = _energies(model, plans, power)
+    energy = energies(model, plans, power) * 320.0
     costs = model.evaluate(plans)
     computing = least_computing_s(model, plans)
     assert np.all(computing <= costs.step_time_s * (1 + 1e-9))
-    assert np.all(power.energy_j(costs.step_time_s, computing, plans.workers) <= energy * (1 + 1e-9))
-    most = power.energy_j(costs.step_time_s, costs.step_time_s, plans.workers)
+    assert np.all(power.cost.of_step(costs.step_time_s, computing, plans.workers) <= energy * (1 + 1e-9))
+    most = power.cost.of_step(costs.step_time_s, costs.step_time_s, plans.workers)
     assert np.all(energy <= most * (1 + 1e-9))

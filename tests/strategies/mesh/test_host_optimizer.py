@@ -12,13 +12,15 @@ from costmodel.hardware.cluster import Cluster, DeviceGroup
 from costmodel.hardware.host import Host, Power, host_rates
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.communication import Division
-from costmodel.mesh.model import MeshModel, mesh_energy_j
+from costmodel.mesh.model import MeshModel
 from costmodel.mesh.passes import mesh_strides
 from costmodel.mesh.plan import MeshBatch
 from strategies.mesh.search import search_mesh
 from strategies.mesh.settings import MeshRestriction, MeshSettings
+from strategies.score import STEP_TIME, Score
 from tests.strategies.mesh.brute_force import all_plans, best_scores
 from tests.strategies.mesh.networks import decoder, two_level_cluster, workload_of
+from tests.strategies.mesh.test_energy_search import energies
 
 
 def _assumptions(rng: random.Random, host: Host) -> MeshAssumptions:
@@ -73,16 +75,16 @@ def test_the_best_plans_are_those_of_brute_force_with_a_quick_host(seed: int) ->
     capacity = float(memory[int(rng.choice([0.1, 0.5, 1.0]) * (len(memory) - 1))])
     objective = rng.choice(["step_time", "step_time", "gpu_hours", "energy"])
     power = Power(busy_w=rng.choice([200.0, 700.0]), idle_w=rng.choice([50.0, 200.0]), host_w=0.0)
+    scores = {"step_time": STEP_TIME, "gpu_hours": Score(per_device=True), "energy": Score.of_cost(power.cost)}
     if objective == "energy":
-        costs = replace(costs, step_time_s=mesh_energy_j(model, plans, model.layouts(plans), costs, power))
+        costs = replace(costs, step_time_s=energies(model, plans, power))
     expected = best_scores(costs, plans, capacity, 4, per_device=objective == "gpu_hours")
     settings = MeshSettings(
         max_workers=3 if seed % 4 else 4,
         capacity_bytes=capacity,
         top=4,
         restriction=restriction,
-        objective=objective,
-        power=power,
+        score=scores[objective],
     )
     outcome = search_mesh(workload, cluster, settings, None, assumptions)
     assert outcome.space_size == len(plans)

@@ -14,6 +14,7 @@ from strategies.mesh.nodes import NodeBounds
 from strategies.mesh.plans import Incumbents, PlanEvaluator
 from strategies.mesh.settings import MeshSettings
 from strategies.mesh.space import Columns, MeshSpace, batch_of
+from strategies.score import Score
 from tests.cases import mostly
 from tests.strategies.mesh.brute_force import all_plans
 from tests.strategies.mesh.networks import decoder, random_case, two_level_cluster, workload_of
@@ -71,7 +72,8 @@ def _quickest(model: MeshModel, plans: MeshBatch, objective: str) -> dict[tuple[
 def test_no_plan_of_a_node_is_better_than_its_bound(seed: int) -> None:
     model = _model(seed)
     objective = ("step_time", "gpu_hours")[seed // 2 % 2]
-    space = MeshSpace.of(model, MeshSettings(max_workers=4, capacity_bytes=1e15, objective=objective))
+    score = Score(per_device=objective == "gpu_hours")
+    space = MeshSpace.of(model, MeshSettings(max_workers=4, capacity_bytes=1e15, score=score))
     best = _quickest(model, all_plans(model, 4), objective)
     bounds = _bounds(space, float("inf"))
     assert set(bounds) == set(best)

@@ -15,9 +15,12 @@ from costmodel.mesh.plan import RECOMPUTE
 from costmodel.workload import Workload
 from strategies.mesh.search import search_corner, search_mesh
 from strategies.mesh.settings import Bounds, MeshRestriction, MeshSettings
+from strategies.score import STEP_TIME, Score
 from tests.cases import mostly
 from tests.strategies.mesh.brute_force import all_plans, best_scores
 from tests.strategies.mesh.networks import decoder, random_case, two_level_cluster, workload_of
+
+SCORES = {"step_time": STEP_TIME, "gpu_hours": Score(per_device=True)}
 
 
 @mostly("exact", "seed", range(200))
@@ -39,7 +42,7 @@ def test_the_best_plans_are_those_of_brute_force(seed: int) -> None:
     capacity = float(memory[int(rng.choice([0.02, 0.2, 0.5, 0.99]) * (len(memory) - 1))])
     objective = rng.choice(["step_time", "gpu_hours"])
     settings = MeshSettings(
-        max_workers=workers, capacity_bytes=capacity, top=3, restriction=restriction, objective=objective
+        max_workers=workers, capacity_bytes=capacity, top=3, restriction=restriction, score=SCORES[objective]
     )
     outcome = search_mesh(workload, cluster, settings)
     expected = best_scores(costs, plans, capacity, 3, objective == "gpu_hours")
@@ -94,7 +97,7 @@ def test_the_best_plans_are_those_of_brute_force_with_experts_and_a_small_host(s
     model = MeshModel.build(workload, cluster)
     plans = all_plans(model, 4)
     objective = rng.choice(["step_time", "gpu_hours"])
-    settings = MeshSettings(max_workers=4, capacity_bytes=capacity, top=3, objective=objective)
+    settings = MeshSettings(max_workers=4, capacity_bytes=capacity, top=3, score=SCORES[objective])
     outcome = search_mesh(workload, cluster, settings)
     expected = best_scores(model.evaluate(plans), plans, capacity, 3, objective == "gpu_hours")
     assert outcome.space_size == len(plans)

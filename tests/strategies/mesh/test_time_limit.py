@@ -12,6 +12,7 @@ from costmodel.mesh.model import MeshModel
 from strategies import limits
 from strategies.mesh.search import search_model
 from strategies.mesh.settings import MeshSettings
+from strategies.score import STEP_TIME, Score
 from tests.strategies.mesh.networks import decoder, two_level_cluster, workload_of
 
 SETTINGS = MeshSettings(max_workers=4, capacity_bytes=1e12, top=1)
@@ -23,9 +24,9 @@ def model_of(blocks: int, experts: int = 0) -> MeshModel:
 
 
 @pytest.mark.parametrize("experts", [0, 2])
-@pytest.mark.parametrize("objective", ["step_time", "gpu_hours"])
-def test_a_search_without_time_has_a_bound_all_the_same(objective: str, experts: int) -> None:
-    model, settings = model_of(3, experts), replace(SETTINGS, objective=objective)
+@pytest.mark.parametrize("score", [STEP_TIME, Score(per_device=True)])
+def test_a_search_without_time_has_a_bound_all_the_same(score: Score, experts: int) -> None:
+    model, settings = model_of(3, experts), replace(SETTINGS, score=score)
     stopped, done = search_model(model, replace(settings, wall_s=-1.0)), search_model(model, settings)
     assert stopped.out_of_time
     assert not stopped.is_counted

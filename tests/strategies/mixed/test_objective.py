@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from costmodel.hardware.cluster import Cluster
-from costmodel.mixed.evaluate import cost_plans, mixed_energy_j, mixed_money, stage_reports
+from costmodel.mixed.evaluate import cost_plans, mixed_costs, stage_reports
 from costmodel.mixed.model import MixedModel
 from costmodel.mixed.plan import MixedPlan
 from strategies.mixed.objective import Weights
@@ -47,20 +47,24 @@ def with_powers(cluster: Cluster, rng: random.Random) -> Cluster:
     return replace(cluster, groups=groups)
 
 
+def cost_of(model: MixedModel, plan: MixedPlan, step: float, figure: str) -> float:
+    found = mixed_costs(model.cluster, plan, stage_reports(model, plan), step, model.precision_of(plan.groups).compute)[
+        figure
+    ]
+    assert found is not None
+    return found
+
+
 def energies(model: MixedModel, plans: Sequence[MixedPlan]) -> list[float]:
     times = cost_plans(model, plans).step_time_s
-    found = [
-        mixed_energy_j(model.cluster, plan, stage_reports(model, plan), float(step))
-        for plan, step in zip(plans, times, strict=True)
-    ]
-    return [energy for energy in found if energy is not None]
+    return [cost_of(model, plan, float(step), "energy_per_step_j") for plan, step in zip(plans, times, strict=True)]
 
 
 def scores(model: MixedModel, plans: Sequence[MixedPlan], objective: str) -> list[float]:
     """What is minimised, in units of its own, in words of the answers: devices x time, USD, or one over the share of the peak."""
     times = cost_plans(model, plans).step_time_s
     if objective == "money":
-        return [mixed_money(model.cluster, plan, float(step)) or 0.0 for plan, step in zip(plans, times, strict=True)]
+        return [cost_of(model, plan, float(step), "money_per_step") for plan, step in zip(plans, times, strict=True)]
     if objective == "mfu":
         peaks = [
             sum(
@@ -188,5 +192,5 @@ def test_an_unknown_objective_or_price_is_an_error() -> None:
     work, cluster, settings = random_case(1)
     with pytest.raises(ValueError, match="objective 'beauty' is none of"):
         search_mixed(work, cluster, replace(settings, objective="beauty"))
-    with pytest.raises(ValueError, match="needs a price"):
+    with pytest.raises(ValueError, match="states no price"):
         search_mixed(work, cluster, replace(settings, objective="money"))

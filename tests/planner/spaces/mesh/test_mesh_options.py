@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.plan import CP_KINDS, ORDERS, RECOMPUTE, SCHEDULES, MeshPlan
+from costmodel.objectives import OBJECTIVES
 from planner.api.options import OptimizeOptions, options_of
 from planner.api.readers import MESH
 from planner.api.requests import request_of
@@ -22,7 +23,7 @@ from planner.importers.networks import load_model
 from planner.question.choose import Asked, choose_space
 from planner.question.fixed import FIELD_OF_OPTION, flag_of
 from planner.schema.plan import MeshEntry
-from strategies.mesh.settings import OBJECTIVES, Bounds, MeshRestriction
+from strategies.mesh.settings import Bounds, MeshRestriction
 
 MESH_OPTIONS = [name for name, option in options_of(OptimizeOptions).items() if option.panel == MESH]
 PER_STAGE = ("stage_blocks", "stage_recompute", "block_splits")

@@ -1,4 +1,4 @@
-"""What a search over plans with a split per layer minimises: the step, or the devices' seconds, money or energy of a step."""
+"""What a search over plans on one kind of device minimises: the step, or what the devices in use cost while it lasts."""
 
 from __future__ import annotations
 
@@ -8,16 +8,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from costmodel.arrays import FloatArray
-from costmodel.hardware.host import Power
+from costmodel.hardware.device import Device
+from costmodel.hardware.host import DeviceCost, Host
+from costmodel.objectives import objective_named
 
-__all__ = ["LAYER_OBJECTIVES", "STEP_TIME", "Score", "is_per_device", "score_of"]
-
-
-_BY_STEP = ("step_time", "tokens_per_s")
-_BY_DEVICE = ("tokens_per_s_per_gpu", "gpu_hours", "money", "energy")
-# The objectives of plans with a split per layer. The share of the peak in use (MFU) ranks like GPU hours, but is counted for
-# transformers only.
-LAYER_OBJECTIVES = (*_BY_STEP, *_BY_DEVICE)
+__all__ = ["STEP_TIME", "Score", "score_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +43,12 @@ class Score:
     step_weight: float = 1.0
     computing_weight: float = 0.0
 
+    @classmethod
+    def of_cost(cls, cost: DeviceCost) -> Score:
+        """Costs over what a computing device costs per second."""
+        waiting = cost.waiting / cost.computing
+        return cls(per_device=True, step_weight=waiting, computing_weight=1.0 - waiting)
+
     def factor(self, workers: ArrayLike) -> FloatArray:
         """What the devices in use multiply the times by."""
         return np.asarray(workers, dtype=np.float64) if self.per_device else np.ones(np.shape(workers))
@@ -75,37 +76,38 @@ class Score:
 STEP_TIME = Score()
 
 
-def is_per_device(objective: str) -> bool:
-    """Whether the devices in use count.
-
-    >>> is_per_device("money"), is_per_device("step_time")
-    (True, False)
-    """
-    return objective in _BY_DEVICE
-
-
-def score_of(objective: str, power: Power | None = None) -> Score:
+def score_of(objective: str, device: Device, host: Host | None = None) -> Score:
     """The score of an objective.
 
-    Energy is measured in seconds at full draw: joules over what a computing device and its share of the host draw. So all scores are of the
-    size of step times, which the tolerances of solvers suit.
+    Costs are divided by what a computing device costs per second. So all scores are of the size of step times, which the tolerances of
+    solvers suit: energy is in seconds at full draw.
 
     Parameters
     ----------
     objective : str
-        One of `LAYER_OBJECTIVES`.
-    power : Power, optional
-        Of a device; the energy needs it.
+        A name of `costmodel.objectives.OBJECTIVES`.
+    device : Device
+    host : Host, optional
+
+    Raises
+    ------
+    ValueError
+        The device does not state what the objective counts.
 
     Examples
     --------
-    >>> score_of("energy", Power(busy_w=300.0, idle_w=60.0, host_w=100.0))
+    >>> device = Device(
+    ...     name="d", peak_flop_per_s={"fp32": 1e12}, memory_bytes=1e9, memory_bandwidth_bytes_per_s=1e11,
+    ...     busy_power_w=500.0, idle_power_w=200.0,
+    ... )
+    >>> score_of("energy", device)
     Score(per_device=True, step_weight=0.4, computing_weight=0.6)
     """
-    if objective == "energy":
-        assert power is not None, "the energy of devices whose power is known"
-        full_w = power.busy_w + power.host_w
-        waiting = (power.idle_w + power.host_w) / full_w
-        return Score(per_device=True, step_weight=waiting, computing_weight=(power.busy_w - power.idle_w) / full_w)
-    assert objective in LAYER_OBJECTIVES, objective
-    return Score(per_device=is_per_device(objective))
+    found = objective_named(objective)
+    if not found.is_per_device:
+        return STEP_TIME
+    # One kind of device: every format's peak is as good, since the score is divided by it.
+    cost = found.cost_of(device, host, next(iter(device.peak_flop_per_s)))
+    if cost is None:
+        raise ValueError(f"device '{device.name}' {found.unstated}")
+    return Score.of_cost(cost)

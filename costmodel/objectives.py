@@ -1,0 +1,200 @@
+"""What training plans can be ranked by, each objective declared once: by the step, or by what the devices in use cost while it lasts.
+
+    cost of a step = sum over the devices in use of  waiting step + (computing - waiting) computing_s
+
+*waiting* and *computing* are what a device costs per second while it waits and while it computes: 1 for GPU hours, its price for money,
+its peak for the share of the peak that is used (MFU), its power with its share of the host for energy. Both terms grow with their times, so
+lower bounds of the times give one of the cost. *computing_s* is the time in which a device computes in a step, averaged over the
+devices (`costmodel.hardware.host` says what counts as computing). Devices that a plan leaves out cost nothing.
+
+A new objective is one more `Objective` (`register`): searches, ``--objective``, tables, JSON and plan files take it from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from costmodel.fields import Figure
+from costmodel.hardware.device import Device
+from costmodel.hardware.host import DeviceCost, Host, Power
+
+__all__ = ["OBJECTIVES", "Objective", "objective_named", "register", "step_costs"]
+
+_SECONDS_PER_HOUR = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Objective:
+    """Something that training plans can be ranked by.
+
+    Attributes
+    ----------
+    name : str
+        As ``--objective`` takes it.
+    doc : str
+        What is minimised, in a few words.
+    better : str
+        What the better of two plans is: "The first plan is ... than the second."
+    cost : function of (Device, Host or None, format), optional
+        What a device costs per second in a format such as "bf16"; it returns None where nobody has stated it. Without the function only the
+        step counts, however many devices are in use.
+    unstated : str
+        Follows "device 'x'" in the error for a device without a stated cost: what is missing, and how to state it.
+    figure : Figure, optional
+        The cost of a step as an answer gives it.
+    unit : str
+        Of the figure.
+    """
+
+    name: str
+    doc: str
+    better: str
+    cost: Callable[[Device, Host | None, str], DeviceCost | None] | None = None
+    unstated: str = ""
+    figure: Figure | None = None
+    unit: str = ""
+
+    @property
+    def is_per_device(self) -> bool:
+        """Whether the devices in use count.
+
+        >>> OBJECTIVES["money"].is_per_device, OBJECTIVES["step_time"].is_per_device
+        (True, False)
+        """
+        return self.cost is not None
+
+    def cost_of(self, device: Device, host: Host | None, compute: str) -> DeviceCost | None:
+        """What a device costs per second in a format; None where only the step counts, or nobody has stated it."""
+        return None if self.cost is None else self.cost(device, host, compute)
+
+
+OBJECTIVES: dict[str, Objective] = {}
+
+
+def register(objective: Objective) -> Objective:
+    """Make an objective known under its name.
+
+    Raises
+    ------
+    ValueError
+        The name is taken.
+    """
+    if objective.name in OBJECTIVES:
+        raise ValueError(f"there is an objective '{objective.name}' already")
+    OBJECTIVES[objective.name] = objective
+    return objective
+
+
+def objective_named(name: str) -> Objective:
+    """Return the objective of a name.
+
+    Raises
+    ------
+    ValueError
+        There is none.
+    """
+    if name not in OBJECTIVES:
+        raise ValueError(f"objective '{name}' is none of {', '.join(OBJECTIVES)}")
+    return OBJECTIVES[name]
+
+
+def step_costs(
+    devices: Iterable[tuple[Device, Host | None, float, int]], step_s: float, compute: str
+) -> Mapping[str, float | None]:
+    """What a step costs by every objective that has a figure, by the figure's name; None where a device states no cost.
+
+    Parameters
+    ----------
+    devices : iterable of (Device, Host or None, computing_s, count)
+        The kinds of devices in use, each with the time that one computes in a step.
+    step_s : float
+    compute : str
+        The format of the plan, such as "bf16".
+
+    Examples
+    --------
+    >>> device = Device(
+    ...     name="d", peak_flop_per_s={"fp32": 1e12}, memory_bytes=1e9, memory_bandwidth_bytes_per_s=1e11, price_per_hour=3.6
+    ... )
+    >>> costs = step_costs([(device, None, 1.0, 8)], 2.0, "fp32")
+    >>> round(costs["money_per_step"], 6), costs["energy_per_step_j"]
+    (0.016, None)
+    """
+    used = list(devices)
+    found: dict[str, float | None] = {}
+    for objective in OBJECTIVES.values():
+        if objective.figure is None:
+            continue
+        costs = [objective.cost_of(device, host, compute) for device, host, _, _ in used]
+        parts = [
+            float(cost.of_step(step_s, computing_s, count))
+            for cost, (_, _, computing_s, count) in zip(costs, used, strict=True)
+            if cost is not None
+        ]
+        found[objective.figure.name] = sum(parts) if len(parts) == len(used) else None
+    return found
+
+
+def _hours(_device: Device, _host: Host | None, _compute: str) -> DeviceCost:
+    return DeviceCost(waiting=1.0, computing=1.0)
+
+
+def _peak(device: Device, _host: Host | None, compute: str) -> DeviceCost:
+    peak = device.peak(compute)
+    return DeviceCost(waiting=peak, computing=peak)
+
+
+def _money(device: Device, _host: Host | None, _compute: str) -> DeviceCost | None:
+    if device.price_per_hour is None:
+        return None
+    price = device.price_per_hour / _SECONDS_PER_HOUR
+    return DeviceCost(waiting=price, computing=price)
+
+
+def _energy(device: Device, host: Host | None, _compute: str) -> DeviceCost | None:
+    power = Power.of(device, host)
+    return None if power is None else power.cost
+
+
+register(Objective(name="step_time", doc="the time of a step", better="faster"))
+register(Objective(name="tokens_per_s", doc="the time per token", better="faster"))
+register(
+    Objective(name="tokens_per_s_per_gpu", doc="GPU seconds per token", better="more efficient", cost=_hours),
+)
+register(Objective(name="mfu", doc="the peak of the GPUs in use x time", better="more efficient", cost=_peak))
+register(Objective(name="gpu_hours", doc="GPUs in use x time", better="cheaper", cost=_hours))
+register(
+    Objective(
+        name="money",
+        doc="USD per step",
+        better="cheaper",
+        cost=_money,
+        unstated=(
+            "states no price; write 'price_per_hour: X' (USD per device) in a device file and name it with --device, give --price, "
+            "or use --objective gpu_hours"
+        ),
+        figure=Figure(
+            name="money_per_step", doc="In USD; null where no `price_per_hour` is stated.", kind="number", optional=True
+        ),
+        unit="USD",
+    )
+)
+register(
+    Objective(
+        name="energy",
+        doc="joules per step",
+        better="thriftier",
+        cost=_energy,
+        unstated=(
+            "states no power; write 'power: {busy: 700 W, idle: 100 W}' in a device file and name it with --device, or give --power"
+        ),
+        figure=Figure(
+            name="energy_per_step_j",
+            doc="Of the GPUs in use and their hosts, in joules; null where no `power` is stated.",
+            kind="number",
+            optional=True,
+        ),
+        unit="J",
+    )
+)
