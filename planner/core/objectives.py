@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from costmodel.hardware.cluster import Cluster
 from costmodel.hardware.device import Device
 from costmodel.hardware.host import DEFAULT_IDLE_SHARE, Power
 from costmodel.objectives import OBJECTIVES
-from planner.core.answer import Assumption
+from planner.core.answer import Assumption, RankedPlan
+from planner.core.blocks import Column
 from planner.core.errors import UsageError
-from planner.core.numbers import energy_text, percent, significant
+from planner.core.numbers import NOT_AVAILABLE, energy_text, percent, significant
 from planner.core.request import Request
 
-__all__ = ["better_word", "check_layer_objective", "check_rates", "cost_of", "cost_text", "stated_rates"]
+__all__ = [
+    "better_word",
+    "check_layer_objective",
+    "check_rates",
+    "cost_of",
+    "cost_text",
+    "objective_columns",
+    "stated_rates",
+]
 
 _BETTER_SERVING = {
     "throughput": "faster",
@@ -90,7 +99,14 @@ def stated_rates(request: Request, cluster: Cluster) -> tuple[Assumption, ...]:
         value = f"{power.busy_w:g} W of a computing GPU, {power.idle_w:g} W of a waiting one{idle}, {power.host_w:g} W of its host"
         source = "given" if request.power_w is not None else "device file"
         return (Assumption(name="power", value=value, source=source),)
-    return ()
+    found = OBJECTIVES.get(request.objective or "step_time")
+    if found is None or found.figure is None:
+        return ()
+    cost = found.cost_of(device, cluster.host, next(iter(device.peak_flop_per_s)))
+    if cost is None:
+        return ()
+    value = f"{cost.computing:g} {found.unit}/s of a computing GPU, {cost.waiting:g} of a waiting one, with its share of the host"
+    return (Assumption(name=found.name, value=value, source="device file"),)
 
 
 def cost_text(objective: str, cost: float | None) -> str:
@@ -101,8 +117,35 @@ def cost_text(objective: str, cost: float | None) -> str:
     """
     if cost is None:
         return ""
-    unit = OBJECTIVES[objective].unit
-    return f", {energy_text(cost)}" if unit == "J" else f", {significant(cost)} {unit}"
+    return f", {_with_unit(cost, OBJECTIVES[objective].unit)}"
+
+
+def _with_unit(cost: float, unit: str) -> str:
+    return energy_text(cost) if unit == "J" else f"{significant(cost)} {unit}"
+
+
+def objective_columns(plans: Sequence[RankedPlan], objective: str, priority: int) -> list[Column]:
+    """What training plans are ranked by, where no other column says it: per step, or GPU hours and money per million tokens or samples."""
+    per_token = "tokens_per_s" in plans[0].figures
+    found = OBJECTIVES[objective]
+    shown = {"gpu_hours"} if per_token else {"gpu_hours", "tokens_per_s_per_gpu"}
+    if found.figure is None and objective not in shown:
+        return []
+
+    def per_million(plan: RankedPlan, of_a_step: float) -> str:
+        per_s = plan["tokens_per_s"] if per_token else plan.throughput_samples_per_s
+        return significant(1e6 * of_a_step / (per_s * plan.step_time_s))
+
+    per = "per M tokens" if per_token else "per M samples"
+    if found.figure is None:
+        title, unit, cells = "GPU hours", per, [per_million(p, p.workers * p.step_time_s / 3600.0) for p in plans]
+    elif found.unit == "USD":
+        title, unit, cells = "USD", per, [per_million(p, cost_of(objective, p.figures) or 0.0) for p in plans]
+    else:
+        costs = [cost_of(objective, p.figures) for p in plans]
+        texts = [NOT_AVAILABLE if cost is None else _with_unit(cost, found.unit) for cost in costs]
+        title, unit, cells = objective, "per step", texts
+    return [Column(title=title, unit=unit, cells=tuple(cells), priority=priority)]
 
 
 def cost_of(objective: str, figures: Mapping[str, Any]) -> float | None:

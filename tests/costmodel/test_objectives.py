@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from costmodel.hardware.energy import DeviceCost, Power
 from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodel.hardware.device import Device
+from costmodel.hardware.host import DeviceCost, Power
 from costmodel.objectives import OBJECTIVES, Objective, objective_named, register, step_costs
 
 

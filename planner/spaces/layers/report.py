@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -15,12 +15,12 @@ from planner.core.numbers import (
     byte_text,
     byte_unit,
     duration_text,
-    energy_text,
     percent,
     significant,
     time_unit,
     used_of_total,
 )
+from planner.core.objectives import objective_columns
 from planner.report.answer import speed_facts
 from planner.report.tables import column_maker, parts_table, ranked_table, ratio_text
 from planner.report.uncertainty import bars_columns
@@ -95,26 +95,8 @@ def plans_table(plans: Sequence[RankedPlan], objective: str = "step_time", *, ra
         column("exposed", lambda plan: percent(plan.exposed_communication_share), 5, unit="comm."),
         Column(title="bottleneck", cells=tuple(plan.bottleneck for plan in plans), is_text=True, priority=7),
     ]
-    cost = _cost_of(objective)
-    if cost is not None:
-        title, unit_name, cell = cost
-        columns.append(column(title, cell, 1, unit=unit_name))
+    columns += objective_columns(plans, objective, 1)
     return ranked_table(columns, plans) if ranks else Table(columns=tuple(columns))
-
-
-def _cost_of(objective: str) -> tuple[str, str, Callable[[RankedPlan], str]] | None:
-    """Title, unit and cells of the column that an objective other than time adds."""
-
-    def per_million(plan: RankedPlan, of_a_step: float) -> str:
-        return significant(1e6 * of_a_step / (plan.throughput_samples_per_s * plan.step_time_s))
-
-    if objective in ("gpu_hours", "tokens_per_s_per_gpu"):
-        return "GPU hours", "per M samples", lambda p: per_million(p, p.workers * p.step_time_s / 3600.0)
-    if objective == "money":
-        return "USD", "per M samples", lambda p: per_million(p, p["money_per_step"] or 0.0)
-    if objective == "energy":
-        return "energy", "per step", lambda p: energy_text(p["energy_per_step_j"])
-    return None
 
 
 def search_facts(answer: Answer) -> list[tuple[str, str]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from planner.core.answer import Answer, Estimate, RankedPlan
@@ -12,12 +12,12 @@ from planner.core.numbers import (
     byte_text,
     byte_unit,
     duration_text,
-    energy_text,
     percent,
     significant,
     time_unit,
     used_of_total,
 )
+from planner.core.objectives import objective_columns
 from planner.report.answer import speed_facts
 from planner.report.documents import baselines_document, with_plan
 from planner.report.tables import column_maker, parts_table, ranked_table, ratio_text, rows_table
@@ -31,7 +31,6 @@ __all__ = [
     "details_document",
     "estimate_blocks",
     "explain_blocks",
-    "objective_columns",
     "plan_facts",
     "plans_table",
     "search_facts",
@@ -69,21 +68,8 @@ def plans_table(plans: Sequence[RankedPlan], objective: str = "step_time", *, ra
         column("bubble", lambda plan: percent(plan["bubble_s"] / plan.step_time_s), 7),
         Column(title="bottleneck", cells=tuple(plan.bottleneck for plan in plans), is_text=True, priority=9),
     ]
-    columns += objective_columns(plans, objective)
+    columns += objective_columns(plans, objective, 1)
     return ranked_table(columns, plans) if ranks else Table(columns=tuple(columns))
-
-
-def objective_columns(plans: Sequence[RankedPlan], objective: str) -> list[Column]:
-    """What plans are ranked by, where no other column says it."""
-    cells: dict[str, tuple[str, str, Callable[[RankedPlan], str]]] = {
-        "gpu_hours": ("GPU hours", "per M tokens", lambda p: significant(p["gpu_hours_per_million_tokens"])),
-        "money": ("USD", "per M tokens", lambda p: significant(p["money_per_million_tokens"])),
-        "energy": ("energy", "per step", lambda p: energy_text(p["energy_per_step_j"])),
-    }
-    if objective not in cells:
-        return []
-    title, unit, cell = cells[objective]
-    return [Column(title=title, unit=unit, cells=tuple(cell(plan) for plan in plans), priority=1)]
 
 
 def search_facts(answer: Answer) -> list[tuple[str, str]]:

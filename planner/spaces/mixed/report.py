@@ -11,13 +11,12 @@ from costmodel.tolerances import EQUAL
 from planner.core.answer import Answer, Estimate, RankedPlan
 from planner.core.blocks import Block, Column, Heading, Sentence, Table
 from planner.core.numbers import byte_unit, duration_text, percent, significant, time_unit, used_of_total
-from planner.core.objectives import better_word, cost_text
+from planner.core.objectives import better_word, cost_text, objective_columns
 from planner.report.answer import speed_facts
 from planner.report.documents import with_plan
 from planner.report.tables import column_maker, parts_table, ranked_table, ratio_text, rows_table
 from planner.report.uncertainty import bars_columns
 from planner.spaces.mesh.labels import mesh_entry
-from planner.spaces.mesh.report import objective_columns
 from planner.spaces.mixed.space import GroupBaseline
 from planner.spaces.mixed.what_if import StepBound, WhatIf
 
@@ -66,7 +65,7 @@ def plans_table(plans: Sequence[RankedPlan], objective: str, *, ranks: bool = Tr
         column("format", lambda plan: plan["precision"], 8),
         Column(title="bottleneck", cells=tuple(plan.bottleneck for plan in plans), is_text=True, priority=9),
     ]
-    columns += objective_columns(plans, objective)
+    columns += objective_columns(plans, objective, 1)
     return ranked_table(columns, plans) if ranks else Table(columns=tuple(columns))
 
 
