@@ -32,13 +32,12 @@ from costmodel.mesh.stages import (
     balanced_blocks,
     framework_blocks,
     layout_of,
-    module_weights,
     recomputed_modules,
     stack_layouts,
     weigh,
 )
 from costmodel.mesh.step import host_updates_sooner, least_step_times, step_costs, step_totals
-from costmodel.mesh.tables import module_column, module_table
+from costmodel.mesh.tables import module_column, module_table, module_weights
 from costmodel.mesh.tensor_parallel import check_splits
 from costmodel.network.graph import once
 from costmodel.workload import Workload

@@ -7,11 +7,6 @@ first (early stages keep more activations).
 
 Shapes of `LayoutArrays`: n plans, K kinds of modules, R runs of chunks, Q kinds of ranks, D different chunks of a rank.
 
-Weights of the blocks
----------------------
-A plan says how many stages there are; which blocks each gets must follow from the network alone. Were blocks weighed by the device that
-runs the plan, a quicker device could move a cut to a worse place, and the same degrees would be another plan on every cluster.
-
 Some frameworks cut otherwise (`framework_blocks`).
 """
 
@@ -21,7 +16,7 @@ import bisect
 import itertools
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -29,16 +24,10 @@ from numpy.typing import NDArray
 
 from costmodel.arrays import BoolArray, FloatArray, IntArray, StructOfArrays, rows_of
 from costmodel.framework import Framework
-from costmodel.hardware.cluster import Cluster
-from costmodel.hardware.device import FORMATS, Device
-from costmodel.kernels.roofline import RooflineCompute
-from costmodel.mesh.assumptions import MeshAssumptions
-from costmodel.mesh.modules import MeshError, ModuleKind, Modules, RowKeys
+from costmodel.mesh.modules import MeshError, ModuleKind, Modules
 from costmodel.mesh.plan import RECOMPUTE
-from costmodel.mesh.tables import module_table
 from costmodel.network.graph import Graph
 from costmodel.tolerances import EQUAL, ROUNDING
-from costmodel.workload import Workload
 
 __all__ = [
     "Layout",
@@ -46,7 +35,6 @@ __all__ = [
     "balanced_blocks",
     "framework_blocks",
     "layout_of",
-    "module_weights",
     "recomputed_modules",
     "recomputed_share",
     "stack_layouts",
@@ -420,50 +408,6 @@ def recomputed_share(
     wanted = blocks[:, None] if own_blocks is None else np.where(own_blocks >= 0, own_blocks, blocks[:, None])
     some = np.minimum(wanted / np.maximum(count, 1.0), 1.0)
     return np.asarray(np.where(recompute[:, None] == _FULL, some, 1.0))
-
-
-# Only the ratio of its rates matters: 200 FLOP per byte lie between an A100 (312 TFLOP/s and 2.0 TB/s: 153) and an H100 (989 TFLOP/s and
-# 3.35 TB/s: 295; both dense bf16, NVIDIA datasheets).
-_YARDSTICK = Device(
-    name="yardstick",
-    peak_flop_per_s=dict.fromkeys(FORMATS, 400e12),
-    memory_bytes=80e9,
-    memory_bandwidth_bytes_per_s=2e12,
-)
-# Samples that read the weights together: enough that a mixture weighs what its tokens compute, since its experts lie on many ranks.
-_SAMPLES = 64
-
-
-def module_weights(
-    workload: Workload, cluster: Cluster, modules: Modules, assumptions: MeshAssumptions
-) -> tuple[float, ...]:
-    """Kind of module -> forward and backward time on a device that is the same for every cluster.
-
-    Parameters
-    ----------
-    workload : Workload
-    cluster : Cluster
-        Not used by one rank without neighbours.
-    modules : Modules
-    assumptions : MeshAssumptions
-
-    Returns
-    -------
-    tuple of float
-        Seconds; only their ratios mean anything.
-    """
-    beside = [getattr(workload, item.name) for item in fields(workload) if item.name not in ("graph", "compute")]
-    return workload.graph.once(
-        ("unit weights", modules, assumptions, *beside), lambda: _weights(workload, cluster, modules, assumptions)
-    )
-
-
-def _weights(workload: Workload, cluster: Cluster, modules: Modules, assumptions: MeshAssumptions) -> tuple[float, ...]:
-    one = np.ones(1, dtype=np.int64)
-    keys = RowKeys(tp=one, sequence_parallel=0 * one, cp=one, ep=one, etp=one, micro_batch=_SAMPLES * one)
-    compute = RooflineCompute(device=_YARDSTICK, precision=workload.precision, optimizer=workload.optimizer)
-    table = module_table(replace(workload, compute=compute), cluster, modules, keys, assumptions=assumptions)
-    return tuple(float(x) for x in (table.forward_s + table.backward_s)[0])
 
 
 def framework_blocks(framework: Framework, graph: Graph, modules: Modules, chunks: int) -> tuple[int, ...] | None:

@@ -3,22 +3,28 @@
 Everything that a plan costs is gathered from these rows. Times come from the layer families through the compute preset, as in
 `costmodel.layerwise.tables`; nothing here knows what a layer computes. Kernels that are not fused move bytes beyond those that the layer
 families count: `unfused traffic` below.
+
+Weights of the blocks
+---------------------
+A plan says how many stages there are; which blocks each gets must follow from the network alone. Were blocks weighed by the device that
+runs the plan, a quicker device could move a cut to a worse place, and the same degrees would be another plan on every cluster.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 
 from costmodel.arrays import FloatArray
 from costmodel.hardware.cluster import Cluster
+from costmodel.hardware.device import FORMATS, Device
 from costmodel.hardware.efficiency import NARROW_FORMATS
 from costmodel.kernels.roofline import ComputeModel, PassTimes, RooflineCompute
-from costmodel.mesh.activations import add_saved, add_saved_inputs
 from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS, MeshAssumptions
 from costmodel.mesh.communication import GroupTimes, add_attention_messages, add_dispatch, add_tensor_parallel
+from costmodel.mesh.memory import add_saved, add_saved_inputs
 from costmodel.mesh.modules import MODULE_COLUMNS, GradientFlow, ModuleKind, Modules, ModuleTable, RowKeys, flow_of
 from costmodel.mesh.plan import LayerSplit
 from costmodel.mesh.tensor_parallel import LayerRole, roles_of, rows_held, shard_of, split_roles
@@ -37,6 +43,7 @@ __all__ = [
     "module_column",
     "module_roles",
     "module_table",
+    "module_weights",
     "softmax_kernels",
     "unfused_bytes",
 ]
@@ -587,3 +594,50 @@ def _adapter_share(layer: Layer, role: LayerRole, share: FloatArray) -> tuple[Fl
     if role.role == "row":
         return wide * share + thin, thin + none
     return wide + thin + none, none
+
+
+# Only the ratio of its rates matters: 200 FLOP per byte lie between an A100 (312 TFLOP/s and 2.0 TB/s: 153) and an H100 (989 TFLOP/s and
+# 3.35 TB/s: 295; both dense bf16, NVIDIA datasheets).
+_YARDSTICK = Device(
+    name="yardstick",
+    peak_flop_per_s=dict.fromkeys(FORMATS, 400e12),
+    memory_bytes=80e9,
+    memory_bandwidth_bytes_per_s=2e12,
+)
+# Samples that read the weights together: enough that a mixture weighs what its tokens compute, since its experts lie on many ranks.
+_SAMPLES = 64
+
+
+def module_weights(
+    workload: Workload, cluster: Cluster, modules: Modules, assumptions: MeshAssumptions
+) -> tuple[float, ...]:
+    """Kind of module -> forward and backward time on a device that is the same for every cluster.
+
+    Parameters
+    ----------
+    workload : Workload
+    cluster : Cluster
+        Not used by one rank without neighbours.
+    modules : Modules
+    assumptions : MeshAssumptions
+
+    Returns
+    -------
+    tuple of float
+        Seconds; only their ratios mean anything.
+    """
+    beside = [getattr(workload, item.name) for item in fields(workload) if item.name not in ("graph", "compute")]
+    return workload.graph.once(
+        ("unit weights", modules, assumptions, *beside),
+        lambda: _module_weights(workload, cluster, modules, assumptions),
+    )
+
+
+def _module_weights(
+    workload: Workload, cluster: Cluster, modules: Modules, assumptions: MeshAssumptions
+) -> tuple[float, ...]:
+    one = np.ones(1, dtype=np.int64)
+    keys = RowKeys(tp=one, sequence_parallel=0 * one, cp=one, ep=one, etp=one, micro_batch=_SAMPLES * one)
+    compute = RooflineCompute(device=_YARDSTICK, precision=workload.precision, optimizer=workload.optimizer)
+    table = module_table(replace(workload, compute=compute), cluster, modules, keys, assumptions=assumptions)
+    return tuple(float(x) for x in (table.forward_s + table.backward_s)[0])

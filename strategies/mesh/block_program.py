@@ -25,8 +25,8 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from costmodel.arrays import FloatArray, IntArray
-from costmodel.mesh.activations import add_saved_layer, saved_facts
 from costmodel.mesh.communication import CopyTimes, GroupTimes, add_moves, copy_groups
+from costmodel.mesh.memory import add_saved_layer, saved_facts
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.modules import MODULE_COLUMNS, ModuleKind, RowKeys, flow_of
 from costmodel.mesh.passes import mesh_strides

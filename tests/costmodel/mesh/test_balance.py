@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from costmodel.mesh.model import MeshModel
-from costmodel.mesh.stages import module_weights
+from costmodel.mesh.tables import module_weights
 from planner.files.loading import load_cluster
 from planner.importers.networks import load_model
 from tests.costmodel.mesh import plans as make
