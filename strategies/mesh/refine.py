@@ -43,7 +43,6 @@ __all__ = [
     "count_cuts",
     "cuts",
     "least_bottleneck",
-    "refine",
     "refine_top",
     "refinement",
 ]
@@ -606,30 +605,6 @@ class Refinement:
     def is_proven(self) -> bool:
         """Whether no layout is better."""
         return self.bound_s >= self.step_time_s
-
-
-def refine(model: MeshModel, plan: MeshPlan, capacity_bytes: float, wall_s: float) -> MeshPlan | None:
-    """Find a better layout for the degrees of a plan.
-
-    Parameters
-    ----------
-    model : MeshModel
-    plan : MeshPlan
-    capacity_bytes : float
-        Memory of a device.
-    wall_s : float
-        Time for the search.
-
-    Returns
-    -------
-    MeshPlan or None
-        A plan that fits and is faster than the given one (or fits where that does not); None if none was found.
-    """
-    found = refinement(model, plan, capacity_bytes, wall_s)
-    given = model.evaluate_plans([plan])
-    fits = bool(given.memory_bytes[0] <= capacity_bytes)
-    before = float(given.step_time_s[0]) if fits else float("inf")
-    return found.plan if found.step_time_s < before * (1.0 - EQUAL) else None
 
 
 def refinement(

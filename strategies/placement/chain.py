@@ -97,6 +97,11 @@ class IdealFamily:
         """Down-sets."""
         return len(self.num_blocks)
 
+    def members(self, ideal: int, num_blocks: int) -> BoolArray:
+        """Which blocks a down-set holds."""
+        block = np.arange(num_blocks)
+        return np.asarray((self.bits[ideal, block // 64] >> (block % 64).astype(np.uint64)) & np.uint64(1) > 0)
+
     def communication(self, inner: IntArray, outer: IntArray) -> FloatArray:
         """Communication of the stages ``outer - inner``, pair by pair; each inner set must be within its outer set."""
         cost = self.split_cost[inner] + self.split_cost[outer]

@@ -340,19 +340,13 @@ def chain_placement(
     device_of_block = np.zeros(graph.num_blocks, dtype=np.int64)
     next_device = {False: 0, True: problem.num_accelerators}
     for i, on_cpu in enumerate(chain.on_cpu):
-        stage = _blocks(family, chain.ideals[i + 1], graph.num_blocks) & ~_blocks(
-            family, chain.ideals[i], graph.num_blocks
+        stage = family.members(chain.ideals[i + 1], graph.num_blocks) & ~family.members(
+            chain.ideals[i], graph.num_blocks
         )
         device_of_block[stage] = next_device[on_cpu]
         next_device[on_cpu] += 1
     device: IntArray = device_of_block[graph.block]
     return Placement(device=device)
-
-
-def _blocks(family: IdealFamily, ideal: int, count: int) -> BoolArray:
-    block = np.arange(count)
-    words = family.bits[ideal, block // 64]
-    return np.asarray((words >> (block % 64).astype(np.uint64)) & np.uint64(1) > 0)
 
 
 # Blocks from which on down-sets are not sampled any more but coarse graphs are cut.
@@ -468,16 +462,11 @@ class LargeChains:
             found = best_chain(family, coarse, self._limits, limit=limit, clock=self._clock)
             if found is not None:
                 if found.value < self.value:
-                    self.placement, self.value = _placed(self._problem, coarse, family, found), found.value
+                    self.placement, self.value = chain_placement(self._problem, coarse, family, found), found.value
                     self.order = order
                     self._clock.report("coarse graph cut exactly", self.value, self._bound)
                 return found.value
         return float("inf")
-
-
-def _placed(problem: PlacementProblem, coarse: BlockGraph, family: IdealFamily, found: ChainSolution) -> Placement:
-
-    return chain_placement(problem, coarse, family, found)
 
 
 KINDS_METHOD = "reachable down-sets, kinds of accelerators in any order"

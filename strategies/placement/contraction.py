@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from costmodel.arrays import BoolArray, FloatArray, IntArray
-from strategies.placement.problem import PlacementProblem, sums_by
+from strategies.placement.problem import PlacementProblem, adjacent, behind_cycles, sums_by
 
 __all__ = ["BlockGraph", "contract", "contract_classes", "packed_hyperedges", "topological_rank"]
 
@@ -108,11 +108,8 @@ def _strong_components(count: int, source: IntArray, target: IntArray) -> IntArr
     component = np.arange(count, dtype=np.int64)
     if bool(np.all(source < target)):  # numbered topologically, as most files are
         return component
-    successors: list[list[int]] = [[] for _ in range(count)]
-    waiting = np.bincount(target, minlength=count).tolist()
-    for u, v in zip(source.tolist(), target.tolist(), strict=True):
-        successors[u].append(v)
-    left = _behind_cycles(successors, waiting)
+    successors = adjacent(count, source, target)
+    left = behind_cycles(successors)
     index = [-1] * count
     low = [0] * count
     on_stack = [False] * count
@@ -142,17 +139,6 @@ def _strong_components(count: int, source: IntArray, target: IntArray) -> IntArr
             elif low[v] == index[v]:
                 _pop_component(v, stack, on_stack, component)
     return component
-
-
-def _behind_cycles(successors: list[list[int]], waiting: list[int]) -> list[int]:
-    """Vertices of cycles and those reached from them; all others are components of their own."""
-    ready = [v for v, count in enumerate(waiting) if count == 0]
-    while ready:
-        for w in successors[ready.pop()]:
-            waiting[w] -= 1
-            if waiting[w] == 0:
-                ready.append(w)
-    return [v for v, count in enumerate(waiting) if count > 0]
 
 
 def _pop_component(root: int, stack: list[int], on_stack: list[bool], component: IntArray) -> None:
@@ -257,11 +243,8 @@ def _graph(
 
 def topological_rank(count: int, source: IntArray, target: IntArray) -> IntArray:
     """Position of every vertex in a topological order that keeps to one branch: the newest vertex that is ready comes next."""
-    successors: list[list[int]] = [[] for _ in range(count)]
-    waiting = [0] * count
-    for u, v in zip(source.tolist(), target.tolist(), strict=True):
-        successors[u].append(v)
-        waiting[v] += 1
+    successors = adjacent(count, source, target)
+    waiting = np.bincount(target, minlength=count).tolist()
     ready = [v for v in reversed(range(count)) if waiting[v] == 0]
     rank = np.full(count, -1, dtype=np.int64)
     position = 0

@@ -13,16 +13,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from costmodel.arrays import BoolArray, FloatArray, IntArray
+from costmodel.arrays import FloatArray, IntArray
 from costmodel.tolerances import ROUNDING
 from strategies.placement.contraction import BlockGraph
 from strategies.placement.problem import Placement, PlacementProblem, sums_by
 
-__all__ = ["DeviceLoads", "Devices", "accelerator_loads", "device_loads", "placement_faults"]
-
-
-# Entries of a block of set x pin counts that are made at a time.
-_CHUNK = 1 << 24
+__all__ = ["DeviceLoads", "Devices", "device_loads", "placement_faults"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,38 +34,6 @@ class DeviceLoads:
     def load(self) -> FloatArray:
         """Compute and communication add up."""
         return self.compute + self.communication
-
-
-def accelerator_loads(problem: PlacementProblem, members: BoolArray) -> FloatArray:
-    """Load of an accelerator for many sets of operators at once.
-
-    Parameters
-    ----------
-    problem : PlacementProblem
-    members : bool array (sets, nodes)
-
-    Returns
-    -------
-    float array (sets,)
-
-    Examples
-    --------
-    >>> from strategies.placement.problem import EdgeSpec, NodeSpec
-    >>> nodes = [NodeSpec(id=i, accelerator_time=1.0, cpu_time=9.0) for i in range(3)]
-    >>> edges = [EdgeSpec(0, 1, 0.5), EdgeSpec(0, 2, 0.5)]
-    >>> problem = PlacementProblem.build(nodes, edges, num_accelerators=3, num_cpus=0, memory_bytes=1.0)
-    >>> accelerator_loads(problem, np.array([[1, 1, 1], [1, 1, 0], [0, 1, 0]], dtype=bool)).tolist()
-    [3.0, 2.5, 1.5]
-    """
-    edges = problem.hyperedges
-    load = members @ problem.accelerator_time
-    if not len(edges.cost):
-        return load
-    rows = max(1, _CHUNK // max(1, len(edges.pin)))
-    for begin in range(0, len(members), rows):
-        inside = np.add.reduceat(members[begin : begin + rows, edges.pin].astype(np.int32), edges.start[:-1], axis=1)
-        load[begin : begin + rows] += ((inside > 0) & (inside < edges.size)) @ edges.cost
-    return load
 
 
 def device_loads(problem: PlacementProblem, device: IntArray) -> DeviceLoads:

@@ -22,7 +22,7 @@ import numpy as np
 from costmodel.arrays import FloatArray, IntArray
 from strategies.limits import Clock
 from strategies.placement.contraction import BlockGraph, packed_hyperedges
-from strategies.placement.problem import Placement, PlacementProblem, sums_by
+from strategies.placement.problem import Placement, PlacementProblem, adjacent, sums_by
 
 __all__ = [
     "OrderedBlocks",
@@ -49,9 +49,7 @@ def topological_order(graph: BlockGraph, priority: FloatArray) -> IntArray:
     >>> topological_order(graph, np.array([2.0, 0.0, 3.0])).tolist()
     [0, 1, 2]
     """
-    successors: list[list[int]] = [[] for _ in range(graph.num_blocks)]
-    for u, v in zip(graph.edge_source.tolist(), graph.edge_target.tolist(), strict=True):
-        successors[u].append(v)
+    successors = adjacent(graph.num_blocks, graph.edge_source, graph.edge_target)
     waiting = np.bincount(graph.edge_target, minlength=graph.num_blocks).tolist()
     rank = priority.tolist()
     ready = [(rank[b], b) for b in range(graph.num_blocks) if waiting[b] == 0]

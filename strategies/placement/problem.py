@@ -32,6 +32,8 @@ __all__ = [
     "PlacementProblem",
     "PlacementResult",
     "TypeSpec",
+    "adjacent",
+    "behind_cycles",
     "check_devices",
     "check_edges",
     "check_nodes",
@@ -537,22 +539,40 @@ def check_order(
     _raise([PlacementFault(part="edges", index=index, key="", message=message)])
 
 
+def adjacent(count: int, source: Sequence[int] | IntArray, target: Sequence[int] | IntArray) -> list[list[int]]:
+    """Targets of every vertex, in the order of the edges; with the ends exchanged its sources.
+
+    >>> adjacent(3, [0, 0, 1], [2, 1, 2])
+    [[2, 1], [2], []]
+    """
+    result: list[list[int]] = [[] for _ in range(count)]
+    for u, v in zip(np.asarray(source).tolist(), np.asarray(target).tolist(), strict=True):
+        result[u].append(v)
+    return result
+
+
+def behind_cycles(successors: Sequence[Sequence[int]]) -> list[int]:
+    """Vertices of cycles and those reached from them; ascending.
+
+    >>> behind_cycles([[1], [2], [1, 3], [], [3]])
+    [1, 2, 3]
+    """
+    waiting = [0] * len(successors)
+    for after in successors:
+        for w in after:
+            waiting[w] += 1
+    ready = [v for v, count in enumerate(waiting) if count == 0]
+    while ready:
+        for w in successors[ready.pop()]:
+            waiting[w] -= 1
+            if waiting[w] == 0:
+                ready.append(w)
+    return [v for v, count in enumerate(waiting) if count > 0]
+
+
 def find_cycle(count: int, source: Sequence[int], target: Sequence[int]) -> list[int]:
     """Nodes of one cycle in the direction of the edges; empty where there is none."""
-    successors: list[list[int]] = [[] for _ in range(count)]
-    waiting = [0] * count
-    for u, v in zip(source, target, strict=True):
-        successors[u].append(v)
-        waiting[v] += 1
-    ready = [v for v in range(count) if waiting[v] == 0]
-    left = set(range(count))
-    while ready:
-        u = ready.pop()
-        left.discard(u)
-        for v in successors[u]:
-            waiting[v] -= 1
-            if waiting[v] == 0:
-                ready.append(v)
+    left = set(behind_cycles(adjacent(count, source, target)))
     if not left:
         return []
     # Every node that is left has a predecessor that is left: walking backwards must come round.

@@ -40,7 +40,7 @@ from strategies.layerwise.per_layer.problem import (
 )
 from strategies.limits import Clock, OutOfTimeError
 
-__all__ = ["Method", "is_confirmed", "lower_bound", "solve"]
+__all__ = ["Method", "is_confirmed", "solve"]
 
 
 Method = Literal["auto", "elimination", "program"]
@@ -58,31 +58,6 @@ FEW_LABELS = 2_000  # of one guess; the next one then grows fourfold, else twofo
 DIVE_REACH = 0.002  # a gap above this, relative, is first narrowed by a dive
 DIVE_GROWTH = 4.0
 DIVE_LABELS = 1_000  # per cut
-
-
-def lower_bound(problem: ChoiceProblem) -> float:
-    """Bound from one elimination: memory is ignored, and only the first node's exchange is waited for.
-
-    Parameters
-    ----------
-    problem : ChoiceProblem
-
-    Returns
-    -------
-    float
-        Seconds; no choice costs less.
-
-    Examples
-    --------
-    >>> zero = np.zeros(1)
-    >>> lower_bound(ChoiceProblem(base_s=(np.array([8.0]),), hide_s=(zero,), exchange_s=(np.array([2.0]),),
-    ...     memory_bytes=(zero,))) > 9.999999
-    True
-    """
-    cost = [problem.base_s[0] + problem.exchange_s[0], *problem.base_s[1:]]
-    forest = spanning_forest(problem)
-    value, _ = Elimination(forest.structure, problem, forest.edges).minimise(cost)
-    return value * (1.0 - ROUNDING)
 
 
 def solve(problem: ChoiceProblem, limits: Limits, *, method: Method = "auto") -> Solution:

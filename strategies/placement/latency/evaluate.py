@@ -20,7 +20,7 @@ from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.tolerances import EQUAL
 from strategies.limits import Clock
 from strategies.placement.contraction import BlockGraph, contract
-from strategies.placement.problem import Placement, PlacementProblem, PlacementResult, sums_by
+from strategies.placement.problem import Placement, PlacementProblem, PlacementResult, adjacent, sums_by
 
 __all__ = [
     "CPU",
@@ -129,10 +129,8 @@ def _times(
     edges = np.unique(
         np.concatenate((np.stack((source, target))[:, apart], np.stack((same, same + 1))), axis=1), axis=1
     )
-    after: list[list[int]] = [[] for _ in busy]
     waits = np.bincount(edges[1], minlength=len(busy)).tolist()
-    for first, second in edges.T.tolist():
-        after[first].append(second)
+    after = adjacent(len(busy), *edges)
     begin = [0.0] * len(busy)
     end = [np.inf] * len(busy)
     ready = [c for c in sorted(set(call.tolist())) if waits[c] == 0]
@@ -227,9 +225,7 @@ def fill(problem: PlacementProblem, graph: BlockGraph) -> Placement:
     A block that needs something from a CPU that needs something from the accelerator being filled begins the next one.
     """
     accelerator = np.full(graph.num_blocks, CPU, dtype=np.int64)
-    before: list[list[int]] = [[] for _ in range(graph.num_blocks)]
-    for u, v in zip(graph.edge_source.tolist(), graph.edge_target.tolist(), strict=True):
-        before[v].append(u)
+    before = adjacent(graph.num_blocks, graph.edge_target, graph.edge_source)
     current, room = 0, problem.capacity_bytes
     behind: BoolArray = np.zeros(graph.num_blocks, dtype=np.bool_)  # waits for the current one, from outside
     for b in range(graph.num_blocks):
@@ -291,7 +287,9 @@ def improve(
     state = _State(problem, placement, num_subgraphs)
     by_color = np.argsort(problem.color, kind="stable")
     members = np.split(by_color, np.flatnonzero(np.diff(problem.color[by_color])) + 1)
-    near = _neighbours(problem)
+    source, target = problem.edge_source, problem.edge_target
+    ends = np.concatenate((source, target)), np.concatenate((target, source))
+    near = adjacent(problem.num_nodes, *ends)
     for _ in range(effort):
         before = state.latency
         for nodes in members:
@@ -357,11 +355,3 @@ class _State:
     def _is_together(self, device: IntArray) -> bool:
         """Whether colour classes are whole; those of a moved subgraph may not be."""
         return bool(np.all(device == device[self._first]))
-
-
-def _neighbours(problem: PlacementProblem) -> list[list[int]]:
-    near: list[list[int]] = [[] for _ in range(problem.num_nodes)]
-    for u, v in zip(problem.edge_source.tolist(), problem.edge_target.tolist(), strict=True):
-        near[u].append(v)
-        near[v].append(u)
-    return near

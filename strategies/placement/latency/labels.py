@@ -28,6 +28,7 @@ from strategies.limits import Clock
 from strategies.placement.chain import IdealFamily
 from strategies.placement.contraction import BlockGraph
 from strategies.placement.latency.steps import Arcs, Reach, Steps, crossing_arcs, membership
+from strategies.placement.problem import adjacent
 
 __all__ = ["LabelAnswer", "LabelSearch"]
 
@@ -59,9 +60,7 @@ class LabelSearch:
         self._arcs = arcs
         count = graph.num_blocks
         self._has = membership(graph, family)
-        self._readers: list[list[int]] = [[] for _ in range(count)]
-        for u, v in zip(graph.edge_source.tolist(), graph.edge_target.tolist(), strict=True):
-            self._readers[u].append(v)
+        self._readers = adjacent(count, graph.edge_source, graph.edge_target)
         self._below = _reachable(count, self._readers)
         self._open = self._open_of_ideals()
         self._slot = _slots(count, self._open)

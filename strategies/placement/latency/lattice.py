@@ -51,7 +51,7 @@ from strategies.placement.latency.steps import (
     membership,
     survivors,
 )
-from strategies.placement.problem import Placement, PlacementProblem
+from strategies.placement.problem import Placement, PlacementProblem, adjacent
 
 __all__ = ["METHOD", "AtomGraph", "Best", "atom_graph", "coarse_graph", "lifted", "search_lattices"]
 
@@ -93,11 +93,8 @@ def atom_graph(problem: PlacementProblem, *, num_subgraphs: int = 1) -> AtomGrap
 def _atoms(problem: PlacementProblem, *, several: bool) -> IntArray:
     """Number of each operator's atom, by its first operator."""
     count = problem.num_nodes
-    before: list[list[int]] = [[] for _ in range(count)]
-    after: list[list[int]] = [[] for _ in range(count)]
-    for u, v in zip(problem.edge_source.tolist(), problem.edge_target.tolist(), strict=True):
-        after[u].append(v)
-        before[v].append(u)
+    before = adjacent(count, problem.edge_target, problem.edge_source)
+    after = adjacent(count, problem.edge_source, problem.edge_target)
     atom = list(range(count))
     color = problem.color.tolist()
     free = problem.cpu_time == 0

@@ -219,7 +219,7 @@ def placement_of_path(
     for move in path:
         if move.on_cpu:
             continue
-        stage[_held(family, move.outer, graph) & ~_held(family, move.inner, graph)] = calls
+        stage[family.members(move.outer, graph.num_blocks) & ~family.members(move.inner, graph.num_blocks)] = calls
         calls += 1
     return packed(problem, stage[graph.block], num_subgraphs)
 
@@ -301,9 +301,3 @@ def _numbered(problem: PlacementProblem, stage: IntArray, where: IntArray) -> Pl
             position[s] = int(seen[a])
             seen[a] += 1
     return placement_of(problem, np.append(where, CPU)[stage], np.append(position, 0)[stage])
-
-
-def _held(family: IdealFamily, ideal: int, graph: BlockGraph) -> BoolArray:
-    block = np.arange(graph.num_blocks)
-    words = family.bits[ideal, block // 64]
-    return np.asarray((words >> (block % 64).astype(np.uint64)) & np.uint64(1) > 0)

@@ -19,7 +19,7 @@ from costmodel.network.graph import Graph, LayerSpec
 from costmodel.network.layers.base import params_from
 from costmodel.precision import OPTIMIZERS, PRECISIONS
 from costmodel.workload import Workload
-from strategies.mesh.refine import all_shares, refine, refine_top, refinement
+from strategies.mesh.refine import all_shares, refine_top, refinement
 from strategies.mesh.settings import Bounds, MeshCandidate, MeshOutcome, MeshRestriction, MeshSettings
 from tests.cases import mostly
 
@@ -132,6 +132,13 @@ def random_case(seed: int) -> tuple[MeshModel, MeshPlan, list[MeshPlan]]:
 def capacity_of(memory: np.ndarray, rng: np.random.Generator) -> float:
     """A tight one, mostly: little above what the leanest plans need."""
     return float(np.quantile(memory, rng.choice([0.02, 0.1, 0.3, 0.7, 1.0])) * (1 + 1e-9))
+
+
+def refine(model: MeshModel, plan: MeshPlan, capacity_bytes: float, wall_s: float) -> MeshPlan | None:
+    """A plan with the same degrees that fits and is faster than the given one, or fits where that does not."""
+    found, given = refinement(model, plan, capacity_bytes, wall_s), model.evaluate_plans([plan])
+    before = float(given.step_time_s[0]) if given.memory_bytes[0] <= capacity_bytes else float("inf")
+    return found.plan if found.step_time_s < before * (1.0 - 1e-9) else None
 
 
 @mostly("exact", "seed", range(64))

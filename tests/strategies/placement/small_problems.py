@@ -11,7 +11,7 @@ import numpy as np
 from costmodel.arrays import BoolArray, FloatArray, IntArray
 from strategies.placement.problem import EdgeSpec, NodeSpec, PlacementProblem
 
-__all__ = ["BruteForce", "brute_force", "content_of", "random_problem"]
+__all__ = ["BruteForce", "accelerator_loads", "brute_force", "content_of", "random_problem"]
 
 
 def random_problem(seed: int, *, max_nodes: int = 9, inference: bool = False) -> PlacementProblem:
@@ -177,3 +177,13 @@ def content_of(problem: PlacementProblem) -> dict[str, object]:
             for u, v in zip(problem.edge_source.tolist(), problem.edge_target.tolist(), strict=True)
         ],
     }
+
+
+def accelerator_loads(problem: PlacementProblem, members: BoolArray) -> FloatArray:
+    """Load of an accelerator for sets of operators, (sets, nodes): compute, and what crosses its border, once per source."""
+    load = np.asarray(members @ problem.accelerator_time)
+    edges = problem.hyperedges
+    for h, cost in enumerate(edges.cost.tolist()):
+        held = members[:, edges.pin[edges.start[h] : edges.start[h + 1]]]
+        load = load + cost * (held.any(axis=1) & ~held.all(axis=1))
+    return load

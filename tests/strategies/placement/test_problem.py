@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from planner.placement.check import check_throughput
 from strategies.placement.chain import TooManyIdealsError, enumerate_ideals, ideals_from_orders
 from strategies.placement.contraction import BlockGraph, contract, contract_classes
-from strategies.placement.loads import accelerator_loads, device_loads
+from strategies.placement.loads import device_loads
 from strategies.placement.orders import OrderedBlocks, sample_orders
 from strategies.placement.problem import (
     EdgeSpec,
@@ -22,7 +22,7 @@ from strategies.placement.problem import (
     PlacementProblem,
     PlacementResult,
 )
-from tests.strategies.placement.small_problems import content_of, random_problem
+from tests.strategies.placement.small_problems import accelerator_loads, content_of, random_problem
 
 
 def node(id: Any, time: float = 1.0, **more: Any) -> NodeSpec:  # noqa: A002 - the type's word

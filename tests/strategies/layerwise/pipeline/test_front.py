@@ -9,17 +9,18 @@ import numpy as np
 import pytest
 
 from strategies.layerwise.per_layer.problem import Limits, Status
-from strategies.layerwise.pipeline import (
+from strategies.layerwise.pipeline.completion import build_downstream, build_upstream, depth_levels
+from strategies.layerwise.pipeline.problem import (
+    SAFETY,
     PartitionProblem,
     PipelinePlan,
-    build_upstream,
+    build_tables,
     objective_s,
-    solve_pipeline,
     stage_memory_bytes,
+    stage_starts,
     stage_times_s,
 )
-from strategies.layerwise.pipeline.completion import build_downstream, depth_levels
-from strategies.layerwise.pipeline.problem import SAFETY, build_tables, stage_starts
+from strategies.layerwise.pipeline.search import solve_pipeline
 from strategies.limits import Clock
 from tests.cases import mostly
 

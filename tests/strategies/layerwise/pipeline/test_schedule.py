@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from strategies.layerwise.per_layer.problem import Limits
-from strategies.layerwise.pipeline import PartitionProblem, PipelinePlan, objective_s
+from strategies.layerwise.pipeline.problem import PartitionProblem, PipelinePlan, objective_s
 from strategies.layerwise.pipeline.sweep import TURNS, Sweep
 from tests.cases import mostly
 

@@ -11,16 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strategies.layerwise.per_layer.problem import Limits, Status
-from strategies.layerwise.pipeline import (
+from strategies.layerwise.pipeline.problem import (
     InvalidPartitionError,
     PartitionProblem,
     PipelinePlan,
     objective_s,
     pipeline_lower_bound,
-    solve_pipeline,
     stage_memory_bytes,
     stage_times_s,
 )
+from strategies.layerwise.pipeline.search import solve_pipeline
 from strategies.layerwise.pipeline.sweep import undominated
 from tests.cases import mostly
 
