@@ -15,6 +15,7 @@ The solver's duals are only a guess at good weights; the bound is computed from 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -32,6 +33,7 @@ __all__ = [
     "Kind",
     "best_time_per_byte",
     "class_bound",
+    "cpu_relief",
     "kind_graph",
     "kinds_of",
     "largest_load",
@@ -131,21 +133,35 @@ def work_bound(problem: PlacementProblem, *, time_per_byte: float = 0.0) -> floa
     fixed = float(np.sum(cpu[only_cpu]))
     work = (accelerator + time_per_byte * _per_class(problem, problem.size_bytes))[~only_cpu]
     cpu = cpu[~only_cpu]
-    useful = work > 0
-    order = np.argsort(cpu[useful] / work[useful], kind="stable")
-    spent = np.concatenate(([0.0], np.cumsum(cpu[useful][order])))
-    saved = np.concatenate(([0.0], np.cumsum(work[useful][order])))
+    relief = cpu_relief(work, cpu)
+    total = relief(np.inf)
     room = problem.num_accelerators * time_per_byte * problem.capacity_bytes
     low = fixed / problem.num_cpus
-    high = low + float(saved[-1]) + float(spent[-1])
+    high = low + total + float(cpu.sum())
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
         budget = problem.num_cpus * middle - fixed
-        if saved[-1] - np.interp(budget, spent, saved) <= problem.num_accelerators * middle + room:
+        if total - relief(budget) <= problem.num_accelerators * middle + room:
             high = middle
         else:
             low = middle
     return low
+
+
+def cpu_relief(work: FloatArray, cpu_time: FloatArray) -> Callable[[float], float]:
+    """Most work that CPUs take over in a given time of theirs, parts at will: those first that they are least bad at.
+
+    Examples
+    --------
+    >>> relief = cpu_relief(np.array([2.0, 2.0]), np.array([4.0, 4.0]))
+    >>> relief(6.0), relief(np.inf)
+    (3.0, 4.0)
+    """
+    useful = np.flatnonzero(work > 0)
+    order = useful[np.argsort(cpu_time[useful] / work[useful], kind="stable")]
+    spent = np.concatenate(([0.0], np.cumsum(cpu_time[order])))
+    gained = np.concatenate(([0.0], np.cumsum(work[order])))
+    return lambda budget: float(np.interp(budget, spent, gained))
 
 
 def _per_class(problem: PlacementProblem, values: FloatArray) -> FloatArray:

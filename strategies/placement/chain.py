@@ -45,6 +45,7 @@ from numpy.typing import NDArray
 from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.tolerances import EQUAL
 from strategies.limits import Clock
+from strategies.placement.bounds import cpu_relief
 from strategies.placement.contraction import BlockGraph
 
 __all__ = [
@@ -55,7 +56,6 @@ __all__ = [
     "TooManyIdealsError",
     "best_chain",
     "chain_within",
-    "cpu_relief",
     "enumerate_ideals",
     "ideals_from_orders",
 ]
@@ -283,32 +283,12 @@ class _Cell:
     by_cpu: BoolArray
 
 
-def cpu_relief(graph: BlockGraph) -> Callable[[float], float]:
-    """Most accelerator time that CPUs take over in a given time of theirs: W of the module's notes.
-
-    Examples
-    --------
-    >>> one = np.ones(2)
-    >>> none = np.zeros(0, dtype=np.int64)
-    >>> graph = BlockGraph(block=none, accelerator_time=2 * one, cpu_time=4 * one, size_bytes=one, supported=one > 0,
-    ...     edge_source=none, edge_target=none, hyperedge_cost=none, pin_start=none, pin=none)
-    >>> cpu_relief(graph)(6.0)
-    3.0
-    """
-    time = np.where(graph.supported, graph.accelerator_time, 0.0)
-    useful = np.flatnonzero(time > 0)
-    order = useful[np.argsort(graph.cpu_time[useful] / time[useful], kind="stable")]
-    spent = np.concatenate(([0.0], np.cumsum(graph.cpu_time[order])))
-    gained = np.concatenate(([0.0], np.cumsum(time[order])))
-    return lambda budget: float(np.interp(budget, spent, gained, left=0.0)) if len(order) else 0.0
-
-
 class StagePairs:
     """Stages as pairs (start, end) of down-sets of a family."""
 
     def __init__(self, family: IdealFamily, graph: BlockGraph, limits: ChainLimits, limit: float) -> None:
         self._family, self._limits, self._limit = family, limits, limit
-        self._relief = cpu_relief(graph)
+        self.relief = cpu_relief(np.where(graph.supported, graph.accelerator_time, 0.0), graph.cpu_time)
 
     def accelerator_loads(self, inner: IntArray, outer: IntArray) -> FloatArray:
         """Compute and communication of the stages ``outer - inner``."""
@@ -333,7 +313,7 @@ class StagePairs:
         """Legal stages that end within a window and are within the limit by compute alone; starts must ascend."""
         time = self._family.accelerator_time
         # No stage takes over more accelerator time than this.
-        most = (self._relief(self._limit) if on_cpu else self._limit) * (1 + EQUAL) + EQUAL * time[-1]
+        most = (self.relief(self._limit) if on_cpu else self._limit) * (1 + EQUAL) + EQUAL * time[-1]
         position = 0
         while position < len(starts):
             first = max(int(starts[position]) + 1, window[0])
@@ -400,7 +380,7 @@ class _Program:
     def __init__(self, family: IdealFamily, graph: BlockGraph, limits: ChainLimits, limit: float, clock: Clock) -> None:
         self._family, self._limit, self._clock = family, limit, clock
         self._pairs = StagePairs(family, graph, limits, limit)
-        self._relief = cpu_relief(graph)
+        self._relief = self._pairs.relief
         # More devices than blocks stay empty.
         self._accelerators = min(limits.num_accelerators, graph.num_blocks)
         self._cpus = min(limits.num_cpus, graph.num_blocks)
@@ -603,18 +583,16 @@ def _need(
     time = np.where(graph.supported, graph.accelerator_time, 0.0)
     size = np.where(graph.supported, graph.size_bytes, 0.0)
     weight = time * scale_time + size * scale_size
-    useful = np.flatnonzero(weight > 0)
-    order = useful[np.argsort(graph.cpu_time[useful] / weight[useful], kind="stable")]
-    spent = np.concatenate(([0.0], np.cumsum(graph.cpu_time[order])))
-    gained = np.concatenate(([0.0], np.cumsum(weight[order])))
+    relief = cpu_relief(weight, graph.cpu_time)
+    total = relief(np.inf)
     inside = np.zeros(len(family))
-    for b in useful.tolist():
+    for b in np.flatnonzero(weight > 0).tolist():
         inside += weight[b] * ((family.bits[:, b // 64] >> np.uint64(b % 64)) & np.uint64(1) > 0)
-    rest = gained[-1] - inside
-    slack = EQUAL * (gained[-1] + 1.0)
+    rest = total - inside
+    slack = EQUAL * (total + 1.0)
     per_accelerator = with_time + with_size
 
     def most(accelerators: int, cpus: int) -> float:
-        return float(accelerators * per_accelerator + np.interp(cpus * limit, spent, gained) + slack)
+        return float(accelerators * per_accelerator + relief(cpus * limit) + slack)
 
     return rest, most
