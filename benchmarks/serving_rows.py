@@ -36,8 +36,8 @@ from costmodel.uncertainty.constants import CONSTANTS
 from planner.core.request import Request
 from planner.files.loading import load_cluster, load_device
 from planner.importers.networks import load_model
+from planner.spaces.serving.bars import serving_candidates, serving_kind
 from planner.uncertainty.bars import Knowledge, serving_knowledge
-from planner.uncertainty.serving import serving_candidates, serving_kind
 from strategies.mesh.settings import Bounds
 from strategies.serving.search import search_serving
 from strategies.serving.space import ServingSettings

@@ -18,8 +18,7 @@ from typing import Annotated, Any
 import typer
 
 from planner.commands.completion import command_to_complete
-from planner.core.errors import ExitCode, InputFileError, PlannerError, did_you_mean
-from planner.core.search_errors import SearchInterrupted
+from planner.core.errors import ExitCode, InputFileError, PlannerError, SearchInterrupted, did_you_mean
 
 __all__ = ["make_app", "run"]
 

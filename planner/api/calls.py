@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from planner.api.values import Values
-from planner.core.errors import PlannerError
-from planner.core.search_errors import SearchInterrupted
+from planner.core.errors import PlannerError, SearchInterrupted
 from planner.files.resources import Kind, bundled
 
 if TYPE_CHECKING:

@@ -12,8 +12,7 @@ from planner.api.options import EstimateOptions, takes_options
 from planner.api.plans import Plan
 from planner.api.results import Estimate
 from planner.api.shown import Answer
-from planner.core.errors import UsageError
-from planner.core.search_errors import SearchInterrupted
+from planner.core.errors import SearchInterrupted, UsageError
 
 if TYPE_CHECKING:
     from planner.comparison.read import Predicted

@@ -15,7 +15,7 @@ from planner.api.options import PlaceOptions, options_of, takes_options
 from planner.api.requests import given_in_python, read_options
 from planner.api.shown import Answer
 from planner.api.values import Values
-from planner.core.search_errors import SearchInterrupted
+from planner.core.errors import SearchInterrupted
 
 if TYPE_CHECKING:
     from planner.api.options import ModelLike

@@ -28,8 +28,7 @@ from planner.api.requests import (
 )
 from planner.api.results import Estimate, Explanation, ScalingCurve, SearchResult
 from planner.api.values import Values
-from planner.core.errors import UsageError
-from planner.core.search_errors import SearchInterrupted
+from planner.core.errors import SearchInterrupted, UsageError
 
 if TYPE_CHECKING:
     from planner.api.options import ModelLike

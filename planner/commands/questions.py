@@ -57,7 +57,7 @@ def optimize(typed: Typed) -> None:
     planner optimize llama3-70b --gpus 8 --mode inference --prompt 1024 --output-tokens 256 --max-tpot 30ms
     """  # noqa: D301 - the \b of click, "keep these lines", not a backslash
     from planner.api.questions import search_request
-    from planner.core.search_errors import SearchInterrupted
+    from planner.core.errors import SearchInterrupted
 
     request = search_request(typed.given, typed.values, typed.command_line)
     where = output_of(typed)
@@ -171,7 +171,7 @@ def _predict(typed: Typed, name: Literal["estimate", "explain"]) -> None:
 
 
 def _answer(request: Any, plan: Any, where: Output, name: Literal["estimate", "explain"]) -> Estimate:
-    from planner.core.search_errors import SearchInterrupted
+    from planner.core.errors import SearchInterrupted
     from planner.spaces import ask
 
     if name == "estimate":

@@ -7,7 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from planner.core.answer import Answer
 
 __all__ = [
     "ExitCode",
@@ -18,9 +21,11 @@ __all__ = [
     "NoFeasiblePlan",
     "OutputError",
     "PlannerError",
+    "SearchInterrupted",
     "UnknownName",
     "UsageError",
     "did_you_mean",
+    "no_plan_in_time",
 ]
 
 # More lines than this help nobody; the rest is counted.
@@ -113,6 +118,23 @@ class LimitReached(PlannerError):  # noqa: N818 - named after the situation
     """
 
     exit_code = ExitCode.LIMIT
+
+
+class SearchInterrupted(PlannerError):  # noqa: N818 - named after the situation
+    """Ctrl-C during a search; ``result`` holds the best plans so far, None where there is none yet."""
+
+    exit_code: ClassVar[ExitCode] = ExitCode.INTERRUPTED
+
+    def __init__(self, result: Answer | None) -> None:
+        self.result = result
+        super().__init__(
+            "interrupted: these are the best plans so far" if result else "interrupted before a plan was found"
+        )
+
+
+def no_plan_in_time() -> LimitReached:
+    """Nothing was found in time; what was not looked at may fit."""
+    return LimitReached("the time limit ended the search before it found a plan; --time-limit gives it longer")
 
 
 class UnknownName(PlannerError):  # noqa: N818 - named after the situation

@@ -12,8 +12,7 @@ import numpy as np
 from costmodel.arrays import IntArray
 from costmodel.tolerances import EQUAL
 from planner.core.blocks import Report
-from planner.core.errors import FileProblem, InputFileError, LimitReached, NoFeasiblePlan, UsageError
-from planner.core.search_errors import SearchInterrupted
+from planner.core.errors import FileProblem, InputFileError, LimitReached, NoFeasiblePlan, SearchInterrupted, UsageError
 from planner.files.json_file import JsonFile, read_workload
 from planner.files.resources import bundled_name
 from planner.placement.check import CheckedPiper, CheckedPlacement, check_latency, check_piper, check_throughput

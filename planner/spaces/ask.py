@@ -11,10 +11,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from planner.core.answer import Answer, Assumption, Estimate, Proof, RankedPlan
-from planner.core.errors import NoFeasiblePlan
+from planner.core.errors import NoFeasiblePlan, SearchInterrupted
 from planner.core.notes import Note
 from planner.core.request import Request
-from planner.core.search_errors import SearchInterrupted
 from planner.question.resolve import resolve
 from planner.spaces.base import PlanSpace, Progress, space_of
 

@@ -23,10 +23,9 @@ from planner.core.answer import (
     Sensitivity,
     Setting,
 )
-from planner.core.errors import UsageError
+from planner.core.errors import SearchInterrupted, UsageError, no_plan_in_time
 from planner.core.notes import Note
 from planner.core.request import Request, SpaceChoice
-from planner.core.search_errors import SearchInterrupted, no_plan_in_time
 
 if TYPE_CHECKING:
     from pathlib import Path

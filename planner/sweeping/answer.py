@@ -12,9 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from planner.core.errors import LimitReached, NoFeasiblePlan, PlannerError
+from planner.core.errors import LimitReached, NoFeasiblePlan, PlannerError, SearchInterrupted
 from planner.core.request import Request
-from planner.core.search_errors import SearchInterrupted
 from planner.report.machine import finite
 
 if TYPE_CHECKING:

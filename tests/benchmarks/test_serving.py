@@ -143,7 +143,7 @@ def test_bundled_intervals_hold_most_of_the_figures_of_the_page(model: str) -> N
     from planner.uncertainty.bars import serving_knowledge
 
     known = serving_knowledge(Request(model="", mode="inference"), "serving", names=SERVING_CONSTANTS)
-    from planner.uncertainty.serving import serving_candidates
+    from planner.spaces.serving.bars import serving_candidates
 
     inside = []
     for f in read_figures():

@@ -147,7 +147,7 @@ def fake_search(monkeypatch: pytest.MonkeyPatch, behave: Any) -> None:
 def test_ctrl_c_prints_the_best_so_far(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], make_result: Any, tmp_path: Path
 ) -> None:
-    from planner.core.search_errors import SearchInterrupted
+    from planner.core.errors import SearchInterrupted
 
     def interrupted(request: Request, progress: object) -> Answer:
         raise SearchInterrupted(make_result(proven_optimal=False, proven_top=False, gap=0.5))
@@ -162,7 +162,7 @@ def test_ctrl_c_prints_the_best_so_far(
 
 
 def test_ctrl_c_before_a_plan(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    from planner.core.search_errors import SearchInterrupted
+    from planner.core.errors import SearchInterrupted
 
     def interrupted(request: Request, progress: object) -> Answer:
         raise SearchInterrupted(None)

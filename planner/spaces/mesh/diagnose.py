@@ -13,9 +13,9 @@ from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import MESH_FIGURES, RECOMPUTE, SCHEDULES, MeshPlan
 from costmodel.tolerances import EQUAL
 from planner.core.answer import RankedPlan
+from planner.core.errors import no_plan_in_time
 from planner.core.notes import Note
 from planner.core.quantities import format_bytes, format_seconds
-from planner.core.search_errors import no_plan_in_time
 from planner.question.fixed import flag_of, flags_of, near_multiples, without
 from planner.spaces.diagnose import (
     Attempt,

@@ -6,11 +6,10 @@ import dataclasses
 from collections.abc import Sequence
 
 from planner.core.answer import ErrorBars, RankedPlan, ScalePoint, Scaling
-from planner.core.errors import NoFeasiblePlan, UsageError
+from planner.core.errors import NoFeasiblePlan, SearchInterrupted, UsageError
 from planner.core.notes import Note
 from planner.core.quantities import format_bytes
 from planner.core.request import Request
-from planner.core.search_errors import SearchInterrupted
 from planner.question.resolve import Resolved, resolve
 from planner.spaces.mesh.space import MeshPlanSpace, mesh_space
 from planner.uncertainty.answers import mesh_bars

@@ -288,8 +288,8 @@ class ServingPlanSpace(PlanSpace):
 
     def error_bars(self, plans: Sequence[RankedPlan]) -> tuple[list[RankedPlan], ErrorBars]:
         """Plans with an interval for each of their times and rates, and their chances."""
+        from planner.spaces.serving.bars import serving_bars
         from planner.uncertainty.bars import with_chances
-        from planner.uncertainty.serving import serving_bars
 
         barred, bars = serving_bars(self.resolved, self.model, self.objective, plans)
         return list(with_chances(barred, bars)), bars

@@ -331,7 +331,7 @@ def test_a_placement_counts_with_a_calibration(tmp_path: Path) -> None:
 
 
 def test_an_interrupted_search_keeps_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
-    from planner.core.search_errors import SearchInterrupted
+    from planner.core.errors import SearchInterrupted
     from planner.spaces import ask
 
     whole = ask.optimize

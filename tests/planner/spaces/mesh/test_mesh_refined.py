@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from planner.core.blocks import Sentence
+from planner.core.errors import SearchInterrupted
 from planner.core.request import Request
-from planner.core.search_errors import SearchInterrupted
 from planner.files.plan_file import plan_document, plan_text
 from planner.report.answer import search_report
 from planner.schema.answer import search_model

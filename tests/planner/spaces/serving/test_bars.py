@@ -21,8 +21,8 @@ from costmodel.uncertainty.intervals import intervals, standard_deviations
 from planner.core.request import Request
 from planner.files.loading import load_cluster
 from planner.importers.networks import load_model
+from planner.spaces.serving.bars import QUANTITIES, serving_candidates, serving_kind
 from planner.uncertainty.bars import Knowledge, serving_knowledge
-from planner.uncertainty.serving import QUANTITIES, serving_candidates, serving_kind
 
 PLANS = [
     ServingPlan(tp=8, max_batch=4),
