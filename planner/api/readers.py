@@ -105,8 +105,8 @@ def size(values: Values, label: str, value: Any, *, shares: bool = False) -> str
     """Memory as a request has it: a text with a unit; a number of Python is bytes or, with ``shares``, a share where it is below 1."""
     if isinstance(value, str):
         return value
-    stated = values.quantity(label, value, "bytes") or 1.0
-    return f"{100.0 * stated!r}%" if shares and stated < 1.0 else f"{int(stated)} B"
+    stated = values.at_least_zero(label, value)
+    return f"{100.0 * stated!r}%" if shares and 0.0 < stated < 1.0 else f"{int(stated)} B"
 
 
 _DEGREES = ("batch", "out_channels", "in_channels", "height")

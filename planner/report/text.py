@@ -8,9 +8,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from rich.console import Console
-from rich.text import Text
-
 from planner.core.blocks import Block, Column, Facts, Heading, Sentence, Table
 
 __all__ = ["fit", "markdown_text", "plain_text", "rich_text", "table_lines", "wrap_words"]
@@ -209,6 +206,8 @@ def rich_text(blocks: Sequence[Block], width: int, *, unicode: bool = True) -> s
         Whether the terminal can show line-drawing characters.
     """
     # Imported where a terminal shows it: rich alone takes longer than the search of a small network.
+    from rich.console import Console
+    from rich.text import Text
 
     # File names, plans and layer names are text, never markup or emoji codes.
     buffer = io.StringIO()
