@@ -25,7 +25,7 @@ import numpy as np
 from benchmarks.datasets import read
 from planner.files.loading import load_calibration
 from planner.measurements import plans, questions
-from planner.measurements.facts import framework_of_row
+from planner.measurements.hardware import framework_of_row
 from planner.measurements.outcomes import DEFAULT, PALEO, Outcome, Preset, calibrated
 from planner.measurements.plans import predict
 from planner.measurements.scores import Score, score

@@ -19,7 +19,7 @@ from costmodel.uncertainty.constants import CONSTANTS
 from costmodel.uncertainty.intervals import Candidates
 from planner.measurements import training
 from planner.measurements.error_bars import software_of
-from planner.measurements.facts import framework_of_row
+from planner.measurements.hardware import framework_of_row
 from planner.measurements.outcomes import DEFAULT, Outcome
 from planner.measurements.tables import Row
 from planner.uncertainty.features import mesh_coordinates

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from planner.api.options import ModelLike
     from planner.core.blocks import Report
     from planner.core.request import Request
-    from planner.sizing.search import Sized
-    from planner.sizing.trials import Goal
+    from planner.sizing.search import Goal, Sized
     from planner.sweeping.grid import Axes
     from planner.sweeping.run import Swept
 
@@ -407,7 +406,7 @@ def size_question(given: Mapping[str, Any], values: Values, command_line: str) -
 
 
 def _goal(asked: Mapping[str, Any], given: Mapping[str, Any], values: Values) -> Goal:
-    from planner.sizing.trials import SECONDS_PER_DAY, Goal
+    from planner.sizing.search import SECONDS_PER_DAY, Goal
 
     tokens, samples, epochs, days, budget = map(values.called, ("tokens", "samples", "epochs", "days", "budget"))
     if "tokens" not in given and "samples" not in given:

@@ -12,8 +12,7 @@ import numpy as np
 from costmodel.arrays import BoolArray, FloatArray
 from costmodel.uncertainty.constants import CONSTANTS, CalibratedConstant, Calibration
 from planner.calibration.fit import Data, Fit, LeftOut, Prior, Start, cross_validate, fit, jacobian
-from planner.calibration.machine import Machinery
-from planner.calibration.measurements import Measurements, TableUse, read_measurements
+from planner.calibration.measurements import Machinery, Measurements, TableUse, read_measurements
 from planner.measurements.metrics import ErrorSummary, error_summary, far_off
 
 __all__ = ["Calibrated", "Errors", "Finding", "calibrate"]

@@ -106,7 +106,7 @@ def measure(typed: Typed) -> None:
 
     from planner.detect.system import ThisSystem
     from planner.files.loading import load_calibration, load_cluster, load_device
-    from planner.measure.session import Wanted, measure_here
+    from planner.measure.run import Wanted, measure_here
 
     # A wrong name is found before the machine is busy for minutes.
     if device is not None:

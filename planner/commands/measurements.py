@@ -154,7 +154,7 @@ def calibrate(typed: Typed) -> None:
         values.add("FILE: give at least one CSV file (planner validate --template KIND prints an example)")
     values.check()
 
-    from planner.calibration.machine import cluster_of, link_remark, machinery_of
+    from planner.calibration.measurements import cluster_of, link_remark, machinery_of
     from planner.calibration.report import calibration_report, calibration_text
     from planner.calibration.run import calibrate as fit
     from planner.measurements.tables import read_table

@@ -23,8 +23,7 @@ from planner.commands.output import (
 from planner.files.output import write_bytes_atomically
 
 if TYPE_CHECKING:
-    from planner.sizing.search import Sized
-    from planner.sizing.trials import Trial
+    from planner.sizing.search import Sized, Trial
 
 __all__ = ["size", "sweep"]
 

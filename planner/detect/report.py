@@ -8,8 +8,7 @@ from typing import Any
 
 from planner.core.blocks import Block, Column, Report, Sentence, Table
 from planner.detect.devices import Fact, FoundDevice, comment_text, number_text, quoted
-from planner.detect.links import FoundLevel
-from planner.detect.machine import FoundMachine
+from planner.detect.machine import FoundLevel, FoundMachine
 from planner.report.documents import RESULT_VERSION
 
 __all__ = ["cluster_text", "detect_report", "device_file_name", "device_text", "machine_files"]

@@ -21,9 +21,17 @@ from costmodel.workload import Workload
 from planner.files.naming.models import nearest_models, transformer_called
 from planner.files.resources import bundled
 from planner.measurements.columns import FUSED
-from planner.measurements.facts import framework_of_row, measured_bytes, plausible_bytes
 from planner.measurements.fitted import fitted_links, fitted_of
-from planner.measurements.hardware import Machine, format_of, machine_of, precision_of, usual_node
+from planner.measurements.hardware import (
+    Machine,
+    format_of,
+    framework_of_row,
+    machine_of,
+    measured_bytes,
+    plausible_bytes,
+    precision_of,
+    usual_node,
+)
 from planner.measurements.outcomes import TOO_LARGE, Comparison, MemoryComparison, Outcome, Preset, skipped
 from planner.measurements.parallelism import devices_of, has_failed, is_measured, not_measured, step_time_s
 from planner.measurements.tables import Row, RowSkipped

@@ -12,7 +12,7 @@ from costmodel.network.layers.base import params_from
 from planner.files.naming.models import nearest_models, transformer_called
 from planner.files.resources import bundled
 from planner.importers.hugging_face import parts
-from planner.measurements.facts import flash_attention, has_dropout
+from planner.measurements.hardware import flash_attention, has_dropout
 from planner.measurements.tables import Row, RowSkipped
 
 __all__ = [

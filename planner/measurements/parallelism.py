@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from planner.measurements.facts import defaults_of
+from planner.measurements.hardware import defaults_of
 from planner.measurements.tables import Row, RowSkipped
 
 __all__ = [

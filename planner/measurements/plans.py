@@ -16,8 +16,8 @@ from costmodel.mesh.passes import mesh_strides
 from costmodel.mesh.plan import TIME_PARTS, MeshBatch, MeshCosts, MeshPlan
 from costmodel.mesh.rules import RULES, NetworkShape, columns_of
 from costmodel.mesh.stages import stack_layouts
-from planner.measurements.facts import plausible_bytes
 from planner.measurements.fitted import fitted_links, fitted_of
+from planner.measurements.hardware import plausible_bytes
 from planner.measurements.outcomes import TOO_LARGE, Comparison, MemoryComparison, Outcome, Preset, skipped
 from planner.measurements.parallelism import ImpossiblePlan, has_failed
 from planner.measurements.questions import Question, asked, model_of

@@ -14,15 +14,19 @@ from costmodel.mesh.plan import MeshPlan
 from costmodel.network.graph import Graph
 from costmodel.precision import OPTIMIZERS, Optimizer, Precision
 from costmodel.workload import Workload
-from planner.measurements.facts import (
+from planner.measurements.hardware import (
+    Machine,
     defaults_of,
+    format_of,
     framework_default,
     framework_of_row,
     gradient_bytes,
     is_narrow_throughout,
+    machine_of,
     measured_bytes,
+    precision_of,
+    usual_node,
 )
-from planner.measurements.hardware import Machine, format_of, machine_of, precision_of, usual_node
 from planner.measurements.networks import network_of, positions_of
 from planner.measurements.outcomes import Preset
 from planner.measurements.parallelism import (

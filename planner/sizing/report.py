@@ -10,8 +10,7 @@ from planner.core.blocks import Block, Column, Facts, Heading, Report, Sentence,
 from planner.core.numbers import NOT_AVAILABLE, Unit, energy_text, percent, significant
 from planner.report.documents import RESULT_VERSION
 from planner.report.uncertainty import span_text
-from planner.sizing.search import ClusterAnswer, Sized
-from planner.sizing.trials import SECONDS_PER_DAY, Goal, Trial
+from planner.sizing.search import SECONDS_PER_DAY, ClusterAnswer, Goal, Sized, Trial
 
 __all__ = [
     "binding",

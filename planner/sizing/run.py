@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from planner.core.errors import UsageError
 from planner.core.request import Request
-from planner.sizing.search import Sized, size
-from planner.sizing.trials import ClusterFacts, Goal, Trial
+from planner.sizing.search import ClusterFacts, Goal, Sized, Trial, size
 from planner.sweeping.answer import key_of, to_plain
 from planner.sweeping.grid import Cell, load_clusters
 from planner.sweeping.run import answers_here

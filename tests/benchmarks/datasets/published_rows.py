@@ -14,7 +14,6 @@ from costmodel.mesh.plan import MeshPlan
 from planner.measurements import (
     collective_rows,
     convnets,
-    facts,
     hardware,
     measured,
     networks,
@@ -143,4 +142,4 @@ def gradient_bytes(row: Row, number_format: str) -> float:
     cells = Cells()
     cells.put("gradient_bits", words.gradient_bits(row))
     cells.put("framework", words.framework_of(row))
-    return facts.gradient_bytes(tables.Row(line=row.line, cells=cells), number_format)
+    return hardware.gradient_bytes(tables.Row(line=row.line, cells=cells), number_format)

@@ -11,7 +11,7 @@ from benchmarks.datasets.convert import read
 from benchmarks.datasets.published import dataset_of
 from benchmarks.datasets.reading import Row
 from planner.measurements import tables
-from planner.measurements.facts import has_dropout
+from planner.measurements.hardware import has_dropout
 from planner.measurements.networks import shape_of
 from planner.measurements.parallelism import recompute_choices
 from tests.benchmarks.datasets.published_rows import PLANS, canonical, gradient_bytes, run

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from planner.calibration.machine import link_remark, machinery_of
+from planner.calibration.measurements import link_remark, machinery_of
 from planner.measurements.hardware import machine_of
 from planner.measurements.tables import Row, read_table
 

@@ -10,7 +10,7 @@ import pytest
 
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.uncertainty.constants import CONSTANTS
-from planner.calibration.machine import Machinery, machinery_of
+from planner.calibration.measurements import Machinery, machinery_of
 from planner.calibration.report import calibration_text, result_document
 from planner.calibration.run import Calibrated, calibrate
 from planner.core.errors import InputFileError

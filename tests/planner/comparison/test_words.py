@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from planner.comparison.differences import compare_items
-from planner.comparison.words import memory_sentence, why
+from planner.comparison.report import memory_sentence, why
 from planner.core.errors import UsageError
 from planner.spaces.items import Item
 from planner.spaces.serving.items import ServedItem

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from planner.core.errors import UsageError
-from planner.measure.place import place_of
-from planner.measure.processes import Processes
-from planner.measure.session import Wanted, _where
+from planner.measure.processes import Processes, place_of
+from planner.measure.run import Wanted, _where
 from planner.measurements.kinds import predict_table
 from planner.measurements.tables import read_table
 

@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from planner.core.request import Request
-from planner.sizing.search import Sized, ladder, size
-from planner.sizing.trials import ClusterFacts, Goal, Trial, charged_gpus
+from planner.sizing.search import ClusterFacts, Goal, Sized, Trial, charged_gpus, ladder, size
 from tests.cases import mostly
 
 BATCH = 100
