@@ -1,4 +1,4 @@
-"""The declarations of figures of an answer and of assumptions of the cost model.
+"""The declarations of figures of an answer, of settings of a plan and of assumptions of the cost model.
 
 Every space of plans declares its figures once (`costmodel.mesh.plan` and so on). The keys of ``--json`` and of CSV files with their JSON
 Schema, the tables of parts, the labels of comparisons and of figures follow from that.
@@ -6,11 +6,13 @@ Schema, the tables of parts, the labels of comparisons and of figures follow fro
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypeVar
 
-__all__ = ["Figure", "assumption", "declared", "labels_of", "part", "parts_of"]
+__all__ = ["Figure", "assumption", "declared", "labels_of", "part", "parts_of", "setting"]
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,4 +105,22 @@ def labels_of(figures: Iterable[Figure], total: str) -> dict[str, str]:
 def assumption(default: float, doc: str, source: str) -> float:
     """Declare an assumption: a field of a dataclass with its default, its meaning and where the default is from."""
     value: float = field(default=default, metadata={"doc": doc, "source": source})
+    return value
+
+
+def setting(default: _T, doc: str, *, least: int = 1, most: int = 1_000_000, of: Sequence[str] = ()) -> _T:
+    """Declare a setting of a plan: a field of a dataclass with its neutral value, its meaning and what it may be.
+
+    Parameters
+    ----------
+    default : int, bool, str or tuple
+        What it is where nothing is said; its type is that of the setting.
+    doc : str
+        One sentence for plan files and their schema.
+    least, most : int
+        Range of a whole number, or of those in a tuple.
+    of : sequence of str
+        The words that it may be.
+    """
+    value: _T = field(default=default, metadata={"doc": doc, "least": least, "most": most, "of": tuple(of)})
     return value

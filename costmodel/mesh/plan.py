@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from costmodel.arrays import FloatArray, IntArray, StructOfArrays
-from costmodel.fields import Figure, declared, part
+from costmodel.fields import Figure, declared, part, setting
 from costmodel.rates import COMMON_FIGURES, COST_FIGURES, TOKEN_FIGURES
 from costmodel.schedules import PIPELINE_SCHEDULES
 
@@ -139,29 +139,29 @@ class MeshPlan:
     etp x ep x (the rest, which replicates or shards them).
     """
 
-    tp: int = 1  # tensor parallel degree: columns, then rows, of the matrices of a block
-    sequence_parallel: bool = (
-        False  # between the split matrices, tensors are cut along the positions instead of repeated
+    tp: int = setting(1, "Tensor parallel degree.")
+    sequence_parallel: bool = setting(False, "Between the split matrices, tensors are cut along the positions.")
+    cp: int = setting(1, "Context parallel degree.")
+    cp_kind: str = setting("ring", "How attention sees the other positions.", of=CP_KINDS)
+    ep: int = setting(1, "Expert parallel degree.")
+    etp: int = setting(1, "Tensor parallel degree inside an expert.")
+    pp: int = setting(1, "Pipeline stages.")
+    vpp: int = setting(1, "Virtual stages (chunks) per pipeline rank.")
+    schedule: str = setting("1f1b", "Order of the passes of a pipeline.", of=SCHEDULES)
+    dp_replicate: int = setting(1, "Data parallel ranks that keep their own copy.")
+    dp_shard: int = setting(1, "Data parallel ranks that share one copy under ZeRO.")
+    zero_stage: int = setting(0, "What they share: 1 optimizer state, 2 and gradients, 3 and weights.", least=0, most=3)
+    micro_batch: int = setting(1, "Samples per micro-batch and data parallel rank.", most=10**9)
+    num_micro_batches: int = setting(1, "Micro-batches per step and data parallel rank.", most=10**9)
+    recompute: str = setting("none", "What the backward pass computes again.", of=RECOMPUTE)
+    recompute_blocks: int = setting(0, "Blocks per stage that are recomputed under `full`.", least=0)
+    offload_optimizer: bool = setting(False, "Optimizer state and update on the host.")
+    offload_activations: bool = setting(False, "Saved activations of the blocks wait on the host.")
+    order: str = setting("tp-cp-dp-pp", "Rank order, neighbours first.", of=ORDERS)
+    stage_blocks: tuple[int, ...] = setting((), "Blocks per chunk, in network order; empty: balanced by time.", least=0)
+    stage_recompute: tuple[int, ...] = setting(
+        (), "Blocks recomputed per chunk under `full`; empty: `recompute_blocks` in each.", least=0
     )
-    cp: int = 1  # context parallel degree: positions of every layer
-    cp_kind: str = "ring"  # how attention sees the other positions, a name of CP_KINDS
-    ep: int = 1  # expert parallel degree
-    etp: int = 1  # tensor parallel degree inside an expert
-    pp: int = 1  # pipeline stages
-    vpp: int = 1  # virtual stages (chunks) per pipeline rank
-    schedule: str = "1f1b"  # a name of SCHEDULES
-    dp_replicate: int = 1  # replicas that keep their own copy (outer data parallelism)
-    dp_shard: int = 1  # ranks that share one copy under ZeRO
-    zero_stage: int = 0  # what dp_shard shares: 1 optimizer state, 2 and gradients, 3 and weights (FSDP)
-    micro_batch: int = 1  # samples per micro-batch and data-parallel rank
-    num_micro_batches: int = 1  # per step and data-parallel rank
-    recompute: str = "none"  # a name of RECOMPUTE
-    recompute_blocks: int = 0  # blocks per stage that are recomputed under "full" (all of the largest stage, or fewer)
-    offload_optimizer: bool = False  # optimizer state and update on the host
-    offload_activations: bool = False  # saved activations of the blocks wait on the host
-    order: str = "tp-cp-dp-pp"  # a name of ORDERS
-    stage_blocks: tuple[int, ...] = ()  # blocks per chunk, in network order; empty: the layout of costmodel.mesh.stages
-    stage_recompute: tuple[int, ...] = ()  # blocks recomputed per chunk under "full"; empty: recompute_blocks in each
     block_splits: tuple[
         LayerSplit, ...
     ] = ()  # layers not named here are split as `costmodel.mesh.tensor_parallel` says

@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from costmodel.arrays import BoolArray, FloatArray, IntArray, StructOfArrays
-from costmodel.fields import Figure, declared, part, parts_of
+from costmodel.fields import Figure, declared, part, parts_of, setting
 from costmodel.mesh.rules import RULES, Columns, NetworkShape, Rule
 
 __all__ = [
@@ -101,16 +101,16 @@ class ServingPlan:
     (64, 256, 2, 32)
     """
 
-    tp: int = 1  # tensor parallel degree
-    pp: int = 1  # pipeline stages
-    ep: int = 1  # expert parallel degree
-    etp: int = 1  # tensor parallel degree inside an expert
-    dp: int = 1  # replicas
-    max_batch: int = 1  # sequences that a replica decodes at a time
-    prefill_chunk: int = (
-        0  # tokens of a prompt per pass, besides the tokens being decoded; 0: whole prompts in passes of their own
+    tp: int = setting(1, "Tensor parallel degree.")
+    pp: int = setting(1, "Pipeline stages.")
+    ep: int = setting(1, "Expert parallel degree.")
+    etp: int = setting(1, "Tensor parallel degree inside an expert.")
+    dp: int = setting(1, "Replicas.")
+    max_batch: int = setting(1, "Sequences that a replica decodes at a time.")
+    prefill_chunk: int = setting(
+        0, "Tokens of a prompt per pass, beside the decoding; 0: whole prompts.", least=0, most=10**8
     )
-    prefill_batch: int = 1  # prompts per pass
+    prefill_batch: int = setting(1, "Prompts per pass.")
 
     @property
     def workers(self) -> int:

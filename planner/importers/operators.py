@@ -105,12 +105,68 @@ def _operators(*names: str) -> Callable[[Reader], Reader]:
     return add
 
 
-# -- operators that differ by name and a constant alone ----------------------------------------------------------------------
+# -- operators that say what they are in a line ----------------------------------------------------------------------
 
-# How many of their tensors matter, kind, attributes, names.
-_ALIKE: tuple[tuple[int | None, str, dict[str, Any], str], ...] = (
+_BINARY = {
+    "add": "add add_ Add Sum",
+    "sub": "sub sub_ rsub Sub",
+    "mul": "mul mul_ prelu _prelu_kernel Mul PRelu",
+    "div": "div div_ atan2 Div",
+    "pow": "pow Pow",
+    "max": "maximum minimum Max Min",
+    "eq": "eq Equal",
+    "not": "logical_not bitwise_not Not",
+    "compare": "ne lt le gt ge logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor remainder fmod floor_divide __and__"
+    " __or__ Less LessOrEqual Greater GreaterOrEqual And Or Xor Mod BitwiseAnd BitwiseOr",
+}
+_REDUCTIONS = {
+    "mean": "mean ReduceMean",
+    "sum": "sum norm linalg_vector_norm prod logsumexp ReduceSum ReduceL2 ReduceSumSquare ReduceProd",
+    "max": "amax amin argmax argmin ReduceMax ReduceMin ArgMax ArgMin",
+    "var": "var std var_mean",
+}
+_Attributes = dict[str, Any] | Callable[[Call], dict[str, Any]]
+
+
+def _operands(op: str) -> _Attributes:
+    """What is done with two tensors, or one and a number."""
+
+    def attributes(c: Call) -> dict[str, Any]:
+        other = c.get("other", c.get("exponent"))
+        scalar = other if isinstance(other, (bool, int, float)) else None
+        return {"op": op, "scalar": scalar, "scaled": c.get("alpha", 1) != 1}
+
+    return attributes
+
+
+def _over(op: str) -> _Attributes:
+    """What is done over the dimensions that are said, or all; ONNX keeps them unless told otherwise."""
+
+    def attributes(c: Call) -> dict[str, Any]:
+        named = c.get("dim", c.get("axis")) if not c.operator.startswith("Reduce") else c.numbers(1, "axes")
+        if c.operator.startswith("Arg"):
+            named = c.get("axis", 0)
+        every = list(range(len(c.own_shape())))
+        dims = every if named is None or named == [] else [*named] if isinstance(named, (list, tuple)) else [named]
+        return {"op": op, "dims": dims, "keep": bool(c.get("keepdim", c.get("keepdims", c.operator[0].isupper())))}
+
+    return attributes
+
+
+def _element(c: Call) -> dict[str, Any]:
+    return {"dim": c.get("dim", 0) % len(c.own_shape()), "index": c.get("index", 0)}
+
+
+# Which of their tensors matter (the first so many, all, or these), kind, attributes, names.
+_ALIKE: tuple[tuple[int | tuple[int, ...] | None, str, _Attributes, str], ...] = (
     (1, "reshape", {}, ("view reshape _unsafe_view flatten unflatten unsqueeze squeeze _reshape_alias view_copy"
      " Reshape Flatten Squeeze Unsqueeze")),
+    (1, "select", _element, "select"),
+    (1, "unbind", _element, "unbind"),
+    (1, "split", lambda c: {"dim": c.dim()}, "split chunk split_with_sizes tensor_split unsafe_split unsafe_chunk Split"),
+    (None, "cat", lambda c: {"dim": c.dim()}, "cat concat concatenate Concat"),
+    (None, "stack", lambda c: {"dim": c.dim()}, "stack"),
+    (1, "alias", lambda c: {"triangle": c.operator, "diagonal": c.get("diagonal", 0)}, "tril triu"),
     (1, "alias", {}, ("contiguous clone alias detach detach_ to _to_copy type_as lift_fresh_copy lift_fresh positive requires_grad_"
      " _assert_tensor_metadata alias_copy detach_copy Identity Cast CastLike")),
     (1, "expand", {}, "expand expand_as broadcast_to Expand"),
@@ -123,7 +179,24 @@ _ALIKE: tuple[tuple[int | None, str, dict[str, Any], str], ...] = (
     (2, "matmul", {}, "matmul mm bmm MatMul"),
     (2, "embedding", {}, "embedding"),
     (2, "embedding_bag", {}, "embedding_bag _embedding_bag _embedding_bag_forward_only"),  # bags of one length, as a matrix of indices
+    ((1, 2, 0), "matmul", {}, "baddbmm"),
+    (None, "einsum", lambda c: {"equation": c.get("equation", "")}, "einsum Einsum"),
+    ((0, 1, 2, 3), "attention", lambda c: {"causal": bool(c.get("is_causal", False)), "dropout": c.get("dropout_p", 0.0)},
+     "scaled_dot_product_attention Attention"),
     (3, "linear", {"transposed": True}, "linear"),
+    ((1, 2, 0), "linear", {"transposed": False}, "addmm"),
+    (1, "softmax", lambda c: {"dim": c.get("dim", c.get("axis", -1))},
+     "softmax _softmax log_softmax _log_softmax _safe_softmax Softmax LogSoftmax"),
+    (1, "dropout", lambda c: {"p": c.get("p", 0.5) if c.arguments.get("train", True) else 0.0},
+     "dropout native_dropout dropout_ feature_dropout"),
+    (1, "local_response_norm", lambda c: {"size": c.get("size")}, "LRN"),
+    (1, "adaptive_pool", lambda c: {"mode": "max" if "max" in c.operator.lower() else "average"},
+     ("adaptive_avg_pool2d _adaptive_avg_pool2d adaptive_max_pool2d adaptive_avg_pool1d adaptive_max_pool1d GlobalAveragePool"
+      " GlobalMaxPool")),
+    (1, "upsample", lambda c: {"mode": "bilinear" if "align_corners" in c.arguments else c.get("mode", "nearest")},
+     "upsample_nearest2d upsample_bilinear2d upsample_bicubic2d Resize Upsample"),
+    ((), "fixed", {}, ("Shape Size Range ConstantOfShape Constant EyeLike RandomNormal RandomUniform NonZero RandomNormalLike"
+     " RandomUniformLike")),
     (3, "batch_norm", {}, ("batch_norm native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_no_training"
      " _native_batch_norm_legit_functional _batch_norm_with_update _batch_norm_with_update_functional BatchNormalization")),
     (3, "group_norm", {}, "group_norm native_group_norm instance_norm InstanceNormalization GroupNormalization"),
@@ -147,68 +220,28 @@ _ALIKE: tuple[tuple[int | None, str, dict[str, Any], str], ...] = (
         "hard": "hardswish hardswish_ hardsigmoid hardtanh hardtanh_ mish softplus relu6 relu6_ hardshrink"
                 " HardSwish HardSigmoid Clip Softplus Mish",
     }.items()),
+    *((None, "binary", _operands(op), names) for op, names in _BINARY.items()),
+    *((1, "reduce", _over(op), names) for op, names in _REDUCTIONS.items()),
 )  # fmt: skip
 
-_BINARY = {
-    "add": "add add_ Add Sum",
-    "sub": "sub sub_ rsub Sub",
-    "mul": "mul mul_ prelu _prelu_kernel Mul PRelu",
-    "div": "div div_ atan2 Div",
-    "pow": "pow Pow",
-    "max": "maximum minimum Max Min",
-    "eq": "eq Equal",
-    "not": "logical_not bitwise_not Not",
-    "compare": "ne lt le gt ge logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor remainder fmod floor_divide __and__"
-    " __or__ Less LessOrEqual Greater GreaterOrEqual And Or Xor Mod BitwiseAnd BitwiseOr",
-}
-_REDUCTIONS = {
-    "mean": "mean ReduceMean",
-    "sum": "sum norm linalg_vector_norm prod logsumexp ReduceSum ReduceL2 ReduceSumSquare ReduceProd",
-    "max": "amax amin argmax argmin ReduceMax ReduceMin ArgMax ArgMin",
-    "var": "var std var_mean",
-}
+
+def _alike(read: int | tuple[int, ...] | None, kind: str, attributes: _Attributes) -> Reader:
+    def reader(c: Call) -> Meaning:
+        inputs = [c.input(index) for index in read] if isinstance(read, tuple) else c.inputs[:read]
+        return kind, inputs, attributes(c) if callable(attributes) else attributes
+
+    return reader
 
 
-def _alike(count: int | None, kind: str, attributes: dict[str, Any]) -> Reader:
-    return lambda c: (kind, c.inputs[:count], attributes)
-
-
-def _binary(op: str) -> Reader:
-    def read(c: Call) -> Meaning:
-        other = c.get("other", c.get("exponent"))
-        scalar = other if isinstance(other, (bool, int, float)) else None
-        return "binary", c.inputs, {"op": op, "scalar": scalar, "scaled": c.get("alpha", 1) != 1}
-
-    return read
-
-
-def _reduction(op: str) -> Reader:
-    """Over the dimensions that are said, or all; ONNX keeps them unless told otherwise."""
-
-    def read(c: Call) -> Meaning:
-        named = c.get("dim", c.get("axis")) if not c.operator.startswith("Reduce") else c.numbers(1, "axes")
-        if c.operator.startswith("Arg"):
-            named = c.get("axis", 0)
-        every = list(range(len(c.own_shape())))
-        dims = every if named is None or named == [] else [*named] if isinstance(named, (list, tuple)) else [named]
-        keep = bool(c.get("keepdim", c.get("keepdims", c.operator[0].isupper())))
-        return "reduce", c.inputs[:1], {"op": op, "dims": dims, "keep": keep}
-
-    return read
-
-
-for _count, _kind, _attributes, _names in _ALIKE:
-    _operators(*_names.split())(_alike(_count, _kind, _attributes))
-for _op, _names in _BINARY.items():
-    _operators(*_names.split())(_binary(_op))
-for _op, _names in _REDUCTIONS.items():
-    _operators(*_names.split())(_reduction(_op))
+for _read, _kind, _attributes, _names in _ALIKE:
+    _operators(*_names.split())(_alike(_read, _kind, _attributes))
 
 
 @_operators("max", "min")
 def _extremum(c: Call) -> Meaning:
     """Of two tensors, or over a dimension (torch)."""
-    return (_binary("max") if "other" in c.arguments else _reduction("max"))(c)
+    is_of_two = "other" in c.arguments
+    return (_alike(None, "binary", _operands("max")) if is_of_two else _alike(1, "reduce", _over("max")))(c)
 
 
 # -- views -------------------------------------------------------------------------------------------------------------------
@@ -258,31 +291,6 @@ def _slice_of_axes(c: Call) -> Meaning:
     return "slice", c.inputs[:1], {"dim": cut[0], "start": start, "stop": stop, "step": step}
 
 
-@_operators("select")
-def _select(c: Call) -> Meaning:
-    return "select", c.inputs[:1], {"dim": c.get("dim", 0) % len(c.own_shape()), "index": c.get("index", 0)}
-
-
-@_operators("unbind")
-def _unbind(c: Call) -> Meaning:
-    return "unbind", c.inputs[:1], {"dim": c.get("dim", 0) % len(c.own_shape())}
-
-
-@_operators("split", "chunk", "split_with_sizes", "tensor_split", "unsafe_split", "unsafe_chunk", "Split")
-def _split(c: Call) -> Meaning:
-    return "split", c.inputs[:1], {"dim": c.dim()}
-
-
-@_operators("cat", "concat", "concatenate", "Concat")
-def _cat(c: Call) -> Meaning:
-    return "cat", c.inputs, {"dim": c.dim()}
-
-
-@_operators("stack")
-def _stack(c: Call) -> Meaning:
-    return "stack", c.inputs, {"dim": c.dim()}
-
-
 @_operators("repeat_interleave")
 def _repeat_interleave(c: Call) -> Meaning:
     times, dim = c.get("repeats"), c.get("dim")
@@ -317,32 +325,11 @@ def _gather(c: Call) -> Meaning:
 # -- products ----------------------------------------------------------------------------------------------------------------
 
 
-@_operators("addmm")
-def _addmm(c: Call) -> Meaning:
-    return "linear", [c.input(1), c.input(2), c.input(0)], {"transposed": False}
-
-
 @_operators("Gemm")
 def _gemm(c: Call) -> Meaning:
     if c.get("transA", 0):
         return "copy", c.inputs[:1], {}
     return "linear", [c.input(0), c.input(1), c.input(2)], {"transposed": bool(c.get("transB", 0))}
-
-
-@_operators("einsum", "Einsum")
-def _einsum(c: Call) -> Meaning:
-    return "einsum", c.inputs, {"equation": c.get("equation", "")}
-
-
-@_operators("baddbmm")
-def _baddbmm(c: Call) -> Meaning:
-    return "matmul", [c.input(1), c.input(2), c.input(0)], {}
-
-
-@_operators("scaled_dot_product_attention", "Attention")
-def _attention(c: Call) -> Meaning:
-    causal = bool(c.get("is_causal", False))
-    return "attention", [c.input(i) for i in range(4)], {"causal": causal, "dropout": c.get("dropout_p", 0.0)}
 
 
 @_operators("conv1d", "conv2d", "convolution", "conv_transpose2d", "conv_transpose1d")
@@ -455,21 +442,6 @@ def _norm(c: Call) -> Meaning:
     return kind, [c.input(0), c.input(1), c.input(2)], {"dims": dims}
 
 
-@_operators("LRN")
-def _lrn(c: Call) -> Meaning:
-    return "local_response_norm", c.inputs[:1], {"size": c.get("size")}
-
-
-@_operators("softmax", "_softmax", "log_softmax", "_log_softmax", "_safe_softmax", "Softmax", "LogSoftmax")
-def _softmax(c: Call) -> Meaning:
-    return "softmax", c.inputs[:1], {"dim": c.get("dim", c.get("axis", -1))}
-
-
-@_operators("dropout", "native_dropout", "dropout_", "feature_dropout")
-def _dropout(c: Call) -> Meaning:
-    return "dropout", c.inputs[:1], {"p": c.get("p", 0.5) if c.arguments.get("train", True) else 0.0}
-
-
 @_operators("Dropout")
 def _dropout_by_input(c: Call) -> Meaning:
     ratio, training = c.constant(c.input(1) or ""), c.constant(c.input(2) or "")
@@ -506,28 +478,9 @@ def _pool_of_kernel_shape(c: Call) -> Meaning:
     }  # fmt: skip
 
 
-@_operators(
-    "adaptive_avg_pool2d", "_adaptive_avg_pool2d", "adaptive_max_pool2d", "adaptive_avg_pool1d", "adaptive_max_pool1d",
-    "GlobalAveragePool", "GlobalMaxPool",
-)  # fmt: skip
-def _adaptive_pool(c: Call) -> Meaning:
-    return "adaptive_pool", c.inputs[:1], {"mode": "max" if "max" in c.operator.lower() else "average"}
-
-
-@_operators("upsample_nearest2d", "upsample_bilinear2d", "upsample_bicubic2d", "Resize", "Upsample")
-def _upsample(c: Call) -> Meaning:
-    is_nearest = "align_corners" not in c.arguments and c.get("mode", "nearest") == "nearest"
-    return "upsample", c.inputs[:1], {"mode": "nearest" if is_nearest else "bilinear"}
-
-
 # -- made of nothing ---------------------------------------------------------------------------------------------------------
 
 _FILLS = {"ones": 1.0, "ones_like": 1.0, "new_ones": 1.0, "zeros": 0.0, "zeros_like": 0.0, "new_zeros": 0.0}
-
-
-@_operators("tril", "triu")
-def _triangle(c: Call) -> Meaning:
-    return "alias", c.inputs[:1], {"triangle": c.operator, "diagonal": c.get("diagonal", 0)}
 
 
 @_operators(*_FILLS, "full", "full_like", "new_full")
@@ -542,9 +495,3 @@ def _filled(c: Call) -> Meaning:
 )  # fmt: skip
 def _made(c: Call) -> Meaning:
     return ("alias", c.inputs, {}) if c.inputs else ("fixed", [], {})
-
-
-@_operators("Shape", "Size", "Range", "ConstantOfShape", "Constant", "EyeLike", "RandomNormal", "RandomUniform", "NonZero",
-            "RandomNormalLike", "RandomUniformLike")  # fmt: skip
-def _fixed(c: Call) -> Meaning:  # noqa: ARG001 - every reader has it
-    return "fixed", [], {}

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Self, TypeAlias
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from costmodel.framework import CONDITIONS, Condition, Defaults, Framework, LayerAssumptions, Rules
 from costmodel.mesh.assumptions import MeshAssumptions
+from costmodel.mesh.plan import SCHEDULES
 from planner.core.errors import did_you_mean
 from planner.schema.common import FileModel, Name, Text, fail, plain_number
 
@@ -16,6 +17,10 @@ __all__ = ["CostEntry", "Costs", "FrameworkFile", "RulesEntry"]
 
 _COSTS = tuple(field.name for model in (MeshAssumptions, LayerAssumptions) for field in fields(model))
 _DEFAULTS = tuple(field.name for field in fields(Defaults))
+if TYPE_CHECKING:
+    Schedule: TypeAlias = str
+else:
+    Schedule = Literal[SCHEDULES]
 Degree = Literal["tp", "pp", "vpp", "cp", "ep", "etp", "dp_replicate", "dp_shard"]
 
 
@@ -74,9 +79,7 @@ class RulesEntry(FileModel):
     """What can be run."""
 
     degrees: tuple[Degree, ...] | None = Field(default=None, description="degrees of a mesh plan that it has")
-    schedules: tuple[Literal["gpipe", "1f1b", "interleaved", "zero_bubble"], ...] | None = Field(
-        default=None, description="pipeline schedules that it has"
-    )
+    schedules: tuple[Schedule, ...] | None = Field(default=None, description="pipeline schedules that it has")
     zero_stages: tuple[Literal[0, 1, 2, 3], ...] | None = None
     fewest_micro_batches: bool = Field(
         default=False, strict=True, description="1F1B refuses fewer micro-batches than stages but one"

@@ -48,13 +48,17 @@ A pipeline names its stages; the layers of a stage are all split ``batch: replic
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from dataclasses import fields
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from costmodel.mesh.plan import MeshPlan
 from costmodel.paleo.convolution import ALGORITHMS
+from costmodel.serving.plan import ServingPlan
 from planner.core.errors import did_you_mean
 from planner.schema.common import FileModel, Text, fail
+from planner.schema.records import key, record
 
 __all__ = [
     "AlgorithmsEntry",
@@ -80,7 +84,7 @@ Tokens = Annotated[int, Field(strict=True, ge=1, le=10**8)]
 Limit = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
-# -- a plan over a device mesh: the fields of `costmodel.mesh.plan.MeshPlan` -----------------------------------------------
+# -- plans over a device mesh, and ways to serve: what `costmodel.mesh.plan.MeshPlan` and `costmodel.serving.plan.ServingPlan` declare -
 
 
 class SplitEntry(FileModel):
@@ -95,47 +99,55 @@ class SplitEntry(FileModel):
     degree: Degree = Field(default=1, description="Shares; where there are fewer than tp, ranks repeat them.")
 
 
-class MeshEntry(FileModel):
-    """One choice for the whole network; what is left out is 1, none or false."""
+def _settings(plan: Any) -> dict[str, Any]:
+    """A key for every setting that a plan declares (`costmodel.fields.setting`)."""
+    keys = {}
+    for item in fields(plan):
+        if not item.metadata:
+            continue
+        whole = Annotated[int, Field(strict=True, ge=item.metadata["least"], le=item.metadata["most"])]
+        kinds: dict[type, Any] = {bool: Flag, int: whole, tuple: tuple[whole, ...], str: Literal[item.metadata["of"]]}
+        keys[item.name] = key(kinds[type(item.default)], item.metadata["doc"], default=item.default)
+    return keys
 
-    tp: Degree = Field(default=1, description="Tensor parallel degree.")
-    sequence_parallel: Flag = Field(
-        default=False, description="Between the split matrices, tensors are cut along the positions."
+
+if TYPE_CHECKING:
+    MeshEntry: TypeAlias = Any
+    ServingPlanEntry: TypeAlias = Any
+    ServingEntry: TypeAlias = Any
+else:
+    MeshEntry = record(
+        "MeshEntry",
+        "One choice for the whole network; what is left out is 1, none or false.",
+        FileModel,
+        **_settings(MeshPlan),
+        block_splits=key(
+            dict[Annotated[str, Field(min_length=1, max_length=4096)], SplitEntry],
+            "Layers (of equal blocks, the first one's) that are not split by columns, then rows, over all tp ranks.",
+            default_factory=dict,
+        ),
     )
-    cp: Degree = Field(default=1, description="Context parallel degree.")
-    cp_kind: Literal["ring", "all_gather", "all_to_all"] = Field(
-        default="ring", description="How attention sees the other positions."
+    ServingPlanEntry = record(
+        "ServingPlanEntry", "One way to serve; degrees that are left out are 1.", FileModel, **_settings(ServingPlan)
     )
-    ep: Degree = Field(default=1, description="Expert parallel degree.")
-    etp: Degree = Field(default=1, description="Tensor parallel degree inside an expert.")
-    pp: Degree = Field(default=1, description="Pipeline stages.")
-    vpp: Degree = Field(default=1, description="Virtual stages (chunks) per pipeline rank.")
-    schedule: Literal["gpipe", "1f1b", "interleaved", "zero_bubble"] = Field(
-        default="1f1b", description="Order of the passes of a pipeline."
-    )
-    dp_replicate: Degree = Field(default=1, description="Data parallel ranks that keep their own copy.")
-    dp_shard: Degree = Field(default=1, description="Data parallel ranks that share one copy under ZeRO.")
-    zero_stage: Annotated[int, Field(strict=True, ge=0, le=3)] = Field(
-        default=0, description="What they share: 1 optimizer state, 2 and gradients, 3 and weights."
-    )
-    micro_batch: Count = Field(default=1, description="Samples per micro-batch and data parallel rank.")
-    num_micro_batches: Count = Field(default=1, description="Micro-batches per step and data parallel rank.")
-    recompute: Recompute = "none"
-    recompute_blocks: Blocks = Field(default=0, description="Blocks per stage that are recomputed under `full`.")
-    offload_optimizer: Flag = Field(default=False, description="Optimizer state and update on the host.")
-    offload_activations: Flag = Field(default=False, description="Saved activations of the blocks wait on the host.")
-    order: Literal["tp-cp-dp-pp", "tp-cp-pp-dp", "tp-dp-cp-pp", "tp-dp-pp-cp", "tp-pp-cp-dp", "tp-pp-dp-cp"] = Field(
-        default="tp-cp-dp-pp", description="Rank order, neighbours first."
-    )
-    stage_blocks: tuple[Blocks, ...] = Field(
-        default=(), description="Blocks per chunk, in network order; empty: balanced by time."
-    )
-    stage_recompute: tuple[Blocks, ...] = Field(
-        default=(), description="Blocks recomputed per chunk under `full`; empty: `recompute_blocks` in each."
-    )
-    block_splits: dict[Annotated[str, Field(min_length=1, max_length=4096)], SplitEntry] = Field(
-        default_factory=dict,
-        description="Layers (of equal blocks, the first one's) that are not split by columns, then rows, over all tp ranks.",
+    ServingEntry = record(
+        "ServingEntry",
+        "One way to serve, and what for.",
+        ServingPlanEntry,
+        prompt_tokens=key(Tokens, "Mean length of a prompt."),
+        output_tokens=key(Tokens, "Mean length of an answer."),
+        kv_precision=key(
+            Literal["fp32", "fp16", "bf16", "fp8"] | None,
+            "Cache of keys and values; that of the activations where it is left out.",
+            default=None,
+        ),
+        objective=key(
+            Literal["throughput", "latency", "ttft", "tpot", "tokens_per_s_per_gpu"],
+            "What the plan was chosen for.",
+            default="throughput",
+        ),
+        max_ttft_s=key(Limit | None, "Limit on the time to first token.", default=None),
+        max_tpot_s=key(Limit | None, "Limit on the time per token.", default=None),
     )
 
 
@@ -181,39 +193,6 @@ class MixedEntry(FileModel):
     pipelines: tuple[MixedPipelineEntry, ...] = Field(
         min_length=1, max_length=100, description="Each with its own stages and share of the batch."
     )
-
-
-# -- a way to serve: the fields of `costmodel.serving.plan.ServingPlan`, and the requests it is for ----------------------------
-
-
-class ServingPlanEntry(FileModel):
-    """One way to serve; degrees that are left out are 1."""
-
-    tp: Degree = Field(default=1, description="Tensor parallel degree.")
-    pp: Degree = Field(default=1, description="Pipeline stages.")
-    ep: Degree = Field(default=1, description="Expert parallel degree.")
-    etp: Degree = Field(default=1, description="Tensor parallel degree inside an expert.")
-    dp: Degree = Field(default=1, description="Replicas.")
-    max_batch: Degree = Field(default=1, description="Sequences that a replica decodes at a time.")
-    prefill_chunk: Annotated[int, Field(strict=True, ge=0, le=10**8)] = Field(
-        default=0, description="Tokens of a prompt per pass, beside the decoding; 0: whole prompts."
-    )
-    prefill_batch: Degree = Field(default=1, description="Prompts per pass.")
-
-
-class ServingEntry(ServingPlanEntry):
-    """One way to serve, and what for."""
-
-    prompt_tokens: Tokens = Field(description="Mean length of a prompt.")
-    output_tokens: Tokens = Field(description="Mean length of an answer.")
-    kv_precision: Literal["fp32", "fp16", "bf16", "fp8"] | None = Field(
-        default=None, description="Cache of keys and values; that of the activations where it is left out."
-    )
-    objective: Literal["throughput", "latency", "ttft", "tpot", "tokens_per_s_per_gpu"] = Field(
-        default="throughput", description="What the plan was chosen for."
-    )
-    max_ttft_s: Limit | None = Field(default=None, description="Limit on the time to first token.")
-    max_tpot_s: Limit | None = Field(default=None, description="Limit on the time per token.")
 
 
 # -- the file ------------------------------------------------------------------------------------------------------------------
@@ -362,9 +341,9 @@ class PlanDocument(FileModel):
             self._check_serving()
         elif self.mode != "training":
             fail(f"a plan with '{section}' is for training; inference has 'serving' or 'layers'", at="mode")
-        for key in ("layers", "stages"):
-            if getattr(self, key):
-                fail(f"a plan has either 'layers' or '{section}'; this one has both", at=key)
+        for own in ("layers", "stages"):
+            if getattr(self, own):
+                fail(f"a plan has either 'layers' or '{section}'; this one has both", at=own)
         if self.num_micro_batches != 1:
             fail(f"of a plan with '{section}' stands under '{section}'", at="num_micro_batches")
         if self.mixed is not None and self.device is not None:
@@ -377,9 +356,9 @@ class PlanDocument(FileModel):
             fail("must be inference, since the plan has 'serving'", at="mode")
         if self.cost_model != "roofline":
             fail("must be roofline, since the plan has 'serving'", at="cost_model")
-        for key in ("optimizer", "lora_rank", "seq"):
-            if getattr(self, key) is not None:
-                fail("belongs to a plan for training", at=key)
+        for own in ("optimizer", "lora_rank", "seq"):
+            if getattr(self, own) is not None:
+                fail("belongs to a plan for training", at=own)
 
 
 # -- the convolution algorithms that the paleo cost model is told to use -----------------------------------------------------
