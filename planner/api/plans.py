@@ -6,9 +6,10 @@ import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Unpack, cast
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from planner.api.calls import in_python_words, is_in_memory
+from planner.core.request import Space
 
 if TYPE_CHECKING:
     from planner.api.exports import Export
@@ -16,9 +17,8 @@ if TYPE_CHECKING:
     from planner.api.results import Estimate, Explanation
     from planner.core import answer as core
 
-__all__ = ["Plan", "Space"]
+__all__ = ["Plan"]
 
-Space: TypeAlias = Literal["layers", "mesh", "mixed", "serving"]
 _FILES = ("model", "cluster", "device", "calibration", "framework")
 
 
@@ -50,7 +50,7 @@ class Plan:
     @property
     def space(self) -> Space:
         """``layers`` (a split per layer), ``mesh``, ``mixed`` (several kinds of devices) or ``serving``."""
-        return cast("Space", self._answer.space.name)
+        return self._answer.space.name
 
     @property
     def summary(self) -> str:

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from planner.api.pages import Written
-from planner.api.plans import Plan, Space
+from planner.api.plans import Plan
 from planner.api.shown import Answer
+from planner.core.request import Space
 
 if TYPE_CHECKING:
     from planner.api.exports import Export

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from costmodel.fields import Figure, labels_of, parts_of
 from planner.core.blocks import Block, Table
-from planner.core.request import Request, SpaceChoice
+from planner.core.request import Request, Space, SpaceChoice
 
 if TYPE_CHECKING:
     from costmodel.timeline import Tracks
@@ -352,8 +352,8 @@ class AnswerSpace(Protocol):
     """What reports and plan files ask the space of an answer; `planner.spaces.base.PlanSpace` is all of it."""
 
     @property
-    def name(self) -> str:
-        """``layers``, ``mesh``, ``mixed`` or ``serving``."""
+    def name(self) -> Space:
+        """Of the space."""
 
     @property
     def request(self) -> Request:

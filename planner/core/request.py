@@ -17,6 +17,7 @@ __all__ = [
     "Mode",
     "Request",
     "SolverName",
+    "Space",
     "SpaceChoice",
 ]
 
@@ -29,6 +30,8 @@ CostModelName = Literal["roofline", "paleo"]
 SolverName = Literal["auto", "program", "elimination"]
 # Plans over a device mesh (one degree per parallel dimension for the whole network), or a split per layer.
 SpaceChoice = Literal["auto", "mesh", "layers"]
+# The spaces of plans that a question can be about.
+Space = Literal["layers", "mesh", "mixed", "serving"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from costmodel.framework import LayerAssumptions
 from costmodel.hardware.cluster import Cluster
@@ -15,12 +15,11 @@ from costmodel.network.graph import Graph
 from costmodel.network.layers import ATTENTION
 from planner.core.errors import UsageError
 from planner.core.objectives import check_layer_objective
-from planner.core.request import Request, SpaceChoice
+from planner.core.request import Request, Space, SpaceChoice
 from planner.question.fixed import flag_of
 
-__all__ = ["KINDS", "LAYERS", "MESH", "Asked", "Kind", "Space", "choose_space", "is_transformer", "lead_device"]
+__all__ = ["KINDS", "LAYERS", "MESH", "Asked", "Kind", "choose_space", "is_transformer", "lead_device"]
 
-Space = Literal["mesh", "layers", "mixed", "serving"]
 # Attention that can generate text.
 _GENERATING = frozenset({"self_attention", "latent_attention"})
 

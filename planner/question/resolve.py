@@ -21,9 +21,9 @@ from planner.core.answer import Assumption, Setting
 from planner.core.capacity import memory_source, usable_bytes
 from planner.core.errors import UsageError
 from planner.core.quantities import format_bytes
-from planner.core.request import Request
+from planner.core.request import Request, Space
 from planner.files.loading import LoadedCalibration, LoadedModel, calibration_in_words, load_algorithms, load_framework
-from planner.question.choose import Asked, Kind, Space, choose_space, is_transformer, lead_device
+from planner.question.choose import Asked, Kind, choose_space, is_transformer, lead_device
 from planner.question.lookup import calibration_of, framework_in, look_up, pick
 from strategies.layerwise.space import Restriction
 

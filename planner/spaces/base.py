@@ -25,7 +25,7 @@ from planner.core.answer import (
 )
 from planner.core.errors import SearchInterrupted, UsageError, no_plan_in_time
 from planner.core.notes import Note
-from planner.core.request import Request, SpaceChoice
+from planner.core.request import Request, Space, SpaceChoice
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -87,7 +87,7 @@ class PlanSpace(ABC):
 
     resolved: Resolved
 
-    name: ClassVar[str]
+    name: ClassVar[Space]
     declared: ClassVar[Mapping[str, Figure]]
     usual_objective: ClassVar[str] = "step_time"
     # Whether options can spell out a whole plan.
