@@ -268,7 +268,7 @@ def _rank_text(ranking: Ranking) -> str:
 
 
 def _summary(plan: MeshPlan) -> str:
-    from planner.spaces.mesh.labels import mesh_plan_in_words
+    from planner.spaces.mesh.plans import mesh_plan_in_words
 
     return mesh_plan_in_words(plan)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from costmodel.mesh.assumptions import RENAMED_ASSUMPTIONS
 from planner.core.answer import Answer, Estimate, RankedPlan, Setting, assumption_text
 from planner.core.capacity import reserve_of
-from planner.core.errors import FileProblem
+from planner.core.errors import FileProblem, InputFileError
 from planner.core.request import Request
 from planner.files.resources import Kind, bundled, bundled_name
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "SCHEMA_VERSION",
+    "PlanProblems",
     "changed_inputs",
     "cost_model_options",
     "is_plan_file",
     "plan_document",
-    "plan_problem",
     "plan_text",
     "read_plan",
     "reference",
@@ -260,11 +260,38 @@ def _serving_question(document: PlanDocument) -> dict[str, Any]:
     }
 
 
-def plan_problem(source: Document | None, location: Location, message: str, *, at_key: bool = False) -> FileProblem:
-    """One thing wrong in a plan: with line and column where it came from a file."""
-    if source is not None:
-        return source.problem(location, message, at_key=at_key)
-    return FileProblem(path=Path("plan"), where=".".join(map(str, location)), message=message)
+class PlanProblems:
+    """Collects what is wrong with a plan document, with line and column where it came from a file."""
+
+    def __init__(self, document: PlanDocument, source: Document | None) -> None:
+        self.document, self.source = document, source
+        self.found: list[FileProblem] = []
+
+    def note(self, location: Location, message: str, *, at_key: bool = False) -> None:
+        """One thing that is wrong."""
+        if self.source is not None:
+            self.found.append(self.source.problem(location, message, at_key=at_key))
+        else:
+            self.found.append(FileProblem(path=Path("plan"), where=".".join(map(str, location)), message=message))
+
+    def check_workers(self, workers: int, words: str) -> None:
+        """What the document says of the workers against those of the plan (``words``: where they come from) and of the cluster."""
+        stated, gpus = self.document.workers, self.document.gpus
+        if workers != stated:
+            self.note(("workers",), f"is {stated}, but {words}")
+        if stated > gpus:
+            self.note(("workers",), f"is {stated}, more than the {gpus} gpus")
+
+    def check_rules(self, section: str, broken: Sequence[str], keys: Sequence[str]) -> None:
+        """Sentences about rules that the plan breaks; one that begins with a key of the section stands there."""
+        for message in broken:
+            word = message.split(" ", 1)[0].replace("-", "_")
+            self.note((section, word) if word in keys else (section,), message)
+
+    def check(self) -> None:
+        """Raise `InputFileError` with everything that is wrong."""
+        if self.found:
+            raise InputFileError(self.found)
 
 
 def changed_inputs(document: PlanDocument, setting: Setting) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from costmodel.mesh.plan import MEMORY_PARTS, MESH_FIGURES, TIME_PARTS, MeshPlan
 from planner.core.answer import Answer, Assumption, Estimate, Proof, RankedPlan, Setting
 from planner.core.request import Request
 from planner.question.resolve import resolve
-from planner.spaces.mesh.labels import family_of_mesh_plan, mesh_plan_in_words
+from planner.spaces.mesh.plans import family_of_mesh_plan, mesh_plan_in_words
 from planner.spaces.mesh.space import MeshPlanSpace, mesh_space
 from tests.planner.conftest import changed, changed_answer
 

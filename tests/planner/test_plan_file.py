@@ -30,7 +30,7 @@ from planner.files.plan_file import (
 from planner.files.yaml_text import yaml_text
 from planner.importers.networks import load_model
 from planner.schema.plan import PlanDocument
-from planner.spaces.layers.plan_file import plan_from_document
+from planner.spaces.layers.plans import plan_from_document
 from tests.planner.conftest import about
 
 MakeResult = Callable[..., Answer]

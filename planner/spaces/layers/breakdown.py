@@ -14,7 +14,7 @@ from costmodel.layerwise.tables import CostTables
 from costmodel.network.layers import Layer, Shard
 from costmodel.workload import Workload
 from planner.core.answer import LayerCost
-from planner.spaces.layers.labels import split_in_words
+from planner.spaces.layers.plans import split_in_words
 
 __all__ = ["layer_costs"]
 

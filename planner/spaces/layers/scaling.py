@@ -1,4 +1,4 @@
-"""PALEO's scaling curves: 1, 2, 4 ... workers, weak or strong, any family of plans, and hours of training."""
+"""PALEO's scaling curves: 1, 2, 4 ... workers, weak or strong, any family of plans, and hours of training; such curves of an answer."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ from costmodel.layerwise.plan import Plan
 from costmodel.layerwise.splits import Split, divisors
 from costmodel.paleo.model import PaleoCompute
 from costmodel.paleo.scaling import hybrid_step
-from planner.core.answer import ErrorBars, ScalePoint, Scaling
-from planner.core.errors import UsageError
+from planner.core.answer import Answer, Curve, ErrorBars, RankedPlan, ScalePoint, Scaling
+from planner.core.errors import PlannerError, UsageError
 from planner.core.request import Request
 from planner.question.resolve import Resolved, resolve
-from planner.spaces.layers.labels import plan_in_words
-from planner.spaces.layers.space import layerwise_space
+from planner.report.figures.standard import halved_counts
+from planner.spaces.base import Progress
+from planner.spaces.layers.plans import plan_in_words
+from planner.spaces.layers.space import LayerwisePlanSpace, layerwise_space
 from planner.uncertainty.answers import layer_bars
 from planner.uncertainty.bars import without_model
 
-__all__ = ["scale"]
+__all__ = ["layer_study", "scale"]
 
 
 def scale(
@@ -155,3 +157,50 @@ def _data_plan(resolved: Resolved, workers: int) -> Plan:
             return plan
     assert first is not None
     return first
+
+
+def layer_study(space: LayerwisePlanSpace, answer: Answer, say: Progress) -> tuple[list[RankedPlan], list[Curve], str]:
+    """Search at fewer GPUs, by family, and at batches that grow with the GPUs.
+
+    Returns
+    -------
+    plans : list of RankedPlan
+    curves : list of Curve
+        Strong and weak scaling.
+    note : str
+    """
+    request = space.resolved.request
+    counts = halved_counts(request.gpus)
+    batch = answer.setting.global_batch
+    curves, notes = [], []
+    families = [("plain data parallelism", "data")] if not request.fix else []
+    families.append(("the best plan", "best"))
+    for n, (name, family) in enumerate(families):
+        for weak in (False, True):
+            say(f"scaling of {name}", (2 * n + weak) / (2 * len(families)))
+            asked = dataclasses.replace(request, batch=max(batch // request.gpus, 1) if weak else batch)
+            points = []
+            for count in counts:
+                try:
+                    (point,) = scale(asked, (count,), weak=weak, family=family).points
+                except PlannerError as error:  # nothing of the family fits there
+                    notes.append(f"{name}, {'weak' if weak else 'strong'}, {count} GPUs: {error}")
+                    continue
+                if point.fits:
+                    points.append((count, point.global_batch, point.step_time_s, point.summary))
+            curves.append(Curve(name=name, weak=weak, points=tuple(points)))
+    return _layer_candidates(request, counts, say), curves, "; ".join(notes)
+
+
+def _layer_candidates(request: Request, counts: Sequence[int], say: Progress) -> list[RankedPlan]:
+    """The best plans of every number of GPUs."""
+    from planner.spaces.ask import optimize
+
+    found: list[RankedPlan] = []
+    for n, count in enumerate(counts):
+        say(f"plans on {count} GPUs", 0.5 + 0.5 * n / len(counts))
+        try:
+            found += optimize(dataclasses.replace(request, gpus=count, top=3, diverse=False)).plans
+        except PlannerError:
+            continue
+    return found

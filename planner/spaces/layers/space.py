@@ -37,7 +37,7 @@ from planner.core.objectives import stated_rates
 from planner.core.quantities import format_bytes
 from planner.question.resolve import Resolved
 from planner.spaces.base import Found, PlanSpace, Progress
-from planner.spaces.layers.labels import plan_in_words
+from planner.spaces.layers.plans import plan_in_words
 from strategies.layerwise.space import FAMILY_NAMES
 from strategies.score import Score, score_of
 
@@ -471,14 +471,14 @@ class LayerwisePlanSpace(PlanSpace):
 
     def plan_section(self, ranked: RankedPlan, folder: Path | None) -> Mapping[str, Any]:
         """Entries of a plan file that hold a plan."""
-        from planner.spaces.layers.plan_file import layerwise_section
+        from planner.spaces.layers.plans import layerwise_section
 
         names = [layer.name for layer in self.resolved.workload.graph.layers]
         return layerwise_section(self.resolved.request, names, ranked.plan, folder)
 
     def plan_of(self, document: PlanDocument, source: Document | None) -> Plan:
         """The plan of a plan file, checked."""
-        from planner.spaces.layers.plan_file import plan_from_document
+        from planner.spaces.layers.plans import plan_from_document
 
         return plan_from_document(document, self.resolved.workload.graph, source)
 
@@ -497,7 +497,7 @@ class LayerwisePlanSpace(PlanSpace):
 
     def study(self, answer: Answer, progress: Progress) -> tuple[Sequence[RankedPlan], Sequence[Curve], str]:
         """More plans and curves for figures."""
-        from planner.spaces.layers.study import layer_study
+        from planner.spaces.layers.scaling import layer_study
 
         return layer_study(self, answer, progress)
 

@@ -11,7 +11,7 @@ from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS
 from costmodel.mesh.plan import MeshPlan
 from planner.core.answer import RankedPlan
 from planner.core.notes import Note
-from planner.spaces.mesh.labels import mesh_plan_in_words
+from planner.spaces.mesh.plans import mesh_plan_in_words
 from planner.spaces.mesh.space import EFFORT, MeshPlanSpace, mesh_space
 from strategies.mesh.plans import DISTINCT
 from strategies.mesh.search import search_corner

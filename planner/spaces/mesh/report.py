@@ -22,7 +22,7 @@ from planner.report.answer import speed_facts
 from planner.report.documents import baselines_document, with_plan
 from planner.report.tables import column_maker, parts_table, ranked_table, ratio_text, rows_table
 from planner.report.uncertainty import bars_columns
-from planner.spaces.mesh.labels import splits_in_words
+from planner.spaces.mesh.plans import splits_in_words
 from strategies.mesh.block_search import SplitCheck
 
 __all__ = [

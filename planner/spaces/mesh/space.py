@@ -42,7 +42,7 @@ from planner.core.quantities import format_bytes
 from planner.question.fixed import fixed_by
 from planner.question.resolve import Resolved
 from planner.spaces.base import Found, PlanSpace, Progress
-from planner.spaces.mesh.labels import (
+from planner.spaces.mesh.plans import (
     MUCH_HOST,
     bottleneck_in_words,
     family_of_mesh_plan,
@@ -451,7 +451,7 @@ class MeshPlanSpace(PlanSpace):
 
     def plan_of(self, document: PlanDocument, source: Document | None) -> MeshPlan:
         """The plan of a plan file, checked."""
-        from planner.spaces.mesh.plan_file import mesh_plan_from_document
+        from planner.spaces.mesh.plans import mesh_plan_from_document
 
         return mesh_plan_from_document(document, self, source)
 
@@ -470,7 +470,7 @@ class MeshPlanSpace(PlanSpace):
 
     def study(self, answer: Answer, progress: Progress) -> tuple[Sequence[RankedPlan], Sequence[Curve], str]:
         """More plans and curves for figures."""
-        from planner.spaces.mesh.study import mesh_study
+        from planner.spaces.mesh.scaling import mesh_study
 
         return mesh_study(self, progress)
 

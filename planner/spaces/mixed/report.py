@@ -16,7 +16,7 @@ from planner.report.answer import speed_facts
 from planner.report.documents import with_plan
 from planner.report.tables import column_maker, parts_table, ranked_table, ratio_text, rows_table
 from planner.report.uncertainty import bars_columns
-from planner.spaces.mesh.labels import mesh_entry
+from planner.spaces.mesh.plans import mesh_entry
 from planner.spaces.mixed.space import GroupBaseline
 from planner.spaces.mixed.what_if import StepBound, WhatIf
 

@@ -51,7 +51,7 @@ from planner.question.fixed import fixed_by
 from planner.question.mixed import with_fixed
 from planner.question.resolve import Resolved
 from planner.spaces.base import Found, PlanSpace, Progress
-from planner.spaces.mesh.labels import mesh_plan_in_words
+from planner.spaces.mesh.plans import mesh_plan_in_words
 from planner.spaces.mesh.space import EFFORT
 from strategies.mesh.search import search_mesh
 from strategies.mesh.settings import MeshSettings
@@ -425,7 +425,7 @@ class MixedPlanSpace(PlanSpace):
 
     def plan_entry(self, plan: MixedPlan) -> Mapping[str, Any]:
         """The section ``mixed`` of a plan file."""
-        from planner.spaces.mixed.plan_file import mixed_entry
+        from planner.spaces.mixed.plans import mixed_entry
 
         return mixed_entry(plan, self.names)
 
@@ -450,7 +450,7 @@ class MixedPlanSpace(PlanSpace):
 
     def plan_of(self, document: PlanDocument, source: Document | None) -> MixedPlan:
         """The plan of a plan file, checked."""
-        from planner.spaces.mixed.plan_file import mixed_plan_from_document
+        from planner.spaces.mixed.plans import mixed_plan_from_document
 
         return mixed_plan_from_document(document, self, source)
 

@@ -20,7 +20,7 @@ from planner.core.numbers import (
 from planner.report.documents import baselines_document
 from planner.report.tables import column_maker, parts_table, ranked_table, rows_table
 from planner.report.uncertainty import bars_columns, span_text
-from planner.spaces.serving.labels import command_of
+from planner.spaces.serving.plans import command_of
 
 __all__ = [
     "baselines_document",

@@ -40,7 +40,7 @@ from planner.core.request import DEFAULT_OUTPUT_TOKENS, DEFAULT_PROMPT_TOKENS, R
 from planner.question.fixed import flag_of, near_multiples
 from planner.question.resolve import Resolved
 from planner.spaces.base import Found, PlanSpace, Progress
-from planner.spaces.serving.labels import family_of_serving_plan, serving_plan_in_words
+from planner.spaces.serving.plans import family_of_serving_plan, serving_plan_in_words
 from strategies.mesh.settings import Bounds
 from strategies.serving.search import search_serving
 from strategies.serving.space import MOST_BATCH, SERVING_OBJECTIVES, ServingOutcome, ServingSettings
@@ -442,7 +442,7 @@ class ServingPlanSpace(PlanSpace):
 
     def plan_of(self, document: PlanDocument, source: Document | None) -> ServingPlan:
         """The plan of a plan file, checked."""
-        from planner.spaces.serving.plan_file import serving_plan_from_document
+        from planner.spaces.serving.plans import serving_plan_from_document
 
         return serving_plan_from_document(document, self, source)
 

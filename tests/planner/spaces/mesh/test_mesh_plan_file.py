@@ -17,8 +17,7 @@ from planner.core.request import Request
 from planner.files.plan_file import plan_document, plan_text, read_plan, request_from_document
 from planner.question.resolve import resolve
 from planner.schema.plan import MeshEntry, PlanDocument
-from planner.spaces.mesh.labels import mesh_entry
-from planner.spaces.mesh.plan_file import mesh_plan_from_document, plan_of_entry
+from planner.spaces.mesh.plans import mesh_entry, mesh_plan_from_document, plan_of_entry
 from planner.spaces.mesh.space import MeshPlanSpace, mesh_space
 from tests.planner.conftest import about
 from tests.planner.mesh_answers import REQUEST, SETTING, make_ranked, make_result

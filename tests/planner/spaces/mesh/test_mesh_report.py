@@ -23,7 +23,7 @@ from planner.report.tables import rows_table
 from planner.report.text import markdown_text, plain_text
 from planner.schema import json_schema, schema_of
 from planner.schema.answer import MeshLayerEntry, MeshStageEntry, estimate_model, search_model
-from planner.spaces.mesh.labels import family_of_mesh_plan, mesh_plan_in_words
+from planner.spaces.mesh.plans import family_of_mesh_plan, mesh_plan_in_words
 from tests.planner.mesh_answers import GIB, PLAN, make_breakdown, make_ranked, make_result
 
 

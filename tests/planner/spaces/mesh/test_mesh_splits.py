@@ -12,7 +12,7 @@ import yaml
 from costmodel.mesh.plan import LayerSplit, MeshPlan
 from planner.cli import run
 from planner.schema.answer import estimate_model, search_model
-from planner.spaces.mesh.labels import mesh_plan_in_words
+from planner.spaces.mesh.plans import mesh_plan_in_words
 from planner.spaces.mesh.report import split_text
 from strategies.mesh.block_search import SplitCheck
 

@@ -17,7 +17,7 @@ from planner.files.plan_file import plan_document, plan_text, read_plan
 from planner.question.resolve import resolve
 from planner.schema.plan import MixedEntry, PlanDocument
 from planner.spaces.ask import predicted
-from planner.spaces.mixed.plan_file import mixed_entry, mixed_plan_from_document
+from planner.spaces.mixed.plans import mixed_entry, mixed_plan_from_document
 from planner.spaces.mixed.space import MixedPlanSpace, mixed_space
 from planner.spaces.plan_question import plan_question
 

@@ -1,7 +1,8 @@
-"""Plans with a split per layer to the sections of a plan file, and back: what a file says must agree with its network."""
+"""A plan with a split per layer in words, and in plan files: what a file says must agree with its network."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -9,20 +10,75 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from costmodel.layerwise.plan import Plan, Stage
+from costmodel.layerwise.plan import Plan, Stage, runs
 from costmodel.layerwise.splits import Split, SplitTable, legal_splits
-from planner.core.errors import FileProblem, InputFileError, did_you_mean
+from planner.core.errors import did_you_mean
 from planner.core.request import Request
-from planner.files.plan_file import cost_model_options, plan_problem
+from planner.files.plan_file import PlanProblems, cost_model_options
 
 if TYPE_CHECKING:
     from costmodel.network.graph import Graph
-    from planner.files.documents import Document, Location
+    from planner.files.documents import Document
     from planner.schema.plan import PlanDocument
 
-__all__ = ["layerwise_section", "plan_from_document"]
+__all__ = ["layerwise_section", "plan_from_document", "plan_in_words", "split_in_words"]
 
 _DEGREES = tuple(field.name for field in fields(Split))
+_WORDS = (("batch", "data"), ("out_channels", "channels"), ("in_channels", "in-channels"), ("height", "rows"))
+# A plan with more runs of equal splits than this is summarised by counting layers.
+_MAX_RUNS = 6
+
+
+def split_in_words(split: Split) -> str:
+    """Write a split for people.
+
+    >>> split_in_words(Split(batch=4, out_channels=2)), split_in_words(Split())
+    ('data x4 channels x2', 'whole')
+    """
+    parts = [f"{word} x{getattr(split, name)}" for name, word in _WORDS if getattr(split, name) > 1]
+    return " ".join(parts) or "whole"
+
+
+def plan_in_words(graph: Graph, plan: Plan) -> str:
+    """Summarise a plan in one line: ``conv1-conv5: data x16, fc6-fc8: channels x16, ring``."""
+    if plan.workers == 1:
+        words = ["one worker"]
+    elif plan.is_pipeline:
+        words = [_stages_in_words(graph, plan)]
+    else:
+        words = _splits_in_words(graph, plan)
+    names = list(dict.fromkeys(name for name in plan.collectives if name is not None))
+    if names:
+        words.append(names[0] if len(names) == 1 else "cheapest collectives")
+    if plan.num_micro_batches > 1:
+        words.append(f"{plan.num_micro_batches} micro-batches")
+    return ", ".join(words)
+
+
+def _splits_in_words(graph: Graph, plan: Plan) -> list[str]:
+    weighted = [i for i, layer in enumerate(graph.layers) if layer.weight_count > 0] or list(range(len(graph.layers)))
+    labels = [split_in_words(plan.splits[i]) for i in weighted]
+    if len(set(labels)) == 1:
+        return [labels[0]]
+    grouped = runs([graph.layers[i].name for i in weighted], labels)
+    if len(grouped) <= _MAX_RUNS:
+        return [f"{names}: {label}" for names, label in grouped]
+    counted = Counter(labels).most_common()
+    shown = [f"{count} layer{'s' if count > 1 else ''} {label}" for label, count in counted[:3]]
+    if len(counted) > 3:
+        shown.append(f"{sum(count for _, count in counted[3:])} otherwise")
+    return shown
+
+
+def _stages_in_words(graph: Graph, plan: Plan) -> str:
+    stages = []
+    for stage in plan.stages:
+        names = [graph.layers[i].name for i in range(stage.first, stage.last + 1) if graph.layers[i].kind != "input"]
+        span = names[0] if len(names) == 1 else f"{names[0]}-{names[-1]}"
+        stages.append(f"{span} x{stage.replicas}")
+    if len(stages) > _MAX_RUNS:
+        stages = [stages[0], f"... {len(stages) - 2} stages ...", stages[-1]]
+    return f"{len(plan.stages)} stages: " + " | ".join(stages)
 
 
 def layerwise_section(request: Request, layer_names: Sequence[str], plan: Plan, folder: Path | None) -> dict[str, Any]:
@@ -82,8 +138,7 @@ def plan_from_document(document: PlanDocument, graph: Graph, source: Document | 
     checker.check_layer_names()
     stages = checker.stages()
     checker.check_splits(stages)
-    if checker.problems:
-        raise InputFileError(checker.problems)
+    checker.check()
     entries = [document.layers[layer.name] for layer in graph.layers]
     return Plan(
         workers=document.workers,
@@ -105,19 +160,14 @@ def _one_row(split: Split) -> SplitTable:
     return SplitTable(worker_counts=(split.workers,), offsets=(0, 1), workers=workers, **columns)
 
 
-class _Checker:
-    """Collects what is wrong with a plan document."""
+class _Checker(PlanProblems):
+    """Checks a plan document against its network."""
 
     def __init__(self, document: PlanDocument, graph: Graph, source: Document | None) -> None:
-        self.document = document
+        super().__init__(document, source)
         self.graph = graph
-        self.source = source
         self.index = {layer.name: i for i, layer in enumerate(graph.layers)}
-        self.problems: list[FileProblem] = []
         self.micro_batch = -(-document.global_batch // document.num_micro_batches)
-
-    def _note(self, location: Location, message: str, *, at_key: bool = False) -> None:
-        self.problems.append(plan_problem(self.source, location, message, at_key=at_key))
 
     def check_layer_names(self) -> None:
         """Every layer of the network once, and no other."""
@@ -125,18 +175,18 @@ class _Checker:
         for name in named:
             if name not in self.index:
                 hint = did_you_mean(name, self.index)
-                self._note(("layers", name), f"network '{self.graph.name}' has no layer '{name}'{hint}", at_key=True)
+                self.note(("layers", name), f"network '{self.graph.name}' has no layer '{name}'{hint}", at_key=True)
         missing = [name for name in self.index if name not in named]
         if missing:
             listed = ", ".join(f"'{name}'" for name in missing[:5]) + (
                 f" and {len(missing) - 5} more" if missing[5:] else ""
             )
-            self._note(("layers",), f"no split is given for {listed}", at_key=True)
+            self.note(("layers",), f"no split is given for {listed}", at_key=True)
         if self.document.workers > self.document.gpus:
-            self._note(("workers",), f"is {self.document.workers}, more than the {self.document.gpus} gpus")
+            self.note(("workers",), f"is {self.document.workers}, more than the {self.document.gpus} gpus")
         if self.document.num_micro_batches > self.document.global_batch:
             message = f"{self.document.num_micro_batches} micro-batches are more than the {self.document.global_batch} samples"
-            self._note(("num_micro_batches",), message)
+            self.note(("num_micro_batches",), message)
 
     def stages(self) -> tuple[Stage, ...]:
         """Stages by index; they must follow each other from the first layer to the last."""
@@ -150,29 +200,29 @@ class _Checker:
             ]
             for key, name in unknown:
                 hint = did_you_mean(name, self.index)
-                self._note(("stages", k, key), f"network '{self.graph.name}' has no layer '{name}'{hint}")
+                self.note(("stages", k, key), f"network '{self.graph.name}' has no layer '{name}'{hint}")
             if unknown:
                 return ()
             stage = Stage(first=self.index[entry.first], last=self.index[entry.last], replicas=entry.replicas)
             if stage.first != expected:
                 wanted = f"'{layers[expected].name}'" if expected < len(layers) else "no more layers"
-                self._note(
+                self.note(
                     ("stages", k, "first"),
                     f"the stage must start where the one before it ends: {wanted}, not '{entry.first}'",
                 )
             if stage.last < stage.first:
-                self._note(("stages", k, "last"), f"'{entry.last}' comes before '{entry.first}' in the network")
+                self.note(("stages", k, "last"), f"'{entry.last}' comes before '{entry.first}' in the network")
             expected = max(stage.last, stage.first) + 1
             stages.append(stage)
         if entries and expected < len(layers):
             last = len(entries) - 1
-            self._note(
+            self.note(
                 ("stages", last, "last"),
                 f"the stages must cover all layers: '{layers[expected].name}' and after are in none",
             )
         if entries and sum(entry.replicas for entry in entries) != self.document.workers:
             total = " + ".join(str(entry.replicas) for entry in entries)
-            self._note(("workers",), f"is {self.document.workers}, but the stages use {total} workers")
+            self.note(("workers",), f"is {self.document.workers}, but the stages use {total} workers")
         return tuple(stages)
 
     def check_splits(self, stages: tuple[Stage, ...]) -> None:
@@ -186,11 +236,11 @@ class _Checker:
             if self.document.stages:
                 stage = stage_of.get(i)
                 if stage is not None and split != Split(batch=stage.replicas):
-                    self._note(("layers", name), f"must be {{batch: {stage.replicas}}}, the replicas of its stage")
+                    self.note(("layers", name), f"must be {{batch: {stage.replicas}}}, the replicas of its stage")
             elif split.workers != self.document.workers:
                 degrees = " x ".join(str(d) for d in split.degrees if d > 1) or "1"
                 message = f"the degrees multiply to {degrees}" + (f" = {split.workers}" if "x" in degrees else "")
-                self._note(("layers", name), f"{message}, not to the {self.document.workers} workers")
+                self.note(("layers", name), f"{message}, not to the {self.document.workers} workers")
             self._check_limits(name, i, split)
             self._check_collective(name, i)
 
@@ -215,10 +265,10 @@ class _Checker:
                 if limit > 1
                 else f"a layer of type '{layer.kind}' cannot be split that way"
             )
-            self._note(("layers", name, key), f"{degree} is {reason}" if limit > 1 else reason)
+            self.note(("layers", name, key), f"{degree} is {reason}" if limit > 1 else reason)
         if not bad:
             message = f"out_channels x in_channels is more than the {layer.output_shape[0]} output channels that share partial sums"
-            self._note(("layers", name), message)
+            self.note(("layers", name), message)
 
     def _check_collective(self, name: str, i: int) -> None:
         from costmodel.hardware.collectives import names_of
@@ -231,6 +281,6 @@ class _Checker:
         if collective not in known:
             hint = did_you_mean(collective, known)
             message = f"collective '{collective}' is not known{hint} (known: {', '.join(sorted(known))})"
-            self._note(("layers", name, "collective"), message)
+            self.note(("layers", name, "collective"), message)
         elif not layer.has_weights:
-            self._note(("layers", name, "collective"), "the layer has no weights, so nothing is exchanged")
+            self.note(("layers", name, "collective"), "the layer has no weights, so nothing is exchanged")

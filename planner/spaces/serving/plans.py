@@ -1,14 +1,21 @@
-"""A serving plan in words, and the name of the region it lies in."""
+"""A serving plan in words, the name of the region it lies in, and the plan of a plan file."""
 
 from __future__ import annotations
 
-from costmodel.serving.plan import ServingPlan
+import dataclasses
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "command_of",
-    "family_of_serving_plan",
-    "serving_plan_in_words",
-]
+from costmodel.serving.plan import ServingPlan
+from planner.files.plan_file import PlanProblems
+
+if TYPE_CHECKING:
+    from planner.files.documents import Document
+    from planner.schema.plan import PlanDocument
+    from planner.spaces.serving.space import ServingPlanSpace
+
+__all__ = ["command_of", "family_of_serving_plan", "serving_plan_from_document", "serving_plan_in_words"]
+
+_FIELDS = tuple(field.name for field in dataclasses.fields(ServingPlan))
 
 
 def serving_plan_in_words(plan: ServingPlan) -> str:
@@ -59,3 +66,36 @@ def command_of(plan: ServingPlan) -> str:
     if plan.prefill_batch > 1:
         options.append(f"--prefill-batch {plan.prefill_batch}")
     return " ".join(options)
+
+
+def serving_plan_from_document(
+    document: PlanDocument, space: ServingPlanSpace, source: Document | None = None
+) -> ServingPlan:
+    """Check a plan document against itself, its network and the rules of serving.
+
+    Parameters
+    ----------
+    document : PlanDocument
+        With a section ``serving``.
+    space : ServingPlanSpace
+        Of the question that the document asks.
+    source : Document, optional
+        The file, for line and column.
+
+    Raises
+    ------
+    InputFileError
+        Everything that contradicts.
+    """
+    entry = document.serving
+    assert entry is not None
+    plan = ServingPlan(**{name: getattr(entry, name) for name in _FIELDS})
+    problems = PlanProblems(document, source)
+    problems.check_workers(plan.workers, f"the plan has tp {plan.tp} x pp {plan.pp} x dp {plan.dp} = {plan.workers}")
+    if plan.concurrency != document.global_batch:
+        words = f"dp {plan.dp} x max_batch {plan.max_batch} = {plan.concurrency} sequences"
+        problems.note(("global_batch",), f"is {document.global_batch}, but the plan holds {words}")
+    if not problems.found:
+        problems.check_rules("serving", space.broken(plan), _FIELDS)
+    problems.check()
+    return plan

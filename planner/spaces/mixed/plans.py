@@ -7,8 +7,8 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from costmodel.mixed.plan import MixedPipeline, MixedPlan, MixedStage
-from planner.core.errors import FileProblem, InputFileError, did_you_mean
-from planner.files.plan_file import plan_problem
+from planner.core.errors import did_you_mean
+from planner.files.plan_file import PlanProblems
 
 if TYPE_CHECKING:
     from planner.files.documents import Document, Location
@@ -71,13 +71,13 @@ def mixed_plan_from_document(
     return _Reader(document, space, source).read()
 
 
-class _Reader:
-    """Makes the plan and collects what is wrong."""
+class _Reader(PlanProblems):
+    """Makes the plan and checks it."""
 
     def __init__(self, document: PlanDocument, space: MixedPlanSpace, source: Document | None) -> None:
         assert document.mixed is not None
-        self.document, self.entry, self.space, self.source = document, document.mixed, space, source
-        self.problems: list[FileProblem] = []
+        super().__init__(document, source)
+        self.entry, self.space = document.mixed, space
 
     def read(self) -> MixedPlan:
         """Return the plan, or raise everything that contradicts."""
@@ -85,17 +85,13 @@ class _Reader:
             pipelines=tuple(self._pipeline(p) for p in range(len(self.entry.pipelines))),
             **{name: getattr(self.entry, name) for name in _PLAN},
         )
-        if not self.problems:
+        if not self.found:
             self._check_numbers(plan)
-        if not self.problems:
+        if not self.found:
             for message in self.space.broken(plan):
-                self._note(self._place(message), message)
-        if self.problems:
-            raise InputFileError(self.problems)
+                self.note(self._place(message), message)
+        self.check()
         return plan
-
-    def _note(self, location: Location, message: str) -> None:
-        self.problems.append(plan_problem(self.source, location, message))
 
     def _pipeline(self, p: int) -> MixedPipeline:
         entry = self.entry.pipelines[p]
@@ -113,12 +109,12 @@ class _Reader:
             )
             self._check_recompute(p, s, stages[-1])
         if entry.longer >= entry.replicas:
-            self._note(
+            self.note(
                 ("mixed", "pipelines", p, "longer"), f"is {entry.longer}, not less than the {entry.replicas} replicas"
             )
         blocks, needed = sum(stage.blocks for stage in stages), self.space.model.shape.num_blocks
         if blocks != needed:
-            self._note(("mixed", "pipelines", p, "stages"), f"hold {blocks} blocks, the network has {needed}")
+            self.note(("mixed", "pipelines", p, "stages"), f"hold {blocks} blocks, the network has {needed}")
         return MixedPipeline(stages=tuple(stages), **{name: getattr(entry, name) for name in _PIPELINE})
 
     def _group(self, p: int, s: int, name: str) -> int:
@@ -127,26 +123,23 @@ class _Reader:
             return names.index(name)
         cluster, known = self.space.model.cluster.name, ", ".join(names)
         message = f"cluster '{cluster}' has no group '{name}'{did_you_mean(name, names)} (known: {known})"
-        self._note(("mixed", "pipelines", p, "stages", s, "group"), message)
+        self.note(("mixed", "pipelines", p, "stages", s, "group"), message)
         return 0
 
     def _check_recompute(self, p: int, s: int, stage: MixedStage) -> None:
         where = ("mixed", "pipelines", p, "stages", s, "recompute_blocks")
         if stage.recompute == "full" and not 1 <= stage.recompute_blocks <= stage.blocks:
-            self._note(where, f"is {stage.recompute_blocks}; 1 to {stage.blocks} blocks of the stage can be recomputed")
+            self.note(where, f"is {stage.recompute_blocks}; 1 to {stage.blocks} blocks of the stage can be recomputed")
         if stage.recompute != "full" and stage.recompute_blocks:
-            self._note(where, f"belongs to 'recompute: full', and this is {stage.recompute}")
+            self.note(where, f"belongs to 'recompute: full', and this is {stage.recompute}")
 
     def _check_numbers(self, plan: MixedPlan) -> None:
-        document, batch = self.document, self.space.resolved.workload.global_batch
-        if plan.workers != document.workers:
-            used = " + ".join(f"{plan.devices_of(g)} of {self.space.names[g]}" for g in plan.groups)
-            self._note(("workers",), f"is {document.workers}, but the stages use {used} = {plan.workers}")
-        if document.workers > document.gpus:
-            self._note(("workers",), f"is {document.workers}, more than the {document.gpus} gpus")
+        batch = self.space.resolved.workload.global_batch
+        used = " + ".join(f"{plan.devices_of(g)} of {self.space.names[g]}" for g in plan.groups)
+        self.check_workers(plan.workers, f"the stages use {used} = {plan.workers}")
         if plan.global_batch != batch:
             shares = " + ".join(str(pipeline.samples) for pipeline in plan.pipelines)
-            self._note(
+            self.note(
                 ("mixed", "pipelines"),
                 f"micro_batch x (replicas x num_micro_batches + longer) = {shares} samples, but the global batch is {batch}",
             )

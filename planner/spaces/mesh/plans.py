@@ -1,12 +1,19 @@
-"""A plan over a device mesh in words, and the name of the region it lies in."""
+"""A plan over a device mesh in words, the name of the region it lies in, and the plan in plan files."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from costmodel.mesh.modules import MeshError
 from costmodel.mesh.plan import MESH_FIGURES, LayerSplit, MeshPlan
+from planner.files.plan_file import PlanProblems
+
+if TYPE_CHECKING:
+    from planner.files.documents import Document
+    from planner.schema.plan import MeshEntry, PlanDocument
+    from planner.spaces.mesh.space import MeshPlanSpace
 
 __all__ = [
     "HOST_WORDS",
@@ -14,7 +21,9 @@ __all__ = [
     "bottleneck_in_words",
     "family_of_mesh_plan",
     "mesh_entry",
+    "mesh_plan_from_document",
     "mesh_plan_in_words",
+    "plan_of_entry",
     "splits_in_words",
 ]
 
@@ -144,3 +153,53 @@ def mesh_entry(plan: MeshPlan) -> dict[str, Any]:
     if plan.block_splits:
         entry["block_splits"] = {s.layer: {"role": s.role, "degree": s.degree} for s in plan.block_splits}
     return entry
+
+
+def plan_of_entry(entry: MeshEntry) -> MeshPlan:
+    """Read the section ``mesh`` of a plan file."""
+    values = {name: getattr(entry, name) for name in _FIELDS}
+    splits = [LayerSplit(layer=name, role=s.role, degree=s.degree) for name, s in entry.block_splits.items()]
+    return MeshPlan(**{**values, "block_splits": tuple(splits)})
+
+
+def mesh_plan_from_document(document: PlanDocument, space: MeshPlanSpace, source: Document | None = None) -> MeshPlan:
+    """Check a plan document against itself, its network and the rules of the space.
+
+    Parameters
+    ----------
+    document : PlanDocument
+        With a section ``mesh``.
+    space : MeshPlanSpace
+        Of the question that the document asks.
+    source : Document, optional
+        The file, for line and column.
+
+    Raises
+    ------
+    InputFileError
+        Everything that contradicts.
+    """
+    entry = document.mesh
+    assert entry is not None
+    plan = plan_of_entry(entry)
+    problems = PlanProblems(document, source)
+    degrees = {name: getattr(plan, name) for name in ("tp", "cp", "pp", "dp_replicate", "dp_shard")}
+    words = " x ".join(f"{name} {degree}" for name, degree in degrees.items() if degree > 1) or "no degree above 1"
+    problems.check_workers(plan.workers, f"the mesh has {words} = {plan.workers}")
+    batch = space.resolved.workload.global_batch
+    if plan.global_batch != batch:
+        samples = f"dp {plan.dp} x micro_batch {plan.micro_batch} x num_micro_batches {plan.num_micro_batches}"
+        message = f"{samples} = {plan.global_batch} samples, but the global batch is {batch}"
+        problems.note(("mesh", "num_micro_batches"), message)
+    if not problems.found:
+        problems.check_rules("mesh", space.broken(plan), _FIELDS)
+    if not problems.found:
+        try:
+            space.costs([plan])
+        except MeshError as error:
+            usual = "stage_blocks" if plan.stage_blocks else "stage_recompute"
+            for message in str(error).split("\n"):
+                key = next((name for name in _PER_STAGE if message.startswith(name)), usual)
+                problems.note(("mesh", key), message)
+    problems.check()
+    return plan
