@@ -220,7 +220,11 @@ def _figures(comparison: Comparison) -> list[tuple[str, tuple[str, ...]]]:
         (f"{items[0].tokens_word}/s", significant, [item.tokens_per_s for item in items]),
         (f"{items[0].samples_word}/s", significant, samples),
         ("MFU", percent, [item.mfu for item in items]),
-        (f"USD per million {unit}s", _millions, per([item.money_per_step for item in items])),
+        (
+            f"USD per million {unit}s",
+            lambda v: significant(None if v is None else v * 1e6),
+            per([item.money_per_step for item in items]),
+        ),
         (f"energy per {unit}", energy_text, per([item.energy_per_step_j for item in items])),
     ]
     return [
@@ -228,10 +232,6 @@ def _figures(comparison: Comparison) -> list[tuple[str, tuple[str, ...]]]:
         for name, text, values in rows
         if any(value is not None for value in values)
     ]
-
-
-def _millions(value: float | None) -> str:
-    return significant(None if value is None else value * 1e6)
 
 
 def _totals(comparison: Comparison) -> tuple[float, ...]:

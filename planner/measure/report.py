@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from planner.core.blocks import Block, Column, Facts, Report, Sentence, Table
-from planner.core.numbers import NOT_AVAILABLE, duration_text, percent, significant
+from planner.core.numbers import NOT_AVAILABLE, duration_text, percent, signed, significant
 from planner.measure.run import Measured
 from planner.measurements.kinds import predict_table
 from planner.measurements.outcomes import DEFAULT, Outcome
@@ -156,10 +156,6 @@ def _parts_table(parts: Mapping[str, Score]) -> Table:
             Column(title="predicted", cells=tuple(str(part.scored) for part in scores)),
             Column(title="MAPE", cells=tuple(percent(part.times.mape) for part in scores)),
             Column(title="median\nerror", cells=tuple(percent(part.times.median_ape) for part in scores)),
-            Column(title="bias", cells=tuple(_signed(part.times.bias) for part in scores)),
+            Column(title="bias", cells=tuple(signed(part.times.bias) for part in scores)),
         )
     )
-
-
-def _signed(value: float | None) -> str:
-    return NOT_AVAILABLE if value is None else f"{value:+.2f}"

@@ -352,7 +352,9 @@ def check_files(request: PlaceRequest, placement: Path) -> tuple[Report, bool]:
         judged = check_piper(content, claim.stages)
         objective, violations = judged.objective, judged.violations
     else:
-        objective, violations = _judged(_overridden(workload_from(file, {}).content, claim), claim)
+        graph = workload_from(file, {}).content
+        limits = {key: value for key, value in claim.limits.items() if key in graph}
+        objective, violations = _judged({**graph, **limits}, claim)
     report = check_report(claim, objective, violations, sha256=file.sha256)
     return report, bool(report.data()["ok"])
 
@@ -365,10 +367,6 @@ def _model_of_claim(request: PlaceRequest, cluster: str, claim: PlacementFile) -
     devices = claim.limits.get("maxFPGAs")
     several = len(load_cluster(cluster).cluster.groups) > 1  # all of whose devices are used
     return workload_of_model(replace(request, num_devices=None if several or not devices else int(devices)))
-
-
-def _overridden(content: Mapping[str, Any], claim: PlacementFile) -> Mapping[str, Any]:
-    return {**content, **{key: value for key, value in claim.limits.items() if key in content}}
 
 
 def _judged(content: Mapping[str, Any], claim: PlacementFile) -> tuple[float, tuple[str, ...]]:

@@ -308,17 +308,16 @@ def _table(rows: list[tuple[ClusterAnswer, str, Trial]]) -> Table:
             column("plan", lambda t: str(t.row["plan"]), 3, text=True),
             Column(
                 title="what binds",
-                cells=tuple(_binding_text(answer, trial, wish) for answer, wish, trial in rows),
+                cells=tuple(
+                    binding(answer, trial, wish) if wish in WISHES else verdict(trial, answer.goal)
+                    for answer, wish, trial in rows
+                ),
                 is_text=True,
                 flexible=True,
                 priority=5,
             ),
         )
     )
-
-
-def _binding_text(answer: ClusterAnswer, trial: Trial, wish: str) -> str:
-    return binding(answer, trial, wish) if wish in WISHES else verdict(trial, answer.goal)
 
 
 def _answers(sized: Sized) -> list[Block]:

@@ -104,7 +104,10 @@ def _blocks(swept: Swept) -> list[Block]:
             8,
         ),
         column(
-            "plan, or why there is none", [str(row["plan"] or _first_line(row["reason"])) for row in rows], 3, text=True
+            "plan, or why there is none",
+            [str(row["plan"] or (row["reason"] or "").partition("\n")[0]) for row in rows],
+            3,
+            text=True,
         ),
     ]
     shown = [c for c in columns if c.priority == 0 or any(c.cells)]
@@ -131,10 +134,6 @@ def _interval(row: Mapping[str, Any]) -> str:
         return ""
     unit = time_unit(row["step_time_s"])
     return f"{span_text((low, high), unit)} {unit.name}"
-
-
-def _first_line(text: str | None) -> str:
-    return (text or "").partition("\n")[0]
 
 
 def _counted(swept: Swept) -> str:

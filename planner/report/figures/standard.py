@@ -154,19 +154,16 @@ def _stacked(
 ) -> tuple[Series, ...]:
     """One series per word that is something for any plan."""
     result = []
+    totals = [sum(part.values()) for part in parts]
     for word in dict.fromkeys(word for part in parts for word in part):
         values = [part.get(word, 0.0) for part in parts]
         titles = tuple(
             f"{label}: {word} {text(value)}, {percent(value / total)} of {text(total)}\n{plan.summary}"
-            for (label, plan), value, total in zip(plans.items(), values, map(_sum, parts), strict=True)
+            for (label, plan), value, total in zip(plans.items(), values, totals, strict=True)
         )
         if any(values):
             result.append(Series(name=word, values=tuple(value / unit.size for value in values), titles=titles))
     return tuple(result)
-
-
-def _sum(parts: Mapping[str, float]) -> float:
-    return sum(parts.values())
 
 
 # -- plans between their costs ----------------------------------------------------------------------------------------------------
@@ -404,7 +401,9 @@ def timeline(tracks: Tracks, summary: str) -> Swim:
         used = [(track, stream) for track, stream in used if stream == "compute"]
     lanes = {lane: n for n, lane in enumerate(used)}
     one = len(tracks.names) == 1
-    names = tuple(stream if one else f"{_short(tracks.names[track])} {_stream(stream)}" for track, stream in used)
+    names = tuple(
+        stream if one else f"{_short(tracks.names[track])} {stream.replace('_', ' ')}" for track, stream in used
+    )
     return Swim(
         name="timeline",
         caption=f"One step of {summary}, by rank and stream.{more}",
@@ -427,7 +426,3 @@ def timeline(tracks: Tracks, summary: str) -> Swim:
 
 def _short(name: str) -> str:
     return name.partition(" (")[0].partition(":")[0].replace("pipeline rank", "rank")
-
-
-def _stream(stream: str) -> str:
-    return stream.replace("_", " ")
