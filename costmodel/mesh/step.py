@@ -418,7 +418,9 @@ class _Step:
         # Plans that share a row are alike in what their backward passes hide.
         some = np.zeros(len(division.zero_stage), dtype=np.int64)
         hidden = np.zeros((self.passes.hidden_s.shape[1], len(some))).T
-        some[row], hidden[row] = index, self.passes.hidden_s
+        some[row] = index
+        if np.any(division.zero_stage >= 3):
+            hidden[row] = self.passes.hidden_s
         # Rank 0 ends last: what it leaves is a bound for all.
         ranks = slice(None) if exact else slice(0, 1)
         self.end = StepEnd(workload, groups, pipelines, memory, times, some, division, hidden, ranks)
