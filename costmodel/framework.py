@@ -53,6 +53,7 @@ from costmodel.hardware.device import Device
 from costmodel.hardware.efficiency import DEFAULT_EFFICIENCY, Efficiency
 from costmodel.kernels.roofline import ImageSoftware
 from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS, MeshAssumptions
+from costmodel.mesh.framework_rules import Rules
 from costmodel.network.layers import Layer
 from costmodel.network.layers.base import Fusable
 from costmodel.precision import Precision
@@ -70,7 +71,6 @@ __all__ = [
     "Defaults",
     "Framework",
     "LayerAssumptions",
-    "Rules",
     "StageCut",
     "cluster_run_by",
     "copy_s",
@@ -225,25 +225,6 @@ class Defaults:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
-    """What a framework can run; None: nobody has written it down.
-
-    Attributes
-    ----------
-    degrees, schedules : tuple of str or None
-        Degrees of a mesh plan that it has, and its pipeline schedules.
-    zero_stages : tuple of int or None
-    fewest_micro_batches : bool
-        Its 1F1B schedule refuses fewer micro-batches than stages but one, the forward passes with which the first stage begins.
-    """
-
-    degrees: tuple[str, ...] | None = None
-    schedules: tuple[str, ...] | None = None
-    zero_stages: tuple[int, ...] | None = None
-    fewest_micro_batches: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Framework:
     """A framework of one version.
 
@@ -251,6 +232,8 @@ class Framework:
     ----------
     name : str
         Empty: none is named, so that the answer is that of a well-tuned implementation.
+    title : str
+        Its name for people.
     version : str
         Which versions are meant.
     costs : mapping of str to float
@@ -281,6 +264,7 @@ class Framework:
     """
 
     name: str = ""
+    title: str = ""
     version: str = ""
     costs: Mapping[str, float] = field(default_factory=dict)
     conditional: Mapping[Condition, Mapping[str, float]] = field(default_factory=dict)

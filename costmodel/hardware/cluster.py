@@ -175,6 +175,13 @@ class Cluster:
         return min(limits, default=None)
 
     @property
+    def devices_of_node(self) -> int:
+        """Devices that one operating system sees: those of the host, else those that the innermost links join."""
+        if self.host is not None:
+            return self.host.devices
+        return self.levels[0].size or self.max_devices or 1
+
+    @property
     def device(self) -> Device:
         """The device, where all are equal.
 

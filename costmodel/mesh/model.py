@@ -22,6 +22,7 @@ from costmodel.arrays import BoolArray, FloatArray, IntArray, combined, rows_of
 from costmodel.hardware.cluster import Cluster
 from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS, MeshAssumptions
 from costmodel.mesh.communication import Division, GroupTimes
+from costmodel.mesh.framework_rules import Facts, PlanFacts, facts_of
 from costmodel.mesh.memory import PipelineMemory
 from costmodel.mesh.modules import MODULE_COLUMNS, MeshError, ModuleRows, Modules, ModuleTable, RowKeys, fold
 from costmodel.mesh.passes import Pipelines, build_pipelines, end_columns, mesh_strides, module_passes, pipeline_columns
@@ -70,6 +71,7 @@ class _Cache:
     places: dict[tuple[int, int], int] = field(default_factory=dict)
     stacked: LayoutArrays | None = None
     weights: tuple[float, ...] = ()
+    facts: Facts | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +130,26 @@ class MeshModel:
     def cluster(self) -> Cluster:
         """Where the plans run."""
         return self.groups.cluster
+
+    @property
+    def facts(self) -> Facts:
+        """What the rules of a framework ask of the question."""
+        if self._cache.facts is None:
+            workload = self.workload
+            self._cache.facts = facts_of(workload.graph, workload.precision.name, workload.optimizer.name)
+        return self._cache.facts
+
+    def plan_facts(self, plan: MeshPlan) -> PlanFacts:
+        """What they ask of a plan; of more chunks than blocks, whose stages no rule can be about, as if there were one."""
+        chunks = plan.pp * plan.vpp
+        blocks = plan.stage_blocks or self.blocks_of(chunks if chunks <= self.num_blocks else 1)
+        return PlanFacts(
+            plan=plan,
+            facts=self.facts,
+            blocks=blocks,
+            has_own_stages=bool(plan.stage_blocks) and plan.stage_blocks != self.blocks_of(chunks),
+            devices_of_node=self.cluster.devices_of_node,
+        )
 
     @property
     def assumptions(self) -> MeshAssumptions:

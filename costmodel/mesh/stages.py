@@ -27,6 +27,7 @@ from costmodel.framework import Framework
 from costmodel.mesh.modules import MeshError, ModuleKind, Modules
 from costmodel.mesh.plan import RECOMPUTE
 from costmodel.network.graph import Graph
+from costmodel.network.sizes import sizes_of
 from costmodel.tolerances import EQUAL, ROUNDING
 
 __all__ = [
@@ -441,6 +442,9 @@ def uncut_chunks(framework: Framework, graph: Graph, modules: Modules) -> tuple[
 
 def _head(graph: Graph, modules: Modules) -> float:
     """Cost of the head in blocks, as nanotron counts it: by the weights of matrices."""
+    sizes = sizes_of(graph)
+    if sizes is not None:
+        return sizes.head_in_blocks
     block = _matrix_weights(graph, modules.kinds[modules.blocks[0]])
     return _matrix_weights(graph, modules.kinds[modules.kind_of[-1]]) / block
 

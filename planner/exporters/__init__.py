@@ -49,6 +49,8 @@ class Exporter(Protocol):
         What is written.
     VERSIONS : mapping
         Version of the program that files can be written for -> the source that its settings were checked against; the first is the default.
+    FRAMEWORK : str
+        The framework file whose rules say what it runs and expresses.
     TAKES : frozenset of str
         Kinds of plans: "mesh", "layers" (any split per layer), "data" (data parallelism of any network), "serving".
     FIELDS : mapping
@@ -58,11 +60,12 @@ class Exporter(Protocol):
     TITLE: str
     SUMMARY: str
     VERSIONS: Mapping[str, str]
+    FRAMEWORK: str
     TAKES: frozenset[str]
     FIELDS: Mapping[str, str]
 
     def refusals(self, job: Any, version: str) -> list[str]:
-        """Combinations of settings that the program refuses; ``job`` is what TAKES says: Job, LayerJob or ServingJob."""
+        """What the program refuses beside the rules of its framework; ``job`` is what TAKES says: Job, LayerJob or ServingJob."""
         ...
 
     def render(self, job: Any, account: Account, version: str) -> dict[str, str]:

@@ -15,7 +15,6 @@ from planner.exporters.account import Account
 from planner.exporters.common import (
     SPLITS,
     account_basics,
-    account_full_recompute,
     account_order,
     account_script,
     header,
@@ -29,6 +28,7 @@ from planner.files.yaml_text import yaml_text
 TITLE = "Accelerate"
 SUMMARY = "accelerate.yaml, train.sh, train.slurm"
 VERSIONS = {"1.15": "Accelerate, commit 16cb6eb8 of 2026-07-24; loaded by Accelerate 1.15.0"}
+FRAMEWORK = "accelerate"
 TAKES = frozenset({"mesh", "data"})
 CONFIG = "accelerate.yaml"
 FIELDS = {
@@ -67,29 +67,9 @@ _MESH = ("dp_replicate", "dp_shard", "tp", "cp")
 _PREFIX = "parallelism_config_"
 
 
-def refusals(job: Job, version: str) -> list[str]:  # noqa: ARG001 - the same for all versions
-    """Combinations that accelerate/parallelism_config.py raises on, and what Accelerate does not have."""
-    plan, problems = job.plan, []
-    if plan.pp > 1 or plan.vpp > 1:
-        problems.append(f"pp {plan.pp}: Accelerate trains without pipelines")
-    if plan.ep > 1:
-        problems.append(f"ep {plan.ep}: Accelerate's device mesh has no expert parallelism")
-    if plan.cp > 1 and plan.cp_kind == "all_to_all":
-        problems.append("cp_kind all_to_all: Accelerate leaves it to DeepSpeed; export to deepspeed")
-    if (plan.tp > 1 or plan.cp > 1) and not plan.zero_stage and not _is_tp_alone(plan):
-        problems.append(
-            f"tp {plan.tp} and cp {plan.cp} without ZeRO: Accelerate's device mesh needs FSDP to share over dp_shard or cp"
-        )
-    elif plan.zero_stage and plan.tp > 1 and plan.dp_shard == 1 and plan.cp == 1:
-        problems.append(
-            f"ZeRO-{plan.zero_stage} with tp {plan.tp} and dp_shard 1: Accelerate's FSDP has no ranks left to share over"
-        )
-    elif (plan.tp > 1 or plan.cp > 1) and plan.dp_replicate > 1 and plan.dp_shard == 1:
-        problems.append(
-            f"dp_replicate {plan.dp_replicate} with tp {plan.tp} and cp {plan.cp}: Accelerate replicates beside tp or cp only where "
-            "dp_shard is above 1"
-        )
-    return problems
+def refusals(job: Job, version: str) -> list[str]:  # noqa: ARG001 - the same for all
+    """Nothing beside the rules of its framework file."""
+    return []
 
 
 def _is_tp_alone(plan: MeshPlan) -> bool:
@@ -148,17 +128,6 @@ def _config(job: Job, account: Account) -> dict[str, Any]:
     elif plan.recompute == "full":
         account.left_to_user("recompute", "model.gradient_checkpointing_enable() in your script")
         account.left_to_user("recompute_blocks", "the same")
-    if plan.recompute == "selective":
-        account.impossible("recompute", "whole blocks are checkpointed or none; nothing is recomputed")
-    account_full_recompute(job, account)
-    if plan.offload_optimizer and is_sharded:
-        account.impossible(
-            "offload_optimizer", "fsdp_offload_params is written, which moves the weights, too: slower than predicted"
-        )
-    elif plan.offload_optimizer:
-        account.impossible("offload_optimizer", "only FSDP offloads; the optimizer stays on the device")
-    if plan.offload_activations:
-        account.impossible("offload_activations", "no key of the file does; they stay on the device")
     return config
 
 
@@ -181,13 +150,6 @@ def _mesh(job: Job, account: Account) -> dict[str, Any]:
     plan = job.plan
     account.note_all(FIELDS, "tp", "cp", "dp_replicate", "dp_shard")
     account_order(job, account, {"tp-cp-dp-pp": "the device mesh"}, "tp-cp-dp-pp")
-    if plan.sequence_parallel:
-        account.impossible(
-            "sequence_parallel",
-            "the tensor-parallel plan of the model decides; most repeat tensors between the split matrices",
-        )
-    if plan.etp > 1:
-        account.impossible("etp", "the tensor-parallel plan of the model decides how experts are split")
     mesh: dict[str, Any] = {f"{_PREFIX}{name}_size": getattr(plan, name) for name in _MESH}
     if plan.cp > 1:
         account.note("cp_kind", FIELDS["cp_kind"])
@@ -198,8 +160,6 @@ def _mesh(job: Job, account: Account) -> dict[str, Any]:
 def _fsdp(job: Job, account: Account) -> dict[str, Any]:
     plan = job.plan
     account.note("zero_stage", FIELDS["zero_stage"])
-    if plan.zero_stage == 1:
-        account.impossible("zero_stage", "FSDP2 shares gradients, too: ZeRO-2 is written (less memory than predicted)")
     if plan.recompute == "full":
         account.note_all(FIELDS, "recompute", "recompute_blocks")
         account.note("stage_recompute", FIELDS["recompute_blocks"])

@@ -66,8 +66,9 @@ class Account:
     by_hand: dict[str, str] = field(default_factory=dict)
 
     def note(self, setting: str, where: str) -> None:
-        """Say where a setting is written."""
-        self.written[setting] = where
+        """Say where a setting is written, unless it cannot be expressed."""
+        if setting not in self.cannot:
+            self.written[setting] = where
 
     def note_all(self, fields: Mapping[str, str], *settings: str) -> None:
         """Say that settings are written where the exporter's FIELDS say."""
@@ -79,8 +80,9 @@ class Account:
         self.cannot[setting] = why
 
     def left_to_user(self, setting: str, what: str) -> None:
-        """Say what the user's own code must set."""
-        self.by_hand[setting] = what
+        """Say what the user's own code must set, unless the target cannot have it."""
+        if setting not in self.cannot:
+            self.by_hand[setting] = what
 
     def missing(self, plan: MeshPlan) -> list[str]:
         """Settings of a plan that have an effect and were forgotten; an exporter with any is wrong."""

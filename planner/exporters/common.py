@@ -5,14 +5,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 
+from costmodel.mesh.framework_rules import order_in_effect
 from planner.exporters.account import Account
-from planner.exporters.job import Job, Nodes, Origin, order_in_effect
+from planner.exporters.job import Job, Nodes, Origin
 
 __all__ = [
     "SPLITS",
     "account_basics",
     "account_collectives",
-    "account_full_recompute",
     "account_order",
     "account_placement",
     "account_script",
@@ -49,16 +49,7 @@ def header(origin: Origin, account: Account, program: str) -> list[str]:
 
 def account_basics(job: Job, account: Account) -> None:
     """Settings that no target has."""
-    if job.plan.block_splits:
-        count = len(job.plan.block_splits)
-        layers = ", ".join(dict.fromkeys(split.layer for split in job.plan.block_splits[:3])) + (
-            ", ..." if count > 3 else ""
-        )
-        account.impossible(
-            "block_splits",
-            f"the target splits every block alike; {count} layers of the plan ({layers}) are split otherwise",
-        )
-    account_placement(job.nodes, account)
+    account.note("placement", f"{job.nodes.count} x {job.nodes.per_node} processes")
     account_collectives(job.collectives, account)
 
 
@@ -68,14 +59,6 @@ def account_script(job: Job, account: Account) -> None:
         account.left_to_user("seq", f"samples of {job.seq} positions, from your data")
     if job.lora_rank is not None:
         account.left_to_user("lora_rank", f"adapters of rank {job.lora_rank} in your model, all else frozen")
-
-
-def account_full_recompute(job: Job, account: Account, per: str = "") -> None:
-    """A target that recomputes all blocks or none."""
-    if job.plan.recompute == "full" and job.chunk_recompute != job.blocks:
-        field = "stage_recompute" if job.plan.stage_recompute else "recompute_blocks"
-        counts = ", ".join(map(str, job.chunk_recompute))
-        account.impossible(field, f"all blocks are recomputed, not {counts}{per}: less memory, more time")
 
 
 def account_collectives(names: Sequence[str], account: Account) -> None:
@@ -109,16 +92,13 @@ def account_order(job: Job, account: Account, known: Mapping[str, str], fallback
     Returns
     -------
     str
-        The order that is written.
+        The order that is written; the fallback where the target has no such order, which its rules say.
     """
     wanted = order_in_effect(job.plan.order, job.plan)
     for order, where in known.items():
         if order_in_effect(order, job.plan) == wanted:
             account.note("order", where)
             return order
-    account.impossible(
-        "order", f"the target numbers ranks {' or '.join(known)}, not {job.plan.order}; {fallback} is used"
-    )
     return fallback
 
 

@@ -16,12 +16,14 @@ from planner.core.errors import FileProblem, InputFileError
 from planner.exporters.account import Account
 from planner.exporters.common import SPLITS, account_basics, account_order, account_script, header, is_even_layout
 from planner.exporters.job import Job
+from planner.exporters.rules import refused_by
 from planner.exporters.runs import Run, count_of, problem, section_of, unread_keys
 from planner.exporters.shell import start_scripts
 
 TITLE = "DeepSpeed"
 SUMMARY = "ds_config.json, train.sh, train.slurm"
 VERSIONS = {"0.19": "DeepSpeed, commit edaa72212 of 2026-08-22; loaded by DeepSpeed 0.19.8"}
+FRAMEWORK = "deepspeed"
 TAKES = frozenset({"mesh", "data"})
 CONFIG = "ds_config.json"
 FIELDS = {
@@ -55,54 +57,9 @@ FIELDS = {
 }
 
 
-def refusals(job: Job, version: str) -> list[str]:  # noqa: ARG001 - the same for all versions
-    """Combinations that DeepSpeed does not start with."""
-    return plan_refusals(job.plan)
-
-
-def plan_refusals(plan: MeshPlan) -> list[str]:
-    """Combinations that DeepSpeed does not start with, whatever else the run says.
-
-    >>> plan_refusals(MeshPlan(pp=4, zero_stage=2, micro_batch=1, num_micro_batches=4))
-    ["ZeRO-2 with a pipeline (pp 4): DeepSpeed's pipeline engine takes ZeRO-1 at most"]
-    """
-    problems = []
-    if plan.pp > 1 and plan.zero_stage >= 2:
-        problems.append(
-            f"ZeRO-{plan.zero_stage} with a pipeline (pp {plan.pp}): DeepSpeed's pipeline engine takes ZeRO-1 at most"
-        )
-    if plan.vpp > 1:
-        problems.append(f"vpp {plan.vpp}: DeepSpeed's pipelines have one chunk per rank")
-    if plan.pp > 1 and plan.cp > 1:
-        problems.append(
-            f"cp {plan.cp} with pp {plan.pp}: the ranks of DeepSpeed's pipelines are pipe x data x model, without positions"
-        )
-    if plan.tp > 1 and plan.cp > 1:
-        problems.append(
-            f"cp {plan.cp} with tp {plan.tp}: DeepSpeed's device mesh is data x sequence, AutoTP has one of its own"
-        )
-    if plan.cp > 1 and plan.cp_kind != "all_to_all":
-        problems.append(f"cp_kind {plan.cp_kind}: DeepSpeed splits positions by all_to_all (Ulysses) only")
-    if plan.etp > 1:
-        problems.append(f"etp {plan.etp}: DeepSpeed does not split the matrices of an expert")
-    return problems + _expert_problems(plan)
-
-
-def _expert_problems(plan: MeshPlan) -> list[str]:
-    """What AutoEP raises on (DeepSpeed 0.19.8: module_inject/auto_ep_folding.py, runtime/engine.py)."""
-    if plan.ep == 1:
-        return []
-    checks = {
-        f"ep {plan.ep} with tp {plan.tp} and pp {plan.pp}: DeepSpeed's experts take tensor parallelism without a pipeline only": plan.tp
-        > 1
-        and plan.pp > 1,
-        f"ep {plan.ep} with tp {plan.tp} and offload_optimizer: DeepSpeed's experts do not offload beside tensor parallelism": plan.tp
-        > 1
-        and plan.offload_optimizer,
-        f"ep {plan.ep} with cp {plan.cp} under ZeRO-3: DeepSpeed's experts do not split positions there": plan.cp > 1
-        and plan.zero_stage == 3,
-    }
-    return [text for text, is_wrong in checks.items() if is_wrong]
+def refusals(job: Job, version: str) -> list[str]:  # noqa: ARG001 - the same for all
+    """Nothing beside the rules of its framework file."""
+    return []
 
 
 def render(job: Job, account: Account, version: str) -> dict[str, str]:
@@ -141,8 +98,6 @@ def _config(job: Job, account: Account) -> dict[str, Any]:
 
 def _precision(job: Job, account: Account) -> dict[str, Any]:
     account.note("precision", FIELDS["precision"])
-    if job.precision == "fp8":
-        account.impossible("precision", "fp8 is the model's own code (Transformer Engine); bf16 is written")
     if job.precision == "tf32":
         account.left_to_user("precision", "torch.set_float32_matmul_precision('high') in your script")
     name = {"bf16": "bf16", "fp8": "bf16", "fp16": "fp16"}.get(job.precision)
@@ -155,10 +110,6 @@ def _parallel(job: Job, account: Account) -> dict[str, Any]:
     if plan.tp > 1 and plan.pp == 1:
         config["tensor_parallel"] = {"autotp_size": plan.tp}
         account.note("tp", FIELDS["tp"])
-        if plan.sequence_parallel:
-            account.impossible(
-                "sequence_parallel", "AutoTP repeats the tensors between the split matrices: more memory per device"
-            )
     elif plan.tp > 1:
         account.left_to_user(
             "tp",
@@ -187,10 +138,7 @@ def _pipeline(job: Job, account: Account) -> None:
         else "stage bounds of your own in _partition_layers"
     )
     account.left_to_user("stage_blocks", f"blocks per stage: {blocks} ({how})")
-    if plan.schedule == "1f1b":
-        account.note("schedule", "the only one")
-    else:
-        account.impossible("schedule", f"DeepSpeed runs 1f1b, not {plan.schedule}")
+    account.note("schedule", "the only one")
 
 
 def _zero(job: Job, account: Account) -> dict[str, Any]:
@@ -198,34 +146,15 @@ def _zero(job: Job, account: Account) -> dict[str, Any]:
     zero: dict[str, Any] = {"stage": plan.zero_stage}
     if plan.zero_stage:
         account.note("zero_stage", FIELDS["zero_stage"])
-        if plan.dp_replicate > 1:  # MiCS, which shared over groups, is gone (DeepSpeed issue 8489)
-            account.impossible(
-                "dp_replicate",
-                f"ZeRO-{plan.zero_stage} shares over all {plan.dp} data-parallel ranks, not over groups of {plan.dp_shard}",
-            )
         zero |= {"overlap_comm": True, "contiguous_gradients": True}
     if plan.offload_optimizer and plan.zero_stage:
         zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
         account.note("offload_optimizer", FIELDS["offload_optimizer"])
-    elif plan.offload_optimizer:
-        account.impossible(
-            "offload_optimizer", "DeepSpeed offloads the optimizer under ZeRO only; it stays on the device"
-        )
     return zero
 
 
 def _activations(job: Job, account: Account) -> dict[str, Any]:
     plan = job.plan
-    if plan.recompute == "selective":
-        account.impossible(
-            "recompute",
-            "DeepSpeed checkpoints whole pieces that your model names, not single operations; nothing is recomputed",
-        )
-    if plan.offload_activations and plan.recompute != "full":
-        account.impossible(
-            "offload_activations",
-            "DeepSpeed moves the inputs of checkpointed pieces only (recompute full); they stay on the device",
-        )
     if plan.recompute != "full":
         return {}
     counts = job.chunk_recompute
@@ -387,6 +316,6 @@ def _check(path: Path, run: Run) -> None:
         zero_stage=int(run.mesh["zero"]),
         offload_optimizer="offload" in run.mesh,
     )
-    refused = plan_refusals(plan)
+    refused = refused_by(FRAMEWORK, plan)
     if refused:
         raise InputFileError([FileProblem(path=path, message=f"DeepSpeed cannot run this: {text}") for text in refused])

@@ -15,6 +15,7 @@ from planner.core.errors import OutputError, UnknownName, UsageError
 from planner.exporters import exporter_of
 from planner.exporters.account import Account
 from planner.exporters.job import Job, LayerJob, ServingJob
+from planner.exporters.rules import broken_rules
 
 __all__ = ["MANIFEST", "README", "AnyJob", "Export", "check_folder", "make_export", "write_folder"]
 
@@ -69,10 +70,13 @@ def make_export(job: AnyJob, target: str, version: str | None = None, *, strict:
     chosen = version if version is not None else next(iter(exporter.VERSIONS))
     if chosen not in exporter.VERSIONS:
         raise UnknownName(kind=f"version of {exporter.TITLE}", name=chosen, known=exporter.VERSIONS)
+    account = Account()
     problems = exporter.refusals(job, chosen)
+    if isinstance(job, Job):
+        refused, account.cannot = broken_rules(exporter, job, chosen)
+        problems = [*refused, *problems]
     if problems:
         raise UsageError("\n".join(f"{exporter.TITLE} cannot run this plan: {problem}" for problem in problems))
-    account = Account()
     files = exporter.render(job, account, chosen)
     if isinstance(job, Job):
         forgotten = account.missing(job.plan)

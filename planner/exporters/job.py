@@ -7,15 +7,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from costmodel.layerwise.plan import Plan
+from costmodel.mesh.framework_rules import Facts
 from costmodel.mesh.plan import MeshPlan
 from costmodel.network.graph import Graph
 from costmodel.serving.plan import ServingPlan
 
 if TYPE_CHECKING:
-    from planner.exporters.network import NetworkSizes
+    from costmodel.network.sizes import NetworkSizes
     from planner.exporters.other_networks import OtherNetwork
 
-__all__ = ["Job", "LayerJob", "Nodes", "Origin", "ServingJob", "order_in_effect"]
+__all__ = ["Job", "LayerJob", "Nodes", "Origin", "ServingJob"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +101,8 @@ class Job:
         Positions of a sample; None: the network's input is no sequence.
     collectives : tuple of str
         All-reduce algorithms that a plan with a split per layer names.
+    facts : Facts or None
+        What the rules of frameworks ask of the question; None: nothing but what is here.
     """
 
     plan: MeshPlan
@@ -113,6 +116,26 @@ class Job:
     lora_rank: int | None = None
     collectives: tuple[str, ...] = ()
     other: OtherNetwork | None = None
+    facts: Facts | None = None
+
+    @property
+    def known_facts(self) -> Facts:
+        """What rules ask of the question; of the network, what its sizes say where nothing else is known."""
+        if self.facts is not None:
+            return self.facts
+        kind = "decoder" if self.other is None else self.other.kind
+        if self.network is not None:
+            kind = "plain decoder" if self.network.unlike_llama else "llama"
+        values = {
+            "network": kind,
+            "unlike_llama": "" if self.network is None else ", ".join(self.network.unlike_llama),
+            "precision": self.precision,
+            "optimizer": self.optimizer,
+            "experts": self.network is not None and self.network.experts > 0,
+            "adapters": self.lora_rank is not None,
+        }
+        heads = () if self.network is None else (self.network.kv_heads,)
+        return Facts(values=values, positions=self.seq or 0, kv_heads=heads)
 
     @property
     def chunk_recompute(self) -> tuple[int, ...]:
@@ -190,13 +213,3 @@ class ServingJob:
     precision: str
     kv_precision: str
     memory_utilisation: float
-
-
-def order_in_effect(order: str, plan: MeshPlan) -> tuple[str, ...]:
-    """Rank order without the dimensions of one rank: orders that differ in these only are the same.
-
-    >>> order_in_effect("tp-dp-cp-pp", MeshPlan(tp=8, pp=2, dp_shard=4, zero_stage=1))
-    ('tp', 'dp', 'pp')
-    """
-    sizes = {"tp": plan.tp, "cp": plan.cp, "pp": plan.pp, "dp": plan.dp}
-    return tuple(name for name in order.split("-") if sizes[name] > 1)

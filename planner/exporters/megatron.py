@@ -13,11 +13,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from costmodel.network.sizes import NetworkSizes
 from planner.core.errors import FileProblem, InputFileError
 from planner.exporters.account import Account
 from planner.exporters.common import SPLITS, account_basics, account_order, chunk_repeats, header, is_even_layout
 from planner.exporters.job import Job
-from planner.exporters.network import NetworkSizes
 from planner.exporters.runs import Run, problem
 from planner.exporters.shell import shell_array, start_scripts
 
@@ -26,11 +26,9 @@ __all__ = [
     "NOT_MEGATRON",
     "ORDERS",
     "Recompute",
-    "account_schedule",
     "is_without_effect",
     "layout_text",
     "meant",
-    "megatron_refusals",
     "recompute_of",
 ]
 
@@ -118,11 +116,6 @@ def recompute_of(job: Job, account: Account, words: str) -> Recompute:
     most = max(wanted, default=0)
     if plan.stage_recompute:
         account.note("stage_recompute", words)
-        if any(n != min(most, length) for n, length in zip(wanted, job.blocks, strict=True)):
-            account.impossible(
-                "stage_recompute",
-                f"every stage recomputes equally many blocks: {most} are written, the most of any stage, which takes longer and fits",
-            )
     return Recompute(granularity="full", method="block", num_layers=most)
 
 
@@ -138,38 +131,10 @@ def _selected_modules(job: Job) -> tuple[str, ...]:
     return tuple(modules)
 
 
-def account_schedule(job: Job, account: Account, words: str) -> None:
-    """Megatron Core has 1F1B and, with virtual stages, its interleaved form."""
-    schedule = job.plan.schedule
-    if schedule in ("1f1b", "interleaved"):
-        account.note("schedule", words)
-    else:
-        account.impossible(
-            "schedule", f"Megatron Core runs 1F1B (interleaved with virtual stages), not {schedule}; 1F1B is written"
-        )
-
-
-def megatron_refusals(job: Job) -> list[str]:
-    """Combinations that Megatron Core asserts against."""
-    plan, problems = job.plan, []
-    # megatron/core/optimizer/distrib_optimizer.py: only Adam, for its checkpoints
-    if plan.zero_stage and job.optimizer != "adam":
-        problems.append(
-            f"the distributed optimizer (zero_stage {plan.zero_stage}) takes Adam only, not {job.optimizer}"
-        )
-    if plan.offload_optimizer and job.optimizer != "adam":
-        problems.append(f"offloading the optimizer takes Adam only, not {job.optimizer}")
-    if plan.cp > 1 and job.seq is not None and job.seq % (2 * plan.cp):
-        problems.append(f"the sequence length {job.seq} must be a multiple of 2 x cp = {2 * plan.cp}")
-    return problems
-
-
-# -- what Megatron-Bridge shares, since both configure Megatron Core ---------------------------------------------------------
-
-
 TITLE = "Megatron-LM"
 SUMMARY = "arguments of pretrain_gpt.py in train.sh, train.slurm"
 VERSIONS = {"2026-08": "Megatron-LM, commit d98e8a64dd of 2026-08-22"}
+FRAMEWORK = "megatron-lm"
 TAKES = frozenset({"mesh"})
 FIELDS = {
     "tp": "--tensor-model-parallel-size",
@@ -200,21 +165,11 @@ FIELDS = {
     "lora_rank": "-: Megatron-LM trains whole networks",
     "placement": "processes per node of the launcher",
 }
-_OFFLOAD = (
-    "Megatron-LM has no argument that moves saved activations to the host; they stay on the device, which may not fit"
-)
 
 
-def refusals(job: Job, version: str) -> list[str]:  # noqa: ARG001 - the same for all versions
-    """Combinations that megatron/training/arguments.py asserts against."""
-    problems, other = megatron_refusals(job), job.other
-    if other is not None and other.kind != "decoder" and not other.arguments:
-        problems.append(
-            f"network {job.origin.model} ({other.kind}): Megatron-LM has no program that its arguments describe it to"
-        )
-    if other is not None and other.kind == "encoder-decoder" and job.plan.pp > 1:
-        problems.append(f"pp {job.plan.pp} with network {job.origin.model}: pretrain_t5.py takes no pipelines")
-    return problems
+def refusals(job: Job, version: str) -> list[str]:  # noqa: ARG001 - the same for all
+    """Nothing beside the rules of its framework file."""
+    return []
 
 
 def render(job: Job, account: Account, version: str) -> dict[str, str]:
@@ -293,7 +248,7 @@ def _pipeline(job: Job, account: Account) -> list[tuple[str, ...]]:
     plan = job.plan
     if plan.pp == 1:
         return []
-    account_schedule(job, account, FIELDS["schedule"])
+    account.note("schedule", FIELDS["schedule"])
     account.note_all(FIELDS, "vpp", "stage_blocks")
     if not is_even_layout(job.blocks):
         return [("--pipeline-model-parallel-layout", layout_text(job.blocks))]  # implies vpp; both flags are refused
@@ -340,13 +295,6 @@ def _memory(job: Job, account: Account) -> list[tuple[str, ...]]:
         ]
         if not plan.zero_stage:
             arguments.append(("--use-distributed-optimizer",))
-            if plan.dp > 1:
-                account.impossible(
-                    "offload_optimizer",
-                    "offloading needs the distributed optimizer, so that ZeRO-1 is written beside it",
-                )
-    if plan.offload_activations:
-        account.impossible("offload_activations", _OFFLOAD)
     return arguments
 
 
@@ -373,10 +321,6 @@ def _run_arguments(job: Job, account: Account) -> list[tuple[str, ...]]:
     if job.seq is not None:
         arguments += [("--seq-length", str(job.seq)), ("--max-position-embeddings", str(job.seq))]
         account.note("seq", FIELDS["seq"])
-    if job.lora_rank is not None:
-        account.impossible(
-            "lora_rank", f"Megatron-LM trains whole networks, not adapters (rank {job.lora_rank}); try megatron-bridge"
-        )
     return arguments
 
 

@@ -8,9 +8,7 @@ from planner.exporters.job import Job
 from planner.exporters.megatron import (
     CP_COMM,
     ORDERS,
-    account_schedule,
     layout_text,
-    megatron_refusals,
     recompute_of,
 )
 from planner.exporters.shell import shell_array, start_scripts
@@ -18,6 +16,7 @@ from planner.exporters.shell import shell_array, start_scripts
 TITLE = "Megatron-Bridge"
 SUMMARY = "overrides of a recipe in train.sh, train.slurm"
 VERSIONS = {"2026-08": "Megatron-Bridge, commit 067f987df of 2026-08-22"}
+FRAMEWORK = "megatron-bridge"
 TAKES = frozenset({"mesh"})
 FIELDS = {
     "tp": "model.tensor_model_parallel_size",
@@ -50,9 +49,9 @@ FIELDS = {
 }
 
 
-def refusals(job: Job, version: str) -> list[str]:  # noqa: ARG001 - the same for all versions
-    """Combinations that Megatron Core asserts against."""
-    return megatron_refusals(job)
+def refusals(job: Job, version: str) -> list[str]:  # noqa: ARG001 - the same for all
+    """Nothing beside the rules of its framework file."""
+    return []
 
 
 def render(job: Job, account: Account, version: str) -> dict[str, str]:
@@ -112,7 +111,7 @@ def _pipeline(job: Job, account: Account) -> list[str]:
     virtual = str(plan.vpp) if plan.vpp > 1 else "null"  # recipes have their own
     if plan.pp == 1:
         return ["model.virtual_pipeline_model_parallel_size=null", "model.pipeline_model_parallel_layout=null"]
-    account_schedule(job, account, FIELDS["schedule"])
+    account.note("schedule", FIELDS["schedule"])
     account.note_all(FIELDS, "vpp", "stage_blocks")
     # The layout's | and * are no syntax of an override inside quotes.
     layout = "null" if is_even_layout(job.blocks) else f'"{layout_text(job.blocks)}"'
@@ -167,15 +166,6 @@ def _memory(job: Job, account: Account) -> list[str]:
             "optimizer.optimizer_offload_fraction=1.0",
             "optimizer.use_precision_aware_optimizer=true",
         ]
-        if not plan.zero_stage and plan.dp > 1:
-            account.impossible(
-                "offload_optimizer", "offloading needs the distributed optimizer, so that ZeRO-1 is written beside it"
-            )
-    if plan.offload_activations:
-        account.impossible(
-            "offload_activations",
-            "no override moves the saved activations of a plan to the host; they stay on the device",
-        )
     return overrides
 
 

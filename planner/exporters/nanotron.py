@@ -5,16 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from costmodel.mesh.stages import threshold_blocks, threshold_last
+from costmodel.network.sizes import NetworkSizes
 from planner.exporters.account import Account
-from planner.exporters.common import SPLITS, account_basics, account_full_recompute, account_order, header
+from planner.exporters.common import SPLITS, account_basics, account_order, header
 from planner.exporters.job import Job
-from planner.exporters.network import NetworkSizes
 from planner.exporters.shell import start_scripts
 from planner.files.yaml_text import yaml_text
 
 TITLE = "nanotron"
 SUMMARY = "nanotron.yaml, train.sh, train.slurm"
 VERSIONS = {"2026-04": "nanotron, commit 2411b022 of 2026-04-07"}
+FRAMEWORK = "nanotron"
 TAKES = frozenset({"mesh"})
 CONFIG = "nanotron.yaml"
 FIELDS = {
@@ -49,53 +50,22 @@ FIELDS = {
 
 
 def refusals(job: Job, version: str) -> list[str]:  # noqa: ARG001 - the same for all versions
-    """Combinations that nanotron does not have."""
-    plan, problems = job.plan, []
-    if plan.zero_stage >= 2:
-        problems.append(f"zero_stage {plan.zero_stage}: nanotron shares the optimizer state only (0 or 1)")
-    if plan.vpp > 1:
-        problems.append(f"vpp {plan.vpp}: nanotron's pipelines have one chunk per rank")
-    if plan.etp > 1:
-        problems.append(f"etp {plan.etp}: nanotron does not split the matrices of an expert")
-    if job.network is None:
-        problems.append(
-            f"network {job.origin.model}: nanotron's file describes plain decoders of equal blocks; this is another network"
-        )
-    elif other := _no_llama(job.network):
-        problems.append(
-            f"network {job.origin.model}: nanotron's file describes Llama's blocks (gated, RMSNorm, rotary positions, no biases); this one "
-            f"has {', '.join(other)}"
-        )
-    elif plan.pp > 1 and plan.vpp == 1:
-        loss, last = threshold_last(job.network.layers, plan.pp, _head(job.network))
-        if loss != last:
-            problems.append(
-                f"pp {plan.pp}: nanotron cuts stages by the cost of their blocks, puts the loss on stage {loss} and waits for it on "
-                f"stage {last}; fewer stages run"
-            )
-    if plan.pp > 1 and plan.schedule != "gpipe" and plan.num_micro_batches < plan.pp - 1:
-        problems.append(
-            f"num_micro_batches {plan.num_micro_batches}: nanotron's 1f1b needs {plan.pp - 1} for {plan.pp} stages"
-        )
-    return problems
+    """Pipelines that wait for their loss on another stage than has it."""
+    if job.network is None or job.plan.pp == 1:
+        return []
+    loss, last = threshold_last(job.network.layers, job.plan.pp, job.network.head_in_blocks)
+    if loss == last:
+        return []
+    where = f"puts the loss on stage {loss} and waits for it on stage {last}"
+    return [f"pp {job.plan.pp}: nanotron cuts stages by the cost of their blocks, {where}; fewer stages run"]
 
 
-def _no_llama(sizes: NetworkSizes) -> list[str]:
-    """What nanotron's Llama (src/nanotron/models/llama.py) would build otherwise, which changes the weights and the work."""
-    facts = {
-        "perceptrons without a gate": not sizes.has_glu,
-        sizes.norm: sizes.norm != "RMSNorm",
-        "learned positions": sizes.has_positions,
-        "biases": sizes.has_bias,
-        f"heads of {sizes.head_dim} features": sizes.head_dim * sizes.heads != sizes.hidden,
-    }
-    return [name for name, differs in facts.items() if differs]
-
-
-def _head(sizes: NetworkSizes) -> float:
-    """Cost of the head, in blocks, as nanotron counts it (get_block_compute_costs: key and value heads as many as queries)."""
-    block = 4 * sizes.hidden**2 + 3 * sizes.ffn * sizes.hidden
-    return sizes.vocabulary * sizes.hidden / block
+def has_own_stages(job: Job) -> bool:
+    """Whether stages are cut in another way than by the cost of their blocks."""
+    if job.network is None or job.plan.pp == 1:
+        return False
+    chunks = job.plan.pp * job.plan.vpp
+    return threshold_blocks(job.network.layers, chunks, job.network.head_in_blocks) != job.blocks
 
 
 def render(job: Job, account: Account, version: str) -> dict[str, str]:
@@ -116,11 +86,6 @@ def render(job: Job, account: Account, version: str) -> dict[str, str]:
 def _config(job: Job, account: Account) -> dict[str, Any]:
     plan = job.plan
     account_basics(job, account)
-    if job.lora_rank is not None:
-        account.impossible("lora_rank", f"nanotron trains whole networks, not adapters (rank {job.lora_rank})")
-    for what in ("offload_optimizer", "offload_activations"):
-        if getattr(plan, what):
-            account.impossible(what, "nanotron keeps everything on the device, which may not fit")
     account.note_all(FIELDS, "micro_batch", "num_micro_batches", "seq")
     assert job.network is not None
     return {
@@ -160,10 +125,6 @@ def _config(job: Job, account: Account) -> dict[str, Any]:
 def _model(job: Job, network: NetworkSizes, account: Account) -> dict[str, Any]:
     names = {"bf16": "bfloat16", "fp32": "float32"}
     account.note("precision", FIELDS["precision"])
-    if job.precision not in names:
-        account.impossible(
-            "precision", f"nanotron trains in bfloat16 or float32, not {job.precision}; bfloat16 is written"
-        )
     if network.experts:
         account.left_to_user(
             "network", f"the section of {network.experts} experts in model_config, as your copy of nanotron names it"
@@ -207,16 +168,9 @@ def _optimizer(job: Job, account: Account) -> dict[str, Any]:
             "adam_eps": 1.0e-08,
             "torch_adam_is_fused": True,
         }
-    elif job.optimizer == "momentum":
-        account.impossible("optimizer", "nanotron's sgd has no momentum; sgd is written")
     plan = job.plan
     if plan.zero_stage:
         account.note("zero_stage", FIELDS["zero_stage"])
-        if plan.dp_replicate > 1:
-            account.impossible(
-                "dp_replicate",
-                f"ZeRO-1 shares over all {plan.dp} data-parallel ranks, not over groups of {plan.dp_shard}",
-            )
     return {
         "accumulate_grad_in_fp32": True,
         "clip_grad": 1.0,
@@ -258,11 +212,8 @@ def _parallelism(job: Job, account: Account) -> dict[str, Any]:
         "tp_linear_async_communication": plan.sequence_parallel,
         "recompute_layer": plan.recompute == "full",
     }
-    if plan.recompute == "selective":
-        account.impossible("recompute", "whole blocks are recomputed or none; nothing is recomputed")
     if plan.recompute == "full":
         account.note_all(FIELDS, "recompute", "recompute_blocks", "stage_recompute")
-        account_full_recompute(job, account, " per stage")
     return parallelism
 
 
@@ -270,15 +221,6 @@ def _engine(job: Job, account: Account) -> str:
     plan = job.plan
     if plan.pp == 1:
         return "1f1b"
-    assert job.network is not None  # other networks are refused
-    cut = threshold_blocks(job.network.layers, plan.pp, _head(job.network))
-    if cut != job.blocks:
-        own, other = (", ".join(map(str, blocks)) for blocks in (job.blocks, cut))
-        account.impossible("stage_blocks", f"nanotron cuts stages by the cost of their blocks: {other}, not {own}")
-    else:
-        account.note("stage_blocks", "cut by the cost of blocks")
-    if plan.schedule not in ("1f1b", "gpipe"):
-        account.impossible("schedule", f"nanotron runs 1f1b or afab, not {plan.schedule}; 1f1b is written")
-        return "1f1b"
+    account.note("stage_blocks", "cut by the cost of blocks")
     account.note("schedule", FIELDS["schedule"])
     return "afab" if plan.schedule == "gpipe" else "1f1b"

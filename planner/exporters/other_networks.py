@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from costmodel.network.graph import Graph
 from costmodel.network.layers import Layer
+from costmodel.network.sizes import NetworkKind, encoder_sizes_of, network_kind, vocabulary_of
 
 __all__ = ["OtherNetwork", "other_network_of"]
 
@@ -16,7 +16,7 @@ Arguments = tuple[tuple[str, ...], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtherNetwork:
-    """A network that `planner.exporters.network.NetworkSizes` does not describe.
+    """A network that `costmodel.network.sizes.NetworkSizes` does not describe.
 
     Attributes
     ----------
@@ -27,7 +27,7 @@ class OtherNetwork:
         For that program; empty where they do not describe the network.
     """
 
-    kind: Literal["encoder", "encoder-decoder", "decoder", "no transformer"]
+    kind: NetworkKind
     script: str = ""
     arguments: Arguments = ()
 
@@ -47,60 +47,34 @@ def other_network_of(graph: Graph) -> OtherNetwork:
     for layer in graph.layers:
         if layer.block:
             blocks.setdefault(layer.block, []).append(layer)
-    kinds = {layer.kind for layers in blocks.values() for layer in layers}
     attentions = [layer for layers in blocks.values() for layer in layers if layer.kind == "self_attention"]
-    latent = [layer for layers in blocks.values() for layer in layers if layer.kind == "latent_attention"]
-    groups = tuple(blocks.values())
-    if "cross_attention" in kinds:
-        return OtherNetwork(kind="encoder-decoder", script="pretrain_t5.py", arguments=_t5(graph, groups, attentions))
-    if latent:
-        return OtherNetwork(kind="decoder", script="pretrain_gpt.py", arguments=_latent(graph, groups))
-    if not attentions:
-        return OtherNetwork(kind="no transformer")
-    if any(layer.params.causal for layer in attentions):
-        return OtherNetwork(kind="decoder", script="pretrain_gpt.py")
-    return OtherNetwork(kind="encoder", script="pretrain_bert.py", arguments=_bert(graph, groups, attentions))
+    groups, kind = tuple(blocks.values()), network_kind(graph)
+    if kind == "encoder-decoder":
+        return OtherNetwork(kind=kind, script="pretrain_t5.py", arguments=_t5(graph, groups, attentions))
+    if any(layer.kind == "latent_attention" for layers in blocks.values() for layer in layers):
+        return OtherNetwork(kind=kind, script="pretrain_gpt.py", arguments=_latent(graph, groups))
+    if kind in ("encoder", "other encoder"):
+        return OtherNetwork(kind=kind, script="pretrain_bert.py", arguments=_bert(graph, groups))
+    return OtherNetwork(kind=kind, script="" if kind == "no transformer" else "pretrain_gpt.py")
 
 
-def _vocabulary(graph: Graph) -> int:
-    return max((layer.params.num_embeddings for layer in graph.layers if layer.kind == "embedding"), default=0)
-
-
-def _widths(block: Sequence[Layer]) -> tuple[int, int] | None:
-    """Hidden features and those inside the perceptron: two matrices with a plain function between them, at the end of a block."""
-    linears = [layer for layer in block if layer.kind == "linear"]
-    if any(layer.kind in ("glu", "moe") for layer in block) or len(linears) < 2:
-        return None
-    up, down = linears[-2:]
-    hidden, ffn = up.input_shapes[0][0], down.input_shapes[0][0]
-    return (hidden, ffn) if down.params.out_features == hidden and up.params.out_features == ffn else None
-
-
-def _encoder_sizes(graph: Graph, groups: Sequence[Sequence[Layer]], attentions: Sequence[Layer]) -> Arguments | None:
+def _encoder_arguments(graph: Graph) -> Arguments | None:
     """What every block of a BERT or T5 agrees on."""
-    widths = {_widths(block) for block in groups}
-    heads = {
-        (layer.params.heads, layer.params.head_dim)
-        for layer in attentions
-        if layer.params.kv_heads in (0, layer.params.heads)
-    }
-    if len(widths) != 1 or len(heads) != 1 or None in widths or not _vocabulary(graph):
+    sizes = encoder_sizes_of(graph)
+    if sizes is None:
         return None
-    found = widths.pop()
-    assert found is not None
-    (head_count, head_dim) = heads.pop()
     return (
-        ("--hidden-size", str(found[0])),
-        ("--num-attention-heads", str(head_count)),
-        ("--kv-channels", str(head_dim)),
-        ("--ffn-hidden-size", str(found[1])),
-        ("--vocab-size", str(_vocabulary(graph))),
+        ("--hidden-size", str(sizes.hidden)),
+        ("--num-attention-heads", str(sizes.heads)),
+        ("--kv-channels", str(sizes.head_dim)),
+        ("--ffn-hidden-size", str(sizes.ffn)),
+        ("--vocab-size", str(sizes.vocabulary)),
     )
 
 
-def _bert(graph: Graph, groups: Sequence[Sequence[Layer]], attentions: Sequence[Layer]) -> Arguments:
+def _bert(graph: Graph, groups: Sequence[Sequence[Layer]]) -> Arguments:
     """pretrain_bert.py: learned positions and both heads are its defaults."""
-    sizes = _encoder_sizes(graph, groups, attentions)
+    sizes = _encoder_arguments(graph)
     if sizes is None or any(len(_of(block, "self_attention")) != 1 for block in groups):
         return ()
     norm = "RMSNorm" if any(_of(block, "rms_norm") for block in groups) else "LayerNorm"
@@ -109,7 +83,7 @@ def _bert(graph: Graph, groups: Sequence[Sequence[Layer]], attentions: Sequence[
 
 def _t5(graph: Graph, groups: Sequence[Sequence[Layer]], attentions: Sequence[Layer]) -> Arguments:
     """pretrain_t5.py: --seq-length is the encoder's."""
-    sizes = _encoder_sizes(graph, groups, attentions)
+    sizes = _encoder_arguments(graph)
     decoders = [block for block in groups if _of(block, "cross_attention")]
     if sizes is None or len(decoders) == len(groups):
         return ()
@@ -160,7 +134,7 @@ def _latent(graph: Graph, groups: Sequence[Sequence[Layer]]) -> Arguments:
         ("--hidden-size", str(hidden)),
         ("--num-attention-heads", str(p.heads)),
         ("--ffn-hidden-size", str(ffn)),
-        ("--vocab-size", str(_vocabulary(graph))),
+        ("--vocab-size", str(vocabulary_of(graph))),
         ("--normalization", "RMSNorm"),
         ("--position-embedding-type", "rope"),
         ("--swiglu",),

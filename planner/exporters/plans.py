@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from costmodel.hardware.cluster import Cluster
+from costmodel.mesh.framework_rules import facts_of
 from costmodel.mesh.plan import MeshPlan
+from costmodel.network.sizes import sizes_of
 from planner.core.errors import UsageError
 from planner.core.quantities import format_bytes, format_seconds
 from planner.exporters import targets_that_take
 from planner.exporters.job import Job, LayerJob, Nodes, Origin, ServingJob
-from planner.exporters.network import sizes_of
 from planner.exporters.other_networks import other_network_of
 from planner.files.plan_file import changed_inputs, request_from_document
 
@@ -84,7 +85,7 @@ def _mesh_job(loaded: Loaded[PlanDocument], request: Request, path: Path) -> Pla
     job = Job(
         plan=plan,
         origin=_origin(resolved, ranked.summary, prediction, path),
-        nodes=Nodes(workers=plan.workers, capacity=_devices_of_node(resolved.cluster)),
+        nodes=Nodes(workers=plan.workers, capacity=resolved.cluster.devices_of_node),
         blocks=plan.stage_blocks or space.model.blocks_of(plan.pp * plan.vpp),
         network=network,
         other=other_network_of(resolved.model.graph) if network is None else None,
@@ -92,6 +93,7 @@ def _mesh_job(loaded: Loaded[PlanDocument], request: Request, path: Path) -> Pla
         precision=resolved.setting.precision,
         optimizer=resolved.setting.optimizer,
         lora_rank=request.lora_rank,
+        facts=space.model.facts,
     )
     return (
         job,
@@ -120,7 +122,7 @@ def _layer_job(loaded: Loaded[PlanDocument], request: Request, path: Path) -> tu
     job = LayerJob(
         plan=plan,
         origin=_origin(resolved, ranked.summary, prediction, path),
-        nodes=Nodes(workers=plan.workers, capacity=_devices_of_node(resolved.cluster)),
+        nodes=Nodes(workers=plan.workers, capacity=resolved.cluster.devices_of_node),
         graph=graph,
         global_batch=document.global_batch,
         training=document.mode == "training",
@@ -166,6 +168,7 @@ def _data_job(layered: LayerJob, path: Path) -> Job:
         optimizer=layered.optimizer,
         lora_rank=layered.lora_rank,
         collectives=layered.collectives if plan.workers > 1 else (),
+        facts=facts_of(layered.graph, layered.precision, layered.optimizer),
     )
 
 
@@ -186,7 +189,7 @@ def _serving_job(loaded: Loaded[PlanDocument], request: Request, path: Path) -> 
     job = ServingJob(
         plan=plan,
         origin=_origin(space.resolved, ranked.summary, prediction, path),
-        nodes=Nodes(workers=plan.workers, capacity=_devices_of_node(space.cluster)),
+        nodes=Nodes(workers=plan.workers, capacity=space.cluster.devices_of_node),
         stages=space.model.layout(plan.pp).blocks,
         has_experts=any(layer.kind == "moe" for layer in space.resolved.model.graph.layers),
         prompt_tokens=workload.prompt_tokens,
@@ -240,13 +243,6 @@ def _origin(resolved: Resolved, summary: str, prediction: list[str], path: Path)
         planner_version=__version__,
         plan_name=path.name,
     )
-
-
-def _devices_of_node(cluster: Cluster) -> int:
-    """Devices that one operating system sees: those of the host, else those that the innermost links join."""
-    if cluster.host is not None:
-        return cluster.host.devices
-    return cluster.levels[0].size or cluster.max_devices or 1
 
 
 def _warnings(document: PlanDocument, resolved: Resolved) -> tuple[str, ...]:

@@ -246,7 +246,7 @@ def sizes_of_network(graph: Graph) -> dict[str, int]:
     >>> sizes["layers"], sizes["hidden"], sizes["kv_heads"], sizes["ffn"]
     (32, 4096, 8, 14336)
     """
-    from planner.exporters.network import sizes_of
+    from costmodel.network.sizes import sizes_of
 
     plain = sizes_of(graph)
     if plain is not None:

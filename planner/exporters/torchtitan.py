@@ -11,7 +11,7 @@ import json
 from typing import Any
 
 from planner.exporters.account import Account
-from planner.exporters.common import SPLITS, account_basics, account_full_recompute, account_order, header
+from planner.exporters.common import SPLITS, account_basics, account_order, header
 from planner.exporters.job import Job
 from planner.exporters.shell import comment, start_scripts
 
@@ -22,6 +22,7 @@ VERSIONS = {
     "2026-08": "torchtitan, commit b5bcd76c6 of 2026-08-21",
     _TOML: "torchtitan, tag v0.2.2",
 }
+FRAMEWORK = "torchtitan"
 TAKES = frozenset({"mesh"})
 FIELDS = {
     "tp": "parallelism.tensor_parallel_degree",
@@ -38,7 +39,7 @@ FIELDS = {
     "zero_stage": "parallelism.fsdp_reshard_after_forward never (2), always (3); -: 1, and 0 beside cp",
     "micro_batch": "training.num_tokens_per_microbatch_per_dp_rank; v0.2.2: local_batch_size, pipeline_parallel_microbatch_size",
     "num_micro_batches": "parallelism.num_pp_microbatches, training.num_tokens_per_train_step; v0.2.2: global_batch_size",
-    "recompute": "activation_checkpoint; -: selective as the plan has it",
+    "recompute": "activation_checkpoint; by hand: what selective recomputes",
     "recompute_blocks": "all blocks; -: fewer",
     "offload_optimizer": "-: training.enable_cpu_offload moves weights and gradients, too; written beside ZeRO",
     "offload_activations": "-: no setting",
@@ -56,24 +57,10 @@ _SCHEDULES = {"gpipe": "GPipe", "1f1b": "1F1B", "interleaved": "Interleaved1F1B"
 
 
 def refusals(job: Job, version: str) -> list[str]:
-    """Combinations that torchtitan raises on."""
+    """What torchtitan raises on beside the rules of its framework file."""
     plan, problems = job.plan, []
-    if job.optimizer != "adam":
-        problems.append(f"optimizer {job.optimizer}: torchtitan trains with Adam or AdamW")
-    if job.other is not None and job.other.kind != "decoder":
-        problems.append(
-            f"network {job.origin.model} ({job.other.kind}): torchtitan has no such model; its language models are decoders"
-        )
-    if job.precision == "fp16":
-        problems.append("precision fp16: torchtitan computes in bfloat16 or float32")
     if plan.dp_shard * plan.cp * plan.tp % plan.ep:
         problems.append(f"ep {plan.ep}: must divide dp_shard x cp x tp = {plan.dp_shard * plan.cp * plan.tp}")
-    # parallelize.py of the models, until torchtitan pull request 2458 of 2026-02-27.
-    if version == _TOML and plan.dp_replicate not in (1, plan.workers) and not plan.zero_stage and plan.cp == 1:
-        problems.append(
-            f"dp_replicate {plan.dp_replicate} beside tp {plan.tp} and pp {plan.pp} without ZeRO: DDP is for whole networks up to v0.2.2; "
-            "ZeRO over dp_shard, or the newest version"
-        )
     if version == _TOML and plan.etp not in (1, plan.tp):
         problems.append(f"etp {plan.etp}: torchtitan takes 1 or tp = {plan.tp}")
     return problems
@@ -120,18 +107,6 @@ def _settings(job: Job, account: Account, *, is_toml: bool) -> dict[str, dict[st
         training["disable_cuda_graphs"] = True
     if plan.offload_optimizer and plan.zero_stage:
         training["enable_cpu_offload"] = True
-        account.impossible(
-            "offload_optimizer",
-            "enable_cpu_offload is written, which moves weights and gradients, too: slower than predicted",
-        )
-    elif plan.offload_optimizer:
-        account.impossible("offload_optimizer", "only FSDP offloads; the optimizer stays on the device")
-    if plan.offload_activations:
-        account.impossible(
-            "offload_activations", "no setting moves saved activations to the host; they stay on the device"
-        )
-    if job.lora_rank is not None:
-        account.impossible("lora_rank", f"adapters (rank {job.lora_rank}) are a model of their own")
     return {
         "parallelism": parallelism,
         "training": training,
@@ -153,15 +128,10 @@ def _parallelism(job: Job, account: Account, *, is_toml: bool) -> dict[str, Any]
     if is_toml:
         settings["expert_tensor_parallel_degree"] = plan.etp
         account.note("etp", FIELDS["etp"])
-        if plan.sequence_parallel:
-            account.note("sequence_parallel", "on with tp")
-        elif plan.tp > 1:
-            account.impossible("sequence_parallel", "always on beside tp: less memory than predicted")
+        account.note("sequence_parallel", "on with tp")
     else:
         settings["enable_sequence_parallel"] = plan.sequence_parallel
         account.note("sequence_parallel", FIELDS["sequence_parallel"])
-        if plan.etp > 1:
-            account.impossible("etp", f"experts are not split by tensor: ep {plan.ep} alone is written")
     settings |= _context(job, account, is_toml=is_toml) | _zero(job, account) | _pipeline(job, account, is_toml=is_toml)
     return settings
 
@@ -175,27 +145,14 @@ def _context(job: Job, account: Account, *, is_toml: bool) -> dict[str, Any]:
             "cp_kind", f"the attention of your model decides how positions are exchanged: choose {plan.cp_kind}"
         )
         return {}
-    if plan.cp_kind == "all_to_all":
-        account.impossible(
-            "cp_kind",
-            "positions are exchanged by all-gather or by handing them around, not for heads; allgather is written",
-        )
-        return {"context_parallel_rotate_method": "allgather"}
     account.note("cp_kind", FIELDS["cp_kind"])
-    return {"context_parallel_rotate_method": {"ring": "alltoall", "all_gather": "allgather"}[plan.cp_kind]}
+    return {"context_parallel_rotate_method": "alltoall" if plan.cp_kind == "ring" else "allgather"}
 
 
 def _zero(job: Job, account: Account) -> dict[str, Any]:
     plan = job.plan
     if plan.zero_stage:
         account.note("zero_stage", FIELDS["zero_stage"])
-    if plan.zero_stage == 1:
-        account.impossible("zero_stage", "FSDP shares gradients, too: ZeRO-2 is written (less memory than predicted)")
-    if not plan.zero_stage and plan.cp > 1:
-        account.impossible(
-            "zero_stage",
-            "FSDP shares over the cp ranks, always: ZeRO-2 over them is written (less memory than predicted)",
-        )
     if plan.zero_stage or plan.cp > 1:
         # With a pipeline "default" keeps the weights after the forward pass, which is not ZeRO-3.
         return {"fsdp_reshard_after_forward": "always" if plan.zero_stage == 3 else "never"}
@@ -206,12 +163,8 @@ def _pipeline(job: Job, account: Account, *, is_toml: bool) -> dict[str, Any]:
     plan = job.plan
     if plan.pp == 1:
         return {}
-    schedule = _SCHEDULES.get(plan.schedule)
-    if schedule is None:
-        account.impossible("schedule", f"no schedule is {plan.schedule} with one chunk per rank; 1F1B is written")
-    else:
-        account.note("schedule", FIELDS["schedule"])
-    settings: dict[str, Any] = {"pipeline_parallel_schedule": schedule or "1F1B"}
+    account.note("schedule", FIELDS["schedule"])
+    settings: dict[str, Any] = {"pipeline_parallel_schedule": _SCHEDULES.get(plan.schedule, "1F1B")}
     account.note("vpp", FIELDS["vpp"])
     if job.network is None:
         account.left_to_user(
@@ -256,12 +209,12 @@ def _recompute(job: Job, account: Account) -> str:
     if plan.recompute == "none":
         return "none"
     if plan.recompute == "selective":
-        account.impossible(
-            "recompute", "the operations are torchtitan's choice, not those of the plan; selective is written"
+        account.left_to_user(
+            "recompute",
+            "selective is written, whose operations are torchtitan's choice: those of the plan are the attention's",
         )
         return "selective"
     account.note_all(FIELDS, "recompute", "recompute_blocks", "stage_recompute")
-    account_full_recompute(job, account, " per chunk")
     return "full"
 
 

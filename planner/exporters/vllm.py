@@ -18,6 +18,7 @@ from planner.exporters.shell import comment, shell_array, slurm_script
 TITLE = "vLLM"
 SUMMARY = "serve.sh, serve.slurm (inference plans)"
 VERSIONS = {"2026-08": "vLLM, its documentation of August 2026 (engine arguments, data parallel deployment)"}
+FRAMEWORK = "vllm"
 TAKES = frozenset({"serving"})
 SCRIPT, BATCH = "serve.sh", "serve.slurm"
 FIELDS = {

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from dataclasses import fields
-from typing import TYPE_CHECKING, Annotated, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Literal, Self, TypeAlias, get_args
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from costmodel.framework import CONDITIONS, Condition, Defaults, Framework, LayerAssumptions, Rules
+from costmodel.framework import CONDITIONS, Condition, Defaults, Framework, LayerAssumptions
 from costmodel.mesh.assumptions import MeshAssumptions
-from costmodel.mesh.plan import SCHEDULES
+from costmodel.mesh.framework_rules import DEGREES, DERIVED, FACTS, FLAGS, NAMES, WORDS, Refusal, Rules, Span, Values
+from costmodel.mesh.plan import MESH_COLUMNS, ORDERS, SCHEDULES
 from planner.core.errors import did_you_mean
 from planner.schema.common import FileModel, Name, Text, fail, plain_number
 
@@ -19,8 +22,10 @@ _COSTS = tuple(field.name for model in (MeshAssumptions, LayerAssumptions) for f
 _DEFAULTS = tuple(field.name for field in fields(Defaults))
 if TYPE_CHECKING:
     Schedule: TypeAlias = str
+    Order: TypeAlias = str
 else:
     Schedule = Literal[SCHEDULES]
+    Order = Literal[ORDERS]
 Degree = Literal["tp", "pp", "vpp", "cp", "ep", "etp", "dp_replicate", "dp_shard"]
 
 
@@ -75,16 +80,143 @@ class DefaultEntry(FileModel):
     source: Source
 
 
+_SETTINGS = (*DEGREES, *NAMES, *FLAGS, *FACTS, *DERIVED)
+
+
+def _setting(name: str) -> str:
+    if name not in _SETTINGS:
+        fail(
+            f"'{name[:60]}' is nothing that a rule can name{did_you_mean(name, _SETTINGS)} (known: {', '.join(_SETTINGS)})"
+        )
+    return name
+
+
+class RefusalEntry(FileModel):
+    """Settings that do not go together."""
+
+    when: dict[Annotated[str, AfterValidator(_setting)], bool | int | Text | tuple[Text, ...]] = Field(
+        min_length=1,
+        description="setting of a plan or fact about the question -> what is refused: 2, 2.., 2..3, names, true, false",
+    )
+    why: Text = Field(description="what the framework does, so that people see what is allowed")
+    instead: Text = Field(default="", description="what an export says in its place; empty: it is refused")
+    setting: Text = Field(
+        default="", description="what an export reports as not expressed; the first of `when` unless stated"
+    )
+    versions: tuple[Text, ...] = Field(default=(), description="versions of the exporter's target; all unless stated")
+    source: Text = Field(default="", description="where it comes from; that of all rules unless stated")
+
+    @model_validator(mode="after")
+    def _is_refusal(self) -> Self:
+        for name, value in self.when.items():
+            _values(name, value)
+        if len(self.when) > 1 and any(name in DERIVED for name in self.when):
+            fail("is true or false by itself, and stands alone", at="when")
+        for text in (self.why, self.instead):
+            unknown = [name for name in re.findall(r"{(.*?)}", text) if name not in (*_SETTINGS, *WORDS)]
+            if unknown:
+                fail(f"'{{{unknown[0][:60]}}}' names no value (known: {', '.join((*_SETTINGS, *WORDS))})", at="why")
+        if self.setting and self.setting not in (*MESH_COLUMNS, *_SETTINGS, *_OF_RUN):
+            fail(f"'{self.setting[:60]}' is no setting of a plan", at="setting")
+        return self
+
+    def to_domain(self, source: str) -> Refusal:
+        """Make the cost model's rule."""
+        return Refusal(
+            when={name: _values(name, value) for name, value in self.when.items()},
+            why=self.why,
+            source=self.source or source,
+            instead=self.instead,
+            setting=self.setting,
+            versions=self.versions,
+        )
+
+
+# What else an export says of a run.
+_OF_RUN = ("stage_blocks", "stage_recompute", "block_splits", "recompute_blocks", "lora_rank", "seq", "placement")
+_RANGE = re.compile(r"(\d{1,6})\.\.(\d{1,6})?")
+
+
+def _values(name: str, value: bool | int | str | tuple[str, ...]) -> Values:
+    """The values that a condition names."""
+    if name in DEGREES:
+        found = _RANGE.fullmatch(str(value))
+        if isinstance(value, bool) or (found is None and not isinstance(value, int)):
+            fail(f"{name} cannot be {value!r} (expected a number, or a range as 2.. or 2..3)", at="when")
+        if found is None:
+            return Span(int(str(value)), int(str(value)))
+        return Span(int(found[1])) if found[2] is None else Span(int(found[1]), int(found[2]))
+    known = NAMES.get(name) or FACTS.get(name)
+    if known:
+        names = value if isinstance(value, tuple) else (str(value),)
+        unknown = [text for text in names if text not in known]
+        if unknown:
+            fail(f"{name} cannot be '{unknown[0][:60]}' (known: {', '.join(known)})", at="when")
+        return names
+    if not isinstance(value, bool):
+        fail(f"{name} is true or false, not {value!r}", at="when")
+    return bool(value)
+
+
 class RulesEntry(FileModel):
     """What can be run."""
 
     degrees: tuple[Degree, ...] | None = Field(default=None, description="degrees of a mesh plan that it has")
     schedules: tuple[Schedule, ...] | None = Field(default=None, description="pipeline schedules that it has")
     zero_stages: tuple[Literal[0, 1, 2, 3], ...] | None = None
-    fewest_micro_batches: bool = Field(
-        default=False, strict=True, description="1F1B refuses fewer micro-batches than stages but one"
-    )
+    orders: tuple[Order, ...] | None = Field(default=None, description="orders in which it numbers ranks")
+    splits_blocks_alike: bool = Field(default=False, strict=True, description="every block is split as every plan does")
+    whole_nodes: bool = Field(default=False, strict=True, description="it starts equally many processes on all nodes")
+    refuses: tuple[RefusalEntry, ...] = Field(default=(), description="settings that do not go together")
+    version: Text = Field(default="", description="version of the exporter's target that plans are made for")
     source: Source
+
+    def to_domain(self, title: str) -> Rules:
+        """Make the cost model's rules."""
+        found = [
+            Refusal(when=when, why=why, source=self.source, instead=instead, setting=setting)
+            for when, why, instead, setting in (*self._missing(title), *self._kept(title))
+        ]
+        found += [entry.to_domain(self.source) for entry in self.refuses]
+        return Rules(refusals=tuple(found), version=self.version)
+
+    def _missing(self, title: str) -> Iterator[tuple[dict[str, Values], str, str, str]]:
+        """What is refused since it does not have it: condition, reason, what an export says instead, and of which setting."""
+        if self.degrees is not None:
+            has = f"it has {', '.join(self.degrees)}"
+            for name in get_args(Degree):
+                if name not in self.degrees and name == "dp_shard":
+                    yield {"zero_stage": Span(1, 3)}, f"{title} shares nothing between replicas; {has}", "", ""
+                elif name not in self.degrees:
+                    yield {name: Span(2)}, f"{title} has no {name} above 1; {has}", "", ""
+        others = tuple(name for name in SCHEDULES if name not in (self.schedules or SCHEDULES))
+        if others:
+            yield {"schedule": others}, f"{title}'s pipelines run {' and '.join(self.schedules or ())}", "", ""
+        for stage in sorted({0, 1, 2, 3} - set(self.zero_stages or (0, 1, 2, 3))):
+            if stage == 0 or "dp_shard" in (self.degrees or ("dp_shard",)):
+                has = f"{title} has ZeRO stages {', '.join(map(str, self.zero_stages or ()))}"
+                yield {"zero_stage": Span(stage, stage)}, has, "", ""
+
+    def _kept(self, title: str) -> Iterator[tuple[dict[str, Values], str, str, str]]:
+        """The same of what every plan has in the same way."""
+        if self.orders is not None:
+            others = tuple(name for name in ORDERS if name not in self.orders)
+            numbers = f"{title} numbers ranks {' or '.join(self.orders)}"
+            yield {"order": others}, numbers, f"{self.orders[0]} is used", ""
+        if self.splits_blocks_alike:
+            yield (
+                {"block_splits": True},
+                f"{title} splits every block alike",
+                "the layers are split as in other plans",
+                "",
+            )
+        if self.whole_nodes:
+            yield (
+                {"part_nodes": True},
+                f"they are not whole nodes of {{devices_of_node}}, and {title} starts equally many processes on each",
+                "the prediction is for full nodes and one that is partly used",
+                "placement",
+            )
 
 
 class FrameworkFile(FileModel):
@@ -140,20 +272,21 @@ class FrameworkFile(FileModel):
         everything = {**self.costs, **{name: entry for costs in conditional.values() for name, entry in costs.items()}}
         return Framework(
             name=self.name,
+            title=self.title,
             version=self.version,
-            costs=_values(self.costs),
-            conditional={when: _values(costs) for when, costs in conditional.items() if costs},
+            costs=_values_of(self.costs),
+            conditional={when: _values_of(costs) for when, costs in conditional.items() if costs},
             fitted=frozenset(name for name, entry in everything.items() if entry.fitted),
             serves=self.serves,
             errors_of=self.errors_of or "",
             stages="balanced" if self.stages is None else self.stages.value,
             attention="newest" if self.attention is None else self.attention.value,
             defaults=Defaults(**{name: entry.value for name, entry in self.defaults.items()}),  # type: ignore[arg-type]
-            rules=Rules() if self.rules is None else Rules(**self.rules.model_dump(exclude={"source"})),
+            rules=Rules() if self.rules is None else self.rules.to_domain(self.title),
         )
 
 
-def _values(costs: Costs) -> dict[str, float]:
+def _values_of(costs: Costs) -> dict[str, float]:
     return {name: entry.value for name, entry in costs.items()}
 
 

@@ -31,6 +31,7 @@ from costmodel.mesh.passes import mesh_strides
 from costmodel.mesh.plan import RECOMPUTE, MeshBatch, MeshPlan
 from costmodel.tolerances import EQUAL
 from strategies.limits import Clock, OutOfTimeError
+from strategies.mesh.framework_rules import is_legal, may
 from strategies.mesh.plans import KEY
 from strategies.mesh.settings import MeshCandidate, MeshOutcome, MeshSettings
 
@@ -684,7 +685,7 @@ def refine_top(
     """
     clock = Clock(limit_s=wall_s)
     pipelines: dict[tuple[object, ...], MeshCandidate] = {}
-    for candidate in outcome.candidates:
+    for candidate in outcome.candidates if may(model, settings, "own_stages") else ():
         if candidate.plan.pp > 1:
             key = tuple(getattr(candidate.plan, name) for name in KEY if name not in _DIVISION)
             pipelines.setdefault(key, candidate)
@@ -694,7 +695,7 @@ def refine_top(
         if not left:
             break
         most = _MOST_CHUNKS // (plan.pp * plan.vpp)
-        kinds = _allowed(settings, plan)
+        kinds = _allowed(model, settings, plan)
         found = refinement(
             model, plan, settings.capacity_bytes, left, recompute=kinds, most_layouts=most // 2, most_evaluated=most
         )
@@ -705,8 +706,9 @@ def refine_top(
     return sorted(refined, key=lambda c: (c.score, c.plan))
 
 
-def _allowed(settings: MeshSettings, plan: MeshPlan) -> Sequence[str]:
-    """Kinds of recomputation that the user leaves open; a fixed number of blocks is no business of chunks."""
+def _allowed(model: MeshModel, settings: MeshSettings, plan: MeshPlan) -> Sequence[str]:
+    """Kinds of recomputation that user and framework leave open; a fixed number of blocks is no business of chunks."""
     if "recompute_blocks" in settings.restriction.degrees:
         return [plan.recompute] if plan.recompute != "full" else []
-    return settings.restriction.names.get("recompute", RECOMPUTE)
+    known = settings.restriction.names.get("recompute", RECOMPUTE)
+    return [kind for kind in known if is_legal(model, settings, replace(plan, recompute=kind), unequal=kind == "full")]

@@ -18,7 +18,8 @@ Recomputation, offloading and the order of the ranks do not make a plan differen
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -31,6 +32,7 @@ from costmodel.mesh.plan import MeshBatch
 from costmodel.tolerances import EQUAL
 from costmodel.workload import Workload
 from strategies.limits import Clock, OutOfTimeError
+from strategies.mesh.framework_rules import allowed_parts
 from strategies.mesh.memory_modes import MemoryModes, ModeNeeds
 from strategies.mesh.nodes import Families, NodeBounds, PlanCount, families_of_nodes, pieces_of
 from strategies.mesh.plans import Incumbents, PlanEvaluator
@@ -86,26 +88,59 @@ def search_mesh(
 
 def search_model(model: MeshModel, settings: MeshSettings, progress: Progress | None = None) -> MeshOutcome:
     """The same for a network that is folded already: what the model remembers of other searches is used again."""
-    space, clock = MeshSpace.of(model, settings), Clock(limit_s=settings.wall_s)
-    run = _Run(model=model, space=space, settings=settings, progress=progress, clock=clock)
-    try:
-        run.seed()
-        run.settle()
-    except KeyboardInterrupt:
-        run.outcome.interrupted = True
-    return run.finish()
+    return _search_parts(model, settings, progress, counted=True)
 
 
 def search_corner(model: MeshModel, settings: MeshSettings) -> MeshOutcome:
     """Find the best plans among those with degrees that are powers of two: soon done, whatever the size of the space."""
     settings = replace(settings, restriction=settings.restriction.powers_of_two())
-    space, clock = MeshSpace.of(model, settings), Clock(limit_s=settings.wall_s)
-    run = _Run(model=model, space=space, settings=settings, progress=None, clock=clock, counted=False)
+    return _search_parts(model, settings, None, counted=False)
+
+
+def _search_parts(model: MeshModel, settings: MeshSettings, progress: Progress | None, *, counted: bool) -> MeshOutcome:
+    """Search the parts of a space that the framework runs, for one list; without rules there is one part.
+
+    The plans found in one part close most of the next, and nothing in a list can be worse than the bounds of all parts.
+    """
+    incumbents, clock = Incumbents(top=settings.top, distinct=settings.distinct), Clock(limit_s=settings.wall_s)
+    runs = []
+    for part in allowed_parts(model, settings):
+        space = MeshSpace.of(model, part)
+        run = _Run(model=model, space=space, settings=part, progress=progress, counted=counted, clock=clock)
+        run._take(incumbents)
+        run.outcome.bound_score = 0.0  # until its nodes are known
+        runs.append(run)
+    interrupted = False
     try:
-        run.settle()
+        if counted:
+            for run in runs:
+                run.seed()
+        for run in runs:
+            run.settle(names_miss=len(runs) == 1)
+        if len(runs) > 1 and not np.isfinite(incumbents.best):
+            for run in runs:
+                run.name_miss()
     except KeyboardInterrupt:
-        run.outcome.interrupted = True
-    return run.finish()
+        interrupted = True
+    return _joined([run.outcome for run in runs], incumbents, interrupted=interrupted)
+
+
+def _joined(outcomes: Sequence[MeshOutcome], incumbents: Incumbents, *, interrupted: bool) -> MeshOutcome:
+    """What is known of all parts of a space."""
+    searched: Counter[str] = Counter()
+    for outcome in outcomes:
+        searched.update(outcome.searched)
+    misses = [outcome.nearest_miss for outcome in outcomes if outcome.nearest_miss is not None]
+    return MeshOutcome(
+        candidates=incumbents.candidates(),
+        bound_score=min([outcome.bound_score for outcome in outcomes] + [incumbents.best]),
+        space_size=sum(outcome.space_size for outcome in outcomes),
+        is_counted=all(outcome.is_counted for outcome in outcomes),
+        searched=dict(searched),
+        nearest_miss=min(misses, key=lambda miss: miss.memory_bytes, default=None),
+        out_of_time=any(outcome.out_of_time for outcome in outcomes),
+        interrupted=interrupted,
+    )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -183,14 +218,14 @@ class _Run:
         self.outcome.searched["cells opened"] = opened
         self.outcome.searched["cells bounded away"] = self.outcome.searched.pop("cells", 0) - opened
         rest_score = float(bounds[position]) if position < len(bounds) else float("inf")
-        if names_miss and not np.isfinite(self.incumbents.best) and not self.outcome.out_of_time:
-            self._find_miss()
+        if names_miss and not np.isfinite(self.incumbents.best):
+            self.name_miss()
         self.outcome.bound_score = min(self.incumbents.best, rest_score)
 
-    def finish(self) -> MeshOutcome:
-        """Put the answer together."""
-        self.outcome.candidates = self.incumbents.candidates()
-        return self.outcome
+    def name_miss(self) -> None:
+        """Find the plan that comes closest to fitting, where all nodes were looked at."""
+        if not self.outcome.out_of_time:
+            self._find_miss()
 
     def _goal(self) -> float:
         """Score that a plan must beat to matter."""

@@ -73,11 +73,21 @@ class MeshRestriction:
         Field of MeshPlan with names (schedule, recompute, cp_kind, order) -> allowed names.
     flags : mapping
         sequence_parallel, offload_optimizer, offload_activations -> required value.
+    whole_stages : bool or None
+        Whether full recomputation is of all blocks; None: where nothing else is allowed, and no number of blocks is.
     """
 
     degrees: Mapping[str, Bounds] = field(default_factory=dict)
     names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     flags: Mapping[str, bool] = field(default_factory=dict)
+    whole_stages: bool | None = None
+
+    @property
+    def recomputes_whole_stages(self) -> bool:
+        """Whether full recomputation is of all blocks."""
+        if self.whole_stages is not None:
+            return self.whole_stages
+        return self.names.get("recompute") == ("full",) and "recompute_blocks" not in self.degrees
 
     @property
     def is_free(self) -> bool:
@@ -134,6 +144,7 @@ class MeshSettings:
     # Fields in which the plans of the list differ; None: in any of `incumbents.KEY`.
     distinct: tuple[str, ...] | None = None
     restriction: MeshRestriction = MeshRestriction()
+    obeys_framework: bool = True  # whether the rules of the framework count
     score: Score = STEP_TIME
     wall_s: float = 60.0
     effort: float = float("inf")  # pieces of work, some thousand rows each, that every stage of the search may take

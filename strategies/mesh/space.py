@@ -204,6 +204,18 @@ class MeshSpace:
         """Rows that obey all rules about their columns."""
         return selected(columns, holds(self.shape, columns))
 
+    def within(self, nodes: Columns) -> BoolArray:
+        """Whether the user allows all values of some nodes, which come from plans of other restrictions."""
+        found = np.ones(len(nodes["tp"]), dtype=np.bool_)
+        for name, column in nodes.items():
+            if name == "cp_kind":
+                found &= np.isin(column, self.categories(name, CP_KINDS)) | (nodes["cp"] == 1)
+            elif name == "sequence_parallel":
+                found &= np.isin(column, self.flags(name))
+            elif name in self.restriction.degrees:
+                found &= np.isin(column, self.values(name, np.unique(column)))
+        return found
+
     def replicas(self) -> Columns:
         """Every (dp, micro_batch, num_micro_batches) whose product is the global batch."""
         batch, most = self.shape.global_batch, self.most_workers
@@ -335,9 +347,8 @@ class MeshSpace:
 
     @property
     def recomputes_all(self) -> bool:
-        """Whether full recomputation is asked for without a number of blocks: all of them."""
-        only_full = self.restriction.names.get("recompute") == (RECOMPUTE[_FULL],)
-        return only_full and "recompute_blocks" not in self.restriction.degrees
+        """Whether full recomputation is asked for without a number of blocks, or possible in no other way: all of them."""
+        return self.restriction.recomputes_whole_stages
 
     def recompute_counts(self, most: int) -> tuple[int, ...]:
         """Numbers of recomputed blocks per chunk that full recomputation may have, for the longest chunk's length."""
@@ -419,7 +430,7 @@ def neighbours(space: MeshSpace, plans: MeshBatch) -> Columns:
     nodes = selected(nodes, space.counts(nodes["tp"] * nodes["cp"] * nodes["pp"] * nodes["dp"]))
     # What ranks inside a layer make up for need not be a division of the batch that is allowed.
     known = np.isin(_division(nodes), _division(replicas))
-    return space.legal(selected(nodes, known))
+    return space.legal(selected(nodes, known & space.within(nodes)))
 
 
 def _crossed(nodes: Columns, other: Columns) -> Columns:

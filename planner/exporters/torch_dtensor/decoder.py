@@ -6,13 +6,13 @@ ColwiseParallel and RowwiseParallel; FSDP2 (`fully_shard`) is ZeRO-2 or ZeRO-3. 
 
 from __future__ import annotations
 
+from costmodel.network.sizes import NetworkSizes
 from planner.exporters.account import Account
 from planner.exporters.common import SPLITS, account_basics, account_order, account_script, header
 from planner.exporters.job import Job
-from planner.exporters.network import NetworkSizes
 from planner.exporters.shell import PLAN, comment, scripts
 
-__all__ = ["FIELDS", "refusals", "render"]
+__all__ = ["FIELDS", "render"]
 
 FIELDS = {
     "tp": "MESH, tensor_plan()",
@@ -45,30 +45,6 @@ FIELDS = {
 }
 
 
-def refusals(job: Job) -> list[str]:
-    """What a plan of placements is not."""
-    plan, problems = job.plan, []
-    if plan.pp > 1 or plan.vpp > 1:
-        problems.append(
-            f"pp {plan.pp}: a pipeline is a program of torch.distributed.pipelining; export to torchtitan, which has one"
-        )
-    if plan.cp > 1:
-        problems.append(
-            f"cp {plan.cp}: the attention of the model exchanges positions; export to torchtitan, which does"
-        )
-    if plan.ep > 1 or plan.etp > 1:
-        problems.append(
-            f"ep {plan.ep} and etp {plan.etp}: routing to experts is the model's own program; export to torchtitan or megatron"
-        )
-    if job.network is None and plan.tp > 1:
-        problems.append(f"tp {plan.tp}: the network is no plain decoder, so the roles of its matrices are not known")
-    if job.network is not None and job.network.experts and plan.tp > 1:
-        problems.append(f"tp {plan.tp}: experts split by tensor are the model's own program")
-    if job.network is not None and job.network.kv_heads % plan.tp:
-        problems.append(f"tp {plan.tp}: must divide the {job.network.kv_heads} heads of keys and values")
-    return problems
-
-
 def render(job: Job, account: Account, checked: str) -> dict[str, str]:
     """Write plan.py and the scripts."""
     _account(job, account)
@@ -84,8 +60,6 @@ def _account(job: Job, account: Account) -> None:
         account.note(name, FIELDS[name])
     if plan.zero_stage:
         account.note("zero_stage", FIELDS["zero_stage"])
-    if plan.zero_stage == 1:
-        account.impossible("zero_stage", "FSDP shares gradients, too: ZeRO-2 is written (less memory than predicted)")
     samples = f"{plan.micro_batch} sample{'s' if plan.micro_batch > 1 else ''} per data-parallel rank"
     account.left_to_user("micro_batch", f"{samples} in the data loader; ranks of one tp group read the same")
     account.left_to_user("num_micro_batches", f"{plan.num_micro_batches} pass{'es' if plan.num_micro_batches > 1 else ''} per step" + (
@@ -105,23 +79,15 @@ def _account(job: Job, account: Account) -> None:
 
 def _account_memory(job: Job, account: Account) -> None:
     plan = job.plan
-    if plan.recompute == "selective":
-        account.impossible("recompute", "whole blocks are checkpointed or none; nothing is recomputed (more memory)")
-    elif plan.recompute == "full":
+    if plan.recompute == "full":
         account.note_all(FIELDS, "recompute", "recompute_blocks")
         account.note("stage_recompute", FIELDS["recompute_blocks"])
-    if plan.offload_optimizer:
-        account.impossible(
-            "offload_optimizer", "CPUOffloadPolicy would move the weights, too; the optimizer stays on the device"
-        )
     if plan.offload_activations:
         account.left_to_user(
             "offload_activations", "torch.autograd.graph.save_on_cpu(pin_memory=True) around the forward pass"
         )
     account.note("precision", FIELDS["precision"])
-    if job.precision == "fp8":
-        account.impossible("precision", "bfloat16 is written; float8 takes torchao's converted layers")
-    elif job.precision == "tf32":
+    if job.precision == "tf32":
         account.left_to_user("precision", "torch.set_float32_matmul_precision('high') in your script")
     elif plan.dp == 1 and job.precision != "fp32":
         account.left_to_user("precision", f"torch.autocast, or a model of {_DTYPES[job.precision]}")

@@ -9,14 +9,15 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from costmodel.layerwise.splits import divisors
+from costmodel.mesh.framework_rules import Refusal
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import MESH_FIGURES, RECOMPUTE, SCHEDULES, MeshPlan
 from costmodel.tolerances import EQUAL
 from planner.core.answer import RankedPlan
-from planner.core.errors import no_plan_in_time
+from planner.core.errors import UsageError, no_plan_in_time
 from planner.core.notes import Note
 from planner.core.quantities import format_bytes, format_seconds
-from planner.question.fixed import flag_of, flags_of, near_multiples, without
+from planner.question.fixed import flag_of, flags_of, given_text, near_multiples, only, without
 from planner.spaces.diagnose import (
     Attempt,
     Change,
@@ -26,9 +27,11 @@ from planner.spaces.diagnose import (
     miss_text,
     multiplied,
     reason_of_rules,
+    smallest_set,
     too_many_gpus,
 )
 from planner.spaces.mesh.space import EFFORT, MeshPlanSpace
+from strategies.mesh.framework_rules import allowed_parts
 from strategies.mesh.nodes import PlanCount
 from strategies.mesh.search import search_corner
 from strategies.mesh.settings import MeshRestriction, MeshSettings, NearestMiss
@@ -57,9 +60,47 @@ class MeshDiagnosis(Diagnosis):
 
     def is_empty(self, fixed: MeshRestriction) -> bool:
         """Whether no legal plan obeys what is fixed."""
-        plans = MeshSpace.of(self.space.model, dataclasses.replace(self.settings, restriction=fixed))
-        count = PlanCount(space=plans)
-        return not any(count.plans(branches) for branches in plans.branches())
+        return self._is_empty(fixed, self.space.model.workload.framework.rules.of())
+
+    def _is_empty(self, fixed: MeshRestriction, refusals: Sequence[Refusal]) -> bool:
+        """The same where only some rules of the framework count."""
+        settings = dataclasses.replace(self.settings, restriction=fixed)
+        for part in allowed_parts(self.space.model, settings, refusals):
+            plans = MeshSpace.of(self.space.model, part)
+            count = PlanCount(space=plans)
+            if any(count.plans(branches) for branches in plans.branches()):
+                return False
+        return True
+
+    def refuse_contradiction(self) -> None:
+        """Raise `UsageError` with the fewest options that exclude all plans, or that the framework's rules do with them."""
+        framework = self.space.model.workload.framework
+        rules = framework.rules.of()
+        if not rules or self._is_empty(self.fixed, ()) or not self._is_empty(self.fixed, rules):
+            super().refuse_contradiction()
+            return
+        flags = list(dict.fromkeys(flags_of(self.fixed).values()))
+        kept = smallest_set(flags, lambda chosen: self._is_empty(only(self.fixed, chosen), rules))
+        fixed, names = only(self.fixed, frozenset(kept)), [str(n) for n in range(len(rules))]
+        broken = smallest_set(names, lambda some: self._is_empty(fixed, [rules[int(n)] for n in names if n in some]))
+        given = " ".join((f"--framework {framework.name}", *(given_text(fixed, flag) for flag in kept)))
+        reason = "; and ".join(rules[int(n)].words for n in broken)
+        raise UsageError(
+            f"{given}{' exclude each other' if kept else ''}: {reason}; {framework.title} runs no such {self.plans}"
+        )
+
+    def way_out(self, miss: NearestMiss | None) -> str:
+        """The plan that would fit if the framework ran it, and then what helps without it."""
+        framework, usual = self.space.model.workload.framework, super().way_out(miss)
+        if not framework.rules.refusals:
+            return usual
+        free = dataclasses.replace(self.settings, obeys_framework=False, top=1, effort=EFFORT)
+        found = search_corner(self.space.model, free).candidates
+        if not found:
+            return usual
+        ranked, rules = self.space.rank([found[0].plan])[0], "; ".join(self.space.broken(found[0].plan))
+        time = format_seconds(ranked.step_time_s)
+        return f"{framework.title} does not run what fits, such as {ranked.summary}, {time} per step: {rules}; {usual}"
 
     def reason(self, fixed: MeshRestriction) -> str:
         """Why no legal plan has what is fixed."""

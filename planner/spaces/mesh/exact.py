@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from costmodel.mesh.plan import MeshPlan
+from costmodel.mesh.plan import CP_KINDS, ORDERS, MeshPlan
 from planner.core.answer import Assumption
 from planner.core.errors import UsageError
 from planner.question.fixed import flag_of, near_multiples
@@ -78,7 +78,7 @@ class _Builder:
             offload_optimizer=self.restriction.flags.get("offload_optimizer", False),
             offload_activations=self.restriction.flags.get("offload_activations", False),
         )
-        plan = self._with_sequence_parallel(self._with_recompute(plan))
+        plan = self._with_names(self._with_sequence_parallel(self._with_recompute(plan)))
         self.problems += self.space.broken(plan, self.unknown)
         if self.problems:
             raise UsageError("\n".join(self.problems))
@@ -88,6 +88,21 @@ class _Builder:
         defaults = ", ".join(f"{name} {value}" for name, value in self.chosen.items())
         left_open = (Assumption(name="plan", value=f"with {defaults}", source="left open"),) if defaults else ()
         return plan, (*left_open, *misfit)
+
+    def _with_names(self, plan: MeshPlan) -> MeshPlan:
+        """The first kind of context parallelism and the first order of the ranks that the framework has, where nobody states one."""
+        if "cp_kind" not in self.names and plan.cp > 1:
+            plan = self._least_broken("cp_kind", [dataclasses.replace(plan, cp_kind=name) for name in CP_KINDS])
+        if "order" not in self.names:
+            plan = self._least_broken("order", [dataclasses.replace(plan, order=name) for name in ORDERS])
+        return plan
+
+    def _least_broken(self, field: str, plans: Sequence[MeshPlan]) -> MeshPlan:
+        """The first of the plans that breaks as few rules as any; the usual one goes first."""
+        chosen = min(plans, key=lambda plan: len(self.space.broken(plan, self.unknown)))
+        if chosen != plans[0]:
+            self._note(field, getattr(chosen, field))
+        return chosen
 
     def _with_stages(self, plan: MeshPlan) -> tuple[MeshPlan, tuple[Assumption, ...]]:
         """The stages that a run states, where the planner would have others; what is said where they do not fit the network."""

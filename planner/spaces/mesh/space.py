@@ -14,6 +14,8 @@ from costmodel.hardware.host import USABLE_SHARE
 from costmodel.layerwise.splits import divisors
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.detail import FLOP_CONVENTION, model_flops_per_step
+from costmodel.mesh.framework_rules import FACTS, by_facts
+from costmodel.mesh.framework_rules import broken as broken_refusals
 from costmodel.mesh.model import MeshModel, plans_computing_s
 from costmodel.mesh.modules import MeshError
 from costmodel.mesh.plan import MEMORY_PARTS, MESH_FIGURES, TIME_PARTS, MeshBatch, MeshCosts, MeshPlan
@@ -94,6 +96,7 @@ def mesh_space(resolved: Resolved) -> MeshPlanSpace:
         model = MeshModel.build(workload, resolved.cluster, assumptions)
     except MeshError as error:
         raise UsageError(f"network '{resolved.setting.model}' cannot be laid over a mesh: {error}") from None
+    _check_question(resolved, model)
     return MeshPlanSpace(
         resolved=resolved,
         model=model,
@@ -103,6 +106,18 @@ def mesh_space(resolved: Resolved) -> MeshPlanSpace:
         peak_flop_per_s=device.peak(workload.precision.compute),
         constants=assumptions,
     )
+
+
+def _check_question(resolved: Resolved, model: MeshModel) -> None:
+    """Refuse a question whose network, precision or optimizer the framework does not take, whatever the plan."""
+    framework, facts = resolved.workload.framework, model.facts
+    problems = [
+        f"--framework {framework.name}: {refusal.sentence(facts.values)} ({refusal.source})"
+        for refusal in by_facts(framework.rules.of(), facts)
+        if refusal.when.keys() <= FACTS.keys()
+    ]
+    if problems:
+        raise UsageError("\n".join(problems))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -241,10 +256,12 @@ class MeshPlanSpace(PlanSpace):
         What the user fixed stays.
         """
         from strategies.mesh.block_search import split_top
+        from strategies.mesh.framework_rules import may
         from strategies.mesh.refine import refine_top
 
         staged = refine_top(self.model, outcome, settings, settings.wall_s)
-        split, checks = split_top(self.model, outcome, settings.capacity_bytes, staged[:1])
+        split_alike = not may(self.model, settings, "block_splits")
+        split, checks = ([], []) if split_alike else split_top(self.model, outcome, settings.capacity_bytes, staged[:1])
         ranked = self.rank([candidate.plan for candidate in (*staged[:1], *split[:1])], best.score)
         shown = [plan for plan in ranked[: len(staged[:1])] if plan.gap < -_WORTH_SHOWING]
         # Splits must be worth it beside the best of the others.
@@ -341,7 +358,22 @@ class MeshPlanSpace(PlanSpace):
             broken = [
                 rule for rule in broken if rule.name != "kv-heads"
             ]  # of multi-head attention these are the same heads
-        return [rule.message(self.shape, values) for rule in broken]
+        return [rule.message(self.shape, values) for rule in broken] + self._refused(plan, unknown)
+
+    def _refused(self, plan: MeshPlan, unknown: Set[str]) -> list[str]:
+        """Say which rules of the framework a plan breaks, besides those that are rules of the space."""
+        framework = self.resolved.workload.framework
+        refusals = [
+            refusal
+            for refusal in framework.rules.of()
+            if not refusal.reads & unknown and "few_micro_batches" not in refusal.when
+        ]
+        return [
+            f"{refusal.sentence(values)}; allowed: {refusal.allowed} (rule of {framework.name}: {refusal.source})"
+            if refusal.allowed
+            else f"{refusal.sentence(values)} (rule of {framework.name}: {refusal.source})"
+            for refusal, values in (broken_refusals(refusals, self.model.plan_facts(plan)) if refusals else ())
+        ]
 
     def blocks_per_stage(self, plan: MeshPlan) -> int:
         """Blocks of the longest chunk; 1 where there are more chunks than blocks, which a rule refuses."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from costmodel.framework import NO_FRAMEWORK, Framework, Rules
+from costmodel.framework import NO_FRAMEWORK, Framework
+from costmodel.mesh.framework_rules import Refusal, Rules
 from costmodel.mesh.plan import MeshPlan
 from costmodel.mesh.rules import broken_rules
 from costmodel.mesh.stages import threshold_blocks, threshold_last
@@ -54,8 +55,11 @@ def test_a_cut_may_leave_the_loss_without_the_last_stage() -> None:
     assert not broken_rules(heavy, MeshPlan(num_micro_batches=8))
 
 
+FEW = Refusal(when={"few_micro_batches": True}, why="its 1F1B needs more", source="test")
+
+
 def test_a_schedule_may_need_many_micro_batches() -> None:
-    picky = Framework(name="picky", rules=Rules(fewest_micro_batches=True))
+    picky = Framework(name="picky", rules=Rules(refusals=(FEW,)))
     graph = decoder(blocks=8, features=64, kv_heads=4, ffn=128, vocabulary=512)
     shape = make.shape_of(make.model_of(graph, 6, make.ideal_cluster(), framework=picky))
     few = MeshPlan(pp=8, num_micro_batches=6)

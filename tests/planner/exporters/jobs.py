@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from costmodel.mesh.plan import MeshPlan
+from costmodel.network.sizes import NetworkSizes
 from costmodel.serving.plan import ServingPlan
 from planner.exporters.job import Job, Nodes, Origin, ServingJob
-from planner.exporters.network import NetworkSizes
 
 LLAMA3_70B = NetworkSizes(
     layers=80, hidden=8192, heads=64, kv_heads=8, head_dim=128, ffn=28672, vocabulary=128256, has_glu=True, function="silu",

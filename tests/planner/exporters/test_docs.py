@@ -41,26 +41,25 @@ def test_tables(mark: str, kind: str, settings: Sequence[str]) -> None:
     assert rows == wanted
 
 
-def _searches() -> list[tuple[str, str]]:
-    """Targets and the options that cut their plans out of the space."""
-    part = PAGE.read_text(encoding="utf-8").split("## Search only what a trainer takes\n")[1].split("\n## ")[0]
-    rows = re.findall(r"^\| (`.*?`) \| `(--.*?)` \|$", part, re.MULTILINE)
-    return [(target, options) for targets, options in rows for target in re.findall(r"`(.*?)`", targets)]
+def _frameworks() -> list[tuple[str, str]]:
+    """Targets and the frameworks whose plans they write."""
+    part = PAGE.read_text(encoding="utf-8").split("## What a framework can run\n")[1].split("\n## ")[0]
+    return re.findall(r"^\| `(.*?)` \| `(.*?)`", part, re.MULTILINE)
 
 
-def test_every_trainer_has_options_that_cut_out_its_plans() -> None:
-    assert {target for target, _ in _searches()} == set(targets_that_take("mesh"))
+def test_every_trainer_has_a_framework() -> None:
+    assert dict(_frameworks()) == {target: exporter_of(target).FRAMEWORK for target in targets_that_take("mesh")}
 
 
-@pytest.mark.parametrize(("target", "options"), _searches())
+@pytest.mark.parametrize(("target", "framework"), _frameworks())
 @mostly(
     "published", "question", ["llama3-8b --gpus 16 --batch 64 --seq 2048", "llama2-13b --gpus 64 --batch 256"], quick=1
 )
-def test_what_is_found_with_them_loses_nothing(
-    target: str, options: str, question: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_what_is_found_under_it_loses_nothing(
+    target: str, framework: str, question: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plan = str(tmp_path / "plan.yaml")
-    assert run(["optimize", *question.split(), *options.split(), "--top", "1", "-q", "--export", plan]) == 0
+    assert run(["optimize", *question.split(), "--framework", framework, "--top", "1", "-q", "--export", plan]) == 0
     capsys.readouterr()
     code = run(["export", plan, "--to", target, "--strict", "-o", str(tmp_path / "run")])
     assert code == 0, capsys.readouterr().err

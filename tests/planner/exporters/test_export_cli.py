@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from costmodel.mesh.plan import MeshPlan
+from costmodel.network.sizes import sizes_of
 from planner.cli import run
-from planner.exporters.network import sizes_of
 from planner.files.plan_file import plan_document, plan_text
 from planner.importers.networks import load_model
 from tests.planner.conftest import about
@@ -56,7 +56,7 @@ def test_a_plan_file_becomes_a_folder(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_errors_leave_no_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plan = str(_plan_file(tmp_path, dataclasses.replace(PLAN, zero_stage=2)))
     for arguments, words in (
-        (("--to", "deepspeed"), "ZeRO-2 with a pipeline"),
+        (("--to", "deepspeed"), "pp 4 with zero_stage 2"),
         (("--to", "deepsped"), "did you mean 'deepspeed'"),
         (("--to", "vllm"), "is a plan for a training run, which vLLM does not take; use torch, megatron"),
         ((), "--to: is missing; name a target (torch, megatron,"),

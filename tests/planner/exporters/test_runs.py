@@ -219,7 +219,7 @@ def test_deepspeed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ({"zero_optimization": {"stage": 2}, "pipeline": {"stages": 4}}, "ZeRO-2 with a pipeline"),
+        ({"zero_optimization": {"stage": 2}, "pipeline": {"stages": 4}}, "takes ZeRO-1 at most"),
         ({"fp16": {"enabled": True}, "bf16": {"enabled": True}}, "bf16 and fp16: are both enabled"),
         ({"tensor_parallel": {"autotp_size": 2}, "sequence_parallel_size": 2}, "cp 2 with tp 2"),
         (
@@ -228,7 +228,7 @@ def test_deepspeed(tmp_path: Path) -> None:
                 "sequence_parallel_size": 2,
                 "zero_optimization": {"stage": 3},
             },
-            "ep 4 with cp 2 under ZeRO-3",
+            "ep 4 with cp 2 and zero_stage 3",
         ),
     ],
 )

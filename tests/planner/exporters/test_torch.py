@@ -86,7 +86,7 @@ def test_refusals_of_whole_plans() -> None:
         (MeshPlan(pp=2), "pp 2"),
         (MeshPlan(cp=2), "cp 2"),
         (MeshPlan(ep=2, dp_shard=2, zero_stage=1), "ep 2"),
-        (MeshPlan(tp=16), "tp 16: must divide the 8 heads"),
+        (MeshPlan(tp=16), "tp 16 with 8 heads"),
     ],
 )
 def test_refusals_of_meshes(plan: MeshPlan, words: str) -> None:

@@ -7,8 +7,9 @@ from dataclasses import replace
 import numpy as np
 
 from costmodel.layerwise.splits import divisors
+from costmodel.mesh.framework_rules import order_in_effect
 from costmodel.mesh.model import MeshModel
-from costmodel.mesh.plan import CP_KINDS, ORDERS, SCHEDULES, MeshBatch, MeshCosts
+from costmodel.mesh.plan import CP_KINDS, ORDERS, RECOMPUTE, SCHEDULES, MeshBatch, MeshCosts, MeshPlan
 from costmodel.mesh.rules import NetworkShape, columns_of, holds
 from strategies.mesh.plans import key_of
 
@@ -67,6 +68,48 @@ def all_plans(model: MeshModel, most_workers: int) -> MeshBatch:
     table = np.array(rows, dtype=np.int64)
     names = ("order", "recompute", "recompute_blocks", "offload_optimizer", "offload_activations")
     return replace(legal.take(table[:, 0]), **{name: table[:, k + 1] for k, name in enumerate(names)})
+
+
+def run_by_framework(model: MeshModel, plans: MeshBatch) -> MeshBatch:
+    """The plans that break no rule of the framework, condition by condition over all of them."""
+    facts = model.facts
+    size = len(plans)
+    legal = np.ones(size, dtype=np.bool_)
+    longest = np.array([max(model.blocks_of(int(n))) for n in plans.pp * plans.vpp])
+    node = model.cluster.devices_of_node
+    derived = {
+        "partial_recompute": (plans.recompute == RECOMPUTE.index("full")) & (plans.recompute_blocks < longest),
+        "part_nodes": (plans.workers > node) & (plans.workers % node > 0),
+        "few_micro_batches": (plans.schedule == SCHEDULES.index("1f1b")) & (plans.num_micro_batches < plans.pp - 1),
+        "odd_pieces": (plans.cp > 1) & (facts.positions % (2 * plans.cp) > 0),
+        "repeated_kv_heads": np.any([heads % plans.tp > 0 for heads in facts.kv_heads], axis=0),
+        **dict.fromkeys(("own_stages", "block_splits", "unequal_recompute"), np.zeros(size, dtype=np.bool_)),
+    }
+    orders = {name: np.array([_same_orders(name, plans.plan(n)) for n in range(size)]) for name in ORDERS}
+    names = {"schedule": SCHEDULES, "recompute": RECOMPUTE, "cp_kind": CP_KINDS}
+    for refusal in model.workload.framework.rules.of():
+        met = np.ones(size, dtype=np.bool_)
+        for name, wanted in refusal.when.items():
+            if name in derived:
+                met &= derived[name] == wanted
+            elif name == "order":
+                # Refused only if every order that numbers the ranks alike is.
+                met &= ~np.any([orders[other] for other in ORDERS if other not in wanted], axis=0)
+            elif name in names:
+                met &= np.isin(getattr(plans, name), [names[name].index(value) for value in wanted])
+            elif name in facts.values:
+                met &= facts.values[name] == wanted if isinstance(wanted, bool) else facts.values[name] in wanted
+            elif isinstance(wanted, bool):
+                met &= getattr(plans, name) == int(wanted)
+            else:
+                value = getattr(plans, name)
+                met &= (value >= wanted.low) & (value <= wanted.high)
+        legal &= ~met
+    return plans.take(np.flatnonzero(legal))
+
+
+def _same_orders(name: str, plan: MeshPlan) -> bool:
+    return order_in_effect(name, plan) == order_in_effect(plan.order, plan)
 
 
 def best_scores(costs: MeshCosts, plans: MeshBatch, capacity: float, top: int, per_device: bool) -> list[float]:

@@ -1,15 +1,32 @@
-"""Sizes of a plain decoder, for trainers that take the network as arguments; None of anything else, rather than a guess."""
+"""What kind of transformer a network is, and its sizes, as trainers take them; None of anything else, rather than a guess."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 from costmodel.network.graph import Graph
 from costmodel.network.layers import Layer
 
-__all__ = ["NetworkSizes", "sizes_of"]
+__all__ = [
+    "NETWORK_KINDS",
+    "EncoderSizes",
+    "NetworkKind",
+    "NetworkSizes",
+    "encoder_sizes_of",
+    "network_kind",
+    "sizes_of",
+    "vocabulary_of",
+]
+
+# "llama": a plain decoder with Llama's blocks; "plain decoder": another one of equal blocks (`NetworkSizes`); "encoder": of equal blocks,
+# with a vocabulary (`EncoderSizes`); "decoder" and "other encoder": any other that reads in one direction, and in both.
+NetworkKind = Literal[
+    "llama", "plain decoder", "decoder", "encoder", "other encoder", "encoder-decoder", "no transformer"
+]
+NETWORK_KINDS: tuple[str, ...] = get_args(NetworkKind)
 
 _NORMS = {"rms_norm": "RMSNorm", "layer_norm": "LayerNorm"}
 # What a block of a plain decoder is made of.
@@ -56,6 +73,37 @@ class NetworkSizes:
     experts: int = 0
     top_k: int = 0
     shared_ffn: int = 0
+
+    @property
+    def head_in_blocks(self) -> float:
+        """Cost of the head, in blocks, as nanotron counts it: as if there were as many heads of keys and values as of queries.
+
+        src/nanotron/models/llama.py, get_block_compute_costs.
+        """
+        return self.vocabulary * self.hidden / (4 * self.hidden**2 + 3 * self.ffn * self.hidden)
+
+    @property
+    def unlike_llama(self) -> list[str]:
+        """What differs from Llama's blocks, which changes the weights and the work."""
+        facts = {
+            "perceptrons without a gate": not self.has_glu,
+            self.norm: self.norm != "RMSNorm",
+            "learned positions": self.has_positions,
+            "biases": self.has_bias,
+            f"heads of {self.head_dim} features": self.head_dim * self.heads != self.hidden,
+        }
+        return [name for name, differs in facts.items() if differs]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncoderSizes:
+    """What every block of an encoder, or of an encoder-decoder, agrees on: sizes like those of `NetworkSizes`."""
+
+    hidden: int
+    heads: int
+    head_dim: int
+    ffn: int
+    vocabulary: int
 
 
 def sizes_of(graph: Graph) -> NetworkSizes | None:
@@ -152,3 +200,63 @@ def _mixture(layers: Sequence[Layer]) -> dict[str, Any] | None:
         "top_k": p.top_k,
         "shared_ffn": (p.shared_ffn or p.shared_experts * p.ffn) if p.shared_experts else 0,
     }
+
+
+def network_kind(graph: Graph, sizes: NetworkSizes | None = None) -> NetworkKind:
+    """Say what a network is; ``sizes`` are those of a plain decoder, where it is one.
+
+    >>> from planner.importers.networks import load_model
+    >>> [network_kind(load_model(name).graph) for name in ("bert-large", "t5-11b", "deepseek-v3", "alexnet")]
+    ['encoder', 'encoder-decoder', 'decoder', 'no transformer']
+    """
+    layers = [layer for layer in graph.layers if layer.block]
+    attentions = [layer for layer in layers if layer.kind == "self_attention"]
+    if any(layer.kind == "cross_attention" for layer in layers):
+        return "encoder-decoder"
+    if any(layer.kind == "latent_attention" for layer in layers):
+        return "decoder"
+    if not attentions:
+        return "no transformer"
+    if sizes is not None:
+        return "plain decoder" if sizes.unlike_llama else "llama"
+    if any(layer.params.causal for layer in attentions):
+        return "decoder"
+    each = Counter(layer.block for layer in attentions)
+    is_plain = set(each.values()) == {1} and len(each) == len({layer.block for layer in layers})
+    return "encoder" if is_plain and encoder_sizes_of(graph) is not None else "other encoder"
+
+
+def vocabulary_of(graph: Graph) -> int:
+    """Words of the largest embedding; 0 without any."""
+    return max((layer.params.num_embeddings for layer in graph.layers if layer.kind == "embedding"), default=0)
+
+
+def encoder_sizes_of(graph: Graph) -> EncoderSizes | None:
+    """Read what all blocks of an encoder agree on; None where they do not."""
+    blocks: dict[str, list[Layer]] = {}
+    for layer in graph.layers:
+        if layer.block:
+            blocks.setdefault(layer.block, []).append(layer)
+    widths = {_widths(block) for block in blocks.values()}
+    heads = {
+        (layer.params.heads, layer.params.head_dim)
+        for layer in graph.layers
+        if layer.block and layer.kind == "self_attention" and layer.params.kv_heads in (0, layer.params.heads)
+    }
+    vocabulary = vocabulary_of(graph)
+    if len(widths) != 1 or len(heads) != 1 or None in widths or not vocabulary:
+        return None
+    found = widths.pop()
+    assert found is not None
+    (head_count, head_dim) = heads.pop()
+    return EncoderSizes(hidden=found[0], heads=head_count, head_dim=head_dim, ffn=found[1], vocabulary=vocabulary)
+
+
+def _widths(block: Sequence[Layer]) -> tuple[int, int] | None:
+    """Hidden features and those inside the perceptron: two matrices with a plain function between them, at the end of a block."""
+    linears = [layer for layer in block if layer.kind == "linear"]
+    if any(layer.kind in ("glu", "moe") for layer in block) or len(linears) < 2:
+        return None
+    up, down = linears[-2:]
+    hidden, ffn = up.input_shapes[0][0], down.input_shapes[0][0]
+    return (hidden, ffn) if down.params.out_features == hidden and up.params.out_features == ffn else None

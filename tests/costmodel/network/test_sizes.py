@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from planner.exporters.network import sizes_of
+from costmodel.network.sizes import sizes_of
 from tests.planner.published_configs import published
 
 

@@ -1,0 +1,440 @@
+"""What a framework can run: combinations of settings that it refuses, as data, and whether a plan is one of them.
+
+A rule names settings of a mesh plan, facts about the question, and conditions that follow from both. The search leaves plans that break a
+rule out of its space (`strategies.mesh.framework_rules`); the check of a single plan and the exporters ask `broken`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+from costmodel.mesh.plan import CP_KINDS, ORDERS, RECOMPUTE, SCHEDULES, MeshPlan
+from costmodel.network.graph import Graph
+from costmodel.network.sizes import NETWORK_KINDS, network_kind, sizes_of
+
+__all__ = [
+    "DEGREES",
+    "DERIVED",
+    "FACTS",
+    "FLAGS",
+    "NAMES",
+    "WORDS",
+    "Facts",
+    "PlanFacts",
+    "Refusal",
+    "Rules",
+    "Span",
+    "Values",
+    "broken",
+    "by_facts",
+    "facts_of",
+    "order_in_effect",
+    "outside",
+    "values_of",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Whole numbers from ``low`` to ``high``, both included.
+
+    >>> 3 in Span(2), 3 in Span(1, 2), str(Span(2)), str(Span(1, 2))
+    (True, False, '2 or more', '1 or 2')
+    """
+
+    low: int
+    high: float = inf
+
+    def __contains__(self, value: object) -> bool:
+        return isinstance(value, int) and self.low <= value <= self.high
+
+    def __str__(self) -> str:
+        if self.high == inf:
+            return f"{self.low} or more"
+        joint = " or " if self.high == self.low + 1 else " to "
+        return str(self.low) if self.high == self.low else f"{self.low}{joint}{self.high:.0f}"
+
+    def outside(self, least: int) -> tuple[Span, ...]:
+        """The other numbers from ``least`` on.
+
+        >>> Span(2).outside(1), Span(1, 2).outside(0)
+        ((Span(low=1, high=1),), (Span(low=0, high=0), Span(low=3, high=inf)))
+        """
+        below = (Span(least, self.low - 1),) if self.low > least else ()
+        return below if self.high == inf else (*below, Span(int(self.high) + 1))
+
+
+# What a condition of a rule asks for: numbers, names, or yes and no.
+Values = Span | tuple[str, ...] | bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """A combination of settings that a framework does not run.
+
+    Attributes
+    ----------
+    when : mapping
+        Setting of a plan, fact or condition -> values. A plan that has all of them is refused.
+    why : str
+        What the framework does, so that people see what is allowed; may name values, as "{pp}" (`values_of`).
+    source : str
+    instead : str
+        What an exported configuration says in its place; empty: such a plan is not exported.
+    setting : str
+        The setting that an export reports as not expressed; empty: the first of ``when``.
+    versions : tuple of str
+        Versions of the exporter's target that it is about; empty: all.
+    """
+
+    when: Mapping[str, Values]
+    why: str
+    source: str
+    instead: str = ""
+    setting: str = ""
+    versions: tuple[str, ...] = ()
+
+    @property
+    def subject(self) -> str:
+        """The setting that it is about."""
+        return self.setting or next(iter(self.when))
+
+    @property
+    def reads(self) -> frozenset[str]:
+        """Settings of a plan that it depends on."""
+        names = {name for name in self.when if name not in FACTS and name not in DERIVED}
+        return frozenset(names).union(*(DERIVED[name].fields for name in self.when if name in DERIVED))
+
+    def is_about(self, version: str) -> bool:
+        """Whether it counts for a version of the exporter's target."""
+        return not self.versions or version in self.versions
+
+    def holds_for(self, values: Mapping[str, Any]) -> bool:
+        """Whether a plan with these values is refused."""
+        return all(_is_among(values[name], wanted) for name, wanted in self.when.items())
+
+    def sentence(self, values: Mapping[str, Any]) -> str:
+        """What is wrong with a plan that has these values: its settings, and what the framework has instead.
+
+        >>> refusal = Refusal(when={"pp": Span(2), "zero_stage": Span(2, 3)}, why="its pipelines take ZeRO-1 at most", source="docs")
+        >>> refusal.sentence({"pp": 4, "zero_stage": 3})
+        'pp 4 with zero_stage 3: its pipelines take ZeRO-1 at most'
+        """
+        first, *others = (_named(name, values) for name in self.when)
+        beside = f" with {' and '.join(others)}" if others else ""
+        return f"{first}{beside}: {self.reason(values)}"
+
+    def reason(self, values: Mapping[str, Any]) -> str:
+        """What the framework does, with the values of a plan in the places that name them."""
+        return self.why.format_map(values)
+
+    @property
+    def words(self) -> str:
+        """The rule of no plan in particular: what the framework does, what that allows, and who says so."""
+        why = re.sub(r"{(\w+)}", r"\1", self.why)
+        return f"{why}; allowed: {self.allowed} ({self.source})" if self.allowed else f"{why} ({self.source})"
+
+    @property
+    def allowed(self) -> str:
+        """What a plan may have instead.
+
+        >>> Refusal(when={"pp": Span(2), "zero_stage": Span(2, 3)}, why="", source="").allowed
+        'pp 1, or zero_stage 0 or 1'
+        """
+        found = []
+        for name, wanted in self.when.items():
+            others = outside(name, wanted)
+            if others and name not in DERIVED:
+                found.append(
+                    " or ".join(_named(name, {name: value}) for value in others)
+                    if isinstance(wanted, bool)
+                    else f"{name} {' or '.join(map(str, others))}"
+                )
+        return ", or ".join(found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """What a framework can run. A plan that breaks none of them is exported completely, where there is an exporter.
+
+    Attributes
+    ----------
+    refusals : tuple of Refusal
+    version : str
+        Version of the exporter's target that plans are made for; empty: there is no exporter.
+    """
+
+    refusals: tuple[Refusal, ...] = ()
+    version: str = ""
+
+    def of(self, version: str | None = None) -> tuple[Refusal, ...]:
+        """Those of a version of the exporter's target; of the one that plans are made for, unless stated."""
+        chosen = self.version if version is None else version
+        return tuple(refusal for refusal in self.refusals if refusal.is_about(chosen))
+
+    @property
+    def fewest_micro_batches(self) -> bool:
+        """Whether 1F1B needs as many micro-batches as stages but one."""
+        return any("few_micro_batches" in refusal.when for refusal in self.of())
+
+
+def _is_among(value: Any, wanted: Values) -> bool:
+    if isinstance(wanted, bool):
+        return bool(value) == wanted
+    return value in wanted
+
+
+def _named(name: str, values: Mapping[str, Any]) -> str:
+    if name in DERIVED:
+        return DERIVED[name].words.format_map(values)
+    value = values[name]
+    if isinstance(value, bool):
+        return f"{name} {'on' if value else 'off'}" if name in FLAGS else name if value else f"no {name}"
+    return f"{name} {value}"
+
+
+# -- what rules may name ------------------------------------------------------------------------------------------------
+
+# Degrees of a plan -> the least value.
+DEGREES: Mapping[str, int] = {
+    **dict.fromkeys(("tp", "cp", "ep", "etp", "pp", "vpp", "dp", "dp_replicate", "dp_shard"), 1),
+    "zero_stage": 0,
+    "micro_batch": 1,
+    "num_micro_batches": 1,
+}
+NAMES: Mapping[str, tuple[str, ...]] = {
+    "schedule": SCHEDULES,
+    "recompute": RECOMPUTE,
+    "cp_kind": CP_KINDS,
+    "order": ORDERS,
+}
+FLAGS: tuple[str, ...] = ("sequence_parallel", "offload_optimizer", "offload_activations")
+# Values that the words of a rule may name besides settings and facts.
+WORDS: tuple[str, ...] = (
+    "workers",
+    "devices_of_node",
+    "fewest",
+    "twice",
+    "positions",
+    "kv_heads",
+    "stage_recompute",
+    "most",
+    "unlike_llama",
+)
+# Facts about the question: names with their values, and yes or no.
+FACTS: Mapping[str, tuple[str, ...]] = {
+    "network": NETWORK_KINDS,
+    "precision": ("fp32", "tf32", "fp16", "bf16", "fp8"),
+    "optimizer": ("sgd", "momentum", "adam"),
+    "experts": (),
+    "adapters": (),
+}
+
+
+def outside(name: str, wanted: Values) -> tuple[Span, ...] | tuple[str, ...] | tuple[bool, ...]:
+    """The other values of a setting or fact."""
+    if isinstance(wanted, bool):
+        return (not wanted,)
+    if isinstance(wanted, Span):
+        most = 3 if name == "zero_stage" else inf
+        return tuple(span for span in wanted.outside(DEGREES[name]) if span.low <= most)
+    return tuple(value for value in (NAMES.get(name) or FACTS[name]) if value not in wanted)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """Facts about a question.
+
+    Attributes
+    ----------
+    values : mapping
+        What `FACTS` lists, and "unlike_llama": how the blocks of a plain decoder differ from Llama's.
+    positions : int
+        Of a sample; 0: the network's input is no sequence.
+    kv_heads : tuple of int
+        Of the layers with attention.
+    """
+
+    values: Mapping[str, Any]
+    positions: int = 0
+    kv_heads: tuple[int, ...] = ()
+
+
+def facts_of(graph: Graph, precision: str, optimizer: str) -> Facts:
+    """Facts about training a network.
+
+    >>> from planner.importers.networks import load_model
+    >>> facts_of(load_model("mixtral-8x7b").graph, "bf16", "adam").values["experts"]
+    True
+    """
+    sizes = sizes_of(graph)
+    heads = {
+        getattr(layer.params, "kv_heads", 0) or layer.params.heads
+        for layer in graph.layers
+        if layer.kind == "self_attention"
+    }
+    first = next((layer for layer in graph.layers if layer.block), None)
+    return Facts(
+        values={
+            "network": network_kind(graph, sizes),
+            "unlike_llama": ", ".join(sizes.unlike_llama) if sizes is not None else "",
+            "precision": precision,
+            "optimizer": optimizer,
+            "experts": any(layer.kind == "moe" for layer in graph.layers),
+            "adapters": any(layer.lora_rank for layer in graph.layers),
+        },
+        positions=first.input_shapes[0][1] if first is not None and len(first.input_shapes[0]) == 2 else 0,
+        kv_heads=tuple(sorted(heads)),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanFacts:
+    """A plan with what conditions ask of it besides.
+
+    Attributes
+    ----------
+    plan : MeshPlan
+    facts : Facts
+    blocks : tuple of int
+        Blocks per pipeline chunk.
+    has_own_stages : bool
+        Whether stages are cut in another way than the framework cuts them by itself.
+    devices_of_node : int
+        0: nobody says.
+    """
+
+    plan: MeshPlan
+    facts: Facts
+    blocks: tuple[int, ...]
+    has_own_stages: bool = False
+    devices_of_node: int = 0
+
+    @property
+    def recomputed(self) -> tuple[int, ...]:
+        """Blocks recomputed in each chunk; under full recomputation only."""
+        if self.plan.recompute != "full":
+            return (0,) * len(self.blocks)
+        return self.plan.stage_recompute or tuple(min(self.plan.recompute_blocks, n) for n in self.blocks)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Derived:
+    """A condition that follows from several settings and facts.
+
+    Attributes
+    ----------
+    words : str
+        For people, of a plan for which it is true, with the values that it names.
+    test : function of PlanFacts
+    fields : tuple of str
+        Settings that it reads.
+    """
+
+    words: str
+    test: Callable[[PlanFacts], bool]
+    fields: tuple[str, ...]
+
+
+def _recomputes_unequally(p: PlanFacts) -> bool:
+    most = max(p.recomputed, default=0)
+    return any(n != min(most, length) for n, length in zip(p.recomputed, p.blocks, strict=False))
+
+
+DERIVED: Mapping[str, Derived] = {
+    "partial_recompute": Derived(
+        words="recompute full of some blocks",
+        test=lambda p: p.plan.recompute == "full" and p.recomputed != p.blocks,
+        fields=("recompute", "recompute_blocks", "stage_recompute"),
+    ),
+    "unequal_recompute": Derived(
+        words="stage_recompute {stage_recompute}",
+        test=lambda p: p.plan.recompute == "full" and _recomputes_unequally(p),
+        fields=("stage_recompute",),
+    ),
+    "own_stages": Derived(words="stage_blocks of its own", test=lambda p: p.has_own_stages, fields=("stage_blocks",)),
+    "block_splits": Derived(words="block_splits", test=lambda p: bool(p.plan.block_splits), fields=("block_splits",)),
+    "part_nodes": Derived(
+        words="workers {workers}",
+        test=lambda p: (
+            p.devices_of_node > 0 and p.plan.workers > p.devices_of_node and p.plan.workers % p.devices_of_node > 0
+        ),
+        fields=("tp", "cp", "pp", "dp"),
+    ),
+    "few_micro_batches": Derived(
+        words="num_micro_batches {num_micro_batches} with pp {pp}",
+        test=lambda p: p.plan.schedule == "1f1b" and p.plan.num_micro_batches < p.plan.pp - 1,
+        fields=("schedule", "pp", "num_micro_batches"),
+    ),
+    "odd_pieces": Derived(
+        words="cp {cp} of {positions} positions",
+        test=lambda p: p.plan.cp > 1 and p.facts.positions > 0 and p.facts.positions % (2 * p.plan.cp) > 0,
+        fields=("cp",),
+    ),
+    "repeated_kv_heads": Derived(
+        words="tp {tp} with {kv_heads} heads of keys and values",
+        test=lambda p: any(heads % p.plan.tp for heads in p.facts.kv_heads),
+        fields=("tp",),
+    ),
+}
+
+
+def values_of(plan: PlanFacts) -> dict[str, Any]:
+    """Everything that rules may name, of one plan."""
+    named = (*DEGREES, *NAMES, *FLAGS)
+    return {
+        **{name: getattr(plan.plan, name) for name in named},
+        **plan.facts.values,
+        **{name: derived.test(plan) for name, derived in DERIVED.items()},
+        "workers": plan.plan.workers,
+        "devices_of_node": plan.devices_of_node,
+        "fewest": plan.plan.pp - 1,
+        "twice": 2 * plan.plan.cp,
+        "positions": plan.facts.positions,
+        "kv_heads": " and ".join(map(str, plan.facts.kv_heads)),
+        "stage_recompute": ", ".join(map(str, plan.recomputed)),
+        "most": max(plan.recomputed, default=0),
+    }
+
+
+def order_in_effect(order: str, plan: MeshPlan) -> tuple[str, ...]:
+    """Rank order without the dimensions of one rank: orders that differ in these only are the same.
+
+    >>> order_in_effect("tp-dp-cp-pp", MeshPlan(tp=8, pp=2, dp_shard=4, zero_stage=1))
+    ('tp', 'dp', 'pp')
+    """
+    sizes = {"tp": plan.tp, "cp": plan.cp, "pp": plan.pp, "dp": plan.dp}
+    return tuple(name for name in order.split("-") if sizes[name] > 1)
+
+
+def broken(refusals: Iterable[Refusal], plan: PlanFacts) -> list[tuple[Refusal, Mapping[str, Any]]]:
+    """Rules that a plan breaks, with its values.
+
+    An order of the ranks counts as any order that numbers them alike; kinds of what the plan does not have are no setting of it.
+    """
+    values = values_of(plan)
+    same = [
+        order for order in ORDERS if order_in_effect(order, plan.plan) == order_in_effect(plan.plan.order, plan.plan)
+    ]
+    found: list[tuple[Refusal, Mapping[str, Any]]] = []
+    for refusal in refusals:
+        ignored = (plan.plan.cp == 1 and "cp_kind" in refusal.when) or (
+            plan.plan.pp == 1 and "schedule" in refusal.when
+        )
+        if not ignored and all(refusal.holds_for({**values, "order": order}) for order in same):
+            found.append((refusal, values))
+    return found
+
+
+def by_facts(refusals: Sequence[Refusal], facts: Facts) -> list[Refusal]:
+    """Rules that a question of these facts can break, with the conditions that are left to the plan; those of no plan are gone."""
+    left = []
+    for refusal in refusals:
+        about = {name: wanted for name, wanted in refusal.when.items() if name in FACTS}
+        if all(_is_among(facts.values[name], wanted) for name, wanted in about.items()):
+            left.append(refusal)
+    return left

@@ -1,0 +1,149 @@
+"""A plan is legal under a framework exactly if its exporter writes it completely."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from costmodel.mesh.plan import CP_KINDS, ORDERS, RECOMPUTE, SCHEDULES, MeshPlan
+from costmodel.network.sizes import sizes_of
+from planner.core.errors import UsageError
+from planner.core.request import Request
+from planner.exporters import exporter_of, targets_that_take
+from planner.exporters.export import Export, make_export
+from planner.exporters.job import Job, Nodes
+from planner.exporters.other_networks import other_network_of
+from planner.question.resolve import resolve
+from planner.spaces.mesh.space import MeshPlanSpace, mesh_space
+from tests.cases import mostly
+from tests.planner.exporters.jobs import origin
+
+TARGETS = {exporter_of(target).FRAMEWORK: target for target in targets_that_take("mesh")}
+# Whose plans a target of another framework writes.
+WRITTEN_BY = {**TARGETS, "pytorch": TARGETS["pytorch-fsdp"]}
+
+
+@lru_cache
+def space_of(framework: str, model: str, gpus: int, batch: int = 64) -> MeshPlanSpace:
+    return mesh_space(resolve(Request(model=model, gpus=gpus, batch=batch, framework=framework)))
+
+
+def export_of(space: MeshPlanSpace, plan: MeshPlan, target: str) -> Export:
+    graph = space.resolved.model.graph
+    network = sizes_of(graph)
+    job = Job(
+        plan=plan,
+        origin=origin(),
+        nodes=Nodes(workers=plan.workers, capacity=space.resolved.cluster.devices_of_node),
+        blocks=plan.stage_blocks or space.model.blocks_of(plan.pp * plan.vpp),
+        network=network,
+        other=other_network_of(graph) if network is None else None,
+        seq=space.seq,
+        precision=space.resolved.setting.precision,
+        optimizer=space.resolved.setting.optimizer,
+        facts=space.model.facts,
+    )
+    return make_export(job, target)
+
+
+def writes_completely(space: MeshPlanSpace, plan: MeshPlan, target: str) -> bool:
+    try:
+        return not export_of(space, plan, target).account.cannot
+    except UsageError:
+        return False
+
+
+@pytest.mark.parametrize("framework", sorted(WRITTEN_BY))
+@pytest.mark.parametrize("model", ["llama3-8b", "mixtral-8x7b"])
+@given(data=st.data())
+def test_legal_plans_are_those_that_are_written_completely(framework: str, model: str, data: Any) -> None:
+    space = space_of(framework, model, 96)
+    free = mesh_space(resolve(Request(model=model, gpus=96, batch=64)))
+    one = st.sampled_from
+    pp = data.draw(one([1, 1, 2, 4]))
+    schedule = data.draw(one(SCHEDULES)) if pp > 1 else "1f1b"
+    zero, micro = data.draw(st.integers(0, 3)), data.draw(one([1, 2]))
+    shard = data.draw(one([1, 2, 4])) if zero else 1
+    replicate = data.draw(one([1, 1, 2]))
+    tp, cp = data.draw(one([1, 1, 2, 3, 4])), data.draw(one([1, 1, 2]))
+    recompute = data.draw(one(RECOMPUTE))
+    experts = [1, 1, 2, 4] if model.startswith("mixtral") else [1]
+    plan = MeshPlan(
+        tp=tp,
+        sequence_parallel=tp > 1 and data.draw(st.booleans()),
+        cp=cp,
+        cp_kind=data.draw(one(CP_KINDS)) if cp > 1 else "ring",
+        ep=data.draw(one(experts)),
+        etp=data.draw(one([1, 1, tp])) if len(experts) > 1 else 1,
+        pp=pp,
+        vpp=data.draw(one([2, 4])) if schedule == "interleaved" else 1,
+        schedule=schedule,
+        dp_replicate=replicate,
+        dp_shard=shard,
+        zero_stage=zero,
+        micro_batch=micro,
+        num_micro_batches=64 // (replicate * shard * micro),
+        recompute=recompute,
+        recompute_blocks=data.draw(one([1, 32 // pp, 32])) if recompute == "full" else 0,
+        offload_optimizer=data.draw(one([False, False, True])),
+        offload_activations=data.draw(one([False, False, True])),
+        order=data.draw(one(["tp-cp-dp-pp", *ORDERS])),
+    )
+    assume(not free.broken(plan))  # what the network or the batch does not allow is no business of a framework
+    assert writes_completely(space, plan, WRITTEN_BY[framework]) or space.broken(plan)
+    if framework in TARGETS:
+        assert not (writes_completely(space, plan, TARGETS[framework]) and space.broken(plan))
+
+
+@mostly(
+    "exact",
+    ("framework", "model", "gpus"),
+    [
+        (framework, model, gpus)
+        for model, gpus in (
+            ("llama3-8b", 16),
+            ("mixtral-8x7b", 64),
+            ("llama3-70b", 64),
+            ("llama2-7b", 8),
+            ("gpt3-13b", 24),
+        )
+        for framework in sorted(TARGETS)
+    ],
+    quick=7,
+)
+def test_the_best_plans_are_written_completely(framework: str, model: str, gpus: int) -> None:
+    if (framework, model) == ("nanotron", "gpt3-13b"):
+        with pytest.raises(UsageError, match="--framework nanotron: network plain decoder"):
+            space_of(framework, model, gpus)
+        return
+    space = space_of(framework, model, gpus)
+    space.refuse_contradiction()
+    found = space.search(5, None)
+    if not found.plans:
+        return
+    ranked = space.rank(found.plans)
+    refined, checks = space._refined(space.settings(), found.outcome, ranked[0])
+    assert not checks  # no framework here splits blocks in another way
+    for plan in [*found.plans, *([refined.plan] if refined is not None else [])]:
+        assert not space.broken(plan)
+        assert not export_of(space, plan, TARGETS[framework]).account.cannot
+
+
+@pytest.mark.parametrize("framework", sorted(TARGETS))
+@pytest.mark.parametrize("model", ["bert-large", "t5-11b", "vit-s16", "deepseek-v3", "gpt2-124m"])
+def test_networks_that_are_refused_are_those_that_are_not_written(framework: str, model: str) -> None:
+    free = mesh_space(resolve(Request(model=model, gpus=8, batch=64, precision="bf16", optimizer="adam")))
+    plan = MeshPlan(dp_shard=8, zero_stage=2, num_micro_batches=8)
+    written = writes_completely(free, plan, TARGETS[framework])
+    try:
+        resolved = resolve(
+            Request(model=model, gpus=8, batch=64, precision="bf16", optimizer="adam", framework=framework)
+        )
+        legal = not mesh_space(resolved).broken(plan)
+    except UsageError:
+        legal = False
+    assert legal == written
