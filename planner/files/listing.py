@@ -35,7 +35,7 @@ def _blocks(kind: str, rows: Sequence[Mapping[str, Any]]) -> list[Block]:
                 title=key.replace("_", " "),
                 cells=tuple(_cell(value) for value in values),
                 is_text=is_text,
-                flexible=key in (_DESCRIPTION, "source"),
+                flexible=key in (_DESCRIPTION, "source", "value"),
                 priority=0 if key in ("name", "setting", "value", "source", _DESCRIPTION) else i,
             )
         )
@@ -103,6 +103,13 @@ _CONDITIONAL_COSTS = {
 }
 
 
+def _words(value: Any) -> str:
+    """Values of a condition as its file writes them."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return " or ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
 def framework_rows() -> list[dict[str, Any]]:
     """Every number and choice of every bundled framework, with its source."""
     from planner.files.documents import parse_document
@@ -137,8 +144,20 @@ def framework_rows() -> list[dict[str, Any]]:
                     "source": entry.get("source"),
                 }
                 for key, value in chosen.items()
-                if key != "source" and value is not None
+                if key not in ("source", "refuses") and value is not None
             ]
+        rules = content.get("rules") or {}
+        rows += [
+            {
+                "name": name,
+                "what": "rules",
+                "setting": "refuses",
+                "value": " with ".join(f"{key} {_words(value)}" for key, value in entry["when"].items()),
+                "when": None,
+                "source": f"{entry['why']} ({entry.get('source') or rules.get('source')})",
+            }
+            for entry in rules.get("refuses") or ()
+        ]
         if len(rows) == own:
             rows.append(
                 {
