@@ -76,7 +76,7 @@ def training_rates(
     Examples
     --------
     >>> rates = training_rates(step_time_s=2.0, workers=4, samples=8, positions=100, flop=1e12, peak_flop_per_s=1e12, price_per_hour=9.0)
-    >>> rates["tokens_per_s"], rates["tokens_per_s_per_gpu"], rates["mfu"], rates["money_per_million_tokens"]
+    >>> rates["tokens_per_s"], rates["tokens_per_s_per_gpu"], rates["mfu"], round(rates["money_per_million_tokens"], 9)
     (400.0, 100.0, 0.5, 25.0)
     """
     rates: dict[str, float | None] = {

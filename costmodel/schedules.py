@@ -22,6 +22,7 @@ __all__ = [
     "IS_CHUNKED",
     "KEEPS_ALL",
     "PIPELINE_SCHEDULES",
+    "SCHEDULES",
     "Instruction",
     "Schedule",
     "instruction_orders",
@@ -114,6 +115,7 @@ PIPELINE_SCHEDULES: tuple[Schedule, ...] = (
 )
 
 
+SCHEDULES: tuple[str, ...] = tuple(schedule.name for schedule in PIPELINE_SCHEDULES)
 _BY_NAME = {schedule.name: schedule for schedule in PIPELINE_SCHEDULES}
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from costmodel.arrays import FloatArray, IntArray, StructOfArrays
 from costmodel.fields import Figure, declared, part, setting
 from costmodel.rates import COMMON_FIGURES, COST_FIGURES, TOKEN_FIGURES
-from costmodel.schedules import PIPELINE_SCHEDULES
+from costmodel.schedules import SCHEDULES
 
 __all__ = [
     "CP_KINDS",
@@ -98,7 +98,6 @@ MESH_FIGURES: Mapping[str, Figure] = declared(
 
 
 # Names of the categories; a batch holds their positions in these tuples.
-SCHEDULES: tuple[str, ...] = tuple(schedule.name for schedule in PIPELINE_SCHEDULES)
 RECOMPUTE: tuple[str, ...] = ("none", "selective", "full")
 CP_KINDS: tuple[str, ...] = ("ring", "all_gather", "all_to_all")
 # Which dimension is numbered first (neighbouring ranks) after tp, which is always innermost: outer ones cross slower links.

@@ -18,6 +18,7 @@ from tests.planner.exporters.layer_jobs import CASES, layer_job, predicted_eleme
 
 torch = pytest.importorskip("torch", reason="needs torch (extra 'torch')")
 pytestmark = [
+    pytest.mark.e2e,
     pytest.mark.skipif(
         tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 6), reason="needs torch 2.6 or later"
     ),

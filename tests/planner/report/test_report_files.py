@@ -99,6 +99,7 @@ def test_a_page_needs_no_network(pages: dict[str, Path], name: str) -> None:
         assert rule in text
 
 
+@pytest.mark.e2e
 @pytest.mark.skipif(not HAS_PLOTLY, reason="needs plotly")
 @pytest.mark.parametrize("name", ["mesh", "layers", "explained"])
 def test_with_plotly_the_same_page_has_plots_over_its_pictures(pages: dict[str, Path], name: str) -> None:
