@@ -10,11 +10,14 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from costmodel.mesh.plan import CP_KINDS, ORDERS, RECOMPUTE, SCHEDULES, MeshPlan
 from costmodel.network.graph import Graph
 from costmodel.network.sizes import NETWORK_KINDS, network_kind, sizes_of
+from costmodel.schedules import CP_KINDS, ORDERS, RECOMPUTE, SCHEDULES
+
+if TYPE_CHECKING:
+    from costmodel.mesh.plan import MeshPlan
 
 __all__ = [
     "DEGREES",
@@ -404,6 +407,7 @@ def values_of(plan: PlanFacts) -> dict[str, Any]:
 def order_in_effect(order: str, plan: MeshPlan) -> tuple[str, ...]:
     """Rank order without the dimensions of one rank: orders that differ in these only are the same.
 
+    >>> from costmodel.mesh.plan import MeshPlan
     >>> order_in_effect("tp-dp-cp-pp", MeshPlan(tp=8, pp=2, dp_shard=4, zero_stage=1))
     ('tp', 'dp', 'pp')
     """

@@ -13,7 +13,7 @@ import numpy as np
 from costmodel.arrays import FloatArray, IntArray, StructOfArrays
 from costmodel.fields import Figure, declared, part, setting
 from costmodel.rates import COMMON_FIGURES, COST_FIGURES, TOKEN_FIGURES
-from costmodel.schedules import SCHEDULES
+from costmodel.schedules import CP_KINDS, ORDERS, RECOMPUTE, SCHEDULES
 
 __all__ = [
     "CP_KINDS",
@@ -94,20 +94,6 @@ MESH_FIGURES: Mapping[str, Figure] = declared(
     ),
     *STEP_FIGURES,
     *MEMORY_FIGURES,
-)
-
-
-# Names of the categories; a batch holds their positions in these tuples.
-RECOMPUTE: tuple[str, ...] = ("none", "selective", "full")
-CP_KINDS: tuple[str, ...] = ("ring", "all_gather", "all_to_all")
-# Which dimension is numbered first (neighbouring ranks) after tp, which is always innermost: outer ones cross slower links.
-ORDERS: tuple[str, ...] = (
-    "tp-cp-dp-pp",
-    "tp-cp-pp-dp",
-    "tp-dp-cp-pp",
-    "tp-dp-pp-cp",
-    "tp-pp-cp-dp",
-    "tp-pp-dp-cp",
 )
 
 

@@ -2,21 +2,58 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Annotated, Literal, Self
 
 import numpy as np
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from costmodel.framework import LayerAssumptions
+from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.uncertainty.constants import CONSTANTS, CalibratedConstant, Calibration
 from costmodel.uncertainty.intervals import ErrorModel
 from planner.core.errors import did_you_mean
 from planner.schema.common import FileModel, Name, Text, fail, plain_number
-from planner.schema.framework import Costs
 
-__all__ = ["CalibrationFile", "ConstantEntry", "CrossValidation", "ErrorModelEntry", "ResidualEntry", "SourceEntry"]
+__all__ = [
+    "CalibrationFile",
+    "ConstantEntry",
+    "CostEntry",
+    "Costs",
+    "CrossValidation",
+    "ErrorModelEntry",
+    "ResidualEntry",
+    "Source",
+    "SourceEntry",
+]
 
 # Eigenvalues of a correlation matrix are at least 0; written with few digits, a little less.
 _FEW_DIGITS = 1e-3
+
+
+_COSTS = tuple(field.name for model in (MeshAssumptions, LayerAssumptions) for field in fields(model))
+
+
+def _cost(name: str) -> str:
+    if name not in _COSTS:
+        fail(
+            f"'{name[:60]}' is no assumption of the cost model{did_you_mean(name, _COSTS)} (known: {', '.join(_COSTS)})"
+        )
+    return name
+
+
+Source = Annotated[Text, Field(min_length=3, description="where it comes from")]
+
+
+class CostEntry(FileModel):
+    """One assumption of the cost model that differs for this framework."""
+
+    value: Annotated[float, Field(ge=0.0, le=1e12), BeforeValidator(plain_number)]
+    source: Source
+    fitted: bool = Field(default=False, strict=True, description="whether it was fitted to runs")
+
+
+Costs = dict[Annotated[str, AfterValidator(_cost)], CostEntry]
 
 
 def _known(name: str) -> str:

@@ -7,18 +7,17 @@ from collections.abc import Iterator
 from dataclasses import fields
 from typing import TYPE_CHECKING, Annotated, Literal, Self, TypeAlias, get_args
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
-from costmodel.framework import CONDITIONS, Condition, Defaults, Framework, LayerAssumptions
-from costmodel.mesh.assumptions import MeshAssumptions
+from costmodel.framework import CONDITIONS, Condition, Defaults, Framework
 from costmodel.mesh.framework_rules import DEGREES, DERIVED, FACTS, FLAGS, NAMES, WORDS, Refusal, Rules, Span, Values
 from costmodel.mesh.plan import MESH_COLUMNS, ORDERS, SCHEDULES
 from planner.core.errors import did_you_mean
-from planner.schema.common import FileModel, Name, Text, fail, plain_number
+from planner.schema.calibration import Costs, Source
+from planner.schema.common import FileModel, Name, Text, fail
 
-__all__ = ["CostEntry", "Costs", "FrameworkFile", "RulesEntry"]
+__all__ = ["FrameworkFile", "RulesEntry"]
 
-_COSTS = tuple(field.name for model in (MeshAssumptions, LayerAssumptions) for field in fields(model))
 _DEFAULTS = tuple(field.name for field in fields(Defaults))
 if TYPE_CHECKING:
     Schedule: TypeAlias = str
@@ -29,34 +28,12 @@ else:
 Degree = Literal["tp", "pp", "vpp", "cp", "ep", "etp", "dp_replicate", "dp_shard"]
 
 
-def _cost(name: str) -> str:
-    if name not in _COSTS:
-        fail(
-            f"'{name[:60]}' is no assumption of the cost model{did_you_mean(name, _COSTS)} (known: {', '.join(_COSTS)})"
-        )
-    return name
-
-
 def _default(name: str) -> str:
     if name not in _DEFAULTS:
         fail(
             f"'{name[:60]}' is no default of a framework{did_you_mean(name, _DEFAULTS)} (known: {', '.join(_DEFAULTS)})"
         )
     return name
-
-
-Source = Annotated[Text, Field(min_length=3, description="where it comes from")]
-
-
-class CostEntry(FileModel):
-    """One assumption of the cost model that differs for this framework."""
-
-    value: Annotated[float, Field(ge=0.0, le=1e12), BeforeValidator(plain_number)]
-    source: Source
-    fitted: bool = Field(default=False, strict=True, description="whether it was fitted to runs")
-
-
-Costs = dict[Annotated[str, AfterValidator(_cost)], CostEntry]
 
 
 class StagesEntry(FileModel):

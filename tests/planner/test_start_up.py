@@ -26,6 +26,7 @@ _OF_OTHERS = (
 )
 _ALLOWED = {
     *("costmodel.mesh", "costmodel.mesh.assumptions"),  # the constants of a calibration
+    "costmodel.mesh.framework_rules",  # a part of every framework
 }
 _NEVER = (
     "planner.spaces.layers.breakdown",
