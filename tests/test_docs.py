@@ -76,7 +76,7 @@ def test_blocks_that_are_not_run_say_why(tutorials: Any) -> None:
 # What the registries would hold if the recipes' files were in their folders.
 DRIVER = """
 import contextlib, io, json, sys
-import chain, layer_scale
+import carbon, chain, layer_scale  # carbon first: figures are collected when spaces are imported
 import planner.cli
 from planner.importers import sources
 
@@ -103,8 +103,8 @@ def test_recipes_work(tmp_path: Path) -> None:
         for block in re.findall(r"<!-- run -->\n```console\n(.*?)```\n", text, re.DOTALL)
         for line in block.splitlines()
     ]
-    assert len(files) == 10
-    assert len(commands) == 10
+    assert len(files) == 11
+    assert len(commands) == 12
     environment = {**os.environ, "COLUMNS": "200", "PYTHONPATH": os.pathsep.join((str(tmp_path), str(ROOT)))}
     run = subprocess.run(
         [sys.executable, "driver.py"],
@@ -118,10 +118,20 @@ def test_recipes_work(tmp_path: Path) -> None:
     answers = json.loads(run.stdout)
     assert [(code, err) for code, _, err in answers if code] == []
     shown = {" ".join(words[:2]): out for words, (_, out, _) in zip(commands, answers, strict=True)}
+    assert any(
+        "half-gpu" in out and words[-1] == "half-gpu.yaml" for words, (_, out, _) in zip(commands, answers, strict=True)
+    )
     assert "layer_scale" in shown["explain scaled.yaml"]
-    assert "half-gpu" in shown["optimize alexnet"]
+    carbon = json.loads(shown["optimize alexnet"])  # the last command about alexnet
+    assert carbon["plans"][0]["carbon_per_step_kg"] == pytest.approx(
+        carbon["plans"][0]["energy_per_step_j"] * 0.4 / 3.6e6
+    )
+    assert carbon["objective"] == "carbon"
     assert "slow-trainer: host_collective_s" in shown["validate slow.csv"]
     assert '"framework": "slow-trainer"' in shown["estimate gpt3-1.3b"]
+    plans = [plan["plan"] for plan in json.loads(shown["optimize gpt3-1.3b"])["plans"]]
+    assert all(plan["cp"] == 1 and plan["zero_stage"] <= (plan["pp"] == 1) for plan in plans)
+    assert all(plan["recompute"] != "selective" for plan in plans)
     assert "office" in shown["optimize resnet50"]
     assert "pipelined-chain" in shown["estimate resnet50"]
     assert "type: linear" in (tmp_path / "tiny.yaml").read_text(encoding="utf-8")

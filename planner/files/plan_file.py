@@ -1,4 +1,4 @@
-"""Plans to documents and files, and the question that a plan file asks again; planner.files.plan_check reads the plan itself."""
+"""Plans to documents and files, and the question that a plan file asks again; `PlanSpace.plan_of` reads the plan itself."""
 
 from __future__ import annotations
 

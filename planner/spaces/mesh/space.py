@@ -129,7 +129,7 @@ class MeshPlanSpace(PlanSpace):
     seq : int
         Positions of a sample.
     flop_per_step : float
-        Model FLOP of one step, by the convention of `costmodel.mesh.flops`.
+        Model FLOP of one step, by the convention of `costmodel.mesh.detail`.
     peak_flop_per_s : float
         Dense peak of one device in the precision that matrices are computed in.
     constants : MeshAssumptions
