@@ -17,7 +17,6 @@ from typing import Annotated, Any
 
 import typer
 
-from planner.commands.completion import command_to_complete
 from planner.core.errors import ExitCode, InputFileError, PlannerError, SearchInterrupted, did_you_mean
 
 __all__ = ["make_app", "run"]
@@ -181,10 +180,13 @@ def _verbose_hint(verbose: bool) -> str:
 
 def _guarded(argv: Sequence[str]) -> int:
     """Run a command; errors that a user can put right become one line each."""
-    is_completing = any(name.startswith("_PLANNER_COMPLETE") for name in os.environ)
+    from planner.commands.command import is_completing
+
     only = argv[0] if argv[0] in _COMMANDS else None
     names_only = argv[0] in _ROOT_OPTIONS
-    if is_completing:
+    if is_completing():
+        from planner.commands.completion import command_to_complete
+
         only = command_to_complete(os.environ, _COMMANDS)
         names_only = only is None
     command = _command(only, names_only)

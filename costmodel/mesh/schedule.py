@@ -29,7 +29,6 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from costmodel.arrays import BoolArray, FloatArray, IntArray, StructOfArrays, rows_of
-from costmodel.mesh.interleaved import interleaved_s
 from costmodel.mesh.plan import SCHEDULES
 from costmodel.schedules import DELAYS_WEIGHTS, IS_CHUNKED
 
@@ -407,11 +406,17 @@ def _one_f_one_b_block(m: IntArray, pp: IntArray, runs: ChunkRuns, space: FloatA
         through -= np.multiply(count[q], time[q], out=path)
 
 
+def _interleaved_s(m: IntArray, pp: IntArray, vpp: IntArray, runs: ChunkRuns, _: FloatArray) -> FloatArray:
+    from costmodel.mesh.interleaved import interleaved_s  # most plans do without
+
+    return interleaved_s(m, pp, vpp, runs.count, runs.forward_s, runs.backward_s)
+
+
 _Formula = Callable[[IntArray, IntArray, IntArray, ChunkRuns, FloatArray], FloatArray]
 _FORMULAS: dict[str, _Formula] = {
     "gpipe": _gpipe_s,
     "1f1b": _one_f_one_b_s,
-    "interleaved": lambda m, pp, vpp, runs, _: interleaved_s(m, pp, vpp, runs.count, runs.forward_s, runs.backward_s),
+    "interleaved": _interleaved_s,
     "zero_bubble": lambda m, pp, _, runs, weight_s: zero_bubble_s(
         m, pp, runs.count, runs.forward_s, runs.backward_s, weight_s
     ),

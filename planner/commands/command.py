@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import shlex
 import sys
 from collections.abc import Callable, Mapping
@@ -17,9 +18,8 @@ from planner.api.pages import writable
 from planner.api.readers import PANELS, Option
 from planner.api.requests import read_options
 from planner.api.values import Values, as_flag
-from planner.commands.completion import completion_of, words_starting
 
-__all__ = ["MODEL", "RUN_FROM", "GroupedCommand", "Typed", "argument", "command"]
+__all__ = ["MODEL", "RUN_FROM", "GroupedCommand", "Typed", "argument", "command", "is_completing"]
 
 _REST = "Help"
 # Options that name what is written; every other file that is named is read.
@@ -92,9 +92,20 @@ def _is_same_file(path: Path, word: str) -> bool:
 # -- from declarations to a command -----------------------------------------------------------------------------------------
 
 
+def is_completing() -> bool:
+    """Whether the shell asks for words, which nothing else needs the words of options for."""
+    return any(name.startswith("_PLANNER_COMPLETE") for name in os.environ)
+
+
 def argument(kind: Any, metavar: str, text: str, words: str = "") -> Any:
     """A positional argument: its type, its name in the usage, its help, and a source of words to complete it."""
-    complete = None if not words else lambda incomplete: words_starting(words, incomplete)
+    complete = None
+    if words and is_completing():
+        from planner.commands.completion import words_starting
+
+        def complete(incomplete: str) -> list[str]:
+            return words_starting(words, incomplete)
+
     return Annotated[kind, typer.Argument(metavar=metavar, help=text, show_default=False, autocompletion=complete)]
 
 
@@ -147,6 +158,11 @@ def _default(name: str, kind: Any) -> Any:
 
 def _annotation(option: Option) -> Any:
     """An option as typer reads it; words are read later, so that one message names everything wrong with a command line."""
+    complete: Callable[..., list[str]] | None = None
+    if is_completing():
+        from planner.commands.completion import completion_of
+
+        complete = completion_of(option)
     flags: list[str] = option.flags.split()
     word: Any = tuple[str, str] if option.metavar and " " in option.metavar else str
     kind = bool if option.metavar is None else list[str] if option.is_repeated else word
@@ -158,7 +174,7 @@ def _annotation(option: Option) -> Any:
             help=option.help,
             rich_help_panel=option.panel,
             show_default=False,
-            autocompletion=completion_of(option),
+            autocompletion=complete,
         ),
     ]
 

@@ -157,11 +157,13 @@ def _predict(typed: Typed, name: Literal["estimate", "explain"]) -> None:
     if plan is None and "model" not in given:
         values.add(f"MODEL: is missing; name a network ('planner list models') or a plan: planner {name} --plan FILE")
     values.check()
-    from planner.spaces.plan_question import plan_warnings
-
     request, known, document = question.asked()
     answer = _answer(request, known, where, name)
-    warnings = plan_warnings(document, answer)
+    warnings: list[str] = []
+    if document is not None:
+        from planner.spaces.plan_question import plan_warnings
+
+        warnings = plan_warnings(document, answer)
     for warning in warnings:
         remark(where, f"warning: {warning}")
     export_plan(where, lambda folder: plan_document(answer, folder=folder), "the plan")

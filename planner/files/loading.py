@@ -14,7 +14,6 @@ from costmodel.hardware.cluster import ClusterError
 from costmodel.network.graph import Graph, GraphError, GraphProblem
 from planner.core.errors import FileProblem, InputFileError, UnknownName, UsageError, did_you_mean
 from planner.files.documents import Document, Location, parse_text
-from planner.files.json_file import JsonFile
 from planner.files.resources import bundled, resolve
 from planner.files.text import read_text
 from planner.files.validation import validate
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from costmodel.uncertainty.constants import Calibration
     from planner.core.blocks import Block
     from planner.files.expansion import Expansion
+    from planner.files.json_file import JsonFile
     from planner.schema.model import NetworkFile
 
 __all__ = [

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from planner.core.errors import FileProblem, InputFileError, UsageError
 from planner.files.documents import Document, parse_text
-from planner.files.json_file import read_json_file
 from planner.files.loading import KEPT_CHARACTERS, LoadedModel, json_problems, model_of, no_seq
 from planner.files.resources import resolve
 from planner.files.text import read_text
@@ -116,6 +115,7 @@ def network_path(path: Path) -> Path:
 
 def _load_json(path: Path) -> LoadedModel:
     """Load another program's network file."""
+    from planner.files.json_file import read_json_file
     from planner.importers import paleo_json
 
     file = read_json_file(path)

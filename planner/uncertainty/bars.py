@@ -18,7 +18,6 @@ from costmodel.uncertainty.intervals import (
     intervals,
     sampled_log_errors,
 )
-from costmodel.uncertainty.rankings import probability_best, shortest_list
 from planner.core.answer import ErrorBars
 from planner.core.request import Request
 from planner.files.loading import load_calibration
@@ -275,6 +274,8 @@ def bars_of(candidates: Candidates, knowledge: Knowledge, *, seed: int = 0, weig
     )
     if len(candidates) < 2:
         return bars
+    from costmodel.uncertainty.rankings import probability_best, shortest_list  # one plan is predicted without
+
     compared = candidates.first(COMPARED_PLANS)
     errors = sampled_log_errors(compared, knowledge.model, draws=_DRAWS, seed=seed)
     predicted = np.log((candidates.step_time_s * np.asarray(weight))[: len(compared)])
@@ -317,6 +318,8 @@ def near_list(log_times: FloatArray, share: float, recommended: int = 0) -> tupl
     >>> len(plans), within
     (1, 0.1)
     """
+    from costmodel.uncertainty.rankings import shortest_list
+
     for within in _WITHIN:
         found = shortest_list(log_times, share, within, holding=recommended)
         near = np.array(sorted({recommended, *found.tolist()}))

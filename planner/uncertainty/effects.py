@@ -12,15 +12,14 @@ import numpy as np
 from costmodel.arrays import FloatArray
 from costmodel.hardware.cluster import Cluster
 from costmodel.kernels.roofline import RooflineCompute
-from costmodel.layerwise.evaluate import evaluate
-from costmodel.layerwise.plan import Plan
-from costmodel.layerwise.tables import CostCache
 from costmodel.network.layers import ATTENTION
 from costmodel.uncertainty.constants import CONSTANTS, cluster_with, with_constants
 from costmodel.workload import Workload
 from planner.uncertainty.features import node_size
 
-if TYPE_CHECKING:  # plans per layer do without
+if TYPE_CHECKING:  # each space of plans does without the others
+    from costmodel.layerwise.plan import Plan
+    from costmodel.layerwise.tables import CostCache
     from costmodel.mesh.assumptions import MeshAssumptions
     from costmodel.mesh.model import MeshModel
     from costmodel.mesh.plan import MeshPlan
@@ -92,6 +91,8 @@ def mesh_times(model: MeshModel, plans: Sequence[MeshPlan], *, exact: bool = Tru
 
 def layer_times(known: CostCache, plans: Sequence[Plan]) -> Times:
     """Step times of plans with a split per layer; what a constant does not touch is costed once."""
+    from costmodel.layerwise.evaluate import evaluate  # plans over a mesh do without
+
     judged = list(plans)
 
     def times(name: str, factor: float) -> FloatArray:

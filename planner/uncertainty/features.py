@@ -11,13 +11,13 @@ from numpy.typing import ArrayLike
 
 from costmodel.arrays import FloatArray
 from costmodel.hardware.cluster import Cluster
-from costmodel.layerwise.plan import Plan
 from costmodel.layerwise.splits import split_table
-from costmodel.layerwise.tables import CostCache
 from costmodel.uncertainty.intervals import part_shares
 
-if TYPE_CHECKING:
-    from costmodel.mesh.plan import MeshPlan  # plans per layer do without
+if TYPE_CHECKING:  # each space of plans does without the others
+    from costmodel.layerwise.plan import Plan
+    from costmodel.layerwise.tables import CostCache
+    from costmodel.mesh.plan import MeshPlan
 
 __all__ = ["TIME_TERMS", "layer_mixture", "layer_times_s", "mesh_coordinates", "node_size", "shares_of"]
 

@@ -18,15 +18,18 @@ import fnmatch
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import comb, prod
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from costmodel.arrays import BoolArray, IntArray
-from costmodel.layerwise.evaluate import PlanBatch
 from costmodel.layerwise.splits import SplitTable, divisors, legal_splits
-from costmodel.layerwise.tables import CostTables
 from costmodel.network.graph import Graph
 from costmodel.network.layers import Layer
+
+if TYPE_CHECKING:
+    from costmodel.layerwise.evaluate import PlanBatch
+    from costmodel.layerwise.tables import CostTables
 
 __all__ = [
     "FAMILY_NAMES",
@@ -159,6 +162,8 @@ def uniform_batches(
     PlanBatch
         A plan without gradient exchange appears once, not once per collective.
     """
+    from costmodel.layerwise.evaluate import PlanBatch  # other spaces read only restrictions from here
+
     table = tables.table
     num_collectives = len(tables.workload.collectives) if tables.workload.training else 1
     grid = _grid(np.array(table.offsets), [np.flatnonzero(mask) for mask in legal])

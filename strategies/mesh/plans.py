@@ -34,7 +34,7 @@ from strategies.mesh.memory_modes import MemoryMode, MemoryModes
 from strategies.mesh.settings import MeshCandidate, MeshSettings
 from strategies.mesh.space import Columns, MeshSpace, batch_of
 
-__all__ = ["DISTINCT", "KEY", "Incumbents", "PlanEvaluator", "key_of"]
+__all__ = ["KEY", "Incumbents", "PlanEvaluator", "key_of"]
 
 
 # Fields that make two plans different to a user.
@@ -54,9 +54,6 @@ KEY: tuple[str, ...] = (
     "micro_batch",
     "num_micro_batches",
 )
-# Fields in which plans of a list differ that is to be benchmarked: the shape of the mesh, what is shared, the size of the pieces. The rest
-# (over how many ranks a copy is shared, chunks per rank, how contexts are exchanged) are settings of the same plan.
-DISTINCT: tuple[str, ...] = ("tp", "cp", "ep", "pp", "zero_stage", "micro_batch", "schedule")
 # Ties between modes of the same plan go to the simplest.
 _TUNED = ("offload_optimizer", "offload_activations", "recompute", "recompute_blocks", "order")
 

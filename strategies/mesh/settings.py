@@ -9,6 +9,7 @@ from costmodel.mesh.plan import ORDERS, MeshPlan
 from strategies.score import STEP_TIME, Score
 
 __all__ = [
+    "DISTINCT",
     "Bounds",
     "MeshCandidate",
     "MeshOutcome",
@@ -17,6 +18,9 @@ __all__ = [
     "NearestMiss",
 ]
 
+# Fields in which plans of a list differ that is to be benchmarked: the shape of the mesh, what is shared, the size of the pieces. The rest
+# (over how many ranks a copy is shared, chunks per rank, how contexts are exchanged) are settings of the same plan.
+DISTINCT: tuple[str, ...] = ("tp", "cp", "ep", "pp", "zero_stage", "micro_batch", "schedule")
 _POWERS = tuple(1 << n for n in range(21))
 _HALVED = ("tp", "cp", "ep", "etp", "pp", "vpp", "micro_batch")
 _NARROWED = ("cp", "etp")

@@ -13,9 +13,7 @@ from planner.core.answer import RankedPlan
 from planner.core.notes import Note
 from planner.spaces.mesh.plans import mesh_plan_in_words
 from planner.spaces.mesh.space import EFFORT, MeshPlanSpace, mesh_space
-from strategies.mesh.plans import DISTINCT
-from strategies.mesh.search import search_corner
-from strategies.mesh.settings import MeshSettings
+from strategies.mesh.settings import DISTINCT, MeshSettings
 
 __all__ = ["batch_notes", "cautions", "pessimistic_notes", "rounder_batch"]
 
@@ -88,6 +86,8 @@ def pessimistic_notes(space: MeshPlanSpace, settings: MeshSettings, plans: Seque
 def _under(
     space: MeshPlanSpace, settings: MeshSettings, plans: Sequence[RankedPlan], pessimism: _Pessimism, now: float
 ) -> list[Note]:
+    from strategies.mesh.search import search_corner
+
     assumptions = dataclasses.replace(space.constants, **{pessimism.name: pessimism.value})
     workload, cluster = space.resolved.workload, space.resolved.cluster
     model = space.model.with_constants(workload, cluster, assumptions)
@@ -142,6 +142,8 @@ def batch_notes(space: MeshPlanSpace, settings: MeshSettings, best: RankedPlan) 
 
     Nothing is searched where the batch divides well, or where plans are not ranked by step time.
     """
+    from strategies.mesh.search import search_corner
+
     batch = space.resolved.workload.global_batch
     other = rounder_batch(batch, settings.max_workers)
     if other is None or space.objective not in ("step_time", "tokens_per_s"):

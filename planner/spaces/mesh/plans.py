@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from costmodel.mesh.modules import MeshError
 from costmodel.mesh.plan import MESH_FIGURES, LayerSplit, MeshPlan
-from planner.files.plan_file import PlanProblems
 
 if TYPE_CHECKING:
     from planner.files.documents import Document
@@ -182,6 +181,8 @@ def mesh_plan_from_document(document: PlanDocument, space: MeshPlanSpace, source
     entry = document.mesh
     assert entry is not None
     plan = plan_of_entry(entry)
+    from planner.files.plan_file import PlanProblems
+
     problems = PlanProblems(document, source)
     degrees = {name: getattr(plan, name) for name in ("tp", "cp", "pp", "dp_replicate", "dp_shard")}
     words = " x ".join(f"{name} {degree}" for name, degree in degrees.items() if degree > 1) or "no degree above 1"

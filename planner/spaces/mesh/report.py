@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from planner.core.answer import Answer, Estimate, RankedPlan
 from planner.core.blocks import Block, Column, Heading, Sentence, Table
@@ -23,7 +23,9 @@ from planner.report.documents import baselines_document, with_plan
 from planner.report.tables import column_maker, parts_table, ranked_table, ratio_text, rows_table
 from planner.report.uncertainty import bars_columns
 from planner.spaces.mesh.plans import splits_in_words
-from strategies.mesh.block_search import SplitCheck
+
+if TYPE_CHECKING:
+    from strategies.mesh.block_search import SplitCheck
 
 __all__ = [
     "baselines_document",

@@ -52,9 +52,7 @@ from planner.spaces.mesh.plans import (
     mesh_plan_in_words,
     splits_in_words,
 )
-from strategies.mesh.plans import DISTINCT
-from strategies.mesh.search import search_model
-from strategies.mesh.settings import Bounds, MeshOutcome, MeshRestriction, MeshSettings
+from strategies.mesh.settings import DISTINCT, Bounds, MeshOutcome, MeshRestriction, MeshSettings
 from strategies.score import Score, score_of
 
 if TYPE_CHECKING:
@@ -185,6 +183,8 @@ class MeshPlanSpace(PlanSpace):
 
     def outcome(self, settings: MeshSettings, progress: Progress | None = None) -> MeshOutcome:
         """Search with the same cost model."""
+        from strategies.mesh.search import search_model  # one plan is predicted without
+
         return search_model(self.model, settings, progress)
 
     def outcome_of(self, top: int, progress: Progress | None) -> MeshOutcome:
@@ -453,13 +453,14 @@ class MeshPlanSpace(PlanSpace):
 
     def plan_notes(self, ranked: RankedPlan) -> list[str]:
         """What importers took for granted, that the plan does not fit and what would help, and what few trainers do."""
-        from planner.spaces.mesh.diagnose import fitting_change
         from planner.spaces.mesh.notes import cautions
 
         notes: list[str] = [*self.resolved.model.notes, *_host_notes(ranked)]
         if not ranked.fits:
             room = ranked["host_capacity_bytes_per_gpu"] if self.is_host_full(ranked) else None
             notes += self.does_not_fit(ranked, host_bytes=room, host=self.host_memory().value)
+            from planner.spaces.mesh.diagnose import fitting_change
+
             notes.append(fitting_change(self, ranked.plan))
         return [*notes, *cautions(self, ranked)]
 
@@ -489,7 +490,7 @@ class MeshPlanSpace(PlanSpace):
 
     def tracks(self, plan: MeshPlan) -> Tracks:
         """The step of a plan, event by event."""
-        from costmodel.mesh.detail import mesh_tracks
+        from costmodel.mesh.tracks import mesh_tracks
 
         return mesh_tracks(self.model, plan)
 

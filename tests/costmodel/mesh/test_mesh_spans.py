@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import pytest
 
-from costmodel.mesh.detail import mesh_tracks
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import MeshPlan
+from costmodel.mesh.tracks import mesh_tracks
 from costmodel.timeline import Tracks, TrackSpan
 from tests.costmodel.mesh import plans as make
 

@@ -11,8 +11,9 @@ from costmodel.mesh.plan import MeshPlan
 from planner.core.request import Request
 from planner.question.resolve import resolve
 from planner.spaces.mesh.space import mesh_space
-from strategies.mesh.plans import DISTINCT, Incumbents
+from strategies.mesh.plans import Incumbents
 from strategies.mesh.search import search_model
+from strategies.mesh.settings import DISTINCT
 from tests.cases import mostly
 
 QUESTIONS = [
