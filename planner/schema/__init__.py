@@ -15,6 +15,7 @@ DOCUMENTS: dict[str, tuple[str, str]] = {
     "model": ("planner.schema.model", "NetworkFile"),
     "device": ("planner.schema.device", "DeviceFile"),
     "cluster": ("planner.schema.cluster", "ClusterFile"),
+    "framework": ("planner.schema.framework", "FrameworkFile"),
     "calibration": ("planner.schema.calibration", "CalibrationFile"),
     "algorithms": ("planner.schema.plan", "AlgorithmsFile"),
     "plan": ("planner.schema.plan", "PlanDocument"),
