@@ -35,6 +35,7 @@ __all__ = [
     "broken",
     "by_facts",
     "facts_of",
+    "of_no_plan",
     "order_in_effect",
     "outside",
     "values_of",
@@ -130,6 +131,11 @@ class Refusal:
         first, *others = (_named(name, values) for name in self.when)
         beside = f" with {' and '.join(others)}" if others else ""
         return f"{first}{beside}: {self.reason(values)}"
+
+    def cited(self, values: Mapping[str, Any], framework: str) -> str:
+        """The same with what a plan may have instead, and whose rule it is."""
+        allowed = f"; allowed: {self.allowed}" if self.allowed else ""
+        return f"{self.sentence(values)}{allowed} (rule of {framework}: {self.source})"
 
     def reason(self, values: Mapping[str, Any]) -> str:
         """What the framework does, with the values of a plan in the places that name them."""
@@ -373,6 +379,9 @@ DERIVED: Mapping[str, Derived] = {
         test=lambda p: p.plan.schedule == "1f1b" and p.plan.num_micro_batches < p.plan.pp - 1,
         fields=("schedule", "pp", "num_micro_batches"),
     ),
+    # No plan over a mesh is one of the next two: they are about plans with a split per layer, and over several kinds of devices.
+    "layer_splits": Derived(words="layers split by more than the batch", test=lambda _: False, fields=()),
+    "unequal_ranks": Derived(words="stages of different devices", test=lambda _: False, fields=()),
     "odd_pieces": Derived(
         words="cp {cp} of {positions} positions",
         test=lambda p: p.plan.cp > 1 and p.facts.positions > 0 and p.facts.positions % (2 * p.plan.cp) > 0,
@@ -442,3 +451,13 @@ def by_facts(refusals: Sequence[Refusal], facts: Facts) -> list[Refusal]:
         if all(_is_among(facts.values[name], wanted) for name, wanted in about.items()):
             left.append(refusal)
     return left
+
+
+def of_no_plan(refusals: Sequence[Refusal], facts: Facts) -> list[Refusal]:
+    """Rules that every plan of a question breaks: their conditions are facts alone.
+
+    >>> refusal = Refusal(when={"network": ("no transformer",)}, why="", source="")
+    >>> len(of_no_plan([refusal], Facts(values={"network": "no transformer"})))
+    1
+    """
+    return [refusal for refusal in by_facts(refusals, facts) if FACTS.keys() >= refusal.when.keys()]

@@ -143,6 +143,12 @@ class RulesEntry(FileModel):
     zero_stages: tuple[Literal[0, 1, 2, 3], ...] | None = None
     orders: tuple[Order, ...] | None = Field(default=None, description="orders in which it numbers ranks")
     splits_blocks_alike: bool = Field(default=False, strict=True, description="every block is split as every plan does")
+    layers_by_batch: bool = Field(
+        default=False, strict=True, description="every device has whole layers, and a part of the batch"
+    )
+    one_mesh: bool = Field(
+        default=False, strict=True, description="all stages have as many devices, and all replicas as many samples"
+    )
     whole_nodes: bool = Field(default=False, strict=True, description="it starts equally many processes on all nodes")
     refuses: tuple[RefusalEntry, ...] = Field(default=(), description="settings that do not go together")
     version: Text = Field(default="", description="version of the exporter's target that plans are made for")
@@ -187,6 +193,16 @@ class RulesEntry(FileModel):
                 "the layers are split as in other plans",
                 "",
             )
+        if self.layers_by_batch:
+            yield (
+                {"layer_splits": True},
+                f"{title} copies whole layers to every device and splits the batch alone",
+                "",
+                "",
+            )
+        if self.one_mesh:
+            ranks = f"{title} gives all stages as many devices, split alike, and all replicas as many samples"
+            yield {"unequal_ranks": True}, ranks, "", ""
         if self.whole_nodes:
             yield (
                 {"part_nodes": True},

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from planner.schema.plan import PlanDocument
     from planner.spaces.items import Item
 
-__all__ = ["Found", "PlanSpace", "Progress", "space_of"]
+__all__ = ["Found", "PlanSpace", "Progress", "check_framework", "space_of"]
 
 Progress = Callable[[str, float], None]
 
@@ -350,6 +350,38 @@ class PlanSpace(ABC):
         request = self.resolved.request
         free = dataclasses.replace(request, mesh=None, micro_batches=None, serving_degrees={}, top=top, gpus=gpus)
         return dataclasses.replace(self, resolved=dataclasses.replace(self.resolved, request=free))
+
+
+def check_framework(resolved: Resolved, *conditions: str) -> None:
+    """Refuse a framework that runs no plan of a question.
+
+    Parameters
+    ----------
+    resolved : Resolved
+    *conditions : str
+        Conditions of rules that every plan of the space meets, such as "unequal_ranks".
+
+    Raises
+    ------
+    UsageError
+        With every rule that refuses them.
+    """
+    from costmodel.mesh.framework_rules import facts_of, of_no_plan
+
+    workload = resolved.workload
+    framework = workload.framework
+    refusals = framework.rules.of()
+    if not refusals:
+        return
+    facts = facts_of(workload.graph, workload.precision.name, workload.optimizer.name)
+    problems = [refusal.cited(facts.values, framework.name) for refusal in of_no_plan(refusals, facts)]
+    problems += [
+        refusal.cited(facts.values, framework.name)
+        for refusal in refusals
+        if any(refusal.when.get(condition) is True for condition in conditions)
+    ]
+    if problems:
+        raise UsageError("\n".join(f"--framework {framework.name}: {problem}" for problem in problems))
 
 
 def space_of(resolved: Resolved) -> PlanSpace:

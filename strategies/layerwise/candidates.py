@@ -179,7 +179,7 @@ def enumerate_uniform(
     for c in range(max(columns) + 1):
         mask = folded.columns[c].legal.copy()
         for i, layer in enumerate(tables.workload.graph.layers):
-            if columns[i] == c and layer.kind != "input" and (layer.weight_count or layer.name in restriction.fixed):
+            if columns[i] == c and layer.kind != "input" and restriction.restricts(layer):
                 mask &= restriction.mask(layer, tables.table)
         allowed.append(mask)
     count = 0

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from costmodel.layerwise.tables import CostTables
 
 __all__ = [
+    "BATCH_FAMILIES",
     "FAMILY_NAMES",
     "Restriction",
     "count_layer_plans",
@@ -43,19 +44,23 @@ __all__ = [
 
 
 _DEGREES = ("batch", "out_channels", "in_channels", "height")
+# Families of plans that may split layers by the batch alone.
+BATCH_FAMILIES = ("one-device", "data")
 FAMILY_NAMES = ("one-device", "data", "model", "hybrid", "spatial", "mixed", "pipeline")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restriction:
-    """What a user has fixed: nothing by default.
+    """What a user has fixed, and what the framework leaves: nothing and everything by default.
 
     ``fixed`` maps a layer name to {degree name: degree}; degree names are the fields of Split; a degree of 0 means "all workers".
-    Degrees not named are 1.
+    Degrees not named are 1. ``by_batch``: every worker has whole layers and a part of the batch, or is alone; goes with plans of the
+    families `BATCH_FAMILIES` and with fixed degrees of the batch only.
     """
 
     fixed: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     family: str | None = None
+    by_batch: bool = False
 
     @property
     def allows_layers(self) -> bool:
@@ -65,7 +70,11 @@ class Restriction:
     @property
     def allows_pipelines(self) -> bool:
         """Whether plans with stages are in the region."""
-        return self.family in (None, "pipeline") and not self.fixed
+        return self.family in (None, "pipeline") and not self.fixed and not self.by_batch
+
+    def restricts(self, layer: Layer) -> bool:
+        """Whether some legal splits of a layer may be left out."""
+        return layer.weight_count > 0 or layer.name in self.fixed or self.by_batch
 
     def mask(self, layer: Layer, table: SplitTable) -> BoolArray:
         """Splits that the restriction leaves to a layer, shape (splits,)."""
@@ -76,6 +85,8 @@ class Restriction:
                 wanted = degrees.get(name, 1)
                 column: IntArray = getattr(table, name)
                 keep &= column == (table.workers if wanted == 0 else wanted)
+        if self.by_batch:
+            keep &= table.batch == table.workers
         if layer.weight_count > 0:
             keep &= self._family_mask(layer, table)
         return keep
@@ -278,6 +289,8 @@ def _options(
         case "one-device":
             options = np.stack([alone] * len(sizes))
             unexchanged = alone
+        case None if restriction.by_batch:
+            options, unexchanged = _spread(alone, sizes), alone
         case "data" | "hybrid":
             unexchanged = (
                 channels * several if family == "hybrid" and layer.family.is_fully_connected(layer) else 0 * alone

@@ -36,9 +36,9 @@ from planner.core.notes import Note
 from planner.core.objectives import stated_rates
 from planner.core.quantities import format_bytes
 from planner.question.resolve import Resolved
-from planner.spaces.base import Found, PlanSpace, Progress
+from planner.spaces.base import Found, PlanSpace, Progress, check_framework
 from planner.spaces.layers.plans import plan_in_words
-from strategies.layerwise.space import FAMILY_NAMES
+from strategies.layerwise.space import BATCH_FAMILIES, FAMILY_NAMES
 from strategies.score import Score, score_of
 
 if TYPE_CHECKING:
@@ -62,8 +62,40 @@ _TERMS = {
 
 
 def layerwise_space(resolved: Resolved) -> LayerwisePlanSpace:
-    """The space of a question."""
+    """The space of a question, with the splits that its framework runs.
+
+    Raises
+    ------
+    UsageError
+        The framework does not run the network, or what is fixed of the plan.
+    """
+    check_framework(resolved)
+    rule = _rule_of_splits(resolved)
+    if rule:
+        restriction = resolved.restriction
+        splits = [
+            f"--fix: {layer} is split by {name}: {rule}"
+            for layer, degrees in restriction.fixed.items()
+            for name, degree in degrees.items()
+            if name != "batch" and degree != 1
+        ]
+        _check_family(restriction.family, rule)
+        if splits:
+            raise UsageError(splits[0])
+        resolved = dataclasses.replace(resolved, restriction=dataclasses.replace(restriction, by_batch=True))
     return LayerwisePlanSpace(resolved=resolved, cache=CostCache(resolved.workload, resolved.cluster))
+
+
+def _rule_of_splits(resolved: Resolved) -> str:
+    """The rule of the framework that splits layers by the batch alone; empty where it has none."""
+    framework = resolved.workload.framework
+    refusal = next((refusal for refusal in framework.rules.of() if refusal.when.get("layer_splits") is True), None)
+    return "" if refusal is None else refusal.cited({}, framework.name)
+
+
+def _check_family(family: str | None, rule: str) -> None:
+    if rule and family not in (None, *BATCH_FAMILIES):
+        raise UsageError(f"--family {family}: {rule}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,10 +178,11 @@ class LayerwisePlanSpace(PlanSpace):
     def _of_every_family(self, outcome: Outcome, started: float) -> list[Candidate]:
         """Best plan of every family, each by its own exact search; one time limit and one Ctrl-C end them all."""
         settings, asked = self.settings(), self.resolved.restriction.family
+        families = BATCH_FAMILIES if self.resolved.restriction.by_batch else FAMILY_NAMES
         found: dict[str, Candidate] = {}
         for candidate in outcome.candidates:
             found.setdefault(candidate.family, candidate)
-        for family in FAMILY_NAMES:
+        for family in families:
             if outcome.interrupted:
                 break
             if family in found or (asked is not None and family != asked):
@@ -175,14 +208,19 @@ class LayerwisePlanSpace(PlanSpace):
         if miss is None:
             return NoFeasiblePlan(
                 f"no legal plan: no layer-by-layer split of '{setting.model}' at global batch {setting.global_batch} exists on "
-                f"up to {setting.gpus} workers within what is fixed; fix less, or change --batch or --gpus"
+                f"up to {setting.gpus} workers within what is fixed; fix less, or change --batch or --gpus{self._excluded()}"
             )
         need, have = miss.memory_bytes, setting.memory_capacity_bytes
         words = plan_in_words(self.resolved.workload.graph, miss.plan)
         return NoFeasiblePlan(
             f"nothing fits: the plan of least memory ({words}) needs {format_bytes(need)} per GPU and there are "
-            f"{format_bytes(have)}; use more GPUs, a device with more memory, a smaller --batch, or --optimizer sgd"
+            f"{format_bytes(have)}; use more GPUs, a device with more memory, a smaller --batch, or --optimizer sgd{self._excluded()}"
         )
+
+    def _excluded(self) -> str:
+        """The rule that leaves out the other splits, as the end of a sentence."""
+        rule = _rule_of_splits(self.resolved)
+        return f"; plans with other splits were not searched: {rule}" if rule else ""
 
     def proof(self, found: Found, plans: Sequence[RankedPlan], wall_s: float) -> Proof:
         """What the search proves, of the first plan and of the whole list."""
@@ -363,9 +401,12 @@ class LayerwisePlanSpace(PlanSpace):
 
         Raises
         ------
+        UsageError
+            The framework runs no plan of the family.
         NoFeasiblePlan
             No plan is legal.
         """
+        _check_family(family, _rule_of_splits(self.resolved))
         restriction = dataclasses.replace(self.resolved.restriction, family=family)
         settings = dataclasses.replace(
             self.settings(), top=1, worker_counts=(workers,), max_workers=workers, restriction=restriction
@@ -380,7 +421,12 @@ class LayerwisePlanSpace(PlanSpace):
         return outcome.candidates[0].plan
 
     def broken(self, plan: Plan) -> list[str]:
-        """Whether a plan is legal; a plan file says which layer is not."""
+        """Whether a plan is legal and the framework runs it; a plan file says which layer is not."""
+        layers = zip(self.resolved.workload.graph.layers, plan.splits, strict=True)
+        if self.resolved.restriction.by_batch and (
+            plan.is_pipeline or any(split.batch != plan.workers for layer, split in layers if layer.kind != "input")
+        ):
+            return [_rule_of_splits(self.resolved)]
         costs = evaluate(self.resolved.workload, self.resolved.cluster, [plan], self.cache)
         if math.isfinite(costs.step_time_s[0]):
             return []

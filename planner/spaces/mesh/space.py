@@ -369,9 +369,7 @@ class MeshPlanSpace(PlanSpace):
             if not refusal.reads & unknown and "few_micro_batches" not in refusal.when
         ]
         return [
-            f"{refusal.sentence(values)}; allowed: {refusal.allowed} (rule of {framework.name}: {refusal.source})"
-            if refusal.allowed
-            else f"{refusal.sentence(values)} (rule of {framework.name}: {refusal.source})"
+            refusal.cited(values, framework.name)
             for refusal, values in (broken_refusals(refusals, self.model.plan_facts(plan)) if refusals else ())
         ]
 

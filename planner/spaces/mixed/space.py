@@ -50,7 +50,7 @@ from planner.core.quantities import format_bytes
 from planner.question.fixed import fixed_by
 from planner.question.mixed import with_fixed
 from planner.question.resolve import Resolved
-from planner.spaces.base import Found, PlanSpace, Progress
+from planner.spaces.base import Found, PlanSpace, Progress, check_framework
 from planner.spaces.mesh.plans import mesh_plan_in_words
 from planner.spaces.mesh.space import EFFORT
 from strategies.mesh.search import search_mesh
@@ -150,8 +150,9 @@ def mixed_space(resolved: Resolved) -> MixedPlanSpace:
     Raises
     ------
     UsageError
-        The network or the cluster cannot be planned like this.
+        The network or the cluster cannot be planned like this, or the framework runs no such plans.
     """
+    check_framework(resolved, "unequal_ranks")
     request, workload, cluster = resolved.request, resolved.workload, resolved.cluster
     try:
         model = MixedModel.build(

@@ -39,7 +39,7 @@ from planner.core.quantities import format_bytes
 from planner.core.request import DEFAULT_OUTPUT_TOKENS, DEFAULT_PROMPT_TOKENS, Request
 from planner.question.fixed import flag_of, near_multiples
 from planner.question.resolve import Resolved
-from planner.spaces.base import Found, PlanSpace, Progress
+from planner.spaces.base import Found, PlanSpace, Progress, check_framework
 from planner.spaces.serving.plans import family_of_serving_plan, serving_plan_in_words
 from strategies.mesh.settings import Bounds
 from strategies.serving.search import search_serving
@@ -67,10 +67,16 @@ def serving_space(resolved: Resolved) -> ServingPlanSpace:
     Raises
     ------
     UsageError
-        Options of training, a network or lengths that cannot be served.
+        Options of training, a framework that trains, a network or lengths that cannot be served.
     """
-    request = resolved.request
+    request, framework = resolved.request, resolved.workload.framework
     _check_options(request)
+    if request.framework is not None and not framework.serves:
+        raise UsageError(
+            f"--framework {framework.name}: trains networks, and serves none in this space; name a serving engine "
+            "(`planner list frameworks -v`), or leave it out"
+        )
+    check_framework(resolved)
     graph, precision = resolved.model.graph, resolved.setting.precision
     weights = WEIGHT_FORMATS[precision]
     kv = request.kv or weights.activation_compute.replace("tf32", "fp32")

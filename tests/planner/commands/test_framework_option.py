@@ -86,3 +86,51 @@ def test_frameworks_are_listed_with_their_sources(capsys: pytest.CaptureFixture[
     rows = _json(["list", "frameworks", "-v"], capsys)["items"]
     assert {row["name"] for row in rows} == set(names)
     assert all(row["source"] for row in rows)
+
+
+@pytest.mark.parametrize("framework", ["pytorch", "tensorflow", "mxnet", "caffe", "tensorflow-parameter-server"])
+def test_data_parallelism_alone_is_searched_where_nothing_else_runs(framework: str) -> None:
+    found = planner.optimize("alexnet", gpus=8, framework=framework)
+    assert {plan.family for plan in found.plans} <= {"one-device", "data"}
+    assert found.proven
+    best = min(
+        planner.estimate("alexnet", gpus=gpus, family="data" if gpus > 1 else None, framework=framework).step_time_s
+        for gpus in range(1, 9)
+    )
+    assert found.best.step_time_s == pytest.approx(best, rel=1e-9)
+
+
+def test_other_splits_are_searched_where_they_run() -> None:
+    free = planner.optimize("alexnet", gpus=8, framework="pytorch-fsdp")
+    assert free.best.family not in ("one-device", "data")
+
+
+def test_a_plan_file_with_other_splits_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "plan.yaml"
+    planner.estimate("alexnet", gpus=2, family="model").plan.save(path)
+    assert planner.estimate(plan=path, framework="pytorch-fsdp").step_time_s > 0
+    with pytest.raises(UsageError, match="splits the batch alone"):
+        planner.estimate(plan=path, framework="pytorch")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("estimate alexnet --gpus 2 --framework pytorch --family model", "rule of pytorch: torch.nn.parallel"),
+        ("optimize alexnet --gpus 2 --framework pytorch --family pipeline", "--family pipeline: layers split by more"),
+        ("estimate alexnet --gpus 2 --framework mxnet --fix fc6:out_channels", "--fix: fc6 is split by out_channels"),
+        ("scale alexnet --framework pytorch --family hybrid --workers 2", "--family hybrid"),
+        ("optimize alexnet --gpus 2 --framework megatron-lm", "network no transformer"),
+        ("optimize gpt2 --cluster a100-v100 --framework megatron-lm", "all stages as many devices"),
+        ("optimize llama3-8b --gpus 8 --mode inference --framework megatron-lm", "name a serving engine"),
+        ("optimize alexnet --gpus 2 --mode inference --framework vllm", "the models that it serves are transformers"),
+    ],
+)
+def test_what_a_framework_cannot_run_is_refused(words: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(words.split()) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_serving_engine_serves() -> None:
+    served = planner.optimize("llama3-8b", gpus=2, mode="inference", framework="vllm")
+    assert served.best.workers <= 2

@@ -26,6 +26,7 @@ from costmodel.precision import OPTIMIZERS, PRECISIONS
 from costmodel.workload import Workload
 from planner.importers.networks import load_model
 from strategies.layerwise.space import (
+    BATCH_FAMILIES,
     FAMILY_NAMES,
     Restriction,
     count_layer_plans,
@@ -137,7 +138,12 @@ def test_counts_add_up_over_workers_and_stay_exact() -> None:
     assert single[2] == product > 2**64
 
 
-@pytest.mark.parametrize("family", [None, *(name for name in FAMILY_NAMES if name != "pipeline")])
+_COUNTED = [(family, False) for family in (None, *FAMILY_NAMES) if family != "pipeline"]
+
+
+@pytest.mark.parametrize(
+    ("family", "by_batch"), [*_COUNTED, (None, True), *((family, True) for family in BATCH_FAMILIES)]
+)
 @pytest.mark.parametrize(
     "fixed",
     [
@@ -149,10 +155,13 @@ def test_counts_add_up_over_workers_and_stay_exact() -> None:
 )
 @pytest.mark.parametrize("training", [False, True])
 def test_plans_are_counted_like_the_splits_that_are_built(
-    family: str | None, fixed: dict[str, dict[str, int]], training: bool
+    family: str | None, by_batch: bool, fixed: dict[str, dict[str, int]], training: bool
 ) -> None:
     """In closed form, against the table of all splits with its masks, one worker count after the other."""
-    restriction, counts, sizes = Restriction(family=family, fixed=fixed), list(range(1, 50)), [12, 6, 1]
+    if by_batch:
+        fixed = {name: {"batch": degrees["batch"]} for name, degrees in fixed.items() if "batch" in degrees}
+    restriction = Restriction(family=family, fixed=fixed, by_batch=by_batch)
+    counts, sizes = list(range(1, 50)), [12, 6, 1]
     plans = np.zeros((len(sizes), len(counts)), dtype=object)
     for n, size in enumerate(sizes):
         for k, workers in enumerate(counts):

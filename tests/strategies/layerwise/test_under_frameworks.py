@@ -11,7 +11,8 @@ from costmodel.framework import AS_RUN, LayerAssumptions
 from costmodel.hardware.cluster import Cluster, DeviceGroup, Level
 from costmodel.kernels.roofline import RooflineCompute
 from costmodel.layerwise.evaluate import CostBatch, evaluate
-from costmodel.layerwise.splits import divisors, split_table
+from costmodel.layerwise.plan import Plan
+from costmodel.layerwise.splits import Split, divisors, split_table
 from costmodel.layerwise.tables import CostTables
 from costmodel.precision import PRECISIONS
 from costmodel.workload import Workload
@@ -105,3 +106,41 @@ def _least_step_s(case: Workload, workers: int, m: int) -> float:
         patch.setattr(whole, "CLUSTER", CLUSTER)
         costs, _, _ = whole.every_layer_plan(case, workers, m)
     return float(costs.step_time_s.min())
+
+
+@pytest.mark.parametrize("name", whole.NETWORKS)
+@pytest.mark.parametrize("uniform_first", [True, False])
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+def test_splits_of_the_batch_alone_are_the_best_of_all_data_parallel_plans(
+    name: str, uniform_first: bool, share: float
+) -> None:
+    batch, most = 6, 4
+    case = whole.workload_of(name, batch, training=True)
+    layers = len(case.graph.layers)
+    plans = [
+        Plan(workers=w, num_micro_batches=m, splits=(Split(batch=w),) * layers, collectives=(None,) * layers)
+        for m in divisors(batch)
+        for w in range(1, most + 1)
+    ]
+    costs = evaluate(case, CLUSTER, plans)
+    legal = np.isfinite(costs.step_time_s)
+    capacity = float(np.quantile(costs.memory_bytes[legal], share)) * (1 + 1e-9)
+    best = float(costs.step_time_s[legal & (costs.memory_bytes <= capacity)].min())
+    settings = SearchSettings(
+        max_workers=most,
+        capacity_bytes=capacity,
+        top=3,
+        restriction=Restriction(by_batch=True),
+        enumerate_uniform=uniform_first,
+    )
+    outcome = search(case, CLUSTER, settings)
+    assert outcome.candidates[0].step_time_s == pytest.approx(best, rel=1e-9)
+    assert outcome.bound_score == pytest.approx(best, rel=1e-9)
+    for candidate in outcome.candidates:
+        plan = candidate.plan
+        assert not plan.is_pipeline
+        assert all(
+            split.batch == plan.workers
+            for layer, split in zip(case.graph.layers, plan.splits, strict=True)
+            if layer.kind != "input"
+        )

@@ -84,6 +84,7 @@ def run_by_framework(model: MeshModel, plans: MeshBatch) -> MeshBatch:
         "odd_pieces": (plans.cp > 1) & (facts.positions % (2 * plans.cp) > 0),
         "repeated_kv_heads": np.any([heads % plans.tp > 0 for heads in facts.kv_heads], axis=0),
         **dict.fromkeys(("own_stages", "block_splits", "unequal_recompute"), np.zeros(size, dtype=np.bool_)),
+        **dict.fromkeys(("layer_splits", "unequal_ranks"), np.zeros(size, dtype=np.bool_)),  # of other spaces
     }
     orders = {name: np.array([_same_orders(name, plans.plan(n)) for n in range(size)]) for name in ORDERS}
     names = {"schedule": SCHEDULES, "recompute": RECOMPUTE, "cp_kind": CP_KINDS}
