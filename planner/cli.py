@@ -39,7 +39,7 @@ _COMMANDS = {
     "list": (
         "planner.commands.files_commands",
         "list_",
-        "List models, devices, clusters, calibrations, collectives, importers or exporters.",
+        "List what is bundled: models, devices, clusters, frameworks, ...",
     ),
     "import": ("planner.commands.files_commands", "import_", "Turn another program's network into a file."),
     "schema": ("planner.commands.files_commands", "schema", "Print the JSON Schema of a file or a result."),

@@ -139,7 +139,7 @@ def export_of_plan(plan: Any, target: str, version: str | None, *, strict: bool)
     job, kind, warnings = job_of_plan(loaded, path, exporter.TAKES)
     if kind not in exporter.TAKES:
         words = {
-            "serving": "a way to serve",
+            "serving": "serving",
             "mesh": "a training run",
             "layers": "a split per layer",
             "data": "data parallelism of a network without blocks",

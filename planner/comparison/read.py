@@ -59,13 +59,15 @@ def predicted_file(path: Path, changes: Mapping[str, Any], command_line: str = "
     PlannerError
         Everything in the file that contradicts.
     """
-    from planner.core.errors import FileProblem, InputFileError
     from planner.files.plan_file import is_plan_file, read_plan
+    from planner.files.text import failure, read_text
     from planner.spaces.plan_question import plan_question, plan_warnings
 
     if path.suffix.lower() in (".yaml", ".yml") and path.is_file() and not is_plan_file(str(path)):
-        message = "is not a plan file: it does not say how many 'workers' it uses (plan files come from --export)"
-        raise InputFileError([FileProblem(path=path, message=message)])
+        read_text(path)  # an empty or binary file is called that
+        raise failure(
+            path, "is not a plan file: it does not say how many 'workers' it uses (plan files come from --export)"
+        )
     loaded = read_plan(path)
     document, request, plan = plan_question(loaded, path, changes, command_line)
     estimate = predict(request, plan)

@@ -19,6 +19,7 @@ from planner.exporters.job import Job
 from planner.exporters.rules import refused_by
 from planner.exporters.runs import Run, count_of, problem, section_of, unread_keys
 from planner.exporters.shell import start_scripts
+from planner.files.text import failure
 
 TITLE = "DeepSpeed"
 SUMMARY = "ds_config.json, train.sh, train.slurm"
@@ -217,8 +218,10 @@ def read(path: Path, text: str) -> Run:
     """Read a run from the text of a configuration."""
     try:
         content = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise problem(path, f"is no JSON: {str(error)[:200]}") from None
+    except json.JSONDecodeError as error:
+        raise failure(path, f"is not JSON: {error.msg}", error.lineno, error.colno) from None
+    except (ValueError, RecursionError) as error:  # a number of too many digits, or nested too deeply
+        raise problem(path, f"is not JSON: {str(error)[:200]}") from None
     if not isinstance(content, dict):
         raise problem(path, "is no DeepSpeed configuration: a mapping is expected")
     return run_of(path, content)

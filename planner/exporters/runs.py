@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from planner.core.errors import FileProblem, InputFileError, PlannerError, UnknownName, UsageError, did_you_mean
 from planner.exporters import EXPORTERS
+from planner.files.text import read_text
 
 if TYPE_CHECKING:
     from costmodel.network.graph import Graph
@@ -28,7 +29,6 @@ __all__ = [
     "read_run",
     "section_of",
     "sizes_of_network",
-    "text_of_file",
     "unread_keys",
     "with_run",
 ]
@@ -92,28 +92,8 @@ def read_run(trainer: str, path: Path) -> Run:
     if trainer not in RUNS:
         raise UnknownName(kind="trainer", name=trainer, known=RUNS)
     reader = cast("RunReader", importlib.import_module(RUNS[trainer]))
-    return reader.read(path, text_of_file(path))
-
-
-def text_of_file(path: Path) -> str:
-    """Read a text file of reasonable size.
-
-    Raises
-    ------
-    InputFileError
-    """
-    try:
-        if not path.is_file():
-            raise problem(path, "is a folder" if path.is_dir() else "there is no such file")
-        if path.stat().st_size > _MOST_BYTES:
-            raise problem(path, f"is larger than {_MOST_BYTES >> 20} MiB; launch files are smaller")
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise problem(path, "is no text (UTF-8)") from None
-    except InputFileError:
-        raise
-    except (OSError, ValueError) as error:
-        raise problem(path, f"cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    text, _ = read_text(path, _MOST_BYTES, "launch files")
+    return reader.read(path, text)
 
 
 # -- keys of a configuration ------------------------------------------------------------------------------------------------

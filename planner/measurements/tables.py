@@ -335,9 +335,9 @@ def _text_of(path: Path) -> tuple[str, str]:
     try:
         text = data.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError:
-        raise table_problem(path, "is no text in UTF-8; save it as CSV in UTF-8") from None
+        raise table_problem(path, "is not UTF-8 text; save it as CSV in UTF-8") from None
     if "\0" in text:
-        raise table_problem(path, "is no text: it holds NUL characters")
+        raise table_problem(path, "is not text: it holds NUL characters")
     if not text.strip(", \n"):
         raise table_problem(
             path, "is empty; a table of measurements starts with a line of column names (see docs/measurements.md)"

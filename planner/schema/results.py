@@ -28,7 +28,9 @@ ListDocument = record(
     "ListDocument",
     "Answer of `planner list --json`.",
     schema_version=Literal[1],
-    kind=Literal["models", "devices", "clusters", "collectives"],
+    kind=Literal[
+        "models", "devices", "clusters", "frameworks", "calibrations", "collectives", "importers", "exporters"
+    ],
     items=list[dict[str, Any]],
 )
 

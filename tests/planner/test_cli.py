@@ -230,12 +230,24 @@ def test_hours_of_firecaffe(answer: Any, workers: int, batch: int, hours: str) -
 # --- list, schema, import
 
 
-@pytest.mark.parametrize("kind", ["models", "devices", "clusters", "collectives"])
-def test_lists(answer: Any, kind: str) -> None:
+LISTED = {
+    "models": "alexnet",
+    "devices": "h100-sxm",
+    "clusters": "dgx-h100",
+    "frameworks": "megatron-lm",
+    "calibrations": "default",
+    "collectives": "ring",
+    "importers": "onnx",
+    "exporters": "megatron",
+}
+
+
+@pytest.mark.parametrize(("kind", "name"), sorted(LISTED.items()))
+def test_lists(answer: Any, kind: str, name: str) -> None:
     document = json.loads(answer("list", kind, "--json"))
     ListDocument.model_validate(document)
     names = [item["name"] for item in document["items"]]
-    assert {"models": "alexnet", "devices": "h100-sxm", "clusters": "dgx-h100", "collectives": "ring"}[kind] in names
+    assert name in names
     assert all(item["description"] for item in document["items"])
     assert "alexnet" in answer("list", "model")
 

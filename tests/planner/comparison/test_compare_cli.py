@@ -208,6 +208,8 @@ def test_mistakes(capsys: pytest.CaptureFixture[str], make_plan: Callable[..., s
     assert "no such file" in refused(capsys, plan, str(tmp_path / "none.yaml"))
     assert refused(capsys, plan, str(model)).count("\n") == 1
     assert "is not a plan file" in refused(capsys, plan, str(model))
+    model.write_text("", encoding="utf-8")
+    assert refused(capsys, plan, str(model)) == f"{model}: is empty\n"
     assert refused(capsys, plan, str(binary)).count("\n") == 1
     assert "--model: is missing" in refused(capsys, "--from", "megatron", "x.sh")
     assert "--gpus: belongs to --from" in refused(capsys, plan, plan, "--gpus", "8")

@@ -334,6 +334,10 @@ def test_missing_files_and_trainers(tmp_path: Path) -> None:
         read_run("deepspeed", tmp_path)
     with pytest.raises(UnknownName, match="did you mean 'deepspeed'"):
         read_run("deepsped", tmp_path)
+    with pytest.raises(InputFileError, match="is empty"):
+        read_run("deepspeed", _file(tmp_path, ""))
+    with pytest.raises(InputFileError, match=":2:1: is not JSON"):
+        read_run("deepspeed", _file(tmp_path, "{\n"))
     large = tmp_path / "large"
     large.write_bytes(b" " * (2 << 20))
     with pytest.raises(InputFileError, match="larger than 1 MiB"):
