@@ -206,9 +206,15 @@ class LayerwisePlanSpace(PlanSpace):
         setting = self.resolved.setting
         miss = outcome.nearest_miss
         if miss is None:
+            workers = "1 worker" if setting.gpus == 1 else f"up to {setting.gpus} workers"
+            family = self.resolved.request.family
+            if setting.gpus == 1 and family not in (None, "one-device"):
+                fix = f"--family {family} takes 2 GPUs or more; one GPU has --family one-device"
+            else:
+                fix = "fix less, or change --batch or --gpus"
             return NoFeasiblePlan(
                 f"no legal plan: no layer-by-layer split of '{setting.model}' at global batch {setting.global_batch} exists on "
-                f"up to {setting.gpus} workers within what is fixed; fix less, or change --batch or --gpus{self._excluded()}"
+                f"{workers} within what is fixed; {fix}{self._excluded()}"
             )
         need, have = miss.memory_bytes, setting.memory_capacity_bytes
         words = plan_in_words(self.resolved.workload.graph, miss.plan)

@@ -437,7 +437,7 @@ class MixedPlanSpace(PlanSpace):
         plan, names = estimate.ranked.plan, [use.name for use in estimate.ranked.groups]
         entries = {name: text for name, text in setting_texts(plan).items() if name != "pipelines"}
         for n, pipeline in enumerate(plan.pipelines):
-            number = f" {n + 1}" if len(plan.pipelines) > 1 else ""
+            number, prefix = (f" {n + 1}", f"pipeline {n + 1} ") if len(plan.pipelines) > 1 else ("", "")
             stages = " | ".join(
                 f"{names[s.group]}: {s.blocks} blocks, tp {s.tp}"
                 + (f", recompute {s.recompute} {s.recompute_blocks or ''}".rstrip() if s.recompute != "none" else "")
@@ -445,8 +445,8 @@ class MixedPlanSpace(PlanSpace):
             )
             longer = f" (+1 on {pipeline.longer})" if pipeline.longer else ""
             entries[f"pipeline{number}"] = stages
-            entries[f"replicas{number}"] = str(pipeline.replicas)
-            entries[f"micro-batches{number}"] = f"{pipeline.micro_batch} x {pipeline.num_micro_batches}{longer}"
+            entries[f"{prefix}replicas"] = str(pipeline.replicas)
+            entries[f"{prefix}micro-batches"] = f"{pipeline.micro_batch} x {pipeline.num_micro_batches}{longer}"
         return entries
 
     def plan_of(self, document: PlanDocument, source: Document | None) -> MixedPlan:

@@ -250,6 +250,12 @@ def test_an_edited_plan(fails: Any, tmp_path: Path, capsys: pytest.CaptureFixtur
 # --- nothing fits
 
 
+def test_a_family_that_takes_more_than_one_gpu_says_so(fails: Any) -> None:
+    line = fails("estimate", "resnet50", "--gpus", "1", "--family", "data", code=1)[0]
+    assert "exists on 1 worker " in line
+    assert line.endswith("--family data takes 2 GPUs or more; one GPU has --family one-device")
+
+
 def test_nothing_fits_names_the_nearest_miss(fails: Any) -> None:
     lines = fails("optimize", "vgg16", "--gpus", "1", "--memory-limit", "600 MiB", code=1)
     assert "nothing fits" in lines[0]
