@@ -99,12 +99,15 @@ def test_a_device_is_one_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     device["source"].pop("driver_memory", None)
     mine = tmp_path / "imaginary-1.yaml"
     mine.write_text(yaml.safe_dump(device), encoding="utf-8")
-    assert run(["optimize", "llama3-8b", "--gpus", "16", "--batch", "32", "--device", str(mine), "--json"]) == 0
+    question = ["estimate", "alexnet", "--gpus", "2", "--family", "data", "--device", str(mine)]
+    assert run([*question, "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["setting"]["device"] == "imaginary-1"
     assert answer["plans"][0]["memory_capacity_bytes"] < 40e9
-    assert run(["optimize", "llama3-8b", "--gpus", "16", "--batch", "32", "--device", str(mine)]) == 0
+    plan = tmp_path / "plan.yaml"
+    assert run([*question, "--export", str(plan)]) == 0
     assert "imaginary-1" in capsys.readouterr().out
+    assert str(mine) in plan.read_text(encoding="utf-8")
 
 
 def test_a_framework_is_one_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from planner.core.request import Request
 from planner.spaces.ask import optimize
-from planner.spaces.mesh import notes
 from planner.spaces.mesh.notes import rounder_batch
 from strategies.mesh.settings import Bounds, MeshRestriction
 
@@ -74,7 +73,7 @@ def test_nothing_is_searched_where_the_batch_divides(monkeypatch: pytest.MonkeyP
     def fail(*_: object) -> None:
         raise AssertionError
 
-    monkeypatch.setattr(notes, "search_corner", fail)
+    monkeypatch.setattr("strategies.mesh.search.search_corner", fail)
     assert batch_said(Request(model="gpt3-1.3b", gpus=16, batch=64)) == []
     with pytest.raises(AssertionError):
         batch_said(Request(model="gpt3-1.3b", gpus=16, batch=63))
