@@ -187,7 +187,7 @@ def _check_contiguity_of_method(method: str, found: Mapping[str, Any], values: V
     baseline = BASELINES.get(method)
     if asked is None or (baseline is None and method != "expert"):
         return
-    is_chain = baseline is not None and baseline.contiguity == "chain"
+    is_chain = baseline is not None and baseline[1] == "chain"
     if is_chain and (kind == "chain" or (kind is None and contiguous)):
         return
     does = (

@@ -34,6 +34,12 @@ class JsonFile:
     text: str
     sha256: str
     content: Any
+    problems: tuple[FileProblem, ...] = ()  # what cannot be read raises; `Document` has some
+
+    @property
+    def value(self) -> Any:
+        """The content, as of `Document`."""
+        return self.content
 
     def problem(self, location: Location, message: str, *, at_key: bool = False, where: str = "") -> FileProblem:
         """Say that something is wrong at a location, or as near to it as the file goes; ``where`` replaces the location in the text."""

@@ -4,22 +4,44 @@ from __future__ import annotations
 
 import re
 import types
-from collections.abc import Callable, Iterator
-from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
+from collections.abc import Callable, Iterator, Sequence
+from typing import Annotated, Any, Protocol, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, Tag, ValidationError
 
 from planner.core.errors import FileProblem, InputFileError, did_you_mean
-from planner.files.documents import Document, Location
+from planner.files.documents import Location
 from planner.schema.common import LazyUnion
 
-__all__ = ["error_text", "problems_of", "validate"]
+__all__ = ["ParsedFile", "error_text", "problems_of", "validate"]
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
-def validate(model: type[_Model], document: Document) -> _Model:
+class ParsedFile(Protocol):
+    """A file's content as plain values, and the place of every one of them; YAML or JSON."""
+
+    @property
+    def value(self) -> Any:
+        """The content."""
+
+    @property
+    def problems(self) -> Sequence[FileProblem]:
+        """Faults of single values that were found while it was read."""
+
+    def problem(self, location: Location, message: str, *, at_key: bool = False) -> FileProblem:
+        """Say that something is wrong at a location."""
+
+
+def validate(model: type[_Model], document: ParsedFile, most: int | None = None) -> _Model:
     """Check a document against a pydantic model.
+
+    Parameters
+    ----------
+    model : type
+    document : ParsedFile
+    most : int, optional
+        How many problems are looked up, where each takes long.
 
     Raises
     ------
@@ -34,23 +56,27 @@ def validate(model: type[_Model], document: Document) -> _Model:
     except ValidationError as error:
         # A value that could not be read would only be complained of twice.
         known = {(problem.line, problem.column) for problem in document.problems}
-        found = [p for p in problems_of(error, document, model) if (p.line, p.column) not in known]
+        found = [p for p in problems_of(error, document, model, most) if (p.line, p.column) not in known]
         raise InputFileError([*document.problems, *found]) from None
     if document.problems:
         raise InputFileError(document.problems)
     return content
 
 
-def problems_of(error: ValidationError, document: Document, model: type[BaseModel]) -> list[FileProblem]:
+def problems_of(
+    error: ValidationError, document: ParsedFile, model: type[BaseModel], most: int | None = None
+) -> list[FileProblem]:
     """Translate every error.
 
     Parameters
     ----------
     error : ValidationError
-    document : Document
+    document : ParsedFile
         Where the places are looked up.
     model : type
         The model that was validated; its fields are what an unknown key is compared with.
+    most : int, optional
+        Errors, the first ones.
 
     Returns
     -------
@@ -58,12 +84,15 @@ def problems_of(error: ValidationError, document: Document, model: type[BaseMode
     """
     problems: list[FileProblem] = []
     meant: set[tuple[Location, str]] = set()  # keys that a misspelt one stands for: not reported as missing as well
-    missing: list[tuple[Location, str]] = []
-    for item in error.errors(include_url=False):
+    missing: list[tuple[Location, str, str]] = []
+    for item in error.errors(include_url=False)[:most]:
         location: Location = item["loc"]
         step = location[-1] if location else ""
         if item["type"] == "missing" and isinstance(step, str):
-            missing.append((location[:-1], step))
+            known = _keys_at(model, location[:-1])
+            missing.append(
+                (location[:-1], step, did_you_mean(step, [key for key in item["input"] if key not in known]))
+            )
         elif item["type"] == "extra_forbidden":
             hint = did_you_mean(str(step), _keys_at(model, item["loc"][:-1]))
             if hint:
@@ -78,8 +107,8 @@ def problems_of(error: ValidationError, document: Document, model: type[BaseMode
             place = location[:-1] if is_key else (*location, at) if at else location
             problems.append(document.problem(_without_tags(place), translated, at_key=is_key))
     problems.extend(
-        document.problem(_without_tags(location), f"missing key '{key}'")
-        for location, key in missing
+        document.problem(_without_tags(location), f"missing key '{key}'{hint}")
+        for location, key, hint in missing
         if (_without_tags(location), key) not in meant
     )
     return problems
@@ -182,10 +211,11 @@ _TRANSLATIONS: dict[str, _Translation] = {
     "bool_type": _true_or_false,
     "bool_parsing": _true_or_false,
     "string_type": _text,
+    "node_id": _expected("a whole number or a name"),
     "literal_error": _one_of,
     "enum": _one_of,
-    "greater_than_equal": lambda context, value: f"must be at least {context['ge']}, got {_show(value)}",
-    "greater_than": lambda context, value: f"must be greater than {context['gt']}, got {_show(value)}",
+    "greater_than_equal": lambda context, value: f"must be at least {context['ge']:g}, got {_show(value)}",
+    "greater_than": lambda context, value: f"must be greater than {context['gt']:g}, got {_show(value)}",
     "less_than_equal": lambda context, value: f"must be at most {context['le']}, got {_show(value)}",
     "less_than": lambda context, value: f"must be less than {context['lt']}, got {_show(value)}",
     "list_type": _expected("a list"),

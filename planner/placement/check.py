@@ -14,26 +14,20 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
+from itertools import pairwise
 from typing import Any
 
 from costmodel.tolerances import EQUAL
 
-__all__ = [
-    "CheckedDevice",
-    "CheckedPiper",
-    "CheckedPlacement",
-    "CheckedStage",
-    "check_latency",
-    "check_piper",
-    "check_throughput",
-]
+__all__ = ["Checked", "CheckedDevice", "CheckedStage", "check_latency", "check_piper", "check_throughput"]
 
 _SHOWN = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedDevice:
-    """What one device does."""
+    """What one device does; compute and communication add up to its load."""
 
     name: str
     nodes: tuple[Any, ...]
@@ -41,21 +35,26 @@ class CheckedDevice:
     communication: float
     memory_bytes: float
 
-    @property
-    def load(self) -> float:
-        """Compute and communication add up."""
-        return self.compute + self.communication
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedStage:
+    """Time per micro-batch of one stage of Piper's problem, and what a device of it holds."""
+
+    time_s: float
+    memory_bytes: float
+    in_flight: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckedPlacement:
-    """Objective, devices with operators and everything that is wrong; ``is_chain`` and ``is_convex`` tell which contiguity holds."""
+class Checked:
+    """Objective, devices with operators or stages, everything that is wrong, and which contiguity holds."""
 
     objective: float
-    devices: tuple[CheckedDevice, ...]
     violations: tuple[str, ...]
-    is_chain: bool
-    is_convex: bool
+    devices: tuple[CheckedDevice, ...] = ()
+    stages: tuple[CheckedStage, ...] = ()
+    is_chain: bool = False
+    is_convex: bool = False
 
 
 class _Workload:
@@ -69,54 +68,32 @@ class _Workload:
         self.cpus = int(content["maxCPUs"])
         self.memory = float(content.get("maxSizePerFPGA", 0.0))
         self.nodes: dict[Any, Mapping[str, Any]] = {node["id"]: node for node in content["nodes"]}
+        self.backward = {v for v, node in self.nodes.items() if node.get("isBackwardNode", 0)}
         self.edges = [(edge["sourceId"], edge["destId"]) for edge in content["edges"]]
         self.cost: dict[Any, float] = {}
         for edge in content["edges"]:
             self.cost[edge["sourceId"]] = max(float(edge["cost"]), self.cost.get(edge["sourceId"], 0.0))
         self.successors: dict[Any, list[Any]] = {v: [] for v in self.nodes}
+        before: dict[Any, list[Any]] = {v: [] for v in self.nodes}
         for u, v in self.edges:
             self.successors[u].append(v)
-        self._backward = {v for v, node in self.nodes.items() if node.get("isBackwardNode", 0)}
-        self.depth = self._depths()
+            before[v].append(u)
+        # Longest path to each operator, in edges: a path goes through greater and greater depths.
+        self.depth: dict[Any, int] = {}
+        for v in TopologicalSorter(before).static_order():
+            self.depth[v] = max((self.depth[u] + 1 for u in before[v]), default=0)
 
-    def _depths(self) -> dict[Any, int]:
-        """Longest path to each operator, in edges: a path goes through greater and greater depths."""
-        waits = dict.fromkeys(self.nodes, 0)
-        for _, v in self.edges:
-            waits[v] += 1
-        depth = dict.fromkeys(self.nodes, 0)
-        ready = [v for v, count in waits.items() if count == 0]
-        while ready:
-            u = ready.pop()
-            for v in self.successors[u]:
-                depth[v] = max(depth[v], depth[u] + 1)
-                waits[v] -= 1
-                if waits[v] == 0:
-                    ready.append(v)
-        return depth
-
-    def is_backward(self, v: Any) -> bool:
-        return v in self._backward
-
-    def kind_of(self, name: Hashable) -> Mapping[str, Any]:
+    def kind_of(self, name: str) -> Mapping[str, Any]:
         """What is special about an accelerator, by its name."""
-        return self.kinds[int(str(name)[3:]) - 1] if self.kinds and str(name).startswith("acc") else {}
+        return self.kinds[int(name[3:]) - 1] if self.kinds and name.startswith("acc") else {}
 
     def time_on(self, v: Any, name: str) -> float:
-        kind = self.kind_of(name)
-        own = self.nodes[v].get(kind["timeKey"]) if "timeKey" in kind else None
+        node, kind = self.nodes[v], self.kind_of(name)
+        own = node.get(kind["timeKey"]) if "timeKey" in kind else None
         if own is not None:
             return float(own)
-        return self.time(v, on_cpu=name.startswith("cpu")) * float(kind.get("timeFactor", 1.0))
-
-    def memory_of(self, name: str) -> float:
-        return float(self.kind_of(name).get("memory", self.memory))
-
-    def time(self, v: Any, *, on_cpu: bool) -> float:
-        return float(self.nodes[v].get("cpuLatency" if on_cpu else "fpgaLatency") or 0.0)
-
-    def size(self, v: Any) -> float:
-        return float(self.nodes[v].get("size", 0.0))
+        time = node.get("cpuLatency" if name.startswith("cpu") else "fpgaLatency") or 0.0
+        return float(time) * float(kind.get("timeFactor", 1.0))
 
     def color(self, v: Any) -> Hashable:
         color = self.nodes[v].get("colorClass")
@@ -135,9 +112,7 @@ class _Workload:
         return total
 
 
-def check_throughput(
-    content: Mapping[str, Any], device_of: Mapping[Any, str], *, contiguity: str = "none"
-) -> CheckedPlacement:
+def check_throughput(content: Mapping[str, Any], device_of: Mapping[Any, str], *, contiguity: str = "none") -> Checked:
     """Recompute the largest load and every constraint of the throughput problem.
 
     Parameters
@@ -165,15 +140,14 @@ def check_throughput(
     known = {v: device_of[v] for v in workload.nodes if v in device_of}
     is_chain = _is_chain(workload, known)
     # In a chain nothing comes back.
-    torn = (
-        [] if is_chain else [device.name for device in devices if not _is_convex(workload, _forward(workload, device))]
-    )
+    forward = {} if is_chain else {device.name: set(device.nodes) - workload.backward for device in devices}
+    torn = [name for name, nodes in forward.items() if not _is_convex(workload, nodes)]
     if contiguity == "chain" and not is_chain:
         violations.append("not contiguous: the devices cannot be put in an order in which every forward edge leads on")
     if contiguity == "convex":
         violations += [f"not contiguous: a path leaves {name} and comes back" for name in torn]
-    return CheckedPlacement(
-        objective=max((device.load for device in devices), default=0.0),
+    return Checked(
+        objective=max((device.compute + device.communication for device in devices), default=0.0),
         devices=tuple(devices),
         violations=tuple(violations),
         is_chain=is_chain,
@@ -187,7 +161,7 @@ def check_latency(
     subgraph_of: Mapping[Any, int],
     *,
     num_subgraphs: int = 1,
-) -> CheckedPlacement:
+) -> Checked:
     """Recompute when every operator's result is there, and every constraint of the latency problem.
 
     An accelerator runs its subgraphs one after the other in the order of their numbers; each waits for all that it reads, takes its
@@ -225,14 +199,14 @@ def check_latency(
     moved = workload.communication(units)
     devices = _devices(workload, (*names, "cpu"), folded, units, moved)
     violations += _memory_violations(workload, devices)
-    latency, waits = _finish(workload, units, members, moved)
-    if waits:
+    latency = _finish(workload, units, members, moved)
+    if math.isinf(latency):
         violations.append("subgraphs wait for each other in a circle")
-    return CheckedPlacement(
+    return Checked(
         objective=latency,
         devices=tuple(devices),
         violations=tuple(violations),
-        is_chain=not waits,
+        is_chain=math.isfinite(latency),
         is_convex=not any("not contiguous" in text for text in violations),
     )
 
@@ -242,31 +216,23 @@ def _finish(
     units: Mapping[Any, tuple[Any, ...]],
     members: Mapping[tuple[Any, ...], Sequence[Any]],
     moved: Mapping[Hashable, float],
-) -> tuple[float, bool]:
-    """Time when the last result is there, and whether something waits for itself."""
-    edges = [(units[u], units[v]) for u, v in workload.edges if units[u] != units[v]]
-    calls = [unit for unit in members if unit[0] != "cpu"]
-    edges += [(first, second) for first in calls for second in calls if first[0] == second[0] and first[1] < second[1]]
-    after: dict[tuple[Any, ...], list[tuple[Any, ...]]] = {unit: [] for unit in members}
-    waits = dict.fromkeys(members, 0)
-    for first, second in edges:
-        after[first].append(second)
-        waits[second] += 1
-    start = dict.fromkeys(members, 0.0)
-    ready = [unit for unit, count in waits.items() if count == 0]
-    latency, done = 0.0, 0
-    while ready:
-        unit = ready.pop()
-        on_cpu = unit[0] == "cpu"
-        busy = sum(workload.time(v, on_cpu=on_cpu) for v in members[unit])
-        end = start[unit] + busy + (0.0 if on_cpu else moved.get(unit, 0.0))
-        latency, done = max(latency, end), done + 1
-        for other in after[unit]:
-            start[other] = max(start[other], end)
-            waits[other] -= 1
-            if waits[other] == 0:
-                ready.append(other)
-    return (latency, False) if done == len(members) else (float("inf"), True)
+) -> float:
+    """Time when the last result is there; infinite where something waits for itself."""
+    before: dict[tuple[Any, ...], set[tuple[Any, ...]]] = {unit: set() for unit in members}
+    for u, v in workload.edges:
+        before[units[v]] |= {units[u]} - {units[v]}
+    for first, second in pairwise(sorted(unit for unit in members if unit[0] != "cpu")):
+        if first[0] == second[0]:
+            before[second].add(first)
+    end: dict[tuple[Any, ...], float] = {}
+    try:
+        for unit in TopologicalSorter(before).static_order():
+            busy = sum(workload.time_on(v, unit[0]) for v in members[unit])
+            busy += 0.0 if unit[0] == "cpu" else moved.get(unit, 0.0)
+            end[unit] = max((end[other] for other in before[unit]), default=0.0) + busy
+    except CycleError:
+        return math.inf
+    return max(end.values(), default=0.0)
 
 
 def _assignment_violations(workload: _Workload, device_of: Mapping[Any, str], names: Sequence[str]) -> list[str]:
@@ -302,11 +268,12 @@ def _assignment_violations(workload: _Workload, device_of: Mapping[Any, str], na
 
 
 def _memory_violations(workload: _Workload, devices: Iterable[CheckedDevice]) -> list[str]:
-    return [
-        f"{device.name} holds {device.memory_bytes:,.0f} bytes, its memory {workload.memory_of(device.name):,.0f}"
-        for device in devices
-        if device.name.startswith("acc") and device.memory_bytes > workload.memory_of(device.name) * (1 + EQUAL)
-    ]
+    found = []
+    for device in devices:
+        memory = float(workload.kind_of(device.name).get("memory", workload.memory))
+        if device.name.startswith("acc") and device.memory_bytes > memory * (1 + EQUAL):
+            found.append(f"{device.name} holds {device.memory_bytes:,.0f} bytes, its memory {memory:,.0f}")
+    return found
 
 
 def _devices(
@@ -335,34 +302,23 @@ def _devices(
             if name.startswith("cpu")
             else sum(moved.get(unit, 0.0) for unit in units[name])
             * float(workload.kind_of(name).get("linkFactor", 1.0)),
-            memory_bytes=sum(workload.size(v) for v in nodes[name]),
+            memory_bytes=sum(float(workload.nodes[v].get("size", 0.0)) for v in nodes[name]),
         )
         for name in names
     ]
 
 
-def _forward(workload: _Workload, device: CheckedDevice) -> set[Any]:
-    return {v for v in device.nodes if not workload.is_backward(v)}
-
-
 def _is_convex(workload: _Workload, inside: set[Any]) -> bool:
     """Whether no path of forward operators leaves the set and comes back."""
     deepest = max((workload.depth[v] for v in inside), default=0)
-    outside = [
-        w
-        for v in inside
-        for w in workload.successors[v]
-        if w not in inside and workload.depth[w] < deepest and workload.is_backward(w) == workload.is_backward(v)
-    ]
+    outside = [w for v in inside for w in workload.successors[v] if w not in inside and w not in workload.backward]
     seen = set(outside)
     while outside:
         v = outside.pop()
         for w in workload.successors[v]:
-            if workload.is_backward(w) != workload.is_backward(v):
-                continue
             if w in inside:
                 return False
-            if w not in seen and workload.depth[w] < deepest:
+            if w not in seen and w not in workload.backward and workload.depth[w] < deepest:
                 seen.add(w)
                 outside.append(w)
     return True
@@ -373,24 +329,20 @@ def _is_chain(workload: _Workload, device_of: Mapping[Any, str]) -> bool:
 
     Backward edges that touch a colour class without forward operators count in reverse: they are what orders such a class.
     """
-    has_forward = {workload.color(v) for v in workload.nodes if not workload.is_backward(v)}
+    has_forward = {workload.color(v) for v in workload.nodes if v not in workload.backward}
     before: dict[str, set[str]] = {}
     for u, v in workload.edges:
-        if u not in device_of or v not in device_of:
+        first, second = device_of.get(u), device_of.get(v)
+        if first is None or second is None or first == second:
             continue
-        first, second = device_of[u], device_of[v]
-        before.setdefault(first, set())
-        before.setdefault(second, set())
-        if not workload.is_backward(u) and not workload.is_backward(v):
-            before[second].add(first)
-        elif workload.is_backward(u) and not {workload.color(u), workload.color(v)} <= has_forward:
-            before[first].add(second)
-    done: set[str] = set()
-    while len(done) < len(before):
-        ready = [d for d, others in before.items() if d not in done and others - {d} <= done]
-        if not ready:
-            return False
-        done.update(ready)
+        if u not in workload.backward and v not in workload.backward:
+            before.setdefault(second, set()).add(first)
+        elif u in workload.backward and not {workload.color(u), workload.color(v)} <= has_forward:
+            before.setdefault(first, set()).add(second)
+    try:
+        TopologicalSorter(before).prepare()
+    except CycleError:
+        return False
     return True
 
 
@@ -399,25 +351,7 @@ def _listed(items: Sequence[Any]) -> str:
     return shown + (", ..." if len(items) > _SHOWN else "")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckedStage:
-    """Time per micro-batch of one stage, and what a device of it holds."""
-
-    time_s: float
-    memory_bytes: float
-    in_flight: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckedPiper:
-    """Slowest stage and everything that is wrong."""
-
-    objective: float
-    stages: tuple[CheckedStage, ...]
-    violations: tuple[str, ...]
-
-
-def check_piper(content: Mapping[str, Any], stages: Sequence[Mapping[str, Any]]) -> CheckedPiper:
+def check_piper(content: Mapping[str, Any], stages: Sequence[Mapping[str, Any]]) -> Checked:
     """Recompute the time and memory of every stage and every constraint.
 
     Parameters
@@ -462,7 +396,7 @@ def check_piper(content: Mapping[str, Any], stages: Sequence[Mapping[str, Any]])
             violations.append(
                 f"stage {i + 1} holds {checked[-1].memory_bytes:,.0f} bytes per device, more than there are"
             )
-    return CheckedPiper(
+    return Checked(
         objective=max((stage.time_s for stage in checked), default=0.0),
         stages=tuple(checked),
         violations=tuple(violations),

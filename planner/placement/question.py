@@ -1,4 +1,4 @@
-"""Questions about placement, their answers, and which solver answers which question."""
+"""Questions about placement and their answers, and which solver answers which question."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from planner.core.request import Mode
 from strategies.limits import Clock
@@ -15,24 +17,10 @@ from strategies.placement.device_program import solve_convex
 from strategies.placement.free import solve_free
 from strategies.placement.latency.evaluate import Timing, latency_greedy, latency_one_device
 from strategies.placement.latency.solve import solve_latency
-from strategies.placement.loads import DeviceLoads
-from strategies.placement.piper import PiperProblem, PiperResult
+from strategies.placement.loads import device_loads
 from strategies.placement.problem import PlacementProblem, PlacementResult
 
-__all__ = [
-    "BASELINES",
-    "BEST",
-    "LATENCY_METHODS",
-    "METHODS",
-    "OBJECTIVES",
-    "Baseline",
-    "LatencyAnswer",
-    "PiperAnswer",
-    "PlaceAnswer",
-    "PlaceRequest",
-    "PlacementAnswer",
-    "Solver",
-]
+__all__ = ["BASELINES", "BEST", "LATENCY_METHODS", "METHODS", "PlaceAnswer", "PlaceRequest", "rows_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,52 +49,98 @@ class PlaceRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlacementAnswer:
-    """What every answer has; ``content`` is the workload that the checker judges by."""
+class PlaceAnswer:
+    """A placement, or a plan of Piper's problem.
 
+    Attributes
+    ----------
+    objective : str
+        throughput, latency or piper.
+    request : PlaceRequest
+        With the contiguity that the placement has.
+    problem : PlacementProblem or PiperProblem
+    result : PlacementResult or PiperResult
+    sha256 : str
+        Of the workload.
+    content : mapping
+        The workload as the checker judges by it.
+    one_device : float
+        Objective of one device, memory aside; for latency of CPUs where operators are not supported.
+    timing : Timing or None
+        For latency: when each subgraph runs.
+    """
+
+    objective: str
     request: PlaceRequest
+    problem: Any
+    result: Any
     sha256: str
     content: Mapping[str, Any]
+    one_device: float = np.inf
+    timing: Timing | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlaceAnswer(PlacementAnswer):
-    """A placement with its devices and what it is compared with."""
-
-    problem: PlacementProblem
-    result: PlacementResult
-    loads: DeviceLoads
-    one_device: float  # time of everything on one device, memory aside
-    contiguous: PlacementResult | None  # the best contiguous placement, where another kind was asked for
+# With more devices than this those without operators are not listed one by one.
+_MOST_LISTED = 10_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LatencyAnswer(PlacementAnswer):
-    """A placement for latency, with the times of its subgraphs."""
-
-    problem: PlacementProblem
-    result: PlacementResult
-    timing: Timing
-    one_device: float  # latency of one accelerator, memory aside, or of CPUs where operators are not supported
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PiperAnswer(PlacementAnswer):
-    """A plan of Piper's problem."""
-
-    problem: PiperProblem
-    result: PiperResult
+def rows_of(answer: PlaceAnswer) -> list[dict[str, Any]]:
+    """Devices; for latency subgraphs, by accelerator and order; of Piper's problem stages: as plain values, as `--json` has them."""
+    problem, result, timing = answer.problem, answer.result, answer.timing
+    if answer.objective == "piper":
+        return [
+            {
+                "data_parallel": stage.data_parallel,
+                "tensor_parallel": stage.tensor_parallel,
+                "nodes": [problem.node_ids[v] for v in stage.nodes],
+                "ways": list(stage.ways),
+                "way_names": [
+                    problem.options[v][stage.tensor_parallel][way].name
+                    for v, way in zip(stage.nodes, stage.ways, strict=True)
+                ],
+                "in_flight": stage.in_flight,
+                "time_s": stage.time_s,
+                "memory_bytes": stage.memory_bytes,
+            }
+            for stage in result.plan.stages
+        ]
+    nodes: dict[int, list[Any]] = {}
+    for v, place in enumerate((result.placement.device if timing is None else timing.unit).tolist()):
+        nodes.setdefault(place, []).append(v)
+    if timing is not None:
+        return [
+            {
+                "device": f"acc{accelerator + 1}",
+                "subgraph": int(timing.order[i]) + 1,
+                "start": float(timing.start[i]),
+                "finish": float(timing.finish[i]),
+                "compute": float(timing.compute[i]),
+                "communication": float(timing.communication[i]),
+                "num_nodes": len(nodes[i]),
+                "memory_bytes": float(problem.size_bytes[nodes[i]].sum()),
+                "nodes": [problem.node_ids[v] for v in nodes[i]],
+            }
+            for i, accelerator in enumerate(timing.accelerator.tolist())
+        ]
+    loads = device_loads(problem, result.placement.device)
+    kinds = {d: problem.type_of(d) for d in (range(problem.num_devices) if len(problem.types) else ())}
+    return [
+        {
+            "name": problem.device_name(d),
+            "num_nodes": int(loads.num_nodes[d]),
+            "compute": float(loads.compute[d]),
+            "communication": float(loads.communication[d]),
+            "load": float(loads.compute[d] + loads.communication[d]),
+            "type": None if kinds.get(d) is None else kinds[d].name,
+            "memory_bytes": float(loads.memory_bytes[d]),
+            "memory_capacity_bytes": problem.memory_of(d) if d < problem.num_accelerators else None,
+            "nodes": [problem.node_ids[v] for v in nodes.get(d, ())],
+        }
+        for d in (range(problem.num_devices) if problem.num_devices <= _MOST_LISTED else sorted(nodes))
+    ]
 
 
 Solver = Callable[[PlacementProblem, PlaceRequest, Clock], PlacementResult]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Baseline:
-    """A simple method and the contiguity that its placements have at least."""
-
-    solve: Solver
-    contiguity: str
 
 
 # Contiguity -> the method that --method auto means.
@@ -117,13 +151,12 @@ BEST: dict[str, Solver] = {
     ),
     "none": lambda problem, request, clock: solve_free(problem, seed=request.seed, gap=request.gap, clock=clock),
 }
-BASELINES: dict[str, Baseline] = {
-    "one-device": Baseline(solve=lambda problem, _request, _clock: one_device(problem), contiguity="chain"),
-    "greedy": Baseline(solve=lambda problem, _request, clock: solve_greedy(problem, clock=clock), contiguity="chain"),
-    "pipedream": Baseline(solve=lambda problem, _request, clock: solve_chain(problem, clock=clock), contiguity="chain"),
-    "local-search": Baseline(
-        solve=lambda problem, request, clock: local_search(problem, seed=request.seed, clock=clock), contiguity="none"
-    ),
+# Simple methods, and the contiguity that their placements have at least.
+BASELINES: dict[str, tuple[Solver, str]] = {
+    "one-device": (lambda problem, _request, _clock: one_device(problem), "chain"),
+    "greedy": (lambda problem, _request, clock: solve_greedy(problem, clock=clock), "chain"),
+    "pipedream": (lambda problem, _request, clock: solve_chain(problem, clock=clock), "chain"),
+    "local-search": (lambda problem, request, clock: local_search(problem, seed=request.seed, clock=clock), "none"),
 }
 LATENCY_METHODS: dict[str, Solver] = {
     "auto": lambda problem, request, clock: solve_latency(
@@ -132,5 +165,4 @@ LATENCY_METHODS: dict[str, Solver] = {
     "one-device": lambda problem, _request, _clock: latency_one_device(problem),
     "greedy": lambda problem, _request, clock: latency_greedy(problem, clock=clock),
 }
-OBJECTIVES = ("throughput", "latency")
 METHODS = ("auto", *BASELINES, "expert")

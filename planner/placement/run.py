@@ -9,39 +9,30 @@ from typing import Any
 
 import numpy as np
 
-from costmodel.arrays import IntArray
 from costmodel.tolerances import EQUAL
 from planner.core.blocks import Report
-from planner.core.errors import FileProblem, InputFileError, LimitReached, NoFeasiblePlan, SearchInterrupted, UsageError
+from planner.core.errors import (
+    FileProblem,
+    InputFileError,
+    LimitReached,
+    NoFeasiblePlan,
+    PlannerError,
+    SearchInterrupted,
+    UsageError,
+)
 from planner.files.json_file import JsonFile, read_workload
 from planner.files.resources import bundled_name
-from planner.placement.check import CheckedPiper, CheckedPlacement, check_latency, check_piper, check_throughput
+from planner.placement.check import Checked, check_latency, check_piper, check_throughput
 from planner.placement.piper_file import is_piper, piper_from
-from planner.placement.placement_file import (
-    PlacementFile,
-    assignment_of,
-    expert_placement,
-    piper_stages,
-    read_placement_file,
-    subgraphs_of,
-)
-from planner.placement.question import (
-    BASELINES,
-    BEST,
-    LATENCY_METHODS,
-    LatencyAnswer,
-    PiperAnswer,
-    PlaceAnswer,
-    PlaceRequest,
-)
+from planner.placement.placement_file import Claim, claim_of, expert_placement, read_placement_file
+from planner.placement.question import BASELINES, BEST, LATENCY_METHODS, PlaceAnswer, PlaceRequest
 from planner.placement.report import check_report
 from planner.placement.workload_file import Loaded, loaded_workload, workload_from
 from strategies.limits import Clock
 from strategies.placement.baselines import one_device_time
 from strategies.placement.contiguous import solve_contiguous
 from strategies.placement.latency.evaluate import evaluate, one_device_latency
-from strategies.placement.loads import device_loads
-from strategies.placement.piper import PiperResult, solve_piper
+from strategies.placement.piper import solve_piper
 from strategies.placement.problem import Placement, PlacementProblem, PlacementResult, without_spare_devices
 
 __all__ = ["before_judging", "check_files", "place"]
@@ -54,9 +45,7 @@ _JUDGING_SHARE = 0.3
 _BASELINE_SHARE = 0.5
 
 
-def place(
-    request: PlaceRequest, report: Callable[[str, float, float], None]
-) -> PlaceAnswer | LatencyAnswer | PiperAnswer:
+def place(request: PlaceRequest, report: Callable[[str, float, float], None]) -> PlaceAnswer:
     """Place a workload.
 
     Parameters
@@ -76,39 +65,44 @@ def place(
     """
     clock = Clock(limit_s=request.time_limit_s, report=report)
     file = _workload_file(request.workload) if request.cluster is None else _of_model(request)
-    if is_piper(file.content):
-        return _place_piper(file, request, clock)
-    if request.bandwidth_bytes_per_s is not None or request.num_micro_batches is not None:
-        raise UsageError("--bandwidth, --micro-batches: only have a meaning for workloads of Piper's format")
-    if request.objective == "latency":
-        return _place_for_latency(file, request, clock)
-    if request.num_subgraphs is not None:
-        raise UsageError("--subgraphs: only has a meaning with --objective latency")
-    given = {
-        "maxFPGAs": request.num_devices,
-        "maxCPUs": request.num_cpus,
-        "maxSizePerFPGA": request.memory_bytes,
-    }
-    loaded = loaded_workload(file, given, is_model=request.cluster is not None)
-    problem = loaded.problem
-    if problem.types and (request.method not in ("auto", "expert") or request.contiguity == "convex"):
-        raise UsageError(
-            "--method, --contiguity convex: not for workloads with deviceTypes (chain and --non-contiguous are)"
-        )
-    result, contiguity = _solved(loaded, request, before_judging(clock))
-    if result.placement is None:
-        raise _nothing_found(result, problem, contiguity, request)
-    found = _judge(loaded, result, contiguity)
-    return PlaceAnswer(
-        request=replace(request, contiguity=found if request.method != "auto" else contiguity),
+    objective = "piper" if is_piper(file.content) else request.objective
+    loaded = _loaded(file, request, objective)
+    _refuse_options(request, objective, loaded)
+    problem, asked = loaded.problem, request
+    if objective == "latency":
+        _refuse_training(file, loaded)
+        asked = replace(request, contiguity="convex", num_subgraphs=request.num_subgraphs or 1)
+    elif request.method != "auto":
+        asked = replace(request, contiguity=BASELINES[request.method][1] if request.method in BASELINES else "none")
+    result: Any = _SOLVERS[objective](problem, request, before_judging(clock))
+    if (result.plan if objective == "piper" else result.placement) is None:
+        raise _nothing_found(result, problem, asked, objective)
+    answer = PlaceAnswer(
+        objective=objective,
+        request=asked,
         problem=problem,
         result=result,
-        loads=device_loads(problem, result.placement.device),
-        one_device=one_device_time(problem),
-        contiguous=result.chain,
         sha256=loaded.sha256,
         content=loaded.content,
+        one_device=_ONE_DEVICE[objective](problem),
+        timing=evaluate(problem, result.placement) if objective == "latency" else None,
     )
+    # The checker has the last word on every placement that is shown; a baseline's may be more contiguous than it has to be.
+    checked = _judged(loaded.content, claim_of(answer))
+    assert not checked.violations, checked.violations[0]
+    assert np.isclose(checked.objective, result.objective, rtol=EQUAL), "the checker computes another objective"
+    if objective == "throughput" and request.method != "auto":
+        found = "chain" if checked.is_chain else "convex" if checked.is_convex else "none"
+        return replace(answer, request=replace(request, contiguity=found))
+    return answer
+
+
+def before_judging(clock: Clock) -> Clock:
+    """A clock for the search, so that the checker and the report end within the limit: they take about as long as reading did."""
+    return clock.leaving(min(clock.elapsed_s, _JUDGING_SHARE * clock.left_s))
+
+
+# -- the workload
 
 
 def _workload_file(path: Path) -> JsonFile:
@@ -136,171 +130,41 @@ def _of_model(request: PlaceRequest) -> JsonFile:
     return workload_of_model(request)
 
 
-def _solved(loaded: Loaded[PlacementProblem], request: PlaceRequest, clock: Clock) -> tuple[PlacementResult, str]:
-    problem, device = without_spare_devices(loaded.problem)
-    baseline = BASELINES.get(request.method)
-    if request.method == "expert":
-        assert request.expert is not None, "the command line checks this"
-        result, contiguity = expert_placement(loaded.problem, request.expert), "none"
-        return _compared(result, problem, request, clock), contiguity
-    if baseline is not None:
-        share = clock.within(_BASELINE_SHARE)
-        result, contiguity = baseline.solve(problem, request, share), baseline.contiguity
-        if result.placement is not None:
-            result = _compared(result, problem, request, clock)
-    else:
-        result = BEST[request.contiguity](problem, request, clock)
-        contiguity = request.contiguity
-    return _renumbered(result, device), contiguity
-
-
-def _compared(
-    result: PlacementResult, problem: PlacementProblem, request: PlaceRequest, clock: Clock
-) -> PlacementResult:
-    """Add the best contiguous placement to a baseline's, unless the user wants to stop."""
-    if result.is_interrupted:
-        return result
-    return replace(result, chain=solve_contiguous(problem, seed=request.seed, clock=clock))
-
-
-def _renumbered(result: PlacementResult, device: IntArray) -> PlacementResult:
-    """Number devices as the workload does."""
-    if result.placement is None:
-        return result
-    return replace(result, placement=Placement(device=device[result.placement.device]))
-
-
-def _nothing_found(
-    result: PlacementResult, problem: PlacementProblem, contiguity: str, request: PlaceRequest
-) -> Exception:
-    if result.is_interrupted:
-        return SearchInterrupted(None)
-    if result.stopped == "time limit":
-        return LimitReached("the time limit came before a placement was found; raise --time-limit")
-    if np.isfinite(result.bound):  # a baseline, or a graph too large for a proof
-        return NoFeasiblePlan(f"{result.method}: found no placement within the memory ({result.proof})")
-    need, room = float(problem.size_bytes.sum()), problem.memory_bytes * problem.num_accelerators
-    kind = "no contiguous cut" if contiguity == "chain" else "nothing"
-    cpus = "" if request.cluster else f" and {problem.num_cpus} CPUs"
-    return NoFeasiblePlan(
-        f"no placement exists: {kind} fits the {problem.num_accelerators} accelerators of {problem.memory_bytes:,.0f} bytes"
-        f"{cpus}; the operators need {need:,.0f} bytes in all, the accelerators have {room:,.0f}"
-        f" (more --devices or --memory{', or --non-contiguous' if contiguity == 'chain' and need <= room else ''})"
-    )
-
-
-def _judge(loaded: Loaded[PlacementProblem], result: PlacementResult, contiguity: str) -> str:
-    """The checker has the last word on every placement that is shown; it returns the contiguity that there is."""
-    assert result.placement is not None
-    device_of = assignment_of(loaded.problem, result.placement)
-    checked = check_throughput(loaded.content, device_of, contiguity=contiguity)
-    _assert_agreed(checked, result)
-    return "chain" if checked.is_chain else "convex" if checked.is_convex else "none"
-
-
-def _place_piper(file: JsonFile, request: PlaceRequest, clock: Clock) -> PiperAnswer:
-    loaded = piper_from(
-        file,
-        {
-            "maxDevices": request.num_devices,
-            "maxMemoryPerDevice": request.memory_bytes,
-            "bandwidth": request.bandwidth_bytes_per_s,
-            "mbsInBatch": request.num_micro_batches,
-        },
-    )
-    if request.method != "auto" or request.contiguity != "chain" or request.num_cpus is not None:
-        raise UsageError("--method, --contiguity, --cpus: have no meaning for workloads of Piper's format")
-    if request.objective != "throughput" or request.num_subgraphs is not None:
-        raise UsageError("--objective latency, --subgraphs: have no meaning for workloads of Piper's format")
-    result = solve_piper(loaded.problem, clock=before_judging(clock))
-    if result.plan is None:
-        if result.stopped == "interrupted":
-            raise SearchInterrupted(None)
-        if result.stopped or np.isfinite(result.bound):
-            raise LimitReached(f"no plan was found: {result.proof}")
-        raise NoFeasiblePlan(
-            f"no plan exists: no stages on {loaded.problem.num_devices} devices of {loaded.problem.memory_bytes:,.0f} bytes"
-            " hold all operators (more --devices or --memory)"
-        )
-    stages: list[Mapping[str, Any]] = piper_stages(loaded.problem, result.plan)
-    _assert_agreed(check_piper(loaded.content, stages), result)
-    return PiperAnswer(
-        request=request, problem=loaded.problem, result=result, sha256=loaded.sha256, content=loaded.content
-    )
-
-
-def before_judging(clock: Clock) -> Clock:
-    """A clock for the search, so that the checker and the report end within the limit: they take about as long as reading did."""
-    return clock.leaving(min(clock.elapsed_s, _JUDGING_SHARE * clock.left_s))
-
-
-def _place_for_latency(file: JsonFile, request: PlaceRequest, clock: Clock) -> LatencyAnswer:
-    """Place a workload of inference for the least latency."""
-    solver = LATENCY_METHODS.get(request.method)
-    if solver is None:
-        raise UsageError(
-            f"--method {request.method}: is for throughput; for --objective latency: {', '.join(LATENCY_METHODS)}"
-        )
-    if request.num_cpus is not None:
-        raise UsageError("--cpus: has no meaning for --objective latency, whose CPUs are unlimited")
+def _loaded(file: JsonFile, request: PlaceRequest, objective: str) -> Loaded[Any]:
+    if objective == "piper":
+        limits = {"maxDevices": request.num_devices, "maxMemoryPerDevice": request.memory_bytes}
+        more = {"bandwidth": request.bandwidth_bytes_per_s, "mbsInBatch": request.num_micro_batches}
+        return piper_from(file, {**limits, **more})
     given = {"maxFPGAs": request.num_devices, "maxSizePerFPGA": request.memory_bytes}
-    loaded = loaded_workload(file, given, is_model=request.cluster is not None)
-    problem = loaded.problem
-    _refuse_training(file, loaded)
-    if problem.types:
-        raise UsageError("--objective latency: not for workloads with deviceTypes")
-    few, _ = without_spare_devices(
-        problem
-    )  # accelerators come first, and operators on CPUs carry the first CPU's number
-    result = solver(few if few.num_cpus else _without_cpus(few), request, before_judging(clock))
-    if result.placement is not None:
-        on_cpu = result.placement.device >= few.num_accelerators
-        device = np.where(on_cpu, problem.num_accelerators, result.placement.device)
-        result = replace(result, placement=replace(result.placement, device=device))
-    _refuse_nothing(problem, result)
-    assert result.placement is not None
-    checked = check_latency(
-        loaded.content,
-        assignment_of(problem, result.placement),
-        subgraphs_of(problem, result.placement),
-        num_subgraphs=request.num_subgraphs or 1,
-    )
-    _assert_agreed(checked, result)
-    return LatencyAnswer(
-        request=replace(request, contiguity="convex", num_subgraphs=request.num_subgraphs or 1),
-        problem=problem,
-        result=result,
-        timing=evaluate(problem, result.placement),
-        one_device=one_device_latency(problem),
-        sha256=loaded.sha256,
-        content=loaded.content,
-    )
+    cpus = {} if objective == "latency" else {"maxCPUs": request.num_cpus}
+    return loaded_workload(file, {**given, **cpus}, is_model=request.cluster is not None)
 
 
-def _without_cpus(problem: PlacementProblem) -> PlacementProblem:
-    """Operators take longer on a CPU than everything together elsewhere, so that none is there if there is another way."""
-    worst = float(problem.accelerator_time.sum() + 2 * problem.num_nodes * problem.transfer_time.sum())
-    never = np.full(problem.num_nodes, _PROHIBITIVE * max(worst, 1e-300))
-    return replace(problem, cpu_time=never)
-
-
-def _refuse_nothing(problem: PlacementProblem, result: PlacementResult) -> None:
-    """Raise where there is no placement to show."""
-    placement = result.placement
-    if placement is not None and np.isfinite(result.objective):
-        if problem.num_cpus or not bool(np.any(placement.device >= problem.num_accelerators)):
-            return
-        if result.proven_optimal:
-            raise NoFeasiblePlan(
-                f"no placement exists: the {problem.num_accelerators} accelerators of {problem.memory_bytes:,.0f} bytes"
-                f" cannot hold the operators, which need {float(problem.size_bytes.sum()):,.0f} bytes, in so few parts,"
-                " and there are no CPUs (more --devices, --memory or --subgraphs)"
-            )
-    if result.stopped == "interrupted":
-        raise SearchInterrupted(None)
-    raise LimitReached(
-        f"{result.method}: found no placement that can run{'; raise --time-limit' if result.stopped else ''}"
-    )
+def _refuse_options(request: PlaceRequest, objective: str, loaded: Loaded[Any]) -> None:
+    """Options that have no meaning for a problem are not passed over."""
+    is_piper, is_latency = objective == "piper", objective == "latency"
+    has_types = not is_piper and bool(loaded.problem.types)
+    chooses = request.method != "auto" or request.contiguity != "chain"
+    refused = {
+        "--method, --contiguity, --cpus: have no meaning for workloads of Piper's format": is_piper
+        and (chooses or request.num_cpus is not None),
+        "--objective latency, --subgraphs: have no meaning for workloads of Piper's format": is_piper
+        and (request.objective != "throughput" or request.num_subgraphs is not None),
+        "--bandwidth, --micro-batches: only have a meaning for workloads of Piper's format": not is_piper
+        and (request.bandwidth_bytes_per_s is not None or request.num_micro_batches is not None),
+        "--subgraphs: only has a meaning with --objective latency": not is_latency
+        and request.num_subgraphs is not None,
+        f"--method {request.method}: is for throughput; for --objective latency: {', '.join(LATENCY_METHODS)}": is_latency
+        and request.method not in LATENCY_METHODS,
+        "--cpus: has no meaning for --objective latency, whose CPUs are unlimited": is_latency
+        and request.num_cpus is not None,
+        "--objective latency: not for workloads with deviceTypes": is_latency and has_types,
+        "--method, --contiguity convex: not for workloads with deviceTypes (chain and --non-contiguous are)": has_types
+        and (request.method not in ("auto", "expert") or request.contiguity == "convex"),
+    }
+    for message, is_refused in refused.items():
+        if is_refused:
+            raise UsageError(message)
 
 
 def _refuse_training(file: JsonFile, loaded: Loaded[PlacementProblem]) -> None:
@@ -312,10 +176,103 @@ def _refuse_training(file: JsonFile, loaded: Loaded[PlacementProblem]) -> None:
         raise InputFileError([file.problem(("nodes", backward[0], "isBackwardNode"), message)])
 
 
-def _assert_agreed(checked: CheckedPlacement | CheckedPiper, result: PlacementResult | PiperResult) -> None:
-    """The checker has the last word on every placement that is shown."""
-    assert not checked.violations, checked.violations[0]
-    assert np.isclose(checked.objective, result.objective, rtol=EQUAL), "the checker computes another objective"
+# -- the search
+
+
+def _for_throughput(problem: PlacementProblem, request: PlaceRequest, clock: Clock) -> PlacementResult:
+    """Run the method; what a baseline or an expert found is compared with the best contiguous placement."""
+    few, device = without_spare_devices(problem)
+    if request.method == "auto":
+        result = BEST[request.contiguity](few, request, clock)
+    elif request.expert is None:
+        result = BASELINES[request.method][0](few, request, clock.within(_BASELINE_SHARE))
+    else:
+        result, device = expert_placement(problem, request.expert), np.arange(problem.num_devices)
+    placement = result.placement
+    if placement is None:
+        return result
+    if request.method != "auto" and not result.is_interrupted:
+        result = replace(result, chain=solve_contiguous(few, seed=request.seed, clock=clock))
+    return replace(result, placement=Placement(device=device[placement.device]))
+
+
+def _for_latency(problem: PlacementProblem, request: PlaceRequest, clock: Clock) -> PlacementResult:
+    """Place a workload of inference for the least latency; without a placement where that cannot run."""
+    few, _ = without_spare_devices(problem)
+    if not few.num_cpus:  # so slow that nothing is there if there is another way
+        worst = float(problem.accelerator_time.sum() + 2 * problem.num_nodes * problem.transfer_time.sum())
+        few = replace(few, cpu_time=np.full(problem.num_nodes, _PROHIBITIVE * max(worst, 1e-300)))
+    result = LATENCY_METHODS[request.method](few, request, clock)
+    if result.placement is None:
+        return result
+    # Accelerators come first, and operators on CPUs carry the first CPU's number.
+    on_cpu = result.placement.device >= few.num_accelerators
+    if not np.isfinite(result.objective) or (np.any(on_cpu) and not problem.num_cpus):
+        return replace(result, placement=None)
+    device = np.where(on_cpu, problem.num_accelerators, result.placement.device)
+    return replace(result, placement=replace(result.placement, device=device))
+
+
+_SOLVERS: dict[str, Callable[[Any, PlaceRequest, Clock], Any]] = {
+    "throughput": _for_throughput,
+    "latency": _for_latency,
+    "piper": lambda problem, _request, clock: solve_piper(problem, clock=clock),
+}
+_ONE_DEVICE: dict[str, Callable[[Any], float]] = {
+    "throughput": one_device_time,
+    "latency": one_device_latency,
+    "piper": lambda _problem: np.inf,
+}
+
+
+def _nothing_found(result: Any, problem: Any, request: PlaceRequest, objective: str) -> Exception:
+    """Why there is no placement to show."""
+    memory = f"{problem.memory_bytes:,.0f} bytes"
+    kind: type[PlannerError] = NoFeasiblePlan
+    if objective == "latency" and result.proven_optimal and np.isfinite(result.objective):
+        text = (
+            f"no placement exists: the {problem.num_accelerators} accelerators of {memory}"
+            f" cannot hold the operators, which need {float(problem.size_bytes.sum()):,.0f} bytes, in so few parts,"
+            " and there are no CPUs (more --devices, --memory or --subgraphs)"
+        )
+    elif result.stopped == "interrupted":
+        return SearchInterrupted(None)
+    elif objective == "latency":
+        longer = "; raise --time-limit" if result.stopped else ""
+        kind, text = LimitReached, f"{result.method}: found no placement that can run{longer}"
+    elif objective == "piper" and (result.stopped or np.isfinite(result.bound)):
+        kind, text = LimitReached, f"no plan was found: {result.proof}"
+    elif objective == "piper":
+        text = (
+            f"no plan exists: no stages on {problem.num_devices} devices of {memory}"
+            " hold all operators (more --devices or --memory)"
+        )
+    elif result.stopped == "time limit":
+        kind, text = LimitReached, "the time limit came before a placement was found; raise --time-limit"
+    elif np.isfinite(result.bound):  # a baseline, or a graph too large for a proof
+        text = f"{result.method}: found no placement within the memory ({result.proof})"
+    else:
+        need, room = float(problem.size_bytes.sum()), problem.memory_bytes * problem.num_accelerators
+        is_chain = request.contiguity == "chain"
+        cpus = "" if request.cluster else f" and {problem.num_cpus} CPUs"
+        text = (
+            f"no placement exists: {'no contiguous cut' if is_chain else 'nothing'} fits the {problem.num_accelerators} accelerators of"
+            f" {memory}{cpus}; the operators need {need:,.0f} bytes in all, the accelerators have {room:,.0f}"
+            f" (more --devices or --memory{', or --non-contiguous' if is_chain and need <= room else ''})"
+        )
+    return kind(text)
+
+
+# -- the checker
+
+
+def _judged(content: Mapping[str, Any], claim: Claim) -> Checked:
+    if claim.objective == "piper":
+        return check_piper(content, claim.stages)
+    if claim.objective == "latency":
+        subgraphs = int(claim.limits.get("subgraphs", 1))
+        return check_latency(content, claim.device_of, claim.subgraph_of, num_subgraphs=subgraphs)
+    return check_throughput(content, claim.device_of, contiguity=claim.contiguity)
 
 
 def check_files(request: PlaceRequest, placement: Path) -> tuple[Report, bool]:
@@ -347,19 +304,13 @@ def check_files(request: PlaceRequest, placement: Path) -> tuple[Report, bool]:
         words = ("is of Piper's format", "is an operator graph")
         message = f"is a placement for {claim.objective}, but {file.path.name} {words[0] if piper else words[1]}"
         raise InputFileError([FileProblem(path=placement, message=message)])
-    if piper:
-        content = {**piper_from(file, {}).content, **claim.limits}
-        judged = check_piper(content, claim.stages)
-        objective, violations = judged.objective, judged.violations
-    else:
-        graph = workload_from(file, {}).content
-        limits = {key: value for key, value in claim.limits.items() if key in graph}
-        objective, violations = _judged({**graph, **limits}, claim)
-    report = check_report(claim, objective, violations, sha256=file.sha256)
+    content = (piper_from(file, {}) if piper else workload_from(file, {})).content
+    limits = {key: value for key, value in claim.limits.items() if piper or key in content}
+    report = check_report(placement.name, claim, _judged({**content, **limits}, claim), sha256=file.sha256)
     return report, bool(report.data()["ok"])
 
 
-def _model_of_claim(request: PlaceRequest, cluster: str, claim: PlacementFile) -> JsonFile:
+def _model_of_claim(request: PlaceRequest, cluster: str, claim: Claim) -> JsonFile:
     """The operator graph for as many devices as the placement was made for: their number decides on the links."""
     from planner.files.loading import load_cluster
     from planner.placement.model_workload import workload_of_model
@@ -367,12 +318,3 @@ def _model_of_claim(request: PlaceRequest, cluster: str, claim: PlacementFile) -
     devices = claim.limits.get("maxFPGAs")
     several = len(load_cluster(cluster).cluster.groups) > 1  # all of whose devices are used
     return workload_of_model(replace(request, num_devices=None if several or not devices else int(devices)))
-
-
-def _judged(content: Mapping[str, Any], claim: PlacementFile) -> tuple[float, tuple[str, ...]]:
-    if claim.objective == "latency":
-        subgraphs = int(claim.limits.get("subgraphs", 1))
-        latency = check_latency(content, claim.device_of, claim.subgraph_of, num_subgraphs=subgraphs)
-        return latency.objective, latency.violations
-    judged = check_throughput(content, claim.device_of, contiguity=claim.contiguity)
-    return judged.objective, judged.violations

@@ -58,16 +58,16 @@ def test_memory_of_each_kind_counts(tmp_path: Path, capsys: pytest.CaptureFixtur
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        (lambda c: c.update(deviceTypes=[]), "at least one kind"),
-        (lambda c: c.update(deviceTypes=5), "must be a list"),
-        (lambda c: c["deviceTypes"][0].pop("memory"), "'memory' is missing"),
-        (lambda c: c["deviceTypes"][0].update(count=0), "from 1"),
+        (lambda c: c.update(deviceTypes=[]), "deviceTypes: needs at least 1 entry"),
+        (lambda c: c.update(deviceTypes=5), "expected a list"),
+        (lambda c: c["deviceTypes"][0].pop("memory"), "missing key 'memory'"),
+        (lambda c: c["deviceTypes"][0].update(count=0), "at least 1"),
         (lambda c: c["deviceTypes"][0].update(timeFactor=-1), "at least 0"),
-        (lambda c: c["deviceTypes"][0].update(linkFactor=0), "above 0"),
+        (lambda c: c["deviceTypes"][0].update(linkFactor=0), "greater than 0"),
         (lambda c: c["deviceTypes"][1].update(name="fast"), "used twice"),
         (lambda c: c["deviceTypes"][1].update(speed=2), "unknown key 'speed'"),
         (lambda c: c["nodes"][5].update(slow_time=-3), "at least 0"),
-        (lambda c: c["deviceTypes"][0].update(timeKey=7), "name of a key"),
+        (lambda c: c["deviceTypes"][0].update(timeKey=7), "timeKey: expected text, got 7"),
     ],
 )
 def test_faults_are_named(change: Any, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

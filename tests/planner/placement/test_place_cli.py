@@ -115,9 +115,9 @@ def test_check_needs_a_placement_file(cli: Cli, workload: Path, tmp_path: Path) 
     path.write_text("schema_version: 3\nobjective: speed\ndevices: [1]\nlimits: {accelerator: 2}\n")
     code, _, err = cli("check", workload, path)
     assert code == 2
-    assert f"{path}:1:17: schema_version: must be 1, not 3" in err
-    assert f"{path}:2:12: objective: objective must be one of" in err
-    assert "unknown limit 'accelerator'" in err
+    assert f"{path}:1:17: schema_version: expected 1, got 3" in err
+    assert f"{path}:2:12: objective: expected 'throughput', 'latency' or 'piper', got 'speed'" in err
+    assert "limits.accelerator: unknown key 'accelerator'; did you mean 'accelerators'?" in err
     code, _, err = cli("check", workload)
     assert (code, "check: needs two files" in err) == (2, True)
 
