@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from planner.core.errors import FileProblem, InputFileError, UsageError
-from planner.files.documents import Document, parse_text
+from costmodel.network.graph import GraphError
+from planner.core.errors import InputFileError, UsageError
+from planner.files.documents import parse_text
 from planner.files.loading import KEPT_CHARACTERS, LoadedModel, json_problems, model_of, no_seq
 from planner.files.resources import resolve
-from planner.files.text import read_text
-
-if TYPE_CHECKING:
-    from planner.importers.sources import ImportedDocument
+from planner.files.text import failure, read_text
 
 __all__ = ["import_network", "load_model", "network_path"]
 
@@ -54,24 +51,21 @@ def load_model(text: str, *, seq: int | None = None, assume_free: Collection[str
     50303912
     """
     path = network_path(resolve("models", text))
-    if assume_free and path.suffix.lower() in (".json", ".yaml", ".yml"):
+    suffix = path.suffix.lower()
+    if assume_free and suffix in (".json", ".yaml", ".yml"):
         raise UsageError(
             f"--assume-free: {path.name} has no operators that are not known; ONNX, torch and Caffe files may have"
         )
-    imported: ImportedDocument | None = None
-    if path.suffix.lower() == ".json":
-        from planner.importers.sources import network_document_of
+    if suffix not in (".yaml", ".yml"):
+        from planner.importers.sources import imported_document
 
-        made = network_document_of(path)
-        if made is None:
+        made = imported_document(path, frozenset(assume_free))
+        if made is not None:
+            return model_of(*made, seq=seq)
+        if suffix == ".json":
             if seq is not None:
                 raise UsageError(no_seq(path.stem))
             return _load_json(path)
-        document, imported = made
-    elif (foreign := _foreign(path, assume_free)) is not None:
-        document, imported = foreign
-    if imported is not None:
-        return model_of(document, imported.notes, seq=seq)
     content, sha256 = read_text(path)
     return (_kept_network if len(content) <= KEPT_CHARACTERS else _network)(path, content, sha256, seq)
 
@@ -81,15 +75,6 @@ def _network(path: Path, text: str, sha256: str, seq: int | None) -> LoadedModel
 
 
 _kept_network = lru_cache(maxsize=32)(_network)
-
-
-def _foreign(path: Path, assume_free: Collection[str]) -> tuple[Document, ImportedDocument] | None:
-    """Another program's file that is no JSON, by its content; YAML is not looked into."""
-    if path.suffix.lower() in (".yaml", ".yml"):
-        return None
-    from planner.importers.sources import ImportOptions, foreign_document_of
-
-    return foreign_document_of(path, ImportOptions(assume_free=frozenset(assume_free)))
 
 
 def network_path(path: Path) -> Path:
@@ -109,7 +94,7 @@ def network_path(path: Path) -> Path:
         return path
     config = path / "config.json"
     if not config.is_file():
-        raise InputFileError([FileProblem(path=path, message="is a folder without a config.json")])
+        raise failure(path, "is a folder without a config.json")
     return config
 
 
@@ -125,10 +110,10 @@ def _load_json(path: Path) -> LoadedModel:
             from planner.importers.hugging_face import ARCHITECTURES
 
             message = f"looks like a Hugging Face config.json, but has no 'model_type' (known: {', '.join(sorted(ARCHITECTURES))})"
-        raise InputFileError([FileProblem(path=path, message=message)])
+        raise failure(path, message)
     try:
         imported = paleo_json.convert(file.content)
-    except paleo_json.ImportFailed as error:
+    except GraphError as error:
         raise InputFileError(json_problems(file, error.problems)) from None
     return LoadedModel(
         graph=imported.graph,
@@ -161,11 +146,8 @@ def import_network(path: Path, *, assume_free: Sequence[str] = ()) -> LoadedMode
     from planner.importers.sources import FORMATS, format_of
 
     if not path.exists():
-        raise InputFileError([FileProblem(path=path, message="no such file")])
-    if path.suffix.lower() == ".json":
-        return load_model(str(path), assume_free=assume_free)
-    if path.is_file() and path.suffix.lower() not in (".yaml", ".yml") and format_of(path) is not None:
+        raise failure(path, "no such file")
+    if path.suffix.lower() == ".json" or format_of(path) is not None:
         return load_model(str(path), assume_free=assume_free)
     known = "; ".join(f"{entry.description} ({entry.files})" for entry in FORMATS)
-    message = f"cannot be imported: its content is none of these: {known}"
-    raise InputFileError([FileProblem(path=path, message=message)])
+    raise failure(path, f"cannot be imported: its content is none of these: {known}")

@@ -7,22 +7,26 @@ operators.
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import hashlib
 import importlib
 import math
 import re
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from planner.core.errors import MissingExtra, PlannerError
 from planner.files.text import failure
 from planner.importers.operators import CONTROL_FLOW, OPERATORS, Call
-from planner.importers.sources import ForeignNetwork, ImportOptions, check_assumed
-from planner.importers.traced.program import Operation, Program, ProgramFault, Tensor
+from planner.importers.sources import ImportedDocument
+from planner.importers.traced.program import Program, ProgramFault, Tensor
 
-__all__ = ["FORMAT", "MAX_FOLDED", "Values", "detect", "first_line", "load", "program_of"]
+__all__ = ["FORMAT", "detect", "load", "program_of"]
 
 FORMAT = "ONNX"
 
@@ -30,8 +34,6 @@ FORMAT = "ONNX"
 _HEADS = tuple(bytes((0x08, version)) for version in range(1, 128))
 _MAX_BYTES = 2 * 2**30  # of a protobuf message
 _MAX_NODES = 200_000
-# Symbolic extents: the first dimension of an input is the batch, others have to be numbers.
-_BATCH = 1
 
 
 def detect(head: bytes) -> bool:
@@ -44,7 +46,7 @@ def detect(head: bytes) -> bool:
     return head.startswith(_HEADS) and len(head) > 2 and head[2] in (0x12, 0x1A, 0x22, 0x28, 0x32, 0x3A, 0x42, 0x72)
 
 
-def load(path: Path, options: ImportOptions) -> ForeignNetwork:
+def load(path: Path, assume_free: frozenset[str]) -> ImportedDocument:
     """Read an ONNX file.
 
     Raises
@@ -54,44 +56,28 @@ def load(path: Path, options: ImportOptions) -> ForeignNetwork:
     MissingExtra
         onnx is not installed.
     """
-    onnx = _onnx()
+    try:
+        onnx = importlib.import_module("onnx")
+    except ImportError:
+        raise MissingExtra("reading ONNX files", "onnx", "onnx") from None
     model, digest = _read(onnx, path)
-    from planner.importers.onnx_file import program_of
     from planner.importers.traced.reading import document_of_program
 
     try:
-        program, unknown = program_of(model)
-        check_assumed(path, unknown, options)
         version = max((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), default=0)
         source = f"ONNX {path.name}, opset {version}"
-        imported = document_of_program(program, name=path.stem, source=source, assume_free=options.assume_free)
+        imported = document_of_program(program_of(model), path.stem, source, path, assume_free)
     except ProgramFault as fault:
         raise failure(path, str(fault)) from None
     except PlannerError:
         raise
     except Exception as error:
-        broken = _what_is_broken(onnx, model)
-        if broken:
-            raise failure(path, f"is a broken ONNX file: {broken}") from error
+        try:
+            onnx.checker.check_model(model)
+        except Exception as broken:
+            raise failure(path, f"is a broken ONNX file: {_first_line(broken) or type(broken).__name__}") from error
         raise
-    return ForeignNetwork(sha256=digest, imported=imported)
-
-
-def _what_is_broken(onnx: Any, model: Any) -> str:
-    """What onnx's own checker says of a file that could not be read; empty where it finds it whole."""
-    try:
-        onnx.checker.check_model(model)
-    except Exception as error:
-        return first_line(error) or type(error).__name__
-    return ""
-
-
-def _onnx() -> Any:
-    try:
-        onnx = importlib.import_module("onnx")
-    except ImportError:
-        raise MissingExtra("reading ONNX files", "onnx", "onnx") from None
-    return onnx
+    return dataclasses.replace(imported, sha256=digest)
 
 
 def _read(onnx: Any, path: Path) -> tuple[Any, str]:
@@ -111,43 +97,39 @@ def _read(onnx: Any, path: Path) -> tuple[Any, str]:
     if not model.HasField("graph") or not model.graph.node:
         raise failure(path, "is an ONNX file without a graph: it is broken or truncated")
     _check(onnx, path, model)
-    digest = hashlib.sha256(data).hexdigest()
     if model.functions:
         model = importlib.import_module("onnx.inliner").inline_local_functions(model)
-    _set_batch(model)
-    return _inferred(onnx, path, model), digest
+    initial = {tensor.name for tensor in model.graph.initializer}
+    for value in model.graph.input:  # symbolic batches are 1
+        dims = value.type.tensor_type.shape.dim
+        if value.name not in initial and dims and not dims[0].HasField("dim_value"):
+            dims[0].dim_value = 1
+    return _inferred(onnx, path, model), hashlib.sha256(data).hexdigest()
 
 
 def _inferred(onnx: Any, path: Path, model: Any) -> Any:
     """The model with shapes; what an exporter has noted of values in between may be wrong, and is then left out."""
-    infer = onnx.shape_inference.infer_shapes
-    try:
-        return infer(model, check_type=True, strict_mode=True, data_prop=True)
-    except Exception as error:
-        fault = _no_shapes(model, str(error))
-    if model.graph.value_info:
-        del model.graph.value_info[:]
+    first = ""
+    for _ in range(2):
         try:
-            return infer(model, check_type=True, strict_mode=True, data_prop=True)
-        except Exception:  # noqa: S110 - the first fault is the one that is told
-            pass
+            return onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True)
+        except Exception as error:
+            first = first or str(error)
+        del model.graph.value_info[:]
+    fault = f"its shapes cannot be inferred: {_first_line(first)}"
+    for (
+        tensor
+    ) in model.graph.initializer:  # often the values of a small tensor that lie in another file, which is never opened
+        if tensor.data_location and tensor.data_type in (6, 7) and f": {tensor.name}" in first:
+            fault = (
+                f"shapes depend on the tensor '{tensor.name}', which is external data; files beside the model are not opened: save it "
+                "with small tensors inside (onnx.save with size_threshold=1024)"
+            )
+            break
     raise failure(path, fault)
 
 
-def _no_shapes(model: Any, error: str) -> str:
-    """Why shapes are not known: often the values of a small tensor that lie in another file, which is never opened."""
-    outside = [
-        t.name for t in model.graph.initializer if t.data_location and t.data_type in (6, 7) and f": {t.name}" in error
-    ]
-    if outside:
-        return (
-            f"shapes depend on the tensor '{outside[0]}', which is external data; files beside the model are not opened: save it with "
-            "small tensors inside (onnx.save with size_threshold=1024)"
-        )
-    return f"its shapes cannot be inferred: {first_line(error)}"
-
-
-def first_line(error: object) -> str:
+def _first_line(error: object) -> str:
     """The first line of a message of onnx, which can be long."""
     return str(error).strip().partition("\n")[0][:300]
 
@@ -174,15 +156,6 @@ def _check(onnx: Any, path: Path, model: Any) -> None:
         raise failure(path, f"has control flow: {listed}; what it costs depends on the data, export it without")
 
 
-def _set_batch(model: Any) -> None:
-    """Symbolic batches are 1."""
-    initial = {tensor.name for tensor in model.graph.initializer}
-    for value in model.graph.input:
-        dims = value.type.tensor_type.shape.dim
-        if value.name not in initial and dims and not dims[0].HasField("dim_value"):
-            dims[0].dim_value = _BATCH
-
-
 # -- graphs -----------------------------------------------------------------------------------------------------------------
 
 
@@ -194,103 +167,94 @@ _RESULT = re.compile(
 _ELEMENT_BY_ELEMENT = frozenset({"Add", "Sub", "Mul", "Div", "Where", "Expand"})
 
 
-def program_of(model: Any) -> tuple[Program, Counter[str]]:
-    """Write a model with inferred shapes in the vocabulary of `planner.importers.traced`.
+_MAX_FOLDED = 1 << 20  # elements of a constant that is worked out
+# Operators whose results on small constants are worked out, by onnx.reference.
+_FOLDED = frozenset({
+    "Shape", "Gather", "Concat", "Unsqueeze", "Squeeze", "Cast", "Add", "Sub", "Mul", "Div", "Neg", "Slice", "Constant", "Range",
+    "ConstantOfShape", "Expand", "Where", "Equal", "Reshape", "Transpose", "Trilu", "Less", "LessOrEqual", "Greater", "GreaterOrEqual",
+    "Not", "And", "Or", "Max", "Min", "Identity", "Size", "ReduceProd", "Mod", "Floor", "Ceil", "Sqrt", "Abs", "ReduceMax", "CastLike",
+})  # fmt: skip
 
-    Returns
-    -------
-    program : Program
-    unknown : Counter
-        Operators that are not known, with their counts.
-    """
+
+def program_of(model: Any) -> Program:
+    """Write a model with inferred shapes in the vocabulary of `planner.importers.traced`."""
     return _Graph(model).run()
 
 
 class _Graph:
     def __init__(self, model: Any) -> None:
         self.onnx = importlib.import_module("onnx")
+        self.imports = list(model.opset_import)
+        self.opset = {entry.domain: entry.version for entry in model.opset_import}
         self.graph = model.graph
-        self.known = Values(self.onnx, model)
-        self.shapes, self.types, self.constants = self.known.shapes, self.known.types, self.known.constants
-        self.tensors: dict[str, Tensor] = {}
-        self.operations: list[Operation] = []
+        self.program = Program(is_fused=True, has_scopes=True)
+        # What is known of values, by their names.
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        self.types: dict[str, int] = {}
+        self.constants: dict[str, Any] = {}
         self.made: set[str] = set()
-        self.unknown: Counter[str] = Counter()
         self.worked_out: list[str] = []
-        self.notes: list[str] = []
         self.readers: defaultdict[str, set[str]] = defaultdict(set)
         for node in model.graph.node:
             for name in node.input:
                 self.readers[name].add(node.op_type)
 
-    def run(self) -> tuple[Program, Counter[str]]:
-        for value in (*self.graph.value_info, *self.graph.output, *self.graph.input):
-            self.known.note_shape(value)
-        for tensor in self.graph.initializer:
+    def run(self) -> Program:
+        graph, program = self.graph, self.program
+        for value in (*graph.value_info, *graph.output, *graph.input):
+            self._note_shape(value)
+        for tensor in graph.initializer:
             self._initializer(tensor)
-        for value in self.graph.input:
-            if value.name not in self.tensors:
+        for value in graph.input:
+            if value.name not in program.tensors:
                 self._input(value)
-        for node in self.graph.node:
+        for node in graph.node:
             self._node(node)
         self._tie()
-        inputs = [tensor for tensor in self.tensors.values() if tensor.role == "input"]
+        inputs = [tensor for tensor in program.tensors.values() if tensor.role == "input"]
         if not inputs:
             raise ProgramFault("has no inputs")
-        batch = next((t.shape[0] for t in inputs if t.shape), 1)
-        outputs = tuple(value.name for value in self.graph.output)
-        notes = self.notes
+        program.batch = next((t.shape[0] for t in inputs if t.shape), 1)
+        program.outputs = tuple(value.name for value in graph.output)
         if self.worked_out:
-            notes.append(
+            program.notes.append(
                 f"{len(self.worked_out)} tensors that the exporter worked out ({', '.join(self.worked_out[:3])}) are taken for "
                 "constants, though parameters may be in them"
             )
-        if any(node.op_type == "Softmax" for node in self.graph.node):
-            notes.append(
+        if any(node.op_type == "Softmax" for node in graph.node):
+            program.notes.append(
                 "attention that is written out is taken to run in a fused kernel: ONNX files do not say how it is run"
             )
-        program = Program(
-            tensors=self.tensors,
-            operations=self.operations,
-            outputs=outputs,
-            batch=batch,
-            is_fused=True,
-            has_scopes=True,
-            notes=notes,
-        )
-        return program, self.unknown
+        return program
 
     # -- leaves -------------------------------------------------------------------------------------------------------------
 
     def _input(self, value: Any) -> None:
-        if value.name not in self.shapes:
+        name = value.name
+        if name not in self.shapes:
             dims = [dim.dim_param or str(dim.dim_value) for dim in value.type.tensor_type.shape.dim]
             raise ProgramFault(
-                f"input '{value.name}' has extents that are not numbers: {' x '.join(dims) or 'unknown'}; export with fixed shapes"
+                f"input '{name}' has extents that are not numbers: {' x '.join(dims) or 'unknown'}; export with fixed shapes"
             )
-        self.tensors[value.name] = Tensor(
-            shape=self.shapes[value.name], role="input", name=value.name, is_integer=not self.known.is_float(value.name)
-        )
+        is_integer = not self._is_float(name)
+        self.program.tensors[name] = Tensor(shape=self.shapes[name], role="input", name=name, is_integer=is_integer)
 
     def _initializer(self, tensor: Any) -> None:
-        shape = tuple(int(extent) for extent in tensor.dims)
+        name, shape = tensor.name, tuple(int(extent) for extent in tensor.dims)
         if any(extent < 0 for extent in shape):
-            raise ProgramFault(f"tensor '{tensor.name}' has a negative extent")
-        self.shapes[tensor.name] = shape
-        self.types[tensor.name] = tensor.data_type
-        numbers = self.known.numbers_of(tensor) if math.prod(shape) <= MAX_FOLDED else None
+            raise ProgramFault(f"tensor '{name}' has a negative extent")
+        self.shapes[name], self.types[name] = shape, tensor.data_type
+        numbers = self._numbers_of(tensor) if math.prod(shape) <= _MAX_FOLDED else None
         # A parameter: real numbers, more than one. Masks are constants: they hold an infinity, or nothing but 0 and 1 in a square.
-        is_large = math.prod(shape) > 1 or "PRelu" in self.readers[tensor.name]
-        is_weight = self.known.is_float(tensor.name) and is_large and not _is_mask(numbers, shape)
-        if is_weight and self._is_worked_out(tensor.name, shape):
-            self.worked_out.append(tensor.name)
-            is_weight = False
-        if is_weight:
-            self.tensors[tensor.name] = Tensor(shape=shape, role="parameter", name=tensor.name, key=tensor.name)
-            return
+        is_large = math.prod(shape) > 1 or "PRelu" in self.readers[name]
+        if self._is_float(name) and is_large and not _is_mask(numbers, shape):
+            if not self._is_worked_out(name, shape):
+                self.program.tensors[name] = Tensor(shape=shape, role="parameter", name=name, key=name)
+                return
+            self.worked_out.append(name)
         if numbers is not None:
-            self.constants[tensor.name] = numbers
-        self.tensors[tensor.name] = Tensor(shape=shape, role="constant", name=tensor.name, value=numbers)
+            self.constants[name] = numbers
+        self.program.tensors[name] = Tensor(shape=shape, role="constant", name=name, value=numbers)
 
     def _is_worked_out(self, name: str, shape: tuple[int, ...]) -> bool:
         """Whether an exporter has made a constant of several tensors: it calls that as the operation that it was the result of."""
@@ -303,8 +267,9 @@ class _Graph:
 
     def _tie(self) -> None:
         """A matrix that is a table transposed is the same parameter: exporters write a tied head out once more."""
-        tables = {n.input[0] for n in self.graph.node if n.op_type == "Gather" and n.input[0] in self.tensors}
-        matrices = {n.input[1] for n in self.graph.node if n.op_type == "MatMul" and n.input[1] in self.tensors}
+        tensors = self.program.tensors
+        tables = {n.input[0] for n in self.graph.node if n.op_type == "Gather" and n.input[0] in tensors}
+        matrices = {n.input[1] for n in self.graph.node if n.op_type == "MatMul" and n.input[1] in tensors}
         stored = {tensor.name: tensor for tensor in self.graph.initializer if tensor.name in tables | matrices}
         for table in sorted(tables & stored.keys()):
             for matrix in sorted(matrices & stored.keys()):
@@ -312,143 +277,53 @@ class _Graph:
                     continue
                 outside = self.onnx.TensorProto.EXTERNAL
                 if outside in (stored[table].data_location, stored[matrix].data_location) and matrix != table:
-                    self.notes.append(
+                    self.program.notes.append(
                         f"'{matrix}' may be the table '{table}' transposed; their numbers are in another file, so they are counted as two"
                     )
-                one, other = self.known.numbers_of(stored[table]), self.known.numbers_of(stored[matrix])
+                one, other = self._numbers_of(stored[table]), self._numbers_of(stored[matrix])
                 if one is not None and other is not None and (other == one.T).all():
-                    self.tensors[matrix] = dataclasses.replace(self.tensors[matrix], key=table)
+                    tensors[matrix] = dataclasses.replace(tensors[matrix], key=table)
 
     # -- nodes --------------------------------------------------------------------------------------------------------------
 
     def _node(self, node: Any) -> None:
         outputs = [name for name in node.output if name]
-        if self.known.folds(node):
-            value = self.constants[outputs[0]]
-            self.tensors[outputs[0]] = Tensor(shape=value.shape, role="constant", name=outputs[0], value=value)
+        if self._folds(node):
+            name, value = outputs[0], self.constants[outputs[0]]
+            self.program.tensors[name] = Tensor(shape=value.shape, role="constant", name=name, value=value)
             return
-        self.known.infer(node)
-        missing = [name for name in outputs if name not in self.shapes]
-        attributes = {attribute.name: self._attribute(attribute) for attribute in node.attribute}
+        self._infer(node)
+        inputs: Sequence[str | None] = [name or None for name in node.input]
+        shapes = self.shapes
         is_known = node.domain in ("", "ai.onnx", "com.microsoft") and node.op_type in OPERATORS
         operator = f"{node.domain}.{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
-        inputs = [name or None for name in node.input]
         if not is_known:
-            self.unknown[operator] += 1
-            for name in missing:  # as its first input, so that the rest can be read and all that is unknown be listed
-                self.shapes[name] = self.shapes.get(node.input[0] if node.input else "", (1,))
-            shapes = tuple(self.shapes[name] for name in outputs)
-            self._add(node, "unknown", operator, inputs, {}, shapes, outputs)
-            return
-        for name in missing[:]:
-            if node.op_type == "Dropout" or (node.op_type == "BatchNormalization" and name != outputs[0]):
-                self.shapes[name] = self.shapes[node.input[0]]
-                missing.remove(name)
-        if missing:
-            if self.unknown:  # its shape depends on one that is not known
-                self.shapes.update(dict.fromkeys(missing, self.shapes.get(node.input[0], (1,))))
-            else:
-                raise ProgramFault(
-                    f"the shape of '{missing[0]}' ({node.op_type}) is not known; export with fixed shapes"
-                )
-        shapes = tuple(self.shapes[name] for name in outputs)
-        call = Call(
-            node.op_type, inputs, attributes, shapes, lambda name: self.shapes.get(name, ()), self.constants.get
-        )
-        kind, read, own = OPERATORS[node.op_type](call)
-        self._add(node, kind, operator, list(read), own, shapes, outputs)
+            self.program.unknown[operator] += 1
+        for name in outputs:
+            is_like_input = node.op_type == "Dropout" or (node.op_type == "BatchNormalization" and name != outputs[0])
+            # What follows an operator that is not known gets a shape, too, so that all that is unknown be listed.
+            if name not in shapes and (is_like_input or self.program.unknown):
+                shapes[name] = shapes.get(node.input[0] if node.input else "", (1,))
+            elif name not in shapes:
+                raise ProgramFault(f"the shape of '{name}' ({node.op_type}) is not known; export with fixed shapes")
+        made, kind, own = tuple(shapes[name] for name in outputs), "unknown", dict[str, Any]()
+        if is_known:
+            attributes = {attribute.name: self._attribute(attribute) for attribute in node.attribute}
+            call = Call(node.op_type, inputs, attributes, made, lambda name: shapes.get(name, ()), self.constants.get)
+            kind, inputs, own = OPERATORS[node.op_type](call)
+        for read in inputs:
+            if read is not None and read not in self.program.tensors and read not in self.made:
+                raise ProgramFault(f"node '{node.name or operator}' reads '{read}', which nothing makes")
+        self.made.update(outputs)
+        self.program.add(kind, operator, inputs, outputs, made, own, _module(node))
 
     def _attribute(self, attribute: Any) -> Any:
         value = self.onnx.helper.get_attribute_value(attribute)
         return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
-    def _add(
-        self,
-        node: Any,
-        kind: str,
-        operator: str,
-        inputs: list[str | None],
-        attributes: dict[str, Any],
-        shapes: tuple[tuple[int, ...], ...],
-        outputs: list[str],
-    ) -> None:
-        for name in inputs:
-            if name is not None and name not in self.tensors and name not in self.made:
-                raise ProgramFault(f"node '{node.name or operator}' reads '{name}', which nothing makes")
-        word = attributes.get("function") or (attributes.get("op") if kind == "binary" else "") or kind
-        self.made.update(outputs)
-        self.operations.append(
-            Operation(
-                kind=kind,
-                source=operator,
-                inputs=tuple(inputs),
-                outputs=tuple(outputs),
-                shapes=shapes,
-                attributes=attributes,
-                path=_path(node, str(word)),
-            )
-        )
+    # -- what is known of values --------------------------------------------------------------------------------------------
 
-
-def _path(node: Any, word: str) -> str:
-    """Module of a node: as torch's exporter notes it, else by the node's name (``/layers.0/fc/MatMul``)."""
-    import ast
-
-    from planner.importers.torch_program import scoped
-
-    notes = {entry.key: entry.value for entry in node.metadata_props}
-    scopes, classes = notes.get("pkg.torch.onnx.name_scopes"), notes.get("pkg.torch.onnx.class_hierarchy")
-    if scopes and classes:
-        try:  # literals: lists of names
-            names, kinds = ast.literal_eval(scopes), ast.literal_eval(classes)
-            if len(names) >= 2 and len(kinds) >= 2:
-                return scoped(str(names[-2]), str(kinds[-2]), word)
-        except (ValueError, SyntaxError, MemoryError, RecursionError):
-            pass
-    folder = node.name.strip("/").rpartition("/")[0].replace("/", ".") if "/" in node.name else ""
-    return f"{folder}.{word}" if folder else word
-
-
-def _is_mask(numbers: Any, shape: tuple[int, ...]) -> bool:
-    if numbers is None or len(shape) < 2 or shape[-1] != shape[-2]:
-        return False
-    import numpy as np
-
-    lowest = numbers.min()
-    return bool(lowest < -1e4 or (np.isin(numbers, (0.0, 1.0)).all() and not (numbers == numbers.flat[0]).all()))
-
-
-# -- what is known of values: shapes, types, numbers ------------------------------------------------------------------------
-
-
-MAX_FOLDED = 1 << 20  # elements of a constant that is worked out
-# Operators whose results on small constants are worked out, by onnx.reference.
-_FOLDED = frozenset({
-    "Shape", "Gather", "Concat", "Unsqueeze", "Squeeze", "Cast", "Add", "Sub", "Mul", "Div", "Neg", "Slice", "Constant", "Range",
-    "ConstantOfShape", "Expand", "Where", "Equal", "Reshape", "Transpose", "Trilu", "Less", "LessOrEqual", "Greater", "GreaterOrEqual",
-    "Not", "And", "Or", "Max", "Min", "Identity", "Size", "ReduceProd", "Mod", "Floor", "Ceil", "Sqrt", "Abs", "ReduceMax", "CastLike",
-})  # fmt: skip
-
-
-class Values:
-    """Shapes, element types and numbers by the name of the value.
-
-    Parameters
-    ----------
-    onnx : module
-    model : onnx.ModelProto
-        With inferred shapes.
-    """
-
-    def __init__(self, onnx: Any, model: Any) -> None:
-        self._onnx = onnx
-        self._imports = list(model.opset_import)
-        self._opset = {entry.domain: entry.version for entry in model.opset_import}
-        self.shapes: dict[str, tuple[int, ...]] = {}
-        self.types: dict[str, int] = {}
-        self.constants: dict[str, Any] = {}
-
-    def note_shape(self, value: Any) -> None:
+    def _note_shape(self, value: Any) -> None:
         """Remember what a declaration says; a shape that is not all numbers is not known."""
         tensor = value.type.tensor_type
         if not value.type.HasField("tensor_type"):
@@ -460,23 +335,23 @@ class Values:
         if all(dim.HasField("dim_value") for dim in dims):
             self.shapes[value.name] = tuple(int(dim.dim_value) for dim in dims)
 
-    def is_float(self, name: str) -> bool:
+    def _is_float(self, name: str) -> bool:
         """Whether a value holds real numbers."""
-        kinds = self._onnx.TensorProto
+        kinds = self.onnx.TensorProto
         return self.types.get(name) in {kinds.FLOAT, kinds.FLOAT16, kinds.DOUBLE, kinds.BFLOAT16}
 
-    def numbers_of(self, tensor: Any) -> Any:
+    def _numbers_of(self, tensor: Any) -> Any:
         """Numbers of a small stored tensor; None where they are in another file."""
-        if tensor.data_location == self._onnx.TensorProto.EXTERNAL:
+        if tensor.data_location == self.onnx.TensorProto.EXTERNAL:
             return None
         try:
-            return self._onnx.numpy_helper.to_array(tensor)
+            return self.onnx.numpy_helper.to_array(tensor)
         except Exception:
             raise ProgramFault(
                 f"the numbers of tensor '{tensor.name}' do not fit its shape: the file is broken"
             ) from None
 
-    def infer(self, node: Any) -> None:
+    def _infer(self, node: Any) -> None:
         """Shapes that depend on folded numbers (``Slice(Shape(x))`` of torch's older exporter): onnx's inference of this one node."""
         inputs = {name for name in node.input if name}
         if (
@@ -484,38 +359,36 @@ class Values:
             or not inputs <= self.shapes.keys() & self.types.keys()
         ):
             return
-        defs, helper = self._onnx.defs, self._onnx.helper
-        version = self._opset.get(node.domain)
+        defs, helper = self.onnx.defs, self.onnx.helper
+        version = self.opset.get(node.domain)
         if version is None or not defs.has(node.op_type, version, node.domain):
             return
         schema = defs.get_schema(node.op_type, version, node.domain)
         types = {name: helper.make_tensor_type_proto(self.types[name], self.shapes[name]) for name in inputs}
         data = {
-            name: self._onnx.numpy_helper.from_array(self.constants[name], name)
+            name: self.onnx.numpy_helper.from_array(self.constants[name], name)
             for name in inputs & self.constants.keys()
         }
         try:
-            made = self._onnx.shape_inference.infer_node_outputs(
-                schema, node, types, data, opset_imports=list(self._imports)
+            made = self.onnx.shape_inference.infer_node_outputs(
+                schema, node, types, data, opset_imports=list(self.imports)
             )
         except Exception as error:
             raise ProgramFault(
-                f"the shape of '{node.output[0]}' ({node.op_type}) cannot be inferred: {first_line(error)}"
+                f"the shape of '{node.output[0]}' ({node.op_type}) cannot be inferred: {_first_line(error)}"
             ) from None
         for value in (helper.make_value_info(name, kind) for name, kind in made.items()):
-            self.note_shape(value)
+            self._note_shape(value)
 
-    def folds(self, node: Any) -> bool:
+    def _folds(self, node: Any) -> bool:
         """Work a small constant out; whether that was possible."""
         if node.op_type not in _FOLDED or node.domain not in ("", "ai.onnx") or len(node.output) != 1:
             return False
         output = node.output[0]
         known = self.shapes.get(output)
-        if (math.prod(known) if known is not None else self._growth(node)) > MAX_FOLDED:
+        if (math.prod(known) if known is not None else self._growth(node)) > _MAX_FOLDED:
             return False
         if node.op_type == "Shape" and node.input[0] in self.shapes:
-            import numpy as np
-
             bounds = {attribute.name: attribute.i for attribute in node.attribute}
             value: Any = np.array(self.shapes[node.input[0]][bounds.get("start") : bounds.get("end")], dtype=np.int64)
         elif node.op_type == "CastLike" and node.input[0] in self.constants:
@@ -524,11 +397,11 @@ class Values:
             value = self._evaluated(node)
         else:
             return False
-        if value is None or value.size > MAX_FOLDED:
+        if value is None or value.size > _MAX_FOLDED:
             return False
         self.constants[output] = value
         self.shapes[output] = tuple(value.shape)
-        self.types.setdefault(output, int(self._onnx.helper.np_dtype_to_tensor_dtype(value.dtype)))
+        self.types.setdefault(output, int(self.onnx.helper.np_dtype_to_tensor_dtype(value.dtype)))
         return True
 
     def _growth(self, node: Any) -> float:
@@ -548,10 +421,30 @@ class Values:
 
     def _evaluated(self, node: Any) -> Any:
         if node.op_type == "Constant" and len(node.attribute) == 1 and node.attribute[0].name == "value":
-            return self.numbers_of(node.attribute[0].t)
+            return self._numbers_of(node.attribute[0].t)
         reference = importlib.import_module("onnx.reference")
         try:
             feeds = {name: self.constants[name] for name in node.input if name}
-            return reference.ReferenceEvaluator(node, opsets=dict(self._opset)).run(None, feeds)[0]
+            return reference.ReferenceEvaluator(node, opsets=dict(self.opset)).run(None, feeds)[0]
         except Exception:
             return None  # what cannot be worked out stays a tensor whose numbers are not known
+
+
+def _module(node: Any) -> tuple[str, str]:
+    """Module of a node and its class: as torch's exporter notes it, else by the node's name (``/layers.0/fc/MatMul``)."""
+    notes = {entry.key: entry.value for entry in node.metadata_props}
+    try:  # literals: lists of names
+        scopes = ast.literal_eval(notes.get("pkg.torch.onnx.name_scopes", "[]"))
+        classes = ast.literal_eval(notes.get("pkg.torch.onnx.class_hierarchy", "[]"))
+        if len(scopes) >= 2 and len(classes) >= 2:
+            return str(scopes[-2]), str(classes[-2])
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        pass
+    return node.name.strip("/").rpartition("/")[0].replace("/", "."), ""
+
+
+def _is_mask(numbers: Any, shape: tuple[int, ...]) -> bool:
+    if numbers is None or len(shape) < 2 or shape[-1] != shape[-2]:
+        return False
+    lowest = numbers.min()
+    return bool(lowest < -1e4 or (np.isin(numbers, (0.0, 1.0)).all() and not (numbers == numbers.flat[0]).all()))

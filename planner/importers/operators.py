@@ -9,8 +9,10 @@ that is like another, write its name beside it; for any other write a function (
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from planner.importers.sources import registering
 from planner.importers.traced.program import ProgramFault
 
 __all__ = ["CONTROL_FLOW", "OPERATORS", "Call"]
@@ -22,13 +24,14 @@ CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 Meaning = tuple[str, Sequence[Any], dict[str, Any]]
 
 
+@dataclass(frozen=True, slots=True)
 class Call:
     """One operator as it stands in a program.
 
-    Parameters
+    Attributes
     ----------
     operator : str
-    inputs : list
+    inputs : sequence
         The tensors that it reads, by name, in the order of its declaration; None for those that are left out.
     arguments : mapping
         torch: all arguments by name. ONNX: the attributes.
@@ -40,23 +43,12 @@ class Call:
         Tensor -> its numbers; None where they are not known.
     """
 
-    __slots__ = ("arguments", "constant", "inputs", "operator", "shape", "shapes")
-
-    def __init__(
-        self,
-        operator: str,
-        inputs: list[Any],
-        arguments: Mapping[str, Any],
-        shapes: tuple[tuple[int, ...], ...],
-        shape: Callable[[Any], tuple[int, ...]],
-        constant: Callable[[Any], Any] = lambda _: None,
-    ) -> None:
-        self.operator = operator
-        self.inputs = inputs
-        self.arguments = arguments
-        self.shapes = shapes
-        self.shape = shape
-        self.constant = constant
+    operator: str
+    inputs: Sequence[Any]
+    arguments: Mapping[str, Any]
+    shapes: tuple[tuple[int, ...], ...]
+    shape: Callable[[Any], tuple[int, ...]]
+    constant: Callable[[Any], Any] = lambda _: None
 
     def get(self, name: str, default: Any = None) -> Any:
         """An argument that is no tensor."""
@@ -93,16 +85,7 @@ class Call:
 
 Reader = Callable[[Call], Meaning]
 OPERATORS: dict[str, Reader] = {}
-
-
-def _operators(*names: str) -> Callable[[Reader], Reader]:
-    def add(reader: Reader) -> Reader:
-        for name in names:
-            assert name not in OPERATORS, f"operator {name!r} registered twice"
-            OPERATORS[name] = reader
-        return reader
-
-    return add
+_operators = registering(OPERATORS, "operator")
 
 
 # -- operators that say what they are in a line ----------------------------------------------------------------------

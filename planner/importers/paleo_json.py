@@ -8,24 +8,23 @@
         "mixed": {"parents": ["conv1"], "type": "Block", "endpoint": "concat", "layers": {...}}}}
 
 A block's layers are called ``block/layer`` and read, where they name no parents, what the block reads; the block's own name stands
-for its endpoint. `ModelParallel` blocks repeat their layers on several devices (``layer@0``, ``layer@1``, ...), each with a
-share of the output channels; here they become the plain layer again, because how to split it is the planner's question.
+for its endpoint. `ModelParallel` blocks repeat their layers on several devices, each with a share of the output channels (parents are
+``layer@self`` or ``layer@all``); here they become the plain layer again, because how to split it is the planner's question.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 from costmodel.network.graph import Graph, GraphError, GraphProblem, LayerSpec
 from costmodel.network.layers import Layer, params_from, shape_text
 from planner.core.errors import did_you_mean
 from planner.importers.sources import registering
 
-__all__ = ["FORMAT", "ImportFailed", "ImportedNetwork", "convert", "detect"]
+__all__ = ["FORMAT", "ImportedNetwork", "convert", "detect"]
 
 # -- layer types ------------------------------------------------------------------------------------------------------------
 
@@ -33,31 +32,12 @@ __all__ = ["FORMAT", "ImportFailed", "ImportedNetwork", "convert", "detect"]
 _MAX_EXTENT = 10**9  # as in network files
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImportedNetwork:
-    """A network read from another program's file.
-
-    Attributes
-    ----------
-    graph : Graph
-    global_batch : int
-        The batch that the file states.
-    notes : tuple of str
-        What was read differently from how it is written.
-    """
+class ImportedNetwork(NamedTuple):
+    """A network, the batch that its file states, and what was read differently from how it is written."""
 
     graph: Graph
     global_batch: int
-    notes: tuple[str, ...] = ()
-
-
-class ImportFailed(ValueError):  # noqa: N818 - named after the situation
-    """A file's network cannot be used; ``problems`` names every fault and the layer it is in, as that file calls it."""
-
-    def __init__(self, problems: Sequence[GraphProblem]) -> None:
-        assert problems, "an error without a problem"
-        self.problems = tuple(dict.fromkeys(problems))
-        super().__init__("; ".join(f"{problem.layer}: {problem.message}" for problem in self.problems))
+    notes: tuple[str, ...]
 
 
 # PALEO's names of activations -> ours; a layer that names none has "relu", as in PALEO.
@@ -79,21 +59,12 @@ class Problem(ValueError):  # noqa: N818 - caught and attached to its layer
     """What is wrong with one layer."""
 
 
-_Read = Callable[[Mapping[str, Any]], tuple[str, dict[str, Any]]]
-_TYPES: dict[str, _Read] = {}
+# Kind and parameters of a layer here.
+Meaning = tuple[str, dict[str, Any]]
+_TYPES: dict[str, Callable[[Mapping[str, Any]], Meaning]] = {}
 _types = registering(_TYPES, "PALEO type")
 # Where a filter has its channels: of the input, of the output.
 _CHANNELS = {"convolution": (2, 3), "deconvolution": (3, 2)}
-
-
-def _read(entry: Mapping[str, Any]) -> tuple[str, Any]:
-    """Kind and parameters of a layer; raises Problem for an unknown type, or values that make no sense."""
-    name = entry["type"]
-    if name not in _TYPES:
-        known = ", ".join(sorted(_TYPES))
-        raise Problem(f"layer type '{name[:60]}' is not known{did_you_mean(name, _TYPES)} known: {known}")
-    kind, values = _TYPES[name](entry)
-    return kind, params_from(kind, values)
 
 
 def _check(layer: Layer, entry: Mapping[str, Any]) -> None:
@@ -112,12 +83,12 @@ def _check(layer: Layer, entry: Mapping[str, Any]) -> None:
 
 
 @_types("Input")
-def _input(entry: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+def _input(entry: Mapping[str, Any]) -> Meaning:
     return "input", {"shape": _channels_first(_whole_numbers(entry, "tensor", lengths=(2, 4))[1:])}
 
 
 @_types("Convolution", "Deconvolution")
-def _convolution(entry: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+def _convolution(entry: Mapping[str, Any]) -> Meaning:
     kind = entry["type"].lower()
     inputs, outputs = _CHANNELS[kind]
     filters = _whole_numbers(entry, "filter", lengths=(4,), unknown_at=inputs)
@@ -131,7 +102,7 @@ def _convolution(entry: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
 
 
 @_types("Pooling", "AvgPool")
-def _pool(entry: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+def _pool(entry: Mapping[str, Any]) -> Meaning:
     return "pool", {
         "kernel": _window(entry, "ksize"),
         "stride": _window(entry, "strides"),
@@ -141,7 +112,7 @@ def _pool(entry: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
 
 
 @_types("InnerProduct")
-def _inner_product(entry: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+def _inner_product(entry: Mapping[str, Any]) -> Meaning:
     count = entry.get("num_outputs")
     if not _is_whole(count, 1):
         raise Problem(f"'num_outputs' is {count!r}, expected a whole number of at least 1")
@@ -149,7 +120,7 @@ def _inner_product(entry: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
 
 
 @_types("Dropout")
-def _dropout(entry: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+def _dropout(entry: Mapping[str, Any]) -> Meaning:
     keep = entry.get("dropout_keep_prob", 0.5)
     if isinstance(keep, bool) or not isinstance(keep, (int, float)) or not 0 <= keep <= 1:
         raise Problem(f"'dropout_keep_prob' is {keep!r}, expected a number from 0 to 1")
@@ -157,14 +128,14 @@ def _dropout(entry: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
 
 
 @_types("Concatenate")
-def _concatenate(entry: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+def _concatenate(entry: Mapping[str, Any]) -> Meaning:
     if entry.get("dim", 3) not in (1, 3, -1):
         raise Problem(f"'dim' is {entry['dim']!r}; only channels (3, the last of NHWC) can be concatenated")
     return "concat", {}
 
 
 @_types("UpSampling2D")
-def _upsampling(entry: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+def _upsampling(entry: Mapping[str, Any]) -> Meaning:
     factor = _window(entry, "ksize")
     if isinstance(factor, tuple):
         raise Problem(f"'ksize' enlarges by {factor[0]} x {factor[1]}; only equal factors are known")
@@ -172,14 +143,14 @@ def _upsampling(entry: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
 
 
 @_types("Reshape")
-def _reshape(entry: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+def _reshape(entry: Mapping[str, Any]) -> Meaning:
     shape = _whole_numbers(entry, "output_shape", lengths=(2, 4))
     if len(_drop_ones(tuple(shape[1:]))) > 1:
         raise Problem(f"'output_shape' is {shape}; only reshaping to one vector per sample is known")
     return "flatten", {}
 
 
-_PLAIN: dict[str, tuple[str, dict[str, Any]]] = {
+_PLAIN: dict[str, Meaning] = {
     "Sigmoid": ("activation", {"function": "sigmoid"}),
     "ReLU": ("activation", {"function": "relu"}),
     "Elementwise": ("add", {}),
@@ -190,7 +161,7 @@ _PLAIN: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @_types(*_PLAIN)
-def _without_parameters(entry: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+def _without_parameters(entry: Mapping[str, Any]) -> Meaning:
     return _PLAIN[entry["type"]]
 
 
@@ -263,7 +234,6 @@ def _shown(value: object) -> str:
 
 FORMAT = "PALEO network (JSON)"
 
-_COPY = re.compile(r"(?P<name>.+)@(?P<number>\d+)")
 _MAX_LAYERS = 100_000
 # Elements of one output, or weights of one layer: beyond this, counts are no longer exact in a float.
 _MAX_ELEMENTS = 2**53
@@ -295,7 +265,7 @@ def convert(content: Any) -> ImportedNetwork:
 
     Raises
     ------
-    ImportFailed
+    GraphError
         Every fault of the network, by layer.
 
     Examples
@@ -309,9 +279,8 @@ def convert(content: Any) -> ImportedNetwork:
     (32, 112, (4, 8, 8))
     """
     if not detect(content):
-        raise ImportFailed(
-            [GraphProblem("layers", "is not a PALEO network: 'layers' must map names to layers with a 'type'")]
-        )
+        problem = GraphProblem("layers", "is not a PALEO network: 'layers' must map names to layers with a 'type'")
+        raise GraphError([problem])
     return _Conversion(content).run()
 
 
@@ -324,40 +293,8 @@ class _Conversion:
         self.layers: dict[str, dict[str, Any]] = {}  # full name -> as written
         self.parents: dict[str, tuple[str, ...]] = {}
         self.endpoints: dict[str, str] = {}
-        self.renamed: dict[str, str] = {}  # copies and gatherings of split layers -> the layer itself
 
     def run(self) -> ImportedNetwork:
-        self._unfold()
-        self._stop_at_problems()
-        self._merge_copies()
-        self._drop_gatherings()
-        self._stop_at_problems()
-        specs = [spec for name in self.layers if (spec := self._spec(name)) is not None]
-        self._stop_at_problems()
-        name = self.content.get("name")
-        try:
-            graph = Graph.build(name if isinstance(name, str) and name else "network", specs)
-        except GraphError as error:
-            raise ImportFailed(error.problems) from None
-        for layer in graph.layers:
-            try:
-                _check(layer, self.layers[layer.name])
-            except Problem as problem:
-                self.problems.append(GraphProblem(layer.name, str(problem)))
-        self._stop_at_problems()
-        return ImportedNetwork(graph=graph, global_batch=self.global_batch or 1, notes=tuple(self.notes))
-
-    def _stop_at_problems(self) -> None:
-        if self.problems:
-            raise ImportFailed(self.problems)
-
-    def _note_problem(self, layer: str, message: str) -> None:
-        self.problems.append(GraphProblem(layer, message))
-
-    # -- blocks ------------------------------------------------------------------------------------------------------------
-
-    def _unfold(self) -> None:
-        """Give every layer its full name and its parents' names."""
         for name, entry in self.content["layers"].items():
             if not self._is_layer(name, entry):
                 continue
@@ -365,10 +302,34 @@ class _Conversion:
                 self._block(name, entry)
             else:
                 self._add(name, entry, self._names(name, entry))
-        self.parents = {
-            name: tuple(self.endpoints.get(parent, parent) for parent in parents)
-            for name, parents in self.parents.items()
-        }
+        self._rename(self.endpoints)
+        self._stop_at_problems()
+        self._drop_gatherings()
+        specs = [spec for name in self.layers if (spec := self._spec(name)) is not None]
+        self._stop_at_problems()
+        name = self.content.get("name")
+        graph = Graph.build(name if isinstance(name, str) and name else "network", specs)
+        for layer in graph.layers:
+            try:
+                _check(layer, self.layers[layer.name])
+            except Problem as problem:
+                self._note_problem(layer.name, str(problem))
+        self._stop_at_problems()
+        return ImportedNetwork(graph, self.global_batch or 1, tuple(self.notes))
+
+    def _stop_at_problems(self) -> None:
+        if self.problems:
+            raise GraphError(list(dict.fromkeys(self.problems)))
+
+    def _note_problem(self, layer: str, message: str) -> None:
+        self.problems.append(GraphProblem(layer, message))
+
+    def _rename(self, others: Mapping[str, str]) -> None:
+        """Read other layers in the place of some."""
+        for name, parents in self.parents.items():
+            self.parents[name] = tuple(others.get(parent, parent) for parent in parents)
+
+    # -- blocks ------------------------------------------------------------------------------------------------------------
 
     def _is_layer(self, name: str, entry: object) -> bool:
         if not isinstance(entry, dict) or not isinstance(entry.get("type"), str):
@@ -407,7 +368,7 @@ class _Conversion:
         if name in self.layers:
             self._note_problem(name, "two layers have this name")
         if len(self.layers) >= _MAX_LAYERS:
-            raise ImportFailed([GraphProblem("layers", f"more than {_MAX_LAYERS:,} layers")])
+            raise GraphError([GraphProblem("layers", f"more than {_MAX_LAYERS:,} layers")])
         self.layers[name] = entry
         self.parents[name] = parents
 
@@ -419,76 +380,29 @@ class _Conversion:
             return ()
         return tuple(re.sub("@(all|self)$", "", parent) for parent in parents)
 
-    # -- layers split over devices -----------------------------------------------------------------------------------------
-
-    def _merge_copies(self) -> None:
-        """Turn layers written as ``name@0``, ``name@1``, ... into one."""
-        groups: dict[str, dict[int, str]] = {}
-        for name in self.layers:
-            match = _COPY.fullmatch(name)
-            if match:
-                groups.setdefault(match["name"], {})[int(match["number"])] = name
-        for name, copies in groups.items():
-            if sorted(copies) != list(range(len(copies))):
-                self._note_problem(
-                    name, f"copies are numbered {', '.join(map(str, sorted(copies)))}, expected 0, 1, 2, ..."
-                )
-                continue
-            if name in self.layers:
-                self._note_problem(name, f"exists both whole and as '{copies[0]}'")
-                continue
-            self._merge(name, [copies[k] for k in range(len(copies))])
-        self.parents = {
-            name: tuple(dict.fromkeys(self.renamed.get(parent, parent) for parent in parents))
-            if any(parent in self.renamed for parent in parents)
-            else parents
-            for name, parents in self.parents.items()
-        }
-
-    def _merge(self, name: str, copies: list[str]) -> None:
-        first = self.layers[copies[0]]
-        whole = dict(first)
-        for key in {key for copy in copies for key in self.layers[copy]} - {"parents", "filter", "num_outputs"}:
-            if any(self.layers[copy].get(key) != first.get(key) for copy in copies):
-                self._note_problem(name, f"its copies differ in '{key}'; only copies of one layer can be merged")
-        filters = [self.layers[copy].get("filter") for copy in copies]
-        if all(isinstance(f, list) and len(f) == 4 and isinstance(f[3], int) for f in filters):
-            if any(f[:3] != filters[0][:3] for f in filters if f):  # type: ignore[index]
-                self._note_problem(name, "its copies differ in 'filter' beyond the output channels")
-            whole["filter"] = [*filters[0][:3], sum(f[3] for f in filters if f)]  # type: ignore[index]
-        outputs = [self.layers[copy].get("num_outputs") for copy in copies]
-        if all(isinstance(count, int) for count in outputs):
-            whole["num_outputs"] = sum(count for count in outputs if count is not None)
-        self.notes.append(f"{name}: {len(copies)} copies merged into one layer; the planner chooses the split")
-        parents = self.parents[copies[0]]
-        self.layers = {name if other == copies[0] else other: entry for other, entry in self.layers.items()}
-        self.layers[name] = whole
-        self.parents[name] = parents
-        for copy in copies:
-            self.layers.pop(copy, None)
-            self.parents.pop(copy)
-            self.renamed[copy] = name
-
     def _drop_gatherings(self) -> None:
         """Remove concatenations of one input: they joined the parts of a layer that is whole now."""
-        dropped: dict[str, str] = {}
-        for name, entry in self.layers.items():
+        for name, entry in list(self.layers.items()):
             parents = self.parents[name]
-            if entry["type"] == "Concatenate" and len(parents) == 1 and parents[0] in self.layers:
-                dropped[name] = parents[0]
+            if (
+                entry["type"] == "Concatenate"
+                and len(parents) == 1
+                and parents[0] in self.layers
+                and parents != (name,)
+            ):
                 self.notes.append(f"{name}: joins the parts of one layer; left out")
-        if not dropped:
-            return
-        for name in dropped:
-            del self.layers[name], self.parents[name]
-        self.parents = {name: tuple(_behind(p, dropped) for p in parents) for name, parents in self.parents.items()}
+                del self.layers[name], self.parents[name]
+                self._rename({name: parents[0]})
 
     # -- layers ------------------------------------------------------------------------------------------------------------
 
     def _spec(self, name: str) -> LayerSpec | None:
         entry = self.layers[name]
         try:
-            kind, params = _read(entry)
+            if entry["type"] not in _TYPES:
+                hint = f"{did_you_mean(entry['type'], _TYPES)} known: {', '.join(sorted(_TYPES))}"
+                raise Problem(f"layer type '{entry['type'][:60]}' is not known{hint}")
+            kind, values = _TYPES[entry["type"]](entry)
             if kind == "input":
                 batch = entry["tensor"][0]
                 if self.global_batch not in (0, batch):
@@ -497,13 +411,4 @@ class _Conversion:
         except Problem as problem:
             self._note_problem(name, str(problem))
             return None
-        return LayerSpec(name=name, kind=kind, params=params, inputs=self.parents[name])
-
-
-def _behind(name: str, dropped: Mapping[str, str]) -> str:
-    """The layer that a dropped one stood for."""
-    seen: set[str] = set()
-    while name in dropped and name not in seen:
-        seen.add(name)
-        name = dropped[name]
-    return name
+        return LayerSpec(name=name, kind=kind, params=params_from(kind, values), inputs=self.parents[name])

@@ -5,13 +5,14 @@ To add a format that is no JSON, write a module with `FORMAT`, `detect` and `loa
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from planner.core.errors import InputFileError, UsageError, did_you_mean
 from planner.files.documents import Document, Node, parse_document
@@ -23,18 +24,15 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FORMATS",
-    "ForeignNetwork",
     "Format",
-    "ImportOptions",
     "ImportedDocument",
     "check_assumed",
     "counts_text",
     "document_of",
-    "foreign_document_of",
     "format_of",
     "format_rows",
+    "imported_document",
     "network_content",
-    "network_document_of",
     "registering",
     "text_of",
     "unknown_operators",
@@ -43,11 +41,7 @@ __all__ = [
 _F = TypeVar("_F")
 
 
-class _Register(Protocol[_F]):
-    def __call__(self, *names: str) -> Callable[[_F], _F]: ...
-
-
-def registering(table: dict[str, _F], what: str) -> _Register[_F]:
+def registering(table: dict[str, _F], what: str) -> Callable[..., Callable[[_F], _F]]:
     """Make the decorator that fills a table (name -> function); what it calls the names is for whoever enters one twice.
 
     >>> table = {}
@@ -88,30 +82,47 @@ class ImportedDocument:
         As a YAML network file holds it.
     notes : tuple of str
         What the file does not say and was filled in.
+    sha256 : str
+        Hash of the file.
     """
 
     content: Mapping[str, Any]
     notes: tuple[str, ...] = ()
+    sha256: str = ""
 
 
-def network_document_of(path: Path) -> tuple[Document, ImportedDocument] | None:
-    """Make a network file of another program's JSON file.
+def imported_document(path: Path, assume_free: frozenset[str] = frozenset()) -> tuple[Document, tuple[str, ...]] | None:
+    """Make a network file of another program's file.
 
     Parameters
     ----------
     path : Path
+    assume_free : frozenset of str
+        Operators that are not known and are taken to cost nothing.
 
     Returns
     -------
-    document, imported
-        The network file that is made of it, without places and with the hash of the file itself. None where it is not JSON, or
-        no config of Hugging Face: the next reader says so.
+    document, notes
+        The network file that is made of it, without places and with the hash of the file itself. None where it is of none of these
+        formats: the next reader says so.
 
     Raises
     ------
     InputFileError
-        It cannot be read, or is of such a format and has faults.
+        Every fault of the file.
+    MissingExtra
+        Its format needs a package that is not installed.
     """
+    if path.suffix.lower() == ".json":
+        imported = _config(path)
+    else:
+        entry = format_of(path)
+        imported = importlib.import_module(entry.module).load(path, assume_free) if entry else None
+    return (document_of(path, imported.sha256, imported.content), imported.notes) if imported else None
+
+
+def _config(path: Path) -> ImportedDocument | None:
+    """A config of Hugging Face; None for other JSON."""
     text, sha256 = read_text(path)
     try:
         content = json.loads(text)
@@ -121,8 +132,11 @@ def network_document_of(path: Path) -> tuple[Document, ImportedDocument] | None:
 
     if not hugging_face.detect(content):
         return None
-    imported = hugging_face.convert(_with_places(path, sha256, content))
-    return document_of(path, sha256, imported.content), imported
+    try:  # places of values are those of YAML, which JSON nearly always is (not with escapes for pairs of surrogates)
+        document = parse_document(path, keep_faults=True)
+    except InputFileError:
+        document = document_of(path, sha256, content)
+    return dataclasses.replace(hugging_face.convert(document), sha256=sha256)
 
 
 def text_of(model: LoadedModel) -> str:
@@ -134,14 +148,6 @@ def text_of(model: LoadedModel) -> str:
     from planner.files.yaml_text import yaml_text
 
     return yaml_text(model.content, "\n".join(model.notes))
-
-
-def _with_places(path: Path, sha256: str, content: Any) -> Document:
-    """The places of values: JSON is read as the YAML it nearly always is (not with escapes for pairs of surrogates)."""
-    try:
-        return parse_document(path, keep_faults=True)
-    except InputFileError:
-        return document_of(path, sha256, content)
 
 
 def document_of(path: Path, sha256: str, content: Any) -> Document:
@@ -179,7 +185,7 @@ class Format:
     Attributes
     ----------
     module : str
-        Imported on first use.
+        Imported on first use; has ``detect(head)`` and ``load(path, assume_free)``.
     extra : str
         Optional dependencies that it needs; empty: none.
     """
@@ -223,37 +229,10 @@ FORMATS: tuple[Format, ...] = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImportOptions:
-    """What the user decides about a foreign file.
-
-    Attributes
-    ----------
-    assume_free : frozenset of str
-        Operators that are not known and are taken to cost nothing.
-    """
-
-    assume_free: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ForeignNetwork:
-    """A network file made of a foreign file, and the hash of that file."""
-
-    sha256: str
-    imported: ImportedDocument
-
-
-class _Reader(Protocol):
-    FORMAT: str
-
-    def detect(self, head: bytes) -> bool: ...
-
-    def load(self, path: Path, options: ImportOptions) -> ForeignNetwork: ...
-
-
 def format_of(path: Path) -> Format | None:
     """Find the format of a file that is neither YAML nor JSON by its first bytes; None where none fits."""
+    if path.suffix.lower() in (".yaml", ".yml"):
+        return None
     try:
         if not path.is_file():  # opening a pipe would wait for its writer
             return None
@@ -262,28 +241,9 @@ def format_of(path: Path) -> Format | None:
     except (OSError, ValueError):
         return None  # who reads it next says why
     for entry in FORMATS:
-        if entry.module and cast("_Reader", importlib.import_module(entry.module)).detect(head):
+        if entry.module and importlib.import_module(entry.module).detect(head):
             return entry
     return None
-
-
-def foreign_document_of(path: Path, options: ImportOptions) -> tuple[Document, ImportedDocument] | None:
-    """Make a network file of a foreign file; None where its format is not one of these.
-
-    Raises
-    ------
-    InputFileError
-        Every fault of the file.
-    MissingExtra
-        Its format needs a package that is not installed.
-    """
-    if path.suffix.lower() in (".yaml", ".yml", ".json"):
-        return None
-    entry = format_of(path)
-    if entry is None:
-        return None
-    network = cast("_Reader", importlib.import_module(entry.module)).load(path, options)
-    return document_of(path, network.sha256, network.imported.content), network.imported
 
 
 def format_rows() -> list[dict[str, Any]]:
@@ -318,7 +278,7 @@ def counts_text(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{name} ({count})" for name, count in counts.items())
 
 
-def check_assumed(path: Path, unknown: Counter[str], options: ImportOptions) -> None:
+def check_assumed(path: Path, unknown: Counter[str], assume_free: frozenset[str]) -> None:
     """Refuse operators that are not known, but those that the user assumes to cost nothing; and assumptions about nothing.
 
     Raises
@@ -328,10 +288,10 @@ def check_assumed(path: Path, unknown: Counter[str], options: ImportOptions) -> 
     UsageError
         An operator is assumed free that the file does not have, or that is known.
     """
-    refused = Counter({op: count for op, count in unknown.items() if op not in options.assume_free})
+    refused = Counter({op: count for op, count in unknown.items() if op not in assume_free})
     if refused:
         raise unknown_operators(path, refused, "")
-    pointless = sorted(options.assume_free - unknown.keys())
+    pointless = sorted(assume_free - unknown.keys())
     if pointless:
         known = f" (not known are: {', '.join(unknown)})" if unknown else "; all of its operators are known"
         raise UsageError(

@@ -12,8 +12,8 @@ import hashlib
 import importlib
 import json
 import math
+import warnings
 import zipfile
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,10 +22,10 @@ from planner.core.errors import InputFileError, MissingExtra, UsageError
 from planner.files.loading import LoadedModel, model_of
 from planner.files.text import failure
 from planner.importers.operators import OPERATORS, Call
-from planner.importers.sources import ForeignNetwork, ImportedDocument, ImportOptions, check_assumed, document_of
-from planner.importers.traced.program import Operation, Program, ProgramFault, Tensor
+from planner.importers.sources import ImportedDocument, document_of
+from planner.importers.traced.program import Program, ProgramFault, Tensor
 
-__all__ = ["FORMAT", "Constants", "detect", "document_of_module", "from_torch", "load", "program_of"]
+__all__ = ["FORMAT", "detect", "from_torch", "load", "program_of"]
 
 FORMAT = "torch.export archive"
 
@@ -44,7 +44,7 @@ def detect(head: bytes) -> bool:
     return head.startswith(_ZIP)
 
 
-def load(path: Path, options: ImportOptions) -> ForeignNetwork:
+def load(path: Path, assume_free: frozenset[str]) -> ImportedDocument:
     """Read an archive of torch.export.
 
     Raises
@@ -60,8 +60,6 @@ def load(path: Path, options: ImportOptions) -> ForeignNetwork:
         raise UsageError(
             f"{path}: archives are read with torch {'.'.join(map(str, _MIN_TORCH))} or later, this is {torch.__version__}"
         )
-    import warnings
-
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -69,59 +67,25 @@ def load(path: Path, options: ImportOptions) -> ForeignNetwork:
     except Exception as error:  # whatever the loader meets in a broken file
         reason = str(error).partition("\n")[0][:200]
         raise failure(path, f"cannot be read as a {FORMAT}: {type(error).__name__}: {reason}") from None
-    name = path.stem
-    imported = _document(exported, name=name, source=f"{FORMAT} {path.name}", options=options, path=path)
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    return ForeignNetwork(sha256=digest, imported=imported)
-
-
-def document_of_module(
-    module: Any, example_inputs: Sequence[Any], *, name: str = "", options: ImportOptions | None = None
-) -> ImportedDocument:
-    """Trace a module and make a network file of it; see `planner.from_torch`.
-
-    Raises
-    ------
-    UsageError
-        It cannot be exported; the message is torch's.
-    """
-    torch = _torch()
-    import warnings
-
-    if not isinstance(module, torch.nn.Module):
-        raise UsageError(f"from_torch takes a torch.nn.Module, not {type(module).__name__}")
-    inputs = example_inputs if isinstance(example_inputs, (tuple, list)) else (example_inputs,)
-    device = next((tensor.device for tensor in [*module.parameters(), *module.buffers()]), None)
-    moved = tuple(_moved(torch, item, device) for item in inputs)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            exported = torch.export.export(module, moved)
-    except Exception as error:  # dynamic control flow, wrong inputs, ...
-        reason = next((line for line in str(error).splitlines() if line.strip()), "")[:300]
-        hint = _HINT if "DataDependent" in type(error).__name__ else ""
-        raise UsageError(
-            f"torch.export cannot trace {type(module).__name__}: {type(error).__name__}: {reason}{hint}"
-        ) from error
-    title = name or type(module).__name__
-    source = f"torch.export of {type(module).__name__}"
-    return _document(exported, name=title, source=source, options=options or ImportOptions(), path=Path(title))
-
-
-def _moved(torch: Any, item: Any, device: Any) -> Any:
-    """Inputs on the device of the module: nothing is computed, so a tensor on the meta device will do."""
-    if isinstance(item, torch.Tensor) and device is not None and item.device != device:
-        return torch.empty_like(item, device=device)
-    return item
+    imported = _document(exported, path.stem, f"{FORMAT} {path.name}", path, assume_free)
+    return dataclasses.replace(imported, sha256=hashlib.sha256(path.read_bytes()).hexdigest())
 
 
 def _torch() -> Any:
     try:
         importlib.import_module("torch.export")
-        torch = importlib.import_module("torch")
+        return importlib.import_module("torch")
     except ImportError:
         raise MissingExtra("reading programs of torch", "torch", "torch") from None
-    return torch
+
+
+def _document(exported: Any, name: str, source: str, path: Path, assume_free: frozenset[str]) -> ImportedDocument:
+    from planner.importers.traced.reading import document_of_program
+
+    try:
+        return document_of_program(program_of(exported), name, source, path, assume_free)
+    except ProgramFault as fault:
+        raise failure(path, str(fault)) from None
 
 
 def _check_archive(path: Path) -> None:
@@ -137,8 +101,7 @@ def _check_archive(path: Path) -> None:
                 raise failure(path, f"is {what}, not a program saved by torch.export.save; pickles are never opened")
             for name, own in zip(names, inner, strict=True):
                 is_config = own.startswith("data/constants/") and own.endswith(".json")
-                pickled = _pickled_constants(archive.read(name)) if is_config else []
-                if "custom_obj" in own or pickled:
+                if "custom_obj" in own or (is_config and _has_pickles(archive.read(name))):
                     raise failure(path, f"holds pickled objects ('{own}'), which would run code when they are opened")
     except (zipfile.BadZipFile, OSError, EOFError, ValueError, NotImplementedError, RuntimeError) as error:
         if isinstance(error, InputFileError):
@@ -146,265 +109,19 @@ def _check_archive(path: Path) -> None:
         raise failure(path, f"is a broken archive: {str(error)[:200] or type(error).__name__}") from None
 
 
-def _pickled_constants(text: bytes) -> list[str]:
-    """Constants of an archive that are no tensors."""
+def _has_pickles(text: bytes) -> bool:
+    """Whether some constants of an archive are no tensors."""
     config = json.loads(text).get("config", {})
-    return [name for name, entry in config.items() if str(entry.get("path_name", "")).startswith("custom_obj")]
+    return any(str(entry.get("path_name", "")).startswith("custom_obj") for entry in config.values())
 
 
-def _document(exported: Any, *, name: str, source: str, options: ImportOptions, path: Path) -> ImportedDocument:
-    from planner.importers.traced.reading import document_of_program
-
-    try:
-        program, unknown = program_of(exported)
-        check_assumed(path, unknown, options)
-        return document_of_program(program, name=name, source=source, assume_free=options.assume_free)
-    except ProgramFault as fault:
-        raise failure(path, str(fault)) from None
-
-
-class Ref(str):
-    """A tensor among the arguments of an operator, by its name."""
-
-    __slots__ = ()
-
-
-def program_of(exported: Any) -> tuple[Program, Counter[str]]:
-    """Write an exported program in the vocabulary of `planner.importers.traced`.
-
-    Returns
-    -------
-    program : Program
-    unknown : Counter
-        Operators that are not known, with their counts.
-    """
-    return _Export(exported).run()
+# -- programs ---------------------------------------------------------------------------------------------------------------
 
 
 _NAMESPACES = ("aten", "prims", "prim")
-
-
-class _Export:
-    def __init__(self, exported: Any) -> None:
-        self.exported = exported
-        self.tensors: dict[str, Tensor] = {}
-        self.operations: list[Operation] = []
-        self.shapes: dict[str, tuple[int, ...]] = {}
-        self.parts: dict[str, tuple[str, ...]] = {}  # operator with several outputs -> their names
-        self.unknown: Counter[str] = Counter()
-        self.notes: list[str] = []
-        self._storages: dict[int, str] = {}
-        self._constants = Constants()
-
-    def run(self) -> tuple[Program, Counter[str]]:
-        outputs: tuple[str, ...] = ()
-        for node in self.exported.graph.nodes:
-            if node.op == "placeholder":
-                self._placeholder(node)
-            elif node.op == "get_attr":
-                self.tensors[node.name] = Tensor(shape=self._shape(node), role="constant", name=node.name)
-            elif node.op == "call_function":
-                self._call(node)
-            elif node.op == "output":
-                outputs = self._outputs(node)
-        batch = self._batch()
-        program = Program(
-            tensors=self.tensors, operations=self.operations, outputs=outputs, batch=batch, notes=self.notes
-        )
-        return program, self.unknown
-
-    def _batch(self) -> int:
-        inputs = [t for t in self.tensors.values() if t.role == "input" and t.shape]
-        if not inputs:
-            raise ProgramFault("has no inputs that are tensors")
-        return inputs[0].shape[0]
-
-    def _outputs(self, node: Any) -> tuple[str, ...]:
-        """Results of the user's module; updated statistics of norms are none."""
-        names = []
-        kinds = [spec.kind.name for spec in self.exported.graph_signature.output_specs]
-        for argument, kind in zip(node.args[0], kinds, strict=False):
-            if kind in ("USER_OUTPUT", "LOSS_OUTPUT") and hasattr(argument, "name"):
-                names.append(argument.name)
-        return tuple(names)
-
-    # -- leaves -------------------------------------------------------------------------------------------------------------
-
-    def _placeholder(self, node: Any) -> None:
-        signature = self.exported.graph_signature
-        value = node.meta.get("val")
-        if not hasattr(value, "shape"):
-            return
-        key = signature.inputs_to_parameters.get(node.name)
-        shape = self._shape(node)
-        self.shapes[node.name] = shape
-        if key is not None:
-            stored = self.exported.state_dict.get(key)
-            is_trained = bool(getattr(stored, "requires_grad", True))
-            same = self._storages.setdefault(id(stored), key) if stored is not None else key
-            self.tensors[node.name] = Tensor(shape=shape, role="parameter", name=key, key=same, is_trained=is_trained)
-            return
-        is_integer = not value.dtype.is_floating_point and not value.dtype.is_complex
-        if node.name in signature.inputs_to_buffers or node.name in signature.inputs_to_lifted_tensor_constants:
-            name = signature.inputs_to_buffers.get(node.name) or signature.inputs_to_lifted_tensor_constants[node.name]
-            stored = self.exported.state_dict.get(name, self.exported.constants.get(name))
-            self.tensors[node.name] = Tensor(
-                shape=shape, role="constant", name=name, value=self._constants.keep(node.name, stored)
-            )
-            return
-        self.tensors[node.name] = Tensor(shape=shape, role="input", name=node.name, is_integer=is_integer)
-
-    def _shape(self, node: Any) -> tuple[int, ...]:
-        return self._extents(node.meta.get("val"), node.name)
-
-    def _extents(self, value: Any, name: str) -> tuple[int, ...]:
-        """Extents as numbers; a dynamic one is that of the example that the program was traced with."""
-        result = []
-        for extent in getattr(value, "shape", ()):
-            if isinstance(extent, int):
-                result.append(extent)
-                continue
-            hint = getattr(extent.node, "hint", None)
-            if hint is None:
-                raise ProgramFault(
-                    f"tensor '{name}' has an extent that depends on the data ({extent}), such as the tokens that a router sends to an "
-                    "expert; write the layer so that its shapes are fixed"
-                )
-            result.append(int(hint))
-        return tuple(result)
-
-    # -- operators ----------------------------------------------------------------------------------------------------------
-
-    def _call(self, node: Any) -> None:
-        target = str(node.target)
-        if "getitem" in getattr(node.target, "__name__", ""):
-            source, index = node.args
-            names = self.parts.get(source.name, (source.name,))
-            if index < len(names):
-                self._add(node, "alias", target, [Ref(names[index])], {}, (self._shape(node),), (node.name,))
-            return
-        space, _, rest = target.partition(".")
-        operator = rest.partition(".")[0] if space in _NAMESPACES else target
-        value = node.meta.get("val")
-        several = isinstance(value, (list, tuple))
-        tensors = (
-            [item for item in value if hasattr(item, "shape")]
-            if several
-            else [value]
-            if hasattr(value, "shape")
-            else []
-        )
-        if not tensors:
-            return  # tests of shapes and numbers
-        shapes = tuple(self._extents(item, node.name) for item in tensors)
-        names = tuple(f"{node.name}:{i}" for i in range(len(tensors))) if several else (node.name,)
-        self.parts[node.name] = names
-        for own, shape in zip(names, shapes, strict=True):
-            self.shapes[own] = shape
-        self.shapes[node.name] = shapes[0]
-        if space in _NAMESPACES and not several and self._constants.works_out(node, operator, shapes[0]):
-            value = self._constants.numbers(node.name)
-            self.tensors[node.name] = Tensor(shape=shapes[0], role="constant", name=node.name, value=value)
-            return
-        arguments, inputs = self._arguments(node)
-        if operator not in OPERATORS or space not in _NAMESPACES:
-            self.unknown[target] += 1
-            self._add(node, "unknown", target, [item for item in inputs if item is not None], {}, shapes, names)
-            return
-        call = Call(operator, inputs, arguments, shapes, lambda ref: self.shapes.get(str(ref), ()))
-        kind, read, attributes = OPERATORS[operator](call)
-        given = [item if isinstance(item, Ref) else None for item in read]
-        self._add(node, kind, target, given, attributes, shapes, names)
-
-    def _arguments(self, node: Any) -> tuple[dict[str, Any], list[Any]]:
-        """All arguments by name, and those that the operator declares as tensors."""
-        schema = getattr(node.target, "_schema", None)
-        arguments: dict[str, Any] = {}
-        inputs: list[Any] = []
-        if schema is None:
-            arguments = {f"arg{i}": self._argument(item) for i, item in enumerate(node.args)}
-            return arguments, [item for item in arguments.values() if isinstance(item, Ref)]
-        for i, declared in enumerate(schema.arguments):
-            if i < len(node.args) and not declared.kwarg_only:
-                value = node.args[i]
-            elif declared.name in node.kwargs:
-                value = node.kwargs[declared.name]
-            else:
-                value = declared.default_value if declared.has_default_value() else None
-            own = arguments[declared.name] = self._argument(value)
-            if isinstance(own, list):
-                inputs += [item for item in own if isinstance(item, Ref)]
-            elif "Tensor" in str(declared.type):
-                inputs.append(own if isinstance(own, Ref) else None)
-        return arguments, inputs
-
-    def _argument(self, value: Any) -> Any:
-        if hasattr(value, "op") and hasattr(value, "meta"):
-            inner = value.meta.get("val")
-            if hasattr(inner, "shape"):
-                return Ref(self.parts.get(value.name, (value.name,))[0])
-            return getattr(getattr(inner, "node", None), "hint", inner)
-        if isinstance(value, (list, tuple)):
-            return [self._argument(item) for item in value]
-        return value
-
-    def _add(
-        self,
-        node: Any,
-        kind: str,
-        source: str,
-        inputs: Sequence[Any],
-        attributes: dict[str, Any],
-        shapes: tuple[tuple[int, ...], ...],
-        names: tuple[str, ...],
-    ) -> None:
-        for own, shape in zip(names, shapes, strict=True):
-            self.shapes[own] = shape
-        self.operations.append(
-            Operation(
-                kind=kind,
-                source=source,
-                inputs=tuple(None if item is None else str(item) for item in inputs),
-                outputs=names,
-                shapes=shapes,
-                attributes=attributes,
-                path=_path(node, source if kind == "unknown" else kind, attributes),
-            )
-        )
-
-
-def _path(node: Any, kind: str, attributes: dict[str, Any]) -> str:
-    """Module of an operation; behind it what it does, unless the module is that alone."""
-    stack = list((node.meta.get("nn_module_stack") or {}).values())
-    if not stack:
-        return attributes.get("function") or attributes.get("op") or kind
-    path, kind_of_module = stack[-1]
-    word = attributes.get("function") or (attributes.get("op") if kind == "binary" else "") or kind
-    return scoped(str(path), str(kind_of_module), str(word))
-
-
-# Modules that hold others, or do several things.
-_COMPOSITE = ("Sequential", "ModuleList", "MultiheadAttention", "Transformer", "TransformerEncoder", "TransformerDecoder",
-              "TransformerEncoderLayer", "TransformerDecoderLayer")  # fmt: skip
-
-
-def scoped(path: str, class_name: str, word: str) -> str:
-    """Name of an operation in a module.
-
-    >>> scoped("layers.0.fc", "torch.nn.modules.linear.Linear", "linear"), scoped("layers.0", "__main__.Block", "add")
-    ('layers.0.fc', 'layers.0.add')
-    """
-    is_leaf = class_name.startswith("torch.nn.modules.") and class_name.rpartition(".")[2] not in _COMPOSITE
-    if not path:
-        return word
-    return path if is_leaf else f"{path}.{word}"
-
-
-# -- numbers of small constants ---------------------------------------------------------------------------------------------
-
-
-_MAX_ELEMENTS = 1 << 22  # of one constant: a mask of 2048 positions
-_MAX_WORK = 1 << 26  # elements of all of them together
+# Small constants that are worked out: elements of one (a mask of 2048 positions), elements of all of them together, and by what.
+_MAX_ELEMENTS = 1 << 22
+_MAX_WORK = 1 << 26
 _FOLDED = frozenset({
     "arange", "zeros", "ones", "full", "zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full", "scalar_tensor", "eye",
     "linspace", "tril", "triu", "view", "reshape", "_unsafe_view", "flatten", "unflatten", "unsqueeze", "squeeze", "transpose", "t",
@@ -417,30 +134,172 @@ _FOLDED = frozenset({
 })  # fmt: skip
 
 
-class Constants:
-    """Tensors of a program whose numbers are known, by the name of the node that makes them."""
+class _Ref(str):
+    """A tensor among the arguments of an operator, by its name."""
 
-    def __init__(self) -> None:
-        self._tensors: dict[str, Any] = {}
-        self._work = 0
+    __slots__ = ()
 
-    def keep(self, name: str, stored: Any) -> Any:
-        """Remember a tensor that the program holds; its numbers as an array, None where there are none."""
-        is_known = (
-            stored is not None
-            and hasattr(stored, "numel")
+
+def program_of(exported: Any) -> Program:
+    """Write an exported program in the vocabulary of `planner.importers.traced`."""
+    return _Export(exported).run()
+
+
+class _Export:
+    def __init__(self, exported: Any) -> None:
+        self.exported = exported
+        self.program = Program()
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        self.parts: dict[str, tuple[str, ...]] = {}  # operator with several outputs -> their names
+        self._storages: dict[int, str] = {}
+        self._constants: dict[str, Any] = {}  # tensors whose numbers are known, by the node that makes them
+        self._work = 0  # elements that were worked out
+
+    def run(self) -> Program:
+        program, kinds = self.program, [spec.kind.name for spec in self.exported.graph_signature.output_specs]
+        for node in self.exported.graph.nodes:
+            if node.op == "placeholder" and hasattr(node.meta.get("val"), "shape"):
+                self._placeholder(node, node.meta["val"])
+            elif node.op == "get_attr":
+                shape = self._extents(node.meta.get("val"), node.name)
+                program.tensors[node.name] = Tensor(shape=shape, role="constant", name=node.name)
+            elif node.op == "call_function":
+                self._call(node)
+            elif node.op == "output":  # updated statistics of norms are none
+                made = zip(node.args[0], kinds, strict=False)
+                results = [argument for argument, kind in made if kind in ("USER_OUTPUT", "LOSS_OUTPUT")]
+                program.outputs = tuple(argument.name for argument in results if hasattr(argument, "name"))
+        inputs = [t for t in program.tensors.values() if t.role == "input" and t.shape]
+        if not inputs:
+            raise ProgramFault("has no inputs that are tensors")
+        program.batch = inputs[0].shape[0]
+        return program
+
+    def _placeholder(self, node: Any, value: Any) -> None:
+        signature, state, tensors = self.exported.graph_signature, self.exported.state_dict, self.program.tensors
+        shape = self.shapes[node.name] = self._extents(value, node.name)
+        key = signature.inputs_to_parameters.get(node.name)
+        buffer = signature.inputs_to_buffers.get(node.name, signature.inputs_to_lifted_tensor_constants.get(node.name))
+        if key is not None:
+            stored = state.get(key)
+            is_trained = bool(getattr(stored, "requires_grad", True))
+            same = self._storages.setdefault(id(stored), key) if stored is not None else key
+            tensors[node.name] = Tensor(shape=shape, role="parameter", name=key, key=same, is_trained=is_trained)
+        elif buffer is not None:
+            self._keep(node.name, state.get(buffer, self.exported.constants.get(buffer)))
+            numbers = self._numbers(node.name)
+            tensors[node.name] = Tensor(shape=shape, role="constant", name=buffer, value=numbers)
+        else:
+            is_integer = not value.dtype.is_floating_point and not value.dtype.is_complex
+            tensors[node.name] = Tensor(shape=shape, role="input", name=node.name, is_integer=is_integer)
+
+    def _extents(self, value: Any, name: str) -> tuple[int, ...]:
+        """Extents as numbers; a dynamic one is that of the example that the program was traced with."""
+        result = []
+        for extent in getattr(value, "shape", ()):
+            number = extent if isinstance(extent, int) else getattr(extent.node, "hint", None)
+            if number is None:
+                raise ProgramFault(
+                    f"tensor '{name}' has an extent that depends on the data ({extent}), such as the tokens that a router sends to an "
+                    "expert; write the layer so that its shapes are fixed"
+                )
+            result.append(int(number))
+        return tuple(result)
+
+    # -- operators ----------------------------------------------------------------------------------------------------------
+
+    def _call(self, node: Any) -> None:
+        target, value = str(node.target), node.meta.get("val")
+        if "getitem" in getattr(node.target, "__name__", ""):
+            source, index = node.args
+            names = self.parts.get(source.name, (source.name,))
+            if index < len(names):
+                self._add(node, "alias", [_Ref(names[index])], {}, (self._extents(value, node.name),), (node.name,))
+            return
+        space, _, rest = target.partition(".")
+        operator = rest.partition(".")[0] if space in _NAMESPACES else target
+        several = isinstance(value, (list, tuple))
+        tensors = [item for item in (value if several else [value]) if hasattr(item, "shape")]
+        if not tensors:
+            return  # tests of shapes and numbers
+        shapes = tuple(self._extents(item, node.name) for item in tensors)
+        names = tuple(f"{node.name}:{i}" for i in range(len(tensors))) if several else (node.name,)
+        self.parts[node.name] = names
+        self.shapes[node.name] = shapes[0]
+        if space in _NAMESPACES and not several and self._works_out(node, operator, shapes[0]):
+            numbers = self._numbers(node.name)
+            made = Tensor(shape=shapes[0], role="constant", name=node.name, value=numbers)
+            self.program.tensors[node.name] = made
+            return
+        arguments, inputs = self._arguments(node)
+        if operator not in OPERATORS or space not in _NAMESPACES:
+            self.program.unknown[target] += 1
+            self._add(node, "unknown", [item for item in inputs if item is not None], {}, shapes, names)
+            return
+        call = Call(operator, inputs, arguments, shapes, lambda ref: self.shapes.get(str(ref), ()))
+        kind, read, attributes = OPERATORS[operator](call)
+        self._add(node, kind, [item if isinstance(item, _Ref) else None for item in read], attributes, shapes, names)
+
+    def _arguments(self, node: Any) -> tuple[dict[str, Any], list[Any]]:
+        """All arguments by name, and those that the operator declares as tensors."""
+        schema = getattr(node.target, "_schema", None)
+        if schema is None:
+            arguments = {f"arg{i}": self._argument(item) for i, item in enumerate(node.args)}
+            return arguments, [item for item in arguments.values() if isinstance(item, _Ref)]
+        arguments, inputs = dict[str, Any](), list[Any]()
+        for i, declared in enumerate(schema.arguments):
+            if i < len(node.args) and not declared.kwarg_only:
+                value = node.args[i]
+            else:
+                default = declared.default_value if declared.has_default_value() else None
+                value = node.kwargs.get(declared.name, default)
+            own = arguments[declared.name] = self._argument(value)
+            if isinstance(own, list):
+                inputs += [item for item in own if isinstance(item, _Ref)]
+            elif "Tensor" in str(declared.type):
+                inputs.append(own if isinstance(own, _Ref) else None)
+        return arguments, inputs
+
+    def _argument(self, value: Any) -> Any:
+        if hasattr(value, "op") and hasattr(value, "meta"):
+            inner = value.meta.get("val")
+            if hasattr(inner, "shape"):
+                return _Ref(self.parts.get(value.name, (value.name,))[0])
+            return getattr(getattr(inner, "node", None), "hint", inner)
+        if isinstance(value, (list, tuple)):
+            return [self._argument(item) for item in value]
+        return value
+
+    def _add(
+        self,
+        node: Any,
+        kind: str,
+        inputs: Sequence[str | None],
+        attributes: dict[str, Any],
+        shapes: tuple[tuple[int, ...], ...],
+        names: tuple[str, ...],
+    ) -> None:
+        self.shapes.update(zip(names, shapes, strict=True))
+        modules = list((node.meta.get("nn_module_stack") or {}).values())
+        module = modules[-1] if modules else ("", "")
+        self.program.add(kind, str(node.target), inputs, names, shapes, attributes, module)
+
+    # -- numbers of small constants ------------------------------------------------------------------------------------------
+
+    def _keep(self, name: str, stored: Any) -> None:
+        """Remember a tensor that the program holds, if it is small and has numbers."""
+        if (
+            hasattr(stored, "numel")
             and stored.device.type == "cpu"
             and stored.numel() <= _MAX_ELEMENTS
             and not stored.dtype.is_complex
-            and not _is_fake(stored)
-        )
-        if is_known:
-            self._tensors[name] = stored.detach()
-        return self.numbers(name)
+            and type(stored).__name__ != "FakeTensor"
+        ):
+            self._constants[name] = stored.detach()
 
-    def numbers(self, name: str) -> Any:
+    def _numbers(self, name: str) -> Any:
         """Numbers as an array; None where they are not known."""
-        tensor = self._tensors.get(name)
+        tensor = self._constants.get(name)
         if tensor is None:
             return None
         try:
@@ -448,44 +307,37 @@ class Constants:
         except (RuntimeError, TypeError):  # tensors without numbers, of whatever kind
             return None
 
-    def works_out(self, node: Any, operator: str, shape: tuple[int, ...]) -> bool:
+    def _works_out(self, node: Any, operator: str, shape: tuple[int, ...]) -> bool:
         """Work a node out where everything that it reads is known; whether that was possible."""
         elements = math.prod(shape)
         if operator not in _FOLDED or elements > _MAX_ELEMENTS or self._work + elements > _MAX_WORK:
             return False
         try:
-            arguments = [self._argument(item) for item in node.args]
-            named = {
-                key: self._argument(item) for key, item in node.kwargs.items() if key not in ("device", "pin_memory")
-            }
+            arguments = self._known(node.args)
+            named = {key: self._known(item) for key, item in node.kwargs.items() if key not in ("device", "pin_memory")}
         except LookupError:
             return False
         if operator.endswith("_"):  # what it writes into may be a buffer of the program
             arguments[0] = arguments[0].clone()
-        makes = any(argument.name == "device" for argument in node.target._schema.arguments)
+        if any(argument.name == "device" for argument in node.target._schema.arguments):
+            named["device"] = "cpu"
         try:
-            result = node.target(*arguments, **named, **({"device": "cpu"} if makes else {}))
+            result = node.target(*arguments, **named)
         except Exception:
             return False  # what cannot be worked out stays a tensor whose numbers are not known
         if not hasattr(result, "numel") or tuple(result.shape) != shape or result.dtype.is_complex:
             return False
         self._work += elements
-        self._tensors[node.name] = result
+        self._constants[node.name] = result
         return True
 
-    def _argument(self, item: Any) -> Any:
+    def _known(self, item: Any) -> Any:
         if isinstance(item, (list, tuple)):
-            return [self._argument(one) for one in item]
+            return [self._known(one) for one in item]
         if not hasattr(item, "op"):
             return item
         value = item.meta.get("val")
-        if isinstance(value, (bool, int, float)):
-            return value
-        return self._tensors[item.name]
-
-
-def _is_fake(tensor: Any) -> bool:
-    return type(tensor).__name__ == "FakeTensor"
+        return value if isinstance(value, (bool, int, float)) else self._constants[item.name]
 
 
 # -- planner.from_torch -----------------------------------------------------------------------------------------------------
@@ -538,12 +390,31 @@ def from_torch(
     >>> planner.from_torch(module, (torch.zeros(2, 8),)).graph.weight_count  # doctest: +SKIP
     36
     """
-    imported = document_of_module(
-        module, example_inputs, name=name, options=ImportOptions(assume_free=frozenset(assume_free))
+    torch = _torch()
+    kind = type(module).__name__
+    if not isinstance(module, torch.nn.Module):
+        raise UsageError(f"from_torch takes a torch.nn.Module, not {kind}")
+    inputs = example_inputs if isinstance(example_inputs, (tuple, list)) else (example_inputs,)
+    device = next((tensor.device for tensor in [*module.parameters(), *module.buffers()]), None)
+    # Nothing is computed, so tensors on the device of the module will do, be it the meta device.
+    moved = tuple(
+        torch.empty_like(item, device=device)
+        if isinstance(item, torch.Tensor) and item.device != (device or item.device)
+        else item
+        for item in inputs
     )
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            exported = torch.export.export(module, moved)
+    except Exception as error:  # dynamic control flow, wrong inputs, ...
+        reason = next((line for line in str(error).splitlines() if line.strip()), "")[:300]
+        hint = _HINT if "DataDependent" in type(error).__name__ else ""
+        raise UsageError(f"torch.export cannot trace {kind}: {type(error).__name__}: {reason}{hint}") from error
+    title = name or kind
+    imported = _document(exported, title, f"torch.export of {kind}", Path(title), frozenset(assume_free))
     content = dict(imported.content)
     if global_batch is not None:
         content["global_batch"] = global_batch
     digest = hashlib.sha256(json.dumps(content, sort_keys=True, default=list).encode()).hexdigest()
-    imported = dataclasses.replace(imported, content=content)
     return model_of(document_of(Path(str(content["name"])), digest, content), imported.notes)

@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from planner.core.errors import FileProblem, InputFileError, did_you_mean
-from planner.files.text import read_text
-from planner.importers.caffe.layers import IGNORED, READERS, Blob, Context, type_of
-from planner.importers.caffe.text_format import Fault, Fields, Message, TextFormatError, parse
-from planner.importers.drafts import DraftError, Drafts, clean_name
+from planner.files.text import failure, read_text
+from planner.importers.caffe.layers import BROKEN, IGNORED, READERS, Layer, Network
+from planner.importers.caffe.text_format import Fault, Fields, Value, parse
+from planner.importers.drafts import DraftError, clean_name
 from planner.importers.sources import (
-    ForeignNetwork,
     ImportedDocument,
-    ImportOptions,
     check_assumed,
     counts_text,
     network_content,
@@ -47,17 +45,8 @@ def detect(head: bytes) -> bool:
     )
 
 
-def load(path: Path, options: ImportOptions) -> ForeignNetwork:
+def load(path: Path, assume_free: frozenset[str]) -> ImportedDocument:
     """Read a prototxt.
-
-    Parameters
-    ----------
-    path : Path
-    options : ImportOptions
-
-    Returns
-    -------
-    ForeignNetwork
 
     Raises
     ------
@@ -67,10 +56,9 @@ def load(path: Path, options: ImportOptions) -> ForeignNetwork:
     text, sha256 = read_text(path)
     try:
         message = parse(text)
-    except TextFormatError as error:
-        problem = FileProblem(path=path, line=error.line, column=error.column, message=f"is no {FORMAT} file: {error}")
-        raise InputFileError([problem]) from None
-    return _Reading(path, message, options).run(sha256)
+    except Fault as fault:
+        raise failure(path, f"is no {FORMAT} file: {fault}", fault.line, fault.column) from None
+    return _Reading(path, message, assume_free).run(sha256)
 
 
 _MAX_LAYERS = 20_000
@@ -78,78 +66,73 @@ _PHASE = "TRAIN"
 
 
 class _Reading:
-    def __init__(self, path: Path, message: Message, options: ImportOptions) -> None:
+    def __init__(self, path: Path, message: Value, assume_free: frozenset[str]) -> None:
         self.path = path
-        self.message = message
-        self.options = options
+        self.file = Fields(message)
+        self.assume_free = assume_free
         self.problems: list[FileProblem] = []
         self.unknown: Counter[str] = Counter()
-        self.context = Context(drafts=Drafts())
+        self.net = Network()
 
-    def run(self, sha256: str) -> ForeignNetwork:
-        net = Fields(self.message)
-        self._attempt(net, self._inputs)
-        layers = [*self.message.messages("layers"), *self.message.messages("layer")]
+    def run(self, sha256: str) -> ImportedDocument:
+        file, net = self.file, self.net
+        self._attempt(file, self._inputs)
+        layers = [*file.messages("layers"), *file.messages("layer")]
         if not layers:
-            self._problem(self.message, "", "has no layers ('layer { ... }')")
+            self._note(file.fault("has no layers ('layer { ... }')"))
         if len(layers) > _MAX_LAYERS:
-            self._problem(self.message, "", f"has more than {_MAX_LAYERS:,} layers")
+            self._note(file.fault(f"has more than {_MAX_LAYERS:,} layers"))
             layers = []
         for layer in layers:
-            self._attempt(Fields(layer), self._layer)
+            self._attempt(layer, self._layer)
         if self.unknown:
             hint = did_you_mean(next(iter(self.unknown)), READERS)
             self.problems.extend(unknown_operators(self.path, self.unknown, hint).problems)
         if self.problems:
             raise InputFileError(self.problems)
-        check_assumed(self.path, self.context.assumed_free, self.options)
-        drafts = self.context.drafts
-        if not any(draft.kind != "input" for draft in drafts.layers.values()):
-            raise InputFileError(
-                [FileProblem(path=self.path, message=f"has no layers in the phase {_PHASE} beside its inputs")]
-            )
-        return ForeignNetwork(sha256=sha256, imported=self._document(net))
-
-    def _document(self, net: Fields) -> ImportedDocument:
-        context = self.context
-        notes = list(context.notes)
-        if context.ignored:
-            notes.append(f"left out, not part of training a network: {counts_text(context.ignored)}")
-        if context.assumed_free:
-            notes.append(f"ASSUMED FREE by --assume-free: {counts_text(context.assumed_free)}")
-        free = f"; assumed free: {', '.join(context.assumed_free)}" if context.assumed_free else ""
-        header = {
-            "name": clean_name(net.text("name", self.path.stem) or self.path.stem),
-            "source": f"Caffe prototxt {self.path.name}, phase {_PHASE}{free}",
-            "global_batch": context.global_batch or 1,
-        }
-        if not context.global_batch:
+        check_assumed(self.path, net.assumed_free, self.assume_free)
+        if all(draft.kind == "input" for draft in net.drafts.layers.values()):
+            raise failure(self.path, f"has no layers in the phase {_PHASE} beside its inputs")
+        notes, free = net.notes, ""
+        if net.ignored:
+            notes.append(f"left out, not part of training a network: {counts_text(net.ignored)}")
+        if net.assumed_free:
+            notes.append(f"ASSUMED FREE by --assume-free: {counts_text(net.assumed_free)}")
+            free = f"; assumed free: {', '.join(net.assumed_free)}"
+        if not net.global_batch:
             notes.append("the file states no batch; global_batch is 1")
-        return ImportedDocument(content=network_content(context.drafts, header=header), notes=tuple(notes))
+        header = {
+            "name": clean_name(file.text("name", self.path.stem) or self.path.stem),
+            "source": f"{FORMAT} {self.path.name}, phase {_PHASE}{free}",
+            "global_batch": net.global_batch or 1,
+        }
+        content = network_content(net.drafts, header=header)
+        return ImportedDocument(content=content, notes=tuple(notes), sha256=sha256)
 
-    def _problem(self, message: Message, where: str, text: str) -> None:
+    def _note(self, fault: Fault, where: str = "") -> None:
         self.problems.append(
-            FileProblem(path=self.path, line=message.line, column=message.column, where=where, message=text)
+            FileProblem(
+                path=self.path,
+                line=fault.line,
+                column=fault.column,
+                where=fault.where or where,
+                message=str(fault),
+            )
         )
 
-    def _attempt(self, fields: Fields, read: Any) -> None:
+    def _attempt(self, fields: Fields, read: Callable[[Fields], None]) -> None:
         try:
             read(fields)
         except Fault as fault:
             if not fault.is_follow_up:
-                where = fault.where or fields.label
-                self.problems.append(
-                    FileProblem(path=self.path, line=fault.line, column=fault.column, where=where, message=str(fault))
-                )
+                self._note(fault, fields.label)
         except DraftError as error:
-            self._problem(fields.message, fields.label, str(error))
-
-    # -- inputs -------------------------------------------------------------------------------------------------------------
+            self._note(fields.fault(str(error)))
 
     def _inputs(self, net: Fields) -> None:
         """``input``, with ``input_shape`` or four ``input_dim`` each."""
         names = net.texts("input")
-        shapes = [tuple(Fields(m).integers("dim", least=1)) for m in self.message.messages("input_shape")]
+        shapes = [tuple(shape.integers("dim", least=1)) for shape in net.messages("input_shape")]
         dims = net.integers("input_dim", least=1)
         if dims and not shapes:
             shapes = [tuple(dims[i : i + 4]) for i in range(0, len(dims), 4)]
@@ -158,57 +141,67 @@ class _Reading:
                 f"{len(names)} inputs and {len(shapes)} shapes: every 'input' needs an 'input_shape' (or four 'input_dim')"
             )
         for name, shape in zip(names, shapes, strict=True):
-            self.context.add_input(net, name, name, shape)
-
-    # -- layers -------------------------------------------------------------------------------------------------------------
+            self.net.add_input(net, name, name, shape)
 
     def _layer(self, fields: Fields) -> None:
-        kind = self._kind(fields)
-        if not _included(fields):
+        kind = _type_of(fields)
+        if not _is_included(fields):
             return
-        tops, bottoms = fields.texts("top"), fields.texts("bottom")
-        context = self.context
+        tops, bottoms, net = fields.texts("top"), fields.texts("bottom"), self.net
         if kind in IGNORED:
-            context.ignored[kind] += 1
-            context.blobs |= dict.fromkeys(tops, Blob(None))
-        elif kind in READERS:
-            try:
-                results = READERS[kind](context, fields, [context.blob(fields, bottom) for bottom in bottoms])
-            except (Fault, DraftError):
-                context.blobs |= dict.fromkeys(tops, Blob(None, is_broken=True))
-                raise
-            context.blobs |= dict.fromkeys(tops[len(results) :], Blob(None))  # labels beside the data
-            context.blobs |= zip(tops, results, strict=False)
-        elif kind in self.options.assume_free and bottoms:
-            layer = self._assumed_free(fields, kind, context.blob(fields, bottoms[0]))
-            context.blobs |= dict.fromkeys(tops, Blob(layer))
-        else:
+            net.ignored[kind] += 1
+            net.blobs |= dict.fromkeys(tops)
+            return
+        if kind not in READERS and not (kind in self.assume_free and bottoms):
             self.unknown[kind] += 1
-            context.blobs |= dict.fromkeys(tops, Blob(None, is_broken=True))
+            net.blobs |= dict.fromkeys(tops, BROKEN)
+            return
+        try:
+            layer = Layer(net, fields, kind, tops, [net.blob(fields, bottom) for bottom in bottoms])
+            made = READERS[kind](layer) if kind in READERS else self._assumed_free(layer)
+            if isinstance(made, tuple):
+                our_kind, values, sources = made
+                rates = [inner.number("lr_mult", 1.0) for inner in fields.messages("param")]
+                frozen = bool(rates) and not any(rates) and our_kind in _WITH_WEIGHTS
+                made = [net.drafts.add(fields.label or our_kind, our_kind, values, sources, frozen=frozen)]
+        except (Fault, DraftError):
+            net.blobs |= dict.fromkeys(tops, BROKEN)
+            raise
+        net.blobs |= dict.fromkeys(tops[len(made) :])  # labels beside the data
+        net.blobs |= zip(tops, made, strict=False)
 
-    def _assumed_free(self, fields: Fields, kind: str, source: Blob) -> str | None:
-        """A layer that hands its first bottom on, and that every output lists as free."""
-        self.context.assumed_free[kind] += 1
-        if source.layer is None:
-            return None
-        name, shape = f"assumed_free/{kind}/{fields.label}", self.context.drafts.shape(source.layer)
-        return self.context.drafts.add(name, "assumed_free", {"shape": shape}, [source.layer])
+    def _assumed_free(self, layer: Layer) -> list[str | None]:
+        """A layer that hands its first bottom on to all of its tops, and that every output lists as free."""
+        self.net.assumed_free[layer.kind] += 1
+        if layer.inputs[0] is None:
+            return [None]
+        name, values = f"assumed_free/{layer.kind}/{layer.fields.label}", {"shape": layer.shape()}
+        return [self.net.drafts.add(name, "assumed_free", values, [layer.source()])] * len(layer.tops)
 
-    def _kind(self, fields: Fields) -> str:
-        if fields.message.messages("layer"):
-            raise fields.fault("is of the oldest format (layers { layer { ... } }); upgrade it: upgrade_net_proto_text")
-        kind = type_of(fields)
-        if not kind:
-            raise fields.fault("has no 'type'")
+
+# A BatchNorm has no learned part here; files set the rates of its statistics to 0.
+_WITH_WEIGHTS = ("convolution", "deconvolution", "linear", "embedding", "pointwise")
+
+
+def _type_of(fields: Fields) -> str:
+    """Type of a layer; files from before 2014 write SOFTMAX_LOSS for SoftmaxWithLoss, INNER_PRODUCT for InnerProduct, and so on."""
+    if fields.messages("layer"):
+        raise fields.fault("is of the oldest format (layers { layer { ... } }); upgrade it: upgrade_net_proto_text")
+    kind = fields.text("type", "")
+    if not kind:
+        raise fields.fault("has no 'type'")
+    if not kind.isupper():
         return kind
+    known = {name.lower(): name for name in (*READERS, *IGNORED)} | {"softmaxloss": "SoftmaxWithLoss"}
+    return known.get(kind.replace("_", "").lower(), kind)
 
 
-def _included(fields: Fields) -> bool:
+def _is_included(fields: Fields) -> bool:
     """Whether a layer belongs to the network that is trained (caffe.proto, NetStateRule; Net::StateMeetsRule)."""
-    include = fields.message.messages("include")
+    include = fields.messages("include")
     if include:
-        return any(_meets(Fields(rule)) for rule in include)
-    return not any(_meets(Fields(rule)) for rule in fields.message.messages("exclude"))
+        return any(_meets(rule) for rule in include)
+    return not any(_meets(rule) for rule in fields.messages("exclude"))
 
 
 def _meets(rule: Fields) -> bool:

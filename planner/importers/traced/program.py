@@ -7,6 +7,7 @@ are worked out.
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -82,16 +83,61 @@ class Program:
         Attention that is written out is run by a fused kernel.
     has_scopes : bool
         Paths of operations name layers better than parameters do.
+    unknown : Counter
+        Operators that are not known, with their counts.
     """
 
-    tensors: dict[str, Tensor]
-    operations: list[Operation]
-    outputs: tuple[str, ...]
-    batch: int
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    operations: list[Operation] = field(default_factory=list)
+    outputs: tuple[str, ...] = ()
+    batch: int = 1
     batch_axis: int = 0
     is_fused: bool = False
     has_scopes: bool = False
     notes: list[str] = field(default_factory=list)
+    unknown: Counter[str] = field(default_factory=Counter)
+
+    def add(
+        self,
+        kind: str,
+        source: str,
+        inputs: Sequence[str | None],
+        outputs: Sequence[str],
+        shapes: tuple[tuple[int, ...], ...],
+        attributes: Mapping[str, Any],
+        module: tuple[str, str],
+    ) -> None:
+        """Add an operation of a module: its path, and the name of its class where that is known."""
+        what = attributes.get("function") or (attributes.get("op") if kind == "binary" else "")
+        word = what or (source if kind == "unknown" else kind)
+        self.operations.append(
+            Operation(
+                kind=kind,
+                source=source,
+                inputs=tuple(None if name is None else str(name) for name in inputs),
+                outputs=tuple(outputs),
+                shapes=shapes,
+                attributes=attributes,
+                path=scoped(*module, word),
+            )
+        )
+
+
+# Modules that hold others, or do several things.
+_COMPOSITE = ("Sequential", "ModuleList", "MultiheadAttention", "Transformer", "TransformerEncoder", "TransformerDecoder",
+              "TransformerEncoderLayer", "TransformerDecoderLayer")  # fmt: skip
+
+
+def scoped(path: str, class_name: str, word: str) -> str:
+    """Name of an operation in a module: what it does stands behind the module, unless the module is that alone.
+
+    >>> scoped("layers.0.fc", "torch.nn.modules.linear.Linear", "linear"), scoped("layers.0", "__main__.Block", "add")
+    ('layers.0.fc', 'layers.0.add')
+    """
+    is_leaf = class_name.startswith("torch.nn.modules.") and class_name.rpartition(".")[2] not in _COMPOSITE
+    if not path:
+        return word
+    return path if is_leaf else f"{path}.{word}"
 
 
 def needed_operations(operations: Sequence[Operation], outputs: Sequence[str]) -> list[Operation]:

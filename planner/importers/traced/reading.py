@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from planner.importers.drafts import Draft, Drafts, clean_name
-from planner.importers.sources import ImportedDocument, counts_text, network_content
+from planner.importers.sources import ImportedDocument, check_assumed, counts_text, network_content
 from planner.importers.traced import arithmetic, products, shapes, windows
 from planner.importers.traced.conversion import KINDS, Conversion
 from planner.importers.traced.program import Program, ProgramFault
@@ -20,7 +21,7 @@ assert all(module.KINDS is KINDS for module in _HANDLERS), "one table, filled by
 
 
 def document_of_program(
-    program: Program, *, name: str, source: str, assume_free: frozenset[str] = frozenset()
+    program: Program, name: str, source: str, path: Path, assume_free: frozenset[str]
 ) -> ImportedDocument:
     """Make a network file of a program.
 
@@ -29,6 +30,8 @@ def document_of_program(
     program : Program
     name, source : str
         Of the network file.
+    path : Path
+        The program's file.
     assume_free : frozenset of str
         Operators outside the vocabulary that cost nothing.
 
@@ -36,7 +39,10 @@ def document_of_program(
     ------
     ProgramFault
         The program is not a network that layers here can describe; the message names the operation.
+    InputFileError
+        It has operators that are not known.
     """
+    check_assumed(path, program.unknown, assume_free)
     conversion, outputs = _converted(program, assume_free)
     drafts = conversion.drafts
     if all(draft.kind == "input" for draft in drafts.layers.values()):

@@ -15,7 +15,7 @@ from planner.cli import run
 from planner.core.errors import InputFileError, PlannerError
 from planner.importers.networks import import_network
 from planner.importers.onnx_file import detect
-from planner.importers.sources import ImportOptions, foreign_document_of
+from planner.importers.sources import imported_document
 
 # A model of a few bytes: ir_version, producer_name.
 HEAD = bytes((8, 9, 0x12, 3)) + b"abc"
@@ -38,7 +38,7 @@ def test_found_by_content_whatever_its_name(tmp_path: Path) -> None:
     assert not detect(b'name: "net" layer { }')
     path = tmp_path / "net.bin"
     path.write_bytes(b"\0\1\2\3")
-    assert foreign_document_of(path, ImportOptions()) is None
+    assert imported_document(path) is None
 
 
 def model(nodes: list[Any], inputs: list[Any], *, opset: int = 18, initial: tuple[Any, ...] = ()) -> Any:
