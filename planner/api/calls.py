@@ -1,37 +1,25 @@
-"""A call of Python: objects as inputs, the call as text, and errors in the words of Python.
-
-Every path of the planner starts at a file, which has places for messages and a hash for provenance. An object that came from a file is
-that file; one that did not is written to a folder of the process, named by its content, and `planner.Plan.save` puts a copy beside
-the plan.
-"""
+"""A call of Python: objects as inputs, the call as text, and errors in the words of Python."""
 
 from __future__ import annotations
 
-import atexit
 import contextlib
-import functools
-import hashlib
-import json
 import os
 import re
-import shutil
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from planner.api.values import Values
 from planner.core.errors import PlannerError, SearchInterrupted
-from planner.files.resources import Kind, bundled
+from planner.files.resources import InMemory, Kind, bundled
 
 if TYPE_CHECKING:
     from planner.api.placement import Placement
     from planner.api.results import SearchResult
     from planner.api.studies import Sizing, Sweep
 
-__all__ = ["Interrupted", "call_text", "in_python_words", "is_in_memory", "reference_to"]
+__all__ = ["Interrupted", "call_text", "in_python_words", "reference_to"]
 
-_LONGEST_STEM = 64
 _FLAG = re.compile(r"(?<![\w-])--([a-z][a-z0-9]*(?:-[a-z0-9]+)*)")
 
 
@@ -85,13 +73,15 @@ def in_python_words() -> Iterator[Values]:
         raise
 
 
-def reference_to(kind: Kind, given: Any) -> str:
-    """Name or absolute path of what was given as a name, a path, a loaded object or the content of a file.
+def reference_to(kind: Kind, given: Any, place: str = "") -> str:
+    """Name or absolute path of what was given as a name, a path or a loaded object; what never was a file, with its content.
 
     Parameters
     ----------
     kind : "models", "clusters", "devices", "frameworks" or "calibrations"
     given : str, path, loaded object or mapping
+    place : str
+        Where it stands in the argument, as in ``[1]``.
 
     Raises
     ------
@@ -102,55 +92,28 @@ def reference_to(kind: Kind, given: Any) -> str:
     --------
     >>> reference_to("models", "alexnet"), reference_to("clusters", Path("dgx-h100.yaml"))
     ('alexnet', 'dgx-h100.yaml')
+    >>> reference_to("clusters", {"name": "mine"}, "[1]")
+    'the argument cluster[1]'
     """
-    if isinstance(given, str):
-        return _absolute(given)
-    if isinstance(given, os.PathLike):
-        return _absolute(os.fspath(given))
-    if isinstance(given, Mapping):
-        return str(_written(dict(given), str(given.get("name") or kind.removesuffix("s"))))
-    path = getattr(given, "path", None)
-    if not isinstance(path, Path):
-        raise TypeError(f"{kind.removesuffix('s')}: must be a name, a path or a loaded object, not {given!r:.80}")
-    content = getattr(given, "content", None)
-    if content is not None:  # made by an importer, perhaps of no file at all
-        return str(_written(content, given.name))
-    known = bundled(kind)
-    return path.stem if known.get(path.stem) == path else str(path.resolve())
-
-
-def _absolute(text: str) -> str:
-    """A file keeps its place when the program changes its folder; a bundled name stays a name."""
+    argument = kind.removesuffix("s")
+    if isinstance(given, InMemory):
+        return given
+    content = given if isinstance(given, Mapping) else getattr(given, "content", None)
+    if content is not None:  # an importer's may be of no file at all
+        return InMemory(f"the argument {argument}{place}", content)
+    if not isinstance(given, (str, os.PathLike)):
+        path = getattr(given, "path", None)
+        if not isinstance(path, Path):
+            raise TypeError(f"{argument}: must be a name, a path or a loaded object, not {given!r:.80}")
+        return path.stem if bundled(kind).get(path.stem) == path else str(path.resolve())
+    # A file keeps its place when the program changes its folder; a bundled name stays a name.
+    text = os.fspath(given)
     path = Path(text)
     try:
         is_file = path.exists() and not (path.is_dir() and not (path / "config.json").is_file())
     except (OSError, ValueError):  # a name too long, a NUL character: the loader says so
         return text
     return str(path.resolve()) if is_file else text
-
-
-def is_in_memory(text: str) -> bool:
-    """Whether a path is that of an object that was never a file of the user's."""
-    return _folder.cache_info().currsize > 0 and _folder() in Path(text).parents
-
-
-@functools.cache
-def _folder() -> Path:
-    folder = Path(tempfile.mkdtemp(prefix="planner-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder.resolve()
-
-
-def _written(content: Mapping[str, Any], name: str) -> Path:
-    from planner.files.yaml_text import yaml_text
-
-    digest = hashlib.sha256(json.dumps(content, sort_keys=True, default=list).encode()).hexdigest()[:16]
-    stem = "".join(c if c.isalnum() or c in "-_." else "_" for c in name)[:_LONGEST_STEM].strip(".") or "object"
-    path = _folder() / digest / f"{stem}.yaml"
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(yaml_text(content, ""), encoding="utf-8", newline="\n")
-    return path
 
 
 def call_text(function: str, positional: Sequence[Any], options: Mapping[str, Any]) -> str:

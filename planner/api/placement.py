@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -16,10 +16,12 @@ from planner.api.requests import given_in_python, read_options
 from planner.api.shown import Answer
 from planner.api.values import Values
 from planner.core.errors import SearchInterrupted
+from planner.files.resources import InMemory
 
 if TYPE_CHECKING:
     from planner.api.options import ModelLike
     from planner.core.blocks import Report
+    from planner.files.json_file import JsonFile
     from planner.placement.question import PlaceRequest
 
 __all__ = ["Placement", "place", "place_request", "progress_words"]
@@ -118,17 +120,14 @@ def place(
         if progress is not None:
             progress(*progress_words(stage, best, bound))
 
-    with in_python_words() as values, tempfile.TemporaryDirectory(prefix="planner-") as scratch:
+    with in_python_words() as values:
         given = given_in_python(PlaceOptions, None, options)
-        if "cluster" in given:
-            name = reference_to("models", workload)
-        elif isinstance(workload, Mapping):
-            file = Path(scratch) / "workload.json"
-            file.write_text(json.dumps(workload), encoding="utf-8")
-            name = str(file)
+        if "cluster" not in given and isinstance(workload, Mapping):
+            graph = _graph_of(workload)
+            request = place_request(str(graph.path), given, values, content=graph)
         else:
-            name = os.fspath(workload) if isinstance(workload, os.PathLike) else str(workload)
-        request = place_request(name, given, values)
+            named = reference_to("models", workload) if "cluster" in given else str(workload)
+            request = place_request(named, given, values, content=named if isinstance(named, InMemory) else None)
         values.check()
         try:
             placed = Placement(raw=answer_of(request, report))
@@ -139,6 +138,15 @@ def place(
         return placed
 
 
+def _graph_of(content: Mapping[str, Any]) -> JsonFile:
+    """An operator graph that a program gave in place of a file; its values stand nowhere."""
+    from planner.files.json_file import workload_of
+
+    text = json.dumps(content)
+    graph = workload_of(Path("the argument workload"), text, hashlib.sha256(text.encode()).hexdigest())
+    return replace(graph, text="")
+
+
 def progress_words(stage: str, best: float, bound: float) -> tuple[str, float]:
     """What a search has found so far in words, and the share of its best that the bound has reached."""
     known = best < float("inf")
@@ -146,8 +154,10 @@ def progress_words(stage: str, best: float, bound: float) -> tuple[str, float]:
     return text, bound / best if known and best > 0 else 0.0
 
 
-def place_request(workload: str, given: Mapping[str, Any], values: Values) -> PlaceRequest:
-    """Check the options that ask a question; `values` takes the problems."""
+def place_request(
+    workload: str, given: Mapping[str, Any], values: Values, content: InMemory | JsonFile | None = None
+) -> PlaceRequest:
+    """Check the options that ask a question; `values` takes the problems, ``content`` is that of a workload that is no file."""
     from planner.placement.question import PlaceRequest
 
     called = values.called
@@ -174,7 +184,7 @@ def place_request(workload: str, given: Mapping[str, Any], values: Values) -> Pl
     fields["contiguity"] = kind or ("none" if contiguous is False else "chain")
     if expert is not None:
         fields["expert"] = Path(expert)
-    return PlaceRequest(workload=Path(workload), **fields)
+    return PlaceRequest(workload=Path(workload), content=content, **fields)
 
 
 def _check_contiguity_of_method(method: str, found: Mapping[str, Any], values: Values) -> None:

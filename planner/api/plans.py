@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
-from planner.api.calls import in_python_words, is_in_memory
 from planner.core.request import Space
 
 if TYPE_CHECKING:
@@ -162,10 +160,10 @@ class Plan:
     # -- what can be done with it
 
     def to_dict(self) -> dict[str, Any]:
-        """The document of a plan file; files are named by absolute paths."""
+        """The document of a plan file; files are named by absolute paths, and what was never a file by words that hold it."""
         from planner.report.machine import finite
 
-        return dict(finite(self._document(None)))
+        return dict(finite(self._document()))
 
     def estimate(self, **changes: Unpack[EstimateOptions]) -> Estimate:
         """Predict it part by part; keywords ask about another cluster, batch, precision, ..."""
@@ -211,13 +209,20 @@ class Plan:
         """
         from planner.files.output import check_writable, write_atomically
         from planner.files.plan_file import plan_text
+        from planner.files.resources import InMemory
+        from planner.files.yaml_text import yaml_text
 
         target = Path(path)
         check_writable(target)
-        document = self._document(None)
+        document, folder = self._document(), target.resolve().parent
         for role in _FILES:
-            if isinstance(document.get(role), str):
-                document[role] = _beside(document[role], role, target)
+            named = document.get(role, "")
+            if isinstance(named, InMemory):
+                copy = folder / f"{target.stem}.{role}.yaml"
+                write_atomically(copy, yaml_text(named.document.value))
+                document[role] = f"./{copy.name}"
+            elif Path(named).is_absolute() and Path(named).is_relative_to(folder):
+                document[role] = f"./{Path(named).relative_to(folder).as_posix()}"
         write_atomically(target, plan_text(document))
         return target
 
@@ -252,30 +257,7 @@ class Plan:
 
         return "<div>" + "<br>".join(escape(line) for line in str(self).splitlines()) + "</div>"
 
-    def _document(self, folder: Path | None) -> dict[str, Any]:
+    def _document(self) -> dict[str, Any]:
         from planner.files.plan_file import plan_document
 
-        return plan_document(self._answer, self.ranked, folder=folder)
-
-
-def _beside(text: str, role: str, plan: Path) -> str:
-    """How a plan file names a file: relative where it is near, and copied where it was in memory only."""
-    path = Path(text)
-    if not path.is_absolute():
-        return text
-    folder = plan.resolve().parent
-    if is_in_memory(text):
-        copy = folder / f"{plan.stem}.{role}.yaml"
-        with in_python_words():
-            _copy(path, copy)
-        return f"./{copy.name}"
-    return f"./{path.relative_to(folder).as_posix()}" if path.is_relative_to(folder) else text
-
-
-def _copy(source: Path, target: Path) -> None:
-    from planner.core.errors import OutputError
-
-    try:
-        shutil.copyfile(source, target)
-    except OSError as error:
-        raise OutputError(f"{target}: cannot be written: {error.strerror or error}") from None
+        return plan_document(self._answer, self.ranked)

@@ -248,7 +248,9 @@ def _assumed(given: Mapping[str, float] | Sequence[str], mode: str, values: Valu
             continue
         name = RENAMED_ASSUMPTIONS.get(name, name)
         if name not in known:
-            values.add(f"{label} {text}: no such assumption{did_you_mean(name, known)} (known: {', '.join(known)})")
+            hint = did_you_mean(name, known)
+            where = "-v lists those of an answer; docs/transformers.md, inference.md and measurements.md describe all"
+            values.add(f"{label} {text}: no such assumption{hint} ({where})")
         value = values.at_least_zero(f"{label} {name}", stated)
         if (name.endswith(("_overlap", "_share")) or name in _SHARES) and value > 1:
             values.add(f"{label} {text}: is a share, at most 1")
@@ -443,11 +445,14 @@ def loaded_plan(plan: Any) -> tuple[Loaded[PlanDocument], Path]:
 
         path = Path(plan)
         return read_plan(path), path
+    from planner.files.documents import document_of
     from planner.files.loading import Loaded
+    from planner.files.resources import InMemory
     from planner.files.validation import validate
-    from planner.importers.sources import document_of
     from planner.schema.plan import PlanDocument
 
-    path = Path.cwd() / "plan.yaml"  # absolute paths inside: the folder decides nothing
+    path = Path("the argument plan")
     document = document_of(path, "", plan)
-    return Loaded(content=validate(PlanDocument, document), document=document), path
+    in_memory = {name: value for name, value in plan.items() if isinstance(value, InMemory)}
+    content = validate(PlanDocument, document).model_copy(update=in_memory)
+    return Loaded(content=content, document=document), path

@@ -349,7 +349,10 @@ def _clusters(given: Any, values: Values) -> tuple[str, ...]:
     is_one = not isinstance(given, Sequence)
     parts = [given] if is_one else listed("cluster", given)
     references = [
-        one if isinstance(given, str) and values.called is as_flag else reference_to("clusters", one) for one in parts
+        one
+        if isinstance(given, str) and values.called is as_flag
+        else reference_to("clusters", one, "" if is_one else f"[{n}]")
+        for n, one in enumerate(parts)
     ]
     names = tuple(dict.fromkeys(cluster_name(name) for name in references))
     if not names:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ __all__ = [
     "Document",
     "Location",
     "Node",
+    "document_of",
     "parse_document",
     "parse_text",
 ]
@@ -61,9 +62,9 @@ class Node:
     children: dict[str | int, Node] | None = None  # of mappings and lists; most nodes have none
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Document:
-    """A file's content as plain values, and the place of every one of them."""
+    """A file's content as plain values, and the place of every one of them; of content that is no file, ``path`` says what it is."""
 
     path: Path
     sha256: str
@@ -119,6 +120,27 @@ class Document:
         )
 
 
+def document_of(path: Path, sha256: str, content: Any) -> Document:
+    """Make a document of plain values, which stand nowhere in the file.
+
+    Examples
+    --------
+    >>> document = document_of(Path("a.json"), "", {"layers": [{"name": "fc"}]})
+    >>> str(document.problem(("layers", 0, "name"), "is taken"))
+    'a.json: layers[0].name: is taken'
+    """
+    return Document(path=path, sha256=sha256, root=_without_places(content))
+
+
+def _without_places(value: Any) -> Node:
+    children: dict[str | int, Node] | None = None
+    if isinstance(value, Mapping):
+        children = {str(key): _without_places(item) for key, item in value.items()}
+    elif isinstance(value, (list, tuple)):
+        children = {index: _without_places(item) for index, item in enumerate(value)}
+    return Node(value, 0, 0, children=children)
+
+
 def location_text(location: Iterable[str | int]) -> str:
     """Write a location for people.
 
@@ -150,7 +172,9 @@ def parse_document(path: Path, *, keep_faults: bool = False) -> Document:
     return parse_text(path, text, sha256, keep_faults=keep_faults)
 
 
-def parse_text(path: Path, text: str, sha256: str, *, keep_faults: bool = False) -> Document:
+def parse_text(
+    path: Path, text: str, sha256: str, *, keep_faults: bool = False, most_values: int = MAX_NODES
+) -> Document:
     """As `parse_document`, of a file that is already read.
 
     Raises
@@ -158,7 +182,7 @@ def parse_text(path: Path, text: str, sha256: str, *, keep_faults: bool = False)
     InputFileError
         As there.
     """
-    builder = _Builder(path)
+    builder = _Builder(path, most_values)
     try:
         for event in yaml.parse(text, Loader=_Loader):
             builder.add(event)
@@ -196,8 +220,9 @@ def _syntax_message(error: yaml.MarkedYAMLError, text: str, line: int) -> str:
 class _Builder:
     """Events of the parser in, nodes out; iterative, so that depth costs no stack."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, most_values: int) -> None:
         self.path = path
+        self.most_values = most_values
         self.root: Node | None = None
         self.problems: list[FileProblem] = []
         self._open: list[Node] = []
@@ -232,8 +257,10 @@ class _Builder:
 
     def _count_nodes(self, count: int, event: Any) -> None:
         self._count += count
-        if self._count > MAX_NODES:
-            self._fail(f"the file holds more than {MAX_NODES:,} values (aliases count each time they are used)", event)
+        if self._count > self.most_values:
+            self._fail(
+                f"the file holds more than {self.most_values:,} values (aliases count each time they are used)", event
+            )
 
     def _expects_key(self) -> bool:
         return bool(self._open) and isinstance(self._open[-1].value, dict) and self._keys[-1] is None

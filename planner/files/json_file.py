@@ -9,21 +9,20 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from planner.core.errors import FileProblem
-from planner.files.documents import Location, location_text
-from planner.files.text import MAX_BYTES, failure, read_text
+from planner.core.errors import FileProblem, InputFileError
+from planner.files.documents import Document, Location, document_of, parse_text
+from planner.files.text import failure, read_text
 
-__all__ = ["MAX_WORKLOAD_BYTES", "JsonFile", "read_json_file", "read_workload"]
+__all__ = ["MAX_WORKLOAD_BYTES", "JsonFile", "document_of_json", "read_json_file", "read_workload", "workload_of"]
 
 # A graph of 100,000 operators takes about 25 MB; a hundred times the largest public workload.
 MAX_WORKLOAD_BYTES = 64 * 2**20
-
-_SPACE = re.compile(r"[ \t\n\r]*")
-_DECODER = json.JSONDecoder(parse_int=float)  # only where values end
-_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]')
+# Half of a character outside of the first plane, which YAML does not allow in an escape.
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,9 +42,8 @@ class JsonFile:
 
     def problem(self, location: Location, message: str, *, at_key: bool = False, where: str = "") -> FileProblem:
         """Say that something is wrong at a location, or as near to it as the file goes; ``where`` replaces the location in the text."""
-        line, column = _line_and_column(self.text, _offset(self.text, location, at_key=at_key))
-        where = where or location_text(location)
-        return FileProblem(path=self.path, line=line, column=column, where=where, message=message)
+        document = document_of_json(self.path, self.text, self.sha256, self.content)
+        return document.problem(location, message, at_key=at_key, where=where)
 
 
 def read_json_file(path: Path) -> JsonFile:
@@ -72,9 +70,8 @@ def read_json_file(path: Path) -> JsonFile:
             raise failure(path, f"the number {number[:24]}... is too large")
         return int(number)
 
-    return _parsed(
-        path, MAX_BYTES, "a file that is read here", parse_float=finite, parse_int=whole, parse_constant=finite
-    )
+    text, sha256 = read_text(path)
+    return _parsed(path, text, sha256, parse_float=finite, parse_int=whole, parse_constant=finite)
 
 
 def read_workload(path: Path) -> JsonFile:
@@ -87,20 +84,26 @@ def read_workload(path: Path) -> JsonFile:
     InputFileError
         As `read_json_file`.
     """
+    text, sha256 = read_text(path, MAX_WORKLOAD_BYTES, "a workload")
+    return workload_of(path, text, sha256)
+
+
+def workload_of(path: Path, text: str, sha256: str) -> JsonFile:
+    """As `read_workload`, of a file that is already read, or of content that is no file."""
 
     def whole(digits: str) -> int | float:
         return int(digits) if len(digits) <= 18 else float(digits)
 
-    return _parsed(path, MAX_WORKLOAD_BYTES, "a workload", parse_int=whole)
+    return _parsed(path, text, sha256, parse_int=whole)
 
 
-def _parsed(path: Path, most_bytes: int, what: str, **hooks: Any) -> JsonFile:
-    text, sha256 = read_text(path, most_bytes, what)
-
+def _parsed(path: Path, text: str, sha256: str, **hooks: Any) -> JsonFile:
     def without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         result = dict(pairs)
         if len(result) < len(pairs):
-            raise _DuplicateError
+            document = document_of_json(path, text, sha256, None)
+            twice = [problem for problem in document.problems if problem.message.startswith("duplicate key")]
+            raise InputFileError(twice or [document.problem((), "an object has a key twice")])
         return result
 
     try:
@@ -111,9 +114,6 @@ def _parsed(path: Path, most_bytes: int, what: str, **hooks: Any) -> JsonFile:
         raise failure(path, f"is not JSON: {error.msg}{cut}", error.lineno, error.colno) from None
     except RecursionError:
         raise failure(path, "is nested too deeply") from None
-    except _DuplicateError:
-        key, offset = _first_duplicate(text)
-        raise failure(path, f"duplicate key '{key}'", *_line_and_column(text, offset)) from None
     return JsonFile(path=path, text=text, sha256=sha256, content=content)
 
 
@@ -129,63 +129,15 @@ def _no_collections() -> Iterator[None]:
             gc.enable()
 
 
-class _DuplicateError(Exception):
-    """An object has a key twice; where, is looked up then."""
+@lru_cache(maxsize=1)  # a file may have many problems
+def _places(path: Path, text: str, sha256: str) -> Document:
+    text = _SURROGATE.sub("......", text)
+    return parse_text(path, text, sha256, keep_faults=True, most_values=MAX_WORKLOAD_BYTES)
 
 
-def _line_and_column(text: str, offset: int) -> tuple[int, int]:
-    return text.count("\n", 0, offset) + 1, offset - text.rfind("\n", 0, offset)
-
-
-def _first_duplicate(text: str) -> tuple[str, int]:
-    """First key that an object has twice, and where; the text is known to be JSON with one."""
-    open_keys: list[set[str] | None] = []  # per open bracket; None: a list
-    position = 0
-    while True:
-        match = _TOKEN.search(text, position)
-        assert match is not None, "no key comes twice"
-        position = match.end()
-        if match[0] in "[{":
-            open_keys.append(set() if match[0] == "{" else None)
-        elif match[0] in "]}":
-            open_keys.pop()
-        elif text.startswith(":", _skip_space(text, position)):
-            keys, key = open_keys[-1], str(json.loads(match[0], strict=False))
-            assert keys is not None, "a key outside of an object"
-            if key in keys:
-                return key, match.start()
-            keys.add(key)
-
-
-def _offset(text: str, location: Location, *, at_key: bool) -> int:
-    """Where a value, or its key, begins; the place of what holds it where the file has no such value."""
-    key = value = _skip_space(text, 0)
-    for step in location:
-        inner = next((places for name, *places in _members(text, value) if name == step), None)
-        if inner is None:
-            break
-        key, value = inner
-    return key if at_key else value
-
-
-def _members(text: str, position: int) -> Iterator[tuple[str | int, int, int]]:
-    """Keys of an object, or indices of a list, and where each and its value begins; the text is known to be JSON."""
-    opening = text[position]
-    if opening not in "{[":
-        return
-    position, index = _skip_space(text, position + 1), 0
-    while text[position] not in "]}":
-        name: str | int = index
-        key = position
-        if opening == "{":
-            name, position = _DECODER.raw_decode(text, position)
-            position = _skip_space(text, _skip_space(text, position) + 1)  # past the colon
-        yield name, key, position
-        position = _skip_space(text, _DECODER.raw_decode(text, position)[1])
-        position = _skip_space(text, position + 1) if text[position] == "," else position
-        index += 1
-
-
-def _skip_space(text: str, position: int) -> int:
-    match = _SPACE.match(text, position)
-    return match.end() if match else position
+def document_of_json(path: Path, text: str, sha256: str, content: Any) -> Document:
+    """The content with the places of its values: JSON is read as the YAML that it nearly always is; without places where it is not."""
+    try:
+        return _places(path, text, sha256)
+    except InputFileError:
+        return document_of(path, sha256, content)

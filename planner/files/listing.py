@@ -137,7 +137,7 @@ def framework_rows() -> list[dict[str, Any]]:
             rows += [
                 {
                     "name": name,
-                    "what": section,
+                    "what": "version" if key == "version" else section,
                     "setting": key,
                     "value": " ".join(map(str, value)) if isinstance(value, list) else value,
                     "when": None,

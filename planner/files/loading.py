@@ -14,7 +14,7 @@ from costmodel.hardware.cluster import ClusterError
 from costmodel.network.graph import Graph, GraphError, GraphProblem
 from planner.core.errors import FileProblem, InputFileError, UnknownName, UsageError, did_you_mean
 from planner.files.documents import Document, Location, parse_text
-from planner.files.resources import bundled, resolve
+from planner.files.resources import InMemory, Kind, bundled, resolve
 from planner.files.text import read_text
 from planner.files.validation import validate
 
@@ -45,7 +45,6 @@ __all__ = [
     "framework_aliases",
     "framework_names",
     "graph_problems",
-    "has_own_length",
     "json_problems",
     "load_algorithms",
     "load_calibration",
@@ -55,7 +54,6 @@ __all__ = [
     "load_framework",
     "model_of",
     "no_seq",
-    "wrong_seq",
 ]
 
 _WIDTH = 120
@@ -180,17 +178,22 @@ def load_document(path: Path, model: type[_Model]) -> Loaded[_Model]:
         Every problem of the file, with line and column.
     """
     text, sha256 = read_text(path)
-    check: Any = _kept_document if len(text) <= KEPT_CHARACTERS else _checked_document
+    check: Any = _checked_text if len(text) <= KEPT_CHARACTERS else _checked_text.__wrapped__
     loaded: Loaded[_Model] = check(path, text, sha256, model)
     return loaded
 
 
-def _checked_document(path: Path, text: str, sha256: str, model: type[_Model]) -> Loaded[_Model]:
+@lru_cache(maxsize=128)
+def _checked_text(path: Path, text: str, sha256: str, model: type[_Model]) -> Loaded[_Model]:
     document = parse_text(path, text, sha256, keep_faults=True)
     return Loaded(content=validate(model, document), document=document)
 
 
-_kept_document = lru_cache(maxsize=128)(_checked_document)
+def _load(kind: Kind, given: str, model: type[_Model]) -> Loaded[_Model]:
+    """What a path, a bundled name or the content itself holds."""
+    if isinstance(given, InMemory):
+        return Loaded(content=validate(model, given.document), document=given.document)
+    return load_document(resolve(kind, given), model)
 
 
 def model_of(document: Document, imported: Sequence[str] | None = None, *, seq: int | None = None) -> LoadedModel:
@@ -209,13 +212,16 @@ def model_of(document: Document, imported: Sequence[str] | None = None, *, seq: 
     path = document.path
     network = validate(NetworkFile, document)
     if seq is not None and network.seq is None:
-        raise UsageError(no_seq(network.name))
+        raise no_seq(network.name)
     expansion = expand(network, document, seq=seq)
     try:
         graph = Graph.build(network.name, expansion.specs)
     except GraphError as error:
-        if seq is not None and has_own_length(network, document):
-            raise UsageError(wrong_seq(seq, network, error)) from None
+        if seq is not None and _has_own_length(network, document):
+            shown = "; ".join(f"{problem.layer}: {problem.message}" for problem in error.problems[:3])
+            raise UsageError(
+                f"--seq {seq}: network '{network.name}' cannot be that long (its file says {network.seq}): {shown}"
+            ) from None
         raise InputFileError(graph_problems(error, expansion, document)) from None
     check_extents(graph, expansion, document)
     return LoadedModel(
@@ -233,8 +239,8 @@ def model_of(document: Document, imported: Sequence[str] | None = None, *, seq: 
     )
 
 
-def load_device(text: str) -> LoadedDevice:
-    """Load a device by path or bundled name.
+def load_device(given: str) -> LoadedDevice:
+    """Load a device by path or bundled name, or from its content (`InMemory`).
 
     Raises
     ------
@@ -250,13 +256,13 @@ def load_device(text: str) -> LoadedDevice:
     """
     from planner.schema.device import DeviceFile
 
-    path = resolve("devices", text)
-    loaded = load_document(path, DeviceFile)
-    return LoadedDevice(device=loaded.content.to_domain(), path=path, sha256=loaded.document.sha256)
+    loaded = _load("devices", given, DeviceFile)
+    document = loaded.document
+    return LoadedDevice(device=loaded.content.to_domain(), path=document.path, sha256=document.sha256)
 
 
-def load_cluster(text: str) -> LoadedCluster:
-    """Load a cluster by path or bundled name, and the devices it names (a path starts at the cluster's folder).
+def load_cluster(given: str) -> LoadedCluster:
+    """Load a cluster by path or bundled name, or from its content, and the devices it names (a path starts at the cluster's folder).
 
     Raises
     ------
@@ -267,9 +273,9 @@ def load_cluster(text: str) -> LoadedCluster:
     """
     from planner.schema.cluster import ClusterFile
 
-    path = resolve("clusters", text)
-    loaded = load_document(path, ClusterFile)
+    loaded = _load("clusters", given, ClusterFile)
     file, document = loaded.content, loaded.document
+    path = document.path
     places: dict[str, Location] = {group.device: ("groups", i, "device") for i, group in enumerate(file.groups)}
     devices: dict[str, LoadedDevice] = {}
     problems: list[FileProblem] = []
@@ -343,12 +349,12 @@ def load_algorithms(path: Path, layers: Collection[str] | None = None) -> dict[s
 _MAX_ELEMENTS = 2**53
 
 
-def no_seq(name: str) -> str:
+def no_seq(name: str) -> UsageError:
     """The network cannot be given a length."""
-    return f"network '{name}' has no sequence length to change (its file has no key 'seq')"
+    return UsageError(f"network '{name}' has no sequence length to change (its file has no key 'seq')")
 
 
-def has_own_length(network: NetworkFile, document: Document) -> bool:
+def _has_own_length(network: NetworkFile, document: Document) -> bool:
     """Whether a network is right at the length that its file states, so that another length is to blame."""
     from planner.files.expansion import expand
 
@@ -357,12 +363,6 @@ def has_own_length(network: NetworkFile, document: Document) -> bool:
     except GraphError:
         return False
     return True
-
-
-def wrong_seq(seq: int, network: NetworkFile, error: GraphError) -> str:
-    """The network cannot have the length that was asked for."""
-    shown = "; ".join(f"{problem.layer}: {problem.message}" for problem in error.problems[:3])
-    return f"--seq {seq}: network '{network.name}' cannot be that long (its file says {network.seq}): {shown}"
 
 
 def json_problems(file: JsonFile, problems: Sequence[GraphProblem]) -> list[FileProblem]:
@@ -417,8 +417,8 @@ class LoadedFramework:
     sha256: str
 
 
-def load_framework(text: str) -> LoadedFramework:
-    """Load a framework by path, bundled name or alias.
+def load_framework(given: str) -> LoadedFramework:
+    """Load a framework by path, bundled name or alias, or from its content.
 
     Raises
     ------
@@ -434,15 +434,14 @@ def load_framework(text: str) -> LoadedFramework:
     """
     from planner.schema.framework import FrameworkFile
 
-    path = resolve("frameworks", text)
-    loaded = load_document(path, FrameworkFile)
-    content = loaded.content
+    loaded = _load("frameworks", given, FrameworkFile)
+    content, document = loaded.content, loaded.document
     return LoadedFramework(
         framework=content.to_domain(),
         title=content.title,
         description=content.description,
-        path=path,
-        sha256=loaded.document.sha256,
+        path=document.path,
+        sha256=document.sha256,
     )
 
 
@@ -485,8 +484,8 @@ class LoadedCalibration:
     tables: frozenset[str] = frozenset()
 
 
-def load_calibration(text: str = DEFAULT_CALIBRATION) -> LoadedCalibration:
-    """Load a calibration by path or bundled name.
+def load_calibration(given: str = DEFAULT_CALIBRATION) -> LoadedCalibration:
+    """Load a calibration by path or bundled name, or from its content.
 
     Raises
     ------
@@ -502,14 +501,14 @@ def load_calibration(text: str = DEFAULT_CALIBRATION) -> LoadedCalibration:
     """
     from planner.schema.calibration import CalibrationFile
 
-    path = resolve("calibrations", text)
-    loaded = load_document(path, CalibrationFile)
+    loaded = _load("calibrations", given, CalibrationFile)
+    content, document = loaded.content, loaded.document
     return LoadedCalibration(
-        calibration=loaded.content.to_domain(),
-        path=path,
-        sha256=loaded.document.sha256,
-        description=loaded.content.description,
-        tables=frozenset(table.sha256 for table in loaded.content.source.tables),
+        calibration=content.to_domain(),
+        path=document.path,
+        sha256=document.sha256,
+        description=content.description,
+        tables=frozenset(table.sha256 for table in content.source.tables),
     )
 
 

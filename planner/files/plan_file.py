@@ -14,7 +14,7 @@ from planner.core.answer import Answer, Estimate, RankedPlan, Setting, assumptio
 from planner.core.capacity import reserve_of
 from planner.core.errors import FileProblem, InputFileError
 from planner.core.request import Request
-from planner.files.resources import Kind, bundled, bundled_name
+from planner.files.resources import InMemory, Kind, bundled, bundled_name
 
 if TYPE_CHECKING:
     from planner.files.documents import Document, Location
@@ -136,6 +136,8 @@ def reference(kind: Kind, text: str, folder: Path | None) -> str:
     >>> reference("models", "meta-llama/Meta-Llama-3-8B", None)
     'llama3-8b'
     """
+    if isinstance(text, InMemory):
+        return text
     path = Path(text)
     if not path.exists() and text not in bundled(kind):
         meant = bundled_name(kind, text)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from planner.core.errors import FileProblem, InputFileError, UnknownName
 
-__all__ = ["KINDS", "Kind", "bundled", "bundled_name", "config_folder", "resolve"]
+if TYPE_CHECKING:
+    from planner.files.documents import Document
+
+__all__ = ["KINDS", "InMemory", "Kind", "bundled", "bundled_name", "config_folder", "resolve"]
 
 Kind = Literal["models", "devices", "clusters", "frameworks", "calibrations"]
 KINDS: tuple[Kind, ...] = ("models", "devices", "clusters", "frameworks", "calibrations")
@@ -106,6 +110,33 @@ def resolve(kind: Kind, text: str) -> Path:
         hint=f"'planner list {kind}' shows them, and a path to a file works too",
         meant=several,
     )
+
+
+class InMemory(str):
+    """Content that a program gave in place of a name; the text is what messages call it.
+
+    Examples
+    --------
+    >>> given = InMemory("the argument model", {"name": "net"})
+    >>> str(given.document.problem(("layers",), "is missing"))
+    'the argument model: is missing'
+    """
+
+    document: Document
+
+    def __new__(cls, words: str, content: Mapping[str, Any]) -> InMemory:
+        """Take the content as a file would hold it: its values are those of YAML, and its hash is that of the file."""
+        from planner.files.documents import document_of, parse_text
+        from planner.files.yaml_text import yaml_text
+
+        text, path = yaml_text(content), Path(words)
+        sha256 = hashlib.sha256(text.encode()).hexdigest()
+        given = super().__new__(cls, words)
+        given.document = document_of(path, sha256, parse_text(path, text, sha256).value)
+        return given
+
+    def __getnewargs__(self) -> tuple[str, dict[str, Any]]:  # type: ignore[override]
+        return str(self), self.document.value
 
 
 def _suggested(kind: Kind) -> Collection[str]:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from costmodel.network.graph import GraphError
 from planner.core.errors import InputFileError, UsageError
-from planner.files.documents import parse_text
+from planner.files.documents import Document, parse_text
 from planner.files.loading import KEPT_CHARACTERS, LoadedModel, json_problems, model_of, no_seq
-from planner.files.resources import resolve
+from planner.files.resources import InMemory, resolve
 from planner.files.text import failure, read_text
 
 __all__ = ["import_network", "load_model", "network_path"]
@@ -19,14 +19,14 @@ __all__ = ["import_network", "load_model", "network_path"]
 _CONFIG_KEYS = {"hidden_size", "num_hidden_layers", "architectures", "vocab_size", "n_embd", "d_model"}
 
 
-def load_model(text: str, *, seq: int | None = None, assume_free: Collection[str] = ()) -> LoadedModel:
+def load_model(given: str, *, seq: int | None = None, assume_free: Collection[str] = ()) -> LoadedModel:
     """Load a network.
 
     Parameters
     ----------
-    text : str
-        Path of a network file (YAML, or another program's: `planner list importers`; a folder with a config.json), or a bundled
-        name with or without its suffix.
+    given : str
+        Path of a network file (YAML, or another program's: `planner list importers`; a folder with a config.json), a bundled
+        name with or without its suffix, or the content of a network file (`InMemory`).
     seq : int, optional
         Positions of a sample, in place of the file's ``seq``.
     assume_free : collection of str
@@ -50,12 +50,14 @@ def load_model(text: str, *, seq: int | None = None, assume_free: Collection[str
     >>> load_model("alexnet").graph.weight_count
     50303912
     """
-    path = network_path(resolve("models", text))
+    path = Path(given) if isinstance(given, InMemory) else network_path(resolve("models", given))
     suffix = path.suffix.lower()
-    if assume_free and suffix in (".json", ".yaml", ".yml"):
+    if assume_free and (isinstance(given, InMemory) or suffix in (".json", ".yaml", ".yml")):
         raise UsageError(
             f"--assume-free: {path.name} has no operators that are not known; ONNX, torch and Caffe files may have"
         )
+    if isinstance(given, InMemory):
+        return _network_in_memory(given.document, seq)
     if suffix not in (".yaml", ".yml"):
         from planner.importers.sources import imported_document
 
@@ -64,17 +66,21 @@ def load_model(text: str, *, seq: int | None = None, assume_free: Collection[str
             return model_of(*made, seq=seq)
         if suffix == ".json":
             if seq is not None:
-                raise UsageError(no_seq(path.stem))
+                raise no_seq(path.stem)
             return _load_json(path)
     content, sha256 = read_text(path)
-    return (_kept_network if len(content) <= KEPT_CHARACTERS else _network)(path, content, sha256, seq)
+    read = _network if len(content) <= KEPT_CHARACTERS else _network.__wrapped__
+    return read(path, content, sha256, seq)
 
 
+@lru_cache(maxsize=32)
 def _network(path: Path, text: str, sha256: str, seq: int | None) -> LoadedModel:
     return model_of(parse_text(path, text, sha256, keep_faults=True), seq=seq)
 
 
-_kept_network = lru_cache(maxsize=32)(_network)
+@lru_cache(maxsize=32)
+def _network_in_memory(document: Document, seq: int | None) -> LoadedModel:
+    return model_of(document, seq=seq)
 
 
 def network_path(path: Path) -> Path:

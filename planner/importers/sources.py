@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from planner.core.errors import InputFileError, UsageError, did_you_mean
-from planner.files.documents import Document, Node, parse_document
+from planner.files.documents import Document, document_of
+from planner.files.json_file import document_of_json
 from planner.files.text import failure, read_text
 from planner.importers.drafts import Drafts, attach, network_layers
 
@@ -28,7 +29,6 @@ __all__ = [
     "ImportedDocument",
     "check_assumed",
     "counts_text",
-    "document_of",
     "format_of",
     "format_rows",
     "imported_document",
@@ -132,10 +132,7 @@ def _config(path: Path) -> ImportedDocument | None:
 
     if not hugging_face.detect(content):
         return None
-    try:  # places of values are those of YAML, which JSON nearly always is (not with escapes for pairs of surrogates)
-        document = parse_document(path, keep_faults=True)
-    except InputFileError:
-        document = document_of(path, sha256, content)
+    document = document_of_json(path, text, sha256, content)
     return dataclasses.replace(hugging_face.convert(document), sha256=sha256)
 
 
@@ -148,27 +145,6 @@ def text_of(model: LoadedModel) -> str:
     from planner.files.yaml_text import yaml_text
 
     return yaml_text(model.content, "\n".join(model.notes))
-
-
-def document_of(path: Path, sha256: str, content: Any) -> Document:
-    """Make a document of plain values, which stand nowhere in the file.
-
-    Examples
-    --------
-    >>> document = document_of(Path("a.json"), "", {"layers": [{"name": "fc"}]})
-    >>> str(document.problem(("layers", 0, "name"), "is taken"))
-    'a.json: layers[0].name: is taken'
-    """
-    return Document(path=path, sha256=sha256, root=_node(content))
-
-
-def _node(value: Any) -> Node:
-    children: dict[str | int, Node] | None = None
-    if isinstance(value, Mapping):
-        children = {str(key): _node(item) for key, item in value.items()}
-    elif isinstance(value, (list, tuple)):
-        children = {index: _node(item) for index, item in enumerate(value)}
-    return Node(value, 0, 0, children=children)
 
 
 # -- formats that are no JSON -----------------------------------------------------------------------------------------------

@@ -19,10 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from planner.core.errors import InputFileError, MissingExtra, UsageError
+from planner.files.documents import document_of
 from planner.files.loading import LoadedModel, model_of
 from planner.files.text import failure
 from planner.importers.operators import OPERATORS, Call
-from planner.importers.sources import ImportedDocument, document_of
+from planner.importers.sources import ImportedDocument
 from planner.importers.traced.program import Program, ProgramFault, Tensor
 
 __all__ = ["FORMAT", "detect", "from_torch", "load", "program_of"]

@@ -36,6 +36,7 @@ from planner.core.errors import UsageError
 from planner.files.json_file import JsonFile
 from planner.files.loading import LoadedModel, load_calibration, load_cluster
 from planner.files.naming.frameworks import framework_of
+from planner.files.resources import InMemory
 from planner.importers.networks import load_model
 from planner.placement.question import PlaceRequest
 from planner.question.choose import is_transformer
@@ -55,7 +56,8 @@ def workload_of_model(request: PlaceRequest) -> JsonFile:
     PlannerError
         Unknown names, files with problems, more devices than there are.
     """
-    model = load_model(str(request.workload), assume_free=request.assume_free)
+    given = request.content if isinstance(request.content, InMemory) else str(request.workload)
+    model = load_model(given, assume_free=request.assume_free)
     assert request.cluster is not None
     cluster = load_cluster(request.cluster).cluster
     if request.calibration is not None:

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 
 from planner.core.request import Mode
+from planner.files.json_file import JsonFile
+from planner.files.resources import InMemory
 from strategies.limits import Clock
 from strategies.placement.baselines import local_search, one_device, solve_chain, solve_greedy
 from strategies.placement.contiguous import solve_contiguous
@@ -28,6 +30,7 @@ class PlaceRequest:
     """The options of ``planner place``; None leaves the workload's word."""
 
     workload: Path  # a network's name where a cluster is given
+    content: InMemory | JsonFile | None = None  # of a workload that is no file
     cluster: str | None = None
     batch: int = 1  # samples of a micro-batch, with a cluster
     assume_free: tuple[str, ...] = ()  # with a cluster: operators that are not known and are taken to cost nothing

@@ -64,7 +64,7 @@ def place(request: PlaceRequest, report: Callable[[str, float, float], None]) ->
         The time limit came before any placement.
     """
     clock = Clock(limit_s=request.time_limit_s, report=report)
-    file = _workload_file(request.workload) if request.cluster is None else _of_model(request)
+    file = _workload_file(request) if request.cluster is None else _of_model(request)
     objective = "piper" if is_piper(file.content) else request.objective
     loaded = _loaded(file, request, objective)
     _refuse_options(request, objective, loaded)
@@ -105,8 +105,11 @@ def before_judging(clock: Clock) -> Clock:
 # -- the workload
 
 
-def _workload_file(path: Path) -> JsonFile:
+def _workload_file(request: PlaceRequest) -> JsonFile:
     """Read an operator graph; a network's name where no file is says what it takes to place one."""
+    if isinstance(request.content, JsonFile):
+        return request.content
+    path = request.workload
     try:
         return read_workload(path)
     except InputFileError:

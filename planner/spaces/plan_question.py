@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from costmodel.tolerances import EQUAL
 from planner.core.errors import UsageError
 from planner.core.request import Request
+from planner.importers.networks import load_model
 from planner.question.choose import KINDS
 from planner.question.resolve import resolve
 from planner.spaces.base import space_of
@@ -60,6 +61,13 @@ def plan_question(
     request = dataclasses.replace(asked, command_line=command_line, space=kind.choice, **changes)
     if changes:
         document = document.model_copy(update={"prediction": Prediction()})
+    if "model" in changes and "seq" not in changes:
+        try:
+            load_model(request.model, seq=asked.seq, assume_free=request.assume_free)
+        except UsageError:
+            raise UsageError(
+                f"{request.model}: the plan is of another network, {document.model}, which reads {asked.seq:,} positions"
+            ) from None
     if "batch" in changes and document.mixed is not None and request.batch != document.global_batch:
         raise UsageError("--batch: the plan divides its own batch among its pipelines; search again at another one")
     if "batch" in changes and document.serving is None:

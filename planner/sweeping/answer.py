@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from planner.core.errors import LimitReached, NoFeasiblePlan, PlannerError, SearchInterrupted
 from planner.core.request import Request
+from planner.files.resources import InMemory
 from planner.report.machine import finite
 
 if TYPE_CHECKING:
@@ -33,13 +34,16 @@ def to_plain(request: Request) -> dict[str, Any]:
     16
     """
     plain = dataclasses.asdict(request)
+    in_memory: dict[str, Any] = {}
     for name in _NAMES:
         text = plain[name]
-        if text is not None and Path(text).exists():
+        if isinstance(text, InMemory):
+            in_memory[name] = text.document.value
+        elif text is not None and Path(text).exists():
             plain[name] = str(Path(text).resolve())
     if request.paleo_algorithms is not None:
         plain["paleo_algorithms"] = str(request.paleo_algorithms.resolve())
-    return dict(json.loads(json.dumps(plain)))
+    return dict(json.loads(json.dumps(plain | ({"in_memory": in_memory} if in_memory else {}))))
 
 
 def from_plain(plain: Mapping[str, Any]) -> Request:
@@ -50,6 +54,8 @@ def from_plain(plain: Mapping[str, Any]) -> Request:
     True
     """
     fields = dict(plain)
+    for name, content in fields.pop("in_memory", {}).items():
+        fields[name] = InMemory(fields[name], content)
     fields["fix"] = tuple(fields["fix"])
     fields["assume_free"] = tuple(fields["assume_free"])
     fields["assume"] = tuple((name, value) for name, value in fields["assume"])

@@ -84,7 +84,7 @@ def convert(document: Document) -> ImportedDocument:
     Examples
     --------
     >>> from pathlib import Path
-    >>> from planner.importers.sources import document_of
+    >>> from planner.files.documents import document_of
     >>> content = {"model_type": "gpt2", "n_layer": 2, "n_embd": 768, "n_head": 12}
     >>> network = convert(document_of(Path("tiny/config.json"), "", content)).content
     >>> network["name"], network["seq"], network["global_batch"], network["layers"][-1]["type"]

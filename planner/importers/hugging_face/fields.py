@@ -52,7 +52,7 @@ class Fields:
     Examples
     --------
     >>> from pathlib import Path
-    >>> from planner.importers.sources import document_of
+    >>> from planner.files.documents import document_of
     >>> fields = Fields(document_of(Path("config.json"), "", {"n_head": 12, "n_layer": "12"}), "GPT2Config")
     >>> fields.count("n_head", 8), fields.count("n_positions", 1024), fields.count("n_layer", 6)
     (12, 1024, 6)
@@ -365,7 +365,7 @@ def notes_of_unread(fields: Fields, model_type: str) -> list[str]:
     Examples
     --------
     >>> from pathlib import Path
-    >>> from planner.importers.sources import document_of
+    >>> from planner.files.documents import document_of
     >>> notes_of_unread(Fields(document_of(Path("config.json"), "", {"num_experts": 8, "rope_theta": 1e4}), "LlamaConfig"), "llama")
     ['num_experts (8) is not used: llama has no such key']
     """

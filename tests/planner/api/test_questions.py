@@ -314,6 +314,24 @@ def test_mistakes_are_planner_errors_and_value_errors(keywords: dict[str, Any], 
     assert "--" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("ask", "words"),
+    [
+        (lambda: planner.optimize({}, gpus=8), "the argument model: missing key 'layers'"),
+        (lambda: planner.optimize("alexnet", gpus=8, cluster={}), "the argument cluster: missing key 'levels'"),
+        (
+            lambda: planner.sweep("alexnet", gpus=[1], cluster=["dgx-h100", {}]),
+            r"the argument cluster\[1\]: missing key",
+        ),
+        (lambda: planner.estimate(plan={"model": "alexnet"}), "the argument plan: missing key 'workers'"),
+        (lambda: planner.place({"nodes": []}), "the argument workload: the key 'edges' is missing"),
+    ],
+)
+def test_faults_of_what_is_in_memory_name_the_argument(ask: Callable[[], Any], words: str) -> None:
+    with pytest.raises(planner.InputFileError, match=f"(?m)^{words}"):
+        ask()
+
+
 @pytest.mark.parametrize("keywords", [{"gpus": True}, {"cluster": 5}, {"diverse": "yes"}, {"tp": object()}])
 def test_values_of_wrong_types(keywords: dict[str, Any]) -> None:
     with pytest.raises(TypeError):

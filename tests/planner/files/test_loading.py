@@ -230,7 +230,9 @@ def test_same_tree_as_pyyaml(tmp_path: Path) -> None:
     ("content", "line", "column", "message"),
     [
         ('{"a": 1,\n "b" 2}', 2, 6, "is not JSON: Expecting ':' delimiter"),
-        ('{"a": 1, "a": 2}', 1, 10, "duplicate key 'a'"),
+        ('{"a": 1, "a": 2}', 1, 10, "duplicate key 'a' (first on line 1)"),
+        ('{"\\ud83d": 1, "b": 1, "b": 2}', 1, 23, "duplicate key 'b' (first on line 1)"),
+        ("[" * 50 + '{"a": 1, "a": 2}' + "]" * 50, 0, 0, "an object has a key twice"),
         ('{"a": NaN}', 0, 0, "'NaN' is not a finite number"),
         ('{"a": 1e999}', 0, 0, "'1e999' is not a finite number"),
         ('{"a": ' + "9" * 5000 + "}", 0, 0, f"the number {'9' * 24}... is too large"),

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.network.graph import Graph
+from planner.files.documents import document_of
 from planner.files.expansion import expand
 from planner.files.validation import validate
 from planner.importers.hugging_face import convert
-from planner.importers.sources import document_of
 from planner.schema.model import NetworkFile
 
 Config = dict[str, Any]
