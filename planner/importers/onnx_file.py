@@ -167,7 +167,8 @@ _RESULT = re.compile(
 _ELEMENT_BY_ELEMENT = frozenset({"Add", "Sub", "Mul", "Div", "Where", "Expand"})
 
 
-_MAX_FOLDED = 1 << 20  # elements of a constant that is worked out
+_MAX_STORED = 1 << 20  # elements of a constant whose numbers are looked at
+_MAX_FOLDED = 1 << 24  # elements of one that is worked out
 # Operators whose results on small constants are worked out, by onnx.reference.
 _FOLDED = frozenset({
     "Shape", "Gather", "Concat", "Unsqueeze", "Squeeze", "Cast", "Add", "Sub", "Mul", "Div", "Neg", "Slice", "Constant", "Range",
@@ -244,7 +245,7 @@ class _Graph:
         if any(extent < 0 for extent in shape):
             raise ProgramFault(f"tensor '{name}' has a negative extent")
         self.shapes[name], self.types[name] = shape, tensor.data_type
-        numbers = self._numbers_of(tensor) if math.prod(shape) <= _MAX_FOLDED else None
+        numbers = self._numbers_of(tensor) if math.prod(shape) <= _MAX_STORED else None
         # A parameter: real numbers, more than one. Masks are constants: they hold an infinity, or nothing but 0 and 1 in a square.
         is_large = math.prod(shape) > 1 or "PRelu" in self.readers[name]
         if self._is_float(name) and is_large and not _is_mask(numbers, shape):

@@ -115,9 +115,7 @@ def _operands(op: str) -> _Attributes:
     """What is done with two tensors, or one and a number."""
 
     def attributes(c: Call) -> dict[str, Any]:
-        other = c.get("other", c.get("exponent"))
-        scalar = other if isinstance(other, (bool, int, float)) else None
-        return {"op": op, "scalar": scalar, "scaled": c.get("alpha", 1) != 1}
+        return {"op": op, "scaled": c.get("alpha", 1) != 1}
 
     return attributes
 
@@ -149,8 +147,8 @@ _ALIKE: tuple[tuple[int | tuple[int, ...] | None, str, _Attributes, str], ...] =
     (1, "split", lambda c: {"dim": c.dim()}, "split chunk split_with_sizes tensor_split unsafe_split unsafe_chunk Split"),
     (None, "cat", lambda c: {"dim": c.dim()}, "cat concat concatenate Concat"),
     (None, "stack", lambda c: {"dim": c.dim()}, "stack"),
-    (1, "alias", lambda c: {"triangle": c.operator, "diagonal": c.get("diagonal", 0)}, "tril triu"),
-    (1, "alias", {}, ("contiguous clone alias detach detach_ to _to_copy type_as lift_fresh_copy lift_fresh positive requires_grad_"
+    (1, "alias", {}, ("tril triu"
+     " contiguous clone alias detach detach_ to _to_copy type_as lift_fresh_copy lift_fresh positive requires_grad_"
      " _assert_tensor_metadata alias_copy detach_copy Identity Cast CastLike")),
     (1, "expand", {}, "expand expand_as broadcast_to Expand"),
     (1, "as_complex", {}, "view_as_complex"),
@@ -178,7 +176,8 @@ _ALIKE: tuple[tuple[int | tuple[int, ...] | None, str, _Attributes, str], ...] =
       " GlobalMaxPool")),
     (1, "upsample", lambda c: {"mode": "bilinear" if "align_corners" in c.arguments else c.get("mode", "nearest")},
      "upsample_nearest2d upsample_bilinear2d upsample_bicubic2d Resize Upsample"),
-    ((), "fixed", {}, ("Shape Size Range ConstantOfShape Constant EyeLike RandomNormal RandomUniform NonZero RandomNormalLike"
+    ((), "fixed", {}, ("ones ones_like new_ones zeros zeros_like new_zeros full full_like new_full"
+     " Shape Size Range ConstantOfShape Constant EyeLike RandomNormal RandomUniform NonZero RandomNormalLike"
      " RandomUniformLike")),
     (3, "batch_norm", {}, ("batch_norm native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_no_training"
      " _native_batch_norm_legit_functional _batch_norm_with_update _batch_norm_with_update_functional BatchNormalization")),
@@ -462,14 +461,6 @@ def _pool_of_kernel_shape(c: Call) -> Meaning:
 
 
 # -- made of nothing ---------------------------------------------------------------------------------------------------------
-
-_FILLS = {"ones": 1.0, "ones_like": 1.0, "new_ones": 1.0, "zeros": 0.0, "zeros_like": 0.0, "new_zeros": 0.0}
-
-
-@_operators(*_FILLS, "full", "full_like", "new_full")
-def _filled(c: Call) -> Meaning:
-    value = _FILLS.get(c.operator, c.get("fill_value"))
-    return "fixed", [], {"fill": value} if isinstance(value, (bool, int, float)) else {}
 
 
 @_operators(

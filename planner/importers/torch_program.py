@@ -120,9 +120,9 @@ def _has_pickles(text: bytes) -> bool:
 
 
 _NAMESPACES = ("aten", "prims", "prim")
-# Small constants that are worked out: elements of one (a mask of 2048 positions), elements of all of them together, and by what.
-_MAX_ELEMENTS = 1 << 22
-_MAX_WORK = 1 << 26
+# Small constants that are worked out: elements of one (a mask of 4096 positions), bytes of all of them together, and by what.
+_MAX_ELEMENTS = 1 << 24
+_MAX_BYTES = 1 << 31
 _FOLDED = frozenset({
     "arange", "zeros", "ones", "full", "zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full", "scalar_tensor", "eye",
     "linspace", "tril", "triu", "view", "reshape", "_unsafe_view", "flatten", "unflatten", "unsqueeze", "squeeze", "transpose", "t",
@@ -154,7 +154,7 @@ class _Export:
         self.parts: dict[str, tuple[str, ...]] = {}  # operator with several outputs -> their names
         self._storages: dict[int, str] = {}
         self._constants: dict[str, Any] = {}  # tensors whose numbers are known, by the node that makes them
-        self._work = 0  # elements that were worked out
+        self._bytes = 0  # of what was worked out
 
     def run(self) -> Program:
         program, kinds = self.program, [spec.kind.name for spec in self.exported.graph_signature.output_specs]
@@ -310,8 +310,7 @@ class _Export:
 
     def _works_out(self, node: Any, operator: str, shape: tuple[int, ...]) -> bool:
         """Work a node out where everything that it reads is known; whether that was possible."""
-        elements = math.prod(shape)
-        if operator not in _FOLDED or elements > _MAX_ELEMENTS or self._work + elements > _MAX_WORK:
+        if operator not in _FOLDED or math.prod(shape) > _MAX_ELEMENTS or self._bytes > _MAX_BYTES:
             return False
         try:
             arguments = self._known(node.args)
@@ -328,7 +327,7 @@ class _Export:
             return False  # what cannot be worked out stays a tensor whose numbers are not known
         if not hasattr(result, "numel") or tuple(result.shape) != shape or result.dtype.is_complex:
             return False
-        self._work += elements
+        self._bytes += 0 if result._is_view() else result.nbytes
         self._constants[node.name] = result
         return True
 

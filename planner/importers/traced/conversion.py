@@ -10,11 +10,11 @@ import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TypeVar
 
 import numpy as np
 
 from planner.importers.drafts import DraftError, Drafts, clean_name
+from planner.importers.sources import registering
 from planner.importers.traced.network import (
     Complex,
     Fixed,
@@ -28,28 +28,14 @@ from planner.importers.traced.network import (
     explicit_scores,
     natural_form,
 )
-from planner.importers.traced.program import Operation, Program, ProgramFault, Tensor, folded, needed_operations
+from planner.importers.traced.program import Operation, Program, ProgramFault, Tensor, needed_operations
 from planner.importers.traced.views import BATCH, Atom, Dims, View, canonical_dims
 
 __all__ = ["KINDS", "Conversion", "kinds"]
 
 _Handler = Callable[["Conversion", Operation], Value | list[Value]]
-_H = TypeVar("_H", bound=_Handler)
 KINDS: dict[str, _Handler] = {}
-# Elements of a constant that is worked out here.
-_MAX_FOLDED = 1 << 24
-
-
-def kinds(*names: str) -> Callable[[_H], _H]:
-    """Register the handler of some operations."""
-
-    def add(handler: _H) -> _H:
-        for name in names:
-            assert name not in KINDS, f"operation {name!r} registered twice"
-            KINDS[name] = handler
-        return handler
-
-    return add
+kinds = registering(KINDS, "operation")
 
 
 class Conversion:
@@ -103,7 +89,7 @@ class Conversion:
             try:
                 self._read(operation)
             except DraftError as error:
-                raise ProgramFault(f"{operation.source} '{operation.outputs[0]}': {error}") from None
+                raise operation.fault(f"{error}") from None
         outputs = []
         for name in self.program.outputs:
             self.network.name = "output"
@@ -153,7 +139,7 @@ class Conversion:
             and all(isinstance(value, Fixed) or self.is_index(value) for value in inputs)
             and not (operation.kind in _KEEPS_INDEX and inputs and self.is_index(inputs[0]))
         ):
-            result = [self._folded(operation, shape) for shape in operation.shapes]
+            result = [Fixed(shape=shape) for shape in operation.shapes]
         elif operation.kind in _OF_WEIGHTS and isinstance(inputs[0], Weight):
             result = replace(inputs[0], shape=operation.shapes[0])  # worked out of a parameter, once per step
         else:
@@ -180,17 +166,6 @@ class Conversion:
             results.append(View(layer=layer, dims=own, start=(0,) * len(form)))
         return results
 
-    def _folded(self, operation: Operation, shape: tuple[int, ...]) -> Value:
-        """A constant made of constants, with its numbers where these are few and known."""
-        inputs = [self.values[name] for name in operation.inputs if name is not None]
-        known = [value.value for value in inputs if isinstance(value, Fixed) and value.value is not None]
-        value = None
-        if "fill" in operation.attributes and math.prod(shape) <= _MAX_FOLDED:
-            value = np.full(shape, operation.attributes["fill"])
-        elif len(known) == len(inputs) and known and math.prod(shape) <= _MAX_FOLDED:
-            value = folded(operation, [np.asarray(item) for item in known], shape)
-        return Fixed(shape=shape, value=value)
-
     def value(self, operation: Operation, index: int) -> Value | None:
         """An input of an operation; None where it is left out."""
         if index >= len(operation.inputs) or operation.inputs[index] is None:
@@ -204,7 +179,7 @@ class Conversion:
             what = "a constant" if isinstance(value, Fixed) else "left out"
             if isinstance(value, Weight):
                 what = f"the parameter '{value.key}', such as queries that are learned, which no layer reads"
-            raise ProgramFault(f"{operation.source} '{operation.outputs[0]}': input {index + 1} is {what}")
+            raise operation.fault(f"input {index + 1} is {what}")
         return self.plain(value)
 
     def weight(self, operation: Operation, index: int) -> Weight | None:
@@ -219,7 +194,7 @@ class Conversion:
                 shape=value.shape, key=f"constant:{operation.inputs[index]}", table=value.shape, is_trained=False
             )
         if not isinstance(value, Weight):
-            raise ProgramFault(f"{operation.source} '{operation.outputs[0]}': its weights come from another layer")
+            raise operation.fault("its weights come from another layer")
         return value
 
     def plain(self, value: Value) -> View:

@@ -71,11 +71,6 @@ class Product:
         return math.prod(self.shape[1:-2])
 
     @property
-    def sources(self) -> tuple[View, View]:
-        """What it is a product of, without what is still to be done to that."""
-        return replace(self.queries, flop=0.0), replace(self.keys, flop=0.0)
-
-    @property
     def key(self) -> tuple[object, ...]:
         """The same for the same scores, however their dimensions are split."""
         return tuple((view.layer, view.start) for view in (self.queries, self.keys))

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from planner.importers.traced.arithmetic import on_scores
 from planner.importers.traced.conversion import KINDS, Conversion, kinds
 from planner.importers.traced.network import Fixed, Network, Product, Value, Weight, product_view
-from planner.importers.traced.program import Operation, ProgramFault
+from planner.importers.traced.program import Operation
 from planner.importers.traced.views import BATCH, REPEATED, Atom, Dims, View, merged, renumbered
 
 __all__ = ["KINDS"]
@@ -34,30 +34,41 @@ def add_linear(self: Conversion, view: View, weight: Weight, bias: Weight | None
     if bias is not None:
         self.own_piece(bias)
     values = {"out_features": outputs, "bias": bias is not None, "tied": tied}
-    name = self.weight_name(weight.key)
     frozen = not weight.is_trained and not (bias and bias.is_trained)
-    layer = self.network.add("linear", values, [source.layer], name=name, frozen=frozen)
+    layer = self.network.add("linear", values, [source.layer], name=self.weight_name(weight.key), frozen=frozen)
     dims = (*source.dims[:-1], tuple(a for a in source.dims[-1] if a.axis == BATCH) + merged([Atom(0, outputs, 1)]))
     return View(layer=layer, dims=dims, start=(0,) * len(self.drafts.shape(layer)))
 
 
 @kinds("matmul")
 def _matmul(self: Conversion, operation: Operation) -> Value:
-    left, right = self.value(operation, 0), self.value(operation, 1)
-    if isinstance(right, Weight) and len(right.shape) == 2 and left is not None:
+    left, right, added = (self.value(operation, index) for index in range(3))
+    if left is not None and isinstance(right, Weight) and len(right.shape) == 2:
         return add_linear(self, self.plain(left), right, None, transposed=False)
     if isinstance(left, Product) and left.is_probability and isinstance(right, View):
         return attended(self, left, right, operation.shapes[0])
+    if (
+        left is not None
+        and isinstance(right, Fixed)
+        and len(right.shape) == 2
+        and not isinstance(left, (Fixed, Weight))
+    ):
+        # A product with a constant matrix: a layer with frozen weights.
+        return add_linear(self, self.plain(left), _frozen(operation, right, right.shape), None, transposed=False)
     if left is None or right is None or isinstance(left, (Fixed, Weight)) or isinstance(right, (Fixed, Weight)):
-        return _with_constant(self, operation)
+        raise operation.fault("a product with a constant or parameter is known where that is a matrix on the right")
     first, second = self.plain(left), self.plain(right)
     if len(first.dims) != len(second.dims) or len(first.dims) < 3:
-        raise ProgramFault(f"{operation.source} '{operation.outputs[0]}': {first.shape} by {second.shape} is not known")
+        raise operation.fault(f"{first.shape} by {second.shape} is not known")
     note_samples(self, (*first.dims[-2:], *second.dims[-2:]))
     order = [*range(len(second.dims) - 2), len(second.dims) - 1, len(second.dims) - 2]
     product = Product(queries=first, keys=second.permuted(order), shape=operation.shapes[0])
-    added = self.value(operation, 2)  # torch.baddbmm
+    # torch.baddbmm adds a third.
     return on_scores(self, "add", product, added) if isinstance(added, (Fixed, Weight)) else product
+
+
+def _frozen(operation: Operation, constant: Fixed, shape: tuple[int, ...]) -> Weight:
+    return Weight(shape=shape, key=f"constant:{operation.outputs[0]}", table=constant.shape, is_trained=False)
 
 
 def note_samples(self: Conversion, dims: Dims) -> None:
@@ -66,42 +77,11 @@ def note_samples(self: Conversion, dims: Dims) -> None:
         self.mixes_samples = True
 
 
-def _with_constant(self: Conversion, operation: Operation) -> Value:
-    """A product with a constant matrix: a layer with frozen weights."""
-    left, right = self.value(operation, 0), self.value(operation, 1)
-    constant, other = (left, right) if isinstance(left, (Fixed, Weight)) else (right, left)
-    if (
-        other is None
-        or constant is None
-        or isinstance(other, (Fixed, Weight))
-        or len(constant.shape) != 2
-        or other is right
-    ):
-        raise ProgramFault(
-            f"{operation.source} '{operation.outputs[0]}': a product with a constant or parameter is known where that is a matrix on "
-            "the right"
-        )
-    frozen = Weight(
-        shape=constant.shape, key=f"constant:{operation.outputs[0]}", table=constant.shape, is_trained=False
-    )
-    return add_linear(self, self.plain(other), frozen, None, transposed=False)
-
-
 def attended(self: Conversion, product: Product, values: View, shape: tuple[int, ...]) -> View:
     """Probabilities times values."""
-    positions = product.shape[-2], product.shape[-1]
-    causal = is_causal(product.mask, *positions)
-    if causal is None:
-        _note_mask(self)
-    queries, keys = product.sources
+    causal = _is_causal(self, product)
     if product.key not in self.scores:
-        found = add_attention(
-            self.network,
-            replace(product, queries=queries, keys=keys, flop=0.0),
-            replace(values, flop=0.0),
-            causal=bool(causal),
-            fused=self.program.is_fused,
-        )
+        found = add_attention(self.network, product, values, causal=causal, fused=self.program.is_fused)
         if found is not None:
             self.attended[product.key] = found.layer
             return found
@@ -113,31 +93,39 @@ def attended(self: Conversion, product: Product, values: View, shape: tuple[int,
     return product_view(self.network, layer, scores, shape)
 
 
-def _note_mask(self: Conversion) -> None:
-    note = "a mask of attention whose numbers are not in the program is taken to hide nothing"
-    if note not in self.notes:
-        self.notes.append(note)
+def _is_causal(self: Conversion, product: Product) -> bool:
+    """Whether a mask hides later positions; one whose numbers are not known is taken to hide nothing."""
+    mask, (queries, keys) = product.mask, product.shape[-2:]
+    if mask is None or queries != keys or queries == 1:
+        return False
+    if mask.value is None:
+        self.notes.append("a mask of attention whose numbers are not in the program is taken to hide nothing")
+        return False
+    value = np.asarray(mask.value)
+    if value.shape[-2:] != (queries, keys):
+        return False
+    plane = value.reshape(-1, queries, keys)[0]
+    seen = plane if plane.dtype == bool else plane > -1e4
+    return bool(np.array_equal(seen, np.tril(np.ones((queries, keys), dtype=bool))))
 
 
 @kinds("attention")
 def _attention(self: Conversion, operation: Operation) -> Value:
     """One operator for all of it (scaled_dot_product_attention)."""
     queries, keys, values = (self.view(operation, i) for i in range(3))
-    mask = self.value(operation, 3)
-    given = mask if isinstance(mask, Fixed) else None
-    attributes = operation.attributes
+    mask, attributes = self.value(operation, 3), operation.attributes
     note_samples(self, (*queries.dims[-2:], *keys.dims[-2:]))
-    shape = (*queries.shape[:-1], keys.shape[-2])
-    dropout = float(attributes.get("dropout", 0.0))
-    product = Product(queries=queries, keys=keys, shape=shape, mask=given, is_probability=True, dropout=dropout)
-    causal = True if attributes.get("causal") else is_causal(given, shape[-2], shape[-1])
-    if causal is None:
-        _note_mask(self)
-    plain = replace(product, queries=replace(queries, flop=0.0), keys=replace(keys, flop=0.0))
-    found = add_attention(self.network, plain, replace(values, flop=0.0), causal=bool(causal), fused=True)
-    if found is not None:
-        return found
-    return attended(self, replace(product, flop=2.0), values, operation.shapes[0])
+    product = Product(
+        queries=queries,
+        keys=keys,
+        shape=(*queries.shape[:-1], keys.shape[-2]),
+        mask=mask if isinstance(mask, Fixed) else None,
+        is_probability=True,
+        dropout=float(attributes.get("dropout", 0.0)),
+    )
+    causal = bool(attributes.get("causal")) or _is_causal(self, product)
+    found = add_attention(self.network, product, values, causal=causal, fused=True)
+    return found or attended(self, replace(product, flop=2.0), values, operation.shapes[0])
 
 
 @kinds("softmax")
@@ -162,8 +150,7 @@ def _dropout(self: Conversion, operation: Operation) -> Value:
 # -- sums over labelled indices ---------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Labels:
+class Labels(NamedTuple):
     """Labels of an equation with two operands, each in the order in which it is written."""
 
     left: str
@@ -184,11 +171,6 @@ class Labels:
         """In one operand only, and in the result."""
         other = self.right if operand == self.left else self.left
         return "".join(label for label in self.out if label in operand and label not in other)
-
-    @property
-    def swapped(self) -> Labels:
-        """The operands exchanged."""
-        return Labels(self.right, self.left, self.out)
 
 
 def labels_of(equation: str, ranks: tuple[int, ...]) -> Labels | None:
@@ -238,11 +220,11 @@ def _einsum(self: Conversion, operation: Operation) -> Value:
     values = [self.values[name] for name in operation.inputs if name is not None]
     labels = labels_of(operation.attributes["equation"], tuple(len(value.shape) for value in values))
     if labels is None:
-        raise _fault(operation)
+        raise operation.fault(f"'{operation.attributes['equation']}' is not known")
     left, right = values
     sizes = dict(zip(labels.left + labels.right, (*left.shape, *right.shape), strict=True))
     if isinstance(left, (Weight, Fixed)) or (isinstance(right, Product) and right.is_probability):
-        left, right, labels = right, left, labels.swapped
+        left, right, labels = right, left, Labels(labels.right, labels.left, labels.out)
     if isinstance(right, (Weight, Fixed)):
         return _by_parameter(self, operation, self.plain(left), right, labels, sizes)
     if isinstance(left, Product) and left.is_probability and labels.left[-1:] == labels.summed:
@@ -254,12 +236,6 @@ def _einsum(self: Conversion, operation: Operation) -> Value:
             made = attended(self, left, inside, shape)
             return _written(self, made, batch + rows, features, labels.out, sizes)
     return _of_two(self, self.plain(left), self.plain(right), labels, sizes)
-
-
-def _fault(operation: Operation) -> ProgramFault:
-    return ProgramFault(
-        f"{operation.source} '{operation.outputs[0]}': '{operation.attributes['equation']}' is not known"
-    )
 
 
 def _size(labels: str, sizes: dict[str, int]) -> int:
@@ -288,17 +264,11 @@ def _by_parameter(
 ) -> View:
     """A linear layer, however many dimensions its features have."""
     if labels.batch or not labels.summed:
-        raise _fault(operation)
+        raise operation.fault(f"'{operation.attributes['equation']}' is not known")
     rows, features = labels.own(labels.left), labels.own(labels.right)
     source = _arranged(self, view, labels.left, (*rows, labels.summed), sizes)
     shape = (_size(labels.summed, sizes), _size(features, sizes))
-    if isinstance(weight, Fixed):
-        key = f"constant:{operation.outputs[0]}"
-        matrix = Weight(shape=shape, key=key, table=weight.shape, is_trained=False)
-    else:
-        matrix = Weight(
-            shape=shape, key=weight.key, table=weight.table, is_trained=weight.is_trained, piece=weight.piece
-        )
+    matrix = _frozen(operation, weight, shape) if isinstance(weight, Fixed) else replace(weight, shape=shape)
     return _written(self, add_linear(self, source, matrix, None, transposed=False), rows, features, labels.out, sizes)
 
 
@@ -306,7 +276,8 @@ def _of_two(self: Conversion, left: View, right: View, labels: Labels, sizes: di
     """A batched product, which scores of attention are."""
     rows, columns = labels.own(labels.left), labels.own(labels.right)
     if labels.out.endswith(rows) and rows and not labels.out.endswith(columns):
-        left, right, labels, rows, columns = right, left, labels.swapped, columns, rows
+        left, right, rows, columns = right, left, columns, rows
+        labels = Labels(labels.right, labels.left, labels.out)
     batch = labels.batch
     queries = _arranged(self, left, labels.left, (*batch, rows, labels.summed), sizes)
     keys = _arranged(self, right, labels.right, (*batch, columns, labels.summed), sizes)
@@ -315,17 +286,13 @@ def _of_two(self: Conversion, left: View, right: View, labels: Labels, sizes: di
     product = Product(queries=queries, keys=keys, shape=shape)
     if labels.out == batch + rows + columns and len(rows) == len(columns) == 1 and len(batch) > 0:
         return product
-    plain = self.plain(product)
-    whole = tuple(sizes[label] for label in batch + rows + columns)
-    split = plain if plain.shape == whole else plain.reshaped(whole) or self.copied(plain, whole)
-    return split.permuted([(batch + rows + columns).index(label) for label in labels.out])
+    return _written(self, self.plain(product), batch + rows, columns, labels.out, sizes)
 
 
 # -- attention found in views of queries, keys and values, however they were reshaped and transposed on the way ------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Heads:
+class _Heads(NamedTuple):
     heads: int  # beside repetitions
     dim: int
     positions: int
@@ -354,7 +321,8 @@ def add_attention(network: Network, product: Product, values: View, *, causal: b
     Queries, keys and values that are all of one layer are read as they are; others are put together first (`concat`), which
     `planner.importers.traced.reading` turns into one matrix product where it can.
     """
-    queries, keys = product.queries, product.keys
+    # Without what is still to be done to them: scaling and rotary positions are part of the kernel.
+    queries, keys, values = (replace(view, flop=0.0) for view in (product.queries, product.keys, values))
     found = [_heads(network, view) for view in (queries, keys, values)]
     if any(one is None for one in found):
         return None
@@ -410,24 +378,3 @@ def _output(queries: View, layer: str, heads: _Heads) -> View:
         dims=(*dims, merged([Atom(1, heads.positions, 1)]), merged([Atom(0, heads.dim, 1)])),
         start=(0, 0),
     )
-
-
-def is_causal(mask: Fixed | None, queries: int, keys: int) -> bool | None:
-    """Whether a mask hides later positions; None where its numbers are not known.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> is_causal(Fixed(shape=(3, 3), value=np.triu(np.full((3, 3), -np.inf), 1)), 3, 3), is_causal(None, 3, 3)
-    (True, False)
-    """
-    if mask is None or queries != keys or queries == 1:
-        return False
-    if mask.value is None:
-        return None
-    value = np.asarray(mask.value)
-    if value.shape[-2:] != (queries, keys):
-        return False
-    plane = value.reshape(-1, queries, keys)[0]
-    seen = plane if plane.dtype == bool else plane > -1e4
-    return bool(np.array_equal(seen, np.tril(np.ones((queries, keys), dtype=bool))))

@@ -1,7 +1,6 @@
 """The vocabulary that front ends write a graph of tensors in, and what is done to such a program before it is read.
 
-What no output needs goes, shifts that are written as slices become one copy, and small constants (targets of reshapes, masks, indices)
-are worked out.
+What no output needs goes, and shifts that are written as slices become one copy.
 """
 
 from __future__ import annotations
@@ -12,9 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import numpy as np
-
-__all__ = ["Operation", "Program", "ProgramFault", "Tensor", "folded", "needed_operations"]
+__all__ = ["Operation", "Program", "ProgramFault", "Tensor", "needed_operations"]
 
 
 class ProgramFault(ValueError):  # noqa: N818 - named after the situation
@@ -69,6 +66,10 @@ class Operation:
     shapes: tuple[tuple[int, ...], ...]
     attributes: Mapping[str, Any] = field(default_factory=dict)
     path: str = ""
+
+    def fault(self, message: object) -> ProgramFault:
+        """Why it cannot be read."""
+        return ProgramFault(f"{self.source} '{self.outputs[0]}': {message}")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -180,30 +181,3 @@ def _shift(operation: Operation, made: dict[str, Operation]) -> Operation:
     )  # along several dimensions at once
     inputs = source.inputs if source is not None and is_again else end.inputs[:1]
     return dataclasses.replace(operation, kind="copy", inputs=inputs, attributes={"is_shift": True})
-
-
-def folded(operation: Operation, inputs: list[Any], shape: tuple[int, ...]) -> Any:  # noqa: PLR0911 - one per operation
-    """Numbers of a small constant; None for operations that are not worked out here."""
-    attributes = operation.attributes
-    match operation.kind:
-        case "reshape":
-            return inputs[0].reshape(shape)
-        case "alias" if "triangle" in attributes:
-            lower = attributes["triangle"] == "tril"
-            return (np.tril if lower else np.triu)(inputs[0], attributes.get("diagonal", 0))
-        case "alias":
-            return inputs[0]
-        case "expand":
-            return np.broadcast_to(inputs[0], shape)
-        case "permute":
-            return inputs[0].transpose(attributes["order"])
-        case "slice":
-            index = [slice(None)] * inputs[0].ndim
-            index[attributes["dim"]] = slice(attributes["start"], attributes["stop"], attributes.get("step", 1))
-            return inputs[0][tuple(index)]
-        case "binary" if attributes.get("op") == "eq":
-            return inputs[0] == (inputs[1] if len(inputs) > 1 else attributes.get("scalar"))
-        case "binary" if attributes.get("op") == "not":
-            return ~inputs[0].astype(bool)
-        case _:
-            return None

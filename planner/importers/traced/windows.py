@@ -8,7 +8,7 @@ from typing import Any
 
 from planner.importers.traced.conversion import KINDS, Conversion, kinds
 from planner.importers.traced.network import Fixed, Product, States, Statistic, Value, Weight
-from planner.importers.traced.program import Operation, ProgramFault
+from planner.importers.traced.program import Operation
 from planner.importers.traced.views import BATCH, Atom, View, canonical_dims, merged
 
 __all__ = ["KINDS"]
@@ -28,9 +28,7 @@ def _convolution(self: Conversion, operation: Operation) -> Value:
             self.own(one)
     rank = len(weight.shape) - 2
     if rank not in (1, 2):
-        raise ProgramFault(
-            f"{operation.source} '{operation.outputs[0]}': only convolutions of images and rows are known"
-        )
+        raise operation.fault("only convolutions of images and rows are known")
     kernel, stride, padding, dilation = (
         (*((fill,) * (2 - rank)), *tuple(values))
         for fill, values in (
@@ -61,9 +59,7 @@ def _convolution(self: Conversion, operation: Operation) -> Value:
         values["dilation"] = _square(dilation)
     elif kind == "deconvolution":
         if dilation != (1, 1):
-            raise ProgramFault(
-                f"{operation.source} '{operation.outputs[0]}': transposed convolutions with dilation are not known"
-            )
+            raise operation.fault("transposed convolutions with dilation are not known")
         more = tuple(attributes.get("output_padding") or (0,))
         more = (0, *more) if rank == 1 else more * 2 if len(more) == 1 else more
         if any(more):
@@ -97,7 +93,7 @@ def _pool(self: Conversion, operation: Operation) -> Value:
     attributes, view = operation.attributes, self.view(operation)
     rank = len(attributes["kernel"])
     if rank not in (1, 2):
-        raise ProgramFault(f"{operation.source} '{operation.outputs[0]}': only pooling of images and rows is known")
+        raise operation.fault("only pooling of images and rows is known")
     source = _image(self, view, rank)
     shape = self.network.shape(source)
     kernel, stride, padding = (
@@ -111,7 +107,7 @@ def _pool(self: Conversion, operation: Operation) -> Value:
     values |= {"mode": attributes["mode"], "ceil_mode": attributes.get("ceil", False)}
     layer = self.network.add("pool", values, [source.layer])
     if self.drafts.shape(layer)[3 - rank :] != operation.shapes[0][2:]:
-        raise ProgramFault(f"{operation.source} '{operation.outputs[0]}': windows of {kernel} give another output here")
+        raise operation.fault(f"windows of {kernel} give another output here")
     return _as_rank(self, layer, rank)
 
 
@@ -143,7 +139,7 @@ def _adaptive_pool(self: Conversion, operation: Operation) -> Value:
 
 
 @kinds("reduce")
-def _reduce(self: Conversion, operation: Operation) -> Value:
+def _reduce(self: Conversion, operation: Operation) -> Value | list[Value]:
     value, attributes, shape = self.value(operation, 0), operation.attributes, operation.shapes[0]
     keep = attributes.get("keep", False)
     if isinstance(value, Product) and value.is_probability and value.key in self.attended:
@@ -222,14 +218,10 @@ def _recurrent(self: Conversion, operation: Operation) -> list[Value]:
     view = self.view(operation)
     time = attributes["time"]
     if len(view.dims) != 3:
-        raise ProgramFault(
-            f"{operation.source} '{operation.outputs[0]}': a sequence of {len(view.dims)} dimensions is not known"
-        )
+        raise operation.fault(f"a sequence of {len(view.dims)} dimensions is not known")
     if any(atom.axis == BATCH and atom.size > 1 for atom in view.dims[time]):
         self.mixes_samples = True
-        raise ProgramFault(
-            f"{operation.source} '{operation.outputs[0]}': it runs over what is taken for the samples, the first dimension of the inputs"
-        )
+        raise operation.fault("it runs over what is taken for the samples, the first dimension of the inputs")
     begin = 1 + attributes["states"]
     initial = [self.value(operation, index) for index in range(1, begin)]
     if any(value is not None and not isinstance(value, (Fixed, Weight)) for value in initial):
@@ -298,7 +290,7 @@ def _norm(self: Conversion, operation: Operation) -> Value:
     view = self.view(operation)
     scale, shift = self.weight(operation, 1), self.weight(operation, 2)
     if operation.attributes.get("dims", 1) != 1:
-        raise ProgramFault(f"{operation.source} '{operation.outputs[0]}': only norms over the last dimension are known")
+        raise operation.fault("only norms over the last dimension are known")
     source = self.network.rows(view)
     if scale is None:
         flop = 6.0 if operation.kind == "layer_norm" else 3.0
@@ -345,7 +337,7 @@ def _local_response_norm(self: Conversion, operation: Operation) -> Value:
 
 
 @kinds("embedding")
-def _embedding(self: Conversion, operation: Operation) -> Value:
+def _embedding(self: Conversion, operation: Operation) -> Value | list[Value]:
     table, indices = self.value(operation, 0), self.value(operation, 1)
     if isinstance(table, Fixed):
         return Fixed(shape=operation.shapes[0])
@@ -354,7 +346,7 @@ def _embedding(self: Conversion, operation: Operation) -> Value:
     if isinstance(indices, Fixed):  # positions: part of the table, the same for all samples
         return replace(table, shape=operation.shapes[0])
     if not isinstance(indices, View):
-        raise ProgramFault(f"{operation.source} '{operation.outputs[0]}': its indices come from a layer")
+        raise operation.fault("its indices come from a layer")
     self.own(table)
     tied = table.key in self.matrices
     self.matrices.add(table.key)
@@ -383,7 +375,7 @@ def _embedding_bag(self: Conversion, operation: Operation) -> Value:
     total = math.prod(indices.shape) if indices is not None else 0
     bags = indices.reshaped((batch, total // batch)) if isinstance(indices, View) and total % batch == 0 else None
     if bags is None:
-        raise ProgramFault(f"{operation.source} '{operation.outputs[0]}': only bags of one length are known")
+        raise operation.fault("only bags of one length are known")
     features = operation.shapes[0][-1]
     name = f"{operation.outputs[0]}:bags"
     self.values[name] = bags
