@@ -13,7 +13,7 @@ from planner.cli import run
 from planner.core.errors import InputFileError, UsageError
 from planner.importers.hugging_face import ARCHITECTURES, IMAGES_PER_STEP, TOKENS_PER_STEP, WITH_TEXT_PART
 from planner.importers.networks import load_model
-from planner.importers.sources import network_document_of, text_of
+from planner.importers.sources import imported_document, text_of
 from tests.planner.published_configs import PUBLISHED, layers_of, loaded, published, written
 from tests.planner.published_families import PARTS
 from tests.planner.whole_configs import whole
@@ -198,6 +198,6 @@ def test_escapes_that_yaml_does_not_know(tmp_path: Path) -> None:
 
 def test_other_json_is_left_to_the_other_readers(tmp_path: Path) -> None:
     layers = {"data": {"type": "Input", "parents": [], "tensor": [1, 8, 8, 3]}}
-    assert network_document_of(written(tmp_path, json.dumps({"name": "n", "layers": layers}))) is None
-    assert network_document_of(written(tmp_path, "[1, 2]")) is None
-    assert network_document_of(written(tmp_path, "{")) is None
+    assert imported_document(written(tmp_path, json.dumps({"name": "n", "layers": layers}))) is None
+    assert imported_document(written(tmp_path, "[1, 2]")) is None
+    assert imported_document(written(tmp_path, "{")) is None
