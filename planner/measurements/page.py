@@ -10,7 +10,7 @@ from planner.core.numbers import NOT_AVAILABLE, duration_text, percent, signed, 
 from planner.measurements.report import bar_facts
 from planner.measurements.run import FileScore
 from planner.measurements.scores import ComparedRow, Score
-from planner.report.figures.kinds import Dot, Line, Lines, Points
+from planner.report.figures.kinds import Dot, Line, Plot
 from planner.report.figures.svg import COLOUR_RULES, draw
 from planner.report.page import Cell, escaped, facts, page, table
 
@@ -234,7 +234,7 @@ def _charts(file: FileScore) -> str:
     return f'<div class="charts">{"".join(drawn)}</div>'
 
 
-def scatter(rows: Sequence[ComparedRow], worst: Set[tuple[int, str]] = frozenset(), note: str = "") -> Points:
+def scatter(rows: Sequence[ComparedRow], worst: Set[tuple[int, str]] = frozenset(), note: str = "") -> Plot:
     """Predicted over measured times, both logarithmic and on one scale, with the diagonal and lines 20 % to either side.
 
     Parameters
@@ -259,14 +259,14 @@ def scatter(rows: Sequence[ComparedRow], worst: Set[tuple[int, str]] = frozenset
         )
         for row in rows
     ]
-    return Points(
+    return Plot(
         name="scatter",
         caption="Every point is a time; the line is a right prediction, the dashed ones are 20 % off, the largest ratios stand out"
         f"{note}.",
         x_axis=f"measured ({unit.name})",
         y_axis=f"predicted ({unit.name})",
         dots=tuple(sorted(dots, key=lambda dot: dot.group, reverse=True)),  # what stands out is drawn last
-        guides=tuple(
+        lines=tuple(
             Line(
                 name=f"{factor:g}",
                 xs=(max(low, low / factor), min(high, high / factor)),
@@ -321,7 +321,7 @@ def _largest_but(ratios: Sequence[float], share: float) -> float:
     return sizes[min(len(sizes) - 1, math.floor((1.0 - share) * len(sizes)))] if sizes else 0.0
 
 
-def ratio_histogram(ratios: Sequence[float], other: Sequence[float] = ()) -> Lines:
+def ratio_histogram(ratios: Sequence[float], other: Sequence[float] = ()) -> Plot:
     """How many ratios predicted / measured lie where, on a logarithmic axis; ``other`` beside it.
 
     Parameters
@@ -345,13 +345,14 @@ def ratio_histogram(ratios: Sequence[float], other: Sequence[float] = ()) -> Lin
         if scale
     ]
     most = max(count for line in lines for count in line.ys)
-    return Lines(
+    return Plot(
         name="ratios",
         caption="How many predictions are off by how much, on a logarithmic scale; the points at the ends hold everything beyond. "
         "The preset paleo is drawn at the same area.",
         x_axis="predicted / measured",
         y_axis="predictions",
         lines=(*lines, Line(name="as measured", xs=(1.0, 1.0), ys=(0.0, most), reference=True)),
+        log_x=True,
         round_ticks=True,
     )
 

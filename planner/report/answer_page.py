@@ -15,7 +15,7 @@ from planner.core.numbers import (
     used_of_total,
 )
 from planner.report.figures.interactive import PALETTES, plotly_figure, plotly_script
-from planner.report.figures.kinds import Bars, Figure, Swim
+from planner.report.figures.kinds import Figure, Rows
 from planner.report.figures.standard import memory, serving_pareto, shown_plans, time_parts
 from planner.report.figures.svg import COLOUR_RULES, NARROW, WIDE, draw
 from planner.report.page import Cell, block_html, escaped, facts, json_text_for_script, page, table, table_html
@@ -71,8 +71,8 @@ def figure_html(figure: Figure, *, live: bool) -> str:
 
 def figures_html(figures: Sequence[Figure], *, live: bool) -> str:
     """Figures beside each other where there is room; bars and timelines take the width of the page."""
-    broad = [figure for figure in figures if isinstance(figure, (Bars, Swim))]
-    pairs = [figure for figure in figures if not isinstance(figure, (Bars, Swim))]
+    broad = [figure for figure in figures if isinstance(figure, Rows)]
+    pairs = [figure for figure in figures if not isinstance(figure, Rows)]
     parts = [figure_html(figure, live=live) for figure in broad]
     if pairs:
         parts.append('<div class="pair">' + "".join(figure_html(figure, live=live) for figure in pairs) + "</div>")

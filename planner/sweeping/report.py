@@ -17,7 +17,7 @@ from planner.sweeping.answer import COLUMNS
 from planner.sweeping.run import Swept
 
 if TYPE_CHECKING:
-    from planner.report.figures.kinds import Lines
+    from planner.report.figures.kinds import Plot
 
 __all__ = ["NO_PARQUET", "parquet_bytes", "scaling_figure", "sweep_report"]
 
@@ -171,9 +171,9 @@ def parquet_bytes(rows: Sequence[dict[str, Any]]) -> bytes:
     return stream.getvalue()
 
 
-def scaling_figure(rows: Sequence[dict[str, Any]]) -> Lines | None:
+def scaling_figure(rows: Sequence[dict[str, Any]]) -> Plot | None:
     """Throughput over GPUs, one line for every cluster, batch and length; None where no cell has a plan."""
-    from planner.report.figures.kinds import Line, Lines
+    from planner.report.figures.kinds import Line, Plot
 
     curves: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row in rows:
@@ -198,11 +198,12 @@ def scaling_figure(rows: Sequence[dict[str, Any]]) -> Lines | None:
             )
         )
     model = next(iter(curves.values()))[0]["model"]
-    return Lines(
+    return Plot(
         name="sweep",
         caption=f"Best plans of {model}: throughput over the number of GPUs.",
         x_axis="GPUs at most",
         y_axis="samples per second",
         lines=tuple(lines),
+        log_x=True,
         log_y=True,
     )

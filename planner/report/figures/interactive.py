@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from planner.core.errors import MissingExtra
-from planner.report.figures.kinds import COLOURS, Bars, Figure, Line, Lines, Points, Swim, colour_of
+from planner.report.figures.kinds import COLOURS, Figure, Line, Plot, Rows, colour_of
 from planner.report.figures.svg import log_ticks, number_text
 
 __all__ = ["PALETTES", "plotly_figure", "plotly_script"]
@@ -58,13 +58,7 @@ def plotly_figure(figure: Figure) -> dict[str, Any]:
     dict
         ``data`` and ``layout``, ready for JSON.
     """
-    if isinstance(figure, Bars):
-        return _bars(figure)
-    if isinstance(figure, Points):
-        return _points(figure)
-    if isinstance(figure, Lines):
-        return _lines(figure)
-    return _swim(figure)
+    return _rows(figure) if isinstance(figure, Rows) else _plot(figure)
 
 
 def _words(text: str) -> str:
@@ -120,97 +114,108 @@ def _layout(height: int, x: dict[str, Any], y: dict[str, Any], **more: Any) -> d
     }
 
 
-def _bars(figure: Bars) -> dict[str, Any]:
-    rows = [_row(row) for row in figure.rows]
-    data: list[dict[str, Any]] = [
-        {
+def _rows(figure: Rows) -> dict[str, Any]:
+    names = [_row(row) for row in figure.rows]
+    data = []
+    for n, kind in enumerate(figure.kinds):
+        boxes = [box for box in figure.boxes if box.kind == kind]
+        trace = {
             "type": "bar",
             "orientation": "h",
-            "name": _words(series.name),
-            "y": rows,
-            "x": list(series.values),
-            "hovertext": [_words(title) for title in series.titles],
+            "name": _words(kind),
+            "y": [names[box.row] for box in boxes],
+            "x": [box.end - box.start for box in boxes],
+            "hovertext": [_words(box.title) for box in boxes],
             "hoverinfo": "text",
-            "marker": {"color": f"@{colour_of(series.name, n)}"},
+            "marker": {"color": f"@{colour_of(kind, n)}"},
         }
-        for n, series in enumerate(figure.series)
-    ]
-    if figure.intervals:
-        data.append(_interval_marks(figure, rows))
+        if figure.is_timeline:
+            trace["base"] = [box.start for box in boxes]
+            trace["marker"] = {"color": f"@{colour_of(kind, n)}", "line": {"color": "@back", "width": 0.4}}
+        data.append(trace)
+    if figure.whiskers:
+        data.append(_whiskers(figure, names))
     more: dict[str, Any] = {"barmode": "stack", "bargap": 0.35}
-    if figure.limit is not None:
-        more["shapes"] = [_limit_line(figure.limit)]
-    lines = -(-len(figure.series) // 3)
-    height = 110 + 34 * len(rows) + 20 * lines
-    return {"data": data, "layout": _layout(height, _axis(figure.axis), _axis("", autorange="reversed"), **more)}
+    height, ends = 110 + 34 * len(names) + 20 * -(-len(figure.kinds) // 3), {}
+    if figure.is_timeline:
+        more = {"barmode": "overlay", "bargap": 0.15}
+        height = 130 + (26 if len(names) <= 16 else 14) * len(names)
+        ends = {"range": [0, max(box.end for box in figure.boxes)]}
+    if figure.limit is not None:  # across all bars
+        line = {"color": "@vermilion", "width": 1.5, "dash": "dash"}
+        across = {
+            "type": "line",
+            "xref": "x",
+            "yref": "paper",
+            "x0": figure.limit,
+            "x1": figure.limit,
+            "y0": 0,
+            "y1": 1,
+        }
+        more["shapes"] = [{**across, "line": line}]
+    y = _axis("", autorange="reversed", categoryorder="array", categoryarray=names)
+    return {"data": data, "layout": _layout(height, _axis(figure.axis, **ends), y, **more)}
 
 
-def _interval_marks(figure: Bars, rows: Sequence[str]) -> dict[str, Any]:
+def _whiskers(figure: Rows, names: Sequence[str]) -> dict[str, Any]:
     """Ends of the bars with what is known of their errors."""
-    totals = [sum(series.values[n] for series in figure.series) for n in range(len(rows))]
-    known = [(n, interval) for n, interval in enumerate(figure.intervals) if interval is not None]
+    ends = [max(box.end for box in figure.boxes if box.row == row) for row, _, _ in figure.whiskers]
     return {
         "type": "scatter",
         "mode": "markers",
         "name": "80 % of measurements",
-        "y": [rows[n] for n, _ in known],
-        "x": [totals[n] for n, _ in known],
-        "hovertext": [f"80 % of measurements: {i.low:.3g} to {i.high:.3g}" for _, i in known],
+        "y": [names[row] for row, _, _ in figure.whiskers],
+        "x": ends,
+        "hovertext": [f"80 % of measurements: {low:.3g} to {high:.3g}" for _, low, high in figure.whiskers],
         "hoverinfo": "text",
         "marker": {"color": "@strong", "size": 6},
         "error_x": {
             "type": "data",
             "symmetric": False,
-            "array": [interval.high - totals[n] for n, interval in known],
-            "arrayminus": [totals[n] - interval.low for n, interval in known],
+            "array": [high - end for (_, _, high), end in zip(figure.whiskers, ends, strict=True)],
+            "arrayminus": [end - low for (_, low, _), end in zip(figure.whiskers, ends, strict=True)],
             "color": "@strong",
             "thickness": 1.5,
         },
     }
 
 
-def _limit_line(limit: float) -> dict[str, Any]:
-    """Across all bars."""
-    line = {"color": "@vermilion", "width": 1.5, "dash": "dash"}
-    return {"type": "line", "xref": "x", "yref": "paper", "x0": limit, "x1": limit, "y0": 0, "y1": 1, "line": line}
-
-
-def _points(figure: Points) -> dict[str, Any]:
-    data = [_guide(line) for line in figure.guides]
-    front = sorted((dot.x, dot.y) for dot in figure.dots if dot.on_front)
-    if len(front) > 1:
-        data.append(
-            {
-                "type": "scatter",
-                "mode": "lines",
-                "name": "front",
-                "x": [x for x, _ in front],
-                "y": [y for _, y in front],
-                "line": {"shape": "hv", "color": "@strong", "width": 1.3},
-                "hoverinfo": "skip",
-            }
-        )
-    for n, group in enumerate(dict.fromkeys(dot.group for dot in figure.dots)):
+def _plot(figure: Plot) -> dict[str, Any]:
+    data = [_curve(line, n) for n, line in enumerate(figure.lines)]
+    if figure.front:
+        steps = {"shape": "hv", "color": "@strong", "width": 1.3}
+        xs, ys = zip(*figure.front, strict=True)
+        data.append(_line("front", xs, ys) | {"line": steps, "hoverinfo": "skip"})
+    for n, group in enumerate(figure.groups):
         dots = [dot for dot in figure.dots if dot.group == group]
-        data.append(
-            {
-                "type": "scatter",
-                "mode": "markers",
-                "name": _words(group),
-                "x": [dot.x for dot in dots],
-                "y": [dot.y for dot in dots],
-                "hovertext": [_words(dot.title) for dot in dots],
-                "hoverinfo": "text",
-                "marker": {
-                    "color": f"@{colour_of(group, n)}",
-                    "size": [11 if dot.on_front else 8 for dot in dots],
-                    "opacity": [1.0 if dot.on_front else 0.45 for dot in dots],
-                },
-            }
-        )
-    x = _scaled(figure.x_axis, [dot.x for dot in figure.dots], log=figure.log_x)
-    y = _scaled(figure.y_axis, [dot.y for dot in figure.dots], log=figure.log_y)
+        titles = [_words(dot.title) for dot in dots]
+        marker = {
+            "color": f"@{colour_of(group, n)}",
+            "size": [11 if dot.on_front else 8 for dot in dots],
+            "opacity": [1.0 if dot.on_front else 0.45 for dot in dots],
+        }
+        more = {"mode": "markers", "hovertext": titles, "hoverinfo": "text", "marker": marker}
+        data.append(_line(group, [dot.x for dot in dots], [dot.y for dot in dots]) | more)
+    x = _scaled(figure.x_axis, figure.xs, log=figure.log_x)
+    if figure.has_curves and not figure.round_ticks:
+        counts = sorted(set(figure.xs))
+        x = _axis(figure.x_axis, type="log", tickvals=counts, ticktext=[f"{count:,.0f}" for count in counts])
+    y = _scaled(figure.y_axis, figure.ys, log=figure.log_y)
     return {"data": data, "layout": _layout(400, x, y)}
+
+
+def _line(name: str, xs: Sequence[float], ys: Sequence[float]) -> dict[str, Any]:
+    return {"type": "scatter", "mode": "lines", "name": _words(name), "x": list(xs), "y": list(ys)}
+
+
+def _curve(line: Line, n: int) -> dict[str, Any]:
+    """A curve with its points, or a guide."""
+    trace = _line(line.name, line.xs, line.ys)
+    if not line.titles:
+        return trace | {"line": {"dash": "dot" if line.reference else "solid", "color": "@text"}, "hoverinfo": "skip"}
+    titles = [_words(title) for title in line.titles]
+    colour = {"color": f"@{colour_of(line.name, n)}"}
+    return trace | {"mode": "lines+markers", "line": colour, "hovertext": titles, "hoverinfo": "text"}
 
 
 def _scaled(title: str, values: Sequence[float], *, log: bool) -> dict[str, Any]:
@@ -219,60 +224,3 @@ def _scaled(title: str, values: Sequence[float], *, log: bool) -> dict[str, Any]
         return _axis(title)
     ticks = log_ticks(min(values) / 1.08, max(values) * 1.08)
     return _axis(title, type="log", tickvals=ticks, ticktext=[number_text(tick) for tick in ticks])
-
-
-def _lines(figure: Lines) -> dict[str, Any]:
-    data = []
-    for n, line in enumerate(figure.lines):
-        shown = {
-            "mode": "lines+markers",
-            "line": {"color": f"@{colour_of(line.name, n)}"},
-            "hovertext": [_words(title) for title in line.titles],
-            "hoverinfo": "text",
-        }
-        data.append(_guide(line) | ({} if line.reference else shown))
-    counts = sorted({x for line in figure.lines for x in line.xs})
-    x = _axis(figure.x_axis, type="log", tickvals=counts, ticktext=[f"{count:,.0f}" for count in counts])
-    if figure.round_ticks:
-        x = _scaled(figure.x_axis, counts, log=True)
-    y = _scaled(figure.y_axis, [y for line in figure.lines for y in line.ys], log=figure.log_y)
-    return {"data": data, "layout": _layout(380, x, y)}
-
-
-def _guide(line: Line) -> dict[str, Any]:
-    """A line without points."""
-    return {
-        "type": "scatter",
-        "mode": "lines",
-        "name": _words(line.name),
-        "x": list(line.xs),
-        "y": list(line.ys),
-        "line": {"dash": "dot" if line.reference else "solid", "color": "@text"},
-        "hoverinfo": "skip",
-    }
-
-
-def _swim(figure: Swim) -> dict[str, Any]:
-    lanes = [_words(lane) for lane in figure.lanes]
-    data = []
-    for n, kind in enumerate(dict.fromkeys(span.kind for span in figure.spans)):
-        spans = [span for span in figure.spans if span.kind == kind]
-        data.append(
-            {
-                "type": "bar",
-                "orientation": "h",
-                "name": _words(kind),
-                "y": [lanes[span.lane] for span in spans],
-                "base": [span.start for span in spans],
-                "x": [span.end - span.start for span in spans],
-                "hovertext": [_words(span.title) for span in spans],
-                "hoverinfo": "text",
-                "marker": {"color": f"@{colour_of(kind, n)}", "line": {"color": "@back", "width": 0.4}},
-            }
-        )
-    y = _axis("", autorange="reversed", categoryorder="array", categoryarray=lanes)
-    height = 130 + (26 if len(lanes) <= 16 else 14) * len(lanes)
-    return {
-        "data": data,
-        "layout": _layout(height, _axis(figure.axis, range=[0, figure.end]), y, barmode="overlay", bargap=0.15),
-    }

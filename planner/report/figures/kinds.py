@@ -4,20 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = [
-    "COLOURS",
-    "Bars",
-    "Dot",
-    "Figure",
-    "Interval",
-    "Line",
-    "Lines",
-    "Points",
-    "Series",
-    "Swim",
-    "SwimSpan",
-    "colour_of",
-]
+__all__ = ["COLOURS", "Box", "Dot", "Figure", "Line", "Plot", "Rows", "colour_of"]
 
 # Colours of what figures distinguish, by name, for light and for dark pages: Okabe and Ito's palette (Color Universal Design, 2008),
 # lightened for dark pages. The same word has the same colour in every figure.
@@ -80,34 +67,42 @@ def colour_of(word: str, position: int) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Series:
-    """One part of every bar; ``titles`` are shown on hovering."""
+class Box:
+    """Part of a row: of a bar, or something on a lane; ``title`` is shown on hovering."""
 
-    name: str
-    values: tuple[float, ...]
-    titles: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Interval:
-    """Where a measurement would lie, around the end of a bar."""
-
-    low: float
-    high: float
+    row: int
+    start: float
+    end: float
+    kind: str
+    title: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bars:
-    """Stacked horizontal bars, one per row; ``limit`` is a line across them."""
+class Rows:
+    """Horizontal bars of boxes that follow each other, or lanes over time (``is_timeline``).
+
+    Attributes
+    ----------
+    whiskers : tuple of (row, low, high)
+        Where a measurement would lie, around the end of a bar.
+    limit : float or None
+        A line across all bars.
+    """
 
     name: str
     caption: str
     axis: str
     rows: tuple[str, ...]
-    series: tuple[Series, ...]
-    intervals: tuple[Interval | None, ...] = ()  # one per row, or none at all
+    boxes: tuple[Box, ...]
+    is_timeline: bool = False
+    whiskers: tuple[tuple[int, float, float], ...] = ()
     limit: float | None = None
     limit_name: str = ""
+
+    @property
+    def kinds(self) -> list[str]:
+        """What boxes are, in the order of first use."""
+        return list(dict.fromkeys(box.kind for box in self.boxes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +118,7 @@ class Dot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """One curve; ``titles`` of its points are shown on hovering. A ``reference`` is drawn dashed, without points."""
+    """A curve whose points have titles, shown on hovering; without titles a guide. A ``reference`` is a dashed guide."""
 
     name: str
     xs: tuple[float, ...]
@@ -133,53 +128,44 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Points:
-    """Plans between two axes, smaller being better on both; the front is drawn as steps. Guides are lines without points."""
+class Plot:
+    """Dots, smaller being better on both axes, with their front as steps; or curves, with ticks at their points or at round numbers."""
 
     name: str
     caption: str
     x_axis: str
     y_axis: str
-    dots: tuple[Dot, ...]
-    guides: tuple[Line, ...] = ()
+    dots: tuple[Dot, ...] = ()
+    lines: tuple[Line, ...] = ()
     log_x: bool = False
-    log_y: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lines:
-    """Curves over a logarithmic axis, with ticks at their points, as for numbers of workers that double, or at round numbers."""
-
-    name: str
-    caption: str
-    x_axis: str
-    y_axis: str
-    lines: tuple[Line, ...]
     log_y: bool = False
     round_ticks: bool = False
 
+    @property
+    def xs(self) -> list[float]:
+        """Of all dots and lines."""
+        return [dot.x for dot in self.dots] + [x for line in self.lines for x in line.xs]
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SwimSpan:
-    """Something on a lane."""
+    @property
+    def ys(self) -> list[float]:
+        """Of all dots and lines."""
+        return [dot.y for dot in self.dots] + [y for line in self.lines for y in line.ys]
 
-    lane: int
-    start: float
-    end: float
-    kind: str
-    title: str
+    @property
+    def has_curves(self) -> bool:
+        """Whether it is about lines, not dots."""
+        return any(line.titles for line in self.lines)
+
+    @property
+    def groups(self) -> list[str]:
+        """Of the dots, in the order of first use."""
+        return list(dict.fromkeys(dot.group for dot in self.dots))
+
+    @property
+    def front(self) -> list[tuple[float, float]]:
+        """Dots that no other beats, from the left; none where they make no line."""
+        found = sorted((dot.x, dot.y) for dot in self.dots if dot.on_front)
+        return found if len(found) > 1 else []
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Swim:
-    """Lanes over time."""
-
-    name: str
-    caption: str
-    axis: str
-    lanes: tuple[str, ...]
-    spans: tuple[SwimSpan, ...]
-    end: float
-
-
-Figure = Bars | Points | Lines | Swim
+Figure = Rows | Plot

@@ -18,7 +18,7 @@ from planner.core.numbers import (
     significant,
     time_unit,
 )
-from planner.report.figures.kinds import Bars, Dot, Interval, Line, Lines, Points, Series, Swim, SwimSpan
+from planner.report.figures.kinds import Box, Dot, Line, Plot, Rows
 
 __all__ = [
     "FIGURES",
@@ -68,41 +68,39 @@ def shown_plans(answer: Answer | Estimate) -> dict[str, RankedPlan]:
     }
 
 
-def breakdown(plans: Mapping[str, RankedPlan]) -> Bars:
+def breakdown(plans: Mapping[str, RankedPlan]) -> Rows:
     """Stacked parts of the step."""
     unit = time_unit(min(plan.step_time_s for plan in plans.values()))
-    intervals = tuple(
-        None
-        if plan.step_time_low_s is None or plan.step_time_high_s is None
-        else Interval(low=plan.step_time_low_s / unit.size, high=plan.step_time_high_s / unit.size)
-        for plan in plans.values()
+    whiskers = tuple(
+        (n, plan.step_time_low_s / unit.size, plan.step_time_high_s / unit.size)
+        for n, plan in enumerate(plans.values())
+        if plan.step_time_low_s is not None and plan.step_time_high_s is not None
     )
-    known = any(interval is not None for interval in intervals)
-    tail = "; the whisker holds 80 % of measurements" if known else ""
-    return Bars(
+    tail = "; the whisker holds 80 % of measurements" if whiskers else ""
+    return Rows(
         name="breakdown",
         caption=f"What the step of each plan is made of{tail}.",
         axis=f"step time ({unit.name})",
         rows=tuple(_row(label, plan) for label, plan in plans.items()),
-        series=_stacked(plans, [_worded(plan, plan.main) for plan in plans.values()], unit, duration_text),
-        intervals=intervals if known else (),
+        boxes=_stacked(plans, [_worded(plan, plan.main) for plan in plans.values()], unit, duration_text),
+        whiskers=whiskers,
     )
 
 
-def time_parts(name: str, caption: str, plans: Mapping[str, RankedPlan], figure: str) -> Bars:
+def time_parts(name: str, caption: str, plans: Mapping[str, RankedPlan], figure: str) -> Rows:
     """Stacked parts of any time of the plans."""
     parts = [_worded(plan, figure) for plan in plans.values()]
     unit = time_unit(max(sum(part.values()) for part in parts))
-    return Bars(
+    return Rows(
         name=name,
         caption=caption,
         axis=f"time ({unit.name})",
         rows=tuple(_row(label, plan) for label, plan in plans.items()),
-        series=_stacked(plans, parts, unit, duration_text),
+        boxes=_stacked(plans, parts, unit, duration_text),
     )
 
 
-def memory(plans: Mapping[str, RankedPlan], space: AnswerSpace) -> Bars:
+def memory(plans: Mapping[str, RankedPlan], space: AnswerSpace) -> Rows:
     """Stacked parts of the memory of the fullest device."""
     capacities = [plan.memory_capacity_bytes for plan in plans.values()]
     least, capacity = min(capacities), max(capacities)
@@ -120,7 +118,7 @@ def memory(plans: Mapping[str, RankedPlan], space: AnswerSpace) -> Bars:
         about = ", of the kind that is fullest for its size"
     else:
         about = f"; the dashed line is its capacity, {byte_text(capacity)}" if near else f", of {byte_text(capacity)}"
-    return Bars(
+    return Rows(
         name="memory",
         caption=f"What fills the memory of the fullest GPU of each plan{about}.",
         axis=f"memory per GPU ({unit.name})",
@@ -128,7 +126,7 @@ def memory(plans: Mapping[str, RankedPlan], space: AnswerSpace) -> Bars:
             _row(label, plan) if least == capacity else f"{label} (a GPU of {byte_text(plan.memory_capacity_bytes)})"
             for label, plan in plans.items()
         ),
-        series=_stacked(plans, parts, unit, byte_text),
+        boxes=_stacked(plans, parts, unit, byte_text),
         limit=capacity / unit.size if near else None,
         limit_name=f"capacity: {byte_text(capacity)}",
     )
@@ -151,19 +149,21 @@ def _worded(plan: RankedPlan, total: str) -> dict[str, float]:
 
 def _stacked(
     plans: Mapping[str, RankedPlan], parts: Sequence[Mapping[str, float]], unit: Unit, text: Callable[[float], str]
-) -> tuple[Series, ...]:
-    """One series per word that is something for any plan."""
-    result = []
+) -> tuple[Box, ...]:
+    """Boxes one after the other, word by word; what is nothing has none."""
+    boxes = []
     totals = [sum(part.values()) for part in parts]
+    ends = [0.0] * len(parts)
     for word in dict.fromkeys(word for part in parts for word in part):
-        values = [part.get(word, 0.0) for part in parts]
-        titles = tuple(
-            f"{label}: {word} {text(value)}, {percent(value / total)} of {text(total)}\n{plan.summary}"
-            for (label, plan), value, total in zip(plans.items(), values, totals, strict=True)
-        )
-        if any(values):
-            result.append(Series(name=word, values=tuple(value / unit.size for value in values), titles=titles))
-    return tuple(result)
+        for row, (label, plan) in enumerate(plans.items()):
+            value = parts[row].get(word, 0.0)
+            start, ends[row] = ends[row], ends[row] + value
+            title = (
+                f"{label}: {word} {text(value)}, {percent(value / totals[row])} of {text(totals[row])}\n{plan.summary}"
+            )
+            if value > 0:
+                boxes.append(Box(row=row, start=start / unit.size, end=ends[row] / unit.size, kind=word, title=title))
+    return tuple(boxes)
 
 
 # -- plans between their costs ----------------------------------------------------------------------------------------------------
@@ -194,7 +194,7 @@ def front(points: Sequence[Sequence[float]]) -> list[bool]:
     ]
 
 
-def pareto(plans: Sequence[RankedPlan]) -> list[Points]:
+def pareto(plans: Sequence[RankedPlan]) -> list[Plot]:
     """Step time against everything else that plans cost and that is known of all of them; axes on which all are equal are left out."""
     if len(plans) < 2:
         return []
@@ -222,14 +222,14 @@ def pareto(plans: Sequence[RankedPlan]) -> list[Points]:
     return [figure for figure in fronts if figure is not None]
 
 
-def serving_pareto(plans: Sequence[RankedPlan]) -> list[Points]:
+def serving_pareto(plans: Sequence[RankedPlan]) -> list[Plot]:
     """Times of requests against GPU time per token."""
     times = {"tpot_s": "time per token", "ttft_s": "time to the first token"}
     fronts = [_requests_front(plans, figure, words) for figure, words in times.items()]
     return [figure for figure in fronts if figure is not None]
 
 
-def _requests_front(plans: Sequence[RankedPlan], figure: str, words: str) -> Points | None:
+def _requests_front(plans: Sequence[RankedPlan], figure: str, words: str) -> Plot | None:
     times = [float(plan[figure]) for plan in plans]
     if max(times) <= min(times) * (1 + EQUAL):
         return None
@@ -251,7 +251,7 @@ def _scaled(value: float | None, factor: float) -> float | None:
 
 def _between(
     name: str, caption: str, plans: Sequence[RankedPlan], x: _Axis, y: _Axis, title: Callable[[RankedPlan], str]
-) -> Points | None:
+) -> Plot | None:
     """Plans between two axes; None where one of these is not known of all of them, or the second is the same for all."""
     ordered = sorted(plans, key=lambda plan: plan.workers)
     places = [(x.value(plan), y.value(plan)) for plan in ordered]
@@ -263,7 +263,7 @@ def _between(
         Dot(x=a, y=b, title=title(plan), group=_gpus(plan), on_front=best)
         for plan, (a, b), best in zip(ordered, points, front(points), strict=True)
     )
-    return Points(
+    return Plot(
         name=name,
         caption=f"{caption}; the line joins plans that none beats on both.",
         x_axis=x.title,
@@ -334,7 +334,7 @@ def halved_counts(most: int) -> list[int]:
 # -- scaling ----------------------------------------------------------------------------------------------------------------------
 
 
-def scaling(curves: Sequence[Curve]) -> list[Lines]:
+def scaling(curves: Sequence[Curve]) -> list[Plot]:
     """Throughput over GPUs, strong curves and weak ones apart."""
     result = []
     for weak in (False, True):
@@ -358,12 +358,13 @@ def scaling(curves: Sequence[Curve]) -> list[Lines]:
         lines.append(Line(name="in proportion to the GPUs", xs=ends, ys=tuple(ideal * x for x in ends), reference=True))
         what = "Weak scaling: the batch grows with the GPUs" if weak else "Strong scaling: one global batch"
         result.append(
-            Lines(
+            Plot(
                 name="scaling weak" if weak else "scaling strong",
                 caption=f"{what}.",
                 x_axis="GPUs at most",
                 y_axis="samples per second",
                 lines=tuple(lines),
+                log_x=True,
                 log_y=True,
             )
         )
@@ -373,7 +374,7 @@ def scaling(curves: Sequence[Curve]) -> list[Lines]:
 # -- timeline ---------------------------------------------------------------------------------------------------------------------
 
 
-def timeline(tracks: Tracks, summary: str) -> Swim:
+def timeline(tracks: Tracks, summary: str) -> Rows:
     """What every stream of every rank does when.
 
     A trace has everything; a picture leaves out what is sent, which is what another rank receives, and streams that are hardly ever busy.
@@ -404,14 +405,14 @@ def timeline(tracks: Tracks, summary: str) -> Swim:
     names = tuple(
         stream if one else f"{_short(tracks.names[track])} {stream.replace('_', ' ')}" for track, stream in used
     )
-    return Swim(
+    return Rows(
         name="timeline",
         caption=f"One step of {summary}, by rank and stream.{more}",
         axis=f"time ({unit.name})",
-        lanes=names,
-        spans=tuple(
-            SwimSpan(
-                lane=lanes[span.track, span.stream],
+        rows=names,
+        boxes=tuple(
+            Box(
+                row=lanes[span.track, span.stream],
                 start=span.start_s / unit.size,
                 end=min(span.end_s, end) / unit.size,
                 kind=span.kind,
@@ -420,7 +421,7 @@ def timeline(tracks: Tracks, summary: str) -> Swim:
             for span in shown
             if (span.track, span.stream) in lanes
         ),
-        end=end / unit.size,
+        is_timeline=True,
     )
 
 

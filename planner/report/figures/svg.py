@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from planner.report.figures.kinds import COLOURS, Bars, Figure, Line, Lines, Points, Swim, colour_of
+from planner.report.figures.kinds import COLOURS, Figure, Line, Plot, Rows, colour_of
 from planner.report.page import escaped
 
 __all__ = ["COLOUR_RULES", "NARROW", "WIDE", "draw", "linear_ticks", "log_ticks", "number_text", "svg_file"]
@@ -58,7 +58,6 @@ def number_text(value: float) -> str:
 
 WIDE, NARROW = 640, 360  # px: of a column of a page, and of a telephone
 _CHARACTER = 7.0  # px of a letter at 12 px, in a wide font
-_ROW, _BAR = 30, 18
 _Scale = Callable[[float], float]
 
 
@@ -89,13 +88,7 @@ def draw(figure: Figure, width: int = WIDE) -> str:
     -------
     str
     """
-    if isinstance(figure, Bars):
-        return _bars(figure, width)
-    if isinstance(figure, Points):
-        return _points(figure, width)
-    if isinstance(figure, Lines):
-        return _lines(figure, width)
-    return _swim(figure, width)
+    return _rows(figure, width) if isinstance(figure, Rows) else _plot(figure, width)
 
 
 def svg_file(figure: Figure) -> str:
@@ -118,11 +111,6 @@ def _svg(figure: Figure, width: int, height: float, parts: Sequence[str]) -> str
 def _fill(word: str, position: int) -> str:
     name = colour_of(word, position)
     return f'class="{name}" fill="{COLOURS[name][0]}"'
-
-
-def _stroke(word: str, position: int) -> str:
-    name = colour_of(word, position)
-    return f'class="s-{name}" stroke="{COLOURS[name][0]}" fill="none"'
 
 
 def _text(x: float, y: float, words: str, anchor: str = "start", more: str = "") -> str:
@@ -186,7 +174,7 @@ def _apart(ticks: Sequence[float], x: _Scale) -> list[float]:
 
 
 def _axes(
-    figure: Points | Lines, x: _Scale, y: _Scale, ticks: tuple[Sequence[float], Sequence[float]], box: tuple[float, ...]
+    figure: Plot, x: _Scale, y: _Scale, ticks: tuple[Sequence[float], Sequence[float]], box: tuple[float, ...]
 ) -> list[str]:
     left, top, right, bottom = box
     parts = []
@@ -205,141 +193,94 @@ def _axes(
 # -- kinds of figures -----------------------------------------------------------------------------------------------------------
 
 
-def _bars(figure: Bars, width: int) -> str:
-    """Rows from the top; a whisker where an interval is known."""
-    wanted = max(len(row) for row in figure.rows) * _CHARACTER + 12
-    left, right, top = min(wanted, 0.34 * width), width - 14.0, 6.0
-    totals = [sum(series.values[n] for series in figure.series) for n in range(len(figure.rows))]
-    ends = [*totals, *(i.high for i in figure.intervals if i is not None), figure.limit or 0.0]
-    high = (max(ends) or 1.0) * 1.03
+def _rows(figure: Rows, width: int) -> str:
+    """Rows from the top; whiskers where intervals are known."""
+    count = len(figure.rows)
+    row, bar, gap, least, share = 30.0, 18.0, 0.0, 0.4, 0.34
+    if figure.is_timeline:
+        row = 22.0 if count <= 16 else max(320.0 / count, 7.0)
+        bar, gap, least, share = row - 2.0, 0.3, 0.25, 0.3
+    wanted = max(len(name) for name in figure.rows) * _CHARACTER + 12
+    left, right, top = min(wanted, share * width), width - 14.0, 6.0
+    high = max([box.end for box in figure.boxes] + [end for _, _, end in figure.whiskers] + [figure.limit or 0.0])
+    high = (high or 1.0) * (1.0 if figure.is_timeline else 1.03)
     x = _scale(0.0, high, left, right, log=False)
-    bottom = top + _ROW * len(figure.rows)
+    bottom = top + row * count
     parts = []
     for tick in _apart(linear_ticks(0.0, high), x):
         parts += [_grid(f"M{x(tick):.1f} {top}V{bottom}"), _text(x(tick), bottom + 16, number_text(tick), "middle")]
-    for n, row in enumerate(figure.rows):
-        y = top + n * _ROW + (_ROW - _BAR) / 2
-        parts.append(_text(left - 6, y + _BAR / 2 + 4, _cut(row, left - 8), "end"))
-        start = 0.0
-        for k, series in enumerate(figure.series):
-            value = series.values[n]
-            if value > 0:
-                long = max(x(start + value) - x(start), 0.4)
-                parts.append(
-                    f'<rect {_fill(series.name, k)} x="{x(start):.1f}" y="{y:.1f}" width="{long:.1f}" height="{_BAR}">'
-                    f"<title>{escaped(series.titles[n])}</title></rect>"
-                )
-            start += value
-        interval = figure.intervals[n] if figure.intervals else None
-        if interval is not None:
-            middle = y + _BAR / 2
-            a, b = x(interval.low), x(interval.high)
-            parts.append(
-                f'<path class="axis" stroke="#222" stroke-width="1.5" fill="none" '
-                f'd="M{a:.1f} {middle:.1f}H{b:.1f}M{a:.1f} {middle - 5:.1f}v10M{b:.1f} {middle - 5:.1f}v10"/>'
-            )
+    every = max(1, math.ceil(14.0 / row))
+    for n in range(0, count, every):
+        parts.append(_text(left - 6, top + (n + 0.5) * row + 4, _cut(figure.rows[n], left - 8), "end"))
+    kinds = figure.kinds
+    for box in figure.boxes:
+        y, long = top + box.row * row + (row - bar) / 2, max(x(box.end) - x(box.start) - gap, least)
+        parts.append(
+            f'<rect {_fill(box.kind, kinds.index(box.kind))} x="{x(box.start):.2f}" y="{y:.1f}" width="{long:.2f}" '
+            f'height="{bar:.1f}"><title>{escaped(box.title)}</title></rect>'
+        )
+    for n, low, end in figure.whiskers:
+        middle = top + (n + 0.5) * row
+        ends = f"M{x(low):.1f} {middle - 5:.1f}v10M{x(end):.1f} {middle - 5:.1f}v10"
+        parts.append(
+            f'<path class="axis" stroke="#222" stroke-width="1.5" fill="none" d="M{x(low):.1f} {middle:.1f}H{x(end):.1f}{ends}"/>'
+        )
     if figure.limit is not None:
-        at = x(figure.limit)
         parts.append(
             f'<path class="s-vermilion" stroke="#d55e00" stroke-width="1.5" stroke-dasharray="5 3" fill="none" '
-            f'd="M{at:.1f} {top}V{bottom}"><title>{escaped(figure.limit_name)}</title></path>'
+            f'd="M{x(figure.limit):.1f} {top}V{bottom}"><title>{escaped(figure.limit_name)}</title></path>'
         )
     parts.append(_text((left + right) / 2, bottom + 34, figure.axis, "middle"))
-    used = [(s.name, k) for k, s in enumerate(figure.series) if any(s.values)]
-    legend, end = _legend(used, bottom + 56, width)
+    legend, end = _legend([(kind, n) for n, kind in enumerate(kinds)], bottom + 56, width)
     return _svg(figure, width, end, parts + legend)
 
 
-def _points(figure: Points, width: int) -> str:
-    box = (62.0, 8.0, width - 12.0, 320.0)
-    xs = [dot.x for dot in figure.dots] + [x for line in figure.guides for x in line.xs]
-    ys = [dot.y for dot in figure.dots] + [y for line in figure.guides for y in line.ys]
-    (x, x_ticks), (y, y_ticks) = (
-        _placed(values, log, start, end)
-        for values, log, start, end in ((xs, figure.log_x, box[0], box[2]), (ys, figure.log_y, box[3], box[1]))
-    )
+def _plot(figure: Plot, width: int) -> str:
+    box = (62.0, 8.0, width - 12.0, 300.0 if figure.has_curves else 320.0)
+    x, x_ticks = _placed(figure.xs, box[0], box[2], log=figure.log_x)
+    y, y_ticks = _placed(figure.ys, box[3], box[1], log=figure.log_y, zero=figure.has_curves and not figure.log_y)
+    if figure.has_curves and not figure.round_ticks:
+        x_ticks = sorted(set(figure.xs))
     parts = _axes(figure, x, y, (x_ticks, y_ticks), box)
-    parts += [_guide(line, x, y) for line in figure.guides]
-    front = sorted((dot.x, dot.y) for dot in figure.dots if dot.on_front)
-    if len(front) > 1:
-        steps = "".join(f"H{x(a):.1f}V{y(b):.1f}" for a, b in front[1:])
-        parts.append(
-            f'<path class="axis" stroke="#222" stroke-width="1.3" fill="none" d="M{x(front[0][0]):.1f} {y(front[0][1]):.1f}{steps}"/>'
-        )
-    groups = list(dict.fromkeys(dot.group for dot in figure.dots))
-    for dot in figure.dots:
-        size, faint = (5.5, "") if dot.on_front else (4.0, ' fill-opacity="0.45"')
-        parts.append(
-            f'<circle {_fill(dot.group, groups.index(dot.group))}{faint} cx="{x(dot.x):.1f}" cy="{y(dot.y):.1f}" r="{size}">'
-            f"<title>{escaped(dot.title)}</title></circle>"
-        )
-    legend, end = _legend([(group, n) for n, group in enumerate(groups)], box[3] + 60, width)
-    return _svg(figure, width, end, parts + legend)
-
-
-def _placed(values: Sequence[float], log: bool, start: float, end: float) -> tuple[_Scale, list[float]]:
-    low, high = _span_of(values, log=log)
-    return _scale(low, high, start, end, log=log), (log_ticks if log else linear_ticks)(low, high)
-
-
-def _lines(figure: Lines, width: int) -> str:
-    box = (62.0, 8.0, width - 12.0, 300.0)
-    xs = sorted({x for line in figure.lines for x in line.xs})
-    ys = [y for line in figure.lines for y in line.ys]
-    low, high = _span_of(xs, log=True)
-    x = _scale(low, high, box[0], box[2], log=True)
-    ends = _span_of(ys, log=figure.log_y, zero=not figure.log_y)
-    y = _scale(*ends, box[3], box[1], log=figure.log_y)
-    x_ticks = log_ticks(low, high) if figure.round_ticks else xs
-    parts = _axes(figure, x, y, (x_ticks, (log_ticks if figure.log_y else linear_ticks)(*ends)), box)
     for n, line in enumerate(figure.lines):
-        if line.reference:
-            parts.append(_guide(line, x, y))
-            continue
-        parts.append(f'<path {_stroke(line.name, n)} stroke-width="2" d="{_steps(line, x, y)}"/>')
-        for a, b, title in zip(line.xs, line.ys, line.titles, strict=True):
-            parts.append(
-                f'<circle {_fill(line.name, n)} cx="{x(a):.1f}" cy="{y(b):.1f}" r="4.5"><title>{escaped(title)}</title></circle>'
-            )
-    shown = [(line.name, n) for n, line in enumerate(figure.lines) if not line.reference]
-    dashed = next((line.name for line in figure.lines if line.reference), None)
-    legend, end = _legend(shown, box[3] + 60, width)
+        parts.append(_curve(line, n, x, y))
+        for a, b, title in zip(line.xs, line.ys, line.titles, strict=False):  # guides have none
+            parts.append(_circle(_fill(line.name, n), x(a), y(b), 4.5, title))
+    steps = "".join(f"H{x(a):.1f}V{y(b):.1f}" for a, b in figure.front[1:])
+    for a, b in figure.front[:1]:
+        start = f"M{x(a):.1f} {y(b):.1f}"
+        parts.append(f'<path class="axis" stroke="#222" stroke-width="1.3" fill="none" d="{start}{steps}"/>')
+    groups = figure.groups
+    for dot in figure.dots:
+        fill = _fill(dot.group, groups.index(dot.group)) + ("" if dot.on_front else ' fill-opacity="0.45"')
+        parts.append(_circle(fill, x(dot.x), y(dot.y), 5.5 if dot.on_front else 4.0, dot.title))
+    named = [(line.name, n) for n, line in enumerate(figure.lines) if line.titles]
+    named += [(group, n) for n, group in enumerate(groups)]
+    legend, end = _legend(named, box[3] + 60, width)
+    dashed = next((line.name for line in figure.lines if line.reference and figure.has_curves), None)
     if dashed:
         end += 18
         legend.append(_text(4, end - 12, f"dashed: {dashed}"))
     return _svg(figure, width, end, parts + legend)
 
 
-def _steps(line: Line, x: _Scale, y: _Scale) -> str:
-    return "M" + "L".join(f"{x(a):.1f} {y(b):.1f}" for a, b in zip(line.xs, line.ys, strict=True))
+def _placed(
+    values: Sequence[float], start: float, end: float, *, log: bool, zero: bool = False
+) -> tuple[_Scale, list[float]]:
+    low, high = _span_of(values, log=log, zero=zero)
+    return _scale(low, high, start, end, log=log), (log_ticks if log else linear_ticks)(low, high)
 
 
-def _guide(line: Line, x: _Scale, y: _Scale) -> str:
-    """A line without points."""
-    style = 'stroke="#777" stroke-dasharray="4 4"' if line.reference else 'stroke="#222" stroke-width="1.5"'
-    return f'<path class="axis" {style} fill="none" d="{_steps(line, x, y)}"/>'
+def _circle(fill: str, x: float, y: float, radius: float, title: str) -> str:
+    return f'<circle {fill} cx="{x:.1f}" cy="{y:.1f}" r="{radius}"><title>{escaped(title)}</title></circle>'
 
 
-def _swim(figure: Swim, width: int) -> str:
-    wanted = max(len(lane) for lane in figure.lanes) * _CHARACTER + 12
-    left, right, top = min(wanted, 0.3 * width), width - 12.0, 6.0
-    lane = 22.0 if len(figure.lanes) <= 16 else max(320.0 / len(figure.lanes), 7.0)
-    x = _scale(0.0, figure.end or 1.0, left, right, log=False)
-    bottom = top + lane * len(figure.lanes)
-    parts = []
-    for tick in _apart(linear_ticks(0.0, figure.end or 1.0), x):
-        parts += [_grid(f"M{x(tick):.1f} {top}V{bottom}"), _text(x(tick), bottom + 16, number_text(tick), "middle")]
-    every = max(1, math.ceil(14.0 / lane))
-    for n, name in enumerate(figure.lanes):
-        if n % every == 0:
-            parts.append(_text(left - 6, top + n * lane + lane / 2 + 4, _cut(name, left - 8), "end"))
-    kinds = list(dict.fromkeys(span.kind for span in figure.spans))
-    for span in figure.spans:
-        long = max(x(span.end) - x(span.start) - 0.3, 0.25)
-        parts.append(
-            f'<rect {_fill(span.kind, kinds.index(span.kind))} x="{x(span.start):.2f}" y="{top + span.lane * lane + 1:.1f}" '
-            f'width="{long:.2f}" height="{lane - 2:.1f}"><title>{escaped(span.title)}</title></rect>'
-        )
-    parts.append(_text((left + right) / 2, bottom + 34, figure.axis, "middle"))
-    legend, end = _legend([(kind, n) for n, kind in enumerate(kinds)], bottom + 56, width)
-    return _svg(figure, width, end, parts + legend)
+def _curve(line: Line, n: int, x: _Scale, y: _Scale) -> str:
+    path = "M" + "L".join(f"{x(a):.1f} {y(b):.1f}" for a, b in zip(line.xs, line.ys, strict=True))
+    style = 'class="axis" stroke="#222" stroke-width="1.5" fill="none"'
+    if line.titles:
+        name = colour_of(line.name, n)
+        style = f'class="s-{name}" stroke="{COLOURS[name][0]}" fill="none" stroke-width="2"'
+    elif line.reference:
+        style = 'class="axis" stroke="#777" stroke-dasharray="4 4" fill="none"'
+    return f'<path {style} d="{path}"/>'
