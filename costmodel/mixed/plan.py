@@ -16,11 +16,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from costmodel.arrays import FloatArray
-from costmodel.fields import Figure, declared
+from costmodel.fields import Figure, declared, setting
 from costmodel.hardware.cluster import Cluster, Level
 from costmodel.mesh.modules import MeshError
 from costmodel.mesh.plan import MEMORY_FIGURES, STEP_FIGURES
 from costmodel.rates import COMMON_FIGURES, COST_FIGURES, TOKEN_FIGURES
+from costmodel.schedules import RECOMPUTE
 
 __all__ = [
     "MIXED_FIGURES",
@@ -64,9 +65,9 @@ class MixedStage:
 
     group: int  # position in Cluster.groups
     blocks: int  # the front of the network goes with the first stage, the back with the last
-    tp: int = 1
-    recompute: str = "none"  # a name of costmodel.mesh.plan.RECOMPUTE
-    recompute_blocks: int = 0  # how many, under "full"
+    tp: int = setting(1, "Tensor parallel degree: devices of the stage in one replica.")
+    recompute: str = setting("none", "What the backward pass computes again.", of=RECOMPUTE)
+    recompute_blocks: int = setting(0, "How many blocks of the stage, under `full`.", least=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -77,10 +78,10 @@ class MixedPipeline:
     """
 
     stages: tuple[MixedStage, ...]
-    replicas: int = 1
-    micro_batch: int = 1  # samples
-    num_micro_batches: int = 1  # per replica and step
-    longer: int = 0
+    replicas: int = setting(1, "How many.")
+    micro_batch: int = setting(1, "Samples per micro-batch.", most=10**9)
+    num_micro_batches: int = setting(1, "Per replica and step.", most=10**9)
+    longer: int = setting(0, "Replicas that run one micro-batch more.", least=0)
 
     @property
     def samples(self) -> int:
@@ -106,9 +107,9 @@ class MixedPlan:
     """Pipelines that together work through the global batch and add up their gradients."""
 
     pipelines: tuple[MixedPipeline, ...]
-    zero_stage: int = 0  # 1: the equal replicas of a stage share its optimizer state
-    sequence_parallel: bool = False  # where tp > 1
-    order: str = "tp-cp-dp-pp"  # a name of MIXED_ORDERS
+    zero_stage: int = setting(0, "1: the equal replicas of a stage share its optimizer state.", least=0, most=1)
+    sequence_parallel: bool = setting(False, "Between the split matrices, tensors are cut along the positions.")
+    order: str = setting("tp-cp-dp-pp", "Rank order inside a group, neighbours first.", of=MIXED_ORDERS)
 
     @property
     def groups(self) -> tuple[int, ...]:

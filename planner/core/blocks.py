@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 __all__ = ["Block", "Column", "Facts", "Heading", "Report", "Sentence", "Table"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Column:
     """One column of a table.
 
@@ -19,8 +19,9 @@ class Column:
 
     title: str
     cells: tuple[str, ...]
-    unit: str = ""
     priority: int = 0
+    _: KW_ONLY
+    unit: str = ""
     is_text: bool = False  # left-aligned; numbers are right-aligned
     flexible: bool = False
     narrow: tuple[str, ...] | None = None

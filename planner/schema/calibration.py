@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias
 
 import numpy as np
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
@@ -12,34 +12,16 @@ from costmodel.framework import LayerAssumptions
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.uncertainty.constants import CONSTANTS, CalibratedConstant, Calibration
 from costmodel.uncertainty.intervals import ErrorModel
-from planner.core.errors import did_you_mean
-from planner.schema.common import FileModel, Name, Text, fail, plain_number
+from planner.schema.common import FileModel, Name, Text, fail, known, plain_number
+from planner.schema.records import key, record
 
-__all__ = [
-    "CalibrationFile",
-    "ConstantEntry",
-    "CostEntry",
-    "Costs",
-    "CrossValidation",
-    "ErrorModelEntry",
-    "ResidualEntry",
-    "Source",
-    "SourceEntry",
-]
+__all__ = ["CalibrationFile", "CostEntry", "Costs", "Source"]
 
 # Eigenvalues of a correlation matrix are at least 0; written with few digits, a little less.
 _FEW_DIGITS = 1e-3
 
 
 _COSTS = tuple(field.name for model in (MeshAssumptions, LayerAssumptions) for field in fields(model))
-
-
-def _cost(name: str) -> str:
-    if name not in _COSTS:
-        fail(
-            f"'{name[:60]}' is no assumption of the cost model{did_you_mean(name, _COSTS)} (known: {', '.join(_COSTS)})"
-        )
-    return name
 
 
 Source = Annotated[Text, Field(min_length=3, description="where it comes from")]
@@ -53,17 +35,10 @@ class CostEntry(FileModel):
     fitted: bool = Field(default=False, strict=True, description="whether it was fitted to runs")
 
 
-Costs = dict[Annotated[str, AfterValidator(_cost)], CostEntry]
+Costs = dict[Annotated[str, known(_COSTS, "no assumption of the cost model")], CostEntry]
 
 
-def _known(name: str) -> str:
-    if name not in CONSTANTS:
-        hint, known = did_you_mean(name, CONSTANTS), ", ".join(CONSTANTS)
-        fail(f"'{name[:60]}' is no constant of the cost model{hint} (known: {known})")
-    return name
-
-
-ConstantName = Annotated[str, AfterValidator(_known)]
+ConstantName = Annotated[str, known(CONSTANTS, "no constant of the cost model")]
 Factor = Annotated[float, Field(gt=0.0, le=1e3), BeforeValidator(plain_number)]
 LogSd = Annotated[float, Field(ge=0.0, le=10.0), BeforeValidator(plain_number)]
 Correlation = Annotated[float, Field(ge=-1.0, le=1.0), BeforeValidator(plain_number)]
@@ -73,130 +48,131 @@ Count = Annotated[int, Field(strict=True, ge=0)]
 Part = Literal["compute", "layer_communication", "stage_transfer", "gradient_exchange", "bubble", "stages_over_nodes"]
 
 
-class ConstantEntry(FileModel):
-    """One constant of `costmodel.uncertainty.constants.CONSTANTS`: a factor on what device, cluster and framework state."""
+def _in_order(entry: Any) -> Any:
+    if entry.low >= entry.high:
+        fail("must be above 'low'", at="high")
+    return entry
 
-    value: Factor = Field(default=1.0, description="the factor; 1 is the bundled model")
-    log_sd: LogSd | None = Field(
-        default=None,
-        description="standard deviation of its natural logarithm; as before the measurements unless stated",
+
+if TYPE_CHECKING:
+    ConstantEntry: TypeAlias = Any
+    CrossValidation: TypeAlias = Any
+    ResidualEntry: TypeAlias = Any
+    SourceEntry: TypeAlias = Any
+else:
+    ConstantEntry = record(
+        "ConstantEntry",
+        "One constant of `costmodel.uncertainty.constants.CONSTANTS`: a factor on what device, cluster and framework state.",
+        FileModel,
+        value=key(Factor, "the factor; 1 is the bundled model", default=1.0),
+        log_sd=key(
+            LogSd | None,
+            "standard deviation of its natural logarithm; as before the measurements unless stated",
+            default=None,
+        ),
+        prior=key(Factor, "the factor before the measurements", default=1.0),
+        prior_log_sd=key(
+            LogSd | None,
+            "standard deviation of the logarithm before the measurements; that of the cost model unless stated",
+            default=None,
+        ),
+        determined=key(bool, "whether the measurements said more than the prior", default=False, strict=True),
     )
-    prior: Factor = Field(default=1.0, description="the factor before the measurements")
-    prior_log_sd: LogSd | None = Field(
-        default=None,
-        description="standard deviation of the logarithm before the measurements; that of the cost model unless stated",
+    ErrorModelEntry = record(
+        "ErrorModelEntry",
+        "Errors of one kind of workload (`costmodel.uncertainty.intervals.ErrorModel`); written by ``benchmarks/intervals.py``.",
+        FileModel,
+        rows=key(Count, "rows that it was fitted to", default=0),
+        shared_log_sd=key(LogSd, "of all plans of a question alike"),
+        plan_log_sd=key(LogSd, "of one plan"),
+        by_part=key(dict[Part, LogSd], "of each part of a step", default_factory=dict),
+        similarity_steps=key(
+            Factor, "doublings of a degree at which the errors of two plans agree by 1/e only", default=1.0
+        ),
+        typical_log_sd=key(Factor, "median standard deviation of the rows", default=0.1),
+        sharpness=key(
+            Annotated[float, Field(ge=0.0, le=1.0), BeforeValidator(plain_number)],
+            "how far intervals follow the standard deviation of a plan: 1 in proportion, 0 not at all",
+            default=1.0,
+        ),
+        low=key(
+            Annotated[float, Field(ge=-100.0, le=100.0), BeforeValidator(plain_number)],
+            "10 % quantile of the standardised error",
+            default=-1.2816,
+        ),
+        high=key(
+            Annotated[float, Field(ge=-100.0, le=100.0), BeforeValidator(plain_number)], "90 % quantile", default=1.2816
+        ),
+        ranking_scale=key(
+            Factor, "factor on the errors that plans do not share, where plans are compared", default=1.0
+        ),
+        listed_share=key(
+            Annotated[float, Field(gt=0.0, lt=1.0), BeforeValidator(plain_number)],
+            "share of the draws in which a list to benchmark must hold the best",
+            default=0.9,
+        ),
+        basis=key(Text, "what it was found from, where that is not training steps", default=""),
+        devices=key(
+            tuple[Name, ...],
+            "devices of the rows; on any other the interval is as wide as that of an unknown framework",
+            default=(),
+        ),
     )
-    determined: bool = Field(
-        default=False, strict=True, description="whether the measurements said more than the prior"
+    ResidualEntry = record(
+        "ResidualEntry",
+        "What the constants leave unexplained, as standard deviations of log(measured / predicted).",
+        FileModel,
+        log_sd=key(LogSd, "of the training runs, or of all rows where there are none"),
+        groups=key(
+            Count | None,
+            "networks whose training steps that was found from: the fewer, the less it moves the bundled error bars; as stated "
+            "where absent",
+            default=None,
+        ),
+        by_part=key(
+            dict[Name, LogSd], "of the parts of a step (costmodel.uncertainty.intervals)", default_factory=dict
+        ),
+        by_kind=key(dict[Name, LogSd], "of the rows of each kind of table", default_factory=dict),
+        kinds=key(
+            dict[Name, Annotated[ErrorModelEntry, AfterValidator(_in_order)]],
+            "error models by kind of workload: transformers, images, the name of a framework, serving, serving-experts, "
+            "serving-shared-experts",
+            default_factory=dict,
+        ),
     )
-
-    def to_domain(self, name: str) -> CalibratedConstant:
-        """Make the cost model's object."""
-        prior_log_sd = CONSTANTS[name].prior_log_sd if self.prior_log_sd is None else self.prior_log_sd
-        return CalibratedConstant(
-            value=self.value,
-            log_sd=prior_log_sd if self.log_sd is None else self.log_sd,
-            prior=self.prior,
-            prior_log_sd=prior_log_sd,
-            determined=self.determined,
-        )
-
-
-class ErrorModelEntry(FileModel):
-    """Errors of one kind of workload (`costmodel.uncertainty.intervals.ErrorModel`); written by ``benchmarks/intervals.py``."""
-
-    rows: Count = Field(default=0, description="rows that it was fitted to")
-    shared_log_sd: LogSd = Field(description="of all plans of a question alike")
-    plan_log_sd: LogSd = Field(description="of one plan")
-    by_part: dict[Part, LogSd] = Field(default_factory=dict, description="of each part of a step")
-    similarity_steps: Factor = Field(
-        default=1.0, description="doublings of a degree at which the errors of two plans agree by 1/e only"
+    TableEntry = record(
+        "TableEntry",
+        "A table that was fitted to.",
+        FileModel,
+        file=Text,
+        sha256=Text,
+        kind=key(Text, default=""),
+        rows=Count,
+        used=Count,
     )
-    typical_log_sd: Factor = Field(default=0.1, description="median standard deviation of the rows")
-    sharpness: Annotated[float, Field(ge=0.0, le=1.0), BeforeValidator(plain_number)] = Field(
-        default=1.0,
-        description="how far intervals follow the standard deviation of a plan: 1 in proportion, 0 not at all",
+    SourceEntry = record(
+        "SourceEntry",
+        "Where a calibration comes from.",
+        FileModel,
+        tables=key(tuple[TableEntry, ...], default=()),
+        rows=key(Count, default=0),
+        used=key(Count, default=0),
+        device=key(Text, default=""),
+        cluster=key(Text, default=""),
+        framework=key(Text, default=""),
+        version=key(Text, default=""),
+        command=key(Text, default=""),
+        note=key(Text, default=""),
     )
-    low: Annotated[float, Field(ge=-100.0, le=100.0), BeforeValidator(plain_number)] = Field(
-        default=-1.2816, description="10 % quantile of the standardised error"
+    CrossValidation = record(
+        "CrossValidation",
+        "Median of |predicted - measured| / measured: with the bundled constants, and on rows left out with those fitted to the others.",
+        FileModel,
+        folds=Count,
+        by=key(Text, "what the folds keep together: a column, or rows", default="rows"),
+        error_before=Error,
+        error_after=Error,
     )
-    high: Annotated[float, Field(ge=-100.0, le=100.0), BeforeValidator(plain_number)] = Field(
-        default=1.2816, description="90 % quantile"
-    )
-    ranking_scale: Factor = Field(
-        default=1.0, description="factor on the errors that plans do not share, where plans are compared"
-    )
-    listed_share: Annotated[float, Field(gt=0.0, lt=1.0), BeforeValidator(plain_number)] = Field(
-        default=0.9, description="share of the draws in which a list to benchmark must hold the best"
-    )
-    basis: Text = Field(default="", description="what it was found from, where that is not training steps")
-    devices: tuple[Name, ...] = Field(
-        default=(),
-        description="devices of the rows; on any other the interval is as wide as that of an unknown framework",
-    )
-
-    @model_validator(mode="after")
-    def _order(self) -> Self:
-        if self.low >= self.high:
-            fail("must be above 'low'", at="high")
-        return self
-
-    def to_domain(self) -> ErrorModel:
-        """Make the cost model's object."""
-        return ErrorModel(**self.model_dump(exclude={"rows"}))
-
-
-class ResidualEntry(FileModel):
-    """What the constants leave unexplained, as standard deviations of log(measured / predicted)."""
-
-    log_sd: LogSd = Field(description="of the training runs, or of all rows where there are none")
-    groups: Count | None = Field(
-        default=None,
-        description="networks whose training steps that was found from: the fewer, the less it moves the bundled error bars; as stated "
-        "where absent",
-    )
-    by_part: dict[Name, LogSd] = Field(
-        default_factory=dict, description="of the parts of a step (costmodel.uncertainty.intervals)"
-    )
-    by_kind: dict[Name, LogSd] = Field(default_factory=dict, description="of the rows of each kind of table")
-    kinds: dict[Name, ErrorModelEntry] = Field(
-        default_factory=dict,
-        description="error models by kind of workload: transformers, images, the name of a framework, serving, serving-experts, "
-        "serving-shared-experts",
-    )
-
-
-class TableEntry(FileModel):
-    """A table that was fitted to."""
-
-    file: Text
-    sha256: Text
-    kind: Text = ""
-    rows: Count
-    used: Count
-
-
-class SourceEntry(FileModel):
-    """Where a calibration comes from."""
-
-    tables: tuple[TableEntry, ...] = ()
-    rows: Count = 0
-    used: Count = 0
-    device: Text = ""
-    cluster: Text = ""
-    framework: Text = ""
-    version: Text = ""
-    command: Text = ""
-    note: Text = ""
-
-
-class CrossValidation(FileModel):
-    """Median of |predicted - measured| / measured: with the bundled constants, and on rows left out with those fitted to the others."""
-
-    folds: Count
-    by: Text = Field(default="rows", description="what the folds keep together: a column, or rows")
-    error_before: Error
-    error_after: Error
 
 
 class CalibrationFile(FileModel):
@@ -245,19 +221,22 @@ class CalibrationFile(FileModel):
         >>> file.to_domain().values
         {'matmul_rate': 0.9}
         """
-        constants = {name: entry.to_domain(name) for name, entry in self.constants.items()}
-        residual = self.residual
-        matrix = np.array(self.correlation, dtype=np.float64) if self.correlation else np.eye(len(constants))
+        constants = {}
+        for name, entry in self.constants.items():
+            given = entry.model_dump(exclude_none=True)
+            prior_log_sd = given.setdefault("prior_log_sd", CONSTANTS[name].prior_log_sd)
+            constants[name] = CalibratedConstant(**{"log_sd": prior_log_sd, **given})
+        residual = ResidualEntry(log_sd=0.0) if self.residual is None else self.residual
         return Calibration(
             name=self.name,
             constants=constants,
-            correlation=matrix,
-            residual_log_sd=0.0 if residual is None else residual.log_sd,
-            residual_by_part={} if residual is None else dict(residual.by_part),
-            residual_groups=None if residual is None else residual.groups,
+            correlation=np.array(self.correlation, dtype=np.float64) if self.correlation else np.eye(len(constants)),
+            residual_log_sd=residual.log_sd,
+            residual_by_part=dict(residual.by_part),
+            residual_groups=residual.groups,
             framework=self.source.framework,
             assumed={name: entry.value for name, entry in self.assumptions.items()},
-            error_models={}
-            if residual is None
-            else {kind: entry.to_domain() for kind, entry in residual.kinds.items()},
+            error_models={
+                name: ErrorModel(**kind.model_dump(exclude={"rows"})) for name, kind in residual.kinds.items()
+            },
         )

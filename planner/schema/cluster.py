@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from costmodel.hardware.cluster import Cluster, DeviceGroup, Level
 from costmodel.hardware.device import Device
@@ -26,112 +26,123 @@ from planner.schema.common import (
     check_sources,
     fail,
 )
+from planner.schema.records import key, record
 
-__all__ = ["ClusterFile", "GroupEntry", "HostEntry", "LevelEntry"]
+__all__ = ["ClusterFile"]
 
 
 DeviceName = Annotated[str, Field(strict=True, min_length=1, max_length=4096)]
 
 
-class LevelEntry(FileModel):
-    """Links of one kind, joining units of the level before (devices for the first)."""
-
-    name: Name
-    size: int | None = Field(
-        default=None,
-        strict=True,
-        ge=1,
-        le=MAX_INTEGER,
-        description="units of the level before per unit of this one; unlimited unless stated (the last level only)",
+if TYPE_CHECKING:
+    GroupEntry: TypeAlias = Any
+    HostEntry: TypeAlias = Any
+    LevelEntry: TypeAlias = Any
+else:
+    LevelEntry = record(
+        "LevelEntry",
+        "Links of one kind, joining units of the level before (devices for the first).",
+        FileModel,
+        name=Name,
+        size=key(
+            int | None,
+            "units of the level before per unit of this one; unlimited unless stated (the last level only)",
+            default=None,
+            strict=True,
+            ge=1,
+            le=MAX_INTEGER,
+        ),
+        bandwidth=key(Bandwidth, "nominal, of one port and direction: '400 Gb/s', '450 GB/s'"),
+        shared_by=key(
+            int, "neighbouring devices that share a port; 1 = its own", default=1, strict=True, ge=1, le=MAX_INTEGER
+        ),
+        latency=key(Seconds, "from sender to receiver of an empty message, software included: '5 us'"),
+        efficiency=key(Fraction, "share of the bandwidth that long messages reach", default=1.0),
+        ring_step=key(
+            Seconds,
+            "least time of a step of a ring over this level, beside latency and bandwidth: '40 us'",
+            default=0.0,
+        ),
+        in_network=key(
+            float,
+            "share of the bandwidth at which its switches sum messages; 0 = they do not",
+            default=0.0,
+            ge=0.0,
+            le=1.0,
+        ),
+        fitted=key(
+            tuple[Literal["latency", "efficiency", "ring_step", "in_network"], ...],
+            "which of these were found from measured collectives, as the source says",
+            default=(),
+            max_length=4,
+        ),
     )
-    bandwidth: Bandwidth = Field(description="nominal, of one port and direction: '400 Gb/s', '450 GB/s'")
-    shared_by: int = Field(
-        default=1, strict=True, ge=1, le=MAX_INTEGER, description="neighbouring devices that share a port; 1 = its own"
+    GroupEntry = record(
+        "GroupEntry",
+        "Equal devices of a cluster that has several kinds.",
+        FileModel,
+        device=key(DeviceName, "name of a device file, or its path"),
+        count=key(int | None, "how many; unlimited unless stated", default=None, strict=True, ge=1, le=MAX_INTEGER),
+        name=key(Name | None, "what reports call the group; the device's name unless stated", default=None),
+        driver_memory=key(
+            Bytes | None, "what the driver shows of a device's memory here; in place of the device file's", default=None
+        ),
+        levels=key(
+            tuple[LevelEntry, ...],
+            "the innermost levels as this group has them, names and sizes as in the cluster; its own unless stated",
+            default=(),
+            max_length=8,
+        ),
     )
-    latency: Seconds = Field(description="from sender to receiver of an empty message, software included: '5 us'")
-    efficiency: Fraction = Field(default=1.0, description="share of the bandwidth that long messages reach")
-    ring_step: Seconds = Field(
-        default=0.0, description="least time of a step of a ring over this level, beside latency and bandwidth: '40 us'"
-    )
-    in_network: float = Field(
-        default=0.0,
-        ge=0.0,
-        le=1.0,
-        description="share of the bandwidth at which its switches sum messages; 0 = they do not",
-    )
-    fitted: tuple[Literal["latency", "efficiency", "ring_step", "in_network"], ...] = Field(
-        default=(), max_length=4, description="which of these were found from measured collectives, as the source says"
-    )
-
-    def to_domain(self) -> Level:
-        """Make the cost model's level: bandwidth per device when all devices communicate at once."""
-        return Level(
-            name=self.name,
-            size=self.size,
-            bandwidth_bytes_per_s=self.bandwidth / self.shared_by,
-            latency_s=self.latency,
-            shared_by=self.shared_by,
-            efficiency=self.efficiency,
-            ring_step_s=self.ring_step,
-            in_network=self.in_network,
-            fitted=self.fitted,
-        )
-
-
-class GroupEntry(FileModel):
-    """Equal devices of a cluster that has several kinds."""
-
-    device: DeviceName = Field(description="name of a device file, or its path")
-    count: int | None = Field(
-        default=None, strict=True, ge=1, le=MAX_INTEGER, description="how many; unlimited unless stated"
-    )
-    name: Name | None = Field(default=None, description="what reports call the group; the device's name unless stated")
-    driver_memory: Bytes | None = Field(
-        default=None, description="what the driver shows of a device's memory here; in place of the device file's"
-    )
-    levels: tuple[LevelEntry, ...] = Field(
-        default=(),
-        max_length=8,
-        description="the innermost levels as this group has them, names and sizes as in the cluster; its own unless stated",
-    )
-
-
-class HostEntry(FileModel):
-    """The host of every node: what its devices share when tensors are kept there (offloading)."""
-
-    devices: int = Field(strict=True, ge=1, le=MAX_INTEGER, description="devices of one node")
-    memory: Bytes = Field(description="of one node: '2 TB'")
-    memory_bandwidth: Bandwidth | None = Field(
-        default=None, description="nominal, of all memory of the node: '409.6 GB/s'"
-    )
-    link: Bandwidth | None = Field(
-        default=None, description="nominal, between the host and a port, of one direction: '31.5 GB/s'"
-    )
-    link_shared_by: int = Field(
-        default=1, strict=True, ge=1, le=MAX_INTEGER, description="devices behind such a port; 1 = its own"
-    )
-    power: Power | None = Field(
-        default=None, description="of one node beside its devices (processors, memory, network, fans): '4600 W'"
+    HostEntry = record(
+        "HostEntry",
+        "The host of every node: what its devices share when tensors are kept there (offloading).",
+        FileModel,
+        devices=key(int, "devices of one node", strict=True, ge=1, le=MAX_INTEGER),
+        memory=key(Bytes, "of one node: '2 TB'"),
+        memory_bandwidth=key(Bandwidth | None, "nominal, of all memory of the node: '409.6 GB/s'", default=None),
+        link=key(Bandwidth | None, "nominal, between the host and a port, of one direction: '31.5 GB/s'", default=None),
+        link_shared_by=key(
+            int, "devices behind such a port; 1 = its own", default=1, strict=True, ge=1, le=MAX_INTEGER
+        ),
+        power=key(
+            Power | None, "of one node beside its devices (processors, memory, network, fans): '4600 W'", default=None
+        ),
     )
 
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        try:
-            self.to_domain()
-        except HostError as error:
-            fail(str(error), at="link_shared_by")
-        return self
 
-    def to_domain(self) -> Host:
-        """Make the cost model's host."""
-        return Host(
-            devices=self.devices,
-            memory_bytes=self.memory,
-            memory_bandwidth_bytes_per_s=self.memory_bandwidth,
-            link_bytes_per_s=self.link,
-            link_shared_by=self.link_shared_by,
-            power_w=self.power,
-        )
+def _level(entry: Any) -> Level:
+    """The cost model's level: bandwidth per device when all devices communicate at once."""
+    return Level(
+        name=entry.name,
+        size=entry.size,
+        bandwidth_bytes_per_s=entry.bandwidth / entry.shared_by,
+        latency_s=entry.latency,
+        shared_by=entry.shared_by,
+        efficiency=entry.efficiency,
+        ring_step_s=entry.ring_step,
+        in_network=entry.in_network,
+        fitted=entry.fitted,
+    )
+
+
+def _host(entry: Any) -> Host:
+    return Host(
+        devices=entry.devices,
+        memory_bytes=entry.memory,
+        memory_bandwidth_bytes_per_s=entry.memory_bandwidth,
+        link_bytes_per_s=entry.link,
+        link_shared_by=entry.link_shared_by,
+        power_w=entry.power,
+    )
+
+
+def _sound_host(entry: Any) -> Any:
+    try:
+        _host(entry)
+    except HostError as error:
+        fail(str(error), at="link_shared_by")
+    return entry
 
 
 def _as_shown(device: Device, driver_memory: float | None) -> Device:
@@ -150,7 +161,7 @@ class ClusterFile(FileModel):
         default=(), max_length=100, description="instead of device: several kinds of devices"
     )
     levels: tuple[LevelEntry, ...] = Field(min_length=1, max_length=8)
-    host: HostEntry | None = Field(
+    host: Annotated[HostEntry, AfterValidator(_sound_host)] | None = Field(
         default=None, description="of every node; memory without a limit, and assumed rates, unless stated"
     )
     price_per_hour: Price | None = Field(
@@ -257,7 +268,7 @@ class ClusterFile(FileModel):
                     device=_as_shown(devices[group.device], group.driver_memory),
                     num_devices=group.count,
                     name=group.name or "",
-                    levels=tuple(level.to_domain() for level in group.levels),
+                    levels=tuple(_level(level) for level in group.levels),
                 )
                 for group in self.groups
             )
@@ -265,6 +276,6 @@ class ClusterFile(FileModel):
             name=self.name,
             description=self.description,
             groups=groups,
-            levels=tuple(level.to_domain() for level in self.levels),
-            host=None if self.host is None else self.host.to_domain(),
+            levels=tuple(_level(level) for level in self.levels),
+            host=None if self.host is None else _host(self.host),
         )

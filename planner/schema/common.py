@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Annotated, Any, Literal, NoReturn, Union, get_args, get_origin
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, WithJsonSchema
 from pydantic.json_schema import CoreRef, GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import PydanticCustomError, core_schema
 
@@ -37,6 +37,8 @@ __all__ = [
     "field_type",
     "is_name",
     "is_reference",
+    "known",
+    "named",
     "plain_number",
 ]
 
@@ -80,19 +82,23 @@ def is_name(text: str) -> bool:
     return _NAME.fullmatch(text) is not None
 
 
-def _name(value: Any) -> Any:
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        fail(f"expected a name, got the number {value}; quote it: '{value}'")
-    if not isinstance(value, str):
-        fail("expected a name")
-    if not _NAME.fullmatch(value):
-        fail(
-            f"'{value[:70]}' is not a name: letters, digits and any of _ - / @ +, at most 64, the first a letter, digit or _"
-        )
-    return value
+def named(pattern: re.Pattern[str], symbols: str) -> BeforeValidator:
+    """Refuse what is no name of a pattern; ``symbols`` are those that it allows, for the message."""
+
+    def check(value: Any) -> Any:
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            fail(f"expected a name, got the number {value}; quote it: '{value}'")
+        if not isinstance(value, str):
+            fail("expected a name")
+        if not pattern.fullmatch(value):
+            allowed = f"letters, digits and any of {symbols}, at most 64, the first a letter, digit or _"
+            fail(f"'{value[:70]}' is not a name: {allowed}")
+        return value
+
+    return BeforeValidator(check)
 
 
-Name = Annotated[str, BeforeValidator(_name), Field(json_schema_extra={"pattern": f"^{_NAME.pattern}$"})]
+Name = Annotated[str, named(_NAME, "_ - / @ +"), Field(json_schema_extra={"pattern": f"^{_NAME.pattern}$"})]
 Text = Annotated[str, Field(strict=True, max_length=10_000)]
 
 
@@ -203,6 +209,17 @@ def _words(annotation: Any) -> str:
     if get_origin(annotation) is Literal:
         return " or ".join(f"'{word}'" for word in get_args(annotation))
     return {"<number>": "a number", "<list>": "[height, width]", "<nothing>": "null"}[_form_of(annotation)]
+
+
+def known(names: Collection[str], what: str) -> AfterValidator:
+    """Refuse a word that is none of some names; ``what`` says what it is not: "no constant of the cost model"."""
+
+    def check(name: str) -> str:
+        if name not in names:
+            fail(f"'{name[:60]}' is {what}{did_you_mean(name, names)} (known: {', '.join(names)})")
+        return name
+
+    return AfterValidator(check)
 
 
 # -- quantities with units, fractions and sources ----------------------------------------------------------------------------

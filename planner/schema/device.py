@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import TYPE_CHECKING, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 from pydantic import Field, create_model, model_validator
 
@@ -26,23 +26,15 @@ from planner.schema.common import (
     check_sources,
     fail,
 )
+from planner.schema.records import key, record
 
 __all__ = ["DeviceFile"]
 
 
-class Peaks(FileModel):
-    """Dense (not sparse) matrix rates by number format; a multiply-add counts as two operations."""
-
-    fp32: FlopRate = Field(description="32-bit floats, not through tf32")
-    tf32: FlopRate | None = Field(default=None, description="32-bit storage, 19-bit products on matrix cores")
-    fp16: FlopRate | None = None
-    bf16: FlopRate | None = None
-    fp8: FlopRate | None = None
-    fp4: FlopRate | None = None
-
-
 if TYPE_CHECKING:
     EfficiencyEntry: TypeAlias = FileModel
+    Peaks: TypeAlias = Any
+    PowerEntry: TypeAlias = Any
 else:
     EfficiencyEntry = create_model(
         "EfficiencyEntry",
@@ -57,14 +49,27 @@ else:
             if field.name != "source"
         },
     )
-
-
-class PowerEntry(FileModel):
-    """What a device draws; `costmodel.hardware.host` makes joules of it."""
-
-    busy: Power = Field(description="while it computes: the board's thermal design power is an upper bound, '700 W'")
-    idle: Power | None = Field(
-        default=None, description="while it waits for the network or for other devices; a share of busy unless stated"
+    Peaks = record(
+        "Peaks",
+        "Dense (not sparse) matrix rates by number format; a multiply-add counts as two operations.",
+        FileModel,
+        fp32=key(FlopRate, "32-bit floats, not through tf32"),
+        tf32=key(FlopRate | None, "32-bit storage, 19-bit products on matrix cores", default=None),
+        fp16=key(FlopRate | None, default=None),
+        bf16=key(FlopRate | None, default=None),
+        fp8=key(FlopRate | None, default=None),
+        fp4=key(FlopRate | None, default=None),
+    )
+    PowerEntry = record(
+        "PowerEntry",
+        "What a device draws; `costmodel.hardware.host` makes joules of it.",
+        FileModel,
+        busy=key(Power, "while it computes: the board's thermal design power is an upper bound, '700 W'"),
+        idle=key(
+            Power | None,
+            "while it waits for the network or for other devices; a share of busy unless stated",
+            default=None,
+        ),
     )
 
 

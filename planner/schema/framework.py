@@ -5,16 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import fields
-from typing import TYPE_CHECKING, Annotated, Literal, Self, TypeAlias, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias, get_args
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from costmodel.framework import CONDITIONS, Condition, Defaults, Framework
 from costmodel.mesh.framework_rules import DEGREES, DERIVED, FACTS, FLAGS, NAMES, WORDS, Refusal, Rules, Span, Values
 from costmodel.mesh.plan import MESH_COLUMNS, ORDERS, SCHEDULES
-from planner.core.errors import did_you_mean
 from planner.schema.calibration import Costs, Source
-from planner.schema.common import FileModel, Name, Text, fail
+from planner.schema.common import FileModel, Name, Text, fail, known
+from planner.schema.records import record
 
 __all__ = ["FrameworkFile", "RulesEntry"]
 
@@ -28,50 +28,43 @@ else:
 Degree = Literal["tp", "pp", "vpp", "cp", "ep", "etp", "dp_replicate", "dp_shard"]
 
 
-def _default(name: str) -> str:
-    if name not in _DEFAULTS:
-        fail(
-            f"'{name[:60]}' is no default of a framework{did_you_mean(name, _DEFAULTS)} (known: {', '.join(_DEFAULTS)})"
-        )
-    return name
-
-
-class StagesEntry(FileModel):
-    """Where stages are cut."""
-
-    value: Literal["balanced", "equal", "threshold"]
-    source: Source
-
-
-class AttentionEntry(FileModel):
-    """Which attention kernels are called."""
-
-    value: Literal["newest", "portable", "first"]
-    source: Source
-
-
-class DefaultEntry(FileModel):
-    """What is done unless something else is asked for."""
-
-    value: bool | int | float | str
-    source: Source
+if TYPE_CHECKING:
+    AttentionEntry: TypeAlias = Any
+    DefaultEntry: TypeAlias = Any
+    StagesEntry: TypeAlias = Any
+else:
+    StagesEntry = record(
+        "StagesEntry",
+        "Where stages are cut.",
+        FileModel,
+        value=Literal["balanced", "equal", "threshold"],
+        source=Source,
+    )
+    AttentionEntry = record(
+        "AttentionEntry",
+        "Which attention kernels are called.",
+        FileModel,
+        value=Literal["newest", "portable", "first"],
+        source=Source,
+    )
+    DefaultEntry = record(
+        "DefaultEntry",
+        "What is done unless something else is asked for.",
+        FileModel,
+        value=bool | int | float | str,
+        source=Source,
+    )
 
 
 _SETTINGS = (*DEGREES, *NAMES, *FLAGS, *FACTS, *DERIVED)
 
 
-def _setting(name: str) -> str:
-    if name not in _SETTINGS:
-        fail(
-            f"'{name[:60]}' is nothing that a rule can name{did_you_mean(name, _SETTINGS)} (known: {', '.join(_SETTINGS)})"
-        )
-    return name
-
-
 class RefusalEntry(FileModel):
     """Settings that do not go together."""
 
-    when: dict[Annotated[str, AfterValidator(_setting)], bool | int | Text | tuple[Text, ...]] = Field(
+    when: dict[
+        Annotated[str, known(_SETTINGS, "nothing that a rule can name")], bool | int | Text | tuple[Text, ...]
+    ] = Field(
         min_length=1,
         description="setting of a plan or fact about the question -> what is refused: 2, 2.., 2..3, names, true, false",
     )
@@ -232,7 +225,7 @@ class FrameworkFile(FileModel):
     attention: AttentionEntry | None = Field(
         default=None, description="which attention kernels it calls; newest unless stated"
     )
-    defaults: dict[Annotated[str, AfterValidator(_default)], DefaultEntry] = Field(
+    defaults: dict[Annotated[str, known(_DEFAULTS, "no default of a framework")], DefaultEntry] = Field(
         default_factory=dict, description="what it does unless told otherwise"
     )
     rules: RulesEntry | None = Field(default=None, description="what it can run")
@@ -274,7 +267,7 @@ class FrameworkFile(FileModel):
             errors_of=self.errors_of or "",
             stages="balanced" if self.stages is None else self.stages.value,
             attention="newest" if self.attention is None else self.attention.value,
-            defaults=Defaults(**{name: entry.value for name, entry in self.defaults.items()}),  # type: ignore[arg-type]
+            defaults=Defaults(**{name: entry.value for name, entry in self.defaults.items()}),
             rules=Rules() if self.rules is None else self.rules.to_domain(self.title),
         )
 

@@ -61,7 +61,7 @@ from pydantic import BeforeValidator, Field, create_model, model_validator
 
 from costmodel.network.layers import FAMILIES, LayerFamily
 from planner.core.errors import did_you_mean
-from planner.schema.common import MAX_INTEGER, FileModel, LazyUnion, Name, Reference, Text, fail, field_type
+from planner.schema.common import MAX_INTEGER, FileModel, LazyUnion, Name, Reference, Text, fail, field_type, named
 
 __all__ = ["MAX_LAYERS", "TRAINING_KEYS", "Block", "BlockUse", "Branches", "LayerEntry", "NetworkFile", "layer_model"]
 
@@ -100,20 +100,8 @@ TRAINING_KEYS = ("frozen", "lora_rank")
 _TITLE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./@+-]{0,63}")
 
 
-def _title(value: Any) -> Any:
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        fail(f"expected a name, got the number {value}; quote it: '{value}'")
-    if not isinstance(value, str):
-        fail("expected a name")
-    if not _TITLE.fullmatch(value):
-        fail(
-            f"'{value[:70]}' is not a name: letters, digits and any of _ . - / @ +, at most 64, the first a letter, digit or _"
-        )
-    return value
-
-
 # A network's name: it is part of no path, so it may have a point (llama-3.1).
-Title = Annotated[str, BeforeValidator(_title), Field(json_schema_extra={"pattern": f"^{_TITLE.pattern}$"})]
+Title = Annotated[str, named(_TITLE, "_ . - / @ +"), Field(json_schema_extra={"pattern": f"^{_TITLE.pattern}$"})]
 Frozen = Annotated[bool, Field(strict=True), Reference()]
 Rank = Annotated[int, Field(strict=True, ge=0, le=MAX_INTEGER), Reference()]
 Repeat = Annotated[int, Field(strict=True, ge=1, le=MAX_LAYERS), Reference()]

@@ -54,6 +54,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias
 from pydantic import BeforeValidator, Field, model_validator
 
 from costmodel.mesh.plan import MeshPlan
+from costmodel.mixed.plan import MixedPipeline, MixedPlan, MixedStage
 from costmodel.paleo.convolution import ALGORITHMS
 from costmodel.serving.plan import ServingPlan
 from planner.core.errors import did_you_mean
@@ -77,26 +78,8 @@ Count = Annotated[int, Field(strict=True, ge=1, le=10**9)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Share = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 Word = Annotated[str, Field(strict=True, min_length=1, max_length=4096)]
-Flag = Annotated[bool, Field(strict=True)]
-Blocks = Annotated[int, Field(strict=True, ge=0, le=10**6)]
-Recompute = Annotated[Literal["none", "selective", "full"], Field(description="What the backward pass computes again.")]
 Tokens = Annotated[int, Field(strict=True, ge=1, le=10**8)]
 Limit = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-
-
-# -- plans over a device mesh, and ways to serve: what `costmodel.mesh.plan.MeshPlan` and `costmodel.serving.plan.ServingPlan` declare -
-
-
-class SplitEntry(FileModel):
-    """How tensor parallelism splits a layer."""
-
-    role: Literal["column", "row", "channel", "whole", "vocabulary", "repeated"] = Field(
-        description=(
-            "column, row: a matrix by its outputs, inputs; channel: a share of the channels or heads; vocabulary: rows of an embedding; "
-            "whole: not split, on a share of the positions under sequence parallelism; repeated: everything on every rank."
-        )
-    )
-    degree: Degree = Field(default=1, description="Shares; where there are fewer than tp, ranks repeat them.")
 
 
 def _settings(plan: Any) -> dict[str, Any]:
@@ -106,16 +89,37 @@ def _settings(plan: Any) -> dict[str, Any]:
         if not item.metadata:
             continue
         whole = Annotated[int, Field(strict=True, ge=item.metadata["least"], le=item.metadata["most"])]
-        kinds: dict[type, Any] = {bool: Flag, int: whole, tuple: tuple[whole, ...], str: Literal[item.metadata["of"]]}
+        flag = Annotated[bool, Field(strict=True)]
+        kinds: dict[type, Any] = {bool: flag, int: whole, tuple: tuple[whole, ...], str: Literal[item.metadata["of"]]}
         keys[item.name] = key(kinds[type(item.default)], item.metadata["doc"], default=item.default)
     return keys
 
 
 if TYPE_CHECKING:
+    CostModelOptions: TypeAlias = Any
+    LayerSplit: TypeAlias = Any
     MeshEntry: TypeAlias = Any
-    ServingPlanEntry: TypeAlias = Any
+    MixedEntry: TypeAlias = Any
+    Prediction: TypeAlias = Any
+    Provenance: TypeAlias = Any
     ServingEntry: TypeAlias = Any
+    ServingPlanEntry: TypeAlias = Any
+    SplitEntry: TypeAlias = Any
+    StageEntry: TypeAlias = Any
 else:
+    # -- a plan over a device mesh: `costmodel.mesh.plan.MeshPlan`
+
+    SplitEntry = record(
+        "SplitEntry",
+        "How tensor parallelism splits a layer.",
+        FileModel,
+        role=key(
+            Literal["column", "row", "channel", "whole", "vocabulary", "repeated"],
+            "column, row: a matrix by its outputs, inputs; channel: a share of the channels or heads; vocabulary: rows of an embedding; "
+            "whole: not split, on a share of the positions under sequence parallelism; repeated: everything on every rank.",
+        ),
+        degree=key(Degree, "Shares; where there are fewer than tp, ranks repeat them.", default=1),
+    )
     MeshEntry = record(
         "MeshEntry",
         "One choice for the whole network; what is left out is 1, none or false.",
@@ -127,6 +131,9 @@ else:
             default_factory=dict,
         ),
     )
+
+    # -- a way to serve: `costmodel.serving.plan.ServingPlan`
+
     ServingPlanEntry = record(
         "ServingPlanEntry", "One way to serve; degrees that are left out are 1.", FileModel, **_settings(ServingPlan)
     )
@@ -150,118 +157,99 @@ else:
         max_tpot_s=key(Limit | None, "Limit on the time per token.", default=None),
     )
 
+    # -- a plan over several groups of devices: `costmodel.mixed.plan.MixedPlan`
 
-# -- a plan over several groups of devices: `costmodel.mixed.plan.MixedPlan` -------------------------------------------------
-
-
-class MixedStageEntry(FileModel):
-    """Consecutive blocks on devices of one group."""
-
-    group: Word = Field(
-        description="Name of the group, or of its device; with ` #1`, ` #2` ... where several are alike."
+    MixedStageEntry = record(
+        "MixedStageEntry",
+        "Consecutive blocks on devices of one group.",
+        FileModel,
+        group=key(Word, "Name of the group, or of its device; with ` #1`, ` #2` ... where several are alike."),
+        blocks=key(
+            Annotated[int, Field(strict=True, ge=1, le=10**6)],
+            "Of the network, in its order; embedding and head go with the first and the last stage.",
+        ),
+        **_settings(MixedStage),
     )
-    tp: Degree = Field(default=1, description="Tensor parallel degree: devices of the stage in one replica.")
-    blocks: Annotated[int, Field(strict=True, ge=1, le=10**6)] = Field(
-        description="Of the network, in its order; embedding and head go with the first and the last stage."
+    MixedPipelineEntry = record(
+        "MixedPipelineEntry",
+        "Equal replicas of one pipeline (1F1B).",
+        FileModel,
+        **_settings(MixedPipeline),
+        stages=key(tuple[MixedStageEntry, ...], "In network order.", min_length=1, max_length=10_000),
     )
-    recompute: Recompute = "none"
-    recompute_blocks: Blocks = Field(default=0, description="How many blocks of the stage, under `full`.")
-
-
-class MixedPipelineEntry(FileModel):
-    """Equal replicas of one pipeline (1F1B)."""
-
-    replicas: Degree = Field(default=1, description="How many.")
-    micro_batch: Count = Field(default=1, description="Samples per micro-batch.")
-    num_micro_batches: Count = Field(default=1, description="Per replica and step.")
-    longer: Blocks = Field(default=0, description="Replicas that run one micro-batch more.")
-    stages: tuple[MixedStageEntry, ...] = Field(min_length=1, max_length=10_000, description="In network order.")
-
-
-class MixedEntry(FileModel):
-    """Pipelines that together work through the global batch."""
-
-    zero_stage: Literal[0, 1] = Field(
-        default=0, description="1: the equal replicas of a stage share its optimizer state."
-    )
-    sequence_parallel: Flag = Field(
-        default=False, description="Between the split matrices, tensors are cut along the positions."
-    )
-    order: Literal["tp-cp-dp-pp", "tp-cp-pp-dp"] = Field(
-        default="tp-cp-dp-pp", description="Rank order inside a group, neighbours first."
-    )
-    pipelines: tuple[MixedPipelineEntry, ...] = Field(
-        min_length=1, max_length=100, description="Each with its own stages and share of the batch."
+    MixedEntry = record(
+        "MixedEntry",
+        "Pipelines that together work through the global batch.",
+        FileModel,
+        **_settings(MixedPlan),
+        pipelines=key(
+            tuple[MixedPipelineEntry, ...],
+            "Each with its own stages and share of the batch.",
+            min_length=1,
+            max_length=100,
+        ),
     )
 
+    # -- the file
 
-# -- the file ------------------------------------------------------------------------------------------------------------------
-
-
-class LayerSplit(FileModel):
-    """How one layer is split; 1 means not split that way."""
-
-    batch: Degree = Field(default=1, description="Parts of the batch.")
-    out_channels: Degree = Field(default=1, description="Parts of the output channels (features).")
-    in_channels: Degree = Field(default=1, description="Parts of the input channels; partial sums are reduced.")
-    height: Degree = Field(default=1, description="Parts of the rows of an image.")
-    collective: Word | None = Field(
-        default=None, description="All-reduce of the layer's gradient; the cheapest where it is left out."
+    LayerSplit = record(
+        "LayerSplit",
+        "How one layer is split; 1 means not split that way.",
+        FileModel,
+        batch=key(Degree, "Parts of the batch.", default=1),
+        out_channels=key(Degree, "Parts of the output channels (features).", default=1),
+        in_channels=key(Degree, "Parts of the input channels; partial sums are reduced.", default=1),
+        height=key(Degree, "Parts of the rows of an image.", default=1),
+        collective=key(
+            Word | None, "All-reduce of the layer's gradient; the cheapest where it is left out.", default=None
+        ),
     )
-
-
-class StageEntry(FileModel):
-    """A contiguous piece of the layers, in the order of the network, on workers of its own."""
-
-    first: Word = Field(description="Name of the first layer.")
-    last: Word = Field(description="Name of the last layer, inclusive.")
-    replicas: Degree = Field(description="Workers of the stage; each takes a part of every micro-batch.")
-
-
-class CostModelOptions(FileModel):
-    """Options of the cost model `paleo`."""
-
-    ppp_comp: Share = Field(default=1.0, description="Share of the peak that computation reaches.")
-    ppp_comm: Share = Field(default=1.0, description="Share of the bandwidth that messages reach.")
-    paleo_pipeline: bool = Field(default=False, description="Memory and computation overlap in a layer.")
-    paleo_extensions: bool = Field(default=False, description="Kinds unknown to PALEO are costed by the roofline.")
-    paleo_algorithms: Word | None = Field(
-        default=None, description="File with the algorithm of each convolution and pass."
+    StageEntry = record(
+        "StageEntry",
+        "A contiguous piece of the layers, in the order of the network, on workers of its own.",
+        FileModel,
+        first=key(Word, "Name of the first layer."),
+        last=key(Word, "Name of the last layer, inclusive."),
+        replicas=key(Degree, "Workers of the stage; each takes a part of every micro-batch."),
     )
-
-
-class Prediction(FileModel):
-    """What the cost model said when the plan was written; checked by nobody, recomputed by `planner estimate --plan`."""
-
-    summary: Text = Field(default="", description="The plan in words.")
-    family: Text = Field(default="", description="Region of the space that the plan lies in.")
-    step_time_s: Number | None = Field(default=None, description="Time of one training step, in seconds.")
-    throughput_samples_per_s: Number | None = None
-    ttft_s: Number | None = Field(default=None, description="Of serving: time to first token, in seconds.")
-    tpot_s: Number | None = Field(
-        default=None, description="Of serving: mean time per token after the first, in seconds."
+    CostModelOptions = record(
+        "CostModelOptions",
+        "Options of the cost model `paleo`.",
+        FileModel,
+        ppp_comp=key(Share, "Share of the peak that computation reaches.", default=1.0),
+        ppp_comm=key(Share, "Share of the bandwidth that messages reach.", default=1.0),
+        paleo_pipeline=key(bool, "Memory and computation overlap in a layer.", default=False),
+        paleo_extensions=key(bool, "Kinds unknown to PALEO are costed by the roofline.", default=False),
+        paleo_algorithms=key(Word | None, "File with the algorithm of each convolution and pass.", default=None),
     )
-    requests_per_s: Number | None = Field(default=None, description="Of serving, all replicas.")
-    output_tokens_per_s: Number | None = Field(default=None, description="Of serving, all replicas.")
-    memory_bytes_per_gpu: Number | None = Field(
-        default=None, description="Peak memory of the fullest worker, in bytes."
+    Prediction = record(
+        "Prediction",
+        "What the cost model said when the plan was written; checked by nobody, recomputed by `planner estimate --plan`.",
+        FileModel,
+        summary=key(Text, "The plan in words.", default=""),
+        family=key(Text, "Region of the space that the plan lies in.", default=""),
+        step_time_s=key(Number | None, "Time of one training step, in seconds.", default=None),
+        throughput_samples_per_s=key(Number | None, default=None),
+        ttft_s=key(Number | None, "Of serving: time to first token, in seconds.", default=None),
+        tpot_s=key(Number | None, "Of serving: mean time per token after the first, in seconds.", default=None),
+        requests_per_s=key(Number | None, "Of serving, all replicas.", default=None),
+        output_tokens_per_s=key(Number | None, "Of serving, all replicas.", default=None),
+        memory_bytes_per_gpu=key(Number | None, "Peak memory of the fullest worker, in bytes.", default=None),
+        objective=key(Word | None, "What the search made least; the step time where it is left out.", default=None),
+        proven_optimal=key(
+            bool | None, "Whether no plan of the stated space is better by the objective.", default=None
+        ),
+        bound_s=key(Number | None, "No plan of the stated space is faster, in seconds.", default=None),
     )
-    objective: Word | None = Field(
-        default=None, description="What the search made least; the step time where it is left out."
+    Provenance = record(
+        "Provenance",
+        "Where the plan came from.",
+        FileModel,
+        planner_version=key(Text, default=""),
+        command_line=key(Text, default=""),
+        inputs=key(dict[str, Text], "sha256 of the input files, by role.", default_factory=dict),
+        assumptions=key(tuple[Text, ...], default=()),
     )
-    proven_optimal: bool | None = Field(
-        default=None, description="Whether no plan of the stated space is better by the objective."
-    )
-    bound_s: Number | None = Field(default=None, description="No plan of the stated space is faster, in seconds.")
-
-
-class Provenance(FileModel):
-    """Where the plan came from."""
-
-    planner_version: Text = ""
-    command_line: Text = ""
-    inputs: dict[str, Text] = Field(default_factory=dict, description="sha256 of the input files, by role.")
-    assumptions: tuple[Text, ...] = ()
 
 
 class PlanDocument(FileModel):
@@ -332,30 +320,27 @@ class PlanDocument(FileModel):
         given = [name for name in ("mesh", "mixed", "serving") if getattr(self, name) is not None]
         if len(given) > 1:
             fail(f"a plan has either '{given[0]}' or '{given[1]}'; this one has both", at=given[1])
-        if not given:
-            if not self.layers:
-                fail("a plan has either 'layers' or 'mesh' (or 'mixed', or 'serving')")
-            return self
-        section = given[0]
-        if section == "serving":
-            self._check_serving()
-        elif self.mode != "training":
-            fail(f"a plan with '{section}' is for training; inference has 'serving' or 'layers'", at="mode")
-        for own in ("layers", "stages"):
-            if getattr(self, own):
-                fail(f"a plan has either 'layers' or '{section}'; this one has both", at=own)
-        if self.num_micro_batches != 1:
-            fail(f"of a plan with '{section}' stands under '{section}'", at="num_micro_batches")
+        if not given and not self.layers:
+            fail("a plan has either 'layers' or 'mesh' (or 'mixed', or 'serving')")
+        for section in given:
+            if section == "serving":
+                self._check_serving()
+            elif self.mode != "training":
+                fail(f"a plan with '{section}' is for training; inference has 'serving' or 'layers'", at="mode")
+            for own in ("layers", "stages"):
+                if getattr(self, own):
+                    fail(f"a plan has either 'layers' or '{section}'; this one has both", at=own)
+            if self.num_micro_batches != 1:
+                fail(f"of a plan with '{section}' stands under '{section}'", at="num_micro_batches")
         if self.mixed is not None and self.device is not None:
             fail("takes the place of one kind of device; a plan with 'mixed' has several", at="device")
         return self
 
     def _check_serving(self) -> None:
         """What belongs to training has no meaning beside ``serving``; it would be ignored."""
-        if self.mode != "inference":
-            fail("must be inference, since the plan has 'serving'", at="mode")
-        if self.cost_model != "roofline":
-            fail("must be roofline, since the plan has 'serving'", at="cost_model")
+        for own, needed in (("mode", "inference"), ("cost_model", "roofline")):
+            if getattr(self, own) != needed:
+                fail(f"must be {needed}, since the plan has 'serving'", at=own)
         for own in ("optimizer", "lora_rank", "seq"):
             if getattr(self, own) is not None:
                 fail("belongs to a plan for training", at=own)
@@ -376,14 +361,17 @@ def _algorithm(value: Any) -> Any:
 
 
 Algorithm = Annotated[str, BeforeValidator(_algorithm), Field(json_schema_extra={"enum": list(_KNOWN)})]
-
-
-class AlgorithmsEntry(FileModel):
-    """Algorithms of one convolution."""
-
-    forward: Algorithm = Field(default="gemm", description="forward pass")
-    backward_input: Algorithm = Field(default="gemm", description="gradient of the input")
-    backward_weight: Algorithm = Field(default="gemm", description="gradient of the weights")
+if TYPE_CHECKING:
+    AlgorithmsEntry: TypeAlias = Any
+else:
+    AlgorithmsEntry = record(
+        "AlgorithmsEntry",
+        "Algorithms of one convolution.",
+        FileModel,
+        forward=key(Algorithm, "forward pass", default="gemm"),
+        backward_input=key(Algorithm, "gradient of the input", default="gemm"),
+        backward_weight=key(Algorithm, "gradient of the weights", default="gemm"),
+    )
 
 
 class AlgorithmsFile(FileModel):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from costmodel.hardware.host import DEFAULT_IDLE_SHARE
@@ -10,52 +9,65 @@ from planner.core.blocks import Block, Column, Facts, Heading, Report, Sentence,
 from planner.core.numbers import NOT_AVAILABLE, Unit, energy_text, percent, significant
 from planner.report.documents import RESULT_VERSION
 from planner.report.uncertainty import span_text
-from planner.sizing.search import SECONDS_PER_DAY, ClusterAnswer, Goal, Sized, Trial
+from planner.sizing.search import SECONDS_PER_DAY, WISHES, ClusterAnswer, Sized, Trial
 
-__all__ = [
-    "binding",
-    "count_text",
-    "days",
-    "dear",
-    "late",
-    "miss_in_words",
-    "money_text",
-    "size_document",
-    "size_report",
-    "usd",
-    "verdict",
-    "wrong",
-]
+__all__ = ["count_text", "dear", "late", "miss_in_words", "size_report"]
 
 _PERCENT_TO = 3.0  # nobody reads 98,500 %
+_DAYS = Unit(name="days", size=SECONDS_PER_DAY)
+# How the table calls the answer to a wish.
+_ANSWERS = {
+    "least_gpus": "fewest GPUs",
+    "least_gpus_90": "the same, 90 % sure",
+    "cheapest": "cheapest",
+    "thriftiest": "least energy",
+}
+# Of the row of a search, in JSON.
+_OF_ROW = (
+    "batch",
+    "seq",
+    "status",
+    "reason",
+    "workers",
+    "family",
+    "plan",
+    "step_time_s",
+    "tokens_per_s",
+    "mfu",
+    "memory_bytes_per_gpu",
+    "proven_optimal",
+    "gap",
+)
 
 
-def wrong(trial: Trial, goal: Goal, *, surely: bool = False) -> str:
+def _wrong(trial: Trial, *, surely: bool = False) -> str:
     """What keeps a trial from meeting the goal, as predicted or ``surely`` with a chance of 90 %."""
     count = trial.gpus or trial.allowed
     what = f"{count:,} GPU" if count == 1 else f"{count:,} GPUs"
     if not trial.has_plan:
         return f"memory: nothing fits on {trial.allowed:,} GPU{'s' if trial.allowed != 1 else ''}"
-    if not trial.in_time(goal):
-        return f"the deadline: {what} would take {days(trial.time_s)}"
-    if not trial.in_time(goal, surely=surely):
-        return f"the deadline: {what} may take {days(trial.time_high_s)}"
-    would = "may" if trial.excess(goal) <= 1.0 else "would"
-    return f"the budget: {what} {would} cost {usd((trial.money or 0.0) * trial.slower(surely=would == 'may'))}"
+    if not trial.in_time():
+        return f"the deadline: {what} would take {_days(trial.time_s)}"
+    if not trial.in_time(surely=surely):
+        return f"the deadline: {what} may take {_days(trial.time_high_s)}"
+    is_sure = trial.excess() > 1.0
+    money = (trial.money or 0.0) * trial.slower(surely=not is_sure)
+    return f"the budget: {what} {'would' if is_sure else 'may'} cost {_usd(money)}"
 
 
-def verdict(trial: Trial, goal: Goal) -> str:
+def _verdict(trial: Trial) -> str:
     """Whether a trial meets the goal, and what it lacks."""
     if not trial.has_plan:
         return "nothing fits" if trial.row["status"] == "no_plan" else str(trial.row["reason"]).partition("\n")[0]
-    parts = []
-    if trial.lateness(goal) > 1:
-        parts.append(late(trial.lateness(goal)))
-    if trial.excess(goal) > 1:
-        parts.append(dear(trial.excess(goal)))
-    if not parts and trial.time_high_s is not None and not trial.meets(goal, surely=True):
+    parts = _misses(trial)
+    if not parts and trial.time_high_s is not None and not trial.meets(surely=True):
         parts.append("meets the goal as predicted, not with 90 % probability")
     return ", ".join(parts) or "meets the goal"
+
+
+def _misses(trial: Trial) -> list[str]:
+    found = [late(trial.lateness())] if trial.lateness() > 1 else []
+    return found + ([dear(trial.excess())] if trial.excess() > 1 else [])
 
 
 def late(share: float) -> str:
@@ -92,48 +104,37 @@ def count_text(number: float) -> str:
     return f"{number:,.6g}"
 
 
-def days(time_s: float | None) -> str:
-    """A time in days."""
+def _days(time_s: float | None) -> str:
     return NOT_AVAILABLE if time_s is None else f"{significant(time_s / SECONDS_PER_DAY)} days"
 
 
-def usd(money: float | None) -> str:
-    """Money with its currency."""
-    return "no price stated" if money is None else f"{money_text(money)} USD"
+def _usd(money: float | None) -> str:
+    return "no price stated" if money is None else f"{_money(money)} USD"
 
 
-def money_text(money: float | None) -> str:
-    """Money to a few digits, without its currency."""
+def _money(money: float | None) -> str:
+    """To a few digits, without its currency."""
     if money is None:
         return NOT_AVAILABLE
     return f"{money:,.0f}" if money >= 1000 else significant(money)
-
-
-_DAYS = Unit(name="days", size=SECONDS_PER_DAY)
-# Wish -> how the table calls its answer.
-WISHES = {
-    "least_gpus": "fewest GPUs",
-    "least_gpus_90": "the same, 90 % sure",
-    "cheapest": "cheapest",
-    "thriftiest": "least energy",
-}
 
 
 def size_report(sized: Sized) -> Report:
     """Answer in every form."""
     return Report(
         blocks=lambda: _blocks(sized),
-        data=lambda: size_document(sized),
-        records=lambda: [_record(answer, trial) for answer in sized.clusters for trial in answer.trials],
+        data=lambda: _document(sized),
+        records=lambda: [_record(trial) for trial in sized.trials],
     )
 
 
-def size_document(sized: Sized) -> dict[str, Any]:
+def _document(sized: Sized) -> dict[str, Any]:
     """Answer as plain data, as `planner.schema.results` describes it."""
-    goal = sized.goal
+    goal, best = sized.goal, {wish: sized.best(wish) for wish in WISHES}
+    nearest = None if best["least_gpus"] is not None else sized.nearest
     return {
         "schema_version": RESULT_VERSION,
-        "model": _model(sized),
+        "model": next((str(trial.row["model"]) for trial in sized.trials), sized.request.model),
         "goal": {
             "tokens": goal.tokens,
             "samples": goal.samples,
@@ -143,8 +144,8 @@ def size_document(sized: Sized) -> dict[str, Any]:
         },
         "command_line": sized.request.command_line,
         "interrupted": sized.interrupted,
-        **{wish: _overall(sized, wish) for wish in WISHES},
-        "nearest": _nearest_document(sized),
+        **{wish: None if found is None else _answer(*found, wish) for wish, found in best.items()},
+        "nearest": None if nearest is None else _record(nearest[1]),
         "clusters": [
             {
                 "cluster": answer.facts.name,
@@ -152,47 +153,24 @@ def size_document(sized: Sized) -> dict[str, Any]:
                 "most_gpus": answer.facts.most,
                 "price_per_hour": answer.facts.price_per_hour,
                 "least_money": answer.least_money,
-                **{wish: _answer_document(answer, getattr(answer, wish), wish) for wish in WISHES},
-                "tried": [_record(answer, trial) for trial in answer.trials],
+                **{wish: _answer(answer, answer.best(wish), wish) for wish in WISHES},
+                "tried": [_record(trial) for trial in answer.trials],
             }
             for answer in sized.clusters
         ],
     }
 
 
-def _model(sized: Sized) -> str:
-    known = (t.row["model"] for a in sized.clusters for t in a.trials)
-    return str(next(known, sized.request.model))
-
-
-def _overall(sized: Sized, wish: str) -> dict[str, Any] | None:
-    found = sized.best(wish)
-    return None if found is None else _answer_document(*found, wish)
-
-
-def _nearest_document(sized: Sized) -> dict[str, Any] | None:
-    """Only where nothing meets the goal."""
-    if sized.best("least_gpus") is not None:
-        return None
-    found = _nearest(sized)
-    return None if found is None else _record(*found)
-
-
-def _answer_document(answer: ClusterAnswer, trial: Trial | None, wish: str) -> dict[str, Any] | None:
+def _answer(answer: ClusterAnswer, trial: Trial | None, wish: str) -> dict[str, Any] | None:
     if trial is None:
         return None
-    is_least = trial == answer.least_gpus
-    return {
-        **_record(answer, trial),
-        "binds": binding(answer, trial, wish),
-        "proven_least_gpus": is_least and answer.is_proven(trial),
-    }
+    is_proven = trial == answer.best("least_gpus") and answer.is_proven(trial)
+    return {**_record(trial), "binds": _binding(answer, trial, wish), "proven_least_gpus": is_proven}
 
 
-def _record(answer: ClusterAnswer, trial: Trial) -> dict[str, Any]:
-    row = trial.row
+def _record(trial: Trial) -> dict[str, Any]:
     return {
-        "cluster": trial.cluster,
+        "cluster": trial.facts.name,
         "allowed_gpus": trial.allowed,
         "gpus": trial.gpus,
         "time_s": trial.time_s,
@@ -200,32 +178,15 @@ def _record(answer: ClusterAnswer, trial: Trial) -> dict[str, Any]:
         "time_high_s": trial.time_high_s,
         "money": trial.money,
         "energy_j": trial.energy_j,
-        "meets": trial.meets(answer.goal),
-        "meets_90": None if trial.time_high_s is None else trial.meets(answer.goal, surely=True),
-        "steps": answer.goal.steps(row) if trial.has_plan else None,
-        "objective": trial.objective,
-        **{name: row[name] for name in _OF_ROW},
+        "meets": trial.meets(),
+        "meets_90": None if trial.time_high_s is None else trial.meets(surely=True),
+        "steps": trial.goal.steps(trial.row) if trial.has_plan else None,
+        "objective": trial.row["objective"],
+        **{name: trial.row[name] for name in _OF_ROW},
     }
 
 
-_OF_ROW = (
-    "batch",
-    "seq",
-    "status",
-    "reason",
-    "workers",
-    "family",
-    "plan",
-    "step_time_s",
-    "tokens_per_s",
-    "mfu",
-    "memory_bytes_per_gpu",
-    "proven_optimal",
-    "gap",
-)
-
-
-def binding(answer: ClusterAnswer, trial: Trial, wish: str) -> str:
+def _binding(answer: ClusterAnswer, trial: Trial, wish: str) -> str:
     """Say what keeps an answer from being better.
 
     Of the fewest GPUs, what is wrong with the next smaller count that was tried; of least money or energy, what is wrong with the trial
@@ -233,120 +194,96 @@ def binding(answer: ClusterAnswer, trial: Trial, wish: str) -> str:
     """
     if wish in ("least_gpus", "least_gpus_90"):
         below = [t for t in answer.ladder_trials() if t.allowed < (trial.gpus or 0)]
-        surely = wish == "least_gpus_90"
-        return wrong(below[-1], answer.goal, surely=surely) if below else "nothing: there is no smaller number"
-    measure: Callable[[Trial], float] = answer.cost if wish == "cheapest" else lambda t: t.energy_j or 0.0
-    known = [t for t in answer.trials if t.has_plan and (wish == "cheapest" or t.energy_j is not None)]
-    best = min(known, key=measure)
-    if measure(best) >= measure(trial):
-        return "nothing: none that was tried takes less"
-    return wrong(best, answer.goal)
+        return _wrong(below[-1], surely=wish == "least_gpus_90") if below else "nothing: there is no smaller number"
+    measured = [(t.cost if wish == "cheapest" else t.energy_j, n, t) for n, t in enumerate(answer.trials) if t.has_plan]
+    least, _, best = min((amount, n, t) for amount, n, t in measured if amount is not None)
+    mine = trial.cost if wish == "cheapest" else trial.energy_j
+    return "nothing: none that was tried takes less" if least >= (mine or 0.0) else _wrong(best)
 
 
 def miss_in_words(sized: Sized) -> str:
     """What comes closest to the goal, where nothing meets it."""
-    found = _nearest(sized)
-    if found is None:
-        reasons = [t.row["reason"] for a in sized.clusters for t in a.trials if t.row["reason"]]
-        first = str(reasons[-1]).partition("\n")[0] if reasons else "nothing was tried"
+    if sized.nearest is None:
+        reasons = [str(trial.row["reason"]) for trial in sized.trials if trial.row["reason"]]
+        first = reasons[-1].partition("\n")[0] if reasons else "nothing was tried"
         return f"no number of GPUs that was tried holds a plan: {first}"
-    answer, trial = found
-    goal = answer.goal
-    over_time, over_budget = trial.lateness(goal), trial.excess(goal)
-    parts = [f"{days(trial.time_s)}{f', {late(over_time)}' if over_time > 1 else ''}"]
+    trial = sized.nearest[1]
+    parts = [f"{_days(trial.time_s)}{f', {late(trial.lateness())}' if trial.lateness() > 1 else ''}"]
     if trial.money is not None:
-        parts.append(f"{usd(trial.money)}{f', {dear(over_budget)}' if over_budget > 1 else ''}")
-    return f"nothing meets the goal; the nearest miss is {trial.gpus:,} GPUs of {trial.cluster}: {'; '.join(parts)}"
-
-
-def _nearest(sized: Sized) -> tuple[ClusterAnswer, Trial] | None:
-    known = [(answer, answer.nearest) for answer in sized.clusters]
-    found = [(answer, trial) for answer, trial in known if trial is not None]
-    return min(found, key=lambda pair: pair[1].missed_by(sized.goal), default=None)
+        parts.append(f"{_usd(trial.money)}{f', {dear(trial.excess())}' if trial.excess() > 1 else ''}")
+    return f"nothing meets the goal; the nearest miss is {trial.gpus:,} GPUs of {trial.facts.name}: {'; '.join(parts)}"
 
 
 # -- for people ------------------------------------------------------------------------------------------------------------
 
 
 def _blocks(sized: Sized) -> list[Block]:
+    answers = [(answer, wish, answer.best(wish)) for answer in sized.clusters for wish in WISHES]
     rows = [
-        (answer, wish, trial)
-        for answer in sized.clusters
-        for wish in WISHES
-        if (trial := getattr(answer, wish)) is not None and not (wish == "least_gpus_90" and trial == answer.least_gpus)
+        (trial, _ANSWERS[wish], _binding(answer, trial, wish))
+        for answer, wish, trial in answers
+        if trial is not None and not (wish == "least_gpus_90" and trial == answer.best("least_gpus"))
     ]
-    blocks: list[Block] = []
     if rows:
-        blocks += [_table(rows), *_answers(sized)]
+        sentences = _sentences(sized)
     else:
-        misses = [(answer, "nearest miss", answer.nearest) for answer in sized.clusters if answer.nearest is not None]
-        blocks += [_table(misses)] if misses else []
-        blocks.append(
-            Sentence(
-                f"{miss_in_words(sized)}.".capitalize() if not misses else f"N{miss_in_words(sized)[1:]}.", strong=True
-            )
-        )
-    return [*blocks, Facts(tuple(_facts(sized))), *_tried(sized)]
+        misses = [answer.nearest for answer in sized.clusters]
+        rows = [(trial, "nearest miss", _verdict(trial)) for trial in misses if trial is not None]
+        miss = miss_in_words(sized)
+        sentences = [f"{miss[0].upper()}{miss[1:]}."]
+    table = [_table(rows)] if rows else []
+    strong = [Sentence(text, strong=True) for text in sentences]
+    return [*table, *strong, Facts(tuple(_facts(sized))), *_tried(sized)]
 
 
-def _table(rows: list[tuple[ClusterAnswer, str, Trial]]) -> Table:
-    def column(
-        title: str, cell: Callable[[Trial], str], priority: int, *, unit: str = "", text: bool = False
-    ) -> Column:
-        cells = tuple(cell(trial) for _, _, trial in rows)
-        return Column(title=title, unit=unit, cells=cells, priority=priority, is_text=text, flexible=text)
-
+def _table(rows: list[tuple[Trial, str, str]]) -> Table:
+    trials = [trial for trial, _, _ in rows]
+    days = tuple(significant((t.time_s or 0.0) / SECONDS_PER_DAY) for t in trials)
+    spans = Column("80 %", tuple(_span(t) for t in trials), 4, unit="interval")
+    energy = tuple(NOT_AVAILABLE if t.energy_j is None else energy_text(t.energy_j) for t in trials)
+    plans = tuple(str(t.row["plan"]) for t in trials)
     return Table(
         columns=(
-            column("cluster", lambda t: t.cluster, 1, text=True),
-            Column(title="answer", cells=tuple(WISHES.get(w, w) for _, w, _ in rows), is_text=True),
-            column("GPUs", lambda t: f"{t.gpus:,}", 0),
-            column("days", lambda t: significant((t.time_s or 0.0) / SECONDS_PER_DAY), 0),
-            *([column("80 %", _span, 4, unit="interval")] if any(t.time_low_s is not None for _, _, t in rows) else []),
-            column("USD", lambda t: money_text(t.money), 2),
-            column("energy", lambda t: NOT_AVAILABLE if t.energy_j is None else energy_text(t.energy_j), 4),
-            column("plan", lambda t: str(t.row["plan"]), 3, text=True),
-            Column(
-                title="what binds",
-                cells=tuple(
-                    binding(answer, trial, wish) if wish in WISHES else verdict(trial, answer.goal)
-                    for answer, wish, trial in rows
-                ),
-                is_text=True,
-                flexible=True,
-                priority=5,
-            ),
+            Column("cluster", tuple(t.facts.name for t in trials), 1, is_text=True, flexible=True),
+            Column("answer", tuple(name for _, name, _ in rows), is_text=True),
+            Column("GPUs", tuple(f"{t.gpus:,}" for t in trials)),
+            Column("days", days),
+            *([spans] if any(t.time_low_s is not None for t in trials) else []),
+            Column("USD", tuple(_money(t.money) for t in trials), 2),
+            Column("energy", energy, 4),
+            Column("plan", plans, 3, is_text=True, flexible=True),
+            Column("what binds", tuple(text for _, _, text in rows), 5, is_text=True, flexible=True),
         )
     )
 
 
-def _answers(sized: Sized) -> list[Block]:
+def _sentences(sized: Sized) -> list[str]:
     found = sized.best("least_gpus")
     assert found is not None
     answer, trial = found
     proof = "no smaller number will do" if answer.is_proven(trial) else "the least of those tried"
-    texts = [
-        f"Fewest GPUs: {trial.gpus:,} of {trial.cluster} ({proof}): {trial.row['plan']}: {days(trial.time_s)}, {usd(trial.money)}."
-    ]
-    texts[0] += _chance_of(sized, answer, trial)
+    first = (
+        f"Fewest GPUs: {trial.gpus:,} of {trial.facts.name} ({proof}): {trial.row['plan']}: {_days(trial.time_s)}, "
+        f"{_usd(trial.money)}.{_chance_of(sized, trial)}"
+    )
     cheap = sized.best("cheapest")
-    if cheap is not None and cheap[1].money is not None:
-        other = cheap[1]
-        texts.append(f"Cheapest: {other.gpus:,} of {other.cluster}: {usd(other.money)}, {days(other.time_s)}.")
-    return [Sentence(text, strong=True) for text in texts]
+    if cheap is None or cheap[1].money is None:
+        return [first]
+    other = cheap[1]
+    return [first, f"Cheapest: {other.gpus:,} of {other.facts.name}: {_usd(other.money)}, {_days(other.time_s)}."]
 
 
-def _chance_of(sized: Sized, answer: ClusterAnswer, trial: Trial) -> str:
+def _chance_of(sized: Sized, trial: Trial) -> str:
     """How sure the fewest GPUs are, and how many are."""
     if trial.time_high_s is None:
         return ""
-    if trial.meets(answer.goal, surely=True):
-        return f" With 90 % probability it takes no more than {days(trial.time_high_s)}."
-    sure = sized.best("least_gpus_90")
+    if trial.meets(surely=True):
+        return f" With 90 % probability it takes no more than {_days(trial.time_high_s)}."
+    longest, sure = f" It may take {_days(trial.time_high_s)}", sized.best("least_gpus_90")
     if sure is None:
-        return f" It may take {days(trial.time_high_s)}, and no number that was tried meets the goal with 90 % probability."
-    where = "" if sure[0] is answer else f" of {sure[1].cluster}"
-    return f" It may take {days(trial.time_high_s)}: for 90 % probability plan with {sure[1].gpus:,} GPUs{where}."
+        return f"{longest}, and no number that was tried meets the goal with 90 % probability."
+    where = "" if sure[1].facts == trial.facts else f" of {sure[1].facts.name}"
+    return f"{longest}: for 90 % probability plan with {sure[1].gpus:,} GPUs{where}."
 
 
 def _span(trial: Trial) -> str:
@@ -354,37 +291,39 @@ def _span(trial: Trial) -> str:
 
 
 def _facts(sized: Sized) -> list[tuple[str, str]]:
-    goal = sized.goal
-    length = (
-        f"{count_text(goal.tokens)} tokens" if goal.tokens is not None else f"{count_text(goal.samples or 0.0)} samples"
-    )
+    goal, trials = sized.goal, sized.trials
     limits = [
-        f"in {days(goal.deadline_s)}" if goal.deadline_s is not None else "",
-        f"for {usd(goal.budget)}" if goal.budget is not None else "",
+        f"{count_text(goal.samples or 0.0)} samples" if goal.tokens is None else f"{count_text(goal.tokens)} tokens"
     ]
-    facts = [("Goal", ", ".join([length, *(text for text in limits if text)]))]
-    facts.extend(("Steps", text) for text in _steps(sized))
-    facts.extend(
+    if goal.deadline_s is not None:
+        limits.append(f"in {_days(goal.deadline_s)}")
+    if goal.budget is not None:
+        limits.append(f"for {_usd(goal.budget)}")
+    facts = [("Goal", ", ".join(limits))]
+    row = next((trial.row for trial in trials if trial.has_plan), None)
+    if row is not None:
+        facts.append(("Steps", _steps(sized, row)))
+    facts += [
         (
             "Proof",
-            f"no number of GPUs of {answer.facts.name} up to {answer.facts.most:,} costs less than {usd(answer.least_money)}",
+            f"no number of GPUs of {answer.facts.name} up to {answer.facts.most:,} costs less than {_usd(answer.least_money)}",
         )
         for answer in sized.clusters
         if goal.budget is not None and (answer.least_money or 0.0) > goal.budget
-    )
-    prices = [
-        f"{answer.facts.price_per_hour:g} USD per GPU and hour ({answer.facts.name})"
-        for answer in sized.clusters
-        if answer.facts.price_per_hour is not None
     ]
-    facts.append(
-        ("Assumed", "; ".join([*prices, f"goodput {percent(goal.goodput)}", *_charged(sized), *_powered(sized)]))
-    )
-    if any(trial.time_high_s is not None for answer in sized.clusters for trial in answer.trials):
+    known = [answer.facts for answer in sized.clusters]
+    assumed = [f"{f.price_per_hour:g} USD per GPU and hour ({f.name})" for f in known if f.price_per_hour is not None]
+    assumed.append(f"goodput {percent(goal.goodput)}")
+    if any(facts.node > 1 for facts in known):
+        assumed.append("whole nodes are paid for")
+    if any(trial.energy_j is not None for trial in trials):
+        assumed.append(f"a waiting GPU draws {percent(DEFAULT_IDLE_SHARE)} of a busy one unless its file says more")
+    facts.append(("Assumed", "; ".join(assumed)))
+    if any(trial.time_high_s is not None for trial in trials):
         facts.append(
             ("Error bars", "80 % of measurements of a step, as of planner optimize; goodput is taken as stated")
         )
-    if any(trial.row["tp"] is not None for answer in sized.clusters for trial in answer.trials):  # a mesh
+    if any(trial.row["tp"] is not None for trial in trials):  # a mesh
         facts.append(("Plans", "uniform over stages; --export and planner optimize refine the one that is chosen"))
     if sized.request.assume_free:
         facts.append(("Assumed free", f"{', '.join(sized.request.assume_free)} (--assume-free)"))
@@ -393,32 +332,15 @@ def _facts(sized: Sized) -> list[tuple[str, str]]:
     return facts
 
 
-def _steps(sized: Sized) -> list[str]:
-    """How the training is cut into steps, which decides how many GPUs have work; nothing where no plan was found."""
-    row = next((t.row for a in sized.clusters for t in a.trials if t.has_plan), None)
-    if row is None:
-        return []
-    origin = "" if sized.request.batch is not None else " (usual for the network; --batch sets another)"
+def _steps(sized: Sized, row: Any) -> str:
+    """How the training is cut into steps, which decides how many GPUs have work."""
+    is_usual = sized.request.batch is None
     length = f" of {row['seq']:,} positions" if row["seq"] else ""
     samples = f"{row['batch']:,} sample{'s' if row['batch'] != 1 else ''}{length}"
+    origin = " (usual for the network; --batch sets another)" if is_usual else ""
     text = f"{sized.goal.steps(row):,} with a global batch of {samples}{origin}"
-    is_late = sized.best("least_gpus") is None and any(
-        t.lateness(sized.goal) > 1 for a in sized.clusters for t in a.trials if t.has_plan
-    )
-    if is_late and sized.request.batch is None:
-        text += "; with more samples per step more GPUs have work"
-    return [text]
-
-
-def _charged(sized: Sized) -> list[str]:
-    return ["whole nodes are paid for"] if any(answer.facts.node > 1 for answer in sized.clusters) else []
-
-
-def _powered(sized: Sized) -> list[str]:
-    known = any(trial.energy_j is not None for answer in sized.clusters for trial in answer.trials)
-    return (
-        [f"a waiting GPU draws {percent(DEFAULT_IDLE_SHARE)} of a busy one unless its file says more"] if known else []
-    )
+    is_late = sized.best("least_gpus") is None and any(trial.lateness() > 1 for trial in sized.trials)
+    return f"{text}; with more samples per step more GPUs have work" if is_late and is_usual else text
 
 
 def _tried(sized: Sized) -> list[Block]:
@@ -427,42 +349,14 @@ def _tried(sized: Sized) -> list[Block]:
         trials = answer.ladder_trials()
         if not trials:
             continue
-        blocks.append(Heading(f"Tried on {answer.facts.name}"))
-        blocks.append(
-            Table(
-                columns=(
-                    Column(title="GPUs", unit="at most", cells=tuple(f"{t.allowed:,}" for t in trials)),
-                    Column(
-                        title="GPUs",
-                        unit="paid for",
-                        cells=tuple("" if t.gpus is None else f"{t.gpus:,}" for t in trials),
-                        priority=3,
-                    ),
-                    Column(
-                        title="days",
-                        cells=tuple(
-                            "" if t.time_s is None else significant(t.time_s / SECONDS_PER_DAY) for t in trials
-                        ),
-                    ),
-                    Column(
-                        title="80 %",
-                        unit="interval",
-                        cells=tuple(_span(t) if t.has_plan else "" for t in trials),
-                        priority=4,
-                    ),
-                    Column(
-                        title="USD",
-                        cells=tuple("" if not t.has_plan else money_text(t.money) for t in trials),
-                        priority=1,
-                    ),
-                    Column(
-                        title="verdict",
-                        cells=tuple(verdict(t, sized.goal) for t in trials),
-                        is_text=True,
-                        flexible=True,
-                        priority=2,
-                    ),
-                )
-            )
+        days = tuple("" if t.time_s is None else significant(t.time_s / SECONDS_PER_DAY) for t in trials)
+        columns = (
+            Column("GPUs", tuple(f"{t.allowed:,}" for t in trials), unit="at most"),
+            Column("GPUs", tuple("" if t.gpus is None else f"{t.gpus:,}" for t in trials), 3, unit="paid for"),
+            Column("days", days),
+            Column("80 %", tuple(_span(t) if t.has_plan else "" for t in trials), 4, unit="interval"),
+            Column("USD", tuple("" if not t.has_plan else _money(t.money) for t in trials), 1),
+            Column("verdict", tuple(_verdict(t) for t in trials), 2, is_text=True, flexible=True),
         )
+        blocks += [Heading(f"Tried on {answer.facts.name}"), Table(columns=columns)]
     return blocks

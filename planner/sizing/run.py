@@ -63,11 +63,12 @@ def size_training(
 
     def ask(cells: Sequence[tuple[ClusterFacts, int, str]]) -> list[Trial]:
         nonlocal asked
-        keys = [_key(request, *cell) for cell in cells]
+        questions = [to_plain(_asked(request, *cell)) for cell in cells]
+        keys = [key_of(question, {}, "") for question in questions]
         wanted = {
-            cell.key: (cell, facts, allowed)
-            for cell, (facts, allowed, _) in zip(keys, cells, strict=True)
-            if cell.key not in known
+            key: (Cell(key=key, question=question), facts, allowed)
+            for key, question, (facts, allowed, _) in zip(keys, questions, cells, strict=True)
+            if key not in known
         }
         for cell, row in answers_here([cell for cell, _, _ in wanted.values()], jobs):
             _, where, allowed = wanted[cell.key]
@@ -77,7 +78,7 @@ def size_training(
             asked += 1
             if progress is not None:
                 progress(f"search {asked}: {where.name}, {allowed} GPUs", asked / (asked + len(wanted)))
-        return [known[cell.key] for cell in keys]
+        return [known[key] for key in keys]
 
     return size(request, goal, facts, ask, has_objectives=has_objectives)
 
@@ -86,17 +87,13 @@ def answer_of(sized: Sized, trial: Trial) -> Answer:
     """Search the plan of a trial again, this time with the refinement that `planner optimize` adds on top."""
     from planner.spaces.ask import optimize
 
-    objective = None if trial.objective == "step_time" else trial.objective
-    return optimize(dataclasses.replace(sized.request, cluster=trial.cluster, gpus=trial.allowed, objective=objective))
+    return optimize(_asked(sized.request, trial.facts, trial.allowed, trial.row["objective"]))
 
 
-def _key(request: Request, facts: ClusterFacts, allowed: int, objective: str) -> Cell:
+def _asked(request: Request, facts: ClusterFacts, allowed: int, objective: str) -> Request:
     # Step time is the default; naming it would be refused for splits per layer.
-    asked = dataclasses.replace(
-        request, cluster=facts.name, gpus=allowed, objective=None if objective == "step_time" else objective
-    )
-    plain = to_plain(asked)
-    return Cell(key=key_of(plain, {}, ""), question=plain)
+    known = None if objective == "step_time" else objective
+    return dataclasses.replace(request, cluster=facts.name, gpus=allowed, objective=known)
 
 
 def _checked_network(request: Request, goal: Goal, cluster: str) -> bool:

@@ -23,7 +23,7 @@ from planner.core.request import Request
 
 __all__ = [
     "SECONDS_PER_DAY",
-    "Ask",
+    "WISHES",
     "ClusterAnswer",
     "ClusterFacts",
     "Goal",
@@ -102,26 +102,23 @@ class Trial:
 
     Attributes
     ----------
-    cluster : str
+    facts : ClusterFacts
+    goal : Goal
     allowed : int
         GPUs that the search could use.
-    objective : str
-        What the search made least.
     row : mapping
-        Its answer, as in `planner.sweeping.answer.COLUMNS`.
+        Its answer, as in `planner.sweeping.answer.COLUMNS`; `objective` is what the search made least.
     gpus : int or None
         GPUs that are paid for; None where there is no plan.
     time_s, money, energy_j : float or None
         Of the whole training.
     time_low_s, time_high_s : float or None
         Between these the training takes with a chance of 80 %; None where nothing is known of errors.
-    is_proven : bool
-        Whether no plan on as many GPUs at most is better by the objective.
     """
 
-    cluster: str
+    facts: ClusterFacts
+    goal: Goal
     allowed: int
-    objective: str
     row: Mapping[str, Any]
     gpus: int | None = None
     time_s: float | None = None
@@ -129,30 +126,25 @@ class Trial:
     time_high_s: float | None = None
     money: float | None = None
     energy_j: float | None = None
-    is_proven: bool = False
 
     @classmethod
     def of(cls, row: Mapping[str, Any], facts: ClusterFacts, goal: Goal, allowed: int) -> Trial:
         """What a row means."""
-        base = cls(cluster=facts.name, allowed=allowed, objective=row["objective"], row=row)
+        found = cls(facts=facts, goal=goal, allowed=allowed, row=row)
         if row["status"] != "ok":
-            return base
+            return found
         time_s, gpus = goal.time_s(row), charged_gpus(row["workers"], facts.node)
         joules = row["energy_per_step_j"]
-        ends = (row.get("step_time_low_s"), row.get("step_time_high_s"))
-        return cls(
-            cluster=facts.name,
-            allowed=allowed,
-            objective=row["objective"],
-            row=row,
+        low_s, high_s = (row.get(f"step_time_{end}_s") for end in ("low", "high"))
+        return dataclasses.replace(
+            found,
             gpus=gpus,
             time_s=time_s,
-            time_low_s=None if ends[0] is None else time_s * ends[0] / row["step_time_s"],
-            time_high_s=None if ends[1] is None else time_s * ends[1] / row["step_time_s"],
+            time_low_s=None if low_s is None else time_s * low_s / row["step_time_s"],
+            time_high_s=None if high_s is None else time_s * high_s / row["step_time_s"],
             money=None if facts.price_per_hour is None else gpus * time_s / 3600.0 * facts.price_per_hour,
             # What is lost to failures is spent as steps are.
             energy_j=None if joules is None else joules * goal.steps(row) / goal.goodput,
-            is_proven=bool(row["proven_optimal"]),
         )
 
     @property
@@ -160,35 +152,69 @@ class Trial:
         """Whether something fits."""
         return self.time_s is not None
 
+    @property
+    def cost(self) -> float:
+        """Money; GPU-seconds where there is no price."""
+        return (self.gpus or 0) * (self.time_s or 0.0) if self.money is None else self.money
+
     def slower(self, *, surely: bool) -> float:
         """What the predicted time is multiplied by: 1, or ``surely`` what nine of ten measurements stay below (the upper end of 80 %)."""
         if not surely or self.time_s is None:
             return 1.0
         return math.inf if self.time_high_s is None else self.time_high_s / self.time_s
 
-    def lateness(self, goal: Goal, *, surely: bool = False) -> float:
+    def lateness(self, *, surely: bool = False) -> float:
         """Time over the deadline's; 0 where there is no deadline."""
-        if goal.deadline_s is None or self.time_s is None:
+        if self.goal.deadline_s is None or self.time_s is None:
             return 0.0
-        return self.time_s * self.slower(surely=surely) / goal.deadline_s
+        return self.time_s * self.slower(surely=surely) / self.goal.deadline_s
 
-    def excess(self, goal: Goal, *, surely: bool = False) -> float:
+    def excess(self, *, surely: bool = False) -> float:
         """Money over the budget; 0 where there is no budget."""
-        if goal.budget is None or self.money is None:
+        if self.goal.budget is None or self.money is None:
             return 0.0
-        return self.money * self.slower(surely=surely) / goal.budget
+        return self.money * self.slower(surely=surely) / self.goal.budget
 
-    def missed_by(self, goal: Goal) -> float:
+    @property
+    def missed_by(self) -> float:
         """How far the goal is missed: shares of the deadline and of the budget by which they are exceeded, added up."""
-        return max(self.lateness(goal) - 1.0, 0.0) + max(self.excess(goal) - 1.0, 0.0)
+        return max(self.lateness() - 1.0, 0.0) + max(self.excess() - 1.0, 0.0)
 
-    def in_time(self, goal: Goal, *, surely: bool = False) -> bool:
+    def in_time(self, *, surely: bool = False) -> bool:
         """Whether the training ends by the deadline: as predicted, or ``surely`` with a chance of 90 %."""
-        return self.has_plan and self.lateness(goal, surely=surely) <= 1.0
+        return self.has_plan and self.lateness(surely=surely) <= 1.0
 
-    def meets(self, goal: Goal, *, surely: bool = False) -> bool:
+    def meets(self, *, surely: bool = False) -> bool:
         """Whether it ends by the deadline, within the budget."""
-        return self.in_time(goal, surely=surely) and self.excess(goal, surely=surely) <= 1.0
+        return self.in_time(surely=surely) and self.excess(surely=surely) <= 1.0
+
+
+_Key = tuple[float, float] | None
+
+
+def _fewest(trial: Trial) -> _Key:
+    return trial.gpus or 0, trial.time_s or 0.0
+
+
+def _fewest_surely(trial: Trial) -> _Key:
+    return _fewest(trial) if trial.time_high_s is not None and trial.meets(surely=True) else None
+
+
+def _cheapest(trial: Trial) -> _Key:
+    return trial.cost, trial.gpus or 0
+
+
+def _thriftiest(trial: Trial) -> _Key:
+    return None if trial.energy_j is None else (trial.energy_j, trial.gpus or 0)
+
+
+# Wish -> what it makes least of the trials that meet the goal; None: a trial does not count.
+WISHES: dict[str, Callable[[Trial], _Key]] = {
+    "least_gpus": _fewest,
+    "least_gpus_90": _fewest_surely,
+    "cheapest": _cheapest,
+    "thriftiest": _thriftiest,
+}
 
 
 # Cells (cluster, GPUs at most, objective) -> their trials, in the same order.
@@ -218,73 +244,46 @@ def ladder(node: int, most: int) -> tuple[int, ...]:
 
 @dataclass(slots=True, kw_only=True)
 class ClusterAnswer:
-    """Trials on one cluster, and the best of them for each wish; None where none meets the goal."""
+    """Trials on one cluster."""
 
     facts: ClusterFacts
-    goal: Goal
     trials: list[Trial] = field(default_factory=list)
 
     def ladder_trials(self) -> list[Trial]:
         """Those that make the step least, by the GPUs allowed."""
-        return sorted((t for t in self.trials if t.objective == STEP_TIME), key=lambda t: t.allowed)
+        return sorted((t for t in self.trials if t.row["objective"] == STEP_TIME), key=lambda t: t.allowed)
 
-    @property
-    def good(self) -> list[Trial]:
-        """Those that meet the goal."""
-        return [trial for trial in self.trials if trial.meets(self.goal)]
-
-    @property
-    def least_gpus(self) -> Trial | None:
-        """Fewest GPUs; of equal ones the fastest."""
-        return min(self.good, key=lambda t: (t.gpus, t.time_s), default=None)
-
-    @property
-    def least_gpus_90(self) -> Trial | None:
-        """Fewest GPUs that meet the goal with a chance of 90 %; None without error bars."""
-        sure = [trial for trial in self.good if trial.time_high_s is not None and trial.meets(self.goal, surely=True)]
-        return min(sure, key=lambda t: (t.gpus, t.time_s), default=None)
-
-    @property
-    def cheapest(self) -> Trial | None:
-        """Least money; without a price, least GPU-hours."""
-        return min(self.good, key=lambda t: (self.cost(t), t.gpus), default=None)
-
-    @property
-    def thriftiest(self) -> Trial | None:
-        """Least energy; None where no power is stated."""
-        known = [trial for trial in self.good if trial.energy_j is not None]
-        return min(known, key=lambda t: (t.energy_j, t.gpus), default=None)
+    def best(self, wish: str) -> Trial | None:
+        """The best for one of `WISHES` of those that meet the goal; None where none does."""
+        keyed = [(WISHES[wish](trial), trial) for trial in self.trials if trial.meets()]
+        known = [(key, n, trial) for n, (key, trial) in enumerate(keyed) if key is not None]
+        return min(known)[2] if known else None
 
     @property
     def nearest(self) -> Trial | None:
         """What comes closest to the goal."""
         known = [trial for trial in self.trials if trial.has_plan]
-        return min(known, key=lambda t: (t.missed_by(self.goal), t.gpus), default=None)
+        return min(known, key=lambda t: (t.missed_by, t.gpus), default=None)
 
     @property
     def least_money(self) -> float | None:
         """No plan on any number of GPUs up to the most costs less; None where that is not known."""
-        known = [t for t in self.trials if t.objective == GPU_HOURS and t.money is not None and t.is_proven]
-        if not known:
-            return None
-        trial = known[0]
-        assert trial.money is not None
-        assert trial.gpus is not None
-        return (
-            trial.money * int(trial.row["workers"]) / trial.gpus
-        )  # GPUs that whole nodes leave idle are not in the bound
+        for trial in self.trials:
+            if trial.row["objective"] == GPU_HOURS and trial.money is not None and trial.row["proven_optimal"]:
+                # GPUs that whole nodes leave idle are not in the bound.
+                return trial.money * int(trial.row["workers"]) / (trial.gpus or 1)
+        return None
 
     def is_proven(self, trial: Trial) -> bool:
         """Whether no fewer whole nodes meet the goal: the count below is known to be late, or to hold nothing."""
-        below = [t for t in self.ladder_trials() if t.allowed < (trial.gpus or 0)]
-        if (trial.gpus or 0) <= 1:
-            return True
-        nearest = below[-1] if below else None
-        if nearest is None or (nearest.has_plan and not nearest.is_proven):
-            return False
-        step = self.facts.node if (trial.gpus or 0) > self.facts.node else 0
-        is_next = nearest.allowed >= (trial.gpus or 0) - max(step, 1)
-        return is_next and not nearest.in_time(self.goal)
+        gpus = trial.gpus or 0
+        below = [t for t in self.ladder_trials() if t.allowed < gpus]
+        if gpus <= 1 or not below:
+            return gpus <= 1
+        nearest = below[-1]
+        is_known = not nearest.has_plan or bool(nearest.row["proven_optimal"])
+        is_next = nearest.allowed >= gpus - (self.facts.node if gpus > self.facts.node else 1)
+        return is_known and is_next and not nearest.in_time()
 
     def brackets(self) -> list[int]:
         """Counts to try next for the least GPUs in time, as predicted and with a chance of 90 %."""
@@ -294,7 +293,7 @@ class ClusterAnswer:
     def bracket(self, *, surely: bool = False) -> int | None:
         """The count to try next for the least GPUs in time; None where nothing is left between."""
         trials = self.ladder_trials()
-        timely = [t.allowed for t in trials if t.in_time(self.goal, surely=surely)]
+        timely = [t.allowed for t in trials if t.in_time(surely=surely)]
         if not timely:
             return None
         high = min(timely)
@@ -305,8 +304,8 @@ class ClusterAnswer:
 
     def neighbours(self) -> list[int]:
         """Counts between the cheapest and those tried on either side of it, where its cheapness is not proven."""
-        best = self.cheapest
-        if best is None or best.objective != STEP_TIME:
+        best = self.best("cheapest")
+        if best is None or best.row["objective"] != STEP_TIME:
             return []
         counts = [t.allowed for t in self.ladder_trials()]
         here = best.allowed
@@ -316,12 +315,6 @@ class ClusterAnswer:
         step = node if below >= node else 1
         middle = [below + (here - below) // (2 * step) * step, here + (above - here) // (2 * node) * node]
         return sorted({n for n in middle if n not in counts and 0 < n <= self.facts.most})
-
-    def cost(self, trial: Trial) -> float:
-        """Money of a trial with a plan; GPU-seconds where there is no price."""
-        assert trial.gpus is not None
-        assert trial.time_s is not None
-        return trial.gpus * trial.time_s if trial.money is None else trial.money
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -334,18 +327,22 @@ class Sized:
     interrupted: bool = False
 
     def best(self, wish: str) -> tuple[ClusterAnswer, Trial] | None:
-        """The best of all clusters for a wish: ``least_gpus``, ``least_gpus_90``, ``cheapest`` or ``thriftiest``."""
-        keys: dict[str, Callable[[Trial], tuple[float, ...]]] = {
-            "least_gpus": lambda t: (t.gpus or 0, t.time_s or 0.0),
-            "least_gpus_90": lambda t: (t.gpus or 0, t.time_s or 0.0),
-            "cheapest": lambda t: (t.money or 0.0, t.gpus or 0),
-            "thriftiest": lambda t: (t.energy_j or 0.0, t.gpus or 0),
-        }
-        found = [(answer, getattr(answer, wish)) for answer in self.clusters]
-        known = [(answer, trial) for answer, trial in found if trial is not None]
+        """The best of all clusters for one of `WISHES`."""
+        known = [(answer, trial) for answer in self.clusters if (trial := answer.best(wish)) is not None]
         if wish == "cheapest" and len(known) > 1 and any(trial.money is None for _, trial in known):
             return None  # GPU-hours of different GPUs cannot be compared
-        return min(known, key=lambda pair: keys[wish](pair[1]), default=None)
+        return min(known, key=lambda pair: WISHES[wish](pair[1]) or (), default=None)
+
+    @property
+    def trials(self) -> list[Trial]:
+        """Of all clusters."""
+        return [trial for answer in self.clusters for trial in answer.trials]
+
+    @property
+    def nearest(self) -> tuple[ClusterAnswer, Trial] | None:
+        """What comes closest to the goal on any cluster."""
+        known = [(answer, trial) for answer in self.clusters if (trial := answer.nearest) is not None]
+        return min(known, key=lambda pair: pair[1].missed_by, default=None)
 
 
 def size(request: Request, goal: Goal, clusters: Iterable[ClusterFacts], ask: Ask, *, has_objectives: bool) -> Sized:
@@ -366,7 +363,7 @@ def size(request: Request, goal: Goal, clusters: Iterable[ClusterFacts], ask: As
     Sized
         After Ctrl-C, with what was tried until then.
     """
-    answers = [ClusterAnswer(facts=facts, goal=goal) for facts in clusters]
+    answers = [ClusterAnswer(facts=facts) for facts in clusters]
     interrupted = False
 
     def try_all(cells: list[tuple[ClusterAnswer, int, str]]) -> None:
@@ -385,4 +382,4 @@ def size(request: Request, goal: Goal, clusters: Iterable[ClusterFacts], ask: As
             try_all(cells)
     except KeyboardInterrupt:
         interrupted = True
-    return Sized(request=dataclasses.replace(request), goal=goal, clusters=tuple(answers), interrupted=interrupted)
+    return Sized(request=request, goal=goal, clusters=tuple(answers), interrupted=interrupted)

@@ -97,7 +97,7 @@ def test_against_every_plan_on_every_count(seed: int) -> None:
     timely = [w for w, s in world.exact_s.items() if deadline is None or steps * s <= deadline]
     good = [w for w in timely if budget is None or cost(w) <= budget]
     least = min((charged_gpus(w, facts.node) for w in good), default=None)
-    found = answer.least_gpus
+    found = answer.best("least_gpus")
     if found is not None:
         # What is shown is true, and no claim of a proof is false.
         assert found.gpus in {charged_gpus(w, facts.node) for w in good}
@@ -112,9 +112,10 @@ def test_against_every_plan_on_every_count(seed: int) -> None:
         assert answer.least_money <= min(cost(w) for w in world.exact_s) * (1 + 1e-9)
         if budget is not None and answer.least_money > budget:
             assert not good
-    if answer.cheapest is not None:
-        assert answer.cheapest.money is not None
-        assert answer.cheapest.money >= min(cost(w) for w in good) * (1 - 1e-9)
+    cheapest = answer.best("cheapest")
+    if cheapest is not None:
+        assert cheapest.money is not None
+        assert cheapest.money >= min(cost(w) for w in good) * (1 - 1e-9)
     if not timely and world.exact_s:
         assert found is None
         assert answer.nearest is not None
@@ -131,7 +132,7 @@ def test_the_fewest_gpus_that_are_sure_against_every_count(seed: int) -> None:
     world.upper = upper
     answer = _sized(world, facts, Goal(samples=1000 * BATCH, deadline_s=deadline)).clusters[0]
     sure = [charged_gpus(w, node) for w, s in world.exact_s.items() if 1000 * s * upper <= deadline]
-    found, least = answer.least_gpus_90, answer.least_gpus
+    found, least = answer.best("least_gpus_90"), answer.best("least_gpus")
     assert (None if found is None else found.gpus) == min(sure, default=None)
     if found is not None:
         assert least is not None
@@ -146,10 +147,10 @@ def test_a_budget_has_to_hold_at_the_upper_end_too() -> None:
     world = _World({1: 3600.0, 2: 1800.0, 4: 1000.0}, upper=1.2)
     goal = Goal(samples=10 * BATCH, budget=11.0)  # one or two GPUs cost 10, at most 12
     answer = _sized(world, facts, goal).clusters[0]
-    assert answer.least_gpus is not None
-    assert answer.least_gpus_90 is None
+    assert answer.best("least_gpus") is not None
+    assert answer.best("least_gpus_90") is None
     goal = Goal(samples=10 * BATCH, budget=12.0)
-    sure = _sized(world, facts, goal).clusters[0].least_gpus_90
+    sure = _sized(world, facts, goal).clusters[0].best("least_gpus_90")
     assert sure is not None
     assert sure.gpus == 1
 
@@ -157,8 +158,8 @@ def test_a_budget_has_to_hold_at_the_upper_end_too() -> None:
 def test_without_error_bars_nothing_is_sure() -> None:
     facts = ClusterFacts(name="c", node=1, most=4, price_per_hour=None)
     answer = _sized(_World({1: 3600.0}), facts, Goal(samples=BATCH, deadline_s=1e9)).clusters[0]
-    assert answer.least_gpus is not None
-    assert answer.least_gpus_90 is None
+    assert answer.best("least_gpus") is not None
+    assert answer.best("least_gpus_90") is None
 
 
 @pytest.mark.parametrize(("node", "most"), [(8, 4096), (1, 7), (72, 576), (8, 5), (6, 100)])
@@ -176,8 +177,9 @@ def test_few_searches_are_made() -> None:
     world = _World({w: 1000.0 / w for w in range(1, 4097)})
     facts = ClusterFacts(name="c", node=8, most=4096, price_per_hour=1.0)
     answer = _sized(world, facts, Goal(samples=100_000.0, deadline_s=1000.0 * 1000.0 / 777.0)).clusters[0]
-    assert answer.least_gpus is not None
-    assert answer.least_gpus.gpus == 784  # 777 in whole nodes
+    least = answer.best("least_gpus")
+    assert least is not None
+    assert least.gpus == 784  # 777 in whole nodes
     assert len(world.asked) <= 13 + 2 + 7 + 6
     assert len(set(world.asked)) == len(world.asked)
 
