@@ -19,9 +19,8 @@ from costmodel.arrays import FloatArray
 from costmodel.fields import Figure, declared, setting
 from costmodel.hardware.cluster import Cluster, Level
 from costmodel.mesh.modules import MeshError
-from costmodel.mesh.plan import MEMORY_FIGURES, STEP_FIGURES
+from costmodel.mesh.plan import MEMORY_FIGURES, RECOMPUTE, STEP_FIGURES
 from costmodel.rates import COMMON_FIGURES, COST_FIGURES, TOKEN_FIGURES
-from costmodel.schedules import RECOMPUTE
 
 __all__ = [
     "MIXED_FIGURES",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 __all__ = ["Block", "Column", "Facts", "Heading", "Report", "Sentence", "Table"]
@@ -20,7 +20,6 @@ class Column:
     title: str
     cells: tuple[str, ...]
     priority: int = 0
-    _: KW_ONLY
     unit: str = ""
     is_text: bool = False  # left-aligned; numbers are right-aligned
     flexible: bool = False
