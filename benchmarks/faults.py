@@ -60,7 +60,7 @@ FAULTS = [
         ("np.where(zero >= stage, shard * width, width)", "np.where(zero > stage, shard * width, width)", "ZeRO a stage late"),
         # exchange of gradients
         ("exchange_s - assumptions.dp_overlap * compute_s", "exchange_s - compute_s", "overlap is always whole"),
-        ("expert_bytes / self.copies.expert_shard", "expert_bytes / self.copies.shard", "experts sharded as the rest"),
+        ("expert_bytes / self.division.expert_shard", "expert_bytes / self.division.shard", "experts sharded as the rest"),
         ("(nodes - 1) / nodes / node_bytes_per_s", "1.0 / node_bytes_per_s", "servers send to themselves"),
         # rules of the mesh
         ('c["pp"] * c["vpp"] <= s.num_blocks', 'c["pp"] <= s.num_blocks', "chunks without a block"),
@@ -93,7 +93,7 @@ FAULTS = [
         ("device = (1.0 + self.again) * forward", "device = forward", "no recomputation in per-block patterns"),
         ("return workers <= self.settings.max_workers", "return workers < self.settings.max_workers", "never all workers"),
         ('self.settings.objective in ("step_time", "tokens_per_s")', 'self.settings.objective in ("step_time",)', "tokens/s as GPU-hours"),
-        ("again = np.where(backward > 0, gather, 0.0)", "again = np.where(backward > 0, 2 * gather, 0.0)", "gathering bound too high"),
+        ("path = self.lead_s + self.micro_batches", "path = 2.0 * self.lead_s + self.micro_batches", "bound of a mode too high"),
         ("np.maximum(num_micro_batches * slowest, total_s + turns * slowest)", "(num_micro_batches * slowest + total_s)",
          "bound of a division too high"),
         ("-costs.output_tokens_per_s / batch.workers", "-costs.output_tokens_per_s", "tokens/s per GPU not divided"),

@@ -33,7 +33,7 @@ with the same weights share the optimizer state (stage 1), the gradients (2) and
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -52,7 +52,6 @@ from costmodel.tolerances import EQUAL
 from costmodel.workload import Workload
 
 __all__ = [
-    "CopyGroups",
     "CopyTimes",
     "Division",
     "GroupTimes",
@@ -60,9 +59,9 @@ __all__ = [
     "add_dispatch",
     "add_moves",
     "add_tensor_parallel",
-    "copy_groups",
     "exposed_exchange",
     "free_draws",
+    "mesh_strides",
     "p2p_s",
     "reached",
     "sent_bytes",
@@ -114,6 +113,15 @@ def strides(order: IntArray, tp: IntArray, cp: IntArray, dp: IntArray, pp: IntAr
                 stride = stride * np.where(_BEFORE[other, name][order], sizes[other], 1)
         result[name] = stride
     return result
+
+
+def mesh_strides(batch: MeshBatch) -> dict[str, IntArray]:
+    """`strides` of plans, and that of the ranks that share experts, "ep"."""
+    stride = strides(batch.order, batch.tp, batch.cp, batch.dp, batch.pp)
+    # Experts fill the tensor-parallel ranks first; beyond the ranks before the pipeline they are pp times as far apart.
+    beyond = (batch.ep * batch.etp > stride["pp"]) & (stride["pp"] < stride["dp"])
+    stride["ep"] = batch.etp * np.where(beyond, batch.pp, 1)
+    return stride
 
 
 @dataclass(slots=True, kw_only=True)
@@ -219,12 +227,6 @@ class GroupTimes:
         assert best is not None
         best[message <= 0.0] = 0.0
         return best
-
-    def least_law(self, operation: str, group: IntArray) -> tuple[FloatArray, FloatArray]:
-        """Latency and seconds per byte of which the first plus the second times its bytes is no more than any message takes: (n,) each."""
-        laws = self._laws(operation)
-        latency_s, rate = (np.minimum.reduce([law[part] for law in laws]) for part in (0, 1))
-        return latency_s[group], rate[group]
 
     def _laws(self, operation: str) -> list[_Law]:
         """Per algorithm: the three numbers of every known group, in order of arrival."""
@@ -484,9 +486,16 @@ def p2p_s(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CopyGroups(StructOfArrays):
-    """Groups of ranks with the same weights; arrays (n,). Degrees of 1 are no groups."""
+class Division(StructOfArrays):
+    """How plans divide dp, what they keep on the host, and their groups of ranks with the same weights; arrays (n,).
 
+    Degrees of 1 are no groups. A group over two dimensions covers the range of the outer one; its members are taken as spread evenly over
+    it.
+    """
+
+    zero_stage: IntArray
+    offload_optimizer: IntArray
+    offload_activations: IntArray
     shard: IntArray  # ranks that share one copy (1 without ZeRO)
     shard_stride: IntArray
     replicate: IntArray  # copies
@@ -495,110 +504,62 @@ class CopyGroups(StructOfArrays):
     expert_replicate: IntArray
     expert_stride: IntArray
 
-
-def copy_groups(batch: MeshBatch, stride: dict[str, IntArray]) -> CopyGroups:
-    """Find the groups of every plan.
-
-    Parameters
-    ----------
-    batch : MeshBatch
-    stride : dict
-        As `costmodel.mesh.communication.strides`.
-
-    Returns
-    -------
-    CopyGroups
-
-    Notes
-    -----
-    A group over two dimensions covers the range of the outer one; its members are taken as spread evenly over it.
-    """
-    zero = batch.zero_stage > 0
-    cp, dp = batch.cp, batch.dp
-    shard = np.where(zero, batch.dp_shard * cp, 1)
-    shard_extent = np.maximum(
-        np.where(batch.dp_shard > 1, stride["dp"] * batch.dp_shard, 1), np.where(cp > 1, stride["cp"] * cp, 1)
-    )
-    replicate = np.where(zero, batch.dp_replicate, dp * cp)
-    all_extent = np.maximum(np.where(dp > 1, stride["dp"] * dp, 1), np.where(cp > 1, stride["cp"] * cp, 1))
-    replicate_stride = np.where(
-        zero, stride["dp"] * batch.dp_shard, np.maximum(all_extent // np.maximum(dp * cp, 1), 1)
-    )
-    ranks = batch.tp * cp * dp
-    copies = np.maximum(ranks // (batch.ep * batch.etp), 1)
-    expert_shard = np.where(zero, np.maximum(copies // batch.dp_replicate, 1), 1)
-    return CopyGroups(
-        shard=shard,
-        shard_stride=np.maximum(shard_extent // np.maximum(shard, 1), 1),
-        replicate=replicate,
-        replicate_stride=replicate_stride,
-        expert_shard=expert_shard,
-        expert_replicate=copies // expert_shard,
-        expert_stride=np.maximum(np.maximum(all_extent, batch.tp) // copies, 1),
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Division:
-    """How plans divide dp, and what they keep on the host; arrays (n,)."""
-
-    zero_stage: IntArray
-    dp_replicate: IntArray
-    dp_shard: IntArray
-    offload_optimizer: IntArray
-    offload_activations: IntArray
-    copies: CopyGroups
-
     @classmethod
-    def of(cls, batch: MeshBatch, stride: dict[str, IntArray]) -> Division:
-        """The division of whole plans."""
+    def of(cls, batch: MeshBatch, stride: Mapping[str, IntArray] | None = None) -> Division:
+        """The division of whole plans; ``stride`` is that of `mesh_strides` unless given."""
+        stride = mesh_strides(batch) if stride is None else stride
+        zero, cp, dp = batch.zero_stage > 0, batch.cp, batch.dp
+        context_extent = np.where(cp > 1, stride["cp"] * cp, 1)
+        shard = np.where(zero, batch.dp_shard * cp, 1)
+        shard_extent = np.maximum(np.where(batch.dp_shard > 1, stride["dp"] * batch.dp_shard, 1), context_extent)
+        all_extent = np.maximum(np.where(dp > 1, stride["dp"] * dp, 1), context_extent)
+        copies = np.maximum(batch.tp * cp * dp // (batch.ep * batch.etp), 1)
+        expert_shard = np.where(zero, np.maximum(copies // batch.dp_replicate, 1), 1)
         return cls(
             zero_stage=batch.zero_stage,
-            dp_replicate=batch.dp_replicate,
-            dp_shard=batch.dp_shard,
             offload_optimizer=batch.offload_optimizer,
             offload_activations=batch.offload_activations,
-            copies=copy_groups(batch, stride),
+            shard=shard,
+            shard_stride=np.maximum(shard_extent // np.maximum(shard, 1), 1),
+            replicate=np.where(zero, batch.dp_replicate, dp * cp),
+            replicate_stride=np.where(
+                zero, stride["dp"] * batch.dp_shard, np.maximum(all_extent // np.maximum(dp * cp, 1), 1)
+            ),
+            expert_shard=expert_shard,
+            expert_replicate=copies // expert_shard,
+            expert_stride=np.maximum(np.maximum(all_extent, batch.tp) // copies, 1),
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyTimes:
-    """Collectives in the groups of `copy_groups`; messages (n, X) are the whole weights or gradients of a rank."""
+    """Collectives in the groups of a `Division`; messages (n, X) are the whole weights or gradients of a rank."""
 
     groups: GroupTimes
-    copies: CopyGroups
+    division: Division
     shard: IntArray  # numbers of the groups, (n,)
     replicate: IntArray
     expert_shard: IntArray
     expert_replicate: IntArray
 
     @classmethod
-    def of(cls, groups: GroupTimes, copies: CopyGroups, *, has_experts: bool) -> CopyTimes:
+    def of(cls, groups: GroupTimes, division: Division, *, has_experts: bool) -> CopyTimes:
         """Look the groups up."""
         nothing = np.zeros(0, dtype=np.int64)
         # The copies of an expert's shard are a whole set of shards apart.
-        apart = copies.expert_stride * copies.expert_shard
+        apart = division.expert_stride * division.expert_shard
         return cls(
             groups=groups,
-            copies=copies,
-            shard=groups.find(copies.shard, copies.shard_stride),
-            replicate=groups.find(copies.replicate, copies.replicate_stride),
-            expert_shard=groups.find(copies.expert_shard, copies.expert_stride) if has_experts else nothing,
-            expert_replicate=groups.find(copies.expert_replicate, apart) if has_experts else nothing,
+            division=division,
+            shard=groups.find(division.shard, division.shard_stride),
+            replicate=groups.find(division.replicate, division.replicate_stride),
+            expert_shard=groups.find(division.expert_shard, division.expert_stride) if has_experts else nothing,
+            expert_replicate=groups.find(division.expert_replicate, apart) if has_experts else nothing,
         )
 
     def take(self, index: IntArray) -> CopyTimes:
         """A selection of the plans."""
-        some = self.expert_shard, self.expert_replicate
-        return CopyTimes(
-            groups=self.groups,
-            copies=self.copies.take(index),
-            shard=self.shard[index],
-            replicate=self.replicate[index],
-            expert_shard=some[0][index] if len(some[0]) else some[0],
-            expert_replicate=some[1][index] if len(some[1]) else some[1],
-        )
+        return CopyTimes.of(self.groups, self.division.take(index), has_experts=len(self.expert_shard) > 0)
 
     def gather_s(self, dense_bytes: FloatArray, expert_bytes: FloatArray) -> FloatArray:
         """Time to gather weights from their shards."""
@@ -616,8 +577,8 @@ class CopyTimes:
 
     def replicate_s(self, dense_bytes: FloatArray, expert_bytes: FloatArray) -> FloatArray:
         """Time to add up the gradients of the copies, each rank its shard, in buckets."""
-        dense = dense_bytes / self.copies.shard[:, None]
-        experts = expert_bytes / self.copies.expert_shard[:, None]
+        dense = dense_bytes / self.division.shard[:, None]
+        experts = expert_bytes / self.division.expert_shard[:, None]
         return self._both("all_reduce", self.replicate, self.expert_replicate, dense, experts, in_buckets=True)
 
     def _both(

@@ -20,10 +20,9 @@ import numpy as np
 
 from costmodel.hardware.cluster import LinkRow, link_rows
 from costmodel.layerwise.splits import shard_of, split_table
-from costmodel.mesh.communication import Division, copy_groups
+from costmodel.mesh.communication import Division, mesh_strides
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.modules import MODULE_COLUMNS, RowKeys
-from costmodel.mesh.passes import mesh_strides
 from costmodel.mesh.plan import MeshBatch, MeshPlan
 from costmodel.mesh.stages import stack_layouts
 from costmodel.mesh.tables import add_layer, module_roles
@@ -141,7 +140,7 @@ def stage_rows(model: MeshModel, plan: MeshPlan) -> list[StageRow]:
     batch = MeshBatch.from_plans([plan])
     pipelines = model.pipelines(batch, layouts)
     parts = pipelines.rank_parts()
-    division = Division.of(batch, mesh_strides(batch))
+    division = Division.of(batch)
     memory = model.pipeline_memory(batch, layouts).divided(np.zeros(1, dtype=np.int64), division)
     total = memory.total_bytes[0]
     rows = []
@@ -181,7 +180,7 @@ def mesh_links(model: MeshModel, plan: MeshPlan) -> list[LinkRow]:
     """
     batch = MeshBatch.from_plans([plan])
     stride = {name: int(value[0]) for name, value in mesh_strides(batch).items()}
-    copies, costs = copy_groups(batch, mesh_strides(batch)), model.evaluate_plans([plan])
+    copies, costs = Division.of(batch), model.evaluate_plans([plan])
     inner = [
         ("tensor parallel", plan.tp, stride["tp"], float(costs.tp_exposed_s[0])),
         ("context parallel", plan.cp, stride["cp"], float(costs.cp_exposed_s[0])),

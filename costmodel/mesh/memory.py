@@ -443,35 +443,6 @@ class PipelineMemory:
             hosted = np.where(exists, hosted, 0.0)
         return RankMemory(parts=parts, host_bytes=hosted)
 
-    def totals(
-        self, index: IntArray, row: IntArray, division: Division, offloads: Sequence[tuple[int, int]]
-    ) -> FloatArray:
-        """Memory of the rank that needs most, (n, H): see `costmodel.mesh.model.MeshModel.totals`.
-
-        The parts of `divided`, added up separately: what depends on the pipeline and what depends on the row.
-        """
-        some = np.zeros(len(division.zero_stage), dtype=np.int64)
-        some[row] = index
-        slack = 1.0 + self.assumptions.allocator_slack
-        whole, optimizer_bytes = self.state_bytes(some, division)
-        by_row = {0: whole, 1: whole - optimizer_bytes}
-        by_pipeline, away = {}, {}
-        for on_host in {activations for _, activations in offloads}:
-            lasting, away[on_host] = self.lasting_bytes(on_host)
-            by_pipeline[on_host] = np.where(self.exists, lasting, -np.inf)
-        by_row = {key: rows_of(by_row[key], row) for key in {optimizer for optimizer, _ in offloads}}
-        by_pipeline = {key: rows_of(value, index) for key, value in by_pipeline.items()}
-        state, room = rows_of(optimizer_bytes, row), rows_of(self.host_share_bytes, index)
-        columns = []
-        for optimizer, on_host in offloads:
-            total = by_row[optimizer] + by_pipeline[on_host]
-            if (optimizer or on_host) and np.isfinite(room).any():
-                hosted = state if optimizer else np.zeros_like(state)
-                back, back_away = _without_room(hosted, rows_of(away[on_host], index), room)
-                total = total + back + slack * back_away
-            columns.append(np.max(total, axis=1))
-        return np.stack(columns).T
-
     def state_bytes(self, index: IntArray, division: Division) -> tuple[FloatArray, FloatArray]:
         """What depends on how dp is divided: all of it, and the optimizer state therein; (n, Q) each, padding not cleared."""
         states = self._states(index, division)
@@ -500,7 +471,7 @@ class PipelineMemory:
     def _states(self, index: IntArray, division: Division) -> dict[str, FloatArray]:
         workload, precision = self.workload, self.workload.precision
         zero = division.zero_stage[:, None]
-        shard, expert_shard = 1.0 / division.copies.shard[:, None], 1.0 / division.copies.expert_shard[:, None]
+        shard, expert_shard = 1.0 / division.shard[:, None], 1.0 / division.expert_shard[:, None]
         has_experts = bool(np.any(self.experts))
 
         def share(dense: FloatArray, experts: FloatArray, stage: int, width: float) -> FloatArray:
@@ -518,7 +489,7 @@ class PipelineMemory:
         gradients = share(self.dense_trainable, self.expert_trainable, 2, gradient)
         if workload.training and self.assumptions.bucket_copies:
             whole = share(self.dense_trainable, self.expert_trainable, 4, float(precision.gradient_bytes))
-            exchanged = (zero == 0) & (division.copies.replicate[:, None] > 1)
+            exchanged = (zero == 0) & (division.replicate[:, None] > 1)
             gradients = gradients + np.where(exchanged, self.assumptions.bucket_copies * whole, 0.0)
         return {
             "weight_bytes": share(self.dense, self.experts, 3, float(precision.weight_bytes)),
@@ -528,8 +499,7 @@ class PipelineMemory:
 
     def gathered(self, index: IntArray, division: Division) -> FloatArray:
         """Whole weights and gradients of the module at hand, (n, 1)."""
-        copies = division.copies
-        sharded = ((copies.shard > 1) | (copies.expert_shard > 1))[:, None]
+        sharded = ((division.shard > 1) | (division.expert_shard > 1))[:, None]
         zero = division.zero_stage[:, None]
         weights = np.where(sharded & (zero >= 3), self.gathered_bytes[index], 0.0)
         return weights + np.where(

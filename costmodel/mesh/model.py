@@ -21,11 +21,11 @@ import numpy as np
 from costmodel.arrays import BoolArray, FloatArray, IntArray, combined, rows_of
 from costmodel.hardware.cluster import Cluster
 from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS, MeshAssumptions
-from costmodel.mesh.communication import Division, GroupTimes
+from costmodel.mesh.communication import Division, GroupTimes, mesh_strides
 from costmodel.mesh.framework_rules import Facts, PlanFacts, facts_of
 from costmodel.mesh.memory import PipelineMemory
 from costmodel.mesh.modules import MODULE_COLUMNS, MeshError, ModuleRows, Modules, ModuleTable, RowKeys, fold
-from costmodel.mesh.passes import Pipelines, build_pipelines, end_columns, mesh_strides, module_passes, pipeline_columns
+from costmodel.mesh.passes import Pipelines, build_pipelines, module_passes, pipeline_columns
 from costmodel.mesh.plan import RECOMPUTE, LayerSplit, MeshBatch, MeshCosts, MeshPlan
 from costmodel.mesh.stages import (
     Layout,
@@ -37,7 +37,7 @@ from costmodel.mesh.stages import (
     stack_layouts,
     weigh,
 )
-from costmodel.mesh.step import host_updates_sooner, least_step_times, step_costs, step_totals
+from costmodel.mesh.step import least_step_times, step_costs
 from costmodel.mesh.tables import module_column, module_table, module_weights
 from costmodel.mesh.tensor_parallel import check_splits
 from costmodel.network.graph import once
@@ -339,7 +339,7 @@ class MeshModel:
         distinct = batch.take(first)
         layouts = self.layouts(distinct)
         pipelines, memory = self.pipelines(distinct, layouts, exact=exact), self.pipeline_memory(distinct, layouts)
-        return self.divided(pipelines, memory, index, Division.of(batch, mesh_strides(batch)), exact=exact)
+        return self.divided(pipelines, memory, index, Division.of(batch), exact=exact)
 
     def divided(
         self, pipelines: Pipelines, memory: PipelineMemory, index: IntArray, division: Division, *, exact: bool = True
@@ -350,52 +350,11 @@ class MeshModel:
         """
         return step_costs(self.workload, self.groups, pipelines, memory, index, division, exact=exact)
 
-    @staticmethod
-    def ends(batch: MeshBatch) -> tuple[IntArray, IntArray]:
-        """Which pipelines of uniform layout divide dp alike, for `totals`: where each kind occurs first, and the kind of every one."""
-        return combined(*end_columns(batch))
-
-    def totals(
-        self,
-        pipelines: Pipelines,
-        memory: PipelineMemory,
-        index: IntArray,
-        row: IntArray,
-        division: Division,
-        offloads: Sequence[tuple[int, int]],
-    ) -> tuple[FloatArray, FloatArray]:
-        """Step time and memory of plans that share pipelines and divisions, as `divided` has them, without their parts.
-
-        Plan n divides dp of pipeline ``index[n]`` as row ``row[n]`` of ``division`` says. Pipelines may share a row if they are of one kind
-        (`ends`).
-
-        Parameters
-        ----------
-        pipelines : Pipelines
-        memory : PipelineMemory
-            Of the same pipelines.
-        index, row : arrays (n,)
-        division : Division
-            (u,); what it says of offloading is not read.
-        offloads : sequence of pairs (offload_optimizer, offload_activations)
-            What is tried with every plan.
-
-        Returns
-        -------
-        step_time_s, memory_bytes : arrays (n, len(offloads))
-        """
-        time = step_totals(self.workload, self.groups, pipelines, memory, index, row, division, offloads)
-        return time, memory.totals(index, row, division, offloads)
-
     def least_step_times(
         self, pipelines: Pipelines, memory: PipelineMemory, index: IntArray, division: Division
     ) -> FloatArray:
         """Times that plans that share pipelines do not go below, with the optimizer on the device and on the host: (n, 2)."""
         return least_step_times(self.workload, self.groups, pipelines, memory, index, division)
-
-    def host_updates_sooner(self, memory: PipelineMemory, index: IntArray, division: Division) -> BoolArray:
-        """Which plans have a rank that updates its weights sooner on the host than on the device, (n,)."""
-        return host_updates_sooner(self.workload, self.groups, memory, index, division)
 
     def evaluate_plans(self, plans: Sequence[MeshPlan]) -> MeshCosts:
         """Score plans, those with a layout of their own included.
@@ -409,7 +368,7 @@ class MeshModel:
             check_splits(self.workload.graph, self.modules, MeshPlan(tp=tp, block_splits=splits))
         layouts = stack_layouts(self.layouts_of_plans(plans))
         batch = MeshBatch.from_plans(plans)
-        division = Division.of(batch, mesh_strides(batch))
+        division = Division.of(batch)
         pipelines, memory = self.pipelines(batch, layouts), self.pipeline_memory(batch, layouts)
         return self.divided(pipelines, memory, np.arange(len(plans)), division)
 

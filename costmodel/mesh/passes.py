@@ -28,7 +28,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from costmodel.arrays import BoolArray, FloatArray, IntArray, combined, rows_of
-from costmodel.mesh.communication import GroupTimes, p2p_s, sent_bytes, strides
+from costmodel.mesh.communication import GroupTimes, mesh_strides, p2p_s, sent_bytes
 from costmodel.mesh.modules import ModuleTable
 from costmodel.mesh.plan import CP_KINDS, RECOMPUTE, MeshBatch
 from costmodel.mesh.schedule import ChunkRuns, makespan_s
@@ -44,8 +44,6 @@ __all__ = [
     "alone_share",
     "build_pipelines",
     "chunk_passes",
-    "end_columns",
-    "mesh_strides",
     "module_passes",
     "pipeline_columns",
     "pipeline_s",
@@ -107,7 +105,7 @@ def module_passes(
         One row per plan.
     batch : MeshBatch
     stride : dict
-        As `costmodel.mesh.communication.strides`, and "ep".
+        As `costmodel.mesh.communication.mesh_strides`.
     groups : GroupTimes
     is_block : array (K,)
         Kinds that are repeated blocks: the others are not recomputed.
@@ -682,15 +680,6 @@ def _one_rank_s(
     return np.asarray(np.max(np.where(last >= 0, paths, 0.0), axis=1) * (1 - ROUNDING))
 
 
-def mesh_strides(batch: MeshBatch) -> dict[str, IntArray]:
-    """Strides of all dimensions, experts included: `costmodel.mesh.communication.strides`."""
-    stride = strides(batch.order, batch.tp, batch.cp, batch.dp, batch.pp)
-    # Experts fill the tensor-parallel ranks first; beyond the ranks before the pipeline they are pp times as far apart.
-    beyond = (batch.ep * batch.etp > stride["pp"]) & (stride["pp"] < stride["dp"])
-    stride["ep"] = batch.etp * np.where(beyond, batch.pp, 1)
-    return stride
-
-
 def _received_s(
     passes: ModulePasses, pass_of: IntArray, layouts: LayoutArrays, batch: MeshBatch, transfer_s: FloatArray
 ) -> FloatArray:
@@ -726,19 +715,3 @@ def _least(transfer_s: FloatArray) -> FloatArray:
 def pipeline_columns(batch: MeshBatch) -> list[IntArray]:
     """Columns whose rows are the distinct pipelines; dp decides strides, so it belongs to them."""
     return [*(getattr(batch, name) for name in PIPELINE_FIELDS), batch.dp, *batch.split_columns]
-
-
-def end_columns(batch: MeshBatch) -> list[IntArray]:
-    """Columns whose rows are the distinct ends of steps, but for how long ranks wait for each other.
-
-    What gradients, weights and the optimizer do there depends neither on recomputation nor, unless weight gradients are
-    delayed, on the schedule.
-    """
-    without = {"recompute", "recompute_blocks", "schedule"}
-    lags = DELAYS_WEIGHTS[batch.schedule].astype(np.int64)
-    return [
-        *(getattr(batch, name) for name in PIPELINE_FIELDS if name not in without),
-        batch.dp,
-        lags,
-        *batch.split_columns,
-    ]

@@ -24,7 +24,7 @@ gradients of ``tail_b`` bend at ``y = b - s_0``, so that stages s_0 away from an
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -32,154 +32,76 @@ from costmodel.arrays import BoolArray, FloatArray, IntArray, StructOfArrays, ro
 from costmodel.mesh.plan import SCHEDULES
 from costmodel.schedules import DELAYS_WEIGHTS, IS_CHUNKED
 
-__all__ = ["ChunkRuns", "in_flight", "makespan_s", "schedule_is_legal", "zero_bubble_s"]
+__all__ = ["ChunkRuns", "in_flight", "makespan_s", "schedule_is_legal"]
 
 
-_ROWS = 2048  # plans at a time: tables and workspaces that stay in a core's cache
+class _Ends:
+    """Both ends of every run of stages, and what else matters in short steps, in order: arrays (C, n).
 
-
-def zero_bubble_s(
-    m: IntArray, pp: IntArray, count: IntArray, forward_s: FloatArray, backward_s: FloatArray, weight_s: FloatArray
-) -> FloatArray:
-    """Time of all forwards and backwards of a step.
-
-    Parameters
-    ----------
-    m, pp : arrays (n,)
-        Micro-batches and stages.
-    count, forward_s, backward_s, weight_s : arrays (n, R)
-        Runs of equal stages, as in `costmodel.mesh.schedule.makespan_s`.
-
-    Returns
-    -------
-    array (n,)
-
-    Examples
-    --------
-    Equal stages: ``m (F + B + W) + (pp - 1) (F + B - W)``.
-
-    >>> one = np.array([[1.0]])
-    >>> zero_bubble_s(np.array([8]), np.array([4]), np.array([[4]]), one, 2 * one, one).tolist()
-    [27.0]
+    A time is given by run, (n, R).
     """
-    total = np.empty(len(m))
-    for chosen in (np.flatnonzero(m >= pp), np.flatnonzero(m < pp)):
-        for first in range(0, len(chosen), _ROWS):
-            part = chosen[first : first + _ROWS]
-            times = (a[part] for a in (forward_s, backward_s, weight_s))
-            total[part] = _block(m[part], pp[part], _columns(m[part], pp[part], count[part], *times))
-    return total
+
+    def __init__(self, m: IntArray, pp: IntArray, count: IntArray) -> None:
+        self.counts = np.ascontiguousarray(count.T)
+        ends = np.cumsum(self.counts, axis=0)
+        positions = np.concatenate([ends - self.counts, ends - 1])
+        self.start = np.maximum(pp - m, 0)
+        if self.start.any():
+            positions = np.concatenate([positions, positions - self.start, positions + self.start, self.start[None]])
+        # An empty run gives an end of another: every stage may be a column, and twice.
+        self.position = np.sort(np.clip(positions, 0, pp - 1), axis=0)
+        self.run = np.sum(self.position >= ends[:, None], axis=0)
+        self.passed = self.position - np.take_along_axis(ends - self.counts, self.run, axis=0)
+        self.later = pp - 1.0 - self.position
+        self.usable = self.position >= self.start  # alternates forwards and backwards
+
+    def own(self, time_s: FloatArray) -> FloatArray:
+        """Of the stage."""
+        return np.take_along_axis(time_s.T, self.run, axis=0)
+
+    def before(self, time_s: FloatArray) -> FloatArray:
+        """Of all stages before it."""
+        whole = self.counts * time_s.T
+        passed = np.take_along_axis(np.cumsum(whole, axis=0) - whole, self.run, axis=0)
+        return np.asarray(passed + self.passed * self.own(time_s))
+
+    def slowest(self, time_s: FloatArray) -> FloatArray:
+        """Of the slowest stage so far, its own included."""
+        return self.own(np.maximum.accumulate(np.where(self.counts > 0, time_s.T, 0.0), axis=0).T)
+
+    def most_after(self, value: FloatArray) -> FloatArray:
+        """The most of a value at this and all later columns."""
+        return np.maximum.accumulate(np.where(self.usable, value, -np.inf)[::-1], axis=0)[::-1]
 
 
-def _block(m: IntArray, pp: IntArray, columns: list[_Column]) -> FloatArray:
-    """The same for some rows, all long steps (m >= S) or all short ones."""
-    start, full = np.maximum(pp - m, 0.0), np.maximum(m - pp, 0.0)
-    far = _suffix([c.unsplit_before + c.unsplit_s + c.later * c.top_forward_s for c in columns], columns)
-    tails = _tails(columns, m)
-    turn = _suffix(
-        [c.forward_before + c.forward_s + c.input_s + t for c, t in zip(columns, tails, strict=True)], columns
-    )
+def _zero_bubble_s(m: IntArray, pp: IntArray, _vpp: IntArray, runs: ChunkRuns, weight_s: FloatArray) -> FloatArray:
+    """Exact; see the head of this file. Equal stages: ``m (F + B + W) + (pp - 1) (F + B - W)``."""
+    c = _Ends(m, pp, runs.count)
+    forward, inner, weight = (c.own(time) for time in (runs.forward_s, runs.backward_s - weight_s, weight_s))
+    forward_before, inner_before = c.before(runs.forward_s), c.before(runs.backward_s - weight_s)
+    both, both_through = forward + inner, forward_before + forward + inner_before + inner
+    far = c.most_after(both_through + c.later * c.slowest(runs.forward_s))
+    tails = _tails_s(c, m, inner, inner_before, weight)
+    turn = c.most_after(forward_before + forward + inner + tails)
+    steps, full = c.position - c.start, np.maximum(m - pp, 0.0)
     best, from_above = np.zeros(len(m)), np.full(len(m), -np.inf)
-    for e, c in enumerate(columns):
-        path = np.full(len(m), -np.inf)
-        for x in range(e, len(columns)):
-            np.maximum(path, far[x] + (c.position - start) * columns[x].unsplit_s, out=path)
-        path -= c.forward_before + c.forward_s + c.input_before + c.input_s
-        np.maximum(path, from_above, out=path)
-        path += full * (c.unsplit_s + c.weight_s) + turn[e]
-        np.maximum(best, path, out=best, where=c.usable)
-        above = far[e] - c.unsplit_before - c.unsplit_s + (c.position - start) * c.unsplit_s
-        np.maximum(from_above, above, out=from_above, where=c.usable)
+    for e, usable in enumerate(c.usable):
+        below = np.max(far[e:] + steps[e] * both[e:], axis=0) - both_through[e]
+        path = np.maximum(below, from_above) + full * (both[e] + weight[e]) + turn[e]
+        np.maximum(best, path, out=best, where=usable)
+        np.maximum(from_above, far[e] + steps[e] * both[e] - both_through[e], out=from_above, where=usable)
     return best
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Column:
-    """One end of a run of stages: every array has shape (n,)."""
-
-    usable: BoolArray | bool  # it alternates forwards and backwards
-    position: FloatArray
-    later: FloatArray  # stages after it
-    forward_s: FloatArray
-    input_s: FloatArray  # backward without weight gradient
-    weight_s: FloatArray
-    unsplit_s: FloatArray  # forward and input gradient
-    forward_before: FloatArray  # the same of all stages before it
-    input_before: FloatArray
-    unsplit_before: FloatArray
-    top_forward_s: FloatArray  # slowest forward so far, its own included
-
-
-def _columns(
-    m: IntArray, pp: IntArray, count: IntArray, forward_s: FloatArray, backward_s: FloatArray, weight_s: FloatArray
-) -> list[_Column]:
-    """Both ends of every run, and those that are needed in short steps, in order."""
-    counts = np.ascontiguousarray(count.T)
-    ends = np.cumsum(counts, axis=0)
-    positions = np.concatenate([ends - counts, ends - 1])
-    start = np.maximum(pp - m, 0)
-    short = bool(start.any())
-    if short:
-        positions = np.concatenate([positions, positions - start, positions + start, start[None]])
-    # An empty run gives an end of another: every stage may be a column, and twice.
-    ordered = np.sort(np.clip(positions, 0, pp - 1), axis=0)
-    run = np.zeros_like(ordered)
-    for end in ends:
-        run += ordered >= end
-    passed = ordered - np.take_along_axis(ends - counts, run, axis=0)
-    times = {"forward": forward_s.T, "input": (backward_s - weight_s).T, "weight": weight_s.T}
-    own = {name: np.take_along_axis(time, run, axis=0) for name, time in times.items()}
-    before = {}
-    for name in ("forward", "input"):
-        whole = counts * times[name]
-        before[name] = np.take_along_axis(np.cumsum(whole, axis=0) - whole, run, axis=0) + passed * own[name]
-    tops = np.maximum.accumulate(np.where(counts > 0, forward_s.T, 0.0), axis=0)
-    top = np.take_along_axis(tops, run, axis=0)
-    places, later = ordered.astype(np.float64), (pp - 1.0) - ordered
-    return [
-        _Column(
-            usable=position >= start if short else True,
-            position=position,
-            later=later[c],
-            forward_s=own["forward"][c],
-            input_s=own["input"][c],
-            weight_s=own["weight"][c],
-            unsplit_s=own["forward"][c] + own["input"][c],
-            forward_before=before["forward"][c],
-            input_before=before["input"][c],
-            unsplit_before=before["forward"][c] + before["input"][c],
-            top_forward_s=top[c],
-        )
-        for c, position in enumerate(places)
-    ]
-
-
-def _suffix(values: list[FloatArray], columns: list[_Column]) -> list[FloatArray]:
-    """Most of a value over this and all later columns."""
-    most, result = np.full_like(values[0], -np.inf), []
-    for value, column in zip(reversed(values), reversed(columns), strict=True):
-        most = np.maximum(most, np.where(column.usable, value, -np.inf) if column.usable is not True else value)
-        result.append(most)
-    return result[::-1]
-
-
-def _tails(columns: list[_Column], m: IntArray) -> list[FloatArray]:
-    """The last phase, after the last turn at each column."""
-    ending, endings, tails = np.full(len(m), -np.inf), [], []
-    for c in columns:
-        ending = np.maximum(ending, np.minimum(m, c.position + 1.0) * c.weight_s - c.input_before)
-        endings.append(ending)
-    for b, turn in enumerate(columns):
-        best = np.full(len(m), -np.inf)
-        for y, c in enumerate(columns[: b + 1]):
-            if c.usable is True:
-                path = turn.later * (c.input_s + c.weight_s)
-            else:
-                path = (
-                    turn.later * c.input_s + np.minimum(turn.later, np.maximum(m - 1.0 - c.position, 0.0)) * c.weight_s
-                )
-            np.maximum(best, path + endings[y], out=best)
-        tails.append(best + turn.input_before)
+def _tails_s(c: _Ends, m: IntArray, inner: FloatArray, inner_before: FloatArray, weight: FloatArray) -> FloatArray:
+    """The last phase of zero-bubble steps, after the last turn at each column."""
+    endings = np.maximum.accumulate(np.minimum(m, c.position + 1.0) * weight - inner_before, axis=0)
+    left = np.maximum(m - 1.0 - c.position, 0.0)
+    tails = np.empty_like(inner)
+    for b, later in enumerate(c.later):
+        upto = slice(b + 1)
+        paths = later * inner[upto] + np.minimum(later, left[upto]) * weight[upto] + endings[upto]
+        tails[b] = paths.max(axis=0) + inner_before[b]
     return tails
 
 
@@ -302,12 +224,6 @@ def makespan_s(
     if weight_s is None and np.any(DELAYS_WEIGHTS[schedule]):
         raise ValueError("a schedule that delays weight gradients needs weight_s")
     weight = np.zeros_like(runs.backward_s) if weight_s is None else weight_s
-    if not runs.count[:, 0].all():  # the formulas begin with a run that exists
-        order = np.argsort(runs.count == 0, axis=1, kind="stable")
-        runs = ChunkRuns(
-            **{item.name: np.take_along_axis(getattr(runs, item.name), order, axis=1) for item in fields(runs)}
-        )
-        weight = np.take_along_axis(weight, order, axis=1)
     legal = schedule_is_legal(schedule, m, pp, vpp)
     total = np.full(len(schedule), np.inf)
     for name, formula in _FORMULAS.items():
@@ -346,64 +262,12 @@ def _one_f_one_b_s(m: IntArray, pp: IntArray, _vpp: IntArray, runs: ChunkRuns, _
 
     Both are convex in the position inside a run of equal stages, so the ends of the runs suffice.
     """
-    total = np.empty(len(m))
-    # Blocks of rows in one workspace: fresh arrays cost more (page faults) than the arithmetic.
-    rows = min(len(m), _ROWS)
-    space = np.empty((6 * runs.count.shape[1] + 8, rows))
-    for first in range(0, len(m), _ROWS):
-        part = slice(first, first + _ROWS)
-        _one_f_one_b_block(m[part], pp[part], runs.take(part), space[:, : len(m[part])], total[part])
-    return total
-
-
-def _one_f_one_b_block(m: IntArray, pp: IntArray, runs: ChunkRuns, space: FloatArray, best: FloatArray) -> None:
-    """The same for some rows, into `best`."""
-    runs_count = runs.count.shape[1]
-    count, forward, backward, time, top_f, top_b = space[:-8].reshape(6, runs_count, -1)
-    last_micro_batch, far_f, far_b, through, later, reached, after, path = space[-8:]
-    count[:], forward[:], backward[:] = runs.count.T, runs.forward_s.T, runs.backward_s.T
-    empty = count == 0.0
-    if empty.any():  # an empty run repeats the end of the one before
-        for q in range(1, runs_count):
-            np.copyto(forward[q], forward[q - 1], where=empty[q])
-            np.copyto(backward[q], backward[q - 1], where=empty[q])
-    np.add(forward, backward, out=time)
-    np.maximum.accumulate(forward, axis=0, out=top_f)
-    np.maximum.accumulate(backward, axis=0, out=top_b)
-    np.subtract(m, 1.0, out=last_micro_batch)
-    np.einsum("qn,qn->n", count, time, out=through)
-    best.fill(0.0)
-    far_f.fill(-np.inf)
-    far_b.fill(-np.inf)
-    later.fill(0.0)  # stages after the run
-    usable: BoolArray | bool = True
-    short = bool(np.any(m < pp))
-    for q in reversed(range(runs_count)):
-        for is_first in (False, True):
-            # Steps back from the end of the run: to its last stage none, to its first (that alternates) all but one.
-            if is_first:
-                np.subtract(count[q], 1.0, out=path)
-                if short:
-                    np.minimum(path, np.subtract(last_micro_batch, later, out=after), out=path)
-                np.maximum(path, 0.0, out=path)
-                np.add(later, path, out=after)
-                np.subtract(through, np.multiply(path, time[q], out=path), out=reached)
-            else:
-                after[:], reached[:] = later, through
-            if short:
-                usable = np.less_equal(after, last_micro_batch)
-            for far, slowest in ((far_f, top_f[q]), (far_b, top_b[q])):
-                np.multiply(after, slowest, out=path)
-                path += reached
-                np.maximum(far, path, out=far, where=usable)
-            np.subtract(last_micro_batch, after, out=path)
-            path *= time[q]
-            path += far_f
-            path += far_b
-            path -= reached
-            np.maximum(best, path, out=best, where=usable)
-        later += count[q]
-        through -= np.multiply(count[q], time[q], out=path)
+    c, time_s = _Ends(m, pp, runs.count), runs.forward_s + runs.backward_s
+    own = c.own(time_s)
+    through = c.before(time_s) + own
+    turns = (c.most_after(through + c.later * c.slowest(each)) for each in (runs.forward_s, runs.backward_s))
+    paths = (m - 1.0 - c.later) * own - through + sum(turns)
+    return np.asarray(np.max(paths, axis=0, where=c.usable, initial=0.0))
 
 
 def _interleaved_s(m: IntArray, pp: IntArray, vpp: IntArray, runs: ChunkRuns, _: FloatArray) -> FloatArray:
@@ -417,7 +281,5 @@ _FORMULAS: dict[str, _Formula] = {
     "gpipe": _gpipe_s,
     "1f1b": _one_f_one_b_s,
     "interleaved": _interleaved_s,
-    "zero_bubble": lambda m, pp, _, runs, weight_s: zero_bubble_s(
-        m, pp, runs.count, runs.forward_s, runs.backward_s, weight_s
-    ),
+    "zero_bubble": _zero_bubble_s,
 }

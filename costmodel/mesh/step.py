@@ -7,7 +7,6 @@ Shapes: n plans, c pipeline configurations, R runs of chunks, Q kinds of ranks.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,13 +31,11 @@ __all__ = [
     "gradient_passes_s",
     "gradient_width",
     "hidden_s",
-    "host_updates_sooner",
     "least_step_times",
     "offload_waits_s",
     "one_way_s",
     "shown_s",
     "step_costs",
-    "step_totals",
 ]
 
 
@@ -80,67 +77,54 @@ def gradient_passes_s(workload: Workload, groups: GroupTimes, elements: FloatArr
 
 
 class StepEnd:
-    """Exposed gradient exchange, weight gathering and update of the stage that ends last."""
+    """Exposed gradient exchange, weight gathering and update of the stage that ends last, of plans on pipelines ``index``."""
 
     def __init__(
         self,
         workload: Workload,
-        groups: GroupTimes,
         pipelines: Pipelines,
         memory: PipelineMemory,
         times: CopyTimes,
         index: IntArray,
-        division: Division,
         hidden_s: FloatArray,
         ranks: slice,
     ) -> None:
         self.hidden_s = hidden_s  # (n, Q) of other exchanges, by the last backward pass
-        self.workload, self.groups, self.pipelines, self.memory = workload, groups, pipelines, memory
-        self.times, self.index, self.division = times, index, division
+        self.workload, self.groups, self.pipelines, self.memory = workload, times.groups, pipelines, memory
+        self.times, self.index, self.division = times, index, times.division
         self.ranks = ranks  # kinds of ranks that are looked at
         self.dense = rows_of(memory.dense_trainable[:, ranks], index)
         self.experts = rows_of(memory.expert_trainable[:, ranks], index)
         # Their gradients come last and share a bucket: PyTorch DDP and Megatron-LM cut no weight tensor.
         self.embedding_trainable = rows_of(memory.embedding_trainable[:, ranks], index)
 
-    def parts(self, on_host: IntArray, slack_s: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Exchange, update on the device, update on the host: (n,) each, of plans that update where ``on_host`` says.
+    def parts(self, slack_s: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Exchange, update on the device, update on the host, (n,) each.
 
         ``slack_s`` (n, Q) is how long before the first rank the others end their passes (`costmodel.mesh.passes`).
         """
-        index = self.index
+        rows, on_host = np.arange(len(self.index)), self.division.offload_optimizer > 0
         if not self.workload.training:
-            zero = np.zeros(len(index))
-            return zero, zero, zero
-        away = on_host[:, None] > 0
-        waiting, (on_device, hosted) = self.waiting_s(), self.updates_s()
-        tail = np.where(self.exists, waiting + np.where(away, hosted, on_device) - slack_s[:, self.ranks], -np.inf)
+            return np.zeros(len(rows)), np.zeros(len(rows)), np.zeros(len(rows))
+        on_device, hosted = self.updates_s()
+        tail = self._tail_s(np.where(on_host[:, None], hosted, on_device), slack_s)
         worst = np.argmax(tail, axis=1)
-        rows = np.arange(len(index))
         whole = np.maximum(tail[rows, worst], 0.0)
-        update_s = np.minimum(np.where(on_host > 0, 0.0, on_device[rows, worst]), whole)
-        hosted_s = np.minimum(np.where(on_host > 0, hosted[rows, worst], 0.0), whole - update_s)
-        return whole - update_s - hosted_s + self.summed_s()[index], update_s, hosted_s
+        update_s = np.minimum(np.where(on_host, 0.0, on_device[rows, worst]), whole)
+        hosted_s = np.minimum(np.where(on_host, hosted[rows, worst], 0.0), whole - update_s)
+        return whole - update_s - hosted_s + self.summed_s()[self.index], update_s, hosted_s
 
-    def tails_s(self, index: IntArray, row: IntArray, on_host: Sequence[int], slack_s: FloatArray) -> list[FloatArray]:
-        """What the end adds to plans on pipelines ``index`` that share rows of the division, for updates on the device (0) or host (1).
-
-        The sum of `parts`, one array (len(index),) for each of ``on_host``; ``slack_s`` is that of the plans, (len(index), Q).
-        """
+    def either_s(self, slack_s: FloatArray) -> FloatArray:
+        """The sum of `parts` for updates on the device and on the host: (n, 2)."""
         if not self.workload.training:
-            return [np.zeros(len(index)) for _ in on_host]
-        waiting, updates = self.waiting_s(), self.updates_s()
-        summed = self.summed_s()[index]
-        tails = {}
-        for place in set(on_host):
-            busy = np.where(self.exists, waiting + updates[place], -np.inf)
-            tails[place] = np.maximum(np.max(rows_of(busy, row) - slack_s[:, self.ranks], axis=1), 0.0) + summed
-        return [tails[place] for place in on_host]
+            return np.zeros((len(self.index), 2))
+        tails = self._tail_s(np.stack(self.updates_s()), slack_s)
+        return np.asarray((np.maximum(np.max(tails, axis=2), 0.0) + self.summed_s()[self.index]).T)
 
-    @property
-    def exists(self) -> BoolArray:
-        """Which kinds of ranks there are: (n, Q)."""
-        return rows_of(self.pipelines.layouts.rank_first[:, self.ranks], self.index) >= 0
+    def _tail_s(self, update_s: FloatArray, slack_s: FloatArray) -> FloatArray:
+        """From the last pass of the first rank to the end of every rank, (..., n, Q) as the updates."""
+        exists = rows_of(self.memory.exists[:, self.ranks], self.index)
+        return np.where(exists, self.waiting_s() + update_s - slack_s[:, self.ranks], -np.inf)
 
     def waiting_s(self) -> FloatArray:
         """Exposed gradient exchange and gathering of weights, (n, Q)."""
@@ -178,14 +162,27 @@ class StepEnd:
             assumptions, gather, (dense + experts) * width, forward, self.embedding_trainable * width
         )
         if assumptions.shard_piece_s:
-            pieces = self.division.copies.shard[:, None] * rows_of(self.memory.tensors[:, self.ranks], self.index)
-            exposed = exposed + assumptions.shard_piece_s * np.where(self.division.copies.shard[:, None] > 1, pieces, 0)
+            pieces = self.division.shard[:, None] * rows_of(self.memory.tensors[:, self.ranks], self.index)
+            exposed = exposed + assumptions.shard_piece_s * np.where(self.division.shard[:, None] > 1, pieces, 0)
         return np.where((stage == 1) | (stage == 2), exposed, 0.0)
 
     def updates_s(self) -> tuple[FloatArray, FloatArray]:
         """Time of the optimizer on the device, or else on the host with both transfers: (n, Q) each."""
-        tensors = rows_of(self.memory.tensors[:, self.ranks], self.index)
-        return _updates_s(self.workload, self.groups, self.dense, self.experts, tensors, self.division)
+        workload, assumptions, division = self.workload, self.groups.assumptions, self.division
+        sharded = division.zero_stage[:, None] > 0
+        elements = self.dense / np.where(sharded, division.shard[:, None], 1)
+        elements = elements + self.experts / np.where(sharded, division.expert_shard[:, None], 1)
+        moved = elements * (assumptions.main_gradient_bytes + workload.precision.weight_bytes)
+        touched = elements * workload.optimizer.bytes_moved_per_weight(workload.precision)
+        hosted = moved / assumptions.host_bytes_per_s + touched / assumptions.host_update_bytes_per_s
+        on_device = workload.compute.update_s(elements)
+        passed = self.dense + self.experts if assumptions.zero_whole else elements
+        passes_s = gradient_passes_s(workload, self.groups, passed)
+        on_device, hosted = on_device + passes_s, hosted + passes_s
+        if assumptions.update_launches:
+            started = assumptions.host_launch_s * assumptions.bare_launch * assumptions.update_launches
+            on_device = np.maximum(on_device, started * rows_of(self.memory.tensors[:, self.ranks], self.index))
+        return on_device, hosted
 
     def summed_s(self) -> FloatArray:
         """Gradients of weights that stages share, or that tensor-parallel ranks apply to different positions: (c,)."""
@@ -212,60 +209,6 @@ class StepEnd:
         pp = pipelines.batch.pp
         pair = self.groups.find(np.where(pp > 1, 2, 1), pipelines.stride["pp"] * np.maximum(pp - 1, 1))
         return self.groups.time_s("all_reduce", pair, message)
-
-
-def host_updates_sooner(
-    workload: Workload, groups: GroupTimes, memory: PipelineMemory, index: IntArray, division: Division
-) -> BoolArray:
-    """Which plans have a rank whose optimizer takes less time on the host than on the device, (n,).
-
-    Where none has, the step with the optimizer on the host is not shorter: nothing else of it depends on where the optimizer is.
-    The host may be sooner where its links and memory are quick, or where a rank updates few weights of many tensors, since the device's
-    update takes the time to start its kernels at least.
-
-    Parameters
-    ----------
-    workload : Workload
-    groups : GroupTimes
-    memory : PipelineMemory
-    index : array (n,)
-        Pipeline of every plan.
-    division : Division
-        (n,); what it says of offloading is not read.
-    """
-    if not workload.training:
-        return np.zeros(len(index), dtype=np.bool_)
-    dense, experts, tensors = (
-        rows_of(held, index) for held in (memory.dense_trainable, memory.expert_trainable, memory.tensors)
-    )
-    on_device, hosted = _updates_s(workload, groups, dense, experts, tensors, division)
-    return np.asarray(np.any(rows_of(memory.exists, index) & (hosted < on_device), axis=1))
-
-
-def _updates_s(
-    workload: Workload,
-    groups: GroupTimes,
-    dense: FloatArray,
-    experts: FloatArray,
-    tensors: FloatArray,
-    division: Division,
-) -> tuple[FloatArray, FloatArray]:
-    """Time of the optimizer on the device, and on the host with both transfers, of ranks (n, Q) that hold these weights."""
-    assumptions = groups.assumptions
-    sharded = division.zero_stage[:, None] > 0
-    elements = dense / np.where(sharded, division.copies.shard[:, None], 1)
-    elements = elements + experts / np.where(sharded, division.copies.expert_shard[:, None], 1)
-    moved = elements * (assumptions.main_gradient_bytes + workload.precision.weight_bytes)
-    touched = elements * workload.optimizer.bytes_moved_per_weight(workload.precision)
-    hosted = moved / assumptions.host_bytes_per_s + touched / assumptions.host_update_bytes_per_s
-    on_device = workload.compute.update_s(elements)
-    passed = dense + experts if assumptions.zero_whole else elements
-    passes_s = gradient_passes_s(workload, groups, passed)
-    on_device, hosted = on_device + passes_s, hosted + passes_s
-    if assumptions.update_launches:
-        started = assumptions.host_launch_s * assumptions.bare_launch * assumptions.update_launches
-        on_device = np.maximum(on_device, started * tensors)
-    return on_device, hosted
 
 
 def step_costs(
@@ -297,14 +240,11 @@ def step_costs(
     -------
     MeshCosts
     """
-    spent = _Step(workload, groups, pipelines, memory, index, np.arange(len(index)), division, exact=exact)
-    passes = spent.passes
-    exchange_s, update_s, hosted_s = spent.end.parts(division.offload_optimizer, passes.slack_s)
-    offload_s = hosted_s
-    if np.any(division.offload_activations):
-        offload_s = hosted_s + np.where(division.offload_activations > 0, spent.offload_waits_s(), 0.0)
+    passes, end = _ended(workload, groups, pipelines, memory, index, division, exact=exact)
+    exchange_s, update_s, hosted_s = end.parts(passes.slack_s)
+    offload_s = hosted_s + offload_waits_s(groups, pipelines, memory, index, division, passes.waiting_s)
     m = pipelines.batch.num_micro_batches[index]
-    exists = rows_of(pipelines.layouts.rank_first, index) >= 0
+    exists = rows_of(memory.exists, index)
     parts = {name: rows_of(value, index) for name, value in pipelines.rank_parts().items()}
     load = sum(parts.values()) + passes.waiting_s
     slowest = np.argmax(np.where(exists, load, -1.0), axis=1)
@@ -351,84 +291,27 @@ def least_step_times(
 
     What ``division`` says of the place of the optimizer is not read.
     """
-    row = np.arange(len(index))
-    spent = _Step(workload, groups, pipelines, memory, index, row, division, exact=False)
-    step = spent.passes.makespan_s + np.array(spent.end.tails_s(index, row, (0, 1), spent.passes.slack_s))
-    if np.any(division.offload_activations):
-        step += np.where(division.offload_activations > 0, spent.offload_waits_s(), 0.0)
-    return step.T
+    passes, end = _ended(workload, groups, pipelines, memory, index, division, exact=False)
+    waits_s = offload_waits_s(groups, pipelines, memory, index, division, passes.waiting_s)
+    return (passes.makespan_s + waits_s)[:, None] + end.either_s(passes.slack_s)
 
 
-def step_totals(
+def _ended(
     workload: Workload,
     groups: GroupTimes,
     pipelines: Pipelines,
     memory: PipelineMemory,
     index: IntArray,
-    row: IntArray,
     division: Division,
-    offloads: Sequence[tuple[int, int]],
-) -> FloatArray:
-    """Step times of plans that share pipelines and divisions, (n, H): what `step_costs` says, without the parts.
-
-    Parameters
-    ----------
-    workload, groups, pipelines, memory
-        As for `step_costs`.
-    index, row : arrays (n,)
-        Pipeline and row of the division of every plan. Pipelines that share a row differ only in what
-        `costmodel.mesh.passes.end_columns` leaves out.
-    division : Division
-        (u,); what it says of offloading is not read.
-    offloads : sequence of (offload_optimizer, offload_activations), H of them
-
-    Returns
-    -------
-    array (n, H)
-    """
-    spent = _Step(workload, groups, pipelines, memory, index, row, division, exact=True)
-    tails = spent.end.tails_s(index, row, [optimizer for optimizer, _ in offloads], spent.passes.slack_s)
-    waits_s = spent.offload_waits_s() if any(away for _, away in offloads) else 0.0
-    return np.stack(
-        [
-            spent.passes.makespan_s + tail + (waits_s if away else 0.0)
-            for tail, (_, away) in zip(tails, offloads, strict=True)
-        ]
-    ).T
-
-
-class _Step:
-    """What the steps of plans are made of: plan n divides dp of pipeline ``index[n]`` as row ``row[n]`` of the division says."""
-
-    def __init__(
-        self,
-        workload: Workload,
-        groups: GroupTimes,
-        pipelines: Pipelines,
-        memory: PipelineMemory,
-        index: IntArray,
-        row: IntArray,
-        division: Division,
-        *,
-        exact: bool,
-    ) -> None:
-        times = CopyTimes.of(groups, division.copies, has_experts=bool(np.any(memory.experts)))
-        self.groups, self.pipelines, self.memory, self.index = groups, pipelines, memory, index
-        self.passes = _gathered(workload, pipelines, times, index, row, division, exact=exact)
-        # Plans that share a row are alike in what their backward passes hide.
-        some = np.zeros(len(division.zero_stage), dtype=np.int64)
-        hidden = np.zeros((self.passes.hidden_s.shape[1], len(some))).T
-        some[row] = index
-        if np.any(division.zero_stage >= 3):
-            hidden[row] = self.passes.hidden_s
-        # Rank 0 ends last: what it leaves is a bound for all.
-        ranks = slice(None) if exact else slice(0, 1)
-        self.end = StepEnd(workload, groups, pipelines, memory, times, some, division, hidden, ranks)
-
-    def offload_waits_s(self) -> FloatArray:
-        """What plans wait for offloaded activations, (n,)."""
-        offload = rows_of(_offload_s(self.groups, self.pipelines, self.memory), self.index)
-        return self.pipelines.batch.num_micro_batches[self.index] * _slowest(offload, self.passes.waiting_s)
+    *,
+    exact: bool,
+) -> tuple[_Gathering, StepEnd]:
+    """The passes of plans, and what follows them."""
+    times = CopyTimes.of(groups, division, has_experts=bool(np.any(memory.experts)))
+    passes = _gathered(workload, pipelines, times, index, exact=exact)
+    # Rank 0 ends last: what it leaves is a bound for all.
+    ranks = slice(None) if exact else slice(0, 1)
+    return passes, StepEnd(workload, pipelines, memory, times, index, passes.hidden_s, ranks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -442,24 +325,16 @@ class _Gathering:
 
 
 def _gathered(
-    workload: Workload,
-    pipelines: Pipelines,
-    times: CopyTimes,
-    index: IntArray,
-    row: IntArray,
-    division: Division,
-    *,
-    exact: bool,
+    workload: Workload, pipelines: Pipelines, times: CopyTimes, index: IntArray, *, exact: bool
 ) -> _Gathering:
     """Time of the pipeline of every plan, with ZeRO-3's gathering where it gathers."""
-    makespan, slack = pipelines.makespan_s[index], rows_of(pipelines.rank_slack_s, index)
+    division, makespan, slack = times.division, pipelines.makespan_s[index], rows_of(pipelines.rank_slack_s, index)
     waiting, hidden = (np.zeros(slack.T.shape).T for _ in range(2))
-    plans = np.flatnonzero(division.zero_stage[row] >= 3)
+    plans = np.flatnonzero(division.zero_stage >= 3)
     if len(plans):
         # What is offloaded makes no difference here.
-        rows, copies = row[plans], division.copies
-        first, same = combined(index[plans], copies.shard[rows], copies.expert_shard[rows])
-        found = _gathering(workload, pipelines, times.take(rows[first]), index[plans[first]], exact=exact)
+        first, same = combined(index[plans], division.shard[plans], division.expert_shard[plans])
+        found = _gathering(workload, pipelines, times.take(plans[first]), index[plans[first]], exact=exact)
         makespan[plans], waiting[plans] = found.makespan_s[same], found.waiting_s[same]
         hidden[plans], slack[plans] = found.hidden_s[same], found.slack_s[same]
     return _Gathering(makespan_s=makespan, waiting_s=waiting, hidden_s=hidden, slack_s=slack)
@@ -552,8 +427,8 @@ def _module_exchanges(
 
 def _module_starts(pipelines: Pipelines, times: CopyTimes, module: IntArray) -> tuple[FloatArray, FloatArray]:
     """Time of the host to start the gathering of a module's weights, and the scattering of its gradients: (n, K) each."""
-    table, copies = pipelines.table, times.copies
-    dense, experts = (copies.shard > 1)[:, None], (copies.expert_shard > 1)[:, None]
+    table, division = pipelines.table, times.division
+    dense, experts = (division.shard > 1)[:, None], (division.expert_shard > 1)[:, None]
 
     def started(dense_count: FloatArray, expert_count: FloatArray) -> FloatArray:
         of_dense, of_experts = dense & (rows_of(dense_count, module) > 0), experts & (rows_of(expert_count, module) > 0)
@@ -562,20 +437,23 @@ def _module_starts(pipelines: Pipelines, times: CopyTimes, module: IntArray) -> 
     return started(table.dense_count, table.expert_count), started(table.dense_trainable, table.expert_trainable)
 
 
-def _offload_s(groups: GroupTimes, pipelines: Pipelines, memory: PipelineMemory) -> FloatArray:
-    """What compute does not hide of saving and fetching the activations of a micro-batch, (c, Q)."""
+def offload_waits_s(
+    groups: GroupTimes,
+    pipelines: Pipelines,
+    memory: PipelineMemory,
+    index: IntArray,
+    division: Division,
+    waiting_s: FloatArray,
+) -> FloatArray:
+    """What plans wait for offloaded activations in all micro-batches, beside ``waiting_s`` (n, Q) of each for weights: (n,).
+
+    It is what compute does not hide of saving and fetching the activations of the slowest kind of rank; while a rank waits for weights,
+    activations travel.
+    """
+    if not np.any(division.offload_activations):
+        return np.zeros(len(index))
     assumptions = groups.assumptions
     forward = weigh(pipelines.layouts.rank_modules, pipelines.passes.compute_forward_s, pipelines.pass_of)
-    return shown_s(one_way_s(assumptions, memory.block_bytes / memory.alive), hidden_s(assumptions, forward))
-
-
-def offload_waits_s(
-    groups: GroupTimes, pipelines: Pipelines, memory: PipelineMemory, waiting_s: FloatArray
-) -> FloatArray:
-    """What the slowest kind of rank waits for offloaded activations per micro-batch, besides ``waiting_s`` (c, Q) for weights: (c,)."""
-    return _slowest(_offload_s(groups, pipelines, memory), waiting_s)
-
-
-def _slowest(offload_s: FloatArray, waiting_s: FloatArray) -> FloatArray:
-    """The same of the slowest kind of rank, (n,); while a rank waits for weights, activations travel."""
-    return np.asarray(np.max(np.maximum(offload_s - waiting_s, 0.0), axis=1))
+    offload = shown_s(one_way_s(assumptions, memory.block_bytes / memory.alive), hidden_s(assumptions, forward))
+    slowest = np.max(np.maximum(rows_of(offload, index) - waiting_s, 0.0), axis=1)
+    return np.where(division.offload_activations > 0, pipelines.batch.num_micro_batches[index] * slowest, 0.0)

@@ -14,7 +14,7 @@ import numpy as np
 from costmodel.arrays import FloatArray, IntArray
 from costmodel.mesh.communication import CopyTimes, Division
 from costmodel.mesh.model import MeshModel
-from costmodel.mesh.passes import Pipelines, mesh_strides
+from costmodel.mesh.passes import Pipelines
 from costmodel.mesh.plan import MeshBatch, MeshPlan
 from costmodel.mesh.stages import Layout, stack_layouts
 from costmodel.mesh.step import StepEnd, chunk_gathering, offload_waits_s
@@ -92,8 +92,8 @@ class _Passes:
         layout = model.layout_of_plan(plan, every_rank=True)
         batch, layouts = MeshBatch.from_plans([plan]), stack_layouts([layout])
         pipelines, memory = model.pipelines(batch, layouts), model.pipeline_memory(batch, layouts)
-        division = Division.of(batch, mesh_strides(batch))
-        times = CopyTimes.of(model.groups, division.copies, has_experts=bool(np.any(memory.experts)))
+        division = Division.of(batch)
+        times = CopyTimes.of(model.groups, division, has_experts=bool(np.any(memory.experts)))
         counts = layout.run_chunks
         sent = np.repeat(pipelines.transfer_s[0], counts)
         forward = np.repeat(pipelines.chunks.forward_s[0] - pipelines.transfer_s[0], counts)
@@ -106,7 +106,7 @@ class _Passes:
             forward, backward = forward + more_forward, backward + more_backward
             gathering = {"F": _seconds(more_forward), "B": _seconds(more_backward)}
             hidden, waiting = added.hidden_s, added.waiting_s
-        end = StepEnd(model.workload, model.groups, pipelines, memory, times, _NOTHING, division, hidden, slice(None))
+        end = StepEnd(model.workload, pipelines, memory, times, _NOTHING, hidden, slice(None))
         place = np.argsort(layout.rank_first)
         exchange, update = _ends(end, plan, place)
         lags = schedule_of(plan.schedule).delays_weights
@@ -126,7 +126,7 @@ class _Passes:
         summed = float(end.summed_s()[0]) if model.workload.training else 0.0
         common = [("gradients of weights that several ranks hold", "exchange", summed)]
         if plan.offload_activations:
-            waits = plan.num_micro_batches * float(offload_waits_s(model.groups, pipelines, memory, waiting)[0])
+            waits = float(offload_waits_s(model.groups, pipelines, memory, _NOTHING, division, waiting)[0])
             common.append(("waiting for offloaded activations, all micro-batches", _OFFLOAD, waits))
         return cls(
             case=case,

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 from costmodel.arrays import BoolArray, FloatArray, IntArray, combined
 from costmodel.hardware.cluster import Cluster
 from costmodel.mesh.assumptions import MeshAssumptions
-from costmodel.mesh.communication import CopyTimes, Division, copy_groups, exposed_exchange, strides
+from costmodel.mesh.communication import CopyTimes, Division, exposed_exchange, strides
 from costmodel.mesh.memory import PipelineMemory
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.passes import module_passes
@@ -246,8 +246,8 @@ def _step_end(
         return zero, zero
     unlike, sharded = rows.shapes > 1, rows.zero_stage > 0
     batch = _batch(replace(rows, zero_stage=np.where(unlike | sharded, 1, 0)), np.arange(len(rows)))
-    copies = copy_groups(batch, strides(batch.order, batch.tp, batch.cp, batch.dp, rows.group_stages))
-    times = CopyTimes.of(model.groups, copies, has_experts=bool(np.any(memory.experts)))
+    division = Division.of(batch, strides(batch.order, batch.tp, batch.cp, batch.dp, rows.group_stages))
+    times = CopyTimes.of(model.groups, division, has_experts=bool(np.any(memory.experts)))
     dense, experts = memory.dense_trainable, memory.expert_trainable
     width = max(assumptions.main_gradient_bytes, float(workload.precision.gradient_bytes))
     gradients = ((dense + experts) * width)[:, 0]

@@ -12,7 +12,6 @@ from costmodel.mesh.communication import Division
 from costmodel.mesh.detail import model_flops_per_step
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.modules import MeshError
-from costmodel.mesh.passes import mesh_strides
 from costmodel.mesh.plan import TIME_PARTS, MeshBatch, MeshCosts, MeshPlan
 from costmodel.mesh.rules import RULES, NetworkShape, columns_of
 from costmodel.mesh.stages import stack_layouts
@@ -49,9 +48,7 @@ def reported_bytes(model: MeshModel, plans: Sequence[MeshPlan], fullest_bytes: F
         return fullest_bytes
     batch = MeshBatch.from_plans(plans)
     layouts = stack_layouts(model.layouts_of_plans(plans, every_rank=True))
-    memory = model.pipeline_memory(batch, layouts).divided(
-        np.arange(len(plans)), Division.of(batch, mesh_strides(batch))
-    )
+    memory = model.pipeline_memory(batch, layouts).divided(np.arange(len(plans)), Division.of(batch))
     return np.asarray(memory.total_bytes[:, 0] - memory.parts["context_bytes"][:, 0])
 
 

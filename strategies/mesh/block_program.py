@@ -25,11 +25,10 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from costmodel.arrays import FloatArray, IntArray
-from costmodel.mesh.communication import CopyTimes, GroupTimes, add_moves, copy_groups
+from costmodel.mesh.communication import CopyTimes, Division, GroupTimes, add_moves
 from costmodel.mesh.memory import add_saved_layer, saved_facts
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.modules import MODULE_COLUMNS, ModuleKind, RowKeys, flow_of
-from costmodel.mesh.passes import mesh_strides
 from costmodel.mesh.plan import LayerSplit, MeshBatch, MeshPlan
 from costmodel.mesh.step import gradient_passes_s, gradient_width
 from costmodel.mesh.tables import add_layer
@@ -103,13 +102,12 @@ class ModulePrices:
         batch = MeshBatch.from_plans([replace(plan, block_splits=())])
         memory = model.pipeline_memory(batch)
         first = int(np.argmin(np.abs(model.layouts(batch).rank_first[0])))
-        copies = copy_groups(batch, mesh_strides(batch))
         return cls(
             model=model,
             plan=plan,
             kind=kind,
             keys=RowKeys(**{item.name: getattr(batch, item.name) for item in fields(RowKeys)}),
-            copies=CopyTimes.of(model.groups, copies, has_experts=False),
+            copies=CopyTimes.of(model.groups, Division.of(batch), has_experts=False),
             passes=plan.num_micro_batches + (plan.pp - 1.0) / plan.vpp,
             recomputed=float(memory.share[0, first]),
             alive=float(memory.alive[0, first]),

@@ -15,7 +15,6 @@ import numpy as np
 from costmodel.mesh.communication import Division
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.modules import ModuleKind
-from costmodel.mesh.passes import mesh_strides
 from costmodel.mesh.plan import LayerSplit, MeshBatch, MeshPlan
 from costmodel.mesh.tensor_parallel import standard_splits
 from costmodel.tolerances import EQUAL
@@ -176,7 +175,7 @@ class _Search:
         A split that takes more does not fit; the cost model says whether one that takes less does.
         """
         batch = MeshBatch.from_plans([self.plan])
-        layouts, division = self.model.layouts(batch), Division.of(batch, mesh_strides(batch))
+        layouts, division = self.model.layouts(batch), Division.of(batch)
         first = int(np.argmin(np.abs(layouts.rank_first[0])))
         used = self.model.pipeline_memory(batch, layouts).divided(np.zeros(1, dtype=np.int64), division)
         left = max(self.capacity_bytes - float(used.total_bytes[0, first]), 0.0)

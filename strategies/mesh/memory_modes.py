@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from costmodel.arrays import FloatArray, IntArray, combined, rows_of, stacked
+from costmodel.arrays import FloatArray, IntArray, StructOfArrays, combined, stacked
 from costmodel.mesh.communication import Division
 from costmodel.mesh.memory import PipelineMemory
-from costmodel.mesh.passes import PIPELINE_FIELDS, mesh_strides
+from costmodel.mesh.passes import PIPELINE_FIELDS
 from costmodel.mesh.plan import RECOMPUTE, MeshBatch, MeshPlan
 from costmodel.tolerances import EQUAL
 from strategies.mesh.space import MeshSpace
@@ -26,7 +26,6 @@ __all__ = ["MemoryMode", "MemoryModes", "ModeNeeds", "recomputing"]
 
 
 _FULL, _NONE = RECOMPUTE.index("full"), RECOMPUTE.index("none")
-_SHARES_ALL = 3  # the stage of ZeRO that shares all state
 _FIELDS = tuple(name for name in PIPELINE_FIELDS if name not in ("order", "cp_kind"))
 
 MemoryMode = tuple[int, int, int]  # recomputation, offload_optimizer, offload_activations
@@ -97,8 +96,6 @@ class MemoryModes:
 
     def needs(self, batch: MeshBatch) -> ModeNeeds:
         """Least memory of every mode of some pipelines, and what it makes them do."""
-        if not len(batch):
-            return ModeNeeds.none(self)
         first, inverse = combined(*(getattr(batch, name) for name in _FIELDS), batch.dp)
         flags = tuple(sorted({activations for _, _, activations in self.each}))
         return _Memory(self, batch.take(first), flags).needs().take(inverse)
@@ -131,7 +128,7 @@ def _wholly_shared(batch: MeshBatch, stage: int) -> MeshBatch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModeNeeds:
+class ModeNeeds(StructOfArrays):
     """What the modes of n pipelines need at least; Q kinds of ranks.
 
     Attributes
@@ -145,37 +142,12 @@ class ModeNeeds:
         Activations of the blocks of one micro-batch; of full recomputation as long as nothing is recomputed.
     input_bytes : array (n, Q)
         The same where all blocks are recomputed.
-    shards : array (n, V)
-        Ranks that must share dp's copies at least under ZeRO-3; infinite where none are enough, 0 where ZeRO-3 is not allowed.
     """
 
     memory_bytes: FloatArray
     blocks: IntArray
     kept_bytes: FloatArray
     input_bytes: FloatArray
-    shards: FloatArray
-
-    @classmethod
-    def none(cls, modes: MemoryModes) -> ModeNeeds:
-        """Those of no pipeline."""
-        v, z, kinds = len(modes.each), len(modes.stages), len(modes.kinds)
-        return cls(
-            memory_bytes=np.zeros((0, v, z)),
-            blocks=np.zeros((0, 2, z), dtype=np.int64),
-            kept_bytes=np.zeros((0, kinds, 1)),
-            input_bytes=np.zeros((0, 1)),
-            shards=np.zeros((0, v)),
-        )
-
-    def take(self, index: IntArray) -> ModeNeeds:
-        """A selection of the pipelines."""
-        return ModeNeeds(
-            memory_bytes=rows_of(self.memory_bytes, index),
-            blocks=rows_of(self.blocks, index),
-            kept_bytes=rows_of(self.kept_bytes, index),
-            input_bytes=rows_of(self.input_bytes, index),
-            shards=rows_of(self.shards, index),
-        )
 
 
 class _Memory:
@@ -200,7 +172,7 @@ class _Memory:
 
     def _division(self, stage: int) -> Division:
         plan = _wholly_shared(self.batch, stage)
-        return Division.of(plan, mesh_strides(plan))
+        return Division.of(plan)
 
     def least_bytes(self, optimizer: int) -> FloatArray:
         """Of the fullest rank, run the best of the modes that are known here, (n,)."""
@@ -222,24 +194,7 @@ class _Memory:
             blocks=stacked([self._least_blocks(optimizer) for optimizer in (0, 1)]),
             kept_bytes=stacked([part.kept_bytes / alive for part in self.parts.values()]),
             input_bytes=next(iter(self.parts.values())).input_bytes / alive,
-            shards=self._least_shards(),
         )
-
-    def _least_shards(self) -> FloatArray:
-        """(n, V). Under ZeRO-3 all state is shared: what a rank holds of it falls as the number of those that share it grows."""
-        result = np.zeros((len(self.batch), len(self.modes.each)), order="F")
-        if _SHARES_ALL not in self.modes.stages:
-            return result
-        base, division = next(iter(self.parts.values())), self._division(_SHARES_ALL)
-        slack = 1.0 + base.assumptions.allocator_slack
-        fixed = slack * base.gathered(self._all, division)
-        both = self.state[self.modes.stages.index(_SHARES_ALL)]
-        for v, (kind, optimizer, activations) in enumerate(self.modes.each):
-            room = self.modes.capacity_bytes - fixed - self.more[kind, activations]
-            state = self.batch.dp[:, None] * (both[optimizer] - fixed)
-            needed = np.where(room > 0, state / np.where(room > 0, room, 1.0), np.inf)
-            result[:, v] = _fullest(np.where(base.exists, needed, 0.0))
-        return result
 
     def _least_blocks(self, optimizer: int) -> IntArray:
         """(n, Z). Memory falls with every block that is recomputed, by as much as a rank's chunks hold of it at most."""

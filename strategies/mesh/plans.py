@@ -13,8 +13,7 @@ than that: below ZeRO-3 what follows the last backward pass (`tail`) knows neith
     step(mode) >= floor(mode) + tail,  tail = step(plain, optimizer state where the mode has it) - pipeline
 
 with the floors of `strategies.mesh.memory_modes`. Under ZeRO-3 the larger of the two terms is a bound. The host may update sooner than the
-device, also where all fits on the device. So both places of the optimizer are bounded, and both are tried where some rank's host is the
-sooner one (`costmodel.mesh.step.host_updates_sooner`).
+device, also where all fits on the device. So both places of the optimizer are bounded, and both are tried.
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ import numpy as np
 from costmodel.arrays import BoolArray, FloatArray, IntArray, combined
 from costmodel.mesh.communication import Division
 from costmodel.mesh.model import MeshModel, computing_s, least_computing_s
-from costmodel.mesh.passes import mesh_strides
 from costmodel.mesh.plan import RECOMPUTE, MeshBatch, MeshPlan
 from costmodel.tolerances import EQUAL
 from strategies.mesh.memory_modes import MemoryMode, MemoryModes
@@ -86,7 +84,6 @@ class Incumbents:
     top: int
     distinct: tuple[str, ...] | None = None
     _rows: dict[tuple[int, ...], _Row] = field(default_factory=dict)
-    _leading_score: dict[tuple[int, ...], float] = field(default_factory=dict)  # of every group at hand, its best
     worst: float = float("inf")  # score of the last of them once there are enough
     best: float = float("inf")
 
@@ -111,21 +108,6 @@ class Incumbents:
                 if len(self._rows) > 4 * self.top:
                     self._trim()
         self._trim()
-
-    def open(self, batch: MeshBatch, score: FloatArray) -> BoolArray:
-        """Whether plans with these scores, or larger ones, may matter to their group: what is worse than its best does not."""
-        open_rows = np.asarray(score <= self.worst)
-        if not self._leading_score:
-            return open_rows
-        rows = np.flatnonzero(open_rows)
-        if not len(rows):
-            return open_rows
-        columns = [getattr(batch, name)[rows] for name in self.distinct or ()]
-        first, group = combined(*columns)
-        keys = zip(*(column[first].tolist() for column in columns), strict=True)
-        best = np.array([self._leading_score.get(key, np.inf) for key in keys])
-        open_rows[rows] = score[rows] <= best[group] * (1.0 + EQUAL)
-        return open_rows
 
     def _leading(self, batch: MeshBatch, score: FloatArray) -> IntArray:
         """Rows by score; of every group only the best and its equals."""
@@ -158,7 +140,7 @@ class Incumbents:
                 continue
             if row.score <= leading.setdefault(row.group, row.score) * (1.0 + EQUAL):
                 kept[key] = row
-        self._rows, self._leading_score = kept, leading
+        self._rows = kept
         scores = list(leading.values())
         self.best = scores[0] if scores else float("inf")
         self.worst = scores[-1] if len(scores) >= self.top else float("inf")
@@ -185,7 +167,6 @@ class Incumbents:
 
 
 _FULL = RECOMPUTE.index("full")
-_RADIX = 1 << 40
 _PAIRS = 8_192  # plans and modes of them, tried at a time
 _MORE = 65_536  # the same with every number of blocks
 
@@ -254,64 +235,28 @@ class PlanEvaluator:
         batch = batch_of(rows)
         stage = np.searchsorted(np.array(self.modes.stages), batch.zero_stage)
         floors = floors_s[pipeline, :, stage]
-        least = self.least_score(np.min(floors, axis=1), batch)
-        second = batch.zero_stage == 2
-        hopeful = (least < self.goal()) & self.incumbents.open(batch, least * (1 - EQUAL))
-        first = np.flatnonzero(~second & hopeful)
-        plain = self._run_best_mode(batch.take(first), pipeline[first], makespan_s[pipeline[first]], floors[first])
-        # ZeRO-2 moves what ZeRO-1 moves and reduces more often: it is not faster, unless ZeRO-1 adds up whole gradients.
-        one = batch.zero_stage[first] == 1
-        known = pipeline[first][one] * _RADIX + batch.dp_shard[first][one]
-        later = np.flatnonzero(second & hopeful & (least < self.goal()))
-        if len(known) and len(later) and not self.model.assumptions.zero_whole:
-            order = np.argsort(known)
-            wanted = pipeline[later] * _RADIX + batch.dp_shard[later]
-            place = np.minimum(np.searchsorted(known[order], wanted), len(known) - 1)
-            bound = np.where(known[order][place] == wanted, plain[one][order][place], 0.0)
-            later = later[bound < self.goal()]
-        self._run_best_mode(batch.take(later), pipeline[later], makespan_s[pipeline[later]], floors[later])
+        hopeful = np.flatnonzero(self.least_score(np.min(floors, axis=1), batch) < self.goal())
+        if len(hopeful):
+            self._run_best_mode(batch.take(hopeful), pipeline[hopeful], makespan_s, floors[hopeful])
 
-    def _run_best_mode(
-        self, batch: MeshBatch, pipeline: IntArray, makespan_s: FloatArray, floors: FloatArray
-    ) -> FloatArray:
-        """Evaluate divisions of dp, each with every mode that may still be better than what is known.
-
-        Returns
-        -------
-        array (n,)
-            Scores that no mode of them goes below.
-        """
-        if not len(batch):
-            return np.zeros(0)
+    def _run_best_mode(self, batch: MeshBatch, pipeline: IntArray, makespan_s: FloatArray, floors: FloatArray) -> None:
+        """Evaluate divisions of dp, each with every mode that may still be better than what is known."""
         plain, modes = self.modes.plainly(batch), self.modes.each
         least_s = self._least_s(plain, pipeline)
         places = sorted({optimizer for _, optimizer, _ in modes})
-        least_score = self.least_score(np.min(least_s[:, places], axis=1), batch)
         # What is too slow without saving memory stays so.
-        left = np.flatnonzero((least_score < self.goal()) & self.incumbents.open(batch, least_score * (1 - EQUAL)))
+        left = np.flatnonzero(self.least_score(np.min(least_s[:, places], axis=1), batch) < self.goal())
         if self.modes.plain in modes and len(left):
             fits = self._memory_bytes(plain.take(left), pipeline[left]) <= self.settings.capacity_bytes
-            fitting = left[fits]
-            self._keep(plain.take(fitting))
+            fitting = plain.take(left[fits])
+            self._keep(fitting)
             if self.modes.plain_on_host in modes:
-                self._try_host(plain.take(fitting), pipeline[fitting], least_s[fitting, 1])
+                sooner = self.least_score(least_s[left[fits], 1], fitting) < self.goal()
+                self._keep(_with_optimizer_on_host(fitting.take(np.flatnonzero(sooner))))
             # Recomputation, and activations on the host, take longer: what fits is settled, unless computing devices cost more.
             left = left if self.counts_computing else left[~fits]
         if len(left):
-            self._save_memory(batch.take(left), pipeline[left], makespan_s[left], floors[left], least_s[left])
-        return least_score
-
-    def _try_host(self, batch: MeshBatch, pipeline: IntArray, least_s: FloatArray) -> None:
-        """Evaluate plans that fit with their optimizer on the host instead, where that may be quicker."""
-        least = self.least_score(least_s, batch)
-        rows = np.flatnonzero((least < self.goal()) & self.incumbents.open(batch, least * (1 - EQUAL)))
-        if not len(rows):
-            return
-        batch = batch.take(rows)
-        first, index = _pipelines(batch, pipeline[rows])
-        division = Division.of(batch, mesh_strides(batch))
-        sooner = self.model.host_updates_sooner(self.model.pipeline_memory(batch.take(first)), index, division)
-        self._keep(_with_optimizer_on_host(batch.take(np.flatnonzero(sooner))))
+            self._save_memory(batch.take(left), pipeline[left], makespan_s[pipeline[left]], floors[left], least_s[left])
 
     def _save_memory(
         self, batch: MeshBatch, pipeline: IntArray, makespan_s: FloatArray, floors: FloatArray, least_s: FloatArray
@@ -383,7 +328,7 @@ class PlanEvaluator:
         first, index = _pipelines(batch, pipeline)
         pipelines = batch.take(first)
         times, memory = self.model.pipelines(pipelines, exact=False), self.model.pipeline_memory(pipelines)
-        division = Division.of(batch, mesh_strides(batch))
+        division = Division.of(batch)
         return self.model.least_step_times(times, memory, index, division)
 
     def _memory_bytes(self, batch: MeshBatch, pipeline: IntArray) -> FloatArray:
@@ -391,13 +336,13 @@ class PlanEvaluator:
             return np.zeros(0)
         first, index = _pipelines(batch, pipeline)
         memory = self.model.pipeline_memory(batch.take(first))
-        filled = memory.divided(index, Division.of(batch, mesh_strides(batch)))
+        filled = memory.divided(index, Division.of(batch))
         return np.asarray(np.max(filled.total_bytes, axis=1))
 
     def _least_blocks(self, batch: MeshBatch, pipeline: IntArray) -> IntArray:
         first, index = _pipelines(batch, pipeline)
         memory = self.model.pipeline_memory(batch.take(first))
-        division = Division.of(batch, mesh_strides(batch))
+        division = Division.of(batch)
         return memory.least_recomputed(index, division, self.settings.capacity_bytes)
 
     def _keep(self, batch: MeshBatch) -> FloatArray:

@@ -27,7 +27,6 @@ import numpy as np
 from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.mesh.communication import Division
 from costmodel.mesh.model import MeshModel
-from costmodel.mesh.passes import mesh_strides
 from costmodel.mesh.plan import RECOMPUTE, MeshBatch, MeshPlan
 from costmodel.tolerances import EQUAL
 from strategies.limits import Clock, OutOfTimeError
@@ -323,7 +322,7 @@ class StageTables:
             **self._chunks(modules, recomputed),
         )
         memory = self.model.pipeline_memory(batch, layouts)
-        filled = memory.divided(np.zeros(1, dtype=np.int64), Division.of(batch, mesh_strides(batch)))
+        filled = memory.divided(np.zeros(1, dtype=np.int64), Division.of(batch))
         return np.asarray(filled.total_bytes[0])
 
     @property

@@ -7,8 +7,8 @@ Nodes are bounded first (`strategies.mesh.nodes`). Below them, each level keeps 
 2. the same with every order of the ranks;
 3. every division of dp, run in its best mode (`strategies.mesh.plans`).
 
-A corner of the space goes first (`MeshRestriction.powers_of_two`, `narrowed`), then what is near the plans found there
-(`strategies.mesh.space`): good plans close most of the whole. A larger corner follows where that does not make a list.
+A corner of the space goes first (`MeshRestriction.powers_of_two`, `narrowed`): good plans close most of the whole. A larger corner
+follows where that does not make a list.
 
 Nodes that cannot fit are left out in families (`strategies.mesh.nodes`) of equal dp before they are opened; as long as nothing is
 known to fit, in large ones before their time is bounded, too, and in those of equal dp and micro-batch where that was not enough.
@@ -36,9 +36,9 @@ from strategies.mesh.framework_rules import allowed_parts
 from strategies.mesh.memory_modes import MemoryModes, ModeNeeds
 from strategies.mesh.nodes import Families, NodeBounds, PlanCount, families_of_nodes, pieces_of
 from strategies.mesh.plans import Incumbents, PlanEvaluator
-from strategies.mesh.settings import MeshOutcome, MeshRestriction, MeshSettings, NearestMiss
-from strategies.mesh.space import NODE, Columns, MeshSpace, batch_of, distinct, neighbours, selected
-from strategies.mesh.time_bounds import PipelineTimes, least_step_s, raise_for_gathering, worthy_times
+from strategies.mesh.settings import MeshOutcome, MeshSettings, NearestMiss
+from strategies.mesh.space import Columns, MeshSpace, batch_of, distinct, selected
+from strategies.mesh.time_bounds import least_step_s, worthy
 
 __all__ = ["search_corner", "search_mesh", "search_model"]
 
@@ -52,7 +52,6 @@ _FIRST, _NEXT = 64, 4_096
 _PIPELINES = 2_048
 # How good the plans of the corners that are searched first must be, among their own.
 _SEED_GAPS = (0.05, 0.005)
-_ROUNDS = 4  # of looking around them
 _ROW = "_row"
 
 
@@ -304,52 +303,19 @@ class _Run:
     def seed(self) -> None:
         """Find some good plans in a corner of the space, degrees that are powers of two, so that few nodes of the whole are kept.
 
-        The same way, a corner of that corner goes first. What is near the plans found there is often better; where they make a list, the
-        larger corner is left out.
+        The same way, a corner of that corner goes first. Where its plans make a list, the larger corner is left out.
         """
         corner = self.settings.restriction.powers_of_two()
         for restriction, gap in zip((corner.narrowed(), corner), _SEED_GAPS, strict=True):
-            run = self._inside(restriction, gap)
+            settings = replace(self.settings, restriction=restriction, gap=max(self.settings.gap, gap))
+            space = MeshSpace.of(self.model, settings)
+            run = _Run(model=self.model, space=space, settings=settings, progress=None, counted=False, clock=self.clock)
+            run._take(self.incumbents)
             run.settle(names_miss=restriction is corner)
             self.outcome.out_of_time = run.outcome.out_of_time
             self.outcome.nearest_miss = run.outcome.nearest_miss
-            self._inside(self.settings.restriction.simplest(), _SEED_GAPS[-1]).look_around()
             if np.isfinite(self.incumbents.worst):
                 return
-
-    def _inside(self, restriction: MeshRestriction, gap: float) -> _Run:
-        """A search of a part of the space, for the same list."""
-        settings = replace(self.settings, restriction=restriction, gap=max(self.settings.gap, gap))
-        space = MeshSpace.of(self.model, settings)
-        run = _Run(model=self.model, space=space, settings=settings, progress=None, counted=False, clock=self.clock)
-        run._take(self.incumbents)
-        return run
-
-    def look_around(self) -> None:
-        """Open nodes near the plans at hand, until that brings nothing new."""
-        seen: set[tuple[int, ...]] = set()
-        for _ in range(_ROUNDS):
-            plans = self.incumbents.batch()
-            keys = list(zip(*(getattr(plans, name).tolist() for name in NODE), strict=True))
-            fresh = [n for n, key in enumerate(keys) if key not in seen]
-            if not fresh:
-                return
-            seen |= set(keys)
-            nodes = neighbours(self.space, plans.take(np.array(fresh)))
-            bounds = NodeBounds(modes=self.modes, evaluator=self.evaluator, goal=self._goal()).bounds(nodes)
-            order = np.argsort(bounds, kind="stable")
-            position, size = 0, _FIRST
-            while position < len(order):
-                some = order[position : position + size]
-                some = some[bounds[some] < self._goal()]
-                if not len(some):
-                    break
-                try:
-                    self._check_time()
-                    self._open(selected(nodes, some))
-                except OutOfTimeError:
-                    return
-                position, size = position + size, 2 * size
 
     def _open(self, nodes: Columns) -> None:
         """Evaluate the pipelines of some nodes."""
@@ -382,20 +348,18 @@ class _Run:
     def _hopeful(self, unordered: Columns) -> _Hopeful:
         """Pipelines that may fit and beat the goal: first with ranks as near as in any order, then every order of those left."""
         batch = self.modes.plainly(batch_of(unordered))
-        rows, times = worthy_times(self.model, batch, self._is_worthy)
-        needs = self.modes.needs(times.batch)
+        rows = worthy(self.model, batch, self._is_worthy)
+        batch = batch.take(rows)
+        needs = self.modes.needs(batch)
         if not np.isfinite(self.incumbents.best):
-            self._remember_miss(times.batch, needs)
-        floors = least_step_s(self.modes, times, needs)
-        score = self.evaluator.scorer(times.batch)
-        raise_for_gathering(floors, self.modes, times, needs, lambda step_s: score(step_s) < self._goal())
-        good = np.flatnonzero(self._least(floors, times.batch) < self._goal())
-        some = {name: column[rows[good]] for name, column in unordered.items()}
-        pipelines = self.space.with_orders({**some, _ROW: good})
+            self._remember_miss(batch, needs)
+        fitting = np.flatnonzero(np.any(needs.memory_bytes <= self.modes.capacity_bytes, axis=(1, 2)))
+        some = {name: column[rows[fitting]] for name, column in unordered.items()}
+        pipelines = self.space.with_orders({**some, _ROW: fitting})
         row = pipelines.pop(_ROW)
         built = self.model.pipelines(self.modes.plainly(batch_of(pipelines)), exact=False)
         self._tally("pipelines", len(row))
-        floors = np.maximum(least_step_s(self.modes, PipelineTimes.of(built), needs.take(row)), rows_of(floors, row))
+        floors = least_step_s(self.modes, built, needs.take(row))
         kept = np.flatnonzero(self._least(floors, batch_of(pipelines)) < self._goal())
         return _Hopeful(
             pipelines={name: column[kept] for name, column in pipelines.items()},

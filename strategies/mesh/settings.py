@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from costmodel.mesh.plan import ORDERS, MeshPlan
+from costmodel.mesh.plan import MeshPlan
 from strategies.score import STEP_TIME, Score
 
 __all__ = [
@@ -111,18 +111,6 @@ class MeshRestriction:
             powers = tuple(v for v in _POWERS if bounds.allows(v))
             corner[name] = Bounds(values=powers) if powers else bounds
         return replace(self, degrees=corner)
-
-    def simplest(self) -> MeshRestriction:
-        """The same with the first of the orders that are allowed, and as many chunks per rank as a power of two, where that is allowed.
-
-        >>> simplest = MeshRestriction(degrees={"tp": Bounds(high=8)}).simplest()
-        >>> simplest.degrees["vpp"].allows(3), simplest.degrees["tp"].allows(3), simplest.names["order"]
-        (False, True, ('tp-cp-dp-pp',))
-        """
-        allowed = self.names.get("order", ORDERS)
-        first = tuple(name for name in ORDERS if name in allowed)[:1]
-        vpp = self.powers_of_two().degrees["vpp"]
-        return replace(self, degrees={**self.degrees, "vpp": vpp}, names={**self.names, "order": first})
 
     def narrowed(self) -> MeshRestriction:
         """A corner of that corner: with the least cp and etp of those. Usually it has good plans too, and is searched in no time.

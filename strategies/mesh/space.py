@@ -8,11 +8,6 @@ recomputation of any number of blocks per chunk; optimizer state and activations
 It is enumerated in three levels. A *node* fixes what decides the work of a rank: tp, sequence parallelism, cp and its
 kind, ep, etp, micro-batch, dp and pp. A *pipeline* adds schedule, vpp and order: the pipeline's time without data
 parallelism. A *plan* adds ZeRO, recomputation and offloading.
-
-Neighbours
-----------
-One respect is the pipeline degree; the division of the batch over replicas and micro-batches; the layout of the experts; or the ranks that
-share a layer (tp, sequence parallelism, cp and its kind), replicas or micro-batches making up for them where they can.
 """
 
 from __future__ import annotations
@@ -29,7 +24,7 @@ from costmodel.mesh.plan import CP_KINDS, MESH_COLUMNS, ORDERS, RECOMPUTE, SCHED
 from costmodel.mesh.rules import NetworkShape, holds
 from strategies.mesh.settings import Bounds, MeshRestriction, MeshSettings
 
-__all__ = ["NODE", "Columns", "MeshSpace", "batch_of", "distinct", "neighbours", "selected"]
+__all__ = ["Columns", "MeshSpace", "batch_of", "distinct", "selected"]
 
 
 Columns = dict[str, IntArray]
@@ -104,13 +99,6 @@ class MeshSpace:
         cps = self.values("cp", [d for d in divisors(int(np.gcd.reduce(lengths))) if d <= self.most_workers])
         inner = self._join(tensor, "cp", cps)
         return selected(inner, inner["tp"] * inner["cp"] <= self.most_workers)
-
-    def shares(self) -> Columns:
-        """What decides the cost of a module, for all nodes and some more: tp, sequence_parallel, cp, ep, etp, micro_batch."""
-        rows = self.inner()
-        rows = self._join(rows, "micro_batch", np.unique(self.replicas()["micro_batch"]))
-        rows = self._join(rows, "ep", self._expert_values("ep"))
-        return self._join(rows, "etp", self._expert_values("etp"))
 
     def works(self) -> Columns:
         """What decides the work of a micro-batch, but for the layout of the experts: tp, sequence_parallel, cp, cp_kind, micro_batch."""
@@ -203,18 +191,6 @@ class MeshSpace:
     def legal(self, columns: Columns) -> Columns:
         """Rows that obey all rules about their columns."""
         return selected(columns, holds(self.shape, columns))
-
-    def within(self, nodes: Columns) -> BoolArray:
-        """Whether the user allows all values of some nodes, which come from plans of other restrictions."""
-        found = np.ones(len(nodes["tp"]), dtype=np.bool_)
-        for name, column in nodes.items():
-            if name == "cp_kind":
-                found &= np.isin(column, self.categories(name, CP_KINDS)) | (nodes["cp"] == 1)
-            elif name == "sequence_parallel":
-                found &= np.isin(column, self.flags(name))
-            elif name in self.restriction.degrees:
-                found &= np.isin(column, self.values(name, np.unique(column)))
-        return found
 
     def replicas(self) -> Columns:
         """Every (dp, micro_batch, num_micro_batches) whose product is the global batch."""
@@ -396,63 +372,3 @@ def batch_of(columns: Columns) -> MeshBatch:
     if "dp" in columns and "dp_shard" not in columns:
         filled["dp_replicate"] = columns["dp"]
     return MeshBatch.of_columns(filled)
-
-
-# What fixes a node, the number of micro-batches besides it.
-NODE = ("tp", "sequence_parallel", "cp", "cp_kind", "ep", "etp", "micro_batch", "dp", "pp", "num_micro_batches")
-
-
-def neighbours(space: MeshSpace, plans: MeshBatch) -> Columns:
-    """Legal nodes of a space that differ from those of some plans in one respect; those of the plans are among them.
-
-    Parameters
-    ----------
-    space : MeshSpace
-    plans : MeshBatch
-
-    Returns
-    -------
-    Columns
-        Different nodes, without an order that means anything.
-    """
-    own = {name: getattr(plans, name) for name in NODE}
-    replicas, inner = space.replicas(), space.with_context_kinds(space.inner())
-    found = [
-        own,
-        _crossed(own, {"pp": space.stages()}),
-        _crossed(own, replicas),
-        space.with_expert_pairs({name: column for name, column in own.items() if name not in ("ep", "etp")}),
-        *_exchanged(own, inner),
-    ]
-    rows = np.concatenate([np.stack([piece[name] for name in NODE], axis=1) for piece in found])
-    rows = np.unique(rows, axis=0)
-    nodes = dict(zip(NODE, np.ascontiguousarray(rows.T), strict=True))
-    nodes = selected(nodes, space.counts(nodes["tp"] * nodes["cp"] * nodes["pp"] * nodes["dp"]))
-    # What ranks inside a layer make up for need not be a division of the batch that is allowed.
-    known = np.isin(_division(nodes), _division(replicas))
-    return space.legal(selected(nodes, known & space.within(nodes)))
-
-
-def _crossed(nodes: Columns, other: Columns) -> Columns:
-    """Every node with every row of other values."""
-    size, count = len(nodes["tp"]), len(next(iter(other.values())))
-    joined = {name: np.repeat(column, count) for name, column in nodes.items()}
-    return joined | {name: np.tile(column, size) for name, column in other.items()}
-
-
-def _exchanged(nodes: Columns, inner: Columns) -> list[Columns]:
-    """Nodes with other ranks inside a layer: as many replicas as before, or as many workers with micro-batches as large or as many."""
-    rows = _crossed({**nodes, "_ranks": nodes["tp"] * nodes["cp"]}, inner)
-    before, after = rows.pop("_ranks"), rows["tp"] * rows["cp"]
-    whole = rows["dp"] * before % after == 0
-    dp = np.where(whole, rows["dp"] * before // after, 0)
-    fewer = {**rows, "dp": dp}
-    batch = rows["dp"] * rows["micro_batch"] * rows["num_micro_batches"]
-    share = np.maximum(dp, 1)
-    larger = {**fewer, "micro_batch": batch // share // rows["num_micro_batches"]}
-    longer = {**fewer, "num_micro_batches": batch // share // rows["micro_batch"]}
-    return [rows, selected(larger, dp > 0), selected(longer, dp > 0)]
-
-
-def _division(nodes: Columns) -> IntArray:
-    return (nodes["dp"] << 40) + nodes["micro_batch"] * (1 << 20) + nodes["num_micro_batches"]

@@ -11,8 +11,8 @@ import pytest
 
 from costmodel.hardware.cluster import span
 from costmodel.hardware.collectives import collective_s, names_of
+from costmodel.mesh.communication import mesh_strides
 from costmodel.mesh.model import MeshModel
-from costmodel.mesh.passes import mesh_strides
 from costmodel.mesh.plan import MeshBatch, MeshPlan
 from costmodel.timeline import Timeline, TimelineInput, simulate
 from tests.costmodel.mesh import plans as make

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 
-import numpy as np
 import pytest
 
 from costmodel.mesh.plan import MeshPlan
 from planner.core.request import Request
 from planner.question.resolve import resolve
 from planner.spaces.mesh.space import mesh_space
-from strategies.mesh.plans import Incumbents
 from strategies.mesh.search import search_model
 from strategies.mesh.settings import DISTINCT
 from tests.cases import mostly
@@ -50,23 +48,3 @@ def test_the_plain_list_can_be_asked_for() -> None:
     for diverse, distinct in ((None, DISTINCT), (True, DISTINCT), (False, None)):
         space = mesh_space(resolve(Request(model="bert-large", gpus=8, diverse=diverse)))
         assert space.settings().distinct == distinct
-
-
-@mostly("exact", "question", [("llama2-7b", 16, 24), ("mixtral-8x7b", 16, 32)], quick=1)
-def test_what_the_best_of_its_group_closes_is_of_no_use(
-    question: tuple[str, int, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Groups close what is slower than their own best: fewer plans are scored, and the list is the same."""
-    model, gpus, batch = question
-    resolved = resolve(Request(model=model, gpus=gpus, batch=batch, top=16))
-
-    def found() -> tuple[list[tuple[object, float]], int]:
-        space = mesh_space(resolved)
-        outcome = search_model(space.model, space.settings())
-        return [(c.plan, c.score) for c in outcome.candidates], outcome.searched["plans"]
-
-    closing = found()
-    monkeypatch.setattr(Incumbents, "open", lambda self, batch, score: np.ones(len(score), dtype=np.bool_))
-    open_to_all = found()
-    assert closing[0] == open_to_all[0]
-    assert closing[1] < open_to_all[1]

@@ -11,10 +11,7 @@ import pytest
 from costmodel.hardware.cluster import Cluster, DeviceGroup
 from costmodel.hardware.host import Host, Power, host_rates
 from costmodel.mesh.assumptions import MeshAssumptions
-from costmodel.mesh.communication import Division
 from costmodel.mesh.model import MeshModel
-from costmodel.mesh.passes import mesh_strides
-from costmodel.mesh.plan import MeshBatch
 from strategies.mesh.search import search_mesh
 from strategies.mesh.settings import MeshRestriction, MeshSettings
 from strategies.score import STEP_TIME, Score
@@ -90,32 +87,3 @@ def test_the_best_plans_are_those_of_brute_force_with_a_quick_host(seed: int) ->
     assert outcome.space_size == len(plans)
     assert [c.score for c in outcome.candidates] == pytest.approx(expected, rel=1e-9)
     assert outcome.bound_score == pytest.approx(expected[0], rel=1e-8)
-
-
-@pytest.mark.parametrize("zero_whole", [0.0, 1.0])
-def test_where_no_rank_updates_sooner_on_the_host_no_step_is_shorter_with_it(zero_whole: float) -> None:
-    """What the search leaves out, it leaves out with reason; and there are plans on either side."""
-    cluster = two_level_cluster(per_node=2)
-    workload = workload_of(decoder(blocks=3, features=256, ffn=512, experts=2), cluster, 4)
-    model = MeshModel.build(
-        workload,
-        cluster,
-        MeshAssumptions(
-            host_bytes_per_s=25e9, host_update_bytes_per_s=100e9, update_launches=1.0, zero_whole=zero_whole
-        ),
-    )
-    plans = all_plans(model, 4)
-    here = plans.take(np.flatnonzero((plans.offload_optimizer == 0) & (plans.offload_activations == 0)))
-    there = replace(here, offload_optimizer=np.ones(len(here), dtype=np.int64))
-    sooner = np.array([_is_sooner(model, here, n) for n in range(0, len(here), 97)])
-    rows = np.arange(0, len(here), 97)
-    on_device, on_host = (model.evaluate(batch.take(rows)).step_time_s for batch in (here, there))
-    assert np.all(on_host[~sooner] >= on_device[~sooner] * (1 - 1e-12))
-    assert 0 < np.count_nonzero(sooner) < len(sooner)
-    assert np.any(on_host < on_device)
-
-
-def _is_sooner(model: MeshModel, plans: MeshBatch, n: int) -> bool:
-    one = plans.take(np.array([n]))
-    division = Division.of(one, mesh_strides(one))
-    return bool(model.host_updates_sooner(model.pipeline_memory(one), np.zeros(1, dtype=np.int64), division)[0])

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from costmodel.hardware.host import USABLE_SHARE, Host
 from costmodel.mesh.communication import Division
 from costmodel.mesh.model import MeshModel
-from costmodel.mesh.passes import mesh_strides
 from costmodel.mesh.plan import MeshBatch, MeshPlan
 from planner.cli import run
 from planner.core.answer import Answer
@@ -97,7 +96,7 @@ def test_memory_split_up_is_the_memory(
     memory = found.pipeline_memory(core)
     offloads = list(itertools.product((0, 1), (0, 1)))
     one = np.zeros(1, dtype=np.int64)
-    totals = memory.totals(one, one, Division.of(batch, mesh_strides(batch)), offloads)[0]
+    totals = memory.totals(one, one, Division.of(batch), offloads)[0]
     plans = [dataclasses.replace(plan, offload_optimizer=bool(o), offload_activations=bool(a)) for o, a in offloads]
     assert totals == pytest.approx(found.evaluate_plans(plans).memory_bytes)
 
