@@ -282,9 +282,9 @@ def _block(shape: TransformerShape, norm: parts.Norm, rate: float, *, bias: bool
         feeding = parts.feed_forward(
             shape.hidden, shape.ffn, "relu" if shape.style == "nemotron" else "gelu", bias=bias
         )
+    made = parts.block(norm, [attending, feeding], rate=rate, norms="sum" if is_bert else "before")
     if is_bert:
-        return parts.post_norm_block(norm, [attending, feeding], rate=rate)
-    made = parts.block(norm, [attending, feeding], rate=rate)
+        return made
     return [{**one, "fused": True} if one["type"] == "dropout" else one for one in made]
 
 

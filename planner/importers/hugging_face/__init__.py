@@ -23,7 +23,7 @@ from typing import Any
 from planner.core.errors import InputFileError, did_you_mean
 from planner.files.documents import Document, Location
 from planner.importers.hugging_face.families import ARCHITECTURES, REFUSED, TEXT_PARTS, WITH_TEXT_PART
-from planner.importers.hugging_face.fields import Fields, notes_of_quantization, notes_of_unread
+from planner.importers.hugging_face.fields import Fields, notes_of_quantization
 from planner.importers.hugging_face.parts import Network
 from planner.importers.sources import ImportedDocument
 
@@ -96,7 +96,7 @@ def convert(document: Document) -> ImportedDocument:
     fields = Fields(document, architecture.config_class, base=base or (), is_part=base is not None)
     network: Network = getattr(module, architecture.reader)(fields, model_type)
     fields.check()
-    fields.notes += notes_of_unread(fields, model_type)
+    fields.notes += fields.notes_of_unread(model_type)
     fields.notes += notes_of_quantization(document.value, str(base[0]) if base else None)
     if base is not None:
         fields.notes.append(_parts_left_out(document))

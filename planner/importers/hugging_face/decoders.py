@@ -22,7 +22,6 @@ __all__ = [
     "MAX_LAYERS",
     "read_dbrx",
     "read_decoder",
-    "read_deepseek",
     "read_falcon",
     "read_mpt",
     "read_opt",
@@ -162,9 +161,11 @@ def _blocks(
     norm = _NORMS[known.norm]
     is_parallel, is_normed = _is_on(fields, known.parallel), _is_on(fields, known.residual_is_normed)
     feeding = {"dense": _dense(fields, known, hidden, activation)}
-    if known.experts:
-        feeding["sparse"] = [_experts(fields, known.experts, activation)]
-    sparse = _sparse_layers(fields, known.experts, layers)
+    experts = _experts(fields, known.experts, activation) if known.experts else None
+    sparse: frozenset[int] = frozenset()
+    if known.experts and experts:
+        feeding["sparse"] = [experts]
+        sparse = _sparse_layers(fields, known.experts, layers)
     kinds = ["sparse" if index in sparse else "dense" for index in range(layers)]
     title = {kind: kind if len(set(kinds)) > 1 else "decoder" for kind in feeding}
 
@@ -180,6 +181,9 @@ def _blocks(
 
 def _attention(fields: Fields, known: Decoder, heads: p.Heads, hidden: int) -> Callable[[int], list[p.Entry]]:
     """Self-attention as a function of its window."""
+    if known.is_latent:
+        latent = _latent_attention(fields, hidden, heads.heads)
+        return lambda _: latent
     has_norm = known.head_norm is not None and _is_on(fields, known.head_norm_if)
     made = partial(
         p.attention,
@@ -234,34 +238,43 @@ def _windows(fields: Fields, known: Decoder, layers: int) -> list[int]:
     return [size if sees_window else 0 for sees_window in chosen]
 
 
-def _sparse_layers(fields: Fields, known: MixtureOfExperts | None, layers: int) -> frozenset[int]:
+def _sparse_layers(fields: Fields, known: MixtureOfExperts, layers: int) -> frozenset[int]:
     """Layers with experts, counted from 0."""
-    if known is None:
-        return frozenset()
-    if known.layers == "late":
-        return frozenset(range(dense_layers(fields, 1, layers), layers))
     if known.layers == "all":
         return frozenset(range(layers))
-    step = fields.count("decoder_sparse_step", 1)
-    dense = fields.indices("mlp_only_layers", layers)
-    return frozenset(i for i in range(layers) if i not in dense and (i + 1) % step == 0)
+    if known.layers == "step":
+        step = fields.count("decoder_sparse_step", 1)
+        dense = fields.indices("mlp_only_layers", layers)
+        return frozenset(i for i in range(layers) if i not in dense and (i + 1) % step == 0)
+    first = fields.count("first_k_dense_replace", known.first, minimum=0)
+    if first > layers and fields.has("first_k_dense_replace"):  # the default goes no further than the layers do
+        message = f"{first} layers without experts, but there are {layers} (num_hidden_layers); allowed: 0 to {layers}"
+        fields.contradiction("first_k_dense_replace", message, "num_hidden_layers")
+    step = fields.count("moe_layer_freq", 1) if known.layers == "late_step" else 1
+    return frozenset(i for i in range(first, layers) if i % step == 0)
 
 
-def _experts(fields: Fields, known: MixtureOfExperts, activation: str) -> p.Entry:
-    """The mixture of experts of a family."""
-    key = known.experts[0]
-    experts = fields.count(*known.experts)
-    chosen = fields.count("num_experts_per_tok", known.top_k)
-    check_top_k(fields, chosen, experts, key)
-    if known.groups:
+def _experts(fields: Fields, known: MixtureOfExperts, activation: str) -> p.Entry | None:
+    """The mixture of experts of a family; None where the file says that there is none."""
+    count = fields.optional_count if known.optional else fields.count
+    experts = count(*known.experts)
+    if experts is None:
+        return None
+    chosen, groups, top_groups = fields.count("num_experts_per_tok", known.top_k), 1, None
+    check_top_k(fields, chosen, experts, known.experts[0])
+    if known.groups is not None:
         check_expert_groups(fields, chosen, experts, known.groups)
-    shared = fields.count(*known.shared, minimum=0) if known.shared else 1 if known.shared_width else 0
+        groups = fields.optional_count("n_group", known.groups if known.groups > 1 else None) or 1
+    shared = count(*known.shared, minimum=0) if known.shared else 1 if known.shared_width else 0
+    width = fields.count(*known.width)
+    if groups > 1:
+        top_groups = fields.optional_count("topk_group", known.top_groups)
     return p.entry(
         "moe",
         "moe",
         experts=experts,
         top_k=chosen,
-        ffn=fields.count(*known.width),
+        ffn=width,
         activation=activation if activation != "silu" else None,
         shared_experts=shared or None,
         shared_ffn=fields.count(*known.shared_width) if known.shared_width else None,
@@ -269,6 +282,8 @@ def _experts(fields: Fields, known: MixtureOfExperts, activation: str) -> p.Entr
         bias=known.bias or None,
         limited=known.limited or None,
         router_bias=known.router_bias or None,
+        groups=groups if groups > 1 else None,
+        top_groups=top_groups,
     )
 
 
@@ -281,7 +296,7 @@ def check_top_k(
         fields.contradiction(chosen_key, message, key)
 
 
-def check_expert_groups(fields: Fields, chosen: int, experts: int, default: int | None) -> None:
+def check_expert_groups(fields: Fields, chosen: int, experts: int, default: int) -> None:
     """Note groups of experts that a router cannot pick from (DeepSeek-V3, arXiv:2412.19437, section 2.1.2).
 
     Parameters
@@ -289,7 +304,7 @@ def check_expert_groups(fields: Fields, chosen: int, experts: int, default: int 
     fields : Fields
     chosen, experts : int
         Experts of a token, and all.
-    default : int, optional
+    default : int
         ``n_group`` where it is absent, which is held against nothing but a ``topk_group`` that the file has.
     """
     stated = fields.optional_count("n_group", None)
@@ -309,140 +324,25 @@ def check_expert_groups(fields: Fields, chosen: int, experts: int, default: int 
         fields.contradiction("topk_group", message, "n_group", "n_routed_experts", "num_experts_per_tok")
 
 
-def dense_layers(fields: Fields, default: int, layers: int) -> int:
-    """Read how many layers come before the first with experts; a default goes no further than the layers do."""
-    first = fields.count("first_k_dense_replace", default, minimum=0)
-    if first > layers and fields.has("first_k_dense_replace"):
-        message = f"{first} layers without experts, but there are {layers} (num_hidden_layers); allowed: 0 to {layers}"
-        fields.contradiction("first_k_dense_replace", message, "num_hidden_layers")
-    return min(first, layers)
-
-
-# -- DeepSeek ---------------------------------------------------------------------------------------------------------------
-
-
-_V2: dict[str, Any] = {
-    "vocab_size": 32000,
-    "hidden_size": 4096,
-    "intermediate_size": 11008,
-    "moe_intermediate_size": 1407,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "n_shared_experts": 2,
-    "n_routed_experts": 64,
-    "num_experts_per_tok": None,
-    "first_k_dense_replace": 0,
-    "n_group": None,
-    "topk_group": None,
-    "max_position_embeddings": 2048,
-}
-_V3: dict[str, Any] = {
-    "vocab_size": 129280,
-    "hidden_size": 7168,
-    "intermediate_size": 18432,
-    "moe_intermediate_size": 2048,
-    "num_hidden_layers": 61,
-    "num_attention_heads": 128,
-    "n_shared_experts": 1,
-    "n_routed_experts": 256,
-    "num_experts_per_tok": 8,
-    "first_k_dense_replace": 3,
-    "n_group": 8,
-    "topk_group": 4,
-    "max_position_embeddings": 4096,
-}
-
-
-def read_deepseek(fields: Fields, model_type: str) -> p.Network:
-    """Make the network of a DeepSeek-V2 or V3 config."""
-    is_v3 = model_type != "deepseek_v2"
-    known = _V3 if is_v3 else _V2
-    vocabulary, hidden = (fields.count(key, known[key]) for key in ("vocab_size", "hidden_size"))
-    layers = fields.count("num_hidden_layers", known["num_hidden_layers"], maximum=MAX_LAYERS)
-    positions = fields.count("max_position_embeddings", known["max_position_embeddings"])
-    activation = p.GATES[fields.word("hidden_act", "silu", p.GATES)]
-    attending = _latent_attention(fields, hidden, known["num_attention_heads"])
-    width = fields.count("intermediate_size", known["intermediate_size"])
-    mlp_bias = False if is_v3 else fields.flag("mlp_bias", False)
-    bodies = {"dense": [attending, p.gated_feed_forward(hidden, width, activation, bias=mlp_bias)]}
-    experts = _deepseek_experts(fields, known, activation, router_bias=is_v3)
-    sparse: set[int] = set()
-    if experts is not None:
-        first = dense_layers(fields, known["first_k_dense_replace"], layers)
-        step = fields.count("moe_layer_freq", 1)
-        sparse = {i for i in range(first, layers) if i % step == 0}
-        bodies["sparse"] = [attending, [experts]]
-    uses = [p.Use("sparse" if i in sparse else "dense") for i in range(layers)]
-    made = {name: p.block(p.rms_norm, parts) for name, parts in bodies.items()}
-    return causal_network(
-        fields,
-        Dimensions(vocabulary, hidden, layers, positions),
-        title="DeepseekV3" if is_v3 else "DeepseekV2",
-        blocks=p.stack(uses, {name: lambda _, body=body: body for name, body in made.items()}),  # type: ignore[misc]
-        last=[p.rms_norm("norm")],
-        tied=fields.flag("tie_word_embeddings", False),
-    )
-
-
-def _latent_attention(fields: Fields, hidden: int, heads_default: int) -> list[p.Entry]:
+def _latent_attention(fields: Fields, hidden: int, heads: int) -> list[p.Entry]:
     """Queries, keys and values through narrow vectors (arXiv:2405.04434, section 2.1)."""
-    heads = fields.count("num_attention_heads", heads_default)
     query_rank = fields.optional_count("q_lora_rank", 1536)
-    rank = fields.count("kv_lora_rank", 512)
-    nope = fields.count("qk_nope_head_dim", 128)
-    rope = fields.count("qk_rope_head_dim", 64)
-    value = fields.count("v_head_dim", 128)
+    rank, nope = fields.count("kv_lora_rank", 512), fields.count("qk_nope_head_dim", 128)
+    rope, value = fields.count("qk_rope_head_dim", 64), fields.count("v_head_dim", 128)
     bias = fields.flag("attention_bias", False)
-    queries = heads * (nope + rope)
-    if query_rank is None:
-        query = [p.linear("query", queries, bias=False)]
-    else:
-        query = [
-            p.linear("query_down", query_rank, bias=bias),
-            p.rms_norm("query_norm"),
-            p.linear("query", queries, bias=False),
-        ]
+    query = [p.linear("query", heads * (nope + rope), bias=False)]
+    if query_rank is not None:
+        query = [p.linear("query_down", query_rank, bias=bias), p.rms_norm("query_norm"), *query]
+    sizes = {"heads": heads, "nope_dim": nope, "rope_dim": rope, "value_dim": value}
     return [
         *query,
         p.linear("kv_down", rank + rope, bias=bias, inputs="norm1"),
         p.entry("kv_compressed", "slice_features", features=rank),
         p.rms_norm("kv_norm"),
         p.linear("kv", heads * (nope + value), bias=False),
-        p.entry(
-            "attention",
-            "latent_attention",
-            ["query", "kv", "kv_down"],
-            heads=heads,
-            nope_dim=nope,
-            rope_dim=rope,
-            value_dim=value,
-        ),
+        p.entry("attention", "latent_attention", ["query", "kv", "kv_down"], **sizes),
         p.linear("proj", hidden, bias=bias),
     ]
-
-
-def _deepseek_experts(fields: Fields, known: dict[str, Any], activation: str, *, router_bias: bool) -> p.Entry | None:
-    """The mixture; None where ``n_routed_experts`` is null. V3's router has a bias per expert that balances the load."""
-    routed = fields.optional_count("n_routed_experts", known["n_routed_experts"], "num_experts", "num_local_experts")
-    if routed is None:
-        return None
-    chosen = fields.count("num_experts_per_tok", known["num_experts_per_tok"])
-    check_top_k(fields, chosen, routed, "n_routed_experts")
-    check_expert_groups(fields, chosen, routed, known["n_group"])
-    groups = fields.optional_count("n_group", known["n_group"]) or 1
-    shared = fields.optional_count("n_shared_experts", known["n_shared_experts"], minimum=0)
-    return p.entry(
-        "moe",
-        "moe",
-        experts=routed,
-        top_k=chosen,
-        ffn=fields.count("moe_intermediate_size", known["moe_intermediate_size"]),
-        activation=activation if activation != "silu" else None,
-        shared_experts=shared or None,
-        router_bias=True if router_bias else None,
-        groups=groups if groups > 1 else None,
-        top_groups=fields.optional_count("topk_group", known["topk_group"]) if groups > 1 else None,
-    )
 
 
 # -- decoders that are no row of `families` ---------------------------------------------------------------------------------
@@ -464,7 +364,7 @@ def read_opt(fields: Fields, model_type: str) -> p.Network:  # noqa: ARG001
     score_dropout = fields.probability("attention_dropout", 0.0)
     attending = p.attention(heads, hidden, qkv_bias=bias, proj_bias=bias, score_dropout=score_dropout)
     parts = [attending, p.feed_forward(hidden, width, function, bias=bias)]
-    make = p.block if is_before else p.post_norm_block
+    norms = "before" if is_before else "sum"
     has_norm = is_before and not fields.flag("_remove_final_layer_norm", False)
     return causal_network(
         fields,
@@ -476,7 +376,9 @@ def read_opt(fields: Fields, model_type: str) -> p.Network:  # noqa: ARG001
             # OPTLearnedPositionalEmbedding.offset
             p.entry("positions", "position_embedding", max_positions=sizes.positions + 2),
         ],
-        blocks=_equal_blocks(sizes.layers, make(p.layer_norm, parts, rate=fields.probability("dropout", 0.1))),
+        blocks=_equal_blocks(
+            sizes.layers, p.block(p.layer_norm, parts, rate=fields.probability("dropout", 0.1), norms=norms)
+        ),
         last=[
             *([p.layer_norm("norm")] if has_norm else []),
             *([p.linear("project_out", narrow, bias=False)] if narrow != hidden else []),

@@ -113,8 +113,8 @@ def _body(fields: Fields, known: _Encoder, hidden: int, rate: float) -> list[p.E
     attending = p.attention(heads, hidden, qkv_bias=True, proj_bias=True, score_dropout=score_dropout, causal=False)
     feeding = p.feed_forward(hidden, fields.count(*known.width), _function(fields, known), bias=True)
     if known.segments:
-        return p.post_norm_block(p.layer_norm, [attending, feeding], rate=rate)
-    return p.post_norm_block(p.layer_norm, [attending, [*feeding, *p.dropout("dropout2", rate)]])
+        return p.block(p.layer_norm, [attending, feeding], rate=rate, norms="sum")
+    return p.block(p.layer_norm, [attending, [*feeding, *p.dropout("dropout2", rate)]], norms="sum")
 
 
 def _function(fields: Fields, known: _Encoder) -> str:

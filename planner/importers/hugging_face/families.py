@@ -55,8 +55,10 @@ class MixtureOfExperts:
     ----------
     experts : tuple
         Key of their number, its default, other names of the key.
-    top_k : int
-        Default of ``num_experts_per_tok``.
+    optional : bool
+        That key may be null: then there are none.
+    top_k : int, optional
+        Default of ``num_experts_per_tok``; None: it has to be there.
     width : tuple
         Key of the hidden features of one, and its default.
     shared : tuple, optional
@@ -65,15 +67,17 @@ class MixtureOfExperts:
         Key of their hidden features together (then there is one), and its default.
     shared_gate, bias, limited, router_bias : bool
         As in the layer ``moe``.
-    groups : int, optional
-        ``n_group`` where it is absent: the router picks groups of experts first (``topk_group`` of them); None: it does not.
+    groups, top_groups : int, optional
+        ``n_group`` where it is absent (0: null): the router picks groups of experts first; ``topk_group`` where it is absent. None: the
+        router picks no groups.
     layers : str
-        Which layers have experts: "all", "step" (``decoder_sparse_step`` and ``mlp_only_layers``) or "late" (from
-        ``first_k_dense_replace`` on, 1 where it is absent).
+        Which layers have experts: "all", "step" (``decoder_sparse_step`` and ``mlp_only_layers``), "late" (from
+        ``first_k_dense_replace`` on, ``first`` where it is absent) or "late_step" (those of these whose number ``moe_layer_freq`` divides).
     """
 
     experts: tuple[str, int, *tuple[str, ...]]
-    top_k: int
+    optional: bool = False
+    top_k: int | None
     width: tuple[str, int]
     shared: tuple[str, int] | None = None
     shared_width: tuple[str, int] | None = None
@@ -82,7 +86,9 @@ class MixtureOfExperts:
     limited: bool = False
     router_bias: bool = False
     groups: int | None = None
-    layers: Literal["all", "step", "late"] = "all"
+    top_groups: int | None = None
+    layers: Literal["all", "step", "late", "late_step"] = "all"
+    first: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +111,8 @@ class Decoder:
         Whether the architecture has these keys.
     multi_query : Switch
         One head of keys and values.
+    is_latent : bool
+        Queries, keys and values go through narrow vectors.
     learned_positions, embedding_norm : bool
         A table of positions, and a norm behind the embedding.
     tied : bool
@@ -160,6 +168,7 @@ class Decoder:
     reads_kv: bool = True
     reads_head_dim: bool = True
     multi_query: Switch = False
+    is_latent: bool = False
     learned_positions: bool = False
     embedding_norm: bool = False
     tied: bool = False
@@ -241,6 +250,25 @@ _GPT_2: dict[str, Any] = {
     "proj_bias": True,
     "dropout": 0.1,
     "refused": (("add_cross_attention", False, "cross-attention in a decoder without an encoder cannot be read"),),
+}
+_DEEPSEEK: dict[str, Any] = {"is_latent": True, "reads_kv": False, "reads_head_dim": False, "head_dim": 128}
+_ROUTED = ("n_routed_experts", 256, "num_experts", "num_local_experts")
+_DEEPSEEK_3: dict[str, Any] = {
+    **_DEEPSEEK,
+    "title": "DeepseekV3",
+    "sizes": Sizes(129280, 7168, 18432, 61, 128, 4096),
+    "experts": MixtureOfExperts(
+        experts=_ROUTED,
+        optional=True,
+        top_k=8,
+        width=("moe_intermediate_size", 2048),
+        shared=("n_shared_experts", 1),
+        router_bias=True,  # balances the load
+        groups=8,
+        top_groups=4,
+        layers="late_step",
+        first=3,
+    ),
 }
 _PLAIN: dict[str, Any] = {"reads_head_dim": False, "mlp_bias": True, "gated": False, "norm": "layer"}
 
@@ -516,6 +544,24 @@ DECODERS: dict[str, Decoder] = {
             router_bias=True,
         ),
     ),
+    "deepseek_v2": Decoder(
+        title="DeepseekV2",
+        sizes=Sizes(32000, 4096, 11008, 32, 32, 2048),
+        mlp_bias=("mlp_bias", False),
+        experts=MixtureOfExperts(
+            experts=("n_routed_experts", 64, *_ROUTED[2:]),
+            optional=True,
+            top_k=None,
+            width=("moe_intermediate_size", 1407),
+            shared=("n_shared_experts", 2),
+            groups=0,
+            layers="late_step",
+            first=0,
+        ),
+        **_DEEPSEEK,
+    ),
+    "deepseek_v3": Decoder(**_DEEPSEEK_3),
+    "kimi_k2": Decoder(**_DEEPSEEK_3),  # runs the code of DeepSeek-V3
     "gpt2": Decoder(
         title="GPT2", head_class="GPT2LMHeadModel", activation=("activation_function", "gelu_new"), **_GPT_2
     ),
@@ -602,9 +648,6 @@ ARCHITECTURES: dict[str, Architecture] = {
         name: Architecture(known.config_class or f"{known.title}Config", "decoders", "read_decoder")
         for name, known in DECODERS.items()
     },
-    "deepseek_v2": Architecture("DeepseekV2Config", "decoders", "read_deepseek"),
-    "deepseek_v3": Architecture("DeepseekV3Config", "decoders", "read_deepseek"),
-    "kimi_k2": Architecture("DeepseekV3Config", "decoders", "read_deepseek"),  # runs the code of DeepSeek-V3
     "opt": Architecture("OPTConfig", "decoders", "read_opt"),
     "falcon": Architecture("FalconConfig", "decoders", "read_falcon"),
     "mpt": Architecture("MptConfig", "decoders", "read_mpt"),

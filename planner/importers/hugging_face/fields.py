@@ -5,14 +5,14 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from planner.core.errors import FileProblem, InputFileError, did_you_mean
 from planner.files.documents import Document, Location
 from planner.files.validation import error_text
 
-__all__ = ["Fields", "notes_of_quantization", "notes_of_unread", "shown"]
+__all__ = ["Fields", "notes_of_quantization", "shown"]
 
 _MAX_EXTENT = 10**9  # as in network files
 # A key that nobody reads and that is this near to an absent key that matters is a typing error. Keys of published configs that are
@@ -28,6 +28,15 @@ _ESSENTIAL = frozenset(
         *("dim",),
     }
 )
+
+_NOT_IN_WORDS = re.compile(r"[^A-Za-z0-9_.+-]+")
+_STATED = (
+    *("num_experts", "num_local_experts", "n_routed_experts", "n_shared_experts", "shared_expert_intermediate_size"),
+    *("first_k_dense_replace", "num_nextn_predict_layers", "attention_bias", "mlp_bias"),
+)
+# Steps between layers with experts, of which 1 (every layer) changes nothing.
+_STEPS = ("decoder_sparse_step", "moe_layer_freq")
+_REASONS = {"num_nextn_predict_layers": "layers for multi-token prediction are not built"}
 
 
 class Fields:
@@ -83,95 +92,81 @@ class Fields:
     def count(self, key: str, default: int | None, *aliases: str, minimum: int = 1, maximum: int = _MAX_EXTENT) -> int:
         """Read a whole number; absent without a default (None), it is a problem."""
         value = self._value(key, default, aliases)
+        usable = minimum if default is None else default
         if value is None and key not in self._names:
             self.problem(key, f"missing key '{key}', which {self.config_class} gives no default")
         elif key in _ESSENTIAL and key not in self._names and not self._is_part:
             self._missing[key] = self._defaults.pop(key)
             self._faulty.add(key)
-        elif (text := _fault_of_count(value, minimum, maximum)) is not None:
-            self.problem(key, text)
         else:
-            return int(value)
-        return minimum if default is None else default
+            return int(self._used(key, value, _fault_of_count(value, minimum, maximum), usable))
+        return usable
 
     def optional_count(
         self, key: str, default: int | None, *aliases: str, minimum: int = 1, maximum: int = _MAX_EXTENT
     ) -> int | None:
         """Read a whole number or null."""
         value = self._value(key, default, aliases)
-        if value is None:
-            return None
-        if (text := _fault_of_count(value, minimum, maximum)) is not None:
-            self.problem(key, f"{text} (or null)")
-            return default
-        return int(value)
+        fault = None if value is None else _fault_of_count(value, minimum, maximum)
+        found: int | None = self._used(key, value, fault and f"{fault} (or null)", default)
+        return found
 
     def flag(self, key: str, default: bool, *aliases: str) -> bool:
         """Read true or false."""
         value = self._value(key, default, aliases)
-        if isinstance(value, bool):
-            return value
-        self.problem(key, error_text({"type": "bool_type", "input": _plain(value)}) or "")
-        return default
+        fault = None if isinstance(value, bool) else error_text({"type": "bool_type", "input": _plain(value)}) or ""
+        return bool(self._used(key, value, fault, default))
 
     def probability(self, key: str, default: float, *aliases: str) -> float:
         """Read a rate of dropout: from 0 to less than 1."""
         value = self._value(key, default, aliases)
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if is_number and 0 <= value < 1:
-            return float(value)
-        self.problem(key, f"expected a number from 0 to less than 1, got {shown(value)}")
-        return default
+        is_rate = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1
+        fault = None if is_rate else f"expected a number from 0 to less than 1, got {shown(value)}"
+        return float(self._used(key, value, fault, default))
 
     def word(self, key: str, default: str, allowed: Iterable[str], *aliases: str) -> str:
         """Read one of some words."""
-        known = list(dict.fromkeys(allowed))
         value = self._value(key, default, aliases)
-        if isinstance(value, str) and value in known:
-            return value
-        hint = did_you_mean(value, known) if isinstance(value, str) else ""
-        self.problem(key, f"expected one of {', '.join(known)}; got {shown(value)}{hint}")
-        return default
+        return str(self._used(key, value, _fault_of_word(value, list(dict.fromkeys(allowed))), default))
 
     def words(self, key: str, allowed: Sequence[str], length: int) -> list[str] | None:
         """Read a list with a word per layer; None where it is absent or null."""
-        value = self._value(key, None, ())
-        if value is None:
-            return None
-        if not isinstance(value, list):
-            self.problem(key, f"expected a list of words, one per layer; got {shown(value)}")
-            return None
-        for index, word in enumerate(value):
-            if not isinstance(word, str) or word not in allowed:
-                hint = did_you_mean(word, allowed) if isinstance(word, str) else ""
-                message = f"expected one of {', '.join(allowed)}; got {shown(word)}{hint}"
-                self.problem(key, message, index)
-        if len(value) != length:
-            self.problem(key, f"has {len(value)} entries; the network has {length} layers")
-        return None if key in self._faulty else value
+        words = self._entries(key, "words, one per layer", lambda word: _fault_of_word(word, allowed))
+        if words is not None and len(words) != length:
+            self.problem(key, f"has {len(words)} entries; the network has {length} layers")
+        return None if key in self._faulty else words
 
     def indices(self, key: str, length: int) -> frozenset[int]:
         """Read a list of numbers of layers, counted from 0; absent or null, it is empty."""
+        numbers = self._entries(key, "numbers of layers", lambda number: _fault_of_count(number, 0, length - 1))
+        return frozenset() if key in self._faulty else frozenset(numbers or ())
+
+    def _entries(self, key: str, what: str, fault_of: Callable[[object], str | None]) -> list[Any] | None:
         value = self._value(key, None, ())
-        if value is None:
-            return frozenset()
-        if not isinstance(value, list):
-            self.problem(key, f"expected a list of numbers of layers; got {shown(value)}")
-            return frozenset()
-        for index, number in enumerate(value):
-            if (text := _fault_of_count(number, 0, length - 1)) is not None:
-                self.problem(key, text, index)
-        return frozenset() if key in self._faulty else frozenset(value)
+        if value is not None and not isinstance(value, list):
+            self.problem(key, f"expected a list of {what}; got {shown(value)}")
+            return None
+        for index, item in enumerate(value or ()):
+            fault = fault_of(item)
+            if fault is not None:
+                self.problem(key, fault, index)
+        return value
+
+    def _used(self, key: str, value: Any, fault: str | None, default: Any) -> Any:
+        """A value, or the default in place of a faulty one."""
+        if fault is None:
+            return value
+        self.problem(key, fault)
+        return default
 
     def extent(self, key: str, default: int) -> tuple[int, int]:
         """Read a height and width: one number for both, or two."""
         value = self._value(key, default, ())
         numbers = value if isinstance(value, list) and len(value) == 2 else [value, value]
-        texts = [text for number in numbers if (text := _fault_of_count(number, 1, _MAX_EXTENT)) is not None]
-        if texts:
-            self.problem(key, f"{texts[0]}, or [height, width]" if isinstance(value, list) else texts[0])
-            return default, default
-        return int(numbers[0]), int(numbers[1])
+        fault = _fault_of_count(numbers[0], 1, _MAX_EXTENT) or _fault_of_count(numbers[1], 1, _MAX_EXTENT)
+        hint = ", or [height, width]" if isinstance(value, list) else ""
+        height, width = self._used(key, numbers, fault and fault + hint, (default, default))
+        return height, width
 
     def labels(self) -> int:
         """Number of classes: ``num_labels``, or the size of ``id2label``; PretrainedConfig has 2."""
@@ -206,18 +201,6 @@ class Fields:
         """Whether the file gives a key a value other than null."""
         self._read.add(key)
         return self._values.get(key) is not None
-
-    def raw(self, key: str) -> Any:
-        """What the file has behind a key, unchecked and not taken to be read; None where it is absent."""
-        return self._values.get(key)
-
-    def is_known(self, key: str) -> bool:
-        """Whether a reader has asked for a key."""
-        return key in self._read
-
-    def unread(self) -> dict[str, Any]:
-        """What the file has and no reader has asked for."""
-        return {key: value for key, value in self._values.items() if key not in self._read}
 
     def inner(self, key: str, config_class: str) -> Fields:
         """Read a mapping inside this one; absent, null or wrong, it is empty."""
@@ -263,7 +246,9 @@ class Fields:
                 self.problem(key, f"missing key '{key}'; {self.config_class} has {default}, {why}")
         found = [*self._problems, *(problem for part in self._parts for problem in part._problems)]
         # Duplicate keys matter wherever they are; a number that cannot be represented only where it is read.
-        faults = [p for p in self.document.problems if p.message.startswith("duplicate") or self._is_read(p)]
+        children = (self.document.root.children or {}).items()
+        read = {(node.line, node.column) for key, node in children if key in self._read}
+        faults = [p for p in self.document.problems if p.message.startswith("duplicate") or (p.line, p.column) in read]
         places = {(fault.line, fault.column) for fault in faults if fault.line}
         problems = [*faults, *(problem for problem in found if (problem.line, problem.column) not in places)]
         if problems:
@@ -284,14 +269,6 @@ class Fields:
                 meant.add(near[0])
         return meant
 
-    def _is_read(self, problem: FileProblem) -> bool:
-        children = self.document.root.children or {}
-        return any(
-            (node.line, node.column) == (problem.line, problem.column)
-            for key, node in children.items()
-            if key in self._read
-        )
-
     def _value(self, key: str, default: object, aliases: tuple[str, ...]) -> Any:
         """Value of a key under whichever name the file has it."""
         self._read |= {key, *aliases}
@@ -302,6 +279,41 @@ class Fields:
         if isinstance(default, int) and not isinstance(default, bool):
             self._defaults[key] = default
         return default
+
+    # -- keys that are not read --------------------------------------------------------------------------------------------
+
+    def notes_of_unread(self, model_type: str) -> list[str]:
+        """Say which keys state something about the network and were not read by the reader of the type.
+
+        Examples
+        --------
+        >>> from pathlib import Path
+        >>> from planner.importers.sources import document_of
+        >>> document = document_of(Path("config.json"), "", {"num_experts": 8, "rope_theta": 1e4})
+        >>> Fields(document, "LlamaConfig").notes_of_unread("llama")
+        ['num_experts (8) is not used: llama has no such key']
+        """
+        unread = {key: value for key, value in self._values.items() if key not in self._read}
+        reason = f"{model_type} has no such key"
+        found = {key: unread[key] for key in _STATED if unread.get(key)}
+        found |= {key: unread[key] for key in _STEPS if unread.get(key) not in (None, 1)}
+        found |= {key: unread[key] for key in ("mlp_only_layers",) if unread.get(key)}
+        notes = [f"{key} ({shown(value)}) is not used: {_REASONS.get(key, reason)}" for key, value in found.items()]
+        # Windows that the type does not have, or has though the file switches them off.
+        size, switch = unread.get("sliding_window"), self._values.get("use_sliding_window")
+        if size is not None and switch is not False:
+            # Types that have the switch take it to be off where the file does not have it.
+            is_off = "use_sliding_window" not in self._values and "use_sliding_window" in self._read
+            why = "use_sliding_window is absent, and so false" if is_off else reason
+            notes.append(f"sliding_window ({shown(size)}) is not used: {why}")
+        if unread.get("use_sliding_window") is False and self._values.get("sliding_window") and size is None:
+            notes.append(f"use_sliding_window (false) is not used: {reason}; sliding_window null switches windows off")
+        types = unread.get("layer_types")
+        kinds = types if isinstance(types, list) else [types]
+        if types is not None and any(kind != "full_attention" for kind in kinds):
+            words = dict.fromkeys(_word(kind) for kind in kinds if isinstance(kind, str))
+            notes.append(f"layer_types ({', '.join(list(words)[:4]) or shown(types)}) is not used: {reason}")
+        return notes
 
 
 def _fault_of_count(value: object, minimum: int, maximum: int) -> str | None:
@@ -314,6 +326,14 @@ def _fault_of_count(value: object, minimum: int, maximum: int) -> str | None:
     if value > maximum:
         return error_text({"type": "less_than_equal", "ctx": {"le": maximum}, "input": value})
     return None
+
+
+def _fault_of_word(value: object, allowed: Sequence[str]) -> str | None:
+    """Say why a value is none of some words; None where it is one."""
+    if isinstance(value, str) and value in allowed:
+        return None
+    hint = did_you_mean(value, allowed) if isinstance(value, str) else ""
+    return f"expected one of {', '.join(allowed)}; got {shown(value)}{hint}"
 
 
 def _plain(value: object) -> object:
@@ -333,69 +353,6 @@ def shown(value: object) -> str:
     if isinstance(value, (list, dict)):
         return "a list" if isinstance(value, list) else "a mapping"
     return f"'{value[:60]}'" if isinstance(value, str) else str(value)
-
-
-# -- keys that are not read -------------------------------------------------------------------------------------------------
-
-
-_NOT_IN_WORDS = re.compile(r"[^A-Za-z0-9_.+-]+")
-_EXPERTS = (
-    *("num_experts", "num_local_experts", "n_routed_experts", "n_shared_experts", "shared_expert_intermediate_size"),
-    *("first_k_dense_replace", "num_nextn_predict_layers"),
-)
-# Steps between layers with experts, of which 1 (every layer) changes nothing.
-_STEPS = ("decoder_sparse_step", "moe_layer_freq")
-_BIASES = ("attention_bias", "mlp_bias")
-_REASONS = {"num_nextn_predict_layers": "layers for multi-token prediction are not built"}
-
-
-def notes_of_unread(fields: Fields, model_type: str) -> list[str]:
-    """Say which keys state something about the network and were not read.
-
-    Parameters
-    ----------
-    fields : Fields
-        After the reader of the type has taken what it knows.
-    model_type : str
-
-    Returns
-    -------
-    list of str
-
-    Examples
-    --------
-    >>> from pathlib import Path
-    >>> from planner.files.documents import document_of
-    >>> notes_of_unread(Fields(document_of(Path("config.json"), "", {"num_experts": 8, "rope_theta": 1e4}), "LlamaConfig"), "llama")
-    ['num_experts (8) is not used: llama has no such key']
-    """
-    unread = fields.unread()
-    reason = f"{model_type} has no such key"
-    found = {key: unread[key] for key in (*_EXPERTS, *_BIASES) if unread.get(key)}
-    found |= {key: unread[key] for key in _STEPS if unread.get(key) not in (None, 1)}
-    found |= {key: unread[key] for key in ("mlp_only_layers",) if unread.get(key)}
-    notes = [f"{key} ({shown(value)}) is not used: {_REASONS.get(key, reason)}" for key, value in found.items()]
-    return notes + _notes_of_windows(fields, unread, reason)
-
-
-def _notes_of_windows(fields: Fields, unread: Mapping[str, Any], reason: str) -> list[str]:
-    """Windows that the type does not have, or has though the file switches them off."""
-    notes = []
-    size = unread.get("sliding_window")
-    switch = fields.raw("use_sliding_window")
-    if size is not None and switch is not False:
-        # Types that have the switch take it to be off where the file does not have it.
-        is_off = switch is None and "use_sliding_window" not in unread and fields.is_known("use_sliding_window")
-        why = "use_sliding_window is absent, and so false" if is_off else reason
-        notes.append(f"sliding_window ({shown(size)}) is not used: {why}")
-    if unread.get("use_sliding_window") is False and fields.raw("sliding_window") and size is None:
-        notes.append(f"use_sliding_window (false) is not used: {reason}; sliding_window null switches windows off")
-    types = unread.get("layer_types")
-    kinds = types if isinstance(types, list) else [types]
-    if types is not None and any(kind != "full_attention" for kind in kinds):
-        words = dict.fromkeys(_word(kind) for kind in kinds if isinstance(kind, str))
-        notes.append(f"layer_types ({', '.join(list(words)[:4]) or shown(types)}) is not used: {reason}")
-    return notes
 
 
 def notes_of_quantization(config: Mapping[str, Any], part: str | None) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from planner.importers.hugging_face.fields import Fields
 
@@ -30,7 +30,6 @@ __all__ = [
     "linear",
     "lm_head",
     "parallel_block",
-    "post_norm_block",
     "read_heads",
     "rms_norm",
     "stack",
@@ -136,7 +135,7 @@ def read_heads(
     count = fields.count(heads_key, heads_default, *aliases)
     kv_heads = (fields.optional_count("num_key_value_heads", kv_default) if reads_kv else None) or count
     check_groups(fields, count, kv_heads, heads_key, "num_key_value_heads")
-    size = fields.optional_count("head_dim", head_dim) if reads_head_dim else None
+    size = fields.optional_count("head_dim", head_dim) if reads_head_dim else head_dim
     if size is None:
         if hidden % count:
             absent = " and 'head_dim' is absent" if reads_head_dim else ""
@@ -295,8 +294,7 @@ def gated_feed_forward(hidden: int, width: int, function: str, *, bias: bool = F
 # -- blocks and stacks ------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)  # two obvious fields, made by the thousand
-class Use:
+class Use(NamedTuple):
     """One layer of a config: which block, and the window of its attention (0: all positions)."""
 
     block: str
@@ -311,43 +309,35 @@ def block(
     norms: str = "before",
     residual_is_normed: bool = False,
 ) -> list[Entry]:
-    """Parts one after the other, each normalised (before: pre-norm) and added to what it read.
+    """Parts one after the other, each normalised and added to what it read.
 
     Parameters
     ----------
     norm : callable
         Name -> normalisation.
     parts : sequence of lists of entries
-        The first entry of each reads the normalised input.
+        The first entry of each reads the entry before it.
     rate : float
         Dropout of every part's result.
     norms : str
-        Normalise what every part reads ("before"), what it returns ("after", OLMo 2), or "both" (Gemma 2).
+        Normalise what every part reads ("before": pre-norm), what it returns ("after", OLMo 2), "both" (Gemma 2), or the sum of what it
+        read and returns ("sum": post-norm; the first transformer, BERT).
     residual_is_normed : bool
         Add to the normalised input instead (an option of BLOOM).
     """
     layers: list[Entry] = []
     before = "input"
     for number, part in enumerate(parts, 1):
-        if norms != "after":
+        if norms in ("before", "both"):
             layers.append(norm(f"norm{number}"))
         layers += [*part, *dropout(f"dropout{number}", rate)]
-        if norms != "before":
+        if norms in ("after", "both"):
             layers.append(norm(f"norm{number}_after"))
         other = f"norm{number}" if residual_is_normed else before
         layers.append(entry(f"add{number}", "add", [layers[-1]["name"], other]))
-        before = f"add{number}"
-    return layers
-
-
-def post_norm_block(norm: Norm, parts: Sequence[Sequence[Entry]], *, rate: float = 0.0) -> list[Entry]:
-    """Parts one after the other, each added to what it read and normalised then (the first transformer, BERT)."""
-    layers: list[Entry] = []
-    before = "input"
-    for number, part in enumerate(parts, 1):
-        layers += [*part, *dropout(f"dropout{number}", rate)]
-        layers += [entry(f"add{number}", "add", [layers[-1]["name"], before]), norm(f"norm{number}")]
-        before = f"norm{number}"
+        if norms == "sum":
+            layers.append(norm(f"norm{number}"))
+        before = layers[-1]["name"]
     return layers
 
 
