@@ -90,13 +90,8 @@ def causal_network(
     whole = fields.architecture((headed, bare or f"{title}Model")) == headed
     head = p.lm_head(sizes.vocabulary, tied=tied, bias=head_bias) if whole else []
     embedded = p.embedding(sizes.vocabulary, sizes.hidden) if embedded is None else embedded
-    return p.Network(
-        blocks=blocks[0],
-        layers=[*embedded, *blocks[1], *last, *head],
-        seq=sizes.positions,
-        seq_source=sizes.positions_key,
-        summary=f"{sizes.layers} blocks of width {sizes.hidden}",
-    )
+    layers, summary = [*embedded, *blocks[1], *last, *head], f"{sizes.layers} blocks of width {sizes.hidden}"
+    return p.Network(blocks[0], layers, summary, sizes.positions, sizes.positions_key)
 
 
 def read_decoder(fields: Fields, model_type: str) -> p.Network:
@@ -348,10 +343,6 @@ def _latent_attention(fields: Fields, hidden: int, heads: int) -> list[p.Entry]:
 # -- decoders that are no row of `families` ---------------------------------------------------------------------------------
 
 
-def _equal_blocks(layers: int, body: list[p.Entry]) -> tuple[dict[str, Any], list[p.Entry]]:
-    return p.stack([p.Use("decoder")] * layers, {"decoder": lambda _: body})
-
-
 def read_opt(fields: Fields, model_type: str) -> p.Network:  # noqa: ARG001
     """OPT: learned positions with an offset of 2; the 350M one is post-norm and has a narrower embedding."""
     sizes, heads = read_sizes(fields, 50272, hidden=("hidden_size", 768, "d_model"))
@@ -376,8 +367,8 @@ def read_opt(fields: Fields, model_type: str) -> p.Network:  # noqa: ARG001
             # OPTLearnedPositionalEmbedding.offset
             p.entry("positions", "position_embedding", max_positions=sizes.positions + 2),
         ],
-        blocks=_equal_blocks(
-            sizes.layers, p.block(p.layer_norm, parts, rate=fields.probability("dropout", 0.1), norms=norms)
+        blocks=p.equal_blocks(
+            "decoder", sizes.layers, p.block(p.layer_norm, parts, rate=fields.probability("dropout", 0.1), norms=norms)
         ),
         last=[
             *([p.layer_norm("norm")] if has_norm else []),
@@ -413,7 +404,7 @@ def read_falcon(fields: Fields, model_type: str) -> p.Network:  # noqa: ARG001
     else:
         body = p.block(p.layer_norm, [attending, feeding], rate=rate)
     tied = fields.flag("tie_word_embeddings", True)
-    blocks = _equal_blocks(sizes.layers, body)
+    blocks = p.equal_blocks("decoder", sizes.layers, body)
     return causal_network(fields, sizes, title="Falcon", blocks=blocks, last=[p.layer_norm("norm")], tied=tied)
 
 
@@ -464,7 +455,7 @@ def _mosaic_network(
     score_dropout = inner.probability("attn_pdrop", 0.0)
     attending = p.attention(heads, sizes.hidden, qkv_bias=False, proj_bias=False, score_dropout=score_dropout)
     body = p.block(norm, [attending, feeding], rate=fields.probability("resid_pdrop", 0.0))
-    blocks = _equal_blocks(sizes.layers, body)
+    blocks = p.equal_blocks("decoder", sizes.layers, body)
     return causal_network(fields, sizes, title=title, blocks=blocks, last=[norm("norm")], tied=tied)
 
 

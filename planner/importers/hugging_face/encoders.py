@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from planner.importers.hugging_face import parts as p
-from planner.importers.hugging_face.decoders import LAYER_TYPES, MAX_LAYERS
+from planner.importers.hugging_face.decoders import LAYER_TYPES, MAX_LAYERS, read_sizes
 from planner.importers.hugging_face.fields import Fields
 
 __all__ = ["read_bert", "read_dinov2", "read_modernbert", "read_t5", "read_vit"]
@@ -70,58 +70,48 @@ _ENCODERS = {
 def read_bert(fields: Fields, model_type: str) -> p.Network:
     """Make an encoder: learned positions, post-norm; the head by ``architectures``, the bare network (with its pooler) without."""
     known = _ENCODERS[model_type]
-    vocabulary = fields.count("vocab_size", known.vocab)
-    hidden = fields.count(*known.hidden)
+    vocabulary, hidden = fields.count("vocab_size", known.vocab), fields.count(*known.hidden)
     layers = fields.count(*known.layers, maximum=MAX_LAYERS)
     unused = (fields.optional_count("pad_token_id", 1, minimum=0) or 0) + 1 if known.offset else 0
     rows = fields.count("max_position_embeddings", 512, minimum=unused + 1)
     rate = fields.probability(known.rate, 0.1)
     fields.word("position_embedding_type", "absolute", ["absolute"])
     fields.refuse("is_decoder", False, "an encoder as a decoder cannot be read")
-    body = _body(fields, known, hidden, rate)
-    blocks, uses = p.stack([p.Use("encoder")] * layers, {"encoder": lambda _: body})
-    embedded = [
-        *p.embedding(vocabulary, hidden),
-        *(_segments(fields, hidden) if known.segments else ()),
-        p.entry("positions", "position_embedding", max_positions=rows),
-        p.layer_norm("embedding_norm"),
-        *p.dropout("embedding_dropout", rate),
-    ]
-    return p.Network(
-        blocks=blocks,
-        layers=[*embedded, *uses, *_head(fields, known, vocabulary, hidden, rate)],
-        seq=rows - unused,
-        seq_source=f"max_position_embeddings less {unused}" if unused else "max_position_embeddings",
-        summary=f"{layers} blocks of width {hidden}",
-    )
-
-
-def _segments(fields: Fields, hidden: int) -> list[p.Entry]:
-    count = fields.count("type_vocab_size", 2)
-    return [
-        p.entry("segments", "input", shape=[1, "$seq"]),
-        p.entry("segment_embedding", "embedding", num_embeddings=count, dim=hidden),
-        p.entry("add", "add", ["embedding", "segment_embedding"]),
-    ]
-
-
-def _body(fields: Fields, known: _Encoder, hidden: int, rate: float) -> list[p.Entry]:
-    """Attention over all positions and a feed-forward part; DistilBERT has no dropout behind attention."""
     key = known.hidden[0]
     heads = p.read_heads(fields, hidden, heads=known.heads, reads_kv=False, reads_head_dim=False, hidden_key=key)
     score_dropout = fields.probability(known.score_rate, 0.1)
     attending = p.attention(heads, hidden, qkv_bias=True, proj_bias=True, score_dropout=score_dropout, causal=False)
-    feeding = p.feed_forward(hidden, fields.count(*known.width), _function(fields, known), bias=True)
+    width = fields.count(*known.width)
+    function = p.ACTIVATIONS[fields.word(known.function, "gelu", p.ACTIVATIONS)]
+    feeding = p.feed_forward(hidden, width, function, bias=True)
     if known.segments:
-        return p.block(p.layer_norm, [attending, feeding], rate=rate, norms="sum")
-    return p.block(p.layer_norm, [attending, [*feeding, *p.dropout("dropout2", rate)]], norms="sum")
+        body = p.block(p.layer_norm, [attending, feeding], rate=rate, norms="sum")
+    else:  # DistilBERT has no dropout behind attention
+        body = p.block(p.layer_norm, [attending, [*feeding, *p.dropout("dropout2", rate)]], norms="sum")
+    segments: list[p.Entry] = []
+    if known.segments:
+        count = fields.count("type_vocab_size", 2)
+        segments = [
+            p.entry("segments", "input", shape=[1, "$seq"]),
+            p.entry("segment_embedding", "embedding", num_embeddings=count, dim=hidden),
+            p.entry("add", "add", ["embedding", "segment_embedding"]),
+        ]
+    embedded = [
+        *p.embedding(vocabulary, hidden),
+        *segments,
+        p.entry("positions", "position_embedding", max_positions=rows),
+        p.layer_norm("embedding_norm"),
+        *p.dropout("embedding_dropout", rate),
+    ]
+    # RoBERTa's code does not ask the config for the function of its head.
+    head = _head(fields, known, vocabulary, hidden, rate, "gelu" if known.offset else function)
+    blocks, uses = p.equal_blocks("encoder", layers, body)
+    source = f"max_position_embeddings less {unused}" if unused else "max_position_embeddings"
+    summary = f"{layers} blocks of width {hidden}"
+    return p.Network(blocks, [*embedded, *uses, *head], summary, rows - unused, source)
 
 
-def _function(fields: Fields, known: _Encoder) -> str:
-    return p.ACTIVATIONS[fields.word(known.function, "gelu", p.ACTIVATIONS)]
-
-
-def _head(fields: Fields, known: _Encoder, vocabulary: int, hidden: int, rate: float) -> list[p.Entry]:
+def _head(fields: Fields, known: _Encoder, vocabulary: int, hidden: int, rate: float, function: str) -> list[p.Entry]:
     """Pooler over the first position, prediction of masked words, of the next sentence, or of a class."""
     kinds = ["Model", "ForMaskedLM", "ForSequenceClassification"]
     if known.title == "Bert":
@@ -129,8 +119,6 @@ def _head(fields: Fields, known: _Encoder, vocabulary: int, hidden: int, rate: f
     kind = fields.architecture([known.title + kind for kind in kinds]).removeprefix(known.title)
     tied = fields.flag("tie_word_embeddings", True)
     labels = fields.labels() if kind == "ForSequenceClassification" else 2  # next sentence: yes or no
-    # RoBERTa's code does not ask the config here.
-    function = "gelu" if known.offset else _function(fields, known)
     masked = [
         p.linear("transform", hidden, bias=True, inputs="blocks"),
         p.entry(function, "activation", function=function if function != "relu" else None),
@@ -158,49 +146,37 @@ _KINDS = ("ModernBertForMaskedLM", "ModernBertModel", "ModernBertForSequenceClas
 
 def read_modernbert(fields: Fields, model_type: str) -> p.Network:  # noqa: ARG001 - every reader has both
     """Make the network; the first layer reads the embedding, which is normalised already."""
-    vocabulary = fields.count("vocab_size", 50368)
-    hidden = fields.count("hidden_size", 768)
-    layers = fields.count("num_hidden_layers", 22, maximum=MAX_LAYERS)
-    positions = fields.count("max_position_embeddings", 8192)
+    depth, length = ("num_hidden_layers", 22), ("max_position_embeddings", 8192)
+    sizes, heads = read_sizes(fields, 50368, layers=depth, positions=length)
+    hidden = sizes.hidden
     norm: p.Norm = partial(p.layer_norm, bias=fields.flag("norm_bias", False))
-    heads = p.read_heads(fields, hidden, heads=("num_attention_heads", 12), reads_kv=False, reads_head_dim=False)
-    bias = fields.flag("attention_bias", False)
-    rate = fields.probability("attention_dropout", 0.0)
-    feeding = _modernbert_feed_forward(fields, hidden)
-
-    def body(window: int, *, is_first: bool) -> list[p.Entry]:
-        attending = p.attention(
-            heads, hidden, qkv_bias=bias, proj_bias=bias, score_dropout=rate, causal=False, window=window
-        )
-        made = p.block(norm, [[*attending, *p.dropout("dropout1", rate)], feeding])
-        if not is_first:
-            return made
-        _, qkv, *rest = made
-        return [{"name": "qkv", "type": "linear", "inputs": "input", **qkv}, *rest]
-
-    windows = _modernbert_windows(fields, layers)
-    uses = [p.Use("encoder" if index else "first", window) for index, window in enumerate(windows)]
-    bodies = {"first": partial(body, is_first=True), "encoder": partial(body, is_first=False)}
-    blocks, entries = p.stack(uses, {use.block: bodies[use.block] for use in uses})
-    embedded = [
-        *p.embedding(vocabulary, hidden),
-        norm("embedding_norm"),
-        *p.dropout("embedding_dropout", fields.probability("embedding_dropout", 0.0)),
-    ]
-    return p.Network(
-        blocks=blocks,
-        layers=[*embedded, *entries, norm("norm"), *_modernbert_head(fields, vocabulary, hidden, norm)],
-        seq=positions,
-        seq_source="max_position_embeddings",
-        summary=f"{layers} blocks of width {hidden}",
-    )
-
-
-def _modernbert_feed_forward(fields: Fields, hidden: int) -> list[p.Entry]:
+    bias, rate = fields.flag("attention_bias", False), fields.probability("attention_dropout", 0.0)
     width = fields.count("intermediate_size", 1152)
     function = p.GATES[fields.word("hidden_activation", "gelu", p.GATES)]
     up, gate, down = p.gated_feed_forward(hidden, width, function, bias=fields.flag("mlp_bias", False))
-    return [up, gate, *p.dropout("mlp_dropout", fields.probability("mlp_dropout", 0.0)), down]
+    feeding = [up, gate, *p.dropout("mlp_dropout", fields.probability("mlp_dropout", 0.0)), down]
+
+    def body(window: int) -> list[p.Entry]:
+        attending = p.attention(
+            heads, hidden, qkv_bias=bias, proj_bias=bias, score_dropout=rate, causal=False, window=window
+        )
+        return p.block(norm, [[*attending, *p.dropout("dropout1", rate)], feeding])
+
+    def first(window: int) -> list[p.Entry]:
+        _, qkv, *rest = body(window)
+        return [{"name": "qkv", "type": "linear", "inputs": "input", **qkv}, *rest]
+
+    windows = _modernbert_windows(fields, sizes.layers)
+    uses = [p.Use("encoder" if index else "first", window) for index, window in enumerate(windows)]
+    blocks, entries = p.stack(uses, {"first": first, "encoder": body})
+    embedded = [
+        *p.embedding(sizes.vocabulary, hidden),
+        norm("embedding_norm"),
+        *p.dropout("embedding_dropout", fields.probability("embedding_dropout", 0.0)),
+    ]
+    head = _modernbert_head(fields, sizes.vocabulary, hidden, norm)
+    summary = f"{sizes.layers} blocks of width {hidden}"
+    return p.Network(blocks, [*embedded, *entries, norm("norm"), *head], summary, sizes.positions, length[0])
 
 
 def _modernbert_windows(fields: Fields, layers: int) -> list[int]:
@@ -274,13 +250,8 @@ def read_t5(fields: Fields, model_type: str) -> p.Network:  # noqa: ARG001 - eve
         ]
     if kind in _WITH_HEAD:
         entries += p.lm_head(vocabulary, tied=tied)
-    return p.Network(
-        blocks=blocks,
-        layers=entries,
-        seq=positions,
-        seq_source="n_positions, of either side",
-        summary=f"{layers} blocks in the encoder, {decoder_layers} in the decoder, of width {hidden}",
-    )
+    summary = f"{layers} blocks in the encoder, {decoder_layers} in the decoder, of width {hidden}"
+    return p.Network(blocks, entries, summary, positions, "n_positions, of either side")
 
 
 def _side(name: str, layers: int, buckets: int, rate: float, **handed: str) -> list[p.Entry]:
@@ -437,11 +408,5 @@ def _vision_attention(fields: Fields, hidden: int) -> list[p.Entry]:
 def _vision_network(
     layers: int, hidden: int, embedded: list[p.Entry], body: list[p.Entry], head: list[p.Entry]
 ) -> p.Network:
-    blocks, uses = p.stack([p.Use("encoder")] * layers, {"encoder": lambda _: body})
-    return p.Network(
-        blocks=blocks,
-        layers=[*embedded, *uses, *head],
-        seq=None,
-        seq_source="",
-        summary=f"{layers} blocks of width {hidden}",
-    )
+    blocks, uses = p.equal_blocks("encoder", layers, body)
+    return p.Network(blocks, [*embedded, *uses, *head], f"{layers} blocks of width {hidden}")

@@ -24,6 +24,7 @@ __all__ = [
     "dropout",
     "embedding",
     "entry",
+    "equal_blocks",
     "feed_forward",
     "gated_feed_forward",
     "layer_norm",
@@ -59,27 +60,26 @@ GATES = {
 _MAX_LISTED = 1024  # heads whose divisors a message lists
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Network:
+class Network(NamedTuple):
     """What an architecture makes of a config.
 
     Attributes
     ----------
     blocks, layers
         As in a network file.
+    summary : str
+        Ends the description.
     seq : int, optional
         Positions of a sample; None for images.
     seq_source : str
         The key that it comes from.
-    summary : str
-        Ends the description.
     """
 
     blocks: dict[str, Any]
     layers: list[Entry]
-    seq: int | None
-    seq_source: str
     summary: str
+    seq: int | None = None
+    seq_source: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -402,3 +402,8 @@ def stack(
         entries.append({"name": name, "block": names[use], "repeat": repeat})
         first += repeat
     return blocks, entries
+
+
+def equal_blocks(name: str, layers: int, body: list[Entry]) -> tuple[dict[str, Any], list[Entry]]:
+    """A stack of one block."""
+    return stack([Use(name)] * layers, {name: lambda _: body})
