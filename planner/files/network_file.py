@@ -12,7 +12,7 @@ from planner.files.loading import LoadedModel
 from planner.files.yaml_text import yaml_text
 from planner.schema.model import TRAINING_KEYS
 
-__all__ = ["network_document", "network_text"]
+__all__ = ["network_document", "network_text", "parameters_of"]
 
 # What a model file allows in names (planner.schema.common.Name).
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_/@+-]")
@@ -40,7 +40,7 @@ def network_document(graph: Graph, *, name: str, global_batch: int, description:
     head = {"schema_version": 1, "name": _clean(name) or "network", "description": description, "source": source}
     layers = []
     for i, layer in enumerate(graph.layers):
-        entry: dict[str, Any] = {"name": names[layer.name], "type": layer.kind, **_parameters(layer)}
+        entry: dict[str, Any] = {"name": names[layer.name], "type": layer.kind, **parameters_of(layer)}
         before = (graph.layers[i - 1].name,) if i else ()
         if layer.inputs not in {before, ()}:
             inputs = [names[parent] for parent in layer.inputs]
@@ -61,7 +61,8 @@ def network_text(model: LoadedModel) -> str:
     return yaml_text(document, "\n".join(model.notes))
 
 
-def _parameters(layer: Layer) -> dict[str, Any]:
+def parameters_of(layer: Layer) -> dict[str, Any]:
+    """Write parameters of a layer as plain values, without those that have their default."""
     result: dict[str, Any] = {}
     for field in dataclasses.fields(layer.params):
         value = getattr(layer.params, field.name)

@@ -8,16 +8,17 @@ one block used many times (`network_layers`): transformers become stacks of bloc
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from costmodel.network.layers import Layer, Shape, ShapeError, family_of, params_from
+from planner.files.network_file import parameters_of
 
-__all__ = ["Draft", "DraftError", "Drafts", "Run", "attach", "clean_name", "network_layers", "runs_of"]
+__all__ = ["DraftError", "Drafts", "Run", "attach", "clean_name", "network_layers", "runs_of", "with_params"]
 
 # What a network file takes for a name (planner.schema.common); slashes stand for the dots of modules.
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_/@+-]")
@@ -29,38 +30,6 @@ _MAX_EXTENT = 10**9
 
 class DraftError(ValueError):
     """A layer cannot be added; the message says why."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Draft:
-    """A layer with its shapes.
-
-    Attributes
-    ----------
-    values : mapping
-        Parameters as a network file writes them.
-    """
-
-    name: str
-    kind: str
-    values: Mapping[str, Any]
-    inputs: tuple[str, ...]
-    input_shapes: tuple[Shape, ...]
-    output_shape: Shape
-    frozen: bool = False
-
-    @property
-    def weight_count(self) -> int:
-        """Parameters, those of an attached normalisation included."""
-        layer = Layer(
-            name=self.name,
-            kind=self.kind,
-            params=params_from(self.kind, self.values),
-            inputs=self.inputs,
-            input_shapes=self.input_shapes,
-            output_shape=self.output_shape,
-        )
-        return layer.weight_count + layer.norm_count
 
 
 def clean_name(name: str) -> str:
@@ -85,7 +54,7 @@ class Drafts:
     """
 
     def __init__(self) -> None:
-        self.layers: dict[str, Draft] = {}
+        self.layers: dict[str, Layer] = {}
         self._numbers: dict[str, int] = {}
 
     def add(
@@ -113,31 +82,31 @@ class Drafts:
         DraftError
             Shapes that do not fit, or sizes that are typing errors.
         """
-        family = family_of(kind)
         for key, value in values.items():
             _check_value(kind, key, value)
+        params = params_from(kind, values)
         shapes = tuple(self.layers[parent].output_shape for parent in inputs)
         try:
-            shape = family.output_shape(params_from(kind, values), shapes)
+            shape = family_of(kind).output_shape(params, shapes)
         except ShapeError as error:
             raise DraftError(str(error)) from None
-        own = self._unique(clean_name(name))
-        elements = 1
-        for extent in shape:
-            elements *= extent
-        draft = Draft(
-            name=own,
+        draft = Layer(
+            name=self._unique(clean_name(name)),
             kind=kind,
-            values=dict(values),
+            params=params,
             inputs=tuple(inputs),
             input_shapes=shapes,
             output_shape=shape,
             frozen=frozen,
         )
-        if elements > _MAX_ELEMENTS or draft.weight_count > _MAX_ELEMENTS:
+        if math.prod(shape) > _MAX_ELEMENTS or draft.weight_count > _MAX_ELEMENTS:
             raise DraftError("has more than 2**53 outputs per sample or weights")
-        self.layers[own] = draft
-        return own
+        self.layers[draft.name] = draft
+        return draft.name
+
+    def change(self, name: str, **params: Any) -> None:
+        """Change parameters of a layer that do not change its shape."""
+        self.layers[name] = with_params(self.layers[name], **params)
 
     def shape(self, name: str) -> Shape:
         """Output of a layer, one sample."""
@@ -174,13 +143,18 @@ def _check_value(kind: str, key: str, value: Any) -> None:
             raise DraftError(f"'{key}' is {number}, it must be at most {_MAX_EXTENT if most is None else most:g}")
 
 
+def with_params(layer: Layer, **params: Any) -> Layer:
+    """The layer with other parameters."""
+    return dataclasses.replace(layer, params=dataclasses.replace(layer.params, **params))
+
+
 # -- norms and activations of layers ----------------------------------------------------------------------------------------
 
 
 _WITH_NORM = ("convolution", "deconvolution", "linear")
 
 
-def attach(drafts: Drafts, kept: Collection[str] = ()) -> dict[str, Draft]:
+def attach(drafts: Drafts, kept: Collection[str] = ()) -> dict[str, Layer]:
     """Attach batch normalisations with scale and shift, and then activations, to convolutions and linear layers.
 
     Only where the layer has no other reader and its rank is that of an image or a vector: in a sequence, normalisations and
@@ -199,7 +173,7 @@ def attach(drafts: Drafts, kept: Collection[str] = ()) -> dict[str, Draft]:
     """
     readers = drafts.readers()
     renamed: dict[str, str] = {}
-    result: dict[str, Draft] = {}
+    result: dict[str, Layer] = {}
     for draft in drafts.layers.values():
         inputs = tuple(renamed.get(parent, parent) for parent in draft.inputs)
         source = result.get(inputs[0]) if len(inputs) == 1 else None
@@ -214,16 +188,12 @@ def attach(drafts: Drafts, kept: Collection[str] = ()) -> dict[str, Draft]:
     return result
 
 
-def _merged(source: Draft, draft: Draft) -> Draft | None:
-    if source.kind not in _WITH_NORM or source.values.get("activation") or len(source.output_shape) == 2:
+def _merged(source: Layer, draft: Layer) -> Layer | None:
+    if source.kind not in _WITH_NORM or source.params.activation or len(source.output_shape) == 2:
         return None
-    if draft.kind == "batch_norm" and draft.values.get("affine") and not source.values.get("norm"):
-        if draft.frozen != source.frozen:
-            return None
-        return dataclasses.replace(source, values={**source.values, "norm": "batch"})
-    if draft.kind == "activation":
-        return dataclasses.replace(source, values={**source.values, "activation": draft.values["function"]})
-    return None
+    if draft.kind == "batch_norm" and draft.params.affine and not source.params.norm and draft.frozen == source.frozen:
+        return with_params(source, norm="batch")
+    return with_params(source, activation=draft.params.function) if draft.kind == "activation" else None
 
 
 # -- repeated blocks --------------------------------------------------------------------------------------------------------
@@ -233,8 +203,7 @@ def _merged(source: Draft, draft: Draft) -> Draft | None:
 _MAX_LAYERS = 6_000
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Run:
+class Run(NamedTuple):
     """Layers ``start`` to ``start + length * repeat - 1`` are ``repeat`` equal groups."""
 
     start: int
@@ -242,12 +211,12 @@ class Run:
     repeat: int
 
 
-def runs_of(layers: Sequence[Draft]) -> list[Run]:
+def runs_of(layers: Sequence[Layer]) -> list[Run]:
     """Find the repeated groups, those that cover most first, and do not overlap.
 
     Parameters
     ----------
-    layers : sequence of Draft
+    layers : sequence of Layer
         In topological order.
 
     Returns
@@ -275,10 +244,9 @@ def runs_of(layers: Sequence[Draft]) -> list[Run]:
     return sorted(found, key=lambda run: run.start)
 
 
-def _signature(index: int, layer: Draft, position: Mapping[str, int]) -> object:
+def _signature(index: int, layer: Layer, position: Mapping[str, int]) -> object:
     offsets = tuple(index - position[parent] for parent in layer.inputs)
-    values = tuple(sorted((key, repr(value)) for key, value in layer.values.items()))
-    return (layer.kind, values, layer.input_shapes, layer.output_shape, layer.frozen, offsets)
+    return (layer.kind, repr(layer.params), layer.input_shapes, layer.output_shape, layer.frozen, offsets)
 
 
 def _best_run(codes: Any, first_input: Any, last_reader: Any, free: Any) -> Run | None:
@@ -300,7 +268,7 @@ def _best_run(codes: Any, first_input: Any, last_reader: Any, free: Any) -> Run 
     return best
 
 
-def _best_start(run: Run, layers: Sequence[Draft], first_input: Any, last_reader: Any, codes: Any, free: Any) -> Run:
+def _best_start(run: Run, layers: Sequence[Layer], first_input: Any, last_reader: Any, codes: Any, free: Any) -> Run:
     """The same run begun somewhat later, where its groups then agree better with the modules that the names tell."""
     best, depth = run, _depth(run, layers)
     for shift in range(1, run.length):
@@ -317,7 +285,7 @@ def _best_start(run: Run, layers: Sequence[Draft], first_input: Any, last_reader
     return best
 
 
-def _depth(run: Run, layers: Sequence[Draft]) -> int:
+def _depth(run: Run, layers: Sequence[Layer]) -> int:
     """Folders that the names of the first group have in common."""
     folder = _common_folder([layer.name for layer in layers[run.start : run.start + run.length]])
     return len(folder.split("/")) if folder else 0
@@ -336,12 +304,12 @@ def _closed(start: int, length: int, most: int, first_input: Any, last_reader: A
     return most
 
 
-def network_layers(layers: Sequence[Draft]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def network_layers(layers: Sequence[Layer]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Blocks and entries of a network file.
 
     Parameters
     ----------
-    layers : sequence of Draft
+    layers : sequence of Layer
         In topological order.
 
     Returns
@@ -378,7 +346,7 @@ def network_layers(layers: Sequence[Draft]) -> tuple[dict[str, Any], list[dict[s
     return blocks, entries
 
 
-def _block_name(group: Sequence[Draft], taken: set[str], number: int) -> str:
+def _block_name(group: Sequence[Layer], taken: set[str], number: int) -> str:
     """The folder that the names of the layers have in common, without the number of the repetition."""
     common = _common_folder([layer.name for layer in group if layer.weight_count] or [group[0].name])
     parts = [part for part in common.split("/") if part and not part.isdigit()]
@@ -400,7 +368,7 @@ def _common_folder(names: Sequence[str]) -> str:
     return "/".join(common)
 
 
-def _body(group: Sequence[Draft], outside: str) -> list[dict[str, Any]]:
+def _body(group: Sequence[Layer], outside: str) -> list[dict[str, Any]]:
     """Layers of a block, with names of their own."""
     folder = _common_folder([layer.name for layer in group if layer.weight_count] or [group[0].name])
     prefix = f"{folder}/" if folder else ""
@@ -422,16 +390,8 @@ def _body(group: Sequence[Draft], outside: str) -> list[dict[str, Any]]:
     return result
 
 
-def _entry(layer: Draft, inputs: Sequence[str], previous: str) -> dict[str, Any]:
-    """A layer as a network file writes it, without what is the default."""
+def _entry(layer: Layer, inputs: Sequence[str], previous: str) -> dict[str, Any]:
     entry: dict[str, Any] = {"name": layer.name, "type": layer.kind}
     if inputs and list(inputs) != [previous]:
         entry["inputs"] = inputs[0] if len(inputs) == 1 else list(inputs)
-    for field in dataclasses.fields(family_of(layer.kind).Params):
-        value = layer.values.get(field.name, field.default)
-        if isinstance(value, tuple):
-            is_pair = len(value) == 2 and value[0] == value[1] and field.name != "shape"
-            value = value[0] if is_pair else list(value)
-        if value != field.default:
-            entry[field.name] = value
-    return entry | ({"frozen": True} if layer.frozen else {})
+    return entry | parameters_of(layer)

@@ -5,7 +5,6 @@ Defaults and formulas are those of BVLC/caffe, src/caffe/proto/caffe.proto and s
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -410,8 +409,8 @@ def _scale(layer: Layer) -> Made | list[Blob]:
     if own.integer("axis", 1, least=-4) != 1 or own.integer("num_axes", 1, least=-1) != 1:
         raise own.fault("only scales per channel (axis 1, num_axes 1) are known")
     norm = drafts.layers[source]
-    if has_bias and norm.kind == "batch_norm" and not norm.values and not drafts.readers()[source]:
-        drafts.layers[source] = dataclasses.replace(norm, values={"affine": True})
+    if has_bias and norm.kind == "batch_norm" and not norm.params.affine and not drafts.readers()[source]:
+        drafts.change(source, affine=True)
         return [source]
     each = 2 if has_bias else 1
     return "pointwise", {"flop": float(each), "weights": layer.shape()[0] * each}, [source]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from dataclasses import replace
 from typing import Any
@@ -126,11 +125,11 @@ def _with_weight(self: Conversion, operation: Operation, view: View, weight: Wei
         return replace(source, layer=layer)
     draft = self.drafts.layers[view.layer]
     is_fresh = not view.flop and not any(draft.name in other.inputs for other in self.drafts.layers.values())
-    if op == "add" and is_fresh and draft.values.get("bias") is False:
+    if op == "add" and is_fresh and getattr(draft.params, "bias", True) is False:
         channels = draft.output_shape[0]
         along = merged(view.dims[-1]) if last else merged(view.dims[1]) if len(view.dims) == 4 else ()
         if elements == channels and [(atom.axis, atom.size) for atom in along] == [(0, channels)]:
-            self.drafts.layers[draft.name] = dataclasses.replace(draft, values={**draft.values, "bias": True})
+            self.drafts.change(draft.name, bias=True)
             return view
     # Learned positions: a row of the table per position of the sequence.
     source = self.network.covering(view)
@@ -209,13 +208,13 @@ def _normed(op: str, view: View, statistic: Statistic) -> View | None:
 def _swish(self: Conversion, view: View, gate: View) -> View | None:
     """X times the sigmoid of x."""
     draft = self.drafts.layers[gate.layer]
-    if draft.kind != "activation" or draft.values.get("function") != "sigmoid" or draft.inputs != (view.layer,):
+    if draft.kind != "activation" or draft.params.function != "sigmoid" or draft.inputs != (view.layer,):
         return None
     if view.flop or gate.flop or view.dims != gate.dims:
         return None
     if any(gate.layer in other.inputs for other in self.drafts.layers.values()):
         return None
-    self.drafts.layers[gate.layer] = dataclasses.replace(draft, values={"function": "swish"})
+    self.drafts.change(gate.layer, function="swish")
     return gate
 
 

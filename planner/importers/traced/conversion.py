@@ -222,8 +222,7 @@ class Conversion:
         """The layer of attention that has these inside, which is then one that writes them to memory; None where there is none."""
         layer = self.attended.get(product.key) if product.is_probability else None
         if layer is not None:
-            draft = self.drafts.layers[layer]
-            self.drafts.layers[layer] = replace(draft, values={**draft.values, "fused": False})
+            self.drafts.change(layer, fused=False)
         return layer
 
     def _scores(self, product: Product) -> View:

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from planner.importers.drafts import Draft, Drafts, clean_name
+from costmodel.network.layers import Layer, params_from
+from planner.importers.drafts import Drafts, clean_name
 from planner.importers.sources import ImportedDocument, check_assumed, counts_text, network_content
 from planner.importers.traced import arithmetic, products, shapes, windows
 from planner.importers.traced.conversion import KINDS, Conversion
@@ -159,7 +160,7 @@ def _alone(drafts: Drafts, names: Iterable[str], reader: str, kept: set[str]) ->
     return all(readers[name] == [reader] and name not in kept for name in names)
 
 
-def _siblings(drafts: Drafts, names: Iterable[str]) -> list[Draft] | None:
+def _siblings(drafts: Drafts, names: Iterable[str]) -> list[Layer] | None:
     """Linear layers of one input that differ in their outputs only."""
     found = [drafts.layers[name] for name in names]
     first = found[0]
@@ -168,15 +169,15 @@ def _siblings(drafts: Drafts, names: Iterable[str]) -> list[Draft] | None:
     same = all(
         draft.inputs == first.inputs
         and draft.frozen == first.frozen
-        and {**draft.values, "out_features": 0} == {**first.values, "out_features": 0}
+        and dataclasses.replace(draft.params, out_features=1) == dataclasses.replace(first.params, out_features=1)
         for draft in found
     )
-    return found if same and not first.values.get("tied") else None
+    return found if same and not first.params.tied else None
 
 
-def _merge(drafts: Drafts, parts: list[Draft], target: str, suffix: str) -> str:
+def _merge(drafts: Drafts, parts: list[Layer], target: str, suffix: str) -> str:
     """Replace linear layers by one, in the place of the first."""
-    outputs = sum(part.values["out_features"] for part in parts)
+    outputs = sum(part.params.out_features for part in parts)
     folder = parts[0].name.rpartition("/")[0]
     first = parts[0]
     name = f"{folder}/{suffix}" if folder else suffix
@@ -185,11 +186,11 @@ def _merge(drafts: Drafts, parts: list[Draft], target: str, suffix: str) -> str:
     merged = dataclasses.replace(
         first,
         name=name,
-        values={**first.values, "out_features": outputs},
+        params=dataclasses.replace(first.params, out_features=outputs),
         output_shape=(outputs, *first.output_shape[1:]),
     )
     gone = {part.name for part in parts[1:]}
-    layers: dict[str, Draft] = {}
+    layers: dict[str, Layer] = {}
     for old, draft in drafts.layers.items():
         if old == first.name:
             layers[name] = merged
@@ -221,16 +222,21 @@ def _concats(drafts: Drafts, kept: set[str]) -> None:
 def _gates(drafts: Drafts, kept: set[str]) -> None:
     for name in list(drafts.layers):
         draft = drafts.layers.get(name)
-        if draft is None or draft.kind != "pointwise" or draft.values != {"flop": 1.0} or len(draft.inputs) != 2:
+        if (
+            draft is None
+            or draft.kind != "pointwise"
+            or draft.params != params_from("pointwise", {"flop": 1.0})
+            or len(draft.inputs) != 2
+        ):
             continue
         for gate, value in (draft.inputs, draft.inputs[::-1]):
             if gate in drafts.layers and _glu(drafts, draft, gate, value, kept):
                 break
 
 
-def _glu(drafts: Drafts, product: Draft, gate: str, value: str, kept: set[str]) -> bool:
+def _glu(drafts: Drafts, product: Layer, gate: str, value: str, kept: set[str]) -> bool:
     activation = drafts.layers[gate]
-    function = _GATES.get(str(activation.values.get("function")))
+    function = _GATES.get(str(getattr(activation.params, "function", None)))
     if activation.kind != "activation" or function is None or len(product.output_shape) > 2 or gate == value:
         return False
     source = activation.inputs[0]
@@ -242,7 +248,7 @@ def _glu(drafts: Drafts, product: Draft, gate: str, value: str, kept: set[str]) 
         half = product.output_shape[0]
         if layers[value].inputs != (whole,) or layers[whole].output_shape[0] != 2 * half:
             return False
-        if {layers[one].values.get("start", 0) for one in (source, value)} != {0, half}:
+        if {layers[one].params.start for one in (source, value)} != {0, half}:
             return False
         for one in (source, value, gate):
             del layers[one]
@@ -255,6 +261,6 @@ def _glu(drafts: Drafts, product: Draft, gate: str, value: str, kept: set[str]) 
         whole = _merge(drafts, parts, product.name, "gate_up")
     shape = drafts.layers[whole].output_shape
     drafts.layers[product.name] = dataclasses.replace(
-        product, kind="glu", values={"function": function}, inputs=(whole,), input_shapes=(shape,)
+        product, kind="glu", params=params_from("glu", {"function": function}), inputs=(whole,), input_shapes=(shape,)
     )
     return True
