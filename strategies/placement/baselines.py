@@ -9,6 +9,7 @@ from strategies.limits import Clock, why_stopped
 from strategies.placement.bounds import largest_load, simple_bound
 from strategies.placement.contiguous import solve_orders
 from strategies.placement.contraction import BlockGraph, contract, contract_classes
+from strategies.placement.loads import kinds_of
 from strategies.placement.orders import greedy_stages
 from strategies.placement.problem import Placement, PlacementProblem, PlacementResult
 
@@ -49,8 +50,9 @@ def solve_greedy(problem: PlacementProblem, *, clock: Clock | None = None) -> Pl
     low = simple_bound(problem).value
     if not np.isfinite(low):
         return _result(problem, None, np.inf, "greedy", clock=clock)
-    found = greedy_stages(problem, graph, order, low=low, high=largest_load(problem), clock=clock)
-    placement, value = found if found is not None else (None, np.inf)
+    found = greedy_stages(kinds_of(problem, graph), graph, order, low=low, high=largest_load(problem), clock=clock)
+    device, value = found if found is not None else (None, np.inf)
+    placement = None if device is None else Placement(device=device[graph.block])
     return _result(problem, placement, value, "greedy", clock=clock, stopped="" if clock.left_s else "time limit")
 
 

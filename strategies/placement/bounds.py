@@ -16,28 +16,23 @@ The solver's duals are only a guess at good weights; the bound is computed from 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
-from costmodel.arrays import BoolArray, FloatArray
+from costmodel.arrays import FloatArray
 from costmodel.tolerances import LONG_SUM_ROUNDING
 from strategies.placement.contraction import BlockGraph, contract_classes
-from strategies.placement.loads import Devices
+from strategies.placement.loads import Kind, kinds_of
 from strategies.placement.problem import PlacementProblem, sums_by
 from strategies.solvers import LinearProgram, solve_relaxation
 
 __all__ = [
     "Bound",
-    "Kind",
     "best_time_per_byte",
     "class_bound",
     "cpu_relief",
-    "kind_graph",
-    "kinds_of",
     "largest_load",
-    "mixed_bound",
     "simple_bound",
     "spread_bound",
     "work_bound",
@@ -72,12 +67,15 @@ def simple_bound(problem: PlacementProblem) -> Bound:
     spread = work_bound(problem, time_per_byte=mixture) if mixture else 0.0
     if problem.num_cpus == 0 and size > problem.capacity_bytes * problem.num_accelerators:
         return Bound(np.inf, "the operators need more memory than all accelerators have")
-    return max(
+    found = [
         Bound(work_bound(problem), "compute divided evenly"),
         Bound(class_bound(problem), "the largest operator or colour class"),
         Bound(spread, "compute and memory divided evenly"),
-        key=lambda bound: bound.value,
-    )
+    ]
+    if problem.types:  # the bounds above hold for the best kind of each operator
+        graph = contract_classes(problem)
+        found.append(Bound(spread_bound(kinds_of(problem, graph), graph)[0], SPREAD_PROOF))
+    return max(found, key=lambda bound: bound.value)
 
 
 def best_time_per_byte(problem: PlacementProblem) -> float:
@@ -177,62 +175,6 @@ def _on_accelerator(problem: PlacementProblem) -> FloatArray:
 
 
 SPREAD_PROOF = "compute and memory divided evenly among the kinds"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
-    """Devices that are alike, and what blocks cost one of them."""
-
-    first: int  # device
-    count: int
-    is_cpu: bool
-    time: FloatArray  # (blocks,)
-    allowed: BoolArray
-    capacity_bytes: float
-    link_factor: float
-
-
-def kinds_of(problem: PlacementProblem, graph: BlockGraph) -> tuple[Kind, ...]:
-    """Kinds of accelerators in the order of the devices, then the CPUs where there are some."""
-    devices = Devices.of(problem, graph)
-    counts = [kind.count for kind in problem.types] or [problem.num_accelerators]
-    counts += [problem.num_cpus] if problem.num_cpus else []
-    found, first = [], 0
-    for count in counts:
-        time = devices.time(first)
-        link = problem.type_of(first)
-        found.append(
-            Kind(
-                first=first,
-                count=count,
-                is_cpu=devices.is_cpu(first),
-                time=np.where(np.isfinite(time), time, 0.0),
-                allowed=np.isfinite(time),
-                capacity_bytes=devices.capacity(first),
-                link_factor=1.0 if link is None else link.link_factor,
-            )
-        )
-        first += count
-    return tuple(found)
-
-
-def kind_graph(graph: BlockGraph, kind: Kind) -> BlockGraph:
-    """Times and transfers of a kind of accelerator."""
-    return replace(
-        graph,
-        accelerator_time=graph.accelerator_time if kind.is_cpu else kind.time,
-        hyperedge_cost=graph.hyperedge_cost * kind.link_factor,
-    )
-
-
-def mixed_bound(problem: PlacementProblem) -> Bound:
-    """Best of the bounds that take no search; those of `simple_bound` hold for the best kinds."""
-    simple = simple_bound(problem)
-    if not np.isfinite(simple.value) or not problem.types:
-        return simple
-    graph = contract_classes(problem)
-    value, _ = spread_bound(kinds_of(problem, graph), graph)
-    return max(simple, Bound(value, SPREAD_PROOF), key=lambda bound: bound.value)
 
 
 def spread_bound(kinds: tuple[Kind, ...], graph: BlockGraph) -> tuple[float, FloatArray]:

@@ -42,9 +42,9 @@ import numpy as np
 from costmodel.arrays import FloatArray, IntArray
 from costmodel.tolerances import EQUAL, REDUCED_COST, ROUNDING
 from strategies.limits import Clock, OutOfTimeError
-from strategies.placement.bounds import Kind, kind_graph, kinds_of
 from strategies.placement.contraction import BlockGraph
 from strategies.placement.frontier import MAX_STATES, Frontier, Sweep, build_frontier, frontier_order, sweep
+from strategies.placement.loads import Kind, kinds_of
 from strategies.placement.orders import OrderedBlocks
 from strategies.placement.problem import PlacementProblem
 from strategies.solvers import LinearProgram, solve_relaxation
@@ -90,12 +90,11 @@ def longest_intervals(graph: BlockGraph, order: IntArray, load: float) -> list[I
     >>> [members.tolist() for members in longest_intervals(contract_classes(problem), np.arange(4), 3.5)]
     [[0, 1], [2, 3]]
     """
-    blocks = OrderedBlocks.of(graph, order)
+    blocks = OrderedBlocks(graph, order)
     found: list[IntArray] = []
     reached = 0
     for first in range(len(order)):
-        loads = blocks.accelerator_loads(first)
-        within = np.flatnonzero((loads <= load) & (blocks.unsupported[first + 1 :] == blocks.unsupported[first]))
+        within = np.flatnonzero(blocks.loads(first) <= load)
         end = first + int(within[-1]) + 1 if len(within) else first
         if end > reached:
             reached = end
@@ -150,7 +149,7 @@ class _KindSets:
         is_proof: bool,
         time_per_byte: float,
     ) -> None:
-        self.graph = replace(kind_graph(graph, kind), accelerator_time=kind.time, supported=kind.allowed)
+        self.graph = kind.graph(graph)
         if kind.is_cpu:
             none = np.zeros(0, dtype=np.int64)
             self.graph = replace(

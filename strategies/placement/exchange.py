@@ -37,7 +37,6 @@ class Exchange:
 
     def __init__(self, devices: Devices) -> None:
         self._devices = devices
-        self._alike = _alike(devices)
         self._pins = pin_lists(devices.graph)
         self._of_block: list[list[int]] = [[] for _ in range(devices.graph.num_blocks)]
         for i, edge in enumerate(self._pins):
@@ -60,7 +59,8 @@ class Exchange:
         -------
         place, loads : int array (blocks,), float array (devices,)
         """
-        loads = self._devices.loads(place)
+        devices = self._devices
+        loads = devices.loads(place)
         while True:
             worst = int(np.argmax(loads))
             if found is not None:
@@ -70,8 +70,8 @@ class Exchange:
             empty: set[int] = set()
             for other in np.argsort(loads, kind="stable").tolist():
                 # One empty device is as good as another of its kind.
-                if other != worst and (is_used[other] or self._alike[other] not in empty):
-                    empty.update(() if is_used[other] else (self._alike[other],))
+                if other != worst and (is_used[other] or devices.kind_of[other] not in empty):
+                    empty.update(() if is_used[other] else (devices.kind_of[other],))
                     better = self.pair(place, loads, worst, other, clock)
                 if better is not None:
                     break
@@ -98,9 +98,11 @@ class Exchange:
         frontier, ids = self._frontier(place, blocks, clock)
         bins = int(np.clip(_MOST_CELLS // max(1, int(frontier.num_states.sum())), *_BINS))
         unit = max(scale, 1e-300) / bins
-        time_b, time_a = devices.time(b), devices.time(a)
-        weight = frontier.charge(1, _rounded(time_b, unit, bins), _rounded(devices.transfer(b)[ids], unit, bins))
-        gain = -frontier.charge(0, time_a, devices.transfer(a)[ids]).astype(np.float64)
+        transfer = devices.graph.hyperedge_cost[ids]
+        weight = frontier.charge(
+            1, _rounded(devices.time[b], unit, bins), _rounded(transfer * devices.link_factor[b], unit, bins)
+        )
+        gain = -frontier.charge(0, devices.time[a], transfer * devices.link_factor[a]).astype(np.float64)
         result = sweep(frontier, weight.astype(np.int64), gain, bins, clock=clock)
         reached = np.maximum(-result.value, np.arange(bins + 1) * unit)
         for load in np.argsort(reached, kind="stable")[:_TRIED].tolist():
@@ -129,20 +131,6 @@ class Exchange:
         return build_frontier(pins, cost, outer, order=order, max_states=states, clock=clock), ids
 
 
-def _alike(devices: Devices) -> list[int]:
-    """Number of each device's kind: what it costs to run and to move anything, and its memory."""
-    kinds: dict[tuple[object, ...], int] = {}
-    return [
-        kinds.setdefault(
-            (devices.is_cpu(d), devices.capacity(d), devices.time(d).tobytes(), devices.transfer(d).tobytes()),
-            len(kinds),
-        )
-        for d in range(devices.count)
-    ]
-
-
 def _rounded(time: FloatArray, unit: float, most: int) -> IntArray:
     """Times in bins, to the nearest; above the most where there is no such time."""
-    return np.where(
-        np.isfinite(time), np.minimum(np.rint(np.where(np.isfinite(time), time, 0.0) / unit), most + 1), most + 1
-    ).astype(np.int64)
+    return np.minimum(np.rint(time / unit), most + 1).astype(np.int64)

@@ -15,20 +15,21 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
 from costmodel.arrays import FloatArray, IntArray
 from costmodel.tolerances import PROOF_SLACK, ROUNDING
 from strategies.limits import Clock, OutOfTimeError, why_stopped
-from strategies.placement.bounds import Kind, best_time_per_byte, kinds_of, mixed_bound, spread_bound
+from strategies.placement.bounds import best_time_per_byte, simple_bound, spread_bound
 from strategies.placement.columns import PRICED_PROOF, Columns, Cover, Pricing, priced_bounds, whole_frontier
-from strategies.placement.contiguous import LARGE, LargeChains, solve_contiguous
-from strategies.placement.contraction import BlockGraph, contract, contract_classes
+from strategies.placement.contiguous import LARGE, ChainSearch, solve_contiguous
+from strategies.placement.contraction import BlockGraph, contract_classes
 from strategies.placement.device_program import improved_by_program
 from strategies.placement.exchange import Exchange
 from strategies.placement.frontier import Frontier
-from strategies.placement.loads import Devices
+from strategies.placement.loads import Devices, Kind
 from strategies.placement.orders import coarse_graph, segments_along
 from strategies.placement.problem import Placement, PlacementProblem, PlacementResult
 
@@ -56,17 +57,15 @@ class FreeSearch:
     def __init__(self, problem: PlacementProblem, *, seed: int, gap: float, clock: Clock) -> None:
         self.problem, self.gap, self.clock = problem, gap, clock
         self.graph = contract_classes(problem)
-        self.devices = Devices.of(problem, self.graph)
+        self.devices = Devices(problem, self.graph)
         self.exchange = Exchange(self.devices)
         self.random = np.random.default_rng(seed)
-        self.bound, self.proof = mixed_bound(problem)
+        self.bound, self.proof = simple_bound(problem)
         self.place: IntArray | None = None
         self.value = np.inf
         self.seen: list[IntArray] = []
         self.chain: PlacementResult | None = None
         self._seed = seed
-        self._times = np.stack([self.devices.time(d) for d in range(self.devices.count)])
-        self._room = np.array([self.devices.capacity(d) for d in range(self.devices.count)])
 
     def is_done(self) -> bool:
         """Whether bound and value are close enough."""
@@ -143,14 +142,14 @@ class FreeSearch:
         given = np.ones(self.graph.num_blocks, dtype=np.bool_)
         given[order] = False
         load, used = np.zeros(self.devices.count), np.zeros(self.devices.count)
-        np.add.at(load, place[given], self._times[place[given], np.flatnonzero(given)])
+        np.add.at(load, place[given], self.devices.time[place[given], np.flatnonzero(given)])
         np.add.at(used, place[given], self.graph.size_bytes[given])
         for b in order.tolist():
-            full = used + self.graph.size_bytes[b] > self._room
-            after = load + self._times[:, b] + np.where(full, _OVERFULL * (1 + load.max()), 0.0)
+            full = used + self.graph.size_bytes[b] > self.devices.capacity_bytes
+            after = load + self.devices.time[:, b] + np.where(full, _OVERFULL * (1 + load.max()), 0.0)
             d = int(np.argmin(after))
             place[b] = d
-            load[d] += self._times[d, b] if np.isfinite(self._times[d, b]) else 0.0
+            load[d] += self.devices.time[d, b] if np.isfinite(self.devices.time[d, b]) else 0.0
             used[d] += self.graph.size_bytes[b]
         return place
 
@@ -245,7 +244,7 @@ def _run(search: FreeSearch) -> None:
     search.start(share=_START_SHARE if search.problem.types else 1.0)
     if not np.isfinite(search.value) or search.is_done():
         return
-    kinds = kinds_of(search.problem, search.graph)
+    kinds = search.devices.kinds
     states = int(np.clip(_MOST_STATES // search.graph.num_blocks, *_STATES))
     frontier = whole_frontier(search.graph, max_states=states, clock=search.clock)
     while not search.is_done():
@@ -346,30 +345,25 @@ def solve_large(problem: PlacementProblem, *, seed: int = 0, gap: float = 0.0, c
 
 def _run_large(search: FreeSearch, seed: int) -> None:
     """Chain, exchange, bound."""
-    problem, graph = search.problem, contract(search.problem)
-    chains = LargeChains(problem, graph, bound=search.bound, clock=search.clock)
+    problem = search.problem
+    chains = ChainSearch(problem, search.clock, is_large=True)
     try:
-        chains.search(seed)
+        chains.sample(seed=seed)
     finally:
-        if chains.placement is not None:
-            search.keep(search.place_of(chains.placement.device), stage="coarse graph cut exactly")
-            search.chain = PlacementResult(
-                placement=chains.placement,
-                objective=chains.value,
-                bound=min(search.bound, chains.value),
-                method=LARGE_METHOD,
-                proof=search.proof,
-            )
+        chain = chains.result()
+        if chain.placement is not None:
+            search.keep(search.place_of(chain.placement.device), stage="coarse graph cut exactly")
+            search.chain = replace(chain, method=LARGE_METHOD)
     if search.place is None:  # no chain within the memory
         search.keep(search.filled(np.argsort(-search.graph.size_bytes, kind="stable")))
     for per_device in _SEGMENTS:
         if search.place is not None and not search.is_done():
-            _exchange_segments(search, graph, chains.order, per_device * problem.num_devices)
+            _exchange_segments(search, chains.graph, chains.order, per_device * problem.num_devices)
     if not search.is_done():
         # Price the classes, in the order of the blocks that they are in.
-        rank = np.empty(graph.num_blocks, dtype=np.int64)
-        rank[chains.order] = np.arange(graph.num_blocks)
-        order = np.argsort(search.place_of(rank[graph.block]), kind="stable").astype(np.int64)
+        rank = np.empty(chains.graph.num_blocks, dtype=np.int64)
+        rank[chains.order] = np.arange(chains.graph.num_blocks)
+        order = np.argsort(search.place_of(rank[chains.graph.block]), kind="stable").astype(np.int64)
         for bound in priced_bounds(
             problem, search.graph, order, value=search.value, bound=search.bound, clock=search.clock
         ):
@@ -393,6 +387,6 @@ def _exchange_segments(search: FreeSearch, graph: BlockGraph, order: IntArray, s
         search.keep(search.place_of(place[coarse.block]), loads, stage="exchange of segments")
 
     try:
-        Exchange(Devices.of(search.problem, coarse)).improve(start, search.clock.within(_EXCHANGE_SHARE), found)
+        Exchange(Devices(search.problem, coarse)).improve(start, search.clock.within(_EXCHANGE_SHARE), found)
     except OutOfTimeError:
         search.clock.check()

@@ -9,16 +9,16 @@ cut when it has pins inside and outside of S; sum_{v in S} q(v) on a CPU, which 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from costmodel.arrays import FloatArray, IntArray
+from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.tolerances import ROUNDING
 from strategies.placement.contraction import BlockGraph
 from strategies.placement.problem import Placement, PlacementProblem, sums_by
 
-__all__ = ["DeviceLoads", "Devices", "device_loads", "placement_faults"]
+__all__ = ["DeviceLoads", "Devices", "Kind", "device_loads", "kinds_of", "placement_faults"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,20 +48,16 @@ def device_loads(problem: PlacementProblem, device: IntArray) -> DeviceLoads:
     count = problem.num_devices
     on_accelerator = device < problem.num_accelerators
     time = np.where(on_accelerator, problem.accelerator_time, problem.cpu_time)
-    factor = np.ones(count)
-    for d in range(problem.num_accelerators if problem.types else 0):
-        kind = problem.type_of(d)
-        assert kind is not None
-        time = np.where(device == d, kind.time, time)
-        factor[d] = kind.link_factor
+    factor = np.where(np.arange(count) < problem.num_accelerators, 1.0, 0.0)
+    first = 0
+    for kind in problem.types:
+        time = np.where((first <= device) & (device < first + kind.count), kind.time, time)
+        factor[first : first + kind.count] = kind.link_factor
+        first += kind.count
     edges = problem.hyperedges
-    touched = np.unique(np.repeat(np.arange(len(edges.cost)), edges.size) * count + device[edges.pin])
-    edge, where = touched // count, touched % count
-    cut = np.bincount(edge, minlength=len(edges.cost))[edge] > 1
-    pays = cut & (where < problem.num_accelerators)
     return DeviceLoads(
         compute=sums_by(device, time, count),
-        communication=sums_by(where[pays], edges.cost[edge[pays]], count) * factor,
+        communication=_cut_costs(edges.start, edges.pin, edges.cost, device, count) * factor,
         memory_bytes=sums_by(device, problem.size_bytes, count),
         num_nodes=np.bincount(device, minlength=count).astype(np.int64),
     )
@@ -85,76 +81,98 @@ def placement_faults(problem: PlacementProblem, placement: Placement) -> list[st
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Devices:
-    """Accelerators, then CPUs, and what blocks cost them."""
+class Kind:
+    """Devices that are alike, and what blocks cost one of them."""
 
-    graph: BlockGraph
-    num_accelerators: int
-    num_cpus: int
-    memory_bytes: float
-    # Where accelerators differ: time of every block, capacity, and how many times as long transfers take, per accelerator.
-    times: FloatArray | None = None
-    capacities: FloatArray | None = None
-    link_factors: FloatArray | None = None
+    first: int  # device
+    count: int
+    is_cpu: bool
+    time: FloatArray  # (blocks,); 0 where not allowed
+    allowed: BoolArray
+    capacity_bytes: float  # with room for rounding; CPUs have no limit
+    link_factor: float  # transfers take so many times as long; CPUs pay for none
 
-    @classmethod
-    def of(cls, problem: PlacementProblem, graph: BlockGraph) -> Devices:
-        """Devices of a problem for its blocks."""
-        kinds = [kind for kind in problem.types for _ in range(kind.count)]
-        own = {kind.name: sums_by(graph.block, kind.time, graph.num_blocks) for kind in problem.types}
-        return cls(
-            graph=graph,
-            num_accelerators=problem.num_accelerators,
-            num_cpus=problem.num_cpus,
-            memory_bytes=problem.capacity_bytes,
-            times=np.stack([own[kind.name] for kind in kinds]) if kinds else None,
-            capacities=np.array([kind.memory_bytes for kind in kinds]) * (1.0 + ROUNDING) if kinds else None,
-            link_factors=np.array([kind.link_factor for kind in kinds]) if kinds else None,
+    def graph(self, graph: BlockGraph) -> BlockGraph:
+        """A graph with the times and transfers of this kind."""
+        return replace(
+            graph,
+            accelerator_time=self.time,
+            supported=self.allowed,
+            hyperedge_cost=graph.hyperedge_cost * self.link_factor,
         )
 
-    @property
-    def count(self) -> int:
-        """All devices."""
-        return self.num_accelerators + self.num_cpus
 
-    def is_cpu(self, device: int) -> bool:
-        """Whether a device pays no communication and has its own times."""
-        return device >= self.num_accelerators
+def kinds_of(problem: PlacementProblem, graph: BlockGraph) -> tuple[Kind, ...]:
+    """Kinds of accelerators in the order of the devices, then the CPUs where there are some."""
+    specs = [
+        (kind.count, sums_by(graph.block, kind.time, graph.num_blocks), kind.memory_bytes, kind.link_factor)
+        for kind in problem.types
+    ] or [(problem.num_accelerators, graph.accelerator_time, problem.memory_bytes, 1.0)]
+    found, first = [], 0
+    for count, time, memory_bytes, link_factor in specs:
+        capacity = memory_bytes * (1.0 + ROUNDING)
+        allowed = graph.supported & (graph.size_bytes <= capacity)
+        found.append(
+            Kind(
+                first=first,
+                count=count,
+                is_cpu=False,
+                time=np.where(allowed, time, 0.0),
+                allowed=allowed,
+                capacity_bytes=capacity,
+                link_factor=link_factor,
+            )
+        )
+        first += count
+    if problem.num_cpus:
+        everything = np.ones(graph.num_blocks, dtype=np.bool_)
+        found.append(
+            Kind(
+                first=first,
+                count=problem.num_cpus,
+                is_cpu=True,
+                time=graph.cpu_time,
+                allowed=everything,
+                capacity_bytes=np.inf,
+                link_factor=0.0,
+            )
+        )
+    return tuple(found)
 
-    def capacity(self, device: int) -> float:
-        """Memory of a device; CPUs have no limit."""
-        if self.is_cpu(device):
-            return np.inf
-        return self.memory_bytes if self.capacities is None else float(self.capacities[device])
 
-    def transfer(self, device: int) -> FloatArray:
-        """What cut hyperedges cost a device."""
-        cost = self.graph.hyperedge_cost
-        if self.is_cpu(device):
-            return np.zeros_like(cost)
-        return cost if self.link_factors is None else cost * self.link_factors[device]
+class Devices:
+    """Accelerators, then CPUs, and what blocks cost each of them.
 
-    def time(self, device: int) -> FloatArray:
-        """Time of every block; infinite where it is not supported."""
-        if self.is_cpu(device):
-            return self.graph.cpu_time
-        own = self.graph.accelerator_time if self.times is None else self.times[device]
-        allowed = self.graph.supported & (self.graph.size_bytes <= self.capacity(device))
-        return np.where(allowed, own, np.inf)
+    Parameters
+    ----------
+    problem : PlacementProblem
+    graph : BlockGraph
+        Of the problem.
+    """
+
+    def __init__(self, problem: PlacementProblem, graph: BlockGraph) -> None:
+        self.graph = graph
+        self.kinds = kinds_of(problem, graph)
+        self.kind_of = [t for t, kind in enumerate(self.kinds) for _ in range(kind.count)]
+        self.count = len(self.kind_of)
+        # Per device: time of every block, infinite where it is not allowed; memory; how many times as long transfers take.
+        self.time = np.stack([np.where(kind.allowed, kind.time, np.inf) for kind in self.kinds])[self.kind_of]
+        self.capacity_bytes = np.array([kind.capacity_bytes for kind in self.kinds])[self.kind_of]
+        self.link_factor = np.array([kind.link_factor for kind in self.kinds])[self.kind_of]
 
     def loads(self, place: IntArray) -> FloatArray:
         """Load of every device; infinite where the placement is not legal there."""
         graph = self.graph
-        blocks = np.arange(graph.num_blocks)
-        table = np.stack([self.time(d) for d in range(self.count)])
-        load = sums_by(place, table[place, blocks], self.count)
-        edge = np.repeat(np.arange(len(graph.hyperedge_cost)), np.diff(graph.pin_start))
-        touched = np.unique(edge * self.count + place[graph.pin])
-        owner, where = touched // self.count, touched % self.count
-        pays = (np.bincount(owner, minlength=len(graph.hyperedge_cost))[owner] > 1) & (where < self.num_accelerators)
-        paid = sums_by(where[pays], graph.hyperedge_cost[owner[pays]], self.count)
-        if self.link_factors is not None:
-            paid[: self.num_accelerators] *= self.link_factors
+        load = sums_by(place, self.time[place, np.arange(graph.num_blocks)], self.count)
+        load += _cut_costs(graph.pin_start, graph.pin, graph.hyperedge_cost, place, self.count) * self.link_factor
         used = sums_by(place, graph.size_bytes, self.count)
-        room = np.array([self.capacity(d) for d in range(self.count)])
-        return np.where(used > room, np.inf, load + paid)
+        return np.where(used > self.capacity_bytes, np.inf, load)
+
+
+def _cut_costs(start: IntArray, pin: IntArray, cost: FloatArray, place: IntArray, count: int) -> FloatArray:
+    """Cost of the hyperedges of which each device holds some pins, but not all."""
+    edge = np.repeat(np.arange(len(cost)), np.diff(start))
+    touched = np.unique(edge * count + place[pin])
+    owner, where = touched // count, touched % count
+    is_cut = np.bincount(owner, minlength=len(cost))[owner] > 1
+    return sums_by(where[is_cut], cost[owner[is_cut]], count)

@@ -15,14 +15,15 @@ segments between them are the blocks of a coarse graph, whose chains of prefixes
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
 
 from costmodel.arrays import FloatArray, IntArray
 from strategies.limits import Clock
 from strategies.placement.contraction import BlockGraph, packed_hyperedges
-from strategies.placement.problem import Placement, PlacementProblem, adjacent, sums_by
+from strategies.placement.loads import Kind
+from strategies.placement.problem import adjacent, sums_by
 
 __all__ = [
     "OrderedBlocks",
@@ -73,8 +74,9 @@ def sample_orders(graph: BlockGraph, count: int, seed: int) -> IntArray:
     int array (orders, blocks)
     """
     blocks = np.arange(graph.num_blocks, dtype=np.float64)
-    level = _levels(graph)
-    last = _levels_to_end(graph)
+    level = _levels(graph.num_blocks, graph.edge_source, graph.edge_target)
+    end = graph.num_blocks - 1
+    last = _levels(graph.num_blocks, end - graph.edge_target, end - graph.edge_source)[::-1]
     orders = [blocks.astype(np.int64), topological_order(graph, level), topological_order(graph, -last)]
     random = np.random.default_rng(seed)
     while len(orders) < count:
@@ -101,7 +103,7 @@ def orders_around(graph: BlockGraph, stage: IntArray, count: int, seed: int) -> 
     int array (orders, blocks)
     """
     random = np.random.default_rng(seed)
-    level = _levels(graph)
+    level = _levels(graph.num_blocks, graph.edge_source, graph.edge_target)
     inside = level / max(1.0, float(level.max()))
     orders = []
     for _ in range(count):
@@ -110,98 +112,86 @@ def orders_around(graph: BlockGraph, stage: IntArray, count: int, seed: int) -> 
     return np.stack(orders) if orders else np.zeros((0, graph.num_blocks), dtype=np.int64)
 
 
-def _levels(graph: BlockGraph) -> FloatArray:
+def _levels(count: int, source: IntArray, target: IntArray) -> FloatArray:
     """Longest path to each block, in edges; blocks are numbered topologically."""
-    level = [0] * graph.num_blocks
-    order = np.argsort(graph.edge_source, kind="stable")
-    for u, v in zip(graph.edge_source[order].tolist(), graph.edge_target[order].tolist(), strict=True):
+    level = [0] * count
+    order = np.argsort(source, kind="stable")
+    for u, v in zip(source[order].tolist(), target[order].tolist(), strict=True):
         level[v] = max(level[v], level[u] + 1)
-    return np.array(level, dtype=np.float64)
-
-
-def _levels_to_end(graph: BlockGraph) -> FloatArray:
-    level = [0] * graph.num_blocks
-    order = np.argsort(-graph.edge_target, kind="stable")
-    for u, v in zip(graph.edge_source[order].tolist(), graph.edge_target[order].tolist(), strict=True):
-        level[u] = max(level[u], level[v] + 1)
     return np.array(level, dtype=np.float64)
 
 
 # Halvings of the interval of limits; finer than any placement needs.
 _HALVINGS = 24
+# Beginnings whose loads are kept.
+_MOST_KNOWN = 200
 
 
-@dataclass(frozen=True, slots=True)
 class OrderedBlocks:
-    """Prefix sums and sorted pins of a block graph along an order."""
+    """Prefix sums and sorted pins of a block graph along a topological order.
 
-    graph: BlockGraph
-    order: IntArray
-    time: FloatArray  # (blocks + 1,) prefix sums
-    cpu: FloatArray
-    size: FloatArray
-    unsupported: IntArray
-    position: IntArray  # (pins,) ascending within each hyperedge
-    key: IntArray  # (pins,) position, hyperedge by hyperedge: ascends over all
+    Parameters
+    ----------
+    graph : BlockGraph
+        With the times and transfers of a device.
+    order : int array (blocks,)
+    capacity_bytes : float
+        Of the device.
+    """
 
-    @classmethod
-    def of(cls, graph: BlockGraph, order: IntArray) -> OrderedBlocks:
-        """Lay a graph out along a topological order."""
+    def __init__(self, graph: BlockGraph, order: IntArray, capacity_bytes: float = np.inf) -> None:
+        self._graph, self._capacity_bytes = graph, capacity_bytes
         rank = np.empty(graph.num_blocks, dtype=np.int64)
         rank[order] = np.arange(graph.num_blocks)
         edge = np.repeat(np.arange(len(graph.hyperedge_cost)), np.diff(graph.pin_start))
         position = rank[graph.pin]
-        position = position[np.lexsort((position, edge))]
-        key = edge * graph.num_blocks + position
+        self._position = position[np.lexsort((position, edge))]  # (pins,) ascending within each hyperedge
+        self._key = edge * graph.num_blocks + self._position  # ascends over all
+        rows = np.stack((graph.accelerator_time, graph.size_bytes, ~graph.supported))
+        self._time, self._size, self._unsupported = np.cumsum(np.pad(rows[:, order], ((0, 0), (1, 0))), axis=1)
+        self._known: dict[int, FloatArray] = {}
 
-        def prefix(values: FloatArray) -> FloatArray:
-            return np.concatenate(([0.0], np.cumsum(values[order])))
-
-        return cls(
-            graph,
-            order,
-            prefix(graph.accelerator_time),
-            prefix(graph.cpu_time),
-            prefix(graph.size_bytes),
-            prefix((~graph.supported).astype(np.float64)).astype(np.int64),
-            position,
-            key,
-        )
-
-    def accelerator_loads(self, begin: int) -> FloatArray:
-        """Loads of the stages [begin, end) for end = begin + 1, ..., blocks.
+    def loads(self, begin: int) -> FloatArray:
+        """Loads of the stages [begin, end) for end = begin + 1, ..., blocks; infinite where they are not legal.
 
         Examples
         --------
         >>> one, none = np.ones(3), np.zeros(0, dtype=np.int64)
         >>> graph = BlockGraph(block=none, accelerator_time=one, cpu_time=one, size_bytes=one, supported=one > 0,
         ...     edge_source=none, edge_target=none, hyperedge_cost=np.array([0.5]), pin_start=np.array([0, 2]), pin=np.array([0, 1]))
-        >>> [OrderedBlocks.of(graph, np.arange(3)).accelerator_loads(i).tolist() for i in (0, 1)]
+        >>> [OrderedBlocks(graph, np.arange(3)).loads(i).tolist() for i in (0, 1)]
         [[1.5, 2.0, 3.0], [1.5, 2.5]]
         """
-        blocks = self.graph.num_blocks
-        start, cost = self.graph.pin_start, self.graph.hyperedge_cost
-        edge = np.arange(len(cost))
-        first = np.searchsorted(self.key, edge * blocks + begin)
+        # The last limits of a bisection ask for the same few beginnings again; a graph has many, so not all are kept.
+        if len(self._known) > _MOST_KNOWN:
+            self._known.clear()
+        if begin not in self._known:
+            self._known[begin] = self._loads(begin)
+        return self._known[begin]
+
+    def _loads(self, begin: int) -> FloatArray:
+        blocks, start, cost = self._graph.num_blocks, self._graph.pin_start, self._graph.hyperedge_cost
+        first = np.searchsorted(self._key, np.arange(len(cost)) * blocks + begin)
         touched = np.flatnonzero(first < start[1:])
         change = np.zeros(blocks + 2)
-        np.add.at(change, self.position[first[touched]] + 1, cost[touched])
+        np.add.at(change, self._position[first[touched]] + 1, cost[touched])
         whole = touched[first[touched] == start[touched]]
-        np.add.at(change, self.position[start[whole + 1] - 1] + 1, -cost[whole])
-        communication = np.cumsum(change)[begin + 1 : blocks + 1]
-        return np.asarray(self.time[begin + 1 :] - self.time[begin] + communication)
+        np.add.at(change, self._position[start[whole + 1] - 1] + 1, -cost[whole])
+        load = self._time[begin + 1 :] - self._time[begin] + np.cumsum(change)[begin + 1 : blocks + 1]
+        fits = self._size[begin + 1 :] - self._size[begin] <= self._capacity_bytes
+        return np.where(fits & (self._unsupported[begin + 1 :] == self._unsupported[begin]), load, np.inf)
 
 
 def greedy_stages(
-    problem: PlacementProblem, graph: BlockGraph, order: IntArray, *, low: float, high: float, clock: Clock
-) -> tuple[Placement, float] | None:
+    kinds: Sequence[Kind], graph: BlockGraph, order: IntArray, *, low: float, high: float, clock: Clock
+) -> tuple[IntArray, float] | None:
     """Fill one device after the other as far as a limit allows, with the least limit that a bisection finds.
 
     Parameters
     ----------
-    problem : PlacementProblem
+    kinds : sequence of Kind
+        The devices; those of a later kind take what no device of an earlier one can.
     graph : BlockGraph
-        Of the problem.
     order : int array
         Topological order of the blocks.
     low, high : float
@@ -210,66 +200,47 @@ def greedy_stages(
 
     Returns
     -------
-    placement, value
+    device, value : int array (blocks,), float
         None when no limit lets everything fit.
     """
-    blocks = OrderedBlocks.of(graph, order)
-    loads: dict[int, FloatArray] = {}
-    best: tuple[IntArray, float] | None = None
-    best = _filled(problem, blocks, high, loads)
+    blocks = [OrderedBlocks(kind.graph(graph), order, kind.capacity_bytes) for kind in kinds]
+    best = _filled(kinds, blocks, order, high)
     if best is None:
         return None
     high = best[1]
     for _ in range(_HALVINGS):
-        if high - low <= 1e-6 * high:
+        # What was found is kept when the time is up; whoever goes on looks at the clock first.
+        if high - low <= 1e-6 * high or clock.left_s == 0:
             break
-        if clock.left_s == 0:
-            break  # what was found is kept; whoever goes on looks at the clock first
         middle = (low + high) / 2
-        found = _filled(problem, blocks, middle, loads)
+        found = _filled(kinds, blocks, order, middle)
         if found is None:
             low = middle
         else:
             best, high = found, min(found[1], middle)
-    device_of_block, value = best
-    return Placement(device=device_of_block[graph.block]), value
+    return best
 
 
 def _filled(
-    problem: PlacementProblem, blocks: OrderedBlocks, limit: float, loads: dict[int, FloatArray]
+    kinds: Sequence[Kind], blocks: Sequence[OrderedBlocks], order: IntArray, limit: float
 ) -> tuple[IntArray, float] | None:
     """Device of every block and the largest load; None when something is left over."""
-    count = blocks.graph.num_blocks
-    device = np.empty(count, dtype=np.int64)
-    accelerator, cpu = 0, problem.num_accelerators
+    device = np.empty(len(order), dtype=np.int64)
+    used = [0] * len(kinds)
     begin, largest = 0, 0.0
-    while begin < count:
-        end, load = begin, 0.0
-        if accelerator < problem.num_accelerators:
-            # The last limits ask for the same few beginnings again; a graph has many, so not all are kept.
-            if len(loads) > 200:
-                loads.clear()
-            if begin not in loads:
-                loads[begin] = blocks.accelerator_loads(begin)
-            fits = loads[begin] <= limit
-            fits &= blocks.size[begin + 1 :] - blocks.size[begin] <= problem.capacity_bytes
-            fits &= blocks.unsupported[begin + 1 :] == blocks.unsupported[begin]
-            if np.any(fits):
-                end = begin + 1 + int(np.flatnonzero(fits)[-1])
-                load = float(loads[begin][end - begin - 1])
-        where = accelerator
-        if end == begin and cpu < problem.num_devices:
-            where = cpu
-            end = int(np.searchsorted(blocks.cpu, blocks.cpu[begin] + limit, "right")) - 1
-            load = float(blocks.cpu[end] - blocks.cpu[begin])
-            cpu += 1
+    while begin < len(order):
+        for t, kind in enumerate(kinds):
+            loads = blocks[t].loads(begin) if used[t] < kind.count else np.zeros(0)
+            fitting = np.flatnonzero(loads <= limit)
+            if len(fitting):
+                end = begin + 1 + int(fitting[-1])
+                device[order[begin:end]] = kind.first + used[t]
+                used[t] += 1
+                largest = max(largest, float(loads[fitting[-1]]))
+                begin = end
+                break
         else:
-            accelerator += 1
-        if end <= begin:
             return None
-        device[blocks.order[begin:end]] = where
-        largest = max(largest, load)
-        begin = end
     return device, largest
 
 

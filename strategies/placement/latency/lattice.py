@@ -182,8 +182,6 @@ _CLOSE = 1e-6
 # Flows between attempts to make the far steps that are left.
 _NARROWED = 4
 _CAPS = (3, 30, 300)
-# Subgraphs of so much of an accelerator's memory are searched where it runs several of them, so that some fit together.
-_SHARES = (1.0, 0.75, 0.5)
 # Limits, as shares of the way from the bound to the best value.
 _RISE = (0.1, 0.3, 0.6, 1.0)
 
@@ -228,10 +226,8 @@ def search_lattices(best: Best, max_ideals: int) -> None:
     _search(best, relaxed, calls, max_ideals, is_bound=True, loose=whole.torn)
     if is_last and not best.is_done():
         _search(best, atoms, problem.num_accelerators, max_ideals, is_bound=False)
-    for share in _SHARES if atoms.torn else _SHARES[1:]:
-        if best.is_done():
-            return
-        _search(best, atoms, calls, max_ideals, is_bound=False, share=share)
+    if atoms.torn and not best.is_done():
+        _search(best, atoms, calls, max_ideals, is_bound=False)
 
 
 def _search(
@@ -241,11 +237,10 @@ def _search(
     max_ideals: int,
     *,
     is_bound: bool,
-    share: float = 1.0,
     loose: Sequence[IntArray] = (),
     is_quick: bool = False,
 ) -> bool:
-    """Search subgraphs of up to a share of an accelerator's memory, on a coarse graph first where there are many down-sets.
+    """Search on a coarse graph first where there are many down-sets.
 
     ``loose`` are classes that were left out of account, to be looked at when few steps are left. With ``is_quick`` the coarse graph is
     enough where there is one; returns whether it was.
@@ -258,14 +253,14 @@ def _search(
     if family is None or len(family) > _LARGE:
         best.clock.check()
         coarse, piece = coarse_graph(best.problem, atoms)
-        small = _Lattice.build(best, coarse, max_ideals, share=share)
+        small = _Lattice.build(best, coarse, max_ideals)
         if small is not None and coarse.graph.num_blocks < atoms.graph.num_blocks:
             start = (small.search(best, calls, is_bound=False), small.arcs, piece)
             if is_quick:
                 return True
     if family is None:
         return False
-    lattice = _Lattice.build(best, atoms, max_ideals, family, share=share)
+    lattice = _Lattice.build(best, atoms, max_ideals, family)
     if lattice is None:
         return False
     flow = None if start is None else lifted(start[0], start[1], lattice.arcs, start[2])
@@ -281,12 +276,10 @@ class _Lattice:
         self._has = membership(atoms.graph, family)
 
     @classmethod
-    def build(
-        cls, best: Best, atoms: AtomGraph, max_ideals: int, family: IdealFamily | None = None, *, share: float = 1.0
-    ) -> _Lattice | None:
+    def build(cls, best: Best, atoms: AtomGraph, max_ideals: int, family: IdealFamily | None = None) -> _Lattice | None:
         """Make the tables; None where they are too large."""
         problem = best.problem
-        capacity = share * problem.capacity_bytes
+        capacity = problem.capacity_bytes
         if family is None:
             try:
                 family = enumerate_ideals(atoms.graph, limit=max_ideals, clock=best.clock)

@@ -180,11 +180,8 @@ def _repeated(family: IdealFamily, ideal: IntArray) -> IdealFamily:
     return replace(
         family,
         bits=family.bits[ideal],
-        num_blocks=family.num_blocks[ideal],
         accelerator_time=family.accelerator_time[ideal],
-        cpu_time=family.cpu_time[ideal],
         size_bytes=family.size_bytes[ideal],
-        num_unsupported=family.num_unsupported[ideal],
         split_cost=family.split_cost[ideal],
         pins_inside=family.pins_inside[:, ideal],
         split_list=family.split_list[ideal],

@@ -188,7 +188,7 @@ def membership(graph: BlockGraph, family: IdealFamily) -> BoolArray:
     """Whether each atom (row; one more, of zeros, for the end) is in each down-set (column)."""
     has = np.zeros((graph.num_blocks + 1, len(family)), dtype=np.bool_)
     for b in range(graph.num_blocks):
-        has[b] = (family.bits[:, b // 64] >> np.uint64(b % 64)) & np.uint64(1) > 0
+        has[b] = family.holding(b)
     return has
 
 
@@ -301,6 +301,7 @@ class _Builder:
         self._before: list[IntArray] = [graph.edge_source[graph.edge_target == b] for b in range(count)]
         self._number = {family.bits[i].tobytes(): i for i in range(len(family))}
         self._bit = bit
+        self._unsupported = family.sums(~graph.supported[None])[0]
         self._together = [(self._has[atoms].sum(axis=0), len(atoms)) for atoms in together]
         self.bypass: list[IntArray] = []
         self.feed: list[IntArray] = []
@@ -321,7 +322,7 @@ class _Builder:
         later = slice(inner + 1, max(end, inner + 1))
         outer = np.arange(later.start, later.stop)
         fits = family.size_bytes[later] - family.size_bytes[inner] <= capacity_bytes
-        fits &= family.num_unsupported[later] == family.num_unsupported[inner]
+        fits &= self._unsupported[later] == self._unsupported[inner]
         fits &= family.accelerator_time[later] - family.accelerator_time[inner] <= most_time
         outer = outer[fits]
         for w in range(family.bits.shape[1]):

@@ -225,7 +225,7 @@ def test_errors(cli: Cli, workload: Path, words: tuple[str, ...], code: int, exp
 
 
 def test_ctrl_c_shows_the_best_so_far(cli: Cli, workload: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contiguous, "best_chain", interrupted_after(contiguous.best_chain, 1))
+    monkeypatch.setattr(contiguous.Stages, "best_chain", interrupted_after(contiguous.Stages.best_chain, 0))
     code, out, err = cli(workload, "--json")
     assert code == 130
     answer = json.loads(out)

@@ -13,24 +13,18 @@ from planner.placement.check import check_throughput
 from planner.placement.placement_file import assignment_of
 from planner.placement.workload_file import workload_from
 from strategies.limits import Clock
-from strategies.placement.bounds import kinds_of
 from strategies.placement.columns import Pricing, whole_frontier
 from strategies.placement.contraction import contract_classes
 from strategies.placement.exchange import Exchange
 from strategies.placement.free import solve_free
-from strategies.placement.loads import Devices, device_loads
+from strategies.placement.loads import Devices, device_loads, kinds_of
 from strategies.placement.problem import EdgeSpec, NodeSpec, PlacementProblem
 from tests.cases import mostly
 from tests.strategies.placement.small_problems import brute_force, content_of, random_problem
 
 
 def devices_of(problem: PlacementProblem) -> Devices:
-    return Devices(
-        graph=contract_classes(problem),
-        num_accelerators=problem.num_accelerators,
-        num_cpus=problem.num_cpus,
-        memory_bytes=problem.capacity_bytes,
-    )
+    return Devices(problem, contract_classes(problem))
 
 
 @mostly("exact", "seeds", [range(2), *(range(start, start + 12) for start in range(0, 120, 12))], quick=1)

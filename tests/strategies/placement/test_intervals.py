@@ -18,7 +18,7 @@ def test_are_the_longest_within_the_load(seed: int) -> None:
     # Two devices without memory limits: only loads decide.
     problem = replace(random_problem(seed), num_accelerators=2, memory_bytes=1e30)
     graph = contract_classes(problem)
-    devices = Devices.of(problem, graph)
+    devices = Devices(problem, graph)
     random = np.random.default_rng(seed)
     order = random.permutation(graph.num_blocks)
     load = float(random.uniform(0.1, 1.0)) * float(graph.accelerator_time.sum() + graph.hyperedge_cost.sum())

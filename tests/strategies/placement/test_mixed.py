@@ -8,11 +8,12 @@ import pytest
 from planner.placement.check import check_throughput
 from planner.placement.placement_file import assignment_of
 from strategies.limits import Clock
-from strategies.placement.bounds import Kind, kinds_of, mixed_bound, spread_bound
+from strategies.placement.bounds import simple_bound, spread_bound
 from strategies.placement.columns import Columns, Cover, Pricing, whole_frontier
 from strategies.placement.contiguous import solve_contiguous
 from strategies.placement.contraction import contract_classes
 from strategies.placement.free import solve_free
+from strategies.placement.loads import Kind, kinds_of
 from strategies.placement.problem import EdgeSpec, NodeSpec, PlacementProblem, PlacementResult, TypeSpec
 from tests.cases import mostly
 from tests.strategies.placement.mixed_problems import best_by_trying, mixed_content, mixed_problem
@@ -48,7 +49,7 @@ def test_bounds_are_below_every_placement(seed: int) -> None:
         pytest.skip("nothing to bound")
     graph = contract_classes(problem)
     kinds = kinds_of(problem, graph)
-    assert mixed_bound(problem).value <= best * (1 + 1e-9)
+    assert simple_bound(problem).value <= best * (1 + 1e-9)
     bound, prices = spread_bound(kinds, graph)
     assert bound <= best * (1 + 1e-9)
     random = np.random.default_rng(seed)
@@ -100,7 +101,7 @@ def test_by_hand() -> None:
     edges = [EdgeSpec(i, i + 1, 0.25) for i in range(5)]
     kinds = [TypeSpec("fast", 1, 9.0, [1.0] * 6), TypeSpec("slow", 1, 9.0, [2.0] * 6, 2.0)]
     problem = PlacementProblem.build(nodes, edges, num_accelerators=0, num_cpus=0, memory_bytes=0.0, types=kinds)
-    assert mixed_bound(problem).value == pytest.approx(4.0)
+    assert simple_bound(problem).value == pytest.approx(4.0)
     for result in (solve_contiguous(problem), solve_free(problem)):
         assert result.objective == pytest.approx(4.5)
         assert result.proven_optimal

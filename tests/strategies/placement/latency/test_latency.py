@@ -12,7 +12,7 @@ from planner.placement.check import check_latency
 from planner.placement.placement_file import assignment_of
 from planner.placement.workload_file import workload_from
 from strategies.limits import Clock
-from strategies.placement.latency import lattice, solve
+from strategies.placement.latency import lattice
 from strategies.placement.latency.evaluate import evaluate, latency_greedy, latency_one_device
 from strategies.placement.latency.solve import solve_latency
 from strategies.placement.problem import EdgeSpec, NodeSpec, Placement, PlacementProblem
@@ -44,17 +44,18 @@ def test_one_subgraph_is_proven_optimal(seeds: range) -> None:
         assert _checked(problem, result.placement, 1) == pytest.approx(result.objective)
 
 
-@mostly("exact", "seeds", [range(1000, 1001), *(range(start, start + 10) for start in range(1000, 1200, 10))], quick=1)
-def test_two_subgraphs_are_bounded(seeds: range) -> None:
+@pytest.mark.parametrize("num_subgraphs", [2, 3])
+@mostly("exact", "seeds", [range(1000, 1001), *(range(start, start + 10) for start in range(1000, 1150, 10))], quick=1)
+def test_several_subgraphs_are_bounded(seeds: range, num_subgraphs: int) -> None:
     for seed in seeds:
-        problem = random_latency_problem(seed, num_subgraphs=2)
-        best = Everything(problem, 2).best
-        result = solve_latency(problem, num_subgraphs=2)
+        problem = random_latency_problem(seed, num_subgraphs=num_subgraphs)
+        best = Everything(problem, num_subgraphs).best
+        result = solve_latency(problem, num_subgraphs=num_subgraphs)
         assert result.placement is not None
         assert result.objective >= best * (1 - 1e-9)
         assert result.bound <= best * (1 + 1e-9), seed
         assert not result.proven_optimal or result.objective == pytest.approx(best)
-        assert _checked(problem, result.placement, 2) == pytest.approx(result.objective)
+        assert _checked(problem, result.placement, num_subgraphs) == pytest.approx(result.objective)
 
 
 @pytest.mark.exact
@@ -93,7 +94,6 @@ def test_far_steps_and_a_coarse_graph_change_nothing(monkeypatch: pytest.MonkeyP
 def test_outputs_that_nobody_reads_bypass_far_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two calls of which neither reads the other run at once, whatever down-sets are between them."""
     monkeypatch.setattr(lattice, "_LARGE", 0)
-    monkeypatch.setattr(solve, "_FEW", 0)
     for seed in (7193, *range(7200, 7260)):
         problem = random_latency_problem(seed)
         best = Everything(problem).best
