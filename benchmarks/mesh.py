@@ -135,9 +135,7 @@ class Sample:
 
 def together(batches: list[MeshBatch]) -> MeshBatch:
     """One batch of several."""
-    return MeshBatch.of_columns(
-        {name: np.concatenate([getattr(batch, name) for batch in batches]) for name in MESH_COLUMNS}
-    )
+    return MeshBatch(**{name: np.concatenate([getattr(batch, name) for batch in batches]) for name in MESH_COLUMNS})
 
 
 def distinct_plans(plans: MeshBatch) -> int:

@@ -5,14 +5,26 @@ All arrays of figures are of 64 bits: a sum of times in 32 bits would already di
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import fields
-from typing import Any, Self, TypeVar
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import Field, dataclass, fields
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["BoolArray", "FloatArray", "IntArray", "StructOfArrays", "combined", "rows_of", "stacked"]
+__all__ = [
+    "BoolArray",
+    "DeclaredColumns",
+    "FloatArray",
+    "IntArray",
+    "PlanBatch",
+    "StructOfArrays",
+    "combined",
+    "rows_of",
+    "stacked",
+    "with_columns",
+]
 
 
 FloatArray = NDArray[np.float64]
@@ -99,7 +111,7 @@ def stacked(columns: Sequence[NDArray[_T]]) -> NDArray[_T]:
 
 
 class StructOfArrays:
-    """Base of a dataclass whose fields are arrays with a row for each item.
+    """Base of a dataclass whose fields are arrays with a row for each item; what is no array is the same for all.
 
     Examples
     --------
@@ -124,10 +136,91 @@ class StructOfArrays:
         return cls(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in _names(cls)})
 
 
+class DeclaredColumns(StructOfArrays, Generic[_T]):
+    """A struct of arrays whose columns are declared elsewhere, as settings of a plan or as figures of an answer; see `with_columns`."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+        __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+        def __init__(self, **columns: object) -> None: ...
+
+        def __getattr__(self, name: str) -> NDArray[_T]: ...
+
+
+_C = TypeVar("_C", bound=type[StructOfArrays])
+
+
+def with_columns(names: Iterable[str]) -> Callable[[_C], _C]:
+    """Give a class a column for each name, before the fields of its own.
+
+    Examples
+    --------
+    >>> @with_columns(("x", "y"))
+    ... class Points(DeclaredColumns[np.float64]):
+    ...     pass
+    >>> Points(x=np.array([1.0, 2.0]), y=np.array([3.0, 4.0])).take([1]).y.tolist()
+    [4.0]
+    """
+
+    def made(kind: _C) -> _C:
+        kind.__annotations__ = {**dict.fromkeys(names, np.ndarray), **kind.__annotations__}
+        return cast("_C", dataclass(frozen=True, kw_only=True)(kind))
+
+    return made
+
+
+_P = TypeVar("_P")
+
+
+class PlanBatch(DeclaredColumns[np.int64], Generic[_P]):
+    """Many plans; the columns are settings of a plan (`costmodel.fields.setting`), words as positions in what they may be.
+
+    Attributes
+    ----------
+    plan_type : type
+        The class of one plan, a dataclass.
+    """
+
+    __slots__ = ()
+    plan_type: ClassVar[Any]
+
+    def __len__(self) -> int:
+        return len(getattr(self, fields(self)[0].name))
+
+    @classmethod
+    @functools.cache
+    def settings(cls) -> Mapping[str, Field[Any]]:
+        """The declarations of the columns."""
+        return {item.name: item for item in fields(cls.plan_type) if item.name in cls.__dataclass_fields__}
+
+    @classmethod
+    def from_plans(cls, plans: Sequence[_P]) -> Self:
+        """Struct of arrays of plans."""
+        columns = {}
+        for name, item in cls.settings().items():
+            values = [getattr(plan, name) for plan in plans]
+            words = item.metadata["of"]
+            columns[name] = np.array([words.index(value) for value in values] if words else values, dtype=np.int64)
+        return cls(**columns)
+
+    def plan(self, n: int) -> _P:
+        """One of the plans."""
+        values: dict[str, object] = {}
+        for name, item in self.settings().items():
+            value, words = int(getattr(self, name)[n]), item.metadata["of"]
+            values[name] = words[value] if words else bool(value) if item.default is False else value
+        plan: _P = self.plan_type(**values)
+        return plan
+
+
 def _names(kind: type) -> tuple[str, ...]:
     return tuple(item.name for item in fields(kind))
 
 
-def _selected(values: NDArray[_T], index: NDArray[Any] | slice | Sequence[int]) -> NDArray[_T]:
+def _selected(values: Any, index: NDArray[Any] | slice | Sequence[int]) -> Any:
+    if not isinstance(values, np.ndarray):
+        return values
     is_plain = values.ndim == 1 or not isinstance(index, np.ndarray) or index.dtype == np.bool_
     return values[index] if is_plain else rows_of(values, np.asarray(index))

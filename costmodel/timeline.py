@@ -9,7 +9,7 @@ gradients and then updates its weights. Nothing here uses the formulas of `costm
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -48,29 +48,6 @@ class TimelineInput:
     exchange_s: tuple[float, ...] = ()  # per rank, once a step, after its last instruction; empty: no time
     optimizer_s: tuple[float, ...] = ()  # per rank, once a step, after its exchange; empty: no time
 
-    def __post_init__(self) -> None:
-        chunks = self.pp * self.vpp
-        schedule = schedule_of(self.schedule)
-        if min(self.pp, self.vpp, self.num_micro_batches) < 1:
-            raise ValueError("pp, vpp and num_micro_batches must be at least 1")
-        if self.vpp > 1 and not schedule.is_chunked:
-            raise ValueError(f"schedule {self.schedule!r} has one chunk per rank, but vpp is {self.vpp}")
-        if schedule.is_chunked and self.num_micro_batches % self.pp:
-            raise ValueError(
-                f"{self.schedule} needs num_micro_batches ({self.num_micro_batches}) divisible by pp ({self.pp})"
-            )
-        if schedule.delays_weights and not self.weight_s:
-            raise ValueError(f"{self.schedule} needs weight_s")
-        needed = {"forward_s": chunks, "backward_s": chunks}
-        optional = {"weight_s": chunks, "send_forward_s": chunks - 1, "send_backward_s": chunks - 1}
-        optional |= {"exchange_s": self.pp, "optimizer_s": self.pp}
-        for name, length in (needed | optional).items():
-            values = getattr(self, name)
-            if len(values) != length and (name in needed or values):
-                raise ValueError(f"{name} has {len(values)} items, expected {length}")
-            if any(value < 0.0 for value in values):
-                raise ValueError(f"{name} has a negative time")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
@@ -90,10 +67,6 @@ class Timeline:
     spans: tuple[Span, ...]  # of every rank, in the order of their start
     makespan_s: float  # end of the last instruction
     step_s: float  # end of everything, exchange and optimizer included
-    peak_activations: tuple[int, ...]  # per rank: most chunk activations alive at once (until the weight gradient)
-    peak_before_backward: tuple[
-        int, ...
-    ]  # the same until the (input-gradient) backward; less only where weight gradients are delayed
 
 
 def simulate(case: TimelineInput) -> Timeline:
@@ -106,11 +79,6 @@ def simulate(case: TimelineInput) -> Timeline:
     Returns
     -------
     Timeline
-
-    Raises
-    ------
-    ValueError
-        If the description is inconsistent (on construction of the input).
 
     Examples
     --------
@@ -129,10 +97,6 @@ def simulate(case: TimelineInput) -> Timeline:
         spans=tuple(sorted(run.spans, key=lambda span: (span.start_s, span.rank, STREAMS.index(span.stream)))),
         makespan_s=makespan_s,
         step_s=max(run.free_s),
-        peak_activations=tuple(
-            _peak(order, "W" if schedule_of(case.schedule).delays_weights else "B") for order in orders
-        ),
-        peak_before_backward=tuple(_peak(order, "B") for order in orders),
     )
 
 
@@ -208,15 +172,6 @@ class _Run:
 
     def _add(self, rank: int, stream: str, name: str, start_s: float, duration_s: float) -> None:
         self.spans.append(Span(rank=rank, stream=stream, name=name, start_s=start_s, duration_s=duration_s))
-
-
-def _peak(order: Sequence[Instruction], last_use: str) -> int:
-    """Most activations alive at once, from their forward until the instruction that uses them last."""
-    alive = peak = 0
-    for item in order:
-        alive += (item.kind == "F") - (item.kind == last_use)
-        peak = max(peak, alive)
-    return peak
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

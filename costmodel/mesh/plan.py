@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from costmodel.arrays import FloatArray, IntArray, StructOfArrays
+from costmodel.arrays import DeclaredColumns, IntArray, PlanBatch, with_columns
 from costmodel.fields import Figure, declared, part, setting
 from costmodel.rates import COMMON_FIGURES, COST_FIGURES, TOKEN_FIGURES
 from costmodel.schedules import CP_KINDS, ORDERS, RECOMPUTE, SCHEDULES
@@ -167,85 +167,41 @@ class MeshPlan:
         return self.dp * self.micro_batch * self.num_micro_batches
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeshBatch:
+# The settings that are columns of a batch: numbers, flags and words. What differs from stage to stage or from layer to layer is none.
+MESH_COLUMNS: tuple[str, ...] = tuple(item.name for item in fields(MeshPlan) if not isinstance(item.default, tuple))
+
+
+@with_columns(MESH_COLUMNS)
+class MeshBatch(PlanBatch[MeshPlan]):
     """Many plans; every array has shape (n,) and the meaning of the `MeshPlan` field of its name.
 
-    Categories are positions in SCHEDULES, RECOMPUTE, CP_KINDS, ORDERS; flags are 0 or 1. ``split`` holds positions in ``patterns``, the
+    Words are positions in SCHEDULES, RECOMPUTE, CP_KINDS, ORDERS; flags are 0 or 1. ``split`` holds positions in ``patterns``, the
     different ``block_splits`` of the plans; None where all plans are split as `costmodel.mesh.tensor_parallel` says.
+
+    >>> batch = MeshBatch.from_plans([MeshPlan(tp=8, schedule="gpipe")])
+    >>> batch.schedule.tolist(), batch.plan(0) == MeshPlan(tp=8, schedule="gpipe")
+    ([0], True)
     """
 
-    tp: IntArray
-    sequence_parallel: IntArray
-    cp: IntArray
-    cp_kind: IntArray
-    ep: IntArray
-    etp: IntArray
-    pp: IntArray
-    vpp: IntArray
-    schedule: IntArray
-    dp_replicate: IntArray
-    dp_shard: IntArray
-    zero_stage: IntArray
-    micro_batch: IntArray
-    num_micro_batches: IntArray
-    recompute: IntArray
-    recompute_blocks: IntArray
-    offload_optimizer: IntArray
-    offload_activations: IntArray
-    order: IntArray
+    plan_type = MeshPlan
+
     split: IntArray | None = None
     patterns: tuple[tuple[LayerSplit, ...], ...] = ((),)
 
-    def __len__(self) -> int:
-        return len(self.tp)
-
     @classmethod
     def from_plans(cls, plans: Sequence[MeshPlan]) -> MeshBatch:
-        """Struct of arrays of plans.
-
-        >>> MeshBatch.from_plans([MeshPlan(tp=8, schedule="gpipe")]).schedule.tolist()
-        [0]
-        """
-        columns: dict[str, IntArray] = {}
-        for name in MESH_COLUMNS:
-            values = [getattr(plan, name) for plan in plans]
-            if name in _CATEGORIES:
-                values = [_CATEGORIES[name].index(value) for value in values]
-            columns[name] = np.array(values, dtype=np.int64)
+        """Struct of arrays of plans."""
+        batch = super().from_plans(plans)
         patterns = tuple(dict.fromkeys(((), *(plan.block_splits for plan in plans))))
-        batch = cls.of_columns(columns)
         if len(patterns) == 1:
             return batch
         split = np.array([patterns.index(plan.block_splits) for plan in plans], dtype=np.int64)
         return replace(batch, split=split, patterns=patterns)
 
-    @classmethod
-    def of_columns(cls, columns: Mapping[str, IntArray]) -> MeshBatch:
-        """A batch of plans with the standard pattern from all its columns (`MESH_COLUMNS`)."""
-        return cls(**columns)  # type: ignore[arg-type]  # no column has the name of the patterns
-
     def plan(self, n: int) -> MeshPlan:
-        """One of the plans.
-
-        >>> MeshBatch.from_plans([MeshPlan(tp=8, cp=2)]).plan(0) == MeshPlan(tp=8, cp=2)
-        True
-        """
-        values: dict[str, object] = {}
-        for name in MESH_COLUMNS:
-            value = int(getattr(self, name)[n])
-            if name in _CATEGORIES:
-                values[name] = _CATEGORIES[name][value]
-            else:
-                values[name] = bool(value) if name in _FLAGS else value
-        if self.split is not None:
-            values["block_splits"] = self.patterns[int(self.split[n])]
-        return MeshPlan(**values)  # type: ignore[arg-type]
-
-    def take(self, index: IntArray | slice) -> MeshBatch:
-        """A selection of the plans."""
-        taken = MeshBatch(**{name: getattr(self, name)[index] for name in MESH_COLUMNS})
-        return taken if self.split is None else replace(taken, split=self.split[index], patterns=self.patterns)
+        """One of the plans."""
+        plan = super().plan(n)
+        return plan if self.split is None else replace(plan, block_splits=self.patterns[int(self.split[n])])
 
     @property
     def split_columns(self) -> list[IntArray]:
@@ -263,47 +219,16 @@ class MeshBatch:
         return self.tp * self.cp * self.pp * self.dp
 
 
-# The fields of a batch that are arrays of every batch.
-MESH_COLUMNS: tuple[str, ...] = tuple(item.name for item in fields(MeshBatch) if item.name not in ("split", "patterns"))
-_CATEGORIES: dict[str, tuple[str, ...]] = {
-    "schedule": SCHEDULES,
-    "recompute": RECOMPUTE,
-    "cp_kind": CP_KINDS,
-    "order": ORDERS,
-}
-_FLAGS = frozenset({"sequence_parallel", "offload_optimizer", "offload_activations"})
-
-
-# Fields of MeshCosts that add up to step_time_s, in the order of reports, and to memory_bytes.
+# DeclaredColumns of MeshCosts that add up to step_time_s, in the order of reports, and to memory_bytes.
 TIME_PARTS: tuple[str, ...] = tuple(figure.name for figure in STEP_FIGURES)
 MEMORY_PARTS: tuple[str, ...] = tuple(figure.name for figure in MEMORY_FIGURES)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeshCosts(StructOfArrays):
-    """Costs of many mesh plans; every array has shape (n,). Times are of one step on the stage that decides it."""
+@with_columns(("step_time_s", *TIME_PARTS, "host_s", "memory_bytes", *MEMORY_PARTS, "host_bytes"))
+class MeshCosts(DeclaredColumns[np.float64]):
+    """Costs of many mesh plans; every array has shape (n,) and the meaning of the figure of its name in `MESH_FIGURES`.
 
-    step_time_s: FloatArray
-    compute_s: FloatArray  # forward and backward of the layers
-    host_s: FloatArray  # the part of compute_s in which the device waits for its host to start kernels and collectives
-    recompute_s: FloatArray  # forward passes run again, their communication included
-    tp_exposed_s: FloatArray  # tensor-parallel communication not hidden
-    cp_exposed_s: FloatArray
-    ep_exposed_s: FloatArray
-    pp_exposed_s: FloatArray  # transfers between stages
-    dp_exposed_s: FloatArray  # gradient reduction and weight gathering not hidden
-    bubble_s: FloatArray  # pipeline fill, drain and imbalance
-    optimizer_s: FloatArray
-    offload_s: FloatArray  # host transfers not hidden
-    memory_bytes: FloatArray  # of the stage that needs most, per device
-    weight_bytes: FloatArray
-    gradient_bytes: FloatArray
-    optimizer_bytes: FloatArray  # state and master weights
-    activation_bytes: FloatArray  # saved for the backward pass, all micro-batches in flight
-    working_bytes: FloatArray  # a block being recomputed, gathered weights
-    logits_bytes: FloatArray
-    buffer_bytes: FloatArray  # communication
-    slack_bytes: FloatArray  # allocator
-    context_bytes: FloatArray
-    host_bytes: FloatArray  # offloaded, per device; not in memory_bytes
+    Times are of one step on the stage that decides it; memory, as that on the host, is of a device of the stage that needs most.
+    """
+
     stage: IntArray  # chunk of the network whose rank needs most memory

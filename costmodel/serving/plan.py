@@ -8,18 +8,19 @@ One documented predicate per rule says what makes a plan legal. Those of degrees
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 import numpy as np
 
-from costmodel.arrays import BoolArray, FloatArray, IntArray, StructOfArrays
+from costmodel.arrays import BoolArray, DeclaredColumns, FloatArray, IntArray, PlanBatch, with_columns
 from costmodel.fields import Figure, declared, part, parts_of, setting
 from costmodel.mesh.rules import RULES, Columns, NetworkShape, Rule
 
 __all__ = [
     "SERVING_FIGURES",
     "SERVING_MEMORY_PARTS",
+    "SERVING_RATES",
     "SERVING_RULES",
     "TPOT_PARTS",
     "TTFT_PARTS",
@@ -133,36 +134,15 @@ class ServingPlan:
         return -(-self.max_batch // self.groups)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServingBatch(StructOfArrays):
-    """Many plans; every array has shape (n,) and the meaning of the `ServingPlan` field of its name."""
+@with_columns(item.name for item in fields(ServingPlan))
+class ServingBatch(PlanBatch[ServingPlan]):
+    """Many plans; every array has shape (n,) and the meaning of the `ServingPlan` field of its name.
 
-    tp: IntArray
-    pp: IntArray
-    ep: IntArray
-    etp: IntArray
-    dp: IntArray
-    max_batch: IntArray
-    prefill_chunk: IntArray
-    prefill_batch: IntArray
+    >>> ServingBatch.from_plans([ServingPlan(tp=2), ServingPlan(tp=4)]).workers.tolist()
+    [2, 4]
+    """
 
-    def __len__(self) -> int:
-        return len(self.tp)
-
-    @classmethod
-    def from_plans(cls, plans: Sequence[ServingPlan]) -> ServingBatch:
-        """Struct of arrays of plans.
-
-        >>> ServingBatch.from_plans([ServingPlan(tp=2), ServingPlan(tp=4)]).workers.tolist()
-        [2, 4]
-        """
-        return cls(
-            **{item.name: np.array([getattr(p, item.name) for p in plans], dtype=np.int64) for item in fields(cls)}
-        )
-
-    def plan(self, n: int) -> ServingPlan:
-        """One of the plans."""
-        return ServingPlan(**{item.name: int(getattr(self, item.name)[n]) for item in fields(self)})
+    plan_type = ServingPlan
 
     @property
     def workers(self) -> IntArray:
@@ -191,37 +171,28 @@ TTFT_PARTS: tuple[str, ...] = parts_of(SERVING_FIGURES.values(), "ttft_s")
 SERVING_MEMORY_PARTS: tuple[str, ...] = parts_of(SERVING_FIGURES.values(), "memory_bytes_per_gpu")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServingCosts(StructOfArrays):
-    """Costs of many plans under full load; every array has shape (n,)."""
+# Times and rates of a full server.
+SERVING_RATES: tuple[str, ...] = (
+    "ttft_s",
+    "tpot_s",
+    "request_s",
+    "pause_s",
+    "decode_pass_s",
+    "requests_per_s",
+    "output_tokens_per_s",
+    "total_tokens_per_s",
+    *TPOT_PARTS,
+    *TTFT_PARTS,
+)
 
-    ttft_s: FloatArray  # time to first token: a prompt through all stages, not counting a queue before them
-    tpot_s: FloatArray  # mean time per output token after the first
-    request_s: FloatArray  # first token and all others
-    pause_s: FloatArray  # longest pause between two tokens of a sequence
-    requests_per_s: FloatArray  # all replicas
-    output_tokens_per_s: FloatArray
-    total_tokens_per_s: FloatArray  # prompts included
-    decode_pass_s: FloatArray  # a decoding pass through all stages, nothing else under way
-    decode_compute_s: FloatArray
-    decode_tp_s: FloatArray
-    decode_ep_s: FloatArray
-    decode_pp_s: FloatArray
-    decode_host_s: FloatArray
-    waiting_s: FloatArray  # per token: prompts of others, other groups on the slowest stage
-    prefill_compute_s: FloatArray
-    prefill_tp_s: FloatArray
-    prefill_ep_s: FloatArray
-    prefill_pp_s: FloatArray
-    prefill_host_s: FloatArray
-    earlier_chunks_s: FloatArray
-    memory_bytes: FloatArray  # of the stage that needs most, per device
-    weight_bytes: FloatArray
-    kv_bytes: FloatArray
-    working_bytes: FloatArray
-    logits_bytes: FloatArray
-    buffer_bytes: FloatArray
-    context_bytes: FloatArray
+
+@with_columns((*SERVING_RATES, "memory_bytes", *SERVING_MEMORY_PARTS))
+class ServingCosts(DeclaredColumns[np.float64]):
+    """Costs of many plans under full load; every array has shape (n,) and the meaning of the figure of its name in `SERVING_FIGURES`.
+
+    Memory is of a device of the stage that needs most.
+    """
+
     sequence_bytes: FloatArray  # keys and values of one sequence on that stage's device
     stage: IntArray  # the stage that needs most memory
 

@@ -419,15 +419,18 @@ class ReportParts(Protocol):
 
     def search_facts(self, answer: Answer) -> Sequence[tuple[str, str]]:
         """What the answer of a search says about this kind of plans, by name."""
+        return ()
 
     def plan_facts(self, estimate: Estimate) -> Sequence[tuple[str, str]]:
-        """What is said of one plan, by name."""
+        """What is said of one plan beside its parts, by name."""
+        return ()
 
     def baselines_document(self, answer: Answer) -> Mapping[str, Any]:
         """What the best plan is compared with, by its keys in ``--json``."""
 
     def details_document(self, answer: Answer | Estimate) -> Mapping[str, Any]:
         """What only this space says, by its keys in ``--json``."""
+        return {}
 
     def compared(self, answer: Answer) -> Sequence[tuple[str, RankedPlan | None]]:
         """Baselines by what figures show them for."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ from planner.core.request import Request, Space, SpaceChoice
 
 if TYPE_CHECKING:
     from pathlib import Path
+    from types import ModuleType
 
     from costmodel.timeline import Tracks
     from planner.files.documents import Document
@@ -133,6 +135,11 @@ class PlanSpace(ABC):
     def is_spelled_out(self) -> bool:
         """Whether options name the plan that is meant, or a part of it."""
 
+    @classmethod
+    def module(cls, name: str) -> ModuleType:
+        """A module beside that of the space, imported when it is needed: ``plans``, ``report`` or ``diagnose``."""
+        return importlib.import_module(f"{cls.__module__.rpartition('.')[0]}.{name}")
+
     # -- the search
 
     def refuse_contradiction(self) -> None:  # noqa: B027 - nothing to refuse is usual
@@ -155,9 +162,10 @@ class PlanSpace(ABC):
             return SearchInterrupted(None)
         return no_plan_in_time() if outcome.out_of_time else self.nothing_fits(outcome)
 
-    @abstractmethod
     def nothing_fits(self, outcome: Any) -> Exception:
         """Say why no plan of the space fits, and what would."""
+        error: Exception = self.module("diagnose").DIAGNOSIS(self).nothing_fits(outcome.nearest_miss)
+        return error
 
     def proof(self, found: Found, plans: Sequence[RankedPlan], wall_s: float) -> Proof:
         """What the search proves about the plans of the list."""
@@ -302,9 +310,10 @@ class PlanSpace(ABC):
         return ()
 
     @property
-    @abstractmethod
     def report(self) -> ReportParts:
-        """What reports show of these plans: a module of the space."""
+        """What reports show of these plans."""
+        parts: ReportParts = self.module("report").REPORT
+        return parts
 
     # -- plan files
 
@@ -321,9 +330,9 @@ class PlanSpace(ABC):
         """A plan as ``--json`` has it."""
         return self.plan_entry(ranked.plan)
 
-    @abstractmethod
     def plan_of(self, document: PlanDocument, source: Document | None) -> Any:
         """The plan of a plan file, checked against the network and the rules; raises `InputFileError`."""
+        return self.module("plans").plan_from_document(document, self, source)
 
     # -- comparisons
 

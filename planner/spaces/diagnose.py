@@ -22,7 +22,7 @@ from costmodel.mesh.rules import NetworkShape, Rule
 from planner.core.answer import RankedPlan
 from planner.core.errors import NoFeasiblePlan, UsageError
 from planner.core.quantities import format_bytes
-from planner.question.fixed import flag_of, flags_of, given_text, only
+from planner.question.fixed import fixed_by, flag_of, flags_of, given_text, only
 from strategies.mesh.settings import Bounds, MeshRestriction
 
 __all__ = [
@@ -101,6 +101,12 @@ class Change:
 class Diagnosis(ABC):
     """Why a search of one space found nothing.
 
+    Parameters
+    ----------
+    space : PlanSpace
+    settings : object, optional
+        Of the search, where they are not those that the question asks for.
+
     Attributes
     ----------
     fixed : MeshRestriction
@@ -111,9 +117,10 @@ class Diagnosis(ABC):
 
     ways = 1
 
-    def __init__(self, space: Any, fixed: MeshRestriction) -> None:
+    def __init__(self, space: Any, settings: Any = None) -> None:
         self.space: Any = space
-        self.fixed = fixed
+        self.settings: Any = settings or space.settings()
+        self.fixed = fixed_by(space.resolved.request)
 
     # -- what a space says of itself
 

@@ -371,4 +371,4 @@ def batch_of(columns: Columns) -> MeshBatch:
     filled |= {name: column for name, column in columns.items() if name in MESH_COLUMNS}
     if "dp" in columns and "dp_shard" not in columns:
         filled["dp_replicate"] = columns["dp"]
-    return MeshBatch.of_columns(filled)
+    return MeshBatch(**filled)

@@ -177,39 +177,3 @@ def test_textbook_step_times(pp: int, m: int) -> None:
     if pp > 1:
         for vpp in (2, 4):
             assert simulate(even("interleaved", pp, m, vpp)).makespan_s == (m * vpp + pp - 1) * 3
-
-
-def test_peak_activations_by_hand() -> None:
-    assert simulate(even("gpipe", 3, 5)).peak_activations == (5, 5, 5)
-    assert simulate(even("1f1b", 3, 5)).peak_activations == (3, 2, 1)
-    assert simulate(even("1f1b", 3, 2)).peak_activations == (2, 2, 1)
-    bubble = simulate(even("zero_bubble", 3, 5))
-    assert bubble.peak_activations == (3, 3, 3)
-    assert bubble.peak_before_backward == (3, 2, 1)
-    assert simulate(even("interleaved", 2, 4, 2)).peak_activations == (5, 3)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"schedule": "1f2b"}, "1f2b"),
-        ({"pp": 0}, "at least 1"),
-        ({"vpp": 2, "forward_s": (1.0,) * 4, "backward_s": (1.0,) * 4}, "one chunk per rank"),
-        ({"schedule": "interleaved", "num_micro_batches": 3}, "divisible"),
-        ({"schedule": "zero_bubble", "weight_s": ()}, "weight_s"),
-        ({"forward_s": (1.0,)}, "expected 2"),
-        ({"forward_s": ()}, "expected 2"),
-        ({"exchange_s": (1.0,)}, "expected 2"),
-        ({"backward_s": (1.0, -1.0)}, "negative"),
-    ],
-)
-def test_wrong_descriptions_are_refused(changes: dict[str, object], message: str) -> None:
-    fields: dict[str, object] = {
-        "schedule": "1f1b",
-        "pp": 2,
-        "num_micro_batches": 4,
-        "forward_s": (1.0, 1.0),
-        "backward_s": (1.0, 1.0),
-    }
-    with pytest.raises(ValueError, match=message):
-        TimelineInput(**(fields | changes))  # type: ignore[arg-type]

@@ -20,23 +20,10 @@ from planner.core.numbers import (
     time_unit,
     used_of_total,
 )
-from planner.core.objectives import objective_columns
-from planner.report.answer import speed_facts
-from planner.report.tables import column_maker, parts_table, ranked_table, ratio_text
-from planner.report.uncertainty import bars_columns
+from planner.report.tables import column_maker, ratio_text
+from planner.spaces.report import SpaceReport, parts_blocks
 
-__all__ = [
-    "baselines_document",
-    "compared",
-    "details_document",
-    "estimate_blocks",
-    "explain_blocks",
-    "layer_totals",
-    "plan_facts",
-    "plans_table",
-    "search_facts",
-    "speed_facts",
-]
+__all__ = ["REPORT", "layer_totals"]
 
 _DOES_NOT_FIT = f"{NOT_AVAILABLE}: does not fit"
 _LAYER_KEYS = tuple(field.name for field in fields(LayerCost))
@@ -54,55 +41,62 @@ _SUMMED = (
 )
 
 
-def plans_table(plans: Sequence[RankedPlan], objective: str = "step_time", *, ranks: bool = True) -> Table:
-    """Columns of the ranked plans; the further right, the sooner a narrow terminal drops them (but for the gap).
+class LayerwiseReport(SpaceReport):
+    """Reports about plans with a split per layer."""
 
-    Parameters
-    ----------
-    plans : sequence of RankedPlan
-    objective : str
-        Decides about a column for what a step costs.
-    ranks : bool
-        Whether rank and gap have a meaning: not for a single plan that was not searched for.
-    """
-    unit = time_unit(min(plan.step_time_s for plan in plans))
-    column = column_maker(plans)
+    bottleneck_priority = 7
 
-    speedup = Column(
-        title="speed-up",
-        unit="over 1 worker",
-        cells=tuple(_DOES_NOT_FIT if plan["speedup"] is None else f"{significant(plan['speedup'])}x" for plan in plans),
-        narrow=tuple(
-            NOT_AVAILABLE if plan["speedup"] is None else f"{significant(plan['speedup'])}x" for plan in plans
-        ),
-        narrow_unit="over 1",
-        priority=3,
-    )
-    plan_words = Column(title="plan", cells=tuple(plan.summary for plan in plans), is_text=True, flexible=True)
-    columns = [
-        plan_words,
-        column("step time", lambda plan: significant(plan.step_time_s / unit.size), 0, unit=unit.name),
-        *bars_columns(plans, unit),
-        column("throughput", lambda plan: significant(plan.throughput_samples_per_s), 4, unit="samples/s"),
-        speedup,
-        column("efficiency", lambda plan: percent(plan["efficiency"]), 8),
-        column(
-            "memory",
-            lambda plan: used_of_total(plan.memory_bytes_per_gpu, plan.memory_capacity_bytes),
-            2,
-            unit="per GPU",
-        ),
-        column("exposed", lambda plan: percent(plan.exposed_communication_share), 5, unit="comm."),
-        Column(title="bottleneck", cells=tuple(plan.bottleneck for plan in plans), is_text=True, priority=7),
-    ]
-    columns += objective_columns(plans, objective, 1)
-    return ranked_table(columns, plans) if ranks else Table(columns=tuple(columns))
+    def size_columns(self, plans: Sequence[RankedPlan]) -> list[Column]:
+        return []
 
+    def figure_columns(self, plans: Sequence[RankedPlan]) -> list[Column]:
+        column = column_maker(plans)
+        speedups = [None if plan["speedup"] is None else f"{significant(plan['speedup'])}x" for plan in plans]
+        speedup = Column(
+            title="speed-up",
+            unit="over 1 worker",
+            cells=tuple(text or _DOES_NOT_FIT for text in speedups),
+            narrow=tuple(text or NOT_AVAILABLE for text in speedups),
+            narrow_unit="over 1",
+            priority=3,
+        )
+        return [
+            column("throughput", lambda plan: significant(plan.throughput_samples_per_s), 4, unit="samples/s"),
+            speedup,
+            column("efficiency", lambda plan: percent(plan["efficiency"]), 8),
+            column(
+                "memory", lambda p: used_of_total(p.memory_bytes_per_gpu, p.memory_capacity_bytes), 2, unit="per GPU"
+            ),
+            column("exposed", lambda plan: percent(plan.exposed_communication_share), 5, unit="comm."),
+        ]
 
-def search_facts(answer: Answer) -> list[tuple[str, str]]:
-    """How the best plan compares with plain data parallelism, and that one worker has no room."""
-    best = answer.plans[0]
-    return [*_versus_data_parallel(answer, best), *_single_worker(best)]
+    def search_facts(self, answer: Answer) -> list[tuple[str, str]]:
+        best = answer.plans[0]
+        alone = "does not fit at this global batch, so there is no speed-up over it"
+        return [*_versus_data_parallel(answer, best), *([("One worker", alone)] if best["speedup"] is None else [])]
+
+    def estimate_blocks(self, estimate: Estimate) -> list[Block]:
+        ranked = estimate.ranked
+        return [
+            self.plans_table([ranked], "step_time", ranks=False),
+            *parts_blocks(ranked, "Where the step goes", "step_time_s", title="time", name="step", term="term"),
+        ]
+
+    def explain_blocks(self, estimate: Estimate) -> list[Block]:
+        return [Heading("Layer by layer (per step, on the slowest worker)"), _layer_table(estimate.tables["layers"])]
+
+    def baselines_document(self, answer: Answer) -> dict[str, Any]:
+        return {name: None if plan is None else plan.record() for name, plan in answer.baselines.items()}
+
+    def details_document(self, answer: Answer | Estimate) -> dict[str, Any]:
+        return {"totals": layer_totals(answer.tables["layers"])} if isinstance(answer, Estimate) else {}
+
+    def compared(self, answer: Answer) -> list[tuple[str, RankedPlan | None]]:
+        every, fewer = answer.baselines["data_parallel_all"], answer.baselines["data_parallel"]
+        rows = [("data parallelism", fewer)]
+        if fewer is None or fewer.workers != answer.setting.gpus:
+            rows.append(("data par., all GPUs", every))
+        return rows
 
 
 def _versus_data_parallel(answer: Answer, best: RankedPlan) -> list[tuple[str, str]]:
@@ -136,35 +130,6 @@ def _faster(best: RankedPlan, other: RankedPlan) -> str:
 
 def _cost(plan: RankedPlan) -> str:
     return f"{duration_text(plan.step_time_s)}, {byte_text(plan.memory_bytes_per_gpu)}"
-
-
-def _single_worker(best: RankedPlan) -> list[tuple[str, str]]:
-    if best["speedup"] is None:
-        return [("One worker", "does not fit at this global batch, so there is no speed-up over it")]
-    return []
-
-
-def estimate_blocks(estimate: Estimate) -> list[Block]:
-    """The plan and the terms of its step."""
-    ranked = estimate.ranked
-    return [
-        plans_table([ranked], ranks=False),
-        Heading("Where the step goes"),
-        parts_table(
-            ranked.time_parts,
-            ranked.labels("step_time_s"),
-            ranked.step_time_s,
-            time_unit(ranked.step_time_s),
-            term="term",
-            title="time",
-            name="step",
-        ),
-    ]
-
-
-def explain_blocks(estimate: Estimate) -> list[Block]:
-    """The plan layer by layer."""
-    return [Heading("Layer by layer (per step, on the slowest worker)"), _layer_table(estimate.tables["layers"])]
 
 
 def layer_totals(layers: Sequence[LayerCost]) -> dict[str, Any]:
@@ -232,25 +197,4 @@ def _layer_s(layer: LayerCost) -> float:
     )
 
 
-def baselines_document(answer: Answer) -> dict[str, Any]:
-    """Plain data parallelism, without the plans themselves."""
-    return {name: None if plan is None else plan.record() for name, plan in answer.baselines.items()}
-
-
-def details_document(answer: Answer | Estimate) -> dict[str, Any]:
-    """Of one plan, the sums over its layers."""
-    return {"totals": layer_totals(answer.tables["layers"])} if isinstance(answer, Estimate) else {}
-
-
-def compared(answer: Answer) -> list[tuple[str, RankedPlan | None]]:
-    """Baselines by what figures show them for."""
-    every, fewer = answer.baselines["data_parallel_all"], answer.baselines["data_parallel"]
-    rows = [("data parallelism", fewer)]
-    if fewer is None or fewer.workers != answer.setting.gpus:
-        rows.append(("data par., all GPUs", every))
-    return rows
-
-
-def plan_facts(estimate: Estimate) -> list[tuple[str, str]]:  # noqa: ARG001 - as every space
-    """Nothing is said of one plan beside its parts."""
-    return []
+REPORT = LayerwiseReport()

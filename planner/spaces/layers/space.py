@@ -27,7 +27,6 @@ from planner.core.answer import (
     LayerCost,
     Proof,
     RankedPlan,
-    ReportParts,
     Sensitivity,
 )
 from planner.core.capacity import limit_notes
@@ -37,7 +36,7 @@ from planner.core.objectives import stated_rates
 from planner.core.quantities import format_bytes
 from planner.question.resolve import Resolved
 from planner.spaces.base import Found, PlanSpace, Progress, check_framework
-from planner.spaces.layers.plans import plan_in_words
+from planner.spaces.layers.plans import layerwise_section, plan_from_document, plan_in_words
 from strategies.layerwise.space import BATCH_FAMILIES, FAMILY_NAMES
 from strategies.score import Score, score_of
 
@@ -120,7 +119,6 @@ class LayerwisePlanSpace(PlanSpace):
 
     @property
     def free_layers(self) -> tuple[str, ...]:
-        """Layers that the cost model counts as free."""
         return self.resolved.free_layers
 
     @property
@@ -163,7 +161,6 @@ class LayerwisePlanSpace(PlanSpace):
         return search(self.resolved.workload, self.resolved.cluster, settings, progress, self.cache)
 
     def outcome_of(self, top: int, progress: Progress | None) -> Outcome:
-        """Look for the best plans."""
         return self._outcome(dataclasses.replace(self.settings(), top=top), progress)
 
     def search(self, top: int, progress: Progress | None) -> Found:
@@ -202,7 +199,6 @@ class LayerwisePlanSpace(PlanSpace):
         return sorted(found.values(), key=lambda c: (c.score, c.plan.workers, c.family))
 
     def nothing_fits(self, outcome: Outcome) -> Exception:
-        """Say why a search found no plan."""
         setting = self.resolved.setting
         miss = outcome.nearest_miss
         if miss is None:
@@ -259,7 +255,6 @@ class LayerwisePlanSpace(PlanSpace):
         return {name: None if plan is None else next(ranked) for name, plan in plans.items()}
 
     def search_notes(self, found: Found, answer: Answer) -> list[str]:
-        """Which family wins and what it gains, and limits that were hit."""
         return [
             *_why(answer.plans[0], answer.baselines["data_parallel"]),
             *limit_notes(self.resolved.request, self.resolved.cluster.device),
@@ -269,7 +264,6 @@ class LayerwisePlanSpace(PlanSpace):
     # -- figures
 
     def described(self, plans: Sequence[Plan]) -> list[RankedPlan]:
-        """Cost and describe plans; the order is kept."""
         resolved = self.resolved
         costs = evaluate(resolved.workload, resolved.cluster, plans, self.cache)
         scores = self.score.of(costs.step_time_s, costs.computing_s, [plan.workers for plan in plans])
@@ -354,13 +348,11 @@ class LayerwisePlanSpace(PlanSpace):
         return [bool(saved) for saved in again.compute_s <= 0.8 * costs.compute_s]
 
     def bars(self, plans: Sequence[RankedPlan]) -> ErrorBars:
-        """Intervals and chances of plans."""
         from planner.uncertainty.answers import layer_bars
 
         return layer_bars(self.resolved, self.cache, plans)
 
     def sensitivity(self, plans: Sequence[RankedPlan]) -> tuple[Sensitivity, ...] | None:
-        """Which constants would have to change for another plan to win."""
         from planner.uncertainty.sensitivity import layer_sensitivity
 
         return layer_sensitivity(self.resolved, self.cache, plans)
@@ -368,7 +360,6 @@ class LayerwisePlanSpace(PlanSpace):
     # -- one plan
 
     def assumptions(self) -> tuple[Assumption, ...]:
-        """What was taken for granted about the question."""
         return (*self.resolved.assumptions, *stated_rates(self.resolved.request, self.resolved.cluster))
 
     def exact_plan(self) -> tuple[Plan, tuple[Assumption, ...]]:
@@ -448,7 +439,6 @@ class LayerwisePlanSpace(PlanSpace):
         return layerwise_space(dataclasses.replace(self.resolved, workload=workload))
 
     def tables(self, plan: Plan, ranked: RankedPlan) -> Mapping[str, tuple[Any, ...]]:
-        """Rows by layer, and by links that are used."""
         from costmodel.layerwise.detail import layer_links
         from planner.spaces.layers.breakdown import layer_costs
 
@@ -459,7 +449,6 @@ class LayerwisePlanSpace(PlanSpace):
         return {"layers": layers, "links": tuple(links)}
 
     def plan_notes(self, ranked: RankedPlan) -> list[Note]:
-        """That the plan does not fit, and PALEO's bounds of model parallelism."""
         notes = self.does_not_fit(ranked)
         if self.resolved.setting.cost_model == "paleo" and ranked.workers == 1:
             notes += self._model_parallel_note()
@@ -486,7 +475,6 @@ class LayerwisePlanSpace(PlanSpace):
         ]
 
     def memory_parts(self, plan: Plan, total_bytes: float) -> Sequence[tuple[str, float]]:
-        """Words and bytes."""
         from planner.spaces.layers.memory import memory_parts
 
         return memory_parts(self.resolved, plan, total_bytes)
@@ -503,11 +491,9 @@ class LayerwisePlanSpace(PlanSpace):
         }
 
     def split_layers(self, estimate: Estimate) -> Sequence[LayerCost]:
-        """Every layer."""
         return estimate.tables["layers"]
 
     def without_fixed(self, gpus: int, top: int) -> LayerwisePlanSpace:
-        """The same question on so many GPUs with nothing fixed."""
         from planner.question.resolve import resolve
 
         free = dataclasses.replace(
@@ -516,39 +502,23 @@ class LayerwisePlanSpace(PlanSpace):
         return layerwise_space(resolve(free))
 
     def plan_values(self, answer: Answer | Estimate, ranked: RankedPlan) -> Mapping[str, Any]:
-        """A plan as ``--json`` has it: a whole plan file."""
         from planner.files.plan_file import plan_document
 
         return plan_document(answer, ranked)
 
     def plan_section(self, ranked: RankedPlan, folder: Path | None) -> Mapping[str, Any]:
-        """Entries of a plan file that hold a plan."""
-        from planner.spaces.layers.plans import layerwise_section
-
         names = [layer.name for layer in self.resolved.workload.graph.layers]
         return layerwise_section(self.resolved.request, names, ranked.plan, folder)
 
     def plan_of(self, document: PlanDocument, source: Document | None) -> Plan:
-        """The plan of a plan file, checked."""
-        from planner.spaces.layers.plans import plan_from_document
-
         return plan_from_document(document, self.resolved.workload.graph, source)
 
     def tracks(self, plan: Plan) -> Tracks:
-        """The step of a plan, event by event."""
         from costmodel.layerwise.detail import layer_tracks
 
         return layer_tracks(self.resolved.workload, self.resolved.cluster, plan)
 
-    @property
-    def report(self) -> ReportParts:
-        """What reports show of these plans."""
-        from planner.spaces.layers import report
-
-        return report
-
     def study(self, answer: Answer, progress: Progress) -> tuple[Sequence[RankedPlan], Sequence[Curve], str]:
-        """More plans and curves for figures."""
         from planner.spaces.layers.scaling import layer_study
 
         return layer_study(self, answer, progress)

@@ -37,7 +37,7 @@ from strategies.mesh.search import search_corner
 from strategies.mesh.settings import MeshRestriction, MeshSettings, NearestMiss
 from strategies.mesh.space import MeshSpace
 
-__all__ = ["MeshDiagnosis", "fitting_change"]
+__all__ = ["DIAGNOSIS", "fitting_change"]
 
 # Hosts are made larger until something fits, so many doublings at most; then the last doubling is halved so often: to 2 %.
 _HOST_DOUBLINGS, _HALVINGS = 8, 5
@@ -47,19 +47,18 @@ class MeshDiagnosis(Diagnosis):
     """Why a search over a device mesh found nothing."""
 
     space: MeshPlanSpace
+    settings: MeshSettings
 
-    def __init__(self, space: MeshPlanSpace, settings: MeshSettings) -> None:
-        super().__init__(space, settings.restriction)
-        self.settings = settings
+    def __init__(self, space: MeshPlanSpace, settings: MeshSettings | None = None) -> None:
+        super().__init__(space, settings)
+        self.fixed = self.settings.restriction
 
     @property
     def plans(self) -> str:
-        """The plans that are meant."""
         setting = self.space.resolved.setting
         return f"plan of '{setting.model}' at global batch {setting.global_batch} on up to {self.settings.max_workers} GPUs"
 
     def is_empty(self, fixed: MeshRestriction) -> bool:
-        """Whether no legal plan obeys what is fixed."""
         return self._is_empty(fixed, self.space.model.workload.framework.rules.of())
 
     def _is_empty(self, fixed: MeshRestriction, refusals: Sequence[Refusal]) -> bool:
@@ -103,7 +102,6 @@ class MeshDiagnosis(Diagnosis):
         return f"{framework.title} does not run what fits, such as {ranked.summary}, {time} per step: {rules}; {usual}"
 
     def reason(self, fixed: MeshRestriction) -> str:
-        """Why no legal plan has what is fixed."""
         space, setting = self.space, self.space.resolved.setting
         least = {field: min(allowed_values(bounds), default=1) for field, bounds in fixed.degrees.items()}
         single = {field: bounds.values[0] for field, bounds in fixed.degrees.items() if len(bounds.values) == 1}
@@ -117,7 +115,6 @@ class MeshDiagnosis(Diagnosis):
         return "; ".join(problems) or reason_of_rules(space.rules, space.shape, fixed, setting.gpus, left)
 
     def nothing_fits(self, miss: NearestMiss | None) -> Exception:
-        """Say why a search found no plan."""
         if miss is None and self.space.resolved.cluster.host is None:
             return no_plan_in_time()
         return super().nothing_fits(miss)
@@ -138,7 +135,6 @@ class MeshDiagnosis(Diagnosis):
         return f"nothing fits: {miss_text(ranked.summary, ranked, need=need)}{space.host_in_words(ranked)}"
 
     def changes(self) -> Sequence[Change]:
-        """Options left out, and more GPUs."""
         flags = dict.fromkeys(flags_of(self.fixed).values())
         freer = {f"without {flag}": without(self.fixed, flag) for flag in flags}
         return [
@@ -157,12 +153,10 @@ class MeshDiagnosis(Diagnosis):
         return Change(words=words, look=look, grows=grows)
 
     def works(self, found: Attempt) -> str:
-        """The plan and its time."""
         ranked = self.space.rank([found.plan])[0]
         return f"it fits: {ranked.summary}, {format_seconds(ranked.step_time_s)} per step"
 
     def advice(self, tried: Mapping[str, Sequence[Attempt]], gpus: int) -> str:
-        """What to do where no change helps."""
         return (
             "nor was anything found on more GPUs; use a device with more memory, a shorter --seq, --lora-rank, or "
             "--optimizer sgd"
@@ -184,6 +178,8 @@ class MeshDiagnosis(Diagnosis):
             f"{format_bytes(ranked.memory_capacity_bytes)}, where the largest part is {label} with {format_bytes(size)}"
         )
 
+
+DIAGNOSIS = MeshDiagnosis
 
 # -- options that exclude each other ----------------------------------------------------------------------------------------
 

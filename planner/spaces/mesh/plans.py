@@ -20,8 +20,8 @@ __all__ = [
     "bottleneck_in_words",
     "family_of_mesh_plan",
     "mesh_entry",
-    "mesh_plan_from_document",
     "mesh_plan_in_words",
+    "plan_from_document",
     "plan_of_entry",
     "splits_in_words",
 ]
@@ -161,7 +161,7 @@ def plan_of_entry(entry: MeshEntry) -> MeshPlan:
     return MeshPlan(**{**values, "block_splits": tuple(splits)})
 
 
-def mesh_plan_from_document(document: PlanDocument, space: MeshPlanSpace, source: Document | None = None) -> MeshPlan:
+def plan_from_document(document: PlanDocument, space: MeshPlanSpace, source: Document | None = None) -> MeshPlan:
     """Check a plan document against itself, its network and the rules of the space.
 
     Parameters

@@ -31,7 +31,6 @@ from planner.core.answer import (
     Estimate,
     Proof,
     RankedPlan,
-    ReportParts,
     Sensitivity,
     Setting,
 )
@@ -57,8 +56,6 @@ from strategies.score import Score, score_of
 
 if TYPE_CHECKING:
     from costmodel.timeline import Tracks
-    from planner.files.documents import Document
-    from planner.schema.plan import PlanDocument
 
 __all__ = ["EFFORT", "MeshPlanSpace", "mesh_space"]
 
@@ -150,17 +147,13 @@ class MeshPlanSpace(PlanSpace):
 
     @property
     def is_spelled_out(self) -> bool:
-        """Whether any degree is fixed or bounded."""
         request = self.resolved.request
         return request.mesh is not None or request.micro_batches is not None
 
     # -- the search
 
     def refuse_contradiction(self) -> None:
-        """Refuse options that leave no legal plan."""
-        from planner.spaces.mesh.diagnose import MeshDiagnosis
-
-        MeshDiagnosis(self, self.settings()).refuse_contradiction()
+        self.module("diagnose").DIAGNOSIS(self).refuse_contradiction()
 
     def settings(self) -> MeshSettings:
         """Limits of the search that the question asks for."""
@@ -195,12 +188,6 @@ class MeshPlanSpace(PlanSpace):
             settings = dataclasses.replace(settings, top=top, distinct=distinct)
         return self.outcome(settings, progress)
 
-    def nothing_fits(self, outcome: MeshOutcome) -> Exception:
-        """Say why a search found no plan."""
-        from planner.spaces.mesh.diagnose import MeshDiagnosis
-
-        return MeshDiagnosis(self, self.settings()).nothing_fits(outcome.nearest_miss)
-
     def most_weight(self) -> float:
         """What all the GPUs weigh: no device costs more than a computing one."""
         return float(self.resolved.request.gpus) if self.score.per_device else 1.0
@@ -217,7 +204,6 @@ class MeshPlanSpace(PlanSpace):
         return {"data_parallel": ranked[0] if ranked else None}
 
     def search_notes(self, found: Found, answer: Answer) -> list[str]:
-        """What importers took for granted, limits that were hit, and which plans the list leaves out."""
         resolved, outcome = self.resolved, found.outcome
         notes: list[str] = [*resolved.model.notes, *_host_notes(answer.plans[0])]
         notes += limit_notes(resolved.request, resolved.cluster.device)
@@ -229,7 +215,6 @@ class MeshPlanSpace(PlanSpace):
         return notes
 
     def finished(self, answer: Answer, found: Found) -> Answer:
-        """The answer with refined plans, and with what the best plan depends on."""
         from planner.spaces.mesh.notes import batch_notes, cautions, pessimistic_notes
 
         settings = self._settings_after(found)
@@ -276,7 +261,6 @@ class MeshPlanSpace(PlanSpace):
         return self.model.evaluate_plans(plans)
 
     def described(self, plans: Sequence[MeshPlan]) -> list[RankedPlan]:
-        """Cost and describe plans; the order is kept."""
         costs = self.costs(plans)
         computing_s = plans_computing_s(self.model, plans, costs)
         scores = self.score.of(costs.step_time_s, computing_s, [plan.workers for plan in plans])
@@ -323,13 +307,11 @@ class MeshPlanSpace(PlanSpace):
         )
 
     def bars(self, plans: Sequence[RankedPlan]) -> ErrorBars:
-        """Intervals and chances of plans."""
         from planner.uncertainty.answers import mesh_bars
 
         return mesh_bars(self.resolved, self.model, self.constants, plans)
 
     def sensitivity(self, plans: Sequence[RankedPlan]) -> tuple[Sensitivity, ...] | None:
-        """Which constants would have to change for another plan to win."""
         from planner.uncertainty.sensitivity import mesh_sensitivity
 
         return mesh_sensitivity(self.resolved, self.model, self.constants, plans)
@@ -381,17 +363,14 @@ class MeshPlanSpace(PlanSpace):
     # -- one plan
 
     def setting(self, plan: MeshPlan) -> Setting:
-        """The question as the answer states it."""
         return dataclasses.replace(super().setting(plan), seq=self.seq)
 
     def assumptions(self) -> tuple[Assumption, ...]:
-        """What was taken for granted about the question."""
         rates = stated_rates(self.resolved.request, self.resolved.cluster)
         return (*self.resolved.assumptions, self.host_memory(), self.convention(), *rates)
 
     @property
     def assumed(self) -> MeshAssumptions:
-        """Constants that the mesh model takes for granted."""
         return self.constants
 
     def model_assumptions(self) -> tuple[Assumption, ...]:
@@ -434,13 +413,11 @@ class MeshPlanSpace(PlanSpace):
         return Assumption(name="MFU", value=value)
 
     def exact_plan(self) -> tuple[MeshPlan, tuple[Assumption, ...]]:
-        """The plan that the options spell out."""
         from planner.spaces.mesh.exact import exact_plan
 
         return exact_plan(self)
 
     def tables(self, plan: MeshPlan, ranked: RankedPlan) -> Mapping[str, tuple[Any, ...]]:
-        """Rows by layer, by stage, and by links that are used."""
         from costmodel.mesh.detail import layer_rows, mesh_links, stage_rows
 
         return {
@@ -450,7 +427,6 @@ class MeshPlanSpace(PlanSpace):
         }
 
     def plan_notes(self, ranked: RankedPlan) -> list[str]:
-        """What importers took for granted, that the plan does not fit and what would help, and what few trainers do."""
         from planner.spaces.mesh.notes import cautions
 
         notes: list[str] = [*self.resolved.model.notes, *_host_notes(ranked)]
@@ -463,7 +439,6 @@ class MeshPlanSpace(PlanSpace):
         return [*notes, *cautions(self, ranked)]
 
     def explained(self, estimate: Estimate, plans: Sequence[RankedPlan], proof: Proof | None) -> Estimate:
-        """An explanation with what the per-layer program says about the splits of the layers."""
         from strategies.mesh.block_search import split_plan
 
         ranked = estimate.ranked
@@ -471,36 +446,19 @@ class MeshPlanSpace(PlanSpace):
         return dataclasses.replace(estimate, details={**estimate.details, "split": check})
 
     def plan_entry(self, plan: MeshPlan) -> Mapping[str, Any]:
-        """The section ``mesh`` of a plan file."""
         return mesh_entry(plan)
 
     def setting_texts(self, estimate: Estimate) -> Mapping[str, str]:
-        """A plan as text, by name of the setting; the splits inside its blocks in words."""
         texts = dict(super().setting_texts(estimate))
         splits = texts.pop("block_splits")
         return {**texts, "block_splits": splits_in_words(estimate.ranked.plan.block_splits)} if splits else texts
 
-    def plan_of(self, document: PlanDocument, source: Document | None) -> MeshPlan:
-        """The plan of a plan file, checked."""
-        from planner.spaces.mesh.plans import mesh_plan_from_document
-
-        return mesh_plan_from_document(document, self, source)
-
     def tracks(self, plan: MeshPlan) -> Tracks:
-        """The step of a plan, event by event."""
         from costmodel.mesh.tracks import mesh_tracks
 
         return mesh_tracks(self.model, plan)
 
-    @property
-    def report(self) -> ReportParts:
-        """What reports show of these plans."""
-        from planner.spaces.mesh import report
-
-        return report
-
     def study(self, answer: Answer, progress: Progress) -> tuple[Sequence[RankedPlan], Sequence[Curve], str]:
-        """More plans and curves for figures."""
         from planner.spaces.mesh.scaling import mesh_study
 
         return mesh_study(self, progress)

@@ -11,7 +11,7 @@ from costmodel.mesh.modules import MeshError
 from costmodel.mixed.model import MixedModel
 from planner.core.capacity import usable_bytes
 from planner.core.errors import UsageError
-from planner.question.fixed import fixed_by, flags_of, near_multiples, without
+from planner.question.fixed import flags_of, near_multiples, without
 from planner.question.mixed import with_fixed
 from planner.spaces.base import Progress
 from planner.spaces.diagnose import Attempt, Change, Diagnosis, miss_text, too_many_gpus
@@ -21,7 +21,7 @@ from strategies.mixed.families import legal_degrees
 from strategies.mixed.search import search_mixed
 from strategies.mixed.settings import MixedMiss, MixedOutcome, MixedSettings
 
-__all__ = ["MixedDiagnosis", "searched"]
+__all__ = ["DIAGNOSIS", "searched"]
 
 # Room for anything, so that only what is legal decides.
 _ENDLESS_BYTES = 1e30
@@ -51,20 +51,18 @@ class MixedDiagnosis(Diagnosis):
     """Why a search over several kinds of devices found nothing."""
 
     space: MixedPlanSpace
+    settings: MixedSettings
 
-    def __init__(self, space: MixedPlanSpace, settings: MixedSettings) -> None:
-        super().__init__(space, fixed_by(space.resolved.request))
-        self.settings = settings
+    def __init__(self, space: MixedPlanSpace, settings: MixedSettings | None = None) -> None:
+        super().__init__(space, settings)
         self.batch = space.model.shape.global_batch
         self.groups = ", ".join(f"{count} {name}" for count, name in zip(space.devices, space.names, strict=True))
 
     @property
     def plans(self) -> str:
-        """The plans that are meant."""
         return f"plan of '{self.space.resolved.setting.model}' at global batch {self.batch} on {self.groups}"
 
     def is_empty(self, fixed: MeshRestriction) -> bool:
-        """Whether no legal plan obeys what is fixed, whatever memory it needs."""
         settings, roomy = with_fixed(self.settings, fixed, self.batch), _without_limits(self.space.model)
         if not legal_degrees(roomy, settings) or not _can_share(settings, self.batch):
             return True
@@ -73,7 +71,6 @@ class MixedDiagnosis(Diagnosis):
         return not outcome.candidates and not outcome.out_of_time
 
     def reason(self, fixed: MeshRestriction) -> str:
-        """Why no legal plan has what is fixed."""
         space, groups = self.space, self.groups
         degrees, batch = fixed.degrees, space.model.shape.global_batch
         least = {field: max(bounds.least, 1) for field, bounds in degrees.items()}
@@ -97,7 +94,6 @@ class MixedDiagnosis(Diagnosis):
         )
 
     def missed(self, miss: MixedMiss | None) -> str:
-        """The plan that comes closest."""
         if miss is None:
             where = "of the stated space" if self.fixed.is_free else "within what is fixed"
             return f"nothing fits: no plan {where} for a batch of {self.batch}"
@@ -130,12 +126,13 @@ class MixedDiagnosis(Diagnosis):
         return Change(words=words, look=look, grows=False)
 
     def works(self, found: Attempt) -> str:
-        """The plan."""
         return f"it works: {self.space.rank([found.plan])[0].summary}"
 
     def advice(self, tried: Mapping[str, Sequence[Attempt]], gpus: int) -> str:
-        """What to do where no change helps."""
         return "use more devices or devices with more memory, a shorter --seq, or --lora-rank to train adapters only"
+
+
+DIAGNOSIS = MixedDiagnosis
 
 
 def _without_limits(model: MixedModel) -> MixedModel:

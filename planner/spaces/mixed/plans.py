@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from planner.schema.plan import PlanDocument
     from planner.spaces.mixed.space import MixedPlanSpace
 
-__all__ = ["mixed_entry", "mixed_plan_from_document"]
+__all__ = ["mixed_entry", "plan_from_document"]
 
 _PIPELINE = tuple(field.name for field in fields(MixedPipeline) if field.name != "stages")
 _PLAN = tuple(field.name for field in fields(MixedPlan) if field.name != "pipelines")
@@ -49,9 +49,7 @@ def mixed_entry(plan: MixedPlan, names: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def mixed_plan_from_document(
-    document: PlanDocument, space: MixedPlanSpace, source: Document | None = None
-) -> MixedPlan:
+def plan_from_document(document: PlanDocument, space: MixedPlanSpace, source: Document | None = None) -> MixedPlan:
     """Check a plan document against itself, its network, its cluster and the rules of the space.
 
     Parameters

@@ -10,70 +10,102 @@ from costmodel.objectives import OBJECTIVES
 from costmodel.tolerances import EQUAL
 from planner.core.answer import Answer, Estimate, RankedPlan
 from planner.core.blocks import Block, Column, Heading, Sentence, Table
-from planner.core.numbers import byte_unit, duration_text, percent, significant, time_unit, used_of_total
-from planner.core.objectives import better_word, cost_text, objective_columns
-from planner.report.answer import speed_facts
+from planner.core.numbers import duration_text, percent, significant, time_unit, used_of_total
+from planner.core.objectives import better_word, cost_text
 from planner.report.documents import with_plan
-from planner.report.tables import column_maker, parts_table, ranked_table, ratio_text, rows_table
-from planner.report.uncertainty import bars_columns
+from planner.report.tables import column_maker, ratio_text, rows_table
 from planner.spaces.mesh.plans import mesh_entry
-from planner.spaces.mixed.space import GroupBaseline
+from planner.spaces.mixed.space import GroupBaseline, fullest_group
 from planner.spaces.mixed.what_if import StepBound, WhatIf
+from planner.spaces.report import SpaceReport, parts_blocks
 
-__all__ = [
-    "baselines_document",
-    "bound_sentences",
-    "compared",
-    "details_document",
-    "estimate_blocks",
-    "explain_blocks",
-    "plan_facts",
-    "plans_table",
-    "search_facts",
-    "speed_facts",
-]
-
+__all__ = ["REPORT", "bound_sentences"]
 
 # Changes of the step below this are none.
 _NOISE = 5e-5
 _KINDS = {"hardware": "With other hardware, the plan as it is", "plan": "With another plan, the hardware as it is"}
 
 
-def plans_table(plans: Sequence[RankedPlan], objective: str, *, ranks: bool = True) -> Table:
-    """Columns of plans; a narrow terminal drops those of the largest priority first."""
-    unit = time_unit(min(plan.step_time_s for plan in plans))
-    column = column_maker(plans)
+class MixedReport(SpaceReport):
+    """Reports about plans over several kinds of devices."""
 
-    def memory(position: int) -> Callable[[RankedPlan], str]:
-        def cell(plan: RankedPlan) -> str:
-            use = plan.groups[position]
-            return used_of_total(use.memory_bytes, use.memory_capacity_bytes) if use.devices else "-"
+    def figure_columns(self, plans: Sequence[RankedPlan]) -> list[Column]:
+        column, groups = column_maker(plans), plans[0].groups
 
-        return cell
+        def memory(position: int) -> Callable[[RankedPlan], str]:
+            def cell(plan: RankedPlan) -> str:
+                use = plan.groups[position]
+                return used_of_total(use.memory_bytes, use.memory_capacity_bytes) if use.devices else "-"
 
-    used = [i for i in range(len(plans[0].groups)) if any(plan.groups[i].devices for plan in plans)]
-    columns = [
-        Column(title="plan", cells=tuple(plan.summary for plan in plans), is_text=True, flexible=True),
-        column("GPUs", lambda plan: f"{plan.workers:,}", 6),
-        column("step time", lambda plan: significant(plan.step_time_s / unit.size), 0, unit=unit.name),
-        *bars_columns(plans, unit),
-        column("tokens/s", lambda plan: significant(plan["tokens_per_s"]), 3),
-        column("MFU", lambda plan: percent(plan["mfu"]), 4),
-        *(column("memory", memory(i), 2, unit=plans[0].groups[i].name) for i in used),
-        column("exposed", lambda plan: percent(plan.exposed_communication_share), 5, unit="comm."),
-        column("bubble", lambda plan: percent(plan["bubble_s"] / plan.step_time_s), 7),
-        column("format", lambda plan: plan["precision"], 8),
-        Column(title="bottleneck", cells=tuple(plan.bottleneck for plan in plans), is_text=True, priority=9),
-    ]
-    columns += objective_columns(plans, objective, 1)
-    return ranked_table(columns, plans) if ranks else Table(columns=tuple(columns))
+            return cell
 
+        used = [i for i in range(len(groups)) if any(plan.groups[i].devices for plan in plans)]
+        return [
+            column("tokens/s", lambda plan: significant(plan["tokens_per_s"]), 3),
+            column("MFU", lambda plan: percent(plan["mfu"]), 4),
+            *(column("memory", memory(i), 2, unit=groups[i].name) for i in used),
+            column("exposed", lambda plan: percent(plan.exposed_communication_share), 5, unit="comm."),
+            column("bubble", lambda plan: percent(plan["bubble_s"] / plan.step_time_s), 7),
+            column("format", lambda plan: plan["precision"], 8),
+        ]
 
-def search_facts(answer: Answer) -> list[tuple[str, str]]:
-    """Which devices are used, and how the best plan compares with each group alone."""
-    best = answer.plans[0]
-    versus = [_versus(best, baseline, answer.objective) for baseline in answer.baselines.values()]
-    return [("Devices", _devices(best)), *(("Against one group", text) for text in versus)]
+    def search_facts(self, answer: Answer) -> list[tuple[str, str]]:
+        best = answer.plans[0]
+        versus = [_versus(best, baseline, answer.objective) for baseline in answer.baselines.values()]
+        return [("Devices", _devices(best)), *(("Against one group", text) for text in versus)]
+
+    def estimate_blocks(self, estimate: Estimate) -> list[Block]:
+        ranked = estimate.ranked
+        step = "Where the step goes (of the slowest pipeline's busiest stage)"
+        memory = f"What fills the memory (of the fullest GPU, {fullest_group(ranked)})"
+        return [
+            self.plans_table([ranked], estimate.objective, ranks=False),
+            *parts_blocks(ranked, step, "step_time_s", title="time", name="step"),
+            *parts_blocks(ranked, memory, "memory_bytes_per_gpu", title="size", name="memory"),
+            Heading("Stage by stage (one replica, one micro-batch; exchange and update once per step)"),
+            rows_table(estimate.tables["stages"]),
+            Sentence(f"{_devices(ranked)[0].upper()}{_devices(ranked)[1:]}."),
+        ]
+
+    def explain_blocks(self, estimate: Estimate) -> list[Block]:
+        sentences = bound_sentences(estimate.details["bound"], estimate.ranked.step_time_s)
+        blocks: list[Block] = [Heading("What bounds the step"), *(Sentence(text) for text in sentences)]
+        for kind, title in _KINDS.items():
+            rows = [row for row in estimate.details["what_if"] if row.kind == kind]
+            if rows:
+                blocks += [Heading(title), _what_if_table(rows)]
+        return blocks
+
+    def baselines_document(self, answer: Answer) -> dict[str, Any]:
+        return {
+            "data_parallel": None,
+            "baselines": [
+                {
+                    "group": base.group,
+                    "plan": None if base.plan is None else with_plan(answer, base.plan),
+                    "bound_s": base.bound_s,
+                    "mesh": None
+                    if base.mesh is None
+                    else {
+                        "step_time_s": base.mesh.step_time_s,
+                        "summary": base.mesh.summary,
+                        "plan": mesh_entry(base.mesh.plan),
+                    },
+                }
+                for base in answer.baselines.values()
+            ],
+        }
+
+    def details_document(self, answer: Answer | Estimate) -> dict[str, Any]:
+        if not isinstance(answer, Estimate):
+            return {}
+        return {
+            "bound": asdict(answer.details["bound"]),
+            "what_if": [asdict(row) for row in answer.details["what_if"]],
+        }
+
+    def compared(self, answer: Answer) -> list[tuple[str, RankedPlan | None]]:
+        return [(f"{base.group} alone", base.plan) for base in answer.baselines.values()]
 
 
 def _devices(plan: RankedPlan) -> str:
@@ -103,47 +135,6 @@ def _versus(best: RankedPlan, baseline: GroupBaseline, objective: str) -> str:
     worse = "slower" if better == "faster" else "worse"
     compared = f"{ratio_text(ratio)}x {better}" if ratio > 1 else f"{ratio_text(1 / ratio)}x {worse}"
     return f"{compared} than {alone} ({'; '.join(words)})"
-
-
-def estimate_blocks(estimate: Estimate) -> list[Block]:
-    """The plan, the parts of its step and of the fullest device's memory, its stages."""
-    ranked = estimate.ranked
-    fullest = max(ranked.groups, key=lambda use: use.memory_bytes / use.memory_capacity_bytes).name
-    return [
-        plans_table([ranked], estimate.objective, ranks=False),
-        Heading("Where the step goes (of the slowest pipeline's busiest stage)"),
-        parts_table(
-            ranked.time_parts,
-            ranked.labels("step_time_s"),
-            ranked.step_time_s,
-            time_unit(ranked.step_time_s),
-            title="time",
-            name="step",
-        ),
-        Heading(f"What fills the memory (of the fullest GPU, {fullest})"),
-        parts_table(
-            ranked.memory_parts,
-            ranked.labels("memory_bytes_per_gpu"),
-            ranked.memory_bytes_per_gpu,
-            byte_unit(ranked.memory_bytes_per_gpu),
-            title="size",
-            name="memory",
-        ),
-        Heading("Stage by stage (one replica, one micro-batch; exchange and update once per step)"),
-        rows_table(estimate.tables["stages"]),
-        Sentence(f"{_devices(ranked)[0].upper()}{_devices(ranked)[1:]}."),
-    ]
-
-
-def explain_blocks(estimate: Estimate) -> list[Block]:
-    """What bounds the step, and what a change of the hardware or of the plan would do."""
-    sentences = bound_sentences(estimate.details["bound"], estimate.ranked.step_time_s)
-    blocks: list[Block] = [Heading("What bounds the step"), *(Sentence(text) for text in sentences)]
-    for kind, title in _KINDS.items():
-        rows = [row for row in estimate.details["what_if"] if row.kind == kind]
-        if rows:
-            blocks += [Heading(title), _what_if_table(rows)]
-    return blocks
 
 
 def bound_sentences(bound: StepBound, step_s: float) -> list[str]:
@@ -206,40 +197,4 @@ def _gain(gain: float) -> str:
     return "-" if abs(gain) < _NOISE else f"{'+' if gain > 0 else '-'}{percent(abs(gain))}"
 
 
-def baselines_document(answer: Answer) -> dict[str, Any]:
-    """What every group does alone."""
-    return {
-        "data_parallel": None,
-        "baselines": [
-            {
-                "group": base.group,
-                "plan": None if base.plan is None else with_plan(answer, base.plan),
-                "bound_s": base.bound_s,
-                "mesh": None
-                if base.mesh is None
-                else {
-                    "step_time_s": base.mesh.step_time_s,
-                    "summary": base.mesh.summary,
-                    "plan": mesh_entry(base.mesh.plan),
-                },
-            }
-            for base in answer.baselines.values()
-        ],
-    }
-
-
-def details_document(answer: Answer | Estimate) -> dict[str, Any]:
-    """Of an explained plan, what bounds its step and what would change it."""
-    if not isinstance(answer, Estimate):
-        return {}
-    return {"bound": asdict(answer.details["bound"]), "what_if": [asdict(row) for row in answer.details["what_if"]]}
-
-
-def compared(answer: Answer) -> list[tuple[str, RankedPlan | None]]:
-    """Baselines by what figures show them for."""
-    return [(f"{base.group} alone", base.plan) for base in answer.baselines.values()]
-
-
-def plan_facts(estimate: Estimate) -> list[tuple[str, str]]:  # noqa: ARG001 - as every space
-    """Nothing is said of one plan beside its parts."""
-    return []
+REPORT = MixedReport()

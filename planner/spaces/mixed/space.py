@@ -38,7 +38,6 @@ from planner.core.answer import (
     Estimate,
     Proof,
     RankedPlan,
-    ReportParts,
     Sensitivity,
     Setting,
 )
@@ -61,10 +60,8 @@ from strategies.score import score_of
 
 if TYPE_CHECKING:
     from costmodel.timeline import Tracks
-    from planner.files.documents import Document
-    from planner.schema.plan import PlanDocument
 
-__all__ = ["GroupBaseline", "GroupUse", "MeshAlone", "MixedPlanSpace", "MixedStageRow", "mixed_space"]
+__all__ = ["GroupBaseline", "GroupUse", "MeshAlone", "MixedPlanSpace", "MixedStageRow", "fullest_group", "mixed_space"]
 
 _TIME_PARTS = parts_of(MIXED_FIGURES.values(), "step_time_s")
 _COMMUNICATION = ("tp_exposed_s", "pp_exposed_s", "dp_exposed_s")
@@ -200,7 +197,6 @@ class MixedPlanSpace(PlanSpace):
 
     @property
     def is_spelled_out(self) -> bool:
-        """Whether any degree is fixed or bounded."""
         return not fixed_by(self.resolved.request).is_free
 
     @property
@@ -247,14 +243,7 @@ class MixedPlanSpace(PlanSpace):
         shown = min(top, self.resolved.request.top)
         return searched(self, dataclasses.replace(self.settings(), top=shown), progress)
 
-    def nothing_fits(self, outcome: MixedOutcome) -> Exception:
-        """Say why a search found no plan."""
-        from planner.spaces.mixed.diagnose import MixedDiagnosis
-
-        return MixedDiagnosis(self, self.settings()).nothing_fits(outcome.nearest_miss)
-
     def baselines(self, found: Found, best: RankedPlan) -> Mapping[str, GroupBaseline]:
-        """What every group of devices does alone."""
         outcome: MixedOutcome = found.outcome
         alone = [b.candidate.plan for b in outcome.baselines if b.candidate is not None]
         ranked = iter(self.rank(alone, best.score))
@@ -270,7 +259,6 @@ class MixedPlanSpace(PlanSpace):
         }
 
     def search_notes(self, found: Found, answer: Answer) -> list[str]:
-        """Number formats, groups that do better alone or stay idle, limits that were hit."""
         best = answer.plans[0]
         return [
             *_format_notes(self, best),
@@ -282,7 +270,6 @@ class MixedPlanSpace(PlanSpace):
     # -- figures
 
     def described(self, plans: Sequence[MixedPlan]) -> list[RankedPlan]:
-        """Cost and describe legal plans; the order is kept."""
         costs = cost_plans(self.model, plans)
         return [self._described(plan, costs, n) for n, plan in enumerate(plans)]
 
@@ -370,23 +357,19 @@ class MixedPlanSpace(PlanSpace):
         )
 
     def bars(self, plans: Sequence[RankedPlan]) -> ErrorBars:
-        """Intervals of plans."""
         from planner.uncertainty.answers import parts_bars
 
         return parts_bars(self.resolved, plans)
 
     def sensitivity(self, plans: Sequence[RankedPlan]) -> tuple[Sensitivity, ...] | None:
-        """Which constants would have to change, on all devices alike, for another plan to win."""
         return _sensitivity(self, plans)
 
     # -- one plan
 
     def setting(self, plan: MixedPlan) -> Setting:
-        """The question as the answer states it."""
         return dataclasses.replace(super().setting(plan), seq=self.seq)
 
     def broken(self, plan: MixedPlan) -> list[str]:
-        """Rules that a plan breaks, and groups of which it takes more devices than --gpus leaves."""
         problems = broken_mixed_rules(self.model, plan)
         if problems:
             return problems
@@ -398,22 +381,18 @@ class MixedPlanSpace(PlanSpace):
         ]
 
     def exact_plan(self) -> tuple[MixedPlan, tuple[Assumption, ...]]:
-        """Options cannot spell such a plan out."""
         raise UsageError(
             f"cluster '{self.resolved.cluster.name}' has several groups of devices, and options cannot spell out which stage goes where; "
             "write a plan file with 'planner optimize ... --export plan.yaml' and predict it with --plan"
         )
 
     def tables(self, plan: MixedPlan, ranked: RankedPlan) -> Mapping[str, tuple[Any, ...]]:
-        """Rows by stage."""
         return {"stages": self.stages(plan)}
 
     def plan_notes(self, ranked: RankedPlan) -> list[str]:
-        """Number formats, and devices that are too small."""
         return [*_format_notes(self, ranked), *_too_full(ranked)]
 
     def explained(self, estimate: Estimate, plans: Sequence[RankedPlan], proof: Proof | None) -> Estimate:
-        """An explanation with what bounds the step, and what would change it."""
         from planner.spaces.mixed.what_if import step_bound, what_if
 
         plan = estimate.ranked.plan
@@ -425,13 +404,11 @@ class MixedPlanSpace(PlanSpace):
         return dataclasses.replace(estimate, details={**estimate.details, **details}, notes=tuple(notes))
 
     def plan_entry(self, plan: MixedPlan) -> Mapping[str, Any]:
-        """The section ``mixed`` of a plan file."""
         from planner.spaces.mixed.plans import mixed_entry
 
         return mixed_entry(plan, self.names)
 
     def setting_texts(self, estimate: Estimate) -> Mapping[str, str]:
-        """A plan as text, by name of the setting and pipeline."""
         from planner.spaces.items import setting_texts
 
         plan, names = estimate.ranked.plan, [use.name for use in estimate.ranked.groups]
@@ -449,31 +426,15 @@ class MixedPlanSpace(PlanSpace):
             entries[f"{prefix}micro-batches"] = f"{pipeline.micro_batch} x {pipeline.num_micro_batches}{longer}"
         return entries
 
-    def plan_of(self, document: PlanDocument, source: Document | None) -> MixedPlan:
-        """The plan of a plan file, checked."""
-        from planner.spaces.mixed.plans import mixed_plan_from_document
-
-        return mixed_plan_from_document(document, self, source)
-
     def tracks(self, plan: MixedPlan) -> Tracks:
-        """The step of a plan, event by event."""
         from costmodel.mixed.detail import mixed_tracks
 
         return mixed_tracks(self.model, plan)
 
-    @property
-    def report(self) -> ReportParts:
-        """What reports show of these plans."""
-        from planner.spaces.mixed import report
-
-        return report
-
     def study(self, answer: Answer, progress: Progress) -> tuple[Sequence[RankedPlan], Sequence[Curve], str]:
-        """More plans and curves for figures."""
         return (), (), "Plans over several kinds of GPUs have no scaling curve."
 
     def assumptions(self) -> tuple[Assumption, ...]:
-        """What the question left open, the groups in place of the one device."""
         request = self.resolved.request
         devices = ", ".join(
             f"{count} of {name} with {format_bytes(capacity)} each"
@@ -523,7 +484,6 @@ class MixedPlanSpace(PlanSpace):
 
     @property
     def assumed(self) -> MeshAssumptions:
-        """Constants that the cost model takes for granted."""
         return self.model.assumptions
 
 
@@ -599,7 +559,7 @@ def _too_full(ranked: RankedPlan) -> list[Note]:
             )
             for use in full
         ),
-        Note("fullest_device", group=_fullest(ranked), largest=label, largest_bytes=size),
+        Note("fullest_device", group=fullest_group(ranked), largest=label, largest_bytes=size),
     ]
 
 
@@ -644,6 +604,6 @@ def _family(plan: MixedPlan) -> str:
     return "+".join(name for name, is_used in used.items() if is_used) or "one-device"
 
 
-def _fullest(ranked: RankedPlan) -> str:
+def fullest_group(ranked: RankedPlan) -> str:
     """Name of the group whose device is fullest for its size."""
     return str(max(ranked.groups, key=lambda use: use.memory_bytes / use.memory_capacity_bytes).name)

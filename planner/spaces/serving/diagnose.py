@@ -24,7 +24,7 @@ from strategies.mesh.settings import MeshRestriction
 from strategies.serving.search import search_serving
 from strategies.serving.space import ServingMiss, ServingSettings, batches_of, outlines
 
-__all__ = ["ServingDiagnosis"]
+__all__ = ["DIAGNOSIS"]
 
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 256, 1024, 4096)
 # Plans that all searches for a way out may score together: some seconds.
@@ -35,27 +35,25 @@ class ServingDiagnosis(Diagnosis):
     """Why a search over plans that serve a network found nothing."""
 
     space: ServingPlanSpace
+    settings: ServingSettings
     ways = 2
 
-    def __init__(self, space: ServingPlanSpace, settings: ServingSettings) -> None:
-        super().__init__(space, MeshRestriction(degrees=settings.degrees))
-        self.settings = settings
+    def __init__(self, space: ServingPlanSpace) -> None:
+        super().__init__(space)
+        self.fixed = MeshRestriction(degrees=space.degrees)
         self.scored = 0
 
     @property
     def plans(self) -> str:
-        """The plans that are meant."""
         return f"plan that serves '{self.space.resolved.setting.model}' on up to {self.settings.max_workers} GPUs"
 
     def is_empty(self, fixed: MeshRestriction) -> bool:
-        """Whether no legal plan obeys what is fixed."""
         settings = dataclasses.replace(self.settings, degrees=fixed.degrees)
         outline = outlines(self.space.shape, self.space.model.workload.prompt_tokens, settings)
         pairs = zip(outline.plans.pp.tolist(), outline.plans.prefill_batch.tolist(), strict=True)
         return not any(len(batches_of(pp, least, settings)) for pp, least in pairs)
 
     def reason(self, fixed: MeshRestriction) -> str:
-        """Why no legal plan has what is fixed."""
         most = self.settings.max_workers
         least = {field: min(allowed_values(bounds), default=1) for field, bounds in fixed.degrees.items()}
         left: dict[str, Sequence[int]] = {"vpp": (1,), "dp": range(1, most + 1), "prefill_chunk": (0, *_SIZES)}
@@ -64,7 +62,6 @@ class ServingDiagnosis(Diagnosis):
         return "; ".join(problems) or reason_of_rules(SERVING_RULES, self.space.shape, fixed, most, left)
 
     def missed(self, miss: ServingMiss) -> str:
-        """The plan that comes closest to the memory, or to the limits."""
         ranked = self.space.rank([miss.plan])[0]
         if not miss.fits:
             return f"nothing fits: {miss_text(ranked.summary, ranked)}"
@@ -72,7 +69,6 @@ class ServingDiagnosis(Diagnosis):
         return f"no plan that fits keeps the limits; the nearest ({ranked.summary}) misses: {misses}"
 
     def nearest(self, miss: ServingMiss) -> Attempt:
-        """How near the question comes as it is."""
         return _missed(self.space, miss)
 
     def changes(self) -> Sequence[Change]:
@@ -108,15 +104,12 @@ class ServingDiagnosis(Diagnosis):
         return Change(words=words, look=look)
 
     def has_effort(self) -> bool:
-        """Whether more may be tried."""
         return self.scored < _MOST_PLANS
 
     def works(self, found: Attempt) -> str:
-        """The plan."""
         return f"it works: {found.space.rank([found.plan])[0].summary}"
 
     def advice(self, tried: Mapping[str, Sequence[Attempt]], gpus: int) -> str:
-        """What was tried, and how near the best of it comes."""
         now = tried[""][0]
         listed = [f"up to --gpus {gpus}"] * (gpus > self.settings.max_workers) + [words for words in tried if words]
         what = f" ({', '.join(listed)})" if listed else ""
@@ -130,6 +123,9 @@ class ServingDiagnosis(Diagnosis):
         times = " and ".join(f"{LIMITS[name]} {format_seconds(ranked[name])}" for name in self.space.limits)
         how = f"{best.words} ({ranked.summary})" if best.words else "with the plan above"
         return f"{said}; the nearest that was reached is {times}, {how}; allow that much, or use a faster device"
+
+
+DIAGNOSIS = ServingDiagnosis
 
 
 def _missed(space: ServingPlanSpace, miss: ServingMiss) -> Attempt:

@@ -42,7 +42,6 @@ class ServedItem(Item):
 
     @classmethod
     def of(cls, label: str, request: Request, estimate: Estimate, found: str) -> ServedItem:
-        """Bring a prediction into the form of a comparison."""
         fields, load, ranked = item_fields(label, request, estimate, found), estimate.setting.load, estimate.ranked
         assert load is not None, "what serves has requests"
         question = {
@@ -61,46 +60,37 @@ class ServedItem(Item):
 
     @property
     def samples_per_s(self) -> float:
-        """Requests."""
         return self.served["requests_per_s"]
 
     @property
     def tokens_per_s(self) -> float:
-        """Tokens of answers."""
         return self.served["output_tokens_per_s"]
 
     @property
     def first_token_s(self) -> float:
-        """Time to the first token."""
         return self.served["ttft_s"]
 
     def usual_basis(self, basis: Basis) -> Basis:
-        """A step is a token of every sequence, whatever else is asked."""
         return "step"
 
     def per(self, basis: Basis) -> str:
-        """What a time is per, in words."""
         return "token"
 
     def amount(self, basis: Basis) -> tuple[int, str]:
-        """Tokens of a step."""
         return self.samples, "output token"
 
     def score(self, basis: Basis, objective: str) -> float:
-        """What decides which plan is the better one, less first."""
         if objective == "tokens_per_s_per_gpu":
             return 1.0 / self.served["output_tokens_per_s_per_gpu"]
         times = {"latency": self.served["request_s"], "ttft": self.served["ttft_s"], "tpot": self.step_time_s}
         return times.get(objective, 1.0 / self.served["output_tokens_per_s"])
 
     def better(self, ratio: str, other: Item, objective: str) -> str:
-        """Say how much better it is than another."""
         if objective == "throughput":
             return f"{self.label} has {ratio}x the throughput of {other.label}"
         return f"{self.label} is {ratio}x {'more efficient' if objective == 'tokens_per_s_per_gpu' else 'quicker'} than {other.label}"
 
     def rates(self, other: Item, basis: Basis) -> str:
-        """Tokens that it makes and another makes, and how often."""
         rates = [f"{significant(item.tokens_per_s)} output tokens/s" for item in (self, other)]
         times = [duration_text(item.step_time_s) for item in (self, other)]
         return f"{rates[0]} against {rates[1]}, a token every {times[0]} against {times[1]}"

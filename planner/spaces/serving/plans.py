@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from planner.schema.plan import PlanDocument
     from planner.spaces.serving.space import ServingPlanSpace
 
-__all__ = ["command_of", "family_of_serving_plan", "serving_plan_from_document", "serving_plan_in_words"]
+__all__ = ["command_of", "family_of_serving_plan", "plan_from_document", "serving_plan_in_words"]
 
 _FIELDS = tuple(field.name for field in dataclasses.fields(ServingPlan))
 
@@ -68,9 +68,7 @@ def command_of(plan: ServingPlan) -> str:
     return " ".join(options)
 
 
-def serving_plan_from_document(
-    document: PlanDocument, space: ServingPlanSpace, source: Document | None = None
-) -> ServingPlan:
+def plan_from_document(document: PlanDocument, space: ServingPlanSpace, source: Document | None = None) -> ServingPlan:
     """Check a plan document against itself, its network and the rules of serving.
 
     Parameters

@@ -2,75 +2,89 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from planner.core.answer import Answer, Estimate, RankedPlan
-from planner.core.blocks import Block, Column, Heading, Table
-from planner.core.numbers import (
-    NOT_AVAILABLE,
-    Unit,
-    byte_text,
-    byte_unit,
-    duration_text,
-    significant,
-    time_unit,
-    used_of_total,
-)
-from planner.report.documents import baselines_document
-from planner.report.tables import column_maker, parts_table, ranked_table, rows_table
+from planner.core.blocks import Block, Column
+from planner.core.numbers import NOT_AVAILABLE, Unit, byte_text, duration_text, significant, time_unit, used_of_total
+from planner.report.tables import column_maker
 from planner.report.uncertainty import bars_columns, span_text
+from planner.spaces.report import SpaceReport, bottleneck_column, parts_blocks
 from planner.spaces.serving.plans import command_of
 
-__all__ = [
-    "baselines_document",
-    "compared",
-    "details_document",
-    "estimate_blocks",
-    "explain_blocks",
-    "plan_facts",
-    "plans_table",
-    "search_facts",
-    "speed_facts",
-]
+__all__ = ["ServingReport"]
 
 _RATE = Unit(name="tokens/s", size=1.0)
 
 
-def plans_table(plans: Sequence[RankedPlan], objective: str = "throughput", *, ranks: bool = True) -> Table:
-    """Columns of plans; a narrow terminal drops those of the largest priority first.
+class ServingReport(SpaceReport):
+    """Reports about plans that serve a network."""
 
-    Parameters
-    ----------
-    plans : sequence of RankedPlan
-    ranks : bool
-        Whether rank and gap have a meaning: not for a single plan that was not searched for.
-    objective : str
-        The interval that is shown is of what the plans are compared by.
-    """
-    first, each = time_unit(min(p["ttft_s"] for p in plans)), time_unit(min(p["tpot_s"] for p in plans))
-    column = column_maker(plans)
+    layers_heading = (
+        "Layer by layer (of one rank: a decoding pass of one group of sequences, a pass that reads prompts)"
+    )
+    baseline = "replicas of one GPU"
+    gap_priority = 2
 
-    columns = [
-        Column(title="plan", cells=tuple(plan.summary for plan in plans), is_text=True, flexible=True),
-        column("GPUs", lambda p: f"{p.workers:,}", 5),
-        column("first token", lambda p: significant(p["ttft_s"] / first.size), 0, unit=first.name),
-        column("per token", lambda p: significant(p["tpot_s"] / each.size), 0, unit=each.name),
-        column("output", lambda p: significant(p["output_tokens_per_s"]), 1, unit="tokens/s"),
-        column("output", lambda p: significant(p["output_tokens_per_s_per_gpu"]), 4, unit="per GPU"),
-        column("requests/s", lambda p: significant(p["requests_per_s"]), 6),
-        column("memory", lambda p: used_of_total(p.memory_bytes_per_gpu, p.memory_capacity_bytes), 3, unit="per GPU"),
-        column("KV cache", lambda p: byte_text(p["kv_bytes"]), 7, unit="per GPU"),
-        Column(title="bottleneck", cells=tuple(plan.bottleneck for plan in plans), is_text=True, priority=9),
-    ]
-    after, low, high, unit = {
-        "ttft": (2, "ttft_low_s", "ttft_high_s", first),
-        "tpot": (3, "step_time_low_s", "step_time_high_s", each),
-        "latency": (3, "step_time_low_s", "step_time_high_s", each),
-    }.get(objective, (4, "output_tokens_per_s_low", "output_tokens_per_s_high", _RATE))
-    ends = [(_end(plan, low), _end(plan, high)) for plan in plans]
-    columns[after + 1 : after + 1] = bars_columns(plans, unit, ends)
-    return ranked_table(columns, plans, gap_priority=2) if ranks else Table(columns=tuple(columns))
+    def columns(self, plans: Sequence[RankedPlan], objective: str) -> list[Column]:
+        """Columns of what plans cost; the interval that is shown is of what they are compared by."""
+        first, each = time_unit(min(p["ttft_s"] for p in plans)), time_unit(min(p["tpot_s"] for p in plans))
+        column = column_maker(plans)
+        columns = [
+            column("GPUs", lambda p: f"{p.workers:,}", 5),
+            column("first token", lambda p: significant(p["ttft_s"] / first.size), 0, unit=first.name),
+            column("per token", lambda p: significant(p["tpot_s"] / each.size), 0, unit=each.name),
+            column("output", lambda p: significant(p["output_tokens_per_s"]), 1, unit="tokens/s"),
+            column("output", lambda p: significant(p["output_tokens_per_s_per_gpu"]), 4, unit="per GPU"),
+            column("requests/s", lambda p: significant(p["requests_per_s"]), 6),
+            column(
+                "memory", lambda p: used_of_total(p.memory_bytes_per_gpu, p.memory_capacity_bytes), 3, unit="per GPU"
+            ),
+            column("KV cache", lambda p: byte_text(p["kv_bytes"]), 7, unit="per GPU"),
+            bottleneck_column(plans, 9),
+        ]
+        after, low, high, unit = {
+            "ttft": (2, "ttft_low_s", "ttft_high_s", first),
+            "tpot": (3, "step_time_low_s", "step_time_high_s", each),
+            "latency": (3, "step_time_low_s", "step_time_high_s", each),
+        }.get(objective, (4, "output_tokens_per_s_low", "output_tokens_per_s_high", _RATE))
+        ends = [(_end(plan, low), _end(plan, high)) for plan in plans]
+        return [*columns[:after], *bars_columns(plans, unit, ends), *columns[after:]]
+
+    def speed_facts(self, plan: RankedPlan, objective: str) -> list[tuple[str, str]]:
+        return [("Times", _times(plan))]
+
+    def search_facts(self, answer: Answer) -> list[tuple[str, str]]:
+        best = answer.plans[0]
+        return [
+            ("Against replicas of one GPU", _versus_replicas(answer)),
+            *_batch_facts(best),
+            *_limits(answer),
+            ("This plan alone", f"planner estimate with the same question and {command_of(best.plan)}"),
+            *_interval_facts(best),
+        ]
+
+    def plan_facts(self, estimate: Estimate) -> list[tuple[str, str]]:
+        ranked = estimate.ranked
+        pause = f"longest pause between two tokens {duration_text(ranked['pause_s'])}"
+        return [
+            *_batch_facts(ranked),
+            ("A request", f"{duration_text(ranked['request_s'])}; {pause}"),
+            *_limits(estimate),
+            *_interval_facts(ranked),
+        ]
+
+    def estimate_blocks(self, estimate: Estimate) -> list[Block]:
+        ranked = estimate.ranked
+        blocks: list[Block] = [self.plans_table([ranked], estimate.objective, ranks=False)]
+        for heading, total in (
+            ("Where the time per token goes", "tpot_s"),
+            ("Where the time to the first token goes", "ttft_s"),
+            ("What fills the memory (per GPU, of the stage that needs most)", "memory_bytes_per_gpu"),
+        ):
+            blocks += parts_blocks(ranked, heading, total, title="value", name="total")
+        return blocks
 
 
 def _end(plan: RankedPlan, name: str) -> Any:
@@ -78,34 +92,9 @@ def _end(plan: RankedPlan, name: str) -> Any:
     return plan.get(name) if name in plan.figures else getattr(plan, name)
 
 
-def search_facts(answer: Answer) -> list[tuple[str, str]]:
-    """How the best plan compares with replicas of one device, its limits, and how to ask about it alone."""
-    best = answer.plans[0]
-    return [
-        ("Against replicas of one GPU", _versus_replicas(answer)),
-        *_batch_facts(best),
-        *_limits(answer.setting.load.limits if answer.setting.load is not None else {}),
-        ("This plan alone", f"planner estimate with the same question and {command_of(best.plan)}"),
-        *_interval_facts(best),
-    ]
-
-
-def plan_facts(estimate: Estimate) -> list[tuple[str, str]]:
-    """What there is to say about one plan, by name."""
-    ranked = estimate.ranked
-    times = f"{duration_text(ranked['request_s'])}; longest pause between two tokens {duration_text(ranked['pause_s'])}"
-    limits = estimate.setting.load.limits if estimate.setting.load is not None else {}
-    return [*_batch_facts(ranked), ("A request", times), *_limits(limits), *_interval_facts(ranked)]
-
-
 def _batch_facts(plan: RankedPlan) -> list[tuple[str, str]]:
     kept = byte_text(plan["kv_bytes_per_sequence"])
     return [("Batch", f"up to {_sequences(plan['largest_batch'])} per replica fit; each keeps {kept} on a GPU")]
-
-
-def speed_facts(plan: RankedPlan, objective: str) -> list[tuple[str, str]]:  # noqa: ARG001 - times are shown for all
-    """Times that a user of the server sees."""
-    return [("Times", _times(plan))]
 
 
 def _times(plan: RankedPlan) -> str:
@@ -129,7 +118,8 @@ def _sequences(number: int) -> str:
     return f"{number} sequence" + ("" if number == 1 else "s")
 
 
-def _limits(limits: Mapping[str, float]) -> list[tuple[str, str]]:
+def _limits(answer: Answer | Estimate) -> list[tuple[str, str]]:
+    limits = answer.setting.load.limits if answer.setting.load is not None else {}
     words = {"ttft_s": "time to first token", "tpot_s": "time per token"}
     text = ", ".join(f"{words[name]} at most {duration_text(value)}" for name, value in limits.items())
     return [("Limits", text)] if text else []
@@ -146,36 +136,4 @@ def _interval_facts(plan: RankedPlan) -> list[tuple[str, str]]:
     return [("80 % intervals", ", ".join(texts))] if texts else []
 
 
-def estimate_blocks(estimate: Estimate) -> list[Block]:
-    """The plan, and the parts of its times and of its memory."""
-    ranked = estimate.ranked
-    blocks: list[Block] = [plans_table([ranked], estimate.objective, ranks=False)]
-    for heading, total in (
-        ("Where the time per token goes", "tpot_s"),
-        ("Where the time to the first token goes", "ttft_s"),
-        ("What fills the memory (per GPU, of the stage that needs most)", "memory_bytes_per_gpu"),
-    ):
-        value = float(ranked[total])
-        unit = time_unit(value) if total.endswith("_s") else byte_unit(value)
-        if value > 0:
-            table = parts_table(ranked.parts(total), ranked.labels(total), value, unit, title="value", name="total")
-            blocks += [Heading(heading), table]
-    return blocks
-
-
-def explain_blocks(estimate: Estimate) -> list[Block]:
-    """The plan layer by layer."""
-    return [
-        Heading("Layer by layer (of one rank: a decoding pass of one group of sequences, a pass that reads prompts)"),
-        rows_table(estimate.tables["layers"]),
-    ]
-
-
-def compared(answer: Answer) -> list[tuple[str, RankedPlan | None]]:
-    """Baselines by what figures show them for."""
-    return [("replicas of one GPU", answer.baselines["data_parallel"])]
-
-
-def details_document(answer: Answer | Estimate) -> dict[str, Any]:  # noqa: ARG001 - as every space
-    """Serving says nothing that the others do not."""
-    return {}
+REPORT = ServingReport()

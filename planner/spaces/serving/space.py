@@ -28,7 +28,6 @@ from planner.core.answer import (
     Estimate,
     Proof,
     RankedPlan,
-    ReportParts,
     ServingLoad,
     Setting,
 )
@@ -49,8 +48,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from costmodel.timeline import Tracks
-    from planner.files.documents import Document
-    from planner.schema.plan import PlanDocument
     from planner.spaces.items import Item
 
 __all__ = ["LIMITS", "ServingPlanSpace", "missed_limits", "serving_space"]
@@ -143,7 +140,6 @@ class ServingPlanSpace(PlanSpace):
 
     @property
     def is_spelled_out(self) -> bool:
-        """Whether any degree is fixed or bounded."""
         return bool(self.degrees)
 
     @property
@@ -168,14 +164,7 @@ class ServingPlanSpace(PlanSpace):
         )
 
     def outcome_of(self, top: int, progress: Progress | None) -> ServingOutcome:
-        """Look for the best plans, one per choice of degrees."""
         return search_serving(self.model, dataclasses.replace(self.settings(), top=top), progress)
-
-    def nothing_fits(self, outcome: ServingOutcome) -> Exception:
-        """Say why a search found no plan."""
-        from planner.spaces.serving.diagnose import ServingDiagnosis
-
-        return ServingDiagnosis(self, self.settings()).nothing_fits(outcome.nearest_miss)
 
     def proof(self, found: Found, plans: Sequence[RankedPlan], wall_s: float) -> Proof:
         """What the search proves: it looks at every plan."""
@@ -190,7 +179,6 @@ class ServingPlanSpace(PlanSpace):
         )
 
     def baselines(self, found: Found, best: RankedPlan) -> Mapping[str, RankedPlan | None]:
-        """The best plan of replicas of one device each."""
         if found.interrupted:
             return {"data_parallel": None}
         if best.workers == best.plan.dp and best.plan.ep == 1:
@@ -202,7 +190,6 @@ class ServingPlanSpace(PlanSpace):
         return {"data_parallel": ranked}
 
     def finished(self, answer: Answer, found: Found) -> Answer:
-        """The answer with its notes, which read the intervals."""
         notes: list[Note] = []
         best, assumed = answer.plans[0], self.model.assumptions
         if self.objective in ("throughput", "tokens_per_s_per_gpu") and not self.limits:
@@ -232,7 +219,6 @@ class ServingPlanSpace(PlanSpace):
     # -- figures
 
     def described(self, plans: Sequence[ServingPlan]) -> list[RankedPlan]:
-        """Cost and describe plans; the order is kept."""
         batch = ServingBatch.from_plans(plans)
         costs = self.model.evaluate(batch)
         largest = self.model.largest_batch(batch, max(MOST_BATCH, int(batch.max_batch.max())), self.capacity_bytes)
@@ -289,11 +275,9 @@ class ServingPlanSpace(PlanSpace):
         return ranked
 
     def bars(self, plans: Sequence[RankedPlan]) -> ErrorBars:
-        """Intervals and chances of plans."""
         return self.error_bars(plans)[1]
 
     def error_bars(self, plans: Sequence[RankedPlan]) -> tuple[list[RankedPlan], ErrorBars]:
-        """Plans with an interval for each of their times and rates, and their chances."""
         from planner.spaces.serving.bars import serving_bars
         from planner.uncertainty.bars import with_chances
 
@@ -313,7 +297,6 @@ class ServingPlanSpace(PlanSpace):
         )
 
     def assumptions(self) -> tuple[Assumption, ...]:
-        """What was taken for granted about the question."""
         request, workload = self.resolved.request, self.model.workload
 
         def source(given: object) -> str:
@@ -348,7 +331,6 @@ class ServingPlanSpace(PlanSpace):
 
     @property
     def assumed(self) -> ServingAssumptions:
-        """Constants that the serving model takes for granted."""
         return self.model.assumptions
 
     def source_of(self, name: str) -> str:
@@ -356,7 +338,6 @@ class ServingPlanSpace(PlanSpace):
         return "given" if name in dict(self.resolved.request.assume) else "default"
 
     def broken(self, plan: ServingPlan) -> list[str]:
-        """Say which rules a plan breaks."""
         return broken_serving_rules(self.shape, plan)
 
     def exact_plan(self) -> tuple[ServingPlan, tuple[Assumption, ...]]:
@@ -404,13 +385,11 @@ class ServingPlanSpace(PlanSpace):
         return plan, defaults
 
     def tables(self, plan: ServingPlan, ranked: RankedPlan) -> Mapping[str, tuple[Any, ...]]:
-        """Rows by layer."""
         from costmodel.serving.model import serving_layer_rows
 
         return {"layers": tuple(serving_layer_rows(self.model, plan))}
 
     def plan_notes(self, ranked: RankedPlan) -> list[Note]:
-        """That the plan does not fit, limits that it misses, and a prediction outside its interval."""
         batch = ranked["largest_batch"] or None
         more = None if batch else "more --tp" + ("" if self.shape.has_encoder else " or --pp")
         return [
@@ -420,7 +399,6 @@ class ServingPlanSpace(PlanSpace):
         ]
 
     def plan_entry(self, plan: ServingPlan) -> Mapping[str, Any]:
-        """The section ``serving`` of a plan file: the plan, and the requests that it is for."""
         load = self.load
         return {
             **super().plan_entry(plan),
@@ -437,31 +415,15 @@ class ServingPlanSpace(PlanSpace):
         return {"global_batch": ranked.plan.concurrency, "seq": None, "optimizer": None, **section}
 
     def plan_values(self, answer: Answer | Estimate, ranked: RankedPlan) -> Mapping[str, Any]:
-        """A plan as ``--json`` has it."""
         return dataclasses.asdict(ranked.plan)
 
     def item_type(self) -> type[Item]:
-        """Plans that serve are compared by what they serve."""
         from planner.spaces.serving.items import ServedItem
 
         return ServedItem
 
-    def plan_of(self, document: PlanDocument, source: Document | None) -> ServingPlan:
-        """The plan of a plan file, checked."""
-        from planner.spaces.serving.plans import serving_plan_from_document
-
-        return serving_plan_from_document(document, self, source)
-
     def tracks(self, plan: ServingPlan) -> Tracks:
-        """The step of a plan, event by event."""
         raise UsageError("a way to serve has no timeline of a step")
-
-    @property
-    def report(self) -> ReportParts:
-        """What reports show of these plans."""
-        from planner.spaces.serving import report
-
-        return report
 
 
 def missed_limits(limits: Mapping[str, float], ranked: RankedPlan) -> list[Note]:

@@ -17,7 +17,7 @@ from planner.core.request import Request
 from planner.files.plan_file import plan_document, plan_text, read_plan, request_from_document
 from planner.question.resolve import resolve
 from planner.schema.plan import MeshEntry, PlanDocument
-from planner.spaces.mesh.plans import mesh_entry, mesh_plan_from_document, plan_of_entry
+from planner.spaces.mesh.plans import mesh_entry, plan_of_entry
 from planner.spaces.mesh.space import MeshPlanSpace, mesh_space
 from tests.planner.conftest import about
 from tests.planner.mesh_answers import REQUEST, SETTING, make_ranked, make_result
@@ -43,7 +43,7 @@ def path(tmp_path: Path) -> Path:
 def problems(path: Path, space: MeshPlanSpace) -> list[str]:
     def read() -> None:
         loaded = read_plan(path)
-        mesh_plan_from_document(loaded.content, space, loaded.document)
+        space.plan_of(loaded.content, loaded.document)
 
     with pytest.raises(InputFileError) as caught:
         read()
@@ -77,7 +77,7 @@ def test_every_plan_round_trips(plan: MeshPlan) -> None:
 
 def test_a_file_round_trips(path: Path, space: MeshPlanSpace) -> None:
     loaded = read_plan(path)
-    assert mesh_plan_from_document(loaded.content, space, loaded.document) == PLAN
+    assert space.plan_of(loaded.content, loaded.document) == PLAN
     assert yaml.safe_load(path.read_text(encoding="utf-8"))["mesh"] == mesh_entry(PLAN)
 
 

@@ -17,7 +17,7 @@ from planner.files.plan_file import plan_document, plan_text, read_plan
 from planner.question.resolve import resolve
 from planner.schema.plan import MixedEntry, PlanDocument
 from planner.spaces.ask import predicted
-from planner.spaces.mixed.plans import mixed_entry, mixed_plan_from_document
+from planner.spaces.mixed.plans import mixed_entry
 from planner.spaces.mixed.space import MixedPlanSpace, mixed_space
 from planner.spaces.plan_question import plan_question
 
@@ -60,7 +60,7 @@ def path(tmp_path: Path, space: MixedPlanSpace) -> Path:
 def problems(path: Path, space: MixedPlanSpace) -> list[str]:
     def read() -> None:
         loaded = read_plan(path)
-        mixed_plan_from_document(loaded.content, space, loaded.document)
+        space.plan_of(loaded.content, loaded.document)
 
     with pytest.raises(InputFileError) as caught:
         read()
@@ -107,7 +107,7 @@ def test_every_plan_round_trips(plan: MixedPlan) -> None:
 
 def test_a_file_round_trips(path: Path, space: MixedPlanSpace) -> None:
     loaded = read_plan(path)
-    assert mixed_plan_from_document(loaded.content, space, loaded.document) == PLAN
+    assert space.plan_of(loaded.content, loaded.document) == PLAN
     _, request, plan = plan_question(loaded, path, {})
     asked = dataclasses.replace(REQUEST, seq=2048, precision="bf16", optimizer="adam")
     assert request == asked
@@ -182,4 +182,4 @@ def test_a_document_needs_no_file(space: MixedPlanSpace, path: Path) -> None:
     content = yaml.safe_load(path.read_text(encoding="utf-8"))
     content["mixed"]["pipelines"][0]["longer"] = 7
     with pytest.raises(InputFileError, match=r"plan: mixed\.pipelines\.0\.longer: is 7"):
-        mixed_plan_from_document(PlanDocument.model_validate(content), space)
+        space.plan_of(PlanDocument.model_validate(content), None)
