@@ -17,7 +17,7 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -118,38 +118,45 @@ def solve_linear_program(
     >>> r.status.value, r.values.tolist()
     ('optimal', [0.0, 2.0])
     """
-    try:
-        from ortools.math_opt import callback_pb2, model_parameters_pb2, model_pb2, parameters_pb2
-        from ortools.math_opt.core.python import solver as library
-    except ImportError as error:
-        raise SolverError("the integer program needs OR-Tools 9.11 or later") from error
-    parameters = parameters_pb2.SolveParametersProto(
-        relative_gap_tolerance=relative_gap, absolute_gap_tolerance=0.0, enable_output=False, node_limit=most_nodes
-    )
+    parameters = _parameters(relative_gap_tolerance=relative_gap, absolute_gap_tolerance=0.0, node_limit=most_nodes)
     if np.isfinite(time_limit_s):
-        seconds = max(time_limit_s, 0.0)
-        parameters.time_limit.FromNanoseconds(int(seconds * 1e9))
+        parameters.time_limit.FromNanoseconds(int(max(time_limit_s, 0.0) * 1e9))
     for option in ("primal_feasibility_tolerance", "dual_feasibility_tolerance", "mip_feasibility_tolerance"):
         parameters.highs.double_options[option] = SOLVER_TOLERANCE
     parameters.highs.bool_options["log_to_console"] = False
-    interrupter = _interrupter()
+    interrupter = None
+    with contextlib.suppress(ImportError):  # OR-Tools 9.11 has none: there Ctrl-C waits for the time limit
+        from ortools.util.python import pybind_solve_interrupter
 
-    def call() -> Any:
-        return library.solve(
-            _model(program, model_pb2.ModelProto()),
-            parameters_pb2.SOLVER_TYPE_HIGHS,
-            parameters_pb2.SolverInitializerProto(),
-            parameters,
-            model_parameters_pb2.ModelSolveParametersProto(),
-            None,
-            callback_pb2.CallbackRegistrationProto(),
-            None,
-            interrupter,
-        )
-
+        interrupter = pybind_solve_interrupter.PySolveInterrupter()
     with _silent_stdout():
-        answer = _interruptible(call, interrupter.interrupt if interrupter is not None else lambda: None)
+        answer = _interruptible(lambda: _solve(program, "SOLVER_TYPE_HIGHS", parameters, interrupter), interrupter)
     return _read(answer, len(program.cost))
+
+
+def _parameters(**values: Any) -> Any:
+    try:
+        from ortools.math_opt import parameters_pb2
+    except ImportError as error:
+        raise SolverError("linear programs need OR-Tools 9.11 or later") from error
+    return parameters_pb2.SolveParametersProto(enable_output=False, **values)
+
+
+def _solve(program: LinearProgram, solver: str, parameters: Any, interrupter: Any = None) -> Any:
+    from ortools.math_opt import callback_pb2, model_parameters_pb2, model_pb2, parameters_pb2
+    from ortools.math_opt.core.python import solver as library
+
+    return library.solve(
+        _model(program, model_pb2.ModelProto()),
+        getattr(parameters_pb2, solver),
+        parameters_pb2.SolverInitializerProto(),
+        parameters,
+        model_parameters_pb2.ModelSolveParametersProto(),
+        None,
+        callback_pb2.CallbackRegistrationProto(),
+        None,
+        interrupter,
+    )
 
 
 def solve_relaxation(program: LinearProgram) -> RelaxationResult | None:
@@ -172,26 +179,11 @@ def solve_relaxation(program: LinearProgram) -> RelaxationResult | None:
     >>> r.objective, r.values.tolist(), r.row_duals.tolist()
     (4.0, [0.0, 2.0], [2.0])
     """
-    try:
-        from ortools.math_opt import model_parameters_pb2, model_pb2, parameters_pb2, result_pb2
-        from ortools.math_opt.core.python import solver as library
-    except ImportError as error:
-        raise SolverError("the linear program needs OR-Tools 9.11 or later") from error
-    model = _model(program, model_pb2.ModelProto())
-    del model.variables.integers[:]
-    model.variables.integers.extend([False] * len(program.cost))
-    parameters = parameters_pb2.SolveParametersProto(enable_output=False)
-    answer = library.solve(
-        model,
-        parameters_pb2.SOLVER_TYPE_GLOP,
-        parameters_pb2.SolverInitializerProto(),
-        parameters,
-        model_parameters_pb2.ModelSolveParametersProto(),
-        None,
-        _no_callback(),
-        None,
-        None,
+    answer = _solve(
+        replace(program, integer=np.zeros(len(program.cost), dtype=np.bool_)), "SOLVER_TYPE_GLOP", _parameters()
     )
+    from ortools.math_opt import result_pb2
+
     reason = answer.termination.reason
     if reason == result_pb2.TERMINATION_REASON_INFEASIBLE:
         return None
@@ -205,25 +197,10 @@ def solve_relaxation(program: LinearProgram) -> RelaxationResult | None:
     )
 
 
-def _no_callback() -> Any:
-    from ortools.math_opt import callback_pb2
-
-    return callback_pb2.CallbackRegistrationProto()
-
-
 def _dense(sparse: Any, size: int) -> FloatArray:
     values = np.zeros(size)
     values[np.array(sparse.ids, dtype=np.int64)] = np.array(sparse.values)
     return values
-
-
-def _interrupter() -> Any:
-    """What stops a running solve; None in releases that lack it, where Ctrl-C waits for the time limit."""
-    try:
-        from ortools.util.python import pybind_solve_interrupter
-    except ImportError:
-        return None
-    return pybind_solve_interrupter.PySolveInterrupter()
 
 
 def _model(program: LinearProgram, model: Any) -> Any:
@@ -256,21 +233,22 @@ def _read(answer: Any, variables: int) -> ProgramResult:
     for solution in answer.solutions:
         primal = solution.primal_solution
         if primal.feasibility_status == solution_pb2.SOLUTION_STATUS_FEASIBLE:
-            values = np.zeros(variables)
-            values[np.array(primal.variable_values.ids, dtype=np.int64)] = np.array(primal.variable_values.values)
+            values = _dense(primal.variable_values, variables)
             break
     if reason == result_pb2.TERMINATION_REASON_INFEASIBLE:
         return ProgramResult(status=ProgramStatus.INFEASIBLE, values=None, bound=np.inf)
-    if reason == result_pb2.TERMINATION_REASON_OPTIMAL and values is not None:
-        return ProgramResult(status=ProgramStatus.OPTIMAL, values=values, bound=bound)
-    if reason == result_pb2.TERMINATION_REASON_FEASIBLE and values is not None:
-        return ProgramResult(status=ProgramStatus.FEASIBLE, values=values, bound=bound)
+    known = {
+        result_pb2.TERMINATION_REASON_OPTIMAL: ProgramStatus.OPTIMAL,
+        result_pb2.TERMINATION_REASON_FEASIBLE: ProgramStatus.FEASIBLE,
+    }
+    if reason in known and values is not None:
+        return ProgramResult(status=known[reason], values=values, bound=bound)
     if reason == result_pb2.TERMINATION_REASON_NO_SOLUTION_FOUND:
         return ProgramResult(status=ProgramStatus.LIMIT, values=None, bound=bound)
     raise SolverError(f"HiGHS stopped with reason {reason}: {answer.termination.detail}")
 
 
-def _interruptible(call: Any, interrupt: Any) -> Any:
+def _interruptible(call: Any, interrupter: Any) -> Any:
     """Run ``call`` in a thread; on Ctrl-C stop it, wait for it, and raise."""
     out: dict[str, Any] = {}
 
@@ -286,7 +264,8 @@ def _interruptible(call: Any, interrupt: Any) -> Any:
         while thread.is_alive():
             thread.join(0.05)
     except BaseException:
-        interrupt()
+        if interrupter is not None:
+            interrupter.interrupt()
         thread.join()
         raise
     if "error" in out:

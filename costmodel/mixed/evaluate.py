@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from costmodel.arrays import BoolArray, FloatArray, IntArray, combined
+from costmodel.arrays import BoolArray, DeclaredColumns, FloatArray, IntArray, combined, with_columns
+from costmodel.fields import parts_of
 from costmodel.hardware.cluster import Cluster
-from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.communication import CopyTimes, Division, exposed_exchange, strides
 from costmodel.mesh.memory import PipelineMemory
 from costmodel.mesh.model import MeshModel
@@ -27,11 +27,18 @@ from costmodel.mesh.plan import MEMORY_PARTS, RECOMPUTE, SCHEDULES, MeshBatch
 from costmodel.mesh.schedule import ChunkRuns, makespan_s
 from costmodel.mesh.stages import LayoutArrays, recomputed_share, weigh
 from costmodel.mesh.step import gradient_passes_s
-from costmodel.mixed.model import NO_OTHER_ASSUMPTIONS, MixedModel
-from costmodel.mixed.plan import MIXED_ORDERS, MixedError, MixedPipeline, MixedPlan, all_reduce_across_s, group_names
+from costmodel.mixed.model import MixedModel
+from costmodel.mixed.plan import (
+    MIXED_FIGURES,
+    MIXED_ORDERS,
+    MixedError,
+    MixedPipeline,
+    MixedPlan,
+    all_reduce_across_s,
+    group_names,
+)
 from costmodel.objectives import step_costs
-from costmodel.precision import PRECISIONS, Precision
-from costmodel.workload import Workload
+from costmodel.precision import Precision
 
 __all__ = [
     "MixedCosts",
@@ -41,7 +48,6 @@ __all__ = [
     "broken_mixed_rules",
     "cost_plans",
     "cost_stages",
-    "evaluate_mixed",
     "group_computing_s",
     "mixed_costs",
     "move_s",
@@ -302,21 +308,17 @@ class StageReport:
     memory_parts: dict[str, float]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MixedCosts:
-    """Costs of mixed plans; arrays (n,). The times but step_time_s add up to it."""
+@with_columns(("step_time_s", *parts_of(MIXED_FIGURES.values(), "step_time_s"), "memory_bytes", "capacity_bytes"))
+class MixedCosts(DeclaredColumns[np.float64]):
+    """Costs of mixed plans; arrays (n,). Parts of the step are those of the busiest stage of the slowest pipeline.
 
-    step_time_s: FloatArray
-    compute_s: FloatArray  # of the busiest stage of the slowest pipeline
-    recompute_s: FloatArray
-    tp_exposed_s: FloatArray
-    pp_exposed_s: FloatArray
-    bubble_s: FloatArray
-    dp_exposed_s: FloatArray
-    optimizer_s: FloatArray
-    memory_bytes: FloatArray  # of the stage that is fullest for its device
-    capacity_bytes: FloatArray  # of that device
-    fits: BoolArray
+    Memory is that of the stage that is fullest for its device, which holds ``capacity_bytes``.
+    """
+
+    @property
+    def fits(self) -> BoolArray:
+        """Whether the memory suffices."""
+        return self.memory_bytes <= self.capacity_bytes
 
 
 def pipeline_makespan_s(num_micro_batches: int | IntArray, forward_s: FloatArray, backward_s: FloatArray) -> FloatArray:
@@ -348,36 +350,14 @@ def slack_s(backward_s: FloatArray) -> FloatArray:
     return np.asarray(np.cumsum(backward_s, axis=1) - backward_s)
 
 
-def evaluate_mixed(
-    workload: Workload,
-    cluster: Cluster,
-    plans: Sequence[MixedPlan],
-    assumptions: MeshAssumptions = NO_OTHER_ASSUMPTIONS,
-) -> MixedCosts:
-    """Score mixed plans.
-
-    Parameters
-    ----------
-    workload : Workload
-        Its compute model's device is replaced by each group's own.
-    cluster : Cluster
-    plans : sequence of MixedPlan
-    assumptions : MeshAssumptions
-
-    Returns
-    -------
-    MixedCosts
+def cost_plans(model: MixedModel, plans: Sequence[MixedPlan]) -> MixedCosts:
+    """Score plans.
 
     Raises
     ------
     MeshError
-        The network or the cluster cannot be planned like this, or a plan breaks a rule.
+        A plan breaks a rule.
     """
-    return cost_plans(MixedModel.build(workload, cluster, assumptions), plans)
-
-
-def cost_plans(model: MixedModel, plans: Sequence[MixedPlan]) -> MixedCosts:
-    """Score plans with a model that is there already; see `evaluate_mixed`."""
     for plan in plans:
         broken = broken_mixed_rules(model, plan)
         if broken:
@@ -385,9 +365,9 @@ def cost_plans(model: MixedModel, plans: Sequence[MixedPlan]) -> MixedCosts:
     found = _reports(model, plans)
     makespans = _makespans(plans, found)
     rows = [_combine(model, plan, reports, own) for plan, reports, own in zip(plans, found, makespans, strict=True)]
-    columns = {item.name: np.array([row[item.name] for row in rows], dtype=np.float64) for item in fields(MixedCosts)}
-    fits = columns.pop("fits") > 0
-    return MixedCosts(fits=fits, **columns)
+    return MixedCosts(
+        **{item.name: np.array([row[item.name] for row in rows], dtype=np.float64) for item in fields(MixedCosts)}
+    )
 
 
 def stage_reports(model: MixedModel, plan: MixedPlan) -> list[StageReport]:
@@ -397,19 +377,19 @@ def stage_reports(model: MixedModel, plan: MixedPlan) -> list[StageReport]:
 
 def _reports(model: MixedModel, plans: Sequence[MixedPlan]) -> list[list[StageReport]]:
     """Cost the stages of all plans, those of one group and format together."""
-    wanted: dict[tuple[int, str], list[tuple[int, int, int, dict[str, float], FloatArray]]] = {}
+    wanted: dict[tuple[int, Precision], list[tuple[int, int, int, dict[str, float], FloatArray]]] = {}
     for n, plan in enumerate(plans):
         precision = model.precision_of(plan.groups)
         for p, pipeline in enumerate(plan.pipelines):
             modules = model.modules_of(pipeline)
             for s, stage in enumerate(pipeline.stages):
                 row = (n, p, s, model.stage_values(plan, pipeline, s), modules[s])
-                wanted.setdefault((stage.group, precision.name), []).append(row)
+                wanted.setdefault((stage.group, precision), []).append(row)
     found: dict[tuple[int, int, int], tuple[StageCosts, int]] = {}
-    for (group, precision_name), entries in wanted.items():
+    for (group, precision), entries in wanted.items():
         modules = np.stack([entry[4] for entry in entries])
         rows = StageRows.of(modules, {name: [entry[3][name] for entry in entries] for name in entries[0][3]})
-        costs = cost_stages(model.group_model(group, _precision(model, precision_name)), rows)
+        costs = cost_stages(model.group_model(group, precision), rows)
         for i, entry in enumerate(entries):
             found[entry[0], entry[1], entry[2]] = costs, i
     return [
@@ -420,10 +400,6 @@ def _reports(model: MixedModel, plans: Sequence[MixedPlan]) -> list[list[StageRe
         ]
         for n, plan in enumerate(plans)
     ]
-
-
-def _precision(model: MixedModel, name: str) -> Precision:
-    return model.workload.precision if model.workload.precision.name == name else PRECISIONS[name]
 
 
 def _report(model: MixedModel, plan: MixedPlan, p: int, s: int, costs: StageCosts, i: int) -> StageReport:
@@ -511,7 +487,6 @@ def _combine(
         "optimizer_s": update,
         "memory_bytes": fullest.memory_bytes,
         "capacity_bytes": fullest.capacity_bytes,
-        "fits": float(fullest.memory_bytes <= fullest.capacity_bytes),
     }
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from costmodel.arrays import FloatArray
 from costmodel.hardware.cluster import Cluster
 from costmodel.kernels.roofline import RooflineCompute
-from costmodel.mesh.assumptions import MeshAssumptions
+from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS, MeshAssumptions
 from costmodel.mesh.communication import GroupTimes, strides
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.modules import Modules, fold
@@ -37,8 +37,6 @@ from costmodel.workload import Workload
 
 __all__ = ["MixedModel"]
 
-
-NO_OTHER_ASSUMPTIONS = MeshAssumptions()
 
 # What to compute in where a device lacks a format: the next with the same range or, at last, the same width.
 _FALLBACKS: dict[str, tuple[str, ...]] = {
@@ -68,12 +66,12 @@ class MixedModel:
     cluster: Cluster
     modules: Modules
     shape: NetworkShape
-    assumptions: MeshAssumptions = MeshAssumptions()
+    assumptions: MeshAssumptions = DEFAULT_ASSUMPTIONS
     _cache: _Cache = field(default_factory=_Cache, repr=False, compare=False)
 
     @classmethod
     def build(
-        cls, workload: Workload, cluster: Cluster, assumptions: MeshAssumptions = NO_OTHER_ASSUMPTIONS
+        cls, workload: Workload, cluster: Cluster, assumptions: MeshAssumptions = DEFAULT_ASSUMPTIONS
     ) -> MixedModel:
         """Fold the network and check the groups.
 

@@ -10,7 +10,7 @@ modules they add up to the parts of a pass.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
@@ -29,7 +29,6 @@ from costmodel.uncertainty.constants import cluster_with
 
 __all__ = [
     "SERVING_CONSTANTS",
-    "ServingLayerRow",
     "ServingModel",
     "check_generates",
     "passes_of",
@@ -122,13 +121,15 @@ class ServingModel:
         cluster.device.peak(workload.weights.compute)
         assumed, modules = assumptions or ServingAssumptions(), fold(workload.graph)
         timer = ModuleTimer.build(workload, cluster, modules, assumed)
+        one = np.ones(1, dtype=np.int64)
+        sizes = timer.sizes(PassKeys(tp=one, ep=one, etp=one, prompts=0 * one, chunk=0 * one, decodes=one))
         return cls(
             workload=workload,
             cluster=cluster,
             modules=modules,
             timer=timer,
             assumptions=assumed,
-            module_bytes=_module_bytes(timer),
+            module_bytes=tuple((sizes.weight_bytes + sizes.tied_bytes)[0].tolist()),
         )
 
     @property
@@ -143,10 +144,6 @@ class ServingModel:
             pp,
             lambda: layout_of(self.modules, balanced_blocks(self.modules, self.module_bytes, pp), pp),
         )
-
-    def evaluate_plans(self, plans: Sequence[ServingPlan]) -> ServingCosts:
-        """Score plans; see `evaluate`."""
-        return self.evaluate(ServingBatch.from_plans(plans))
 
     def evaluate(self, batch: ServingBatch) -> ServingCosts:
         """Score legal plans (`costmodel.serving.plan` says which are).
@@ -180,16 +177,8 @@ class ServingModel:
         layouts, sizes = self._stages(batch), _sizes(self, batch)
         while np.any(low < high):
             middle = (low + high + 1) // 2
-            tried = ServingBatch(
-                tp=batch.tp,
-                pp=batch.pp,
-                ep=batch.ep,
-                etp=batch.etp,
-                dp=batch.dp,
-                max_batch=np.maximum(middle, 1),
-                prefill_chunk=batch.prefill_chunk,
-                prefill_batch=np.minimum(batch.prefill_batch, np.maximum(middle, 1)),
-            )
+            places = np.maximum(middle, 1)
+            tried = replace(batch, max_batch=places, prefill_batch=np.minimum(batch.prefill_batch, places))
             fits = _memory(self, tried, layouts, sizes)[0]["memory_bytes"] <= capacity_bytes
             low, high = np.where(fits, middle, low), np.where(fits, high, middle - 1)
         return low
@@ -197,12 +186,6 @@ class ServingModel:
     def _stages(self, batch: ServingBatch) -> LayoutArrays:
         first, inverse = np.unique(batch.pp, return_inverse=True)
         return stack_layouts([self.layout(int(pp)) for pp in first]).take(inverse.reshape(-1))
-
-
-def _module_bytes(timer: ModuleTimer) -> tuple[float, ...]:
-    one = np.ones(1, dtype=np.int64)
-    sizes = timer.sizes(PassKeys(tp=one, ep=one, etp=one, prompts=0 * one, chunk=0 * one, decodes=one))
-    return tuple(float(x) for x in (sizes.weight_bytes + sizes.tied_bytes)[0])
 
 
 # -- passes -------------------------------------------------------------------------------------------------------------
@@ -242,9 +225,9 @@ def _passes(
     model: ServingModel, batch: ServingBatch, layouts: LayoutArrays, kinds: tuple[PassKeys, ...]
 ) -> list[_Pass]:
     """Time several kinds of passes of every plan; one table has the rows of all, since most of its cost does not depend on their number."""
-    together = {item.name: np.concatenate([getattr(keys, item.name) for keys in kinds]) for item in fields(PassKeys)}
-    first, inverse = combined(*together.values())
-    table = model.timer.passes(PassKeys(**{name: column[first] for name, column in together.items()}))
+    together = PassKeys.joined(kinds)
+    first, inverse = combined(*(getattr(together, item.name) for item in fields(PassKeys)))
+    table = model.timer.passes(together.take(first))
     counts = np.bincount(model.modules.kind_of, minlength=len(model.modules.kinds)).astype(np.float64)
     through = [part @ counts for part in (table.compute_s, table.tp_s, table.ep_s, table.expert_s)]
     inside = table.total_s
@@ -469,37 +452,14 @@ def serving_model_with(model: ServingModel, values: Mapping[str, float]) -> Serv
     return replace(model, cluster=cluster, timer=timer, assumptions=assumptions)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServingLayerRow:
-    """One layer of one kind of module, on one rank, in one pass of each kind."""
+def serving_layer_rows(model: ServingModel, plan: ServingPlan) -> list[dict[str, object]]:
+    """Every layer of every kind of module on one rank, in network order; equal modules once.
 
-    unit: str  # "embedding", "head", or the first block of its kind
-    count: int  # modules of this kind in the network
-    name: str
-    kind: str
-    decode_s: float  # kernels, in a decoding pass of one group of sequences
-    decode_exchange_s: float  # communication of tensor and expert parallelism in it
-    prefill_s: float  # the same of a pass that reads prompts
-    prefill_exchange_s: float
-    weight_bytes: float
-    cache_bytes: float  # of one sequence
-
-
-def serving_layer_rows(model: ServingModel, plan: ServingPlan) -> list[ServingLayerRow]:
-    """Every layer of every kind of module, in network order; equal modules once.
-
-    Parameters
-    ----------
-    model : ServingModel
-    plan : ServingPlan
-
-    Returns
-    -------
-    list of ServingLayerRow
+    Times are of a decoding pass of one group of sequences and of a pass that reads prompts; the cache is that of one sequence.
     """
     decode, prefill = passes_of(model, ServingBatch.from_plans([plan]))
     modules, timer = model.modules, model.timer
-    rows = []
+    rows: list[dict[str, object]] = []
     for number, kind in enumerate(modules.kinds):
         for position, role in enumerate(timer.roles[number]):
             layer = model.workload.graph.layers[kind.layers[position]]
@@ -510,17 +470,17 @@ def serving_layer_rows(model: ServingModel, plan: ServingPlan) -> list[ServingLa
             )
             sizes = timer.layer_sizes(kind, position, role, decode)
             rows.append(
-                ServingLayerRow(
-                    unit=kind.name,
-                    count=modules.kind_of.count(number),
-                    name=layer.name,
-                    kind=layer.kind,
-                    decode_s=kernels[0],
-                    decode_exchange_s=exchanges[0],
-                    prefill_s=kernels[1],
-                    prefill_exchange_s=exchanges[1],
-                    weight_bytes=float(sizes["weight_bytes"][0]),
-                    cache_bytes=float(sizes["cache_bytes"][0]),
-                )
+                {
+                    "unit": kind.name,
+                    "count": modules.kind_of.count(number),
+                    "name": layer.name,
+                    "kind": layer.kind,
+                    "decode_s": kernels[0],
+                    "decode_exchange_s": exchanges[0],
+                    "prefill_s": kernels[1],
+                    "prefill_exchange_s": exchanges[1],
+                    "weight_bytes": float(sizes["weight_bytes"][0]),
+                    "cache_bytes": float(sizes["cache_bytes"][0]),
+                }
             )
     return rows

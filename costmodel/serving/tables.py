@@ -53,7 +53,7 @@ _LOGIT_PASSES = 4.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PassKeys:
+class PassKeys(StructOfArrays):
     """What a pass is made of; arrays (n,)."""
 
     tp: IntArray
@@ -398,10 +398,6 @@ class PassTable:
     def total_s(self) -> FloatArray:
         """All of it."""
         return self.compute_s + self.tp_s + self.ep_s
-
-    def take(self, rows: IntArray) -> PassTable:
-        """Rows of the table."""
-        return PassTable(**{item.name: getattr(self, item.name)[rows] for item in fields(self)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 from planner.core.answer import Answer, Assumption, Estimate, RankedPlan, Setting
 from planner.core.notes import note_entry
-from planner.report.tables import links_document
+from planner.report.tables import row_entry
 from planner.report.uncertainty import bars_document, sensitivity_document
 
 __all__ = ["RESULT_VERSION", "baselines_document", "estimate_document", "search_document", "tail", "with_plan"]
@@ -53,10 +53,7 @@ def estimate_document(estimate: Estimate, warnings: Sequence[str] = (), *, is_ex
         **_head(estimate),
         "step_time_s": estimate.ranked.step_time_s,
         "plans": [with_plan(estimate, estimate.ranked)],
-        **{
-            name: links_document(rows) if name == "links" else [asdict(row) for row in rows]
-            for name, rows in tables.items()
-        },
+        **{name: [row_entry(row) for row in rows] for name, rows in tables.items()},
         **(estimate.space.report.details_document(estimate) if is_explained else {}),
         "best": None if best is None else with_plan(estimate, best),
         "comparison": [{"term": term, "plan_s": a, "best_s": b} for term, a, b in estimate.comparison],

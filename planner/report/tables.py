@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from typing import Any, Protocol, TypeVar
 
 from costmodel.hardware.cluster import LinkRow
@@ -20,10 +20,10 @@ __all__ = [
     "comparison_table",
     "gap_text",
     "link_blocks",
-    "links_document",
     "parts_table",
     "ranked_table",
     "ratio_text",
+    "row_entry",
     "rows_table",
     "waterfall",
 ]
@@ -164,11 +164,6 @@ def link_blocks(rows: Sequence[LinkRow], step_time_s: float) -> list[Block]:
     return [Heading("What the step waits for the network, by link"), table]
 
 
-def links_document(rows: Sequence[LinkRow]) -> list[dict[str, Any]]:
-    """The same as plain data."""
-    return [asdict(row) for row in rows]
-
-
 def rows_table(rows: Sequence[Any]) -> Table:
     """Show rows, one column per field; columns without any content are left out.
 
@@ -184,13 +179,11 @@ def rows_table(rows: Sequence[Any]) -> Table:
     >>> [(c.title, c.unit, c.cells) for c in rows_table([Row("qkv", 0.002), Row("norm", 0.0)]).columns]
     [('name', '', ('qkv', 'norm')), ('forward', 'ms', ('2.00', ''))]
     """
-    assert rows, "a table without rows"
-    names = [item.name for item in fields(rows[0])]
-    times = time_unit(_largest(rows, names, "_s"))
-    sizes = byte_unit(_largest(rows, names, "_bytes"))
+    entries = [row_entry(row) for row in rows]
+    times, sizes = time_unit(_largest(entries, "_s")), byte_unit(_largest(entries, "_bytes"))
     columns = []
-    for position, name in enumerate(names):
-        values = [getattr(row, name) for row in rows]
+    for position, name in enumerate(entries[0]):
+        values = [entry[name] for entry in entries]
         title, unit, cell = _format(name, times.name, times.size, sizes.name, sizes.size)
         cells = tuple(cell(value) for value in values)
         if any(cells):
@@ -201,8 +194,13 @@ def rows_table(rows: Sequence[Any]) -> Table:
     return Table(columns=tuple(columns))
 
 
-def _largest(rows: Sequence[Any], names: Sequence[str], ending: str) -> float:
-    return max((float(getattr(row, name)) for row in rows for name in names if name.endswith(ending)), default=0.0)
+def row_entry(row: Any) -> Mapping[str, Any]:
+    """A row, a dataclass or a mapping, as values by name."""
+    return row if isinstance(row, Mapping) else asdict(row)
+
+
+def _largest(entries: Sequence[Mapping[str, Any]], ending: str) -> float:
+    return max((float(v) for entry in entries for name, v in entry.items() if name.endswith(ending)), default=0.0)
 
 
 def _format(

@@ -123,12 +123,12 @@ def test_more_devices_and_shorter_prompts_serve_more() -> None:
 def test_a_run_of_whole_cycles_takes_as_long_as_they_do_and_one_more_request_a_cycle_of_its_own() -> None:
     from serving_rows import read_figures, run_over_cycles, served
 
-    from costmodel.serving.plan import ServingPlan
+    from costmodel.serving.plan import ServingBatch, ServingPlan
 
     figure = next(f for f in read_figures() if f.model == "llama3-8b" and f.requests == 3000)
     model, plan = served(figure), ServingPlan(max_batch=500)
     assert run_over_cycles(figure, model, plan) == pytest.approx(1.0)
-    full, single = (float(model.evaluate_plans([p]).request_s[0]) for p in (plan, ServingPlan()))
+    full, single = (float(model.evaluate(ServingBatch.from_plans([p])).request_s[0]) for p in (plan, ServingPlan()))
     more = run_over_cycles(replace(figure, requests=3001), model, plan)
     assert more == pytest.approx((6 * full + single) / (3001 / 500 * full))
 

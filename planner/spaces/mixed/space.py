@@ -61,7 +61,7 @@ from strategies.score import score_of
 if TYPE_CHECKING:
     from costmodel.timeline import Tracks
 
-__all__ = ["GroupBaseline", "GroupUse", "MeshAlone", "MixedPlanSpace", "MixedStageRow", "fullest_group", "mixed_space"]
+__all__ = ["GroupBaseline", "GroupUse", "MeshAlone", "MixedPlanSpace", "fullest_group", "mixed_space"]
 
 _TIME_PARTS = parts_of(MIXED_FIGURES.values(), "step_time_s")
 _COMMUNICATION = ("tp_exposed_s", "pp_exposed_s", "dp_exposed_s")
@@ -116,29 +116,6 @@ class GroupBaseline:
     def score(self) -> float:
         """Of the better one; infinite without any."""
         return min((plan.score for plan in (self.plan, self.mesh) if plan is not None), default=float("inf"))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MixedStageRow:
-    """One stage of one replica of a pipeline; times of one micro-batch but for exchange and update, which are of the step."""
-
-    pipeline: int
-    stage: int
-    group: str
-    devices: int
-    blocks: int
-    forward_s: float
-    backward_s: float
-    recompute_s: float
-    tp_s: float
-    transfer_s: float
-    exchange_s: float
-    update_s: float
-    busy_s: float  # of the step: all micro-batches of the busiest replica, exchange and update
-    recompute: str
-    recompute_blocks: int
-    memory_bytes: float
-    memory_capacity_bytes: float
 
 
 def mixed_space(resolved: Resolved) -> MixedPlanSpace:
@@ -329,33 +306,6 @@ class MixedPlanSpace(PlanSpace):
             for g, name in enumerate(self.names)
         )
 
-    def stages(self, plan: MixedPlan) -> tuple[MixedStageRow, ...]:
-        """The stages of a plan, one replica each."""
-        return tuple(
-            MixedStageRow(
-                pipeline=r.pipeline,
-                stage=r.stage,
-                group=self.names[r.group],
-                devices=plan.pipelines[r.pipeline].stages[r.stage].tp,
-                blocks=r.blocks,
-                forward_s=r.forward_s,
-                backward_s=r.backward_s,
-                recompute_s=r.recompute_s,
-                tp_s=r.tp_exposed_s,
-                transfer_s=r.transfer_s,
-                exchange_s=r.exchange_s,
-                update_s=r.update_s,
-                busy_s=plan.pipelines[r.pipeline].most_micro_batches * (r.forward_s + r.backward_s)
-                + r.exchange_s
-                + r.update_s,
-                recompute=plan.pipelines[r.pipeline].stages[r.stage].recompute,
-                recompute_blocks=plan.pipelines[r.pipeline].stages[r.stage].recompute_blocks,
-                memory_bytes=r.memory_bytes,
-                memory_capacity_bytes=self.capacity_bytes[r.group],
-            )
-            for r in stage_reports(self.model, plan)
-        )
-
     def bars(self, plans: Sequence[RankedPlan]) -> ErrorBars:
         from planner.uncertainty.answers import parts_bars
 
@@ -387,7 +337,31 @@ class MixedPlanSpace(PlanSpace):
         )
 
     def tables(self, plan: MixedPlan, ranked: RankedPlan) -> Mapping[str, tuple[Any, ...]]:
-        return {"stages": self.stages(plan)}
+        return {"stages": tuple(self._stage_row(plan, report) for report in stage_reports(self.model, plan))}
+
+    def _stage_row(self, plan: MixedPlan, report: StageReport) -> Mapping[str, Any]:
+        """One stage of one replica; times of one micro-batch but for exchange and update, which are of the step."""
+        pipeline = plan.pipelines[report.pipeline]
+        stage, end_s = pipeline.stages[report.stage], report.exchange_s + report.update_s
+        return {
+            "pipeline": report.pipeline,
+            "stage": report.stage,
+            "group": self.names[report.group],
+            "devices": stage.tp,
+            "blocks": report.blocks,
+            "forward_s": report.forward_s,
+            "backward_s": report.backward_s,
+            "recompute_s": report.recompute_s,
+            "tp_s": report.tp_exposed_s,
+            "transfer_s": report.transfer_s,
+            "exchange_s": report.exchange_s,
+            "update_s": report.update_s,
+            "busy_s": pipeline.most_micro_batches * (report.forward_s + report.backward_s) + end_s,
+            "recompute": stage.recompute,
+            "recompute_blocks": stage.recompute_blocks,
+            "memory_bytes": report.memory_bytes,
+            "memory_capacity_bytes": self.capacity_bytes[report.group],
+        }
 
     def plan_notes(self, ranked: RankedPlan) -> list[str]:
         return [*_format_notes(self, ranked), *_too_full(ranked)]

@@ -14,8 +14,8 @@ from costmodel.serving.model import ServingModel
 from costmodel.serving.plan import (
     SERVING_FIGURES,
     SERVING_MEMORY_PARTS,
+    SERVING_RATES,
     TPOT_PARTS,
-    TTFT_PARTS,
     ServingBatch,
     ServingPlan,
     broken_serving_rules,
@@ -223,22 +223,9 @@ class ServingPlanSpace(PlanSpace):
         costs = self.model.evaluate(batch)
         largest = self.model.largest_batch(batch, max(MOST_BATCH, int(batch.max_batch.max())), self.capacity_bytes)
         price = self.cluster.device.price_per_hour
-        names = (
-            "ttft_s",
-            "tpot_s",
-            "request_s",
-            "pause_s",
-            "decode_pass_s",
-            "requests_per_s",
-            "output_tokens_per_s",
-            "total_tokens_per_s",
-            *TPOT_PARTS,
-            *TTFT_PARTS,
-            *SERVING_MEMORY_PARTS,
-        )
         ranked = []
         for n, plan in enumerate(plans):
-            known = {name: float(getattr(costs, name)[n]) for name in names}
+            known = {name: float(getattr(costs, name)[n]) for name in (*SERVING_RATES, *SERVING_MEMORY_PARTS)}
             rate = known["output_tokens_per_s"]
             figures = {
                 "step_time_s": known["tpot_s"],

@@ -17,7 +17,7 @@ from costmodel.kernels.roofline import RooflineCompute
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import MeshPlan
-from costmodel.mixed.evaluate import broken_mixed_rules, cost_plans, evaluate_mixed, pipeline_makespan_s, stage_reports
+from costmodel.mixed.evaluate import broken_mixed_rules, cost_plans, pipeline_makespan_s, stage_reports
 from costmodel.mixed.model import MixedModel
 from costmodel.mixed.plan import (
     MIXED_ORDERS,
@@ -194,7 +194,7 @@ def test_one_group_alone_is_the_mesh_model(
         order=order,
         stage_blocks=tuple(blocks),
     )
-    found = evaluate_mixed(work, mixed, [ours], assumed)
+    found = cost_plans(MixedModel.build(work, mixed, assumed), [ours])
     expected = MeshModel.build(work, alone, assumed).evaluate_plans([theirs])
     assert found.step_time_s[0] == pytest.approx(expected.step_time_s[0], rel=1e-9)
     assert found.memory_bytes[0] == pytest.approx(expected.memory_bytes[0], rel=1e-9)
@@ -207,7 +207,7 @@ def test_parts_add_up() -> None:
         plan_of((1, 1, 3), (0, 1, 4), m=24, order="tp-cp-pp-dp"),
         plan_of((0, 2, 3), (0, 2, 1), (1, 2, 3), replicas=3, m=8, sequence_parallel=True),
     ]
-    costs = evaluate_mixed(workload(GRAPH, 24), two(), plans)
+    costs = cost_plans(MixedModel.build(workload(GRAPH, 24), two()), plans)
     names = ("compute_s", "recompute_s", "tp_exposed_s", "pp_exposed_s", "bubble_s", "dp_exposed_s", "optimizer_s")
     total = sum(getattr(costs, name) for name in names)
     np.testing.assert_allclose(total, costs.step_time_s, rtol=1e-12)
@@ -280,7 +280,7 @@ def test_unlike_pipelines_exchange_gradients_over_the_slowest_link() -> None:
     quick = two()
     slow = replace(quick, levels=(NODE, FABRIC, replace(WAN, bandwidth_bytes_per_s=1e7)))
     work = workload(GRAPH, 24)
-    times = [evaluate_mixed(work, c, [plan], bare).step_time_s[0] for c in (quick, slow)]
+    times = [cost_plans(MixedModel.build(work, c, bare), [plan]).step_time_s[0] for c in (quick, slow)]
     # 2 and 1 devices send at a time; each has half (or all) of a port of 16 x 0.1 (0.01) GB/s. The fewest ranks that hold a block are one.
     gradients = GRAPH.weight_count * 4 + sum(layer.norm_count for layer in GRAPH.layers) * 4
     expected = [float(all_reduce_across_s(gradients, 2, rate, 1e-2)) for rate in (0.8e9, 0.08e9)]

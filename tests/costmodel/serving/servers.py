@@ -7,7 +7,7 @@ from costmodel.hardware.device import Device
 from costmodel.hardware.efficiency import Efficiency
 from costmodel.network.graph import Graph
 from costmodel.serving.model import ServingModel
-from costmodel.serving.plan import ServingCosts, ServingPlan
+from costmodel.serving.plan import ServingBatch, ServingCosts, ServingPlan
 from costmodel.serving.workload import WEIGHT_FORMATS, ServingAssumptions, ServingWorkload
 from tests.strategies.mesh.networks import decoder
 
@@ -80,4 +80,4 @@ def model(
 
 
 def costs_of(found: ServingModel, plan: ServingPlan) -> ServingCosts:
-    return found.evaluate_plans([plan])
+    return found.evaluate(ServingBatch.from_plans([plan]))

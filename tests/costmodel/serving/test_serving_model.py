@@ -204,7 +204,7 @@ def test_costs_of_a_batch_are_those_of_its_plans() -> None:
         P(pp=3, max_batch=6, prefill_chunk=100),
         P(tp=2, pp=2, max_batch=5, prefill_batch=2),
     ]
-    together = found.evaluate_plans(several)
+    together = found.evaluate(ServingBatch.from_plans(several))
     for n, plan in enumerate(several):
         alone = costs_of(found, plan)
         for item in fields(ServingCosts):

@@ -111,12 +111,12 @@ def serving(where: Cluster | None = None, **sizes: int) -> ServingModel:
 def test_candidates_keep_the_limits_and_differ_in_their_degrees() -> None:
     model = serving()
     free = search_serving(model, ServingSettings(max_workers=4, capacity_bytes=1e18, objective="latency"))
-    quick = model.evaluate_plans([free.candidates[0].plan])
+    quick = model.evaluate(ServingBatch.from_plans([free.candidates[0].plan]))
     limit = 1.5 * float(quick.tpot_s[0])
     outcome = search_serving(model, ServingSettings(max_workers=4, capacity_bytes=1e18, max_tpot_s=limit, top=50))
     plans = [c.plan for c in outcome.candidates]
     assert len({(p.tp, p.pp, p.ep, p.etp, p.dp) for p in plans}) == len(plans) > 1
-    assert np.all(model.evaluate_plans(plans).tpot_s <= limit)
+    assert np.all(model.evaluate(ServingBatch.from_plans(plans)).tpot_s <= limit)
     scores = [c.score for c in outcome.candidates]
     assert scores == sorted(scores)
 

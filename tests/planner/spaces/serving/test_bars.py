@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from costmodel.serving.model import SERVING_CONSTANTS, ServingModel
-from costmodel.serving.plan import ServingPlan
+from costmodel.serving.plan import ServingBatch, ServingPlan
 from costmodel.serving.workload import WEIGHT_FORMATS, ServingWorkload
 from costmodel.uncertainty.intervals import intervals, standard_deviations
 from planner.core.request import Request
@@ -95,7 +95,7 @@ def test_a_less_sure_constant_widens_intervals(dense: ServingModel, name: str) -
 
 
 def test_parts_are_shares_of_what_the_cost_model_says(dense: ServingModel) -> None:
-    costs, found = dense.evaluate_plans(PLANS), serving_candidates(dense, PLANS, known())
+    costs, found = dense.evaluate(ServingBatch.from_plans(PLANS)), serving_candidates(dense, PLANS, known())
     assert found["tpot_s"].shares[:, 1] == pytest.approx(costs.decode_tp_s / costs.tpot_s)
     assert found["ttft_s"].shares[:, 2] == pytest.approx(costs.prefill_pp_s / costs.ttft_s)
     passes = dense.workload.decode_passes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 from costmodel.mesh.rules import NetworkShape
 from costmodel.network.graph import Graph
 from costmodel.serving.model import ServingModel, serving_layer_rows
-from costmodel.serving.plan import ServingPlan, broken_serving_rules
+from costmodel.serving.plan import ServingBatch, ServingPlan, broken_serving_rules
 from costmodel.serving.workload import ServingError, ServingWorkload, encoder_layers
 from planner.cli import run
 from planner.importers.networks import load_model
@@ -50,7 +51,7 @@ def test_the_encoder_is_what_the_cross_attention_reads(t5: Graph) -> None:
 
 def test_a_decoding_pass_reads_the_decoder_and_both_caches(t5: Graph) -> None:
     """Memory-bound, one sequence: the decoder's matrices but those of the encoder's keys and values, the head, and what is kept."""
-    costs = served(t5).evaluate_plans([ServingPlan()])
+    costs = served(t5).evaluate(ServingBatch.from_plans([ServingPlan()]))
     keys_values = 2 * FEATURES * INNER
     weights = BLOCKS * (2 * ATTENTION - keys_values + FEED_FORWARD) + VOCABULARY * FEATURES
     # The token before the answer, and half of the answer on average; the new position is written.
@@ -60,7 +61,9 @@ def test_a_decoding_pass_reads_the_decoder_and_both_caches(t5: Graph) -> None:
 
 def test_the_encoder_runs_once_and_the_decoder_starts_with_one_token(t5: Graph) -> None:
     """Compute-bound, 4 prompts: products of the encoder and of the keys and values over the prompt, of the decoder over one token."""
-    costs = served(t5, peak=1e15, memory_bandwidth=1e18).evaluate_plans([ServingPlan(max_batch=4, prefill_batch=4)])
+    costs = served(t5, peak=1e15, memory_bandwidth=1e18).evaluate(
+        ServingBatch.from_plans([ServingPlan(max_batch=4, prefill_batch=4)])
+    )
     on_prompt = BLOCKS * (ATTENTION + FEED_FORWARD + 2 * FEATURES * INNER)
     on_token = BLOCKS * (2 * ATTENTION - 2 * FEATURES * INNER + FEED_FORWARD) + VOCABULARY * FEATURES
     pairs = BLOCKS * INNER * (PROMPT * PROMPT + PROMPT + 1)  # encoder; cross-attention and self-attention of one token
@@ -71,20 +74,22 @@ def test_the_encoder_runs_once_and_the_decoder_starts_with_one_token(t5: Graph) 
 
 @pytest.mark.parametrize("tp", [1, 8])
 def test_a_sequence_keeps_the_prompts_keys_and_its_own(t5: Graph, tp: int) -> None:
-    costs = served(t5).evaluate_plans([ServingPlan(tp=tp, max_batch=3)])
+    costs = served(t5).evaluate(ServingBatch.from_plans([ServingPlan(tp=tp, max_batch=3)]))
     kept = BLOCKS * 2 * INNER // tp * (PROMPT + 1 + OUTPUT) * 2
     assert float(costs.sequence_bytes[0]) == kept
     assert float(costs.kv_bytes[0]) == 3 * kept
 
 
 def test_what_the_prompt_costs_a_token_is_its_cache_alone(t5: Graph) -> None:
-    short, long = (served(t5, prompt=p).evaluate_plans([ServingPlan(max_batch=8)]) for p in (PROMPT, 2 * PROMPT))
+    short, long = (
+        served(t5, prompt=p).evaluate(ServingBatch.from_plans([ServingPlan(max_batch=8)])) for p in (PROMPT, 2 * PROMPT)
+    )
     more = float(long.decode_compute_s[0] - short.decode_compute_s[0])
     assert more == pytest.approx(8 * BLOCKS * 2 * INNER * PROMPT * 2 / 1e12)
 
 
 def test_layers_of_the_encoder_take_no_part_in_decoding(t5: Graph) -> None:
-    rows = serving_layer_rows(served(t5), ServingPlan(tp=2, max_batch=4))
+    rows = [SimpleNamespace(**row) for row in serving_layer_rows(served(t5), ServingPlan(tp=2, max_batch=4))]
     for row in rows:
         on_prompt = row.name.startswith("encoder") or row.name.endswith("keys_values") or row.name == "embedding"
         assert (row.decode_s + row.decode_exchange_s == 0) == (on_prompt or row.kind in ("input", "dropout")), row.name
@@ -123,6 +128,6 @@ def test_an_encoder_that_sees_earlier_positions_only_is_no_encoder(
 
 
 def test_output_of_one_token_needs_no_decoding(t5: Graph) -> None:
-    costs = served(t5, output=1).evaluate_plans([ServingPlan(max_batch=2)])
+    costs = served(t5, output=1).evaluate(ServingBatch.from_plans([ServingPlan(max_batch=2)]))
     assert float(costs.tpot_s[0]) == 0
     assert np.isfinite(costs.ttft_s).all()

@@ -8,7 +8,7 @@ import pytest
 
 from costmodel.kernels.roofline import kernel_time_s
 from costmodel.serving.model import ServingModel
-from costmodel.serving.plan import ServingPlan
+from costmodel.serving.plan import ServingBatch, ServingPlan
 from costmodel.serving.workload import WEIGHT_FORMATS, ServingAssumptions, ServingWorkload
 from planner.files.loading import load_cluster, load_device
 from planner.importers.networks import load_model
@@ -36,7 +36,7 @@ def model(
     [("deepseek-v3", 70.272), ("llama3-405b", 516.096)],
 )
 def test_cache_per_token_is_the_published_one(name: str, kilobytes: float) -> None:
-    costs = model(name, 1008, 16).evaluate_plans([ServingPlan()])
+    costs = model(name, 1008, 16).evaluate(ServingBatch.from_plans([ServingPlan()]))
     assert float(costs.sequence_bytes[0]) == pytest.approx(1024 * kilobytes * 1e3)
 
 
@@ -45,7 +45,7 @@ def test_decoding_one_sequence_of_llama_70b_reads_its_weights_over_eight_devices
 
     There and back over links of 4 us, 16 KiB at 61 % of 450 GB/s in pieces: (sqrt(8 us) + sqrt(0.06 us))^2 = 9.4 us each.
     """
-    costs = model("llama3-70b", 1024, 256).evaluate_plans([ServingPlan(tp=8)])
+    costs = model("llama3-70b", 1024, 256).evaluate(ServingBatch.from_plans([ServingPlan(tp=8)]))
     weights_s = 2 * (70.55e9 - 128256 * 8192) / 8 / (0.85 * 3.35e12)
     assert float(costs.decode_tp_s[0]) == pytest.approx(
         161 * (8e-6**0.5 + (16384 / (0.61 * 450e9)) ** 0.5) ** 2, rel=0.05
@@ -99,7 +99,7 @@ def test_decoding_of_deepseek_v3_is_near_its_operators_figures() -> None:
     ranks equal.
     """
     found = model("deepseek-v3", 4960, 60, "fp8", expert_spread=0.0)
-    costs = found.evaluate_plans([ServingPlan(ep=128, dp=128, max_batch=88)])
+    costs = found.evaluate(ServingBatch.from_plans([ServingPlan(ep=128, dp=128, max_batch=88)]))
     assert 88 / float(costs.decode_pass_s[0]) == pytest.approx(1850, rel=0.15)
     assert 1 / float(costs.decode_pass_s[0]) == pytest.approx(21, rel=0.15)
 
@@ -111,7 +111,7 @@ def test_decoding_of_deepseek_v3_is_near_another_engines_figure() -> None:
     over 64 devices, which divide the 256 experts.
     """
     found = model("deepseek-v3", 2000, 100, "fp8", expert_spread=0.0)
-    costs = found.evaluate_plans([ServingPlan(ep=64, dp=64, max_batch=256)])
+    costs = found.evaluate(ServingBatch.from_plans([ServingPlan(ep=64, dp=64, max_batch=256)]))
     assert 256 / float(costs.decode_pass_s[0]) == pytest.approx(22300 / 8, rel=0.1)
 
 
@@ -122,7 +122,7 @@ def test_a_load_balancer_gains_about_what_it_was_measured_to_gain() -> None:
         (ServingPlan(ep=64, dp=64, max_batch=256), 2000, 100, 2.54),
     ):
         even, uneven = (model("deepseek-v3", prompt, output, "fp8", expert_spread=s) for s in (0.0, 1.0))
-        rates = [float(m.evaluate_plans([plan]).total_tokens_per_s[0]) for m in (even, uneven)]
+        rates = [float(m.evaluate(ServingBatch.from_plans([plan])).total_tokens_per_s[0]) for m in (even, uneven)]
         assert 0.6 * gain < rates[0] / rates[1] < 1.4 * gain
 
 
