@@ -148,6 +148,9 @@ class DeclaredColumns(StructOfArrays, Generic[_T]):
 
         def __getattr__(self, name: str) -> NDArray[_T]: ...
 
+    def __len__(self) -> int:
+        return len(getattr(self, fields(self)[0].name))
+
 
 _C = TypeVar("_C", bound=type[StructOfArrays])
 
@@ -185,9 +188,6 @@ class PlanBatch(DeclaredColumns[np.int64], Generic[_P]):
 
     __slots__ = ()
     plan_type: ClassVar[Any]
-
-    def __len__(self) -> int:
-        return len(getattr(self, fields(self)[0].name))
 
     @classmethod
     @functools.cache

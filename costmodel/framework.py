@@ -277,7 +277,6 @@ class Framework:
     rules: Rules = Rules()
 
     def __post_init__(self) -> None:
-        """Check the costs and make them read-only."""
         known = {*MeshAssumptions.__dataclass_fields__, *LayerAssumptions.__dataclass_fields__}
         for costs in (self.costs, *self.conditional.values()):
             for name in costs:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from costmodel.arrays import BoolArray
+from costmodel.arrays import BoolArray, IntArray
 
 __all__ = [
     "CP_KINDS",
@@ -43,6 +43,7 @@ class Instruction:
 
 
 Order = Callable[[int, int, int, int], list[Instruction]]
+InFlight = Callable[[IntArray, IntArray, IntArray, IntArray], IntArray]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +55,8 @@ class Schedule:
     name : str
     order : function of rank, pp, vpp and micro-batches
         The instructions of a rank.
+    in_flight : function of micro-batches, pp, vpp and rank, arrays
+        Most activations of one chunk and micro-batch that a rank holds at once, over all its chunks.
     is_chunked : bool
         A rank has several chunks (virtual stages), and micro-batches come in whole groups of pp; else it has one chunk.
     delays_weights : bool
@@ -64,6 +67,7 @@ class Schedule:
 
     name: str
     order: Order
+    in_flight: InFlight
     is_chunked: bool = False
     delays_weights: bool = False
     keeps_all: bool = False
@@ -110,11 +114,33 @@ def _zero_bubble(rank: int, pp: int, _vpp: int, m: int) -> list[Instruction]:
     return order + [Instruction("W", rank, i) for i in range(max(0, m - rank), m)]
 
 
+def _in_warm_up(m: IntArray, pp: IntArray, vpp: IntArray, rank: IntArray) -> IntArray:
+    """One more than the forwards of Megatron-LM's warm-up."""
+    return np.asarray(np.minimum(m * vpp, 2 * (pp - rank - 1) + (vpp - 1) * pp + 1))
+
+
 PIPELINE_SCHEDULES: tuple[Schedule, ...] = (
-    Schedule(name="gpipe", order=_gpipe, keeps_all=True),
-    Schedule(name="1f1b", order=_one_f_one_b),
-    Schedule(name="interleaved", order=_interleaved, is_chunked=True),
-    Schedule(name="zero_bubble", order=_zero_bubble, delays_weights=True),
+    Schedule(
+        name="gpipe",
+        order=_gpipe,
+        in_flight=lambda m, pp, vpp, rank: m * vpp,  # noqa: ARG005 - Huang et al. 2019, arXiv:1811.06965
+        keeps_all=True,
+    ),
+    Schedule(
+        name="1f1b",
+        order=_one_f_one_b,
+        # PipeDream-Flush, arXiv:2104.04473, section 2.2.1.
+        in_flight=lambda m, pp, vpp, rank: np.minimum(m, pp - rank),  # noqa: ARG005
+    ),
+    Schedule(name="interleaved", order=_interleaved, in_flight=_in_warm_up, is_chunked=True),
+    Schedule(
+        name="zero_bubble",
+        order=_zero_bubble,
+        # Weight gradients lag so that all ranks keep as many micro-batches as the first, which holds as many as under 1F1B
+        # (arXiv:2401.10241, section 2.1). Rank i holds min(m, pp - i) whole ones; the others have had their input gradient (section 2.3).
+        in_flight=lambda m, pp, vpp, rank: np.minimum(m, pp),  # noqa: ARG005
+        delays_weights=True,
+    ),
 )
 
 

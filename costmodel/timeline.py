@@ -101,8 +101,6 @@ def simulate(case: TimelineInput) -> Timeline:
 
 
 class _Run:
-    """State of a simulation."""
-
     def __init__(self, case: TimelineInput, orders: list[list[Instruction]]) -> None:
         self.case, self.orders = case, orders
         self.free_s = [0.0] * case.pp  # when the rank ended its last instruction

@@ -1,11 +1,14 @@
-"""Adding one thing takes one file: an imaginary objective, device and framework are found by every command that should know them."""
+"""Adding one thing takes one file (a schedule three): every command that should know an imaginary one finds it."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -44,9 +47,145 @@ register(
 """
 
 
+# Copies: every device does all the work of its share of the batch, at a second per sample.
+COPIES = """
+import dataclasses
+from typing import ClassVar
+
+from costmodel.fields import Figure, declared, part, setting
+from costmodel.rates import COMMON_FIGURES
+from planner.core.answer import Assumption, ErrorBars, RankedPlan
+from planner.core.spaces import SpaceInfo, register
+from planner.question.choose import KINDS, Kind
+from planner.report.tables import column_maker
+from planner.spaces.base import PlanSpace
+from planner.spaces.report import SpaceReport
+
+FIGURES = declared(*COMMON_FIGURES, part("step_time_s", "work_s", "copied work", "All of it."))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plan:
+    copies: int = setting(1, "Devices that do the same.")
+
+    @property
+    def workers(self):
+        return self.copies
+
+
+@dataclasses.dataclass
+class Candidate:
+    plan: Plan
+    score: float
+
+
+@dataclasses.dataclass
+class Outcome:
+    candidates: list
+    bound_score: float
+    searched: dict
+    space_size: int
+    interrupted: bool = False
+    out_of_time: bool = False
+
+
+class Report(SpaceReport):
+    def figure_columns(self, plans):
+        return [column_maker(plans)("copies", lambda ranked: str(ranked.plan.copies), 2)]
+
+
+class Space(PlanSpace):
+    name = "copies"
+    declared = FIGURES
+    report = Report()
+    is_spelled_out = False
+
+    def outcome_of(self, top, progress):
+        counts = [n for n in range(1, self.resolved.request.gpus + 1) if not self.batch % n]
+        found = sorted((Candidate(Plan(copies=n), self.batch / n) for n in counts), key=lambda c: c.score)
+        return Outcome(found[:top], found[0].score, {"enumerated": len(counts)}, len(counts))
+
+    @property
+    def batch(self):
+        return self.resolved.workload.global_batch
+
+    def baselines(self, found, best):
+        return {"data_parallel": None}
+
+    def described(self, plans):
+        return [
+            RankedPlan(
+                plan=plan, family="copies", summary=f"{plan.copies} copies", workers=plan.copies, declared=FIGURES,
+                bottleneck="copied work", score=self.batch / plan.copies,
+                figures={
+                    "step_time_s": self.batch / plan.copies, "work_s": self.batch / plan.copies,
+                    "throughput_samples_per_s": plan.copies * 1.0, "memory_bytes_per_gpu": 1.0,
+                    "exposed_communication_s": 0.0, "memory_capacity_bytes": 2.0,
+                },
+            )
+            for plan in plans
+        ]
+
+    def bars(self, plans):
+        return ErrorBars()
+
+    def assumptions(self):
+        return (Assumption(name="work", value="a second per sample"),)
+
+    def exact_plan(self):
+        return Plan(copies=self.resolved.request.gpus), ()
+
+    def broken(self, plan):
+        return [f"copies {plan.copies} do not divide the batch"] if self.batch % plan.copies else []
+
+    def tables(self, plan, ranked):
+        return {}
+
+    def plan_notes(self, ranked):
+        return []
+
+    def plan_of(self, document, source):
+        return Plan(copies=document.copies.copies)
+
+    def tracks(self, plan):
+        raise NotImplementedError
+
+
+class Copies(Kind):
+    space = choice = "copies"
+
+    def applies(self, asked):
+        return self.is_named(asked.request)
+
+
+KINDS.insert(0, Copies())
+register(
+    SpaceInfo(
+        name="copies", title="Copies", make="copies:make", figures="copies:FIGURES", plan="copies:Plan",
+        product="copies are the workers.",
+    )
+)
+
+
+def make(resolved):
+    return Space(resolved=resolved)
+"""
+
+
 def with_carbon(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    (folder / "carbon.py").write_text(CARBON, encoding="utf-8")
-    code = f"import carbon, sys\nfrom planner.cli import run\nsys.exit(run({list(arguments)!r}))"
+    """Run the planner with the objective."""
+    return with_module(folder, "carbon", CARBON, *arguments)
+
+
+def with_copies(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the planner with the space."""
+    return with_module(folder, "copies", COPIES, *arguments)
+
+
+def with_module(folder: Path, name: str, text: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the planner after a module that adds something."""
+    (folder / f"{name}.py").write_text(text, encoding="utf-8")
+    code = f"import {name}, sys\nfrom planner.cli import run\nsys.exit(run({list(arguments)!r}))"
     path = os.pathsep.join((str(folder), str(ROOT)))
     return subprocess.run(
         [sys.executable, "-c", code],
@@ -126,3 +265,112 @@ def test_a_framework_is_one_file(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert run(["estimate", *question, "--framework", str(mine), "--export", str(plan)]) == 0
     assert "imaginary-lm" in capsys.readouterr().out
     assert str(mine) in plan.read_text(encoding="utf-8")
+
+
+@pytest.mark.e2e
+def test_a_space_is_one_file(tmp_path: Path) -> None:
+    question = ("alexnet", "--gpus", "6", "--batch", "12", "--space", "copies")
+    done = with_copies(tmp_path, "optimize", *question, "--json", "--export", "plan.yaml")
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert (answer["space"], answer["space_size"], answer["proven_optimal"]) == ("copies", 5, True)
+    assert [plan["plan"] for plan in answer["plans"]] == [{"copies": n} for n in (6, 4, 3, 2, 1)]
+    assert answer["plans"][0]["work_s"] == 2.0
+    shown = with_copies(tmp_path, "optimize", *question).stdout
+    assert "Best: 6 copies." in shown
+    assert "copied work" in shown
+    plan = yaml.safe_load((tmp_path / "plan.yaml").read_text(encoding="utf-8"))
+    assert plan["copies"] == {"copies": 6}
+    again = with_copies(tmp_path, "estimate", "--plan", "plan.yaml", "--json")
+    assert json.loads(again.stdout)["plans"][0]["work_s"] == 2.0, again.stderr
+    (tmp_path / "plan.yaml").write_text((tmp_path / "plan.yaml").read_text().replace("copies: 6", "copies: 0"))
+    refused = with_copies(tmp_path, "estimate", "--plan", "plan.yaml")
+    assert refused.returncode == 2
+    assert re.search(r"plan.yaml:\d+:\d+: ", refused.stderr)
+    for kind in ("plan", "result"):
+        assert "Devices that do the same." in with_copies(tmp_path, "schema", kind).stdout
+    assert "work_s" in with_copies(tmp_path, "schema", "result").stdout
+    wrong = with_copies(tmp_path, "optimize", "alexnet", "--space", "copys")
+    assert wrong.returncode == 2
+    assert "did you mean copies" in wrong.stderr.replace("'", "")
+
+
+# A schedule takes its declaration, its time in closed form, and its name in the help of the option.
+_LIKE_1F1B = """
+    Schedule(name="imaginary", order=_one_f_one_b, in_flight=lambda m, pp, vpp, rank: np.minimum(m, pp - rank)),
+"""
+IMAGINARY_SCHEDULE = {
+    "costmodel/schedules.py": ('    Schedule(name="interleaved"', f'{_LIKE_1F1B}\n    Schedule(name="interleaved"'),
+    "costmodel/mesh/schedule.py": (
+        '    "1f1b": _one_f_one_b_s,',
+        '    "1f1b": _one_f_one_b_s,\n    "imaginary": _one_f_one_b_s,',
+    ),
+    "planner/api/options.py": ('"gpipe, 1f1b, ', '"gpipe, imaginary, 1f1b, '),
+}
+
+
+@pytest.fixture(scope="module")
+def with_schedule(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run the planner of a copy of the tree to which a schedule was added that does what 1F1B does."""
+    tree = tmp_path_factory.mktemp("tree")
+    for package in ("costmodel", "strategies", "planner"):
+        shutil.copytree(ROOT / package, tree / package, ignore=shutil.ignore_patterns("__pycache__"))
+    (tree / "configs").symlink_to(ROOT / "configs")
+    for name, (before, after) in IMAGINARY_SCHEDULE.items():
+        text = (tree / name).read_text(encoding="utf-8")
+        assert text.count(before) == 1, name
+        (tree / name).write_text(text.replace(before, after), encoding="utf-8")
+
+    def planner(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "planner", *arguments],
+            capture_output=True, text=True, cwd=tree, check=False, timeout=120,
+            env={**os.environ, "PYTHONPATH": str(tree), "COLUMNS": "200"},
+        )  # fmt: skip
+
+    return planner
+
+
+@pytest.mark.e2e
+def test_a_schedule_is_three_files(with_schedule: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+    question = ("llama3-8b", "--gpus", "8", "--batch", "32")
+    done = with_schedule(
+        "optimize", *question, "--pp", "4", "--schedule", "imaginary", "--json", "--export", "plan.yaml"
+    )
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    usual = json.loads(with_schedule("optimize", *question, "--pp", "4", "--schedule", "1f1b", "--json").stdout)
+    assert {plan["plan"]["schedule"] for plan in answer["plans"]} == {"imaginary"}
+    for name in ("step_time_s", "memory_bytes_per_gpu"):
+        assert answer["plans"][0][name] == usual["plans"][0][name]
+    assert answer["proven_optimal"]
+    assert answer["space_size"] == usual["space_size"]
+    shown = with_schedule("estimate", "--plan", "plan.yaml")
+    assert "pp 4 (imaginary)" in shown.stdout, shown.stderr
+    again = with_schedule("estimate", "--plan", "plan.yaml", "--json")
+    best = answer["refined"] or answer["plans"][0]
+    assert json.loads(again.stdout)["plans"][0]["step_time_s"] == pytest.approx(best["step_time_s"], rel=1e-9)
+    # Where no schedule is asked for, it is searched with the others.
+    free = [
+        json.loads(run("optimize", *question, "--pp", "4", "--json").stdout) for run in (with_schedule, usual_planner)
+    ]
+    assert free[0]["space_size"] > free[1]["space_size"]
+    assert free[0]["plans"][0]["step_time_s"] == free[1]["plans"][0]["step_time_s"]
+    for kind in ("plan", "result"):
+        assert '"imaginary"' in with_schedule("schema", kind).stdout
+    assert "imaginary" in with_schedule("optimize", "--help").stdout
+    wrong = with_schedule("optimize", *question, "--schedule", "imaginry")
+    assert wrong.returncode == 2
+    assert "did you mean imaginary" in wrong.stderr.replace("'", "")
+
+
+def usual_planner(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the planner of this tree."""
+    return subprocess.run(
+        [sys.executable, "-m", "planner", *arguments],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=False,
+        timeout=120,
+    )

@@ -29,8 +29,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from costmodel.arrays import BoolArray, FloatArray, IntArray, StructOfArrays, rows_of
-from costmodel.mesh.plan import SCHEDULES
-from costmodel.schedules import DELAYS_WEIGHTS, IS_CHUNKED
+from costmodel.schedules import DELAYS_WEIGHTS, IS_CHUNKED, PIPELINE_SCHEDULES, SCHEDULES
 
 __all__ = ["ChunkRuns", "in_flight", "makespan_s", "schedule_is_legal"]
 
@@ -143,15 +142,7 @@ def schedule_is_legal(schedule: IntArray, m: IntArray, pp: IntArray, vpp: IntArr
 
 
 def in_flight(schedule: IntArray, m: IntArray, pp: IntArray, vpp: IntArray, position: IntArray) -> IntArray:
-    """Most activations of one chunk and micro-batch that a rank holds at once, over all its chunks.
-
-    - gpipe: every micro-batch, ``m vpp`` (Huang et al. 2019, arXiv:1811.06965)
-    - 1f1b: ``min(m, pp - position)`` (PipeDream-Flush, Narayanan et al. 2021, arXiv:2104.04473, section 2.2.1)
-    - interleaved: one more than the forwards of Megatron-LM's warm-up,
-      ``min(m vpp, 2 (pp - position - 1) + (vpp - 1) pp + 1)``
-    - zero_bubble: ``min(m, pp)`` until the weight gradient: ZB-H1 lets weight gradients lag so that all ranks keep as many
-      micro-batches as the first, which holds as many as under 1F1B (Qi et al. 2024, arXiv:2401.10241, section 2.1). Rank
-      i holds ``min(m, pp - i)`` whole activations; the others have had their input gradient (section 2.3).
+    """Most activations of one chunk and micro-batch that a rank holds at once, over all its chunks (`Schedule.in_flight`).
 
     Parameters
     ----------
@@ -169,14 +160,8 @@ def in_flight(schedule: IntArray, m: IntArray, pp: IntArray, vpp: IntArray, posi
     >>> in_flight(np.arange(4), np.full(4, 8), np.full(4, 4), np.array([1, 1, 2, 1]), np.full(4, 3)).tolist()
     [8, 1, 5, 4]
     """
-    warm_up = 2 * (pp - position - 1) + (vpp - 1) * pp
-    counts = {
-        "gpipe": m * vpp,
-        "1f1b": np.minimum(m, pp - position),
-        "interleaved": np.minimum(m * vpp, warm_up + 1),
-        "zero_bubble": np.minimum(m, pp),
-    }
-    return np.select([schedule == SCHEDULES.index(name) for name in counts], list(counts.values()))
+    counts = [known.in_flight(m, pp, vpp, position) for known in PIPELINE_SCHEDULES]
+    return np.select([schedule == n for n in range(len(counts))], counts)
 
 
 def makespan_s(
@@ -226,13 +211,13 @@ def makespan_s(
     weight = np.zeros_like(runs.backward_s) if weight_s is None else weight_s
     legal = schedule_is_legal(schedule, m, pp, vpp)
     total = np.full(len(schedule), np.inf)
-    for name, formula in _FORMULAS.items():
-        chosen = np.flatnonzero(legal & (schedule == SCHEDULES.index(name)))
+    for n, name in enumerate(SCHEDULES):
+        chosen = np.flatnonzero(legal & (schedule == n))
         if len(chosen) == len(schedule):
-            return formula(m, pp, vpp, runs, weight)
+            return _FORMULAS[name](m, pp, vpp, runs, weight)
         if len(chosen):
             some = rows_of(weight, chosen)
-            total[chosen] = formula(m[chosen], pp[chosen], vpp[chosen], runs.take(chosen), some)
+            total[chosen] = _FORMULAS[name](m[chosen], pp[chosen], vpp[chosen], runs.take(chosen), some)
     return total
 
 

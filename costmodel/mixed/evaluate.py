@@ -59,8 +59,26 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageRows:
+@with_columns(
+    (
+        "tp",
+        "sequence_parallel",
+        "etp",
+        "micro_batch",
+        "num_micro_batches",
+        "recompute",
+        "recompute_blocks",
+        "zero_stage",
+        "stages",
+        "position",
+        "group_stages",
+        "replicas",
+        "order",
+        "shapes",
+        "fewest_ranks",
+    )
+)
+class StageRows(DeclaredColumns[np.int64]):
     """Stages; arrays (n,), modules (n, K).
 
     Attributes
@@ -85,27 +103,9 @@ class StageRows:
         Modules of each kind.
     """
 
-    tp: IntArray
-    sequence_parallel: IntArray
-    etp: IntArray
-    micro_batch: IntArray
-    num_micro_batches: IntArray
-    recompute: IntArray
-    recompute_blocks: IntArray
-    zero_stage: IntArray
-    stages: IntArray
-    position: IntArray
-    group_stages: IntArray
-    replicas: IntArray
-    order: IntArray
-    shapes: IntArray
-    fewest_ranks: IntArray
     cross_bytes_per_s: FloatArray
     cross_latency_s: FloatArray
     modules: FloatArray
-
-    def __len__(self) -> int:
-        return len(self.tp)
 
     @classmethod
     def of(cls, modules: FloatArray, columns: Mapping[str, ArrayLike]) -> StageRows:
@@ -118,19 +118,30 @@ class StageRows:
         return cls(modules=modules, **arrays)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageCosts:
-    """Costs of stages; arrays (n,). Times of passes are of one micro-batch, without transfers between stages."""
+@with_columns(
+    (
+        "compute_s",
+        "tp_exposed_s",
+        "recompute_s",
+        "forward_s",
+        "backward_s",
+        "plain_backward_s",
+        "exchange_s",
+        "update_s",
+        "memory_bytes",
+    )
+)
+class StageCosts(DeclaredColumns[np.float64]):
+    """Costs of stages; arrays (n,). Times of passes are of one micro-batch, without transfers between stages.
 
-    compute_s: FloatArray
-    tp_exposed_s: FloatArray
-    recompute_s: FloatArray
-    forward_s: FloatArray
-    backward_s: FloatArray  # recomputation included
-    plain_backward_s: FloatArray  # without
-    exchange_s: FloatArray  # once per step: gradients and, under ZeRO-1, weights, as far as nothing hides them
-    update_s: FloatArray  # once per step
-    memory_bytes: FloatArray
+    Attributes
+    ----------
+    backward_s, plain_backward_s : arrays
+        With and without recomputation.
+    exchange_s, update_s : arrays
+        Once per step: gradients and, under ZeRO-1, weights, as far as nothing hides them; the optimizer.
+    """
+
     memory_parts: dict[str, FloatArray]
 
     @property

@@ -124,7 +124,6 @@ class MixedModel:
         return once(self._cache.models, (group, precision.name), made)
 
     def _workload_of(self, group: int, precision: Precision) -> Workload:
-        """The job on one group alone."""
         assert isinstance(self.workload.compute, RooflineCompute)
         compute = replace(self.workload.compute, device=self.cluster.groups[group].device, precision=precision)
         return replace(self.workload, precision=precision, compute=compute)

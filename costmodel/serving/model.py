@@ -269,7 +269,6 @@ def passes_of(model: ServingModel, batch: ServingBatch) -> tuple[PassKeys, PassK
 
 
 def _times(model: ServingModel, batch: ServingBatch, layouts: LayoutArrays) -> dict[str, FloatArray]:
-    """Times and rates of a full server."""
     work = model.workload
     _, pieces = _chunk(model, batch)
     mixed = _is_mixed(model, batch)
@@ -371,7 +370,6 @@ def _waiting_s(
 
 
 def _sizes(model: ServingModel, batch: ServingBatch) -> ModuleSizes:
-    """Bytes of modules in every plan, which its batch does not change."""
     first, inverse = combined(batch.tp, batch.ep, batch.etp)
     zero = np.zeros(len(first), dtype=np.int64)
     keys = PassKeys(

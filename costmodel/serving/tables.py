@@ -219,8 +219,6 @@ def sampling_kernel(layer: Layer, rows: FloatArray, activation_bytes: float) -> 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _AttentionSizes:
-    """Of one rank."""
-
     heads: FloatArray
     kv_heads: FloatArray
     score_dim: float  # features behind a score where keys are whole
@@ -689,7 +687,6 @@ def _weights_of(kernel: Kernel) -> FloatArray:
 
 
 def _weight_share(layer: Layer, role: LayerRole, shard: Shard, keys: PassKeys) -> FloatArray:
-    """Share of a layer's weights that a rank holds."""
     if role.role == "column":
         return np.asarray(shard.out_channels / layer.output_shape[0])
     if role.role in ("row", "vocabulary"):

@@ -93,7 +93,6 @@ class ServingWorkload:
     encoder: frozenset[int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Check the lengths."""
         object.__setattr__(self, "encoder", encoder_layers(self.graph))
         for name, value in (("prompt", self.prompt_tokens), ("output", self.output_tokens)):
             if value < 1:

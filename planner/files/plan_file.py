@@ -14,6 +14,7 @@ from planner.core.answer import Answer, Estimate, RankedPlan, Setting, assumptio
 from planner.core.capacity import reserve_of
 from planner.core.errors import FileProblem, InputFileError
 from planner.core.request import Request
+from planner.core.spaces import SPACES
 from planner.files.resources import InMemory, Kind, bundled, bundled_name
 
 if TYPE_CHECKING:
@@ -159,15 +160,8 @@ def plan_text(document: Mapping[str, Any]) -> str:
     from planner.files.yaml_text import yaml_text
 
     summary = textwrap.fill(document["prediction"]["summary"], 118, break_on_hyphens=False, break_long_words=False)
-    explained = {
-        "mesh": "tp x cp x pp x dp_replicate x dp_shard are the workers; "
-        "these data-parallel ranks x micro_batch x num_micro_batches the batch.",
-        "mixed": "replicas x the tp of all stages are the workers; micro_batch x (replicas x num_micro_batches + longer) the batch.",
-        "serving": "tp x pp x dp are the workers; dp x max_batch the sequences at a time (global_batch).",
-        "layers": "The degrees of every layer multiply to the workers; degrees of 1 are left out.",
-    }
-    section = next(name for name in explained if name in document)
-    return yaml_text(document, f"{summary}\nPredict it again with: planner estimate --plan FILE\n{explained[section]}")
+    product = next(info.product for name, info in SPACES.items() if name in document)
+    return yaml_text(document, f"{summary}\nPredict it again with: planner estimate --plan FILE\n{product}")
 
 
 def is_plan_file(text: str) -> bool:

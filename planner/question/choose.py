@@ -260,7 +260,7 @@ class _Layers(Kind):
 
 MESH, LAYERS = _Mesh(), _Layers()
 # In the order in which they are asked whether a question is theirs.
-KINDS: tuple[Kind, ...] = (_Mixed(), _Serving(), MESH, LAYERS)
+KINDS: list[Kind] = [_Mixed(), _Serving(), MESH, LAYERS]
 
 
 def choose_space(asked: Asked) -> Kind:

@@ -7,11 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from costmodel.fields import Figure, parts_of
-from costmodel.layerwise.plan import LAYERWISE_FIGURES
-from costmodel.mesh.plan import MESH_FIGURES
-from costmodel.mixed.plan import MIXED_FIGURES
-from costmodel.serving.plan import SERVING_FIGURES
+from costmodel.fields import parts_of
+from planner.core.spaces import SPACES, imported
 from planner.schema.plan import MeshEntry, MixedEntry, PlanDocument, ServingPlanEntry, SplitEntry
 from planner.schema.records import INTERVAL, Amount, Number, Seconds, any_of, key, record, several
 
@@ -418,10 +415,8 @@ ServingHead = record(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Space:
-    """What only one space has: its figures, its plans, and keys of its answers."""
+    """What only one space has: its plans, and keys of its answers."""
 
-    title: str
-    figures: Mapping[str, Figure]
     plan: Any
     of_plan: Mapping[str, Any] = field(default_factory=dict)
     rows: Mapping[str, Any] = field(default_factory=dict)
@@ -476,8 +471,6 @@ def _mixed_search_keys(cost: Any) -> dict[str, Any]:
 _NETWORK_ORDER = "In network order; of equal blocks, the first one's."
 _SPACES: dict[str, _Space] = {
     "layers": _Space(
-        title="Layerwise",
-        figures=LAYERWISE_FIGURES,
         search=_layer_search_keys,
         plan=PlanDocument,
         rows={
@@ -486,8 +479,6 @@ _SPACES: dict[str, _Space] = {
         },
     ),
     "mesh": _Space(
-        title="Mesh",
-        figures=MESH_FIGURES,
         search=_mesh_search_keys,
         plan=MeshEntry,
         rows={
@@ -501,8 +492,6 @@ _SPACES: dict[str, _Space] = {
         },
     ),
     "mixed": _Space(
-        title="Mixed",
-        figures=MIXED_FIGURES,
         search=_mixed_search_keys,
         plan=MixedEntry,
         of_plan={"groups": key(several(GroupUseEntry), "In the order of the cluster.")},
@@ -513,20 +502,19 @@ _SPACES: dict[str, _Space] = {
         },
     ),
     "serving": _Space(
-        title="Serving",
-        figures=SERVING_FIGURES,
         plan=ServingPlanEntry,
         rows={"layers": _rows(ServingLayerEntry, _NETWORK_ORDER)},
         head=(ServingHead,),
     ),
 }
+_SPACES |= {name: _Space(plan=PlanDocument.model_fields[name].annotation) for name, info in SPACES.items() if info.plan}
 _KINDS = {"number": Number, "amount": Amount, "count": int, "text": str}
 
 
 def _figures(space: str) -> dict[str, Any]:
     """A key for every figure of a space."""
     keys = {}
-    for name, figure in _SPACES[space].figures.items():
+    for name, figure in imported(SPACES[space].figures).items():
         kind: Any = _KINDS[figure.kind]
         least: dict[str, Any] = {"ge": figure.least} if figure.kind == "count" else {}
         keys[name] = (
@@ -538,14 +526,14 @@ def _figures(space: str) -> dict[str, Any]:
 @functools.cache
 def _cost_model(space: str) -> Any:
     """A plan of a space with its figures."""
-    known = _SPACES[space]
-    sums = dict.fromkeys(figure.part_of for figure in known.figures.values() if figure.part_of)
+    known, figures = _SPACES[space], imported(SPACES[space].figures).values()
+    sums = dict.fromkeys(figure.part_of for figure in figures if figure.part_of)
     text = "A plan and its cost."
     for total in sums:
-        names = parts_of(known.figures.values(), total)
+        names = parts_of(figures, total)
         text += f" `{names[0]}` to `{names[-1]}` add up to `{total}`."
     plan = key(known.plan, "The plan itself, as in a plan file.")
-    return record(f"{known.title}PlanCost", text, PlanHead, **_figures(space), **known.of_plan, plan=plan)
+    return record(f"{SPACES[space].title}PlanCost", text, PlanHead, **_figures(space), **known.of_plan, plan=plan)
 
 
 @functools.cache
@@ -563,7 +551,7 @@ def search_model(space: str) -> Any:
     }
     keys |= known.search(cost)
     text = f"Answer of `planner optimize --json` with `space: {space}`."
-    return record(f"{known.title}ResultDocument", text, SearchHead, *known.head, **keys)
+    return record(f"{SPACES[space].title}ResultDocument", text, SearchHead, *known.head, **keys)
 
 
 @functools.cache
@@ -571,7 +559,7 @@ def estimate_model(space: str) -> Any:
     """Answer of `planner estimate --json` and `planner explain --json` about a plan of a space."""
     known, cost = _SPACES[space], _cost_model(space)
     return record(
-        f"{known.title}BreakdownDocument",
+        f"{SPACES[space].title}BreakdownDocument",
         f"Answer of `planner explain --json` with `space: {space}`; of `planner estimate --json` without rows by layer.",
         EstimateHead,
         *known.head,

@@ -58,6 +58,7 @@ from costmodel.mixed.plan import MixedPipeline, MixedPlan, MixedStage
 from costmodel.paleo.convolution import ALGORITHMS
 from costmodel.serving.plan import ServingPlan
 from planner.core.errors import did_you_mean
+from planner.core.spaces import SPACES, imported
 from planner.schema.common import FileModel, Text, fail
 from planner.schema.records import key, record
 
@@ -317,7 +318,7 @@ class PlanDocument(FileModel):
 
     @model_validator(mode="after")
     def _one_space(self) -> Self:
-        given = [name for name in ("mesh", "mixed", "serving") if getattr(self, name) is not None]
+        given = [name for name in SPACES if name != "layers" and getattr(self, name) is not None]
         if len(given) > 1:
             fail(f"a plan has either '{given[0]}' or '{given[1]}'; this one has both", at=given[1])
         if not given and not self.layers:
@@ -345,6 +346,19 @@ class PlanDocument(FileModel):
             if getattr(self, own) is not None:
                 fail("belongs to a plan for training", at=own)
 
+
+# A space that was added has a section, too.
+_ADDED = {
+    info.name: key(
+        record(f"{info.title}Entry", info.product, FileModel, **_settings(imported(info.plan))) | None,
+        "The plan; in place of `layers`.",
+        default=None,
+    )
+    for info in SPACES.values()
+    if info.plan
+}
+if _ADDED and not TYPE_CHECKING:
+    PlanDocument = record("PlanDocument", PlanDocument.__doc__, PlanDocument, **_ADDED)
 
 # -- the convolution algorithms that the paleo cost model is told to use -----------------------------------------------------
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from planner.core.spaces import SPACES
 from planner.schema.calibration import CalibrationFile
 from planner.schema.records import INTERVAL, LOW, Amount, Count, Number, Seconds, any_of, key, record, several
 
@@ -40,7 +41,7 @@ ComparedPlan = record(
     "ComparedPlan",
     "One plan of a comparison.",
     label=key(str, "Its file, with as many folders as tell the files apart; or what it is."),
-    space=Literal["layers", "mesh", "mixed", "serving"],
+    space=Literal[tuple(SPACES)],
     model=str,
     cluster=str,
     summary=key(str, "The plan in words."),

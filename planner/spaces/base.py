@@ -27,6 +27,7 @@ from planner.core.answer import (
 from planner.core.errors import SearchInterrupted, UsageError, no_plan_in_time
 from planner.core.notes import Note
 from planner.core.request import Request, Space, SpaceChoice
+from planner.core.spaces import SPACES, imported
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -401,20 +402,5 @@ def space_of(resolved: Resolved) -> PlanSpace:
     UsageError
         The network or the cluster cannot be planned in it.
     """
-    match resolved.space:
-        case "mesh":
-            from planner.spaces.mesh.space import mesh_space
-
-            return mesh_space(resolved)
-        case "mixed":
-            from planner.spaces.mixed.space import mixed_space
-
-            return mixed_space(resolved)
-        case "serving":
-            from planner.spaces.serving.space import serving_space
-
-            return serving_space(resolved)
-        case "layers":
-            from planner.spaces.layers.space import layerwise_space
-
-            return layerwise_space(resolved)
+    space: PlanSpace = imported(SPACES[resolved.space].make)(resolved)
+    return space

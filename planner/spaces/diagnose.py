@@ -349,7 +349,6 @@ def _all_break(rules: list[Rule], shape: NetworkShape, fixed: Mapping[str, Seque
 
 
 def _domain(name: str, shape: NetworkShape, most: int) -> Sequence[int]:
-    """Values that a field takes where nobody fixed it."""
     blocks = shape.num_blocks
     ranges: dict[str, Sequence[int]] = {
         **{field: range(len(known)) for field, known in _CATEGORIES.items()},

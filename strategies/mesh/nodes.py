@@ -28,6 +28,7 @@ import numpy as np
 from costmodel.arrays import BoolArray, FloatArray, IntArray, combined
 from costmodel.mesh.model import least_computing_s
 from costmodel.mesh.plan import RECOMPUTE, SCHEDULES, MeshBatch
+from costmodel.schedules import IS_CHUNKED
 from costmodel.tolerances import EQUAL
 from strategies.mesh.memory_modes import MemoryModes
 from strategies.mesh.plans import PlanEvaluator
@@ -351,7 +352,7 @@ def _least_bytes(modes: MemoryModes, rows: Columns) -> FloatArray:
     return least
 
 
-_FULL, _INTERLEAVED, _1F1B = RECOMPUTE.index("full"), SCHEDULES.index("interleaved"), SCHEDULES.index("1f1b")
+_FULL, _1F1B = RECOMPUTE.index("full"), SCHEDULES.index("1f1b")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -403,8 +404,8 @@ class PlanCount:
         known = self._pipelines.get(pp)
         if known is None:
             pairs = self.space.chunkings(pp)
-            fixed = sum(self._recomputations(pp * v) for s, v in pairs if s not in (_INTERLEAVED, _1F1B))
-            grouped = sum(self._recomputations(pp * v) for s, v in pairs if s == _INTERLEAVED)
+            fixed = sum(self._recomputations(pp * v) for s, v in pairs if not IS_CHUNKED[s] and s != _1F1B)
+            grouped = sum(self._recomputations(pp * v) for s, v in pairs if IS_CHUNKED[s])
             plain = sum(self._recomputations(pp * v) for s, v in pairs if s == _1F1B)
             known = self._pipelines[pp] = (fixed, grouped, plain)
         return known

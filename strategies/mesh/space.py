@@ -22,6 +22,7 @@ from costmodel.layerwise.splits import divisors
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import CP_KINDS, MESH_COLUMNS, ORDERS, RECOMPUTE, SCHEDULES, MeshBatch
 from costmodel.mesh.rules import NetworkShape, holds
+from costmodel.schedules import IS_CHUNKED
 from strategies.mesh.settings import Bounds, MeshRestriction, MeshSettings
 
 __all__ = ["Columns", "MeshSpace", "batch_of", "distinct", "selected"]
@@ -235,9 +236,11 @@ class MeshSpace:
             # Without a pipeline all schedules are the same.
             return [(_1F1B, 1)] if allowed.allows(1) and _1F1B in schedules else []
         uncut = self.shape.uncut_chunks
-        plain = [(s, 1) for s in sorted(schedules - {_INTERLEAVED}) if allowed.allows(1) and pp not in uncut]
-        chunks = range(2, self.shape.num_blocks // pp + 1) if _INTERLEAVED in schedules else ()
-        return plain + [(_INTERLEAVED, v) for v in chunks if allowed.allows(v) and pp * v not in uncut]
+        chunks = range(2, self.shape.num_blocks // pp + 1)
+        pairs = [(s, v) for s in sorted(schedules) for v in (chunks if IS_CHUNKED[s] else (1,))]
+        # Those of one chunk come first.
+        pairs.sort(key=lambda pair: bool(IS_CHUNKED[pair[0]]))
+        return [(s, v) for s, v in pairs if allowed.allows(v) and pp * v not in uncut]
 
     def with_pipelines(self, nodes: Columns) -> Columns:
         """Nodes with every schedule and number of chunks."""

@@ -26,10 +26,11 @@ from costmodel.arrays import BoolArray, FloatArray, IntArray, combined, rows_of
 from costmodel.mesh.communication import mesh_strides, p2p_s
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.passes import Pipelines, chunk_passes, module_passes, pipeline_s, time_before
-from costmodel.mesh.plan import RECOMPUTE, SCHEDULES, MeshBatch
+from costmodel.mesh.plan import RECOMPUTE, MeshBatch
 from costmodel.mesh.schedule import ChunkRuns
 from costmodel.mesh.stages import recomputed_modules, weigh
 from costmodel.mesh.step import hidden_s, one_way_s, shown_s
+from costmodel.schedules import DELAYS_WEIGHTS
 from costmodel.tolerances import EQUAL
 from strategies.mesh.memory_modes import MemoryModes, ModeNeeds
 
@@ -38,7 +39,7 @@ __all__ = ["least_step_s", "worthy"]
 
 # What decides the passes of a module, given the best order.
 _PASS_FIELDS = ("tp", "sequence_parallel", "cp", "cp_kind", "ep", "etp", "micro_batch", "recompute")
-_FULL, _ZERO_BUBBLE = RECOMPUTE.index("full"), SCHEDULES.index("zero_bubble")
+_FULL = RECOMPUTE.index("full")
 
 
 def worthy(model: MeshModel, batch: MeshBatch, is_worthy: Callable[[FloatArray, MeshBatch], BoolArray]) -> IntArray:
@@ -114,7 +115,7 @@ class _Ranks:
         batch, layouts, passes = times.batch, times.layouts, times.passes
         self.layouts, self.busy_s = layouts, times.busy_s
         self.micro_batches = batch.num_micro_batches[:, None]
-        backward = np.where((batch.schedule == _ZERO_BUBBLE)[:, None], 0.0, times.chunks.backward_s)
+        backward = np.where(DELAYS_WEIGHTS[batch.schedule][:, None], 0.0, times.chunks.backward_s)
         self.lead_s = time_before(layouts.rank_last, layouts.run_chunks, times.chunks.forward_s + backward)
         # Where all blocks are recomputed anyway, the times hold it already.
         again = np.where(modes.space.model.is_block & (modes.plain[0] != _FULL), passes.forward_s, 0.0)

@@ -120,8 +120,6 @@ def _blocks(fitting: list[IntArray]) -> Iterator[tuple[IntArray, float]]:
 
 
 class _Best:
-    """The best plan of every choice of degrees so far, and the nearest to the limits."""
-
     def __init__(self, settings: ServingSettings) -> None:
         self.settings = settings
         self.plans: dict[tuple[int, ...], tuple[tuple[float, ...], ServingPlan]] = {}
@@ -155,7 +153,6 @@ class _Best:
 
 
 def _nearest_to_fit(model: ServingModel, outline: Outline, numbers: list[IntArray]) -> ServingMiss | None:
-    """The plan that needs least memory."""
     rows = np.array([n for n, values in enumerate(numbers) if len(values)], dtype=np.int64)
     plans = plans_of(outline, rows, [numbers[n][:1] for n in rows])
     n = int(np.argmin(model.memory_bytes(plans)))

@@ -161,8 +161,6 @@ def _one_row(split: Split) -> SplitTable:
 
 
 class _Checker(PlanProblems):
-    """Checks a plan document against its network."""
-
     def __init__(self, document: PlanDocument, graph: Graph, source: Document | None) -> None:
         super().__init__(document, source)
         self.graph = graph

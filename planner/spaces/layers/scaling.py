@@ -193,7 +193,6 @@ def layer_study(space: LayerwisePlanSpace, answer: Answer, say: Progress) -> tup
 
 
 def _layer_candidates(request: Request, counts: Sequence[int], say: Progress) -> list[RankedPlan]:
-    """The best plans of every number of GPUs."""
     from planner.spaces.ask import optimize
 
     found: list[RankedPlan] = []

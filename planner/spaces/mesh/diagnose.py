@@ -12,6 +12,7 @@ from costmodel.layerwise.splits import divisors
 from costmodel.mesh.framework_rules import Refusal
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import MESH_FIGURES, RECOMPUTE, SCHEDULES, MeshPlan
+from costmodel.schedules import schedule_of
 from costmodel.tolerances import EQUAL
 from planner.core.answer import RankedPlan
 from planner.core.errors import UsageError, no_plan_in_time
@@ -191,7 +192,6 @@ def _left(least: Mapping[str, int], batch: int) -> dict[str, Sequence[int]]:
 
 
 def _no_such_division(degrees: Mapping[str, int]) -> list[str]:
-    """Replicas and shares that do not make up dp."""
     dp, parts = degrees.get("dp"), {n: degrees[n] for n in ("dp_replicate", "dp_shard") if n in degrees}
     product, words = multiplied(parts, tuple(parts))
     if dp is None or not parts or (dp == product if len(parts) == 2 else dp % product == 0):
@@ -213,9 +213,8 @@ def _no_share_of_batch(degrees: Mapping[str, int], batch: int, most: int) -> lis
 
 
 def _too_many_blocks(space: MeshPlanSpace, least: Mapping[str, int], schedules: Sequence[str]) -> list[str]:
-    """More recomputed blocks than the longest chunk has."""
     wanted = least.get("recompute_blocks", 0)
-    vpp = max(least.get("vpp", 1), 2 if set(schedules) == {"interleaved"} else 1)
+    vpp = max(least.get("vpp", 1), 2 if all(schedule_of(name).is_chunked for name in schedules) else 1)
     pp = max(least.get("pp", 1), 2 if vpp > 1 or "1f1b" not in schedules else 1)
     chunks = pp * vpp
     if chunks == 1 or chunks > space.model.num_blocks or wanted <= max(space.model.blocks_of(chunks)):
@@ -265,7 +264,6 @@ def _on_larger_host(
 
 
 def _largest_on_host(space: MeshPlanSpace, ranked: RankedPlan) -> str:
-    """Optimizer state or activations, with how much of them is there."""
     state = 0.0
     if ranked.plan.offload_optimizer:
         alone = dataclasses.replace(ranked.plan, offload_activations=False)
@@ -292,7 +290,6 @@ def fitting_change(space: MeshPlanSpace, plan: MeshPlan) -> Note:
 
 
 def _variants(space: MeshPlanSpace, plan: MeshPlan) -> Iterator[MeshPlan]:
-    """The same degrees with less memory."""
     zeros = range(plan.zero_stage, 4) if plan.dp * plan.cp > 1 else (plan.zero_stage,)
     modes = RECOMPUTE[RECOMPUTE.index(plan.recompute) :]
     offloads = [(o, a) for o in (plan.offload_optimizer, True) for a in (plan.offload_activations, True)]
@@ -316,7 +313,6 @@ def _variants(space: MeshPlanSpace, plan: MeshPlan) -> Iterator[MeshPlan]:
 
 
 def _changes(plan: MeshPlan, changed: MeshPlan) -> list[str]:
-    """Options that turn one plan into the other."""
     words = [
         f"{flag_of(field)} {getattr(changed, field)}"
         for field in ("zero_stage", "recompute", "micro_batch")

@@ -37,8 +37,6 @@ def exact_plan(space: MeshPlanSpace) -> tuple[MeshPlan, tuple[Assumption, ...]]:
 
 
 class _Builder:
-    """Chooses what is left open and collects what is wrong."""
-
     def __init__(self, space: MeshPlanSpace) -> None:
         request = space.resolved.request
         self.space = space

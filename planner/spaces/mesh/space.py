@@ -343,7 +343,6 @@ class MeshPlanSpace(PlanSpace):
         return [rule.message(self.shape, values) for rule in broken] + self._refused(plan, unknown)
 
     def _refused(self, plan: MeshPlan, unknown: Set[str]) -> list[str]:
-        """Say which rules of the framework a plan breaks, besides those that are rules of the space."""
         framework = self.resolved.workload.framework
         refusals = [
             refusal
@@ -465,7 +464,6 @@ class MeshPlanSpace(PlanSpace):
 
 
 def _host_notes(plan: RankedPlan) -> list[Note]:
-    """That devices wait much for their hosts."""
     share = plan["host_s"] / plan.step_time_s
     return [Note("waits_for_hosts", share=share)] if share >= MUCH_HOST else []
 

@@ -162,7 +162,6 @@ def _can_share(settings: MixedSettings, batch: int) -> bool:
 
 
 def _no_degree(space: MixedPlanSpace, fixed: MeshRestriction) -> list[str]:
-    """Why none of the tensor-parallel degrees is legal; nothing where one is."""
     wanted, cut = fixed.degrees.get("tp"), fixed.flags.get("sequence_parallel") is not False
     free = MixedSettings(sequence_parallel=cut)
     legal = legal_degrees(space.model, free)

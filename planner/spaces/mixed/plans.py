@@ -70,8 +70,6 @@ def plan_from_document(document: PlanDocument, space: MixedPlanSpace, source: Do
 
 
 class _Reader(PlanProblems):
-    """Makes the plan and checks it."""
-
     def __init__(self, document: PlanDocument, space: MixedPlanSpace, source: Document | None) -> None:
         assert document.mixed is not None
         super().__init__(document, source)

@@ -568,7 +568,6 @@ def _sensitivity(space: MixedPlanSpace, plans: Sequence[RankedPlan]) -> tuple[Se
 
 
 def _family(plan: MixedPlan) -> str:
-    """Parallel dimensions that a plan uses, joined by ``+``."""
     several = len(plan.pipelines) > 1 or any(pipeline.replicas > 1 for pipeline in plan.pipelines)
     used = {
         "tensor": any(stage.tp > 1 for pipeline in plan.pipelines for stage in pipeline.stages),

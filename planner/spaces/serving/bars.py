@@ -72,7 +72,6 @@ def serving_bars(
 def _ends(
     candidates: Candidates, kinds: Sequence[str], known: Mapping[str, Knowledge]
 ) -> tuple[FloatArray, FloatArray]:
-    """Ends of the intervals, of every plan by its kind."""
     low, high = np.zeros(len(kinds)), np.zeros(len(kinds))
     for kind, knowledge in known.items():
         mine = np.array([k == kind for k in kinds])
@@ -84,7 +83,6 @@ def _ends(
 def _with_intervals(
     plans: Sequence[RankedPlan], ends: Mapping[str, tuple[FloatArray, FloatArray]]
 ) -> tuple[RankedPlan, ...]:
-    """Plans with an interval for each quantity."""
     result = []
     for n, plan in enumerate(plans):
         first, token = ([float(end[n]) for end in ends[name]] for name in ("ttft_s", "token_s"))

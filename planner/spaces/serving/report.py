@@ -98,7 +98,6 @@ def _batch_facts(plan: RankedPlan) -> list[tuple[str, str]]:
 
 
 def _times(plan: RankedPlan) -> str:
-    """What a user of the server sees."""
     return (
         f"first token after {duration_text(plan['ttft_s'])}, then one every {duration_text(plan['tpot_s'])}, "
         f"{significant(plan['output_tokens_per_s'])} output tokens/s in all"
@@ -126,7 +125,6 @@ def _limits(answer: Answer | Estimate) -> list[tuple[str, str]]:
 
 
 def _interval_facts(plan: RankedPlan) -> list[tuple[str, str]]:
-    """Between what a measurement of each quantity lies."""
     spans = (
         ("first token", plan["ttft_low_s"], plan["ttft_high_s"], time_unit(plan["ttft_s"])),
         ("per token", plan.step_time_low_s, plan.step_time_high_s, time_unit(plan["tpot_s"])),

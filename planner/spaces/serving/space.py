@@ -205,7 +205,6 @@ class ServingPlanSpace(PlanSpace):
         return dataclasses.replace(answer, notes=(*answer.notes, *notes, *_outside_interval(answer.plans)))
 
     def _unsure_limits(self, best: RankedPlan) -> list[Note]:
-        """Limits that the best plan keeps as predicted, but that its intervals reach beyond."""
         notes = []
         for name, flag, high in (
             ("ttft_s", "--max-ttft", best.get("ttft_high_s")),

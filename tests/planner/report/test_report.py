@@ -23,7 +23,7 @@ from planner.report.machine import csv_text, finite, json_text
 from planner.report.tables import gap_text
 from planner.report.text import fit, markdown_text, plain_text, rich_text, wrap_words
 from planner.schema.answer import ScaleDocument, estimate_model, search_model
-from planner.spaces.layers.report import layer_totals, plans_table
+from planner.spaces.layers.report import REPORT, layer_totals
 
 MakeResult = Callable[..., Answer]
 MakeRanked = Callable[..., RankedPlan]
@@ -105,14 +105,14 @@ def test_no_line_is_wider_than_the_terminal(make_result: MakeResult, breakdown: 
 @pytest.mark.parametrize("width", [60, 80, 120, 200])
 def test_numbers_are_never_cut(make_result: MakeResult, width: int) -> None:
     """Every cell of a number column stands whole on one line."""
-    table = plans_table(make_result().plans)
+    table = REPORT.plans_table(make_result().plans, "step_time")
     for column in fit(table, width):
         if not column.column.flexible:
             assert all(len(lines) == 1 and len(lines[0]) <= column.width for lines in column.cells)
 
 
 def test_columns_go_by_priority(make_result: MakeResult) -> None:
-    table = plans_table(make_result().plans)
+    table = REPORT.plans_table(make_result().plans, "step_time")
     everything = [column.title for column in table.columns]
     shown = {w: [c.column.title for c in fit(table, w)] for w in range(200, 39, -1)}
     assert shown[200] == everything
@@ -123,7 +123,7 @@ def test_columns_go_by_priority(make_result: MakeResult) -> None:
 
 
 def test_does_not_fit_is_said_in_full_where_there_is_room(make_result: MakeResult) -> None:
-    table = plans_table(make_result().plans)
+    table = REPORT.plans_table(make_result().plans, "step_time")
     assert "n/a: does not fit" in plain_text([table], 160)
     narrow = plain_text([table], 80)
     assert "does not fit" not in narrow
@@ -131,7 +131,7 @@ def test_does_not_fit_is_said_in_full_where_there_is_room(make_result: MakeResul
 
 
 def test_numbers_are_right_aligned(make_result: MakeResult) -> None:
-    lines = plain_text([plans_table(make_result().plans)], 200).splitlines()
+    lines = plain_text([REPORT.plans_table(make_result().plans, "step_time")], 200).splitlines()
     rule = next(line for line in lines if set(line) == {"-", " "})
     ends = [match.end() for match in re.finditer("-+", rule)]
     for row in (line for line in lines[3:] if re.match(r"\d", line)):
