@@ -321,18 +321,17 @@ def _cell(value: float | None, form: str = ".3f") -> str:
 
 def line(name: str, found: Score) -> str:
     """One line of a table."""
-    rank, memory = found.ranking, found.memory
     cells = (
         name,
-        _cell(found.times.mape, ".1%"),
-        _cell(found.times.median_ape, ".1%"),
-        _cell(found.times.bias, "+.2f"),
-        _cell(rank.kendall_tau, ".2f"),
-        _cell(rank.regret_top1_mean),
-        _cell(rank.regret_top3_mean),
-        _cell(memory.median_ape, ".1%"),
-        _cell(memory.recall, ".1%") if memory.failures else "-",
-        _cell(memory.false_alarm, ".1%") if memory.failures else "-",
+        _cell(found["mape"], ".1%"),
+        _cell(found["median_ape"], ".1%"),
+        _cell(found["bias"], "+.2f"),
+        _cell(found["kendall_tau"], ".2f"),
+        _cell(found["regret_top1_mean"]),
+        _cell(found["regret_top3_mean"]),
+        _cell(found["memory_median_ape"], ".1%"),
+        _cell(found["oom_recall"], ".1%") if found["failures"] else "-",
+        _cell(found["oom_false_alarm"], ".1%") if found["failures"] else "-",
     )
     return "| " + " | ".join(cells) + " |"
 

@@ -78,7 +78,7 @@ def validate(
     planner.core.errors.InputFileError: no-such-table.csv: no such file
     """
     from planner.files.loading import load_calibration
-    from planner.measurements.run import validate_files
+    from planner.measurements.scores import validate_files
 
     with in_python_words():
         names: list[str] = []

@@ -25,7 +25,7 @@ from planner.files.resources import bundled
 from planner.measurements.hardware import Links, links_of, machine_of
 from planner.measurements.kinds import KINDS, Kind, check_columns, recognise
 from planner.measurements.outcomes import Comparison, Outcome, Preset
-from planner.measurements.run import REFUSED
+from planner.measurements.scores import REFUSED
 from planner.measurements.tables import Row, RowSkipped, Table, read_table
 
 __all__ = ["Machinery", "Measurements", "TableUse", "cluster_of", "link_remark", "machinery_of", "read_measurements"]

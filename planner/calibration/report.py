@@ -14,7 +14,6 @@ from planner.core.blocks import Block, Column, Facts, Heading, Report, Sentence,
 from planner.core.numbers import percent, significant
 from planner.files.naming.frameworks import framework_of
 from planner.files.yaml_text import yaml_text
-from planner.measurements.metrics import ErrorSummary
 from planner.report.documents import RESULT_VERSION
 
 __all__ = ["SCHEMA_VERSION", "calibration_document", "calibration_report", "calibration_text", "result_document"]
@@ -53,13 +52,13 @@ def calibration_document(found: Calibrated, command_line: str = "") -> dict[str,
             "by_kind": dict(found.residual_by_kind),
         },
     }
-    before, left_out = found.errors.before.median_ape, found.errors.left_out
-    if left_out is not None and left_out.median_ape is not None and before is not None:
+    before, left_out = found.errors.before["median_ape"], found.errors.left_out
+    if left_out is not None and left_out["median_ape"] is not None and before is not None:
         document["cross_validation"] = {
             "folds": found.folds,
             "by": found.grouped_by,
             "error_before": float(f"{before:.4g}"),
-            "error_after": float(f"{left_out.median_ape:.4g}"),
+            "error_after": float(f"{left_out['median_ape']:.4g}"),
         }
     return document
 
@@ -113,18 +112,9 @@ def _errors_document(key: str, errors: Errors) -> dict[str, Any]:
     return {
         key: errors.name,
         "times": errors.times,
-        "before": _figures(errors.before),
-        "after": _figures(errors.after),
-        "left_out": None if errors.left_out is None else _figures(errors.left_out),
-    }
-
-
-def _figures(summary: ErrorSummary) -> dict[str, Any]:
-    return {
-        "mape": summary.mape,
-        "median_ape": summary.median_ape,
-        "p90_ape": summary.p90_ape,
-        "bias": summary.bias,
+        "before": errors.before,
+        "after": errors.after,
+        "left_out": errors.left_out,
     }
 
 
@@ -185,12 +175,12 @@ def _blocks(found: Calibrated, cluster: Cluster | None) -> list[Block]:
 
 def _summary(found: Calibrated) -> str:
     errors = found.errors
-    text = f"median error {percent(errors.before.median_ape)} with the bundled constants"
+    text = f"median error {percent(errors.before['median_ape'])} with the bundled constants"
     if not found.fell_back:
-        text += f", {percent(errors.after.median_ape)} with those fitted to the same {errors.times:,} times"
+        text += f", {percent(errors.after['median_ape'])} with those fitted to the same {errors.times:,} times"
     if errors.left_out is not None:
         by = "" if found.grouped_by == "rows" else f" by {found.grouped_by}"
-        text += f", {percent(errors.left_out.median_ape)} on rows left out of the fit ({found.folds} folds{by})"
+        text += f", {percent(errors.left_out['median_ape'])} on rows left out of the fit ({found.folds} folds{by})"
     return text
 
 
@@ -211,16 +201,16 @@ def _errors(title: str, rows: Sequence[Errors], names: Sequence[str], *more: Col
         Column(title=title, cells=tuple(names), is_text=True, flexible=True),
         *more,
         Column(title="times", cells=tuple(f"{row.times:,}" for row in rows), priority=4),
-        Column(title="median\nbundled", cells=tuple(percent(row.before.median_ape) for row in rows)),
-        Column(title="median\nfitted", cells=tuple(percent(row.after.median_ape) for row in rows)),
-        Column(title="MAPE\nbundled", cells=tuple(percent(row.before.mape) for row in rows), priority=1),
-        Column(title="MAPE\nfitted", cells=tuple(percent(row.after.mape) for row in rows), priority=1),
+        Column(title="median\nbundled", cells=tuple(percent(row.before["median_ape"]) for row in rows)),
+        Column(title="median\nfitted", cells=tuple(percent(row.after["median_ape"]) for row in rows)),
+        Column(title="MAPE\nbundled", cells=tuple(percent(row.before["mape"]) for row in rows), priority=1),
+        Column(title="MAPE\nfitted", cells=tuple(percent(row.after["mape"]) for row in rows), priority=1),
     ]
     left_out = [row.left_out for row in rows if row.left_out is not None]
     if len(left_out) == len(rows):
         columns += [
-            Column(title="median\nleft out", cells=tuple(percent(one.median_ape) for one in left_out)),
-            Column(title="MAPE\nleft out", cells=tuple(percent(one.mape) for one in left_out), priority=1),
+            Column(title="median\nleft out", cells=tuple(percent(one["median_ape"]) for one in left_out)),
+            Column(title="MAPE\nleft out", cells=tuple(percent(one["mape"]) for one in left_out), priority=1),
         ]
     return Table(columns=tuple(columns))
 

@@ -13,7 +13,7 @@ from costmodel.arrays import BoolArray, FloatArray
 from costmodel.uncertainty.constants import CONSTANTS, CalibratedConstant, Calibration
 from planner.calibration.fit import Data, Fit, LeftOut, Prior, Start, cross_validate, fit, jacobian
 from planner.calibration.measurements import Machinery, Measurements, TableUse, read_measurements
-from planner.measurements.metrics import ErrorSummary, error_summary, far_off
+from planner.measurements.metrics import Figures, error_summary, far_off
 
 __all__ = ["Calibrated", "Errors", "Finding", "calibrate"]
 
@@ -67,9 +67,9 @@ class Errors:
 
     name: str
     times: int
-    before: ErrorSummary
-    after: ErrorSummary
-    left_out: ErrorSummary | None = None
+    before: Figures
+    after: Figures
+    left_out: Figures | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -391,9 +391,10 @@ def _calibrated(
     )
 
 
-def _summary(measured: Measurements, log_predicted: FloatArray, rows: BoolArray) -> ErrorSummary:
+def _summary(measured: Measurements, log_predicted: FloatArray, rows: BoolArray) -> Figures:
     predicted, times = np.exp(log_predicted[rows]), np.exp(measured.log_measured[rows])
-    return error_summary(predicted, times, np.zeros(len(times)))
+    found = error_summary(predicted, times, np.zeros(len(times)))
+    return {name: value for name, value in found.items() if name != "skill"}  # there is no baseline
 
 
 def _of_one(measured: Measurements, fell_back: str) -> str:

@@ -69,11 +69,11 @@ def validate(typed: Typed) -> None:
 
     from planner.files.loading import load_calibration
     from planner.measurements.report import validation_report
-    from planner.measurements.run import validate_files
+    from planner.measurements.scores import validate_files
 
     known = load_calibration(given["calibration"]) if "calibration" in given else None
     with Progress(where) as progress:
-        scores = validate_files(files, by, known, with_rows=page is not None, progress=progress)
+        scores = validate_files(files, by, known, progress=progress)
     if page is not None:
         from planner.measurements.page import validation_page
 

@@ -91,11 +91,7 @@ def _shape(row: Row) -> str:
 def _summary(name: str, part: Score) -> dict[str, Any]:
     return {
         "kernel": name,
-        "rows": part.rows,
-        "scored": part.scored,
-        "mape": part.times.mape,
-        "median_ape": part.times.median_ape,
-        "bias": part.times.bias,
+        **{key: part[key] for key in ("rows", "scored", "mape", "median_ape", "bias")},
     }
 
 
@@ -152,10 +148,10 @@ def _parts_table(parts: Mapping[str, Score]) -> Table:
     return Table(
         columns=(
             Column(title="kernel", cells=tuple(parts), is_text=True),
-            Column(title="rows", cells=tuple(str(part.rows) for part in scores)),
-            Column(title="predicted", cells=tuple(str(part.scored) for part in scores)),
-            Column(title="MAPE", cells=tuple(percent(part.times.mape) for part in scores)),
-            Column(title="median\nerror", cells=tuple(percent(part.times.median_ape) for part in scores)),
-            Column(title="bias", cells=tuple(signed(part.times.bias) for part in scores)),
+            Column(title="rows", cells=tuple(str(part["rows"]) for part in scores)),
+            Column(title="predicted", cells=tuple(str(part["scored"]) for part in scores)),
+            Column(title="MAPE", cells=tuple(percent(part["mape"]) for part in scores)),
+            Column(title="median\nerror", cells=tuple(percent(part["median_ape"]) for part in scores)),
+            Column(title="bias", cells=tuple(signed(part["bias"]) for part in scores)),
         )
     )

@@ -21,52 +21,17 @@ from costmodel.uncertainty.constants import CONSTANTS, Calibration
 from costmodel.uncertainty.intervals import INTERVAL_SHARE, PARTS, Candidates, interval_score, intervals
 from planner.files.naming.frameworks import framework_of
 from planner.measurements import convnets, questions
-from planner.measurements.metrics import LEAST_ROWS
+from planner.measurements.metrics import LEAST_ROWS, Figures
 from planner.measurements.outcomes import Outcome, Preset
 from planner.uncertainty.bars import Knowledge, bars_of, knowledge_with, one_width
 from planner.uncertainty.effects import constants_of, effects_of, mesh_times
 from planner.uncertainty.features import mesh_coordinates
 
-__all__ = ["BarScore", "Judge", "Software", "alternatives", "bar_score", "effects", "judge_of", "judged", "software_of"]
+__all__ = ["Judge", "Software", "alternatives", "bar_score", "effects", "judge_of", "judged", "software_of"]
 
 
 # Profile of the framework of a row, whether it runs a network for images, and the device.
 Software = tuple[str, bool, str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BarScore:
-    """Figures of some rows; None where there is nothing to judge.
-
-    Attributes
-    ----------
-    rows : int
-        Whose interval is known.
-    coverage : float or None
-        Share of them that was measured inside.
-    width : float or None
-        Median of log(upper end / lower end).
-    score, score_one_width, score_hindsight : float or None
-        Mean interval score of log(step time): of the intervals, of one width for all (that of the calibration's residuals), and of the
-        one width that suits these very rows best.
-    questions : int
-        Sets of alternatives with at least three different plans.
-    holds_best : float or None
-        Share of them whose list to benchmark holds the plan measured best.
-    length, plans : float or None
-        Median number of plans on the list, and in all.
-    """
-
-    rows: int = 0
-    coverage: float | None = None
-    width: float | None = None
-    score: float | None = None
-    score_one_width: float | None = None
-    score_hindsight: float | None = None
-    questions: int = 0
-    holds_best: float | None = None
-    length: float | None = None
-    plans: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,11 +91,17 @@ def alternatives(outcomes: Sequence[Outcome]) -> list[list[Outcome]]:
 # -- figures ------------------------------------------------------------------------------------------------------------------
 
 
-def bar_score(outcomes: Sequence[Outcome], judge: Judge) -> BarScore:
-    """Figures of some rows of the file that a judge knows."""
+def bar_score(outcomes: Sequence[Outcome], judge: Judge | None) -> Figures:
+    """Figures of some rows of the file that a judge knows: intervals of step times, and lists to benchmark the best plan.
+
+    Intervals are scored in log(step time): those of the cost model, one width for all (that of the calibration's residuals), and the one
+    width that suits these very rows best. Questions are sets of alternatives with at least three different plans.
+    """
+    if judge is None:
+        return _NO_BARS
     found = [outcome for outcome in judged(outcomes) if judge.lines is None or outcome.row.line in judge.lines]
     if not found:
-        return BarScore()
+        return _NO_BARS
     predicted, measured = (
         np.array([getattr(outcome.comparisons[0], name) for outcome in found]) for name in ("predicted_s", "measured_s")
     )
@@ -140,18 +111,33 @@ def bar_score(outcomes: Sequence[Outcome], judge: Judge) -> BarScore:
     own = np.quantile(residual, (tail, 1.0 - tail))
     lists = [one for question in alternatives(found) if (one := _list_of(question, judge)) is not None]
     holds, length, plans = np.array(lists, dtype=np.float64).T if lists else np.zeros((3, 0))
-    return BarScore(
-        rows=len(found),
-        coverage=float(np.mean((low <= residual) & (residual <= high))),
-        width=float(np.median(high - low)),
-        score=float(np.mean(interval_score(low, high, residual))),
-        score_one_width=float(np.mean(interval_score(*judge.one_width, residual))),
-        score_hindsight=float(np.mean(interval_score(own[:1], own[1:], residual))),
-        questions=len(lists),
-        holds_best=float(np.mean(holds)) if lists else None,
-        length=float(np.median(length)) if lists else None,
-        plans=float(np.median(plans)) if lists else None,
-    )
+    return {
+        "interval_rows": len(found),
+        "interval_coverage": float(np.mean((low <= residual) & (residual <= high))),
+        "interval_width": float(np.median(high - low)),
+        "interval_score": float(np.mean(interval_score(low, high, residual))),
+        "interval_score_one_width": float(np.mean(interval_score(*judge.one_width, residual))),
+        "interval_score_hindsight": float(np.mean(interval_score(own[:1], own[1:], residual))),
+        "list_questions": len(lists),
+        "list_holds_best": float(np.mean(holds)) if lists else None,
+        "list_length": float(np.median(length)) if lists else None,
+        "list_plans": float(np.median(plans)) if lists else None,
+    }
+
+
+# Figures where there is nothing to judge.
+_NO_BARS: Figures = {
+    "interval_rows": 0,
+    "interval_coverage": None,
+    "interval_width": None,
+    "interval_score": None,
+    "interval_score_one_width": None,
+    "interval_score_hindsight": None,
+    "list_questions": 0,
+    "list_holds_best": None,
+    "list_length": None,
+    "list_plans": None,
+}
 
 
 def _ends(outcomes: Sequence[Outcome], judge: Judge) -> tuple[FloatArray, FloatArray]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -14,8 +13,7 @@ from costmodel.tolerances import ROUNDING
 
 __all__ = [
     "LEAST_ROWS",
-    "ErrorSummary",
-    "RankingSummary",
+    "Figures",
     "absolute_errors",
     "best_factor",
     "error_summary",
@@ -28,15 +26,8 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ErrorSummary:
-    """Errors of many predictions, as shares of what was measured; None where there is nothing to summarise."""
-
-    mape: float | None = None  # mean
-    median_ape: float | None = None
-    p90_ape: float | None = None
-    bias: float | None = None  # mean of log(predicted / measured): above 0 where predictions are too long
-    skill: float | None = None  # 1 - mape / mape of the baseline
+# Figures by name; None where there is nothing to summarise.
+Figures = dict[str, float | None]
 
 
 def absolute_errors(predicted: ArrayLike, measured: ArrayLike) -> FloatArray:
@@ -68,10 +59,8 @@ def best_factor(ideal: ArrayLike, measured: ArrayLike) -> float:
     return float(ratio[order][np.searchsorted(weight, 0.5 * weight[-1])])
 
 
-def error_summary(
-    predicted: ArrayLike, measured: ArrayLike, ideal: ArrayLike, factor: float | None = None
-) -> ErrorSummary:
-    """Summarise.
+def error_summary(predicted: ArrayLike, measured: ArrayLike, ideal: ArrayLike, factor: float | None = None) -> Figures:
+    """Errors of many predictions, as shares of what was measured.
 
     Parameters
     ----------
@@ -84,31 +73,28 @@ def error_summary(
 
     Returns
     -------
-    ErrorSummary
+    dict
+        ``mape`` (mean), ``median_ape``, ``p90_ape``; ``bias``, the mean of log(predicted / measured): above 0 where predictions are too
+        long, minus infinity where something is predicted to take no time at all; ``skill``, 1 - mape / mape of the baseline.
 
     Examples
     --------
     >>> summary = error_summary([1.1, 1.8], [1.0, 2.0], [1.0, 1.0])
-    >>> round(summary.mape, 12), round(summary.skill, 12)  # the baseline says 1 (or 2) for both: off by 0 and 50 %, so 25 % in the mean
+    >>> round(summary["mape"], 12), round(summary["skill"], 12)  # the baseline says 1 (or 2) for both: off by 0 and 50 %, 25 % in the mean
     (0.1, 0.6)
     """
     made = np.asarray(predicted, dtype=np.float64)
     expected = np.asarray(measured, dtype=np.float64)
     if not len(expected):
-        return ErrorSummary()
+        return dict.fromkeys(("mape", "median_ape", "p90_ape", "bias", "skill"))
     errors = absolute_errors(made, expected)
-    return ErrorSummary(
-        mape=float(np.mean(errors)),
-        median_ape=float(np.median(errors)),
-        p90_ape=float(np.percentile(errors, 90)),
-        bias=_bias(made, expected),
-        skill=_skill(errors, expected, np.asarray(ideal, dtype=np.float64), factor),
-    )
-
-
-def _bias(predicted: FloatArray, measured: FloatArray) -> float:
-    """Mean log ratio; minus infinity where something is predicted to take no time at all."""
-    return float(np.mean(np.log(predicted / measured))) if np.all(predicted > 0) else -math.inf
+    return {
+        "mape": float(np.mean(errors)),
+        "median_ape": float(np.median(errors)),
+        "p90_ape": float(np.percentile(errors, 90)),
+        "bias": float(np.mean(np.log(made / expected))) if np.all(made > 0) else -math.inf,
+        "skill": _skill(errors, expected, np.asarray(ideal, dtype=np.float64), factor),
+    }
 
 
 def _skill(errors: FloatArray, measured: FloatArray, ideal: FloatArray, factor: float | None) -> float | None:
@@ -146,18 +132,6 @@ def far_off(ratios: Sequence[float]) -> tuple[str, ...]:
 
 # Fewer alternatives than this say nothing about a ranking.
 LEAST_ROWS = 3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankingSummary:
-    """Means over groups; None where no group has enough rows."""
-
-    groups: int = 0
-    kendall_tau: float | None = None
-    pair_accuracy: float | None = None
-    regret_top1_mean: float | None = None
-    regret_top1_max: float | None = None
-    regret_top3_mean: float | None = None
 
 
 def _pair_counts(predicted: ArrayLike, measured: ArrayLike) -> tuple[int, int, int]:
@@ -242,8 +216,8 @@ def preferred(predicted: ArrayLike, fits: ArrayLike) -> FloatArray:
     return np.array([places[key] for key in keys], dtype=np.float64)
 
 
-def ranking_summary(groups: Sequence[tuple[ArrayLike, ArrayLike, ArrayLike]]) -> RankingSummary:
-    """Summarise (predicted, measured, predicted to fit) of every group; small groups are left out.
+def ranking_summary(groups: Sequence[Iterable[ArrayLike]]) -> Figures:
+    """Means over groups of (predicted, measured, predicted to fit); small groups are left out.
 
     Times of all pairs are compared; what is picked fits, if anything does: the planner offers nothing else.
     """
@@ -253,17 +227,15 @@ def ranking_summary(groups: Sequence[tuple[ArrayLike, ArrayLike, ArrayLike]]) ->
         if len(made) >= LEAST_ROWS:
             pairs.append((made, real))
             picks.append((preferred(made, fits), real))
-    if not pairs:
-        return RankingSummary()
     first = [regret(a, b) for a, b in picks]
-    return RankingSummary(
-        groups=len(pairs),
-        kendall_tau=_mean([kendall_tau(a, b) for a, b in pairs]),
-        pair_accuracy=_mean([pair_accuracy(a, b) for a, b in pairs]),
-        regret_top1_mean=_mean(first),
-        regret_top1_max=max(first),
-        regret_top3_mean=_mean([regret(a, b, top=3) for a, b in picks]),
-    )
+    return {
+        "groups": len(pairs),
+        "kendall_tau": _mean([kendall_tau(a, b) for a, b in pairs]),
+        "pair_accuracy": _mean([pair_accuracy(a, b) for a, b in pairs]),
+        "regret_top1_mean": _mean(first),
+        "regret_top1_max": max(first, default=None),
+        "regret_top3_mean": _mean([regret(a, b, top=3) for a, b in picks]),
+    }
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

@@ -1,17 +1,17 @@
-"""The answer of ``planner validate`` in every form."""
+"""The answer of ``planner validate`` in every form, and the figures that its tables for people show."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from planner.core.blocks import Block, Column, Facts, Heading, Report, Sentence, Table
 from planner.core.numbers import NOT_AVAILABLE, duration_text, percent, signed, significant
-from planner.measurements.run import FileScore
-from planner.measurements.scores import Score
+from planner.measurements.scores import FileScore, Score
 from planner.report.documents import RESULT_VERSION
 
-__all__ = ["bar_facts", "score_document", "validation_report"]
+__all__ = ["SECTIONS", "Figure", "facts_of", "figures_of", "parts_of", "validation_report"]
 
 
 def validation_report(scores: Sequence[FileScore], by: str | None = None) -> Report:
@@ -33,105 +33,50 @@ def validation_report(scores: Sequence[FileScore], by: str | None = None) -> Rep
 _MOST_REASONS = 12  # named in words
 # What is shown of the paleo preset.
 _BESIDE = (
-    "scored",
-    "mape",
-    "median_ape",
-    "p90_ape",
-    "bias",
-    "skill",
-    "kendall_tau",
-    "pair_accuracy",
-    "regret_top1_mean",
-    "regret_top1_max",
-    "regret_top3_mean",
+    *("scored", "mape", "median_ape", "p90_ape", "bias", "skill", "kendall_tau", "pair_accuracy"),
+    *("regret_top1_mean", "regret_top1_max", "regret_top3_mean"),
 )
 
 # -- for programs ---------------------------------------------------------------------------------------------------------------
 
 
-def score_document(score: Score) -> dict[str, Any]:
-    """Figures of some rows; shares of 1, not percent."""
-    times, ranking, memory, bars = score.times, score.ranking, score.memory, score.bars
-    return {
-        "rows": score.rows,
-        "scored": score.scored,
-        "skipped": dict(score.skipped),
-        "usable": score.usable,
-        "coverage": score.coverage,
-        "comparisons": score.comparisons,
-        "mape": times.mape,
-        "median_ape": times.median_ape,
-        "p90_ape": times.p90_ape,
-        "bias": times.bias,
-        "skill": times.skill,
-        "groups": ranking.groups,
-        "kendall_tau": ranking.kendall_tau,
-        "pair_accuracy": ranking.pair_accuracy,
-        "regret_top1_mean": ranking.regret_top1_mean,
-        "regret_top1_max": ranking.regret_top1_max,
-        "regret_top3_mean": ranking.regret_top3_mean,
-        "interval_rows": bars.rows,
-        "interval_coverage": bars.coverage,
-        "interval_width": bars.width,
-        "interval_score": bars.score,
-        "interval_score_one_width": bars.score_one_width,
-        "interval_score_hindsight": bars.score_hindsight,
-        "list_questions": bars.questions,
-        "list_holds_best": bars.holds_best,
-        "list_length": bars.length,
-        "list_plans": bars.plans,
-        "memory_mape": memory.mape,
-        "memory_median_ape": memory.median_ape,
-        "memory_bias": memory.bias,
-        "oom_recall": memory.recall,
-        "oom_false_alarm": memory.false_alarm,
-        "failures": memory.failures,
-        "failures_apart": dict(memory.apart),
-        "parameters_fitted": len(score.fitted),
-        "without_default": score.without_default,
-        "defaults": dict(score.defaults),
+def _document(file: FileScore, by: str | None) -> dict[str, Any]:
+    document = {
+        "file": file.file,
+        "kind": file.kind,
+        **_figures(file.score, file.paleo),
+        "error_bars_in_sample": file.in_sample,
+        "remarks": list(file.remarks),
+        "refused": [{"line": one.line, "column": one.column, "message": one.message} for one in file.refused],
+        "fitted": sorted(file.score.fitted),
+        "worst": [
+            {
+                "line": row.line,
+                "what": row.what,
+                "predicted_s": row.predicted_s,
+                "measured_s": row.measured_s,
+                "ratio": row.ratio,
+                "label": row.label,
+            }
+            for row in file.score.worst
+        ],
     }
-
-
-def _document(score: FileScore, by: str | None) -> dict[str, Any]:
-    document: dict[str, Any] = {"file": score.file, "kind": score.kind, **score_document(score.score)}
-    document["paleo"] = _paleo(score.paleo)
-    document["error_bars_in_sample"] = score.in_sample
-    document["remarks"] = list(score.remarks)
-    document["refused"] = [{"line": one.line, "column": one.column, "message": one.message} for one in score.refused]
-    document["fitted"] = sorted(score.score.fitted)
-    document["worst"] = [
-        {
-            "line": row.line,
-            "what": row.what,
-            "predicted_s": row.predicted_s,
-            "measured_s": row.measured_s,
-            "ratio": row.predicted_s / row.measured_s,
-            "label": row.label,
-        }
-        for row in score.score.worst
-    ]
     if by is not None:
-        document["by"] = [
-            {"column": by, "value": text, **score_document(part), "paleo": _paleo(score.paleo_parts[text])}
-            for text, part in score.parts.items()
-        ]
+        document["by"] = [{"column": by, "value": text, **_figures(*part)} for text, part in file.parts.items()]
     return document
 
 
-def _paleo(score: Score) -> dict[str, Any]:
-    """The same rows by the ``paleo`` preset, for comparison."""
-    whole = score_document(score)
-    return {key: whole[key] for key in _BESIDE}
+def _figures(score: Score, paleo: Score) -> dict[str, Any]:
+    """Shares of 1, not percent; the same rows by the ``paleo`` preset for comparison."""
+    return {**score.figures, "paleo": {name: paleo[name] for name in _BESIDE}}
 
 
 def _records(scores: Sequence[FileScore], by: str | None) -> list[dict[str, Any]]:
     """One line per file, or per part of a file."""
     records = []
     for file in scores:
-        parts: Mapping[str, Score] = file.parts if by is not None else {"": file.score}
-        for text, part in parts.items():
-            flat = {key: value for key, value in score_document(part).items() if not isinstance(value, dict)}
+        for text, (part, _) in file.parts.items() if by is not None else [("", (file.score, file.paleo))]:
+            flat = {key: value for key, value in part.figures.items() if not isinstance(value, dict)}
             records.append({"file": file.file, "kind": file.kind, **({by: text} if by is not None else {}), **flat})
     return records
 
@@ -139,20 +84,113 @@ def _records(scores: Sequence[FileScore], by: str | None) -> list[dict[str, Any]
 # -- for people -----------------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A column of the tables for people.
+
+    Attributes
+    ----------
+    name : str
+        Of the figure; see `planner.schema.results.Figures`.
+    written : function
+    title, meaning : str
+        On the page.
+    head : str
+        In a terminal; empty: it is on the page only.
+    priority : int
+        Of the column of a terminal.
+    is_paleo : bool
+        The figure of the ``paleo`` preset.
+    """
+
+    name: str
+    written: Callable[[float | None], str]
+    title: str
+    meaning: str
+    head: str = ""
+    priority: int = 0
+    is_paleo: bool = False
+
+    def values(self, parts: Sequence[tuple[str, Score, Score]]) -> list[float | None]:
+        """The figure of each part."""
+        return [(paleo if self.is_paleo else score)[self.name] for _, score, paleo in parts]
+
+
+def _count(value: float | None) -> str:
+    return NOT_AVAILABLE if value is None else f"{value:,.0f}"
+
+
+_REGRET = "measured time of the pick, which is predicted to fit / best measured"
+_REGRET_3 = "best measured of the first three picks / best measured"
+_BY_PALEO = "the same by the preset paleo"
+# Figures that make a table show a section -> the figures of the section, in the order of a terminal's table.
+SECTIONS: Mapping[tuple[str, ...], tuple[Figure, ...]] = {
+    ("rows",): (
+        Figure("rows", _count, "rows", "in the file", "rows", 3),
+        Figure("scored", _count, "scored", "predicted and compared, or scored for feasibility", "scored"),
+        Figure("coverage", percent, "coverage", "scored / rows with a usable measurement or a failure", "coverage", 4),
+        Figure("mape", percent, "MAPE", "mean absolute error", "MAPE"),
+        Figure("mape", percent, "paleo MAPE", _BY_PALEO, "MAPE\nof paleo", 1, is_paleo=True),
+        Figure("median_ape", percent, "paleo median", _BY_PALEO, is_paleo=True),
+        Figure("bias", signed, "paleo bias", _BY_PALEO, is_paleo=True),
+        Figure("median_ape", percent, "median", "median absolute error", "median"),
+        Figure("p90_ape", percent, "90 %", "90th percentile of the absolute error", "90th\npercentile", 4),
+        Figure("bias", signed, "bias", "mean of log(predicted / measured): below 0 where too short", "bias", 2),
+        Figure("skill", signed, "skill", "1 - error / error of FLOPs over peak at one fitted efficiency", "skill", 5),
+    ),
+    ("groups",): (
+        Figure("groups", _count, "groups", "sets of at least three rows that differ in the plan only", "groups", 6),
+        Figure("kendall_tau", signed, "tau", "Kendall's tau-b, mean over groups", "tau", 1),
+        Figure("pair_accuracy", percent, "pairs right", "share of pairs in the right order", "pairs\nright", 6),
+        Figure("regret_top1_mean", significant, "regret", _REGRET, "regret\ntop 1", 1),
+        Figure("regret_top1_max", significant, "worst regret", "of the worst group", "regret\nworst", 5),
+        Figure("regret_top3_mean", significant, "regret of 3", _REGRET_3, "regret\ntop 3", 4),
+        Figure("kendall_tau", signed, "paleo tau", _BY_PALEO, is_paleo=True),
+    ),
+    ("interval_rows",): (
+        Figure("interval_rows", _count, "intervals", "times whose interval is known"),
+        Figure("interval_coverage", percent, "inside", "share of them within the 80 % interval that planner optimize prints", "inside", 3),
+        Figure("interval_width", significant, "width", "median of log(upper end / lower end)"),
+        Figure("interval_score", significant, "interval score", "width + 10 times how far outside, of log(time): smaller is better"),
+        Figure("interval_score_one_width", significant, "one width", "interval score of one width for all, that of the calibration"),
+        Figure("interval_score_hindsight", significant, "hindsight", "interval score of the one width that suits these rows best"),
+    ),
+    ("list_questions",): (
+        Figure("list_questions", _count, "lists", "groups with at least three different plans"),
+        Figure("list_holds_best", percent, "hold the best", "share of the lists to benchmark with the plan measured best", "on\nlist", 3),
+        Figure("list_length", significant, "length", "median number of plans on a list"),
+        Figure("list_plans", significant, "of plans", "median number of plans of a group"),
+    ),
+    ("memory_mape", "failures"): (
+        Figure("memory_mape", percent, "memory", "mean absolute error of the memory"),
+        Figure("memory_median_ape", percent, "memory median", "median absolute error of the memory", "memory\nmedian", 2),
+        Figure("oom_recall", percent, "OOM recall", "of the failures that memory explains: predicted not to fit", "OOM\nrecall", 2),
+        Figure("oom_false_alarm", percent, "false alarms", "of the runs that succeeded: predicted not to fit", "OOM false\nalarms", 2),
+    ),
+}  # fmt: skip
+
+
+def figures_of(parts: Sequence[tuple[str, Score, Score]], *sections: tuple[str, ...]) -> list[Figure]:
+    """Figures of sections that some part has."""
+    has = [any(score[name] for _, score, _ in parts for name in section) for section in sections]
+    return [figure for section, is_there in zip(sections, has, strict=True) if is_there for figure in SECTIONS[section]]
+
+
+def parts_of(file: FileScore) -> list[tuple[str, Score, Score]]:
+    """Parts of a file by what people call them."""
+    return [(text or "(not stated)", *both) for text, both in file.parts.items()]
+
+
 def _blocks(scores: Sequence[FileScore], by: str | None) -> list[Block]:
     blocks: list[Block] = [
-        _table(
-            "file", [(file.file.rsplit("/", maxsplit=1)[-1], file.score) for file in scores], [f.paleo for f in scores]
-        )
-    ]
-    blocks.append(
+        _table("file", [(file.file.rsplit("/", maxsplit=1)[-1], file.score, file.paleo) for file in scores]),
         Sentence(
             "Errors are shares of the measured time; bias is the mean of log(predicted / measured), below 0 where predictions are too "
             "short; skill is 1 - error / error of FLOPs over peak at one fitted efficiency; tau and regret are means over groups of "
             "alternatives (rows that differ in the plan only)."
-        )
-    )
-    if any(file.score.bars.rows for file in scores):
+        ),
+    ]
+    if any(file.score["interval_rows"] for file in scores):
         blocks.append(
             Sentence(
                 "Inside: share of the measured times within the 80 % interval that planner optimize prints; on list: share of the groups "
@@ -160,98 +198,66 @@ def _blocks(scores: Sequence[FileScore], by: str | None) -> list[Block]:
             )
         )
     for file in scores:
-        blocks += [Heading(f"{file.file} ({file.kind})"), _facts(file)]
+        blocks += [Heading(f"{file.file} ({file.kind})"), Facts(pairs=tuple(facts_of(file)))]
         if by is not None and file.parts:
-            rows = [(text or "(not stated)", part) for text, part in file.parts.items()]
-            blocks.append(_table(by, rows, list(file.paleo_parts.values())))
+            blocks.append(_table(by, parts_of(file)))
         if file.score.worst:
             blocks.append(_worst(file.score))
     return blocks
 
 
-def _table(title: str, rows: Sequence[tuple[str, Score]], paleo: Sequence[Score] = ()) -> Table:
-    parts = [part for _, part in rows]
-
-    def column(name: str, values: Sequence[str], priority: int) -> Column:
-        return Column(title=name, cells=tuple(values), priority=priority)
-
+def _table(title: str, parts: Sequence[tuple[str, Score, Score]]) -> Table:
+    names = Column(title=title, cells=tuple(text for text, _, _ in parts), is_text=True, flexible=True)
     columns = [
-        Column(title=title, cells=tuple(text for text, _ in rows), is_text=True, flexible=True),
-        column("rows", [f"{p.rows:,}" for p in parts], 3),
-        column("scored", [f"{p.scored:,}" for p in parts], 0),
-        column("coverage", [percent(p.coverage) for p in parts], 4),
-        column("MAPE", [percent(p.times.mape) for p in parts], 0),
-        *([column("MAPE\nof paleo", [percent(p.times.mape) for p in paleo], 1)] if paleo else []),
-        column("median", [percent(p.times.median_ape) for p in parts], 0),
-        column("90th\npercentile", [percent(p.times.p90_ape) for p in parts], 4),
-        column("bias", [signed(p.times.bias) for p in parts], 2),
-        column("skill", [signed(p.times.skill) for p in parts], 5),
+        Column(
+            title=figure.head,
+            cells=tuple(figure.written(value) for value in figure.values(parts)),
+            priority=figure.priority,
+        )
+        for figure in figures_of(parts, *SECTIONS)
+        if figure.head
     ]
-    if any(p.ranking.groups for p in parts):
-        columns += [
-            column("groups", [str(p.ranking.groups) for p in parts], 6),
-            column("tau", [signed(p.ranking.kendall_tau) for p in parts], 1),
-            column("pairs\nright", [percent(p.ranking.pair_accuracy) for p in parts], 6),
-            column("regret\ntop 1", [_ratio(p.ranking.regret_top1_mean) for p in parts], 1),
-            column("regret\nworst", [_ratio(p.ranking.regret_top1_max) for p in parts], 5),
-            column("regret\ntop 3", [_ratio(p.ranking.regret_top3_mean) for p in parts], 4),
-        ]
-    if any(p.bars.rows for p in parts):
-        columns.append(column("inside", [percent(p.bars.coverage) for p in parts], 3))
-    if any(p.bars.questions for p in parts):
-        columns.append(column("on\nlist", [percent(p.bars.holds_best) for p in parts], 3))
-    if any(p.memory.median_ape is not None or p.memory.failures for p in parts):
-        columns += [
-            column("memory\nmedian", [percent(p.memory.median_ape) for p in parts], 2),
-            column("OOM\nrecall", [percent(p.memory.recall) for p in parts], 2),
-            column("OOM false\nalarms", [percent(p.memory.false_alarm) for p in parts], 2),
-        ]
-    return Table(columns=tuple(columns))
+    return Table(columns=(names, *columns))
 
 
-def _facts(file: FileScore) -> Facts:
+def facts_of(file: FileScore) -> list[tuple[str, str]]:
+    """What a file's figures are about, in words."""
     score = file.score
-    pairs = [
-        *(("remark", remark) for remark in file.remarks),
-        (
-            "scored",
-            f"{score.scored:,} of {score.usable:,} usable rows ({percent(score.coverage)}), {score.rows:,} in all",
-        ),
+    scored = f"{score['scored']:,} of {score['usable']:,} usable rows ({percent(score['coverage'])}), {score['rows']:,} in all"
+    pairs = [*(("remark", remark) for remark in file.remarks), ("scored", scored)]
+    if score["skipped"]:
+        pairs.append(("skipped", _reasons(score["skipped"])))
+    if score["failures"]:
+        apart = "; ".join(f"{count:,} {reason}" for reason, count in score["failures_apart"].items()) or "none"
+        pairs.append(("failed runs", f"{score['failures']:,}; counted apart, as crashes or hangs: {apart}"))
+    if score["memory_mape"] is not None:
+        pairs.append(("memory error", f"mean {percent(score['memory_mape'])}, bias {signed(score['memory_bias'])}"))
+    if score["interval_rows"]:
+        pairs.append(("error bars", _bars(file)))
+    if score["list_questions"]:
+        median = f"median length {score['list_length']:g} of {score['list_plans']:g} plans"
+        held = f"{percent(score['list_holds_best'])} of {score['list_questions']:,} hold the plan measured best"
+        pairs.append(("lists to benchmark", f"{held}; {median}"))
+    lacking = ", ".join(f"{name} ({count:,})" for name, count in list(score["defaults"].items())[:12])
+    taken = f"; taken by default: {lacking}" if lacking else ""
+    fitted = f": {', '.join(sorted(score.fitted))}" if score.fitted else ""
+    return [
+        *pairs,
+        ("without any default", percent(score["without_default"]) + taken),
+        ("fitted constants", f"{len(score.fitted)}{fitted}"),
     ]
-    if score.skipped:
-        pairs.append(("skipped", _reasons(score.skipped)))
-    if score.memory.failures:
-        apart = "; ".join(f"{count:,} {reason}" for reason, count in score.memory.apart.items()) or "none"
-        pairs.append(("failed runs", f"{score.memory.failures:,}; counted apart, as crashes or hangs: {apart}"))
-    if score.memory.mape is not None:
-        pairs.append(("memory error", f"mean {percent(score.memory.mape)}, bias {signed(score.memory.bias)}"))
-    pairs += bar_facts(file)
-    lacking = ", ".join(f"{name} ({count:,})" for name, count in list(score.defaults.items())[:12])
-    pairs.append(
-        ("without any default", percent(score.without_default) + (f"; taken by default: {lacking}" if lacking else ""))
-    )
-    pairs.append(
-        ("fitted constants", str(len(score.fitted)) + (f": {', '.join(sorted(score.fitted))}" if score.fitted else ""))
-    )
-    return Facts(pairs=tuple(pairs))
 
 
-def bar_facts(file: FileScore) -> list[tuple[str, str]]:
-    """How the error bars of a file's rows did, in words."""
-    score, bars = file.score, file.score.bars
-    if not bars.rows:
-        return []
-    rows = f"{bars.rows:,} times" if bars.rows == score.comparisons else f"{bars.rows:,} of {score.comparisons:,} times"
+def _bars(file: FileScore) -> str:
+    """How the error bars of a file's rows did."""
+    score, known, compared = file.score, file.score["interval_rows"], file.score["comparisons"]
+    rows = f"{known:,} times" if known == compared else f"{known:,} of {compared:,} times"
     text = (
-        f"{percent(bars.coverage)} of {rows} inside the 80 % interval; interval score {significant(bars.score)}, of one width for all "
-        f"{significant(bars.score_one_width)} (of the one that suits these rows best {significant(bars.score_hindsight)})"
+        f"{percent(score['interval_coverage'])} of {rows} inside the 80 % interval; interval score {significant(score['interval_score'])}, "
+        f"of one width for all {significant(score['interval_score_one_width'])} (of the one that suits these rows best "
+        f"{significant(score['interval_score_hindsight'])})"
     )
-    found = [("error bars", text + ("; they were fitted to this very file" if file.in_sample else ""))]
-    if bars.questions:
-        median = f"median length {bars.length:g} of {bars.plans:g} plans"
-        held = f"{percent(bars.holds_best)} of {bars.questions:,} hold the plan measured best"
-        found.append(("lists to benchmark", f"{held}; {median}"))
-    return found
+    return f"{text}; they were fitted to this very file" if file.in_sample else text
 
 
 def _reasons(skipped: Mapping[str, int]) -> str:
@@ -270,11 +276,7 @@ def _worst(score: Score) -> Table:
             Column(title="what", cells=tuple(row.what for row in worst), is_text=True, priority=2),
             Column(title="predicted", cells=tuple(duration_text(row.predicted_s) for row in worst)),
             Column(title="measured", cells=tuple(duration_text(row.measured_s) for row in worst)),
-            Column(title="ratio", cells=tuple(_ratio(row.predicted_s / row.measured_s) for row in worst)),
+            Column(title="ratio", cells=tuple(significant(row.ratio) for row in worst)),
             Column(title="row", cells=tuple(row.label for row in worst), is_text=True, flexible=True),
         )
     )
-
-
-def _ratio(value: float | None) -> str:
-    return NOT_AVAILABLE if value is None else significant(value)

@@ -1,20 +1,35 @@
-"""From outcomes to the figures of a file, and of its parts."""
+"""Validates files: reads and predicts each, and scores its rows, all together and parted by the text of a column."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-import numpy as np
+from planner.core.errors import FileProblem, InputFileError, UsageError, did_you_mean
+from planner.files.loading import LoadedCalibration, load_calibration
+from planner.measurements.error_bars import Judge, bar_score, judge_of
+from planner.measurements.kinds import predict_by
+from planner.measurements.metrics import Figures, best_factor, error_summary, far_off, ranking_summary
+from planner.measurements.outcomes import DEFAULT, PALEO, Comparison, Outcome, calibrated, skipped
+from planner.measurements.tables import Row, Table, read_table
 
-from planner.measurements.error_bars import BarScore, Judge, bar_score
-from planner.measurements.metrics import ErrorSummary, RankingSummary, best_factor, error_summary, ranking_summary
-from planner.measurements.outcomes import Comparison, Outcome
+__all__ = [
+    "REFUSED",
+    "ComparedRow",
+    "FileScore",
+    "Score",
+    "baseline_factor",
+    "compared_rows",
+    "score",
+    "split_by",
+    "validate_files",
+]
 
-__all__ = ["ComparedRow", "MemoryScore", "Score", "baseline_factor", "compared_rows", "score", "split_by"]
-
+REFUSED = "refused: a cell is not what its column says"
 _WORST = 10
 
 
@@ -28,42 +43,23 @@ class ComparedRow:
     measured_s: float
     label: str
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryScore:
-    """Memory and feasibility."""
-
-    mape: float | None = None
-    median_ape: float | None = None
-    bias: float | None = None
-    recall: float | None = None  # of the failures that memory explains: share predicted not to fit
-    false_alarm: float | None = None  # of the runs that succeeded: share predicted not to fit
-    failures: int = 0
-    apart: Mapping[str, int]  # failures that memory does not explain, by reason; no part of the recall
+    @property
+    def ratio(self) -> float:
+        """Predicted / measured."""
+        return self.predicted_s / self.measured_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """Figures of some rows."""
+    """Figures of some rows, by name as `planner.schema.results.Figures` describes them; what was fitted; the largest ratios."""
 
-    rows: int
-    scored: int
-    usable: int  # rows with a usable measurement or a failure
-    skipped: Mapping[str, int]
-    comparisons: int
-    times: ErrorSummary
-    ranking: RankingSummary
-    memory: MemoryScore
-    without_default: float | None  # share of the scored rows that state everything
-    defaults: Mapping[str, int]  # fact that is not stated -> scored rows that lack it
+    figures: Mapping[str, Any]
     fitted: frozenset[str]
     worst: tuple[ComparedRow, ...]
-    bars: BarScore = BarScore()
 
-    @property
-    def coverage(self) -> float | None:
-        """Share of the usable rows that was scored."""
-        return self.scored / self.usable if self.usable else None
+    def __getitem__(self, name: str) -> Any:
+        """One figure."""
+        return self.figures[name]
 
 
 def score(outcomes: Sequence[Outcome], factor: float | None = None, judge: Judge | None = None) -> Score:
@@ -85,24 +81,33 @@ def score(outcomes: Sequence[Outcome], factor: float | None = None, judge: Judge
     good = [outcome for outcome in outcomes if outcome.is_scored]
     pairs = [(outcome, comparison) for outcome in good for comparison in outcome.comparisons]
     compared = [comparison for _, comparison in pairs]
-    stated = [outcome for outcome in good if not outcome.row.defaults]
-    return Score(
-        rows=len(outcomes),
-        scored=len(good),
-        usable=sum(outcome.is_scored or outcome.usable for outcome in outcomes),
-        skipped=dict(sorted(Counter(outcome.skipped for outcome in outcomes if outcome.skipped).items())),
-        comparisons=len(compared),
-        times=error_summary(
+    usable = sum(outcome.is_scored or outcome.usable for outcome in outcomes)
+    fitted = frozenset(name for outcome in good for name in outcome.fitted)
+    figures = {
+        "rows": len(outcomes),
+        "scored": len(good),
+        "skipped": dict(sorted(Counter(outcome.skipped for outcome in outcomes if outcome.skipped).items())),
+        "usable": usable,
+        "coverage": len(good) / usable if usable else None,
+        "comparisons": len(compared),
+        **error_summary(
             [c.predicted_s for c in compared], [c.measured_s for c in compared], [c.ideal_s for c in compared], factor
         ),
-        ranking=_ranking(good),
-        memory=_memory(good),
-        without_default=len(stated) / len(good) if good else None,
-        defaults=dict(Counter(name for outcome in good for name in outcome.row.defaults).most_common()),
-        fitted=frozenset(name for outcome in good for name in outcome.fitted),
-        worst=_worst(pairs),
-        bars=BarScore() if judge is None else bar_score(good, judge),
-    )
+        **_ranking(good),
+        **bar_score(good, judge),
+        **_memory(good),
+        "parameters_fitted": len(fitted),
+        "without_default": sum(not outcome.row.defaults for outcome in good) / len(good) if good else None,
+        "defaults": dict(Counter(name for outcome in good for name in outcome.row.defaults).most_common()),
+    }
+    largest = sorted(pairs, key=lambda pair: (-_badness(pair[1]), pair[0].row.line))
+    return Score(figures=figures, fitted=fitted, worst=tuple(_compared(*pair) for pair in largest[:_WORST]))
+
+
+def _badness(comparison: Comparison) -> float:
+    """How far a ratio is from 1, either way."""
+    ratio = comparison.predicted_s / comparison.measured_s
+    return abs(math.log(ratio)) if ratio > 0 else math.inf
 
 
 def baseline_factor(outcomes: Sequence[Outcome]) -> float | None:
@@ -126,18 +131,17 @@ def _natural(text: str) -> tuple[int, float, str]:
         return (1, 0.0, text)
 
 
-def _ranking(outcomes: Sequence[Outcome]) -> RankingSummary:
+def _ranking(outcomes: Sequence[Outcome]) -> Figures:
     groups: dict[Hashable, list[tuple[float, float, bool]]] = defaultdict(list)
     for outcome in outcomes:
         if outcome.ranking is not None and outcome.comparisons:
             run, fits = outcome.comparisons[0], outcome.memory is None or outcome.memory.fits
             groups[outcome.ranking].append((run.predicted_s, run.measured_s, fits))
-    return ranking_summary(
-        [([p for p, _, _ in g], [m for _, m, _ in g], [f for _, _, f in g]) for g in groups.values()]
-    )
+    return ranking_summary([tuple(zip(*runs, strict=True)) for runs in groups.values()])
 
 
-def _memory(outcomes: Sequence[Outcome]) -> MemoryScore:
+def _memory(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """Memory and feasibility; failures that memory does not explain are counted apart, by reason."""
     apart: Counter[str] = Counter()
     found, missed, alarms, ran = 0, 0, 0, 0
     predicted, measured = [], []
@@ -159,74 +163,155 @@ def _memory(outcomes: Sequence[Outcome]) -> MemoryScore:
         else:
             found += not memory.fits
             missed += memory.fits
-    errors = error_summary(predicted, measured, np.zeros(len(measured)))
-    return MemoryScore(
-        mape=errors.mape,
-        median_ape=errors.median_ape,
-        bias=errors.bias,
-        recall=found / (found + missed) if found + missed else None,
-        false_alarm=alarms / ran if ran else None,
-        failures=found + missed + sum(apart.values()),
-        apart=dict(sorted(apart.items())),
-    )
-
-
-def _worst(pairs: Sequence[tuple[Outcome, Comparison]]) -> tuple[ComparedRow, ...]:
-    """The largest ratios, either way."""
-
-    def badness(pair: tuple[Outcome, Comparison]) -> float:
-        ratio = pair[1].predicted_s / pair[1].measured_s
-        return abs(math.log(ratio)) if ratio > 0 else math.inf
-
-    ordered = sorted(pairs, key=lambda pair: (-badness(pair), pair[0].row.line))
-    return tuple(_compared(outcome, comparison) for outcome, comparison in ordered[:_WORST])
+    errors = error_summary(predicted, measured, [0.0] * len(measured))
+    return {
+        **{f"memory_{name}": errors[name] for name in ("mape", "median_ape", "bias")},
+        "oom_recall": found / (found + missed) if found + missed else None,
+        "oom_false_alarm": alarms / ran if ran else None,
+        "failures": found + missed + sum(apart.values()),
+        "failures_apart": dict(sorted(apart.items())),
+    }
 
 
 def compared_rows(outcomes: Sequence[Outcome]) -> tuple[ComparedRow, ...]:
     """Every measured time beside its prediction, in the order of the file."""
-    return tuple(
-        _compared(outcome, comparison)
-        for outcome in outcomes
-        if outcome.is_scored
-        for comparison in outcome.comparisons
-    )
-
-
-def _compared(outcome: Outcome, comparison: Comparison) -> ComparedRow:
-    return ComparedRow(
-        line=outcome.row.line,
-        what=comparison.what,
-        predicted_s=comparison.predicted_s,
-        measured_s=comparison.measured_s,
-        label=_label(outcome),
-    )
+    return tuple(_compared(outcome, one) for outcome in outcomes if outcome.is_scored for one in outcome.comparisons)
 
 
 # What says which row is meant, in this order, where it is there: words, then numbers with their column.
 _WORDS = ("model", "net", "layer", "op", "cell", "collective", "device", "library")
 _NUMBERS = (
-    "gpus",
-    "ranks",
-    "bytes",
-    "global_batch",
-    "micro_batch",
-    "tp",
-    "pp",
-    "dp",
-    "cp",
-    "m",
-    "n",
-    "k",
-    "w",
-    "h",
-    "c",
-    "r",
-    "s",
+    *("gpus", "ranks", "bytes", "global_batch", "micro_batch", "tp", "pp", "dp", "cp"),
+    *("m", "n", "k", "w", "h", "c", "r", "s", "hidden", "batch", "timesteps", "batch_per_gpu"),
 )
-_MORE_NUMBERS = ("hidden", "batch", "timesteps", "batch_per_gpu")
 
 
-def _label(outcome: Outcome) -> str:
+def _compared(outcome: Outcome, comparison: Comparison) -> ComparedRow:
     cells = outcome.row.cells
     words = [cells[name][:40] for name in _WORDS if cells.get(name) and not (name == "net" and cells.get("model"))]
-    return ", ".join([*words, *(f"{name} {cells[name]}" for name in (*_NUMBERS, *_MORE_NUMBERS) if cells.get(name))])
+    return ComparedRow(
+        line=outcome.row.line,
+        what=comparison.what,
+        predicted_s=comparison.predicted_s,
+        measured_s=comparison.measured_s,
+        label=", ".join([*words, *(f"{name} {cells[name]}" for name in _NUMBERS if cells.get(name))]),
+    )
+
+
+# -- files ---------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileScore:
+    """Figures of one file.
+
+    Attributes
+    ----------
+    file : str
+        As the user named it.
+    kind : str
+    score, paleo : Score
+        By the default cost model, and of the same rows by the ``paleo`` preset.
+    parts : mapping
+        Text of the column asked for -> the same two of its rows; empty where none was asked for, or the file does not have it.
+    compared, paleo_compared : tuple of ComparedRow
+        Every measured time beside its prediction by each.
+    remarks : tuple of str
+        Columns that are not read though their names are near, and units that all rows seem to have wrong.
+    refused : tuple of FileProblem
+        Cells that are not what their columns say; their rows are counted as skipped.
+    in_sample : bool
+        Whether the error bars were fitted to this very file.
+    """
+
+    file: str
+    kind: str
+    score: Score
+    paleo: Score
+    parts: dict[str, tuple[Score, Score]]
+    compared: tuple[ComparedRow, ...]
+    paleo_compared: tuple[ComparedRow, ...]
+    remarks: tuple[str, ...]
+    refused: tuple[FileProblem, ...]
+    in_sample: bool
+
+
+def validate_files(
+    files: Sequence[str],
+    by: str | None = None,
+    calibration: LoadedCalibration | None = None,
+    *,
+    progress: Callable[[str, float], None] = lambda _message, _share: None,
+) -> list[FileScore]:
+    """Score files one after the other.
+
+    Parameters
+    ----------
+    files : sequence of str
+        Paths of CSV files.
+    by : str, optional
+        Column by whose text the rows of each file are scored apart, too.
+    calibration : LoadedCalibration, optional
+        Its factors and error bars; the ``paleo`` preset has none.
+    progress : function of (message, share done), optional
+
+    Raises
+    ------
+    InputFileError
+        A file cannot be read or is of no known kind; every bad file is named.
+    UsageError
+        No file has the column.
+    """
+    tables: list[tuple[str, Table]] = []
+    problems: list[FileProblem] = []
+    for name in files:
+        try:
+            tables.append((name, read_table(Path(name))))
+        except InputFileError as error:
+            problems.extend(error.problems)
+    columns = {column for _, table in tables for column in table.columns}
+    if by is not None and tables and by not in columns:
+        raise UsageError(f"--by {by}: no file has this column{did_you_mean(by, columns)}")
+    scores = []
+    for n, (name, table) in enumerate(tables):
+        say = lambda share, n=n, name=name: progress(f"predicting {name}", (n + share) / len(tables))  # noqa: E731
+        try:
+            scores.append(_file_score(name, table, by, calibration, say))
+        except InputFileError as error:
+            problems.extend(error.problems)
+    if problems:
+        raise InputFileError(problems)
+    return scores
+
+
+def _file_score(
+    name: str, table: Table, by: str | None, calibration: LoadedCalibration | None, say: Callable[[float], None]
+) -> FileScore:
+    given = None if calibration is None else calibration.calibration
+    preset = DEFAULT if given is None else calibrated(DEFAULT, given)
+    kind, predicted = predict_by(table, (preset, PALEO), say)
+    # Rows that cannot be read count as rows that are skipped.
+    lines = sorted({problem.line for problem in table.refused})
+    unread = [skipped(Row(line=line, cells={}), REFUSED, usable=False) for line in lines]
+    outcomes, paleo = ([*found, *unread] for found in predicted)
+    judge = judge_of(outcomes, preset, given)
+    # One baseline for the file: that of a part of one row would be that row.
+    factors = baseline_factor(outcomes), baseline_factor(paleo)
+    is_parted = by is not None and by in table.columns
+    texts = zip(split_by(outcomes, by or "").items(), split_by(paleo, by or "").values(), strict=True)
+    compared = compared_rows(outcomes)
+    fitted = load_calibration().tables | (frozenset() if calibration is None else calibration.tables)
+    return FileScore(
+        file=name,
+        kind=kind.name,
+        score=score(outcomes, judge=judge),
+        paleo=score(paleo),
+        parts={text: (score(own, factors[0], judge), score(other, factors[1])) for (text, own), other in texts}
+        if is_parted
+        else {},
+        compared=compared,
+        paleo_compared=compared_rows(paleo),
+        remarks=(*table.unknown(), *far_off([row.ratio for row in compared])),
+        refused=table.refused,
+        in_sample=bool(fitted & {table.sha256, *(row.text("source_sha256") for row in table.rows)}),
+    )

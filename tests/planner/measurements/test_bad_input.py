@@ -13,7 +13,7 @@ import pytest
 from planner.cli import run
 from planner.core.errors import InputFileError
 from planner.measurements.kinds import KINDS, recognise
-from planner.measurements.run import REFUSED as REFUSED_ROW
+from planner.measurements.scores import REFUSED as REFUSED_ROW
 from planner.measurements.tables import read_table
 from tests.planner.measurements.written_tables import GEMM, HEADER, RUN, json_of, row, table
 

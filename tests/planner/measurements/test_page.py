@@ -13,8 +13,7 @@ import pytest
 
 from planner.cli import run
 from planner.measurements.page import ratio_bins, ratio_histogram, scatter, validation_page
-from planner.measurements.run import validate_files
-from planner.measurements.scores import ComparedRow
+from planner.measurements.scores import ComparedRow, validate_files
 from planner.report.figures.svg import draw
 from planner.report.page import Cell, page, table
 
@@ -47,7 +46,7 @@ def texts(root: ET.Element, tag: str) -> list[str]:
 
 
 def made(runs: str, by: str | None = None) -> tuple[str, ET.Element]:
-    text = validation_page(validate_files([runs], by, with_rows=True), by)
+    text = validation_page(validate_files([runs], by), by)
     return text, parsed(text)
 
 
@@ -65,7 +64,7 @@ def test_everything_is_on_the_page(runs: str) -> None:
     assert "predicted under half of the memory" in cells
     assert "vocab" in cells
     (score,) = validate_files([runs])
-    for figure in (score.score.times.mape, score.paleo.times.mape):
+    for figure in (score.score["mape"], score.paleo["mape"]):
         assert any(f'data-v="{figure}"' in line for line in text.splitlines())
 
 
