@@ -14,7 +14,7 @@ from benchmarks.datasets.words import products_of, put_precision, yes_or_no
 from costmodel.network.layers import Layer
 from planner.files.loading import load_device
 from planner.measurements.convnets import graph_of
-from planner.measurements.measured import KERNELS
+from planner.measurements.kernels import KERNELS
 from planner.measurements.tables import short_name
 
 __all__ = ["convolution", "layer_log", "matmul_peak", "measured", "operator", "product", "recurrent"]

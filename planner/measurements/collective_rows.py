@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from costmodel.hardware.cluster import Cluster, span
 from costmodel.hardware.collectives import OPERATIONS, library_s
 from planner.measurements.fitted import fitted_links
 from planner.measurements.hardware import Links, Machine, machine_of
-from planner.measurements.outcomes import TOO_LARGE, Comparison, Outcome, Preset, skipped
+from planner.measurements.outcomes import Comparison, Outcome, Preset, outcomes_of
 from planner.measurements.tables import Row, RowSkipped
 
-__all__ = ["COLLECTIVES", "predict"]
+__all__ = ["COLLECTIVES", "outcome_of", "predict"]
 
 # Times what the links need; far above any measurement, far below a wrong unit of microseconds.
 _LONGEST = 1e5
@@ -21,22 +21,8 @@ _FROM_OR_TO_ONE = ("broadcast", "reduce")
 COLLECTIVES: tuple[str, ...] = (*OPERATIONS, *_FROM_OR_TO_ONE)
 
 
-def predict(rows: Sequence[Row], preset: Preset) -> list[Outcome]:
-    """Predict rows of this kind, in the order given."""
-    outcomes = []
-    for row in rows:
-        try:
-            outcomes.append(_outcome(row, preset))
-        except RowSkipped as trouble:
-            outcomes.append(skipped(row, trouble.reason, usable=trouble.usable, needs=trouble.needs))
-        except OverflowError:
-            outcomes.append(skipped(row, TOO_LARGE, usable=False))
-    return outcomes
-
-
-def _outcome(row: Row, preset: Preset) -> Outcome:
-    if row.flag("suspect"):
-        raise RowSkipped("marked suspect")
+def outcome_of(row: Row, preset: Preset) -> Outcome:
+    """Predict a row."""
     operation = row.text("collective") or "all_reduce"
     message = row.number("bytes")
     if message is None:
@@ -46,7 +32,11 @@ def _outcome(row: Row, preset: Preset) -> Outcome:
         raise RowSkipped("fewer than two ranks")
     measured_s = _measured_s(row, operation, message, ranks)
     lane = span(machine.cluster, ranks, 1)
-    cluster = preset.cluster(_with_sharp(machine.cluster) if row.flag("in_network") else machine.cluster)
+    cluster = machine.cluster
+    if row.flag("in_network"):  # switches sum on every level: what a row called SHARP says
+        levels = tuple(level if level.in_network else replace(level, in_network=1.0) for level in cluster.levels)
+        cluster = replace(cluster, levels=levels)
+    cluster = preset.cluster(cluster)
     # It is a kernel, and timed alone: in a training step the host launches it while others run.
     launch_s = 0.0 if preset.name == "paleo" else machine.device.launch_overhead_s
     predicted_s = launch_s + _library_s(operation, message, ranks, cluster)
@@ -71,12 +61,6 @@ def _library_s(operation: str, message: float, ranks: int, cluster: Cluster) -> 
     if operation in _FROM_OR_TO_ONE:
         operation, message = "all_gather", message * ranks / (ranks - 1)
     return float(library_s(operation, message, span(cluster, ranks, 1), cluster))
-
-
-def _with_sharp(cluster: Cluster) -> Cluster:
-    """Switches sum on every level: what a row called SHARP says."""
-    levels = tuple(level if level.in_network else replace(level, in_network=1.0) for level in cluster.levels)
-    return replace(cluster, levels=levels)
 
 
 def _measured_s(row: Row, operation: str, message: float, ranks: int) -> float:
@@ -135,3 +119,7 @@ def _ranks_per_node(ranks: int, nodes: int | None, devices: int | None) -> int |
     if devices is not None and ranks > nodes * devices:
         raise RowSkipped("more ranks than nodes x gpus_per_node")
     return ranks // nodes
+
+
+# Predicts rows of this kind, in the order given: (rows, preset) -> outcomes.
+predict = partial(outcomes_of, one=outcome_of)

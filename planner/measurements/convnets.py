@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 
@@ -32,7 +32,7 @@ from planner.measurements.hardware import (
     precision_of,
     usual_node,
 )
-from planner.measurements.outcomes import TOO_LARGE, Comparison, MemoryComparison, Outcome, Preset, skipped
+from planner.measurements.outcomes import Comparison, MemoryComparison, Outcome, Preset, outcomes_of
 from planner.measurements.parallelism import devices_of, has_failed, is_measured, not_measured, step_time_s
 from planner.measurements.tables import Row, RowSkipped
 from planner.uncertainty.features import node_size, shares_of
@@ -110,20 +110,6 @@ class Run:
         )
 
 
-def predict(rows: Sequence[Row], preset: Preset) -> list[Outcome]:
-    """Predict rows of this kind, in the order given."""
-    outcomes = []
-    for row in rows:
-        try:
-            run = row.meaning = row.meaning or asked(row)
-            outcomes.append(_outcome(row, run, preset))
-        except RowSkipped as trouble:
-            outcomes.append(skipped(row, trouble.reason, usable=trouble.usable, needs=trouble.needs))
-        except OverflowError:
-            outcomes.append(skipped(row, TOO_LARGE, usable=False))
-    return outcomes
-
-
 def asked(row: Row) -> Run:
     """What a row states.
 
@@ -132,8 +118,6 @@ def asked(row: Row) -> Run:
     RowSkipped
         It states too little.
     """
-    if row.flag("suspect"):
-        raise RowSkipped("marked suspect")
     failed = has_failed(row)
     forward_ms, backward_ms = row.number("forward_ms"), row.number("backward_ms")
     if not (failed or is_measured(row) or (forward_ms and backward_ms)):
@@ -180,7 +164,8 @@ _SAME = (
 )
 
 
-def _outcome(row: Row, run: Run, preset: Preset) -> Outcome:
+def _outcome(row: Row, preset: Preset) -> Outcome:
+    run = row.meaning = row.meaning or asked(row)
     machine = run.machine
     costs, ideal_s = _known_costs(run, preset)
     predicted_s = float((costs.compute_s if run.passes_only else costs.step_time_s)[0])
@@ -207,6 +192,10 @@ def _outcome(row: Row, run: Run, preset: Preset) -> Outcome:
         shares=_shares(run, costs, predicted_s),
     )
     return Outcome(row=row, comparisons=(comparison,), memory=memory, ranking=run.ranking, fitted=fitted)
+
+
+# Predicts rows of this kind, in the order given: (rows, preset) -> outcomes.
+predict = partial(outcomes_of, one=_outcome)
 
 
 def _shares(run: Run, costs: CostBatch, predicted_s: float) -> tuple[float, ...]:

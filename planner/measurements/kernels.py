@@ -1,40 +1,46 @@
-"""Kernels timed alone: matrix products, convolutions, recurrent layers, layers of bundled networks, the best matrix rate of a device."""
+"""Kernels timed alone: products, convolutions, recurrent layers, attention, element-wise kernels, copies, layers of bundled networks.
+
+A kernel is predicted pass by pass. A row has the time of each pass in a column of its own, or one time, and ``pass_`` says of which.
+Tables that ``planner measure`` writes hold kernels and collectives of all kinds, told apart by the column ``kernel``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 
+from costmodel.arrays import FloatArray
 from costmodel.hardware.device import Device
-from costmodel.kernels.roofline import ComputeModel, CostModelError
-from costmodel.network.layers import Layer, ShapeError, Shard, family_of
+from costmodel.kernels.roofline import ComputeModel
+from costmodel.network.layers import ATTENTION, Layer, Shard, family_of
 from costmodel.network.layers.base import PassWork, Shape, params_from
 from costmodel.precision import Precision
 from planner.core.errors import did_you_mean
 from planner.files.resources import bundled
+from planner.measurements import collective_rows
 from planner.measurements.convnets import graph_of
 from planner.measurements.fitted import fitted_of
 from planner.measurements.hardware import Links, format_of, machine_of, precision_of
-from planner.measurements.outcomes import TOO_LARGE, Comparison, Outcome, Preset, skipped
+from planner.measurements.outcomes import Comparison, Outcome, Preset, outcomes_of
 from planner.measurements.tables import Row, RowSkipped, short_name
 
 __all__ = [
-    "LayerTimes",
-    "compared",
-    "kernel_outcomes",
+    "ELEMENTWISE",
+    "KERNELS",
     "layer_of",
-    "layer_times",
-    "pass_flop",
-    "positive_ms",
+    "layer_passes",
     "predict_convolutions",
+    "predict_kernels",
     "predict_layers",
+    "predict_measured",
     "predict_peaks",
     "predict_products",
     "predict_recurrent",
+    "timed",
     "unit_of",
 ]
 
@@ -42,7 +48,6 @@ __all__ = [
 _LEAST_OF_IDEAL = 0.1
 # Times the larger of what the FLOPs need and what is predicted: a wrong unit (seconds are the measured kernels of other tables in us).
 _LONGEST = 1e5
-_TOO_SHORT = "time far below what the peak of the device allows: wrong unit?"
 # Nothing that runs on a device is shorter than a clock period.
 _SHORTEST_S = 1e-9
 
@@ -65,8 +70,6 @@ class Unit:
 _UNITS: dict[tuple[int, Precision, Preset], Unit] = {}
 _MOST_UNITS = 256
 
-RowPredictor = Callable[[Row, Preset], tuple[tuple[Comparison, ...], Device]]
-
 
 def unit_of(row: Row, preset: Preset, default: str = "fp32") -> Unit:
     """What a row ran on.
@@ -88,68 +91,48 @@ def unit_of(row: Row, preset: Preset, default: str = "fp32") -> Unit:
     return _UNITS[key]
 
 
-def compared(
-    what: str, predicted_s: float, measured_s: float | None, flop: float, peak: float
-) -> tuple[Comparison, ...]:
-    """One comparison, or none where nothing was measured.
+# What of a kernel was timed: its name, predicted seconds, FLOPs of its matrix products (or of all its arithmetic), measured seconds.
+Timed = tuple[str, float, float, float | None]
+# What a row ran on, and what of it was timed.
+Kernel = Callable[[Row, Preset], tuple[Unit, Sequence[Timed]]]
+
+
+def _outcome(row: Row, preset: Preset, kernel: Kernel, kinds: frozenset[str] | None) -> Outcome:
+    unit, found = kernel(row, preset)
+    comparisons = tuple(_compared(row, unit, *one) for one in found if one[-1] is not None)
+    if not comparisons:
+        raise RowSkipped("no measured time")
+    return Outcome(row=row, comparisons=comparisons, fitted=fitted_of(unit.device, kinds=kinds, alone=True))
+
+
+def _compared(row: Row, unit: Unit, what: str, predicted_s: float, flop: float, measured_s: float | None) -> Comparison:
+    """One comparison.
 
     Raises
     ------
     RowSkipped
         The measurement cannot be right.
     """
-    if measured_s is None:
-        return ()
-    ideal_s = flop / peak
+    assert measured_s is not None
+    ideal_s = flop / unit.device.peak(unit.precision.compute)
     if measured_s < max(_SHORTEST_S, _LEAST_OF_IDEAL * ideal_s):
-        raise RowSkipped(_TOO_SHORT)
+        # What looks like a wrong unit is often a format that the row does not state.
+        assumed = row.defaults.get("precision")
+        other = "" if assumed is None else f" (or another precision than {assumed})"
+        raise RowSkipped(f"time far below what the peak of the device allows: wrong unit?{other}")
     if measured_s > _LONGEST * max(ideal_s, predicted_s):
         raise RowSkipped(f"time above {_LONGEST:,.0f} times what the device needs: wrong unit?")
-    return (Comparison(what=what, predicted_s=predicted_s, measured_s=measured_s, ideal_s=ideal_s),)
+    return Comparison(what=what, predicted_s=predicted_s, measured_s=measured_s, ideal_s=ideal_s)
 
 
-def kernel_outcomes(
-    rows: Sequence[Row], preset: Preset, one: RowPredictor, kinds: frozenset[str] | None = None
+def predict_kernels(
+    rows: Sequence[Row], preset: Preset, *, kernel: Kernel, kinds: frozenset[str] | None = None
 ) -> list[Outcome]:
-    """Outcomes of rows that are predicted one by one; ``kinds``: families of their layers, for the fitted constants."""
-    outcomes = []
-    for row in rows:
-        try:
-            if row.flag("suspect"):
-                raise RowSkipped("marked suspect")
-            comparisons, device = one(row, preset)
-            if not comparisons:
-                raise RowSkipped("no measured time")
-            outcomes.append(
-                Outcome(row=row, comparisons=comparisons, fitted=fitted_of(device, kinds=kinds, alone=True))
-            )
-        except RowSkipped as trouble:
-            # What looks like a wrong unit is often a format that the row does not state.
-            is_assumed = trouble.reason == _TOO_SHORT and "precision" in row.defaults
-            reason = f"{trouble.reason} (or another precision than {row.defaults['precision']})" if is_assumed else ""
-            outcomes.append(skipped(row, reason or trouble.reason, usable=trouble.usable, needs=trouble.needs))
-        except OverflowError:
-            outcomes.append(skipped(row, TOO_LARGE, usable=False))
-        except ShapeError:
-            outcomes.append(skipped(row, "the shapes do not fit together", usable=False))
-        except CostModelError as error:
-            outcomes.append(skipped(row, f"the cost model refuses the layer: {error}", usable=True))
-    return outcomes
+    """Predict rows one by one; ``kinds``: families of their layers, for the fitted constants (None: any)."""
+    return outcomes_of(rows, preset, partial(_outcome, kernel=kernel, kinds=kinds))
 
 
 # -- one layer -----------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerTimes:
-    """One layer: seconds of its passes, and the FLOPs of its matrix products (or of all its arithmetic) in each."""
-
-    forward_s: float
-    backward_input_s: float
-    backward_weight_s: float
-    forward_flop: float
-    backward_input_flop: float
-    backward_weight_flop: float
 
 
 @cache
@@ -183,37 +166,17 @@ def _whole(layer: Layer, batch: float, out_share: float = 1.0) -> Shard:
     )
 
 
-# What was timed, by layer, batch, share and cost model (the two are kept with the times, so that no others have their ids): tables repeat
-# their kernels.
-_TIMED: dict[tuple[int, float, float, int], tuple[Layer, ComputeModel, LayerTimes]] = {}
-_MOST_TIMED = 20_000
-
-
-def layer_times(layer: Layer, batch: float, compute: ComputeModel, out_share: float = 1.0) -> LayerTimes:
-    """Time the passes of a layer on one device."""
-    key = (id(layer), batch, out_share, id(compute))
-    if key not in _TIMED:
-        if len(_TIMED) >= _MOST_TIMED:
-            _TIMED.clear()
-        _TIMED[key] = (layer, compute, _layer_times(layer, batch, compute, out_share))
-    return _TIMED[key][2]
-
-
-def _layer_times(layer: Layer, batch: float, compute: ComputeModel, out_share: float) -> LayerTimes:
+def layer_passes(layer: Layer, batch: float, compute: ComputeModel, out_share: float = 1.0) -> FloatArray:
+    """Seconds and FLOPs (columns) of forward pass, gradient of the input, and gradient of the weights (rows) on one device, (3, 2)."""
     shard = _whole(layer, batch, out_share)
     times = compute.pass_times(layer, shard, needs_input_gradient=True)
     work = layer.family.work(layer, shard)
-    return LayerTimes(
-        forward_s=float(times.forward_s[0]),
-        backward_input_s=float(times.backward_input_s[0]),
-        backward_weight_s=float(times.backward_weight_s[0]),
-        forward_flop=pass_flop(work.forward),
-        backward_input_flop=pass_flop(work.backward_input),
-        backward_weight_flop=pass_flop(work.backward_weight),
-    )
+    seconds = (times.forward_s[0], times.backward_input_s[0], times.backward_weight_s[0])
+    flop = [_pass_flop(one) for one in (work.forward, work.backward_input, work.backward_weight)]
+    return np.array([seconds, flop], dtype=np.float64).T
 
 
-def pass_flop(work: PassWork) -> float:
+def _pass_flop(work: PassWork) -> float:
     """FLOPs of the first alternative, the plain algorithm: of its matrix products where it has any."""
     if not work:
         return 0.0
@@ -221,10 +184,39 @@ def pass_flop(work: PassWork) -> float:
     return float(sum(np.sum(kernel.flop) for kernel in products or work[0]))
 
 
-@lru_cache(maxsize=4096)  # the same layer for the same one
-def through_input(layer: Layer) -> Layer:
-    """The layer with its weights frozen: the gradient of its input is all that is left of its backward pass."""
-    return replace(layer, frozen=True)
+_WHOLE = ("forward", "backward")
+_PARTS = ("backward_input", "backward_weight")
+
+
+def timed(
+    row: Row, passes: FloatArray, columns: Mapping[str, str] | None = None, may_name: Sequence[str] = _WHOLE
+) -> list[Timed]:
+    """What of a layer a row has times of.
+
+    Parameters
+    ----------
+    row : Row
+    passes : array (3, 2)
+        See `layer_passes`.
+    columns : mapping of str to str, optional
+        Pass -> column of its time. Where the row states none of them, ``time_ms`` is the time of the pass that it names.
+    may_name : sequence of str
+        Passes that it may name.
+
+    Raises
+    ------
+    RowSkipped
+        It names another one.
+    """
+    known = dict(zip((*_WHOLE, *_PARTS), (passes[0], passes[1] + passes[2], passes[1], passes[2]), strict=True))
+    if columns is None or not any(row.has(column) for column in columns.values()):
+        columns = {row.text("pass_") or "forward": "time_ms"}
+        if not set(columns) <= set(may_name):
+            raise RowSkipped("column pass_ is neither forward nor backward")
+    return [
+        (name.replace("_", " "), float(known[name][0]), float(known[name][1]), positive_ms(row, column))
+        for name, column in columns.items()
+    ]
 
 
 def positive_ms(row: Row, name: str) -> float | None:
@@ -250,28 +242,28 @@ _ALIGNED_ONLY = ("v100", "titan-v", "t4", "rtx-20", "titan-rtx", "quadro-rtx", "
 _ALIGNED_BYTES = 16
 
 
-def predict_products(rows: Sequence[Row], preset: Preset) -> list[Outcome]:
-    """Predict rows of this kind, in the order given."""
-    return kernel_outcomes(rows, preset, _product, frozenset(("linear",)))
-
-
-def _product(row: Row, preset: Preset) -> tuple[tuple[Comparison, ...], Device]:
+def _product(row: Row, preset: Preset) -> tuple[Unit, list[Timed]]:
     m, n, k = row.count("m"), row.count("n"), row.count("k")
     if not (m and n and k):
         raise RowSkipped("m, n or k is not stated")
     unit = unit_of(row, preset)
     ran_on = unit
     if _is_unaligned(row, unit, m, n, k) and preset.name != "paleo":
-        ran_on = _on_vector_units(unit, preset)
-    measured_s = positive_ms(row, "time_ms")
-    predicted_s = product_s(ran_on, m, n, k)
-    return compared("product", predicted_s, measured_s, 2.0 * m * n * k, unit.peak_flop_per_s), unit.device
+        # The device as it is without matrix units: two halves per lane.
+        fp32 = unit.device.peak("fp32")
+        peaks = {name: min(rate, 2.0 * fp32) for name, rate in unit.device.peak_flop_per_s.items()}
+        ran_on = _on_device(unit, replace(unit.device, peak_flop_per_s=peaks), preset)
+    return unit, [("product", _product_s(ran_on, m, n, k), 2.0 * m * n * k, positive_ms(row, "time_ms"))]
 
 
-def product_s(unit: Unit, m: int, n: int, k: int) -> float:
+def _on_device(unit: Unit, device: Device, preset: Preset) -> Unit:
+    return replace(unit, device=device, compute=preset.compute(device, unit.precision, "sgd", alone=True))
+
+
+def _product_s(unit: Unit, m: int, n: int, k: int) -> float:
     """Time of a product of m x k by k x n: the forward pass of a linear layer with k inputs and n outputs on m samples."""
     layer = layer_of("linear", ((k,),), (("out_features", n), ("bias", False)))
-    return layer_times(layer, m, unit.compute).forward_s
+    return float(layer_passes(layer, m, unit.compute)[0, 0])
 
 
 def _is_unaligned(row: Row, unit: Unit, m: int, n: int, k: int) -> bool:
@@ -284,32 +276,35 @@ def _is_unaligned(row: Row, unit: Unit, m: int, n: int, k: int) -> bool:
     return any(int(length * unit.precision.activation_bytes) % _ALIGNED_BYTES for length in columns)
 
 
-def _on_vector_units(unit: Unit, preset: Preset) -> Unit:
-    """The device as it is without matrix units: two halves per lane."""
-    fp32 = unit.device.peak("fp32")
-    peaks = {name: min(rate, 2.0 * fp32) for name, rate in unit.device.peak_flop_per_s.items()}
-    device = replace(unit.device, peak_flop_per_s=peaks)
-    return replace(unit, device=device, compute=preset.compute(device, unit.precision, "sgd", alone=True))
+# The best of many shapes fills whole tiles and whole waves of them: what a product loses by those on average, this one does not. The
+# fractions of peaks in the device files are such rates.
+_USUAL_SIDE = 8192
 
 
-# -- convolutions --------------------------------------------------------------------------------------------------------------
+def _peak(row: Row, preset: Preset) -> tuple[Unit, list[Timed]]:
+    """The device as the best shape finds it: no tile is partly in vain, no wave of tiles partly empty."""
+    rate = row.number("mamf_tflops")
+    if rate is None:
+        raise RowSkipped("no measured rate")
+    m, n, k = (row.count(name) or row.default(name, _USUAL_SIDE) for name in "mnk")
+    unit = unit_of(row, preset, "bf16")
+    efficiency = replace(unit.device.efficiency, tile_half=0.0, fill_outputs=0.0)
+    unit = _on_device(unit, replace(unit.device, efficiency=efficiency), preset)
+    flop = 2.0 * m * n * k
+    return unit, [("product", _product_s(unit, m, n, k), flop, flop / (rate * 1e12))]
+
+
+# -- convolutions and layers of bundled networks ---------------------------------------------------------------------------------
 
 _SHAPE = ("n", "c", "h", "w", "k", "r", "s")
 
 
-def predict_convolutions(rows: Sequence[Row], preset: Preset) -> list[Outcome]:
-    """Predict convolutions, in the order given; rows without a shape may name a layer of a bundled network."""
-
-    def one(row: Row, preset: Preset) -> tuple[tuple[Comparison, ...], Device]:
-        is_named = row.has("net", "layer") and not row.has(*_SHAPE)
-        return _named_layer(row, preset) if is_named else _convolution(row, preset)
-
-    return kernel_outcomes(rows, preset, one, frozenset(("convolution",)))
-
-
-def _convolution(row: Row, preset: Preset) -> tuple[tuple[Comparison, ...], Device]:
+def _convolution(row: Row, preset: Preset) -> tuple[Unit, list[Timed]]:
+    """A convolution; a row without a shape may name a layer of a bundled network."""
     sizes = [row.count(name) for name in _SHAPE]
     if None in sizes:
+        if row.has("net", "layer"):
+            return _named_layer(row, preset)
         raise RowSkipped("n, c, h, w, k, r or s is not stated")
     n, c, h, w, k, r, s = (size or 0 for size in sizes)
     unit = unit_of(row, preset)
@@ -321,31 +316,12 @@ def _convolution(row: Row, preset: Preset) -> tuple[tuple[Comparison, ...], Devi
         ("groups", row.count("groups") or 1),
         ("bias", False),
     )
-    times = layer_times(layer_of("convolution", ((c, h, w),), params), n, unit.compute)
-    peak = unit.peak_flop_per_s
-    if row.has("pass_"):
-        return _one_pass(row, times, peak), unit.device
-    passes = (
-        ("forward", "fwd_ms", times.forward_s, times.forward_flop),
-        ("backward input", "bwd_input_ms", times.backward_input_s, times.backward_input_flop),
-        ("backward weight", "bwd_param_ms", times.backward_weight_s, times.backward_weight_flop),
-    )
-    return tuple(
-        one
-        for what, name, seconds, flop in passes
-        for one in compared(what, seconds, positive_ms(row, name), flop, peak)
-    ), unit.device
+    passes = layer_passes(layer_of("convolution", ((c, h, w),), params), n, unit.compute)
+    columns = {"forward": "fwd_ms", "backward_input": "bwd_input_ms", "backward_weight": "bwd_param_ms"}
+    return unit, timed(row, passes, None if row.has("pass_") else columns, (*_WHOLE, *_PARTS))
 
 
-# -- layers of bundled networks ------------------------------------------------------------------------------------------------
-
-
-def predict_layers(rows: Sequence[Row], preset: Preset) -> list[Outcome]:
-    """Predict layers of bundled networks, named as in their files, in the order given."""
-    return kernel_outcomes(rows, preset, _named_layer)
-
-
-def _named_layer(row: Row, preset: Preset) -> tuple[tuple[Comparison, ...], Device]:
+def _named_layer(row: Row, preset: Preset) -> tuple[Unit, list[Timed]]:
     name = row.text("net")
     if name not in bundled("models"):
         raise RowSkipped(f"no bundled network has this name{did_you_mean(short_name(name), bundled('models'))}")
@@ -356,23 +332,7 @@ def _named_layer(row: Row, preset: Preset) -> tuple[tuple[Comparison, ...], Devi
     batch = row.count("n") or row.count("batch")
     if batch is None:
         raise RowSkipped("no batch is stated (n)")
-    return _one_pass(row, layer_times(layer, batch, unit.compute), unit.peak_flop_per_s), unit.device
-
-
-def _one_pass(row: Row, times: LayerTimes, peak: float) -> tuple[Comparison, ...]:
-    """The pass that a row names: forward, or backward with both gradients, or one of them."""
-    passes = {
-        "forward": (times.forward_s, times.forward_flop),
-        "backward": (
-            times.backward_input_s + times.backward_weight_s,
-            times.backward_input_flop + times.backward_weight_flop,
-        ),
-        "backward_input": (times.backward_input_s, times.backward_input_flop),
-        "backward_weight": (times.backward_weight_s, times.backward_weight_flop),
-    }
-    word = row.text("pass_") or "forward"
-    seconds, flop = passes[word]
-    return compared(word.replace("_", " "), seconds, positive_ms(row, "time_ms"), flop, peak)
+    return unit, timed(row, layer_passes(layer, batch, unit.compute), may_name=(*_WHOLE, *_PARTS))
 
 
 @cache
@@ -395,12 +355,7 @@ def _layer(network: str, name: str, part: str) -> Layer | None:
 _GATES = {"LSTM": 4, "GRU": 3, "vanilla": 1}
 
 
-def predict_recurrent(rows: Sequence[Row], preset: Preset) -> list[Outcome]:
-    """Predict rows of this kind, in the order given."""
-    return kernel_outcomes(rows, preset, _recurrent, frozenset(("lstm",)))
-
-
-def _recurrent(row: Row, preset: Preset) -> tuple[tuple[Comparison, ...], Device]:
+def _recurrent(row: Row, preset: Preset) -> tuple[Unit, list[Timed]]:
     gates = _GATES.get(row.text("cell"))
     if gates is None:
         raise RowSkipped("the cell is none of vanilla, GRU, LSTM")
@@ -414,46 +369,106 @@ def _recurrent(row: Row, preset: Preset) -> tuple[tuple[Comparison, ...], Device
     features = row.count("input") or row.default("input", 1)
     layer = layer_of("lstm", ((features, steps),), (("hidden", hidden),))
     # A share of an LSTM's units reads the whole state: a cell with fewer gates does as much work as such a share.
-    compute, share = unit.compute, gates / 4
-    times = layer_times(layer, batch, compute, share)
-    # cuDNN's gradient of the data runs back through all steps; that of the weights is one product afterwards.
-    data = layer_times(through_input(layer), batch, compute, share)
-    peak = unit.peak_flop_per_s
-    weight_s = times.backward_input_s + times.backward_weight_s - data.backward_input_s
-    weight_flop = times.backward_input_flop + times.backward_weight_flop - data.backward_input_flop
-    return (
-        *compared("forward", times.forward_s, positive_ms(row, "fwd_ms"), times.forward_flop, peak),
-        *compared(
-            "backward input", data.backward_input_s, positive_ms(row, "bwd_input_ms"), data.backward_input_flop, peak
-        ),
-        *compared("backward weight", weight_s, positive_ms(row, "bwd_weight_ms"), weight_flop, peak),
-    ), unit.device
+    passes = layer_passes(layer, batch, unit.compute, gates / 4)
+    # cuDNN's gradient of the data runs back through all steps, as with frozen weights; that of the weights is one product afterwards.
+    data = layer_passes(replace(layer, frozen=True), batch, unit.compute, gates / 4)[1]
+    passes = np.stack([passes[0], data, passes[1] + passes[2] - data])
+    columns = {"forward": "fwd_ms", "backward_input": "bwd_input_ms", "backward_weight": "bwd_weight_ms"}
+    return unit, timed(row, passes, columns)
 
 
-# -- matrix peaks --------------------------------------------------------------------------------------------------------------
+# -- kernels of planner measure ------------------------------------------------------------------------------------------------
 
-# The best of many shapes fills whole tiles and whole waves of them: what a product loses by those on average, this one does not. The
-# fractions of peaks in the device files are such rates.
-_USUAL_SIDE = 8192
-
-
-def predict_peaks(rows: Sequence[Row], preset: Preset) -> list[Outcome]:
-    """Predict rows of this kind, in the order given."""
-    return kernel_outcomes(rows, preset, _peak, frozenset(("linear",)))
-
-
-def _peak(row: Row, preset: Preset) -> tuple[tuple[Comparison, ...], Device]:
-    rate = row.number("mamf_tflops")
-    if rate is None:
-        raise RowSkipped("no measured rate")
-    m, n, k = (row.count(name) or row.default(name, _USUAL_SIDE) for name in "mnk")
-    unit = _without_edges(unit_of(row, preset, "bf16"), preset)
-    flop = 2.0 * m * n * k
-    return compared("product", product_s(unit, m, n, k), flop / (rate * 1e12), flop, unit.peak_flop_per_s), unit.device
+# Operation -> layer family and parameters; both passes.
+ELEMENTWISE: dict[str, tuple[str, tuple[tuple[str, Any], ...]]] = {
+    "relu": ("activation", (("function", "relu"),)),
+    "gelu": ("activation", (("function", "gelu"),)),
+    "sigmoid": ("activation", (("function", "sigmoid"),)),
+    "tanh": ("activation", (("function", "tanh"),)),
+    "dropout": ("dropout", ()),
+    "add": ("add", ()),
+    "layer_norm": ("layer_norm", ()),
+    "rms_norm": ("rms_norm", ()),
+    "batch_norm": ("batch_norm", ()),
+}
 
 
-def _without_edges(unit: Unit, preset: Preset) -> Unit:
-    """The device as the best shape finds it: no tile is partly in vain, no wave of tiles partly empty."""
-    efficiency = replace(unit.device.efficiency, tile_half=0.0, fill_outputs=0.0)
-    device = replace(unit.device, efficiency=efficiency)
-    return replace(unit, device=device, compute=preset.compute(device, unit.precision, "sgd", alone=True))
+def _attention(row: Row, preset: Preset) -> tuple[Unit, list[Timed]]:
+    batch, heads, dim, seq = (row.count(name) for name in ("batch", "heads", "head_dim", "seq"))
+    if not (batch and heads and dim and seq):
+        raise RowSkipped("batch, heads, head_dim or seq is not stated")
+    kv_heads = row.count("kv_heads") or heads
+    params = (
+        ("heads", heads),
+        ("kv_heads", kv_heads),
+        ("head_dim", dim),
+        ("causal", _is_yes(row, "causal")),
+        ("fused", _is_yes(row, "flash_attention")),
+    )
+    layer = layer_of("self_attention", (((heads + 2 * kv_heads) * dim, seq),), params)
+    unit = unit_of(row, preset)
+    return unit, timed(row, layer_passes(layer, batch, unit.compute))
+
+
+def _is_yes(row: Row, name: str) -> bool:
+    stated = row.flag(name)
+    return row.default(name, True) if stated is None else stated
+
+
+def _elementwise(row: Row, preset: Preset) -> tuple[Unit, list[Timed]]:
+    family = ELEMENTWISE.get(row.text("op"))
+    if family is None:
+        raise RowSkipped(f"op of an elementwise kernel is none of {', '.join(ELEMENTWISE)}", usable=True)
+    batch, width = row.count("batch"), row.count("hidden")
+    if not (batch and width):
+        raise RowSkipped("batch or hidden is not stated")
+    kind, params = family
+    shapes = ((width,),) * (2 if kind == "add" else 1)
+    unit = unit_of(row, preset)
+    return unit, timed(row, layer_passes(layer_of(kind, shapes, params), batch, unit.compute))
+
+
+def _copy(row: Row, preset: Preset) -> tuple[Unit, list[Timed]]:
+    """Reads and writes so many bytes: what an activation does, whose arithmetic is hidden behind the memory."""
+    size = row.number("bytes")
+    if not size:
+        raise RowSkipped("bytes is not stated")
+    unit = unit_of(row, preset)
+    elements = max(int(size / unit.precision.activation_bytes), 1)
+    layer = layer_of("activation", ((elements,),), (("function", "relu"),))
+    predicted_s = float(layer_passes(layer, 1, unit.compute)[0, 0])
+    # The baseline is the memory's peak, here in FLOPs.
+    flop = 2.0 * size / unit.device.memory_bandwidth_bytes_per_s * unit.device.peak(unit.precision.compute)
+    return unit, [("copy", predicted_s, flop, positive_ms(row, "time_ms"))]
+
+
+# Kernel -> function that predicts it, and the families of its layers; in the order in which messages list them.
+_KERNELS: dict[str, tuple[Kernel, frozenset[str]]] = {
+    "gemm": (_product, frozenset(("linear",))),
+    "convolution": (_convolution, frozenset(("convolution",))),
+    "recurrent": (_recurrent, frozenset(("lstm",))),
+    "attention": (_attention, ATTENTION),
+    "elementwise": (_elementwise, frozenset(("elementwise",))),
+    "copy": (_copy, frozenset(("copy",))),
+}
+KERNELS: tuple[str, ...] = ("gemm", "convolution", "recurrent", "collective", "attention", "elementwise", "copy")
+
+
+def _measured(row: Row, preset: Preset) -> Outcome:
+    name = row.text("kernel")
+    if name == "collective":
+        return collective_rows.outcome_of(row, preset)
+    if not name:
+        raise RowSkipped("no kernel is stated (put rows of another kind into a file of their own)", usable=True)
+    if name not in _KERNELS:
+        raise RowSkipped(f"kernel '{short_name(name)}' is not known ({', '.join(KERNELS)})", usable=True)
+    return _outcome(row, preset, *_KERNELS[name])
+
+
+# Predict the rows of a table, in the order given: (rows, preset) -> outcomes.
+predict_products, predict_convolutions, predict_recurrent = (
+    partial(predict_kernels, kernel=kernel, kinds=kinds) for kernel, kinds in list(_KERNELS.values())[:3]
+)
+predict_peaks = partial(predict_kernels, kernel=_peak, kinds=frozenset(("linear",)))
+predict_layers = partial(predict_kernels, kernel=_named_layer)
+predict_measured = partial(outcomes_of, one=_measured)

@@ -73,7 +73,7 @@ KINDS: tuple[Kind, ...] = (
         name="measured",
         doc="kernels and collectives of all kinds, as planner measure writes them",
         columns=(("kernel",), ("device", "device_file"), ("time_ms",)),
-        predicts="measured.predict",
+        predicts="kernels.predict_measured",
         example=_example(
             "kernel=attention device=a100-80gb precision=bf16 pass_=forward batch=4 heads=16 head_dim=128 seq=2048 causal=yes time_ms=0.6"
         ),

@@ -11,18 +11,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from costmodel.hardware.device import Device
+import numpy as np
+
 from costmodel.network.layers import Layer
-from planner.measurements.kernels import (
-    LayerTimes,
-    compared,
-    kernel_outcomes,
-    layer_of,
-    layer_times,
-    positive_ms,
-    unit_of,
-)
-from planner.measurements.outcomes import Comparison, Outcome, Preset
+from planner.measurements.kernels import Timed, Unit, layer_of, layer_passes, predict_kernels, timed, unit_of
+from planner.measurements.outcomes import Outcome, Preset
 from planner.measurements.tables import Row, RowSkipped
 
 __all__ = ["predict"]
@@ -46,21 +39,10 @@ _ELEMENTWISE = {
 _PROFILERS = {"": (0.0, 0.0), "pipedream": (250e-6, 20e-6)}
 
 
-def predict(rows: Sequence[Row], preset: Preset) -> list[Outcome]:
-    """Predict rows of this kind, in the order given."""
-    outcomes = []
-    for outcome in kernel_outcomes(rows, preset, _one):
-        name = outcome.row.text("profiler")
-        own = {f"{name}: forward_s", f"{name}: backward_s"} if name else set()
-        outcomes.append(replace(outcome, fitted=outcome.fitted | own) if outcome.is_scored else outcome)
-    return outcomes
-
-
-def _one(row: Row, preset: Preset) -> tuple[tuple[Comparison, ...], Device]:
+def _operator(row: Row, preset: Preset) -> tuple[Unit, list[Timed]]:
     text = row.text("op")
     name = text.split("(", maxsplit=1)[0].strip()
-    forward_s, backward_s = positive_ms(row, "fwd_ms"), positive_ms(row, "bwd_ms")
-    if forward_s is None and backward_s is None:
+    if not (row.has("fwd_ms") or row.has("bwd_ms")):
         raise RowSkipped("no measured time")
     batch = row.count("batch")
     if batch is None:
@@ -69,28 +51,23 @@ def _one(row: Row, preset: Preset) -> tuple[tuple[Comparison, ...], Device]:
     if elements < 1:
         raise RowSkipped("activation_bytes is not stated")
     unit = unit_of(row, preset)
-    peak = unit.peak_flop_per_s
-    times = [layer_times(layer, batch, unit.compute) for layer in _layers(name, text, elements)]
-    total = _sum(times)
-    # An image has three channels: the first convolution of a network, whose input asks for no gradient.
-    is_first = text.startswith("Conv2d(3,")
-    backward = total.backward_weight_s + (0.0 if is_first else total.backward_input_s)
-    host_forward_s, host_backward_s = _PROFILERS[row.text("profiler")]
-    return (
-        *compared("forward", total.forward_s + host_forward_s, forward_s, total.forward_flop, peak),
-        *compared(
-            "backward",
-            backward + host_backward_s,
-            backward_s,
-            total.backward_weight_flop + (0.0 if is_first else total.backward_input_flop),
-            peak,
-        ),
-    ), unit.device
+    passes = np.sum([layer_passes(layer, batch, unit.compute) for layer in _layers(name, text, elements)], axis=0)
+    if text.startswith(
+        "Conv2d(3,"
+    ):  # of an image: the first convolution of a network, whose input asks for no gradient
+        passes[1] = 0.0
+    passes[:2, 0] += _PROFILERS[row.text("profiler")]
+    return unit, timed(row, passes, {"forward": "fwd_ms", "backward": "bwd_ms"})
 
 
-def _sum(times: Sequence[LayerTimes]) -> LayerTimes:
-    names = LayerTimes.__dataclass_fields__
-    return LayerTimes(**{name: sum(getattr(time, name) for time in times) for name in names})
+def predict(rows: Sequence[Row], preset: Preset) -> list[Outcome]:
+    """Predict rows of this kind, in the order given."""
+    outcomes = []
+    for outcome in predict_kernels(rows, preset, kernel=_operator):
+        name = outcome.row.text("profiler")
+        own = {f"{name}: forward_s", f"{name}: backward_s"} if name else set()
+        outcomes.append(replace(outcome, fitted=outcome.fitted | own) if outcome.is_scored else outcome)
+    return outcomes
 
 
 def _layers(name: str, text: str, elements: float) -> list[Layer]:

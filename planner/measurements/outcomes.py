@@ -5,20 +5,21 @@ Rows are scored with a cost model: the planner's default, or the ``paleo`` prese
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from costmodel.framework import WELL_TUNED, LayerAssumptions
 from costmodel.hardware.cluster import Cluster
 from costmodel.hardware.device import Device
-from costmodel.kernels.roofline import ComputeModel, RooflineCompute
+from costmodel.kernels.roofline import ComputeModel, CostModelError, RooflineCompute
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.plan import MeshPlan
+from costmodel.network.layers import ShapeError
 from costmodel.paleo.model import PaleoCompute
 from costmodel.precision import OPTIMIZERS, Optimizer, Precision
 from costmodel.uncertainty.constants import Calibration, assumptions_with, device_with, links_with
-from planner.measurements.tables import Row
+from planner.measurements.tables import Row, RowSkipped
 
 __all__ = [
     "DEFAULT",
@@ -29,6 +30,7 @@ __all__ = [
     "Outcome",
     "Preset",
     "calibrated",
+    "outcomes_of",
     "skipped",
 ]
 
@@ -184,3 +186,22 @@ class Outcome:
 def skipped(row: Row, reason: str, *, usable: bool, needs: tuple[tuple[str, ...], ...] = ()) -> Outcome:
     """An outcome of a row that is left out."""
     return Outcome(row=row, skipped=reason, usable=usable, needs=needs)
+
+
+def outcomes_of(rows: Sequence[Row], preset: Preset, one: Callable[[Row, Preset], Outcome]) -> list[Outcome]:
+    """Predict rows one by one; those that cannot be scored are skipped with the reason."""
+    outcomes = []
+    for row in rows:
+        try:
+            if row.flag("suspect"):
+                raise RowSkipped("marked suspect")
+            outcomes.append(one(row, preset))
+        except RowSkipped as trouble:
+            outcomes.append(skipped(row, trouble.reason, usable=trouble.usable, needs=trouble.needs))
+        except OverflowError:
+            outcomes.append(skipped(row, TOO_LARGE, usable=False))
+        except ShapeError:
+            outcomes.append(skipped(row, "the shapes do not fit together", usable=False))
+        except CostModelError as error:
+            outcomes.append(skipped(row, f"the cost model refuses the layer: {error}", usable=True))
+    return outcomes

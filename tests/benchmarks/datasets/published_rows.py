@@ -15,7 +15,6 @@ from planner.measurements import (
     collective_rows,
     convnets,
     hardware,
-    measured,
     networks,
     operators,
     plans,
@@ -68,7 +67,7 @@ RECURRENT = Kind(kernels.recurrent, planned.predict_recurrent)
 LAYERS = Kind(kernels.layer_log, planned.predict_layers)
 PEAKS = Kind(kernels.matmul_peak, planned.predict_peaks)
 OPERATORS = Kind(kernels.operator, operators.predict)
-MEASURED = Kind(kernels.measured, measured.predict)
+MEASURED = Kind(kernels.measured, planned.predict_measured)
 
 FORWARD, BACKWARD = {"pass_": "forward"}, {"pass_": "backward"}
 RUN = {

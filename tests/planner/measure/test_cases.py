@@ -13,7 +13,7 @@ from planner.measure.processes import Processes, processes_of
 from planner.measure.run import _Deadline
 from planner.measure.timing import COLUMNS, Timing, row_of, table_text, time_call
 from planner.measurements.kinds import predict_table
-from planner.measurements.measured import ELEMENTWISE, KERNELS
+from planner.measurements.kernels import ELEMENTWISE, KERNELS
 from planner.measurements.tables import read_table
 
 MACHINE = {"device": "a100-80gb", "machine": "x", "software": "y"}
@@ -89,7 +89,7 @@ def test_bad_rows_are_counted_with_a_reason(tmp_path: Path) -> None:
         "copy,a100-80gb,,,,,,,,,,1": "bytes is not stated",
         "copy,a100-80gb,,,,,,,,,1024,": "no measured time",
         "copy,abacus,,,,,,,,,1024,1": "not known",
-        "recurrent,a100-80gb,backward_weight,,,,,,,,,1": "pass_ of a recurrent",
+        "recurrent,a100-80gb,backward_weight,,,,,,,,,1": "the cell is none of",
     }
     path.write_text(header + "\n".join(lines) + "\n")
     _, outcomes = predict_table(read_table(path))

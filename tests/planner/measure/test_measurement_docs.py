@@ -11,7 +11,7 @@ from planner.measure.cases import COLLECTIVES, KINDS
 from planner.measure.timing import COLUMNS
 from planner.measurements.kinds import KINDS as TABLES
 from planner.measurements.kinds import predict_table, template
-from planner.measurements.measured import ELEMENTWISE
+from planner.measurements.kernels import ELEMENTWISE
 from planner.measurements.tables import read_table
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "measurements.md").read_text(encoding="utf-8")
