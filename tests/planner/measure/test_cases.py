@@ -12,8 +12,8 @@ from planner.measure.cases import COLLECTIVES, KINDS, Case, collective_cases, ke
 from planner.measure.processes import Processes, processes_of
 from planner.measure.run import _Deadline
 from planner.measure.timing import COLUMNS, Timing, row_of, table_text, time_call
-from planner.measurements.kinds import predict_table
 from planner.measurements.kernels import ELEMENTWISE, KERNELS
+from planner.measurements.kinds import predict_table
 from planner.measurements.tables import read_table
 
 MACHINE = {"device": "a100-80gb", "machine": "x", "software": "y"}

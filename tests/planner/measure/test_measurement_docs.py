@@ -9,9 +9,9 @@ import pytest
 
 from planner.measure.cases import COLLECTIVES, KINDS
 from planner.measure.timing import COLUMNS
+from planner.measurements.kernels import ELEMENTWISE
 from planner.measurements.kinds import KINDS as TABLES
 from planner.measurements.kinds import predict_table, template
-from planner.measurements.kernels import ELEMENTWISE
 from planner.measurements.tables import read_table
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "measurements.md").read_text(encoding="utf-8")
