@@ -90,11 +90,6 @@ class ErrorModel:
     devices : tuple of str
         Devices of the rows that it was found from; empty: not stated, so that no device is another.
 
-    Raises
-    ------
-    ValueError
-        A negative or infinite standard deviation, an unknown part, or quantiles in the wrong order.
-
     Examples
     --------
     >>> ErrorModel(shared_log_sd=0.1, plan_log_sd=0.05, by_part={"bubble": 0.2}).part_log_sd.tolist()
@@ -115,22 +110,7 @@ class ErrorModel:
     devices: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Check the numbers and make the mapping read-only."""
-        unknown = [name for name in self.by_part if name not in PARTS]
-        if unknown:
-            raise ValueError(f"'{unknown[0]}' is no part of a step (known: {', '.join(PARTS)})")
-        for value in (self.shared_log_sd, self.plan_log_sd, *self.by_part.values()):
-            if not (math.isfinite(value) and value >= 0):
-                raise ValueError(f"a standard deviation is {value}, expected a number from 0")
-        for name in ("similarity_steps", "typical_log_sd", "ranking_scale"):
-            if not (math.isfinite(getattr(self, name)) and getattr(self, name) > 0):
-                raise ValueError(f"{name} is {getattr(self, name)}, expected a number above 0")
-        if not 0 <= self.sharpness <= 1:
-            raise ValueError(f"sharpness is {self.sharpness}, expected a number from 0 to 1")
-        if not 0 < self.listed_share < 1:
-            raise ValueError(f"listed_share is {self.listed_share}, expected a number between 0 and 1")
-        if not self.low < self.high:
-            raise ValueError(f"the quantiles {self.low} and {self.high} are in the wrong order")
+        """Make the mapping read-only; `planner.schema.calibration` checks the numbers."""
         object.__setattr__(self, "by_part", MappingProxyType(dict(self.by_part)))
 
     @property
@@ -228,13 +208,6 @@ class Candidates:
     covariance: FloatArray
     coordinates: FloatArray
     mixture: FloatArray | None = None
-
-    def __post_init__(self) -> None:
-        n, k = len(self.step_time_s), len(self.covariance)
-        assert self.shares.shape == (n, len(PARTS)), "shares"
-        assert self.effects.shape == (n, k), "effects"
-        places = len(self.coordinates)
-        assert places == n if self.mixture is None else self.mixture.shape == (n, places), "coordinates"
 
     def __len__(self) -> int:
         return len(self.step_time_s)

@@ -35,9 +35,7 @@ from planner.core.errors import MissingExtra
 __all__ = [
     "Data",
     "Fit",
-    "LeftOut",
     "Prior",
-    "Start",
     "cross_validate",
     "fit",
     "folds_of",
@@ -199,7 +197,7 @@ def _weighted_median(values: FloatArray, weights: FloatArray) -> float:
     return float(values[order][np.searchsorted(total, 0.5 * total[-1])])
 
 
-def fit(predict: Predict, data: Data, prior: Prior, start: Start | None = None) -> Fit:
+def fit(predict: Predict, data: Data, prior: Prior, known: tuple[FloatArray, FloatArray] | None = None) -> Fit:
     """Find the factors that explain the measurements, starting from the bundled model.
 
     Parameters
@@ -208,7 +206,7 @@ def fit(predict: Predict, data: Data, prior: Prior, start: Start | None = None) 
         Logarithms of the factors (m,) -> logarithms of the predicted times (n,).
     data : Data
     prior : Prior
-    start : Start, optional
+    known : tuple of array (n,) and array (n, m), optional
         Predictions and Jacobian of the bundled model, where they are known.
 
     Returns
@@ -225,11 +223,11 @@ def fit(predict: Predict, data: Data, prior: Prior, start: Start | None = None) 
     >>> float(np.exp(found.theta[0]).round(2)), float(found.log_sd[0].round(2))
     (1.19, 0.07)
     """
-    if start is None:
-        theta = np.zeros(len(prior.log_sd))
-        predicted = predict(theta)
-        start = Start(theta=theta, log_predicted=predicted, jacobian=jacobian(predict, theta, predicted, prior))
-    return _descend(predict, data, prior, start)
+    theta = np.zeros(len(prior.log_sd))
+    predicted, slopes = known or (predict(theta), None)
+    if slopes is None:
+        slopes = jacobian(predict, theta, predicted, prior)
+    return _descend(predict, data, prior, (theta, predicted, slopes))
 
 
 def refit(predict: Predict, data: Data, prior: Prior, found: Fit, chosen: BoolArray) -> Fit:
@@ -242,30 +240,28 @@ def refit(predict: Predict, data: Data, prior: Prior, found: Fit, chosen: BoolAr
         To all rows.
     chosen : bool array (n,)
     """
-    start = Start(theta=found.theta, log_predicted=found.log_predicted, jacobian=found.jacobian)
 
     def straight(theta: FloatArray) -> FloatArray:
         return np.asarray(found.log_predicted + found.jacobian @ (theta - found.theta))
 
+    start = found.theta, found.log_predicted, found.jacobian
     result = _descend(straight, data, prior, start, chosen)
     return replace(result, log_predicted=predict(result.theta))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
-    """Where a descent begins: logarithms of the factors, of the predictions there, and their derivatives."""
-
-    theta: FloatArray
-    log_predicted: FloatArray
-    jacobian: FloatArray
-
-
-def _descend(predict: Predict, data: Data, prior: Prior, start: Start, chosen: BoolArray | None = None) -> Fit:
+def _descend(
+    predict: Predict,
+    data: Data,
+    prior: Prior,
+    start: tuple[FloatArray, FloatArray, FloatArray],
+    chosen: BoolArray | None = None,
+) -> Fit:
     """Minimise on a straight line through the predictions, predict there, and again; every step corrects the slopes (Broyden).
 
-    Slopes are made again where the factors have moved far. Where only some rows are chosen, the predictions are a straight line.
+    ``start``: logarithms of the factors, of the predictions there, and their derivatives. Slopes are made again where the factors have
+    moved far. Where only some rows are chosen, the predictions are a straight line.
     """
-    theta, predicted, slopes = start.theta, start.log_predicted, start.jacobian
+    theta, predicted, slopes = start
     made_at, counted = theta, data.counted(chosen)
     line = _line(data, prior, counted, np.full(int(data.part.max(initial=0)) + 1, _USUAL_SCALE))
     levels = np.zeros(line.member.shape[1])
@@ -412,20 +408,6 @@ class _Line:
         return np.asarray(0.5 * (found + found.T))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeftOut:
-    """Every row predicted by a fit to the folds that it is not in.
-
-    Attributes
-    ----------
-    folds : int
-    log_predicted : array (n,)
-    """
-
-    folds: int
-    log_predicted: FloatArray
-
-
 def folds_of(groups: Sequence[Hashable], most: int, seed: int) -> IntArray:
     """The fold of every row: groups stay together, in an order drawn from the seed, the largest first to the emptiest fold.
 
@@ -448,8 +430,8 @@ def folds_of(groups: Sequence[Hashable], most: int, seed: int) -> IntArray:
 
 def cross_validate(
     predict: Predict, data: Data, prior: Prior, found: Fit, groups: Sequence[Hashable], *, folds: int, seed: int
-) -> LeftOut | None:
-    """Leave out one fold after the other.
+) -> tuple[int, FloatArray] | None:
+    """Predict every row by a fit to the folds that it is not in.
 
     Parameters
     ----------
@@ -465,8 +447,8 @@ def cross_validate(
 
     Returns
     -------
-    LeftOut or None
-        None where there is one group only.
+    (int, array (n,)) or None
+        Folds, and logarithms of the predictions; None where there is one group only.
     """
     fold = folds_of(groups, folds, seed)
     count = int(fold.max(initial=0)) + 1
@@ -476,4 +458,4 @@ def cross_validate(
     for n in range(count):
         outside = fold == n
         predicted[outside] = refit(predict, data, prior, found, ~outside).log_predicted[outside]
-    return LeftOut(folds=count, log_predicted=predicted)
+    return count, predicted

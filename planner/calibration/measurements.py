@@ -12,6 +12,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -115,7 +116,7 @@ def link_remark(machinery: Machinery, table: Table) -> str:
     outer = cluster.levels[-1]
     devices = math.prod(level.size or 1 for level in cluster.levels[:-1])
     known = outer.bandwidth_bytes_per_s * devices  # that of a level is each device's share
-    stated = Counter(_inter_node(row) for row in table.rows if not machinery.refusal(row))
+    stated = Counter(links_of(row).inter_bytes_per_s for row in table.rows if not machinery.refusal(row))
     others = {
         rate: rows for rate, rows in stated.items() if rate and not 1 / _OTHER_LINKS <= rate / known <= _OTHER_LINKS
     }
@@ -126,13 +127,6 @@ def link_remark(machinery: Machinery, table: Table) -> str:
         f"{table.path.name}: {sum(others.values()):,} rows state {rates} Gb/s per node between nodes, cluster {machinery.cluster} has "
         f"{known * 8e-9:,.4g}. The cluster counts; without --cluster every row has its own links"
     )
-
-
-def _inter_node(row: Row) -> float | None:
-    try:
-        return links_of(row).inter_bytes_per_s
-    except RowSkipped:  # counted when the row is predicted
-        return None
 
 
 @cache
@@ -191,14 +185,22 @@ class TableUse:
     skipped: Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Batch:
-    """Rows of one kind in one file, and where their times are among all."""
+class _Batch(NamedTuple):
+    """Rows of one kind in one file, and how many times each has."""
 
     kind: Kind
     rows: tuple[Row, ...]
-    shape: tuple[int, ...]  # times of each row
-    first: int
+    shape: tuple[int, ...]
+
+
+class _Time(NamedTuple):
+    """A measured time: number of its file, number of its row over all files, name of the kind or kernel."""
+
+    comparison: Comparison
+    row: Row
+    table: int
+    number: int
+    part: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,18 +252,14 @@ class Measurements:
     def predict(self, values: Mapping[str, float]) -> FloatArray:
         """Logarithms of the times that the cost model predicts with these factors."""
         preset = Preset(name="roofline", constants=tuple(values.items()))
-        result = self.log_bundled.copy()
-        for batch in self.batches:
-            place = batch.first
-            outcomes = batch.kind.predictor()(batch.rows, preset)
-            for outcome, count in zip(outcomes, batch.shape, strict=True):
+        times: list[float] = []
+        for kind, rows, shape in self.batches:
+            for outcome, count in zip(kind.predictor()(rows, preset), shape, strict=True):
+                found = [comparison.predicted_s for comparison in outcome.comparisons]
                 # A row that other constants make unpredictable says nothing about them.
-                if len(outcome.comparisons) == count:
-                    for n, comparison in enumerate(outcome.comparisons):
-                        if comparison.predicted_s > 0:
-                            result[place + n] = np.log(comparison.predicted_s)
-                place += count
-        return result
+                times += found if len(found) == count else [0.0] * count
+        seconds = np.array(times)
+        return np.asarray(np.log(seconds, out=self.log_bundled.copy(), where=seconds > 0))
 
     def data(self, same: Sequence[Hashable]) -> Data:
         """The measurements as a fit takes them; times with equal keys are repeats of one configuration.
@@ -282,19 +280,6 @@ class Measurements:
         return tuple(dict.fromkeys(name for name in self.network if any(name)))
 
 
-@dataclass(slots=True)
-class _Collected:
-    """Grows while files are read."""
-
-    tables: list[TableUse] = dataclasses.field(default_factory=list)
-    batches: list[_Batch] = dataclasses.field(default_factory=list)
-    comparisons: list[Comparison] = dataclasses.field(default_factory=list)
-    rows: list[Row] = dataclasses.field(default_factory=list)
-    table: list[int] = dataclasses.field(default_factory=list)
-    row: list[int] = dataclasses.field(default_factory=list)
-    part: list[str] = dataclasses.field(default_factory=list)
-
-
 def read_measurements(files: Sequence[str], machinery: Machinery) -> Measurements:
     """Read and predict files.
 
@@ -310,21 +295,40 @@ def read_measurements(files: Sequence[str], machinery: Machinery) -> Measurement
     InputFileError
         A file cannot be read, is of no known kind, or no file has a row with a time.
     """
-    collected = _Collected()
+    tables: list[TableUse] = []
+    batches: list[_Batch] = []
+    times: list[_Time] = []
     problems: list[FileProblem] = []
     for name in files:
         try:
-            _add_file(collected, name, machinery)
+            tables.append(_add_file(name, machinery, len(tables), batches, times))
         except InputFileError as error:
             problems += error.problems
-    if problems:
-        raise InputFileError(problems)
-    if not collected.comparisons:
-        raise InputFileError([_nothing(use) for use in collected.tables])
-    return _arrays(collected)
+    if problems or not times:
+        raise InputFileError(problems or [_nothing(use) for use in tables])
+    parts = tuple(dict.fromkeys(time.part for time in times))
+    network = tuple(_network(time.row, time.part) for time in times)
+    group, grouped_by = _groups(times, network)
+    framework, doubt = _framework_of([time.row for time in times])
+    return Measurements(
+        tables=tuple(tables),
+        batches=tuple(batches),
+        log_measured=np.log([time.comparison.measured_s for time in times]),
+        log_bundled=np.log([time.comparison.predicted_s for time in times]),
+        table=np.array([time.table for time in times]),
+        row=np.array([time.number for time in times]),
+        part=np.array([parts.index(time.part) for time in times]),
+        parts=parts,
+        group=group,
+        grouped_by=grouped_by,
+        network=network,
+        framework=framework,
+        doubt=doubt,
+    )
 
 
-def _add_file(collected: _Collected, name: str, machinery: Machinery) -> None:
+def _add_file(name: str, machinery: Machinery, number: int, batches: list[_Batch], times: list[_Time]) -> TableUse:
+    """Predict the rows of a file with the bundled constants and keep those that have times."""
     table = read_table(Path(name))
     skipped: Counter[str] = Counter({REFUSED: table.refused_rows} if table.refused_rows else {})
     used = 0
@@ -332,24 +336,34 @@ def _add_file(collected: _Collected, name: str, machinery: Machinery) -> None:
     if not kinds:
         raise InputFileError([FileProblem(path=Path(name), message="has a header and no rows")])
     for kind, rows in kinds.items():
-        ours = []
-        for row in rows:
-            reason = machinery.refusal(row)
-            if reason:
-                skipped[reason] += 1
-            else:
-                ours.append(machinery.on_it(row))
-        used += _add_rows(collected, table, kind, ours, skipped)
+        refusals = [machinery.refusal(row) for row in rows]
+        ours = [machinery.on_it(row) for row, reason in zip(rows, refusals, strict=True) if not reason]
+        outcomes = kind.predictor()(ours, Preset(name="roofline"))
+        reasons = [_refusal(outcome) for outcome in outcomes]
+        skipped.update(reason for reason in (*refusals, *reasons) if reason)
+        if ours:
+            check_columns(table, kind, outcomes)
+        usable = [(row, one) for row, one, reason in zip(ours, outcomes, reasons, strict=True) if not reason]
+        if len(usable) > _MOST_ROWS:
+            why = f"left out to save time: {_MOST_ROWS:,} evenly spaced rows of a kind are fitted to"
+            skipped[why] += len(usable) - _MOST_ROWS
+            usable = [usable[n] for n in np.linspace(0, len(usable) - 1, _MOST_ROWS).round().astype(int)]
+        used += len(usable)
+        shape = tuple(len(outcome.comparisons) for _, outcome in usable)
+        batches.append(_Batch(kind, tuple(row for row, _ in usable), shape))
+        for row, outcome in usable:
+            place = times[-1].number + 1 if times else 0
+            # A table of `planner measure` holds kernels of all kinds.
+            part = row.text("kernel") or kind.name
+            times += [_Time(comparison, row, number, place, part) for comparison in outcome.comparisons]
     main = max(kinds, key=lambda kind: len(kinds[kind]))
-    collected.tables.append(
-        TableUse(
-            file=name,
-            sha256=table.sha256,
-            kind=main.name if len(kinds) == 1 else " and ".join(sorted(kind.name for kind in kinds)),
-            rows=len(table.rows) + table.refused_rows,
-            used=used,
-            skipped=dict(skipped.most_common()),
-        )
+    return TableUse(
+        file=name,
+        sha256=table.sha256,
+        kind=main.name if len(kinds) == 1 else " and ".join(sorted(kind.name for kind in kinds)),
+        rows=len(table.rows) + table.refused_rows,
+        used=used,
+        skipped=dict(skipped.most_common()),
     )
 
 
@@ -365,40 +379,6 @@ def _by_kind(table: Table) -> dict[Kind, list[Row]]:
         kind = common if own.predicts == common.predicts else own
         result.setdefault(kind, []).append(row)
     return result
-
-
-def _add_rows(collected: _Collected, table: Table, kind: Kind, rows: Sequence[Row], skipped: Counter[str]) -> int:
-    """Predict rows with the bundled constants and keep those that have times; returns how many."""
-    if not rows:
-        return 0
-    outcomes = kind.predictor()(rows, Preset(name="roofline"))
-    check_columns(table, kind, outcomes)
-    usable = []
-    for row, outcome in zip(rows, outcomes, strict=True):
-        reason = _refusal(outcome)
-        if reason:
-            skipped[reason] += 1
-        else:
-            usable.append((row, outcome))
-    if len(usable) > _MOST_ROWS:
-        chosen = np.linspace(0, len(usable) - 1, _MOST_ROWS).round().astype(int)
-        skipped[f"left out to save time: {_MOST_ROWS:,} evenly spaced rows of a kind are fitted to"] += (
-            len(usable) - _MOST_ROWS
-        )
-        usable = [usable[n] for n in chosen]
-    if usable:
-        shape = tuple(len(outcome.comparisons) for _, outcome in usable)
-        first = len(collected.comparisons)
-        collected.batches.append(_Batch(kind=kind, rows=tuple(row for row, _ in usable), shape=shape, first=first))
-    for row, outcome in usable:
-        number = collected.row[-1] + 1 if collected.row else 0
-        collected.row += [number] * len(outcome.comparisons)
-        collected.comparisons += outcome.comparisons
-        collected.rows += [row] * len(outcome.comparisons)
-        collected.table += [len(collected.tables)] * len(outcome.comparisons)
-        # A table of `planner measure` holds kernels of all kinds.
-        collected.part += [row.text("kernel") or kind.name] * len(outcome.comparisons)
-    return len(usable)
 
 
 def _refusal(outcome: Outcome) -> str:
@@ -418,45 +398,22 @@ def _nothing(use: TableUse) -> FileProblem:
     return FileProblem(path=Path(use.file), message=f"has no row to fit to, of {use.rows:,}: {reasons}")
 
 
-def _arrays(collected: _Collected) -> Measurements:
-    comparisons, rows = collected.comparisons, collected.rows
-    parts = tuple(dict.fromkeys(collected.part))
-    network = tuple(_network(row, kind) for row, kind in zip(rows, collected.part, strict=True))
-    group, grouped_by = _groups(collected, network)
-    framework, doubt = _framework_of(rows)
-    return Measurements(
-        tables=tuple(collected.tables),
-        batches=tuple(collected.batches),
-        log_measured=np.log([comparison.measured_s for comparison in comparisons]),
-        log_bundled=np.log([comparison.predicted_s for comparison in comparisons]),
-        table=np.array(collected.table, dtype=np.int64),
-        row=np.array(collected.row, dtype=np.int64),
-        part=np.array([parts.index(name) for name in collected.part], dtype=np.int64),
-        parts=parts,
-        group=group,
-        grouped_by=grouped_by,
-        network=network,
-        framework=framework,
-        doubt=doubt,
-    )
-
-
 def _network(row: Row, kind: str) -> tuple[str, ...]:
     """What ran; kernels are of no network, but for layers of a named one."""
     names = tuple(row.text(column) for column in _NETWORK)
     return names if kind in _OF_NETWORKS or any(names[:2]) else ("",) * len(names)
 
 
-def _groups(collected: _Collected, network: Sequence[tuple[str, ...]]) -> tuple[tuple[Hashable, ...], str]:
+def _groups(times: Sequence[_Time], network: Sequence[tuple[str, ...]]) -> tuple[tuple[Hashable, ...], str]:
     """What folds keep together, and its name: groups of the table, or networks where a group holds but some runs of one.
 
     Rows of one network are wrong together, so that a fit to some of them flatters itself on the others: two networks are left out in turn.
     Groups of a table need not differ so much: fewer than three would leave a fit without the half of its rows.
     """
-    named = [row.text("dataset_group") for row in collected.rows]
-    groups = tuple(zip(collected.table, named, strict=True))
+    named = [time.row.text("dataset_group") for time in times]
+    groups = tuple((time.table, name) for time, name in zip(times, named, strict=True))
     # Kernels are of no network: each is by itself.
-    apart = tuple(own if any(own) else (n,) for own, n in zip(network, collected.row, strict=True))
+    apart = tuple(own if any(own) else (n,) for own, n in zip(network, [time.number for time in times], strict=True))
     networks = len({own for own in network if any(own)})
     is_split = len(set(zip(groups, apart, strict=True))) > len(set(apart))
     has_groups = len(set(groups)) >= _FEWEST_GROUPS and all(named)

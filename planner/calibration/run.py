@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from costmodel.arrays import BoolArray, FloatArray
 from costmodel.uncertainty.constants import CONSTANTS, CalibratedConstant, Calibration
-from planner.calibration.fit import Data, Fit, LeftOut, Prior, Start, cross_validate, fit, jacobian
+from planner.calibration.fit import Data, Fit, Prior, cross_validate, fit, jacobian
 from planner.calibration.measurements import Machinery, Measurements, TableUse, read_measurements
 from planner.measurements.metrics import Figures, error_summary, far_off
 
@@ -120,7 +120,7 @@ def calibrate(
     name: str,
     folds: int = 5,
     seed: int = 0,
-    progress: Progress | None = None,
+    progress: Progress = lambda _stage, _share: None,
 ) -> Calibrated:
     """Fit the constants of the cost model to measurements.
 
@@ -141,39 +141,99 @@ def calibrate(
     InputFileError
         Files that cannot be read, or hold no row with a time.
     """
-    say = progress or _silent
-    say("reading", 0.0)
+    progress("reading", 0.0)
     measured = read_measurements(files, machinery)
     prior = _prior(tuple(CONSTANTS))
-    say("which constants the rows depend on", 0.1)
+    progress("which constants the rows depend on", 0.1)
     start = np.zeros(len(CONSTANTS))
     slopes = jacobian(_predictor(measured, tuple(CONSTANTS)), start, measured.log_bundled, prior)
-    same = _repeated(measured, slopes)
+    # Times that are predicted alike, and change alike, are repeats of one another.
+    alike = np.column_stack([measured.part, measured.log_bundled, slopes]).round(9)
+    same = [tuple(row) for row in alike.tolist()]
     data = measured.data(same)
-    configuration = _by_row(measured, same)
+    # All times of a row are one configuration, that of its first.
+    _, first, of_time = np.unique(measured.row, return_index=True, return_inverse=True)
+    configuration = [same[n] for n in first[of_time]]
     acting = [n for n in range(len(CONSTANTS)) if np.max(np.abs(slopes[:, n])) > _NO_INFLUENCE]
+    names = tuple(list(CONSTANTS)[n] for n in acting)
     count = len(set(configuration))
+    found, left_out, fell_back, word = None, None, "", ""
     if count < len(acting):
-        reason = (
+        word = "too few rows for a fit"
+        fell_back = (
             f"{count} distinct configuration{'s' if count != 1 else ''} cannot determine the {len(acting)} constants that "
             "they depend on: the bundled constants are kept"
         )
-        return _kept(measured, machinery, name, count, reason, "too few rows for a fit", acting)
-    names = tuple(list(CONSTANTS)[n] for n in acting)
-    prior = _prior(names)
-    predict = _predictor(measured, names)
-    say("fitting", 0.3)
-    begin = Start(theta=np.zeros(len(acting)), log_predicted=measured.log_bundled, jacobian=slopes[:, acting])
-    found = fit(predict, data, prior, begin)
-    say("leaving out", 0.8)
-    left_out = cross_validate(predict, data, prior, found, measured.group or configuration, folds=folds, seed=seed)
-    if left_out is not None and not _helps(measured, data, left_out.log_predicted):
-        reason = (
-            "fitted constants predict rows left out no better than the bundled ones: the bundled constants are kept"
-        )
-        kept = _kept(measured, machinery, name, count, reason, "a fit does not help rows left out", acting)
-        return dataclasses.replace(kept, folds=left_out.folds, errors=_with_left_out(kept.errors, measured, left_out))
-    return _result(measured, machinery, name, count, found, names, left_out)
+    else:
+        prior, predict = _prior(names), _predictor(measured, names)
+        progress("fitting", 0.3)
+        found = fit(predict, data, prior, (measured.log_bundled, slopes[:, acting]))
+        progress("leaving out", 0.8)
+        left_out = cross_validate(predict, data, prior, found, measured.group or configuration, folds=folds, seed=seed)
+        if left_out is not None and not _helps(measured, data, left_out[1]):
+            word = "a fit does not help rows left out"
+            fell_back = (
+                "fitted constants predict rows left out no better than the bundled ones: the bundled constants are kept"
+            )
+    findings = [
+        _finding(each, names.index(each), found, names)
+        if found is not None and not fell_back and each in names
+        else _untouched(each, word if each in names else _UNRELATED)
+        for each in CONSTANTS
+    ]
+    correlation = np.eye(len(findings))
+    log_after = measured.log_bundled
+    if found is not None and not fell_back:
+        correlation[np.ix_(acting, acting)] = found.correlation
+        log_after = measured.predict({finding.name: finding.constant.value for finding in findings})
+    unseen = None if left_out is None else left_out[1]
+    # What no constant explains is that of rows left out, unless the bundled constants are kept.
+    residual = measured.log_measured - (log_after if unseen is None or fell_back else unseen)
+    training = np.isin(measured.part, [n for n, kind in enumerate(measured.parts) if kind in _TRAINING])
+    # Kept constants are not compared file by file with what was left out of a fit.
+    errors = partial(_errors, measured, log_after, None if fell_back else unseen)
+    overall = _errors(measured, log_after, unseen, "all", np.ones(len(measured), dtype=bool))
+    doubts = (
+        "" if machinery.framework else measured.doubt,
+        _of_one(measured, fell_back),
+        *far_off(np.exp(measured.log_bundled - measured.log_measured).tolist()),
+    )
+    return Calibrated(
+        calibration=Calibration(
+            name=name,
+            constants={finding.name: finding.constant for finding in findings},
+            correlation=np.round(correlation, 4),
+            residual_log_sd=_spread(residual[training] if np.any(training) else residual),
+            residual_by_part={},
+            # A fit that was not tried on rows left out says nothing about other runs.
+            residual_groups=0 if unseen is None and not fell_back else _networks(measured, training),
+            framework=machinery.framework or measured.framework,
+        ),
+        findings=tuple(findings),
+        tables=measured.tables,
+        machinery=machinery,
+        configurations=count,
+        fell_back=fell_back,
+        folds=0 if left_out is None else left_out[0],
+        grouped_by=measured.grouped_by,
+        errors=overall,
+        by_file=tuple(errors(table.file, measured.table == n) for n, table in enumerate(measured.tables)),
+        by_kind=tuple(errors(kind, measured.part == n) for n, kind in enumerate(measured.parts)),
+        residual_by_kind={kind: _spread(residual[measured.part == n]) for n, kind in enumerate(measured.parts)},
+        doubt="; ".join(filter(None, doubts)),
+    )
+
+
+def _errors(
+    measured: Measurements, log_after: FloatArray, unseen: FloatArray | None, name: str, rows: BoolArray
+) -> Errors:
+    return Errors(
+        name=name,
+        times=int(np.count_nonzero(rows)),
+        before=_summary(measured, measured.log_bundled, rows),
+        after=_summary(measured, log_after, rows),
+        left_out=None if unseen is None else _summary(measured, unseen, rows),
+    )
 
 
 def _helps(measured: Measurements, data: Data, left_out: FloatArray) -> bool:
@@ -193,11 +253,6 @@ def _helps(measured: Measurements, data: Data, left_out: FloatArray) -> bool:
     return mean > error
 
 
-def _with_left_out(errors: Errors, measured: Measurements, left_out: LeftOut) -> Errors:
-    everything = np.ones(len(measured), dtype=bool)
-    return dataclasses.replace(errors, left_out=_summary(measured, left_out.log_predicted, everything))
-
-
 def _prior(names: Sequence[str]) -> Prior:
     chosen = [CONSTANTS[name] for name in names]
     return Prior(
@@ -215,82 +270,12 @@ def _predictor(measured: Measurements, names: Sequence[str]) -> Callable[[FloatA
     return predict
 
 
-def _repeated(measured: Measurements, slopes: FloatArray) -> list[tuple[float, ...]]:
-    """Times that are predicted alike, and change alike, are repeats of one another: they have equal keys."""
-    columns = np.column_stack([measured.part, measured.log_bundled, slopes]).round(9)
-    return [tuple(row) for row in columns.tolist()]
-
-
-def _by_row(measured: Measurements, same: Sequence[tuple[float, ...]]) -> list[tuple[float, ...]]:
-    """The key of the first time of the row: all times of a row are one configuration."""
-    _, first, of_time = np.unique(measured.row, return_index=True, return_inverse=True)
-    return [same[n] for n in first[of_time]]
-
-
 # -- what is said -----------------------------------------------------------------------------------------------------------------
-
-
-def _kept(
-    measured: Measurements,
-    machinery: Machinery,
-    name: str,
-    count: int,
-    reason: str,
-    word: str,
-    acting: Sequence[int],
-) -> Calibrated:
-    """The bundled constants, and why; ``word`` is the reason of those that rows depend on."""
-    names = list(CONSTANTS)
-    findings = [_untouched(each, word if n in acting else _UNRELATED) for n, each in enumerate(names)]
-    return _calibrated(
-        measured,
-        machinery,
-        name,
-        count,
-        findings,
-        np.eye(len(names)),
-        log_after=measured.log_bundled,
-        left_out=None,
-        fell_back=reason,
-    )
 
 
 def _untouched(name: str, reason: str) -> Finding:
     log_sd = CONSTANTS[name].prior_log_sd
     return Finding(name=name, constant=CalibratedConstant(log_sd=log_sd, prior_log_sd=log_sd), reason=reason)
-
-
-def _result(
-    measured: Measurements,
-    machinery: Machinery,
-    name: str,
-    count: int,
-    found: Fit,
-    names: Sequence[str],
-    left_out: LeftOut | None,
-) -> Calibrated:
-    findings, place = [], []
-    for each in CONSTANTS:
-        if each not in names:
-            findings.append(_untouched(each, _UNRELATED))
-            continue
-        j = names.index(each)
-        place.append(len(findings))
-        findings.append(_finding(each, j, found, names))
-    correlation = np.eye(len(findings))
-    correlation[np.ix_(place, place)] = found.correlation
-    values = {finding.name: finding.constant.value for finding in findings}
-    return _calibrated(
-        measured,
-        machinery,
-        name,
-        count,
-        findings,
-        correlation,
-        log_after=measured.predict(values),
-        left_out=left_out,
-        fell_back="",
-    )
 
 
 def _finding(name: str, j: int, found: Fit, names: Sequence[str]) -> Finding:
@@ -329,68 +314,6 @@ def _rounded(value: float) -> float:
     return float(f"{value:.{_DIGITS}g}")
 
 
-def _calibrated(
-    measured: Measurements,
-    machinery: Machinery,
-    name: str,
-    count: int,
-    findings: Sequence[Finding],
-    correlation: FloatArray,
-    *,
-    log_after: FloatArray,
-    left_out: LeftOut | None,
-    fell_back: str,
-) -> Calibrated:
-    unseen = None if left_out is None else left_out.log_predicted
-    residual = measured.log_measured - (log_after if unseen is None else unseen)
-    by_kind = {kind: _spread(residual[measured.part == n]) for n, kind in enumerate(measured.parts)}
-    training = np.isin(measured.part, [n for n, kind in enumerate(measured.parts) if kind in _TRAINING])
-
-    def errors(label: str, rows: BoolArray) -> Errors:
-        return Errors(
-            name=label,
-            times=int(np.count_nonzero(rows)),
-            before=_summary(measured, measured.log_bundled, rows),
-            after=_summary(measured, log_after, rows),
-            left_out=None if unseen is None else _summary(measured, unseen, rows),
-        )
-
-    everything = np.ones(len(measured), dtype=bool)
-    return Calibrated(
-        calibration=Calibration(
-            name=name,
-            constants={finding.name: finding.constant for finding in findings},
-            correlation=np.round(correlation, 4),
-            residual_log_sd=_spread(residual[training] if np.any(training) else residual),
-            residual_by_part={},
-            # A fit that was not tried on rows left out says nothing about other runs.
-            residual_groups=0 if unseen is None and not fell_back else _networks(measured, training),
-            framework=machinery.framework or measured.framework,
-        ),
-        findings=tuple(findings),
-        tables=measured.tables,
-        machinery=machinery,
-        configurations=count,
-        fell_back=fell_back,
-        folds=0 if left_out is None else left_out.folds,
-        grouped_by=measured.grouped_by,
-        errors=errors("all", everything),
-        by_file=tuple(errors(table.file, measured.table == n) for n, table in enumerate(measured.tables)),
-        by_kind=tuple(errors(kind, measured.part == n) for n, kind in enumerate(measured.parts)),
-        residual_by_kind=by_kind,
-        doubt="; ".join(
-            filter(
-                None,
-                (
-                    "" if machinery.framework else measured.doubt,
-                    _of_one(measured, fell_back),
-                    *far_off(np.exp(measured.log_bundled - measured.log_measured).tolist()),
-                ),
-            )
-        ),
-    )
-
-
 def _summary(measured: Measurements, log_predicted: FloatArray, rows: BoolArray) -> Figures:
     predicted, times = np.exp(log_predicted[rows]), np.exp(measured.log_measured[rows])
     found = error_summary(predicted, times, np.zeros(len(times)))
@@ -416,7 +339,3 @@ def _networks(measured: Measurements, rows: BoolArray) -> int:
 def _spread(residual: FloatArray) -> float:
     """Standard deviation of the normal distribution that has 80 % of its mass where the residuals have it."""
     return _rounded(float(np.quantile(np.abs(residual), _INTERVAL)) / _WITHIN) if len(residual) else 0.0
-
-
-def _silent(stage: str, share: float) -> None:
-    """No progress is shown."""

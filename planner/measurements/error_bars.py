@@ -24,8 +24,7 @@ from planner.measurements import convnets, questions
 from planner.measurements.metrics import LEAST_ROWS, Figures
 from planner.measurements.outcomes import Outcome, Preset
 from planner.uncertainty.bars import Knowledge, bars_of, knowledge_with, one_width
-from planner.uncertainty.effects import constants_of, effects_of, mesh_times
-from planner.uncertainty.features import mesh_coordinates
+from planner.uncertainty.features import constants_of, effects_of, mesh_coordinates, mesh_times
 
 __all__ = ["Judge", "Software", "alternatives", "bar_score", "effects", "judge_of", "judged", "software_of"]
 

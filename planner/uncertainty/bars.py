@@ -245,14 +245,15 @@ def _covariance(calibration: Calibration, bundled: Calibration, names: Sequence[
     log_sd = np.array([_log_sd(calibration, bundled, name) for name in names])
     known = {name: n for n, name in enumerate(calibration.constants)}
     correlation = np.eye(len(names))
-    both = [(n, known[name]) for n, name in enumerate(names) if name in known]
-    for n, own in both:
-        for m, other in both:
-            correlation[n, m] = calibration.correlation[own, other]
+    places = [n for n, name in enumerate(names) if name in known]
+    own = [known[names[n]] for n in places]
+    correlation[np.ix_(places, places)] = calibration.correlation[np.ix_(own, own)]
     return np.asarray(correlation * np.outer(log_sd, log_sd))
 
 
-def bars_of(candidates: Candidates, knowledge: Knowledge, *, seed: int = 0, weight: ArrayLike = 1.0) -> ErrorBars:
+def bars_of(
+    candidates: Candidates, knowledge: Knowledge, *, seed: int = 0, weight: ArrayLike = 1.0, compares: bool = True
+) -> ErrorBars:
     """Error bars of the ranked plans of one question, in their order; of more than `COMPARED_PLANS` the first are compared.
 
     Parameters
@@ -263,6 +264,8 @@ def bars_of(candidates: Candidates, knowledge: Knowledge, *, seed: int = 0, weig
         Of the draws.
     weight : array
         What the step times are multiplied by where plans are ranked by another objective: devices in use.
+    compares : bool
+        Otherwise there are intervals only.
     """
     low, high = intervals(candidates, knowledge.model)
     bars = ErrorBars(
@@ -272,7 +275,7 @@ def bars_of(candidates: Candidates, knowledge: Knowledge, *, seed: int = 0, weig
         kind=knowledge.kind,
         basis=knowledge.model.basis,
     )
-    if len(candidates) < 2:
+    if len(candidates) < 2 or not compares:
         return bars
     from costmodel.uncertainty.rankings import probability_best, shortest_list  # one plan is predicted without
 

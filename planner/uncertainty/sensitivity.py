@@ -16,14 +16,12 @@ from planner.core.answer import RankedPlan, Sensitivity
 from planner.question.choose import is_transformer
 from planner.uncertainty.answers import score_weights
 from planner.uncertainty.bars import Knowledge, knowledge_of
-from planner.uncertainty.effects import Times, constants_of, layer_times, mesh_times
+from planner.uncertainty.features import Times, constants_of
 
 if TYPE_CHECKING:
-    from costmodel.layerwise.tables import CostCache
-    from costmodel.mesh.model import MeshModel
     from planner.question.resolve import Resolved
 
-__all__ = ["FACTORS", "SENSITIVITY_PLANS", "layer_sensitivity", "mesh_sensitivity", "sensitivity_of"]
+__all__ = ["FACTORS", "SENSITIVITY_PLANS", "plan_sensitivity", "sensitivity_of"]
 
 # Factors tried, from 1 outwards: up to 8 times more or less.
 FACTORS: tuple[float, ...] = tuple(
@@ -34,40 +32,32 @@ _WITHIN = 5e-3
 SENSITIVITY_PLANS = 10
 
 
-def mesh_sensitivity(
-    resolved: Resolved, model: MeshModel, constants: MeshAssumptions, plans: Sequence[RankedPlan]
+def plan_sensitivity(
+    resolved: Resolved, plans: Sequence[RankedPlan], times: Times, constants: MeshAssumptions | None = None
 ) -> tuple[Sensitivity, ...] | None:
-    """Sensitivity of the ranking of plans over a mesh; None for a cost model without constants."""
-    if not isinstance(resolved.workload.compute, RooflineCompute):
-        return None
-    times = mesh_times(model, [plan.plan for plan in plans])
-    weight = score_weights(plans)
-    names = constants_of(resolved.workload, resolved.cluster, max(plan.workers for plan in plans), constants)
-    return sensitivity_of(
-        lambda name, factor: times(name, factor) * weight,
-        knowledge_of(resolved.request, is_transformer=True, names=names),
-        [plan.summary for plan in plans],
-        resolved.cluster,
-        constants,
-    )
+    """Sensitivity of a ranking; None for a cost model without constants.
 
-
-def layer_sensitivity(
-    resolved: Resolved, cache: CostCache, plans: Sequence[RankedPlan]
-) -> tuple[Sensitivity, ...] | None:
-    """The same of plans with a split per layer."""
-    workload = resolved.workload
+    Parameters
+    ----------
+    resolved : Resolved
+    plans : sequence of RankedPlan
+    times : function
+        Their step times with one constant changed.
+    constants : MeshAssumptions, optional
+        Of plans over a mesh.
+    """
+    workload, cluster = resolved.workload, resolved.cluster
     if not isinstance(workload.compute, RooflineCompute):
         return None
-    names = constants_of(workload, resolved.cluster, max(plan.workers for plan in plans))
-    times = layer_times(cache, [plan.plan for plan in plans])
     weight = score_weights(plans)
+    names = constants_of(workload, cluster, max(plan.workers for plan in plans), constants)
+    of_transformers = constants is not None or is_transformer(workload.graph)
     return sensitivity_of(
         lambda name, factor: times(name, factor) * weight,
-        knowledge_of(resolved.request, is_transformer=is_transformer(workload.graph), names=names),
+        knowledge_of(resolved.request, is_transformer=of_transformers, names=names),
         [plan.summary for plan in plans],
-        resolved.cluster,
-        resolved.mesh_assumptions,
+        cluster,
+        constants or resolved.mesh_assumptions,
     )
 
 

@@ -353,9 +353,10 @@ class LayerwisePlanSpace(PlanSpace):
         return layer_bars(self.resolved, self.cache, plans)
 
     def sensitivity(self, plans: Sequence[RankedPlan]) -> tuple[Sensitivity, ...] | None:
-        from planner.uncertainty.sensitivity import layer_sensitivity
+        from planner.uncertainty.features import layer_times
+        from planner.uncertainty.sensitivity import plan_sensitivity
 
-        return layer_sensitivity(self.resolved, self.cache, plans)
+        return plan_sensitivity(self.resolved, plans, layer_times(self.cache, [plan.plan for plan in plans]))
 
     # -- one plan
 

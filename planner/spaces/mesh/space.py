@@ -312,9 +312,11 @@ class MeshPlanSpace(PlanSpace):
         return mesh_bars(self.resolved, self.model, self.constants, plans)
 
     def sensitivity(self, plans: Sequence[RankedPlan]) -> tuple[Sensitivity, ...] | None:
-        from planner.uncertainty.sensitivity import mesh_sensitivity
+        from planner.uncertainty.features import mesh_times
+        from planner.uncertainty.sensitivity import plan_sensitivity
 
-        return mesh_sensitivity(self.resolved, self.model, self.constants, plans)
+        times = mesh_times(self.model, [plan.plan for plan in plans])
+        return plan_sensitivity(self.resolved, plans, times, self.constants)
 
     # -- rules
 

@@ -541,7 +541,7 @@ def _sensitivity(space: MixedPlanSpace, plans: Sequence[RankedPlan]) -> tuple[Se
     """Which constant would have to change, on all devices alike, for another plan to win."""
     from costmodel.uncertainty.constants import CONSTANTS, with_constants
     from planner.uncertainty.bars import knowledge_of
-    from planner.uncertainty.effects import constants_of
+    from planner.uncertainty.features import constants_of
     from planner.uncertainty.sensitivity import sensitivity_of
 
     model, ranked = space.model, [plan.plan for plan in plans]

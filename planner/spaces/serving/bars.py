@@ -16,8 +16,7 @@ from costmodel.serving.plan import ServingBatch, ServingPlan
 from costmodel.uncertainty.intervals import Candidates, intervals
 from planner.core.answer import ErrorBars
 from planner.uncertainty.bars import Knowledge, bars_of, serving_knowledge, where_needed
-from planner.uncertainty.effects import constants_of, effects_of
-from planner.uncertainty.features import node_size, shares_of
+from planner.uncertainty.features import constants_of, effects_of, node_size, shares_of
 
 if TYPE_CHECKING:
     from planner.core.answer import RankedPlan

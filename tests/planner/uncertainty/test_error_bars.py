@@ -36,8 +36,8 @@ from planner.uncertainty.bars import (
     knowledge_with,
     near_list,
 )
-from planner.uncertainty.features import layer_mixture, layer_times_s, mesh_coordinates, node_size
-from planner.uncertainty.sensitivity import mesh_sensitivity, sensitivity_of
+from planner.uncertainty.features import layer_mixture, mesh_coordinates, node_size
+from planner.uncertainty.sensitivity import sensitivity_of
 
 MESH = "gpt3-1.3b --gpus 4 --batch 16 --seq 512"
 LAYERS = "alexnet --gpus 4"
@@ -329,7 +329,7 @@ def test_sensitivity_compares_energies_where_they_are_asked_for() -> None:
     first, *others = (plan.workers * plan.step_time_s for plan in result.plans)
     assert min(others) < first
     space = mesh_space(resolve(request))
-    rows = mesh_sensitivity(space.resolved, space.model, space.constants, result.plans)
+    rows = space.sensitivity(result.plans)
     factors = [row.factor for row in rows or ()]
     assert all(factor is None or abs(math.log(factor)) > 0.02 for factor in factors)
     assert any(factor is not None for factor in factors)
@@ -383,12 +383,9 @@ def test_plans_that_differ_in_one_small_layer_are_nearly_perfectly_correlated() 
     ]
     known = CostCache(workload, cluster)
     coordinates, mixture = layer_mixture(known, plans)
-    times = layer_times_s(known, plans)
-    pool2 = [layer.name for layer in layers].index("pool2")
-    assert times[0][pool2] / times[0].sum() < 0.03
     assert mixture.sum(axis=1) == pytest.approx(1.0)
     assert mixture[0] == pytest.approx([1.0, 0.0])
-    assert mixture[1][1] == pytest.approx(times[1][pool2] / times[1].sum())
+    assert 0.0 < mixture[1][1] < 0.03  # pool2 alone
     plain = np.zeros((3, 0))
     same, small, other = similarity(
         Candidates(
