@@ -315,8 +315,9 @@ class MeshPlanSpace(PlanSpace):
         from planner.uncertainty.features import mesh_times
         from planner.uncertainty.sensitivity import plan_sensitivity
 
-        times = mesh_times(self.model, [plan.plan for plan in plans])
-        return plan_sensitivity(self.resolved, plans, times, self.constants)
+        return plan_sensitivity(
+            self.resolved, plans, mesh_times(self.model, [plan.plan for plan in plans]), self.constants
+        )
 
     # -- rules
 

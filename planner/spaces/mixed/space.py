@@ -544,9 +544,8 @@ def _sensitivity(space: MixedPlanSpace, plans: Sequence[RankedPlan]) -> tuple[Se
     from planner.uncertainty.features import constants_of
     from planner.uncertainty.sensitivity import sensitivity_of
 
-    model, ranked = space.model, [plan.plan for plan in plans]
+    model, ranked, workers = space.model, [plan.plan for plan in plans], max(plan.workers for plan in plans)
     weight = np.array([plan.score / plan.step_time_s for plan in plans])
-    workers = max(plan.workers for plan in plans)
     known = {
         name
         for g in range(len(model.cluster.groups))
