@@ -71,8 +71,8 @@ FAULTS = [
         ("best is None else np.minimum(best, total)", "best is None else np.maximum(best, total)", "slowest algorithm"),
         ("exchange + gather, exchange + scatter", "exchange + gather, exchange + gather", "backward resharding as forward"),
         ("p.gradient_bytes + p.master_bytes + self", "p.gradient_bytes + self", "per-layer memory without master weights"),
-        ("self.idle_w + self.host_w, self.busy_w - self.idle_w", "self.idle_w + self.host_w, self.busy_w", "idle power twice"),
-        ("workers * step_s / 3600.0 *", "step_s / 3600.0 *", "money of one worker"),
+        ("self.busy_w + self.host_w)", "self.busy_w + self.idle_w + self.host_w)", "idle power twice"),
+        ("device.price_per_hour / _SECONDS_PER_HOUR", "device.price_per_hour", "money per hour as money per second"),
         ("min(_LINK_SHARE * link, _COPY_SHARE * own)", "_LINK_SHARE * link", "memory of the host never limits its link"),
         # serving, mixed GPUs, what a framework adds, intervals
         ("pp = (batch.pp - 1) * transfer", "pp = batch.pp * transfer", "one transfer too many between stages"),
@@ -92,13 +92,37 @@ FAULTS = [
         ("bound = total + (m - 1) * slowest", "bound = total + m * slowest", "bound above a layout"),
         ("device = (1.0 + self.again) * forward", "device = forward", "no recomputation in per-block patterns"),
         ("return workers <= self.settings.max_workers", "return workers < self.settings.max_workers", "never all workers"),
-        ('self.settings.objective in ("step_time", "tokens_per_s")', 'self.settings.objective in ("step_time",)', "tokens/s as GPU-hours"),
         ("path = self.lead_s + self.micro_batches", "path = 2.0 * self.lead_s + self.micro_batches", "bound of a mode too high"),
         ("np.maximum(num_micro_batches * slowest, total_s + turns * slowest)", "(num_micro_batches * slowest + total_s)",
          "bound of a division too high"),
         ("-costs.output_tokens_per_s / batch.workers", "-costs.output_tokens_per_s", "tokens/s per GPU not divided"),
         ("if ranks % tp == 0 and ranks <= tp * replicas", "if ranks <= tp * replicas", "expert ranks that tp does not divide"),
         ("self.graph.supported & (self.graph.size_bytes <= self.capacity(device))", "self.graph.supported", "memory is no limit"),
+    ),
+    *_in(
+        "planner",
+        # networks that are read
+        ("(self.heads + 2 * self.kv_heads) * self.head_dim", "(self.heads + self.kv_heads) * self.head_dim", "keys without values"),
+        ("round(1.0 - rate, 12)", "round(rate, 12)", "dropout keeps what it drops"),
+        ("[total // 2 for total in totals]", "totals", "all padding on each side"),
+        ('{"flop": len(sources) - 1.0}', '{"flop": float(len(sources))}', "a sum of n terms takes n additions"),
+        # what is asked and answered
+        ("return share * capacity", "return (1.0 - share) * capacity", "the reserve and the rest exchanged"),
+        ("min(limit, device.capacity_bytes)", "limit", "a limit above the memory of a device"),
+        ('0.01 if stripped.endswith("%") else 1.0', "1.0", "5% is 5"),
+        ("gap=plan.score / best - 1.0", "gap=plan.score / best", "a gap of 100 % for the best plan"),
+        ("self.samples * self.seq / self.step_time_s", "self.samples / self.step_time_s", "samples/s called tokens/s"),
+        ("self.steps(row) * float(row[\"step_time_s\"]) / self.goodput", "self.steps(row) * float(row[\"step_time_s\"])", "goodput has no effect"),
+        ("return self.money * self.slower(surely=surely) / goal.budget", "return self.money / goal.budget", "a budget kept on average only"),
+        ("(last // first).bit_length()", "(last // first).bit_length() - 1", "sweep without its last count"),
+        # files for trainers and servers
+        ("refused.append(refusal.sentence(values))", "pass", "what a framework refuses is written"),
+        ('if plan.tp > 1 or plan.cp > 1 else {}', 'if plan.tp > 1 and plan.cp > 1 else {}', "Megatron-LM without its one connection"),
+        ("math.prod(mesh.shape[m] for m in split)", "1", "grouped convolution keeps all groups on a rank"),
+        # measurements
+        ("(2.0 if operation == \"all_reduce\" else 1.0) * (ranks - 1) / ranks", "(ranks - 1) / ranks", "bus bandwidth of an all-reduce"),
+        ("return stated / 8.0", "return stated", "bits per second as bytes"),
+        ("picked / float(np.min(real))", "picked / float(np.mean(real))", "regret against the average plan"),
     ),
 ]  # fmt: skip
 
