@@ -324,7 +324,7 @@ def test_mistakes_are_planner_errors_and_value_errors(keywords: dict[str, Any], 
             r"the argument cluster\[1\]: missing key",
         ),
         (lambda: planner.estimate(plan={"model": "alexnet"}), "the argument plan: missing key 'workers'"),
-        (lambda: planner.place({"nodes": []}), "the argument workload: the key 'edges' is missing"),
+        (lambda: planner.place({"nodes": []}), "the argument workload: missing key 'edges'"),
     ],
 )
 def test_faults_of_what_is_in_memory_name_the_argument(ask: Callable[[], Any], words: str) -> None:
