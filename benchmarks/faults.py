@@ -97,7 +97,7 @@ FAULTS = [
          "bound of a division too high"),
         ("-costs.output_tokens_per_s / batch.workers", "-costs.output_tokens_per_s", "tokens/s per GPU not divided"),
         ("if ranks % tp == 0 and ranks <= tp * replicas", "if ranks <= tp * replicas", "expert ranks that tp does not divide"),
-        ("self.graph.supported & (self.graph.size_bytes <= self.capacity(device))", "self.graph.supported", "memory is no limit"),
+        ("and graph.size_bytes[b] <= room[d]]", "]", "memory is no limit"),
     ),
     *_in(
         "planner",
@@ -112,8 +112,8 @@ FAULTS = [
         ('0.01 if stripped.endswith("%") else 1.0', "1.0", "5% is 5"),
         ("gap=plan.score / best - 1.0", "gap=plan.score / best", "a gap of 100 % for the best plan"),
         ("self.samples * self.seq / self.step_time_s", "self.samples / self.step_time_s", "samples/s called tokens/s"),
-        ("self.steps(row) * float(row[\"step_time_s\"]) / self.goodput", "self.steps(row) * float(row[\"step_time_s\"])", "goodput has no effect"),
-        ("return self.money * self.slower(surely=surely) / goal.budget", "return self.money / goal.budget", "a budget kept on average only"),
+        ("float(row[\"step_time_s\"]) / self.goodput", "float(row[\"step_time_s\"])", "goodput has no effect"),
+        ("return self.money * self.slower(surely=surely)", "return self.money", "a budget kept on average"),
         ("(last // first).bit_length()", "(last // first).bit_length() - 1", "sweep without its last count"),
         # files for trainers and servers
         ("refused.append(refusal.sentence(values))", "pass", "what a framework refuses is written"),
