@@ -63,7 +63,6 @@ class _Cache:
     """Rows and layouts seen so far."""
 
     rows: ModuleRows = field(default_factory=ModuleRows)
-    rows_without_experts: ModuleRows = field(default_factory=ModuleRows)
     columns: dict[tuple[object, ...], dict[str, FloatArray]] = field(default_factory=dict)  # of modules with own splits
     blocks: dict[int, tuple[int, ...]] = field(default_factory=dict)
     layouts: dict[tuple[int, int], Layout] = field(default_factory=dict)
@@ -120,9 +119,7 @@ class MeshModel:
         )
         beyond = {name: getattr(self.assumptions, name) for name in _BEYOND_ROWS}
         if (workload, cluster, replace(assumptions, **beyond)) == (self.workload, self.cluster, self.assumptions):
-            kept = replace(
-                kept, rows=known.rows, rows_without_experts=known.rows_without_experts, columns=known.columns
-            )
+            kept = replace(kept, rows=known.rows, columns=known.columns)
         groups = self.groups.changed(cluster, assumptions)
         return MeshModel(workload=workload, groups=groups, modules=self.modules, _cache=kept)
 
@@ -198,32 +195,21 @@ class MeshModel:
             self._cache.weights = module_weights(self.workload, self.cluster, self.modules, self.assumptions)
         return self._cache.weights
 
-    def rows(self, batch: MeshBatch, *, experts: bool = True) -> ModuleTable:
-        """Module costs of every plan, one row each; new rows are computed together.
-
-        Without ``experts``, as if mixtures of experts cost nothing and plans had no splits of their own.
-        """
-        names = [item.name for item in fields(RowKeys) if experts or item.name not in ("ep", "etp")]
-        columns = [getattr(batch, name) for name in names]
-        first, inverse = combined(*columns, *(batch.split_columns if experts else ()))
+    def rows(self, batch: MeshBatch) -> ModuleTable:
+        """Module costs of every plan, one row each; new rows are computed together."""
+        columns = [getattr(batch, item.name) for item in fields(RowKeys)]
+        first, inverse = combined(*columns, *batch.split_columns)
         keys = zip(*(column[first].tolist() for column in columns), strict=True)
         patterns: list[tuple[LayerSplit, ...]] = [()] * len(first)
-        if experts and batch.split is not None:
+        if batch.split is not None:
             patterns = [batch.patterns[s] for s in batch.split[first]]
         wanted = [(*key, pattern) if pattern else key for key, pattern in zip(keys, patterns, strict=True)]
-        known = self._cache.rows if experts else self._cache.rows_without_experts
+        known = self._cache.rows
         missing = known.missing(wanted)
         plain = [n for n in missing if not patterns[n]]
         if plain:
-            table = module_table(
-                self.workload,
-                self.cluster,
-                self.modules,
-                _keys_of(batch.take(first[plain])),
-                self.assumptions,
-                groups=self.groups,
-                experts=experts,
-            )
+            some = _keys_of(batch.take(first[plain]))
+            table = module_table(self.workload, self.cluster, self.modules, some, self.assumptions, groups=self.groups)
             known.add([wanted[n] for n in plain], table)
         # Rows with a pattern of their own are few; what it does not name is taken from the others.
         for n in missing:
@@ -304,16 +290,16 @@ class MeshModel:
             self.cluster.host,
         )
 
-    def work_s(self, batch: MeshBatch, *, experts: bool = True) -> tuple[FloatArray, FloatArray, FloatArray]:
+    def work_s(self, batch: MeshBatch) -> tuple[FloatArray, FloatArray, FloatArray]:
         """What one micro-batch takes: through the network (n,), forward through its quickest block (n,), through one block (n, blocks).
 
         Forward, backward, and what the plan recomputes (full: all blocks); the last of every kind of block.
         Ranks are numbered as well as they can be (context-parallel and expert ranks next to the tensor-parallel
-        ones), and stages cost no transfers. Without ``experts``, as if mixtures of experts cost nothing, a bound for all their layouts.
+        ones), and stages cost no transfers.
         """
         zero = np.zeros(len(batch), dtype=np.int64)
         bare = replace(batch, order=zero, pp=zero + 1)
-        table = self.rows(bare, experts=experts)
+        table = self.rows(bare)
         passes = module_passes(table, bare, mesh_strides(bare), self.groups, is_block=self.is_block)
         counts = np.bincount(self.modules.kind_of, minlength=len(self.modules.kinds)).astype(np.float64)
         both = passes.forward_s + passes.backward_s + passes.recompute_s

@@ -268,7 +268,6 @@ def module_table(
     assumptions: MeshAssumptions = DEFAULT_ASSUMPTIONS,
     *,
     groups: GroupTimes | None = None,
-    experts: bool = True,
 ) -> ModuleTable:
     """Cost every kind of module in every row.
 
@@ -281,15 +280,13 @@ def module_table(
     assumptions : MeshAssumptions
     groups : GroupTimes, optional
         Of the cluster and the assumptions, if they are at hand.
-    experts : bool
-        False: without mixtures of experts, as if they cost nothing; ep and etp do not matter then.
 
     Returns
     -------
     ModuleTable
     """
     times = GroupTimes(cluster=cluster, assumptions=assumptions) if groups is None else groups
-    columns = [module_column(workload, times, kind, keys, experts=experts) for kind in modules.kinds]
+    columns = [module_column(workload, times, kind, keys) for kind in modules.kinds]
     return ModuleTable.of_stack(np.array([[c[name] for c in columns] for name in MODULE_COLUMNS]).swapaxes(1, 2))
 
 
@@ -299,8 +296,6 @@ def module_column(
     kind: ModuleKind,
     keys: RowKeys,
     splits: Sequence[LayerSplit] = (),
-    *,
-    experts: bool = True,
 ) -> dict[str, FloatArray]:
     """Cost one kind of module in every row: the columns of the table by name.
 
@@ -312,17 +307,15 @@ def module_column(
     keys : RowKeys
     splits : sequence of LayerSplit
         Layers that are not split as `costmodel.mesh.tensor_parallel` says; tp and sequence parallelism are the same in all rows then.
-    experts : bool
-        As for `module_table`.
     """
     roles = module_roles(workload.graph, kind, keys, splits)
     expert = [position for position, index in enumerate(kind.layers) if workload.graph.layers[index].kind == "moe"]
     others = [position for position in range(len(roles)) if position not in expert]
     # What knows nothing of experts is costed once for all their layouts.
-    few, row = keys.without_experts() if expert and experts else (keys, slice(None))
+    few, row = keys.without_experts() if expert else (keys, slice(None))
     shared = _module_part(workload, groups, kind, few, roles, others)
     add_saved_inputs(shared, workload, kind, few)
-    if not (expert and experts):
+    if not expert:
         return shared
     total = _module_part(workload, groups, kind, keys, roles, expert)
     for name, column in shared.items():

@@ -6,8 +6,7 @@
 with m micro-batches, the work of one of them through the whole network (communication inside the layers included, ranks numbered
 as well as can be), perfectly divided over the stages; the last stage waits for pp - 1 forwards of the quickest block. Blocks are not
 divided: of N_k blocks of a kind some stage has c_k or more. If none has more, at most pp c_k - N_k have fewer, so that the last of those
-with c_k waits for last_k forwards. Every plan of the node takes longer. The same without the mixtures of experts bounds all their layouts
-at once, which leaves few to be costed.
+with c_k waits for last_k forwards. Every plan of the node takes longer.
 
 Least memory
 ------------
@@ -67,13 +66,11 @@ class NodeBounds:
     def of(self, branches: Columns) -> tuple[Columns, FloatArray]:
         """Nodes of some branches that may fit and beat the goal, with their bounds.
 
-        First the branches as if experts cost nothing, then those left with their quickest experts, then the layouts of experts of those
-        left.
+        First the branches with their quickest experts, then the layouts of experts of those left.
         """
         branches = self._fitting(branches)
         if not np.isfinite(self.goal):
             return self._all_of(branches)
-        branches = self._without_experts(branches)
         if not len(branches["tp"]):
             return self.modes.space.with_experts(branches), np.zeros(0)
         first, row = combined(*(branches[name] for name in _WORK))
@@ -103,12 +100,12 @@ class NodeBounds:
         return nodes, self.bounds(nodes)
 
     def least(self) -> float:
-        """Score that no plan of the space goes below: its work, without experts, on all devices that it may use, divided without loss."""
+        """Score that no plan of the space goes below: its work on all devices that it may use, divided without loss."""
         space = self.modes.space
-        work = space.works()
+        work = space.with_expert_pairs(space.works())
         if not len(work["tp"]):
             return float("inf")
-        total_s = self._works(work, experts=not space.shape.experts)[0]
+        total_s = self._works(work)[0]
         device_s = float(np.min(space.shape.global_batch / work["micro_batch"] * work["tp"] * work["cp"] * total_s))
         most = np.array([space.most_workers])
         return float(self.evaluator.score(device_s / most, most)[0]) * (1 - EQUAL)
@@ -119,31 +116,23 @@ class NodeBounds:
         works = self._works({name: nodes[name][first] for name in (*_WORK, *_PAIR)})
         return self._bound(nodes, works[:, row])
 
-    def _without_experts(self, branches: Columns) -> Columns:
-        """Branches that are quick enough if experts cost nothing; there are far fewer of these to cost than layouts of experts."""
-        if not self.modes.space.shape.experts or not len(branches["tp"]):
-            return branches
-        first, row = combined(*(branches[name] for name in _WORK))
-        works = self._works({name: branches[name][first] for name in _WORK}, experts=False)
-        return selected(branches, self._bound(branches, works[:, row]) < self.goal)
-
     def _plainly(self, work: Columns) -> MeshBatch:
         """The work run in the plain mode."""
         batch, kind = batch_of(work), self.modes.plain[0]
         return batch if kind == _NONE else replace(batch, recompute=np.full(len(batch), kind))
 
-    def _works(self, work: Columns, *, experts: bool = True) -> FloatArray:
+    def _works(self, work: Columns) -> FloatArray:
         """Of one micro-batch: all work, the forward pass of the quickest block, what of the work is computing, one block of every kind.
 
-        Rows of an array; of computing only where energy is compared, as it is of plans with their experts.
+        Rows of an array; of computing only where energy is compared.
         """
         model = self.modes.space.model
         if not len(work["tp"]):
             return np.zeros((3 + len(self._blocks), 0))
         batch = self._plainly(work)
-        total, forward, blocks = model.work_s(batch, experts=experts)
+        total, forward, blocks = model.work_s(batch)
         computing = np.zeros_like(total)
-        if self.evaluator.counts_computing and experts:
+        if self.evaluator.counts_computing:
             one = np.ones(len(batch), dtype=np.int64)
             computing = least_computing_s(model, replace(batch, pp=one, num_micro_batches=one))
         return np.stack([total, forward, computing, *blocks.T])

@@ -7,8 +7,7 @@ Nodes are bounded first (`strategies.mesh.nodes`). Below them, each level keeps 
 2. the same with every order of the ranks;
 3. every division of dp, run in its best mode (`strategies.mesh.plans`).
 
-A corner of the space goes first (`MeshRestriction.powers_of_two`, `narrowed`): good plans close most of the whole. A larger corner
-follows where that does not make a list.
+A corner of the space goes first (`MeshRestriction.powers_of_two`): good plans close most of the whole.
 
 Nodes that cannot fit are left out in families (`strategies.mesh.nodes`) of equal dp before they are opened; as long as nothing is
 known to fit, in large ones before their time is bounded, too, and in those of equal dp and micro-batch where that was not enough.
@@ -50,8 +49,8 @@ _BRANCHES = 65_536
 _NODES = 16_384
 _FIRST, _NEXT = 64, 4_096
 _PIPELINES = 2_048
-# How good the plans of the corners that are searched first must be, among their own.
-_SEED_GAPS = (0.05, 0.005)
+# How good the plans of the corner that is searched first must be, among their own.
+_SEED_GAP = 0.005
 _ROW = "_row"
 
 
@@ -301,21 +300,15 @@ class _Run:
             position, size = position + size, min(2 * size, _NODES)
 
     def seed(self) -> None:
-        """Find some good plans in a corner of the space, degrees that are powers of two, so that few nodes of the whole are kept.
-
-        The same way, a corner of that corner goes first. Where its plans make a list, the larger corner is left out.
-        """
-        corner = self.settings.restriction.powers_of_two()
-        for restriction, gap in zip((corner.narrowed(), corner), _SEED_GAPS, strict=True):
-            settings = replace(self.settings, restriction=restriction, gap=max(self.settings.gap, gap))
-            space = MeshSpace.of(self.model, settings)
-            run = _Run(model=self.model, space=space, settings=settings, progress=None, counted=False, clock=self.clock)
-            run._take(self.incumbents)
-            run.settle(names_miss=restriction is corner)
-            self.outcome.out_of_time = run.outcome.out_of_time
-            self.outcome.nearest_miss = run.outcome.nearest_miss
-            if np.isfinite(self.incumbents.worst):
-                return
+        """Find some good plans in a corner of the space, degrees that are powers of two, so that few nodes of the whole are kept."""
+        restriction, gap = self.settings.restriction.powers_of_two(), max(self.settings.gap, _SEED_GAP)
+        settings = replace(self.settings, restriction=restriction, gap=gap)
+        space = MeshSpace.of(self.model, settings)
+        run = _Run(model=self.model, space=space, settings=settings, progress=None, counted=False, clock=self.clock)
+        run._take(self.incumbents)
+        run.settle()
+        self.outcome.out_of_time = run.outcome.out_of_time
+        self.outcome.nearest_miss = run.outcome.nearest_miss
 
     def _open(self, nodes: Columns) -> None:
         """Evaluate the pipelines of some nodes."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -13,7 +11,7 @@ from strategies.mesh.memory_modes import MemoryModes
 from strategies.mesh.nodes import NodeBounds
 from strategies.mesh.plans import Incumbents, PlanEvaluator
 from strategies.mesh.settings import MeshSettings
-from strategies.mesh.space import Columns, MeshSpace, batch_of
+from strategies.mesh.space import Columns, MeshSpace
 from strategies.score import Score
 from tests.cases import mostly
 from tests.strategies.mesh.brute_force import all_plans
@@ -85,21 +83,3 @@ def test_no_plan_of_a_node_is_better_than_its_bound(seed: int) -> None:
         # What is bounded with a goal is bounded alike, and only what has no chance is left out.
         assert all(kept[key] == pytest.approx(bounds[key], rel=1e-12) for key in kept)
         assert all(bounds[key] >= goal / _ROUNDING for key in set(bounds) - set(kept))
-
-
-@mostly("exact", "seed", range(1, 24, 2))
-def test_work_without_experts_bounds_that_of_all_their_layouts(seed: int) -> None:
-    model = _model(seed)
-    space = MeshSpace.of(model, MeshSettings(max_workers=4, capacity_bytes=1e15))
-    shares = space.with_expert_pairs(space.works())
-    size = len(shares["tp"])
-    assert len(set(shares["ep"].tolist())) > 1
-    assert len(set(shares["etp"].tolist())) > 1
-    batch = batch_of(shares)
-    for kind in range(3):
-        plans = replace(batch, recompute=np.full(size, kind))
-        with_experts, without = model.work_s(plans), model.work_s(plans, experts=False)
-        for all_of, some in zip(with_experts, without, strict=True):
-            assert np.all(some <= all_of * _ROUNDING)
-        assert np.all(without[0] < with_experts[0])
-        assert np.all(without[0] > 0)
