@@ -53,6 +53,8 @@ class Exporter(Protocol):
         The framework file whose rules say what it runs and expresses.
     TAKES : frozenset of str
         Kinds of plans: "mesh", "layers" (any split per layer), "data" (data parallelism of any network), "serving".
+    refusals : function of (job, version) to list of str, optional
+        What the program refuses beside the rules of its framework; ``job`` is what TAKES says: Job, LayerJob or ServingJob.
     FIELDS : mapping
         Every setting (`planner.exporters.account`) -> where it is written, or "-" and why it cannot be; the table of docs/export.md.
     """
@@ -63,10 +65,6 @@ class Exporter(Protocol):
     FRAMEWORK: str
     TAKES: frozenset[str]
     FIELDS: Mapping[str, str]
-
-    def refusals(self, job: Any, version: str) -> list[str]:
-        """What the program refuses beside the rules of its framework; ``job`` is what TAKES says: Job, LayerJob or ServingJob."""
-        ...
 
     def render(self, job: Any, account: Account, version: str) -> dict[str, str]:
         """Write the files, by name; ``account`` takes where each setting went."""

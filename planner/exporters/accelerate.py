@@ -15,7 +15,6 @@ from planner.exporters.account import Account
 from planner.exporters.common import (
     SPLITS,
     account_basics,
-    account_order,
     account_script,
     header,
 )
@@ -52,7 +51,7 @@ FIELDS = {
     "offload_activations": "-: not by the file",
     "order": "tp-cp-dp; -: the others",
     "stage_blocks": "no pipelines",
-    "stage_recompute": "-: all blocks are alike",
+    "stage_recompute": "all blocks; -: fewer",
     "block_splits": SPLITS,
     "precision": "mixed_precision",
     "optimizer": "by hand: your script",
@@ -65,11 +64,6 @@ _CP_COMM = {"all_gather": "allgather", "ring": "alltoall"}
 # Settings of a plan whose keys have this in front and _size behind.
 _MESH = ("dp_replicate", "dp_shard", "tp", "cp")
 _PREFIX = "parallelism_config_"
-
-
-def refusals(job: Job, version: str) -> list[str]:  # noqa: ARG001 - the same for all
-    """Nothing beside the rules of its framework file."""
-    return []
 
 
 def _is_tp_alone(plan: MeshPlan) -> bool:
@@ -122,9 +116,9 @@ def _config(job: Job, account: Account) -> dict[str, Any]:
         "rdzv_backend": "static",
         "same_network": True,
     }
-    mesh = _mesh(job, account)
+    mesh = _mesh(job)
     if is_sharded:
-        config |= {"parallelism_config": mesh, "fsdp_config": _fsdp(job, account)}  # the one needs the other
+        config |= {"parallelism_config": mesh, "fsdp_config": _fsdp(job)}  # the one needs the other
     elif plan.recompute == "full":
         account.left_to_user("recompute", "model.gradient_checkpointing_enable() in your script")
         account.left_to_user("recompute_blocks", "the same")
@@ -134,35 +128,26 @@ def _config(job: Job, account: Account) -> dict[str, Any]:
 def _account_run(job: Job, account: Account) -> None:
     plan = job.plan
     account.left_to_user("micro_batch", f"batch size {plan.micro_batch} per process in the data loader of your script")
-    account.note("num_micro_batches", FIELDS["num_micro_batches"])
     account.left_to_user("optimizer", f"{job.optimizer}, built in your script")
     account_script(job, account)
 
 
 def _precision(job: Job, account: Account) -> str:
-    account.note("precision", "mixed_precision")
     if job.precision == "tf32":
         account.left_to_user("precision", "torch.set_float32_matmul_precision('high') in your script")
     return {"fp32": "no", "tf32": "no"}.get(job.precision, job.precision)
 
 
-def _mesh(job: Job, account: Account) -> dict[str, Any]:
+def _mesh(job: Job) -> dict[str, Any]:
     plan = job.plan
-    account.note_all(FIELDS, "tp", "cp", "dp_replicate", "dp_shard")
-    account_order(job, account, {"tp-cp-dp-pp": "the device mesh"}, "tp-cp-dp-pp")
     mesh: dict[str, Any] = {f"{_PREFIX}{name}_size": getattr(plan, name) for name in _MESH}
     if plan.cp > 1:
-        account.note("cp_kind", FIELDS["cp_kind"])
         mesh[f"{_PREFIX}cp_comm_strategy"] = _CP_COMM[plan.cp_kind]
     return mesh
 
 
-def _fsdp(job: Job, account: Account) -> dict[str, Any]:
+def _fsdp(job: Job) -> dict[str, Any]:
     plan = job.plan
-    account.note("zero_stage", FIELDS["zero_stage"])
-    if plan.recompute == "full":
-        account.note_all(FIELDS, "recompute", "recompute_blocks")
-        account.note("stage_recompute", FIELDS["recompute_blocks"])
     return {
         "fsdp_version": 2,
         "fsdp_reshard_after_forward": plan.zero_stage == 3,

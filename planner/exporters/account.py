@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -56,38 +56,31 @@ class Account:
     Examples
     --------
     >>> account = Account()
-    >>> account.note("tp", "--tensor-model-parallel-size")
-    >>> account.missing(MeshPlan(tp=8, pp=2))
-    ['pp', 'schedule', 'stage_blocks']
+    >>> account.impossible("pp", "one stage only")
+    >>> account.fill({"tp": "--tensor-model-parallel-size", "pp": "-: no pipelines", "cp": "--cp"}, ["tp", "pp"])
+    >>> account.written
+    {'tp': '--tensor-model-parallel-size'}
     """
 
     written: dict[str, str] = field(default_factory=dict)
     cannot: dict[str, str] = field(default_factory=dict)
     by_hand: dict[str, str] = field(default_factory=dict)
 
-    def note(self, setting: str, where: str) -> None:
-        """Say where a setting is written, unless it cannot be expressed."""
-        if setting not in self.cannot:
-            self.written[setting] = where
-
-    def note_all(self, fields: Mapping[str, str], *settings: str) -> None:
-        """Say that settings are written where the exporter's FIELDS say."""
-        self.written.update({setting: fields[setting] for setting in settings})
+    def fill(self, fields: Mapping[str, str], settings: Collection[str]) -> None:
+        """Say that settings are written where the exporter's FIELDS say, but for those that something else was said of."""
+        for setting, where in fields.items():
+            if setting in settings and setting not in {*self.written, *self.cannot, *self.by_hand}:
+                assert not where.startswith(("-: ", "by hand: ")), f"the exporter forgot {setting}"
+                self.written[setting] = where
 
     def impossible(self, setting: str, why: str) -> None:
-        """Say that the target cannot express a setting; takes back that it is written."""
-        self.written.pop(setting, None)
+        """Say that the target cannot express a setting."""
         self.cannot[setting] = why
 
     def left_to_user(self, setting: str, what: str) -> None:
         """Say what the user's own code must set, unless the target cannot have it."""
         if setting not in self.cannot:
             self.by_hand[setting] = what
-
-    def missing(self, plan: MeshPlan) -> list[str]:
-        """Settings of a plan that have an effect and were forgotten; an exporter with any is wrong."""
-        known = {*self.written, *self.cannot, *self.by_hand}
-        return [setting for setting in settings_in_effect(plan) if setting not in known]
 
 
 # Field -> whether it changes anything beside these others; a field that is not here does where it is not neutral.

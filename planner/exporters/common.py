@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from costmodel.mesh.framework_rules import order_in_effect
 from planner.exporters.account import Account
 from planner.exporters.job import Job, Nodes, Origin
 
@@ -13,7 +12,6 @@ __all__ = [
     "SPLITS",
     "account_basics",
     "account_collectives",
-    "account_order",
     "account_placement",
     "account_script",
     "chunk_repeats",
@@ -49,7 +47,7 @@ def header(origin: Origin, account: Account, program: str) -> list[str]:
 
 def account_basics(job: Job, account: Account) -> None:
     """Settings that no target has."""
-    account.note("placement", f"{job.nodes.count} x {job.nodes.per_node} processes")
+    account.written["placement"] = f"{job.nodes.count} x {job.nodes.per_node} processes"
     account_collectives(job.collectives, account)
 
 
@@ -72,34 +70,13 @@ def account_collectives(names: Sequence[str], account: Account) -> None:
 def account_placement(nodes: Nodes, account: Account) -> None:
     """Whether equal nodes hold the workers as they were costed."""
     if nodes.is_even:
-        account.note("placement", f"{nodes.count} x {nodes.per_node} processes")
+        account.written["placement"] = f"{nodes.count} x {nodes.per_node} processes"
     else:
         account.impossible(
             "placement",
             f"{nodes.workers} workers are not whole nodes of {nodes.capacity}: started as {nodes.count} nodes of {nodes.per_node}; "
             "the prediction is for full nodes and one that is partly used",
         )
-
-
-def account_order(job: Job, account: Account, known: Mapping[str, str], fallback: str) -> str:
-    """Find how a target writes the rank order.
-
-    Parameters
-    ----------
-    known : mapping
-        Order that the target has -> how it is written; ``fallback`` is one of them.
-
-    Returns
-    -------
-    str
-        The order that is written; the fallback where the target has no such order, which its rules say.
-    """
-    wanted = order_in_effect(job.plan.order, job.plan)
-    for order, where in known.items():
-        if order_in_effect(order, job.plan) == wanted:
-            account.note("order", where)
-            return order
-    return fallback
 
 
 def is_even_layout(blocks: Sequence[int]) -> bool:

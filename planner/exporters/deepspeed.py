@@ -14,7 +14,7 @@ from typing import Any
 from costmodel.mesh.plan import MeshPlan
 from planner.core.errors import FileProblem, InputFileError
 from planner.exporters.account import Account
-from planner.exporters.common import SPLITS, account_basics, account_order, account_script, header, is_even_layout
+from planner.exporters.common import SPLITS, account_basics, account_script, header, is_even_layout
 from planner.exporters.job import Job
 from planner.exporters.rules import refused_by
 from planner.exporters.runs import Run, count_of, problem, section_of, unread_keys
@@ -58,11 +58,6 @@ FIELDS = {
 }
 
 
-def refusals(job: Job, version: str) -> list[str]:  # noqa: ARG001 - the same for all
-    """Nothing beside the rules of its framework file."""
-    return []
-
-
 def render(job: Job, account: Account, version: str) -> dict[str, str]:
     """Write the JSON file and the scripts."""
     config = _config(job, account)
@@ -79,8 +74,6 @@ def render(job: Job, account: Account, version: str) -> dict[str, str]:
 def _config(job: Job, account: Account) -> dict[str, Any]:
     plan = job.plan
     account_basics(job, account)
-    account.note_all(FIELDS, "micro_batch", "num_micro_batches", "dp_shard", "dp_replicate")
-    account_order(job, account, {"tp-cp-dp-pp": "data-parallel ranks are neighbours, stages apart"}, "tp-cp-dp-pp")
     config: dict[str, Any] = {
         "train_micro_batch_size_per_gpu": plan.micro_batch,
         "gradient_accumulation_steps": plan.num_micro_batches,
@@ -88,7 +81,7 @@ def _config(job: Job, account: Account) -> dict[str, Any]:
     config |= _precision(job, account)
     config |= _parallel(job, account)
     _pipeline(job, account)
-    config["zero_optimization"] = _zero(job, account)
+    config["zero_optimization"] = _zero(job)
     config |= _activations(job, account)
     account.left_to_user(
         "optimizer", f"build {job.optimizer} in your script, or add a section 'optimizer' with its learning rate"
@@ -98,7 +91,6 @@ def _config(job: Job, account: Account) -> dict[str, Any]:
 
 
 def _precision(job: Job, account: Account) -> dict[str, Any]:
-    account.note("precision", FIELDS["precision"])
     if job.precision == "tf32":
         account.left_to_user("precision", "torch.set_float32_matmul_precision('high') in your script")
     name = {"bf16": "bf16", "fp8": "bf16", "fp16": "fp16"}.get(job.precision)
@@ -110,7 +102,6 @@ def _parallel(job: Job, account: Account) -> dict[str, Any]:
     config: dict[str, Any] = {}
     if plan.tp > 1 and plan.pp == 1:
         config["tensor_parallel"] = {"autotp_size": plan.tp}
-        account.note("tp", FIELDS["tp"])
     elif plan.tp > 1:
         account.left_to_user(
             "tp",
@@ -120,10 +111,8 @@ def _parallel(job: Job, account: Account) -> dict[str, Any]:
             account.left_to_user("sequence_parallel", "cut the positions between the split matrices in your layers")
     if plan.cp > 1:
         config |= {"sequence_parallel_size": plan.cp, "data_parallel_size": plan.dp}
-        account.note_all(FIELDS, "cp", "cp_kind")
     if plan.ep > 1:
         config["expert_parallel"] = {"enabled": True, "autoep_size": plan.ep}
-        account.note("ep", FIELDS["ep"])
     return config
 
 
@@ -139,18 +128,15 @@ def _pipeline(job: Job, account: Account) -> None:
         else "stage bounds of your own in _partition_layers"
     )
     account.left_to_user("stage_blocks", f"blocks per stage: {blocks} ({how})")
-    account.note("schedule", "the only one")
 
 
-def _zero(job: Job, account: Account) -> dict[str, Any]:
+def _zero(job: Job) -> dict[str, Any]:
     plan = job.plan
     zero: dict[str, Any] = {"stage": plan.zero_stage}
     if plan.zero_stage:
-        account.note("zero_stage", FIELDS["zero_stage"])
         zero |= {"overlap_comm": True, "contiguous_gradients": True}
     if plan.offload_optimizer and plan.zero_stage:
         zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
-        account.note("offload_optimizer", FIELDS["offload_optimizer"])
     return zero
 
 
@@ -170,8 +156,6 @@ def _activations(job: Job, account: Account) -> dict[str, Any]:
         "partition_activations": plan.offload_activations and plan.tp > 1,
         "cpu_checkpointing": plan.offload_activations,
     }
-    if plan.offload_activations:
-        account.note("offload_activations", FIELDS["offload_activations"])
     return {"activation_checkpointing": settings}
 
 

@@ -15,7 +15,7 @@ from planner.core.errors import OutputError, UnknownName, UsageError
 from planner.exporters import exporter_of
 from planner.exporters.account import Account
 from planner.exporters.job import Job, LayerJob, ServingJob
-from planner.exporters.rules import broken_rules
+from planner.exporters.rules import broken_rules, own_refusals
 
 __all__ = ["MANIFEST", "README", "AnyJob", "Export", "check_folder", "make_export", "write_folder"]
 
@@ -71,16 +71,14 @@ def make_export(job: AnyJob, target: str, version: str | None = None, *, strict:
     if chosen not in exporter.VERSIONS:
         raise UnknownName(kind=f"version of {exporter.TITLE}", name=chosen, known=exporter.VERSIONS)
     account = Account()
-    problems = exporter.refusals(job, chosen)
+    problems = own_refusals(exporter, job, chosen)
     if isinstance(job, Job):
         refused, account.cannot = broken_rules(exporter, job, chosen)
         problems = [*refused, *problems]
     if problems:
         raise UsageError("\n".join(f"{exporter.TITLE} cannot run this plan: {problem}" for problem in problems))
     files = exporter.render(job, account, chosen)
-    if isinstance(job, Job):
-        forgotten = account.missing(job.plan)
-        assert not forgotten, f"{target} forgot {', '.join(forgotten)}"
+    account.fill(exporter.FIELDS, job.in_effect)
     if strict and account.cannot:
         listed = "\n".join(
             f"--strict: {exporter.TITLE} cannot express {name}: {why}" for name, why in account.cannot.items()

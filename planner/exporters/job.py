@@ -11,6 +11,7 @@ from costmodel.mesh.framework_rules import Facts
 from costmodel.mesh.plan import MeshPlan
 from costmodel.network.graph import Graph
 from costmodel.serving.plan import ServingPlan
+from planner.exporters.account import SERVING_SETTINGS, settings_in_effect
 
 if TYPE_CHECKING:
     from costmodel.network.sizes import NetworkSizes
@@ -138,6 +139,13 @@ class Job:
         return Facts(values=values, positions=self.seq or 0, kv_heads=heads)
 
     @property
+    def in_effect(self) -> list[str]:
+        """Settings that say something, so that every one must go somewhere."""
+        of_run = {"seq": self.seq, "lora_rank": self.lora_rank}
+        stated = [name for name, value in of_run.items() if value is not None]
+        return [*settings_in_effect(self.plan), "micro_batch", "num_micro_batches", "precision", "optimizer", *stated]
+
+    @property
     def chunk_recompute(self) -> tuple[int, ...]:
         """Blocks recomputed in each chunk; under full recomputation only."""
         plan = self.plan
@@ -173,6 +181,12 @@ class LayerJob:
     optimizer: str
     seq: int | None = None
     lora_rank: int | None = None
+
+    @property
+    def in_effect(self) -> list[str]:
+        """As of `Job`."""
+        accumulated = ["num_micro_batches"] if self.plan.num_micro_batches > 1 else []
+        return ["workers", "batch", "out_channels", "in_channels", *accumulated, "precision", "optimizer"]
 
     @property
     def collectives(self) -> tuple[str, ...]:
@@ -213,3 +227,9 @@ class ServingJob:
     precision: str
     kv_precision: str
     memory_utilisation: float
+
+    @property
+    def in_effect(self) -> list[str]:
+        """As of `Job`."""
+        left_out = {*(() if self.plan.pp > 1 else ("stages",)), *(() if self.has_experts else ("ep", "etp"))}
+        return [name for name in SERVING_SETTINGS if name not in left_out]

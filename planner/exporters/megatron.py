@@ -13,10 +13,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from costmodel.mesh.framework_rules import order_in_effect
 from costmodel.network.sizes import NetworkSizes
 from planner.core.errors import FileProblem, InputFileError
 from planner.exporters.account import Account
-from planner.exporters.common import SPLITS, account_basics, account_order, chunk_repeats, header, is_even_layout
+from planner.exporters.common import SPLITS, account_basics, chunk_repeats, header, is_even_layout
 from planner.exporters.job import Job
 from planner.exporters.runs import Run, problem
 from planner.exporters.shell import shell_array, start_scripts
@@ -29,6 +30,7 @@ __all__ = [
     "is_without_effect",
     "layout_text",
     "meant",
+    "order_of",
     "recompute_of",
 ]
 
@@ -93,30 +95,23 @@ def _run(length: int) -> str:
     return f"t*{length}" if length > 1 else "t" * length
 
 
-def recompute_of(job: Job, account: Account, words: str) -> Recompute:
+def order_of(job: Job) -> str:
+    """The rank order that is written; the first where the target has no such order, which its rules say."""
+    wanted = order_in_effect(job.plan.order, job.plan)
+    return next((order for order in ORDERS if order_in_effect(order, job.plan) == wanted), "tp-cp-dp-pp")
+
+
+def recompute_of(job: Job) -> Recompute:
     """Choose the settings of recomputation.
 
-    Parameters
-    ----------
-    words : str
-        Where they are written.
-
-    Notes
-    -----
     ``block`` recomputes the first N blocks of every (virtual) stage, fewer where it holds fewer.
     """
     plan = job.plan
     if plan.recompute == "none":
         return Recompute()
-    account.note("recompute", words)
     if plan.recompute == "selective":
         return Recompute(granularity="selective", modules=_selected_modules(job))
-    account.note("recompute_blocks", words)
-    wanted = job.chunk_recompute
-    most = max(wanted, default=0)
-    if plan.stage_recompute:
-        account.note("stage_recompute", words)
-    return Recompute(granularity="full", method="block", num_layers=most)
+    return Recompute(granularity="full", method="block", num_layers=max(job.chunk_recompute, default=0))
 
 
 def _selected_modules(job: Job) -> tuple[str, ...]:
@@ -157,7 +152,7 @@ FIELDS = {
     "offload_activations": "-: not by an argument",
     "order": "tp-cp-dp-pp, tp-cp-pp-dp by --use-tp-pp-dp-mapping; -: the others",
     "stage_blocks": "--pipeline-model-parallel-layout where stages are unequal",
-    "stage_recompute": "-: unless it is the same number on every stage",
+    "stage_recompute": "as recompute_blocks; -: unless it is the same number on every stage",
     "block_splits": SPLITS,
     "precision": "--bf16, --fp16, --fp8-format hybrid",
     "optimizer": "--optimizer, --sgd-momentum",
@@ -165,11 +160,6 @@ FIELDS = {
     "lora_rank": "-: Megatron-LM trains whole networks",
     "placement": "processes per node of the launcher",
 }
-
-
-def refusals(job: Job, version: str) -> list[str]:  # noqa: ARG001 - the same for all
-    """Nothing beside the rules of its framework file."""
-    return []
 
 
 def render(job: Job, account: Account, version: str) -> dict[str, str]:
@@ -212,19 +202,16 @@ def _plan_arguments(job: Job, account: Account) -> list[tuple[str, ...]]:
     account_basics(job, account)
     arguments = _degrees(job, "tp", "pp", "cp", "micro_batch")
     arguments.append(("--global-batch-size", str(plan.global_batch)))
-    account.note_all(FIELDS, "tp", "pp", "cp", "micro_batch", "num_micro_batches", "dp_shard", "dp_replicate")
     if plan.sequence_parallel:
         arguments.append(("--sequence-parallel",))
-        account.note("sequence_parallel", "--sequence-parallel")
     if plan.cp > 1:
         arguments.append(("--cp-comm-type", CP_COMM[plan.cp_kind]))
-        account.note("cp_kind", "--cp-comm-type")
-    if account_order(job, account, dict.fromkeys(ORDERS, FIELDS["order"]), "tp-cp-dp-pp") == "tp-cp-pp-dp":
+    if ORDERS[order_of(job)]:
         arguments.append(("--use-tp-pp-dp-mapping",))
-    arguments += _experts(job, account)
-    arguments += _pipeline(job, account)
-    arguments += _zero(job, account)
-    arguments += _memory(job, account)
+    arguments += _experts(job)
+    arguments += _pipeline(job)
+    arguments += _zero(job)
+    arguments += _memory(job)
     return arguments + _run_arguments(job, account)
 
 
@@ -233,33 +220,29 @@ def _degrees(job: Job, *settings: str) -> list[tuple[str, ...]]:
     return [(f"--{flags[setting]}", str(getattr(job.plan, setting))) for setting in settings]
 
 
-def _experts(job: Job, account: Account) -> list[tuple[str, ...]]:
+def _experts(job: Job) -> list[tuple[str, ...]]:
     plan = job.plan
     has_experts = plan.ep > 1 or plan.etp > 1 or (job.network is not None and job.network.experts > 0)
     has_experts |= job.other is not None and any(words[0] == "--num-experts" for words in job.other.arguments)
     if not has_experts:
         return []
-    account.note_all(FIELDS, "ep", "etp")
     # Written even where it is 1: left out, it follows the tensor parallel size.
     return [*_degrees(job, "ep", "etp"), ("--moe-token-dispatcher-type", "alltoall")]  # what the cost model prices
 
 
-def _pipeline(job: Job, account: Account) -> list[tuple[str, ...]]:
+def _pipeline(job: Job) -> list[tuple[str, ...]]:
     plan = job.plan
     if plan.pp == 1:
         return []
-    account.note("schedule", FIELDS["schedule"])
-    account.note_all(FIELDS, "vpp", "stage_blocks")
     if not is_even_layout(job.blocks):
         return [("--pipeline-model-parallel-layout", layout_text(job.blocks))]  # implies vpp; both flags are refused
     return [("--num-virtual-stages-per-pipeline-rank", str(plan.vpp))] if plan.vpp > 1 else []
 
 
-def _zero(job: Job, account: Account) -> list[tuple[str, ...]]:
+def _zero(job: Job) -> list[tuple[str, ...]]:
     plan = job.plan
     if not plan.zero_stage:
         return [("--overlap-grad-reduce",)] if plan.dp > 1 else []
-    account.note("zero_stage", FIELDS["zero_stage"])
     if plan.zero_stage == 1:
         arguments: list[tuple[str, ...]] = [("--use-distributed-optimizer",)]
     else:
@@ -274,10 +257,10 @@ def _zero(job: Job, account: Account) -> list[tuple[str, ...]]:
     return [*arguments, ("--overlap-grad-reduce",), ("--overlap-param-gather",)]
 
 
-def _memory(job: Job, account: Account) -> list[tuple[str, ...]]:
+def _memory(job: Job) -> list[tuple[str, ...]]:
     plan = job.plan
     arguments: list[tuple[str, ...]] = []
-    recompute = recompute_of(job, account, FIELDS["recompute"])
+    recompute = recompute_of(job)
     if recompute.granularity == "selective":
         arguments += [("--recompute-granularity", "selective"), ("--recompute-modules", *recompute.modules)]
     elif recompute.granularity:
@@ -287,7 +270,6 @@ def _memory(job: Job, account: Account) -> list[tuple[str, ...]]:
             ("--recompute-num-layers", str(recompute.num_layers)),
         ]
     if plan.offload_optimizer:
-        account.note("offload_optimizer", FIELDS["offload_optimizer"])
         arguments += [
             ("--optimizer-cpu-offload",),
             ("--optimizer-offload-fraction", "1.0"),
@@ -306,13 +288,11 @@ def _run_arguments(job: Job, account: Account) -> list[tuple[str, ...]]:
         "bf16": [("--bf16",)],
         "fp8": [("--bf16",), ("--fp8-format", "hybrid")],
     }
-    account.note("precision", FIELDS["precision"])
     if job.precision == "tf32":
         account.left_to_user(
             "precision", "torch.set_float32_matmul_precision('high') before training; there is no argument for it"
         )
     arguments = list(precisions[job.precision])
-    account.note("optimizer", FIELDS["optimizer"])
     if job.optimizer == "adam":
         arguments.append(("--optimizer", "adam"))
     else:
@@ -320,7 +300,6 @@ def _run_arguments(job: Job, account: Account) -> list[tuple[str, ...]]:
         arguments.append(("--optimizer", "sgd", "--sgd-momentum", momentum))
     if job.seq is not None:
         arguments += [("--seq-length", str(job.seq)), ("--max-position-embeddings", str(job.seq))]
-        account.note("seq", FIELDS["seq"])
     return arguments
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from planner.exporters.account import Account
-from planner.exporters.common import SPLITS, account_basics, account_order, header, is_even_layout
+from planner.exporters.common import SPLITS, account_basics, header, is_even_layout
 from planner.exporters.job import Job
 from planner.exporters.megatron import (
     CP_COMM,
     ORDERS,
     layout_text,
+    order_of,
     recompute_of,
 )
 from planner.exporters.shell import shell_array, start_scripts
@@ -39,7 +40,7 @@ FIELDS = {
     "offload_activations": "-: not beside pipelines, and not checked",
     "order": "tp-cp-dp-pp, tp-cp-pp-dp by dist.use_tp_pp_dp_mapping; -: the others",
     "stage_blocks": "model.pipeline_model_parallel_layout where stages are unequal",
-    "stage_recompute": "-: unless it is the same number on every stage",
+    "stage_recompute": "as recompute_blocks; -: unless it is the same number on every stage",
     "block_splits": SPLITS,
     "precision": "mixed_precision",
     "optimizer": "optimizer.optimizer, optimizer.sgd_momentum",
@@ -47,11 +48,6 @@ FIELDS = {
     "lora_rank": "by hand: a recipe of PEFT",
     "placement": "processes per node of the launcher",
 }
-
-
-def refusals(job: Job, version: str) -> list[str]:  # noqa: ARG001 - the same for all
-    """Nothing beside the rules of its framework file."""
-    return []
 
 
 def render(job: Job, account: Account, version: str) -> dict[str, str]:
@@ -81,9 +77,6 @@ def render(job: Job, account: Account, version: str) -> dict[str, str]:
 def _overrides(job: Job, account: Account) -> list[str]:
     plan = job.plan
     account_basics(job, account)
-    account.note_all(
-        FIELDS, "tp", "pp", "cp", "ep", "etp", "micro_batch", "num_micro_batches", "dp_shard", "dp_replicate"
-    )
     overrides = [
         f"model.tensor_model_parallel_size={plan.tp}",
         f"model.pipeline_model_parallel_size={plan.pp}",
@@ -94,25 +87,20 @@ def _overrides(job: Job, account: Account) -> list[str]:
         f"train.micro_batch_size={plan.micro_batch}",
         f"train.global_batch_size={plan.global_batch}",
     ]
-    account.note("sequence_parallel", FIELDS["sequence_parallel"])
     if plan.cp > 1:
         overrides.append(f"model.cp_comm_type={CP_COMM[plan.cp_kind]}")
-        account.note("cp_kind", FIELDS["cp_kind"])
-    order = account_order(job, account, dict.fromkeys(ORDERS, FIELDS["order"]), "tp-cp-dp-pp")
-    overrides.append(f"dist.use_tp_pp_dp_mapping={str(ORDERS[order]).lower()}")
-    overrides += _pipeline(job, account)
-    overrides += _zero(job, account)
-    overrides += _memory(job, account)
+    overrides.append(f"dist.use_tp_pp_dp_mapping={str(ORDERS[order_of(job)]).lower()}")
+    overrides += _pipeline(job)
+    overrides += _zero(job)
+    overrides += _memory(job)
     return overrides + _run_overrides(job, account)
 
 
-def _pipeline(job: Job, account: Account) -> list[str]:
+def _pipeline(job: Job) -> list[str]:
     plan = job.plan
     virtual = str(plan.vpp) if plan.vpp > 1 else "null"  # recipes have their own
     if plan.pp == 1:
         return ["model.virtual_pipeline_model_parallel_size=null", "model.pipeline_model_parallel_layout=null"]
-    account.note("schedule", FIELDS["schedule"])
-    account.note_all(FIELDS, "vpp", "stage_blocks")
     # The layout's | and * are no syntax of an override inside quotes.
     layout = "null" if is_even_layout(job.blocks) else f'"{layout_text(job.blocks)}"'
     return [
@@ -122,7 +110,7 @@ def _pipeline(job: Job, account: Account) -> list[str]:
     ]
 
 
-def _zero(job: Job, account: Account) -> list[str]:
+def _zero(job: Job) -> list[str]:
     plan = job.plan
     shares = plan.zero_stage > 0 or plan.offload_optimizer
     flag = str(shares).lower()
@@ -132,8 +120,6 @@ def _zero(job: Job, account: Account) -> list[str]:
         "ddp.overlap_grad_reduce=true",
         f"ddp.overlap_param_gather={flag}",
     ]
-    if plan.zero_stage:
-        account.note("zero_stage", FIELDS["zero_stage"])
     if plan.zero_stage >= 2:
         strategy = "optim_grads" if plan.zero_stage == 2 else "optim_grads_params"
         overrides += [
@@ -148,9 +134,9 @@ def _zero(job: Job, account: Account) -> list[str]:
     return overrides
 
 
-def _memory(job: Job, account: Account) -> list[str]:
+def _memory(job: Job) -> list[str]:
     plan = job.plan
-    recompute = recompute_of(job, account, FIELDS["recompute"])
+    recompute = recompute_of(job)
     method = recompute.method or "null"
     overrides = [
         f"model.recompute_granularity={recompute.granularity or 'null'}",
@@ -160,7 +146,6 @@ def _memory(job: Job, account: Account) -> list[str]:
     if recompute.granularity == "selective":
         overrides.append(f"model.recompute_modules=[{','.join(recompute.modules)}]")
     if plan.offload_optimizer:
-        account.note("offload_optimizer", FIELDS["offload_optimizer"])
         overrides += [
             "optimizer.optimizer_cpu_offload=true",
             "optimizer.optimizer_offload_fraction=1.0",
@@ -170,7 +155,6 @@ def _memory(job: Job, account: Account) -> list[str]:
 
 
 def _run_overrides(job: Job, account: Account) -> list[str]:
-    account.note("precision", FIELDS["precision"])
     overrides = {
         "fp32": ["mixed_precision=null"],
         "tf32": ["mixed_precision=null"],
@@ -182,7 +166,6 @@ def _run_overrides(job: Job, account: Account) -> list[str]:
         account.left_to_user(
             "precision", "torch.set_float32_matmul_precision('high') before training; there is no override for it"
         )
-    account.note("optimizer", FIELDS["optimizer"])
     if job.optimizer == "adam":
         overrides = [*overrides, "optimizer.optimizer=adam"]
     else:
@@ -190,7 +173,6 @@ def _run_overrides(job: Job, account: Account) -> list[str]:
         overrides = [*overrides, "optimizer.optimizer=sgd", f"optimizer.sgd_momentum={momentum}"]
     if job.seq is not None:
         overrides += [f"model.seq_length={job.seq}", f"dataset.seq_length={job.seq}"]
-        account.note("seq", FIELDS["seq"])
     if job.lora_rank is not None:
         account.left_to_user("lora_rank", f"choose a recipe of PEFT and give it peft.dim={job.lora_rank}")
     return overrides

@@ -7,7 +7,7 @@ from typing import Any
 from costmodel.mesh.stages import threshold_blocks, threshold_last
 from costmodel.network.sizes import NetworkSizes
 from planner.exporters.account import Account
-from planner.exporters.common import SPLITS, account_basics, account_order, header
+from planner.exporters.common import SPLITS, account_basics, header
 from planner.exporters.job import Job
 from planner.exporters.shell import start_scripts
 from planner.files.yaml_text import yaml_text
@@ -39,7 +39,7 @@ FIELDS = {
     "offload_activations": "-: no setting",
     "order": "tp-cp-dp-pp, with experts tp-cp-pp-dp; -: the others",
     "stage_blocks": "as nanotron cuts them; -: any other way",
-    "stage_recompute": "-: all blocks are alike",
+    "stage_recompute": "all blocks; -: fewer",
     "block_splits": SPLITS,
     "precision": "model.dtype; -: fp8, fp16, tf32",
     "optimizer": "optimizer.optimizer_factory.name",
@@ -86,7 +86,6 @@ def render(job: Job, account: Account, version: str) -> dict[str, str]:
 def _config(job: Job, account: Account) -> dict[str, Any]:
     plan = job.plan
     account_basics(job, account)
-    account.note_all(FIELDS, "micro_batch", "num_micro_batches", "seq")
     assert job.network is not None
     return {
         "checkpoints": {
@@ -106,7 +105,7 @@ def _config(job: Job, account: Account) -> dict[str, Any]:
         "general": {"project": "planner", "run": "planned", "seed": 42, "ignore_sanity_checks": True},
         "logging": {"iteration_step_info_interval": 1, "log_level": "info", "log_level_replica": "info"},
         "model": _model(job, job.network, account),
-        "optimizer": _optimizer(job, account),
+        "optimizer": _optimizer(job),
         "parallelism": _parallelism(job, account),
         "profiler": None,
         "tokenizer": {"tokenizer_name_or_path": "gpt2", "tokenizer_max_length": None, "tokenizer_revision": None},
@@ -124,7 +123,6 @@ def _config(job: Job, account: Account) -> dict[str, Any]:
 
 def _model(job: Job, network: NetworkSizes, account: Account) -> dict[str, Any]:
     names = {"bf16": "bfloat16", "fp32": "float32"}
-    account.note("precision", FIELDS["precision"])
     if network.experts:
         account.left_to_user(
             "network", f"the section of {network.experts} experts in model_config, as your copy of nanotron names it"
@@ -157,8 +155,7 @@ def _model(job: Job, network: NetworkSizes, account: Account) -> dict[str, Any]:
     }
 
 
-def _optimizer(job: Job, account: Account) -> dict[str, Any]:
-    account.note("optimizer", FIELDS["optimizer"])
+def _optimizer(job: Job) -> dict[str, Any]:
     factory: dict[str, Any] = {"name": "sgd"}
     if job.optimizer == "adam":
         factory = {
@@ -169,8 +166,6 @@ def _optimizer(job: Job, account: Account) -> dict[str, Any]:
             "torch_adam_is_fused": True,
         }
     plan = job.plan
-    if plan.zero_stage:
-        account.note("zero_stage", FIELDS["zero_stage"])
     return {
         "accumulate_grad_in_fp32": True,
         "clip_grad": 1.0,
@@ -191,12 +186,6 @@ def _optimizer(job: Job, account: Account) -> dict[str, Any]:
 
 def _parallelism(job: Job, account: Account) -> dict[str, Any]:
     plan = job.plan
-    for field in ("tp", "cp", "pp", "ep", "dp_replicate", "dp_shard", "sequence_parallel"):
-        if field not in account.cannot:
-            account.note(field, FIELDS[field])
-    has_experts = job.network is not None and job.network.experts > 0
-    order = "tp-cp-pp-dp" if has_experts else "tp-cp-dp-pp"  # nanotron/parallel/context.py
-    account_order(job, account, {order: "the order of its groups"}, order)
     if plan.cp > 1:
         account.left_to_user(
             "cp_kind", f"the attention that your model_config names (_attn_implementation) must be {plan.cp_kind}"
@@ -207,20 +196,16 @@ def _parallelism(job: Job, account: Account) -> dict[str, Any]:
         "tp": plan.tp,
         "context_parallel_size": plan.cp,
         "expert_parallel_size": plan.ep,
-        "pp_engine": _engine(job, account),
+        "pp_engine": _engine(job),
         "tp_mode": "REDUCE_SCATTER" if plan.sequence_parallel else "ALL_REDUCE",
         "tp_linear_async_communication": plan.sequence_parallel,
         "recompute_layer": plan.recompute == "full",
     }
-    if plan.recompute == "full":
-        account.note_all(FIELDS, "recompute", "recompute_blocks", "stage_recompute")
     return parallelism
 
 
-def _engine(job: Job, account: Account) -> str:
+def _engine(job: Job) -> str:
     plan = job.plan
     if plan.pp == 1:
         return "1f1b"
-    account.note("stage_blocks", "cut by the cost of blocks")
-    account.note("schedule", FIELDS["schedule"])
     return "afab" if plan.schedule == "gpipe" else "1f1b"

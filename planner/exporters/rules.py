@@ -5,10 +5,10 @@ from __future__ import annotations
 from costmodel.mesh.framework_rules import FACTS, Facts, PlanFacts, broken
 from costmodel.mesh.plan import MeshPlan
 from planner.exporters import Exporter
-from planner.exporters.job import Job
+from planner.exporters.job import Job, LayerJob, ServingJob
 from planner.files.loading import load_framework
 
-__all__ = ["broken_rules", "refusals_of", "refused_by"]
+__all__ = ["broken_rules", "own_refusals", "refusals_of", "refused_by"]
 
 
 def broken_rules(exporter: Exporter, job: Job, version: str) -> tuple[list[str], dict[str, str]]:
@@ -62,7 +62,13 @@ def refusals_of(exporter: Exporter, job: Job, version: str) -> list[str]:
     >>> refusals_of(exporter_of("deepspeed"), job, "0.19")
     ["vpp 2: DeepSpeed's pipelines have one chunk per rank"]
     """
-    return [*broken_rules(exporter, job, version)[0], *exporter.refusals(job, version)]
+    return [*broken_rules(exporter, job, version)[0], *own_refusals(exporter, job, version)]
+
+
+def own_refusals(exporter: Exporter, job: Job | LayerJob | ServingJob, version: str) -> list[str]:
+    """What a target refuses beside the rules of its framework; most refuse nothing else."""
+    refuses = getattr(exporter, "refusals", None)
+    return [] if refuses is None else list(refuses(job, version))
 
 
 def refused_by(framework: str, plan: MeshPlan) -> list[str]:

@@ -11,7 +11,7 @@ import json
 from typing import Any
 
 from planner.exporters.account import Account
-from planner.exporters.common import SPLITS, account_basics, account_order, header
+from planner.exporters.common import SPLITS, account_basics, header
 from planner.exporters.job import Job
 from planner.exporters.shell import comment, start_scripts
 
@@ -45,7 +45,7 @@ FIELDS = {
     "offload_activations": "-: no setting",
     "order": "tp-cp-dp-pp; -: the others",
     "stage_blocks": "parallelism.module_fqns_per_model_part; by hand where the network is no plain decoder",
-    "stage_recompute": "-: all blocks are alike",
+    "stage_recompute": "all blocks; -: fewer",
     "block_splits": SPLITS,
     "precision": "training.mixed_precision_param; by hand: fp8; -: fp16",
     "optimizer": "by hand: that of the configuration",
@@ -90,12 +90,10 @@ def render(job: Job, account: Account, version: str) -> dict[str, str]:
 
 def _settings(job: Job, account: Account, *, is_toml: bool) -> dict[str, dict[str, Any]]:
     account_basics(job, account)
-    account_order(job, account, {"tp-cp-dp-pp": "the order of the mesh"}, "tp-cp-dp-pp")
     parallelism = _parallelism(job, account, is_toml=is_toml)
-    training = _batch(job, account, parallelism, is_toml=is_toml)
+    training = _batch(job, parallelism, is_toml=is_toml)
     training["mixed_precision_param"] = "float32" if job.precision in ("fp32", "tf32") else "bfloat16"
     training["mixed_precision_reduce"] = "float32"
-    account.note("precision", FIELDS["precision"])
     if job.precision == "fp8":
         account.left_to_user("precision", "the float8 converter of your model")
     if job.precision == "tf32":
@@ -116,7 +114,6 @@ def _settings(job: Job, account: Account, *, is_toml: bool) -> dict[str, dict[st
 
 def _parallelism(job: Job, account: Account, *, is_toml: bool) -> dict[str, Any]:
     plan = job.plan
-    account.note_all(FIELDS, "tp", "cp", "ep", "pp", "dp_replicate", "dp_shard")
     settings: dict[str, Any] = {
         "data_parallel_replicate_degree": plan.dp_replicate,
         "data_parallel_shard_degree": plan.dp_shard,
@@ -127,12 +124,9 @@ def _parallelism(job: Job, account: Account, *, is_toml: bool) -> dict[str, Any]
     }
     if is_toml:
         settings["expert_tensor_parallel_degree"] = plan.etp
-        account.note("etp", FIELDS["etp"])
-        account.note("sequence_parallel", "on with tp")
     else:
         settings["enable_sequence_parallel"] = plan.sequence_parallel
-        account.note("sequence_parallel", FIELDS["sequence_parallel"])
-    settings |= _context(job, account, is_toml=is_toml) | _zero(job, account) | _pipeline(job, account, is_toml=is_toml)
+    settings |= _context(job, account, is_toml=is_toml) | _zero(job) | _pipeline(job, account, is_toml=is_toml)
     return settings
 
 
@@ -145,14 +139,11 @@ def _context(job: Job, account: Account, *, is_toml: bool) -> dict[str, Any]:
             "cp_kind", f"the attention of your model decides how positions are exchanged: choose {plan.cp_kind}"
         )
         return {}
-    account.note("cp_kind", FIELDS["cp_kind"])
     return {"context_parallel_rotate_method": "alltoall" if plan.cp_kind == "ring" else "allgather"}
 
 
-def _zero(job: Job, account: Account) -> dict[str, Any]:
+def _zero(job: Job) -> dict[str, Any]:
     plan = job.plan
-    if plan.zero_stage:
-        account.note("zero_stage", FIELDS["zero_stage"])
     if plan.zero_stage or plan.cp > 1:
         # With a pipeline "default" keeps the weights after the forward pass, which is not ZeRO-3.
         return {"fsdp_reshard_after_forward": "always" if plan.zero_stage == 3 else "never"}
@@ -163,15 +154,12 @@ def _pipeline(job: Job, account: Account, *, is_toml: bool) -> dict[str, Any]:
     plan = job.plan
     if plan.pp == 1:
         return {}
-    account.note("schedule", FIELDS["schedule"])
     settings: dict[str, Any] = {"pipeline_parallel_schedule": _SCHEDULES.get(plan.schedule, "1F1B")}
-    account.note("vpp", FIELDS["vpp"])
     if job.network is None:
         account.left_to_user(
             "stage_blocks", f"blocks per chunk: {', '.join(map(str, job.blocks))}, in module_fqns_per_model_part"
         )
         return settings
-    account.note("stage_blocks", FIELDS["stage_blocks"])
     # Renamed by torchtitan commit 786e26f8e. A name that the model does not have leaves the last stage without its head, silently.
     head = "output" if is_toml else "lm_head"
     account.left_to_user(
@@ -185,10 +173,9 @@ def _pipeline(job: Job, account: Account, *, is_toml: bool) -> dict[str, Any]:
     return settings | {"module_fqns_per_model_part": parts}
 
 
-def _batch(job: Job, account: Account, parallelism: dict[str, Any], *, is_toml: bool) -> dict[str, Any]:
+def _batch(job: Job, parallelism: dict[str, Any], *, is_toml: bool) -> dict[str, Any]:
     """Sizes of the batch: samples up to v0.2.2, tokens since; with a pipeline the micro-batches are the schedule's, else accumulated."""
     plan, seq = job.plan, job.seq or 1
-    account.note_all(FIELDS, "micro_batch", "num_micro_batches", "seq")
     is_piped = plan.pp > 1
     if is_toml:
         if is_piped:
@@ -214,7 +201,6 @@ def _recompute(job: Job, account: Account) -> str:
             "selective is written, whose operations are torchtitan's choice: those of the plan are the attention's",
         )
         return "selective"
-    account.note_all(FIELDS, "recompute", "recompute_blocks", "stage_recompute")
     return "full"
 
 

@@ -85,7 +85,7 @@ def render(job: ServingJob, account: Account, version: str) -> dict[str, str]:
         "set -euo pipefail",
         "",
         'model="${MODEL:?set MODEL to the name or folder of the weights}"',
-        *_stages(job, account),
+        *_stages(job),
         "",
         *shell_array("ARGS", arguments),
         "",
@@ -95,26 +95,14 @@ def render(job: ServingJob, account: Account, version: str) -> dict[str, str]:
     return files | {BATCH: slurm_script(head[:3], job.nodes, job.origin.model, SCRIPT)}
 
 
-def _stages(job: ServingJob, account: Account) -> list[str]:
+def _stages(job: ServingJob) -> list[str]:
     if job.plan.pp == 1:
         return []
-    account.note("stages", FIELDS["stages"])
     return [f"export VLLM_PP_LAYER_PARTITION={','.join(map(str, job.stages))}"]
 
 
 def _arguments(job: ServingJob, account: Account) -> list[tuple[str, ...]]:
     plan = job.plan
-    account.note_all(
-        FIELDS,
-        "tp",
-        "pp",
-        "max_batch",
-        "precision",
-        "prompt_tokens",
-        "output_tokens",
-        "memory_utilisation",
-        "prefill_batch",
-    )
     length = job.prompt_tokens + job.output_tokens
     account.left_to_user(
         "max_model_len", f"the plan knows mean lengths only: raise --max-model-len {length} to your longest request"
@@ -133,10 +121,8 @@ def _arguments(job: ServingJob, account: Account) -> list[tuple[str, ...]]:
         account.left_to_user("precision", "let matrices be computed in tf32: no argument does")
     if job.kv_precision == "fp8":
         arguments.append(("--kv-cache-dtype", "fp8"))
-        account.note("kv_precision", FIELDS["kv_precision"])
     elif _DTYPES[job.kv_precision] == _DTYPES[job.precision]:
         arguments.append(("--kv-cache-dtype", "auto"))
-        account.note("kv_precision", FIELDS["kv_precision"])
     else:
         account.impossible("kv_precision", f"the cache has the format of --dtype or fp8, not {job.kv_precision}")
     return arguments + _prefill(job, account, length)
@@ -145,7 +131,6 @@ def _arguments(job: ServingJob, account: Account) -> list[tuple[str, ...]]:
 def _prefill(job: ServingJob, account: Account, length: int) -> list[tuple[str, ...]]:
     plan = job.plan
     if plan.prefill_chunk:
-        account.note("prefill_chunk", FIELDS["prefill_chunk"])
         # The budget of a pass counts the tokens that are decoded in it, too.
         budget = plan.prefill_chunk * plan.prefill_batch + plan.group_batch
         return [("--enable-chunked-prefill",), ("--max-num-batched-tokens", str(budget))]
@@ -163,7 +148,6 @@ def _experts(job: ServingJob, account: Account, ranks: int) -> list[str]:
     if not job.has_experts:
         return []
     is_expert_parallel = plan.ep > 1
-    account.note_all(FIELDS, "ep", "etp")
     wanted = (plan.ep, plan.etp)
     written = (ranks, 1) if is_expert_parallel else (1, ranks)
     if wanted != written:
@@ -176,7 +160,6 @@ def _experts(job: ServingJob, account: Account, ranks: int) -> list[str]:
 
 def _deployment(job: ServingJob, account: Account) -> list[str]:
     plan, devices, capacity = job.plan, _replica_devices(job), job.nodes.capacity
-    account.note("dp", FIELDS["dp"])
     if devices > capacity:
         return [*_experts(job, account, plan.tp), *_over_nodes(job, devices // capacity)]
     replicas = _replicas_per_server(job)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from costmodel.network.sizes import NetworkSizes
 from planner.exporters.account import Account
-from planner.exporters.common import SPLITS, account_basics, account_order, account_script, header
+from planner.exporters.common import SPLITS, account_basics, account_script, header
 from planner.exporters.job import Job
 from planner.exporters.shell import PLAN, comment, scripts
 
@@ -55,11 +55,6 @@ def render(job: Job, account: Account, checked: str) -> dict[str, str]:
 def _account(job: Job, account: Account) -> None:
     plan = job.plan
     account_basics(job, account)
-    account_order(job, account, {"tp-cp-dp-pp": "the mesh"}, "tp-cp-dp-pp")
-    for name in ("tp", "sequence_parallel", "dp_replicate", "dp_shard"):
-        account.note(name, FIELDS[name])
-    if plan.zero_stage:
-        account.note("zero_stage", FIELDS["zero_stage"])
     samples = f"{plan.micro_batch} sample{'s' if plan.micro_batch > 1 else ''} per data-parallel rank"
     account.left_to_user("micro_batch", f"{samples} in the data loader; ranks of one tp group read the same")
     account.left_to_user("num_micro_batches", f"{plan.num_micro_batches} pass{'es' if plan.num_micro_batches > 1 else ''} per step" + (
@@ -79,14 +74,10 @@ def _account(job: Job, account: Account) -> None:
 
 def _account_memory(job: Job, account: Account) -> None:
     plan = job.plan
-    if plan.recompute == "full":
-        account.note_all(FIELDS, "recompute", "recompute_blocks")
-        account.note("stage_recompute", FIELDS["recompute_blocks"])
     if plan.offload_activations:
         account.left_to_user(
             "offload_activations", "torch.autograd.graph.save_on_cpu(pin_memory=True) around the forward pass"
         )
-    account.note("precision", FIELDS["precision"])
     if job.precision == "tf32":
         account.left_to_user("precision", "torch.set_float32_matmul_precision('high') in your script")
     elif plan.dp == 1 and job.precision != "fp32":

@@ -183,8 +183,6 @@ def _entries(job: LayerJob, mesh: Sequence[int]) -> list[tuple[str, str, str]]:
 
 def _account(job: LayerJob, account: Account) -> None:
     plan = job.plan
-    for name in ("workers", "batch", "out_channels", "in_channels"):
-        account.note(name, FIELDS[name])
     account_placement(job.nodes, account)
     account_collectives(job.collectives, account)
     if plan.num_micro_batches > 1:
@@ -208,6 +206,7 @@ def _account(job: LayerJob, account: Account) -> None:
             "batch_norm", "statistics are those of a rank's own share of the batch, as in data parallelism"
         )
     _account_moves(job, account)
+    account.fill(FIELDS, job.in_effect)
 
 
 def _account_moves(job: LayerJob, account: Account) -> None:
