@@ -159,17 +159,18 @@ class _Export:
     def run(self) -> Program:
         program, kinds = self.program, [spec.kind.name for spec in self.exported.graph_signature.output_specs]
         for node in self.exported.graph.nodes:
-            if node.op == "placeholder" and hasattr(node.meta.get("val"), "shape"):
-                self._placeholder(node, node.meta["val"])
-            elif node.op == "get_attr":
-                shape = self._extents(node.meta.get("val"), node.name)
-                program.tensors[node.name] = Tensor(shape=shape, role="constant", name=node.name)
-            elif node.op == "call_function":
-                self._call(node)
-            elif node.op == "output":  # updated statistics of norms are none
-                made = zip(node.args[0], kinds, strict=False)
-                results = [argument for argument, kind in made if kind in ("USER_OUTPUT", "LOSS_OUTPUT")]
-                program.outputs = tuple(argument.name for argument in results if hasattr(argument, "name"))
+            match node.op:
+                case "placeholder" if hasattr(node.meta.get("val"), "shape"):
+                    self._placeholder(node, node.meta["val"])
+                case "get_attr":
+                    shape = self._extents(node.meta.get("val"), node.name)
+                    program.tensors[node.name] = Tensor(shape=shape, role="constant", name=node.name)
+                case "call_function":
+                    self._call(node)
+                case "output":  # updated statistics of norms are none
+                    made = zip(node.args[0], kinds, strict=False)
+                    results = [argument for argument, kind in made if kind in ("USER_OUTPUT", "LOSS_OUTPUT")]
+                    program.outputs = tuple(argument.name for argument in results if hasattr(argument, "name"))
         inputs = [t for t in program.tensors.values() if t.role == "input" and t.shape]
         if not inputs:
             raise ProgramFault("has no inputs that are tensors")

@@ -8,12 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from planner.importers.traced.conversion import KINDS, Conversion, kinds
-from planner.importers.traced.network import Complex, Fixed, Pair, Product, Statistic, Value, Weight
+from planner.importers.traced.conversion import Conversion, kinds
 from planner.importers.traced.program import Operation
-from planner.importers.traced.views import View, merged
-
-__all__ = ["KINDS", "on_scores"]
+from planner.importers.traced.views import Complex, Fixed, Pair, Product, Statistic, Value, View, Weight, merged
 
 # Operations before a tanh from which on it is taken to be the inside of GELU's approximation (a cube, two products and a sum).
 _GELU_FLOP = 3.0

@@ -13,9 +13,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from planner.importers.drafts import DraftError, Drafts, clean_name
+from planner.importers.drafts import DraftError, clean_name
 from planner.importers.sources import registering
-from planner.importers.traced.network import (
+from planner.importers.traced.program import Operation, Program, ProgramFault, Tensor, needed_operations
+from planner.importers.traced.views import (
+    BATCH,
+    Atom,
     Complex,
     Fixed,
     Network,
@@ -24,12 +27,12 @@ from planner.importers.traced.network import (
     States,
     Statistic,
     Value,
+    View,
     Weight,
+    canonical_dims,
     explicit_scores,
     natural_form,
 )
-from planner.importers.traced.program import Operation, Program, ProgramFault, Tensor, needed_operations
-from planner.importers.traced.views import BATCH, Atom, Dims, View, canonical_dims
 
 __all__ = ["KINDS", "Conversion", "kinds"]
 
@@ -51,6 +54,7 @@ class Conversion:
     def __init__(self, program: Program, assume_free: frozenset[str] = frozenset()) -> None:
         self.program = program
         self.network = Network(program.batch)
+        self.drafts = self.network.drafts
         self.values: dict[str, Value] = {}
         self.notes: list[str] = list(program.notes)
         self.assume_free = assume_free
@@ -66,11 +70,6 @@ class Conversion:
         self.halves: set[str] = set()  # activations that were found written out
         self.mixes_samples = False  # an operation works across what is taken for the samples
 
-    @property
-    def drafts(self) -> Drafts:
-        """The layers."""
-        return self.network.drafts
-
     def run(self) -> tuple[str, ...]:
         """Read every operation; the names of the layers that make the outputs.
 
@@ -85,7 +84,7 @@ class Conversion:
             except DraftError as error:
                 raise ProgramFault(f"{tensor.role} '{tensor.name}': {error}") from None
         for operation in needed_operations(self.program.operations, self.program.outputs):
-            self.network.name = _name_of(operation)
+            self.network.name = operation.path or operation.kind
             try:
                 self._read(operation)
             except DraftError as error:
@@ -103,11 +102,13 @@ class Conversion:
     # -- values -------------------------------------------------------------------------------------------------------------
 
     def _leaf(self, tensor: Tensor) -> Value:
-        if tensor.role == "constant":
-            return Fixed(shape=tensor.shape, value=tensor.value)
-        if tensor.role == "parameter":
-            return Weight(shape=tensor.shape, key=tensor.key, table=tensor.shape, is_trained=tensor.is_trained)
-        return self._input(tensor)
+        match tensor.role:
+            case "constant":
+                return Fixed(shape=tensor.shape, value=tensor.value)
+            case "parameter":
+                return Weight(shape=tensor.shape, key=tensor.key, table=tensor.shape, is_trained=tensor.is_trained)
+            case _:
+                return self._input(tensor)
 
     def _input(self, tensor: Tensor) -> Value:
         shape, axis = tensor.shape, self.program.batch_axis
@@ -199,24 +200,27 @@ class Conversion:
 
     def plain(self, value: Value) -> View:
         """A view of a layer, whatever the value was on its way to."""
-        if isinstance(value, View):
-            return value
-        if isinstance(value, Product):
-            return self._scores(value)
-        if isinstance(value, States):
-            return self._states(value)
-        if isinstance(value, Statistic):
-            flop = 1.0 if value.is_square else 0.0
-            source = self.network.covering(replace(value.view, flop=0.0, norm=""))
-            return self.reduced(source, [len(value.shape) - 1], keep=True, shape=value.shape, extra=flop)
-        if isinstance(value, Pair):
-            return value.view
-        if isinstance(value, Weight):
-            raise ProgramFault(
-                f"the parameter '{value.key}' stands where a layer's output is needed, such as learned queries: no layer reads that"
-            )
-        what = "complex numbers stand" if isinstance(value, Complex) else "a constant stands"
-        raise ProgramFault(f"{what} where a layer's output is needed")
+        match value:
+            case View():
+                return value
+            case Product():
+                return self._scores(value)
+            case States():
+                return self._states(value)
+            case Statistic():
+                source = self.network.covering(replace(value.view, flop=0.0, norm=""))
+                if value.is_square:
+                    source = self.network.forced(replace(source, flop=1.0))
+                return self.reduced(source, [len(value.shape) - 1], keep=True, shape=value.shape)
+            case Pair():
+                return value.view
+            case Weight():
+                why = "such as learned queries: no layer reads that"
+                raise ProgramFault(f"the parameter '{value.key}' stands where a layer's output is needed, {why}")
+            case Complex():
+                raise ProgramFault("complex numbers stand where a layer's output is needed")
+            case Fixed():
+                raise ProgramFault("a constant stands where a layer's output is needed")
 
     def probabilities_of(self, product: Product) -> str | None:
         """The layer of attention that has these inside, which is then one that writes them to memory; None where there is none."""
@@ -249,11 +253,9 @@ class Conversion:
             layer=layer, dims=((Atom(0, len(layers), size),), *first.dims[1:-1], (Atom(0, size, 1),)), start=(0,)
         )
 
-    def reduced(self, view: View, dims: list[int], *, keep: bool, shape: tuple[int, ...], extra: float = 0.0) -> View:
+    def reduced(self, view: View, dims: list[int], *, keep: bool, shape: tuple[int, ...]) -> View:
         """Sum, mean or maximum over some dimensions."""
         source = self.network.covering(view)
-        if extra:
-            source = self.network.forced(replace(source, flop=extra))
         left = [dim for i, dim in enumerate(source.dims) if i not in dims]
         form, own = natural_form(tuple(left))
         layer = self.network.add("reduce", {"shape": form}, [source.layer])
@@ -292,33 +294,26 @@ class Conversion:
 
     def copied(self, view: View, shape: tuple[int, ...]) -> View:
         """A layer's output in a tensor of a given shape."""
-        form, own = natural_form(self._copied_dims(view, shape))
-        source = self.network.forced(view).layer
-        layer = self.network.add("rearrange", {"shape": form}, [source], name=f"{self.network.name}/copy")
-        return View(layer=layer, dims=own, start=(0,) * len(form))
-
-    def _copied_dims(self, view: View, shape: tuple[int, ...]) -> Dims:
-        """Dimensions of a copy: samples stay where they are, as a dimension or the outer part of one."""
         batch = self.program.batch
+        # Samples stay where they are, as a dimension or the outer part of one.
         held = [i for i, dim in enumerate(view.dims) if any(atom.axis == BATCH for atom in dim)]
         candidates = [i for i in (*held, 0, self.program.batch_axis) if i < len(shape)]
-        where = next((i for i in candidates if shape[i] == batch), None)
-        if where is None:
-            where = next((i for i in candidates if shape[i] % batch == 0), None)
-        return tuple(
+        whole = [i for i in candidates if shape[i] == batch]
+        where = next(iter([*whole, *(i for i in candidates if shape[i] % batch == 0)]), None)
+        dims = tuple(
             (Atom(BATCH, batch, 1), Atom(i, extent // batch, 1)) if i == where else (Atom(i, extent, 1),)
             for i, extent in enumerate(shape)
         )
+        form, own = natural_form(dims)
+        source = self.network.forced(view).layer
+        layer = self.network.add("rearrange", {"shape": form}, [source], name=f"{self.network.name}/copy")
+        return View(layer=layer, dims=own, start=(0,) * len(form))
 
 
 # Operations that leave integer inputs what they are.
 _KEEPS_INDEX = frozenset({"alias", "reshape", "slice"})
 # Operations on a parameter whose result is a parameter of another shape.
 _OF_WEIGHTS = frozenset({"reshape", "expand", "repeat", "copy", "unary", "activation", "reduce"})
-
-
-def _name_of(operation: Operation) -> str:
-    return operation.path or operation.kind
 
 
 # Names that exporters make up for what they worked out.

@@ -9,12 +9,23 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from planner.importers.traced.arithmetic import on_scores
-from planner.importers.traced.conversion import KINDS, Conversion, kinds
-from planner.importers.traced.network import Fixed, Network, Product, Value, Weight, product_view
+from planner.importers.traced.conversion import Conversion, kinds
 from planner.importers.traced.program import Operation
-from planner.importers.traced.views import BATCH, REPEATED, Atom, Dims, View, merged, renumbered
-
-__all__ = ["KINDS"]
+from planner.importers.traced.views import (
+    BATCH,
+    REPEATED,
+    Atom,
+    Dims,
+    Fixed,
+    Network,
+    Product,
+    Value,
+    View,
+    Weight,
+    merged,
+    product_view,
+    renumbered,
+)
 
 
 @kinds("linear")

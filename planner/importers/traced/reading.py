@@ -10,15 +10,11 @@ from typing import Any
 from costmodel.network.layers import Layer, params_from
 from planner.importers.drafts import Drafts, clean_name
 from planner.importers.sources import ImportedDocument, check_assumed, counts_text, network_content
-from planner.importers.traced import arithmetic, products, shapes, windows
-from planner.importers.traced.conversion import KINDS, Conversion
+from planner.importers.traced import arithmetic, products, shapes, windows  # noqa: F401 - they register what reads each operation
+from planner.importers.traced.conversion import Conversion
 from planner.importers.traced.program import Program, ProgramFault
 
 __all__ = ["document_of_program", "join"]
-
-# Importing them registers what reads each operation.
-_HANDLERS = (arithmetic, products, shapes, windows)
-assert all(module.KINDS is KINDS for module in _HANDLERS), "one table, filled by all of them"
 
 
 def document_of_program(

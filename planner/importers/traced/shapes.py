@@ -6,12 +6,21 @@ import itertools
 import math
 from dataclasses import replace
 
-from planner.importers.traced.conversion import KINDS, Conversion, kinds
-from planner.importers.traced.network import Complex, Fixed, Product, States, Value, Weight
+from planner.importers.traced.conversion import Conversion, kinds
 from planner.importers.traced.program import Operation
-from planner.importers.traced.views import BATCH, REPEATED, Atom, View, merged
-
-__all__ = ["KINDS"]
+from planner.importers.traced.views import (
+    BATCH,
+    REPEATED,
+    Atom,
+    Complex,
+    Fixed,
+    Product,
+    States,
+    Value,
+    View,
+    Weight,
+    merged,
+)
 
 
 @kinds("reshape")

@@ -6,12 +6,21 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from planner.importers.traced.conversion import KINDS, Conversion, kinds
-from planner.importers.traced.network import Fixed, Product, States, Statistic, Value, Weight
+from planner.importers.traced.conversion import Conversion, kinds
 from planner.importers.traced.program import Operation
-from planner.importers.traced.views import BATCH, Atom, View, canonical_dims, merged
-
-__all__ = ["KINDS"]
+from planner.importers.traced.views import (
+    BATCH,
+    Atom,
+    Fixed,
+    Product,
+    States,
+    Statistic,
+    Value,
+    View,
+    Weight,
+    canonical_dims,
+    merged,
+)
 
 
 def _square(pair: tuple[int, int]) -> Any:
