@@ -51,8 +51,8 @@ class Call:
     constant: Callable[[Any], Any] = lambda _: None
 
     def get(self, name: str, default: Any = None) -> Any:
-        """An argument that is no tensor."""
-        value = self.arguments.get(name)
+        """An argument that is no tensor, by its name in torch."""
+        value = self.arguments.get(name, self.arguments.get(_IN_ONNX.get(name, name)))
         return default if value is None else value
 
     def input(self, index: int) -> Any:
@@ -66,21 +66,33 @@ class Call:
     def dim(self, default: int = 0) -> int:
         """The dimension that it works along, counted from the front."""
         rank = max(len(self.shapes[0]), 1)
-        return int(self.get("dim", self.get("axis", default))) % rank
+        return int(self.get("dim", default)) % rank
 
     def extents(self, name: str, default: Any, rank: int) -> list[int]:
         """Extents of a window; one number is for all directions."""
-        value = self.get(name, default)
-        items = list(value) if isinstance(value, (list, tuple)) else [value]
-        return (items * rank)[:rank]
+        return (_listed(self.get(name, default)) * rank)[:rank]
 
     def numbers(self, index: int, attribute: str) -> list[int] | None:
         """Whole numbers that older versions of ONNX have as an attribute and newer ones as an input."""
         if attribute in self.arguments:
-            value = self.arguments[attribute]
-            return list(value) if isinstance(value, (list, tuple)) else [value]
+            return _listed(self.arguments[attribute])
         found = self.constant(self.input(index) or "")
         return None if found is None else [int(item) for item in found.reshape(-1)]
+
+
+# What ONNX calls arguments of torch.
+_IN_ONNX = {
+    "dim": "axis",
+    "stride": "strides",
+    "dilation": "dilations",
+    "groups": "group",
+    "kernel_size": "kernel_shape",
+    "keepdim": "keepdims",
+}
+
+
+def _listed(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, (list, tuple)) else [value]
 
 
 Reader = Callable[[Call], Meaning]
@@ -124,12 +136,11 @@ def _over(op: str) -> _Attributes:
     """What is done over the dimensions that are said, or all; ONNX keeps them unless told otherwise."""
 
     def attributes(c: Call) -> dict[str, Any]:
-        named = c.get("dim", c.get("axis")) if not c.operator.startswith("Reduce") else c.numbers(1, "axes")
-        if c.operator.startswith("Arg"):
-            named = c.get("axis", 0)
-        every = list(range(len(c.own_shape())))
-        dims = every if named is None or named == [] else [*named] if isinstance(named, (list, tuple)) else [named]
-        return {"op": op, "dims": dims, "keep": bool(c.get("keepdim", c.get("keepdims", c.operator[0].isupper())))}
+        named = c.numbers(1, "axes") if c.operator.startswith("Reduce") else c.get("dim")
+        if named is None and c.operator.startswith("Arg"):
+            named = 0
+        dims = list(range(len(c.own_shape()))) if named is None or named == [] else _listed(named)
+        return {"op": op, "dims": dims, "keep": bool(c.get("keepdim", c.operator[0].isupper()))}
 
     return attributes
 
@@ -166,7 +177,7 @@ _ALIKE: tuple[tuple[int | tuple[int, ...] | None, str, _Attributes, str], ...] =
      "scaled_dot_product_attention Attention"),
     (3, "linear", {"transposed": True}, "linear"),
     ((1, 2, 0), "linear", {"transposed": False}, "addmm"),
-    (1, "softmax", lambda c: {"dim": c.get("dim", c.get("axis", -1))},
+    (1, "softmax", lambda c: {"dim": c.get("dim", -1)},
      "softmax _softmax log_softmax _log_softmax _safe_softmax Softmax LogSoftmax"),
     (1, "dropout", lambda c: {"p": c.get("p", 0.5) if c.arguments.get("train", True) else 0.0},
      "dropout native_dropout dropout_ feature_dropout"),
@@ -294,7 +305,7 @@ def _repeat(c: Call) -> Meaning:
 def _gather(c: Call) -> Meaning:
     """A look-up in a table, one element of an axis, or anything else."""
     shape = c.own_shape()
-    axis = c.get("axis", 0) % max(len(shape), 1)
+    axis = c.get("dim", 0) % max(len(shape), 1)
     index = c.constant(c.input(1) or "")
     if index is not None and index.size == 1:
         at = int(index.reshape(-1)[0])
@@ -314,49 +325,36 @@ def _gemm(c: Call) -> Meaning:
     return "linear", [c.input(0), c.input(1), c.input(2)], {"transposed": bool(c.get("transB", 0))}
 
 
-@_operators("conv1d", "conv2d", "convolution", "conv_transpose2d", "conv_transpose1d")
-def _convolution(c: Call) -> Meaning:
-    kernel = c.shape(c.input(1))[2:]
-    rank = len(kernel)
-    stride, dilation = c.extents("stride", 1, rank), c.extents("dilation", 1, rank)
-    padding = c.get("padding", 0)
-    if isinstance(padding, str):
-        same = [d * (k - 1) // 2 for k, d in zip(kernel, dilation, strict=True)]
-        padding = same if padding == "same" else [0] * rank
-    else:
-        padding = c.extents("padding", 0, rank)
-    more = c.get("output_padding", 0)
-    return "convolution", c.inputs[:3], {
-        "stride": stride, "padding": padding, "dilation": dilation, "groups": c.get("groups", 1),
-        "transposed": bool(c.get("transposed", "output_padding" in c.arguments)),
-        "output_padding": more if isinstance(more, (list, tuple)) else [more],
-    }  # fmt: skip
-
-
-def _pads(c: Call, kernel: list[int], strides: list[int]) -> list[int] | None:
-    """Padding of ONNX where it is the same before and after; None where it is not."""
-    automatic, rank, extent = c.get("auto_pad", "NOTSET"), len(kernel), c.own_shape()[2:]
-    if automatic == "VALID":
-        return [0] * rank
+def _padding(c: Call, kernel: list[int], stride: list[int], dilation: list[int]) -> list[int] | None:
+    """Padding before and after; None where the two are not the same."""
+    rank, written, automatic = len(kernel), c.get("padding", 0), c.get("auto_pad", "NOTSET")
+    if "pads" in c.arguments and automatic == "NOTSET":
+        pads = list(c.get("pads"))
+        return pads[:rank] if pads[:rank] == pads[rank:] else None
+    if written == "same":
+        return [d * (k - 1) // 2 for k, d in zip(kernel, dilation, strict=True)]
     if automatic in ("SAME_UPPER", "SAME_LOWER"):
-        totals = [max((-(-e // s) - 1) * s + k - e, 0) for e, k, s in zip(extent, kernel, strides, strict=True)]
+        sizes = zip(c.own_shape()[2:], kernel, stride, strict=True)
+        totals = [max((-(-e // s) - 1) * s + k - e, 0) for e, k, s in sizes]
         return None if any(total % 2 for total in totals) else [total // 2 for total in totals]
-    pads = list(c.get("pads", [0] * 2 * rank))
-    return pads[:rank] if pads[:rank] == pads[rank:] else None
+    return [0] * rank if isinstance(written, str) else c.extents("padding", 0, rank)
 
 
-@_operators("Conv", "ConvTranspose")
-def _conv(c: Call) -> Meaning:
+@_operators("conv1d", "conv2d", "convolution", "conv_transpose2d", "conv_transpose1d", "Conv", "ConvTranspose")
+def _convolution(c: Call) -> Meaning:
     kernel = list(c.shape(c.input(1) or "")[2:])
     rank = len(kernel)
-    strides, stated = list(c.get("strides", [1] * rank)), c.get("pads")
-    pads = _pads(c, kernel, strides)
-    if pads is None:  # one more on a side: rounded up, the output is checked against what ONNX infers
-        sides = zip(stated[:rank], stated[rank:], strict=True) if stated else ()
-        pads = [-(-(a + b) // 2) for a, b in sides] if stated else [k // 2 for k in kernel]
+    stride, dilation = c.extents("stride", 1, rank), c.extents("dilation", 1, rank)
+    padding = _padding(c, kernel, stride, dilation)
+    if padding is None:  # one more on a side: rounded up, the output is checked against what ONNX infers
+        stated = c.get("pads", ())
+        padding = [-(-(a + b) // 2) for a, b in zip(stated[:rank], stated[rank:], strict=True)] or [
+            k // 2 for k in kernel
+        ]
+    is_transposed = c.operator == "ConvTranspose" or (c.operator != "Conv" and "output_padding" in c.arguments)
     return "convolution", [c.input(0), c.input(1), c.input(2)], {
-        "stride": strides, "padding": pads, "dilation": list(c.get("dilations", [1] * rank)), "groups": c.get("group", 1),
-        "transposed": c.operator == "ConvTranspose", "output_padding": list(c.get("output_padding", [])),
+        "stride": stride, "padding": padding, "dilation": dilation, "groups": c.get("groups", 1),
+        "transposed": bool(c.get("transposed", is_transposed)), "output_padding": _listed(c.get("output_padding", [])),
     }  # fmt: skip
 
 
@@ -437,26 +435,19 @@ def _masked_fill(c: Call) -> Meaning:
 
 
 @_operators(
-    "max_pool1d", "max_pool1d_with_indices", "avg_pool1d", "max_pool2d", "max_pool2d_with_indices", "avg_pool2d"
-)
+    "max_pool1d", "max_pool1d_with_indices", "avg_pool1d", "max_pool2d", "max_pool2d_with_indices", "avg_pool2d",
+    "MaxPool", "AveragePool",
+)  # fmt: skip
 def _pool(c: Call) -> Meaning:
-    rank = 1 if "1d" in c.operator else 2
+    is_onnx = c.operator[0].isupper()
+    rank = len(c.get("kernel_size")) if is_onnx else 1 if "1d" in c.operator else 2
     kernel = c.extents("kernel_size", 1, rank)
+    stride = c.extents("stride", 1 if is_onnx else [], rank) or kernel  # torch: the kernel's where there is none
+    padding = _padding(c, kernel, stride, [1] * rank)
     return "pool", c.inputs[:1], {
-        "kernel": tuple(kernel), "stride": tuple(c.extents("stride", [], rank) or kernel),
-        "padding": tuple(c.extents("padding", 0, rank)), "ceil": bool(c.get("ceil_mode", False)),
-        "mode": "average" if "count_include_pad" in c.arguments else "max",
-    }  # fmt: skip
-
-
-@_operators("MaxPool", "AveragePool")
-def _pool_of_kernel_shape(c: Call) -> Meaning:
-    kernel = list(c.get("kernel_shape", []))
-    strides = list(c.get("strides", [1] * len(kernel)))
-    pads = _pads(c, kernel, strides)
-    return "pool", c.inputs[:1], {
-        "kernel": kernel, "stride": strides, "padding": pads or [0] * len(kernel),
-        "mode": "max" if c.operator == "MaxPool" else "average", "ceil": bool(c.get("ceil_mode", 0)) or pads is None,
+        "kernel": kernel, "stride": stride, "padding": padding or [0] * rank,
+        "mode": "max" if "max" in c.operator.lower() else "average",
+        "ceil": bool(c.get("ceil_mode", False)) or padding is None,
     }  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +12,7 @@ from planner.importers.traced.program import Operation
 from planner.importers.traced.views import (
     BATCH,
     Atom,
+    Dims,
     Fixed,
     Product,
     States,
@@ -23,8 +25,10 @@ from planner.importers.traced.views import (
 )
 
 
-def _square(pair: tuple[int, int]) -> Any:
-    return pair[0] if pair[0] == pair[1] else tuple(pair)
+def _of_image(extents: Sequence[int], fill: int) -> Any:
+    """Extents of a window over an image, or over a row, which is an image of one row; one number for two equal ones."""
+    height, width = (*(fill,) * (2 - len(extents)), *extents)
+    return height if height == width else (height, width)
 
 
 @kinds("convolution")
@@ -32,47 +36,35 @@ def _convolution(self: Conversion, operation: Operation) -> Value:
     attributes, view = operation.attributes, self.view(operation)
     weight, bias = self.weight(operation, 1), self.weight(operation, 2)
     assert weight is not None
-    for one in (weight, bias):
-        if one is not None:
-            self.own(one)
-    rank = len(weight.shape) - 2
+    self.own(weight)
+    if bias is not None:
+        self.own(bias)
+    rank, outputs = len(weight.shape) - 2, operation.shapes[0][1]
     if rank not in (1, 2):
         raise operation.fault("only convolutions of images and rows are known")
-    kernel, stride, padding, dilation = (
-        (*((fill,) * (2 - rank)), *tuple(values))
-        for fill, values in (
-            (1, weight.shape[2:]),
-            (1, attributes["stride"]),
-            (0, attributes["padding"]),
-            (1, attributes["dilation"]),
-        )
-    )
-    outputs = operation.shapes[0][1]
-    frozen = not weight.is_trained
-    name = self.weight_name(weight.key)
-    if len(self.network.shape(view)) == 1 and kernel == (1, 1) and attributes["groups"] == 1:
+    kernel = _of_image(weight.shape[2:], 1)
+    name, frozen = self.weight_name(weight.key), not weight.is_trained
+    if len(self.network.shape(view)) == 1 and kernel == 1 and attributes["groups"] == 1:
         values = {"out_features": outputs, "bias": bias is not None}
         layer = self.network.add("linear", values, [self.network.covering(view).layer], name=name, frozen=frozen)
         return View(layer=layer, dims=(view.dims[0], (Atom(0, outputs, 1),), *view.dims[2:]), start=(0,))
-    source = _image(self, view, rank)
+    source, dilation = _image(self, view, rank), _of_image(attributes["dilation"], 1)
     values = {
         "out_channels": outputs,
-        "kernel": _square(kernel),
-        "stride": _square(stride),
-        "padding": _square(padding),
+        "kernel": kernel,
+        "stride": _of_image(attributes["stride"], 1),
+        "padding": _of_image(attributes["padding"], 0),
         "groups": attributes["groups"],
         "bias": bias is not None,
     }
     kind = "deconvolution" if attributes.get("transposed") else "convolution"
-    if kind == "convolution" and max(dilation) > 1:
-        values["dilation"] = _square(dilation)
-    elif kind == "deconvolution":
-        if dilation != (1, 1):
-            raise operation.fault("transposed convolutions with dilation are not known")
+    if kind == "convolution":
+        values["dilation"] = dilation
+    elif dilation != 1:
+        raise operation.fault("transposed convolutions with dilation are not known")
+    else:
         more = tuple(attributes.get("output_padding") or (0,))
-        more = (0, *more) if rank == 1 else more * 2 if len(more) == 1 else more
-        if any(more):
-            values["output_padding"] = _square(more)
+        values["output_padding"] = _of_image(more * 2 if rank == 2 and len(more) == 1 else more, 0)
     return _as_rank(self, self.network.add(kind, values, [source.layer], name=name, frozen=frozen), rank)
 
 
@@ -99,24 +91,23 @@ def _image(self: Conversion, view: View, rank: int) -> View:
 
 @kinds("pool")
 def _pool(self: Conversion, operation: Operation) -> Value:
-    attributes, view = operation.attributes, self.view(operation)
+    attributes, view, out = operation.attributes, self.view(operation), operation.shapes[0][2:]
     rank = len(attributes["kernel"])
     if rank not in (1, 2):
         raise operation.fault("only pooling of images and rows is known")
     source = _image(self, view, rank)
-    shape = self.network.shape(source)
-    kernel, stride, padding = (
-        (*((fill,) * (2 - rank)), *tuple(attributes[name]))
-        for fill, name in ((1, "kernel"), (1, "stride"), (0, "padding"))
-    )
-    if kernel == shape[1:] and set(operation.shapes[0][2:]) == {1} and not any(padding):
+    if (
+        tuple(attributes["kernel"]) == self.network.shape(source)[3 - rank :]
+        and set(out) == {1}
+        and not any(attributes["padding"])
+    ):
         whole = _global(self, source, attributes["mode"])
         return replace(whole, dims=whole.dims[: rank + 2])
-    values = {"kernel": _square(kernel), "stride": _square(stride), "padding": _square(padding)}
+    values = {key: _of_image(attributes[key], fill) for key, fill in (("kernel", 1), ("stride", 1), ("padding", 0))}
     values |= {"mode": attributes["mode"], "ceil_mode": attributes.get("ceil", False)}
     layer = self.network.add("pool", values, [source.layer])
-    if self.drafts.shape(layer)[3 - rank :] != operation.shapes[0][2:]:
-        raise operation.fault(f"windows of {kernel} give another output here")
+    if self.drafts.shape(layer)[3 - rank :] != out:
+        raise operation.fault(f"windows of {tuple(attributes['kernel'])} give another output here")
     return _as_rank(self, layer, rank)
 
 
@@ -142,7 +133,7 @@ def _adaptive_pool(self: Conversion, operation: Operation) -> Value:
     if any(extent % size for extent, size in zip(shape[1:], out, strict=True)):
         layer = self.network.add("reduce", {"shape": (shape[0], *out)}, [source.layer])
         return self.network.whole(layer)
-    kernel = _square((shape[1] // out[0], shape[2] // out[1]))
+    kernel = _of_image((shape[1] // out[0], shape[2] // out[1]), 1)
     layer = self.network.add("pool", {"kernel": kernel, "stride": kernel, "mode": mode}, [source.layer])
     return self.network.whole(layer)
 
@@ -223,72 +214,49 @@ def _recurrent(self: Conversion, operation: Operation) -> list[Value]:
     ``layers``, ``directions``, ``time`` (the dimension of the positions), ``biases`` per gate, ``dropout`` between layers, and
     ``is_split``: the first output has a dimension for the directions (ONNX).
     """
-    attributes = operation.attributes
-    view = self.view(operation)
-    time = attributes["time"]
+    attributes, view, network = operation.attributes, self.view(operation), self.network
+    time, layers, directions = attributes["time"], attributes["layers"], attributes["directions"]
     if len(view.dims) != 3:
         raise operation.fault(f"a sequence of {len(view.dims)} dimensions is not known")
     if any(atom.axis == BATCH and atom.size > 1 for atom in view.dims[time]):
         self.mixes_samples = True
         raise operation.fault("it runs over what is taken for the samples, the first dimension of the inputs")
     begin = 1 + attributes["states"]
-    initial = [self.value(operation, index) for index in range(1, begin)]
-    if any(value is not None and not isinstance(value, (Fixed, Weight)) for value in initial):
-        self.notes.append(
-            "recurrent layers that begin with the state of another layer are taken to begin by themselves"
-        )
-    for value in initial:
+    for value in (self.value(operation, index) for index in range(1, begin)):
         if isinstance(value, Weight):
             self.notes.append("a learned initial state of a recurrent layer is not counted")
+        elif value is not None and not isinstance(value, Fixed):
+            self.notes.append(
+                "recurrent layers that begin with the state of another layer are taken to begin by themselves"
+            )
     weights = [self.weight(operation, index) for index in range(begin, len(operation.inputs))]
-    layers, directions, hidden = attributes["layers"], attributes["directions"], attributes["hidden"]
     per_layer = len(weights) // layers
-    source, states = self.network.rows(view), []
-    samples = tuple(atom for atom in view.dims[1 - time] if atom.axis == BATCH)
-    layer = source.layer
+    across = merged(atom for atom in view.dims[1 - time] if atom.axis == BATCH)
+    units = merged([Atom(0, attributes["hidden"], 1)])
+    values = {key: attributes[key] for key in ("cell", "hidden", "biases")} | {"bidirectional": directions == 2}
+    layer, states = network.rows(view).layer, []
     for number in range(layers):
         own = [weight for weight in weights[number * per_layer : (number + 1) * per_layer] if weight is not None]
-        layer = _layer(self, attributes, layer, own, number)
+        for weight in own:
+            self.own_piece(weight)
+        name = network.name if layers == 1 else f"{network.name}/{number}"
+        frozen = not any(weight.is_trained for weight in own)
+        layer = network.add("lstm", values, [layer], name=name, frozen=frozen)
+        width, positions = self.drafts.shape(layer)
         for direction in range(directions):
-            last = self.network.drafts.shape(layer)[1] - 1 if direction == 0 else 0
-            dims = ((), merged(samples), merged([Atom(0, hidden, 1)]))
-            states.append(View(layer=layer, dims=dims, start=(direction * hidden, last)))
+            start = (direction * attributes["hidden"], positions - 1 if direction == 0 else 0)
+            states.append(View(layer=layer, dims=((), across, units), start=start))
         if attributes.get("dropout", 0.0) and number < layers - 1:
             keep = {"keep": round(1.0 - attributes["dropout"], 6)}
-            layer = self.network.add("dropout", keep, [layer], name=f"{self.network.name}/dropout")
-    output = _output(self, view, layer, attributes)
-    return [output, *[States(views=tuple(states))] * (len(operation.outputs) - 1)]
-
-
-def _layer(self: Conversion, attributes: Any, source: str, own: list[Weight], number: int) -> str:
-    """One layer, both directions."""
-    for weight in own:
-        self.own_piece(weight)
-    values = {
-        "cell": attributes["cell"],
-        "hidden": attributes["hidden"],
-        "bidirectional": attributes["directions"] == 2,
-        "biases": attributes["biases"],
-    }
-    name = self.network.name if attributes["layers"] == 1 else f"{self.network.name}/{number}"
-    return self.network.add("lstm", values, [source], name=name, frozen=not any(weight.is_trained for weight in own))
-
-
-def _output(self: Conversion, view: View, layer: str, attributes: Any) -> View:
-    """(positions, samples, units), as the input; with a dimension for the directions behind the positions where it is split."""
-    width, positions = self.network.drafts.shape(layer)
-    time, directions = attributes["time"], attributes["directions"]
-    samples = tuple(atom for atom in view.dims[1 - time] if atom.axis == BATCH)
-    along, across = merged([Atom(1, positions, 1)]), merged(samples)
-    if attributes.get("is_split"):
-        units = width // directions
-        each = merged([Atom(0, directions, units)])
-        return View(layer=layer, dims=(along, each, across, merged([Atom(0, units, 1)])), start=(0, 0))
+            layer = network.add("dropout", keep, [layer], name=f"{network.name}/dropout")
+    # (positions, samples, units), as the input; with a dimension for the directions behind the positions where it is split.
+    along = merged([Atom(1, positions, 1)])
     outer = (along, across) if time == 0 else (across, along)
-    return View(layer=layer, dims=(*outer, merged([Atom(0, width, 1)])), start=(0, 0))
-
-
-# -- tables and norms -------------------------------------------------------------------------------------------------------
+    dims: Dims = (*outer, merged([Atom(0, width, 1)]))
+    if attributes.get("is_split"):
+        dims = (along, merged([Atom(0, directions, attributes["hidden"])]), across, units)
+    output = View(layer=layer, dims=dims, start=(0, 0))
+    return [output, *[States(views=tuple(states))] * (len(operation.outputs) - 1)]
 
 
 # -- normalisations -----------------------------------------------------------------------------------------------------
@@ -296,18 +264,16 @@ def _output(self: Conversion, view: View, layer: str, attributes: Any) -> View:
 
 @kinds("layer_norm", "rms_norm")
 def _norm(self: Conversion, operation: Operation) -> Value:
-    view = self.view(operation)
     scale, shift = self.weight(operation, 1), self.weight(operation, 2)
     if operation.attributes.get("dims", 1) != 1:
         raise operation.fault("only norms over the last dimension are known")
-    source = self.network.rows(view)
+    source, is_layer = self.network.rows(self.view(operation)), operation.kind == "layer_norm"
     if scale is None:
-        flop = 6.0 if operation.kind == "layer_norm" else 3.0
+        flop = 6.0 if is_layer else 3.0
         return replace(source, layer=self.network.add("pointwise", {"flop": flop}, [source.layer]))
     self.own_vectors(scale, shift)
-    values = {"bias": shift is not None} if operation.kind == "layer_norm" else {}
+    values, frozen = {"bias": shift is not None} if is_layer else {}, not scale.is_trained
     name = self.weight_name(scale.key)
-    frozen = not scale.is_trained
     return replace(source, layer=self.network.add(operation.kind, values, [source.layer], name=name, frozen=frozen))
 
 
@@ -316,22 +282,21 @@ def _batch_norm(self: Conversion, operation: Operation) -> Value:
     view = self.network.covering(self.view(operation))
     scale, shift = self.weight(operation, 1), self.weight(operation, 2)
     self.own_vectors(scale, shift)
-    name = self.weight_name(scale.key) if scale else self.network.name
-    frozen = scale is not None and not scale.is_trained
-    values = {"affine": scale is not None and shift is not None}
-    return self.network.elementwise("batch_norm", values, view, name=name, frozen=frozen)
+    if scale is None:
+        return self.network.elementwise("batch_norm", {"affine": False}, view)
+    name, frozen = self.weight_name(scale.key), not scale.is_trained
+    return self.network.elementwise("batch_norm", {"affine": shift is not None}, view, name=name, frozen=frozen)
 
 
 @kinds("group_norm")
 def _group_norm(self: Conversion, operation: Operation) -> Value:
     """As many passes over memory as a batch normalisation has, with statistics per sample."""
     source = self.network.covering(self.view(operation))
-    weights = 0
-    for index in (1, 2):
-        one = self.value(operation, index)
-        if isinstance(one, Weight):  # exporters write groups out, with a scale of ones for each
-            self.own(one)
-            weights += math.prod(one.shape)
+    stated = [value for index in (1, 2) if isinstance(value := self.value(operation, index), Weight)]
+    for one in stated:
+        self.own(one)
+    # Exporters write groups out, with a scale of ones for each: constants, which do not count.
+    weights = sum(math.prod(one.shape) for one in stated)
     return self.network.elementwise("pointwise", {"flop": 8.0, "weights": weights}, source)
 
 
