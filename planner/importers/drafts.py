@@ -131,7 +131,6 @@ class Drafts:
 
 
 def _check_value(kind: str, key: str, value: Any) -> None:
-    """A parameter within the range that network files allow."""
     field = next(field for field in dataclasses.fields(family_of(kind).Params) if field.name == key)
     least, most = field.metadata["minimum"], field.metadata["maximum"]
     for number in value if isinstance(value, tuple) else (value,):
@@ -286,7 +285,6 @@ def _best_start(run: Run, layers: Sequence[Layer], first_input: Any, last_reader
 
 
 def _depth(run: Run, layers: Sequence[Layer]) -> int:
-    """Folders that the names of the first group have in common."""
     folder = _common_folder([layer.name for layer in layers[run.start : run.start + run.length]])
     return len(folder.split("/")) if folder else 0
 
@@ -369,7 +367,6 @@ def _common_folder(names: Sequence[str]) -> str:
 
 
 def _body(group: Sequence[Layer], outside: str) -> list[dict[str, Any]]:
-    """Layers of a block, with names of their own."""
     folder = _common_folder([layer.name for layer in group if layer.weight_count] or [group[0].name])
     prefix = f"{folder}/" if folder else ""
     names: dict[str, str] = {outside: "input"}

@@ -105,7 +105,6 @@ def network_path(path: Path) -> Path:
 
 
 def _load_json(path: Path) -> LoadedModel:
-    """Load another program's network file."""
     from planner.files.json_file import read_json_file
     from planner.importers import paleo_json
 

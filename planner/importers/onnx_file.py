@@ -81,7 +81,6 @@ def load(path: Path, assume_free: frozenset[str]) -> ImportedDocument:
 
 
 def _read(onnx: Any, path: Path) -> tuple[Any, str]:
-    """The model with all its shapes, and the hash of the file."""
     try:
         size = path.stat().st_size
         data = path.read_bytes() if size <= _MAX_BYTES else b""
@@ -130,7 +129,6 @@ def _inferred(onnx: Any, path: Path, model: Any) -> Any:
 
 
 def _first_line(error: object) -> str:
-    """The first line of a message of onnx, which can be long."""
     return str(error).strip().partition("\n")[0][:300]
 
 
@@ -337,7 +335,6 @@ class _Graph:
             self.shapes[value.name] = tuple(int(dim.dim_value) for dim in dims)
 
     def _is_float(self, name: str) -> bool:
-        """Whether a value holds real numbers."""
         kinds = self.onnx.TensorProto
         return self.types.get(name) in {kinds.FLOAT, kinds.FLOAT16, kinds.DOUBLE, kinds.BFLOAT16}
 

@@ -124,7 +124,6 @@ _Attributes = dict[str, Any] | Callable[[Call], dict[str, Any]]
 
 
 def _operands(op: str) -> _Attributes:
-    """What is done with two tensors, or one and a number."""
 
     def attributes(c: Call) -> dict[str, Any]:
         return {"op": op, "scaled": c.get("alpha", 1) != 1}

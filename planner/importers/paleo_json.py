@@ -184,7 +184,6 @@ def _whole_numbers(
 
 
 def _square(height: int, width: int) -> int | tuple[int, int]:
-    """One number where both are equal, as people write it."""
     return height if height == width else (height, width)
 
 
@@ -206,7 +205,6 @@ def _padding(entry: Mapping[str, Any]) -> str | int | tuple[int, int]:
 
 
 def _attached(entry: Mapping[str, Any], *, default: str | None = "relu") -> dict[str, Any]:
-    """Activation and normalisation of a layer with weights."""
     function, normalizer = entry.get("activation_fn", default), entry.get("normalizer_fn")
     if not (function is None or isinstance(function, str)) or function not in _ACTIVATIONS:
         known = ", ".join(name for name in _ACTIVATIONS if name)
@@ -217,7 +215,6 @@ def _attached(entry: Mapping[str, Any], *, default: str | None = "relu") -> dict
 
 
 def _channels_first(extents: list[int]) -> tuple[int, ...]:
-    """HWC to CHW."""
     return (extents[-1], *extents[:-1])
 
 
@@ -325,7 +322,6 @@ class _Conversion:
         self.problems.append(GraphProblem(layer, message))
 
     def _rename(self, others: Mapping[str, str]) -> None:
-        """Read other layers in the place of some."""
         for name, parents in self.parents.items():
             self.parents[name] = tuple(others.get(parent, parent) for parent in parents)
 

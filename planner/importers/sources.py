@@ -122,7 +122,6 @@ def imported_document(path: Path, assume_free: frozenset[str] = frozenset()) -> 
 
 
 def _config(path: Path) -> ImportedDocument | None:
-    """A config of Hugging Face; None for other JSON."""
     text, sha256 = read_text(path)
     try:
         content = json.loads(text)

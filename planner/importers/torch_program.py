@@ -111,7 +111,6 @@ def _check_archive(path: Path) -> None:
 
 
 def _has_pickles(text: bytes) -> bool:
-    """Whether some constants of an archive are no tensors."""
     config = json.loads(text).get("config", {})
     return any(str(entry.get("path_name", "")).startswith("custom_obj") for entry in config.values())
 

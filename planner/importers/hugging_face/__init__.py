@@ -115,7 +115,6 @@ def convert(document: Document) -> ImportedDocument:
 
 
 def _step(network: Network, network_class: str) -> dict[str, Any]:
-    """Samples of a step and their length, which a config does not say."""
     source = f"{FORMAT} ({network_class})"
     assumed = "the global batch is an assumption"
     if network.seq is None:

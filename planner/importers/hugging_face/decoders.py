@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from planner.importers.hugging_face import parts as p
-from planner.importers.hugging_face.families import DECODERS, Decoder, MixtureOfExperts, Switch
+from planner.importers.hugging_face.families import DECODERS
 from planner.importers.hugging_face.fields import Fields
 
 __all__ = [
@@ -97,7 +98,7 @@ def causal_network(
 def read_decoder(fields: Fields, model_type: str) -> p.Network:
     """Make the network of one of `DECODERS`."""
     known = DECODERS[model_type]
-    keys = {name: (first, getattr(known.sizes, name), *rest) for name, (first, *rest) in known.all_keys.items()}
+    keys = {name: (first, getattr(known.sizes, name), *rest) for name, (first, *rest) in known.keys.items()}
     sizes, heads = read_sizes(
         fields,
         known.sizes.vocab,
@@ -137,16 +138,16 @@ def read_decoder(fields: Fields, model_type: str) -> p.Network:
     )
 
 
-def _is_on(fields: Fields, switch: Switch) -> bool:
-    return fields.flag(*switch) if isinstance(switch, tuple) else switch
+def _is_on(fields: Fields, switch: bool | list[Any]) -> bool:
+    return fields.flag(*switch) if isinstance(switch, list) else switch
 
 
-def _rate(fields: Fields, known: Decoder, key: str) -> float:
+def _rate(fields: Fields, known: SimpleNamespace, key: str) -> float:
     return fields.probability(key, known.dropout) if key else 0.0
 
 
 def _blocks(
-    fields: Fields, known: Decoder, layers: int, hidden: int, attending: Callable[[int], list[p.Entry]]
+    fields: Fields, known: SimpleNamespace, layers: int, hidden: int, attending: Callable[[int], list[p.Entry]]
 ) -> tuple[dict[str, Any], list[p.Entry]]:
     """Blocks with one feed-forward part, with experts, or both kinds in turn."""
     rate = _rate(fields, known, known.residual_dropout)
@@ -174,8 +175,7 @@ def _blocks(
     return p.stack(uses, {title[kind]: partial(body, kind) for kind in set(kinds)})
 
 
-def _attention(fields: Fields, known: Decoder, heads: p.Heads, hidden: int) -> Callable[[int], list[p.Entry]]:
-    """Self-attention as a function of its window."""
+def _attention(fields: Fields, known: SimpleNamespace, heads: p.Heads, hidden: int) -> Callable[[int], list[p.Entry]]:
     if known.is_latent:
         latent = _latent_attention(fields, hidden, heads.heads)
         return lambda _: latent
@@ -193,21 +193,21 @@ def _attention(fields: Fields, known: Decoder, heads: p.Heads, hidden: int) -> C
     return lambda window: made(window=window)
 
 
-def _activation_key(fields: Fields, known: Decoder) -> str:
+def _activation_key(fields: Fields, known: SimpleNamespace) -> str:
     """Key of the function of the gate; Gemma's newer one goes before its older one."""
     is_newer = known.title == "Gemma" and fields.has("hidden_activation")
     return "hidden_activation" if is_newer else known.activation[0]
 
 
-def _dense(fields: Fields, known: Decoder, hidden: int, activation: str) -> list[p.Entry]:
-    key, size = known.all_keys["width"][0], known.sizes.width
+def _dense(fields: Fields, known: SimpleNamespace, hidden: int, activation: str) -> list[p.Entry]:
+    key, size = known.keys["width"][0], known.sizes.width
     width = fields.count(key, size) if size else fields.optional_count(key, None) or 4 * hidden
     made = p.gated_feed_forward if known.gated else p.feed_forward
     rate = _rate(fields, known, known.mlp_dropout)
     return [*made(hidden, width, activation, bias=_is_on(fields, known.mlp_bias)), *p.dropout("mlp_dropout", rate)]
 
 
-def _windows(fields: Fields, known: Decoder, layers: int) -> list[int]:
+def _windows(fields: Fields, known: SimpleNamespace, layers: int) -> list[int]:
     """Window of every layer's attention; 0: all positions."""
     if known.windows == "none":
         return [0] * layers
@@ -233,8 +233,7 @@ def _windows(fields: Fields, known: Decoder, layers: int) -> list[int]:
     return [size if sees_window else 0 for sees_window in chosen]
 
 
-def _sparse_layers(fields: Fields, known: MixtureOfExperts, layers: int) -> frozenset[int]:
-    """Layers with experts, counted from 0."""
+def _sparse_layers(fields: Fields, known: SimpleNamespace, layers: int) -> frozenset[int]:
     if known.layers == "all":
         return frozenset(range(layers))
     if known.layers == "step":
@@ -249,14 +248,14 @@ def _sparse_layers(fields: Fields, known: MixtureOfExperts, layers: int) -> froz
     return frozenset(i for i in range(first, layers) if i % step == 0)
 
 
-def _experts(fields: Fields, known: MixtureOfExperts, activation: str) -> p.Entry | None:
+def _experts(fields: Fields, known: SimpleNamespace, activation: str) -> p.Entry | None:
     """The mixture of experts of a family; None where the file says that there is none."""
     count = fields.optional_count if known.optional else fields.count
-    experts = count(*known.experts)
+    experts = count(*known.count)
     if experts is None:
         return None
     chosen, groups, top_groups = fields.count("num_experts_per_tok", known.top_k), 1, None
-    check_top_k(fields, chosen, experts, known.experts[0])
+    check_top_k(fields, chosen, experts, known.count[0])
     if known.groups is not None:
         check_expert_groups(fields, chosen, experts, known.groups)
         groups = fields.optional_count("n_group", known.groups if known.groups > 1 else None) or 1

@@ -5,71 +5,21 @@ Defaults are those of ``configuration_*.py`` of Hugging Face transformers.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 from planner.importers.hugging_face import parts as p
 from planner.importers.hugging_face.decoders import LAYER_TYPES, MAX_LAYERS, read_sizes
+from planner.importers.hugging_face.families import ENCODERS
 from planner.importers.hugging_face.fields import Fields
 
 __all__ = ["read_bert", "read_dinov2", "read_modernbert", "read_t5", "read_vit"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Encoder:
-    """Keys and defaults of a config class, and what its code fixes.
-
-    Attributes
-    ----------
-    title : str
-        Beginning of the names of its classes.
-    vocab : int
-    hidden, layers, heads, width : tuples
-        Key, default, and other names of the key.
-    rate, score_rate, function : str
-        Keys of dropout, of that of the attention weights, and of the activation.
-    segments : bool
-        Has an embedding of segments, and a pooler.
-    offset : bool
-        Positions are counted from the number behind the padding token's, so that the table has rows that no sample uses.
-    """
-
-    title: str
-    vocab: int
-    hidden: p.Key = ("hidden_size", 768)
-    layers: p.Key = ("num_hidden_layers", 12)
-    heads: p.Key = ("num_attention_heads", 12)
-    width: tuple[str, int] = ("intermediate_size", 3072)
-    rate: str = "hidden_dropout_prob"
-    score_rate: str = "attention_probs_dropout_prob"
-    function: str = "hidden_act"
-    segments: bool = True
-    offset: bool = False
-
-
-_ENCODERS = {
-    "bert": _Encoder(title="Bert", vocab=30522),
-    "roberta": _Encoder(title="Roberta", vocab=50265, offset=True),
-    "xlm-roberta": _Encoder(title="XLMRoberta", vocab=30522, offset=True),
-    "distilbert": _Encoder(
-        title="DistilBert",
-        vocab=30522,
-        hidden=("dim", 768, "hidden_size"),
-        layers=("n_layers", 6, "num_hidden_layers"),
-        heads=("n_heads", 12, "num_attention_heads"),
-        width=("hidden_dim", 3072),
-        rate="dropout",
-        score_rate="attention_dropout",
-        function="activation",
-        segments=False,
-    ),
-}
-
-
 def read_bert(fields: Fields, model_type: str) -> p.Network:
     """Make an encoder: learned positions, post-norm; the head by ``architectures``, the bare network (with its pooler) without."""
-    known = _ENCODERS[model_type]
+    known = ENCODERS[model_type]
     vocabulary, hidden = fields.count("vocab_size", known.vocab), fields.count(*known.hidden)
     layers = fields.count(*known.layers, maximum=MAX_LAYERS)
     unused = (fields.optional_count("pad_token_id", 1, minimum=0) or 0) + 1 if known.offset else 0
@@ -111,7 +61,9 @@ def read_bert(fields: Fields, model_type: str) -> p.Network:
     return p.Network(blocks, [*embedded, *uses, *head], summary, rows - unused, source)
 
 
-def _head(fields: Fields, known: _Encoder, vocabulary: int, hidden: int, rate: float, function: str) -> list[p.Entry]:
+def _head(
+    fields: Fields, known: SimpleNamespace, vocabulary: int, hidden: int, rate: float, function: str
+) -> list[p.Entry]:
     """Pooler over the first position, prediction of masked words, of the next sentence, or of a class."""
     kinds = ["Model", "ForMaskedLM", "ForSequenceClassification"]
     if known.title == "Bert":
@@ -255,7 +207,6 @@ def read_t5(fields: Fields, model_type: str) -> p.Network:  # noqa: ARG001 - eve
 
 
 def _side(name: str, layers: int, buckets: int, rate: float, **handed: str) -> list[p.Entry]:
-    """Dropout, blocks and norm of one side."""
     use: p.Entry = {"name": name, "block": name, "repeat": layers}
     if handed:
         use["with"] = handed
@@ -295,7 +246,6 @@ def _cross_attention(heads: p.Heads, hidden: int) -> list[p.Entry]:
 
 
 def _t5_feed_forward(fields: Fields, hidden: int, rate: float) -> list[p.Entry]:
-    """Two or three matrices, dropout before the last."""
     width = fields.count("d_ff", 2048)
     form = fields.word("feed_forward_proj", "relu", _FORMS)
     function = form.removeprefix("gated-")
@@ -365,7 +315,6 @@ def read_dinov2(fields: Fields, model_type: str) -> p.Network:  # noqa: ARG001 -
 
 
 def _dinov2_classifier(fields: Fields, hidden: int) -> list[p.Entry]:
-    """Reads the class token and the mean of the patches."""
     return [
         p.entry("patch_mean", "reduce", "norm", shape=[hidden]),
         p.entry("both", "concat", ["class_position", "patch_mean"]),
@@ -377,7 +326,6 @@ def _dinov2_classifier(fields: Fields, hidden: int) -> list[p.Entry]:
 def _patches(
     fields: Fields, hidden: int, patch_default: int, *, tokens: int, has_mask: bool = False
 ) -> tuple[list[p.Entry], float]:
-    """Patches with their positions, and the rate of dropout."""
     channels = fields.count("num_channels", 3)
     height, width = fields.extent("image_size", 224)
     patch = fields.extent("patch_size", patch_default)

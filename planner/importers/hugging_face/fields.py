@@ -393,5 +393,4 @@ def _quantization(stated: Mapping[str, Any]) -> list[str]:
 
 
 def _word(text: str) -> str:
-    """A word of the file, fit for a line of a note."""
     return _NOT_IN_WORDS.sub("-", text)[:40].strip("-")

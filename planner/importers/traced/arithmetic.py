@@ -18,7 +18,6 @@ _GELU_FLOP = 3.0
 
 @kinds("unary", "activation")
 def _unary(self: Conversion, operation: Operation) -> Value:  # noqa: PLR0911 - one return per kind of value
-    """A function of one tensor."""
     value, function = self.value(operation, 0), operation.attributes.get("function", "")
     if isinstance(value, Statistic):
         return value
@@ -52,7 +51,6 @@ def _pointwise(self: Conversion, operation: Operation) -> Value:
 
 @kinds("binary")
 def _binary(self: Conversion, operation: Operation) -> Value:
-    """A function of two tensors, or of one and a number."""
     values = [self.values[name] for name in operation.inputs if name is not None]
     made = [value for value in values if not isinstance(value, (Fixed, Weight))]
     if not made:  # of parameters: worked out once per step

@@ -244,7 +244,6 @@ class Conversion:
         return view
 
     def _states(self, states: States) -> View:
-        """Last states of several cells as features of one layer."""
         layers = [self.network.rows(view).layer for view in states.views]
         layer = self.network.add("concat", {}, layers) if len(layers) > 1 else layers[0]
         first = states.views[0]

@@ -122,7 +122,6 @@ def _is_causal(self: Conversion, product: Product) -> bool:
 
 @kinds("attention")
 def _attention(self: Conversion, operation: Operation) -> Value:
-    """One operator for all of it (scaled_dot_product_attention)."""
     queries, keys, values = (self.view(operation, i) for i in range(3))
     mask, attributes = self.value(operation, 3), operation.attributes
     note_samples(self, (*queries.dims[-2:], *keys.dims[-2:]))
@@ -376,7 +375,6 @@ def _origin(network: Network, view: View) -> object:
 
 
 def _part(network: Network, view: View, heads: _Heads) -> str:
-    """The layer that holds exactly these heads."""
     features = heads.heads * heads.dim
     return view.layer if network.shape(view)[0] == features else network.cut(view, features).layer
 

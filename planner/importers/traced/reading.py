@@ -172,7 +172,6 @@ def _siblings(drafts: Drafts, names: Iterable[str]) -> list[Layer] | None:
 
 
 def _merge(drafts: Drafts, parts: list[Layer], target: str, suffix: str) -> str:
-    """Replace linear layers by one, in the place of the first."""
     outputs = sum(part.params.out_features for part in parts)
     folder = parts[0].name.rpartition("/")[0]
     first = parts[0]

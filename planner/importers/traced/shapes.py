@@ -101,7 +101,6 @@ def _select(self: Conversion, operation: Operation) -> Value:
 
 
 def _selected(self: Conversion, value: Value | None, dim: int, index: int, shape: tuple[int, ...]) -> Value:
-    """One element of a dimension."""
     if isinstance(value, Weight):
         return value.cut(shape, dim, index)
     if isinstance(value, States) and dim == 0:
@@ -195,7 +194,6 @@ def _joined(self: Conversion, values: list[Value], operation: Operation) -> Valu
 
 
 def _concatenated(self: Conversion, views: list[View], operation: Operation) -> View:
-    """Layers' outputs side by side."""
     dim, shape = operation.attributes["dim"], operation.shapes[0]
     self.mixes_samples |= _has_samples(views[0], dim)
     whole = _together(views, dim)
