@@ -14,7 +14,6 @@ A contiguous placement cuts the forward graph by a chain of down-sets; backward 
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -104,52 +103,17 @@ def _unique_edges(source: IntArray, target: IntArray) -> tuple[IntArray, IntArra
 
 
 def _strong_components(count: int, source: IntArray, target: IntArray) -> IntArray:
-    """Number of each vertex's strongly connected component, by smallest member (Tarjan's algorithm without recursion)."""
+    """Number of each vertex's strongly connected component, by smallest member."""
     component = np.arange(count, dtype=np.int64)
-    if bool(np.all(source < target)):  # numbered topologically, as most files are
-        return component
-    successors = adjacent(count, source, target)
-    left = behind_cycles(successors)
-    index = [-1] * count
-    low = [0] * count
-    on_stack = [False] * count
-    stack: list[int] = []
-    counter = 0
-    for root in left:
-        if index[root] >= 0:
-            continue
-        work = [(root, 0)]
-        while work:
-            v, position = work.pop()
-            if position == 0:
-                index[v] = low[v] = counter
-                counter += 1
-                stack.append(v)
-                on_stack[v] = True
-            elif on_stack[successors[v][position - 1]]:
-                low[v] = min(low[v], low[successors[v][position - 1]])
-            while position < len(successors[v]) and index[successors[v][position]] >= 0:
-                w = successors[v][position]
-                if on_stack[w]:
-                    low[v] = min(low[v], index[w])
-                position += 1
-            if position < len(successors[v]):
-                work.append((v, position + 1))
-                work.append((successors[v][position], 0))
-            elif low[v] == index[v]:
-                _pop_component(v, stack, on_stack, component)
+    left = [] if bool(np.all(source < target)) else behind_cycles(adjacent(count, source, target))
+    if left:
+        from networkx import DiGraph, strongly_connected_components
+
+        cyclic = np.isin(source, left) & np.isin(target, left)
+        graph = DiGraph(zip(source[cyclic].tolist(), target[cyclic].tolist(), strict=True))
+        for members in strongly_connected_components(graph):
+            component[list(members)] = min(members)
     return component
-
-
-def _pop_component(root: int, stack: list[int], on_stack: list[bool], component: IntArray) -> None:
-    members = []
-    while True:
-        w = stack.pop()
-        on_stack[w] = False
-        members.append(w)
-        if w == root:
-            break
-    component[members] = min(members)
 
 
 def _without_trivial(
@@ -166,50 +130,40 @@ def _without_trivial(
     np.logical_and.at(supported, block, problem.supported)
     least = min((kind.memory_bytes for kind in problem.types), default=problem.memory_bytes)
     is_scarce = float(problem.size_bytes.sum()) > least
-    named = np.zeros(count, dtype=np.bool_)
-    named[block] = True
-    if not np.any(named & (time == 0) & ~((size > 0) & is_scarce)):
+    if not np.any((time[block] == 0) & ~((size[block] > 0) & is_scarce)):
         return block
     name = np.full(count, -1, dtype=np.int64)
     name[problem.color] = block
-    ends = np.concatenate(
-        (
-            np.stack((block[problem.edge_source], block[problem.edge_target]), axis=1),
-            np.stack((name[source], name[target]), axis=1),
-        )
-    )
-    neighbours: dict[int, set[int]] = {int(b): set() for b in np.unique(block)}
-    for a, b in ends.tolist():
-        if a != b:
-            neighbours[a].add(b)
-            neighbours[b].add(a)
-    stays = set() if kept is None else set(block[kept].tolist())
-    into: dict[int, int] = {}
-    heap = sorted(neighbours)
-    waiting = set(heap)
-    while heap:
-        v = heapq.heappop(heap)
-        waiting.discard(v)
-        if v in into or v in stays or time[v] > 0 or len(neighbours[v]) != 1 or (size[v] > 0 and is_scarce):
-            continue
-        (u,) = neighbours[v]
-        if not supported[v] and supported[u]:
-            continue
-        into[v] = u
-        size[u] += size[v]
-        supported[u] &= supported[v]
-        neighbours[u].discard(v)
-        neighbours[v].clear()
-        if u not in waiting:
-            waiting.add(u)
-            heapq.heappush(heap, u)
-    return np.array([_root(into, int(b)) for b in block], dtype=np.int64)
-
-
-def _root(into: dict[int, int], b: int) -> int:
-    while b in into:
-        b = into[b]
-    return b
+    first = np.concatenate((block[problem.edge_source], name[source]))
+    second = np.concatenate((block[problem.edge_target], name[target]))
+    apart = first != second
+    first, second = first[apart], second[apart]
+    ends = np.concatenate((first, second)), np.concatenate((second, first))
+    neighbours = [set(near) for near in adjacent(count, *ends)]
+    into = np.arange(count)
+    stays = (time > 0) | ((size > 0) & is_scarce)
+    if kept is not None:
+        stays[block[kept]] = True
+    left = np.flatnonzero(~stays).tolist()
+    while left:
+        waiting = []
+        for v in left:
+            others = neighbours[v]
+            if len(others) != 1:
+                waiting.append(v)
+                continue
+            (u,) = others
+            if supported[v] or not supported[u]:
+                into[v] = u
+                supported[u] &= supported[v]
+                neighbours[u].discard(v)
+                others.clear()
+        if len(waiting) == len(left):
+            break
+        left = waiting
+    while np.any(into != into[into]):
+        into = into[into]
+    return into[block]
 
 
 def _graph(

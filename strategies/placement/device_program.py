@@ -1,7 +1,7 @@
 """An integer program for placements: one variable per colour class and device, and one per output that a device may have to move.
 
-With x(c, d) = 1 where class c is on device d, hyperedges pay y(h, d) >= |x(c(source), d) - x(c(pin), d)|. Where devices must be convex,
-z(v, d) = 1 for forward operators v from which device d can still be reached:
+With x(c, d) = 1 where class c is on device d, hyperedges pay y(h, d) >= |x(first class, d) - x(other class, d)|. Where devices must be
+convex, z(v, d) = 1 for forward operators v from which device d can still be reached:
 
     z(v, d) >= x(c(v), d);   z(u, d) >= z(v, d) for edges (u, v);   z(v, d) <= 1 + x(c(v), d) - x(c(u), d)
 
@@ -21,15 +21,17 @@ from dataclasses import replace
 import numpy as np
 
 from costmodel.arrays import BoolArray, FloatArray, IntArray
-from costmodel.tolerances import ROUNDING, SOLVER_BOUND_SLACK
+from costmodel.tolerances import SOLVER_BOUND_SLACK
 from strategies.limits import Clock, OutOfTimeError
 from strategies.placement.bounds import simple_bound
+from strategies.placement.columns import pin_lists
 from strategies.placement.contiguous import solve_contiguous
-from strategies.placement.loads import device_loads, placement_faults
-from strategies.placement.problem import Placement, PlacementProblem, PlacementResult, sums_by
+from strategies.placement.contraction import contract_classes, topological_rank
+from strategies.placement.loads import Devices
+from strategies.placement.problem import Placement, PlacementProblem, PlacementResult
 from strategies.solvers import LinearProgram, ProgramStatus, SolverError, solve_linear_program
 
-__all__ = ["improved_by_program", "is_convex", "program_size", "solve_convex"]
+__all__ = ["improved_by_program", "is_convex", "solve_convex"]
 
 
 PROOF = "integer program"
@@ -72,10 +74,9 @@ def improved_by_program(
         return replace(start, bound=start.objective, proof=PROOF, wall_s=clock.elapsed_s)
     result = start
     if found.values is not None:
-        device = model.devices(found.values)
-        value = float(device_loads(problem, device).load.max())
-        fits = not placement_faults(problem, Placement(device=device)) and (is_legal is None or is_legal(device))
-        if value < result.objective and fits:
+        place = model.place(found.values)
+        value, device = float(model.devices.loads(place).max()), place[model.graph.block]
+        if value < result.objective and (is_legal is None or is_legal(device)):
             result = replace(result, placement=Placement(device=device), objective=value)
     bound = found.bound * model.scale * (1 - SOLVER_BOUND_SLACK) if np.isfinite(found.bound) else 0.0
     if bound > result.bound:
@@ -84,15 +85,11 @@ def improved_by_program(
     return replace(result, wall_s=clock.elapsed_s, stopped=stopped)
 
 
-def program_size(problem: PlacementProblem, *, convex: bool) -> int:
-    """Entries of the program's rows, about."""
-    devices = problem.num_devices
+def _size(problem: PlacementProblem) -> int:
+    """Entries of the rows of the program for convex devices, about."""
     cuts = 6 * len(problem.hyperedges.pin) * problem.num_accelerators
-    return (
-        2 * problem.num_colors * devices
-        + cuts
-        + (2 * problem.num_nodes + 5 * len(problem.edge_source)) * devices * convex
-    )
+    own = 2 * problem.num_colors + 2 * problem.num_nodes + 5 * len(problem.edge_source)
+    return own * problem.num_devices + cuts
 
 
 class _Model:
@@ -101,7 +98,9 @@ class _Model:
     def __init__(self, problem: PlacementProblem, *, cutoff: float, convex: bool) -> None:
         self._is_convex = convex
         self._problem = problem
-        self._classes, self._devices = problem.num_colors, problem.num_devices
+        self.graph = contract_classes(problem)
+        self.devices = Devices(problem, self.graph)
+        self._classes, self._count = self.graph.num_blocks, self.devices.count
         self.scale = cutoff if 0 < cutoff < np.inf else max(1e-300, float(problem.accelerator_time.sum()))
         self._cutoff = cutoff / self.scale
         self._rows: list[tuple[float, float]] = []
@@ -109,15 +108,12 @@ class _Model:
         self._forward = np.flatnonzero(~problem.backward)
         self._rank = np.full(problem.num_nodes, -1, dtype=np.int64)
         self._rank[self._forward] = np.arange(len(self._forward))
-        self._first_z = self._classes * self._devices
-        self._first_y = self._first_z + len(self._forward) * self._devices
-        edges = problem.hyperedges
-        self._priced = np.flatnonzero((edges.cost > 0) & self._torn())
-        self._load = self._first_y + len(self._priced) * problem.num_accelerators
+        self._first_z = self._classes * self._count
+        self._first_y = self._first_z + len(self._forward) * self._count
+        self._load = self._first_y + len(self.graph.hyperedge_cost) * problem.num_accelerators
 
     def program(self) -> LinearProgram:
         """All rows and bounds."""
-        self._assignment_rows()
         self._load_rows()
         if self._is_convex:
             self._convex_rows()
@@ -142,33 +138,14 @@ class _Model:
             entry_value=np.array(value, dtype=np.float64),
         )
 
-    def devices(self, values: FloatArray) -> IntArray:
-        """Device of every node from the program's answer."""
-        chosen = np.argmax(values[: self._first_z].reshape(self._classes, self._devices), axis=1)
-        return np.asarray(chosen[self._problem.color], dtype=np.int64)
+    def place(self, values: FloatArray) -> IntArray:
+        """Device of every class from the program's answer."""
+        return np.asarray(np.argmax(values[: self._first_z].reshape(self._classes, self._count), axis=1))
 
-    def _torn(self) -> BoolArray:
-        """Hyperedges with pins in more than one class."""
-        edges, color = self._problem.hyperedges, self._problem.color
-        owner = np.repeat(color[edges.source], edges.size)
-        return (
-            np.add.reduceat(color[edges.pin] != owner, edges.start[:-1]) > 0
-            if len(edges.pin)
-            else np.zeros(0, np.bool_)
-        )
-
-    def _allowed(self) -> FloatArray:
-        """Upper bounds of x: support, and devices of one kind numbered by their first class."""
-        problem = self._problem
-        allowed = np.ones((self._classes, self._devices))
-        allowed[np.unique(problem.color[~problem.supported]), : problem.num_accelerators] = 0.0
-        number = np.arange(self._devices)
-        number[problem.num_accelerators :] -= problem.num_accelerators
-        begin = 0
-        for kind in problem.types:
-            number[begin : begin + kind.count] = np.arange(kind.count)
-            begin += kind.count
-        return allowed * (number[None, :] <= np.arange(self._classes)[:, None])
+    def _allowed(self) -> BoolArray:
+        """Whether a class may be on a device: support, and devices of one kind numbered by their first class."""
+        number = np.concatenate([np.arange(kind.count) for kind in self.devices.kinds])
+        return np.asarray(np.isfinite(self.devices.time.T) & (number <= np.arange(self._classes)[:, None]))
 
     def _row(self, low: float, high: float, *terms: tuple[int, float]) -> None:
         merged: dict[int, float] = {}
@@ -179,57 +156,48 @@ class _Model:
             self._entries.extend(entries)
             self._rows.append((low, high))
 
-    def _x(self, v: int, d: int) -> int:
-        return int(self._problem.color[v]) * self._devices + d
+    def _x(self, c: int, d: int) -> int:
+        return c * self._count + d
 
     def _z(self, v: int, d: int) -> int:
-        return self._first_z + int(self._rank[v]) * self._devices + d
-
-    def _assignment_rows(self) -> None:
-        for c in range(self._classes):
-            self._row(1.0, 1.0, *((c * self._devices + d, 1.0) for d in range(self._devices)))
+        return self._first_z + int(self._rank[v]) * self._count + d
 
     def _load_rows(self) -> None:
-        problem = self._problem
-        per_class = [
-            sums_by(problem.color, values, self._classes)
-            for values in (problem.accelerator_time, problem.cpu_time, problem.size_bytes)
-        ]
-        k = problem.num_accelerators
-        for d in range(self._devices):
-            kind = problem.type_of(d)
-            own = per_class[0 if d < k else 1] if kind is None else sums_by(problem.color, kind.time, self._classes)
-            time = own / self.scale
-            terms = [(c * self._devices + d, float(time[c])) for c in range(self._classes)]
+        """Every class on a device; loads and memory of devices."""
+        classes = range(self._classes)
+        for c in classes:
+            self._row(1.0, 1.0, *((self._x(c, d), 1.0) for d in range(self._count)))
+        k = self._problem.num_accelerators
+        for d in range(self._count):
+            time = np.nan_to_num(self.devices.time[d], posinf=0.0) / self.scale
+            terms = [(self._x(c, d), float(time[c])) for c in classes]
             if d < k:
-                costs = problem.hyperedges.cost[self._priced] / self.scale * (kind.link_factor if kind else 1.0)
-                terms += [(self._first_y + h * k + d, float(cost)) for h, cost in enumerate(costs)]
-                size = per_class[2] / max(problem.memory_of(d) * (1.0 + ROUNDING), 1e-300)
-                self._row(-np.inf, 1.0, *((c * self._devices + d, float(size[c])) for c in range(self._classes)))
+                cost = self.graph.hyperedge_cost / self.scale * self.devices.link_factor[d]
+                terms += [(self._first_y + h * k + d, price) for h, price in enumerate(cost.tolist())]
+                size = self.graph.size_bytes / max(float(self.devices.capacity_bytes[d]), 1e-300)
+                self._row(-np.inf, 1.0, *((self._x(c, d), float(size[c])) for c in classes))
             self._row(-np.inf, 0.0, *terms, (self._load, -1.0))
 
     def _convex_rows(self) -> None:
-        problem = self._problem
-        for d in range(self._devices):
+        problem, color = self._problem, self._problem.color.tolist()
+        for d in range(self._count):
             for v in self._forward.tolist():
-                self._row(0.0, np.inf, (self._z(v, d), 1.0), (self._x(v, d), -1.0))
+                self._row(0.0, np.inf, (self._z(v, d), 1.0), (self._x(color[v], d), -1.0))
             for u, v in zip(problem.edge_source.tolist(), problem.edge_target.tolist(), strict=True):
                 if not problem.backward[u] and not problem.backward[v]:
+                    on_u, on_v = self._x(color[u], d), self._x(color[v], d)
                     self._row(0.0, np.inf, (self._z(u, d), 1.0), (self._z(v, d), -1.0))
-                    self._row(-np.inf, 1.0, (self._z(v, d), 1.0), (self._x(v, d), -1.0), (self._x(u, d), 1.0))
+                    self._row(-np.inf, 1.0, (self._z(v, d), 1.0), (on_v, -1.0), (on_u, 1.0))
 
     def _cut_rows(self) -> None:
-        problem, edges = self._problem, self._problem.hyperedges
-        for position, h in enumerate(self._priced.tolist()):
-            source = int(edges.source[h])
-            pins = {int(problem.color[v]): v for v in edges.pin[edges.start[h] : edges.start[h + 1]].tolist()}
-            for color, v in pins.items():
-                if color == problem.color[source]:
-                    continue
-                for d in range(problem.num_accelerators):
-                    y = self._first_y + position * problem.num_accelerators + d
-                    self._row(0.0, np.inf, (y, 1.0), (self._x(source, d), -1.0), (self._x(v, d), 1.0))
-                    self._row(0.0, np.inf, (y, 1.0), (self._x(source, d), 1.0), (self._x(v, d), -1.0))
+        """A hyperedge is paid where its first class and another one are apart."""
+        k = self._problem.num_accelerators
+        for h, (first, *others) in enumerate(pin_lists(self.graph)):
+            for other in others:
+                for d in range(k):
+                    y = self._first_y + h * k + d
+                    self._row(0.0, np.inf, (y, 1.0), (self._x(first, d), -1.0), (self._x(other, d), 1.0))
+                    self._row(0.0, np.inf, (y, 1.0), (self._x(first, d), 1.0), (self._x(other, d), -1.0))
 
 
 METHOD = "integer program (every device convex)"
@@ -255,7 +223,7 @@ def solve_convex(
     """
     clock = clock or Clock()
     simple = simple_bound(problem)
-    is_small = program_size(problem, convex=True) <= _MOST_ENTRIES
+    is_small = _size(problem) <= _MOST_ENTRIES
     chain = solve_contiguous(problem, seed=seed, clock=clock.within(_CHAIN_SHARE if is_small else 1.0))
     start = replace(chain, chain=chain)
     if not np.isfinite(simple.value):
@@ -276,7 +244,7 @@ def is_convex(problem: PlacementProblem, device: IntArray) -> bool:
     """Whether no path of forward operators leaves a device and comes back."""
     forward = ~problem.backward[problem.edge_source] & ~problem.backward[problem.edge_target]
     source, target = problem.edge_source[forward], problem.edge_target[forward]
-    order = np.argsort(_levels(problem.num_nodes, source, target)[source], kind="stable")
+    order = np.argsort(topological_rank(problem.num_nodes, source, target)[source], kind="stable")
     for d in np.unique(device[~problem.backward]).tolist():
         left = np.zeros(problem.num_nodes, dtype=np.bool_)  # reached by a path that has left the device
         for u, v in zip(source[order].tolist(), target[order].tolist(), strict=True):
@@ -286,9 +254,3 @@ def is_convex(problem: PlacementProblem, device: IntArray) -> bool:
             elif left[u] or device[u] == d:
                 left[v] = True
     return True
-
-
-def _levels(count: int, source: IntArray, target: IntArray) -> IntArray:
-    from strategies.placement.contraction import topological_rank
-
-    return topological_rank(count, source, target)

@@ -7,8 +7,8 @@ import pytest
 
 from strategies.limits import Clock
 from strategies.placement.chain import enumerate_ideals
-from strategies.placement.latency import lattice
-from strategies.placement.latency.lattice import atom_graph
+from strategies.placement.latency import solve
+from strategies.placement.latency.atoms import atom_graph
 from strategies.placement.latency.packing import Bundled, bundled
 from strategies.placement.latency.solve import solve_latency
 from strategies.placement.latency.steps import arcs_of, build_steps, membership
@@ -87,7 +87,7 @@ def test_operators_without_time_stay_with_their_class(
     seed: int, num_subgraphs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Here one whose class is divided was once united with its only neighbour, of another class: the bound was above the optimum."""
-    monkeypatch.setattr(lattice, "_LARGE", 0)
+    monkeypatch.setattr(solve, "_LARGE", 0)
     problem = random_latency_problem(seed, num_subgraphs=num_subgraphs)
     best = Everything(problem, num_subgraphs).best
     assert solve_latency(problem, num_subgraphs=num_subgraphs).bound <= best * (1 + 1e-9)
@@ -103,7 +103,7 @@ def test_bundles_raise_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
             continue
         tied = solve_latency(problem, num_subgraphs=2)
         with monkeypatch.context() as context:
-            context.setattr(lattice, "bundled", lambda *_args, **_options: None)
+            context.setattr(solve, "bundled", lambda *_args, **_options: None)
             loose = solve_latency(problem, num_subgraphs=2)
         assert tied.bound >= loose.bound * (1 - 1e-9), seed
         higher += tied.bound > loose.bound * (1 + 1e-6)

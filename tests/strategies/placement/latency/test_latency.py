@@ -12,7 +12,7 @@ from planner.placement.check import check_latency
 from planner.placement.placement_file import assignment_of
 from planner.placement.workload_file import workload_from
 from strategies.limits import Clock
-from strategies.placement.latency import lattice
+from strategies.placement.latency import solve
 from strategies.placement.latency.evaluate import evaluate, latency_greedy, latency_one_device
 from strategies.placement.latency.solve import solve_latency
 from strategies.placement.problem import EdgeSpec, NodeSpec, Placement, PlacementProblem
@@ -80,7 +80,7 @@ def test_evaluation_equals_the_definition(num_subgraphs: int) -> None:
 @pytest.mark.exact
 def test_far_steps_and_a_coarse_graph_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """What large graphs are searched with, on small ones."""
-    monkeypatch.setattr(lattice, "_LARGE", 0)
+    monkeypatch.setattr(solve, "_LARGE", 0)
     for seed in range(150):
         problem = random_latency_problem(seed)
         best = Everything(problem).best
@@ -93,7 +93,7 @@ def test_far_steps_and_a_coarse_graph_change_nothing(monkeypatch: pytest.MonkeyP
 @pytest.mark.exact
 def test_outputs_that_nobody_reads_bypass_far_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two calls of which neither reads the other run at once, whatever down-sets are between them."""
-    monkeypatch.setattr(lattice, "_LARGE", 0)
+    monkeypatch.setattr(solve, "_LARGE", 0)
     for seed in (7193, *range(7200, 7260)):
         problem = random_latency_problem(seed)
         best = Everything(problem).best
@@ -139,7 +139,7 @@ def test_both_ways_agree_on_graphs_with_chokes(seed: int, monkeypatch: pytest.Mo
     problem = _chain(3, seed)
     plain = solve_latency(problem)
     assert plain.proven_optimal
-    monkeypatch.setattr(lattice, "_LARGE", 0)
+    monkeypatch.setattr(solve, "_LARGE", 0)
     far = solve_latency(problem)
     assert far.proven_optimal
     assert far.objective == pytest.approx(plain.objective, rel=1e-9)
