@@ -43,11 +43,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from costmodel.arrays import BoolArray, FloatArray, IntArray
-from costmodel.tolerances import EQUAL, PROOF_SLACK, ROUNDING
+from costmodel.tolerances import EQUAL, ROUNDING
 from strategies.limits import Clock, OutOfTimeError
 from strategies.placement.chain import TooManyIdealsError, enumerate_ideals
 from strategies.placement.contraction import BlockGraph, topological_rank
-from strategies.placement.problem import NodeId
+from strategies.placement.problem import NodeId, SearchResult
 
 __all__ = [
     "UNLIMITED",
@@ -60,7 +60,6 @@ __all__ = [
     "StageTables",
     "TooManyPointsError",
     "add_operator",
-    "best_ways",
     "empty_front",
     "solve_piper",
     "stage_time",
@@ -144,28 +143,10 @@ class PiperPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PiperResult:
-    """The best plan and how good it can be at most."""
+class PiperResult(SearchResult):
+    """The best plan and how good it can be at most; the objective is seconds per micro-batch."""
 
     plan: PiperPlan | None
-    objective: float  # seconds per micro-batch; infinite without a plan
-    bound: float
-    method: str
-    proof: str
-    wall_s: float = 0.0
-    stopped: str = ""
-
-    @property
-    def gap(self) -> float:
-        """(objective - bound) / objective; infinite when nothing was found but something may exist."""
-        if not np.isfinite(self.objective):
-            return 0.0 if not np.isfinite(self.bound) else float("inf")
-        return max(0.0, (self.objective - self.bound) / self.objective) if self.objective > 0 else 0.0
-
-    @property
-    def proven_optimal(self) -> bool:
-        """Whether no plan is better, but for rounding."""
-        return self.gap <= PROOF_SLACK
 
 
 def stage_time(
@@ -204,17 +185,18 @@ class TooManyPointsError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Front:
-    """Points that no other point beats: times, stashed bytes per micro-batch, fixed bytes."""
+    """Points that no other point beats: times, stashed bytes per micro-batch, fixed bytes, and the way of each operator."""
 
     time: FloatArray
     stash: FloatArray
     fixed: FloatArray
+    ways: IntArray  # (points, operators)
 
 
 def empty_front() -> Front:
     """Trade-off of a stage without operators."""
     zero = np.zeros(1)
-    return Front(zero, zero, zero)
+    return Front(zero, zero, zero, np.zeros((1, 0), dtype=np.int64))
 
 
 def add_operator(front: Front, time: FloatArray, stash: FloatArray, fixed: FloatArray, capacity: float) -> Front:
@@ -222,21 +204,21 @@ def add_operator(front: Front, time: FloatArray, stash: FloatArray, fixed: Float
 
     Examples
     --------
-    >>> one = Front(np.array([1.0, 3.0]), np.array([4.0, 1.0]), np.array([0.0, 0.0]))
-    >>> two = add_operator(one, np.array([1.0, 3.0]), np.array([4.0, 1.0]), np.zeros(2), 100.0)
-    >>> two.time.tolist(), two.stash.tolist()
-    ([2.0, 4.0, 6.0], [8.0, 5.0, 2.0])
+    >>> ways = np.array([1.0, 3.0]), np.array([4.0, 1.0]), np.zeros(2)
+    >>> two = add_operator(add_operator(empty_front(), *ways, 100.0), *ways, 100.0)
+    >>> two.time.tolist(), two.stash.tolist(), two.ways.tolist()
+    ([2.0, 4.0, 6.0], [8.0, 5.0, 2.0], [[0, 0], [0, 1], [1, 1]])
     """
     times = (front.time[:, None] + time).ravel()
     stashes = (front.stash[:, None] + stash).ravel()
     fixes = (front.fixed[:, None] + fixed).ravel()
     fits = np.flatnonzero(stashes + fixes <= capacity)
     order = fits[np.lexsort((fixes[fits], stashes[fits], times[fits]))]
-    times, stashes, fixes = times[order], stashes[order], fixes[order]
-    keep = _undominated(stashes, fixes)
+    keep = order[_undominated(stashes[order], fixes[order])]
     if len(keep) > MAX_POINTS:
         raise TooManyPointsError
-    return Front(times[keep], stashes[keep], fixes[keep])
+    before, way = np.divmod(keep, len(time))
+    return Front(times[keep], stashes[keep], fixes[keep], np.column_stack((front.ways[before], way)))
 
 
 def _undominated(stashes: FloatArray, fixes: FloatArray) -> IntArray:
@@ -254,7 +236,8 @@ def staircase(front: Front, capacity: float) -> tuple[FloatArray, IntArray]:
 
     Examples
     --------
-    >>> times, most = staircase(Front(np.array([1.0, 2.0]), np.array([4.0, 1.0]), np.zeros(2)), 9.0)
+    >>> front = Front(np.array([1.0, 2.0]), np.array([4.0, 1.0]), np.zeros(2), np.array([[0], [1]]))
+    >>> times, most = staircase(front, 9.0)
     >>> times.tolist(), most.tolist()
     ([1.0, 2.0], [2, 9])
     """
@@ -266,120 +249,133 @@ def staircase(front: Front, capacity: float) -> tuple[FloatArray, IntArray]:
     return front.time[rises], best[rises]
 
 
-def best_ways(times: Sequence[FloatArray], memories: Sequence[FloatArray], capacity: float) -> tuple[int, ...] | None:
-    """Ways of least total time within a capacity, for a fixed number of micro-batches in flight.
-
-    Parameters
-    ----------
-    times, memories : sequence of float arrays
-        Per operator, one entry per way.
-    capacity : float
-
-    Returns
-    -------
-    tuple of int or None
-        None when nothing fits.
-
-    Examples
-    --------
-    >>> best_ways([np.array([1.0, 2.0]), np.array([1.0, 5.0])], [np.array([3.0, 1.0])] * 2, 4.0)
-    (1, 0)
-    """
-    time, memory = np.zeros(1), np.zeros(1)
-    trail: list[tuple[IntArray, int]] = []
-    rest = np.cumsum([0.0, *(float(m.min()) for m in reversed(memories))])[::-1]
-    for i, (more_time, more_memory) in enumerate(zip(times, memories, strict=True)):
-        total_time = (time[:, None] + more_time).ravel()
-        total_memory = (memory[:, None] + more_memory).ravel()
-        fits = np.flatnonzero(total_memory + rest[i + 1] <= capacity)
-        order = fits[np.lexsort((total_memory[fits], total_time[fits]))]
-        if not len(order):
-            return None
-        least = np.minimum.accumulate(total_memory[order])
-        keep = order[np.concatenate(([True], total_memory[order][1:] < least[:-1]))]
-        trail.append((keep, len(more_time)))
-        time, memory = total_time[keep], total_memory[keep]
-    ways = []
-    position = 0
-    for keep, count in reversed(trail):
-        position, way = divmod(int(keep[position]), count)
-        ways.append(way)
-    return tuple(ways[::-1])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class StageTables:
     """Every stage between two down-sets, with its staircase of time against micro-batches in flight.
 
     The staircases have an axis for the number of copies of length 1 where the choice of ways does not depend on it.
+
+    Parameters
+    ----------
+    problem : PiperProblem
+    max_ideals : int
+        Most down-sets.
+    clock : Clock
+
+    Raises
+    ------
+    TooManyIdealsError
+        The graph has more down-sets than allowed.
+    TooManyPointsError
+        A stage has too many trade-offs of time against memory.
     """
 
-    problem: PiperProblem
-    inside: BoolArray  # (ideals, nodes)
-    work: FloatArray  # (ideals,) least device time of what a down-set holds
-    inner: IntArray  # (stages,) down-sets; ordered by outer, from everything down
-    outer: IntArray
-    degrees: tuple[int, ...]
-    copies: tuple[int, ...]
-    shared: FloatArray  # (stages, degrees) seconds to be divided by d: communication that does not depend on ways
-    resync: FloatArray  # (stages, degrees) seconds of 4 W / (N B) that do not depend on ways
-    times: FloatArray  # (stages, degrees, copies or 1, steps) sums of times, ascending, padded by infinity
-    most: IntArray  # the same shape: micro-batches in flight, padded by 0
-
-    @property
-    def num_ideals(self) -> int:
-        """Down-sets."""
-        return len(self.work)
+    def __init__(self, problem: PiperProblem, max_ideals: int, clock: Clock) -> None:
+        self.problem = problem
+        graph = _block_graph(problem)
+        family = enumerate_ideals(graph, limit=max_ideals)
+        self.num_ideals = len(family)
+        by_block = np.stack([family.holding(b) for b in range(problem.num_nodes)], axis=1)
+        nested = [np.flatnonzero(~np.any(by_block & ~row, axis=1)) for row in by_block]
+        # Down-sets of the stages, (stages,): ordered by outer, from everything down.
+        self.outer = np.concatenate([np.full(len(js) - 1, i) for i, js in reversed(list(enumerate(nested)))])
+        self.inner = np.concatenate([js[js != i] for i, js in reversed(list(enumerate(nested)))])
+        inside = by_block[:, graph.block]
+        least = [min(t * o.time_s for t, ways in node.items() for o in ways) for node in problem.options]
+        self.work = inside @ np.array(least)  # (ideals,) least device time of what a down-set holds
+        self._node_of_block = np.argsort(graph.block)
+        self._members = by_block[self.outer] & ~by_block[self.inner]  # (stages, blocks)
+        self._simple = np.array([_is_simple(ways) for ways in problem.options], dtype=np.bool_)
+        self._charge(inside[self.outer] & ~inside[self.inner])
+        # (stages, degrees, copies or 1, steps): sums of times, ascending, padded by infinity; micro-batches in flight, padded by 0.
+        self.times, self.most = self._staircases(by_block, clock)
 
     def stage_times(self) -> FloatArray:
         """Time of every step (stages, degrees, copies, steps)."""
-        d = np.array(self.copies, dtype=np.float64)[:, None]
-        total = (self.times + self.shared[:, :, None, None]) / d
-        return np.asarray(total + self.resync[:, :, None, None] * (d - 1) / d)
+        d = np.array(self.problem.copies, dtype=np.float64)[:, None]
+        total = (self.times + self._shared[:, :, None, None]) / d
+        return np.asarray(total + self._resync[:, :, None, None] * (d - 1) / d)
 
     def all_times(self) -> FloatArray:
         """Finite times of all steps, in no order."""
         times = self.stage_times()
         return times[np.isfinite(times)]
 
-    @classmethod
-    def build(cls, problem: PiperProblem, max_ideals: int, clock: Clock) -> StageTables:
-        """Make the tables.
+    def front(self, stage: int, t: int, d: int) -> tuple[list[int], Front]:
+        """Operators of a stage, and their trade-offs on d copies of t devices."""
+        nodes = self._node_of_block[self._members[stage]].tolist()
+        front = empty_front()
+        for v in nodes:
+            front = self._with(front, stage, v, t, d)
+        return nodes, front
 
-        Raises
-        ------
-        TooManyIdealsError
-            The graph has more down-sets than allowed.
-        TooManyPointsError
-            A stage has too many trade-offs of time against memory.
-        """
-        graph = _block_graph(problem)
-        family = enumerate_ideals(graph, limit=max_ideals)
-        rank = np.argsort(graph.block)  # block -> node
-        block = np.arange(problem.num_nodes)
-        words = family.bits[:, block // 64] >> (block % 64).astype(np.uint64)
-        by_block = (words & np.uint64(1)).astype(np.bool_)
-        inside = by_block[:, graph.block]
-        nested = [np.flatnonzero(~np.any(by_block & ~by_block[i], axis=1)) for i in range(len(by_block))]
-        outer = np.concatenate([np.full(len(js) - 1, i) for i, js in reversed(list(enumerate(nested)))])
-        inner = np.concatenate([js[js != i] for i, js in reversed(list(enumerate(nested)))])
-        least = [min(t * o.time_s for t, ways in node.items() for o in ways) for node in problem.options]
-        is_simple = [_is_simple(ways) for ways in problem.options]
-        tables = _Tables(problem, inside[outer] & ~inside[inner], np.array(is_simple, dtype=np.bool_))
-        times, most = _staircases(problem, tables, by_block, inner, outer, rank, clock)
-        return cls(
-            problem=problem,
-            inside=inside,
-            work=inside @ np.array(least),
-            inner=inner,
-            outer=outer,
-            degrees=problem.degrees,
-            copies=problem.copies,
-            shared=tables.shared,
-            resync=tables.resync,
-            times=times,
-            most=most,
-        )
+    def _charge(self, members: BoolArray) -> None:
+        """What stages pay for edges and parameters, as far as it does not depend on the ways."""
+        problem, degrees = self.problem, self.problem.degrees
+        self._enters = ~members[:, problem.edge_source] & members[:, problem.edge_target]
+        self._leaves = members[:, problem.edge_source] & ~members[:, problem.edge_target]
+        moved = np.repeat((2 * (self._enters | self._leaves) @ problem.edge_bytes)[:, None], len(degrees), axis=1)
+        parameters = np.zeros_like(moved)
+        self._allowed = np.ones(moved.shape, dtype=np.bool_)
+        for k, t in enumerate(degrees):
+            for v, ways in enumerate(problem.options):
+                if t not in ways:
+                    self._allowed[members[:, v], k] = False
+                elif self._simple[v]:
+                    way = ways[t][0]
+                    parameters[:, k] += members[:, v] * way.parameter_bytes
+                    for e, size in way.sync_in_bytes.items():
+                        moved[:, k] += 2 * size * self._enters[:, e]
+                    for e, size in way.sync_out_bytes.items():
+                        moved[:, k] += 2 * size * self._leaves[:, e]
+        self._shared = moved / problem.bandwidth_bytes_per_s  # (stages, degrees) seconds to be divided by d
+        self._resync = 4 * parameters / (problem.num_micro_batches * problem.bandwidth_bytes_per_s)
+
+    def _with(self, front: Front, stage: int, v: int, t: int, d: int) -> Front:
+        """Add an operator to the front of a stage; times are those of d copies together, with everything that depends on the way."""
+        ways = self.problem.options[v][t]
+        times = np.array([way.time_s for way in ways])
+        if not self._simple[v]:
+            bandwidth = self.problem.bandwidth_bytes_per_s
+            for i, way in enumerate(ways):
+                moved = sum(2 * size for e, size in way.sync_in_bytes.items() if self._enters[stage, e])
+                moved += sum(2 * size for e, size in way.sync_out_bytes.items() if self._leaves[stage, e])
+                times[i] += moved / bandwidth
+                times[i] += 4 * (d - 1) * way.parameter_bytes / (self.problem.num_micro_batches * bandwidth)
+        stash = np.array([way.stash_bytes for way in ways])
+        fixed = np.array([way.fixed_bytes for way in ways])
+        return add_operator(front, times, stash, fixed, self.problem.capacity_bytes)
+
+    def _staircases(self, by_block: BoolArray, clock: Clock) -> tuple[FloatArray, IntArray]:
+        """Staircase of every stage, degree and (where ways depend on it) number of copies."""
+        problem = self.problem
+        depends = not bool(np.all(self._simple))
+        copies = problem.copies if depends else (1,)
+        index = {row.tobytes(): i for i, row in enumerate(by_block)}
+        fronts: dict[tuple[int, int, int], Front] = {}
+        steps: dict[tuple[int, int, int], tuple[FloatArray, IntArray]] = {}
+        for stage in range(len(self.inner) - 1, -1, -1):  # smaller down-sets first
+            clock.check()
+            last = int(np.flatnonzero(self._members[stage])[-1])
+            without = by_block[self.outer[stage]].copy()
+            without[last] = False
+            inner, outer, before = int(self.inner[stage]), int(self.outer[stage]), index[without.tobytes()]
+            for k in np.flatnonzero(self._allowed[stage]).tolist():
+                t = problem.degrees[k]
+                for c, d in enumerate(copies):
+                    if depends:
+                        _, front = self.front(stage, t, d)
+                    else:
+                        known = fronts.get((inner, before, t), empty_front())
+                        front = self._with(known, stage, int(self._node_of_block[last]), t, d)
+                        fronts[inner, outer, t] = front
+                    steps[stage, k, c] = staircase(front, problem.capacity_bytes)
+        width = max((len(times) for times, _ in steps.values()), default=0)
+        all_times = np.full((len(self.inner), len(problem.degrees), len(copies), max(1, width)), np.inf)
+        all_most = np.zeros(all_times.shape, dtype=np.int64)
+        for place, (times, most) in steps.items():
+            all_times[place][: len(times)] = times
+            all_most[place][: len(times)] = most
+        return all_times, all_most
 
 
 def _block_graph(problem: PiperProblem) -> BlockGraph:
@@ -410,105 +406,6 @@ def _is_simple(ways: Mapping[int, Sequence[PiperOption]]) -> bool:
         )
         == 1
         for options in ways.values()
-    )
-
-
-class _Tables:
-    """What stages pay for edges and parameters, by the part that depends on the ways and the part that does not."""
-
-    def __init__(self, problem: PiperProblem, members: BoolArray, simple: BoolArray) -> None:
-        self.members, self.simple = members, simple
-        bandwidth = problem.bandwidth_bytes_per_s
-        degrees = problem.degrees
-        enters = ~members[:, problem.edge_source] & members[:, problem.edge_target]
-        leaves = members[:, problem.edge_source] & ~members[:, problem.edge_target]
-        moved = np.repeat((2 * (enters | leaves) @ problem.edge_bytes)[:, None], len(degrees), axis=1)
-        parameters = np.zeros_like(moved)
-        self.allowed = np.ones(moved.shape, dtype=np.bool_)
-        self.enters, self.leaves = enters, leaves
-        for k, t in enumerate(degrees):
-            for v, ways in enumerate(problem.options):
-                if t not in ways:
-                    self.allowed[members[:, v], k] = False
-                elif simple[v]:
-                    way = ways[t][0]
-                    parameters[:, k] += members[:, v] * way.parameter_bytes
-                    for e, size in way.sync_in_bytes.items():
-                        moved[:, k] += 2 * size * enters[:, e]
-                    for e, size in way.sync_out_bytes.items():
-                        moved[:, k] += 2 * size * leaves[:, e]
-        self.shared = moved / bandwidth
-        self.resync = 4 * parameters / (problem.num_micro_batches * bandwidth)
-
-    def way_times(self, problem: PiperProblem, stage: int, v: int, t: int, d: int) -> FloatArray:
-        """Time of each way of an operator in a stage, with everything that depends on the way, times d."""
-        ways = problem.options[v][t]
-        times = np.array([way.time_s for way in ways])
-        if self.simple[v]:
-            return times
-        bandwidth = problem.bandwidth_bytes_per_s
-        for i, way in enumerate(ways):
-            moved = sum(2 * size for e, size in way.sync_in_bytes.items() if self.enters[stage, e])
-            moved += sum(2 * size for e, size in way.sync_out_bytes.items() if self.leaves[stage, e])
-            times[i] += moved / bandwidth
-            times[i] += 4 * (d - 1) * way.parameter_bytes / (problem.num_micro_batches * bandwidth)
-        return times
-
-
-def _staircases(
-    problem: PiperProblem,
-    tables: _Tables,
-    by_block: BoolArray,
-    inner: IntArray,
-    outer: IntArray,
-    node_of_block: IntArray,
-    clock: Clock,
-) -> tuple[FloatArray, IntArray]:
-    """Staircase of every stage, degree and (where ways depend on it) number of copies."""
-    depends = not bool(np.all(tables.simple))
-    copies = problem.copies if depends else (1,)
-    index = {row.tobytes(): i for i, row in enumerate(by_block)}
-    fronts: dict[tuple[int, int, int], Front] = {}
-    shape = (len(inner), len(problem.degrees), len(copies))
-    steps: dict[tuple[int, int, int], tuple[FloatArray, IntArray]] = {}
-    capacity = problem.capacity_bytes
-    for stage in range(len(inner) - 1, -1, -1):  # smaller down-sets first
-        clock.check()
-        members = by_block[outer[stage]] & ~by_block[inner[stage]]
-        last = int(np.flatnonzero(members)[-1])
-        without = by_block[outer[stage]].copy()
-        without[last] = False
-        before = index[without.tobytes()]
-        for k, t in enumerate(problem.degrees):
-            if not tables.allowed[stage, k]:
-                continue
-            for c, d in enumerate(copies):
-                if depends:
-                    front = empty_front()
-                    for v in node_of_block[np.flatnonzero(members)].tolist():
-                        front = _with(problem, tables, front, stage, v, t, d)
-                else:
-                    known = fronts.get((int(inner[stage]), before, t), empty_front())
-                    front = _with(problem, tables, known, stage, int(node_of_block[last]), t, d)
-                    fronts[int(inner[stage]), int(outer[stage]), t] = front
-                steps[stage, k, c] = staircase(front, capacity)
-    width = max((len(times) for times, _ in steps.values()), default=0)
-    all_times = np.full((*shape, max(1, width)), np.inf)
-    all_most = np.zeros(all_times.shape, dtype=np.int64)
-    for place, (times, most) in steps.items():
-        all_times[place][: len(times)] = times
-        all_most[place][: len(times)] = most
-    return all_times, all_most
-
-
-def _with(problem: PiperProblem, tables: _Tables, front: Front, stage: int, v: int, t: int, d: int) -> Front:
-    ways = problem.options[v][t]
-    return add_operator(
-        front,
-        tables.way_times(problem, stage, v, t, d),
-        np.array([way.stash_bytes for way in ways]),
-        np.array([way.fixed_bytes for way in ways]),
-        problem.capacity_bytes,
     )
 
 
@@ -562,7 +459,7 @@ class _Search:
 
     def run(self, max_ideals: int) -> None:
         """Bracket, bisect, and finish among the stages' own times."""
-        stages = StageTables.build(self._problem, max_ideals, self._clock)
+        stages = StageTables(self._problem, max_ideals, self._clock)
         self.proof = (
             f"exhaustive: every stage between {stages.num_ideals:,} down-sets, every number of copies and devices"
         )
@@ -589,11 +486,10 @@ class _Search:
     def _try(self, stages: StageTables, limit: float) -> bool:
         self._clock.check()
         self._clock.report("stages within a limit", self._value, self._bound)
-        found = _decide(stages, limit, self._clock)
-        if found is None:
+        plan = _decide(stages, limit, self._clock)
+        if plan is None:
             self._bound = max(self._bound, limit)
             return False
-        plan = _plan(self._problem, stages, found)
         value = max(stage.time_s for stage in plan.stages)
         assert value <= limit * (1 + EQUAL), "a plan is slower than its limit"
         if value < self._value:
@@ -613,18 +509,8 @@ class _Search:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Choice:
-    """A stage of a plan that was found: its number, degree, copies and micro-batches in flight."""
-
-    stage: int
-    degree: int
-    copies: int
-    in_flight: int
-
-
-def _decide(stages: StageTables, limit: float, clock: Clock) -> list[_Choice] | None:
-    """Find stages that are all within the limit, from the source side; None where there are none."""
+def _decide(stages: StageTables, limit: float, clock: Clock) -> PiperPlan | None:
+    """Find stages that are all within the limit; None where there are none."""
     problem = stages.problem
     most_copies = min(problem.num_micro_batches, problem.num_devices)
     with np.errstate(invalid="ignore"):
@@ -635,8 +521,7 @@ def _decide(stages: StageTables, limit: float, clock: Clock) -> list[_Choice] | 
     devices = np.full((stages.num_ideals, most_copies + 1), _NOTHING)
     origin = np.full((stages.num_ideals, most_copies + 1), -1, dtype=np.int64)
     devices[-1, 0] = 0
-    combos = [(k, t, c, d) for k, t in enumerate(stages.degrees) for c, d in enumerate(stages.copies)]
-    code = {(k, c): i for i, (k, _, c, _) in enumerate(combos)}
+    degrees, copies = problem.degrees, problem.copies
     for stage in np.flatnonzero(np.any(held > 0, axis=(1, 2))).tolist():
         clock.check()
         j, i = int(stages.inner[stage]), int(stages.outer[stage])
@@ -646,7 +531,7 @@ def _decide(stages: StageTables, limit: float, clock: Clock) -> list[_Choice] | 
             continue
         last = int(np.flatnonzero(devices[i] < _NOTHING)[-1])
         for k, c in np.argwhere(held[stage] > 0).tolist():
-            t, d = stages.degrees[k], stages.copies[c]
+            t, d = degrees[k], copies[c]
             if least + d * t > room:
                 continue
             reach = min((int(held[stage, k, c]) - 1) * d, most_copies - d, last)
@@ -656,59 +541,36 @@ def _decide(stages: StageTables, limit: float, clock: Clock) -> list[_Choice] | 
             target = devices[j, d : d + reach + 1]
             better = (value < target) & (value <= room)
             target[better] = value[better]
-            origin[j, d : d + reach + 1][better] = stage * len(combos) + code[k, c]
+            origin[j, d : d + reach + 1][better] = (stage * len(degrees) + k) * len(copies) + c
     if devices[0].min() >= _NOTHING:
         return None
-    return _walk(stages, origin, int(np.argmin(devices[0])), combos)
-
-
-def _walk(stages: StageTables, origin: IntArray, copies: int, combos: list[tuple[int, int, int, int]]) -> list[_Choice]:
-    """Follow the stages from the source to the sink."""
-    found = []
-    ideal, s = 0, copies
-    while ideal != stages.num_ideals - 1:
-        stage, combo = divmod(int(origin[ideal, s]), len(combos))
-        _, t, _, d = combos[combo]
-        found.append(_Choice(stage, t, d, -(-s // d)))
-        ideal, s = int(stages.outer[stage]), s - d
-    return found
-
-
-def _plan(problem: PiperProblem, stages: StageTables, found: list[_Choice]) -> PiperPlan:
-    """Choose the fastest ways of each stage for its micro-batches in flight."""
     made = []
-    for choice in found:
-        members = stages.inside[stages.outer[choice.stage]] & ~stages.inside[stages.inner[choice.stage]]
-        nodes = tuple(np.flatnonzero(members).tolist())
-        t, d, y = choice.degree, choice.copies, choice.in_flight
-        options = [problem.options[v][t] for v in nodes]
-        memories = [np.array([o.stash_bytes * y + o.fixed_bytes for o in ways]) for ways in options]
-        # Time of a way by the difference that it makes to the whole stage: independent of how the program adds up.
-        base = (0,) * len(nodes)
-        least = stage_time(problem, nodes, base, d, t)
-        times = [
-            np.array([_with_way(problem, nodes, n, way, d, t) - least for way in range(len(ways))])
-            for n, ways in enumerate(options)
-        ]
-        ways = best_ways([time - time.min() for time in times], memories, problem.capacity_bytes)
-        assert ways is not None, "a stage does not fit"
-        made.append(
-            PiperStage(
-                nodes=nodes,
-                ways=ways,
-                data_parallel=d,
-                tensor_parallel=t,
-                in_flight=y,
-                time_s=stage_time(problem, nodes, ways, d, t),
-                memory_bytes=float(sum(memories[n][way] for n, way in enumerate(ways))),
-            )
-        )
+    ideal, s = 0, int(np.argmin(devices[0]))
+    while ideal != stages.num_ideals - 1:  # from the source side
+        rest, c = divmod(int(origin[ideal, s]), len(copies))
+        stage, k = divmod(rest, len(degrees))
+        made.append(_stage(stages, stage, degrees[k], copies[c], -(-s // copies[c])))
+        ideal, s = int(stages.outer[stage]), s - copies[c]
     return PiperPlan(stages=tuple(made))
 
 
-def _with_way(problem: PiperProblem, nodes: tuple[int, ...], position: int, way: int, d: int, t: int) -> float:
-    ways = tuple(way if n == position else 0 for n in range(len(nodes)))
-    return stage_time(problem, nodes, ways, d, t)
+def _stage(stages: StageTables, stage: int, t: int, d: int, in_flight: int) -> PiperStage:
+    """The fastest ways of a stage for its micro-batches in flight."""
+    problem = stages.problem
+    members, front = stages.front(stage, t, d)
+    memory = front.stash * in_flight + front.fixed
+    best = int(np.flatnonzero(memory <= problem.capacity_bytes)[0])
+    chosen = sorted(zip(members, front.ways[best].tolist(), strict=True))
+    nodes, ways = tuple(v for v, _ in chosen), tuple(way for _, way in chosen)
+    return PiperStage(
+        nodes=nodes,
+        ways=ways,
+        data_parallel=d,
+        tensor_parallel=t,
+        in_flight=in_flight,
+        time_s=stage_time(problem, nodes, ways, d, t),
+        memory_bytes=float(memory[best]),
+    )
 
 
 assert UNLIMITED <= _NOTHING

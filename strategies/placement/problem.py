@@ -31,6 +31,7 @@ __all__ = [
     "PlacementFaultsError",
     "PlacementProblem",
     "PlacementResult",
+    "SearchResult",
     "TypeSpec",
     "adjacent",
     "behind_cycles",
@@ -292,24 +293,18 @@ class Placement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlacementResult:
-    """The best placement of a method and how good it can be at most; objective and bound travel together.
+class SearchResult:
+    """The best objective of a method and how good it can be at most; objective and bound travel together.
 
     ``proof`` says which argument proved the bound; the bound holds for the mode that was asked (objective, contiguity).
     """
 
-    placement: Placement | None  # None: none found
-    objective: float  # infinite without a placement
-    bound: float  # no placement is below it; infinite where there is provably none
+    objective: float  # infinite where nothing was found
+    bound: float  # nothing is below it; infinite where there is provably nothing
     method: str
     proof: str
     wall_s: float = 0.0
     stopped: str = ""  # why the search ended early: "time limit", "interrupted", ...; empty where it did not
-    # The best contiguous placement that was found on the way, where another kind was asked for; never better than this one.
-    chain: PlacementResult | None = field(default=None, repr=False)
-
-    # Costs of one output may differ by 1e-6 in the public format, and solvers of programs have tolerances; nothing finer is claimed.
-    RELATIVE_ROUNDING = 1e-6
 
     @property
     def gap(self) -> float:
@@ -327,8 +322,17 @@ class PlacementResult:
 
     @property
     def proven_optimal(self) -> bool:
-        """Whether no placement is better, but for rounding."""
-        return self.gap <= self.RELATIVE_ROUNDING
+        """Whether nothing is better, but for rounding: costs of one output may differ by 1e-6 in the public format."""
+        return self.gap <= PRINTED_COST
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacementResult(SearchResult):
+    """The best placement of a method."""
+
+    placement: Placement | None  # None: none found
+    # The best contiguous placement that was found on the way, where another kind was asked for; never better than this one.
+    chain: PlacementResult | None = field(default=None, repr=False)
 
 
 def sums_by(index: IntArray, values: FloatArray, count: int) -> FloatArray:
