@@ -446,7 +446,7 @@ def priced_bounds(
         return
     clock.check()
     frontier = _cheap_frontier(graph, order, value / _BINS[1], clock)
-    bins = int(np.clip(_MOST_WORK // max(1, frontier.num_transitions), *_BINS))
+    bins = int(np.clip(_MOST_WORK // max(1, len(frontier.target)), *_BINS))
     unit, _ = _finest(graph, value, bins)
     clock.check()
     pricing = Pricing(

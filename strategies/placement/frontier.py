@@ -13,7 +13,7 @@ by then. That can only lower loads, so bounds stay bounds.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -44,11 +44,6 @@ class Frontier:
         tuple[IntArray, IntArray], tuple[IntArray, IntArray]
     ]  # per side: (transition, hyperedge) that it begins to pay for
     is_exact: bool  # no hyperedge was forgotten
-
-    @property
-    def num_transitions(self) -> int:
-        """Arrows of all steps."""
-        return len(self.source)
 
     def charge(self, side: int, blocks: NDArray[np.generic], hyperedges: NDArray[np.generic]) -> NDArray[np.generic]:
         """What each transition adds to a side's load, given what blocks and hyperedges cost it."""
@@ -219,112 +214,72 @@ def build_frontier(
         for b in edge:
             touching[place[b]].append(i)
     left = [len(edge) for edge in pins]
-    builder = _Builder(outer=outer.tolist(), is_open=[True] * len(pins))
-    exact = True
+    is_open = [True] * len(pins)
+    keys: list[int] = []
+    states: dict[tuple[int, ...], int] = {(): 0}
+    num_states, target = [1], list[int]()
+    paid: tuple[list[tuple[int, int]], ...] = ([], [])
     for position in range(len(order)):
         for i in touching[position]:
             left[i] -= 1
-        here = [i for i in touching[position] if builder.is_open[i]]
         while True:
             if clock is not None:
                 clock.check()
-            closing = {i for i in here if left[i] == 0}
-            step = builder.step(here, closing)
+            here = [i for i in touching[position] if is_open[i]]
+            step = _Step(keys, states, here, [i for i in (*keys, *here) if is_open[i] and left[i]], outer)
             if len(step.states) <= max_states:
                 break
-            exact = False
-            builder.forget(min(step.keys, key=lambda i: (cost[i], i)))
-            here = [i for i in here if builder.is_open[i]]
-        builder.take(step)
-    return builder.frontier(order, exact)
+            # States that differ in a forgotten hyperedge alone stay separate until the next step joins them.
+            is_open[min(step.keys, key=lambda i: (cost[i], i))] = False
+        for pairs, found in zip(paid, step.paid, strict=True):
+            pairs += [(len(target) + transition, hyperedge) for transition, hyperedge in found]
+        target += step.target
+        keys, states = step.keys, step.states
+        num_states.append(len(states))
+    # Every state gives a block to either side.
+    source = [np.repeat(np.arange(count), 2) for count in num_states[:-1]]
+    tables = [np.array(pairs, dtype=np.int64).reshape(-1, 2).T.copy() for pairs in paid]
+    return Frontier(
+        order=order,
+        num_states=np.array(num_states, dtype=np.int64),
+        first=2 * np.cumsum([0, *num_states[:-1]]),
+        source=np.concatenate([np.zeros(0, dtype=np.int64), *source]),
+        target=np.array(target, dtype=np.int64),
+        side=np.arange(len(target)) % 2,
+        paid=((tables[0][0], tables[0][1]), (tables[1][0], tables[1][1])),
+        is_exact=all(is_open),
+    )
 
 
-@dataclass(slots=True)
 class _Step:
-    """One block given to either side, from every state."""
+    """One block given to either side, from every state: which sides hold a pin of each open hyperedge."""
 
-    keys: list[int]  # open hyperedges after it
-    states: dict[tuple[int, ...], int]
-    source: list[int]
-    target: list[int]
-    side: list[int]
-    paid: tuple[list[tuple[int, int]], list[tuple[int, int]]]  # per side: (transition of this step, hyperedge)
-
-
-class _Builder:
-    """States so far: for each open hyperedge, which sides hold a pin of it."""
-
-    def __init__(self, *, outer: list[bool], is_open: list[bool]) -> None:
-        self.is_open = is_open
-        self._outer = outer
-        self._keys: list[int] = []
-        self._states: dict[tuple[int, ...], int] = {(): 0}
-        self._steps: list[_Step] = []
-
-    def forget(self, hyperedge: int) -> None:
-        """Stop watching a hyperedge; states that differ in it alone stay separate until the next step joins them."""
-        self.is_open[hyperedge] = False
-
-    def step(self, here: list[int], closing: set[int]) -> _Step:
-        """Give a block with the hyperedges ``here`` to both sides."""
-        all_keys = self._keys + [i for i in here if i not in self._keys]
-        keys = [i for i in all_keys if i not in closing and self.is_open[i]]
-        kept = [all_keys.index(i) for i in keys]
-        touched = [all_keys.index(i) for i in here]
-        step = _Step(keys=keys, states={}, source=[], target=[], side=[], paid=([], []))
-        blank = (0,) * (len(all_keys) - len(self._keys))
-        for state, row in self._states.items():
-            full = state + blank
+    def __init__(
+        self,
+        before: Sequence[int],
+        states: Mapping[tuple[int, ...], int],
+        here: Sequence[int],
+        after: Sequence[int],
+        outer: BoolArray,
+    ) -> None:
+        """Go on from the states of the hyperedges ``before``; those of the block are ``here``, those that stay open ``after``."""
+        self.keys = list(dict.fromkeys(after))
+        self.states: dict[tuple[int, ...], int] = {}
+        self.target: list[int] = []
+        self.paid: tuple[list[tuple[int, int]], ...] = ([], [])  # per side: (transition of this step, hyperedge)
+        place = {i: position for position, i in enumerate(dict.fromkeys((*before, *here)))}
+        kept = [place[i] for i in self.keys]
+        blank = (0,) * (len(place) - len(before))
+        for state in states:
             for side in (0, 1):
-                after = list(full)
-                for position in touched:
-                    before = full[position]
-                    now = before | (1 << side)
-                    if now != before:
-                        self._pay(step, all_keys[position], before, now, side)
-                        after[position] = now
-                key = tuple(after[position] for position in kept)
-                step.source.append(row)
-                step.target.append(step.states.setdefault(key, len(step.states)))
-                step.side.append(side)
-        return step
-
-    def _pay(self, step: _Step, hyperedge: int, before: int, now: int, side: int) -> None:
-        transition = len(step.source)
-        if self._outer[hyperedge]:
-            step.paid[side].append((transition, hyperedge))
-        elif before and now == _BOTH:
-            step.paid[0].append((transition, hyperedge))
-            step.paid[1].append((transition, hyperedge))
-
-    def take(self, step: _Step) -> None:
-        """Accept a step."""
-        self._keys, self._states = step.keys, step.states
-        self._steps.append(step)
-
-    def frontier(self, order: IntArray, exact: bool) -> Frontier:
-        """Everything in arrays."""
-        first = np.concatenate(([0], np.cumsum([len(step.source) for step in self._steps]))).astype(np.int64)
-
-        def joined(name: str) -> IntArray:
-            return np.array([value for step in self._steps for value in getattr(step, name)], dtype=np.int64)
-
-        def paid(side: int) -> tuple[IntArray, IntArray]:
-            pairs = [
-                (t + int(start), h)
-                for step, start in zip(self._steps, first[:-1], strict=True)
-                for t, h in step.paid[side]
-            ]
-            table = np.array(pairs, dtype=np.int64).reshape(-1, 2)
-            return table[:, 0].copy(), table[:, 1].copy()
-
-        return Frontier(
-            order=order,
-            num_states=np.array([1, *(len(step.states) for step in self._steps)], dtype=np.int64),
-            first=first,
-            source=joined("source"),
-            target=joined("target"),
-            side=joined("side"),
-            paid=(paid(0), paid(1)),
-            is_exact=exact,
-        )
+                sides = [*state, *blank]
+                for i in here:
+                    held = sides[place[i]]
+                    sides[place[i]] = held | (1 << side)
+                    if outer[i] and sides[place[i]] != held:
+                        self.paid[side].append((len(self.target), i))
+                    elif not outer[i] and 0 < held < _BOTH == sides[place[i]]:
+                        self.paid[0].append((len(self.target), i))
+                        self.paid[1].append((len(self.target), i))
+                key = tuple(sides[position] for position in kept)
+                self.target.append(self.states.setdefault(key, len(self.states)))
