@@ -9,6 +9,7 @@ import dataclasses
 import sys
 
 from costmodel.layerwise.evaluate import evaluate
+from costmodel.layerwise.tables import CostCache
 from planner.core.request import Request
 from planner.question.resolve import resolve
 from strategies.layerwise.candidates import best_data_parallel
@@ -39,7 +40,7 @@ def main(model: str = "alexnet-cuda-convnet2", gpus: int = 8) -> None:
                 cells.append("does not fit")
                 continue
             best = outcome.candidates[0]
-            _, data = best_data_parallel(workload, cluster, gpus, capacity)
+            _, data = best_data_parallel(CostCache(workload, cluster), gpus, capacity)
             gain = (
                 float(evaluate(workload, cluster, [data]).step_time_s[0]) / best.step_time_s if data else float("nan")
             )

@@ -137,13 +137,12 @@ CHEAPEST = -1
 class PlanBatch:
     """Many plans without stages, struct of arrays, all with the same number of micro-batches.
 
-    ``row[n, c]`` is the split (row of the tables' SplitTable) that plan n gives to the layers of column c; ``collective[n, c]`` is
-    the index of the collective for their gradients, or CHEAPEST.
+    ``row[n, i]`` is the split (row of the tables' SplitTable) that plan n gives to layer i; ``collective[n, i]`` is the index of the
+    collective for its gradient, or CHEAPEST.
     """
 
-    row: IntArray  # (plans, columns)
-    collective: IntArray  # (plans, columns)
-    column_of_layer: tuple[int, ...]
+    row: IntArray  # (plans, layers)
+    collective: IntArray  # (plans, layers)
 
     def __len__(self) -> int:
         return len(self.row)

@@ -145,15 +145,13 @@ class SplitTable:
         return {degrees: row for row, degrees in enumerate(zip(*columns, strict=True))}
 
 
-def split_table(worker_counts: Sequence[int], *, grids_only: bool = False, batch_only: bool = False) -> SplitTable:
+def split_table(worker_counts: Sequence[int], *, batch_only: bool = False) -> SplitTable:
     """Build the table of all splits.
 
     Parameters
     ----------
     worker_counts : sequence of int
         Each >= 1, without duplicates.
-    grids_only : bool
-        Only batch x output channels, for uniform plans.
     batch_only : bool
         Only the batch, for pipelines.
 
@@ -162,18 +160,12 @@ def split_table(worker_counts: Sequence[int], *, grids_only: bool = False, batch
     SplitTable
         The same one for the same splits, as far as it was asked for lately.
     """
-    return _split_table(tuple(worker_counts), grids_only, batch_only)
+    return _split_table(tuple(worker_counts), batch_only)
 
 
 @lru_cache(maxsize=16)
-def _split_table(worker_counts: tuple[int, ...], grids_only: bool, batch_only: bool) -> SplitTable:
-    per_count: list[tuple[tuple[int, ...], ...]]
-    if batch_only:
-        per_count = [((w, 1, 1, 1),) for w in worker_counts]
-    elif grids_only:
-        per_count = [tuple((b, c, 1, 1) for b, c in factorisations(w, 2)) for w in worker_counts]
-    else:
-        per_count = [factorisations(w, 4) for w in worker_counts]
+def _split_table(worker_counts: tuple[int, ...], batch_only: bool) -> SplitTable:
+    per_count = [((w, 1, 1, 1),) if batch_only else factorisations(w, 4) for w in worker_counts]
     offsets = np.concatenate([[0], np.cumsum([len(rows) for rows in per_count])])
     flat = np.array([row for rows in per_count for row in rows], dtype=np.int64).reshape(-1, 4)
     flat.setflags(write=False)

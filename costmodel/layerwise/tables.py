@@ -465,7 +465,6 @@ class EdgeCost:
     producer: int
     consumer: int
     channelwise: bool  # the consumer's kind of need
-    returns_gradient: bool
     forward_s: FloatArray
     backward_s: FloatArray
 
@@ -502,7 +501,6 @@ class CostTables:
         self.num_micro_batches = num_micro_batches
         self.micro_batch = workload.micro_batch(num_micro_batches)
         self._layers = layers
-        self._edges: tuple[EdgeCost, ...] | None = None
         shares = like is not None and like.table is table
         # The same work: only the device or the links differ.
         self._like = like if like is not None and shares and self._has_work_of(like) else None
@@ -557,13 +555,36 @@ class CostTables:
         """Pairs of layouts of `edges`."""
         return self._ground.geometry
 
-    @property
+    @cached_property
     def edges(self) -> tuple[EdgeCost, ...]:
-        """Costs of every edge that moves something; equal tensors are costed once."""
-        if self._edges is None:
-            same = self._like is not None and self._has_links_of(self._like)
-            self._edges = self._like.edges if same and self._like else self.cost_edges(self.moving_edges())
-        return self._edges
+        """Costs of every edge that moves something, for every pair of layouts; equal tensors are costed once.
+
+        Every worker loads the input that it needs: inputs hand over for free.
+        """
+        if self._like is not None and self._has_links_of(self._like):
+            return self._like.edges
+        graph, layers, needs = self.workload.graph, self.workload.graph.layers, self.workload.graph.needs_gradient
+        moving = [(u, v) for u, v in graph.edges if layers[u].kind != "input"]
+        if not moving:
+            return ()
+        producers = {layers[u].output_shape: layers[u] for u, _ in moving}
+        place = {shape: k for k, shape in enumerate(producers)}
+        width = self.workload.precision.activation_bytes
+        forward, backward = edge_times(list(producers.values()), self._ground.all_pairs, self.micro_batch, width)
+        nothing = np.zeros_like(forward[0])
+        found = []
+        for u, v in moving:
+            k, returns_gradient = place[layers[u].output_shape], self.workload.training and needs[u]
+            found.append(
+                EdgeCost(
+                    producer=u,
+                    consumer=v,
+                    channelwise=layers[v].family.limits(layers[v]).channelwise,
+                    forward_s=forward[k],
+                    backward_s=backward[k] if returns_gradient else nothing,
+                )
+            )
+        return tuple(found)
 
     def placed_edges(self, rows: Sequence[int]) -> Iterator[tuple[EdgeCost, int]]:
         """Every edge, and the pair of layouts that it has where each layer has the split of its row; all of one worker count."""
@@ -601,78 +622,12 @@ class CostTables:
         exchanged = workload.training and workload.graph.layers[layer].has_weights and costs.exchange_group[row] > 1
         return workload.collectives[int(costs.cheapest_collective[row])] if exchanged else None
 
-    def cost_edges(self, edges: Sequence[EdgeCost]) -> tuple[EdgeCost, ...]:
-        """Cost edges for every pair of layouts."""
-        forward, backward = self._move_times([edge.producer for edge in edges], self._ground.all_pairs)
-        return tuple(
-            replace(
-                edge,
-                forward_s=forward[edge.producer],
-                backward_s=backward[edge.producer] if edge.returns_gradient else np.zeros_like(backward[edge.producer]),
-            )
-            for edge in edges
-        )
-
-    def moving_edges(self) -> tuple[EdgeCost, ...]:
-        """Edges that may move something, not costed. Every worker loads the input that it needs: inputs hand over for free."""
-        graph, needs = self.workload.graph, self.workload.graph.needs_gradient
-        nothing = np.zeros(0)
-        return tuple(
-            EdgeCost(
-                producer=u,
-                consumer=v,
-                channelwise=graph.layers[v].family.limits(graph.layers[v]).channelwise,
-                returns_gradient=self.workload.training and needs[u],
-                forward_s=nothing,
-                backward_s=nothing,
-            )
-            for u, v in graph.edges
-            if graph.layers[u].kind != "input"
-        )
-
-    def same_split_moves(self, members: Sequence[EdgeCost], follow: IntArray) -> FloatArray:
-        """Time of moves whose both ends have the same split, forward and back, of one micro-batch; shape (splits,).
-
-        Parameters
-        ----------
-        members : sequence of EdgeCost
-        follow : array of int, shape (splits,)
-            Row whose need a channelwise consumer has.
-        """
-        total = np.zeros(len(self.table.workers))
-        for channelwise in (False, True):
-            edges = [edge for edge in members if edge.channelwise == channelwise]
-            if not edges:
-                continue
-            pairs = self._ground.same_split_pairs(follow, channelwise=channelwise)
-            forward, backward = self._move_times([edge.producer for edge in edges], pairs)
-            for edge in edges:
-                total = total + forward[edge.producer]
-                if edge.returns_gradient:
-                    total = total + backward[edge.producer]
-        return total
-
-    def _move_times(
-        self, producers: Sequence[int], pairs: PlacedPairs
-    ) -> tuple[dict[int, FloatArray], dict[int, FloatArray]]:
-        """Forward and backward time of moving each producer's output; equal shapes are costed once."""
-        layers = self.workload.graph.layers
-        first = {layers[u].output_shape: u for u in reversed(producers)}
-        if not first:
-            return {}, {}
-        width = self.workload.precision.activation_bytes
-        forward, backward = edge_times([layers[u] for u in first.values()], pairs, self.micro_batch, width)
-        place = {shape: k for k, shape in enumerate(first)}
-        where = {u: place[layers[u].output_shape] for u in producers}
-        return {u: forward[k] for u, k in where.items()}, {u: backward[k] for u, k in where.items()}
-
 
 class _Ground:
     """What splits mean on a cluster whatever is computed: groups, the levels they span, pairs of layouts."""
 
     def __init__(self, table: SplitTable, cluster: Cluster) -> None:
         self._table, self._cluster = table, cluster
-        self._same: dict[bool, PlacedPairs] = {}
 
     @cached_property
     def spans(self) -> Spans:
@@ -688,16 +643,6 @@ class _Ground:
     def all_pairs(self) -> PlacedPairs:
         """All of them, placed."""
         return place(self.geometry.pairs, self._cluster)
-
-    def same_split_pairs(self, follow: IntArray, *, channelwise: bool) -> PlacedPairs:
-        """Pair of every split's layout and its own need; a followed row depends on the table alone, so the answer is kept."""
-        if channelwise not in self._same:
-            geometry, table = self.geometry, self._table
-            count = table.count_of(np.arange(len(table.workers)))
-            need = geometry.need_of[1][follow] if channelwise else geometry.need_of[0]
-            index = geometry.pair(count, geometry.layout_of, need)
-            self._same[channelwise] = place(geometry.pairs.take(index), self._cluster)
-        return self._same[channelwise]
 
 
 # Rows (splits times micro-batches) that are costed in one go: up to here the calls of numpy take longer than what they compute.

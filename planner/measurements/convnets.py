@@ -252,8 +252,8 @@ def _costs(run: Run, preset: Preset) -> tuple[CostBatch, float]:
         raise RowSkipped("fewer samples than GPUs")
     splits = split_table([run.workers], batch_only=True)
     tables = CostTables(workload, preset.cluster(machine.cluster), splits, run.accumulated)
-    rows = np.zeros((1, 1), dtype=np.int64)
-    plans = PlanBatch(row=rows, collective=np.full_like(rows, CHEAPEST), column_of_layer=(0,) * len(graph.layers))
+    rows = np.zeros((1, len(graph.layers)), dtype=np.int64)
+    plans = PlanBatch(row=rows, collective=np.full_like(rows, CHEAPEST))
     costs = evaluate_on(tables, plans)
     flop = model_flops_per_step(replace(workload, global_batch=1)) * run.batch
     return costs, flop / (run.workers * machine.device.peak(precision.compute))

@@ -24,11 +24,12 @@ from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.hardware.cluster import Cluster
 from costmodel.layerwise.resharding import gather_times
 from costmodel.layerwise.splits import SplitTable, legal_splits
-from costmodel.layerwise.tables import CostTables, LayerCosts, cost_layers
+from costmodel.layerwise.tables import CostCache, CostTables, LayerCosts, cost_layers
 from costmodel.network.layers import Layer, Shard
 from costmodel.tolerances import ROUNDING
 from costmodel.workload import Workload
 from strategies.layerwise.build import allowed_splits, base_s
+from strategies.layerwise.candidates import SearchSettings
 from strategies.layerwise.space import Restriction
 from strategies.score import STEP_TIME, Score
 
@@ -127,13 +128,7 @@ def lower_bounds(tables: CostTables, restriction: Restriction, score: Score = ST
 
 
 def screened_bounds(
-    workload: Workload,
-    cluster: Cluster,
-    table: SplitTable,
-    num_micro_batches: int,
-    restriction: Restriction,
-    score: Score,
-    cutoff: float,
+    cache: CostCache, table: SplitTable, num_micro_batches: int, settings: SearchSettings, cutoff: float
 ) -> FloatArray:
     """The same bounds, but no better than it takes to pass a cutoff, without costing what need not be costed.
 
@@ -142,10 +137,10 @@ def screened_bounds(
 
     Parameters
     ----------
-    workload, cluster, table, num_micro_batches
-        As of `CostTables`.
-    restriction : Restriction
-    score : Score
+    cache : CostCache
+    table : SplitTable
+    num_micro_batches : int
+    settings : SearchSettings
     cutoff : float
         Score above which plans are of no interest.
 
@@ -154,9 +149,10 @@ def screened_bounds(
     array, shape (worker counts,)
         As of `lower_bounds`; at most those.
     """
+    workload, score = cache.workload, settings.score
     counts, count_of = len(table.worker_counts), table.count_of(np.arange(len(table.workers)))
     factor = score.factor(table.worker_counts)
-    groups = _groups(workload, table, workload.micro_batch(num_micro_batches), restriction)
+    groups = _groups(workload, table, workload.micro_batch(num_micro_batches), settings.restriction)
     bounds = np.zeros(counts)
     for group in groups:
         bounds[np.bincount(count_of[group.mask], minlength=counts) == 0] = np.inf
@@ -167,7 +163,7 @@ def screened_bounds(
             continue
         part = table.take(rows)
         here = count_of[rows[np.array(part.offsets[:-1])]]
-        _look_at(group.layers, part, here, parts, workload, cluster, num_micro_batches, score)
+        _look_at(group.layers, part, here, parts, cache, num_micro_batches, score)
         bounds[here] = factor[here] * _longest(parts[:, :, here]) * _SAFETY
     return bounds
 
@@ -202,12 +198,12 @@ def _look_at(
     table: SplitTable,
     counts: IntArray,
     parts: FloatArray,
-    workload: Workload,
-    cluster: Cluster,
+    cache: CostCache,
     num_micro_batches: int,
     score: Score,
 ) -> None:
     """Fill in what some layers add to the bounds of the worker counts of a table, which are those of these numbers."""
+    workload, cluster = cache.workload, cache.cluster
     gathers = _Gathers(workload, cluster, table, num_micro_batches, set(members))
     starts = np.array(table.offsets[:-1])
     costs = cost_layers(workload, cluster, table, [workload.micro_batch(num_micro_batches)], only=members)[0]

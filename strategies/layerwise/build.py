@@ -60,15 +60,14 @@ def allowed_splits(tables: CostTables, restriction: Restriction) -> list[BoolArr
 
 
 def choice_problem(
-    tables: CostTables, workers: int, capacity_bytes: float, restriction: Restriction, score: Score = STEP_TIME
+    tables: CostTables, capacity_bytes: float, restriction: Restriction, score: Score = STEP_TIME
 ) -> LayerChoice | None:
     """Build the per-layer problem of one worker count.
 
     Parameters
     ----------
     tables : CostTables
-        Must contain the worker count.
-    workers : int
+        Of one worker count.
     capacity_bytes : float
         Memory of a worker; the context is taken off here.
     restriction : Restriction
@@ -80,19 +79,14 @@ def choice_problem(
     LayerChoice or None
         None if some layer has no legal split.
     """
-    span = tables.table.rows(workers)
-    count = tables.table.worker_counts.index(workers)
-    rows: list[IntArray] = []
-    for costs, layer in zip(tables.layers, tables.workload.graph.layers, strict=True):
-        mask = costs.legal & restriction.mask(layer, tables.table)
-        chosen = span.start + np.flatnonzero(mask[span])
+    rows = [np.flatnonzero(mask) for mask in allowed_splits(tables, restriction)]
+    for i, layer in enumerate(tables.workload.graph.layers):
+        if not len(rows[i]):
+            return None
         if layer.kind == "input":
             # Every worker loads what it needs; show the input split by batch as far as there are samples.
-            batch = np.where(tables.table.batch[chosen] <= tables.micro_batch, tables.table.batch[chosen], 0)
-            chosen = chosen[np.argmax(batch)][None]
-        if not len(chosen):
-            return None
-        rows.append(chosen)
+            batch = np.where(tables.table.batch[rows[i]] <= tables.micro_batch, tables.table.batch[rows[i]], 0)
+            rows[i] = rows[i][np.argmax(batch)][None]
     overlaps, weight = tables.workload.compute.overlaps_exchange, score.step_weight
     base, hide, exchange, memory, keys = [], [], [], [], []
     for costs, layer, chosen in zip(tables.layers, tables.workload.graph.layers, rows, strict=True):
@@ -108,22 +102,20 @@ def choice_problem(
         hide_s=tuple(hide),
         exchange_s=tuple(exchange),
         memory_bytes=tuple(memory),
-        edges=tuple(_edges(tables, count, rows, weight)),
+        edges=tuple(_edges(tables, rows, weight)),
         memory_capacity_bytes=capacity_bytes - tables.workload.context_bytes,
         key_class=tuple(keys),
         node_names=tuple(layer.name for layer in tables.workload.graph.layers),
     )
-    return LayerChoice(problem=problem, rows=tuple(rows), tables=tables, workers=workers)
+    return LayerChoice(problem=problem, rows=tuple(rows), tables=tables, workers=tables.table.worker_counts[0])
 
 
-def _edges(tables: CostTables, count: int, rows: list[IntArray], weight: float) -> list[Edge]:
+def _edges(tables: CostTables, rows: list[IntArray], weight: float) -> list[Edge]:
     geometry, m = tables.geometry, weight * float(tables.num_micro_batches)
-    first = int(geometry.pair_offset[count])
-    shape = (int(geometry.layouts[count]), int(geometry.needs[count]))
-    block = slice(first, first + shape[0] * shape[1])
+    shape = (int(geometry.layouts[0]), int(geometry.needs[0]))
     edges = []
     for edge in tables.edges:
-        cost = m * (edge.forward_s[block] + edge.backward_s[block]).reshape(shape)
+        cost = m * (edge.forward_s + edge.backward_s).reshape(shape)
         if not cost.any():
             continue
         layouts, producer_class = np.unique(geometry.layout_of[rows[edge.producer]], return_inverse=True)

@@ -1,4 +1,4 @@
-"""The K best different plans found so far, and what is enumerated: uniform plans, and plain data parallelism, the common baseline."""
+"""The K best different plans found so far, and plain data parallelism, the common baseline."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from costmodel.hardware.cluster import Cluster
-from costmodel.layerwise.evaluate import CHEAPEST, PlanBatch, batch_of, evaluate, evaluate_on, fold
+from costmodel.arrays import FloatArray
+from costmodel.layerwise.evaluate import CHEAPEST, PlanBatch, batch_of, evaluate, evaluate_on
 from costmodel.layerwise.plan import Plan, family_of_plan, plan_key
 from costmodel.layerwise.splits import Split, divisors, factorisations, split_table
 from costmodel.layerwise.tables import CostCache, CostTables
-from costmodel.workload import Workload
 from strategies.layerwise.per_layer.search import Method
-from strategies.layerwise.space import Restriction, uniform_batches, uniform_columns
+from strategies.layerwise.space import Restriction
 from strategies.score import STEP_TIME, Score
 
 __all__ = [
@@ -22,11 +21,9 @@ __all__ = [
     "Outcome",
     "Pool",
     "SearchSettings",
-    "UniformPlans",
     "best_data_parallel",
     "blocks",
     "data_parallel_plan",
-    "enumerate_uniform",
 ]
 
 
@@ -44,11 +41,8 @@ class Candidate:
 class Pool:
     """The K best different plans so far."""
 
-    def __init__(
-        self, cache: CostCache, *, top: int, capacity_bytes: float, family: str | None, score: Score = STEP_TIME
-    ) -> None:
-        self._cache, self._workload = cache, cache.workload
-        self._top, self._capacity_bytes, self._family, self._score = top, capacity_bytes, family, score
+    def __init__(self, cache: CostCache, settings: SearchSettings) -> None:
+        self._cache, self._settings = cache, settings
         self._found: dict[tuple[object, ...], Candidate] = {}
         self.nearest_miss: Candidate | None = None
 
@@ -59,24 +53,24 @@ class Pool:
         """
         if not plans:
             return 0
-        accepted = 0
-        graph = self._workload.graph
+        accepted, settings = 0, self._settings
+        graph = self._cache.workload.graph
         costs = (
-            evaluate(self._workload, self._cache.cluster, plans, self._cache)
+            evaluate(self._cache.workload, self._cache.cluster, plans, self._cache)
             if tables is None
             else evaluate_on(tables, batch_of(tables, plans))
         )
-        scores = self._score.of(costs.step_time_s, costs.computing_s, [plan.workers for plan in plans])
+        scores = settings.score.of(costs.step_time_s, costs.computing_s, [plan.workers for plan in plans])
         for n, plan in enumerate(plans):
             step, memory = float(costs.step_time_s[n]), float(costs.memory_bytes[n])
             family = family_of_plan(graph, plan)
-            if not np.isfinite(step) or self._family not in (None, family):
+            if not np.isfinite(step) or settings.restriction.family not in (None, family):
                 continue
             accepted += 1
             candidate = Candidate(
                 plan=plan, step_time_s=step, score=float(scores[n]), memory_bytes=memory, family=family
             )
-            if memory > self._capacity_bytes:
+            if memory > settings.capacity_bytes:
                 if self.nearest_miss is None or memory < self.nearest_miss.memory_bytes:
                     self.nearest_miss = candidate
                 continue
@@ -84,7 +78,7 @@ class Pool:
             if key not in self._found or _order(candidate) < _order(self._found[key]):
                 self._found[key] = candidate
         ranked = sorted(self._found.items(), key=lambda item: _order(item[1]))
-        self._found = dict(ranked[: self._top])
+        self._found = dict(ranked[: settings.top])
         return accepted
 
     def best(self) -> list[Candidate]:
@@ -95,7 +89,7 @@ class Pool:
     def cutoff(self) -> float:
         """Score of the K-th plan: what a further plan must beat."""
         ranked = self.best()
-        return ranked[-1].score if len(ranked) == self._top else float("inf")
+        return ranked[-1].score if len(ranked) == self._settings.top else float("inf")
 
 
 def _order(candidate: Candidate) -> tuple[object, ...]:
@@ -121,98 +115,56 @@ class SearchSettings:
     restriction: Restriction = field(default_factory=Restriction)
     worker_counts: tuple[int, ...] | None = None  # None: all up to max_workers
     micro_batches: tuple[int, ...] | None = None  # None: the divisors of the batch
-    enumerate_uniform: bool = True  # evaluate the uniform plans first; the answer is the same without
     wall_s: float = 60.0
     gap: float = 0.0
     solver: Method = "auto"
+
+
+_WAYS_TO_CLOSE = ("solved", "bounded", "dominated", "infeasible", "open")
 
 
 @dataclass(slots=True, kw_only=True)
 class Outcome:
     """Best plans with different keys, and what was proved about the rest."""
 
-    candidates: list[Candidate]
-    bound_score: float  # no plan of the space has a lower score (seconds, unless devices count)
-    rest_bound: float  # no plan with another key than the candidates' has
-    space_size: int
-    searched: dict[str, int]
-    nearest_miss: Candidate | None  # least memory over the capacity, when nothing fits
+    candidates: list[Candidate] = field(default_factory=list)
+    bound_score: float = float("inf")  # no plan of the space has a lower score (seconds, unless devices count)
+    rest_bound: float = float("inf")  # no plan with another key than the candidates' has
+    space_size: int = 0
+    searched: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_WAYS_TO_CLOSE, 0))
+    nearest_miss: Candidate | None = None  # least memory over the capacity, when nothing fits
     interrupted: bool = False
     out_of_time: bool = False
     methods: tuple[str, ...] = ()
+
+    def bound(self, score: float, rest: float | None = None) -> None:
+        """Take in what bounds the scores of some plans: of all of them, and of those that were not found."""
+        self.bound_score = min(self.bound_score, score)
+        self.rest_bound = min(self.rest_bound, score if rest is None else rest)
+
+    def close(self, how: str, bounds: FloatArray) -> None:
+        """Record (worker count, micro-batches) that are done with, and what bounds their plans."""
+        self.searched[how] += len(bounds)
+        self.bound(float(np.min(bounds, initial=np.inf)))
+        self.out_of_time |= how == "open" and len(bounds) > 0
 
 
 # Worker counts are costed in blocks of about this many splits, so that memory stays flat however many GPUs there are.
 _BLOCK_SPLITS = 24_000
 
 
-def blocks(counts: Sequence[int], *, grids: bool = False) -> Iterator[tuple[int, ...]]:
+def blocks(counts: Sequence[int]) -> Iterator[tuple[int, ...]]:
     """Cut worker counts into blocks of bounded size, each when it is asked for: a search may stop long before the last."""
     current: list[int] = []
     size = 0
     for w in counts:
         current.append(w)
-        size += len(divisors(w)) ** 2 if grids else len(factorisations(w, 4))
+        size += len(factorisations(w, 4))
         if size >= _BLOCK_SPLITS:
             yield tuple(current)
             current, size = [], 0
     if current:
         yield tuple(current)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UniformPlans:
-    """What one enumeration found."""
-
-    count: int
-    plans: list[Plan]  # the best of the tables that fit the memory, with the cheapest collective per message
-    too_large: tuple[int, ...]  # worker counts with a plan that does not fit
-
-
-def enumerate_uniform(
-    tables: CostTables, restriction: Restriction, capacity_bytes: float, top: int, score: Score = STEP_TIME
-) -> UniformPlans:
-    """Score every uniform plan of the tables, and keep the best ``top``."""
-    columns = uniform_columns(tables.workload.graph)
-    folded = fold(tables, columns)
-    allowed = []
-    for c in range(max(columns) + 1):
-        mask = folded.columns[c].legal.copy()
-        for i, layer in enumerate(tables.workload.graph.layers):
-            if columns[i] == c and layer.kind != "input" and restriction.restricts(layer):
-                mask &= restriction.mask(layer, tables.table)
-        allowed.append(mask)
-    count = 0
-    too_large: set[int] = set()
-    best: list[tuple[float, tuple[int, ...]]] = []
-    for batch in uniform_batches(tables, columns, allowed):
-        costs = folded.score(batch)
-        count += len(batch)
-        workers = tables.table.workers[batch.row[:, 0]]
-        scores = score.of(costs.step_time_s, costs.computing_s, workers)
-        fits = costs.memory_bytes <= capacity_bytes
-        too_large.update(workers[~fits].tolist())
-        scores = np.where(fits & np.isfinite(costs.step_time_s), scores, np.inf)
-        leading = np.argsort(scores, kind="stable")[: top * len(tables.workload.collectives)]
-        best.extend((float(scores[n]), tuple(int(r) for r in batch.row[n])) for n in leading if np.isfinite(scores[n]))
-    best.sort()
-    chosen = list(dict.fromkeys(rows for _, rows in best))[:top]
-    return UniformPlans(
-        count=count,
-        plans=[_uniform_plan(tables, columns, rows) for rows in chosen],
-        too_large=tuple(sorted(too_large)),
-    )
-
-
-def _uniform_plan(tables: CostTables, columns: tuple[int, ...], rows: tuple[int, ...]) -> Plan:
-    """Write a uniform plan out layer by layer, with the cheapest collective for every exchange."""
-    chosen = [rows[column] for column in columns]
-    return Plan(
-        workers=int(tables.table.workers[rows[0]]),
-        num_micro_batches=tables.num_micro_batches,
-        splits=tuple(tables.table.split(row) for row in chosen),
-        collectives=tuple(tables.collective_at(i, row) for i, row in enumerate(chosen)),
-    )
 
 
 def data_parallel_plan(tables: CostTables, workers: int) -> Plan:
@@ -228,12 +180,7 @@ def data_parallel_plan(tables: CostTables, workers: int) -> Plan:
 
 
 def best_data_parallel(
-    workload: Workload,
-    cluster: Cluster,
-    max_workers: int,
-    capacity_bytes: float,
-    cache: CostCache | None = None,
-    score: Score = STEP_TIME,
+    cache: CostCache, max_workers: int, capacity_bytes: float, score: Score = STEP_TIME
 ) -> tuple[Plan | None, Plan | None]:
     """Plain data parallelism on exactly ``max_workers``, and on the number up to it with the best score.
 
@@ -245,7 +192,7 @@ def best_data_parallel(
     on_all, best : Plan or None
         None where it does not fit, or the batch is smaller than the workers.
     """
-    cache = CostCache(workload, cluster) if cache is None else cache
+    workload = cache.workload
     most = min(max_workers, workload.global_batch)
     open_counts = list(range(1, most + 1))
     best: dict[int, tuple[float, CostTables]] = {}  # worker count -> score, and tables of its micro-batches
@@ -254,11 +201,8 @@ def best_data_parallel(
         if not counts:
             break
         tables = cache.tables(split_table(counts, batch_only=True), m)
-        rows = np.arange(len(counts))[:, None]
-        layers = len(workload.graph.layers)
-        costs = evaluate_on(
-            tables, PlanBatch(row=rows, collective=np.full_like(rows, CHEAPEST), column_of_layer=(0,) * layers)
-        )
+        rows = np.repeat(np.arange(len(counts))[:, None], len(workload.graph.layers), axis=1)
+        costs = evaluate_on(tables, PlanBatch(row=rows, collective=np.full_like(rows, CHEAPEST)))
         scores = score.of(costs.step_time_s, costs.computing_s, counts)
         fits = (costs.memory_bytes <= capacity_bytes) & np.isfinite(costs.step_time_s)
         for k in np.flatnonzero(fits):

@@ -1,4 +1,4 @@
-"""The plan space: which splits are allowed, uniform plans by the chunk, and how many plans there are.
+"""The plan space: which splits are allowed, and how many plans there are.
 
 The space, for up to N workers and global batch B:
 
@@ -7,29 +7,21 @@ The space, for up to N workers and global batch B:
   extents they divide (`costmodel.layerwise.splits.legal_splits`), and for every gradient exchange a collective;
 * pipelines: the layers in topological order cut into 2 <= S <= m contiguous stages, stage s on r_s replicas with sum r_s = w, data
   parallel inside a stage (with fewer micro-batches than stages some stage is always idle).
-
-Uniform plans are the points with one batch x channels grid for all feature layers, another for all classifier layers (from the first
-fully connected layer on), and one collective.
 """
 
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import comb, prod
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from costmodel.arrays import BoolArray, IntArray
-from costmodel.layerwise.splits import SplitTable, divisors, legal_splits
+from costmodel.layerwise.splits import SplitTable, legal_splits
 from costmodel.network.graph import Graph
 from costmodel.network.layers import Layer
-
-if TYPE_CHECKING:
-    from costmodel.layerwise.evaluate import PlanBatch
-    from costmodel.layerwise.tables import CostTables
 
 __all__ = [
     "BATCH_FAMILIES",
@@ -37,9 +29,6 @@ __all__ = [
     "Restriction",
     "count_layer_plans",
     "count_pipelines",
-    "micro_batch_counts",
-    "uniform_batches",
-    "uniform_columns",
 ]
 
 
@@ -71,10 +60,6 @@ class Restriction:
     def allows_pipelines(self) -> bool:
         """Whether plans with stages are in the region."""
         return self.family in (None, "pipeline") and not self.fixed and not self.by_batch
-
-    def restricts(self, layer: Layer) -> bool:
-        """Whether some legal splits of a layer may be left out."""
-        return layer.weight_count > 0 or layer.name in self.fixed or self.by_batch
 
     def mask(self, layer: Layer, table: SplitTable) -> BoolArray:
         """Splits that the restriction leaves to a layer, shape (splits,)."""
@@ -135,75 +120,6 @@ def fixed_by_patterns(graph: Graph, patterns: Sequence[tuple[str, Mapping[str, i
         if all(fixed[name] != degrees for name in names):
             raise ValueError(f"'{pattern}' has no effect: a later --fix says something else for all of its layers")
     return fixed
-
-
-def micro_batch_counts(global_batch: int) -> tuple[int, ...]:
-    """Numbers of micro-batches in the space: the divisors of the global batch."""
-    return divisors(global_batch)
-
-
-def uniform_columns(graph: Graph) -> tuple[int, ...]:
-    """Layer -> 0 for feature layers, 1 from the first fully connected layer on (in topological order)."""
-    first = next(
-        (i for i, layer in enumerate(graph.layers) if layer.family.is_fully_connected(layer)), len(graph.layers)
-    )
-    if not any(layer.weight_count and i < first for i, layer in enumerate(graph.layers)):
-        return (0,) * len(graph.layers)
-    return tuple(int(i >= first) for i in range(len(graph.layers)))
-
-
-def uniform_batches(
-    tables: CostTables, columns: tuple[int, ...], legal: Sequence[BoolArray], *, chunk: int = 16384
-) -> Iterator[PlanBatch]:
-    """Yield every legal uniform plan of the tables' worker counts once, in chunks.
-
-    Parameters
-    ----------
-    tables : CostTables
-        Built on a grids-only SplitTable.
-    columns : tuple of int
-        From `uniform_columns`.
-    legal : one mask over the splits per column
-        Which grids every layer of the column can take.
-    chunk : int
-        Plans per batch, about.
-
-    Yields
-    ------
-    PlanBatch
-        A plan without gradient exchange appears once, not once per collective.
-    """
-    from costmodel.layerwise.evaluate import PlanBatch  # other spaces read only restrictions from here
-
-    table = tables.table
-    num_collectives = len(tables.workload.collectives) if tables.workload.training else 1
-    grid = _grid(np.array(table.offsets), [np.flatnonzero(mask) for mask in legal])
-    exchanges = np.any(table.batch[grid] > 1, axis=1)
-    repeats = np.where(exchanges, num_collectives, 1)
-    plan = np.repeat(np.arange(len(grid)), repeats)
-    collective = np.arange(len(plan)) - np.repeat(np.cumsum(repeats) - repeats, repeats)
-    for start in range(0, len(plan), chunk):
-        rows = grid[plan[start : start + chunk]]
-        yield PlanBatch(
-            row=rows,
-            collective=np.broadcast_to(collective[start : start + chunk, None], rows.shape),
-            column_of_layer=columns,
-        )
-
-
-def _grid(offsets: IntArray, choices: Sequence[IntArray]) -> IntArray:
-    """Product of the columns' choices within every worker count, the last column running fastest; shape (plans, columns)."""
-    firsts = [np.searchsorted(rows, offsets) for rows in choices]
-    sizes = np.stack([np.diff(first) for first in firsts])  # (columns, worker counts)
-    plans = sizes.prod(axis=0)
-    count = np.repeat(np.arange(len(plans)), plans)
-    place = np.arange(len(count)) - np.repeat(np.cumsum(plans) - plans, plans)
-    result = np.empty((len(count), len(choices)), dtype=np.int64)
-    for c in reversed(range(len(choices))):
-        size = sizes[c][count]
-        result[:, c] = choices[c][firsts[c][count] + place % size]
-        place //= size
-    return result
 
 
 def count_layer_plans(

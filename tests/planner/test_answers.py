@@ -63,9 +63,7 @@ def test_a_baseline_that_is_the_best_plan_has_its_interval() -> None:
 
 def test_nothing_depends_on_the_named_families(trick: Answer) -> None:
     resolved = resolve(ONE_WEIRD_TRICK)
-    settings = SearchSettings(
-        max_workers=8, capacity_bytes=resolved.setting.memory_capacity_bytes, top=5, enumerate_uniform=False
-    )
+    settings = SearchSettings(max_workers=8, capacity_bytes=resolved.setting.memory_capacity_bytes, top=5)
     outcome = search(resolved.workload, resolved.cluster, settings)
     assert [c.step_time_s for c in outcome.candidates] == pytest.approx([p.step_time_s for p in trick.plans], rel=1e-12)
     assert [c.plan for c in outcome.candidates] == [p.plan for p in trick.plans]

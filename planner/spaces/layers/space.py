@@ -242,14 +242,8 @@ class LayerwisePlanSpace(PlanSpace):
         from strategies.layerwise.candidates import best_data_parallel
 
         resolved = self.resolved
-        every, fewer = best_data_parallel(
-            resolved.workload,
-            resolved.cluster,
-            resolved.request.gpus,
-            resolved.setting.memory_capacity_bytes,
-            self.cache,
-            self.score,
-        )
+        capacity_bytes = resolved.setting.memory_capacity_bytes
+        every, fewer = best_data_parallel(self.cache, resolved.request.gpus, capacity_bytes, self.score)
         plans = {"data_parallel": fewer, "data_parallel_all": every}
         ranked = iter(self.rank([plan for plan in plans.values() if plan is not None], best.score))
         return {name: None if plan is None else next(ranked) for name, plan in plans.items()}

@@ -172,11 +172,8 @@ class Elimination:
     Parameters
     ----------
     structure : Structure
-        Must be of the problem's graph; may leave out edges, which then count as zero (a relaxation, since costs are
-        never negative), when ``edges`` names the ones kept.
+        Of the problem's graph.
     problem : ChoiceProblem
-    edges : sequence of int, optional
-        The problem's edges in the order of ``structure.pairs``; all by default.
 
     Raises
     ------
@@ -201,10 +198,9 @@ class Elimination:
     [[5.0, 5.0], [5.0, 5.0]]
     """
 
-    def __init__(self, structure: Structure, problem: ChoiceProblem, edges: Sequence[int] | None = None) -> None:
+    def __init__(self, structure: Structure, problem: ChoiceProblem) -> None:
         self.structure = structure
         self.entries = 0
-        kept = problem.edges if edges is None else [problem.edges[e] for e in edges]
         sizes = [len(b) for b in problem.base_s]
         written: dict[int, tuple[Partition, ...]] = {}
         self._buckets: list[_Bucket] = []
@@ -213,7 +209,7 @@ class Elimination:
             # (nodes other than the own, classes of the own and of those, table or number of the message)
             raw: list[tuple[tuple[int, ...], tuple[Partition, ...], FloatArray | int]] = []
             for e in step.edges:
-                edge = kept[e]
+                edge = problem.edges[e]
                 producer = Partition(edge.producer_class, edge.cost_s.shape[0])
                 consumer = Partition(edge.consumer_class, edge.cost_s.shape[1])
                 if edge.producer == step.node:

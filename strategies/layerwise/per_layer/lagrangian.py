@@ -21,7 +21,7 @@ A part of the options that holds every choice up to some cost.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -37,7 +37,7 @@ from strategies.layerwise.per_layer.problem import (
     structure_of,
 )
 
-__all__ = ["DualAscent", "Forest", "Minimiser", "Multipliers", "Region", "solve_master", "spanning_forest"]
+__all__ = ["DualAscent", "Minimiser", "Multipliers", "Region", "solve_master"]
 
 
 MAX_PIVOTS = 200
@@ -182,9 +182,7 @@ class DualAscent:
         price = multipliers.price_s_per_byte
         value, choice = self.minimiser.minimise(self.tables.node_costs(multipliers.suffix, price))
         seen = self.tables.evaluate(choice)
-        # What the minimiser counts besides lag and memory; a relaxation leaves out some edges.
-        additive = value - float(multipliers.weight @ seen.path_s) - price * seen.memory
-        self._seen.append(replace(seen, additive_s=additive))
+        self._seen.append(seen)
         if price:
             value -= price * self.capacity_bytes
         if self.on_choice is not None:
@@ -218,46 +216,6 @@ class DualAscent:
         weight = np.zeros_like(self.best.weight)
         weight[self._active] = weights
         return Multipliers(weight, price * unit)
-
-
-@dataclass(frozen=True, slots=True)
-class Forest:
-    """A spanning forest of a problem's graph."""
-
-    structure: Structure
-    edges: tuple[int, ...]
-
-
-def spanning_forest(problem: ChoiceProblem) -> Forest:
-    """Edges without a cycle that cost most on average, so that leaving out the others loses little.
-
-    Parameters
-    ----------
-    problem : ChoiceProblem
-
-    Returns
-    -------
-    Forest
-        All edges, when the graph is a forest itself.
-    """
-    root = list(range(problem.num_nodes))
-
-    def find(a: int) -> int:
-        while root[a] != a:
-            root[a] = root[root[a]]
-            a = root[a]
-        return a
-
-    kept = []
-    weight = np.array([float(e.cost_s.mean()) for e in problem.edges])
-    for e in np.argsort(-weight, kind="stable").tolist():
-        a, b = find(problem.edges[e].producer), find(problem.edges[e].consumer)
-        if a != b:
-            root[a] = b
-            kept.append(e)
-    kept.sort()
-    pairs = tuple((problem.edges[e].producer, problem.edges[e].consumer) for e in kept)
-    return Forest(structure_of(problem.num_nodes, pairs), tuple(kept))
 
 
 @dataclass(slots=True)

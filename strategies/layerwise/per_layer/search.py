@@ -5,15 +5,11 @@ the labels decide what remains. Finding a choice of cost at most ``u`` proves it
 nothing costs ``u`` or less, and the guess is raised. Guesses grow geometrically from just above the bound, so most of
 the work is done at the last one, which is hardly wider than necessary.
 
-This happens twice, one inside the other. The bound of a spanning forest of the graph costs little and leaves few options
-in a *region* some percent wide; elimination over all edges, and the labels, then only see the region.
-
 Numbers are compared with a relative allowance of 1e-12: choices whose costs differ by less count as equal.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -28,7 +24,7 @@ from strategies.layerwise.per_layer.k_best import (
     best_choices,
     search_labels,
 )
-from strategies.layerwise.per_layer.lagrangian import DualAscent, Minimiser, Region, spanning_forest
+from strategies.layerwise.per_layer.lagrangian import DualAscent, Minimiser, Region
 from strategies.layerwise.per_layer.problem import (
     ChoiceProblem,
     Evaluation,
@@ -46,18 +42,12 @@ __all__ = ["Method", "is_confirmed", "solve"]
 Method = Literal["auto", "elimination", "program"]
 
 FIRST_GUESS = 1e-4  # above the bound, relative
-FIRST_REACH = 0.01  # of the region kept by the forest's bound, relative
-REACH_GROWTH = 4.0
-FEW_OPTIONS = 4  # per node on average; a region that small need not be narrowed
-FOREST_PRECISION = 0.2  # share of the gap that the multipliers may leave open: little effort for the forest
-PRECISION = 0.02
+PRECISION = 0.02  # share of the gap that the multipliers may leave open
 MAX_ASCENT = 60
 FIRST_BUDGET = 250_000  # labels of one guess
 MAX_LABELS = 4_000_000
 FEW_LABELS = 2_000  # of one guess; the next one then grows fourfold, else twofold
-DIVE_REACH = 0.002  # a gap above this, relative, is first narrowed by a dive
-DIVE_GROWTH = 4.0
-DIVE_LABELS = 1_000  # per cut
+BEAM = 1_000  # labels per cut that look for good choices where there are too many
 
 
 def solve(problem: ChoiceProblem, limits: Limits, *, method: Method = "auto") -> Solution:
@@ -118,7 +108,6 @@ class _Search:
         self.largest = (sum(float(b.max()) for b in problem.base_s) + self.exchange_sum_s + edges) * (1.0 + EQUAL)
         self.found: dict[bytes, tuple[float, IntArray]] = {}
         self.proven_s = 0.0  # every choice whose key is not in `found` costs at least this
-        self.closed = False  # the program proved the rest, to its own tolerance
         self.growth = FIRST_GUESS
         self.budget = FIRST_BUDGET
         self.method = "elimination"
@@ -152,7 +141,7 @@ class _Search:
 
     def finished(self) -> bool:
         """Whether the gap asked for is reached, or nothing is left to find."""
-        if self.closed or self.proven_s >= self.highest():
+        if self.proven_s >= self.highest():
             return True
         if len(self.found) < self.limits.num_solutions:
             return False
@@ -185,7 +174,7 @@ class _Search:
     # -- the search ------------------------------------------------------------------------------------------------
 
     def run(self) -> Solution:
-        """The leanest choice settles whether anything fits; then regions."""
+        """The leanest choice settles whether anything fits."""
         whole = Region.whole(self.problem, FlatTables(self.problem))
         leanest = np.array([int(m.argmin()) for m in self.problem.memory_bytes])
         first = whole.tables.evaluate(leanest)
@@ -194,29 +183,10 @@ class _Search:
             return self.result(Status.INFEASIBLE)
         self.offer(leanest, first)
         try:
-            self.regions(whole)
+            self.explore(whole)
         except OutOfTimeError:
             return self.result(Status.FEASIBLE if self.found else Status.LIMIT)
         return self.result(Status.OPTIMAL if self.found else Status.CUT_OFF)
-
-    def regions(self, whole: Region) -> None:
-        """Widen a region around the forest's bound until it holds what is looked for."""
-        forest = spanning_forest(self.problem)
-        relaxed = Elimination(forest.structure, self.problem, forest.edges)
-        if not self.ascend(whole, relaxed, FOREST_PRECISION, np.inf):
-            return
-        marginals = whole.marginals(relaxed)
-        price, reach = whole.multipliers.price_s_per_byte, FIRST_REACH
-        while not self.finished():
-            top = self._guess(max(whole.bound_s, self.proven_s), reach, self.highest())
-            everything = self.allowed(self.highest(), price)
-            if sum(int((m <= everything).sum()) for m in marginals) <= FEW_OPTIONS * len(marginals):
-                top = self.highest()
-            region = whole.below(marginals, self.allowed(top, price))
-            if region is not None:
-                self.explore(region, top)
-            self.prove(top)
-            reach *= REACH_GROWTH
 
     @staticmethod
     def _guess(bound: float, above: float, highest: float) -> float:
@@ -224,7 +194,7 @@ class _Search:
         step = above * max(bound, 1e-3 * highest)
         return highest if bound + 2.0 * step >= highest else bound + step
 
-    def ascend(self, region: Region, minimiser: Minimiser, precision: float, top: float) -> bool:
+    def ascend(self, region: Region, minimiser: Minimiser, top: float) -> bool:
         """Raise the bound of a region that is complete up to ``top``; False when nothing in it is of interest."""
         ascent = DualAscent(
             region.tables, minimiser, self.capacity_bytes, region.multipliers, region.report(self.offer)
@@ -240,31 +210,30 @@ class _Search:
                 return False
             missing = ascent.model_s - ascent.bound_s
             gap = min(self.threshold(), top) - ascent.bound_s
-            if missing <= precision * min(gap, 0.02 * ascent.bound_s):
+            if missing <= PRECISION * min(gap, 0.02 * ascent.bound_s):
                 break
         return True
 
-    def explore(self, region: Region, top: float) -> None:
-        """Find the best choices of a region that is complete up to ``top``, by guesses that grow from its bound."""
+    def explore(self, whole: Region) -> None:
+        """Find the best choices by guesses that grow from the bound."""
         try:
-            elimination = Elimination(region.structure(), region.problem)
+            elimination = Elimination(whole.structure(), whole.problem)
         except TooWideError:
-            self.integer_program(region, top)
+            self.integer_program(whole)
             return
-        if not self.ascend(region, elimination, PRECISION, top):
+        if not self.ascend(whole, elimination, self.highest()):
             return
-        marginals = region.marginals(elimination)
-        self.dive(region, marginals, top)
-        while not self.finished() and self.proven_s < top:
-            guess = self._guess(self.proven_s, self.growth, min(self.highest(), top))
-            part = region.below(marginals, self.allowed(guess, region.multipliers.price_s_per_byte))
+        marginals, price = whole.marginals(elimination), whole.multipliers.price_s_per_byte
+        while not self.finished():
+            guess = self._guess(self.proven_s, self.growth, self.highest())
+            part = whole.below(marginals, self.allowed(guess, price))
             try:
                 count = self.label(part, guess) if part is not None else 0
             except _OverflowError:
                 # What the search met on the way may have lowered the highest guess. Look closer to the bound, and spend
                 # more: the budget grows as fast as the guesses shrink, so little is wasted.
                 if self.budget >= MAX_LABELS:
-                    self.integer_program(region, top)
+                    self.integer_program(whole.below(marginals, self.allowed(self.highest(), price)) or whole)
                     return
                 self.growth /= 3.0
                 self.budget = min(4 * self.budget, MAX_LABELS)
@@ -272,21 +241,7 @@ class _Search:
             self.prove(guess)
             self.growth *= 4.0 if count < FEW_LABELS else 2.0
 
-    def dive(self, region: Region, marginals: Sequence[FloatArray], top: float) -> None:
-        """Look for good choices with few labels, where none is near the bound: they keep the guesses from overshooting."""
-        reach = DIVE_REACH
-        while not self.finished() and min(self.highest(), top) > self.proven_s * (1.0 + reach):
-            guess = self._guess(self.proven_s, DIVE_GROWTH * reach, min(self.highest(), top))
-            part = region.below(marginals, self.allowed(guess, region.multipliers.price_s_per_byte))
-            try:
-                if part is not None:
-                    self.label(part, guess, dive=True)
-            except _OverflowError:
-                return
-            self.prove(guess)
-            reach *= DIVE_GROWTH
-
-    def label(self, region: Region, top: float, *, dive: bool = False) -> int:
+    def label(self, region: Region, top: float) -> int:
         """Find the K best choices among those of cost at most ``top``: exact, or raises; returns the labels made."""
         try:
             graph = LayeredGraph(region.problem)
@@ -302,8 +257,8 @@ class _Search:
             bounds,
             limit=limit,
             capacity=self.capacity_allowed,
-            max_labels=DIVE_LABELS if dive else self.budget,
-            beam=DIVE_LABELS,
+            max_labels=self.budget,
+            beam=BEAM,
             clock=self.clock,
         )
         choices = best_choices(
@@ -325,7 +280,7 @@ class _Search:
     def tighten(self, region: Region, graph: LayeredGraph, top: float) -> bool:
         """Raise the bound over a layered graph and prune it, in turns; False when nothing is left."""
         for _ in range(4):
-            if not self.ascend(region, graph, PRECISION, top):
+            if not self.ascend(region, graph, top):
                 return False
             before = graph.num_transitions
             multipliers = region.multipliers
@@ -337,23 +292,20 @@ class _Search:
                 break
         return True
 
-    def integer_program(self, region: Region, top: float) -> None:
-        """Leave a region that is complete up to ``top`` to the integer program."""
+    def integer_program(self, region: Region) -> None:
+        """Leave a region that holds all that is of interest to the integer program."""
         if not self.may_use_program:
             raise OutOfTimeError
         from strategies.layerwise.per_layer.program import solve_program
 
         self.method = "elimination+program"
-        cutoff = min(self.highest(), top)
-        limits = replace(self.limits, wall_s=self.clock.left_s, cutoff_s=cutoff)
+        limits = replace(self.limits, wall_s=self.clock.left_s, cutoff_s=self.highest())
         answer = solve_program(region.problem, limits)
         for choice in answer.choices:
             self.offer(region.original(choice), region.tables.evaluate(choice))
-        self.prove(min(answer.rest_bound_s, top))
+        self.prove(answer.rest_bound_s)
         if answer.status in {Status.FEASIBLE, Status.LIMIT}:
             raise OutOfTimeError
-        # Its proof leaves a gap the size of its tolerances, which is not worth another round.
-        self.closed = len(answer.choices) == self.limits.num_solutions or cutoff >= self.highest()
 
 
 def _clip_hide(problem: ChoiceProblem) -> ChoiceProblem:

@@ -8,20 +8,20 @@ beam looks for better plans, and the search then guesses the best cost from belo
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from costmodel.arrays import FloatArray
-from costmodel.layerwise.evaluate import PipelineArrays, pipeline_arrays
+from costmodel.arrays import FloatArray, IntArray
+from costmodel.layerwise.evaluate import PipelineArrays, farther_takes_longer, pipeline_arrays, stage_arrays
 from costmodel.layerwise.plan import Plan, Stage
 from costmodel.layerwise.splits import Split, SplitTable, split_table
 from costmodel.layerwise.tables import CostCache, CostTables
 from costmodel.network.graph import Graph
 from costmodel.tolerances import EQUAL, ROUNDING
 from costmodel.workload import Workload
+from strategies.layerwise.candidates import Outcome, Pool, SearchSettings
 from strategies.layerwise.per_layer.problem import Limits, Status
 from strategies.layerwise.pipeline.completion import UpstreamTable, build_upstream
 from strategies.layerwise.pipeline.problem import (
@@ -29,23 +29,20 @@ from strategies.layerwise.pipeline.problem import (
     PartitionProblem,
     PipelinePlan,
     PipelineSolution,
-    distinct_replicas,
-    in_units,
     pipeline_lower_bound,
     proves_none_below,
-    without_dominated,
 )
 from strategies.layerwise.pipeline.sweep import Sweep
 from strategies.limits import Clock
-from strategies.score import STEP_TIME, Score
 
 __all__ = [
     "UPSTREAM_LEVELS",
-    "PipelineOutcome",
+    "PipelineSearch",
+    "distinct_replicas",
     "least_computing_s",
+    "pipeline_problem",
     "quick_bounds",
     "replica_table",
-    "search_pipelines",
     "solve_pipeline",
 ]
 
@@ -214,237 +211,167 @@ def _report(search: _Search, open_s: float) -> PipelineSolution:
     )
 
 
-# The solver compares with the cutoff in its own order of summation.
 # Transfers are tabulated by replicas before it, replicas after and cut; beyond so many entries (64 MB each way) the pipelines are
 # left open, with their bound.
 _MOST_CUTS = 5_000_000
-# Workers are counted by one part in so many first, and then in so many.
-_UNITS = (16, 64)
-_ANY_PLAN = 0.99  # gap at which one plan is as good as the best
 # Pipelines of one worker count that are looked at where the order of the steps is not that of the scores.
 _MOST_SOLUTIONS = 1280
 
 
-@dataclass(slots=True, kw_only=True)
-class PipelineOutcome:
-    """Bounds of the scores of all pipelines looked at, and how they were closed."""
-
-    bound: float = float("inf")
-    rest_bound: float = float("inf")
-    searched: dict[str, int] = field(default_factory=dict)
-
-    def bounded(self, bound: float, rest_bound: float | None = None) -> None:
-        """Take in what is known of some pipelines: of all of them, and of those that were not found."""
-        self.bound = min(self.bound, bound)
-        self.rest_bound = min(self.rest_bound, bound if rest_bound is None else rest_bound)
-
-    def count(self, how: str) -> None:
-        """Count one (worker count, micro-batches) closed in this way."""
-        self.searched[how] = self.searched.get(how, 0) + 1
-
-
-def search_pipelines(
-    cache: CostCache,
-    *,
-    num_micro_batches: int,
-    worker_counts: Sequence[int],
-    capacity_bytes: float,
-    cutoff: Callable[[], float],
-    top: int,
-    wall_s: float,
-    found: Callable[[Sequence[Plan]], object],
-    score: Score = STEP_TIME,
-    floor_s: float = 0.0,
-) -> PipelineOutcome:
-    """Search the pipelines of every worker count that could beat the cutoff.
+class PipelineSearch:
+    """The pipelines of every worker count that could beat the plans found so far, one number of micro-batches after the other.
 
     Parameters
     ----------
     cache : CostCache
         Of the workload on the cluster.
-    num_micro_batches : int
+    settings : SearchSettings
+    pool : Pool
+        Receives the plans that are found, and says what is to be beaten.
+    outcome : Outcome
+        Receives what is proved.
+    clock : Clock
     worker_counts : sequence of int
-        Each >= 2.
-    capacity_bytes : float
-    cutoff : callable
-        Current score to beat; asked again before every worker count.
-    top : int
-        How many different plans are wanted.
-    wall_s : float
-    found : callable
-        Receives plans to evaluate.
-    score : Score
-        What is minimised.
-    floor_s : float
-        No step takes less: the bound where there is no time for tables.
-
-    Returns
-    -------
-    PipelineOutcome
+        Ascending, each >= 2.
+    floor_scores : array, shape (worker counts,)
+        No pipeline on so many workers scores less.
     """
-    clock = Clock(limit_s=wall_s)
-    outcome = PipelineOutcome()
-    if not worker_counts or num_micro_batches < 2:
-        return outcome
-    # No more stages than micro-batches or layers, and no more replicas of a stage than its micro-batch has samples.
-    limit = min(num_micro_batches, len(_chain(cache.workload.graph))) * cache.workload.micro_batch(num_micro_batches)
-    possible = [w for w in worker_counts if w <= limit]
-    if len(possible) < len(worker_counts):
-        outcome.searched["infeasible"] = len(worker_counts) - len(possible)
-        worker_counts = possible
-    if not worker_counts:
-        return outcome
-    if not clock.left_s:
-        outcome.searched["open"] = len(worker_counts)
-        outcome.bounded(float(np.min(score.of(floor_s, 0.0, worker_counts))))
-        return outcome
-    table = replica_table(cache.workload, max(worker_counts))
-    tables = cache.tables(table, num_micro_batches)
-    least_s = least_computing_s(tables, worker_counts) if score.computing_weight else np.zeros(len(worker_counts))
-    floors = score.of(quick_bounds(tables, worker_counts), least_s, worker_counts)
-    hopeful = floors <= cutoff() * (1 + EQUAL)
-    promising = [w for w, keep in zip(worker_counts, hopeful, strict=True) if keep]
-    if len(promising) < len(worker_counts):
-        outcome.searched["bounded"] = len(worker_counts) - len(promising)
-        outcome.bounded(float(np.min(floors[~hopeful])))
-    if not promising:
-        return outcome
-    exact = score.per_device or list(worker_counts) != list(range(2, max(worker_counts) + 1))
-    replicas = list(range(1, min(len(table.workers), tables.micro_batch, max(promising)) + 1))
-    tensors_bytes = capacity_bytes - cache.workload.context_bytes
-    kept = replicas if exact else distinct_replicas(tables, replicas, max(promising), tensors_bytes)
-    if _has_too_many_cuts(tables, kept) or not clock.left_s:
-        outcome.searched["open"] = len(promising)
-        outcome.bounded(float(np.min(floors)))
-        return outcome
-    if exact:
-        sizes = sorted(promising, reverse=not score.per_device)
-    else:
-        # "At most W workers" is every smaller count in one problem.
-        sizes = [max(promising)]
-        outcome.searched["solved"] = len(promising) - 1
-    computing_s = dict(zip(worker_counts, least_s.tolist(), strict=True))
-    arrays = pipeline_arrays(tables, kept)
-    one = _WorkerCounts(
-        tables, arrays, replicas, outcome, cutoff, found, score, top, clock, capacity_bytes, exact=exact
-    )
-    for n, workers in enumerate(sizes):
-        if exact and n and not clock.left_s:
-            outcome.searched["open"] = outcome.searched.get("open", 0) + len(sizes) - n
-            outcome.bounded(float(np.min(floors[hopeful])))
-            break
-        one.search(workers, computing_s[workers])
-    return outcome
+
+    def __init__(
+        self,
+        cache: CostCache,
+        settings: SearchSettings,
+        pool: Pool,
+        outcome: Outcome,
+        clock: Clock,
+        worker_counts: Sequence[int],
+        floor_scores: FloatArray,
+    ) -> None:
+        self.cache, self.settings, self.pool, self.outcome, self.clock = cache, settings, pool, outcome, clock
+        self.worker_counts, self.floor_scores = np.array(worker_counts), floor_scores
+
+    def search(self, num_micro_batches: int) -> None:
+        """Search at one number of micro-batches."""
+        if num_micro_batches < 2:
+            return
+        cache, score, outcome = self.cache, self.settings.score, self.outcome
+        # No more stages than micro-batches or layers, and no more replicas of a stage than its micro-batch has samples.
+        stages = min(num_micro_batches, len(_chain(cache.workload.graph)))
+        possible = self.worker_counts <= stages * cache.workload.micro_batch(num_micro_batches)
+        counts, floors = self.worker_counts[possible], self.floor_scores[possible]
+        outcome.searched["infeasible"] += int(np.sum(~possible))
+        if not len(counts) or not self.clock.left_s:
+            outcome.close("open", floors)
+            return
+        tables = cache.tables(replica_table(cache.workload, int(self.worker_counts[-1])), num_micro_batches)
+        least_s = least_computing_s(tables, counts) if score.computing_weight else np.zeros(len(counts))
+        floors = np.maximum(floors, score.of(quick_bounds(tables, counts), least_s, counts))
+        hopeful = floors <= self.pool.cutoff * (1 + EQUAL)
+        outcome.close("bounded", floors[~hopeful])
+        counts, floors, least_s = counts[hopeful], floors[hopeful], least_s[hopeful]
+        if not len(counts):
+            return
+        if not score.per_device and np.array_equal(self.worker_counts, np.arange(2, len(self.worker_counts) + 2)):
+            outcome.searched["solved"] += len(counts) - 1
+            self._all_in_one(tables, int(counts[-1]), float(np.min(floors)))
+        else:
+            self._one_by_one(tables, counts, floors, least_s)
+
+    def _replicas(self, tables: CostTables, workers: int) -> list[int]:
+        return list(range(1, min(len(tables.table.workers), tables.micro_batch, workers) + 1))
+
+    def _all_in_one(self, tables: CostTables, workers: int, floor_score: float) -> None:
+        """Search "at most W workers", which is every smaller count in one problem.
+
+        First without numbers of replicas that others dominate, which mostly proves that no pipeline is of interest; its plans lower the
+        cutoff otherwise.
+        """
+        replicas, capacity_bytes = self._replicas(tables, workers), self.settings.capacity_bytes
+        together = _OneProblem(self, tables, floor_score, 0.0)
+        tensors_bytes = capacity_bytes - self.cache.workload.context_bytes
+        for some in (distinct_replicas(tables, replicas, workers, tensors_bytes), replicas):
+            if self._has_no_room(len(some)):
+                self.outcome.close("open", np.array([floor_score]))
+                return
+            arrays = pipeline_arrays(tables, some)
+            problem = pipeline_problem(tables, arrays, workers, capacity_bytes, exact=False)
+            if together.search(problem, None, is_whole=len(some) == len(replicas)):
+                return
+
+    def _one_by_one(self, tables: CostTables, counts: IntArray, floors: FloatArray, least_s: FloatArray) -> None:
+        """Search one worker count after the other: where all count, many first, or few where the devices in use do."""
+        score, replicas = self.settings.score, self._replicas(tables, int(counts[-1]))
+        if self._has_no_room(len(replicas)):
+            self.outcome.close("open", floors)
+            return
+        arrays = pipeline_arrays(tables, replicas)
+        order = np.arange(len(counts)) if score.per_device else np.arange(len(counts))[::-1]
+        upstream: UpstreamTable | None = None
+        for n, k in enumerate(order.tolist()):
+            if not self.clock.left_s:
+                self.outcome.close("open", floors[order[n:]])
+                return
+            problem = pipeline_problem(tables, arrays, int(counts[k]), self.settings.capacity_bytes, exact=True)
+            one = _OneProblem(self, tables, float(floors[k]), float(least_s[k]))
+            if upstream is None and not score.per_device:
+                # It serves every smaller worker count and every lower cutoff; cutoffs of devices' seconds rise as workers get fewer.
+                upstream = one.upstream(problem)
+            one.search(problem, upstream)
+
+    def _has_no_room(self, replicas: int) -> bool:
+        return not self.clock.left_s or replicas**2 * len(self.cache.workload.graph.layers) > _MOST_CUTS
 
 
-@dataclass(slots=True)
-class _WorkerCounts:
-    """The search of one worker count after the other, at one number of micro-batches."""
+@dataclass(frozen=True, slots=True)
+class _OneProblem:
+    """The search of one worker count, or of all up to one."""
 
+    of: PipelineSearch
     tables: CostTables
-    arrays: PipelineArrays  # of all replicas, or of those that no others dominate
-    replicas: Sequence[int]
-    outcome: PipelineOutcome
-    cutoff: Callable[[], float]
-    found: Callable[[Sequence[Plan]], object]
-    score: Score
-    top: int
-    clock: Clock
-    capacity_bytes: float
-    exact: bool
-    upstream: UpstreamTable | None = None
-    least_s: float = 0.0  # that any plan takes, as far as smaller problems say
+    floor_score: float
+    computing_s: float  # that devices compute at least, of every plan
 
-    def search(self, workers: int, computing_s: float) -> None:
-        """Find what beats the cutoff, and record what is proved of the rest.
+    def goal_s(self, workers: int) -> float:
+        """Steps that take longer are of no interest."""
+        cutoff = self.of.pool.cutoff * (1 + EQUAL)  # the solver adds up in an order of its own
+        return max(self.of.settings.score.step_s(cutoff, self.computing_s, workers), 0.0)
+
+    def upstream(self, problem: PartitionProblem) -> UpstreamTable | None:
+        """A table for the plans below the cutoff, where the quick bound does not rule them out."""
+        goal_s = self.goal_s(problem.num_workers)
+        if pipeline_lower_bound(problem, enough_s=goal_s) >= goal_s:
+            return None
+        return build_upstream(problem, goal_s, most_levels=UPSTREAM_LEVELS, clock=self.of.clock)
+
+    def search(self, problem: PartitionProblem, upstream: UpstreamTable | None, *, is_whole: bool = True) -> bool:
+        """Find what beats the cutoff, and record what is proved of the rest; False where dominated plans may still be wanted.
 
         Where the time that devices compute counts, the solver's order is not that of the scores: more plans are asked for until the steps
         of the others are too long, whatever they compute.
-
-        Parameters
-        ----------
-        workers : int
-        computing_s : float
-            That devices compute at least, of every plan.
         """
-        problem = _problem(self.tables, self.arrays, workers, self.capacity_bytes, exact=self.exact)
-        if self._is_settled(problem, workers):
-            return
-        if len(self.arrays.replicas) < len(self.replicas):
-            if _has_too_many_cuts(self.tables, self.replicas):
-                # What the numbers of replicas that are kept cost at least, all do.
-                self.outcome.count("open")
-                self.outcome.bounded(
-                    self._score(max(self.least_s, pipeline_lower_bound(problem)), computing_s, workers)
-                )
-                return
-            self.arrays = pipeline_arrays(self.tables, self.replicas)
-            problem = _problem(self.tables, self.arrays, workers, self.capacity_bytes, exact=self.exact)
-        if not self.clock.left_s:
-            self.outcome.count("open")
-            self.outcome.bounded(self._score(pipeline_lower_bound(problem), computing_s, workers))
-            return
-        wanted = self.top
+        score, pool, outcome = self.of.settings.score, self.of.pool, self.of.outcome
+        workers, wanted = problem.num_workers, self.of.settings.top
         while True:
-            goal_s = max(self.score.step_s(self.cutoff() * (1 + EQUAL), computing_s, workers), 0.0)
-            limits = Limits(wall_s=self.clock.left_s, cutoff_s=goal_s, num_solutions=wanted)
-            solution = solve_pipeline(problem, limits, upstream=self._upstream(problem, goal_s))
-            self.found([_plan(self.tables, plan) for plan in solution.plans])
+            limits = Limits(wall_s=self.of.clock.left_s, cutoff_s=self.goal_s(workers), num_solutions=wanted)
+            solution = solve_pipeline(problem, limits, upstream=upstream)
+            pool.add([_plan(self.tables, plan) for plan in solution.plans])
             if solution.status is Status.INFEASIBLE:
-                self.outcome.count("infeasible")
-                return
-            rest = self._score(solution.rest_bound_s, computing_s, workers)
-            is_whole = not self.score.computing_weight or len(solution.plans) < wanted or rest >= self.cutoff()
-            if is_whole or solution.status is not Status.OPTIMAL or wanted >= _MOST_SOLUTIONS:
+                outcome.searched["infeasible"] += 1
+                return True
+            if not is_whole and solution.status is not Status.CUT_OFF:
+                return False
+            rest = max(self.floor_score, float(score.of(solution.rest_bound_s, self.computing_s, workers)))
+            is_enough = not score.computing_weight or len(solution.plans) < wanted or rest >= pool.cutoff
+            if is_enough or solution.status is not Status.OPTIMAL or wanted >= _MOST_SOLUTIONS:
                 break
             wanted *= 4
-        settled = solution.status in (Status.OPTIMAL, Status.CUT_OFF) and is_whole
-        self.outcome.count("solved" if settled else "open")
+        settled = solution.status in (Status.OPTIMAL, Status.CUT_OFF) and is_enough
+        outcome.searched["solved" if settled else "open"] += 1
+        outcome.out_of_time |= not settled
         # Plans that were found count by themselves; with the least computing they only would be a weaker bound.
-        bound = rest if self.score.computing_weight else self._score(solution.bound_s, computing_s, workers)
-        self.outcome.bounded(bound, rest)
-
-    def _is_settled(self, problem: PartitionProblem, workers: int) -> bool:
-        """Whether smaller problems prove that no plan beats the cutoff: relaxed ones, then that without dominated replica counts.
-
-        The plans of the latter are plans of the problem; they lower the cutoff for the others.
-        """
-        goal_s = self.score.step_s(self.cutoff() * (1 + EQUAL), 0.0, workers)
-        if self.exact:
-            return False
-        for parts in _UNITS if np.isfinite(goal_s) else ():
-            unit = workers // parts
-            if unit > 1 and self._is_proven(in_units(problem, unit), Limits(cutoff_s=goal_s, gap=_ANY_PLAN), workers):
-                return True
-        lean = without_dominated(problem)
-        if lean is problem and len(self.arrays.replicas) == len(self.replicas):
-            return False
-        return self._is_proven(lean, Limits(cutoff_s=goal_s, num_solutions=self.top), workers, are_plans=True)
-
-    def _is_proven(self, problem: PartitionProblem, limits: Limits, workers: int, *, are_plans: bool = False) -> bool:
-        """Whether a smaller problem has no plan below the cutoff; what it proves in any case is kept."""
-        solution = solve_pipeline(problem, dataclasses.replace(limits, wall_s=self.clock.left_s))
-        self.least_s = max(self.least_s, solution.bound_s)
-        if are_plans:
-            self.found([_plan(self.tables, plan) for plan in solution.plans])
-        if solution.status is Status.INFEASIBLE:
-            self.outcome.count("infeasible")
-        elif solution.status is Status.CUT_OFF:
-            self.outcome.count("solved")
-            self.outcome.bounded(self._score(solution.bound_s, 0.0, workers))
-        else:
-            return False
+        bound = float(score.of(solution.bound_s, self.computing_s, workers))
+        outcome.bound(rest if score.computing_weight else max(self.floor_score, bound), rest)
         return True
-
-    def _score(self, step_s: float, computing_s: float, workers: int) -> float:
-        return float(self.score.of(step_s, computing_s, workers))
-
-    def _upstream(self, problem: PartitionProblem, goal_s: float) -> UpstreamTable | None:
-        """A table that serves every smaller worker count and every lower cutoff; cutoffs of devices' seconds rise as workers get fewer."""
-        is_wanted = self.upstream is None and self.exact and not self.score.per_device
-        if is_wanted and pipeline_lower_bound(problem, enough_s=goal_s) < goal_s:
-            self.upstream = build_upstream(problem, goal_s, most_levels=UPSTREAM_LEVELS, clock=self.clock)
-        return self.upstream
 
 
 def replica_table(workload: Workload, max_workers: int) -> SplitTable:
@@ -453,8 +380,51 @@ def replica_table(workload: Workload, max_workers: int) -> SplitTable:
     return split_table(range(1, most + 1), batch_only=True)
 
 
-def _has_too_many_cuts(tables: CostTables, replicas: Sequence[int]) -> bool:
-    return len(replicas) ** 2 * len(tables.workload.graph.layers) > _MOST_CUTS
+def distinct_replicas(
+    tables: CostTables, replicas: Sequence[int], num_workers: int, capacity_bytes: float
+) -> list[int]:
+    """Numbers of replicas that are left if, of those with equal shares of a micro-batch, dominated ones go.
+
+    Samples are dealt out whole, so with 128 samples in a micro-batch a stage on 65 replicas takes as long as one on 64, and exchanges its
+    gradients over more of them. A number is dominated by a smaller one if no time and no bytes of any layer are larger with that. (Bytes do
+    not matter where all layers in one stage fit with it.) A transfer takes the share of the side with fewer replicas, over as many ranks as
+    the other side has: of two numbers with equal shares the smaller one has no longer transfers, wherever messages take no less time over
+    more ranks. Then every stage on the larger number of any plan can have the smaller one instead: the objective is the longest path
+    through a schedule, so it does not grow, and the stages fit.
+
+    This proves that no plan is below a cutoff if none without dominated numbers is. The best plans, and all of the K best, may still have
+    such numbers, where they cost the same or hardly more.
+
+    Parameters
+    ----------
+    tables : CostTables
+        Of pure batch splits.
+    replicas : sequence of int
+        Ascending.
+    num_workers : int
+    capacity_bytes : float
+        For tensors.
+
+    Returns
+    -------
+    list of int
+    """
+    if not farther_takes_longer(tables.cluster, max(replicas)):
+        return list(replicas)
+    share, arrays = np.ceil(tables.micro_batch / np.array(replicas)), stage_arrays(tables, replicas)
+    in_flight = min(tables.num_micro_batches, num_workers)
+    needed = arrays["static_bytes"].sum(axis=1) + in_flight * arrays["activation_bytes"].sum(axis=1)
+    times, sizes = (
+        np.concatenate([arrays[name] for name in names], axis=1)
+        for names in (("forward_s", "backward_s", "update_s", "exchange_s"), ("static_bytes", "activation_bytes"))
+    )
+    left = []
+    for k, r in enumerate(replicas):
+        no_slower = (times[:k] <= times[k]).all(axis=1)
+        no_larger = (needed[:k] <= capacity_bytes) | (sizes[:k] <= sizes[k]).all(axis=1)
+        if not np.any(no_slower & no_larger & (share[:k] == share[k])):
+            left.append(r)
+    return left
 
 
 def _chain(graph: Graph) -> list[int]:
@@ -462,7 +432,7 @@ def _chain(graph: Graph) -> list[int]:
     return [i for i, layer in enumerate(graph.layers) if layer.kind != "input"]
 
 
-def quick_bounds(tables: CostTables, worker_counts: Sequence[int]) -> FloatArray:
+def quick_bounds(tables: CostTables, worker_counts: Sequence[int] | IntArray) -> FloatArray:
     """Bound the pipelines of every worker count from below, without transfers and exchanges.
 
     A stage handles m micro-batches, the first of which passed the layers before it: bound (2) of `strategies.layerwise.pipeline.problem`. A
@@ -493,7 +463,7 @@ def quick_bounds(tables: CostTables, worker_counts: Sequence[int]) -> FloatArray
     return np.asarray(np.maximum(path[most], m * mean) * (1 - ROUNDING))
 
 
-def least_computing_s(tables: CostTables, worker_counts: Sequence[int]) -> FloatArray:
+def least_computing_s(tables: CostTables, worker_counts: Sequence[int] | IntArray) -> FloatArray:
     """Bound from below the time that devices compute in a step, averaged over them: (worker counts,).
 
     With r replicas a layer keeps r devices busy for ``m t(r) + update(r)``, whatever stage it is in.
@@ -508,9 +478,10 @@ def least_computing_s(tables: CostTables, worker_counts: Sequence[int]) -> Float
     return np.asarray(work[most] / np.array(worker_counts, dtype=np.float64) * (1 - ROUNDING))
 
 
-def _problem(
+def pipeline_problem(
     tables: CostTables, arrays: PipelineArrays, workers: int, capacity_bytes: float, *, exact: bool
 ) -> PartitionProblem:
+    """Stages on up to so many workers, or on exactly so many."""
     chain = _chain(tables.workload.graph)
     # A stage leaves at least one worker to another, and has no more replicas than a micro-batch has samples.
     keep = int(np.searchsorted(arrays.replicas, min(workers, tables.micro_batch + 1)))

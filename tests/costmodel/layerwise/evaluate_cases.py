@@ -80,4 +80,4 @@ def random_batch(tables: CostTables, rng: np.random.Generator, workers: int, cou
     options = [rows.start + np.flatnonzero(costs.legal[rows]) for costs in layers]
     row = np.stack([rng.choice(o, size=count) for o in options], axis=1)
     collective = rng.integers(-1, len(tables.workload.collectives), size=row.shape)
-    return PlanBatch(row=row, collective=collective, column_of_layer=tuple(range(len(layers))))
+    return PlanBatch(row=row, collective=collective)

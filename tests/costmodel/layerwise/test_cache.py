@@ -11,7 +11,7 @@ from costmodel.hardware.cluster import Cluster
 from costmodel.hardware.collectives import ALL_REDUCE_NAMES
 from costmodel.kernels.roofline import RooflineCompute
 from costmodel.layerwise import tables
-from costmodel.layerwise.evaluate import batch_of, evaluate, evaluate_on, fold
+from costmodel.layerwise.evaluate import evaluate
 from costmodel.layerwise.plan import Plan, Stage
 from costmodel.layerwise.splits import Split, split_table
 from costmodel.layerwise.tables import CostCache, CostTables, LayerCosts
@@ -64,7 +64,7 @@ def costings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     "network", ["alexnet", "inception_v3", "gnmt", "dcgan-generator", "vit-l", "mixtral-8x7b", "t5-11b"]
 )
 def test_micro_batches_together_cost_what_each_costs_alone(network: str) -> None:
-    case, table, numbers = workload(network), split_table([1, 2, 6, 8], grids_only=True), [1, 2, 5, 48]
+    case, table, numbers = workload(network), split_table([1, 2, 6, 8]), [1, 2, 5, 48]
     cache = CostCache(case, CLUSTER)
     cache.prepare(table, numbers)
     for m in numbers:
@@ -169,25 +169,3 @@ def test_known_costs_of_another_question_are_refused() -> None:
     other = workload("alexnet", batch=48)
     with pytest.raises(AssertionError, match="another question"):
         evaluate(other, CLUSTER, PLANS[:1], CostCache(ALEXNET, CLUSTER))
-
-
-@pytest.mark.parametrize("network", ["alexnet", "inception_v3"])
-def test_plans_score_alike_gathered_and_folded(network: str) -> None:
-    case = workload(network)
-    layers = len(case.graph.layers)
-    tables = CostTables(case, CLUSTER, split_table([8]), 2)
-    generator = np.random.default_rng(1)
-    rows = generator.integers(0, len(tables.table.workers), size=(20, layers))
-    plans = [
-        Plan(
-            workers=8,
-            num_micro_batches=2,
-            splits=tuple(tables.table.split(int(row)) for row in chosen),
-            collectives=("ring",) * layers if n % 2 else (None,) * layers,
-        )
-        for n, chosen in enumerate(rows)
-    ]
-    batch = batch_of(tables, plans)
-    gathered, folded = evaluate_on(tables, batch), fold(tables, tuple(range(layers))).score(batch)
-    for name in gathered.__dataclass_fields__:
-        np.testing.assert_array_equal(getattr(gathered, name), getattr(folded, name), err_msg=name)

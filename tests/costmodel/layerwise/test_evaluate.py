@@ -14,10 +14,8 @@ from costmodel.layerwise.evaluate import (
     CHEAPEST,
     CostBatch,
     PlanBatch,
-    batch_of,
     evaluate,
     evaluate_on,
-    fold,
 )
 from costmodel.layerwise.plan import Plan, Stage
 from costmodel.layerwise.splits import Split, split_table
@@ -30,8 +28,8 @@ def written_out(tables: CostTables, batch: PlanBatch) -> list[Plan]:
     names = tables.workload.collectives
     plans = []
     for rows, collectives in zip(batch.row, batch.collective, strict=True):
-        splits = tuple(tables.table.split(int(rows[c])) for c in batch.column_of_layer)
-        chosen = tuple(None if collectives[c] == CHEAPEST else names[collectives[c]] for c in batch.column_of_layer)
+        splits = tuple(tables.table.split(int(rows[c])) for c in range(batch.row.shape[1]))
+        chosen = tuple(None if collectives[c] == CHEAPEST else names[collectives[c]] for c in range(batch.row.shape[1]))
         plans.append(
             Plan(
                 workers=splits[0].workers, num_micro_batches=tables.num_micro_batches, splits=splits, collectives=chosen
@@ -93,53 +91,12 @@ def test_illegal_plans_cost_infinity() -> None:
         assert evaluate(case, CLUSTER, [plan]).step_time_s[0] == np.inf
 
 
-@pytest.mark.parametrize("name", ["small", "alexnet", "nin", "inception_v3"])
-@pytest.mark.parametrize("grids", [True, False])
-def test_folding_changes_nothing(name: str, grids: bool) -> None:
-    """Plans with two columns cost what the same plans cost when written out layer by layer.
-
-    Layers that treat channels independently follow the channels that the column leaves: out x in shares.
-    """
-    case = workload(name)
-    layers = case.graph.layers
-    first = next(i for i, layer in enumerate(layers) if layer.family.is_fully_connected(layer)) if name != "nin" else 20
-    columns = tuple(int(i >= first) for i in range(len(layers)))
-    tables = CostTables(case, CLUSTER, split_table([4, 6], grids_only=grids), 2)
-    rng = np.random.default_rng(3)
-    pairs = []
-    for workers in (4, 6):
-        rows = tables.table.rows(workers)
-        pairs.append(rng.integers(rows.start, rows.stop, size=(60, 2)))
-    row = np.concatenate(pairs)
-    collective = rng.integers(-1, len(case.collectives), size=row.shape)
-    folded = evaluate_on(tables, PlanBatch(row=row, collective=collective, column_of_layer=columns))
-    plans = written_out(tables, PlanBatch(row=row, collective=collective, column_of_layer=columns))
-    channelwise = [layer.family.limits(layer).channelwise for layer in layers]
-    followed = [
-        replace(
-            plan,
-            splits=tuple(
-                replace(s, out_channels=s.out_channels * s.in_channels, in_channels=1) if follows else s
-                for s, follows in zip(plan.splits, channelwise, strict=True)
-            ),
-        )
-        for plan in plans
-    ]
-    single = evaluate_on(tables, batch_of(tables, followed))
-    legal = np.isfinite(single.step_time_s)
-    np.testing.assert_array_equal(np.isfinite(folded.step_time_s), legal)
-    assert legal.sum() > 5
-    for field in CostBatch.__dataclass_fields__:
-        np.testing.assert_allclose(getattr(folded, field)[legal], getattr(single, field)[legal], rtol=1e-11, atol=1e-18)
-
-
 def test_one_collective_for_all_is_each_collective_by_name() -> None:
     tables = CostTables(workload("alexnet"), CLUSTER, split_table([8]), 1)
-    row = np.array([[tables.table.row_of(Split(batch=8))]])
+    row = np.full((1, len(tables.layers)), tables.table.row_of(Split(batch=8)))
     times = []
     for index, name in enumerate(ALL_REDUCE_NAMES):
-        batch = PlanBatch(row=row, collective=np.array([[index]]), column_of_layer=(0,) * len(tables.layers))
-        cost = evaluate_on(tables, batch)
+        cost = evaluate_on(tables, PlanBatch(row=row, collective=np.full_like(row, index)))
         plan = Plan(
             workers=8,
             num_micro_batches=1,
@@ -148,9 +105,7 @@ def test_one_collective_for_all_is_each_collective_by_name() -> None:
         )
         assert_same(cost, evaluate(tables.workload, CLUSTER, [plan]), rel=1e-11)
         times.append(cost.exchange_s[0])
-    cheapest = evaluate_on(
-        tables, PlanBatch(row=row, collective=np.array([[CHEAPEST]]), column_of_layer=(0,) * len(tables.layers))
-    )
+    cheapest = evaluate_on(tables, PlanBatch(row=row, collective=np.full_like(row, CHEAPEST)))
     assert cheapest.exchange_s[0] <= min(times) * (1 + 1e-12)
 
 
@@ -190,23 +145,3 @@ def test_exposed_exchange_is_what_a_simulation_leaves(name: str, overlaps: bool)
         assert costs.exchange_s[n] == pytest.approx(sum(exchange), rel=1e-12)
         if not overlaps:
             assert costs.exposed_exchange_s[n] == pytest.approx(sum(exchange), rel=1e-12)
-
-
-def test_folded_lags_are_the_recursion() -> None:
-    """The closed form (p, q) of a run of layers against the recursion, column by column, with two alternating columns."""
-    case = workload()
-    tables = CostTables(case, CLUSTER, split_table([4], grids_only=True), 1)
-    columns = tuple(int(i in (2, 3, 8, 9)) for i in range(len(SMALL.layers)))
-    folded = fold(tables, columns)
-    assert [step[0] for step in folded.lag_steps] == [0, 1, 0, 1, 0]
-    rng = np.random.default_rng(5)
-    row = rng.integers(0, len(tables.table.workers), size=(40, 2))
-    collective = rng.integers(-1, len(case.collectives), size=(40, 2))
-    costs = folded.score(PlanBatch(row=row, collective=collective, column_of_layer=columns))
-    for n in range(40):
-        lag = 0.0
-        for i in reversed(range(len(columns))):
-            layer, r, c = tables.layers[i], row[n, columns[i]], collective[n, columns[i]]
-            exchange = float(layer.exchange_s[:, r].min() if c == CHEAPEST else layer.exchange_s[c, r])
-            lag = max(lag - float(layer.backward_input_s[r] + layer.backward_weight_s[r]), 0.0) + exchange
-        assert costs.exposed_exchange_s[n] == pytest.approx(lag, rel=1e-9, abs=1e-15)

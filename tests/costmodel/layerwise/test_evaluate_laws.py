@@ -54,9 +54,7 @@ def test_equal_layers_may_swap_their_splits() -> None:
     tables = CostTables(case, CLUSTER, split_table([8]), 1)
     batch = random_batch(tables, np.random.default_rng(6), 8, 100)
     swap = [0, 1, 3, 2, 4]
-    swapped = PlanBatch(
-        row=batch.row[:, swap], collective=batch.collective[:, swap], column_of_layer=batch.column_of_layer
-    )
+    swapped = PlanBatch(row=batch.row[:, swap], collective=batch.collective[:, swap])
     a, b = evaluate_on(tables, batch), evaluate_on(tables, swapped)
     for field in ("forward_s", "backward_s", "update_s", "reshard_s", "exchange_s", "memory_bytes"):
         np.testing.assert_allclose(getattr(a, field), getattr(b, field), rtol=1e-12)

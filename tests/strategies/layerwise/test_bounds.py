@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from costmodel.hardware.host import Power
 from costmodel.layerwise.evaluate import batch_of, evaluate_on
 from costmodel.layerwise.splits import SplitTable, split_table
-from costmodel.layerwise.tables import CostTables, cost_layers
+from costmodel.layerwise.tables import CostCache, CostTables, cost_layers
 from costmodel.workload import Workload
 from strategies.layerwise.bounds import least_step_s, lower_bounds, screened_bounds
 from strategies.layerwise.build import allowed_splits, base_s, choice_problem
@@ -31,7 +31,8 @@ COUNTS = (1, 2, 3, 4, 6, 8, 12)
 
 def best_score(tables: CostTables, workers: int, restriction: Restriction, score: Score) -> float:
     """The least score of a worker count whatever the memory, solved exactly and evaluated; infinity if there is no plan."""
-    choice = choice_problem(tables, workers, float("inf"), restriction, score)
+    tables = tables.part(split_table([workers]))
+    choice = choice_problem(tables, float("inf"), restriction, score)
     if choice is None:
         return float("inf")
     solution = solve(choice.problem, Limits())
@@ -54,7 +55,8 @@ def plain_bounds(tables: CostTables, restriction: Restriction, score: Score) -> 
 def screened(
     case: Workload, m: int, restriction: Restriction, score: Score, cutoff: float
 ) -> np.ndarray[Any, np.dtype[np.float64]]:
-    return screened_bounds(case, CLUSTER, split_table(COUNTS), m, restriction, score, cutoff)
+    settings = SearchSettings(max_workers=COUNTS[-1], capacity_bytes=float("inf"), restriction=restriction, score=score)
+    return screened_bounds(CostCache(case, CLUSTER), split_table(COUNTS), m, settings, cutoff)
 
 
 def least_of_all_shares(case: Workload, rng: np.random.Generator, size: int) -> float:
@@ -209,12 +211,12 @@ def test_screening_changes_no_answer(seed: int, monkeypatch: pytest.MonkeyPatch)
         max_workers=14, capacity_bytes=memory * rng.choice([0.8, 1.0, 2.0]), top=4, score=SCORES[seed % 3]
     )
 
-    def answer(first: int, screened_splits: int) -> Outcome:
-        monkeypatch.setattr("strategies.layerwise.search._FIRST_COUNTS", first)
+    def answer(block_splits: int, screened_splits: int) -> Outcome:
+        monkeypatch.setattr("strategies.layerwise.candidates._BLOCK_SPLITS", block_splits)
         monkeypatch.setattr("strategies.layerwise.search._SCREENED_SPLITS", screened_splits)
         return search(case, CLUSTER, asked)
 
-    plain, quick = answer(64, 10**9), answer(3, 0)
+    plain, quick = answer(24_000, 10**9), answer(10, 0)
     assert [c.plan for c in quick.candidates] == [c.plan for c in plain.candidates]
     assert quick.bound_score == pytest.approx(plain.bound_score, rel=1e-9)
     assert quick.space_size == plain.space_size

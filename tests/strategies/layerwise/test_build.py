@@ -100,7 +100,7 @@ def choices(choice: LayerChoice, rng: np.random.Generator, count: int) -> Iterat
 
 def check(case: Workload, workers: int, m: int, rng: np.random.Generator, count: int) -> None:
     tables = CostTables(case, CLUSTER, split_table([workers]), m)
-    choice = choice_problem(tables, workers, 16e9, Restriction())
+    choice = choice_problem(tables, 16e9, Restriction())
     assert choice is not None
     problem = choice.problem
     assert problem.memory_capacity_bytes == 16e9 - case.context_bytes
@@ -144,19 +144,18 @@ def test_objective_and_memory_are_the_judges_on_bundled_networks(name: str, pres
 
 def test_every_legal_split_is_an_option_and_no_other() -> None:
     case = workload(bundled("alexnet"))
-    tables = CostTables(case, CLUSTER, split_table([3, 8, 12]), 2)
-    choice = choice_problem(tables, 8, 16e9, Restriction())
+    tables = CostTables(case, CLUSTER, split_table([3, 8, 12]), 2).part(split_table([8]))
+    choice = choice_problem(tables, 16e9, Restriction())
     assert choice is not None
-    rows = tables.table.rows(8)
     for layer, costs, options in zip(case.graph.layers, tables.layers, choice.rows, strict=True):
         if layer.kind == "input":
             # Whoever reads it decides: one option, by the batch as far as there are samples.
             assert [tables.table.split(int(r)).batch for r in options] == [8]
             continue
-        np.testing.assert_array_equal(options, rows.start + np.flatnonzero(costs.legal[rows]))
+        np.testing.assert_array_equal(options, np.flatnonzero(costs.legal))
         assert np.all(tables.table.workers[options] == 8)
     few = CostTables(replace(case, global_batch=4), CLUSTER, split_table([8]), 1)
-    small = choice_problem(few, 8, 16e9, Restriction())
+    small = choice_problem(few, 16e9, Restriction())
     assert small is not None
     assert few.table.split(int(small.rows[0][0])).batch == 4
 
@@ -165,7 +164,7 @@ def test_restrictions_reach_the_solver_and_impossible_ones_give_no_problem() -> 
     case = workload(bundled("alexnet"))
     tables = CostTables(case, CLUSTER, split_table([8]), 1)
     fixed = fixed_by_patterns(case.graph, [("conv*", {"batch": 0}), ("fc*", {"out_channels": 0})])
-    choice = choice_problem(tables, 8, 16e9, Restriction(fixed=fixed))
+    choice = choice_problem(tables, 16e9, Restriction(fixed=fixed))
     assert choice is not None
     for layer, options in zip(case.graph.layers, choice.rows, strict=True):
         if layer.name in fixed:
@@ -173,16 +172,16 @@ def test_restrictions_reach_the_solver_and_impossible_ones_give_no_problem() -> 
             split = tables.table.split(int(row))
             assert split.batch == (8 if layer.name.startswith("conv") else 1)
             assert split.out_channels == (1 if layer.name.startswith("conv") else 8)
-    assert choice_problem(tables, 8, 16e9, Restriction(family="one-device")) is None
+    assert choice_problem(tables, 16e9, Restriction(family="one-device")) is None
     assert np.isinf(lower_bounds(tables, Restriction(family="one-device"))[0])
     impossible = fixed_by_patterns(case.graph, [("conv1", {"in_channels": 0})])  # three channels for eight workers
-    assert choice_problem(tables, 8, 16e9, Restriction(fixed=impossible)) is None
+    assert choice_problem(tables, 16e9, Restriction(fixed=impossible)) is None
 
 
 def test_layers_without_weights_do_not_make_plans_different() -> None:
     case = workload(bundled("alexnet"))
     tables = CostTables(case, CLUSTER, split_table([4]), 1)
-    choice = choice_problem(tables, 4, 16e9, Restriction())
+    choice = choice_problem(tables, 16e9, Restriction())
     assert choice is not None
     for layer, options, key in zip(case.graph.layers, choice.rows, choice.problem.key_class, strict=True):
         assert len(set(key.tolist())) == (len(options) if layer.weight_count else 1)
@@ -192,7 +191,7 @@ def test_collectives_are_named_where_something_is_exchanged() -> None:
     for training in (True, False):
         case = workload(bundled("alexnet"), training=training)
         tables = CostTables(case, CLUSTER, split_table([6]), 1)
-        choice = choice_problem(tables, 6, 16e9, Restriction())
+        choice = choice_problem(tables, 16e9, Restriction())
         assert choice is not None
         for c in choices(choice, np.random.default_rng(3), 5):
             plan = choice.plan(c)

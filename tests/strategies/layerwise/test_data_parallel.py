@@ -11,6 +11,7 @@ from costmodel.kernels.roofline import RooflineCompute
 from costmodel.layerwise.evaluate import evaluate
 from costmodel.layerwise.plan import Plan
 from costmodel.layerwise.splits import Split, divisors
+from costmodel.layerwise.tables import CostCache
 from costmodel.network.graph import Graph, LayerSpec
 from costmodel.network.layers.base import params_from
 from costmodel.precision import OPTIMIZERS, PRECISIONS
@@ -70,7 +71,7 @@ def test_best_of_all_micro_batches_and_workers(batch: int, capacity: float, most
                 step, memory = by_hand(case, w, m)
                 if memory <= capacity:
                     found[w] = min(step, found.get(w, step))
-    on_all, best = best_data_parallel(case, CLUSTER, most, capacity)
+    on_all, best = best_data_parallel(CostCache(case, CLUSTER), most, capacity)
     assert (on_all is not None) == (most in found)
     assert (best is not None) == bool(found)
     if on_all is not None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,10 +16,8 @@ from hypothesis import strategies as st
 from costmodel.hardware.cluster import Cluster, DeviceGroup, Level
 from costmodel.hardware.device import Device
 from costmodel.kernels.roofline import RooflineCompute
-from costmodel.layerwise.evaluate import fold
 from costmodel.layerwise.plan import Plan, family_of_plan
 from costmodel.layerwise.splits import Split, legal_splits, split_table
-from costmodel.layerwise.tables import CostTables
 from costmodel.network.graph import Graph
 from costmodel.precision import OPTIMIZERS, PRECISIONS
 from costmodel.workload import Workload
@@ -32,9 +29,6 @@ from strategies.layerwise.space import (
     count_layer_plans,
     count_pipelines,
     fixed_by_patterns,
-    micro_batch_counts,
-    uniform_batches,
-    uniform_columns,
 )
 from tests.costmodel.network.small_networks import network
 
@@ -219,60 +213,3 @@ def test_count_of_pipelines_is_the_number_of_them(layers: int, workers: int, mos
         replicas = itertools.product(range(1, min(most, workers) + 1), repeat=stages)
         found += cuts * sum(sum(r) <= workers for r in replicas)
     assert count_pipelines(layers, workers, most, m) == found
-
-
-def test_micro_batches_divide_the_batch() -> None:
-    assert micro_batch_counts(12) == (1, 2, 3, 4, 6, 12)
-    assert micro_batch_counts(1) == (1,)
-
-
-def test_classifier_layers_begin_with_the_first_fully_connected_one() -> None:
-    assert uniform_columns(TINY) == (0, 0, 0, 1, 1)
-    assert set(uniform_columns(load_model("nin").graph)) == {0}
-    # A perceptron has no feature layers: one column.
-    assert set(uniform_columns(load_model("mlp").graph)) == {0}
-    alexnet = load_model("alexnet").graph
-    columns = uniform_columns(alexnet)
-    assert {layer.name for layer, c in zip(alexnet.layers, columns, strict=True) if c and layer.weight_count} == {
-        "fc6",
-        "fc7",
-        "fc8",
-    }
-
-
-def _uniform_by_hand(
-    case: Workload, counts: Sequence[int], m: int, columns: tuple[int, ...]
-) -> set[tuple[object, ...]]:
-    """Every uniform plan as (grid per column, collective), from the definition."""
-    graph, found = case.graph, set()
-    for w in counts:
-        grids = [Split(batch=b, out_channels=w // b) for b in range(1, w + 1) if w % b == 0]
-        for choice in itertools.product(grids, repeat=max(columns) + 1):
-            layers = [i for i, layer in enumerate(graph.layers) if layer.kind != "input"]
-            if all(fits(graph, i, choice[columns[i]], case.micro_batch(m)) for i in layers):
-                exchanged = case.training and any(split.batch > 1 for split in choice)
-                found |= {(*choice, c) for c in range(len(case.collectives) if exchanged else 1)}
-    return found
-
-
-@pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize(("name", "m"), [("tiny", 1), ("tiny", 3), ("mlp", 1), ("alexnet", 2)])
-@pytest.mark.parametrize("chunk", [1, 7, 16384])
-def test_uniform_plans_come_once_each_and_none_is_missing(training: bool, name: str, m: int, chunk: int) -> None:
-    case = workload(TINY if name == "tiny" else load_model(name).graph, training=training)
-    counts = (1, 2, 4, 6, 8)
-    tables = CostTables(case, CLUSTER, split_table(counts, grids_only=True), m)
-    columns = uniform_columns(case.graph)
-    folded = fold(tables, columns)
-    seen: list[tuple[object, ...]] = []
-    batches = list(uniform_batches(tables, columns, [column.legal for column in folded.columns], chunk=chunk))
-    for batch in batches:
-        assert batch.column_of_layer == columns
-        assert np.isfinite(folded.score(batch).step_time_s).all()
-        for rows, collectives in zip(batch.row, batch.collective, strict=True):
-            assert len({int(tables.table.workers[r]) for r in rows}) == 1
-            assert len(set(collectives.tolist())) == 1
-            seen.append((*(tables.table.split(int(r)) for r in rows), int(collectives[0])))
-    assert len(seen) == len(set(seen))
-    assert set(seen) == _uniform_by_hand(case, counts, m, columns)
-    assert len(batches) > 1 or chunk > 7

@@ -58,7 +58,7 @@ def test_the_clock_is_looked_at_for_every_block_of_worker_counts(monkeypatch: py
     screen = module.screened_bounds
 
     def count(*arguments: Any) -> Any:
-        screened.append(len(arguments[2].worker_counts))
+        screened.append(len(arguments[1].worker_counts))
         return screen(*arguments)
 
     monkeypatch.setattr(module, "screened_bounds", count)

@@ -109,11 +109,8 @@ def _least_step_s(case: Workload, workers: int, m: int) -> float:
 
 
 @pytest.mark.parametrize("name", whole.NETWORKS)
-@pytest.mark.parametrize("uniform_first", [True, False])
 @pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
-def test_splits_of_the_batch_alone_are_the_best_of_all_data_parallel_plans(
-    name: str, uniform_first: bool, share: float
-) -> None:
+def test_splits_of_the_batch_alone_are_the_best_of_all_data_parallel_plans(name: str, share: float) -> None:
     batch, most = 6, 4
     case = whole.workload_of(name, batch, training=True)
     layers = len(case.graph.layers)
@@ -131,7 +128,6 @@ def test_splits_of_the_batch_alone_are_the_best_of_all_data_parallel_plans(
         capacity_bytes=capacity,
         top=3,
         restriction=Restriction(by_batch=True),
-        enumerate_uniform=uniform_first,
     )
     outcome = search(case, CLUSTER, settings)
     assert outcome.candidates[0].step_time_s == pytest.approx(best, rel=1e-9)

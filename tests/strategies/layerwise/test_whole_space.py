@@ -99,7 +99,7 @@ def every_layer_plan(case: Workload, workers: int, m: int) -> tuple[CostBatch, i
         for layer, costs in zip(case.graph.layers, tables.layers, strict=True)
     ]
     rows = np.array(list(itertools.product(*options)))
-    batch = PlanBatch(row=rows, collective=np.full_like(rows, CHEAPEST), column_of_layer=tuple(range(len(options))))
+    batch = PlanBatch(row=rows, collective=np.full_like(rows, CHEAPEST))
     costs = evaluate_on(tables, batch)
     exchanges = (tables.table.batch * tables.table.height)[rows[:, list(case.graph.weighted)]] > 1
     plans = np.sum(len(case.collectives) ** exchanges.sum(axis=1)) if case.training else len(rows)

@@ -11,7 +11,6 @@ import pytest
 from costmodel.arrays import FloatArray
 from strategies.layerwise.per_layer import elimination
 from strategies.layerwise.per_layer.elimination import Elimination, Partition, TooWideError, min_plus
-from strategies.layerwise.per_layer.lagrangian import spanning_forest
 from strategies.layerwise.per_layer.problem import ChoiceProblem, Structure
 from tests.cases import mostly
 from tests.strategies.layerwise.per_layer.choice_problems import TOLERANCE, random_problem
@@ -64,15 +63,6 @@ def test_run_leaves_costs_alone_and_can_be_repeated(seed: int) -> None:
     run.marginals([2.0 * b for b in problem.base_s])
     assert run.minimise(problem.base_s)[0] == first
     assert all((a == b).all() for a, b in zip(before, problem.base_s, strict=True))
-
-
-@mostly("exact", "seed", range(20))
-def test_forest_is_a_relaxation(seed: int) -> None:
-    problem = random_problem(np.random.default_rng(seed), shape="dense")
-    forest = spanning_forest(problem)
-    assert forest.structure.width <= 1
-    relaxed, _ = Elimination(forest.structure, problem, forest.edges).minimise(problem.base_s)
-    assert relaxed <= Elimination(structure_of(problem), problem).minimise(problem.base_s)[0] + TOLERANCE
 
 
 def test_widths() -> None:

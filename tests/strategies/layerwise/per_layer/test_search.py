@@ -137,7 +137,7 @@ def test_falls_back_to_the_program(reason: str, monkeypatch: pytest.MonkeyPatch)
     elif reason == "labels":
         monkeypatch.setattr(search, "MAX_LABELS", 1)
         monkeypatch.setattr(search, "FIRST_BUDGET", 1)
-        monkeypatch.setattr(search, "DIVE_LABELS", 1)
+        monkeypatch.setattr(search, "BEAM", 1)
     else:
         monkeypatch.setattr(k_best, "MAX_TRANSITIONS", 6)
     methods = set()
@@ -158,7 +158,7 @@ def test_falls_back_to_the_program(reason: str, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.exact
 def test_a_small_budget_grows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search, "FIRST_BUDGET", 1)
-    monkeypatch.setattr(search, "DIVE_LABELS", 1)
+    monkeypatch.setattr(search, "BEAM", 1)
     for seed in range(20):
         problem = random_problem(np.random.default_rng(seed), shape="dense", memory="binding")
         answer = solve(problem, Limits(num_solutions=2), method="elimination")

@@ -61,9 +61,7 @@ def brute_force(choice: LayerChoice, capacity: float, top: int) -> list[float]:
     """Cost of the best plans with different keys, by scoring every plan with the cost model."""
     graph, tables = choice.tables.workload.graph, choice.tables
     rows = np.array(list(itertools.product(*choice.rows)))
-    batch = PlanBatch(
-        row=rows, collective=np.full_like(rows, CHEAPEST), column_of_layer=tuple(range(len(graph.layers)))
-    )
+    batch = PlanBatch(row=rows, collective=np.full_like(rows, CHEAPEST))
     costs = evaluate_on(tables, batch)
     fits = costs.memory_bytes <= capacity
     best: dict[tuple[int, ...], float] = {}
@@ -104,14 +102,14 @@ def test_pieces_of_real_networks(seed: int, graphs: list[Graph]) -> None:
         )
         workers = int(random.choice([2, 3, 4, 6, 8]))
         tables = CostTables(workload, cluster, split_table([workers]), 1)
-        free = choice_problem(tables, workers, np.inf, Restriction())
+        free = choice_problem(tables, np.inf, Restriction())
         if free is None or np.prod([float(len(rows)) for rows in free.rows]) > MOST_PLANS:
             continue
         least = sum(float(need.min()) for need in free.problem.memory_bytes)
         most = sum(float(need.max()) for need in free.problem.memory_bytes)
         share = float(random.choice([-0.01, 0.05, 0.2, 0.5, 2.0]))
         capacity = workload.context_bytes + least + share * (most - least)
-        choice = choice_problem(tables, workers, capacity, Restriction())
+        choice = choice_problem(tables, capacity, Restriction())
         assert choice is not None
         wanted = brute_force(choice, capacity, 3)
         answers: dict[str, Solution] = {
