@@ -6,16 +6,16 @@ A space says what is special about its plans (`PlanSpace.table`, `search_facts`,
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from planner.core.answer import Answer, Assumption, ErrorBars, Estimate, Proof, RankedPlan, ScalePoint, Setting
 from planner.core.blocks import Block, Column, Facts, Heading, Report, Sentence, Table
-from planner.core.numbers import Unit, big_count, byte_text, duration_text, percent, significant, time_unit
+from planner.core.numbers import big_count, byte_text, duration_text, percent, significant, time_unit
 from planner.core.objectives import better_word, cost_of, cost_text
 from planner.report.documents import RESULT_VERSION, estimate_document, search_document, tail
-from planner.report.tables import assumption_rows, comparison_table, gap_text, link_blocks
+from planner.report.tables import assumption_rows, column_maker, comparison_table, gap_text, link_blocks
 from planner.report.uncertainty import bars_document, bars_facts, benchmark_sentence, sensitivity_blocks, span_text
 
 __all__ = ["Curve", "estimate_report", "scale_report", "search_report"]
@@ -302,41 +302,31 @@ def _per_worker(batch: int, workers: int) -> str:
     return f"{batch // workers:,}" if batch % workers == 0 else significant(batch / workers)
 
 
-def _interval(points: Sequence[ScalePoint], unit: Unit) -> list[Column]:
-    """Between which times a measurement lies; nothing where there is no error model."""
-    if all(point.step_time_low_s is None for point in points):
-        return []
-    cells = tuple(span_text((point.step_time_low_s, point.step_time_high_s), unit) for point in points)
-    return [Column(title="80 % interval", unit=unit.name, cells=cells, priority=3)]
-
-
 def _blocks(curve: Curve) -> list[Block]:
-    points = curve.points
+    points, column = curve.points, column_maker(curve.points)
     unit = time_unit(min(point.step_time_s for point in points))
-
-    def column(title: str, cell: Callable[[ScalePoint], str], priority: int, *, unit: str = "") -> Column:
-        return Column(title=title, unit=unit, cells=tuple(cell(point) for point in points), priority=priority)
-
     columns = [
         column("workers", lambda p: f"{p.workers:,}", 0),
         column("batch", lambda p: f"{p.global_batch:,}", 3, unit="global"),
         column("batch", lambda p: _per_worker(p.global_batch, p.workers), 6, unit="per worker"),
         column("step time", lambda p: significant(p.step_time_s / unit.size), 0, unit=unit.name),
-        *_interval(points, unit),
         column("compute", lambda p: significant(p.compute_s / unit.size), 5, unit=unit.name),
         column("exposed comm.", lambda p: significant(p.exposed_communication_s / unit.size), 4, unit=unit.name),
         column("throughput", lambda p: significant(p.throughput_samples_per_s), 2, unit="samples/s"),
         column("speed-up", lambda p: f"{significant(p.speedup)}x", 1),
         column("efficiency", lambda p: percent(p.efficiency), 7),
     ]
+    if any(point.step_time_low_s is not None for point in points):  # between which times a measurement lies
+        ends = column(
+            "80 % interval", lambda p: span_text((p.step_time_low_s, p.step_time_high_s), unit), 3, unit=unit.name
+        )
+        columns.insert(4, ends)
     if any(point.hours is not None for point in points):
         # Hours are compared with published tables: two decimals, as those have.
-        hours = column("training", lambda p: "" if p.hours is None else f"{p.hours:,.2f}", 1, unit="hours")
-        columns.append(hours)
+        columns.append(column("training", lambda p: "" if p.hours is None else f"{p.hours:,.2f}", 1, unit="hours"))
     if not all(point.fits for point in points):
         columns.append(column("memory", lambda p: "fits" if p.fits else "too much", 2))
-    summary = tuple(point.summary for point in points)
-    columns.append(Column(title="plan", cells=summary, is_text=True, flexible=True, priority=8))
+    columns.append(Column("plan", tuple(point.summary for point in points), 8, is_text=True, flexible=True))
     batch = f"{curve.setting.global_batch:,} samples"
     facts = [
         ("Scaling", f"weak, {batch} per worker" if curve.weak else f"strong, {batch} shared by the workers"),

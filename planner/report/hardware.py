@@ -14,18 +14,19 @@ __all__ = ["cluster_blocks", "device_blocks", "group_words"]
 
 def device_blocks(device: Device) -> list[Block]:
     """Rates, memory, power and price of a device."""
-    facts = [
-        ("Memory", f"{_memory(device)} at {format_bytes_per_s(device.memory_bandwidth_bytes_per_s)}"),
-        ("Dense peak", ", ".join(f"{name} {format_flop_per_s(rate)}" for name, rate in device.peak_flop_per_s.items())),
-    ]
-    if device.busy_power_w is not None:
-        idle = "" if device.idle_power_w is None else f", {device.idle_power_w:g} W while it waits"
-        facts.append(("Power", f"{device.busy_power_w:g} W{idle}"))
-    if device.price_per_hour is not None:
-        facts.append(("Price", f"{device.price_per_hour:g} USD per hour"))
-    if device.description:
-        facts.append(("Description", device.description))
-    return [Sentence(device.name, strong=True), Facts(tuple(facts))]
+    memory = format_bytes(device.memory_bytes)
+    if device.driver_memory_bytes is not None:
+        memory += f" ({format_bytes(device.driver_memory_bytes)} by the driver)"
+    peaks = ", ".join(f"{name} {format_flop_per_s(rate)}" for name, rate in device.peak_flop_per_s.items())
+    idle = "" if device.idle_power_w is None else f", {device.idle_power_w:g} W while it waits"
+    facts = {
+        "Memory": f"{memory} at {format_bytes_per_s(device.memory_bandwidth_bytes_per_s)}",
+        "Dense peak": peaks,
+        "Power": "" if device.busy_power_w is None else f"{device.busy_power_w:g} W{idle}",
+        "Price": "" if device.price_per_hour is None else f"{device.price_per_hour:g} USD per hour",
+        "Description": device.description,
+    }
+    return [Sentence(device.name, strong=True), Facts(tuple((name, text) for name, text in facts.items() if text))]
 
 
 def cluster_blocks(cluster: Cluster) -> list[Block]:
@@ -41,12 +42,6 @@ def cluster_blocks(cluster: Cluster) -> list[Block]:
     return [Sentence(cluster.name, strong=True), _level_table(cluster.levels), Facts(tuple(facts))]
 
 
-def _memory(device: Device) -> str:
-    """Nominal, and what the driver shows where that is known."""
-    nominal, shown = format_bytes(device.memory_bytes), device.driver_memory_bytes
-    return nominal if shown is None else f"{nominal} ({format_bytes(shown)} by the driver)"
-
-
 def group_words(group: DeviceGroup) -> str:
     """How many of which device, as far as that is known."""
     count = "" if group.num_devices is None else f"{group.num_devices:,} x "
@@ -54,20 +49,16 @@ def group_words(group: DeviceGroup) -> str:
 
 
 def _level_table(levels: Sequence[Level]) -> Table:
-    def column(title: str, cells: Sequence[str], *, unit: str = "", is_text: bool = False) -> Column:
-        return Column(title=title, unit=unit, cells=tuple(cells), is_text=is_text)
-
     joined, names = [], ["devices", *(f"{level.name} units" for level in levels)]
     for level, inside in zip(levels, names, strict=False):
         joined.append(f"{'any number of' if level.size is None else f'{level.size:,}'} {inside}")
+    rates = tuple(format_bytes_per_s(level.bandwidth_bytes_per_s) for level in levels)
     return Table(
         columns=(
-            column("links", [level.name for level in levels], is_text=True),
-            column("join", joined, is_text=True),
-            column(
-                "bandwidth", [format_bytes_per_s(level.bandwidth_bytes_per_s) for level in levels], unit="per device"
-            ),
-            column("reached", [f"{level.efficiency * 100:.3g} %" for level in levels]),
-            column("latency", [format_seconds(level.latency_s) for level in levels]),
+            Column("links", tuple(level.name for level in levels), is_text=True),
+            Column("join", tuple(joined), is_text=True),
+            Column("bandwidth", rates, unit="per device"),
+            Column("reached", tuple(f"{level.efficiency * 100:.3g} %" for level in levels)),
+            Column("latency", tuple(format_seconds(level.latency_s) for level in levels)),
         )
     )

@@ -5,16 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from costmodel.hardware.cluster import LinkRow
 from costmodel.tolerances import ROUNDING
-from planner.core.answer import Assumption, Setting, assumption_text
+from planner.core.answer import Assumption, RankedPlan, Setting, assumption_text
 from planner.core.blocks import Block, Column, Heading, Table
 from planner.core.numbers import Unit, byte_unit, percent, significant, time_unit
 
 __all__ = [
-    "Ranked",
     "assumption_rows",
     "column_maker",
     "comparison_table",
@@ -136,28 +135,19 @@ def link_blocks(rows: Sequence[LinkRow], step_time_s: float) -> list[Block]:
         return []
     waiting = [row.waiting_s for row in rows]
     unit = time_unit(max(*waiting, 1e-9) if any(waiting) else step_time_s)
-
-    def column(title: str, cells: Sequence[str], priority: int, *, unit: str = "", text: bool = False) -> Column:
-        return Column(title=title, unit=unit, cells=tuple(cells), priority=priority, is_text=text)
-
     total = sum(waiting)
+    seconds = [*waiting, total]
+    bars = waterfall(waiting, total) if total > 0 else ("",) * (len(rows) + 1)
     table = Table(
         columns=(
-            column("traffic", [*(row.traffic for row in rows), "all of it"], 0, text=True),
-            column("ranks", [*(f"{row.group:,}" for row in rows), ""], 3, unit="of a group"),
-            column("stride", [*(f"{row.stride:,}" for row in rows), ""], 5),
-            column("slowest link", [*(row.level for row in rows), ""], 0, text=True),
-            column("of it", [*(significant(row.bytes_per_s / 1e9) for row in rows), ""], 2, unit="GB/s per rank"),
-            column(
-                "waits",
-                [*(significant(s / unit.size) for s in waiting), significant(total / unit.size)],
-                0,
-                unit=unit.name,
-            ),
-            column(
-                "share", [*(percent(s / step_time_s) for s in waiting), percent(total / step_time_s)], 1, unit="of step"
-            ),
-            column("", waterfall(waiting, total) if total > 0 else [""] * (len(rows) + 1), 4, text=True),
+            Column("traffic", (*(row.traffic for row in rows), "all of it"), is_text=True),
+            Column("ranks", (*(f"{row.group:,}" for row in rows), ""), 3, unit="of a group"),
+            Column("stride", (*(f"{row.stride:,}" for row in rows), ""), 5),
+            Column("slowest link", (*(row.level for row in rows), ""), is_text=True),
+            Column("of it", (*(significant(row.bytes_per_s / 1e9) for row in rows), ""), 2, unit="GB/s per rank"),
+            Column("waits", tuple(significant(s / unit.size) for s in seconds), unit=unit.name),
+            Column("share", tuple(percent(s / step_time_s) for s in seconds), 1, unit="of step"),
+            Column("", bars, 4, is_text=True),
         ),
         total=True,
     )
@@ -180,17 +170,21 @@ def rows_table(rows: Sequence[Any]) -> Table:
     [('name', '', ('qkv', 'norm')), ('forward', 'ms', ('2.00', ''))]
     """
     entries = [row_entry(row) for row in rows]
-    times, sizes = time_unit(_largest(entries, "_s")), byte_unit(_largest(entries, "_bytes"))
+
+    def largest(ending: str) -> float:
+        return max((float(entry[name]) for entry in entries for name in entry if name.endswith(ending)), default=0.0)
+
+    tera = Unit(name="TFLOP", size=1e12)
+    units = {"_bytes": byte_unit(largest("_bytes")), "_flop": tera, "_s": time_unit(largest("_s"))}
     columns = []
     for position, name in enumerate(entries[0]):
+        ending = "" if name.endswith("_per_s") else next((e for e in units if name.endswith(e)), "")
         values = [entry[name] for entry in entries]
-        title, unit, cell = _format(name, times.name, times.size, sizes.name, sizes.size)
-        cells = tuple(cell(value) for value in values)
+        cells = tuple(_cell(value, units.get(ending)) for value in values)
         if any(cells):
+            title, unit = name.removesuffix(ending).replace("_", " "), units[ending].name if ending else ""
             is_text = all(isinstance(value, str) for value in values)
-            columns.append(
-                Column(title=title, unit=unit, cells=cells, is_text=is_text, flexible=is_text, priority=position)
-            )
+            columns.append(Column(title, cells, position, unit=unit, is_text=is_text, flexible=is_text))
     return Table(columns=tuple(columns))
 
 
@@ -199,52 +193,19 @@ def row_entry(row: Any) -> Mapping[str, Any]:
     return row if isinstance(row, Mapping) else asdict(row)
 
 
-def _largest(entries: Sequence[Mapping[str, Any]], ending: str) -> float:
-    return max((float(v) for entry in entries for name, v in entry.items() if name.endswith(ending)), default=0.0)
-
-
-def _format(
-    name: str, time_name: str, time_size: float, byte_name: str, byte_size: float
-) -> tuple[str, str, Callable[[Any], str]]:
-    """Title, unit and cell of a column."""
-
-    def words(ending: str) -> str:
-        return name.removesuffix(ending).replace("_", " ")
-
-    if name.endswith("_bytes"):
-        return words("_bytes"), byte_name, lambda v: "" if v == 0 else significant(v / byte_size)
-    if name.endswith("_flop"):
-        return words("_flop"), "TFLOP", lambda v: "" if v == 0 else significant(v / 1e12)
-    if name.endswith("_s") and not name.endswith("_per_s"):
-        return words("_s"), time_name, lambda v: "" if v == 0 else significant(v / time_size)
-    return words(""), "", _plain
-
-
-def _plain(value: Any) -> str:
+def _cell(value: Any, unit: Unit | None) -> str:
+    if unit is not None:
+        return "" if value == 0 else significant(value / unit.size)
     if isinstance(value, bool):
         return "yes" if value else ""
     if isinstance(value, int):
         return f"{value:,}"
     if isinstance(value, float):
         return significant(value)
-    if isinstance(value, (list, tuple)):
-        return " ".join(map(str, value))
-    return str(value)
+    return " ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
 
 
 T = TypeVar("T")
-
-
-class Ranked(Protocol):
-    """A plan of any space with its place among others."""
-
-    @property
-    def rank(self) -> int:
-        """1 is the best."""
-
-    @property
-    def gap(self) -> float:
-        """Objective over that of the best plan, minus 1."""
 
 
 def column_maker(plans: Sequence[T]) -> Callable[..., Column]:
@@ -257,12 +218,12 @@ def column_maker(plans: Sequence[T]) -> Callable[..., Column]:
     """
 
     def column(title: str, cell: Callable[[T], str], priority: int, *, unit: str = "") -> Column:
-        return Column(title=title, unit=unit, cells=tuple(cell(plan) for plan in plans), priority=priority)
+        return Column(title, tuple(cell(plan) for plan in plans), priority, unit=unit)
 
     return column
 
 
-def ranked_table(columns: Sequence[Column], plans: Sequence[Ranked], *, gap_priority: int = 1) -> Table:
+def ranked_table(columns: Sequence[Column], plans: Sequence[RankedPlan], *, gap_priority: int = 1) -> Table:
     """Columns of plans between their ranks and how far behind the first they are."""
     ranks = Column(title="#", cells=tuple(str(plan.rank) for plan in plans))
     gaps = tuple("-" if plan.rank == 1 else gap_text(plan.gap) for plan in plans)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import io
+import itertools
 import textwrap
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from planner.core.blocks import Block, Column, Facts, Heading, Sentence, Table
@@ -18,8 +18,7 @@ _LEAST_FLEXIBLE = 12
 _MAX_LINES = 6  # of a wrapped cell; what is left of it ends in "..."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FittedColumn:
+class FittedColumn(NamedTuple):
     """A column as it will be shown: lines of the header, width, and the lines of every cell."""
 
     column: Column
@@ -37,58 +36,44 @@ def fit(table: Table, width: int | None) -> list[FittedColumn]:
     width : int or None
         Characters of a line; None for as many as the table likes.
     """
-    columns = list(table.columns)
+    columns = [_natural(column, narrow=False) for column in table.columns]
     narrow = False
-    while width is not None and _least_width(columns, narrow=narrow) > width:
-        droppable = [column for column in columns if column.priority > 0]
+    while width is not None and _least_width(columns) > width:
+        droppable = [fitted for fitted in columns if fitted.column.priority > 0]
         if not narrow:
             narrow = True
+            columns = [_natural(column, narrow=True) for column in table.columns]
         elif droppable:
-            columns.remove(max(droppable, key=lambda column: column.priority))
+            columns.remove(max(droppable, key=lambda fitted: fitted.column.priority))
         else:
             break
-    widths = [_natural_width(column, narrow=narrow) for column in columns]
-    if width is not None:
-        _shrink(columns, widths, width - _GAP * (len(columns) - 1))
-    return [_fitted(column, size, narrow=narrow) for column, size in zip(columns, widths, strict=True)]
-
-
-def _cells(column: Column, *, narrow: bool) -> tuple[str, ...]:
-    return column.narrow if narrow and column.narrow is not None else column.cells
-
-
-def _header(column: Column, *, narrow: bool) -> tuple[str, ...]:
-    unit = column.narrow_unit if narrow and column.narrow_unit is not None else column.unit
-    return (*column.title.split("\n"), *([unit] if unit else []))
-
-
-def _natural_width(column: Column, *, narrow: bool) -> int:
-    return max(len(text) for text in (*_header(column, narrow=narrow), *_cells(column, narrow=narrow)))
-
-
-def _least_width(columns: Sequence[Column], *, narrow: bool) -> int:
-    total = _GAP * (len(columns) - 1)
-    for column in columns:
-        natural = _natural_width(column, narrow=narrow)
-        total += min(natural, _MIN_FLEXIBLE) if column.flexible else natural
-    return total
-
-
-def _shrink(columns: Sequence[Column], widths: list[int], width: int) -> None:
-    """Take what is missing from the flexible columns, the widest first."""
-    while sum(widths) > width:
-        flexible = [i for i, column in enumerate(columns) if column.flexible and widths[i] > _LEAST_FLEXIBLE]
+    widths = [fitted.width for fitted in columns]
+    # What is missing is taken from the flexible columns, the widest first.
+    while width is not None and sum(widths) > width - _GAP * (len(columns) - 1):
+        flexible = [i for i, fitted in enumerate(columns) if fitted.column.flexible and widths[i] > _LEAST_FLEXIBLE]
         if not flexible:
-            return
-        widest = max(flexible, key=lambda i: widths[i])
-        widths[widest] -= 1
+            break
+        widths[max(flexible, key=lambda i: widths[i])] -= 1
+    return [
+        fitted._replace(width=size, cells=tuple(tuple(wrap_words(text, size)) for (text,) in fitted.cells))
+        if fitted.column.flexible
+        else fitted
+        for fitted, size in zip(columns, widths, strict=True)
+    ]
 
 
-def _fitted(column: Column, width: int, *, narrow: bool) -> FittedColumn:
-    cells = tuple(
-        tuple(wrap_words(text, width)) if column.flexible else (text,) for text in _cells(column, narrow=narrow)
-    )
-    return FittedColumn(column=column, width=width, header=_header(column, narrow=narrow), cells=cells)
+def _natural(column: Column, *, narrow: bool) -> FittedColumn:
+    """A column as wide as it likes, with its shorter cells where it is to be ``narrow``."""
+    unit = column.narrow_unit if narrow and column.narrow_unit is not None else column.unit
+    cells = column.narrow if narrow and column.narrow is not None else column.cells
+    header = (*column.title.split("\n"), *([unit] if unit else []))
+    width = max(len(text) for text in (*header, *cells))
+    return FittedColumn(column=column, width=width, header=header, cells=tuple((text,) for text in cells))
+
+
+def _least_width(columns: Sequence[FittedColumn]) -> int:
+    widths = [min(c.width, _MIN_FLEXIBLE) if c.column.flexible else c.width for c in columns]
+    return sum(widths) + _GAP * (len(columns) - 1)
 
 
 def wrap_words(text: str, width: int) -> list[str]:
@@ -135,31 +120,27 @@ def table_lines(table: Table, width: int | None) -> list[Line]:
     """Lines of a table in plain ASCII."""
     fitted = fit(table, width)
     height = max(len(column.header) for column in fitted)
-    headers = [[_at(column.header, i - height + len(column.header)) for column in fitted] for i in range(height)]
-    lines = [Line(_joined(fitted, texts), "bold") for texts in headers]
+    # Titles stand at the bottom of the header, cells at the top of their rows.
+    titles = [("",) * (height - len(column.header)) + column.header for column in fitted]
+    lines = [Line(text, "bold") for text in _joined(fitted, titles)]
     rule = Line((" " * _GAP).join("-" * column.width for column in fitted), _RULE)
     lines.append(rule)
     for row in range(table.num_rows):
         if table.total and row == table.num_rows - 1:
             lines.append(rule)
-        depth = max(len(column.cells[row]) for column in fitted)
         style = "bold green" if row == table.highlight else ""
-        lines.extend(
-            Line(_joined(fitted, [_at(column.cells[row], i) for column in fitted]), style) for i in range(depth)
-        )
+        lines += [Line(text, style) for text in _joined(fitted, [column.cells[row] for column in fitted])]
     return lines
 
 
-def _at(lines: Sequence[str], index: int) -> str:
-    return lines[index] if 0 <= index < len(lines) else ""
-
-
-def _joined(fitted: Sequence[FittedColumn], texts: Sequence[str]) -> str:
-    parts = [
-        text.ljust(column.width) if column.column.is_text else text.rjust(column.width)
-        for column, text in zip(fitted, texts, strict=True)
-    ]
-    return (" " * _GAP).join(parts).rstrip()
+def _joined(fitted: Sequence[FittedColumn], cells: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Lines of a row; cells with fewer lines than others are empty below."""
+    for texts in itertools.zip_longest(*cells, fillvalue=""):
+        parts = [
+            text.ljust(column.width) if column.column.is_text else text.rjust(column.width)
+            for column, text in zip(fitted, texts, strict=True)
+        ]
+        yield (" " * _GAP).join(parts).rstrip()
 
 
 def _fact_lines(facts: Facts, width: int) -> Iterator[Line]:

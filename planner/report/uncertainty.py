@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import asdict
+from typing import Any
 
+from planner.core.answer import ErrorBars, RankedPlan, Sensitivity
 from planner.core.blocks import Block, Column, Heading, Sentence, Table
 from planner.core.numbers import NOT_AVAILABLE, Unit, percent, significant
-
-if TYPE_CHECKING:
-    from planner.core.answer import ErrorBars, Sensitivity
 
 __all__ = [
     "bars_columns",
@@ -25,19 +24,8 @@ __all__ = [
 _INTERVAL_PRIORITY, _CHANCE_PRIORITY = 4, 6
 
 
-class _Barred(Protocol):
-    """A ranked plan with error bars."""
-
-    @property
-    def step_time_low_s(self) -> float | None: ...
-    @property
-    def step_time_high_s(self) -> float | None: ...
-    @property
-    def probability_best(self) -> float | None: ...
-
-
 def bars_columns(
-    plans: Sequence[_Barred], unit: Unit, ends: Sequence[tuple[float | None, float | None]] | None = None
+    plans: Sequence[RankedPlan], unit: Unit, ends: Sequence[tuple[float | None, float | None]] | None = None
 ) -> list[Column]:
     """Interval and chance of ranked plans; none where there are no error bars.
 
@@ -53,11 +41,11 @@ def bars_columns(
     shown = [(plan.step_time_low_s, plan.step_time_high_s) for plan in plans] if ends is None else ends
     if all(low is not None for low, _ in shown):
         cells = tuple(span_text(span, unit) for span in shown)
-        columns.append(Column(title="80 % interval", unit=unit.name, cells=cells, priority=_INTERVAL_PRIORITY))
+        columns.append(Column("80 % interval", cells, _INTERVAL_PRIORITY, unit=unit.name))
     if len(plans) > 1 and any(plan.probability_best is not None for plan in plans):
         chances = (plan.probability_best for plan in plans)
         cells = tuple(NOT_AVAILABLE if chance is None else percent(chance) for chance in chances)
-        columns.append(Column(title="P(best)", cells=cells, priority=_CHANCE_PRIORITY))
+        columns.append(Column("P(best)", cells, _CHANCE_PRIORITY))
     return columns
 
 
@@ -104,54 +92,34 @@ def benchmark_sentence(bars: ErrorBars | None, plans: int) -> list[Sentence]:
     """
     if bars is None or not bars.benchmark_list or bars.benchmark_probability is None:
         return []
-    ranks, count = bars.benchmark_list, len(bars.probability_best)
-    holds = f"the best of the {count} compared with {_chance(bars.benchmark_probability)} probability"
+    ranks, count, near = bars.benchmark_list, len(bars.probability_best), bars.near_list
+    holds = f"the best of the {count} compared with {100 * bars.benchmark_probability:.0f} % probability"
+    within = ""
+    if bars.near_within is not None and bars.near_probability is not None:
+        chance = f"{100 * bars.near_probability:.0f} % probability"
+        within = f"the best or within {100 * bars.near_within:.0f} % of it with {chance}"
     if len(ranks) == 1:
-        name = "The first plan" if ranks == (1,) else f"Plan {ranks[0]}"
-        text = f"{name} is {holds}."
+        text = f"{'The first plan' if ranks == (1,) else f'Plan {ranks[0]}'} is {holds}."
     elif len(ranks) <= _SHORT_LIST:
-        text = f"{_subject(ranks)} are within the model's error: benchmark these {len(ranks)} (one is {holds})."
+        is_top = list(ranks) == list(range(1, len(ranks) + 1))
+        which = f"The top {len(ranks)}" if is_top else f"Plans {_ranks(ranks)}"
+        text = f"{which} are within the model's error: benchmark these {len(ranks)} (one is {holds})."
     else:
         which = f"the {count} best plans" if len(ranks) == count else f"{len(ranks)} of the {count} best plans"
         text = f"The model's error does not tell {which} apart"
-        text += f"{_benchmark_near(bars)}." if bars.near_list else f": one of {_ranks(ranks)} is {holds}."
-        return [Sentence(text + _shown_by(max(bars.near_list or ranks), plans) + _unlikely_first(bars))]
-    near = ""
-    if bars.near_list and len(bars.near_list) < len(ranks):
-        near = f" {_near(bars)}."
-    beyond = max(*ranks, *bars.near_list) if near else max(ranks)
-    return [Sentence(text + near + _shown_by(beyond, plans) + _unlikely_first(bars))]
-
-
-def _shown_by(rank: int, plans: int) -> str:
-    return f" --top {rank} shows them all." if rank > plans else ""
-
-
-def _near(bars: ErrorBars) -> str:
-    """Which plans hold one that is as good as the best."""
-    one_of = "Plan" if len(bars.near_list) == 1 else "One of"
-    return f"{one_of} {_ranks(bars.near_list)} is {_within(bars)}"
-
-
-def _benchmark_near(bars: ErrorBars) -> str:
-    """What to benchmark where more plans may be the best than anybody would run."""
-    if len(bars.near_list) == 1:
-        return f", but plan {bars.near_list[0]} is {_within(bars)}"
-    return f": benchmark {_ranks(bars.near_list)} (one is {_within(bars)})"
-
-
-def _within(bars: ErrorBars) -> str:
-    assert bars.near_within is not None
-    assert bars.near_probability is not None
-    return f"the best or within {100 * bars.near_within:.0f} % of it with {_chance(bars.near_probability)} probability"
-
-
-def _chance(value: float) -> str:
-    return f"{100 * value:.0f} %"
-
-
-def _subject(ranks: Sequence[int]) -> str:
-    return f"The top {len(ranks)}" if list(ranks) == list(range(1, len(ranks) + 1)) else f"Plans {_ranks(ranks)}"
+        if not near:
+            text += f": one of {_ranks(ranks)} is {holds}."
+        else:
+            benchmark = f": benchmark {_ranks(near)} (one is {within})."
+            text += f", but plan {near[0]} is {within}." if len(near) == 1 else benchmark
+    beyond = max(ranks)
+    if len(ranks) <= _SHORT_LIST and near and len(near) < len(ranks):
+        text += f" {'Plan' if len(near) == 1 else 'One of'} {_ranks(near)} is {within}."
+        beyond = max(*ranks, *near)
+    elif len(ranks) > _SHORT_LIST:
+        beyond = max(near or ranks)
+    more = f" --top {beyond} shows them all." if beyond > plans else ""
+    return [Sentence(f"{text}{more}{_unlikely_first(bars)}")]
 
 
 def _ranks(ranks: Sequence[int]) -> str:
@@ -212,19 +180,20 @@ def bars_facts(bars: ErrorBars | None) -> list[tuple[str, str]]:
 
 def bars_document(bars: ErrorBars | None, plans: int | None) -> dict[str, Any]:
     """Keys of an answer; ``plans``: how many it ranks, None where it is about one."""
+    known = ErrorBars() if bars is None else bars
     names = ("calibration", "kind", "note", "basis")
-    where = None if bars is None else {name: getattr(bars, name) for name in names}
+    where = {"error_bars": None if bars is None else {name: getattr(bars, name) for name in names}}
     if plans is None:
-        return {"error_bars": where}
+        return where
     return {
-        "error_bars": where,
-        "benchmark_list": [] if bars is None else list(bars.benchmark_list),
-        "benchmark_probability": None if bars is None else bars.benchmark_probability,
-        "benchmark_compared": 0 if bars is None else len(bars.probability_best),
-        "probability_others": None if bars is None or not bars.probability_best else sum(bars.probability_best[plans:]),
-        "near_list": [] if bars is None else list(bars.near_list),
-        "near_probability": None if bars is None else bars.near_probability,
-        "near_within": None if bars is None else bars.near_within,
+        **where,
+        "benchmark_list": list(known.benchmark_list),
+        "benchmark_probability": known.benchmark_probability,
+        "benchmark_compared": len(known.probability_best),
+        "probability_others": sum(known.probability_best[plans:]) if known.probability_best else None,
+        "near_list": list(known.near_list),
+        "near_probability": known.near_probability,
+        "near_within": known.near_within,
     }
 
 
@@ -239,45 +208,22 @@ def sensitivity_blocks(rows: Sequence[Sensitivity] | None) -> list[Block]:
     if not changing:
         return [heading, Sentence(none)]
 
-    def column(title: str, cells: Sequence[str], priority: int, *, unit: str = "", text: bool = False) -> Column:
-        return Column(title=title, unit=unit, cells=tuple(cells), priority=priority, is_text=text)
-
+    constants = tuple(row.constant for row in changing)
+    now = tuple(", ".join(f"{name} {value:.4g}" for name, value in row.now) for row in changing)
+    deviations = tuple(significant(row.standard_deviations, 2) for row in changing)
+    winners = tuple(f"#{row.winner}: {row.winner_summary}" for row in changing)
     table = Table(
         columns=(
-            column("constant", [row.constant for row in changing], 0, text=True),
-            column("now", [_now(row) for row in changing], 2, text=True),
-            column("factor", [f"x{significant(row.factor)}" for row in changing], 0),
-            column("standard", [significant(row.standard_deviations, 2) for row in changing], 1, unit="deviations"),
-            Column(
-                title="then the best is",
-                cells=tuple(f"#{row.winner}: {row.winner_summary}" for row in changing),
-                is_text=True,
-                flexible=True,
-            ),
+            Column("constant", constants, is_text=True, flexible=True),
+            Column("now", now, 2, is_text=True, flexible=True),
+            Column("factor", tuple(f"x{significant(row.factor)}" for row in changing)),
+            Column("standard", deviations, 1, unit="deviations"),
+            Column("then the best is", winners, is_text=True, flexible=True),
         )
     )
     return [heading, table, *([Sentence(none)] if none else [])]
 
 
-def _now(row: Sensitivity) -> str:
-    return ", ".join(f"{name} {value:.4g}" for name, value in row.now)
-
-
 def sensitivity_document(rows: Sequence[Sensitivity] | None) -> dict[str, Any]:
     """The table as plain data; nothing where it was not asked for."""
-    if rows is None:
-        return {}
-    entries = [
-        {
-            "constant": row.constant,
-            "meaning": row.meaning,
-            "now": dict(row.now),
-            "factor": row.factor,
-            "winner": row.winner,
-            "winner_summary": row.winner_summary,
-            "log_sd": row.log_sd,
-            "standard_deviations": row.standard_deviations,
-        }
-        for row in rows
-    ]
-    return {"sensitivity": entries}
+    return {} if rows is None else {"sensitivity": [{**asdict(row), "now": dict(row.now)} for row in rows]}
