@@ -17,25 +17,21 @@ _WORK = ("model", "model file", "global batch", "sequence length", "adapters")
 _HASHES = {"model file": "model", "cluster file": "cluster"}
 
 
-def _less(value: float, first: float) -> float:
-    """A difference, where it is more than the noise of the two."""
-    difference = value - first
-    return difference if abs(difference) > EQUAL * max(abs(value), abs(first)) else 0.0
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One thing of every plan, in the order of the plans; None where a plan has no such thing."""
+    """One thing of every plan, in the order of the plans."""
 
     key: str
     name: str
-    values: tuple[float | None, ...]
+    values: tuple[float, ...]
 
     @property
-    def differences(self) -> tuple[float | None, ...]:
-        """Against the first plan."""
+    def differences(self) -> tuple[float, ...]:
+        """Against the first plan, where they are more than the noise of the two."""
         first = self.values[0]
-        return tuple(None if value is None or first is None else _less(value, first) for value in self.values)
+        return tuple(
+            value - first if abs(value - first) > EQUAL * max(abs(value), abs(first)) else 0.0 for value in self.values
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,8 +42,6 @@ class Comparison:
     ----------
     basis : str
         What the times of `times` are per.
-    scores : tuple of float
-        What decides which plan is the fastest, least first: seconds per unit of work, or the objective of serving.
     question, settings, layers : tuple of (name, texts)
         What differs, as text; "" where a plan has no such thing. Neighbouring layers that are split alike stand together.
     same : mapping
@@ -57,7 +51,6 @@ class Comparison:
 
     items: tuple[Item, ...]
     basis: Basis
-    scores: tuple[float, ...]
     question: tuple[tuple[str, tuple[str, ...]], ...]
     settings: tuple[tuple[str, tuple[str, ...]], ...]
     layers: tuple[tuple[str, tuple[str, ...]], ...]
@@ -67,15 +60,16 @@ class Comparison:
     memory: tuple[Row, ...]
 
     @property
+    def scores(self) -> tuple[float, ...]:
+        """What decides which plan is the fastest, least first: seconds per unit of work, or the objective of serving."""
+        return tuple(item.score(self.basis, self.objective) for item in self.items)
+
+    @property
     def fastest(self) -> int:
         """Position of the fastest plan that fits; of the fastest at all where none does."""
         fitting = [n for n, item in enumerate(self.items) if item.fits] or range(len(self.items))
-        return min(fitting, key=lambda n: (self.scores[n], n))
-
-    @property
-    def is_same_question(self) -> bool:
-        """Whether all plans answer the same question."""
-        return not self.question
+        scores = self.scores
+        return min(fitting, key=lambda n: (scores[n], n))
 
     def work(self, n: int) -> int:
         """Steps, samples or tokens of one step of a plan."""
@@ -84,7 +78,8 @@ class Comparison:
     @property
     def objective(self) -> str:
         """What all plans were chosen for; throughput where they differ."""
-        return _objective(self.items)
+        objectives = {item.objective for item in self.items}
+        return objectives.pop() if len(objectives) == 1 else "throughput"
 
 
 def compare_items(items: Sequence[Item]) -> Comparison:
@@ -97,18 +92,15 @@ def compare_items(items: Sequence[Item]) -> Comparison:
     """
     assert len(items) > 1, "a comparison needs two"
     _check_comparable(items)
-    basis, objective = _basis(items), _objective(items)
-    work = [item.work(basis) for item in items]
-    settings = _differing([item.settings for item in items], missing="-")
+    basis = _basis(items)
     return Comparison(
         items=tuple(items),
         basis=basis,
-        scores=tuple(item.score(basis, objective) for item in items),
         question=_question(items),
-        settings=settings,
+        settings=_differing([item.settings for item in items]),
         layers=_layers(items),
         same=_same(items),
-        times=_rows(items, TIME_TERMS, lambda item: item.time_parts, work),
+        times=_rows(items, TIME_TERMS, lambda item: item.time_parts, [item.work(basis) for item in items]),
         first_token=_rows(items, FIRST_TOKEN_TERMS, lambda item: item.first_token_parts, [1] * len(items)),
         memory=_memory(items),
     )
@@ -137,19 +129,14 @@ def _basis(items: Sequence[Item]) -> Basis:
     return items[0].usual_basis(basis)
 
 
-def _objective(items: Sequence[Item]) -> str:
-    objectives = {item.objective for item in items}
-    return objectives.pop() if len(objectives) == 1 else "throughput"
-
-
-def _differing(tables: Sequence[Mapping[str, str]], missing: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
+def _differing(tables: Sequence[Mapping[str, str]]) -> tuple[tuple[str, tuple[str, ...]], ...]:
     names = dict.fromkeys(name for table in tables for name in table)
-    rows = [(name, tuple(table.get(name, missing) for table in tables)) for name in names]
+    rows = [(name, tuple(table.get(name, "-") for table in tables)) for name in names]
     return tuple((name, values) for name, values in rows if len(set(values)) > 1)
 
 
 def _question(items: Sequence[Item]) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    rows = dict(_differing([item.question for item in items], missing="-"))
+    rows = dict(_differing([item.question for item in items]))
     for hidden, shown in _HASHES.items():
         hashes = rows.pop(hidden, None)
         if hashes is not None and shown not in rows:  # two files of one name
@@ -207,8 +194,8 @@ def _rows(
         )
         for key, name in words.items()
     ]
-    largest = max((abs(value) for row in rows for value in row.values if value is not None), default=0.0)
-    return tuple(row for row in rows if any(abs(value or 0.0) > EQUAL * largest for value in row.values))
+    largest = max((abs(value) for row in rows for value in row.values), default=0.0)
+    return tuple(row for row in rows if any(abs(value) > EQUAL * largest for value in row.values))
 
 
 def _memory(items: Sequence[Item]) -> tuple[Row, ...]:
@@ -227,13 +214,7 @@ def _memory(items: Sequence[Item]) -> tuple[Row, ...]:
         )
         for run, _, layers in runs
     ]
-    changed = [row for row in rows if max(row.values, key=_size) != min(row.values, key=_size)]  # rows without a None
-    rest = tuple(item.memory_bytes - sum(row.values[n] or 0.0 for row in changed) for n, item in enumerate(items))
-    return (
-        *changed,
-        Row(key="other_bytes", name="all other layers, and the context" if changed else "all", values=rest),
-    )
-
-
-def _size(value: float | None) -> float:
-    return value or 0.0
+    changed = [row for row in rows if max(row.values) != min(row.values)]
+    rest = tuple(item.memory_bytes - sum(row.values[n] for row in changed) for n, item in enumerate(items))
+    name = "all other layers, and the context" if changed else "all"
+    return (*changed, Row(key="other_bytes", name=name, values=rest))

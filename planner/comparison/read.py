@@ -71,13 +71,9 @@ def predicted_file(path: Path, changes: Mapping[str, Any], command_line: str = "
     loaded = read_plan(path)
     document, request, plan = plan_question(loaded, path, changes, command_line)
     estimate = predict(request, plan)
-    remarks = (*plan_warnings(document, estimate), *_assumed_free(request))
-    return Predicted(question=request, prediction=estimate, warnings=remarks)
-
-
-def _assumed_free(request: Request) -> tuple[str, ...]:
-    """Operators that a plan's times leave out, which the comparison says even where all plans do."""
-    return (f"assumed free: {', '.join(request.assume_free)}",) if request.assume_free else ()
+    # Operators that a plan's times leave out are said even where all plans leave them out.
+    free = (f"assumed free: {', '.join(request.assume_free)}",) if request.assume_free else ()
+    return Predicted(question=request, prediction=estimate, warnings=(*plan_warnings(document, estimate), *free))
 
 
 def predicted_question(question: Request) -> Predicted:
@@ -111,11 +107,8 @@ def best_of_question(
     )
     answer = optimize(base, progress)
     estimate = predict(dataclasses.replace(base, space=answer.space.choice), answer.best.plan)
-    return Predicted(question=base, prediction=estimate, found=_proof(answer.proof.proven_optimal))
-
-
-def _proof(is_proven: bool) -> str:
-    return "by a search; no plan of its space is better" if is_proven else "by a search that proved nothing"
+    proof = "; no plan of its space is better" if answer.proof.proven_optimal else " that proved nothing"
+    return Predicted(question=base, prediction=estimate, found=f"by a search{proof}")
 
 
 def labels_of(paths: Sequence[Path]) -> list[str]:

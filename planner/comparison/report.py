@@ -9,7 +9,6 @@ from costmodel.tolerances import EQUAL
 from planner.comparison.differences import Comparison, Row
 from planner.core.blocks import Block, Column, Facts, Heading, Report, Sentence, Table
 from planner.core.numbers import (
-    NOT_AVAILABLE,
     Unit,
     byte_text,
     byte_unit,
@@ -22,6 +21,7 @@ from planner.core.numbers import (
 )
 from planner.report.documents import RESULT_VERSION
 from planner.report.tables import ratio_text
+from planner.report.uncertainty import span_text
 
 __all__ = ["comparison_report", "memory_sentence", "question_sentences", "why"]
 
@@ -57,7 +57,7 @@ _MOST_CAUSES = 3
 
 def question_sentences(comparison: Comparison) -> list[str]:
     """Say plainly that plans answer different questions, and what is compared then."""
-    if comparison.is_same_question:
+    if not comparison.question:
         return []
     listed = "; ".join(f"{name} {' | '.join(values)}" for name, values in comparison.question)
     sentence = f"The plans answer different questions ({listed})"
@@ -82,7 +82,7 @@ def why(comparison: Comparison, n: int) -> str:
 def _trade(comparison: Comparison, fast: int, slow: int, *, is_equal: bool = False) -> str:
     """What the faster plan saves and what it pays, with the settings behind the largest saving."""
     scale = comparison.items[slow].step_time_s / comparison.work(slow)
-    changes = [(row, (row.values[fast] or 0.0) - (row.values[slow] or 0.0)) for row in comparison.times]
+    changes = [(row, row.values[fast] - row.values[slow]) for row in comparison.times]
     saved = sorted((c for c in changes if c[1] < -_LEAST * scale), key=lambda c: c[1])[:_MOST_TERMS]
     paid = sorted((c for c in changes if c[1] > _LEAST * scale), key=lambda c: -c[1])[:_MOST_TERMS]
     batches = comparison.items[fast].batches(comparison.items[slow])
@@ -129,21 +129,11 @@ def memory_sentence(comparison: Comparison, n: int) -> str:
     least = _LEAST * max(first.memory_bytes, other.memory_bytes)
     if abs(change) <= least:
         return f"{other.label} needs as much memory as {first.label}: {byte_text(other.memory_bytes)} per GPU."
-    rows = sorted(
-        (
-            (row, (row.values[n] or 0.0) - (row.values[0] or 0.0))
-            for row in comparison.memory
-            if abs((row.values[n] or 0.0) - (row.values[0] or 0.0)) > least
-        ),
-        key=lambda entry: -abs(entry[1]),
-    )[:_MOST_TERMS]
+    changes = [(row, row.values[n] - row.values[0]) for row in comparison.memory]
+    rows = sorted((pair for pair in changes if abs(pair[1]) > least), key=lambda pair: -abs(pair[1]))[:_MOST_TERMS]
     parts = ", ".join(f"{row.name} {'+' if d > 0 else '-'}{byte_text(abs(d))}" for row, d in rows)
-    more = "more" if change > 0 else "less"
-    return (
-        f"{other.label} needs {byte_text(abs(change))} {more} per GPU than {first.label}"
-        + (f": {parts}" if parts else "")
-        + "."
-    )
+    more, for_what = "more" if change > 0 else "less", f": {parts}" if parts else ""
+    return f"{other.label} needs {byte_text(abs(change))} {more} per GPU than {first.label}{for_what}."
 
 
 # From here on a percentage is harder to read than a factor.
@@ -181,25 +171,17 @@ def _blocks(comparison: Comparison, warnings: Sequence[str]) -> list[Block]:
     ):
         if rows:
             blocks += [Heading(heading), _text_table(comparison, rows)]
-    time = sum(abs(value or 0.0) for row in comparison.times for value in row.values) / len(items)
-    first = sum(abs(value or 0.0) for row in comparison.first_token for value in row.values) / len(items)
-    of = f"the time per {items[0].per(comparison.basis)}"
-    if comparison.times:
-        total = Row(key="", name="total", values=_totals(comparison))
-        blocks += [Heading(f"Where {of} goes"), _number_table(comparison, (*comparison.times, total), time_unit(time))]
-    if comparison.first_token:
-        total = Row(key="", name="total", values=tuple(item.first_token_s for item in items))
-        blocks += [
-            Heading("Where the time to the first token goes"),
-            _number_table(comparison, (*comparison.first_token, total), time_unit(first)),
-        ]
-    if comparison.memory:
-        total = Row(key="", name="total", values=tuple(item.memory_bytes for item in items))
-        unit = byte_unit(max(item.memory_bytes for item in items))
-        blocks += [
-            Heading("What fills the memory (per GPU, of the fullest)"),
-            _number_table(comparison, (*comparison.memory, total), unit),
-        ]
+    times = _totals(comparison)
+    first = [item.first_token_s or 0.0 for item in items]
+    memory = [item.memory_bytes for item in items]
+    for heading, terms, totals, unit in (
+        (f"Where the time per {items[0].per(comparison.basis)} goes", comparison.times, times, time_unit(_mean(times))),
+        ("Where the time to the first token goes", comparison.first_token, first, time_unit(_mean(first))),
+        ("What fills the memory (per GPU, of the fullest)", comparison.memory, memory, byte_unit(max(memory))),
+    ):
+        if terms:
+            total = Row(key="", name="total", values=tuple(totals))
+            blocks += [Heading(heading), _number_table(comparison, (*terms, total), unit)]
     figures = _figures(comparison)
     if figures:
         blocks += [Heading("Other figures"), _text_table(comparison, figures)]
@@ -234,21 +216,22 @@ def _figures(comparison: Comparison) -> list[tuple[str, tuple[str, ...]]]:
     ]
 
 
-def _totals(comparison: Comparison) -> tuple[float, ...]:
-    return tuple(item.step_time_s / comparison.work(n) for n, item in enumerate(comparison.items))
+def _totals(comparison: Comparison) -> list[float]:
+    return [item.step_time_s / comparison.work(n) for n, item in enumerate(comparison.items)]
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
 
 
 def _reasons(comparison: Comparison) -> list[str]:
     others = range(1, len(comparison.items))
-    return [why(comparison, n) for n in others] + [memory_sentence(comparison, n) for n in others] + _tight(comparison)
-
-
-def _tight(comparison: Comparison) -> list[str]:
-    return [
+    tight = [
         f"{item.label} does not fit: it needs {used_of_total(item.memory_bytes, item.memory_capacity_bytes)} per GPU."
         for item in comparison.items
         if not item.fits
     ]
+    return [why(comparison, n) for n in others] + [memory_sentence(comparison, n) for n in others] + tight
 
 
 def _overview(comparison: Comparison) -> Table:
@@ -257,32 +240,34 @@ def _overview(comparison: Comparison) -> Table:
     unit = time_unit(min(times))
     served = [item for item in items if item.first_token_s is not None]
 
-    def column(title: str, cells: Sequence[str], priority: int, unit: str = "") -> Column:
-        return Column(title=title, unit=unit, cells=tuple(cells), priority=priority)
-
     columns = [
-        Column(title="", cells=tuple(item.label for item in items), is_text=True),
-        Column(title="plan", cells=tuple(item.summary for item in items), is_text=True, flexible=True, priority=3),
-        column("GPUs", [f"{item.workers:,}" for item in items], 4),
-        column(
+        Column("", tuple(item.label for item in items), is_text=True),
+        Column("plan", tuple(item.summary for item in items), 3, is_text=True, flexible=True),
+        Column("GPUs", tuple(f"{item.workers:,}" for item in items), 4),
+        Column(
             f"time per {items[0].per(comparison.basis)}",
-            [significant(time / unit.size) for time in times],
-            0,
-            unit.name,
+            tuple(significant(time / unit.size) for time in times),
+            unit=unit.name,
         ),
-        column("against", [_against(comparison, n) for n in range(len(items))], 0, "the first"),
-        column("memory", [used_of_total(i.memory_bytes, i.memory_capacity_bytes) for i in items], 1, "per GPU"),
+        Column("against", tuple(_against(comparison, n) for n in range(len(items))), unit="the first"),
+        Column(
+            "memory", tuple(used_of_total(i.memory_bytes, i.memory_capacity_bytes) for i in items), 1, unit="per GPU"
+        ),
     ]
     if served:
         columns[4:5] = [
-            column("first token", [duration_text(item.first_token_s) for item in items], 2),
-            column("output", [significant(item.tokens_per_s) for item in items], 0, "tokens/s"),
+            Column("first token", tuple(duration_text(item.first_token_s) for item in items), 2),
+            Column("output", tuple(significant(item.tokens_per_s) for item in items), unit="tokens/s"),
         ]
     if any(item.step_time_low_s is not None for item in items):
-        cells = [_bars(comparison, n, unit) for n in range(len(items))]
-        columns.insert(4 if served else 5, column("80 % interval", cells, 5, unit.name))
+        ends = [
+            tuple(None if end is None else end / comparison.work(n) for end in (i.step_time_low_s, i.step_time_high_s))
+            for n, i in enumerate(items)
+        ]
+        cells = tuple(span_text((low, high), unit) for low, high in ends)
+        columns.insert(4 if served else 5, Column("80 % interval", cells, 5, unit=unit.name))
     if comparison.basis != "step" or len({item.samples for item in items}) > 1:
-        columns.insert(3, column("batch", [f"{item.samples:,}" for item in items], 6))
+        columns.insert(3, Column("batch", tuple(f"{item.samples:,}" for item in items), 6))
     return Table(columns=tuple(columns), highlight=comparison.fastest)
 
 
@@ -291,14 +276,6 @@ def _against(comparison: Comparison, n: int) -> str:
         return "-"
     ratio = comparison.scores[n] / comparison.scores[0]
     return f"{(ratio - 1) * 100:+.1f} %" if ratio < _MANY_TIMES else f"{significant(ratio)}x"
-
-
-def _bars(comparison: Comparison, n: int, unit: Unit) -> str:
-    item = comparison.items[n]
-    if item.step_time_low_s is None or item.step_time_high_s is None:
-        return NOT_AVAILABLE
-    size = unit.size * comparison.work(n)
-    return f"{significant(item.step_time_low_s / size)}-{significant(item.step_time_high_s / size)}"
 
 
 def _text_table(comparison: Comparison, rows: Sequence[tuple[str, tuple[str, ...]]]) -> Table:
@@ -311,18 +288,15 @@ def _text_table(comparison: Comparison, rows: Sequence[tuple[str, tuple[str, ...
 
 
 def _number_table(comparison: Comparison, rows: Sequence[Row], unit: Unit) -> Table:
-    def cells(values: Sequence[float | None], *, signed: bool = False) -> tuple[str, ...]:
-        return tuple(
-            NOT_AVAILABLE if v is None else ("+" if signed and v > 0 else "") + significant(v / unit.size)
-            for v in values
-        )
+    def cells(values: Sequence[float], *, signed: bool = False) -> tuple[str, ...]:
+        return tuple(("+" if signed and v > 0 else "") + significant(v / unit.size) for v in values)
 
-    columns = [Column(title="", cells=tuple(row.name for row in rows), is_text=True)]
+    columns = [Column("", tuple(row.name for row in rows), is_text=True)]
     for n, item in enumerate(comparison.items):
-        columns.append(Column(title=item.label, unit=unit.name, cells=cells([row.values[n] for row in rows])))
+        columns.append(Column(item.label, cells([row.values[n] for row in rows]), unit=unit.name))
         if n:
             changes = cells([row.differences[n] for row in rows], signed=True)
-            columns.append(Column(title="difference", unit=unit.name, cells=changes, priority=n))
+            columns.append(Column("difference", changes, n, unit=unit.name))
     return Table(columns=tuple(columns), total=True)
 
 
@@ -349,7 +323,7 @@ def _document(comparison: Comparison, warnings: Sequence[str]) -> dict[str, Any]
         "space": items[0].kind,
         "basis": comparison.basis,
         "fastest": items[comparison.fastest].label,
-        "is_same_question": comparison.is_same_question,
+        "is_same_question": not comparison.question,
         "plans": [_plan_record(comparison, n) for n in range(len(items))],
         "question": _text_rows(comparison.question),
         "settings": _text_rows(comparison.settings),
