@@ -39,8 +39,7 @@ from planner.importers.networks import load_model
 from planner.spaces.serving.bars import serving_candidates, serving_kind
 from planner.uncertainty.bars import Knowledge, serving_knowledge
 from strategies.mesh.settings import Bounds
-from strategies.serving.search import search_serving
-from strategies.serving.space import ServingSettings
+from strategies.serving.search import ServingSettings, search_serving
 
 FIGURES = Path(__file__).resolve().with_name("serving_figures.csv")
 # Kind of GPU -> cluster of its machine.

@@ -568,7 +568,7 @@ class _Objective(TypedDict, total=False):
             metavar="NAME",
             help=_OBJECTIVES,
             words="costmodel.objectives:OBJECTIVES",
-            inference_words="strategies.serving.space:SERVING_OBJECTIVES",
+            inference_words="strategies.serving.search:SERVING_OBJECTIVES",
             read=as_given,
         ),
     ]

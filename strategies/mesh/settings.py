@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from costmodel.mesh.plan import MeshPlan
+from strategies.limits import Outcome
 from strategies.score import STEP_TIME, Score
 
 __all__ = [
@@ -161,16 +162,7 @@ class NearestMiss:
 
 
 @dataclass(slots=True, kw_only=True)
-class MeshOutcome:
+class MeshOutcome(Outcome[MeshCandidate, NearestMiss]):
     """Best plans, and what is proven about the others."""
 
-    candidates: list[MeshCandidate] = field(default_factory=list)
-    bound_score: float = float("inf")  # no plan of the space scores less; equals the best score when proven
-    space_size: int = 0  # distinct legal plans of the stated space, fitting or not
-    is_counted: bool = True  # False: the time limit came first, and there are more plans than that
-    searched: dict[str, int] = field(
-        default_factory=dict
-    )  # plans by how they were handled: "enumerated", "bounded away"
-    nearest_miss: NearestMiss | None = None
-    out_of_time: bool = False
-    interrupted: bool = False
+    is_counted: bool = True  # False: the time limit came first, and there are more plans than `space_size`

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.plan import RECOMPUTE
 from costmodel.mixed.plan import MIXED_ORDERS, MixedPlan
+from strategies.limits import Outcome
 from strategies.mesh.settings import Bounds
 
 __all__ = ["MixedBaseline", "MixedCandidate", "MixedMiss", "MixedOutcome", "MixedSettings"]
@@ -77,18 +78,12 @@ class MixedMiss:
 
 
 @dataclass(slots=True, kw_only=True)
-class MixedOutcome:
+class MixedOutcome(Outcome[MixedCandidate, MixedMiss]):
     """Best plans, and what is proven about the others."""
 
-    candidates: list[MixedCandidate] = field(default_factory=list)  # best first
     baselines: list[MixedBaseline] = field(default_factory=list)
-    bound_score: float = float("inf")  # no plan of the space scores less; equals the best when proven
-    searched: dict[str, int] = field(default_factory=dict)  # how many of what
-    nearest_miss: MixedMiss | None = None
     precision: str = ""  # of the best plan
     notes: list[str] = field(default_factory=list)  # what the user should know, e.g. why fp16
-    out_of_time: bool = False
-    interrupted: bool = False  # by Ctrl-C; what was found until then is there
 
     @property
     def best(self) -> MixedCandidate | None:

@@ -1,31 +1,203 @@
-"""Exhaustive search over serving plans: every plan that fits is scored, so the best is proven by enumeration."""
+"""Exhaustive search over serving plans: every plan that fits is scored, so the best is proven by enumeration.
+
+Replicas are independent (or share experts in step), so of the plans that differ only in their number the one with the most is never worse:
+it alone is in the space, unless ``dp`` is fixed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from costmodel.arrays import FloatArray, IntArray, combined
+from costmodel.layerwise.splits import divisors
 from costmodel.mesh.rules import NetworkShape
 from costmodel.serving.model import ServingModel
-from costmodel.serving.plan import ServingBatch, ServingCosts, ServingPlan
-from strategies.limits import Clock
-from strategies.serving.space import (
-    SERVING_OBJECTIVES,
-    Outline,
-    ServingCandidate,
-    ServingMiss,
-    ServingOutcome,
-    ServingSettings,
-    batches_of,
-    outlines,
-    plans_of,
-)
+from costmodel.serving.plan import ServingBatch, ServingCosts, ServingPlan, is_legal
+from strategies.limits import Clock, Outcome
+from strategies.mesh.settings import Bounds
 
-__all__ = ["score_of", "search_serving"]
+__all__ = [
+    "MOST_BATCH",
+    "MOST_PROMPT_TOKENS",
+    "SERVING_OBJECTIVES",
+    "ServingCandidate",
+    "ServingMiss",
+    "ServingOutcome",
+    "ServingSettings",
+    "batches_of",
+    "outlines",
+    "score_of",
+    "search_serving",
+]
 
-Progress = Callable[[str, float], None]
+# throughput: most output tokens per second of all devices; latency: least time of a whole request; ttft, tpot: least of these;
+# tokens_per_s_per_gpu: most output tokens per second and device in use.
+SERVING_OBJECTIVES: tuple[str, ...] = ("throughput", "latency", "ttft", "tpot", "tokens_per_s_per_gpu")
+# Sequences per replica that are tried at most, unless the user asks for more (vLLM, --max-num-seqs: 1024 by default on large devices).
+MOST_BATCH = 1024
+# Whole prompts share a pass up to so many tokens (vLLM, --max-num-batched-tokens: 16384 by default for offline use of large devices).
+MOST_PROMPT_TOKENS = 16384
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingSettings:
+    """Limits of a search.
+
+    Attributes
+    ----------
+    max_workers : int
+    capacity_bytes : float
+        Per device.
+    objective : str
+        A name of SERVING_OBJECTIVES.
+    max_ttft_s, max_tpot_s : float
+        Limits on the time to first token and the time per output token, above 0.
+    degrees : mapping
+        Field of ServingPlan -> allowed values.
+    """
+
+    max_workers: int
+    capacity_bytes: float
+    objective: str = "throughput"
+    max_ttft_s: float = float("inf")
+    max_tpot_s: float = float("inf")
+    degrees: Mapping[str, Bounds] = field(default_factory=dict)
+    top: int = 5
+    wall_s: float = 60.0
+    effort: float = float("inf")  # plans that are scored at most; the last chunk is scored whole
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingCandidate:
+    """A plan that fits and keeps the limits, with its score (smaller is better)."""
+
+    plan: ServingPlan
+    score: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingMiss:
+    """The plan that comes closest where none will do.
+
+    Attributes
+    ----------
+    fits : bool
+        Whether it fits into memory and only a limit is missed.
+    """
+
+    plan: ServingPlan
+    fits: bool
+
+
+# The best plan of every choice of degrees, best first; a space that was looked at to its end is proven.
+ServingOutcome = Outcome[ServingCandidate, ServingMiss]
+
+# Tokens of the chunks that are tried; shorter ones do not fill the device alongside the decoding sequences.
+_CHUNKS = (256, 512, 1024, 2048, 4096, 8192)
+
+
+def outlines(shape: NetworkShape, prompt_tokens: int, settings: ServingSettings) -> ServingBatch:
+    """Every legal choice of degrees and of reading prompts with the least number of sequences, equal module costs beside each other."""
+    found: list[ServingPlan] = []
+    ways = list(_prefills(prompt_tokens, settings.degrees))
+    for tp, pp, ep, etp, dp in _degrees(shape, settings):
+        for chunk, several in ways:
+            found.append(
+                ServingPlan(
+                    tp=tp, pp=pp, ep=ep, etp=etp, dp=dp, max_batch=several, prefill_chunk=chunk, prefill_batch=several
+                )
+            )
+    found.sort(key=lambda p: (p.tp, p.ep, p.etp, p.prefill_chunk, p.prefill_batch, p.pp, p.dp))
+    plans = ServingBatch.from_plans(found)
+    return plans.take(is_legal(shape, plans)) if found else plans
+
+
+def _degrees(shape: NetworkShape, settings: ServingSettings) -> Iterator[tuple[int, int, int, int, int]]:
+    """(tp, pp, ep, etp, dp) that the devices and the experts allow; the rules evaluate the rest."""
+    allowed = settings.degrees
+    most = settings.max_workers
+    for tp in _values(allowed.get("tp"), _tensor_degrees(shape, most), most):
+        for pp in _values(allowed.get("pp"), range(1, min(shape.num_blocks, most // tp) + 1), most // tp):
+            replicas = most // (tp * pp)
+            for ep, etp in _expert_degrees(shape, tp, replicas, allowed):
+                sharing = max(ep * etp // tp, 1)
+                whole = replicas // sharing * sharing
+                for dp in _values(allowed.get("dp"), (whole,) if whole else (), replicas):
+                    yield tp, pp, ep, etp, dp
+
+
+def _tensor_degrees(shape: NetworkShape, most: int) -> list[int]:
+    extents = [*shape.heads, *shape.widths]
+    common = int(np.gcd.reduce(np.array(extents, dtype=np.int64))) if extents else 1
+    return [d for d in divisors(common) if d <= most]
+
+
+def _expert_degrees(
+    shape: NetworkShape, tp: int, replicas: int, allowed: Mapping[str, Bounds]
+) -> Iterator[tuple[int, int]]:
+    if not shape.experts:
+        yield from (
+            (ep, etp) for ep in _values(allowed.get("ep"), (1,), 1) for etp in _values(allowed.get("etp"), (1,), 1)
+        )
+        return
+    common = int(np.gcd.reduce(np.array(shape.experts, dtype=np.int64)))
+    for ep in _values(allowed.get("ep"), divisors(common), tp * replicas):
+        for etp in _values(allowed.get("etp"), divisors(tp), tp):
+            ranks = ep * etp
+            if ranks % tp == 0 and ranks <= tp * replicas:
+                yield ep, etp
+
+
+def _prefills(prompt_tokens: int, allowed: Mapping[str, Bounds]) -> Iterator[tuple[int, int]]:
+    """(chunk, prompts per pass): whole prompts alone, parts of one prompt alongside the decoding, whole prompts alongside it."""
+    shorter = (c for c in _CHUNKS if c < prompt_tokens)
+    chunks = _values(allowed.get("prefill_chunk"), (0, *shorter, prompt_tokens), 1 << 30)
+    whole = [1]
+    while 2 * whole[-1] * prompt_tokens <= MOST_PROMPT_TOKENS and 2 * whole[-1] <= MOST_BATCH:
+        whole.append(2 * whole[-1])
+    for chunk in chunks:
+        usual = whole if chunk == 0 or chunk >= prompt_tokens else [1]
+        for number in _values(allowed.get("prefill_batch"), usual, MOST_BATCH):
+            yield chunk, number
+
+
+def _values(bounds: Bounds | None, usual: Iterable[int], most: int) -> list[int]:
+    """Values to try: those the user names, or the usual ones within the user's range."""
+    if bounds is None:
+        return [v for v in usual if v <= most]
+    if bounds.values:
+        return [v for v in bounds.values if v <= most]
+    return [v for v in usual if v <= most and bounds.allows(v)]
+
+
+def batches_of(pp: int, least: int, settings: ServingSettings) -> IntArray:
+    """Numbers of sequences that are tried for a number of stages, ascending.
+
+    Full groups on every stage, or fewer sequences than stages; where the user says which, those.
+
+    >>> batches_of(4, 1, ServingSettings(max_workers=4, capacity_bytes=1.0))[:6].tolist()
+    [1, 2, 3, 4, 8, 12]
+    """
+    bounds = settings.degrees.get("max_batch")
+    if bounds is not None and bounds.values:
+        values = np.array(sorted(bounds.values), dtype=np.int64)
+    else:
+        most = MOST_BATCH if bounds is None or bounds.high is None else bounds.high
+        values = np.concatenate([np.arange(1, pp), np.arange(pp, max(most, pp) + 1, pp)]).astype(np.int64)
+        values = values[values <= most]
+        if bounds is not None and bounds.low is not None:
+            values = values[values >= bounds.low]
+    return np.asarray(values[values >= least])
+
+
+def plans_of(outline: ServingBatch, rows: IntArray, batches: list[IntArray]) -> ServingBatch:
+    """Plans of some rows of an outline, each with its numbers of sequences."""
+    plans = outline.take(np.repeat(rows, [len(b) for b in batches]))
+    return replace(plans, max_batch=np.concatenate(batches) if batches else np.zeros(0, dtype=np.int64))
+
 
 # Plans scored together: about 100 MB of intermediate results.
 _CHUNK = 1 << 16
@@ -49,7 +221,9 @@ def score_of(objective: str, batch: ServingBatch, costs: ServingCosts) -> FloatA
     return by_name[objective]
 
 
-def search_serving(model: ServingModel, settings: ServingSettings, progress: Progress | None = None) -> ServingOutcome:
+def search_serving(
+    model: ServingModel, settings: ServingSettings, progress: Callable[[str, float], None] | None = None
+) -> ServingOutcome:
     """Score every legal plan on up to ``max_workers`` devices that fits.
 
     Parameters
@@ -72,15 +246,14 @@ def search_serving(model: ServingModel, settings: ServingSettings, progress: Pro
     shape = NetworkShape.of(model.workload.graph, model.modules, 1)
     outline = outlines(shape, model.workload.prompt_tokens, settings)
     numbers = [
-        batches_of(int(pp), int(least), settings)
-        for pp, least in zip(outline.plans.pp, outline.plans.prefill_batch, strict=True)
+        batches_of(int(pp), int(least), settings) for pp, least in zip(outline.pp, outline.prefill_batch, strict=True)
     ]
     outcome.space_size = sum(map(len, numbers))
     outcome.searched = {"enumerated": 0, "do not fit": 0}
     if not outcome.space_size:
         return outcome
     most = max(int(n[-1]) for n in numbers if len(n))
-    largest = model.largest_batch(outline.plans, most, settings.capacity_bytes)
+    largest = model.largest_batch(outline, most, settings.capacity_bytes)
     fitting = [n[n <= most_here] for n, most_here in zip(numbers, largest, strict=True)]
     outcome.searched["do not fit"] = outcome.space_size - sum(map(len, fitting))
     best = _Best(settings)
@@ -93,10 +266,10 @@ def search_serving(model: ServingModel, settings: ServingSettings, progress: Pro
                 progress("serving plans", done)
             is_spent = outcome.searched["enumerated"] >= settings.effort
             if is_spent or clock.is_over:
-                outcome.is_complete = done >= 1.0
+                outcome.out_of_time = done < 1.0
                 break
     except KeyboardInterrupt:
-        outcome.is_complete, outcome.interrupted = False, True
+        outcome.interrupted = True
     outcome.candidates = best.ranked()
     if not outcome.candidates:
         outcome.nearest_miss = best.nearest or _nearest_to_fit(model, outline, numbers)
@@ -152,7 +325,7 @@ class _Best:
         return [ServingCandidate(plan=plan, score=rank[0]) for rank, plan in found[: self.settings.top]]
 
 
-def _nearest_to_fit(model: ServingModel, outline: Outline, numbers: list[IntArray]) -> ServingMiss | None:
+def _nearest_to_fit(model: ServingModel, outline: ServingBatch, numbers: list[IntArray]) -> ServingMiss | None:
     rows = np.array([n for n, values in enumerate(numbers) if len(values)], dtype=np.int64)
     plans = plans_of(outline, rows, [numbers[n][:1] for n in rows])
     n = int(np.argmin(model.memory_bytes(plans)))

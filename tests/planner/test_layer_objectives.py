@@ -14,7 +14,7 @@ from planner.core.answer import Answer
 from planner.core.objectives import better_word, check_layer_objective
 from planner.core.request import Request
 from planner.spaces.ask import explain, optimize
-from strategies.serving.space import SERVING_OBJECTIVES
+from strategies.serving.search import SERVING_OBJECTIVES
 
 # A tight memory, so that one worker is too few and the cheapest plan is not the trivial one.
 VGG = Request(model="vgg16", gpus=8, batch=512, memory_limit="9 GiB")

@@ -21,8 +21,7 @@ from planner.spaces.diagnose import (
 )
 from planner.spaces.serving.space import LIMITS, ServingPlanSpace, missed_limits, serving_space
 from strategies.mesh.settings import MeshRestriction
-from strategies.serving.search import search_serving
-from strategies.serving.space import ServingMiss, ServingSettings, batches_of, outlines
+from strategies.serving.search import ServingMiss, ServingSettings, batches_of, outlines, search_serving
 
 __all__ = ["DIAGNOSIS"]
 
@@ -50,7 +49,7 @@ class ServingDiagnosis(Diagnosis):
     def is_empty(self, fixed: MeshRestriction) -> bool:
         settings = dataclasses.replace(self.settings, degrees=fixed.degrees)
         outline = outlines(self.space.shape, self.space.model.workload.prompt_tokens, settings)
-        pairs = zip(outline.plans.pp.tolist(), outline.plans.prefill_batch.tolist(), strict=True)
+        pairs = zip(outline.pp.tolist(), outline.prefill_batch.tolist(), strict=True)
         return not any(len(batches_of(pp, least, settings)) for pp, least in pairs)
 
     def reason(self, fixed: MeshRestriction) -> str:

@@ -41,8 +41,7 @@ from planner.question.resolve import Resolved
 from planner.spaces.base import Found, PlanSpace, Progress, check_framework
 from planner.spaces.serving.plans import family_of_serving_plan, serving_plan_in_words
 from strategies.mesh.settings import Bounds
-from strategies.serving.search import search_serving
-from strategies.serving.space import MOST_BATCH, SERVING_OBJECTIVES, ServingOutcome, ServingSettings
+from strategies.serving.search import MOST_BATCH, SERVING_OBJECTIVES, ServingOutcome, ServingSettings, search_serving
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -169,10 +168,11 @@ class ServingPlanSpace(PlanSpace):
     def proof(self, found: Found, plans: Sequence[RankedPlan], wall_s: float) -> Proof:
         """What the search proves: it looks at every plan."""
         outcome: ServingOutcome = found.outcome
+        is_complete = not (outcome.out_of_time or outcome.interrupted)
         return Proof(
-            proven_optimal=outcome.is_complete,
-            bound_s=plans[0].score if outcome.is_complete else 0.0,
-            gap=0.0 if outcome.is_complete else 1.0,
+            proven_optimal=is_complete,
+            bound_s=plans[0].score if is_complete else 0.0,
+            gap=0.0 if is_complete else 1.0,
             space_size=outcome.space_size,
             searched=outcome.searched,
             wall_s=wall_s,

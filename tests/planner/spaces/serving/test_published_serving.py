@@ -13,8 +13,7 @@ from costmodel.serving.workload import WEIGHT_FORMATS, ServingAssumptions, Servi
 from planner.files.loading import load_cluster, load_device
 from planner.importers.networks import load_model
 from strategies.mesh.settings import Bounds
-from strategies.serving.search import search_serving
-from strategies.serving.space import ServingSettings
+from strategies.serving.search import ServingSettings, search_serving
 
 
 def model(
