@@ -50,7 +50,7 @@ from costmodel.arrays import FloatArray
 from costmodel.fields import assumption
 from costmodel.hardware.cluster import Cluster
 from costmodel.hardware.device import Device
-from costmodel.hardware.efficiency import DEFAULT_EFFICIENCY, Efficiency
+from costmodel.hardware.efficiency import DEFAULT_EFFICIENCY
 from costmodel.kernels.roofline import ImageSoftware
 from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS, MeshAssumptions
 from costmodel.mesh.framework_rules import Rules
@@ -347,7 +347,12 @@ def with_attention(device: Device, attention: Attention) -> Device:
     attention: the default was fitted to the first ones.
     """
     known = device.efficiency
-    forward, backward = _FIRST_SHARE if attention == "first" and _states_attention(known) else (1.0, 1.0)
+    usual = DEFAULT_EFFICIENCY
+    states = (known.attention_fraction, known.attention_backward_fraction) != (
+        usual.attention_fraction,
+        usual.attention_backward_fraction,
+    )
+    forward, backward = _FIRST_SHARE if attention == "first" and states else (1.0, 1.0)
     portable = 1.0 if attention == "newest" else known.portable_attention_fraction
     if (forward, backward, portable) == (1.0, 1.0, 1.0):
         return device
@@ -357,14 +362,6 @@ def with_attention(device: Device, attention: Attention) -> Device:
         attention_backward_fraction=known.attention_backward_fraction * portable * backward,
     )
     return replace(device, efficiency=slower)
-
-
-def _states_attention(known: Efficiency) -> bool:
-    usual = DEFAULT_EFFICIENCY
-    return (known.attention_fraction, known.attention_backward_fraction) != (
-        usual.attention_fraction,
-        usual.attention_backward_fraction,
-    )
 
 
 def cluster_run_by(cluster: Cluster, attention: Attention) -> Cluster:

@@ -11,7 +11,7 @@ from costmodel.fields import labels_of
 from costmodel.layerwise.plan import LAYERWISE_FIGURES
 from costmodel.mesh.plan import MESH_FIGURES
 from costmodel.serving.plan import SERVING_FIGURES
-from planner.core.answer import Estimate, LayerCost, Setting
+from planner.core.answer import Estimate, Setting
 from planner.core.numbers import duration_text
 from planner.core.request import Request
 
@@ -175,7 +175,9 @@ def item_fields(label: str, request: Request, estimate: Estimate, found: str) ->
         "space": space.name,
         "question": _question(request, setting),
         "settings": {"workers": f"{ranked.workers:,}", **space.setting_texts(estimate)},
-        "layers": {layer.name: _layer_split(layer) for layer in layers},
+        "layers": {
+            layer.name: f"{layer.split}, {layer.collective}" if layer.collective else layer.split for layer in layers
+        },
         "layer_bytes": {} if layers and ranked.plan.stages else {layer.name: layer.memory_bytes for layer in layers},
         "summary": ranked.summary,
         "family": ranked.family,
@@ -237,7 +239,3 @@ def _text(value: object) -> str:
     if isinstance(value, Sequence) and not isinstance(value, str):
         return " ".join(map(str, value))
     return str(value)
-
-
-def _layer_split(layer: LayerCost) -> str:
-    return f"{layer.split}, {layer.collective}" if layer.collective else str(layer.split)

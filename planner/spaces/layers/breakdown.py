@@ -67,7 +67,8 @@ def layer_costs(workload: Workload, cluster: Cluster, plan: Plan) -> tuple[Layer
                 flops=flops[i],
                 weight_bytes=float(weights) * workload.precision.weight_bytes,
                 memory_bytes=float(costs.static_bytes[row] + costs.activation_bytes[row]),
-                output_shape=_shown_shape(layer, workload.global_batch),
+                # Images as [batch, height, width, channels], sequences as [batch, positions, features].
+                output_shape=(workload.global_batch, *layer.output_shape[1:], layer.output_shape[0]),
                 algorithms=_algorithms(workload, layer, tables.table, row, tables.micro_batch),
                 is_free=workload.compute.is_free(layer),
             )
@@ -130,12 +131,6 @@ def _forward_flops(workload: Workload) -> list[float]:
         # The first alternative is the plain algorithm.
         flops.append(float(sum(kernel.flop[0] for kernel in forward[0])) if forward else 0.0)
     return flops
-
-
-def _shown_shape(layer: Layer, batch: int) -> tuple[int, ...]:
-    """[batch, height, width, channels] for images, [batch, positions, features] for sequences, [batch, features] else."""
-    channels, *rest = layer.output_shape
-    return (batch, *rest, channels)
 
 
 def _algorithms(

@@ -104,15 +104,13 @@ def layerwise_section(request: Request, layer_names: Sequence[str], plan: Plan, 
             for stage in plan.stages
         ],
         "layers": {
-            name: _split_entry(split, collective)
+            name: {
+                **{key: degree for key, degree in zip(_DEGREES, split.degrees, strict=True) if degree > 1},
+                **({} if collective is None else {"collective": collective}),
+            }
             for name, split, collective in zip(layer_names, plan.splits, plan.collectives, strict=True)
         },
     }
-
-
-def _split_entry(split: Split, collective: str | None) -> dict[str, Any]:
-    entry: dict[str, Any] = {name: degree for name, degree in zip(_DEGREES, split.degrees, strict=True) if degree > 1}
-    return entry if collective is None else {**entry, "collective": collective}
 
 
 def plan_from_document(document: PlanDocument, graph: Graph, source: Document | None = None) -> Plan:

@@ -65,7 +65,10 @@ def scale_mesh(
     notes: list[str] = []
     last: Exception | None = None
     for count in sorted({1, *workers}):
-        space = mesh_space(_on(base, count, weak=weak))
+        resolved = base.with_batch(base.workload.global_batch * count) if weak else base
+        asked = dataclasses.replace(resolved.request, gpus=count, batch=resolved.workload.global_batch)
+        setting = dataclasses.replace(resolved.setting, gpus=count)
+        space = mesh_space(dataclasses.replace(resolved, request=asked, setting=setting))
         best = _best(space, is_largest=count == max(workers))
         if isinstance(best, RankedPlan):
             bars = mesh_bars(space.resolved, space.model, space.constants, [best])
@@ -89,15 +92,6 @@ def scale_mesh(
         if count in workers
     )
     return Scaling(points=points, notes=tuple(notes), error_bars=bars)
-
-
-def _on(base: Resolved, count: int, *, weak: bool) -> Resolved:
-    resolved = base.with_batch(base.workload.global_batch * count) if weak else base
-    return dataclasses.replace(
-        resolved,
-        request=dataclasses.replace(resolved.request, gpus=count, batch=resolved.workload.global_batch),
-        setting=dataclasses.replace(resolved.setting, gpus=count),
-    )
 
 
 def _best(space: MeshPlanSpace, *, is_largest: bool) -> RankedPlan | Exception:

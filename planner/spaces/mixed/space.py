@@ -239,7 +239,11 @@ class MixedPlanSpace(PlanSpace):
         best = answer.plans[0]
         return [
             *_format_notes(self, best),
-            *_slower_notes(list(answer.baselines.values()), best, better_word(self.objective)),
+            *(
+                Note("group_alone_is_better", group=b.group, better=better_word(self.objective), plan=b.mesh.summary)
+                for b in answer.baselines.values()
+                if b.mesh is not None and b.mesh.score < best.score * (1 - PROOF_SLACK)
+            ),
             *_notes(self, found.outcome, best),
             *super().search_notes(found, answer),
         ]
@@ -260,7 +264,17 @@ class MixedPlanSpace(PlanSpace):
         money = (costs_of_step := mixed_costs(self.model.cluster, plan, reports, step, precision.compute))[
             "money_per_step"
         ]
-        use = self._use(plan, reports)
+        use = tuple(
+            GroupUse(
+                name=name,
+                device=self.model.cluster.groups[g].device.name,
+                devices=plan.devices_of(g),
+                available=self.devices[g],
+                memory_bytes=max((r.memory_bytes for r in reports if r.group == g), default=0.0),
+                memory_capacity_bytes=self.capacity_bytes[g],
+            )
+            for g, name in enumerate(self.names)
+        )
         return RankedPlan(
             plan=plan,
             family=_family(plan),
@@ -291,19 +305,6 @@ class MixedPlanSpace(PlanSpace):
                 **parts,
                 **fullest.memory_parts,
             },
-        )
-
-    def _use(self, plan: MixedPlan, reports: Sequence[StageReport]) -> tuple[GroupUse, ...]:
-        return tuple(
-            GroupUse(
-                name=name,
-                device=self.model.cluster.groups[g].device.name,
-                devices=plan.devices_of(g),
-                available=self.devices[g],
-                memory_bytes=max((r.memory_bytes for r in reports if r.group == g), default=0.0),
-                memory_capacity_bytes=self.capacity_bytes[g],
-            )
-            for g, name in enumerate(self.names)
         )
 
     def bars(self, plans: Sequence[RankedPlan]) -> ErrorBars:
@@ -486,23 +487,12 @@ def _mesh_alone(space: MixedPlanSpace, group: int) -> MeshAlone | None:
     return MeshAlone(plan=plan, summary=mesh_plan_in_words(plan), step_time_s=step, score=score)
 
 
-def _slower_notes(baselines: Sequence[GroupBaseline], best: RankedPlan, better: str) -> list[Note]:
-    return [
-        Note("group_alone_is_better", group=b.group, better=better, plan=b.mesh.summary)
-        for b in baselines
-        if b.mesh is not None and b.mesh.score < best.score * (1 - PROOF_SLACK)
-    ]
-
-
 def _format_notes(space: MixedPlanSpace, ranked: RankedPlan) -> list[Note]:
     """Why a plan computes in another number format than the one that was asked for."""
     wanted = space.resolved.workload.precision.compute
-    lacking = [use.name for use in ranked.groups if use.devices and not _has(space, use.name, wanted)]
+    formats = {n: group.device.formats for n, group in zip(space.names, space.model.cluster.groups, strict=True)}
+    lacking = [use.name for use in ranked.groups if use.devices and wanted not in formats[use.name]]
     return [Note("number_format", groups=lacking, wanted=wanted, used=ranked["precision"])] if lacking else []
-
-
-def _has(space: MixedPlanSpace, name: str, number_format: str) -> bool:
-    return number_format in space.model.cluster.groups[space.names.index(name)].device.formats
 
 
 def _notes(space: MixedPlanSpace, outcome: MixedOutcome, best: RankedPlan) -> list[Note]:

@@ -94,7 +94,9 @@ def _end(plan: RankedPlan, name: str) -> Any:
 
 def _batch_facts(plan: RankedPlan) -> list[tuple[str, str]]:
     kept = byte_text(plan["kv_bytes_per_sequence"])
-    return [("Batch", f"up to {_sequences(plan['largest_batch'])} per replica fit; each keeps {kept} on a GPU")]
+    number = plan["largest_batch"]
+    sequences = "1 sequence" if number == 1 else f"{number} sequences"
+    return [("Batch", f"up to {sequences} per replica fit; each keeps {kept} on a GPU")]
 
 
 def _times(plan: RankedPlan) -> str:
@@ -111,10 +113,6 @@ def _versus_replicas(answer: Answer) -> str:
     if plain.plan == best.plan:
         return "the best plan is one"
     return f"{plain.summary}: {_times(plain)}"
-
-
-def _sequences(number: int) -> str:
-    return f"{number} sequence" + ("" if number == 1 else "s")
 
 
 def _limits(answer: Answer | Estimate) -> list[tuple[str, str]]:
