@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from costmodel.fields import Figure, labels_of, parts_of
 from planner.core.blocks import Block, Table
@@ -348,64 +349,70 @@ class Proof:
     solver: str = ""
 
 
-class AnswerSpace(Protocol):
-    """What reports and plan files ask the space of an answer; `planner.spaces.base.PlanSpace` is all of it."""
+class AnswerSpace(ABC):
+    """What reports and plan files ask the space of an answer; `planner.spaces.base.PlanSpace` is all of it.
+
+    Attributes
+    ----------
+    predicted : sequence of str
+        Figures that a plan file states of its prediction.
+    bounds_a_time : bool
+        Whether the bound of a search is a time of a step.
+    has_figures : bool
+        Whether figures, traces and pages show the step of a plan.
+    step_word : str
+        What the time of a plan is per: ``step`` or ``token``.
+    has_several_capacities : bool
+        Whether devices differ in what they may hold.
+    """
+
+    name: ClassVar[Space]
+    predicted: ClassVar[Sequence[str]] = ("step_time_s", "throughput_samples_per_s", "memory_bytes_per_gpu")
+    bounds_a_time: ClassVar[bool] = True
+    has_figures: ClassVar[bool] = True
+    step_word: ClassVar[str] = "step"
+    has_several_capacities: ClassVar[bool] = False
 
     @property
-    def name(self) -> Space:
-        """Of the space."""
-
-    @property
+    @abstractmethod
     def request(self) -> Request:
         """The question as it was asked."""
 
     @property
+    @abstractmethod
     def choice(self) -> SpaceChoice:
         """What --space says to ask about it again."""
 
     @property
+    @abstractmethod
     def report(self) -> ReportParts:
-        """What reports show of these plans: a module of the space."""
+        """What reports show of these plans."""
 
     def sensitivity(self, plans: Sequence[RankedPlan]) -> tuple[Sensitivity, ...] | None:
-        """Which constants would have to change for another plan to win."""
+        """Which constants would have to change for another plan to win; None where that is not known."""
+        return None
 
+    @abstractmethod
     def plan_section(self, ranked: RankedPlan, folder: Path | None) -> Mapping[str, Any]:
         """Entries of a plan file that hold a plan; relative paths in it start at ``folder``."""
 
+    @abstractmethod
     def plan_values(self, answer: Answer | Estimate, ranked: RankedPlan) -> Mapping[str, Any]:
         """A plan as ``--json`` has it."""
 
-    @property
-    def predicted(self) -> Sequence[str]:
-        """Figures that a plan file states of its prediction."""
-
-    @property
-    def bounds_a_time(self) -> bool:
-        """Whether the bound of a search is a time of a step."""
-
-    @property
-    def has_figures(self) -> bool:
-        """Whether figures, traces and pages show the step of a plan."""
-
-    @property
-    def step_word(self) -> str:
-        """What the time of a plan is per: ``step`` or ``token``."""
-
-    @property
-    def has_several_capacities(self) -> bool:
-        """Whether devices differ in what they may hold."""
-
+    @abstractmethod
     def tracks(self, plan: Any) -> Tracks:
         """The step of a plan, event by event."""
 
     def memory_parts(self, plan: Any, total_bytes: float) -> Sequence[tuple[str, float]]:
         """Words and bytes that fill the memory of a plan, where its figures do not say; what is left over is the driver's."""
+        return ()
 
     def study(
         self, answer: Answer, progress: Callable[[str, float], None]
     ) -> tuple[Sequence[RankedPlan], Sequence[Curve], str]:
         """More searches with the same cost model, for Pareto fronts and scaling curves: plans, curves, and a note."""
+        return (), (), ""
 
 
 class ReportParts(Protocol):

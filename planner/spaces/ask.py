@@ -65,10 +65,10 @@ def searched(space: PlanSpace, top: int, progress: Progress | None = None, *, co
         assumptions=space.assumptions(),
         model_assumptions=space.model_assumptions(),
         free_layers=space.free_layers,
-        interrupted=found.interrupted,
+        interrupted=found.outcome.interrupted,
     )
     answer = dataclasses.replace(answer, notes=tuple(space.search_notes(found, answer)))
-    if found.interrupted:
+    if found.outcome.interrupted:
         raise SearchInterrupted(answer)
     if not compare:
         (first,), _ = space.error_bars(ranked[:1])

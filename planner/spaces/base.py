@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -13,27 +13,25 @@ from costmodel.fields import Figure
 from costmodel.tolerances import PROOF_SLACK
 from planner.core.answer import (
     Answer,
+    AnswerSpace,
     Assumption,
-    Curve,
     ErrorBars,
     Estimate,
     LayerCost,
     Proof,
     RankedPlan,
     ReportParts,
-    Sensitivity,
     Setting,
 )
 from planner.core.errors import SearchInterrupted, UsageError, no_plan_in_time
 from planner.core.notes import Note
-from planner.core.request import Request, Space, SpaceChoice
+from planner.core.request import Request, SpaceChoice
 from planner.core.spaces import SPACES, imported
 
 if TYPE_CHECKING:
     from pathlib import Path
     from types import ModuleType
 
-    from costmodel.timeline import Tracks
     from planner.files.documents import Document
     from planner.question.resolve import Resolved
     from planner.schema.plan import PlanDocument
@@ -58,8 +56,6 @@ class Found:
         How many of them the answer lists.
     outcome : object
         The answer of the search itself, of the type of its space.
-    interrupted : bool
-        By the user.
     wall_s : float
         Time that the search took.
     """
@@ -67,12 +63,11 @@ class Found:
     plans: Sequence[Any]
     shown: int
     outcome: Any
-    interrupted: bool
     wall_s: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanSpace(ABC):
+class PlanSpace(AnswerSpace):
     """A question with its cost model and its search, over one space of plans.
 
     The plans that go in and out are of the type of the space; everything else is common to all spaces. A space has to say what is abstract
@@ -90,29 +85,17 @@ class PlanSpace(ABC):
 
     resolved: Resolved
 
-    name: ClassVar[Space]
     declared: ClassVar[Mapping[str, Figure]]
     usual_objective: ClassVar[str] = "step_time"
     # Whether options can spell out a whole plan.
     has_exact_plans: ClassVar[bool] = True
 
-    # Figures that a plan file states of its prediction.
-    predicted: ClassVar[Sequence[str]] = ("step_time_s", "throughput_samples_per_s", "memory_bytes_per_gpu")
-    # Whether the bound of a search is a time of a step, whether figures show the step, and what the time of a plan is per.
-    bounds_a_time: ClassVar[bool] = True
-    has_figures: ClassVar[bool] = True
-    step_word: ClassVar[str] = "step"
-    # Whether devices differ in what they may hold.
-    has_several_capacities: ClassVar[bool] = False
-
     @property
     def request(self) -> Request:
-        """The question as it was asked."""
         return self.resolved.request
 
     @property
     def choice(self) -> SpaceChoice:
-        """What --space says to ask about it again."""
         return self.resolved.kind.choice
 
     @property
@@ -143,7 +126,7 @@ class PlanSpace(ABC):
 
     # -- the search
 
-    def refuse_contradiction(self) -> None:  # noqa: B027 - nothing to refuse is usual
+    def refuse_contradiction(self) -> None:
         """Raise `UsageError` where the options leave no legal plan; where only a search can tell, `nothing_fits` says it."""
 
     @abstractmethod
@@ -155,7 +138,7 @@ class PlanSpace(ABC):
         outcome = self.outcome_of(top, progress)
         plans = [candidate.plan for candidate in outcome.candidates]
         shown = min(self.resolved.request.top, len(plans))
-        return Found(plans=plans, shown=shown, outcome=outcome, interrupted=outcome.interrupted)
+        return Found(plans=plans, shown=shown, outcome=outcome)
 
     def no_plan(self, outcome: Any) -> Exception:
         """Say why a search found none."""
@@ -192,17 +175,13 @@ class PlanSpace(ABC):
 
     def search_notes(self, found: Found, answer: Answer) -> Sequence[str]:
         """What there is to say about the plans that were found."""
-        if found.interrupted:
+        if found.outcome.interrupted:
             return [Note("interrupted")]
         return [Note("out_of_time")] if found.outcome.out_of_time else []
 
     def finished(self, answer: Answer, found: Found) -> Answer:
         """The answer with what takes further searches: refined plans, what it depends on."""
         return answer
-
-    def study(self, answer: Answer, progress: Progress) -> tuple[Sequence[RankedPlan], Sequence[Curve], str]:
-        """More searches with the same cost model, for Pareto fronts and scaling curves: plans, curves, and a note."""
-        return (), (), ""
 
     # -- figures
 
@@ -228,10 +207,6 @@ class PlanSpace(ABC):
 
         bars = self.bars(plans)
         return list(with_bars(plans, bars)), bars
-
-    def sensitivity(self, plans: Sequence[RankedPlan]) -> tuple[Sensitivity, ...] | None:
-        """Which constants would have to change for another plan to win; None where that is not known."""
-        return None
 
     # -- what was assumed
 
@@ -302,17 +277,8 @@ class PlanSpace(ABC):
         """An explanation with what only this space knows; ``plans``: the best, where they were searched for."""
         return estimate
 
-    @abstractmethod
-    def tracks(self, plan: Any) -> Tracks:
-        """The step of a plan, event by event."""
-
-    def memory_parts(self, plan: Any, total_bytes: float) -> Sequence[tuple[str, float]]:
-        """Words and bytes that fill the memory of a plan, where its figures do not say."""
-        return ()
-
     @property
     def report(self) -> ReportParts:
-        """What reports show of these plans."""
         parts: ReportParts = self.module("report").REPORT
         return parts
 
@@ -323,17 +289,20 @@ class PlanSpace(ABC):
         return dataclasses.asdict(plan)
 
     def plan_section(self, ranked: RankedPlan, folder: Path | None) -> Mapping[str, Any]:
-        """Entries of a plan file that hold a plan; relative paths in it start at ``folder``."""
         request = self.resolved.request
         return {"workers": ranked.workers, self.name: self.plan_entry(ranked.plan), "assume": dict(request.assume)}
 
     def plan_values(self, answer: Answer | Estimate, ranked: RankedPlan) -> Mapping[str, Any]:
-        """A plan as ``--json`` has it."""
         return self.plan_entry(ranked.plan)
 
     def plan_of(self, document: PlanDocument, source: Document | None) -> Any:
         """The plan of a plan file, checked against the network and the rules; raises `InputFileError`."""
-        return self.module("plans").plan_from_document(document, self, source)
+        from planner.files.plan_file import PlanProblems
+
+        problems = PlanProblems(document, source)
+        plan = self.module("plans").read_plan(document, self, problems)
+        problems.check()
+        return plan
 
     # -- comparisons
 

@@ -170,7 +170,7 @@ class LayerwisePlanSpace(PlanSpace):
         if not found.plans or not self.resolved.request.diverse:
             return found
         plans = [candidate.plan for candidate in self._of_every_family(found.outcome, started)]
-        return dataclasses.replace(found, plans=plans, shown=len(plans), interrupted=found.outcome.interrupted)
+        return dataclasses.replace(found, plans=plans, shown=len(plans))
 
     def _of_every_family(self, outcome: Outcome, started: float) -> list[Candidate]:
         """Best plan of every family, each by its own exact search; one time limit and one Ctrl-C end them all."""

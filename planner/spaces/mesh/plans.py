@@ -10,7 +10,7 @@ from costmodel.mesh.modules import MeshError
 from costmodel.mesh.plan import MESH_FIGURES, LayerSplit, MeshPlan
 
 if TYPE_CHECKING:
-    from planner.files.documents import Document
+    from planner.files.plan_file import PlanProblems
     from planner.schema.plan import MeshEntry, PlanDocument
     from planner.spaces.mesh.space import MeshPlanSpace
 
@@ -21,8 +21,8 @@ __all__ = [
     "family_of_mesh_plan",
     "mesh_entry",
     "mesh_plan_in_words",
-    "plan_from_document",
     "plan_of_entry",
+    "read_plan",
     "splits_in_words",
 ]
 
@@ -161,29 +161,9 @@ def plan_of_entry(entry: MeshEntry) -> MeshPlan:
     return MeshPlan(**{**values, "block_splits": tuple(splits)})
 
 
-def plan_from_document(document: PlanDocument, space: MeshPlanSpace, source: Document | None = None) -> MeshPlan:
-    """Check a plan document against itself, its network and the rules of the space.
-
-    Parameters
-    ----------
-    document : PlanDocument
-        With a section ``mesh``.
-    space : MeshPlanSpace
-        Of the question that the document asks.
-    source : Document, optional
-        The file, for line and column.
-
-    Raises
-    ------
-    InputFileError
-        Everything that contradicts.
-    """
-    entry = document.mesh
-    assert entry is not None
-    plan = plan_of_entry(entry)
-    from planner.files.plan_file import PlanProblems
-
-    problems = PlanProblems(document, source)
+def read_plan(document: PlanDocument, space: MeshPlanSpace, problems: PlanProblems) -> MeshPlan:
+    """Read the plan of a document, and note what contradicts itself, its network and the rules of the space."""
+    plan = plan_of_entry(document.mesh)
     degrees = {name: getattr(plan, name) for name in ("tp", "cp", "pp", "dp_replicate", "dp_shard")}
     words = " x ".join(f"{name} {degree}" for name, degree in degrees.items() if degree > 1) or "no degree above 1"
     problems.check_workers(plan.workers, f"the mesh has {words} = {plan.workers}")
@@ -202,5 +182,4 @@ def plan_from_document(document: PlanDocument, space: MeshPlanSpace, source: Doc
             for message in str(error).split("\n"):
                 key = next((name for name in _PER_STAGE if message.startswith(name)), usual)
                 problems.note(("mesh", key), message)
-    problems.check()
     return plan

@@ -194,7 +194,7 @@ class MeshPlanSpace(PlanSpace):
 
     def baselines(self, found: Found, best: RankedPlan) -> Mapping[str, RankedPlan | None]:
         """Best plan without tensor, context, expert and pipeline parallelism, whatever else is fixed."""
-        if found.interrupted:
+        if found.outcome.interrupted:
             return {"data_parallel": None}
         settings, plan = self._settings_after(found), best.plan
         if settings.restriction.is_free and plan.tp * plan.cp * plan.ep * plan.pp == 1:

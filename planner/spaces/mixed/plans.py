@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 from costmodel.mixed.plan import MixedPipeline, MixedPlan, MixedStage
 from planner.core.errors import did_you_mean
-from planner.files.plan_file import PlanProblems
 
 if TYPE_CHECKING:
-    from planner.files.documents import Document, Location
-    from planner.schema.plan import PlanDocument
+    from planner.files.documents import Location
+    from planner.files.plan_file import PlanProblems
+    from planner.schema.plan import MixedEntry, PlanDocument
     from planner.spaces.mixed.space import MixedPlanSpace
 
-__all__ = ["mixed_entry", "plan_from_document"]
+__all__ = ["mixed_entry", "read_plan"]
 
 _PIPELINE = tuple(field.name for field in fields(MixedPipeline) if field.name != "stages")
+_STAGE = ("tp", "blocks", "recompute", "recompute_blocks")
 _PLAN = tuple(field.name for field in fields(MixedPlan) if field.name != "pipelines")
 
 
@@ -34,13 +35,7 @@ def mixed_entry(plan: MixedPlan, names: Sequence[str]) -> dict[str, Any]:
             {
                 **{name: getattr(pipeline, name) for name in _PIPELINE},
                 "stages": [
-                    {
-                        "group": names[stage.group],
-                        "tp": stage.tp,
-                        "blocks": stage.blocks,
-                        "recompute": stage.recompute,
-                        "recompute_blocks": stage.recompute_blocks,
-                    }
+                    {"group": names[stage.group], **{name: getattr(stage, name) for name in _STAGE}}
                     for stage in pipeline.stages
                 ],
             }
@@ -49,103 +44,62 @@ def mixed_entry(plan: MixedPlan, names: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def plan_from_document(document: PlanDocument, space: MixedPlanSpace, source: Document | None = None) -> MixedPlan:
-    """Check a plan document against itself, its network, its cluster and the rules of the space.
-
-    Parameters
-    ----------
-    document : PlanDocument
-        With a section ``mixed``.
-    space : MixedPlanSpace
-        Of the question that the document asks.
-    source : Document, optional
-        The file, for line and column.
-
-    Raises
-    ------
-    InputFileError
-        Everything that contradicts.
-    """
-    return _Reader(document, space, source).read()
-
-
-class _Reader(PlanProblems):
-    def __init__(self, document: PlanDocument, space: MixedPlanSpace, source: Document | None) -> None:
-        assert document.mixed is not None
-        super().__init__(document, source)
-        self.entry, self.space = document.mixed, space
-
-    def read(self) -> MixedPlan:
-        """Return the plan, or raise everything that contradicts."""
-        plan = MixedPlan(
-            pipelines=tuple(self._pipeline(p) for p in range(len(self.entry.pipelines))),
-            **{name: getattr(self.entry, name) for name in _PLAN},
-        )
-        if not self.found:
-            self._check_numbers(plan)
-        if not self.found:
-            for message in self.space.broken(plan):
-                self.note(self._place(message), message)
-        self.check()
+def read_plan(document: PlanDocument, space: MixedPlanSpace, problems: PlanProblems) -> MixedPlan:
+    """Read the plan of a document, and note what contradicts itself, its network, its cluster and the rules of the space."""
+    entry = document.mixed
+    assert entry is not None
+    pipelines = tuple(_pipeline(each, p, space, problems) for p, each in enumerate(entry.pipelines))
+    plan = MixedPlan(pipelines=pipelines, **{name: getattr(entry, name) for name in _PLAN})
+    if problems.found:
         return plan
+    used = " + ".join(f"{plan.devices_of(g)} of {space.names[g]}" for g in plan.groups)
+    problems.check_workers(plan.workers, f"the stages use {used} = {plan.workers}")
+    batch = space.resolved.workload.global_batch
+    if plan.global_batch != batch:
+        shares = " + ".join(str(pipeline.samples) for pipeline in plan.pipelines)
+        problems.note(
+            ("mixed", "pipelines"),
+            f"micro_batch x (replicas x num_micro_batches + longer) = {shares} samples, but the global batch is {batch}",
+        )
+    if not problems.found:
+        for message in space.broken(plan):
+            problems.note(_place(entry, message), message)
+    return plan
 
-    def _pipeline(self, p: int) -> MixedPipeline:
-        entry = self.entry.pipelines[p]
-        stages = []
-        for s, stage in enumerate(entry.stages):
-            group = self._group(p, s, stage.group)
-            stages.append(
-                MixedStage(
-                    group=group,
-                    blocks=stage.blocks,
-                    tp=stage.tp,
-                    recompute=stage.recompute,
-                    recompute_blocks=stage.recompute_blocks,
-                )
-            )
-            self._check_recompute(p, s, stages[-1])
-        if entry.longer >= entry.replicas:
-            self.note(
-                ("mixed", "pipelines", p, "longer"), f"is {entry.longer}, not less than the {entry.replicas} replicas"
-            )
-        blocks, needed = sum(stage.blocks for stage in stages), self.space.model.shape.num_blocks
-        if blocks != needed:
-            self.note(("mixed", "pipelines", p, "stages"), f"hold {blocks} blocks, the network has {needed}")
-        return MixedPipeline(stages=tuple(stages), **{name: getattr(entry, name) for name in _PIPELINE})
 
-    def _group(self, p: int, s: int, name: str) -> int:
-        names = self.space.names
-        if name in names:
-            return names.index(name)
-        cluster, known = self.space.model.cluster.name, ", ".join(names)
-        message = f"cluster '{cluster}' has no group '{name}'{did_you_mean(name, names)} (known: {known})"
-        self.note(("mixed", "pipelines", p, "stages", s, "group"), message)
-        return 0
+def _pipeline(entry: Any, p: int, space: MixedPlanSpace, problems: PlanProblems) -> MixedPipeline:
+    where = ("mixed", "pipelines", p)
+    stages = []
+    for s, each in enumerate(entry.stages):
+        place = (*where, "stages", s)
+        if each.group not in space.names:
+            cluster, known = space.model.cluster.name, ", ".join(space.names)
+            hint = did_you_mean(each.group, space.names)
+            message = f"cluster '{cluster}' has no group '{each.group}'{hint} (known: {known})"
+            problems.note((*place, "group"), message)
+        group = space.names.index(each.group) if each.group in space.names else 0
+        values = {name: getattr(each, name) for name in _STAGE}
+        stages.append(MixedStage(group=group, **values))
+        again, blocks = each.recompute_blocks, each.blocks
+        if each.recompute == "full" and not 1 <= again <= blocks:
+            message = f"is {again}; 1 to {blocks} blocks of the stage can be recomputed"
+            problems.note((*place, "recompute_blocks"), message)
+        if each.recompute != "full" and again:
+            problems.note((*place, "recompute_blocks"), f"belongs to 'recompute: full', and this is {each.recompute}")
+    if entry.longer >= entry.replicas:
+        problems.note((*where, "longer"), f"is {entry.longer}, not less than the {entry.replicas} replicas")
+    total, needed = sum(stage.blocks for stage in stages), space.model.shape.num_blocks
+    if total != needed:
+        problems.note((*where, "stages"), f"hold {total} blocks, the network has {needed}")
+    return MixedPipeline(stages=tuple(stages), **{name: getattr(entry, name) for name in _PIPELINE})
 
-    def _check_recompute(self, p: int, s: int, stage: MixedStage) -> None:
-        where = ("mixed", "pipelines", p, "stages", s, "recompute_blocks")
-        if stage.recompute == "full" and not 1 <= stage.recompute_blocks <= stage.blocks:
-            self.note(where, f"is {stage.recompute_blocks}; 1 to {stage.blocks} blocks of the stage can be recomputed")
-        if stage.recompute != "full" and stage.recompute_blocks:
-            self.note(where, f"belongs to 'recompute: full', and this is {stage.recompute}")
 
-    def _check_numbers(self, plan: MixedPlan) -> None:
-        batch = self.space.resolved.workload.global_batch
-        used = " + ".join(f"{plan.devices_of(g)} of {self.space.names[g]}" for g in plan.groups)
-        self.check_workers(plan.workers, f"the stages use {used} = {plan.workers}")
-        if plan.global_batch != batch:
-            shares = " + ".join(str(pipeline.samples) for pipeline in plan.pipelines)
-            self.note(
-                ("mixed", "pipelines"),
-                f"micro_batch x (replicas x num_micro_batches + longer) = {shares} samples, but the global batch is {batch}",
-            )
-
-    def _place(self, message: str) -> Location:
-        """The first stage with the degree that a rule names; else the whole plan."""
-        words = message.split()
-        if len(words) > 1 and words[0] == "tp" and words[1].isdigit():
-            for p, pipeline in enumerate(self.entry.pipelines):
-                for s, stage in enumerate(pipeline.stages):
-                    if stage.tp == int(words[1]):
-                        return ("mixed", "pipelines", p, "stages", s, "tp")
-        return ("mixed",)
+def _place(entry: MixedEntry, message: str) -> Location:
+    """The first stage with the degree that a rule names; else the whole plan."""
+    words = message.split()
+    if len(words) > 1 and words[0] == "tp" and words[1].isdigit():
+        for p, pipeline in enumerate(entry.pipelines):
+            for s, stage in enumerate(pipeline.stages):
+                if stage.tp == int(words[1]):
+                    return ("mixed", "pipelines", p, "stages", s, "tp")
+    return ("mixed",)

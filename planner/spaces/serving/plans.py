@@ -6,14 +6,13 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from costmodel.serving.plan import ServingPlan
-from planner.files.plan_file import PlanProblems
 
 if TYPE_CHECKING:
-    from planner.files.documents import Document
+    from planner.files.plan_file import PlanProblems
     from planner.schema.plan import PlanDocument
     from planner.spaces.serving.space import ServingPlanSpace
 
-__all__ = ["command_of", "family_of_serving_plan", "plan_from_document", "serving_plan_in_words"]
+__all__ = ["command_of", "family_of_serving_plan", "read_plan", "serving_plan_in_words"]
 
 _FIELDS = tuple(field.name for field in dataclasses.fields(ServingPlan))
 
@@ -68,32 +67,13 @@ def command_of(plan: ServingPlan) -> str:
     return " ".join(options)
 
 
-def plan_from_document(document: PlanDocument, space: ServingPlanSpace, source: Document | None = None) -> ServingPlan:
-    """Check a plan document against itself, its network and the rules of serving.
-
-    Parameters
-    ----------
-    document : PlanDocument
-        With a section ``serving``.
-    space : ServingPlanSpace
-        Of the question that the document asks.
-    source : Document, optional
-        The file, for line and column.
-
-    Raises
-    ------
-    InputFileError
-        Everything that contradicts.
-    """
-    entry = document.serving
-    assert entry is not None
-    plan = ServingPlan(**{name: getattr(entry, name) for name in _FIELDS})
-    problems = PlanProblems(document, source)
+def read_plan(document: PlanDocument, space: ServingPlanSpace, problems: PlanProblems) -> ServingPlan:
+    """Read the plan of a document, and note what contradicts itself, its network and the rules of serving."""
+    plan = ServingPlan(**{name: getattr(document.serving, name) for name in _FIELDS})
     problems.check_workers(plan.workers, f"the plan has tp {plan.tp} x pp {plan.pp} x dp {plan.dp} = {plan.workers}")
     if plan.concurrency != document.global_batch:
         words = f"dp {plan.dp} x max_batch {plan.max_batch} = {plan.concurrency} sequences"
         problems.note(("global_batch",), f"is {document.global_batch}, but the plan holds {words}")
     if not problems.found:
         problems.check_rules("serving", space.broken(plan), _FIELDS)
-    problems.check()
     return plan

@@ -179,7 +179,7 @@ class ServingPlanSpace(PlanSpace):
         )
 
     def baselines(self, found: Found, best: RankedPlan) -> Mapping[str, RankedPlan | None]:
-        if found.interrupted:
+        if found.outcome.interrupted:
             return {"data_parallel": None}
         if best.workers == best.plan.dp and best.plan.ep == 1:
             return {"data_parallel": best}
