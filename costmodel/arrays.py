@@ -128,7 +128,11 @@ class StructOfArrays:
 
     def take(self, index: NDArray[Any] | slice | Sequence[int]) -> Self:
         """A selection of the rows; columns of it are contiguous in memory, as `rows_of` has them."""
-        return type(self)(**{name: _selected(getattr(self, name), index) for name in _names(type(self))})
+        return type(self)(**{name: _selected(values, index) for name, values in self.columns().items()})
+
+    def columns(self) -> dict[str, Any]:
+        """The arrays by name."""
+        return {name: getattr(self, name) for name in _names(type(self))}
 
     @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:

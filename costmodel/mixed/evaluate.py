@@ -49,9 +49,9 @@ __all__ = [
     "cost_plans",
     "cost_stages",
     "group_computing_s",
+    "makespans",
     "mixed_costs",
     "move_s",
-    "passes_s",
     "pipeline_makespan_s",
     "slack_s",
     "stage_reports",
@@ -374,8 +374,8 @@ def cost_plans(model: MixedModel, plans: Sequence[MixedPlan]) -> MixedCosts:
         if broken:
             raise MixedError("; ".join(broken))
     found = _reports(model, plans)
-    makespans = _makespans(plans, found)
-    rows = [_combine(model, plan, reports, own) for plan, reports, own in zip(plans, found, makespans, strict=True)]
+    together = zip(plans, found, makespans(plans, found), strict=True)
+    rows = [_combine(model, plan, reports, own_s) for plan, reports, own_s in together]
     return MixedCosts(
         **{item.name: np.array([row[item.name] for row in rows], dtype=np.float64) for item in fields(MixedCosts)}
     )
@@ -445,13 +445,7 @@ def move_s(model: MixedModel, plan: MixedPlan, pipeline: MixedPipeline, s: int) 
     return float(model.transfers_s(plan, pipeline, s)[sum(stage.blocks for stage in pipeline.stages[:s])])
 
 
-def passes_s(pipeline: MixedPipeline, reports: Sequence[StageReport]) -> float:
-    """When the busiest replica of a pipeline has done its forwards and backwards, from the reports of its stages."""
-    forward, backward = np.array([[r.forward_s for r in reports]]), np.array([[r.backward_s for r in reports]])
-    return float(pipeline_makespan_s(np.array([pipeline.most_micro_batches]), forward, backward)[0])
-
-
-def _makespans(plans: Sequence[MixedPlan], found: Sequence[list[StageReport]]) -> list[list[float]]:
+def makespans(plans: Sequence[MixedPlan], found: Sequence[list[StageReport]]) -> list[list[float]]:
     """Forwards and backwards of every pipeline, those of one length together."""
     by_length: dict[int, list[tuple[int, int, int, list[StageReport]]]] = {}
     result = [[0.0] * len(plan.pipelines) for plan in plans]

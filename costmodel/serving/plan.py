@@ -251,19 +251,16 @@ SERVING_RULES: tuple[Rule, ...] = (
 )
 
 
-def _columns(batch: ServingBatch) -> dict[str, IntArray]:
-    return {**{item.name: getattr(batch, item.name) for item in fields(batch)}, "vpp": np.ones_like(batch.tp)}
-
-
 def is_legal(shape: NetworkShape, batch: ServingBatch) -> BoolArray:
     """Whether plans break no rule."""
-    columns = _columns(batch)
+    columns = {**batch.columns(), "vpp": np.ones_like(batch.tp)}
     return np.asarray(np.logical_and.reduce([np.asarray(rule.test(shape, columns)) for rule in SERVING_RULES]))
 
 
 def broken_serving_rules(shape: NetworkShape, plan: ServingPlan) -> list[str]:
     """What is wrong with a plan, one sentence per rule that it breaks."""
-    columns = _columns(ServingBatch.from_plans([plan]))
+    batch = ServingBatch.from_plans([plan])
+    columns = {**batch.columns(), "vpp": np.ones_like(batch.tp)}
     positive = all(int(column[0]) >= 1 for name, column in columns.items() if name != "prefill_chunk")
     if not positive or plan.prefill_chunk < 0:
         return ["every degree and batch must be at least 1"]  # the other rules divide by them

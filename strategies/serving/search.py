@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
-from costmodel.arrays import FloatArray, IntArray, combined
+from costmodel.arrays import IntArray, combined
 from costmodel.layerwise.splits import divisors
 from costmodel.mesh.rules import NetworkShape
 from costmodel.serving.model import ServingModel
@@ -203,22 +204,26 @@ def plans_of(outline: ServingBatch, rows: IntArray, batches: list[IntArray]) -> 
 _CHUNK = 1 << 16
 
 
-def score_of(objective: str, batch: ServingBatch, costs: ServingCosts) -> FloatArray:
-    """What is minimised.
+def score_of(objective: str, figures: Mapping[str, Any], workers: Any) -> Any:
+    """What is minimised, in seconds: a rate counts as time per token.
 
-    Raises
-    ------
-    ValueError
-        Unknown objective.
+    Parameters
+    ----------
+    objective : str
+        A name of SERVING_OBJECTIVES.
+    figures : mapping of str to number or array
+        Of one plan, or of many.
+    workers : number or array
     """
-    if objective == "throughput":
-        return -costs.output_tokens_per_s
-    if objective == "tokens_per_s_per_gpu":
-        return -costs.output_tokens_per_s / batch.workers
-    by_name = {"latency": costs.request_s, "ttft": costs.ttft_s, "tpot": costs.tpot_s}
-    if objective not in by_name:
-        raise ValueError(f"unknown objective '{objective}' (known: {', '.join(SERVING_OBJECTIVES)})")
-    return by_name[objective]
+    token_s = 1.0 / figures["output_tokens_per_s"]
+    times = {
+        "throughput": token_s,
+        "tokens_per_s_per_gpu": workers * token_s,
+        "latency": figures["request_s"],
+        "ttft": figures["ttft_s"],
+        "tpot": figures["tpot_s"],
+    }
+    return times[objective]
 
 
 def search_serving(
@@ -309,7 +314,8 @@ class _Best:
         if not len(kept):
             return
         plans, costs = plans.take(kept), costs.take(kept)
-        keys = (score_of(settings.objective, plans, costs), costs.request_s, -costs.output_tokens_per_s, plans.workers)
+        scores = score_of(settings.objective, costs.columns(), plans.workers)
+        keys = (scores, costs.request_s, -costs.output_tokens_per_s, plans.workers)
         degrees = np.stack([plans.tp, plans.pp, plans.ep, plans.etp, plans.dp], axis=1)
         _, group = combined(*degrees.T)
         order = np.lexsort((*reversed(keys), group))

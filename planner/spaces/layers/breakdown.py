@@ -1,9 +1,11 @@
-"""Where the time of one plan goes, layer by layer: the same tables the judge gathers from, read out one row at a time."""
+"""Where the time and the memory of one plan go, layer by layer: the tables that the cost model gathers from, read row by row."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+
+import numpy as np
 
 from costmodel.hardware.cluster import Cluster
 from costmodel.kernels.roofline import RooflineCompute
@@ -14,9 +16,10 @@ from costmodel.layerwise.tables import CostTables
 from costmodel.network.layers import Layer, Shard
 from costmodel.workload import Workload
 from planner.core.answer import LayerCost
+from planner.question.resolve import Resolved
 from planner.spaces.layers.plans import split_in_words
 
-__all__ = ["layer_costs"]
+__all__ = ["layer_costs", "memory_parts"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +40,7 @@ def layer_costs(workload: Workload, cluster: Cluster, plan: Plan) -> tuple[Layer
     tuple of LayerCost
         In the graph's order.
     """
-    counts = sorted({split.workers for split in plan.splits})
-    tables = CostTables(workload, cluster, split_table(counts, batch_only=plan.is_pipeline), plan.num_micro_batches)
-    rows = [tables.table.row_of(split) for split in plan.splits]
+    tables, rows = _tables(workload, cluster, plan)
     moves = _stage_moves(tables, plan) if plan.is_pipeline else _moves(tables, rows)
     exchanges = _exchanges(tables, plan, rows)
     m = plan.num_micro_batches
@@ -74,6 +75,41 @@ def layer_costs(workload: Workload, cluster: Cluster, plan: Plan) -> tuple[Layer
             )
         )
     return tuple(result)
+
+
+def _tables(workload: Workload, cluster: Cluster, plan: Plan) -> tuple[CostTables, list[int]]:
+    """The tables of a plan, and the row of every layer's split."""
+    counts = sorted({split.workers for split in plan.splits})
+    tables = CostTables(workload, cluster, split_table(counts, batch_only=plan.is_pipeline), plan.num_micro_batches)
+    return tables, [tables.table.row_of(split) for split in plan.splits]
+
+
+def memory_parts(resolved: Resolved, plan: Plan, total_bytes: float) -> tuple[tuple[str, float], ...]:
+    """What fills the memory of the worker or the stage that needs most, in words and bytes; what is not of the layers is the driver's."""
+    workload = resolved.workload
+    tables, rows = _tables(workload, resolved.cluster, plan)
+    static = np.array([costs.static_bytes[row] for costs, row in zip(tables.layers, rows, strict=True)])
+    alive = np.array([costs.activation_bytes[row] for costs, row in zip(tables.layers, rows, strict=True)])
+    if plan.is_pipeline:
+        slices = [slice(stage.first, stage.last + 1) for stage in plan.stages]
+        kept = [min(plan.num_micro_batches, len(slices) - n) for n in range(len(slices))]
+        needs = [(static[part].sum(), k * alive[part].sum()) for part, k in zip(slices, kept, strict=True)]
+        weights, activations = max(needs, key=sum)
+    else:
+        weights, activations = static.sum(), alive.sum()
+    precision = workload.precision
+    shares = {"weights": precision.weight_bytes}
+    frozen = any(layer.is_frozen for layer in workload.graph.layers)
+    if workload.training and not frozen:
+        shares |= {
+            "gradients": precision.gradient_bytes,
+            "optimizer state and master weights": precision.master_bytes + workload.optimizer.state_bytes,
+        }
+    name = {"weights": "weights, their gradients and optimizer state"} if frozen and workload.training else {}
+    whole = sum(shares.values())
+    parts = [(name.get(word, word), float(weights) * share / whole) for word, share in shares.items()]
+    context = total_bytes - float(weights) - float(activations)
+    return (*parts, ("activations", float(activations)), ("context of the driver and libraries", max(context, 0.0)))
 
 
 def _moves(tables: CostTables, rows: list[int]) -> list[float]:

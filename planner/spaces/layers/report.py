@@ -148,12 +148,17 @@ def layer_totals(layers: Sequence[LayerCost]) -> dict[str, Any]:
 
 def _layer_table(layers: Sequence[LayerCost]) -> Table:
     totals = layer_totals(layers)
-    unit = time_unit(max(_layer_s(layer) for layer in layers))
+    shown = ("forward_s", "backward_input_s", "backward_weight_s", "reshard_s", "exchange_s")
+    time = time_unit(max(1e-12, *(getattr(layer, key) for layer in layers for key in shown)))
     memory = byte_unit(max(layer.memory_bytes for layer in layers))
 
-    def times(title: str, key: str, priority: int) -> Column:
-        return _numbers(layers, totals, title=title, key=key, unit=unit, priority=priority)
+    def numbers(title: str, key: str, priority: int, unit: Unit = time) -> Column:
+        values = [*(float(getattr(layer, key)) for layer in layers), float(totals[key])]
+        # A zero is an empty cell: what costs nothing should not draw the eye.
+        cells = tuple("" if value == 0 else significant(value / unit.size) for value in values)
+        return Column(title=title, unit=unit.name, cells=cells, priority=priority)
 
+    collectives = [f"{layer.collective} over {layer.group}" if layer.collective else "" for layer in layers]
     return Table(
         columns=(
             Column(title="layer", cells=(*(layer.name for layer in layers), "total"), is_text=True, flexible=True),
@@ -164,36 +169,17 @@ def _layer_table(layers: Sequence[LayerCost]) -> Table:
             Column(
                 title="split", cells=(*(layer.split for layer in layers), ""), is_text=True, flexible=True, priority=3
             ),
-            times("forward", "forward_s", 0),
-            times("backward\ninput", "backward_input_s", 1),
-            times("backward\nweights", "backward_weight_s", 1),
-            times("update", "update_s", 7),
-            times("reshard", "reshard_s", 2),
-            times("exchange", "exchange_s", 6),
-            times("exposed\nexchange", "exposed_exchange_s", 2),
-            Column(title="collective", cells=(*(_collective(layer) for layer in layers), ""), is_text=True, priority=8),
-            _numbers(layers, totals, title="memory", key="memory_bytes", unit=memory, priority=5),
+            numbers("forward", "forward_s", 0),
+            numbers("backward\ninput", "backward_input_s", 1),
+            numbers("backward\nweights", "backward_weight_s", 1),
+            numbers("update", "update_s", 7),
+            numbers("reshard", "reshard_s", 2),
+            numbers("exchange", "exchange_s", 6),
+            numbers("exposed\nexchange", "exposed_exchange_s", 2),
+            Column(title="collective", cells=(*collectives, ""), is_text=True, priority=8),
+            numbers("memory", "memory_bytes", 5, memory),
         ),
         total=True,
-    )
-
-
-def _numbers(
-    layers: Sequence[LayerCost], totals: dict[str, Any], *, title: str, key: str, unit: Unit, priority: int
-) -> Column:
-    values = [*(float(getattr(layer, key)) for layer in layers), float(totals[key])]
-    # A zero is an empty cell: what costs nothing should not draw the eye.
-    cells = tuple("" if value == 0 else significant(value / unit.size) for value in values)
-    return Column(title=title, unit=unit.name, cells=cells, priority=priority)
-
-
-def _collective(layer: LayerCost) -> str:
-    return f"{layer.collective} over {layer.group}" if layer.collective else ""
-
-
-def _layer_s(layer: LayerCost) -> float:
-    return max(
-        layer.forward_s, layer.backward_input_s, layer.backward_weight_s, layer.reshard_s, layer.exchange_s, 1e-12
     )
 
 

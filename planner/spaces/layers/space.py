@@ -470,7 +470,7 @@ class LayerwisePlanSpace(PlanSpace):
         ]
 
     def memory_parts(self, plan: Plan, total_bytes: float) -> Sequence[tuple[str, float]]:
-        from planner.spaces.layers.memory import memory_parts
+        from planner.spaces.layers.breakdown import memory_parts
 
         return memory_parts(self.resolved, plan, total_bytes)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from costmodel.hardware.cluster import DeviceGroup
 from costmodel.mesh.plan import MESH_FIGURES, RECOMPUTE
-from costmodel.mixed.evaluate import StageReport, broken_mixed_rules, cost_plans, passes_s, stage_reports
+from costmodel.mixed.evaluate import StageReport, broken_mixed_rules, cost_plans, makespans, stage_reports
 from costmodel.mixed.model import MixedModel
 from costmodel.mixed.plan import MixedPipeline, MixedPlan, MixedStage, group_cluster
 from costmodel.tolerances import EQUAL
@@ -89,7 +89,7 @@ def step_bound(space: MixedPlanSpace, plan: MixedPlan) -> StepBound:
     """Find the stage that bounds the step of a plan."""
     reports = stage_reports(space.model, plan)
     step = float(cost_plans(space.model, [plan]).step_time_s[0])
-    ends = [passes_s(pipeline, _of(reports, p)) for p, pipeline in enumerate(plan.pipelines)]
+    ends = makespans([plan], [reports])[0]
     slowest = max(range(len(ends)), key=lambda p: ends[p])
     busiest = max(_of(reports, slowest), key=lambda r: r.forward_s + r.backward_s)
     number = plan.pipelines[slowest].most_micro_batches

@@ -12,6 +12,7 @@ from planner.core.answer import Estimate
 from planner.core.numbers import duration_text, significant
 from planner.core.request import Request
 from planner.spaces.items import Basis, Item, item_fields
+from strategies.serving.search import SERVING_OBJECTIVES, score_of
 
 __all__ = ["ServedItem"]
 
@@ -80,10 +81,8 @@ class ServedItem(Item):
         return self.samples, "output token"
 
     def score(self, basis: Basis, objective: str) -> float:
-        if objective == "tokens_per_s_per_gpu":
-            return 1.0 / self.served["output_tokens_per_s_per_gpu"]
-        times = {"latency": self.served["request_s"], "ttft": self.served["ttft_s"], "tpot": self.step_time_s}
-        return times.get(objective, 1.0 / self.served["output_tokens_per_s"])
+        figures = {**self.served, "tpot_s": self.step_time_s}
+        return float(score_of(objective if objective in SERVING_OBJECTIVES else "throughput", figures, self.workers))
 
     def better(self, ratio: str, other: Item, objective: str) -> str:
         if objective == "throughput":

@@ -41,7 +41,14 @@ from planner.question.resolve import Resolved
 from planner.spaces.base import Found, PlanSpace, Progress, check_framework
 from planner.spaces.serving.plans import family_of_serving_plan, serving_plan_in_words
 from strategies.mesh.settings import Bounds
-from strategies.serving.search import MOST_BATCH, SERVING_OBJECTIVES, ServingOutcome, ServingSettings, search_serving
+from strategies.serving.search import (
+    MOST_BATCH,
+    SERVING_OBJECTIVES,
+    ServingOutcome,
+    ServingSettings,
+    score_of,
+    search_serving,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -254,7 +261,7 @@ class ServingPlanSpace(PlanSpace):
                     bottleneck=SERVING_FIGURES[max(parts, key=lambda name: parts[name])].label,
                     declared=SERVING_FIGURES,
                     main="tpot_s",
-                    score=_score(self.objective, figures),
+                    score=float(score_of(self.objective, figures, plan.workers)),
                     figures=figures,
                 )
             )
@@ -419,18 +426,6 @@ def missed_limits(limits: Mapping[str, float], ranked: RankedPlan) -> list[Note]
         for name, limit in limits.items()
         if ranked[name] > limit
     ]
-
-
-def _score(objective: str, figures: Mapping[str, Any]) -> float:
-    """What the objective compares; smaller is better, a rate counts as time per token."""
-    times = {
-        "throughput": 1.0 / figures["output_tokens_per_s"],
-        "tokens_per_s_per_gpu": 1.0 / figures["output_tokens_per_s_per_gpu"],
-        "latency": figures["request_s"],
-        "ttft": figures["ttft_s"],
-        "tpot": figures["tpot_s"],
-    }
-    return float(times[objective])
 
 
 def _outside_interval(plans: Sequence[RankedPlan]) -> list[Note]:

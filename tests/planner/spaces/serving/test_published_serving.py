@@ -154,5 +154,5 @@ def test_throughput_is_near_that_of_a_serving_engine(
     found = model(name, *lengths, "fp8", 1.0)
     degrees = {"tp": Bounds(values=(tp,)), "max_batch": Bounds(low=1, high=2048)}
     settings = ServingSettings(max_workers=tp, capacity_bytes=found.capacity_bytes, degrees=degrees, top=1)
-    predicted = -search_serving(found, settings).candidates[0].score
+    predicted = 1.0 / search_serving(found, settings).candidates[0].score
     assert 0.8 < predicted / published < 1.2
