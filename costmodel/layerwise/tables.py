@@ -40,8 +40,7 @@ from costmodel.layerwise.resharding import EdgeGeometry, PlacedPairs, edge_geome
 from costmodel.layerwise.splits import SplitTable, legal_splits, shard_of
 from costmodel.network.graph import gradient_passes
 from costmodel.network.layers import InnerExchange, Layer, Shard
-from costmodel.network.layers.base import reduced_fraction
-from costmodel.network.layers.shape_only import share_of_output
+from costmodel.network.layers.base import reduced_fraction, share_of_output
 from costmodel.workload import Workload
 
 __all__ = [

@@ -276,8 +276,11 @@ class Facts:
 def facts_of(graph: Graph, precision: str, optimizer: str) -> Facts:
     """Facts about training a network.
 
-    >>> from planner.importers.networks import load_model
-    >>> facts_of(load_model("mixtral-8x7b").graph, "bf16", "adam").values["experts"]
+    >>> from costmodel.network.graph import LayerSpec
+    >>> from costmodel.network.layers.base import params_from
+    >>> specs = [LayerSpec(name="tokens", kind="input", params=params_from("input", {"shape": (8, 16)})),
+    ...     LayerSpec(name="mlp", kind="moe", params=params_from("moe", {"experts": 4, "top_k": 2, "ffn": 32}), inputs=("tokens",))]
+    >>> facts_of(Graph.build("tiny", specs), "bf16", "adam").values["experts"]
     True
     """
     sizes = sizes_of(graph)

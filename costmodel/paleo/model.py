@@ -16,8 +16,8 @@ from costmodel.arrays import FloatArray
 from costmodel.hardware.device import Device
 from costmodel.kernels.roofline import ComputeModel, CostModelError, PassTimes
 from costmodel.network.layers import Layer, Shard
+from costmodel.network.layers.base import share_of_output
 from costmodel.network.layers.pooling import pair
-from costmodel.network.layers.shape_only import share_of_output
 from costmodel.paleo.convolution import (
     ALGORITHMS,
     FLOAT_BYTES,

@@ -228,15 +228,13 @@ def _empty(rows: int) -> Total:
     return {name: np.zeros(rows) for name in MODULE_COLUMNS}
 
 
-def layer_costs(prices: ModulePrices, position: int, *, splits_weights: bool = False) -> LayerCosts:
-    """Cost the options of one layer of a module; with ``splits_weights``, no matrix is whole that the standard splits."""
+def layer_costs(prices: ModulePrices, position: int) -> LayerCosts:
+    """Cost the options of one layer of a module."""
     graph, kind = prices.model.workload.graph, prices.kind
     usual = roles_of(graph, kind)[position]
     if graph.layers[kind.layers[position]].kind in _FOREIGN:
         return _filled((), [_figures(prices, position, usual, prices.keys)])
     options = split_options(graph, kind, position, prices.plan.tp)
-    if splits_weights and usual.role in ("column", "row"):
-        options = tuple(option for option in options if option.role != "whole")
     rows: list[list[FloatArray]] = []
     place: dict[LayerSplit, int] = {}
     for role in dict.fromkeys(option.role for option in options):
@@ -426,26 +424,22 @@ def split_module(
     return found, answer.bound_s
 
 
-def module_problem(prices: ModulePrices, *, splits_weights: bool = False) -> ModuleProblem:
+def module_problem(prices: ModulePrices) -> ModuleProblem:
     """Build the program of a module of a plan, whose own ``block_splits`` are not looked at.
 
-    Parameters
-    ----------
-    prices : ModulePrices
-    splits_weights : bool
-        Whether every matrix must be split that the standard pattern splits. Under sequence parallelism a matrix that is whole works on a
-        share of the positions, so that tp is parallelism of sequences for it (DeepSpeed Ulysses, arXiv:2309.14509), not of tensors.
+    Under sequence parallelism a matrix that is whole works on a share of the positions, so that tp is parallelism of sequences for it
+    (DeepSpeed Ulysses, arXiv:2309.14509), not of tensors.
     """
-    return _Builder(prices, splits_weights=splits_weights).build()
+    return _Builder(prices).build()
 
 
 class _Builder:
     """Collects the nodes and pairs of a module."""
 
-    def __init__(self, prices: ModulePrices, *, splits_weights: bool) -> None:
+    def __init__(self, prices: ModulePrices) -> None:
         self.prices, self.kind, self.graph = prices, prices.kind, prices.model.workload.graph
         self.home = home_of(prices.plan.tp, sequence_parallel=prices.plan.sequence_parallel)
-        self.costs = [layer_costs(prices, p, splits_weights=splits_weights) for p in range(len(self.kind.layers))]
+        self.costs = [layer_costs(prices, p) for p in range(len(self.kind.layers))]
         self.pairs: list[_Pairs] = []
         self.sets: list[tuple[frozenset[int], ...]] = []
         self.set_costs: list[tuple[FloatArray, FloatArray]] = []

@@ -346,7 +346,7 @@ _FULL, _1F1B = RECOMPUTE.index("full"), SCHEDULES.index("1f1b")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanCount:
-    """Counts the plans of nodes, and of branches with every way to lay out experts.
+    """Counts the plans of branches, with every way to lay out experts.
 
     Attributes
     ----------
@@ -362,7 +362,7 @@ class PlanCount:
     _branches: dict[tuple[int, int, int], int] = field(default_factory=dict, repr=False, compare=False)
 
     def plans(self, nodes: Columns) -> int:
-        """Distinct legal plans in nodes, or in branches."""
+        """Distinct legal plans in branches."""
         if not len(nodes["tp"]):
             return 0
         space = self.space
@@ -411,27 +411,19 @@ class PlanCount:
             self._fulls[longest] = len(self.space.recompute_counts(longest))
         return self._fulls[longest]
 
-    def _sharding_counts(self, nodes: Columns) -> IntArray:
-        """Divisions of dp of every node, or of all nodes of every branch."""
-        columns = [nodes[name] for name in ("tp", "cp", "dp")]
-        if "ep" in nodes:
-            columns.append(nodes["ep"] * nodes["etp"])
+    def _sharding_counts(self, branches: Columns) -> IntArray:
+        """Divisions of dp of every branch, over all ways to lay out experts."""
+        columns = [branches[name] for name in ("tp", "cp", "dp")]
         first, row = combined(*columns)
         kinds = zip(*(column[first].tolist() for column in columns), strict=True)
-        of = self._divisions if "ep" in nodes else self._divisions_of_all
-        return np.array([of(*kind) for kind in kinds], dtype=np.int64)[row]
+        return np.array([self._divisions(*kind) for kind in kinds], dtype=np.int64)[row]
 
-    def _divisions_of_all(self, tp: int, cp: int, dp: int) -> int:
-        """Divisions of dp, over all ways to lay out experts."""
+    def _divisions(self, tp: int, cp: int, dp: int) -> int:
         known = self._branches.get((tp, cp, dp))
         if known is None:
-            needs = [ep * etp for ep, etp in self.space.experts(tp, cp, dp)]
-            known = self._branches[tp, cp, dp] = self._divisions(tp, cp, dp, *needs)
+            plain, stages, shards = self.space.shares_of(dp)
+            needs = np.array([ep * etp for ep, etp in self.space.experts(tp, cp, dp)], dtype=np.int64)
+            ranks = tp * cp * np.array([shard for shard in shards if shard * cp > 1], dtype=np.int64)
+            shared = ranks[:, None] % needs[None, :] == 0
+            known = self._branches[tp, cp, dp] = plain * len(needs) + stages * int(np.count_nonzero(shared))
         return known
-
-    def _divisions(self, tp: int, cp: int, dp: int, *needs: int) -> int:
-        """Divisions of dp where experts take so many ranks each, summed."""
-        plain, stages, shards = self.space.shares_of(dp)
-        ranks = tp * cp * np.array([shard for shard in shards if shard * cp > 1], dtype=np.int64)
-        shared = ranks[:, None] % np.array(needs, dtype=np.int64)[None, :] == 0
-        return plain * len(needs) + stages * int(np.count_nonzero(shared))

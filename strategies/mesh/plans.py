@@ -212,11 +212,6 @@ class PlanEvaluator:
         """Score that plans with these step times, or larger ones, do not go below."""
         return self.score(step_s, batch.workers, self.computing_s(batch))
 
-    def scorer(self, batch: MeshBatch) -> Callable[[FloatArray], FloatArray]:
-        """The same of many times (n, X) for each of the plans."""
-        workers, computing = batch.workers[:, None], np.reshape(self.computing_s(batch), (-1, 1))
-        return lambda step_s: self.score(step_s, workers, computing)
-
     def divide(self, pipelines: Columns, makespan_s: FloatArray, floors_s: FloatArray) -> None:
         """Evaluate every way to divide dp of some pipelines.
 

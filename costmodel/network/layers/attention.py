@@ -31,8 +31,8 @@ from costmodel.network.layers.base import (
     positions_of,
     register,
     shape_text,
+    share_of_output,
 )
-from costmodel.network.layers.shape_only import share_of_output
 
 __all__ = [
     "CrossAttention",

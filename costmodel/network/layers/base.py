@@ -42,6 +42,7 @@ __all__ = [
     "reduced_fraction",
     "register",
     "shape_text",
+    "share_of_output",
 ]
 
 
@@ -115,13 +116,13 @@ class Layer:
 
     @property
     def adapter_count(self) -> int:
-        """Trainable parameters of a low-rank adapter (Hu et al., arXiv:2106.09685); not part of ``weight_count``."""
-        return self.family.adapter_count(self) if self.lora_rank else 0
+        """Trainable parameters of a low-rank adapter, not part of ``weight_count``: ``r (I + O)`` (Hu et al., arXiv:2106.09685)."""
+        return self.lora_rank * sum(self.matrix_shape)
 
     @property
     def tied_count(self) -> int:
         """Parameters that another layer owns; this one needs its own copy of them where the two lie on different devices."""
-        return self.family.tied_count(self)
+        return math.prod(self.matrix_shape) if getattr(self.params, "tied", False) else 0
 
     @property
     def matrix_shape(self) -> tuple[int, int]:
@@ -225,6 +226,13 @@ def positions_of(shape: Shape, shard: Shard) -> FloatArray:
     return np.ceil(math.prod(shape[1:]) / shard.sequence)
 
 
+def share_of_output(layer: Layer, shard: Shard) -> Any:
+    """Output elements of one worker's share."""
+    if len(layer.output_shape) == 3:
+        return shard.batch * shard.out_channels * shard.height * layer.output_shape[2]
+    return shard.batch * shard.out_channels * positions_of(layer.output_shape, shard)
+
+
 # What kind of kernel it is (`costmodel.kernels.roofline.kernel_time_s`).
 # Kernels that some software leaves out, since the kernel alongside them does their work: an activation forward, a bias (its addition and
 # its gradient), the gradient of an activation after a normalisation, a concatenation.
@@ -321,7 +329,8 @@ class LayerFamily(ABC):
     keeps_inside: ClassVar[bool] = False
     # Can have a low-rank adapter.
     takes_adapter: ClassVar[bool] = False
-    # Images can be cut by rows, too (`limits`).
+    # What can be cut besides the batch (`limits`): channels apart, and rows of images.
+    splits_channels: ClassVar[bool] = True
     splits_rows: ClassVar[bool] = False
     min_inputs: ClassVar[int] = 1
     max_inputs: ClassVar[int] = 1
@@ -332,14 +341,6 @@ class LayerFamily(ABC):
 
     def weight_count(self, layer: Layer) -> int:  # noqa: ARG002 - most layers have none
         """Parameters, biases included."""
-        return 0
-
-    def adapter_count(self, layer: Layer) -> int:  # noqa: ARG002 - most layers take none
-        """Parameters of the layer's adapter, `Layer.adapter_count`."""
-        return 0
-
-    def tied_count(self, layer: Layer) -> int:  # noqa: ARG002 - most layers own their weights
-        """Parameters of another layer that this one uses, `Layer.tied_count`."""
         return 0
 
     def matrix_shape(self, layer: Layer) -> tuple[int, int]:  # noqa: ARG002 - most have none that can be shared
@@ -354,13 +355,16 @@ class LayerFamily(ABC):
         """See `Layer.shared_count`."""
         return 0
 
-    def saved_elements(self, layer: Layer, shard: Shard) -> FloatArray:  # noqa: ARG002 - most keep nothing else
+    def saved_elements(self, layer: Layer, shard: Shard) -> FloatArray:
         """Elements that the layer keeps for its backward pass beyond its input and output, in a share; shape (n,).
+
+        Unless a family says otherwise, the inputs of an attached normalisation and activation.
 
         The unit is an activation element, taken to have two bytes: a mask of one byte counts 0.5, a number in fp32 counts 2. Which
         inputs are kept is said by ``keeps_input``.
         """
-        return np.zeros(np.shape(shard.batch))
+        attached = getattr(layer.params, "norm", None), getattr(layer.params, "activation", None)
+        return epilogue_saved(*attached, np.asarray(share_of_output(layer, shard)))
 
     def cast_elements(self, layer: Layer, shard: Shard) -> FloatArray:  # noqa: ARG002 - mixtures of experts only
         """Those of `saved_elements` that enter products inside the layer, which may keep them in 8 bits."""
@@ -382,7 +386,7 @@ class LayerFamily(ABC):
         """Largest legal split degrees; unless a family says otherwise, channels (or features) are independent."""
         shape = layer.output_shape
         rows = shape[1] if self.splits_rows and len(shape) == 3 else 1
-        return SplitLimits(out_channels=shape[0], height=rows, channelwise=True)
+        return SplitLimits(out_channels=shape[0] if self.splits_channels else 1, height=rows, channelwise=True)
 
     def work(self, layer: Layer, shard: Shard) -> LayerWork:
         """Work of one worker's share, for many splits at once: what is frozen has no ``backward_weight``."""

@@ -22,7 +22,6 @@ from costmodel.network.layers.base import (
     Shard,
     SplitLimits,
     Tiling,
-    epilogue_saved,
     image_epilogue,
     param,
     reduced_fraction,
@@ -30,7 +29,6 @@ from costmodel.network.layers.base import (
     shape_text,
 )
 from costmodel.network.layers.pooling import Padding, Size2, Window, input_rows, pair, window
-from costmodel.network.layers.shape_only import share_of_output
 
 __all__ = ["Convolution", "ConvolutionParams", "Deconvolution", "DeconvolutionParams"]
 
@@ -111,10 +109,6 @@ class Convolution(LayerFamily):
             exchanges=_split_exchanges(layer, win, shard, size, rows_in),
             through=backward,
         )
-
-    def saved_elements(self, layer: Layer, shard: Shard) -> FloatArray:
-        """Inputs of the attached normalisation and activation."""
-        return epilogue_saved(layer.params.norm, layer.params.activation, np.asarray(share_of_output(layer, shard)))
 
 
 def _check_groups(groups: int, channels_in: int, channels_out: int) -> None:
@@ -395,7 +389,3 @@ class Deconvolution(LayerFamily):
             exchanges=_split_exchanges(layer, win, shard, size, rows_in),
             through=backward,
         )
-
-    def saved_elements(self, layer: Layer, shard: Shard) -> FloatArray:
-        """Inputs of the attached normalisation and activation."""
-        return epilogue_saved(layer.params.norm, layer.params.activation, np.asarray(share_of_output(layer, shard)))

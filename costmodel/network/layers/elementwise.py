@@ -17,13 +17,13 @@ from costmodel.network.layers.base import (
     Shape,
     ShapeError,
     Shard,
-    SplitLimits,
     param,
     positions_of,
     register,
     shape_text,
+    share_of_output,
 )
-from costmodel.network.layers.shape_only import NoParams, share_of_output
+from costmodel.network.layers.shape_only import NoParams
 
 __all__ = [
     "ActivationLayer",
@@ -169,10 +169,7 @@ class LocalResponseNormParams:
 class LocalResponseNorm(_Elementwise):
     """Normalisation over neighbouring channels (Krizhevsky et al. 2012)."""
 
-    def limits(self, layer: Layer) -> SplitLimits:
-        """Rows only: a window over channels crosses a split of the channels."""
-        shape = layer.output_shape
-        return SplitLimits(out_channels=1, height=shape[1] if len(shape) == 3 else 1, channelwise=True)
+    splits_channels = False  # a window over channels crosses a split of the channels
 
     def trained_work(self, layer: Layer, shard: Shard) -> LayerWork:
         """A square and an addition per channel of the window."""

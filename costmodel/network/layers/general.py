@@ -25,8 +25,8 @@ from costmodel.network.layers.base import (
     param,
     register,
     shape_text,
+    share_of_output,
 )
-from costmodel.network.layers.shape_only import share_of_output
 
 __all__ = [
     "AssumedFree",
@@ -109,14 +109,11 @@ class _StatedShape(LayerFamily):
 
     Params = StatedShapeParams
     keeps_input = False
+    splits_channels = False
 
     def output_shape(self, params: StatedShapeParams, inputs: tuple[Shape, ...]) -> Shape:  # noqa: ARG002 - stated
         """The stated shape."""
         return tuple(params.shape)
-
-    def limits(self, layer: Layer) -> SplitLimits:  # noqa: ARG002 - samples only
-        """Samples only."""
-        return SplitLimits(out_channels=1, channelwise=True)
 
 
 @register(

@@ -22,7 +22,6 @@ from costmodel.network.layers.base import (
     SplitLimits,
     Tiling,
     epilogue_kernels,
-    epilogue_saved,
     param,
     positions_of,
     reduced_fraction,
@@ -62,24 +61,11 @@ class Linear(LayerFamily):
     def weight_count(self, layer: Layer) -> int:
         """``I O + O``; the bias alone where the matrix is another layer's."""
         p: LinearParams = layer.params
-        return (0 if p.tied else self._matrix(layer)) + (p.out_features if p.bias else 0)
-
-    def tied_count(self, layer: Layer) -> int:
-        """The matrix, where it is the embedding's."""
-        return self._matrix(layer) if layer.params.tied else 0
+        return (0 if p.tied else math.prod(layer.matrix_shape)) + (p.out_features if p.bias else 0)
 
     def matrix_shape(self, layer: Layer) -> tuple[int, int]:
         """Outputs and inputs."""
         return (layer.params.out_features, _features(layer.input_shapes[0]))
-
-    def adapter_count(self, layer: Layer) -> int:
-        """``r (I + O)``: the product of a thin and a flat matrix (Hu et al., arXiv:2106.09685, section 4.1)."""
-        features: int = layer.params.out_features
-        return layer.lora_rank * (_features(layer.input_shapes[0]) + features)
-
-    def _matrix(self, layer: Layer) -> int:
-        features: int = layer.params.out_features
-        return _features(layer.input_shapes[0]) * features
 
     def is_fully_connected(self, layer: Layer) -> bool:
         """True unless it is applied per position."""
@@ -124,9 +110,8 @@ class Linear(LayerFamily):
 
     def saved_elements(self, layer: Layer, shard: Shard) -> FloatArray:
         """Inputs of the attached normalisation and activation; what an adapter keeps between its two matrices."""
-        p: LinearParams = layer.params
         rows = shard.batch * positions_of(layer.output_shape, shard)
-        return epilogue_saved(p.norm, p.activation, rows * shard.out_channels) + rows * layer.lora_rank
+        return super().saved_elements(layer, shard) + rows * layer.lora_rank
 
 
 def _divisor(width: FloatArray) -> FloatArray:
@@ -189,19 +174,11 @@ class Embedding(LayerFamily):
 
     def weight_count(self, layer: Layer) -> int:
         """``V D``; nothing where the table is another layer's."""
-        return 0 if layer.params.tied else self._table(layer)
-
-    def tied_count(self, layer: Layer) -> int:
-        """The table, where it is another embedding's."""
-        return self._table(layer) if layer.params.tied else 0
+        return 0 if layer.params.tied else math.prod(layer.matrix_shape)
 
     def matrix_shape(self, layer: Layer) -> tuple[int, int]:
         """Rows of the table, and features of one."""
         return (layer.params.num_embeddings, layer.params.dim)
-
-    def _table(self, layer: Layer) -> int:
-        p: EmbeddingParams = layer.params
-        return p.num_embeddings * p.dim
 
     def limits(self, layer: Layer) -> SplitLimits:
         """Features of a row."""

@@ -21,8 +21,8 @@ from costmodel.network.layers.base import (
     param,
     register,
     shape_text,
+    share_of_output,
 )
-from costmodel.network.layers.shape_only import share_of_output
 
 __all__ = ["Attention", "AttentionParams", "Lstm", "LstmParams"]
 
@@ -162,6 +162,7 @@ class Attention(LayerFamily):
     Bahdanau, Cho, Bengio (arXiv:1409.0473): score = v' tanh(W q + U k).
     """
 
+    splits_channels = False  # every score sums over all features
     min_inputs = 2
     max_inputs = 2
 
@@ -175,10 +176,6 @@ class Attention(LayerFamily):
         """``A (Iq + Ik) + A``."""
         units: int = layer.params.units
         return units * (layer.input_shapes[0][0] + layer.input_shapes[1][0]) + units
-
-    def limits(self, layer: Layer) -> SplitLimits:  # noqa: ARG002 - the scores need every feature
-        """The batch only: every score sums over all features."""
-        return SplitLimits(out_channels=1, channelwise=True)
 
     def trained_work(self, layer: Layer, shard: Shard) -> LayerWork:
         """Two projections, a score per pair of positions, a weighted sum."""

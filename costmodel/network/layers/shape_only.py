@@ -17,9 +17,9 @@ from costmodel.network.layers.base import (
     SplitLimits,
     ViewFamily,
     param,
-    positions_of,
     register,
     shape_text,
+    share_of_output,
 )
 
 __all__ = ["Concat", "Flatten", "Input", "InputParams", "NoParams", "Upsample", "UpsampleParams"]
@@ -122,10 +122,3 @@ class Upsample(LayerFamily):
         elements = share_of_output(layer, shard) * (1.0 + 1.0 / layer.params.factor**2)
         kernel = Kernel(flop=0.0 * elements, elements=elements)
         return LayerWork(forward=((kernel,),), backward_input=((kernel,),))
-
-
-def share_of_output(layer: Layer, shard: Shard) -> Any:
-    """Output elements of one worker's share."""
-    if len(layer.output_shape) == 3:
-        return shard.batch * shard.out_channels * shard.height * layer.output_shape[2]
-    return shard.batch * shard.out_channels * positions_of(layer.output_shape, shard)

@@ -137,9 +137,8 @@ def test_families_have_all_nodes_as_members(seed: int) -> None:
 
 
 @mostly("exact", "seed", range(12))
-def test_branches_hold_the_plans_of_their_nodes(seed: int) -> None:
+def test_branches_hold_their_nodes(seed: int) -> None:
     _, _, modes = _case(seed, 0.5)
     count = PlanCount(space=modes.space)
     branches, nodes = list(modes.space.branches()), list(modes.space.nodes())
-    assert sum(map(count.plans, branches)) == sum(map(count.plans, nodes))
     assert sum(map(count.nodes, branches)) == sum(len(piece["tp"]) for piece in nodes)
