@@ -126,20 +126,22 @@ def measure(typed: Typed) -> None:
         seed=found.get("seed", 0),
     )
     with Progress(where) as progress:
-        session = measure_here(wanted, ThisSystem(), progress)
-    if session.is_first and session.measured.rows:
+        measured, place, is_first = measure_here(wanted, ThisSystem(), progress)
+    if measured.rows:
         from planner.measure.report import measure_report
 
-        for target in (*session.written, path):
+        for target in (*measured.files, path):
             remark(where, f"wrote {target}")
-        if session.remark:
-            remark(where, session.remark)
-        report = measure_report(path, session.device, session.machine, session.software, session.measured, constants)
-        emit(report, where)
-    elif session.is_first:
-        reasons = "; ".join(f"{count} {reason}" for reason, count in session.measured.skipped.items())
+        if place.remark:
+            remark(where, place.remark)
+        emit(
+            measure_report(path, device or place.found.name, place.found.label, place.software, measured, constants),
+            where,
+        )
+    elif is_first:
+        reasons = "; ".join(f"{count} {reason}" for reason, count in measured.skipped.items())
         remark(where, f"nothing was measured, and no file written{f': {reasons}' if reasons else ''}")
-    if session.measured.stopped:
+    if measured.stopped:
         raise KeyboardInterrupt  # what was measured is kept; the exit code says that it was stopped
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 __all__ = ["COLLECTIVES", "ELEMENT_BYTES", "KINDS", "Case", "collective_cases", "kernel_cases"]
 
@@ -61,43 +62,39 @@ class Case:
         return str(dict(self.cells)[column])
 
     @property
+    def work(self) -> float:
+        """FLOPs, or bytes where arithmetic does not matter."""
+        return self.flop or self.moved_bytes
+
+    @property
     def label(self) -> str:
         """One line for people."""
         shape = " ".join(f"{name}={value}" for name, value in self.cells)
         return " ".join(part for part in (self.kernel, self.direction, self.precision, shape) if part)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Shapes:
-    """Shapes for one kind of machine; those before ``quick`` (a count per list) are measured by ``--quick``."""
-
-    gemm: Sequence[tuple[int, int, int]]  # m, n, k
-    convolution: Sequence[tuple[int, int, int, int, int, int, int]]  # n, c, side, k, kernel, padding, stride
-    attention: Sequence[tuple[int, int, int, int]]  # batch, heads, head_dim, seq
-    elementwise: Sequence[tuple[int, int]]  # rows, width
-    recurrent: Sequence[tuple[str, int, int, int]]  # cell, hidden, batch, timesteps
-    copy: Sequence[int]  # MiB
-
-
+# Shapes of a kind of kernel. gemm: m, n, k; convolution: n, c, side, k, kernel, padding, stride; attention: batch, heads, head_dim, seq;
+# elementwise: rows, width; recurrent: cell, hidden, batch, timesteps; copy: MiB.
+_Shapes = Sequence[Any]
 _OPERATIONS = ("add", "gelu", "layer_norm", "relu", "dropout", "rms_norm", "batch_norm")
 _QUICK_OPERATIONS = 3
 # For a processor: some 10 to 1,000 GFLOP/s.
-_SMALL_QUICK = _Shapes(
-    gemm=((256, 256, 256), (512, 512, 512), (1024, 1024, 1024), (16, 1024, 1024), (128, 128, 4096)),
-    convolution=((4, 64, 28, 64, 3, 1, 1), (4, 256, 14, 256, 1, 0, 1)),
-    attention=((1, 8, 64, 256), (1, 8, 64, 512)),
-    elementwise=((512, 1024), (4096, 1024)),
-    recurrent=(("LSTM", 256, 16, 16),),
-    copy=(1, 16, 64),
-)
-_SMALL_FULL = _Shapes(
-    gemm=(
+_SMALL_QUICK: dict[str, _Shapes] = {
+    "gemm": ((256, 256, 256), (512, 512, 512), (1024, 1024, 1024), (16, 1024, 1024), (128, 128, 4096)),
+    "convolution": ((4, 64, 28, 64, 3, 1, 1), (4, 256, 14, 256, 1, 0, 1)),
+    "attention": ((1, 8, 64, 256), (1, 8, 64, 512)),
+    "elementwise": ((512, 1024), (4096, 1024)),
+    "recurrent": (("LSTM", 256, 16, 16),),
+    "copy": (1, 16, 64),
+}
+_SMALL_FULL: dict[str, _Shapes] = {
+    "gemm": (
         *((size, size, size) for size in (128, 192, 256, 384, 512, 768, 1024, 1536, 2048)),
         *((1760, rows, 1760) for rows in (16, 32, 64, 128)),
         *((2048, rows, 2048) for rows in (1, 16, 64)),
         *((512, 4096, 1024), (512, 1024, 4096), (64, 64, 16384), (2048, 64, 64), (3000, 100, 500), (4096, 2048, 768)),
     ),
-    convolution=(
+    "convolution": (
         *((4, 3, 224, 64, 7, 3, 2), (4, 64, 56, 64, 1, 0, 1), (4, 64, 56, 64, 3, 1, 1), (4, 128, 28, 128, 3, 1, 1)),
         *(
             (4, 256, 56, 128, 1, 0, 2),
@@ -107,22 +104,22 @@ _SMALL_FULL = _Shapes(
         ),
         *((2, 64, 112, 128, 3, 1, 1), (8, 96, 27, 256, 5, 2, 1)),
     ),
-    attention=((1, 8, 64, 256), (4, 8, 64, 256), (1, 12, 64, 512), (1, 8, 128, 1024), (1, 16, 64, 1024)),
-    elementwise=((64, 1024), (512, 1024), (2048, 1024), (8192, 1024), (4096, 4096)),
-    recurrent=(("LSTM", 256, 16, 25), ("LSTM", 512, 32, 25), ("GRU", 512, 32, 25), ("vanilla", 1024, 32, 25)),
-    copy=(1, 4, 16, 64, 256),
-)
+    "attention": ((1, 8, 64, 256), (4, 8, 64, 256), (1, 12, 64, 512), (1, 8, 128, 1024), (1, 16, 64, 1024)),
+    "elementwise": ((64, 1024), (512, 1024), (2048, 1024), (8192, 1024), (4096, 4096)),
+    "recurrent": (("LSTM", 256, 16, 25), ("LSTM", 512, 32, 25), ("GRU", 512, 32, 25), ("vanilla", 1024, 32, 25)),
+    "copy": (1, 4, 16, 64, 256),
+}
 # For a GPU: some 10 to 1,000 TFLOP/s.
-_LARGE_QUICK = _Shapes(
-    gemm=((1024, 1024, 1024), (4096, 4096, 4096), (8192, 8192, 8192), (16, 4096, 4096), (512, 512, 16384)),
-    convolution=((64, 64, 56, 64, 3, 1, 1), (64, 256, 14, 256, 3, 1, 1), (64, 256, 56, 64, 1, 0, 1)),
-    attention=((4, 16, 128, 2048), (1, 16, 128, 8192)),
-    elementwise=((8192, 4096), (32768, 8192)),
-    recurrent=(("LSTM", 1024, 64, 25),),
-    copy=(16, 256, 1024),
-)
-_LARGE_FULL = _Shapes(
-    gemm=(
+_LARGE_QUICK: dict[str, _Shapes] = {
+    "gemm": ((1024, 1024, 1024), (4096, 4096, 4096), (8192, 8192, 8192), (16, 4096, 4096), (512, 512, 16384)),
+    "convolution": ((64, 64, 56, 64, 3, 1, 1), (64, 256, 14, 256, 3, 1, 1), (64, 256, 56, 64, 1, 0, 1)),
+    "attention": ((4, 16, 128, 2048), (1, 16, 128, 8192)),
+    "elementwise": ((8192, 4096), (32768, 8192)),
+    "recurrent": (("LSTM", 1024, 64, 25),),
+    "copy": (16, 256, 1024),
+}
+_LARGE_FULL: dict[str, _Shapes] = {
+    "gemm": (
         *((size, size, size) for size in (256, 512, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 16384)),
         *((1760, rows, 1760) for rows in (16, 32, 64, 128, 7000)),
         *((5124, rows, 2048) for rows in (700, 1500, 9124)),
@@ -136,7 +133,7 @@ _LARGE_FULL = _Shapes(
             (35, 8457, 2560),
         ),
     ),
-    convolution=(
+    "convolution": (
         *((64, 3, 224, 64, 7, 3, 2), (64, 64, 56, 64, 1, 0, 1), (64, 64, 56, 64, 3, 1, 1), (64, 128, 28, 128, 3, 1, 1)),
         *(
             (64, 256, 56, 512, 1, 0, 2),
@@ -146,11 +143,11 @@ _LARGE_FULL = _Shapes(
         ),
         *((32, 64, 224, 64, 3, 1, 1), (64, 96, 27, 256, 5, 2, 1), (128, 512, 14, 512, 3, 1, 1)),
     ),
-    attention=((8, 16, 64, 512), (4, 16, 128, 2048), (1, 32, 128, 4096), (1, 16, 128, 8192), (16, 12, 64, 1024)),
-    elementwise=((512, 1024), (4096, 4096), (16384, 4096), (32768, 8192), (65536, 8192)),
-    recurrent=(("LSTM", 512, 32, 25), ("LSTM", 1024, 64, 25), ("GRU", 1536, 32, 50), ("vanilla", 2560, 32, 50)),
-    copy=(1, 16, 64, 256, 1024, 4096),
-)
+    "attention": ((8, 16, 64, 512), (4, 16, 128, 2048), (1, 32, 128, 4096), (1, 16, 128, 8192), (16, 12, 64, 1024)),
+    "elementwise": ((512, 1024), (4096, 4096), (16384, 4096), (32768, 8192), (65536, 8192)),
+    "recurrent": (("LSTM", 512, 32, 25), ("LSTM", 1024, 64, 25), ("GRU", 1536, 32, 50), ("vanilla", 2560, 32, 50)),
+    "copy": (1, 16, 64, 256, 1024, 4096),
+}
 
 
 def kernel_cases(*, large: bool, quick: bool, precisions: Sequence[str], kinds: Sequence[str] = KINDS) -> list[Case]:
@@ -171,28 +168,21 @@ def kernel_cases(*, large: bool, quick: bool, precisions: Sequence[str], kinds: 
     >>> [case.kernel for case in kernel_cases(large=False, quick=True, precisions=("fp32",))[:3]]
     ['gemm', 'copy', 'convolution']
     """
-    by_size = {
-        (False, True): _SMALL_QUICK,
-        (False, False): _SMALL_FULL,
-        (True, True): _LARGE_QUICK,
-        (True, False): _LARGE_FULL,
-    }
-    shapes = by_size[large, quick]
-    streams: list[Iterator[Case]] = []
-    for kind in KINDS:
-        maker = _MAKERS.get(kind)
-        if maker is None or kind not in kinds:
-            continue
-        streams += [
-            maker(shapes, precision, quick) for precision in precisions if kind != "copy" or precision == precisions[0]
-        ]
+    of_size = (_SMALL_FULL, _SMALL_QUICK, _LARGE_FULL, _LARGE_QUICK)
+    shapes = of_size[2 * large + quick]
+    streams = [
+        maker(shapes[kind], precision, quick)
+        for kind, maker in _MAKERS.items()
+        for precision in precisions
+        if kind in kinds and (kind != "copy" or precision == precisions[0])
+    ]
     rounds = itertools.zip_longest(*streams)
     return [case for turn in rounds for case in turn if case is not None]
 
 
 def _gemms(shapes: _Shapes, precision: str, quick: bool) -> Iterator[Case]:  # noqa: ARG001 - the same for all makers
     size = ELEMENT_BYTES[precision]
-    for m, n, k in shapes.gemm:
+    for m, n, k in shapes:
         moved = float(size * (m * n + m * k + k * n))
         yield Case(
             kernel="gemm",
@@ -206,7 +196,7 @@ def _gemms(shapes: _Shapes, precision: str, quick: bool) -> Iterator[Case]:  # n
 
 def _convolutions(shapes: _Shapes, precision: str, quick: bool) -> Iterator[Case]:  # noqa: ARG001
     size = ELEMENT_BYTES[precision]
-    for n, c, side, k, kernel, padding, stride in shapes.convolution:
+    for n, c, side, k, kernel, padding, stride in shapes:
         out = (side + 2 * padding - kernel) // stride + 1
         moved = float(size * (n * c * side * side + n * k * out * out + k * c * kernel * kernel))
         names = ("n", "c", "h", "w", "k", "r", "s", "pad_h", "pad_w", "stride_h", "stride_w")
@@ -225,7 +215,7 @@ def _convolutions(shapes: _Shapes, precision: str, quick: bool) -> Iterator[Case
 
 def _attentions(shapes: _Shapes, precision: str, quick: bool) -> Iterator[Case]:  # noqa: ARG001
     size = ELEMENT_BYTES[precision]
-    for batch, heads, dim, seq in shapes.attention:
+    for batch, heads, dim, seq in shapes:
         elements = batch * heads * seq * dim
         for which, products, tensors in (("forward", 2, 4), ("backward", 5, 8)):
             yield Case(
@@ -249,7 +239,7 @@ def _attentions(shapes: _Shapes, precision: str, quick: bool) -> Iterator[Case]:
 def _elementwise(shapes: _Shapes, precision: str, quick: bool) -> Iterator[Case]:
     size = ELEMENT_BYTES[precision]
     operations = _OPERATIONS[:_QUICK_OPERATIONS] if quick else _OPERATIONS
-    for (rows, width), operation in itertools.product(shapes.elementwise, operations):
+    for (rows, width), operation in itertools.product(shapes, operations):
         elements = rows * width
         for which in ("forward", "backward"):
             # The gradient of a sum is passed on as it is: there is no kernel to time.
@@ -268,7 +258,7 @@ def _elementwise(shapes: _Shapes, precision: str, quick: bool) -> Iterator[Case]
 def _recurrents(shapes: _Shapes, precision: str, quick: bool) -> Iterator[Case]:  # noqa: ARG001
     size = ELEMENT_BYTES[precision]
     gates = {"LSTM": 4, "GRU": 3, "vanilla": 1}
-    for cell, hidden, batch, steps in shapes.recurrent:
+    for cell, hidden, batch, steps in shapes:
         for which, products in (("forward", 1), ("backward", 2)):
             yield Case(
                 kernel="recurrent",
@@ -282,7 +272,7 @@ def _recurrents(shapes: _Shapes, precision: str, quick: bool) -> Iterator[Case]:
 
 
 def _copies(shapes: _Shapes, precision: str, quick: bool) -> Iterator[Case]:  # noqa: ARG001
-    for mebibytes in shapes.copy:
+    for mebibytes in shapes:
         moved = 2.0 * mebibytes * 2**20
         cells = (("bytes", mebibytes * 2**20),)
         yield Case(kernel="copy", precision=precision, cells=cells, moved_bytes=moved, held_bytes=moved)

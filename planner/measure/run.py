@@ -25,12 +25,10 @@ from planner.files.output import check_writable, write_atomically
 from planner.measure.cases import Case, collective_cases, kernel_cases
 from planner.measure.kernels import Workbench, collective_call
 from planner.measure.processes import Group, Place, Processes, load_torch, place_of, processes_of
-from planner.measure.timing import Timing, row_of, table_text, time_call
+from planner.measure.timing import row_of, table_text, time_call
 
 __all__ = [
     "Measured",
-    "Session",
-    "Settings",
     "Wanted",
     "measure_collectives",
     "measure_here",
@@ -43,19 +41,41 @@ Report = Callable[[str, float], None]
 
 # Bounds of the time that one case may take, in seconds: below, a median means little; above, it gains little.
 _LEAST_BUDGET_S, _MOST_BUDGET_S = 0.03, 1.5
+_TOO_LARGE = "larger than the memory"
+# What a library raises that cannot run a case on a device; out of memory is one.
+_CANNOT = (RuntimeError, NotImplementedError, AttributeError, ValueError)
 # Of the time limit, for collectives where there are several processes.
 _COLLECTIVE_SHARE = 0.35
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """What to measure."""
+class Wanted:
+    """Options of the command; None: decided by the machine.
 
-    quick: bool = False
-    time_limit_s: float
-    precisions: tuple[str, ...]
+    Attributes
+    ----------
+    path : Path
+        Of the table.
+    quick : bool
+    kind : str or None
+        "cuda" or "cpu".
+    device, cluster : str or None
+        Name or file that rows are predicted for.
+    kinds, precisions : tuple of str
+        Empty: all.
+    time_limit_s : float
+    seed : int
+    """
+
+    path: Path
+    quick: bool
+    kind: str | None
+    device: str | None
+    cluster: str | None
     kinds: tuple[str, ...]
-    seed: int = 0
+    precisions: tuple[str, ...]
+    time_limit_s: float
+    seed: int
 
 
 @dataclass(slots=True, kw_only=True)
@@ -70,18 +90,26 @@ class Measured:
         Reason -> cases that were not measured.
     stopped : bool
         Ctrl-C.
+    path : Path or None
+        Of the table, which is written after every row, so that whatever ends the run leaves a valid file; None: it is not.
+    files : mapping of Path to str
+        Files that rows name; written with the first row: a run that measures nothing leaves nothing.
     """
 
     rows: list[Row] = field(default_factory=list)
     skipped: Counter[str] = field(default_factory=Counter)
     stopped: bool = False
-    save: Callable[[Sequence[Row]], None] | None = None
+    path: Path | None = None
+    files: Mapping[Path, str] = field(default_factory=dict)
 
     def add(self, row: Row) -> None:
-        """Keep a row, and let it be written."""
+        """Keep a row, and write it."""
         self.rows.append(row)
-        if self.save is not None:
-            self.save(self.rows)
+        if self.path is None:
+            return
+        for target, text in self.files.items() if len(self.rows) == 1 else ():
+            write_atomically(target, text)
+        write_atomically(self.path, table_text(self.rows))
 
 
 @contextlib.contextmanager
@@ -101,7 +129,7 @@ def stoppable(measured: Measured) -> Iterator[None]:
 
 
 def measure_kernels(
-    torch: Any, place: Place, settings: Settings, where: Mapping[str, str], measured: Measured, report: Report
+    torch: Any, place: Place, wanted: Wanted, where: Mapping[str, str], measured: Measured, report: Report
 ) -> None:
     """Time kernels on one device.
 
@@ -109,7 +137,7 @@ def measure_kernels(
     ----------
     torch : module
     place : Place
-    settings : Settings
+    wanted : Wanted
     where : mapping
         Columns about the machine.
     measured : Measured
@@ -118,41 +146,33 @@ def measure_kernels(
         What is being measured, and the share of the time limit that has passed.
     """
     cases = kernel_cases(
-        large=place.kind == "cuda", quick=settings.quick, precisions=settings.precisions, kinds=settings.kinds
+        large=place.kind == "cuda", quick=wanted.quick, precisions=wanted.precisions, kinds=wanted.kinds
     )
-    workbench = Workbench(torch, place.device, settings.seed)
+    workbench = Workbench(torch, place.device, wanted.seed)
     timer = place.timer(torch)
-    deadline = _Deadline(settings.time_limit_s, len(cases))
+    deadline = _Deadline(wanted.time_limit_s, len(cases))
     for case in cases:
         report(case.label, deadline.share)
-        reason = deadline.reason_to_skip(case) or _too_large(case, place)
-        if reason:
-            measured.skipped[reason] += 1
+        reason = deadline.reason_to_skip(case)
+        if reason or case.held_bytes > place.memory_bytes:
+            measured.skipped[reason or _TOO_LARGE] += 1
             continue
-        timing = _kernel_timing(torch, workbench, case, timer, deadline.budget_s, measured)
-        if timing is not None:
-            deadline.note(case, timing.median_s)
-            measured.add(row_of(case, timing, where))
-
-
-def _kernel_timing(
-    torch: Any, workbench: Workbench, case: Case, timer: Any, budget_s: float, measured: Measured
-) -> Timing | None:
-    """Time a case; None where the library or the device cannot do it."""
-    is_backward = case.direction.startswith("backward") and case.kernel != "convolution"
-    try:
-        with contextlib.nullcontext() if is_backward else torch.no_grad():
-            return time_call(workbench.call(case), timer, budget_s=budget_s)
-    except (RuntimeError, NotImplementedError, AttributeError, ValueError) as error:  # out of memory is one
-        measured.skipped[f"{case.kernel} in {case.precision} does not run here: {_first_line(error)}"] += 1
-    return None
+        is_backward = case.direction.startswith("backward") and case.kernel != "convolution"
+        try:
+            with contextlib.nullcontext() if is_backward else torch.no_grad():
+                timing = time_call(workbench.call(case), timer, budget_s=deadline.budget_s)
+        except _CANNOT as error:
+            measured.skipped[f"{case.kernel} in {case.precision} does not run here: {_first_line(error)}"] += 1
+            continue
+        deadline.note(case, timing.median_s)
+        measured.add(row_of(case, timing, where))
 
 
 def measure_collectives(
     torch: Any,
     place: Place,
     group: Group,
-    settings: Settings,
+    wanted: Wanted,
     where: Mapping[str, str],
     measured: Measured,
     report: Report,
@@ -163,15 +183,15 @@ def measure_collectives(
     """
     processes = group.processes
     cases = collective_cases(
-        ranks=processes.ranks, nodes=processes.nodes, large=place.kind == "cuda", quick=settings.quick
+        ranks=processes.ranks, nodes=processes.nodes, large=place.kind == "cuda", quick=wanted.quick
     )
     timer = place.timer(torch)
-    deadline = _Deadline(settings.time_limit_s * _COLLECTIVE_SHARE, len(cases))
+    deadline = _Deadline(wanted.time_limit_s * _COLLECTIVE_SHARE, len(cases))
     for case in cases:
         share = group.agree(deadline.share)  # a barrier, too
         report(case.label, share)
-        if group.agree(float(bool(_too_large(case, place)))):
-            measured.skipped["larger than the memory"] += 1
+        if group.agree(float(case.held_bytes > place.memory_bytes)):
+            measured.skipped[_TOO_LARGE] += 1
             continue
         if share >= 1.0:
             measured.skipped["time limit"] += 1
@@ -180,7 +200,7 @@ def measure_collectives(
         try:
             call = collective_call(torch, place.device, processes, case)
             call()
-        except (RuntimeError, NotImplementedError, AttributeError, ValueError) as error:
+        except _CANNOT as error:
             problem = _first_line(error)
         if group.agree(float(bool(problem))) or call is None:
             measured.skipped[f"{case.text('collective')} does not run with {group.backend}: {problem}"] += 1
@@ -223,79 +243,24 @@ class _Deadline:
 
     def note(self, case: Case, time_s: float) -> None:
         """Learn how fast a kernel is."""
-        self._rates[self._key(case)] = self._size(case) / time_s
+        self._rates[case.kernel, case.precision, case.direction] = case.work / time_s
 
     def reason_to_skip(self, case: Case) -> str:
         """Why a case is left out; empty where it is not."""
         if self.share >= 1.0:
             return "time limit"
-        rate = self._rates.get(self._key(case))
+        rate = self._rates.get((case.kernel, case.precision, case.direction))
         # Warm-up and the fewest samples are six calls.
-        expected_s = 0.0 if rate is None else 6 * self._size(case) / rate
+        expected_s = 0.0 if rate is None else 6 * case.work / rate
         return "would take too long" if expected_s > self._limit_s * (1.0 - self.share) / 2 else ""
-
-    @staticmethod
-    def _key(case: Case) -> tuple[str, str, str]:
-        return case.kernel, case.precision, case.direction
-
-    @staticmethod
-    def _size(case: Case) -> float:
-        return case.flop or case.moved_bytes
-
-
-def _too_large(case: Case, place: Place) -> str:
-    return "larger than the memory" if case.held_bytes > place.memory_bytes else ""
 
 
 def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0][:160]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """Options of the command; None: decided by the machine.
-
-    Attributes
-    ----------
-    path : Path
-        Of the table.
-    quick : bool
-    kind : str or None
-        "cuda" or "cpu".
-    device, cluster : str or None
-        Name or file that rows are predicted for.
-    kinds, precisions : tuple of str
-        Empty: all.
-    time_limit_s : float
-    seed : int
-    """
-
-    path: Path
-    quick: bool
-    kind: str | None
-    device: str | None
-    cluster: str | None
-    kinds: tuple[str, ...]
-    precisions: tuple[str, ...]
-    time_limit_s: float
-    seed: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Session:
-    """What came of a run; ``written`` are the files beside the table, ``remark`` what makes the times doubtful."""
-
-    measured: Measured
-    device: str
-    machine: str
-    software: str
-    remark: str
-    is_first: bool
-    written: tuple[Path, ...]
-
-
-def measure_here(wanted: Wanted, system: System, report: Callable[[str, float], None]) -> Session:
-    """Measure on this machine.
+def measure_here(wanted: Wanted, system: System, report: Report) -> tuple[Measured, Place, bool]:
+    """Measure on this machine; what was measured, where, and whether this is the process that writes.
 
     Raises
     ------
@@ -311,34 +276,20 @@ def measure_here(wanted: Wanted, system: System, report: Callable[[str, float], 
     torch = load_torch()
     torch.manual_seed(wanted.seed)
     place = place_of(torch, system, processes, wanted.kind)
-    settings = Settings(
-        quick=wanted.quick,
-        time_limit_s=wanted.time_limit_s,
-        precisions=_precisions(wanted.precisions, place),
-        kinds=wanted.kinds,
-        seed=wanted.seed,
-    )
+    wanted = replace(wanted, precisions=_precisions(wanted.precisions, place))
     where, files = _where(wanted, place, processes, system)
-    measured = Measured(save=_saver(wanted.path, files) if processes.is_first else None)
+    measured = Measured(path=wanted.path, files=files) if processes.is_first else Measured()
     with stoppable(measured), warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # newer names of collectives, which older versions do not have
         if processes.ranks > 1:
             group = Group(torch, processes, place.device)
             if "collective" in wanted.kinds:
-                measure_collectives(torch, place, group, settings, where["collective"], measured, report)
+                measure_collectives(torch, place, group, wanted, where["collective"], measured, report)
             group.leave()
         if processes.is_first:
-            left = replace(settings, time_limit_s=max(settings.time_limit_s - (time.monotonic() - start_s), 1.0))
-            measure_kernels(torch, place, left, where["kernel"], measured, report)
-    return Session(
-        measured=measured,
-        device=wanted.device or place.found.name,
-        machine=place.found.label,
-        software=place.software,
-        remark=place.remark,
-        is_first=processes.is_first,
-        written=tuple(files) if measured.rows else (),
-    )
+            left_s = max(wanted.time_limit_s - (time.monotonic() - start_s), 1.0)
+            measure_kernels(torch, place, replace(wanted, time_limit_s=left_s), where["kernel"], measured, report)
+    return measured, place, processes.is_first
 
 
 def _precisions(wanted: Sequence[str], place: Place) -> tuple[str, ...]:
@@ -351,19 +302,6 @@ def _precisions(wanted: Sequence[str], place: Place) -> tuple[str, ...]:
             f"{did_you_mean(unknown[0], place.precisions)}"
         )
     return tuple(wanted)
-
-
-def _saver(path: Path, files: Mapping[Path, str]) -> Callable[[Sequence[Row]], None]:
-    """Writes the table after every row, so that whatever ends the run leaves a valid file."""
-    others = dict(files)
-
-    def save(rows: Sequence[Row]) -> None:
-        while others:  # with the first row: a run that measures nothing leaves nothing
-            target, text = others.popitem()
-            write_atomically(target, text)
-        write_atomically(path, table_text(rows))
-
-    return save
 
 
 def _where(
