@@ -104,7 +104,7 @@ def measure(typed: Typed) -> None:
         values.add(f"--output: {_DEFAULT_FILE} is already there; name a file, or the same one to replace it")
     values.check()
 
-    from planner.detect.system import ThisSystem
+    from planner.detect.system import System
     from planner.files.loading import load_calibration, load_cluster, load_device
     from planner.measure.run import Wanted, measure_here
 
@@ -126,7 +126,7 @@ def measure(typed: Typed) -> None:
         seed=found.get("seed", 0),
     )
     with Progress(where) as progress:
-        measured, place, is_first = measure_here(wanted, ThisSystem(), progress)
+        measured, place, is_first = measure_here(wanted, System(), progress)
     if measured.rows:
         from planner.measure.report import measure_report
 
@@ -183,9 +183,9 @@ def detect(typed: Typed) -> None:
 
     from planner.detect.machine import detect as look
     from planner.detect.report import detect_report, machine_files
-    from planner.detect.system import ThisSystem
+    from planner.detect.system import System
 
-    system = ThisSystem()
+    system = System()
     machine = look(system, nodes=nodes)
     files = machine_files(machine, path) if path is not None else {}
     _check_targets(list(files), force="force" in typed.given)

@@ -13,7 +13,7 @@ from functools import cache
 from typing import Any
 
 from planner.detect.nvidia import Gpu
-from planner.detect.system import System
+from planner.detect.system import System, clean_text, number_in
 from planner.files.naming.devices import device_called
 
 __all__ = [
@@ -155,7 +155,8 @@ def find_processor(system: System) -> Processor:
     cores = max(min(physical, -(-usable // threads), int(quota) if quota and quota >= 1 else physical), 1)
     clock_hz, clock_source = _clock(fields, info)
     return Processor(
-        name=_clean(fields.get("Model name") or info.get("model name") or fields.get("Architecture") or "CPU"),
+        name=clean_text(fields.get("Model name") or info.get("model name") or fields.get("Architecture") or "")
+        or "CPU",
         vendor=fields.get("Vendor ID") or info.get("vendor_id") or "",
         family=_whole(fields.get("CPU family") or info.get("cpu family")) or 0,
         sockets=sockets,
@@ -182,6 +183,17 @@ def parse_lscpu(text: str) -> dict[str, str]:
     return fields
 
 
+# Flags that a processor has -> FLOPs of a core per cycle in fp32, and its units; see `flop_per_cycle`.
+_UNITS: tuple[tuple[frozenset[str], int, str], ...] = (
+    (frozenset({"avx512f"}), 64, "two 512-bit multiply-add units"),
+    (frozenset({"avx2", "fma"}), 32, "two 256-bit multiply-add units"),
+    (frozenset({"avx"}), 16, "a 256-bit addition and a multiplication"),
+    (frozenset({"asimd"}), 16, "two 128-bit multiply-add units"),
+    (frozenset({"neon"}), 16, "two 128-bit multiply-add units"),
+    (frozenset(), 8, "a 128-bit addition and a multiplication"),
+)
+
+
 def flop_per_cycle(processor: Processor) -> tuple[dict[str, int], str]:
     """FLOPs of a core per cycle by number format, a multiply-add counted as two, and why.
 
@@ -199,17 +211,9 @@ def flop_per_cycle(processor: Processor) -> tuple[dict[str, int], str]:
     {'fp32': 32, 'bf16': 64}
     """
     flags = processor.flags
-    if "avx512f" in flags:
-        halved = processor.vendor == "AuthenticAMD" and processor.family <= 25
-        fp32, why = (32, "AVX-512 on two 256-bit units") if halved else (64, "two 512-bit multiply-add units")
-    elif "avx2" in flags and "fma" in flags:
-        fp32, why = 32, "two 256-bit multiply-add units"
-    elif "avx" in flags:
-        fp32, why = 16, "a 256-bit addition and a multiplication"
-    elif "asimd" in flags or "neon" in flags:
-        fp32, why = 16, "two 128-bit multiply-add units"
-    else:
-        fp32, why = 8, "a 128-bit addition and a multiplication"
+    fp32, why = next((rate, units) for needed, rate, units in _UNITS if needed <= flags)
+    if "avx512f" in flags and processor.vendor == "AuthenticAMD" and processor.family <= 25:
+        fp32, why = 32, "AVX-512 on two 256-bit units"
     rates = {"fp32": fp32}
     if "amx_bf16" in flags:
         rates["bf16"] = 1024
@@ -226,14 +230,14 @@ def _clock(fields: Mapping[str, str], info: Mapping[str, str]) -> tuple[float, s
     if named:
         return float(named[1]) * 1e9, "the processor's name"
     # On x86 twice the clock of the time stamp counter, which is the base clock.
-    bogus = _decimal(fields.get("BogoMIPS"))
+    bogus = number_in(fields.get("BogoMIPS"))
     if bogus and fields.get("Architecture", "").startswith("x86") and bogus > 1000:
         return bogus / 2 * 1e6, "lscpu, half of the BogoMIPS: the time stamp counter runs at the base clock"
     for name in ("CPU max MHz", "CPU MHz"):
-        value = _decimal(fields.get(name))
+        value = number_in(fields.get(name))
         if value and value > 100:
             return value * 1e6, f"lscpu, {name}"
-    value = _decimal(info.get("cpu MHz"))
+    value = number_in(info.get("cpu MHz"))
     return (value * 1e6, "/proc/cpuinfo, cpu MHz now") if value and value > 100 else (_ASSUMED_HZ, "")
 
 
@@ -242,28 +246,20 @@ def _quota_cpus(system: System) -> float | None:
     words = (system.read("/sys/fs/cgroup/cpu.max") or "").split()
     if len(words) != 2:
         words = [system.read(f"/sys/fs/cgroup/cpu/cpu.cfs_{name}_us") or "" for name in ("quota", "period")]
-    quota, period = (_decimal(word) for word in words)
+    quota, period = (number_in(word) for word in words)
     return quota / period if quota and period else None
 
 
 def _memory(system: System) -> float | None:
     """Memory of the machine, or what a control group leaves of it."""
     total = re.search(r"^MemTotal:\s+(\d+) kB", system.read("/proc/meminfo") or "", flags=re.MULTILINE)
-    limits = [_decimal(system.read("/sys/fs/cgroup/memory.max")), float(total[1]) * _KIB if total else None]
+    limits = [number_in(system.read("/sys/fs/cgroup/memory.max")), float(total[1]) * _KIB if total else None]
     known = [limit for limit in limits if limit]
     return min(known) if known else None
 
 
 def _whole(text: str | None) -> int | None:
     return int(text) if text and re.fullmatch(r"\d{1,6}", text) and int(text) > 0 else None
-
-
-def _decimal(text: str | None) -> float | None:
-    return float(text) if text and re.fullmatch(r"\d{1,18}(\.\d{1,9})?", text) and float(text) > 0 else None
-
-
-def _clean(text: str) -> str:
-    return "".join(c for c in text if c.isprintable()).strip()[:100] or "CPU"
 
 
 _GIB = 2**30
@@ -325,8 +321,8 @@ _PRINTED = re.compile(
     flags=re.IGNORECASE,
 )
 # A device that is not bundled borrows what cannot be detected from one of the same architecture: by a word in its name, then by the
-# compute capability (NVIDIA, CUDA GPUs), the most common board of each.
-_NEAREST_BY_NAME: tuple[tuple[str, str, str], ...] = (
+# compute capability in brackets (NVIDIA, CUDA GPUs), the most common board of each; the last is the least known.
+_NEAREST: tuple[tuple[str, str, str], ...] = (
     (r"H200", "h200", "pcie5-node"),
     (r"H100.*(NVL|PCI)", "h100-pcie", "pcie5-node"),
     (r"[HA]100.*SXM.*64", "a100-80gb", "dgx-a100"),
@@ -335,22 +331,20 @@ _NEAREST_BY_NAME: tuple[tuple[str, str, str], ...] = (
     (r"P100", "p100", "pcie3-fdr"),
     (r"\bA10\b", "a10g", "pcie4-node"),
     (r"RTX (3080|3090)", "rtx-3090", "pcie4-node"),
+    (r"\[10\.\d\]$", "b200", "dgx-b200"),
+    (r"\[12\.\d\]$", "rtx-4090", "pcie5-node"),
+    (r"\[9\.0\]$", "h100-pcie", "pcie5-node"),
+    (r"\[8\.9\]$", "rtx-4090", "pcie4-node"),
+    (r"\[8\.0\]$", "a100-40gb", "pcie4-node"),
+    (r"\[8\.\d\]$", "rtx-3090", "pcie4-node"),
+    (r"\[7\.5\]$", "t4", "pcie3-fdr"),
+    (r"\[7\.\d\]$", "v100-16gb", "pcie3-fdr"),
+    (r"\[6\.0\]$", "p100", "pcie3-fdr"),
+    (r"\[6\.\d\]$", "gtx-1080ti", "pcie3-fdr"),
+    (r"\[5\.\d\]$", "titan-x", "pcie3-fdr"),
+    (r"\[3\.\d\]$", "k40", "pcie3-fdr"),
+    (r"", "t4", "pcie3-fdr"),
 )
-_NEAREST_BY_CAPABILITY: tuple[tuple[str, str, str], ...] = (
-    ("10.", "b200", "dgx-b200"),
-    ("12.", "rtx-4090", "pcie5-node"),
-    ("9.0", "h100-pcie", "pcie5-node"),
-    ("8.9", "rtx-4090", "pcie4-node"),
-    ("8.0", "a100-40gb", "pcie4-node"),
-    ("8.", "rtx-3090", "pcie4-node"),
-    ("7.5", "t4", "pcie3-fdr"),
-    ("7.", "v100-16gb", "pcie3-fdr"),
-    ("6.0", "p100", "pcie3-fdr"),
-    ("6.", "gtx-1080ti", "pcie3-fdr"),
-    ("5.", "titan-x", "pcie3-fdr"),
-    ("3.", "k40", "pcie3-fdr"),
-)
-_LEAST_KNOWN = ("t4", "pcie3-fdr")
 
 
 # What CUDA calls a part of a GPU: "NVIDIA A100-SXM4-40GB MIG 3g.20gb" (MIG User Guide; also "1g.10gb+me").
@@ -372,37 +366,18 @@ def device_of_gpu(gpu: Gpu) -> FoundDevice:
     whole = _INSTANCE.sub("", word)
     if whole != word:
         word, gpu = whole, replace(gpu, is_cut=True)
-    known, usual = _known(word)
-    if known is not None and _same_memory(known, gpu.memory_bytes) and not gpu.is_cut:
-        return FoundDevice(
-            name=known, label=gpu.name, usual_cluster=usual, driver_memory=_driver_memory(gpu.memory_bytes)
-        )
-    nearest, cluster = _nearest(word, gpu.compute_capability or "")
-    return FoundDevice(name=_slug(gpu.name), label=gpu.name, usual_cluster=cluster, facts=_borrowed(gpu, nearest))
-
-
-def _driver_memory(size: float | None) -> Fact | None:
-    if size is None:
-        return None
-    return Fact(key="driver_memory", text=f"{round(size / 2**20)} MiB", source="nvidia-smi, memory.total")
-
-
-def _known(word: str) -> tuple[str | None, str]:
-    """Bundled device and usual cluster of a board whose whole name is known."""
-    return device_called(word) if _PRINTED.fullmatch(word) else (None, "")
-
-
-def _nearest(word: str, capability: str) -> tuple[str, str]:
-    known, usual = _known(word)
-    if known is not None:  # the same board with another amount of memory, or cut by MIG
-        return known, usual
-    for pattern, name, cluster in _NEAREST_BY_NAME:
-        if re.search(pattern, word):
-            return name, cluster
-    for start, name, cluster in _NEAREST_BY_CAPABILITY:
-        if capability.startswith(start):
-            return name, cluster
-    return _LEAST_KNOWN
+    known, cluster = device_called(word) if _PRINTED.fullmatch(word) else (None, "")
+    if known is None:
+        named = f"{word} [{gpu.compute_capability or ''}]"
+        known, cluster = next((name, usual) for pattern, name, usual in _NEAREST if re.search(pattern, named))
+    elif _same_memory(known, gpu.memory_bytes) and not gpu.is_cut:
+        shown = None
+        if gpu.memory_bytes is not None:
+            text = f"{round(gpu.memory_bytes / 2**20)} MiB"
+            shown = Fact(key="driver_memory", text=text, source="nvidia-smi, memory.total")
+        return FoundDevice(name=known, label=gpu.name, usual_cluster=cluster, driver_memory=shown)
+    # Another board; or the same with another amount of memory, or cut by MIG.
+    return FoundDevice(name=_slug(gpu.name), label=gpu.name, usual_cluster=cluster, facts=_borrowed(gpu, known))
 
 
 def _borrowed(gpu: Gpu, nearest: str) -> tuple[Fact, ...]:
@@ -426,7 +401,12 @@ def _borrowed(gpu: Gpu, nearest: str) -> tuple[Fact, ...]:
 
 
 def device_of_processor(processor: Processor) -> FoundDevice:
-    """The processors of a machine as one device: peak = cores x clock x FLOPs per cycle."""
+    """The processors of a machine as one device: peak = cores x clock x FLOPs per cycle.
+
+    Nobody but the firmware knows how many memory modules there are: as few as a core can fill, as many as a socket has. A core has about
+    12 line fills of 64 bytes in flight over some 80 ns: 10 GB/s (McCalpin, "Memory Bandwidth Requirements", 2010, and Little's law); eight
+    channels of DDR4-3200 are 204.8 GB/s.
+    """
     rates, why = flop_per_cycle(processor)
     clock_ghz = processor.clock_hz / 1e9
     cores = f"{processor.cores} core{'s' if processor.cores > 1 else ''}"
@@ -435,17 +415,27 @@ def device_of_processor(processor: Processor) -> FoundDevice:
         for key, rate in rates.items()
     )
     counted = "; ".join(f"{rate} FLOP per core and cycle in {key}" for key, rate in rates.items())
-    bandwidth, reason = _memory_bandwidth(processor)
+    bandwidth = min(10e9 * processor.cores, 204.8e9 * processor.sockets)
+    size = processor.memory_bytes
     limited = " that this process may use" if processor.is_limited else ""
-    known_clock = bool(processor.clock_source)
-    efficiency = (("fill_outputs", 128.0 * 128.0 / 2 * processor.cores),)
     return FoundDevice(
         name=_slug(f"cpu-{processor.name}-{cores}"),
         label=f"{processor.name}, {cores}",
         usual_cluster="",
         facts=(
-            _processor_memory(processor),
-            Fact(key="memory_bandwidth", text=f"{number_text(bandwidth / 1e9)} GB/s", source=reason, is_known=False),
+            Fact(
+                key="memory",
+                text=f"{number_text(round((size or 8 * _GIB) / _GIB, 2))} GiB",
+                source="/proc/meminfo or the limit of the control group" if size else "nothing states it",
+                is_known=size is not None,
+            ),
+            Fact(
+                key="memory_bandwidth",
+                text=f"{number_text(bandwidth / 1e9)} GB/s",
+                source="10 GB/s per core, at most 204.8 GB/s (eight channels of DDR4-3200) per socket; measure it: planner measure "
+                "--only copy",
+                is_known=False,
+            ),
             Fact(
                 key="peak",
                 text=f"{{{peaks}}}",
@@ -464,36 +454,11 @@ def device_of_processor(processor: Processor) -> FoundDevice:
                 key="clock",
                 text=f"{number_text(round(clock_ghz, 3))} GHz",
                 source=processor.clock_source or "nothing states a clock",
-                is_known=known_clock,
+                is_known=bool(processor.clock_source),
             ),
         ),
-        efficiency=efficiency,
+        efficiency=(("fill_outputs", 128.0 * 128.0 / 2 * processor.cores),),
         efficiency_source=f"assumption - {cores} x 128 x 128 / 2, half a wave of tiles, as bundled cpu-xeon-8480",
-    )
-
-
-def _processor_memory(processor: Processor) -> Fact:
-    size = processor.memory_bytes
-    text = f"{number_text(round((size or 8 * _GIB) / _GIB, 2))} GiB"
-    return Fact(
-        key="memory",
-        text=text,
-        source="/proc/meminfo or the limit of the control group" if size else "nothing states it",
-        is_known=size is not None,
-    )
-
-
-def _memory_bandwidth(processor: Processor) -> tuple[float, str]:
-    """Nobody but the firmware knows how many memory modules there are: as few as a core can fill, as many as a socket has.
-
-    A core has about 12 line fills of 64 bytes in flight over some 80 ns: 10 GB/s (McCalpin, "Memory Bandwidth Requirements", 2010,
-    and Little's law); eight channels of DDR4-3200 are 204.8 GB/s.
-    """
-    per_core, per_socket = 10e9, 204.8e9
-    bandwidth = min(per_core * processor.cores, per_socket * processor.sockets)
-    return (
-        bandwidth,
-        "10 GB/s per core, at most 204.8 GB/s (eight channels of DDR4-3200) per socket; measure it: planner measure --only copy",
     )
 
 

@@ -5,7 +5,6 @@ The links of a machine (NVLink, PCI Express, network adapters of sysfs) become t
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -13,7 +12,7 @@ from dataclasses import dataclass
 
 from planner.core.errors import PlannerError
 from planner.detect.devices import Fact, FoundDevice, device_of_gpu, device_of_processor, find_processor, number_text
-from planner.detect.nvidia import Gpu, Topology, find_gpus, find_nvlinks, find_topology
+from planner.detect.nvidia import Gpu, Topology, find_gpus, parse_nvlinks, parse_topology
 from planner.detect.system import System
 
 __all__ = [
@@ -151,14 +150,11 @@ def inner_levels(
 
 def _islands(gpus: Sequence[Gpu], topology: Topology) -> list[set[int]]:
     """Sets of GPUs that NVLinks join, through others too."""
-    islands = [{gpu.index} for gpu in gpus]
-    for a, b in topology.gpus:
-        if not topology.nvlinks(a, b):
-            continue
-        joined = [island for island in islands if a in island or b in island]
-        if len(joined) == 2:
-            islands = [island for island in islands if island not in joined] + [joined[0] | joined[1]]
-    return islands
+    import networkx as nx
+
+    graph = nx.Graph([pair for pair in topology.gpus if topology.nvlinks(*pair)])
+    graph.add_nodes_from(gpu.index for gpu in gpus)
+    return list(nx.connected_components(graph))
 
 
 def _nvlink_level(
@@ -192,7 +188,7 @@ def _nvlink_level(
         size=size,
         facts=(
             Fact(key="bandwidth", text=f"{number_text(count * rate / 1e9)} GB/s", source=how, is_known=known),
-            Fact(key="latency", text=_us(latency_s), source=like, is_known=False),
+            Fact(key="latency", text=f"{number_text(latency_s * 1e6)} us", source=like, is_known=False),
             Fact(key="efficiency", text=number_text(efficiency), source=like, is_known=False, is_mapping=True),
         ),
         source=how,
@@ -210,10 +206,10 @@ def _links_of_matrix(gpus: Sequence[Gpu], topology: Topology, most: int) -> int:
 
 def _pcie_level(gpus: Sequence[Gpu], size: int, remark: str) -> FoundLevel:
     slowest = min(gpus, key=lambda gpu: (gpu.pcie_generation or 0) * (gpu.pcie_lanes or 0))
-    known = slowest.pcie_generation in _PCIE and slowest.pcie_lanes is not None
-    generation, lanes = (slowest.pcie_generation, slowest.pcie_lanes) if known else (4, 16)
-    assert generation is not None
-    assert lanes is not None
+    generation, lanes = slowest.pcie_generation or 0, slowest.pcie_lanes or 0
+    known = generation in _PCIE and lanes > 0
+    if not known:
+        generation, lanes = 4, 16
     rate, share = _PCIE[generation]
     how = f"PCI Express {generation}.0 x{lanes}: {lanes} lanes x {rate:g} GT/s x {share:.3g}"
     like = "as bundled pcie4-node"  # whose file says where its 0.75 comes from
@@ -282,7 +278,7 @@ def network_level(
     if devices // ports > 1:
         facts.append(Fact(key="shared_by", text=str(devices // ports), source=how, is_known=known, is_mapping=True))
     facts += [
-        Fact(key="latency", text=_us(latency_s), source=like, is_known=False),
+        Fact(key="latency", text=f"{number_text(latency_s * 1e6)} us", source=like, is_known=False),
         Fact(key="efficiency", text=number_text(efficiency), source=like, is_known=False, is_mapping=True),
     ]
     return FoundLevel(name=kind, size=nodes, facts=tuple(facts), source=how)
@@ -302,16 +298,6 @@ def host_level(processes: int = 1) -> FoundLevel:
         ),
         source="assumption, see the comments; planner measure under torchrun times it",
     )
-
-
-def kinds_of(names: Sequence[str]) -> list[tuple[str, int]]:
-    """Names and how often each occurs, in the order of their first occurrence."""
-    return list(Counter(names).items())
-
-
-def _us(seconds: float) -> str:
-    assert math.isfinite(seconds)
-    return f"{number_text(seconds * 1e6)} us"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -356,7 +342,8 @@ def detect(system: System, *, nodes: int = 1, processes: int = 1, only_processor
 
 
 def _with_gpus(system: System, gpus: tuple[Gpu, ...], nodes: int) -> FoundMachine:
-    topology, nvlinks = find_topology(system), find_nvlinks(system)
+    topology = parse_topology(system.run("nvidia-smi", "topo", "-m") or "")
+    nvlinks = parse_nvlinks(system.run("nvidia-smi", "nvlink", "-s") or "")
     found = [device_of_gpu(gpu) for gpu in gpus]
     counts = Counter(device.name for device in found)
     kinds = {device.name: device for device in found}

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from planner.detect.system import System
+from planner.detect.system import System, clean_text, number_in
 
 __all__ = [
     "Gpu",
     "Topology",
     "find_gpus",
-    "find_nvlinks",
-    "find_topology",
     "parse_gpus",
     "parse_nvlinks",
     "parse_topology",
@@ -90,13 +88,13 @@ def parse_gpus(base: str, links: str = "", more: str = "") -> tuple[Gpu, ...]:
     pcie, other = _by_index(links, 3), _by_index(more, 3)
     gpus = []
     for index, cells in sorted(_by_index(base, 3).items()):
-        memory = _number(cells[1])
-        generation, lanes = (_number(text) for text in pcie.get(index, ("", "")))
+        memory = number_in(cells[1])
+        generation, lanes = (number_in(text) for text in pcie.get(index, ("", "")))
         capability, mig = other.get(index, ("", ""))
         gpus.append(
             Gpu(
                 index=index,
-                name=_clean(cells[0]),
+                name=clean_text(cells[0]),
                 memory_bytes=memory * _MIB if memory else None,
                 pcie_generation=int(generation) if generation and 1 <= generation <= 9 else None,
                 pcie_lanes=int(lanes) if lanes and 1 <= lanes <= 32 else None,
@@ -114,17 +112,15 @@ def parse_gpu_list(text: str) -> tuple[Gpu, ...]:
     'Tesla V100-SXM2-16GB'
     """
     found = re.findall(r"^GPU (\d{1,4}): (.{1,200}?) \(UUID", text, flags=re.MULTILINE)
-    gpus = {int(index): Gpu(index=int(index), name=_clean(name)) for index, name in found}
+    gpus = {int(index): Gpu(index=int(index), name=clean_text(name)) for index, name in found}
     return tuple(gpus[index] for index in sorted(gpus))[:_MOST_GPUS]
 
 
-def find_topology(system: System) -> Topology:
-    """Links of the machine; empty where nvidia-smi does not know."""
-    return parse_topology(system.run("nvidia-smi", "topo", "-m") or "")
-
-
 def parse_topology(text: str) -> Topology:
-    """Read ``nvidia-smi topo -m``: a table with a header of GPUs and adapters, then the legend that names the adapters."""
+    """Links of a machine as ``nvidia-smi topo -m`` has them; none where it says nothing.
+
+    It prints a table with a header of GPUs and adapters, then the legend that names the adapters.
+    """
     lines = [_ESCAPES.sub("", line).rstrip() for line in text.splitlines()]
     start = next((n for n, line in enumerate(lines) if re.match(r"\s*GPU0\b", line)), None)
     if start is None:
@@ -153,13 +149,8 @@ def parse_topology(text: str) -> Topology:
     return Topology(gpus=gpus, adapters=adapters)
 
 
-def find_nvlinks(system: System) -> Mapping[int, Sequence[float]]:
-    """Bytes/s and direction of every active NVLink, by GPU."""
-    return parse_nvlinks(system.run("nvidia-smi", "nvlink", "-s") or "")
-
-
 def parse_nvlinks(text: str) -> dict[int, list[float]]:
-    r"""Read ``nvidia-smi nvlink -s``; links that are down do not count.
+    r"""Bytes/s and direction of every active NVLink by GPU, from ``nvidia-smi nvlink -s``; links that are down do not count.
 
     >>> parse_nvlinks("GPU 0: A100 (UUID: GPU-1)\n\t Link 0: 25 GB/s\n\t Link 1: <inactive>\n")
     {0: [25000000000.0]}
@@ -184,13 +175,3 @@ def _by_index(text: str, columns: int) -> dict[int, tuple[str, ...]]:
         if len(rest) == columns - 1 and re.fullmatch(r"\d{1,4}", first) and int(first) < _MOST_GPUS:
             rows[int(first)] = tuple(rest)
     return rows
-
-
-def _number(text: str) -> float | None:
-    """A positive number; "[N/A]", "[Not Supported]" and the like are none."""
-    return float(text) if re.fullmatch(r"\d{1,12}(\.\d{1,6})?", text) and float(text) > 0 else None
-
-
-def _clean(text: str) -> str:
-    """A name fit to print: what a program says must not send control codes to a terminal or break a YAML file."""
-    return "".join(c for c in text if c.isprintable()).strip()[:100]

@@ -59,7 +59,7 @@ def cluster_text(machine: FoundMachine, device_files: dict[str, str]) -> str:
     lines = [f"name: {quoted(machine.name)}", f"description: {quoted(machine.description)}"]
     if len(machine.devices) == 1:
         device = machine.devices[0][0]
-        lines.append(f"device: {quoted(_reference(device, device_files))}")
+        lines.append(f"device: {quoted(device_files.get(device.name, device.name))}")
         shown = device.driver_memory
         lines += [] if shown is None else [shown.line()]
         key = "device"
@@ -67,11 +67,13 @@ def cluster_text(machine: FoundMachine, device_files: dict[str, str]) -> str:
         key = "groups"
         lines.append("groups:")
         for device, count in machine.devices:
-            lines += [f"  - device: {quoted(_reference(device, device_files))}", f"    count: {count}"]
+            lines += [f"  - device: {quoted(device_files.get(device.name, device.name))}", f"    count: {count}"]
             lines += [] if device.driver_memory is None else [device.driver_memory.line("    ")]
     lines.append("levels:")
     for level in machine.levels:
-        lines += [f"  - name: {level.name}", f"    size: {level.size}{_size_remark(machine, level.name)}"]
+        is_last = level.name == machine.levels[-1].name
+        remark = "  # machines like this one: raise it to plan for several" if is_last else ""
+        lines += [f"  - name: {level.name}", f"    size: {level.size}{remark}"]
         lines += [fact.line("    ") for fact in level.facts]
     lines += ["source:", f"  {key}: {quoted(machine.device_source)}"]
     if key == "device" and shown is not None:
@@ -93,14 +95,6 @@ def _level_source(level: FoundLevel) -> str:
     before = level.source.removesuffix(level.facts[0].source).strip("; ") if level.facts else ""
     asked = [before] if before and level.source.endswith(level.facts[0].source) else []
     return "; ".join([*asked, *words])
-
-
-def _reference(device: FoundDevice, files: dict[str, str]) -> str:
-    return files.get(device.name, device.name)
-
-
-def _size_remark(machine: FoundMachine, level: str) -> str:
-    return "  # machines like this one: raise it to plan for several" if level == machine.levels[-1].name else ""
 
 
 def device_text(device: FoundDevice) -> str:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
-__all__ = ["System", "ThisSystem"]
+__all__ = ["System", "clean_text", "number_in"]
 
 # nvidia-smi takes a second or two while it wakes a sleeping driver; a lost GPU makes it hang for ever.
 _TIMEOUT_S = 10.0
@@ -21,28 +21,9 @@ _MOST_CHARACTERS = 2**20
 _SHORTEST_WAIT_S = 1.0
 
 
-class System(Protocol):
-    """What a detector may ask; None (or nothing) stands for everything that does not work."""
-
-    def run(self, program: str, *arguments: str) -> str | None:
-        """Stdout of a program that ended well."""
-
-    def read(self, path: str) -> str | None:
-        """Text of a file, without blanks around it."""
-
-    def names(self, folder: str) -> Sequence[str]:
-        """Names in a folder, sorted."""
-
-    def exists(self, path: str) -> bool:
-        """Whether there is such a file or folder."""
-
-    def usable_cpus(self) -> int | None:
-        """Logical CPUs that this process may run on."""
-
-
 @dataclass(slots=True, kw_only=True)
-class ThisSystem:
-    """The machine that this program runs on.
+class System:
+    """The machine that this program runs on; None (or nothing) stands for everything that does not work.
 
     Attributes
     ----------
@@ -129,3 +110,17 @@ def _stop(process: subprocess.Popen[str]) -> None:
         process.wait(timeout=_SHORTEST_WAIT_S)
     if process.stdout is not None:
         process.stdout.close()
+
+
+def number_in(text: str | None) -> float | None:
+    """A positive number; "[N/A]", "[Not Supported]" and the like are none.
+
+    >>> number_in("81559"), number_in("-1"), number_in("[N/A]"), number_in(None)
+    (81559.0, None, None, None)
+    """
+    return float(text) if text and re.fullmatch(r"\d{1,18}(\.\d{1,9})?", text) and float(text) > 0 else None
+
+
+def clean_text(text: str) -> str:
+    """A name fit to print: what a program says must not send control codes to a terminal or break a YAML file."""
+    return "".join(c for c in text if c.isprintable()).strip()[:100]

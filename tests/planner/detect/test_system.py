@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from planner.detect.machine import detect
-from planner.detect.system import ThisSystem
+from planner.detect.system import System
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="programs here are shell scripts")
 
@@ -29,7 +29,7 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_program_that_hangs_is_stopped_with_its_children(tools: Path) -> None:
     program(tools, "nvidia-smi", f"sleep 60 & echo $! > {tools}/child; wait")
-    system = ThisSystem(timeout_s=0.5)
+    system = System(timeout_s=0.5)
     start_s = time.monotonic()
     machine = detect(system)
     assert time.monotonic() - start_s < 8
@@ -47,18 +47,18 @@ def test_a_program_that_fails_is_remarked(tools: Path) -> None:
         "nvidia-smi",
         "echo 'NVIDIA-SMI has failed because it could not communicate with the NVIDIA driver.'; exit 9",
     )
-    system = ThisSystem()
+    system = System()
     assert detect(system).devices[0][0].name.startswith("cpu-")
     assert any("exit code 9" in remark for remark in system.remarks)
 
 
 def test_a_program_that_prints_garbage(tools: Path) -> None:
     program(tools, "nvidia-smi", "head -c 3000000 /dev/urandom")
-    assert detect(ThisSystem()).levels
+    assert detect(System()).levels
 
 
 def test_what_is_not_there() -> None:
-    system = ThisSystem()
+    system = System()
     assert system.run("no-such-program-of-the-planner") is None
     assert system.read("/no/such/file") is None
     assert list(system.names("/no/such/folder")) == []
