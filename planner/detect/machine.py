@@ -150,11 +150,12 @@ def inner_levels(
 
 def _islands(gpus: Sequence[Gpu], topology: Topology) -> list[set[int]]:
     """Sets of GPUs that NVLinks join, through others too."""
-    import networkx as nx
-
-    graph = nx.Graph([pair for pair in topology.gpus if topology.nvlinks(*pair)])
-    graph.add_nodes_from(gpu.index for gpu in gpus)
-    return list(nx.connected_components(graph))
+    islands = [{gpu.index} for gpu in gpus]
+    for a, b in topology.gpus:
+        joined = [island for island in islands if a in island or b in island]
+        if topology.nvlinks(a, b) and len(joined) == 2:
+            islands = [*(island for island in islands if island not in joined), joined[0] | joined[1]]
+    return islands
 
 
 def _nvlink_level(
