@@ -17,7 +17,7 @@ from benchmarks.datasets import read
 from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.uncertainty.constants import CONSTANTS
 from costmodel.uncertainty.intervals import Candidates
-from planner.measurements import training
+from planner.measurements import plans
 from planner.measurements.error_bars import software_of
 from planner.measurements.hardware import framework_of_row
 from planner.measurements.outcomes import DEFAULT, Outcome
@@ -111,7 +111,7 @@ def read_rows(folder: Path) -> Rows:
 def _base(path: Path) -> tuple[Sequence[Row], list[Outcome]]:
     """Rows of a file, and what the bundled constants predict."""
     rows = read(path).rows
-    return rows, training.predict(rows, DEFAULT)
+    return rows, plans.predict_training(rows, DEFAULT)
 
 
 def _times(outcomes: Sequence[Outcome]) -> dict[int, float]:
@@ -144,7 +144,7 @@ def _effect(path: Path, name: str, base_s: Mapping[int, float]) -> FloatArray:
     changed = replace(DEFAULT, constants=((name, float(np.exp(STEP))),))
 
     def moved(some: Sequence[int]) -> FloatArray:
-        found = training.predict([rows[n] for n in some], changed)
+        found = plans.predict_training([rows[n] for n in some], changed)
         times = [(outcome.comparisons[0].predicted_s, base_s[n]) for n, outcome in zip(some, found, strict=True)]
         return np.asarray(-np.diff(np.log(times), axis=1)[:, 0] / STEP)
 

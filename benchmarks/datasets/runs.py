@@ -10,7 +10,15 @@ from dataclasses import replace
 from benchmarks.datasets.cells import Cells
 from benchmarks.datasets.machines import machine, put_attention
 from benchmarks.datasets.reading import Row, Unreadable
-from benchmarks.datasets.shapes import agrees, bundled_name, is_particular, says_mixture, style_of, with_published_shape
+from benchmarks.datasets.shapes import (
+    agrees,
+    bundled_name,
+    is_particular,
+    says_mixture,
+    style_of,
+    widths_of,
+    with_published_shape,
+)
 from benchmarks.datasets.sharding import offloads_optimizer, sharding_of
 from benchmarks.datasets.words import (
     gradient_bits,
@@ -31,7 +39,6 @@ from planner.measurements.networks import (
     shape_of,
     stack_of,
     transformer,
-    widths_of,
 )
 from planner.measurements.tables import short_name
 

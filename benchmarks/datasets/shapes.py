@@ -18,6 +18,7 @@ __all__ = [
     "maxtext_shape",
     "says_mixture",
     "style_of",
+    "widths_of",
     "with_published_shape",
 ]
 
@@ -174,3 +175,25 @@ def agrees(row: Row, graph: Graph) -> bool:
     return row.count("layers") in (layers, layers - crossed) and all(
         row.count(name) == int(stack[name]) for name in ("hidden", "heads")
     )
+
+
+def widths_of(graph: Graph) -> dict[str, str]:
+    """What the columns kv_heads, head_dim, ffn and vocab would say of a network that is a plain stack of blocks.
+
+    >>> from planner.importers.networks import load_model
+    >>> widths_of(load_model("llama3-8b").graph)
+    {'kv_heads': '8', 'head_dim': '128', 'ffn': '14336', 'vocab': '128256'}
+    """
+    found: dict[str, str] = {}
+    rows = 0  # of the largest embedding: BERT has one for segments, too
+    for layer in graph.layers:
+        if layer.kind == "self_attention":
+            heads = layer.params.heads
+            found.setdefault("kv_heads", str(layer.params.kv_heads or heads))
+            found.setdefault("head_dim", str(layer.params.head_dim or layer.output_shape[0] // heads))
+        elif layer.kind in ("glu", "activation") and layer.block:
+            found.setdefault("ffn", str(layer.output_shape[0]))
+        elif layer.kind == "embedding":
+            rows = max(rows, layer.params.num_embeddings)
+            found["vocab"] = str(rows)
+    return {name: found[name] for name in ("kv_heads", "head_dim", "ffn", "vocab") if name in found}

@@ -167,7 +167,7 @@ _SAME = (
 def _outcome(row: Row, preset: Preset) -> Outcome:
     run = row.meaning = row.meaning or asked(row)
     machine = run.machine
-    costs, ideal_s = _known_costs(run, preset)
+    costs, ideal_s = _costs(run, preset)
     predicted_s = float((costs.compute_s if run.passes_only else costs.step_time_s)[0])
     predicted_bytes = float(costs.memory_bytes[0])
     memory = MemoryComparison(
@@ -220,19 +220,11 @@ _KNOWN: dict[Hashable, tuple[Cluster, CostBatch, float]] = {}
 _MOST_KNOWN = 4096
 
 
-def _known_costs(run: Run, preset: Preset) -> tuple[CostBatch, float]:
-    """Costs of a run and the time of its FLOPs at the peak; rows repeat their runs."""
-    key = (preset, run.key)
-    if key not in _KNOWN:
-        if len(_KNOWN) >= _MOST_KNOWN:
-            _KNOWN.clear()
-        _KNOWN[key] = (run.machine.cluster, *_costs(run, preset))
-    _, costs, ideal_s = _KNOWN[key]
-    return costs, ideal_s
-
-
 def _costs(run: Run, preset: Preset) -> tuple[CostBatch, float]:
-    """Plain data parallelism, the cheapest collective per layer; and the time of the FLOPs at the peak."""
+    """Plain data parallelism, the cheapest collective per layer; and the time of the FLOPs at the peak. Rows repeat their runs."""
+    key = (preset, run.key)
+    if key in _KNOWN:
+        return _KNOWN[key][1:]
     machine, graph = run.machine, graph_of(run.network)
     precision = run.precision
     assumptions = run.assumptions if preset.name == "roofline" else WELL_TUNED
@@ -256,7 +248,10 @@ def _costs(run: Run, preset: Preset) -> tuple[CostBatch, float]:
     plans = PlanBatch(row=rows, collective=np.full_like(rows, CHEAPEST))
     costs = evaluate_on(tables, plans)
     flop = model_flops_per_step(replace(workload, global_batch=1)) * run.batch
-    return costs, flop / (run.workers * machine.device.peak(precision.compute))
+    if len(_KNOWN) >= _MOST_KNOWN:
+        _KNOWN.clear()
+    _KNOWN[key] = (machine.cluster, costs, flop / (run.workers * machine.device.peak(precision.compute)))
+    return _KNOWN[key][1:]
 
 
 # -- software ------------------------------------------------------------------------------------------------------------------

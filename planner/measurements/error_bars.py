@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Collection, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -20,7 +20,7 @@ from costmodel.mesh.model import MeshModel
 from costmodel.uncertainty.constants import CONSTANTS, Calibration
 from costmodel.uncertainty.intervals import INTERVAL_SHARE, PARTS, Candidates, interval_score, intervals
 from planner.files.naming.frameworks import framework_of
-from planner.measurements import convnets, questions
+from planner.measurements import convnets, plans
 from planner.measurements.metrics import LEAST_ROWS, Figures
 from planner.measurements.outcomes import Outcome, Preset
 from planner.uncertainty.bars import Knowledge, bars_of, knowledge_with, one_width
@@ -71,12 +71,10 @@ def judged(outcomes: Sequence[Outcome]) -> list[Outcome]:
 def software_of(outcome: Outcome) -> Software:
     """What decides whose errors a row has."""
     row = outcome.row
-    return _profile(row.text("framework")), outcome.comparisons[0].plan is None, row.text("device")
+    return _framework_of(row.text("framework")).name, outcome.comparisons[0].plan is None, row.text("device")
 
 
-@lru_cache(maxsize=4096)  # asked for every row
-def _profile(framework: str) -> str:
-    return framework_of(framework).name
+_framework_of = lru_cache(maxsize=4096)(framework_of)  # asked for every row
 
 
 def alternatives(outcomes: Sequence[Outcome]) -> list[list[Outcome]]:
@@ -167,8 +165,8 @@ def _list_of(question: Sequence[Outcome], judge: Judge) -> tuple[bool, int, int]
     ranked = sorted(runs.values(), key=lambda several: several[0].comparisons[0].predicted_s)
     measured = [min(outcome.comparisons[0].measured_s for outcome in several) for several in ranked]
     some = [several[0] for several in ranked]
-    plans = [plan for outcome in some if (plan := outcome.comparisons[0].plan) is not None]
-    coordinates = mesh_coordinates(plans) if plans else np.zeros((len(some), 1))
+    known = [plan for outcome in some if (plan := outcome.comparisons[0].plan) is not None]
+    coordinates = mesh_coordinates(known) if known else np.zeros((len(some), 1))
     predicted = np.array([outcome.comparisons[0].predicted_s for outcome in some])
     listed = bars_of(_candidates(some, judge, predicted, coordinates), judge.knows(some[0])).benchmark_list
     return int(np.argmin(measured)) + 1 in listed, len(listed), len(some)
@@ -259,7 +257,9 @@ def _sample(
     sharp : collection
         Software whose intervals follow what constants do; lists of all follow it.
     """
-    budget = _Budget()
+    varied: list[Outcome] = []
+    models: set[Hashable] = set()
+    ranked = 0
     lines: list[int] = []
     is_full = False
     missed = 0  # questions that needed it
@@ -268,31 +268,17 @@ def _sample(
         is_sharp = any(software_of(outcome) in sharp for outcome in question)
         if len(question) >= LEAST_ROWS or is_sharp:
             some = question[:: math.ceil(len(question) / _MOST_ALTERNATIVES)]
-            is_full = is_full or not budget.takes(some)
+            both = models | {_meaning(outcome).key for outcome in some}
+            counts = np.array([len(both), ranked + (len(some) >= LEAST_ROWS), len(varied) + len(some)])
+            if varied and np.any(counts > (_MOST_MODELS, _MOST_QUESTIONS, _MOST_ROWS)):
+                is_full = True
+            else:
+                models, ranked = both, int(counts[1])
+                varied += some
             missed += is_sharp and (is_full or len(some) < len(question))
         if not is_full:
             lines += [outcome.row.line for outcome in some]
-    return budget.varied, frozenset(lines) if missed else None
-
-
-@dataclass(slots=True)
-class _Budget:
-    """Grows while questions are taken."""
-
-    varied: list[Outcome] = field(default_factory=list)
-    models: set[Hashable] = field(default_factory=set)
-    ranked: int = 0
-
-    def takes(self, question: Sequence[Outcome]) -> bool:
-        """Take a question, unless that would be too much."""
-        models = self.models | {_model_key(outcome) for outcome in question}
-        ranked = self.ranked + (len(question) >= LEAST_ROWS)
-        rows = len(self.varied) + len(question)
-        if self.varied and (len(models) > _MOST_MODELS or ranked > _MOST_QUESTIONS or rows > _MOST_ROWS):
-            return False
-        self.varied += question
-        self.models, self.ranked = models, ranked
-        return True
+    return varied, frozenset(lines) if missed else None
 
 
 # -- what constants do --------------------------------------------------------------------------------------------------------
@@ -306,40 +292,33 @@ def effects(outcomes: Sequence[Outcome], preset: Preset) -> FloatArray:
     result = np.zeros((len(outcomes), len(CONSTANTS)))
     groups: dict[Hashable, list[int]] = {}
     for n, outcome in enumerate(outcomes):
-        groups.setdefault(None if outcome.comparisons[0].plan is None else _model_key(outcome), []).append(n)
+        groups.setdefault(None if outcome.comparisons[0].plan is None else _meaning(outcome).key, []).append(n)
     for key, members in groups.items():
         some = [outcomes[n] for n in members]
         result[members] = _of_images(some, preset) if key is None else _of_transformers(some, preset)
     return result
 
 
-def _model_key(outcome: Outcome) -> Hashable:
-    """What a scored row shares with those that are varied with it at little more cost: its network on its machine."""
-    return _run(outcome).key if outcome.comparisons[0].plan is None else _question(outcome).key
-
-
-def _question(outcome: Outcome) -> questions.Question:
-    meant = outcome.row.meaning = outcome.row.meaning or questions.asked(outcome.row)
-    assert isinstance(meant, questions.Question), "rows that are scored ask something"
-    return meant
-
-
-def _run(outcome: Outcome) -> convnets.Run:
-    meant = outcome.row.meaning = outcome.row.meaning or convnets.asked(outcome.row)
-    assert isinstance(meant, convnets.Run), "a network for images"
+def _meaning(outcome: Outcome) -> convnets.Run | plans.Question:
+    """What a scored row asks; rows with equal keys are varied together at little more cost: a network on its machine."""
+    asked = convnets.asked if outcome.comparisons[0].plan is None else plans.asked
+    meant = outcome.row.meaning = outcome.row.meaning or asked(outcome.row)
+    assert isinstance(meant, (convnets.Run, plans.Question)), "rows that are scored ask something"
     return meant
 
 
 def _of_transformers(outcomes: Sequence[Outcome], preset: Preset) -> FloatArray:
     """Of rows that share a model."""
     meant = [plan for outcome in outcomes if (plan := outcome.comparisons[0].plan) is not None]
-    plans = list(dict.fromkeys(meant))
-    model = _with_own_device(questions.model_of(_question(outcomes[0]), preset))
-    names = constants_of(model.workload, model.cluster, max(plan.workers for plan in plans), model.assumptions)
-    found = np.zeros((len(plans), len(CONSTANTS)))
+    different = list(dict.fromkeys(meant))
+    question = _meaning(outcomes[0])
+    assert isinstance(question, plans.Question)
+    model = _with_own_device(plans.model_of(question, preset))
+    names = constants_of(model.workload, model.cluster, max(plan.workers for plan in different), model.assumptions)
+    found = np.zeros((len(different), len(CONSTANTS)))
     columns = [list(CONSTANTS).index(name) for name in names]
-    found[:, columns] = effects_of(mesh_times(model, plans, exact=False), names)
-    place = {plan: n for n, plan in enumerate(plans)}
+    found[:, columns] = effects_of(mesh_times(model, different, exact=False), names)
+    place = {plan: n for n, plan in enumerate(different)}
     return found[[place[plan] for plan in meant]]
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from planner.core.errors import FileProblem, InputFileError
 from planner.measurements.columns import COLUMNS
 from planner.measurements.outcomes import DEFAULT, Outcome, Preset
-from planner.measurements.tables import Row, Table
+from planner.measurements.tables import Row, Table, table_problem
 
 __all__ = ["KINDS", "Kind", "check_columns", "predict_by", "predict_table", "recognise", "template"]
 
@@ -152,7 +152,7 @@ KINDS: tuple[Kind, ...] = (
             *_OF_A_RUN,
         ),
         named=(("model",), *_OF_A_RUN),
-        predicts="training.predict",
+        predicts="plans.predict_training",
         example=_example(
             "model=GPT style=gpt hidden=2048 layers=24 heads=16 ffn=8192 vocab=50304 seq=2048 precision=bf16 device=a100-80gb "
             "gpus_per_node=8 "
@@ -176,7 +176,7 @@ KINDS: tuple[Kind, ...] = (
             ("batch_per_gpu", "global_batch"),
             ("tokens_per_s", "tokens_per_s_per_gpu"),
         ),
-        predicts="training.predict",
+        predicts="plans.predict_training",
         example=_example(
             "model=resnet50 precision=fp16 device=v100-16gb gpus_per_node=8 gpus=8 batch_per_gpu=128 step_time_ms=160"
         ),
@@ -216,10 +216,11 @@ def recognise(table: Table) -> Kind:
     if lacked[nearest.name] == len(nearest.columns):
         kinds = ", ".join(kind.name for kind in KINDS)
         usual = template(next(kind for kind in KINDS if kind.name == "plan")).splitlines()[0]
-        raise _refused(
-            table,
+        raise table_problem(
+            table.path,
             f"is no table of measurements that is known; missing columns: all that a kind needs. Kinds: {kinds}. Template of "
             f"training runs: {usual} (planner validate --template KIND; docs/measurements.md)",
+            1,
         )
     words = f"is no table of measurements that is known. Nearest kind: '{nearest.name}' ({nearest.doc})"
     raise _lacks(table, words, nearest, lacking[nearest.name])
@@ -232,9 +233,10 @@ def _lacks(table: Table, words: str, kind: Kind, lacking: Sequence[str]) -> Inpu
         names + next(filter(None, (_near(name, others) for name in names.split(" or "))), "") for names in lacking
     )
     header = template(kind).splitlines()[0]
-    return _refused(
-        table,
+    return table_problem(
+        table.path,
         f"{words}; missing columns: {missing}. Template: {header} (planner validate --template {kind.name}; docs/measurements.md)",
+        1,
     )
 
 
@@ -256,7 +258,7 @@ def check_columns(table: Table, kind: Kind, outcomes: Sequence[Outcome]) -> None
     if any(outcome.is_scored for outcome in outcomes):
         return
     needed = dict.fromkeys(names for outcome in outcomes for names in outcome.needs)
-    of_plans = kind.predicts == "training.predict" and bool(_OF_PLANS & set(table.columns))
+    of_plans = kind.predicts == "plans.predict_training" and bool(_OF_PLANS & set(table.columns))
     absent = [names for names in needed if not set(names) & set(table.columns) and (of_plans or names not in _SHAPE)]
     if not absent:
         return
@@ -269,10 +271,6 @@ def _near(name: str, others: Sequence[str]) -> str:
     """What a missing column may be called in a file, as the end of a phrase; empty where nothing is near."""
     near = difflib.get_close_matches(name, others, n=1, cutoff=0.7)
     return f" (the file has '{near[0]}')" if near else ""
-
-
-def _refused(table: Table, message: str) -> InputFileError:
-    return InputFileError([FileProblem(path=table.path, line=1, column=1, message=message)])
 
 
 # Rows predicted at a time: what a prediction needs on the way is let go of between them.

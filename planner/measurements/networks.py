@@ -24,7 +24,6 @@ __all__ = [
     "shape_of",
     "stack_of",
     "transformer",
-    "widths_of",
     "with_adapters",
 ]
 
@@ -124,7 +123,8 @@ def shape_of(row: Row, *, fused: bool, dropout: bool | None = None) -> Transform
         heads=heads,
         kv_heads=kv_heads,
         head_dim=row.count("head_dim") or hidden // heads,
-        ffn=ffn or row.default("ffn", _inner_width(style, hidden)),
+        # Gated ones have 8/3 hidden, rounded up to 256 (Touvron et al., arXiv:2302.13971, section 2.2 and its code).
+        ffn=ffn or row.default("ffn", -(-8 * hidden // 3 // 256) * 256 if style == "llama" else 4 * hidden),
         vocab=_words(row, style),
         seq=row.count("seq") or row.default("seq", _POSITIONS.get(style, 2048)),
         fused=fused,
@@ -179,11 +179,6 @@ def _check_size(shape: TransformerShape) -> None:
             raise RowSkipped(f"column {name} is above {most:,}: no transformer has so many")
     if max(shape.heads, shape.kv_heads) * shape.head_dim > _MOST["ffn"]:
         raise RowSkipped(f"heads x head_dim is above {_MOST['ffn']:,}: no transformer has so many")
-
-
-def _inner_width(style: str, hidden: int) -> int:
-    """4 hidden; gated ones 8/3 hidden, rounded up to 256 (Touvron et al., arXiv:2302.13971, section 2.2 and its code)."""
-    return -(-8 * hidden // 3 // 256) * 256 if style == "llama" else 4 * hidden
 
 
 @cache
@@ -319,28 +314,6 @@ def stack_of(graph: Graph) -> dict[str, str]:
     return {"hidden": str(hidden), "layers": str(len(attention)), "heads": str(attention[0].params.heads)}
 
 
-def widths_of(graph: Graph) -> dict[str, str]:
-    """What the columns kv_heads, head_dim, ffn and vocab would say of a network that is a plain stack of blocks.
-
-    >>> from planner.importers.networks import load_model
-    >>> widths_of(load_model("llama3-8b").graph)
-    {'kv_heads': '8', 'head_dim': '128', 'ffn': '14336', 'vocab': '128256'}
-    """
-    found: dict[str, str] = {}
-    rows = 0  # of the largest embedding: BERT has one for segments, too
-    for layer in graph.layers:
-        if layer.kind == "self_attention":
-            heads = layer.params.heads
-            found.setdefault("kv_heads", str(layer.params.kv_heads or heads))
-            found.setdefault("head_dim", str(layer.params.head_dim or layer.output_shape[0] // heads))
-        elif layer.kind in ("glu", "activation") and layer.block:
-            found.setdefault("ffn", str(layer.output_shape[0]))
-        elif layer.kind == "embedding":
-            rows = max(rows, layer.params.num_embeddings)
-            found["vocab"] = str(rows)
-    return {name: found[name] for name in ("kv_heads", "head_dim", "ffn", "vocab") if name in found}
-
-
 def positions_of(row: Row, graph: Graph) -> int | None:
     """Positions of a sample as throughputs count them: as stated, of images those that attention sees; None where there are none."""
     shape = graph.layers[0].output_shape
@@ -354,6 +327,9 @@ def positions_of(row: Row, graph: Graph) -> int | None:
 @cache
 def bundled_transformer(name: str, seq: int | None) -> Graph:
     """Graph of a bundled network, at the sequence length given (or side of the images); tables of positions grow with it.
+
+    >>> bundled_transformer("bert-large", 1024).weight_count - bundled_transformer("bert-large", 512).weight_count  # 512 x 1024
+    524288
 
     Raises
     ------
@@ -371,16 +347,7 @@ def bundled_transformer(name: str, seq: int | None) -> Graph:
     try:
         return load_model(name, seq=seq).graph
     except PlannerError:
-        return _lengthened(known.graph, known.seq, seq)
-
-
-def _lengthened(graph: Graph, known: int, seq: int) -> Graph:
-    """The network on longer samples than it was published for: what is learned for each position gets as many rows.
-
-    >>> bundled_transformer("bert-large", 1024).weight_count - bundled_transformer("bert-large", 512).weight_count  # 512 x 1024
-    524288
-    """
-    return _with_input(graph, lambda shape: (*shape[:-1], seq) if shape[-1] == known else shape, seq)
+        return _with_input(known.graph, lambda shape: (*shape[:-1], seq) if shape[-1] == known.seq else shape, seq)
 
 
 def _on_images(graph: Graph, seq: int) -> Graph:

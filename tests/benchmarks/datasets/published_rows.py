@@ -19,7 +19,6 @@ from planner.measurements import (
     operators,
     plans,
     tables,
-    training,
 )
 from planner.measurements import kernels as planned
 from planner.measurements.columns import COLUMNS
@@ -58,7 +57,7 @@ class Kind:
 
 
 PLANS = Kind(runs.transformer_run, plans.predict)
-TRAINING = Kind(_training_run, training.predict)
+TRAINING = Kind(_training_run, plans.predict_training)
 NETWORKS = Kind(images.image_run, convnets.predict)
 COLLECTIVES = Kind(collectives.collective, collective_rows.predict)
 PRODUCTS = Kind(kernels.product, planned.predict_products)

@@ -22,8 +22,8 @@ from planner.files.resources import resolve
 from planner.measurements import error_bars
 from planner.measurements.error_bars import effects, judge_of
 from planner.measurements.outcomes import DEFAULT, Preset
+from planner.measurements.plans import predict_training as predict
 from planner.measurements.tables import read_table
-from planner.measurements.training import predict
 
 HEADER = (
     "style,hidden,layers,heads,device,gpus,gpus_per_node,global_batch,micro_batch,tp,pp,dp,precision,seq,framework,"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from planner.cli import run
-from planner.measurements import training
+from planner.measurements import plans
 from planner.measurements.outcomes import Comparison, MemoryComparison, Outcome, Preset, skipped
 from planner.measurements.tables import Row
 from planner.schema.results import ValidationDocument
@@ -66,7 +66,7 @@ def _outcome(row: Row, factor: float) -> Outcome:
 @pytest.fixture
 def figures(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
     """Write rows (said_ms, step_time_ms and other columns) and score them; the whole answer."""
-    monkeypatch.setattr(training, "predict", by_hand)
+    monkeypatch.setattr(plans, "predict_training", by_hand)
 
     def ask(*rows: dict[str, object], more: Sequence[str] = ()) -> dict[str, Any]:
         names = COLUMNS.split(",")

@@ -15,7 +15,7 @@ from costmodel.hardware.cluster import Cluster
 from costmodel.mesh.plan import MeshPlan
 from planner.files.documents import parse_document
 from planner.files.resources import bundled
-from planner.measurements import convnets, plans, questions
+from planner.measurements import convnets, plans
 from planner.measurements.outcomes import DEFAULT
 from planner.measurements.tables import Row
 
@@ -66,8 +66,8 @@ def differing(ours: Any, usual: Any) -> dict[str, float]:
 
 def estimate_of_plan(row: Row, plan: MeshPlan) -> float:
     """A row of a transformer as a user would ask it, with the plan that it means."""
-    meant = questions.asked(row)
-    assert isinstance(meant, questions.Question)
+    meant = plans.asked(row)
+    assert isinstance(meant, plans.Question)
     usual = meant.framework.mesh_assumptions(precision=meant.precision, has_fp4="fp4" in meant.machine.device.formats)
     found = planner.estimate(
         row.text("model"),
@@ -138,8 +138,8 @@ def scored(table: str, folder: Path) -> Iterator[tuple[Row, float, MeshPlan | No
 
 def _is_bundled(row: Row) -> bool:
     """Whether a row means a bundled network as it is, in a format that questions have."""
-    meant = questions.asked(row)
-    own = isinstance(meant, questions.Question) and not any(layer.lora_rank for layer in meant.graph.layers)
+    meant = plans.asked(row)
+    own = isinstance(meant, plans.Question) and not any(layer.lora_rank for layer in meant.graph.layers)
     return own and row.text("model") in bundled("models") and meant.precision.name != "fp4"
 
 

@@ -95,7 +95,7 @@ def test_many_rows_are_predicted_as_few_are(tmp_path: Path, monkeypatch: pytest.
 
 def test_what_rows_mean_is_found_out_once_and_let_go_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two cost models at once say what each says alone, of repeated plans as of single ones."""
-    from planner.measurements import questions
+    from planner.measurements import plans
 
     header = "hidden,layers,heads,device,gpus,tp,global_batch,micro_batch,seq,step_time_ms"
     lines = [
@@ -103,8 +103,8 @@ def test_what_rows_mean_is_found_out_once_and_let_go_of(tmp_path: Path, monkeypa
     ]
     path = written(tmp_path, "\n".join([header, *lines, ""]))
     asked: list[int] = []
-    question = questions._question
-    monkeypatch.setattr(questions, "_question", lambda row: asked.append(row.line) or question(row))
+    question = plans._question
+    monkeypatch.setattr(plans, "_question", lambda row: asked.append(row.line) or question(row))
     table = read_table(path)
     _, together = predict_by(table, (DEFAULT, PALEO))
     assert asked == [2, 3, 4, 5]
