@@ -11,7 +11,7 @@ from planner.api.options import EstimateOptions, options_of
 from planner.api.readers import OUTPUT, SEARCH, Option
 from planner.api.values import Values
 from planner.commands.command import Typed, argument, command
-from planner.commands.output import OUTPUT_OPTIONS, REPORT_ONLY, Output, Progress, emit, output_of, refused_rows, remark
+from planner.commands.output import OUTPUT_OPTIONS, REPORT_ONLY, Progress, emit, output_of, refused_rows, remark
 from planner.files.output import write_atomically
 
 __all__ = ["calibrate", "validate"]
@@ -157,11 +157,17 @@ def calibrate(typed: Typed) -> None:
     from planner.calibration.measurements import cluster_of, link_remark, machinery_of
     from planner.calibration.report import calibration_report, calibration_text
     from planner.calibration.run import calibrate as fit
+    from planner.core.errors import did_you_mean
+    from planner.files.loading import framework_names
+    from planner.files.naming.frameworks import framework_called
     from planner.measurements.tables import read_table
 
     machinery = machinery_of(given.get("device"), given.get("cluster"), given.get("framework"))
-    if "framework" in given:
-        _remark_on_framework(where, given["framework"])
+    near = did_you_mean(machinery.framework, framework_names()) if machinery.framework else ""
+    if near and framework_called(machinery.framework) is None:  # any software may be named, but this looks like a slip
+        remark(
+            where, f"--framework {machinery.framework} is no framework that is known; no framework's costs count{near}"
+        )
     with Progress(where) as progress:
         found = fit(
             files, machinery, name=name, folds=asked.get("folds", 5), seed=asked.get("seed", 0), progress=progress
@@ -180,17 +186,6 @@ def calibrate(typed: Typed) -> None:
     else:
         remark(where, "the calibration is not written; -o FILE does that")
     emit(calibration_report(found, cluster_of(machinery), typed.command_line), where)
-
-
-def _remark_on_framework(where: Output, name: str) -> None:
-    """Any software may be named; say so where the name looks like a slip."""
-    from planner.core.errors import did_you_mean
-    from planner.files.loading import framework_names
-    from planner.files.naming.frameworks import framework_called
-
-    near = did_you_mean(name, framework_names())
-    if near and framework_called(name) is None:
-        remark(where, f"--framework {name} is no framework that is known; no framework's costs count{near}")
 
 
 def _name(values: Values, given: str | None, path: Path | None) -> str:

@@ -8,7 +8,7 @@ from functools import partial
 from costmodel.hardware.cluster import Cluster, span
 from costmodel.hardware.collectives import OPERATIONS, library_s
 from planner.measurements.fitted import fitted_links
-from planner.measurements.hardware import Links, Machine, machine_of
+from planner.measurements.hardware import Machine, links_of, machine_of
 from planner.measurements.outcomes import Comparison, Outcome, Preset, outcomes_of
 from planner.measurements.tables import Row, RowSkipped
 
@@ -89,13 +89,8 @@ def _machine_and_ranks(row: Row) -> tuple[Machine, int]:
     ranks = row.count("ranks")
     if ranks is None:
         raise RowSkipped("ranks is not stated", needs=(("ranks",),))
-    inside, outside = row.number("intra_bw_GBps"), row.number("inter_bw_Gbps_per_node")
-    links = Links(
-        gpus_per_node=_ranks_per_node(ranks, row.count("nodes"), row.count("gpus_per_node")),
-        joined=row.count("nvlink_domain"),
-        intra_bytes_per_s=None if inside is None else inside * 1e9,
-        inter_bytes_per_s=None if outside is None else outside * 1e9 / 8,
-    )
+    per_node = _ranks_per_node(ranks, row.count("nodes"), row.count("gpus_per_node"))
+    links = replace(links_of(row), gpus_per_node=per_node, joined=row.count("nvlink_domain"))
     return machine_of(row, links), ranks
 
 

@@ -177,25 +177,35 @@ def machine_of(row: Row, links: Links | None = None) -> Machine:
     RowSkipped
         No device of that name is bundled.
     """
-    name, memory = row.text("device"), row.number("device_mem_gb")
-    wanted = links or links_of(row)
+    name, wanted, attention = row.text("device"), links or links_of(row), framework_of_row(row).attention
     if row.has("device_file") or row.has("cluster_file"):
-        return _stated(row, name, memory, wanted)
-    if not name:
-        raise RowSkipped("no device is stated", usable=True, needs=(("device", "device_file"),))
-    if name not in bundled("devices"):
-        near = did_you_mean(short_name(name), bundled("devices"))
-        raise RowSkipped(f"device '{short_name(name)}' is not known{near} (planner list devices)", usable=True)
-    usual = row.text("cluster") or device_called(name)[1]
-    if row.has("cluster") and usual not in bundled("clusters"):
-        near = did_you_mean(short_name(usual), bundled("clusters"))
-        raise RowSkipped(f"cluster '{short_name(usual)}' is not known{near} (planner list clusters)", usable=True)
-    attention = framework_of_row(row).attention
-    device = _as_used(row, _device(name, attention))
-    cluster = _cluster(name, usual, wanted, attention)
-    if wanted.gpus_per_node is None and wanted.joined is None and not row.defaults.get("gpus_per_node"):
+        cluster = _stated_cluster(row.text("device_file"), row.text("cluster_file"), name, wanted, attention)
+        device, states_node = cluster.device, row.has("gpus_per_node")
+    else:
+        if not name:
+            raise RowSkipped("no device is stated", usable=True, needs=(("device", "device_file"),))
+        usual = row.text("cluster")
+        _check_known("device", name)
+        if usual:
+            _check_known("cluster", usual)
+        device, cluster = _device(name, attention), _cluster(name, usual or device_called(name)[1], wanted, attention)
+        states_node = wanted.joined is not None or bool(row.defaults.get("gpus_per_node"))
+    if wanted.gpus_per_node is None and not states_node:
         row.default("gpus_per_node", _node_size(cluster))
-    return Machine(device=device, cluster=cluster, capacity_bytes=_capacity_bytes(device, memory))
+    if row.flag("fast_convolutions") is False:  # a library without them
+        device = _ONLY_PRODUCTS.device_as_used(device)
+    capacity_bytes = _capacity_bytes(device, row.number("device_mem_gb"))
+    return Machine(device=device, cluster=cluster, capacity_bytes=capacity_bytes)
+
+
+_ONLY_PRODUCTS = LayerAssumptions(fast_convolutions=0.0)
+
+
+def _check_known(kind: str, name: str) -> None:
+    known = bundled(f"{kind}s")
+    if name not in known:
+        near = did_you_mean(short_name(name), known)
+        raise RowSkipped(f"{kind} '{short_name(name)}' is not known{near} (planner list {kind}s)", usable=True)
 
 
 def _capacity_bytes(device: Device, stated_gb: float | None) -> float:
@@ -205,17 +215,6 @@ def _capacity_bytes(device: Device, stated_gb: float | None) -> float:
     stated = stated_gb * _GIB
     is_same = abs(stated - device.memory_bytes) <= _SAME_MEMORY * device.memory_bytes
     return min(stated, device.capacity_bytes) if is_same else stated
-
-
-def _stated(row: Row, text: str, memory: float | None, links: Links) -> Machine:
-    """A machine from files: of the device (else the cluster's own), and of the cluster (else the usual one of the device)."""
-    cluster = _stated_cluster(
-        row.text("device_file"), row.text("cluster_file"), text, links, framework_of_row(row).attention
-    )
-    device = _as_used(row, cluster.device)
-    if links.gpus_per_node is None and not row.has("gpus_per_node"):
-        row.default("gpus_per_node", _node_size(cluster))
-    return Machine(device=device, cluster=cluster, capacity_bytes=_capacity_bytes(device, memory))
 
 
 @cache
@@ -241,14 +240,6 @@ def _stated_cluster(device_file: str, cluster_file: str, text: str, links: Links
     if len(known.levels) == 1 and known.levels[0].size is not None:
         return replace(known, groups=(own,), levels=(known.levels[0], _lone_network(known.levels[0])))
     return replace(known, groups=(own,), levels=(*known.levels[:-1], replace(known.levels[-1], size=None)))
-
-
-_ONLY_PRODUCTS = LayerAssumptions(fast_convolutions=0.0)
-
-
-def _as_used(row: Row, device: Device) -> Device:
-    """A device without the fast convolution algorithms that a library does not have."""
-    return _ONLY_PRODUCTS.device_as_used(device) if row.flag("fast_convolutions") is False else device
 
 
 def links_of(row: Row) -> Links:

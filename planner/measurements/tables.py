@@ -175,7 +175,9 @@ def read_table(path: Path) -> Table:
     """
     text, sha256 = _text_of(path)
     frame = _frame(path, text)
-    lines = _lines(frame)
+    # Line of every row: cells may run over several lines.
+    breaks = frame.apply(lambda column: column.str.count("\n")).sum(axis=1).astype(int)
+    lines = [1, *(1 + np.cumsum(1 + breaks.to_numpy())[:-1]).tolist()]
     header = [printable(name) for name in frame.iloc[0]]
     width = 1 + max((n for n, name in enumerate(header) if name), default=0)
     _check_header(path, header[:width], text)
@@ -223,7 +225,12 @@ def table_of(
     """
     columns = tuple(frame.columns)
     cleaned = frame.apply(lambda column: column.map({text: printable(text) for text in column.unique()}))
-    problems = {name: _problems(name, cleaned[name].unique()) for name in columns if name in COLUMNS}
+    # Column -> text -> what is wrong with it.
+    problems = {
+        name: {text: problem for text in cleaned[name].unique() if text and (problem := COLUMNS[name].problem(text))}
+        for name in columns
+        if name in COLUMNS
+    }
     problems = {name: found for name, found in problems.items() if found}
     starts = text.split("\n") if text and problems else []
     rows, refused, count = [], list(broken), len({problem.line for problem in broken})
@@ -244,12 +251,6 @@ def table_of(
     return Table(
         path=path, columns=columns, rows=tuple(rows), refused=tuple(sorted(refused)), refused_rows=count, sha256=sha256
     )
-
-
-def _problems(name: str, texts: Sequence[str]) -> dict[str, str]:
-    """Text of a column -> what is wrong with it."""
-    found = {text: COLUMNS[name].problem(text) for text in texts if text}
-    return {text: problem for text, problem in found.items() if problem}
 
 
 def _place(starts: Sequence[str], line: int, column: int) -> int:
@@ -284,12 +285,6 @@ def _frame(path: Path, text: str) -> pd.DataFrame:
             return (read(names=range(max(sizes))) if sizes else frame).fillna("")
         except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
             raise table_problem(path, f"is no CSV table: {str(error).strip()}", 1) from None
-
-
-def _lines(frame: pd.DataFrame) -> list[int]:
-    """Line of every row: cells may run over several lines."""
-    breaks = frame.apply(lambda column: column.str.count("\n")).sum(axis=1).astype(int)
-    return [1, *(1 + np.cumsum(1 + breaks.to_numpy())[:-1]).tolist()]
 
 
 def _check_header(path: Path, columns: Sequence[str], text: str) -> None:
