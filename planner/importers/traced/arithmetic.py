@@ -17,40 +17,26 @@ _GELU_FLOP = 3.0
 
 
 @kinds("unary", "activation")
-def _unary(self: Conversion, operation: Operation) -> Value:  # noqa: PLR0911 - one return per kind of value
+def _unary(self: Conversion, operation: Operation) -> Value:
     value, function = self.value(operation, 0), operation.attributes.get("function", "")
     if isinstance(value, Statistic):
         return value
     if isinstance(value, Product) and not value.is_probability:
         return replace(value, flop=value.flop + 1.0)
     view = self.view(operation)
-    if operation.kind == "unary":
-        if function == "erf":
-            return _half(self, view, "gelu")
-        return replace(view, flop=view.flop + float(operation.attributes.get("flop", 1.0)))
-    if function == "tanh" and view.flop >= _GELU_FLOP:
-        return _half(self, view, "gelu")
-    if function == "hard":  # piecewise linear ones
-        return replace(view, flop=view.flop + 4.0)
+    if function == "erf" or (function == "tanh" and view.flop >= _GELU_FLOP):
+        # The inside of a GELU that is written out: x times it is the activation.
+        source, name = self.network.covering(replace(view, flop=0.0)), f"{self.network.name}/gelu"
+        layer = self.network.add("activation", {"function": "gelu"}, [source.layer], name=name)
+        return Pair(view=replace(source, layer=layer), source=source)
+    if operation.kind == "unary" or function == "hard":
+        flop = 4.0 if function == "hard" else float(operation.attributes.get("flop", 1.0))  # piecewise linear ones
+        return replace(view, flop=view.flop + flop)
     return self.network.elementwise("activation", {"function": function}, view)
 
 
-def _half(self: Conversion, view: View, function: str) -> Pair:
-    """The inside of an activation that is written out: x times it is the activation."""
-    source = self.network.covering(replace(view, flop=0.0))
-    layer = self.network.add(
-        "activation", {"function": function}, [source.layer], name=f"{self.network.name}/{function}"
-    )
-    return Pair(view=replace(source, layer=layer), source=source)
-
-
-@kinds("pointwise")
-def _pointwise(self: Conversion, operation: Operation) -> Value:
-    return pointwise(self, operation, float(operation.attributes.get("flop", 1.0)))
-
-
 @kinds("binary")
-def _binary(self: Conversion, operation: Operation) -> Value:
+def _binary(self: Conversion, operation: Operation) -> Value | list[Value]:
     values = [self.values[name] for name in operation.inputs if name is not None]
     made = [value for value in values if not isinstance(value, (Fixed, Weight))]
     if not made:  # of parameters: worked out once per step
@@ -86,18 +72,16 @@ def _with_constant(self: Conversion, operation: Operation, value: Value, other: 
 
 def on_scores(self: Conversion, op: str, product: Product, other: Fixed | Weight | None) -> Value:
     """Scores scaled, masked, or with biases by distance."""
+    mask, buckets, heads = product.mask, product.buckets, product.heads
     if isinstance(other, Weight):
-        heads = product.heads
         elements = math.prod(other.table)
         if op == "add" and heads and elements % heads == 0:
             # Layers may share a table of biases: the first has it.
             buckets = 0 if other.key in self.owned else elements // heads
             self.own(other)
-            return replace(product, buckets=buckets, flop=product.flop + 1.0)
-        return replace(product, flop=product.flop + 1.0)
-    if op in ("add", "where") and other is not None and math.prod(other.shape) > 1:
-        return replace(product, mask=other, flop=product.flop + 1.0)
-    return replace(product, flop=product.flop + 1.0)
+    elif op in ("add", "where") and other is not None and math.prod(other.shape) > 1:
+        mask = other
+    return replace(product, mask=mask, buckets=buckets, flop=product.flop + 1.0)
 
 
 def _with_weight(self: Conversion, operation: Operation, view: View, weight: Weight) -> Value:
@@ -140,27 +124,30 @@ def _with_weight(self: Conversion, operation: Operation, view: View, weight: Wei
 # -- of two layers -----------------------------------------------------------------------------------------------------------
 
 
-def _of_two(self: Conversion, operation: Operation, first: Value, second: Value) -> Value:  # noqa: PLR0911
+def _of_two(self: Conversion, operation: Operation, first: Value, second: Value) -> Value | list[Value]:  # noqa: PLR0911
     op = operation.attributes["op"]
-    if op in ("mul", "div", "sub"):
-        for one, other in ((first, second), (second, first)):
-            if isinstance(one, View) and isinstance(other, Statistic):
-                normed = _normed(op, one, other)
-                if normed is not None:
-                    return normed
-            if op == "mul" and isinstance(other, Pair) and isinstance(one, View) and _same(one, other.source):
-                self.halves.add(other.view.layer)
-                return other.view
-    if op == "mul" and isinstance(first, View) and isinstance(second, View):
-        swish = _swish(self, first, second) or _swish(self, second, first)
-        if swish is not None:
-            return swish
+    for one, other in ((first, second), (second, first)):
+        if not isinstance(one, View):
+            continue
+        if op in ("mul", "div", "sub") and isinstance(other, Statistic) and _same(one, other.view):
+            # X minus its mean; that or x divided by the root of its mean square.
+            norm = "centered" if op == "sub" else "layer" if one.norm == "centered" else "rms"
+            return replace(one, flop=one.flop + 1.0, norm=norm)
+        if op == "mul" and isinstance(other, Pair) and _same(one, other.source):
+            self.halves.add(other.view.layer)
+            return other.view
+        if op == "mul" and isinstance(other, View) and _is_sigmoid_of(self, other, one):
+            self.drafts.change(other.layer, function="swish")
+            return other
     left, right = self.plain(first), self.plain(second)
-    if left.flop + right.flop and _same(left, right):  # still the same tensor: squares, rotary positions
-        return replace(left, flop=left.flop + right.flop + 1.0, norm="")
-    turned = _turned(op, left, right)
-    if turned is not None:
-        return turned
+    flop = left.flop + right.flop + 1.0
+    if flop > 1.0 and _same(left, right):  # still the same tensor: squares, rotary positions
+        return replace(left, flop=flop, norm="")
+    is_turn = left.layer == right.layer and left.dims == right.dims and left.start[1:] == right.start[1:]
+    is_worked_on = min(left.flop, right.flop) > 0 and not left.parts and not right.parts
+    if op in ("add", "sub") and is_turn and left.start != right.start and is_worked_on:
+        # Two pieces of a layer times constants: halves or pairs of features that are turned into each other.
+        return replace(left, flop=flop, norm="", parts=tuple(sorted((left.start, right.start))))
     if op == "mul" and left == right:
         return replace(left, flop=1.0)
     if op != "add" or operation.attributes.get("scaled"):
@@ -172,48 +159,21 @@ def _same(one: View, other: View) -> bool:
     return one.layer == other.layer and one.dims == other.dims and one.start == other.start
 
 
-def _turned(op: str, left: View, right: View) -> View | None:
-    """Sums of two pieces of a layer times constants: halves or pairs of features that are turned into each other."""
-    is_turn = (
-        op in ("add", "sub")
-        and left.layer == right.layer
-        and left.dims == right.dims
-        and left.start[1:] == right.start[1:]
-        and left.start != right.start
-        and min(left.flop, right.flop) > 0
-        and not left.parts
-        and not right.parts
+def _is_sigmoid_of(self: Conversion, gate: View, view: View) -> bool:
+    layers = self.drafts.layers
+    draft = layers[gate.layer]
+    return (
+        draft.kind == "activation"
+        and draft.params.function == "sigmoid"
+        and draft.inputs == (view.layer,)
+        and not view.flop
+        and not gate.flop
+        and view.dims == gate.dims
+        and not any(gate.layer in other.inputs for other in layers.values())
     )
-    if not is_turn:
-        return None
-    parts = tuple(sorted((left.start, right.start)))
-    return replace(left, flop=left.flop + right.flop + 1.0, norm="", parts=parts)
 
 
-def _normed(op: str, view: View, statistic: Statistic) -> View | None:
-    """X minus its mean; that or x divided by the root of its mean square."""
-    if not _same(view, statistic.view):
-        return None
-    if op == "sub":
-        return replace(view, flop=view.flop + 1.0, norm="centered")
-    norm = "layer" if view.norm == "centered" else "rms"
-    return replace(view, flop=view.flop + 1.0, norm=norm)
-
-
-def _swish(self: Conversion, view: View, gate: View) -> View | None:
-    """X times the sigmoid of x."""
-    draft = self.drafts.layers[gate.layer]
-    if draft.kind != "activation" or draft.params.function != "sigmoid" or draft.inputs != (view.layer,):
-        return None
-    if view.flop or gate.flop or view.dims != gate.dims:
-        return None
-    if any(gate.layer in other.inputs for other in self.drafts.layers.values()):
-        return None
-    self.drafts.change(gate.layer, function="swish")
-    return gate
-
-
-def _sum(self: Conversion, operation: Operation, left: View, right: View) -> View:
+def _sum(self: Conversion, operation: Operation, left: View, right: View) -> Value | list[Value]:
     shape = operation.shapes[0]
     if left.shape != shape or right.shape != shape:
         return pointwise(self, operation)
@@ -234,47 +194,41 @@ def _sum(self: Conversion, operation: Operation, left: View, right: View) -> Vie
 
 
 @kinds("where")
-def _where(self: Conversion, operation: Operation) -> Value:
+def _where(self: Conversion, operation: Operation) -> Value | list[Value]:
     """Condition, value where it holds, value elsewhere: a mask where only one of these is a layer's output."""
     made = [v for v in map(self.values.get, filter(None, operation.inputs)) if not isinstance(v, (Fixed, Weight))]
     if len(made) == 1 and isinstance(made[0], Product):
         condition = self.value(operation, 0)
         hides = self.value(operation, 2) is made[0]  # values are kept where the condition is false
         mask = condition if isinstance(condition, Fixed) else Fixed(shape=made[0].shape)
-        if mask.value is not None and hides:
-            mask = replace(mask, value=~np.asarray(mask.value).astype(bool))
-        elif mask.value is not None:
-            mask = replace(mask, value=np.asarray(mask.value).astype(bool))
+        if mask.value is not None:
+            shown = np.asarray(mask.value).astype(bool)
+            mask = replace(mask, value=~shown if hides else shown)
         return replace(made[0], mask=mask, flop=made[0].flop + 1.0)
-    if len(made) == 1 and made[0] is not None:
-        view = self.plain(made[0])
-        return replace(view, flop=view.flop + 1.0) if view.shape == operation.shapes[0] else pointwise(self, operation)
+    view = self.plain(made[0]) if len(made) == 1 and made[0] is not None else None
+    if view is not None and view.shape == operation.shapes[0]:
+        return replace(view, flop=view.flop + 1.0)
     return pointwise(self, operation)
 
 
-def pointwise(self: Conversion, operation: Operation, flop: float = 1.0) -> View:
+@kinds("pointwise")
+def pointwise(self: Conversion, operation: Operation) -> View:
     """A layer of its own for an operation on several layers' outputs."""
-    views = [
-        self.plain(value)
-        for name in operation.inputs
-        if name is not None and not isinstance(value := self.values[name], (Fixed, Weight))
-    ]
-    views.sort(key=lambda view: view.shape != operation.shapes[0])
-    first = self.network.covering(views[0])
-    if first.shape != operation.shapes[0]:
-        first = self.network.rearranged(first.expanded(operation.shapes[0]))
-    layers = [first.layer]
+    network, shape = self.network, operation.shapes[0]
+    values = [self.values[name] for name in operation.inputs if name is not None]
+    views = [self.plain(value) for value in values if not isinstance(value, (Fixed, Weight))]
+    views.sort(key=lambda view: view.shape != shape)
+    first = network.covering(views[0])
+    if first.shape != shape:
+        first = network.rearranged(first.expanded(shape))
+    layers, wanted = [first.layer], network.shape(first)
     for view in views[1:]:
-        other = self.network.covering(view)
-        if other.dims != first.dims or self.network.shape(other) != self.network.shape(first):
-            other = _repeated(self, other, first)
+        other = network.covering(view)
+        own = network.shape(other)
+        # What is repeated along trailing axes is read as it is.
+        is_repeated = len(own) < len(wanted) and own == wanted[: len(own)]
+        if not is_repeated and (other.dims != first.dims or own != wanted):
+            other = network.rearranged(other, wanted)
         layers.append(other.layer)
-    return replace(first, layer=self.network.add("pointwise", {"flop": flop}, layers))
-
-
-def _repeated(self: Conversion, other: View, first: View) -> View:
-    """The second input of a pointwise layer: as it is where it is repeated along trailing axes, else a copy in the right shape."""
-    shape, wanted = self.network.shape(other), self.network.shape(first)
-    if len(shape) < len(wanted) and shape == wanted[: len(shape)]:
-        return other
-    return self.network.rearranged(other, wanted)
+    flop = float(operation.attributes.get("flop", 1.0))
+    return replace(first, layer=network.add("pointwise", {"flop": flop}, layers))
