@@ -6,7 +6,6 @@ holds, also of layers of Caffe's many forks, and does not say where a value stoo
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -143,22 +142,6 @@ class _Parser:
 # -- fields of a message ----------------------------------------------------------------------------------------------------
 
 
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
-
-
-def _is_flag(value: object) -> bool:
-    return isinstance(value, (bool, int)) and value in (0, 1)
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_number(value: object) -> bool:
-    return _is_whole(value) or isinstance(value, float)
-
-
 class Fields:
     """Reads the fields of one message; of a field given twice the last value counts, as in protocol buffers."""
 
@@ -189,15 +172,15 @@ class Fields:
         empty = Value({}, self.message.line, self.message.column)
         return Fields(messages[-1].message if messages else empty, self.label)
 
-    def _checked(self, name: str, fits: Callable[[object], bool], what: str) -> list[Any]:
-        for item in self.values(name):
-            if not fits(item.value):
+    def _checked(self, name: str, what: str, *types: type) -> list[Any]:
+        for item in self.values(name):  # true and false are whole numbers in Python only
+            if not isinstance(item.value, types) or (isinstance(item.value, bool) and bool not in types):
                 raise self.fault(f"'{name}' must be {what}", item)
         return [item.value for item in self.values(name)]
 
     def texts(self, name: str) -> list[str]:
         """Every value of a field of strings or words."""
-        return self._checked(name, _is_text, "text")
+        return self._checked(name, "text", str)
 
     def text(self, name: str, default: str) -> str:
         """A string or word."""
@@ -205,15 +188,18 @@ class Fields:
 
     def flag(self, name: str, default: bool) -> bool:
         """True or false."""
-        return bool([default, *self._checked(name, _is_flag, "true or false")][-1])
+        value = [default, *self._checked(name, "true or false", bool, int)][-1]
+        if value not in (0, 1):
+            raise self.fault(f"'{name}' must be true or false", self.values(name)[-1])
+        return bool(value)
 
     def number(self, name: str, default: float) -> float:
         """A number."""
-        return float([default, *self._checked(name, _is_number, "a number")][-1])
+        return float([default, *self._checked(name, "a number", int, float)][-1])
 
     def integers(self, name: str, *, least: int = 0) -> list[int]:
         """Every value of a field of whole numbers."""
-        numbers = self._checked(name, _is_whole, "a whole number")
+        numbers = self._checked(name, "a whole number", int)
         for item in self.values(name):
             if not least <= item.value <= _MAX_EXTENT:
                 raise self.fault(f"'{name}' is {item.value}; it must be from {least} to {_MAX_EXTENT}", item)

@@ -232,16 +232,13 @@ class Conversion:
     def _scores(self, product: Product) -> View:
         """Scores as a layer's output: written out, or handed out by the attention that they are part of."""
         attention = self.probabilities_of(product)
-        if attention is not None:
-            found = self.scores.get(product.key)
-            if found is None:
-                found = self.copied(self.network.whole(attention), product.shape)
-                self.scores[product.key] = found
-            return found
-        view = explicit_scores(self.network, product)
-        if product.is_probability:
-            self.scores[product.key] = view
-        return view
+        if attention is None and not product.is_probability:
+            return explicit_scores(self.network, product)
+        if attention is None:
+            self.scores[product.key] = explicit_scores(self.network, product)
+        elif product.key not in self.scores:
+            self.scores[product.key] = self.copied(self.network.whole(attention), product.shape)
+        return self.scores[product.key]
 
     def _states(self, states: States) -> View:
         layers = [self.network.rows(view).layer for view in states.views]

@@ -341,28 +341,31 @@ def add_attention(network: Network, product: Product, values: View, *, causal: b
         return None
     kv_heads = 0 if k.heads == q.heads else k.heads
     sizes: dict[str, Any] = {"heads": q.heads, "head_dim": q.dim, "kv_heads": kv_heads, "fused": fused}
-    name = network.name
-    own = {queries.layer, keys.layer, values.layer}
-    features = (q.heads + 2 * k.heads) * q.dim
-    if len(own) == 1 and network.shape(queries) == (features, q.positions):
+    name, kind = network.name, "self_attention"
+    own_sizes = {"causal": causal, "dropout": product.dropout > 0, "relative_buckets": product.buckets}
+    is_one_layer = queries.layer == keys.layer == values.layer
+    if is_one_layer and network.shape(queries) == ((q.heads + 2 * k.heads) * q.dim, q.positions):
         sources = [queries.layer]
     else:
-        parts = [_part(network, view, one) for view, one in ((queries, q), (keys, k), (values, v))]
+        parts = [  # the layers that hold exactly these heads
+            view.layer
+            if network.shape(view)[0] == one.heads * one.dim
+            else network.cut(view, one.heads * one.dim).layer
+            for view, one in ((queries, q), (keys, k), (values, v))
+        ]
         if q.positions == k.positions and _origin(network, queries) == _origin(network, keys):
             sources = [network.add("concat", {}, parts, name=f"{name}/qkv")]
-        elif product.mask is None or not causal:
-            whole = len({keys.layer, values.layer}) == 1 and network.shape(keys)[0] == 2 * k.heads * k.dim
+        elif (product.mask is None or not causal) and not product.buckets and not product.dropout:
+            kind, own_sizes = "cross_attention", {}
+            whole = keys.layer == values.layer and network.shape(keys)[0] == 2 * k.heads * k.dim
             sources = [parts[0], keys.layer if whole else network.add("concat", {}, parts[1:], name=f"{name}/kv")]
         else:
             return None
-    if len(sources) == 1:
-        sizes |= {"causal": causal, "dropout": product.dropout > 0, "relative_buckets": product.buckets}
-        layer = network.add("self_attention", sizes, sources)
-    else:
-        if product.buckets or product.dropout:
-            return None
-        layer = network.add("cross_attention", sizes, sources)
-    return _output(queries, layer, q)
+    layer = network.add(kind, sizes | own_sizes, sources)
+    # (heads x head_dim, positions), in the dimensions of the queries.
+    leading = renumbered(queries.dims[:-2], 0, q.dim, repeats=False)
+    dims = (*leading, merged([Atom(1, q.positions, 1)]), merged([Atom(0, q.dim, 1)]))
+    return View(layer=layer, dims=dims, start=(0, 0))
 
 
 def _origin(network: Network, view: View) -> object:
@@ -372,18 +375,3 @@ def _origin(network: Network, view: View) -> object:
     while draft.kind in ("slice_features", "rms_norm", "layer_norm", "pointwise") and seen < 4:
         draft, seen = network.drafts.layers[draft.inputs[0]], seen + 1
     return draft.inputs if draft.kind == "linear" else draft.name
-
-
-def _part(network: Network, view: View, heads: _Heads) -> str:
-    features = heads.heads * heads.dim
-    return view.layer if network.shape(view)[0] == features else network.cut(view, features).layer
-
-
-def _output(queries: View, layer: str, heads: _Heads) -> View:
-    """(heads x head_dim, positions), in the dimensions of the queries."""
-    dims = renumbered(queries.dims[:-2], 0, heads.dim, repeats=False)
-    return View(
-        layer=layer,
-        dims=(*dims, merged([Atom(1, heads.positions, 1)]), merged([Atom(0, heads.dim, 1)])),
-        start=(0, 0),
-    )

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from costmodel.network.layers import Layer, params_from
-from planner.importers.drafts import Drafts, clean_name
+from planner.importers.drafts import Drafts, clean_name, with_params
 from planner.importers.sources import ImportedDocument, check_assumed, counts_text, network_content
 from planner.importers.traced import arithmetic, products, shapes, windows  # noqa: F401 - they register what reads each operation
 from planner.importers.traced.conversion import Conversion
@@ -135,7 +135,8 @@ def join(drafts: Drafts, outputs: Iterable[str]) -> None:
 
 def _remove_unused(drafts: Drafts, kept: set[str]) -> None:
     """Layers without weights that nothing reads: masks' inputs, halves that were tried."""
-    while True:
+    unused = [""]
+    while unused:
         readers = drafts.readers()
         unused = [
             name
@@ -145,8 +146,6 @@ def _remove_unused(drafts: Drafts, kept: set[str]) -> None:
             and draft.kind in ("input", "rearrange", "slice_features", "reduce")
             and len(drafts.layers) > 1
         ]
-        if not unused:
-            return
         for name in unused:
             del drafts.layers[name]
 
@@ -165,53 +164,38 @@ def _siblings(drafts: Drafts, names: Iterable[str]) -> list[Layer] | None:
     same = all(
         draft.inputs == first.inputs
         and draft.frozen == first.frozen
-        and dataclasses.replace(draft.params, out_features=1) == dataclasses.replace(first.params, out_features=1)
+        and with_params(draft, out_features=1).params == with_params(first, out_features=1).params
         for draft in found
     )
     return found if same and not first.params.tied else None
 
 
 def _merge(drafts: Drafts, parts: list[Layer], target: str, suffix: str) -> str:
-    outputs = sum(part.params.out_features for part in parts)
-    folder = parts[0].name.rpartition("/")[0]
-    first = parts[0]
+    """Put one linear layer in the place of the first of some."""
+    first, outputs = parts[0], sum(part.params.out_features for part in parts)
+    folder = first.name.rpartition("/")[0]
     name = f"{folder}/{suffix}" if folder else suffix
     if name in drafts.layers and name != target:
         name = f"{first.name}_{suffix}"
-    merged = dataclasses.replace(
-        first,
-        name=name,
-        params=dataclasses.replace(first.params, out_features=outputs),
-        output_shape=(outputs, *first.output_shape[1:]),
-    )
+    shape = (outputs, *first.output_shape[1:])
+    merged = dataclasses.replace(with_params(first, out_features=outputs), name=name, output_shape=shape)
     gone = {part.name for part in parts[1:]}
-    layers: dict[str, Layer] = {}
-    for old, draft in drafts.layers.items():
-        if old == first.name:
-            layers[name] = merged
-        elif old not in gone:
-            layers[old] = draft
-    drafts.layers = layers
+    kept = [merged if draft.name == first.name else draft for draft in drafts.layers.values() if draft.name not in gone]
+    drafts.layers = {draft.name: draft for draft in kept}
     return name
 
 
-def _rename(drafts: Drafts, old: str, new: str) -> None:
-    for name, draft in drafts.layers.items():
-        if old in draft.inputs:
-            inputs = tuple(new if parent == old else parent for parent in draft.inputs)
-            drafts.layers[name] = dataclasses.replace(draft, inputs=inputs)
-
-
 def _concats(drafts: Drafts, kept: set[str]) -> None:
-    for name in [name for name, draft in drafts.layers.items() if draft.kind == "concat"]:
-        draft = drafts.layers[name]
-        parts = _siblings(drafts, draft.inputs)
-        if parts is None or name in kept or not _alone(drafts, draft.inputs, name, kept):
+    for name in [draft.name for draft in drafts.layers.values() if draft.kind == "concat" and draft.name not in kept]:
+        concat = drafts.layers[name]
+        parts = _siblings(drafts, concat.inputs)
+        if parts is None or not _alone(drafts, concat.inputs, name, kept):
             continue
-        suffix = "kv" if len(parts) == 2 else "qkv"
         del drafts.layers[name]
-        merged = _merge(drafts, parts, name, suffix)
-        _rename(drafts, name, merged)
+        merged = _merge(drafts, parts, name, "kv" if len(parts) == 2 else "qkv")
+        for reader, draft in drafts.layers.items():
+            inputs = tuple(merged if parent == name else parent for parent in draft.inputs)
+            drafts.layers[reader] = dataclasses.replace(draft, inputs=inputs)
 
 
 def _gates(drafts: Drafts, kept: set[str]) -> None:

@@ -35,11 +35,7 @@ def _reshape(self: Conversion, operation: Operation) -> Value:
     if isinstance(value, States) and len(value.views) == 1 and shape == value.shape[1:]:
         return value.views[0].reshaped(shape) or self.copied(value.views[0], shape)
     view = self.view(operation)
-    result = view.reshaped(shape)
-    if result is None:
-        copy = self.network.rearranged(view)
-        result = copy.reshaped(shape)
-    return result if result is not None else self.copied(view, shape)
+    return view.reshaped(shape) or self.network.rearranged(view).reshaped(shape) or self.copied(view, shape)
 
 
 def _reshaped_product(product: Product, shape: tuple[int, ...]) -> Product | None:
@@ -90,8 +86,7 @@ def _slice(self: Conversion, operation: Operation) -> Value:
     if view.shape == shape:
         return view
     self.mixes_samples |= _has_samples(view, dim)
-    result = view.sliced(dim, attributes["start"], shape[dim], attributes.get("step", 1))
-    return result if result is not None else self.copied(view, shape)
+    return view.sliced(dim, attributes["start"], shape[dim], attributes.get("step", 1)) or self.copied(view, shape)
 
 
 @kinds("select")
@@ -109,8 +104,7 @@ def _selected(self: Conversion, value: Value | None, dim: int, index: int, shape
     assert value is not None, "an element of something"
     view = self.plain(value)
     self.mixes_samples |= _has_samples(view, dim)
-    result = view.selected(dim, index % view.shape[dim])
-    return result if result is not None else self.copied(view, shape)
+    return view.selected(dim, index % view.shape[dim]) or self.copied(view, shape)
 
 
 def _has_samples(view: View, dim: int) -> bool:
@@ -135,36 +129,25 @@ def _repeat(self: Conversion, operation: Operation) -> Value:
 @kinds("split")
 def _split(self: Conversion, operation: Operation) -> list[Value]:
     value, dim = self.value(operation, 0), operation.attributes["dim"]
+    begins = itertools.accumulate((shape[dim] for shape in operation.shapes), initial=0)
+    pieces = list(zip(operation.shapes, begins, strict=False))
     if isinstance(value, Weight):
-        begins = itertools.accumulate((shape[dim] for shape in operation.shapes), initial=0)
-        return [value.cut(shape, dim, start) for shape, start in zip(operation.shapes, begins, strict=False)]
-    view, start = self.view(operation), 0
-    results: list[Value] = []
-    for shape in operation.shapes:
-        piece = view.sliced(dim, start, shape[dim])
-        results.append(piece if piece is not None else self.copied(view, shape))
-        start += shape[dim]
-    return results
+        return [value.cut(shape, dim, start) for shape, start in pieces]
+    view = self.view(operation)
+    return [view.sliced(dim, start, shape[dim]) or self.copied(view, shape) for shape, start in pieces]
 
 
 @kinds("stack")
 def _stack(self: Conversion, operation: Operation) -> Value:
     """A concatenation along a new dimension."""
-    dim, values = operation.attributes["dim"], [self.values[name] for name in operation.inputs if name is not None]
-    if not any(isinstance(value, (Weight, Fixed)) for value in values):
-        views = [self.plain(value) for value in values]
-        return _concatenated(
-            self, [view.with_dims([*view.dims[:dim], (), *view.dims[dim:]]) for view in views], operation
-        )
-    shape = operation.shapes[0]
-    one = (*shape[:dim], 1, *shape[dim + 1 :])
-    grown = [
-        replace(value, shape=one)
-        if isinstance(value, (Weight, Fixed))
-        else (view := self.plain(value)).with_dims([*view.dims[:dim], (), *view.dims[dim:]])
-        for value in values
-    ]
-    return _joined(self, list(grown), operation)
+    dim, shape, grown = operation.attributes["dim"], operation.shapes[0], list[Value]()
+    for value in (self.values[name] for name in operation.inputs if name is not None):
+        if isinstance(value, (Weight, Fixed)):
+            grown.append(replace(value, shape=(*shape[:dim], 1, *shape[dim + 1 :])))
+        else:
+            view = self.plain(value)
+            grown.append(view.with_dims([*view.dims[:dim], (), *view.dims[dim:]]))
+    return _joined(self, grown, operation)
 
 
 @kinds("cat")
@@ -179,8 +162,7 @@ def _joined(self: Conversion, values: list[Value], operation: Operation) -> Valu
         return replace(weights[0], shape=shape) if weights else Fixed(shape=shape)
     if dim == 0 and all(isinstance(value, States) for value in values):
         return States(views=tuple(view for value in values if isinstance(value, States) for view in value.views))
-    token = _class_token(self, values, dim)
-    if token is not None:
+    if (token := _class_token(self, values, dim)) is not None:
         return token
     for value in values:
         if isinstance(value, Weight):
@@ -196,9 +178,7 @@ def _joined(self: Conversion, values: list[Value], operation: Operation) -> Valu
 def _concatenated(self: Conversion, views: list[View], operation: Operation) -> View:
     dim, shape = operation.attributes["dim"], operation.shapes[0]
     self.mixes_samples |= _has_samples(views[0], dim)
-    whole = _together(views, dim)
-    if whole is None:
-        whole = _channels(self, views, dim)
+    whole = _together(views, dim) or _channels(self, views, dim)
     if whole is not None:
         return whole
     if len({view.layer for view in views}) == 1:  # pieces of one layer in another order: a shift, a merging of patches
