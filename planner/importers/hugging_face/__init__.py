@@ -98,33 +98,31 @@ def convert(document: Document) -> ImportedDocument:
     fields.check()
     fields.notes += fields.notes_of_unread(model_type)
     fields.notes += notes_of_quantization(document.value, str(base[0]) if base else None)
+    network_class = architecture.config_class.removesuffix("Config")
     if base is not None:
-        fields.notes.append(_parts_left_out(document))
-    architectures = [] if base is not None else document.value.get("architectures") or []
-    network_class = str(architectures[0]) if architectures else architecture.config_class.removesuffix("Config")
+        parts = [key for key, value in document.value.items() if key.endswith("_config") and isinstance(value, dict)]
+        others = ", ".join(key for key in parts if key != "text_config" and "quant" not in key)
+        fields.notes.append(f"the text part alone is read; left out: {others or 'what else the class has'}")
+    elif document.value.get("architectures"):
+        network_class = str(document.value["architectures"][0])
     content: dict[str, Any] = {
         "schema_version": 1,
         "name": _name(document, model_type),
         "description": f"{network_class}: {network.summary}",
-        **_step(network, network_class),
     }
+    source, assumed = f"{FORMAT} ({network_class})", "the global batch is an assumption"
+    if network.seq is None:
+        content["source"] = f"{source}; {assumed}, {IMAGES_PER_STEP} images per step"
+        content["global_batch"] = IMAGES_PER_STEP
+    else:
+        length = f"seq is {network.seq_source}, the longest sample"
+        content["source"] = f"{source}; {length}; {assumed}, {TOKENS_PER_STEP} tokens per step at that length"
+        content["global_batch"] = max(1, TOKENS_PER_STEP // network.seq)
+        content["seq"] = network.seq
     if network.blocks:
         content["blocks"] = network.blocks
     content["layers"] = network.layers
     return ImportedDocument(content=content, notes=tuple(fields.notes))
-
-
-def _step(network: Network, network_class: str) -> dict[str, Any]:
-    source = f"{FORMAT} ({network_class})"
-    assumed = "the global batch is an assumption"
-    if network.seq is None:
-        return {"source": f"{source}; {assumed}, {IMAGES_PER_STEP} images per step", "global_batch": IMAGES_PER_STEP}
-    length = f"seq is {network.seq_source}, the longest sample"
-    return {
-        "source": f"{source}; {length}; {assumed}, {TOKENS_PER_STEP} tokens per step at that length",
-        "global_batch": max(1, TOKENS_PER_STEP // network.seq),
-        "seq": network.seq,
-    }
 
 
 def _model_type(document: Document) -> tuple[str, Location | None]:
@@ -162,12 +160,6 @@ def _known_type(document: Document, values: dict[str, Any], base: Location) -> s
         hint = did_you_mean(model_type, readable)
         raise InputFileError([document.problem(place, f"'{model_type[:60]}' is not known{hint} {known}")])
     return model_type
-
-
-def _parts_left_out(document: Document) -> str:
-    parts = [key for key, value in document.value.items() if key.endswith("_config") and isinstance(value, dict)]
-    others = ", ".join(key for key in parts if key != "text_config" and "quant" not in key)
-    return f"the text part alone is read; left out: {others or 'what else the class has'}"
 
 
 def _name(document: Document, model_type: str) -> str:

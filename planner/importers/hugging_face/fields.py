@@ -190,12 +190,11 @@ class Fields:
         if not isinstance(value, list) or not isinstance(value[0], str):
             self.problem("architectures", f"expected a list of names of classes; got {shown(value)}")
             return allowed[0]
-        for name in allowed:
-            if name.lower() == value[0].lower():
-                return name
-        hint = did_you_mean(value[0], allowed)
-        self.problem("architectures", f"'{value[0][:60]}' cannot be read here{hint} (known: {', '.join(allowed)})", 0)
-        return allowed[0]
+        found = {name.lower(): name for name in allowed}.get(value[0].lower())
+        if found is None:
+            known = f"{did_you_mean(value[0], allowed)} (known: {', '.join(allowed)})"
+            self.problem("architectures", f"'{value[0][:60]}' cannot be read here{known}", 0)
+        return found or allowed[0]
 
     def has(self, key: str) -> bool:
         """Whether the file gives a key a value other than null."""
@@ -239,7 +238,14 @@ class Fields:
         InputFileError
             Every problem, with its line and column.
         """
-        meant = self._find_typing_errors()
+        meant: set[str] = set()  # absent keys that others were probably meant to be
+        absent = sorted(key for key in self._read if key not in self._values)
+        for key in self._values:
+            near = [] if key in self._read else difflib.get_close_matches(key, absent, n=1, cutoff=_TYPING_ERROR)
+            if near:
+                message = f"unknown key '{key[:60]}'; did you mean '{near[0]}'?"
+                self._problems.append(self.document.problem((*self._base, key), message, at_key=True))
+                meant.add(near[0])
         for key, default in self._missing.items():
             if key not in meant:
                 why = "but width, depth and heads are what a network is: write it"
@@ -256,18 +262,6 @@ class Fields:
         if self._defaults:
             values = ", ".join(f"{key} {value}" for key, value in self._defaults.items())
             self.notes.append(f"not written in the file, so as in {self.config_class}: {values}")
-
-    def _find_typing_errors(self) -> set[str]:
-        """Note keys that were probably meant to be others; returns the others."""
-        meant: set[str] = set()
-        absent = sorted(key for key in self._read if key not in self._values)
-        for key in self._values:
-            near = [] if key in self._read else difflib.get_close_matches(key, absent, n=1, cutoff=_TYPING_ERROR)
-            if near:
-                message = f"unknown key '{key[:60]}'; did you mean '{near[0]}'?"
-                self._problems.append(self.document.problem((*self._base, key), message, at_key=True))
-                meant.add(near[0])
-        return meant
 
     def _value(self, key: str, default: object, aliases: tuple[str, ...]) -> Any:
         """Value of a key under whichever name the file has it."""

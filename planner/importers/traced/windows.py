@@ -141,42 +141,30 @@ def _adaptive_pool(self: Conversion, operation: Operation) -> Value:
 @kinds("reduce")
 def _reduce(self: Conversion, operation: Operation) -> Value | list[Value]:
     value, attributes, shape = self.value(operation, 0), operation.attributes, operation.shapes[0]
-    keep = attributes.get("keep", False)
-    if isinstance(value, Product) and value.is_probability and value.key in self.attended:
-        attention = self.attended[value.key]
-        found = _mean_over_heads(self, value, attention, [dim % len(value.shape) for dim in attributes["dims"]])
-        if found is not None and not keep:
-            return found
+    keep, op = attributes.get("keep", False), attributes.get("op")
+    is_over_heads = not keep and len(operation.shapes[0]) == 3 and [dim % 4 for dim in attributes["dims"]] == [1]
+    if is_over_heads and isinstance(value, Product) and (attention := self.probabilities_of(value)) is not None:
+        # Probabilities averaged over the heads, as torch's module hands them out: the kernel then writes them.
+        (rows, columns), name = value.shape[-2:], f"{self.network.name}/weights"
+        layer = self.network.add("reduce", {"shape": (columns, rows)}, [attention], name=name)
+        dims_of_mean = (value.queries.dims[0], (Atom(1, rows, 1),), (Atom(0, columns, 1),))
+        return View(layer=layer, dims=dims_of_mean, start=(0, 0))
     view = self.view(operation)
     dims = sorted(dim % len(view.dims) for dim in attributes["dims"])
-    self.mixes_samples |= bool(shape) and any(
-        atom.axis == BATCH and atom.size > 1 for dim in dims for atom in view.dims[dim]
-    )
-    if any(atom.axis == BATCH for dim in dims for atom in view.dims[dim] if atom.size > 1) or not shape:
+    reduced = tuple(atom for dim in dims for atom in view.dims[dim])
+    if not shape or any(atom.axis == BATCH and atom.size > 1 for atom in reduced):
+        self.mixes_samples |= bool(shape)
         return _loss(self, operation)
-    if attributes.get("op") == "mean" and dims == [len(view.dims) - 1] and keep:
+    if op == "mean" and dims == [len(view.dims) - 1] and keep:
         return Statistic(view=view, is_square=view.flop > 0, shape=shape)
     own = self.network.shape(view)
     spatial = merged([Atom(1, own[1], 1)]) + merged([Atom(2, own[2], 1)]) if len(own) == 3 else ()
-    reduced = tuple(atom for dim in dims for atom in view.dims[dim])
-    if len(own) == 3 and reduced == spatial and not any(view.start) and attributes.get("op") in ("mean", "max"):
+    if len(own) == 3 and reduced == spatial and not any(view.start) and op in ("mean", "max"):
         source = self.network.forced(view)
-        layer = self.network.add(
-            "global_pool", {"mode": "average" if attributes["op"] == "mean" else "max"}, [source.layer]
-        )
+        layer = self.network.add("global_pool", {"mode": "average" if op == "mean" else "max"}, [source.layer])
         left = [dim if i not in dims else () for i, dim in enumerate(source.dims) if keep or i not in dims]
         return View(layer=layer, dims=tuple(left), start=(0,))
     return self.reduced(view, dims, keep=keep, shape=shape)
-
-
-def _mean_over_heads(self: Conversion, product: Product, attention: str, dims: list[int]) -> View | None:
-    """Probabilities of attention averaged over its heads, as torch's module hands them out: the kernel then writes them."""
-    rows, columns = product.shape[-2:]
-    if len(product.shape) != 4 or dims != [1]:
-        return None
-    self.probabilities_of(product)
-    layer = self.network.add("reduce", {"shape": (columns, rows)}, [attention], name=f"{self.network.name}/weights")
-    return View(layer=layer, dims=(product.queries.dims[0], (Atom(1, rows, 1),), (Atom(0, columns, 1),)), start=(0, 0))
 
 
 @kinds("loss")
