@@ -23,7 +23,7 @@ same runs, as of layouts that differ by a block, those go together in which the 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -78,11 +78,10 @@ def interleaved_s(
         runs = np.flatnonzero(chunks[n])
         key = int(pp[n]), int(vpp[n]), int(followed[n]), tuple(chunks[n, runs].tolist())
         used = np.concatenate([runs, runs + chunks.shape[1]])
+        path = _path(*key)
         if end - begin < _FEW:
-            path = _path(*key)
             few.setdefault(id(path.route), []).append((path, times[used, begin:end], order[begin:end]))
             continue
-        path = _merged(*key)
         for start in range(begin, end, _ROWS):
             part = slice(start, min(start + _ROWS, end))
             total[order[part]] = _lengths_s([(path, times[used, part])], groups[order[part]])
@@ -171,18 +170,6 @@ def _path(pp: int, vpp: int, groups: int, count: tuple[int, ...]) -> _Path:
         group=work.group,
         end=after[route.end : route.end + 1],
     )
-
-
-@lru_cache(maxsize=1024)
-def _merged(pp: int, vpp: int, groups: int, count: tuple[int, ...]) -> _Path:
-    """The same with messages that are all different: most rounds are alike, which pays where many plans are added up."""
-    path = _path(pp, vpp, groups, count)
-    first, same = combined(*(path.messages - path.messages.min(axis=0)).astype(np.int64).T)
-    number = np.append(same, -1)
-    events = (path.route.begin, path.route.repeat, path.route.finish)
-    begin, repeat, finish = (np.concatenate([some[:3], number[some[3:]]]) for some in events)
-    route = replace(path.route, begin=begin, repeat=repeat, finish=finish)
-    return replace(path, route=route, messages=path.messages[first])
 
 
 # -- which event follows which ----------------------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ from costmodel.mesh.stages import (
     stack_layouts,
     weigh,
 )
-from costmodel.mesh.step import least_step_times, step_costs
+from costmodel.mesh.step import step_costs
 from costmodel.mesh.tables import module_column, module_table, module_weights
 from costmodel.mesh.tensor_parallel import check_splits
 from costmodel.network.graph import once
@@ -181,10 +181,6 @@ class MeshModel:
             return None
         return framework_blocks(self.workload.framework, self.workload.graph, self.modules, chunks)
 
-    def longest_chunk(self, chunks: int) -> int:
-        """Blocks of the longest of so many chunks, in the uniform layout."""
-        return max(self.blocks_of(chunks))
-
     def layout(self, pp: int, vpp: int) -> Layout:
         """The uniform layout of so many ranks and chunks per rank."""
         return once(self._cache.layouts, (pp, vpp), lambda: layout_of(self.modules, self.blocks_of(pp * vpp), pp))
@@ -325,22 +321,7 @@ class MeshModel:
         distinct = batch.take(first)
         layouts = self.layouts(distinct)
         pipelines, memory = self.pipelines(distinct, layouts, exact=exact), self.pipeline_memory(distinct, layouts)
-        return self.divided(pipelines, memory, index, Division.of(batch), exact=exact)
-
-    def divided(
-        self, pipelines: Pipelines, memory: PipelineMemory, index: IntArray, division: Division, *, exact: bool = True
-    ) -> MeshCosts:
-        """Score plans that share pipelines: plan n divides dp of pipeline ``index[n]`` as ``division`` says.
-
-        Without ``exact`` (and with pipelines built so), step times are lower bounds.
-        """
-        return step_costs(self.workload, self.groups, pipelines, memory, index, division, exact=exact)
-
-    def least_step_times(
-        self, pipelines: Pipelines, memory: PipelineMemory, index: IntArray, division: Division
-    ) -> FloatArray:
-        """Times that plans that share pipelines do not go below, with the optimizer on the device and on the host: (n, 2)."""
-        return least_step_times(self.workload, self.groups, pipelines, memory, index, division)
+        return step_costs(self.workload, self.groups, pipelines, memory, index, Division.of(batch), exact=exact)
 
     def evaluate_plans(self, plans: Sequence[MeshPlan]) -> MeshCosts:
         """Score plans, those with a layout of their own included.
@@ -354,9 +335,8 @@ class MeshModel:
             check_splits(self.workload.graph, self.modules, MeshPlan(tp=tp, block_splits=splits))
         layouts = stack_layouts(self.layouts_of_plans(plans))
         batch = MeshBatch.from_plans(plans)
-        division = Division.of(batch)
         pipelines, memory = self.pipelines(batch, layouts), self.pipeline_memory(batch, layouts)
-        return self.divided(pipelines, memory, np.arange(len(plans)), division)
+        return step_costs(self.workload, self.groups, pipelines, memory, np.arange(len(plans)), Division.of(batch))
 
     def layouts_of_plans(self, plans: Sequence[MeshPlan], *, every_rank: bool = False) -> list[Layout]:
         """Layout of each plan; plans with the same stages share one."""

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from costmodel.layerwise.plan import Plan
 from costmodel.mesh.framework_rules import Facts
 from costmodel.mesh.plan import MeshPlan
 from costmodel.network.graph import Graph
+from costmodel.network.sizes import NetworkSizes
 from costmodel.serving.plan import ServingPlan
 from planner.exporters.account import SERVING_SETTINGS, settings_in_effect
-
-if TYPE_CHECKING:
-    from costmodel.network.sizes import NetworkSizes
-    from planner.exporters.other_networks import OtherNetwork
+from planner.exporters.other_networks import OtherNetwork
 
 __all__ = ["Job", "LayerJob", "Nodes", "Origin", "ServingJob"]
 

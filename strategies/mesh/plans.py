@@ -27,6 +27,7 @@ from costmodel.arrays import BoolArray, FloatArray, IntArray, combined
 from costmodel.mesh.communication import Division
 from costmodel.mesh.model import MeshModel, computing_s, least_computing_s
 from costmodel.mesh.plan import RECOMPUTE, MeshBatch, MeshPlan
+from costmodel.mesh.step import least_step_times
 from costmodel.tolerances import EQUAL
 from strategies.mesh.memory_modes import MemoryMode, MemoryModes
 from strategies.mesh.settings import MeshCandidate, MeshSettings
@@ -324,7 +325,7 @@ class PlanEvaluator:
         pipelines = batch.take(first)
         times, memory = self.model.pipelines(pipelines, exact=False), self.model.pipeline_memory(pipelines)
         division = Division.of(batch)
-        return self.model.least_step_times(times, memory, index, division)
+        return least_step_times(self.model.workload, self.model.groups, times, memory, index, division)
 
     def _memory_bytes(self, batch: MeshBatch, pipeline: IntArray) -> FloatArray:
         if not len(batch):

@@ -37,7 +37,6 @@ from strategies.mesh.settings import MeshCandidate, MeshOutcome, MeshSettings
 __all__ = [
     "BestLayout",
     "LayoutSearch",
-    "Refinement",
     "StageTables",
     "all_shares",
     "count_cuts",
@@ -367,10 +366,25 @@ _SHARES = 4
 
 @dataclass(slots=True, kw_only=True)
 class BestLayout:
-    """The best plan so far, and how many may still be evaluated."""
+    """The best layout so far, and what is proven about the others.
+
+    Attributes
+    ----------
+    plan : MeshPlan or None
+        Best plan of the degrees, the uniform layout included; None if no layout fits, or none was found in time.
+    step_time_s : float
+        Infinite without a plan.
+    bound_s : float
+        No layout that fits takes less; equals ``step_time_s`` when proven best, and is infinite when proven that none fits.
+    evaluated : int
+        Layouts that the cost model scored.
+    most_evaluated : int, optional
+        How many it may score.
+    """
 
     plan: MeshPlan | None = None
     step_time_s: float = float("inf")
+    bound_s: float = 0.0
     evaluated: int = 0
     most_evaluated: int | None = None
 
@@ -580,33 +594,6 @@ _MOST_CHUNKS = 10_000
 _DIVISION = frozenset({"dp_replicate", "dp_shard", "zero_stage"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refinement:
-    """The best layout found, and what is proven about the others.
-
-    Attributes
-    ----------
-    plan : MeshPlan or None
-        Best plan of the degrees, the uniform layout included; None if no layout fits, or none was found in time.
-    step_time_s : float
-        Infinite without a plan.
-    bound_s : float
-        No layout that fits takes less; equals ``step_time_s`` when proven best, and is infinite when proven that none fits.
-    evaluated : int
-        Layouts that the cost model scored.
-    """
-
-    plan: MeshPlan | None
-    step_time_s: float
-    bound_s: float
-    evaluated: int
-
-    @property
-    def is_proven(self) -> bool:
-        """Whether no layout is better."""
-        return self.bound_s >= self.step_time_s
-
-
 def refinement(
     model: MeshModel,
     plan: MeshPlan,
@@ -616,7 +603,7 @@ def refinement(
     recompute: Sequence[str] = RECOMPUTE,
     most_layouts: int = _MOST_LAYOUTS,
     most_evaluated: int | None = None,
-) -> Refinement:
+) -> BestLayout:
     """Find the best layout for the degrees of a plan, with a bound.
 
     Parameters
@@ -633,7 +620,7 @@ def refinement(
 
     Returns
     -------
-    Refinement
+    BestLayout
     """
     clock = Clock(limit_s=wall_s)
     kinds = [kind for kind in RECOMPUTE if kind in recompute and (model.workload.training or kind == "none")]
@@ -652,9 +639,8 @@ def refinement(
         left = len(searches) - n + 1
         search.climb(best, clock.within(1 / left), best.share(left))
     bound = min([bound, *(search.prove(best, clock, most_layouts) for search in searches)])
-    return Refinement(
-        plan=best.plan, step_time_s=best.step_time_s, bound_s=min(bound, best.step_time_s), evaluated=best.evaluated
-    )
+    best.bound_s = min(bound, best.step_time_s)
+    return best
 
 
 def refine_top(

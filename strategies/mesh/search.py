@@ -185,7 +185,7 @@ class _Run:
         except OutOfTimeError:
             self.outcome.out_of_time, self.outcome.is_counted = True, False
             if self.counted:
-                least = NodeBounds(modes=self.modes, evaluator=self.evaluator, goal=self._goal()).least()
+                least = NodeBounds(modes=self.modes, evaluator=self.evaluator, goal=self.evaluator.goal()).least()
                 self.outcome.bound_score = min(self.incumbents.best, least)
             return
         position, opened = 0, 0
@@ -194,10 +194,10 @@ class _Run:
         try:
             while position < len(bounds):
                 self.outcome.bound_score = min(self.incumbents.best, float(bounds[position]))
-                if bounds[position] >= self._goal():
+                if bounds[position] >= self.evaluator.goal():
                     break
                 piece = slice(position, position + size)
-                chosen = bounds[piece] < self._goal()
+                chosen = bounds[piece] < self.evaluator.goal()
                 some = {name: column[piece][chosen].astype(np.int64) for name, column in nodes.items()}
                 self._check_time()
                 self._open(some if size == _FIRST else self._fitting(some, exact=not np.isfinite(self.incumbents.best)))
@@ -225,10 +225,6 @@ class _Run:
         if not self.outcome.out_of_time:
             self._find_miss()
 
-    def _goal(self) -> float:
-        """Score that a plan must beat to matter."""
-        return self.evaluator.goal()
-
     def _report(self, done: int, total: int) -> None:
         if self.progress is not None:
             self.progress("opening cells", done / max(total, 1))
@@ -239,7 +235,7 @@ class _Run:
         if not np.isfinite(self.incumbents.best):
             families = Families.of(self.modes)
             self._put_aside(families)
-        bounded = NodeBounds(modes=self.modes, evaluator=self.evaluator, goal=self._goal(), families=families)
+        bounded = NodeBounds(modes=self.modes, evaluator=self.evaluator, goal=self.evaluator.goal(), families=families)
         pieces: list[Columns] = []
         bounds: list[FloatArray] = []
         total = 0
@@ -326,7 +322,7 @@ class _Run:
         for start in range(0, len(order), _PIPELINES):
             self._check_time()
             chosen = order[start : start + _PIPELINES]
-            chosen = chosen[least[chosen] < self._goal()]
+            chosen = chosen[least[chosen] < self.evaluator.goal()]
             if len(chosen):
                 piece = {name: column[chosen] for name, column in pipelines.items()}
                 self.evaluator.divide(piece, makespan_s[chosen], rows_of(floors_s, chosen))
@@ -353,7 +349,7 @@ class _Run:
         built = self.model.pipelines(self.modes.plainly(batch_of(pipelines)), exact=False)
         self._tally("pipelines", len(row))
         floors = least_step_s(self.modes, built, needs.take(row))
-        kept = np.flatnonzero(self._least(floors, batch_of(pipelines)) < self._goal())
+        kept = np.flatnonzero(self._least(floors, batch_of(pipelines)) < self.evaluator.goal())
         return _Hopeful(
             pipelines={name: column[kept] for name, column in pipelines.items()},
             makespan_s=built.makespan_s[kept],
@@ -362,7 +358,7 @@ class _Run:
 
     def _is_worthy(self, step_s: FloatArray, batch: MeshBatch) -> BoolArray:
         """Whether plans that take no less can beat the goal."""
-        return np.asarray(self.evaluator.least_score(step_s * (1 - EQUAL), batch) < self._goal())
+        return np.asarray(self.evaluator.least_score(step_s * (1 - EQUAL), batch) < self.evaluator.goal())
 
     def _least(self, floors_s: FloatArray, batch: MeshBatch) -> FloatArray:
         """Least score of any mode."""

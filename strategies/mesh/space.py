@@ -322,7 +322,7 @@ class MeshSpace:
 
     def longest(self, chunks: int) -> int:
         """Blocks of the longest of so many chunks."""
-        return self.model.longest_chunk(chunks)
+        return max(self.model.blocks_of(chunks))
 
     @property
     def recomputes_all(self) -> bool:

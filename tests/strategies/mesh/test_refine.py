@@ -153,7 +153,7 @@ def test_equals_brute_force(seed: int) -> None:
     again = model.evaluate_plans([found.plan, plans[int(np.argmin(times))]])
     assert again.memory_bytes[0] <= capacity
     assert again.step_time_s[0] == pytest.approx(again.step_time_s[1], rel=1e-13)
-    assert found.is_proven
+    assert found.bound_s >= found.step_time_s
     assert found.bound_s == found.step_time_s
 
 
