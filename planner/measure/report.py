@@ -13,13 +13,14 @@ from planner.measure.run import Measured
 from planner.measurements.kinds import predict_table
 from planner.measurements.outcomes import DEFAULT, Outcome
 from planner.measurements.scores import Score, baseline_factor, score, split_by
-from planner.measurements.tables import Row, read_table
+from planner.measurements.tables import read_table
 from planner.report.documents import RESULT_VERSION
 
 __all__ = ["measure_report"]
 
 # Spread above which a median says little; an idle machine stays below 5 %.
 _MUCH = 0.25
+_FIGURES = ("rows", "scored", "mape", "median_ape", "bias")
 # Columns that are no part of a shape.
 _NOT_SHAPE = {
     *("kernel", "device", "device_file", "cluster_file", "precision", "pass_", "machine", "software"),
@@ -60,7 +61,7 @@ def measure_report(
             **facts,
             "stopped": measured.stopped,
             "skipped": dict(measured.skipped),
-            "kernels": [_summary(name, part) for name, part in parts.items()],
+            "kernels": [{"kernel": name, **{key: part[key] for key in _FIGURES}} for name, part in parts.items()],
             "rows": records,
         },
         records=lambda: records,
@@ -75,23 +76,12 @@ def _record(outcome: Outcome) -> dict[str, Any]:
         "kernel": row.text("kernel"),
         "pass": row.text("pass_") or None,
         "precision": row.text("precision"),
-        "shape": _shape(row),
+        "shape": " ".join(f"{name}={text}" for name, text in row.cells.items() if text and name not in _NOT_SHAPE),
         "measured_s": float(row.text("time_ms")) * 1e-3,
         "spread": float(row.text("spread") or 0.0),
         "predicted_s": None if found is None else found.predicted_s,
         "ratio": None if found is None else found.predicted_s / found.measured_s,
         "not_predicted": outcome.skipped or None,
-    }
-
-
-def _shape(row: Row) -> str:
-    return " ".join(f"{name}={text}" for name, text in row.cells.items() if text and name not in _NOT_SHAPE)
-
-
-def _summary(name: str, part: Score) -> dict[str, Any]:
-    return {
-        "kernel": name,
-        **{key: part[key] for key in ("rows", "scored", "mape", "median_ape", "bias")},
     }
 
 

@@ -127,7 +127,10 @@ def asked(row: Row) -> Run:
         raise RowSkipped(f"no bundled network has this name{nearest_models(row.text('model'))}", usable=True)
     machine = machine_of(row)
     workers = devices_of(row, usual_node(machine.cluster)) or row.count("dp") or row.default("gpus", 1)
-    batch = _global_batch(row, workers)
+    total, each = row.count("global_batch"), row.count("batch_per_gpu")
+    if total is None and each is None:
+        raise RowSkipped("no batch is stated", needs=(("global_batch", "batch_per_gpu"),))
+    batch = total if total is not None else (each or 1) * workers
     measured_s = None if failed else step_time_s(row, global_batch=batch, gpus=workers, counts=counts_of(name))
     if measured_s is None and forward_ms and backward_ms:
         measured_s = (forward_ms + backward_ms) * 1e-3
@@ -206,13 +209,6 @@ def _shares(run: Run, costs: CostBatch, predicted_s: float) -> tuple[float, ...]
         else {"reshard_s": costs.reshard_s, "exposed_exchange_s": costs.exposed_exchange_s, "bubble_s": costs.bubble_s}
     )
     return tuple(shares_of([predicted_s], terms, run.workers / node_size(run.machine.cluster))[0].tolist())
-
-
-def _global_batch(row: Row, workers: int) -> int:
-    total, each = row.count("global_batch"), row.count("batch_per_gpu")
-    if total is None and each is None:
-        raise RowSkipped("no batch is stated", needs=(("global_batch", "batch_per_gpu"),))
-    return total if total is not None else (each or 1) * workers
 
 
 # Steps that rows asked for: their costs, and the time of their FLOPs at the peak; with the cluster, so that no other has its id.

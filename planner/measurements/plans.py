@@ -23,7 +23,7 @@ from costmodel.mesh.plan import TIME_PARTS, MeshBatch, MeshCosts, MeshPlan
 from costmodel.mesh.rules import RULES, NetworkShape, columns_of
 from costmodel.mesh.stages import stack_layouts
 from costmodel.network.graph import Graph
-from costmodel.precision import OPTIMIZERS, Optimizer, Precision
+from costmodel.precision import OPTIMIZERS, Precision
 from costmodel.workload import Workload
 from planner.measurements import convnets
 from planner.measurements.fitted import fitted_links, fitted_of
@@ -113,11 +113,14 @@ def _question(row: Row) -> Question:
     if measured_s is None and not failed:
         raise not_measured()
     framework = framework_of_row(row)
+    precision = precision_of(number_format, machine.device.formats, row.text("products"))
+    if is_narrow_throughout(row) and precision.weight_bytes == 2:  # without a copy of the weights in 32 bits
+        precision = replace(precision, master_bytes=0)
     return Question(
         row=row,
         graph=graph,
         machine=machine,
-        precision=_as_kept(row, precision_of(number_format, machine.device.formats, row.text("products"))),
+        precision=precision,
         framework=framework,
         assumptions=_assumptions(
             framework,
@@ -132,13 +135,6 @@ def _question(row: Row) -> Question:
         measured_bytes=memory_bytes,
         failed=failed,
         ranking=_ranking_key(row),
-    )
-
-
-def _as_kept(row: Row, precision: Precision) -> Precision:
-    """Without a copy of the weights in 32 bits where a row or its framework trains in 16 bits throughout."""
-    return (
-        replace(precision, master_bytes=0) if is_narrow_throughout(row) and precision.weight_bytes == 2 else precision
     )
 
 
@@ -208,12 +204,6 @@ def _plans(row: Row, graph: Graph, node: int) -> tuple[tuple[MeshPlan, ...], int
     return tuple(plans), len(shardings), global_batch
 
 
-def _adam(precision: Precision) -> Optimizer:
-    """Adam, whose state is as wide as the weights that it updates."""
-    known = OPTIMIZERS["adam"]
-    return replace(known, state_bytes=2 * (precision.master_bytes or precision.weight_bytes))
-
-
 def model_of(question: Question, preset: Preset) -> MeshModel:
     """The cost model of a question, for a batch of one sample.
 
@@ -223,7 +213,9 @@ def model_of(question: Question, preset: Preset) -> MeshModel:
         The network has no repeated blocks.
     """
     machine = question.machine
-    optimizer = _adam(question.precision)
+    # Adam, whose state is as wide as the weights that it updates.
+    width = question.precision.master_bytes or question.precision.weight_bytes
+    optimizer = replace(OPTIMIZERS["adam"], state_bytes=2 * width)
     workload = Workload(
         graph=question.graph,
         global_batch=1,
@@ -307,7 +299,11 @@ def _answers(questions: Sequence[Question], preset: Preset) -> list[Outcome]:
     broken = _broken(NetworkShape.of(first.graph, model.modules, 1, first.framework), batch)
     legal = np.flatnonzero([not message for message in broken])
     costs, reported = _costs(model, [plans[int(index)] for index in legal])
-    step_shares = [] if costs is None else _shares(costs, batch.workers[legal] / node_size(first.machine.cluster))
+    step_shares: list[tuple[float, ...]] = []
+    if costs is not None:
+        terms = {name: getattr(costs, name) for name in TIME_PARTS}
+        nodes = batch.workers[legal] / node_size(first.machine.cluster)
+        step_shares = [tuple(shares) for shares in shares_of(costs.step_time_s, terms, nodes).tolist()]
     position = {int(index): k for k, index in enumerate(legal)}
     flop = model_flops_per_step(model.workload)
     peak = first.machine.device.peak(first.precision.compute)
@@ -415,11 +411,6 @@ def _impossible(question: Question, message: str) -> Outcome:
     if question.failed:
         return Outcome(row=question.row, failed=True, impossible=message, ranking=question.ranking)
     return skipped(question.row, f"the cost model takes the plan for impossible: {message}", usable=True)
-
-
-def _shares(costs: MeshCosts, nodes: FloatArray) -> list[tuple[float, ...]]:
-    terms = {name: getattr(costs, name) for name in TIME_PARTS}
-    return [tuple(row) for row in shares_of(costs.step_time_s, terms, nodes).tolist()]
 
 
 def _outcome(
