@@ -82,17 +82,7 @@ def result_document(found: Calibrated, command_line: str = "") -> dict[str, Any]
         "configurations": found.configurations,
         "folds": found.folds,
         "grouped_by": found.grouped_by,
-        "constants": [
-            {
-                "name": finding.name,
-                "value": finding.constant.value,
-                "log_sd": finding.constant.log_sd,
-                "prior_log_sd": finding.constant.prior_log_sd,
-                "determined": finding.constant.determined,
-                "reason": finding.reason or None,
-            }
-            for finding in found.findings
-        ],
+        "constants": _constant_rows(found),
         "files": [
             {
                 "kind": table.kind,
@@ -106,6 +96,20 @@ def result_document(found: Calibrated, command_line: str = "") -> dict[str, Any]
         "kinds": [_errors_document("kind", errors) for errors in found.by_kind],
         "all": _errors_document("name", found.errors),
     }
+
+
+def _constant_rows(found: Calibrated) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": finding.name,
+            "value": finding.constant.value,
+            "log_sd": finding.constant.log_sd,
+            "prior_log_sd": finding.constant.prior_log_sd,
+            "determined": finding.constant.determined,
+            "reason": finding.reason or None,
+        }
+        for finding in found.findings
+    ]
 
 
 def _errors_document(key: str, errors: Errors) -> dict[str, Any]:
@@ -136,20 +140,8 @@ def calibration_report(found: Calibrated, cluster: Cluster | None, command_line:
     return Report(
         blocks=lambda: _blocks(found, cluster),
         data=lambda: result_document(found, command_line),
-        records=lambda: [_record(finding) for finding in found.findings],
+        records=lambda: [{**one, "reason": one["reason"] or ""} for one in _constant_rows(found)],
     )
-
-
-def _record(finding: Finding) -> dict[str, Any]:
-    constant = finding.constant
-    return {
-        "name": finding.name,
-        "value": constant.value,
-        "log_sd": constant.log_sd,
-        "prior_log_sd": constant.prior_log_sd,
-        "determined": constant.determined,
-        "reason": finding.reason,
-    }
 
 
 def _blocks(found: Calibrated, cluster: Cluster | None) -> list[Block]:

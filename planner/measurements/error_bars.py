@@ -221,17 +221,6 @@ def judge_of(outcomes: Sequence[Outcome], preset: Preset, calibration: Calibrati
         alternatives(found), {software for software, known in knowledge.items() if known.model.sharpness > 0}
     )
     known = effects(varied, preset)
-    for outcome in varied:
-        outcome.row.meaning = None  # as before: it takes memory
-    return Judge(
-        knowledge=knowledge,
-        one_width=_one_width(calibration),
-        effects={outcome.row.line: own for outcome, own in zip(varied, known, strict=True)},
-        lines=lines,
-    )
-
-
-def _one_width(calibration: Calibration | None) -> tuple[FloatArray, FloatArray]:
     anything = Candidates(
         step_time_s=np.ones(1),
         shares=np.zeros((1, len(PARTS))),
@@ -240,7 +229,14 @@ def _one_width(calibration: Calibration | None) -> tuple[FloatArray, FloatArray]
         coordinates=np.zeros((1, 1)),
     )
     low, high = intervals(anything, one_width(calibration))
-    return np.log(low), np.log(high)
+    for outcome in varied:
+        outcome.row.meaning = None  # as before: it takes memory
+    return Judge(
+        knowledge=knowledge,
+        one_width=(np.log(low), np.log(high)),
+        effects={outcome.row.line: own for outcome, own in zip(varied, known, strict=True)},
+        lines=lines,
+    )
 
 
 # -- which rows ---------------------------------------------------------------------------------------------------------------
