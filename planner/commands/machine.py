@@ -26,7 +26,11 @@ def _kind(values: Values, label: str, value: str) -> str:
 _MEASURE = {
     "quick": Option(flags="--quick", metavar=None, help="Few shapes: under 20 s. Otherwise up to 5 minutes."),
     "device": Option(
-        flags="--device", metavar="KIND", help="cuda or cpu. Default: cuda where PyTorch sees a GPU.", words="cuda cpu"
+        flags="--device",
+        metavar="KIND",
+        help="cuda or cpu. Default: cuda where PyTorch sees a GPU.",
+        words="cuda cpu",
+        read=_kind,
     ),
     "only": Option(
         flags="--only",
