@@ -9,7 +9,7 @@ from strategies.limits import Clock, why_stopped
 from strategies.placement.bounds import largest_load, simple_bound
 from strategies.placement.contiguous import solve_orders
 from strategies.placement.contraction import BlockGraph, contract, contract_classes
-from strategies.placement.loads import kinds_of
+from strategies.placement.loads import Devices, kinds_of
 from strategies.placement.orders import greedy_stages
 from strategies.placement.problem import Placement, PlacementProblem, PlacementResult
 
@@ -113,34 +113,31 @@ class _Moves:
         self.graph = graph
         self.best: IntArray | None = None
         self.value = np.inf
-        self._problem = problem
+        self._devices = Devices(problem, graph)
+        self._num_accelerators = problem.num_accelerators
         self._edge = np.repeat(np.arange(len(graph.hyperedge_cost)), np.diff(graph.pin_start))
         self._pins = np.diff(graph.pin_start)[:, None]
-        self._cpu = np.arange(problem.num_devices) >= problem.num_accelerators
-        time = np.where(graph.supported, graph.accelerator_time, np.inf)
-        self._time = np.where(self._cpu, graph.cpu_time[:, None], time[:, None])  # (blocks, devices)
+        self._price = graph.hyperedge_cost[:, None] * self._devices.link_factor  # (hyperedges, devices)
 
     def random_start(self, random: np.random.Generator) -> IntArray | None:
         """Put blocks on random accelerators with room, the largest first; on CPUs where there is none."""
-        graph, problem = self.graph, self._problem
+        graph, count = self.graph, self._num_accelerators
         device = np.zeros(graph.num_blocks, dtype=np.int64)
-        room = np.full(problem.num_accelerators, problem.capacity_bytes)
-        wish = random.permuted(np.tile(np.arange(problem.num_accelerators), (graph.num_blocks, 1)), axis=1)
+        room = self._devices.capacity_bytes.copy()
+        wish = random.permuted(np.tile(np.arange(count), (graph.num_blocks, 1)), axis=1)
+        cpus = range(count, self._devices.count)[:1]
         for b in np.argsort(-graph.size_bytes, kind="stable").tolist():
-            fitting = [d for d in wish[b].tolist() if graph.supported[b] and graph.size_bytes[b] <= room[d]]
-            if fitting:
-                device[b] = fitting[0]
-                room[fitting[0]] -= graph.size_bytes[b]
-            elif problem.num_cpus:
-                device[b] = problem.num_accelerators
-            else:
+            fitting = [d for d in wish[b].tolist() if graph.supported[b] and graph.size_bytes[b] <= room[d]] or cpus
+            if not fitting:
                 return None
+            device[b] = fitting[0]
+            room[fitting[0]] -= graph.size_bytes[b]
         return device
 
     def descend(self, device: IntArray, clock: Clock) -> None:
         """Take the move that lowers the largest load most, until none does."""
         device = device.copy()
-        value = float(self._loads(device).max())
+        value = float(self._devices.loads(device).max())
         while True:
             if value < self.value:
                 self.best, self.value = device.copy(), value
@@ -152,30 +149,17 @@ class _Moves:
                 return
             device[b], value = d, float(after[b, d])
 
-    def _inside(self, device: IntArray) -> IntArray:
-        count = self._problem.num_devices
-        flat = np.bincount(self._edge * count + device[self.graph.pin], minlength=len(self._pins) * count)
-        return flat.reshape(-1, count)
-
-    def _loads(self, device: IntArray) -> FloatArray:
-        inside = self._inside(device)
-        cut = (inside > 0) & (inside < self._pins) & ~self._cpu
-        compute = np.bincount(
-            device, weights=self._time[np.arange(len(device)), device], minlength=self._problem.num_devices
-        )
-        return np.asarray(compute + self.graph.hyperedge_cost @ cut)
-
     def _after_moves(self, device: IntArray) -> FloatArray:
         """Largest load after moving each block to each device; infinite where that is not allowed."""
-        graph, problem = self.graph, self._problem
-        count = problem.num_devices
-        inside = self._inside(device)
-        loads = self._loads(device)
+        graph, count = self.graph, self._devices.count
+        flat = np.bincount(self._edge * count + device[graph.pin], minlength=len(self._pins) * count)
+        inside = flat.reshape(-1, count)
+        loads = self._devices.loads(device)
         cut = ((inside > 0) & (inside < self._pins)).astype(np.float64)
-        more = ((inside + 1 < self._pins).astype(np.float64) - cut) * graph.hyperedge_cost[:, None] * ~self._cpu
-        less = ((inside > 1).astype(np.float64) - cut) * graph.hyperedge_cost[:, None] * ~self._cpu
-        arrive = self._time.copy()
-        leave = -self._time[np.arange(graph.num_blocks), device]
+        more = ((inside + 1 < self._pins).astype(np.float64) - cut) * self._price
+        less = ((inside > 1).astype(np.float64) - cut) * self._price
+        arrive = self._devices.time.T.copy()
+        leave = -self._devices.time[device, np.arange(graph.num_blocks)]
         np.add.at(arrive, graph.pin, more[self._edge])
         np.add.at(leave, graph.pin, less[self._edge, device[graph.pin]])
         source = loads[device] + leave
@@ -188,5 +172,5 @@ class _Moves:
             rest = np.where(untouched, np.maximum(rest, loads[d]), rest)
         after = np.maximum(np.maximum(source[:, None], loads[None, :] + arrive), rest)
         used = np.bincount(device, weights=graph.size_bytes, minlength=count)
-        overfull = (used[None, :] + graph.size_bytes[:, None] > problem.capacity_bytes) & ~self._cpu
+        overfull = used + graph.size_bytes[:, None] > self._devices.capacity_bytes
         return np.where(overfull | (devices == device[:, None]), np.inf, after)

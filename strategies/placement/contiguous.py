@@ -183,7 +183,10 @@ class ChainSearch:
         if self._is_large:
             self._sample_large(num_orders, seed)
         else:
-            self._cut(self.graph, sample_orders(self.graph, self._count(num_orders), seed))
+            orders = sample_orders(self.graph, self._count(num_orders), seed)
+            for order in orders:
+                self._greedy(order)
+            self._cut(self.graph, orders)
 
     def _sample_large(self, num_orders: int, seed: int) -> None:
         """Cut some orders greedily, then the best of them exactly, coarsely first."""

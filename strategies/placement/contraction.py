@@ -14,7 +14,6 @@ A contiguous placement cuts the forward graph by a chain of down-sets; backward 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,7 +21,7 @@ import numpy as np
 from costmodel.arrays import BoolArray, FloatArray, IntArray
 from strategies.placement.problem import PlacementProblem, adjacent, behind_cycles, sums_by
 
-__all__ = ["BlockGraph", "contract", "contract_classes", "packed_hyperedges", "topological_rank"]
+__all__ = ["BlockGraph", "contract", "contract_classes", "merged_hyperedges", "topological_rank"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,7 +179,8 @@ def _graph(
     first, second = _unique_edges(rank[first], rank[second])
     supported = np.ones(count, dtype=np.bool_)
     np.logical_and.at(supported, of_node, problem.supported)
-    cost, start, pin = _merged_hyperedges(problem, of_node)
+    edges = problem.hyperedges
+    cost, start, pin = merged_hyperedges(edges.start, edges.pin, edges.cost, of_node)
     return BlockGraph(
         block=of_node,
         accelerator_time=sums_by(of_node, problem.accelerator_time, count),
@@ -214,23 +214,29 @@ def topological_rank(count: int, source: IntArray, target: IntArray) -> IntArray
     return rank
 
 
-def _merged_hyperedges(problem: PlacementProblem, block: IntArray) -> tuple[FloatArray, IntArray, IntArray]:
-    """Hyperedges over blocks: equal pin sets add up, those inside one block or without cost vanish."""
-    edges = problem.hyperedges
-    bounds = edges.start.tolist()
-    pins = block[edges.pin].tolist()
+def merged_hyperedges(
+    start: IntArray, pin: IntArray, cost: FloatArray, block: IntArray
+) -> tuple[FloatArray, IntArray, IntArray]:
+    """Unite the pins of hyperedges into blocks: equal pin sets add up, those inside one block or without cost vanish.
+
+    Returns
+    -------
+    cost, start, pin : float array, int array, int array
+        Of the hyperedges over blocks; pins ascend within each.
+    """
+    count = int(block.max()) + 1
+    edge = np.repeat(np.arange(len(cost)), np.diff(start))
+    touched = np.unique(edge * count + block[pin])
+    owner = touched // count
+    kept = (np.bincount(owner, minlength=len(cost))[owner] > 1) & (cost[owner] > 0)
+    owners, first = np.unique(owner[kept], return_index=True)
+    pins = (touched[kept] % count).tolist()
+    bounds = [*first.tolist(), len(pins)]
     total: dict[tuple[int, ...], float] = {}
-    for i, cost in enumerate(edges.cost.tolist()):
-        if cost > 0:
-            key = tuple(sorted(set(pins[bounds[i] : bounds[i + 1]])))
-            if len(key) > 1:
-                total[key] = total.get(key, 0.0) + cost
-    return packed_hyperedges(total)
-
-
-def packed_hyperedges(cost: Mapping[tuple[int, ...], float]) -> tuple[FloatArray, IntArray, IntArray]:
-    """Costs of sorted pin sets as arrays: cost, where the pins of each begin, and the pins."""
-    keys = sorted(cost)
-    start = np.concatenate(([0], np.cumsum([len(key) for key in keys]))).astype(np.int64)
+    for i, price in enumerate(cost[owners].tolist()):
+        key = tuple(pins[bounds[i] : bounds[i + 1]])
+        total[key] = total.get(key, 0.0) + price
+    keys = sorted(total)
+    starts = np.concatenate(([0], np.cumsum([len(key) for key in keys]))).astype(np.int64)
     flat = np.array([b for key in keys for b in key], dtype=np.int64)
-    return np.array([cost[key] for key in keys], dtype=np.float64), start, flat
+    return np.array([total[key] for key in keys], dtype=np.float64), starts, flat

@@ -44,7 +44,7 @@ class Exchange:
                 self._of_block[b].append(i)
 
     def improve(
-        self, place: IntArray, clock: Clock, found: Callable[[IntArray, FloatArray], None] | None = None
+        self, place: IntArray, clock: Clock, found: Callable[[IntArray, FloatArray], object] | None = None
     ) -> tuple[IntArray, FloatArray]:
         """Exchange until no pair with the largest load gains.
 

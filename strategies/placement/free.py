@@ -14,7 +14,6 @@ With more than `LARGE` blocks the best chain is exchanged on coarse graphs, and 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -110,13 +109,10 @@ class FreeSearch:
         self.report(stage)
         return True
 
-    def _found(self, place: IntArray, loads: FloatArray) -> None:
-        self.keep(place, loads)
-
     def offer(self, place: IntArray, clock: Clock | None = None) -> bool:
         """Improve a placement by exchange; whether the best one is better now."""
         before = self.value
-        place, _ = self.exchange.improve(place, clock or self.clock, self._found)
+        place, _ = self.exchange.improve(place, clock or self.clock, self.keep)
         self.seen.append(place)
         return self.value < before
 
@@ -187,16 +183,6 @@ _STEP = 0.6
 _MOST_ASSIGNMENTS = 250
 
 
-def _run_to_the_end(search: FreeSearch, run: Callable[[], None], method: str) -> PlacementResult:
-    """Run a search until it ends or is stopped; what is open of a small graph is closed by the integer program."""
-    stopped = why_stopped(run) if np.isfinite(search.bound) else ""
-    result = search.result(method, stopped)
-    cells = search.graph.num_blocks * search.problem.num_devices
-    if stopped or search.is_done() or not np.isfinite(search.bound) or cells > _MOST_ASSIGNMENTS:
-        return result
-    return improved_by_program(search.problem, result, is_legal=None, relative_gap=search.gap, clock=search.clock)
-
-
 # Of accelerators of one kind, and of several: what their answers and bounds are called.
 _METHODS = (
     "exchange between devices and covers by sets",
@@ -236,7 +222,12 @@ def solve_free(
     if not problem.types and problem.num_colors > LARGE:
         return solve_large(problem, seed=seed, gap=gap, clock=clock)
     search = FreeSearch(problem, seed=seed, gap=gap, clock=clock)
-    return _run_to_the_end(search, lambda: _run(search), _METHODS[bool(problem.types)])
+    stopped = why_stopped(lambda: _run(search)) if np.isfinite(search.bound) else ""
+    result = search.result(_METHODS[bool(problem.types)], stopped)
+    cells = search.graph.num_blocks * problem.num_devices
+    if stopped or search.is_done() or not np.isfinite(search.bound) or cells > _MOST_ASSIGNMENTS:
+        return result
+    return improved_by_program(problem, result, is_legal=None, relative_gap=gap, clock=clock)
 
 
 def _run(search: FreeSearch) -> None:

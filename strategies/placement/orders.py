@@ -21,7 +21,7 @@ import numpy as np
 
 from costmodel.arrays import FloatArray, IntArray
 from strategies.limits import Clock
-from strategies.placement.contraction import BlockGraph, packed_hyperedges
+from strategies.placement.contraction import BlockGraph, merged_hyperedges
 from strategies.placement.loads import Kind
 from strategies.placement.problem import adjacent, sums_by
 
@@ -362,7 +362,7 @@ def coarse_graph(graph: BlockGraph, segment: IntArray) -> BlockGraph:
     ([2.0, 1.0], [2.0], [0, 1])
     """
     count = int(segment.max()) + 1
-    cost, start, pin = _merged(graph, segment, count)
+    cost, start, pin = merged_hyperedges(graph.pin_start, graph.pin, graph.hyperedge_cost, segment)
     edges = np.unique(segment[graph.edge_source] * count + segment[graph.edge_target])
     edges = edges[edges // count != edges % count]
     return BlockGraph(
@@ -377,19 +377,3 @@ def coarse_graph(graph: BlockGraph, segment: IntArray) -> BlockGraph:
         pin_start=start,
         pin=pin,
     )
-
-
-def _merged(graph: BlockGraph, segment: IntArray, count: int) -> tuple[FloatArray, IntArray, IntArray]:
-    """Hyperedges over segments: those of one segment vanish, equal ones add up."""
-    edge = np.repeat(np.arange(len(graph.hyperedge_cost)), np.diff(graph.pin_start))
-    touched = np.unique(edge * count + segment[graph.pin])
-    size = np.bincount(touched // count, minlength=len(graph.hyperedge_cost))
-    touched = touched[size[touched // count] > 1]
-    total: dict[tuple[int, ...], float] = {}
-    owners, first = np.unique(touched // count, return_index=True)
-    bounds = [*first.tolist(), len(touched)]
-    pins = (touched % count).tolist()
-    for i, owner in enumerate(owners.tolist()):
-        key = tuple(pins[bounds[i] : bounds[i + 1]])
-        total[key] = total.get(key, 0.0) + float(graph.hyperedge_cost[owner])
-    return packed_hyperedges(total)

@@ -170,20 +170,8 @@ def critical_path(problem: PlacementProblem) -> float:
         np.minimum(problem.accelerator_time, problem.cpu_time),
         problem.cpu_time,
     )
-    return longest_path(problem, least)
-
-
-def longest_path(problem: PlacementProblem, time: FloatArray) -> float:
-    """Longest path of a problem's graph.
-
-    >>> from strategies.placement.problem import EdgeSpec, NodeSpec
-    >>> nodes = [NodeSpec(id=i, accelerator_time=1.0, cpu_time=1.0) for i in range(3)]
-    >>> problem = PlacementProblem.build(nodes, [EdgeSpec(2, 0, 0.5)], num_accelerators=1, num_cpus=0, memory_bytes=1.0)
-    >>> longest_path(problem, np.array([1.0, 2.0, 4.0]))
-    5.0
-    """
     # An evaluation in which every operator runs on a CPU of its own.
-    timed = replace(problem, cpu_time=time)
+    timed = replace(problem, cpu_time=least)
     return evaluate(timed, all_on_cpus(timed)).latency
 
 
@@ -344,14 +332,10 @@ class _State:
         there[nodes], number[nodes] = device, subgraph
         inside = there != CPU
         size = sums_by(there[inside], problem.size_bytes[inside], problem.num_accelerators)
-        if bool(np.any(size > problem.capacity_bytes)) or not self._is_together(there):
+        if bool(np.any(size > problem.capacity_bytes)) or bool(np.any(there != there[self._first])):
             return False
         latency = evaluate(problem, placement_of(problem, there, number)).latency
         if latency >= self.latency * (1 - EQUAL):
             return False
         self.device, self.subgraph, self.latency = there, number, latency
         return True
-
-    def _is_together(self, device: IntArray) -> bool:
-        """Whether colour classes are whole; those of a moved subgraph may not be."""
-        return bool(np.all(device == device[self._first]))

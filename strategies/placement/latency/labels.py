@@ -43,7 +43,6 @@ class LabelAnswer:
     latency: float
     path: IntArray | None
     is_exact: bool
-    num_labels: int
 
 
 class LabelSearch:
@@ -120,7 +119,7 @@ class LabelSearch:
                 continue
             exact &= not run.was_capped
             if run.num_labels > most_labels:
-                return LabelAnswer(latency=np.inf, path=None, is_exact=False, num_labels=run.num_labels)
+                return LabelAnswer(latency=np.inf, path=None, is_exact=False)
             if ideal < ideals - 1:
                 run.extend(ideal, labels)
         return run.answer(exact)
@@ -254,7 +253,7 @@ class _Run:
         """Follow the best label back."""
         last = self._s._has.shape[1] - 1
         if last not in self._times or not len(self._times[last]):
-            return LabelAnswer(latency=np.inf, path=None, is_exact=exact, num_labels=self.num_labels)
+            return LabelAnswer(latency=np.inf, path=None, is_exact=exact)
         label = int(np.argmin(self._times[last][:, -1]))
         latency = float(self._times[last][label, -1])
         path = []
@@ -263,9 +262,7 @@ class _Run:
             step = int(self._step[ideal][label])
             path.append(step)
             label, ideal = int(self._parent[ideal][label]), int(self._steps.inner[step])
-        return LabelAnswer(
-            latency=latency, path=np.array(path[::-1], dtype=np.int64), is_exact=exact, num_labels=self.num_labels
-        )
+        return LabelAnswer(latency=latency, path=np.array(path[::-1], dtype=np.int64), is_exact=exact)
 
 
 def _undominated(times: FloatArray, left: IntArray) -> IntArray:

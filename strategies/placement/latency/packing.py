@@ -93,7 +93,7 @@ def bundled(
         here = np.arange(steps.first[inner], steps.first[inner + 1])
         if not len(here):
             continue
-        moves = rules.moves(inner, steps.outer[here], steps.on_cpu[here])
+        moves = _Moves(rules, inner, steps.outer[here], steps.on_cpu[here])
         for state in np.flatnonzero(reached[inner]).tolist():
             allowed, after = moves.from_state(state)
             step = here[allowed]
@@ -109,7 +109,15 @@ def bundled(
         return None
     inner_of, state_of, step, after = (np.concatenate([part[i] for part in parts]) for i in range(4))
     return Bundled(
-        family=_repeated(family, ideal),
+        family=replace(
+            family,
+            bits=family.bits[ideal],
+            accelerator_time=family.accelerator_time[ideal],
+            size_bytes=family.size_bytes[ideal],
+            split_cost=family.split_cost[ideal],
+            pins_inside=family.pins_inside[:, ideal],
+            split_list=family.split_list[ideal],
+        ),
         steps=_renumbered(steps, step, number[inner_of, state_of], number[steps.outer[step], after], len(ideal)),
     )
 
@@ -130,10 +138,6 @@ class _Rules:
             self.of_ideal[(self.held[c] > 0) & (self.held[c] < len(torn[c]))] = c
         self.none = len(torn)
         self.num_states = _BUNDLE + num_subgraphs * (_SIZES + 1)
-
-    def moves(self, inner: int, outer: SmallIntArray, on_cpu: BoolArray) -> _Moves:
-        """Steps from a down-set."""
-        return _Moves(self, inner, outer, on_cpu)
 
     def bundle(self, calls: int, size: FloatArray) -> IntArray:
         """State of a class whose bundle has so many calls and so many bytes, or a little more."""
@@ -174,18 +178,6 @@ class _Moves:
             own = np.where(self._touched & ~self._on_cpu, together, own)
         carried = np.where(self._same, state, _FREE)
         return allowed, np.where(self._touched_there, own, carried)
-
-
-def _repeated(family: IdealFamily, ideal: IntArray) -> IdealFamily:
-    return replace(
-        family,
-        bits=family.bits[ideal],
-        accelerator_time=family.accelerator_time[ideal],
-        size_bytes=family.size_bytes[ideal],
-        split_cost=family.split_cost[ideal],
-        pins_inside=family.pins_inside[:, ideal],
-        split_list=family.split_list[ideal],
-    )
 
 
 def _renumbered(steps: Steps, step: IntArray, inner: IntArray, outer: IntArray, count: int) -> Steps:
