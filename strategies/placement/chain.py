@@ -278,7 +278,6 @@ class _Cell:
     kind: NDArray[np.int8]  # of the stage's device
 
     def at(self, ideal: int) -> float:
-        """Value of a down-set."""
         position = ideal - self.begin
         return float(self.value[position]) if 0 <= position < len(self.value) else np.inf
 

@@ -169,7 +169,6 @@ class _KindSets:
         self._weight = frontier.charge(1, self.block_bins, self._hyperedge_bins).astype(np.int64)
 
     def price(self, prices: FloatArray, *, remember: bool, clock: Clock | None) -> PricedSets:
-        """Find the best sets at some prices."""
         gain = self.frontier.charge(1, prices, np.zeros(len(self._hyperedge_bins))).astype(np.float64)
         found = sweep(self.frontier, self._weight, gain, self._bins, remember=remember, clock=clock)
         return PricedSets(worth=np.maximum.accumulate(found.value), _sweep=found)
@@ -358,7 +357,6 @@ class Columns:
         return gains
 
     def _master(self, target: int) -> _Master:
-        """Solve the covering program with the sets within a load."""
         guess = self._guess
         sets = [
             [s for s in known if own.bins_of(s) <= target + own.room_bins]

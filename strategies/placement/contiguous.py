@@ -241,7 +241,6 @@ class ChainSearch:
         return value
 
     def _cut_coarsely(self, order: IntArray, per_device: int) -> float:
-        """Best chain of segments of an order between cheap cuts."""
         segments = int(min(per_device * self.problem.num_devices, _MOST_SEGMENTS, self.graph.num_blocks))
         segment = segments_along(self.graph, order, segments)
         coarse = coarse_graph(self.graph, segment)
@@ -275,7 +274,6 @@ class ChainSearch:
             self._clock.report(stage, self.value, self.bound)
 
     def _price(self) -> None:
-        """Raise the bound by pricing the blocks."""
         for bound in priced_bounds(
             self.problem, self.graph, self.order, value=self.value, bound=self.bound, clock=self._clock
         ):

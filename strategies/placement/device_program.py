@@ -113,7 +113,6 @@ class _Model:
         self._load = self._first_y + len(self.graph.hyperedge_cost) * problem.num_accelerators
 
     def program(self) -> LinearProgram:
-        """All rows and bounds."""
         self._load_rows()
         if self._is_convex:
             self._convex_rows()
@@ -139,7 +138,6 @@ class _Model:
         )
 
     def place(self, values: FloatArray) -> IntArray:
-        """Device of every class from the program's answer."""
         return np.asarray(np.argmax(values[: self._first_z].reshape(self._classes, self._count), axis=1))
 
     def _allowed(self) -> BoolArray:

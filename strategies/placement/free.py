@@ -335,7 +335,6 @@ def solve_large(problem: PlacementProblem, *, seed: int = 0, gap: float = 0.0, c
 
 
 def _run_large(search: FreeSearch, seed: int) -> None:
-    """Chain, exchange, bound."""
     problem = search.problem
     chains = ChainSearch(problem, search.clock, is_large=True)
     try:

@@ -497,7 +497,6 @@ class _Search:
         return True
 
     def result(self, proof: str, *, stopped: str = "") -> PiperResult:
-        """What was found, for the caller."""
         return PiperResult(
             plan=self._plan,
             objective=self._value,

@@ -318,13 +318,11 @@ class _State:
         return next((i for i in range(self._most) if i not in used), self._most - 1)
 
     def unions(self) -> list[tuple[tuple[int, int], tuple[int, int]]]:
-        """Pairs of subgraphs."""
         inside = self.device != CPU
         units = sorted(set(zip(self.device[inside].tolist(), self.subgraph[inside].tolist(), strict=True)))
         return [(a, b) for a in units for b in units if a != b]
 
     def move(self, nodes: IntArray, device: int, subgraph: int) -> bool:
-        """Move operators if the placement stays legal and gets better."""
         problem = self._problem
         if device != CPU and not bool(problem.supported[nodes].all()):
             return False

@@ -213,7 +213,6 @@ class _Run:
         return np.asarray(order[bound[order] < self._limit])
 
     def extend(self, ideal: int, times: FloatArray) -> None:
-        """Take every step from the labels of a down-set."""
         steps, s = self._steps, self._s
         low, high = int(steps.first[ideal]), int(steps.first[ideal + 1])
         if low == high:
@@ -250,7 +249,6 @@ class _Run:
             self._waiting.setdefault(int(outer[bounds[i]]), []).append((label[part], step[part], end[part]))
 
     def answer(self, exact: bool) -> LabelAnswer:
-        """Follow the best label back."""
         last = self._s._has.shape[1] - 1
         if last not in self._times or not len(self._times[last]):
             return LabelAnswer(latency=np.inf, path=None, is_exact=exact)

@@ -145,7 +145,6 @@ class _Rules:
         return _BUNDLE + (calls - 1) * (_SIZES + 1) + np.clip(share, 0, _SIZES).astype(np.int64)
 
     def known(self, state: int) -> tuple[int, float]:
-        """Calls and bytes, at least, of a bundle."""
         calls, share = divmod(state - _BUNDLE, _SIZES + 1)
         return calls + 1, share * self.capacity_bytes / _SIZES
 
@@ -163,7 +162,6 @@ class _Moves:
         self._same = (there == here) & (there != rules.none)
 
     def from_state(self, state: int) -> tuple[BoolArray, IntArray]:
-        """Which steps a state allows, and the states after them."""
         rules = self._rules
         calls, size = 1, self._size
         own = np.where(self._on_cpu, _ON_CPU, rules.bundle(calls, size))

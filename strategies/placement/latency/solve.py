@@ -126,7 +126,6 @@ class _Search:
         self.stage = "first placement"
 
     def run(self) -> None:
-        """Search until the gap is closed or every means is used up."""
         problem = self.problem
         self.offer(on_one_accelerator(problem), "one device")
         self.clock.check()
@@ -149,7 +148,6 @@ class _Search:
             )
 
     def offer(self, placement: Placement | None, method: str) -> None:
-        """Take a legal placement if it is better."""
         if placement is None:
             return
         value = evaluate(self.problem, placement).latency
@@ -158,21 +156,17 @@ class _Search:
             self.report()
 
     def raise_bound(self, bound: float, proof: str) -> None:
-        """Take a bound if it is better."""
         if bound > self.bound:
             self.bound, self.proof = bound, proof
             self.report()
 
     def is_done(self) -> bool:
-        """Whether the bound is as near as was asked."""
         return self.bound >= self.value * (1 - max(self._gap, PROOF_SLACK))
 
     def report(self) -> None:
-        """Tell whoever watches."""
         self.clock.report(self.stage, self.value, min(self.bound, self.value))
 
     def result(self, stopped: str) -> PlacementResult:
-        """What was found."""
         return PlacementResult(
             placement=self.best,
             objective=self.value,
@@ -255,7 +249,6 @@ class _Lattice:
 
     @classmethod
     def build(cls, best: _Search, atoms: AtomGraph, family: IdealFamily | None) -> _Lattice | None:
-        """Make the tables; None where they are too large."""
         if family is None:
             return None
         problem = best.problem
