@@ -19,7 +19,7 @@ from costmodel.fields import Figure
 from costmodel.hardware.device import Device
 from costmodel.hardware.host import DeviceCost, Host, Power
 
-__all__ = ["OBJECTIVES", "Objective", "objective_named", "register", "step_costs"]
+__all__ = ["OBJECTIVES", "Objective", "register", "step_costs"]
 
 _SECONDS_PER_HOUR = 3600.0
 
@@ -84,19 +84,6 @@ def register(objective: Objective) -> Objective:
         raise ValueError(f"there is an objective '{objective.name}' already")
     OBJECTIVES[objective.name] = objective
     return objective
-
-
-def objective_named(name: str) -> Objective:
-    """Return the objective of a name.
-
-    Raises
-    ------
-    ValueError
-        There is none.
-    """
-    if name not in OBJECTIVES:
-        raise ValueError(f"objective '{name}' is none of {', '.join(OBJECTIVES)}")
-    return OBJECTIVES[name]
 
 
 def step_costs(

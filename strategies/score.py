@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from costmodel.arrays import FloatArray
 from costmodel.hardware.device import Device
 from costmodel.hardware.host import DeviceCost, Host
-from costmodel.objectives import objective_named
+from costmodel.objectives import OBJECTIVES
 
 __all__ = ["STEP_TIME", "Score", "score_of"]
 
@@ -103,7 +103,7 @@ def score_of(objective: str, device: Device, host: Host | None = None) -> Score:
     >>> score_of("energy", device)
     Score(per_device=True, step_weight=0.4, computing_weight=0.6)
     """
-    found = objective_named(objective)
+    found = OBJECTIVES[objective]
     if not found.is_per_device:
         return STEP_TIME
     # One kind of device: every format's peak is as good, since the score is divided by it.

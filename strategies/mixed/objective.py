@@ -27,7 +27,7 @@ from costmodel.arrays import FloatArray, IntArray
 from costmodel.mixed.evaluate import StageReport, group_computing_s
 from costmodel.mixed.model import MixedModel
 from costmodel.mixed.plan import MixedPlan
-from costmodel.objectives import objective_named
+from costmodel.objectives import OBJECTIVES
 from costmodel.precision import Precision
 from strategies.limits import Clock
 from strategies.mixed.families import Family, RateBook, shapes_of
@@ -60,7 +60,7 @@ class Weights:
         ValueError
             A device that does not state what the objective counts.
         """
-        found = objective_named(objective)
+        found = OBJECTIVES[objective]
         if not found.is_per_device:
             return cls(of_group=None)
         compute = model.precision_of(tuple(sorted(groups))).compute
