@@ -160,7 +160,7 @@ class PlanSpace(AnswerSpace):
             proven_optimal=proven,
             bound_s=min((best if proven else ratio * best) / self.most_weight(), plans[0].step_time_s),
             gap=0.0 if proven else 1.0 - ratio,
-            space_size=getattr(outcome, "space_size", None),
+            space_size=outcome.space_size or None,
             searched=outcome.searched,
             wall_s=wall_s,
         )
