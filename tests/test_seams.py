@@ -55,11 +55,11 @@ from typing import ClassVar
 from costmodel.fields import Figure, declared, part, setting
 from costmodel.rates import COMMON_FIGURES
 from planner.core.answer import Assumption, ErrorBars, RankedPlan
-from planner.core.spaces import SpaceInfo, register
+from planner.core.request import SpaceInfo, register
 from planner.question.choose import KINDS, Kind
 from planner.report.tables import column_maker
 from planner.spaces.base import PlanSpace
-from planner.spaces.report import SpaceReport
+from planner.report.answer import SpaceReport
 
 FIGURES = declared(*COMMON_FIGURES, part("step_time_s", "work_s", "copied work", "All of it."))
 

@@ -513,7 +513,7 @@ class _Space(TypedDict, total=False):
 
     space: Annotated[
         Literal["auto", "mesh", "layers"] | None,
-        Option(flags="--space", metavar="NAME", help=_SPACES, panel=SPACE, words="planner.core.spaces:CHOICES"),
+        Option(flags="--space", metavar="NAME", help=_SPACES, panel=SPACE, words="planner.core.request:CHOICES"),
     ]
     family: Annotated[
         str | None,

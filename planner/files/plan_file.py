@@ -13,8 +13,7 @@ from costmodel.mesh.assumptions import RENAMED_ASSUMPTIONS
 from planner.core.answer import Answer, Estimate, RankedPlan, Setting, assumption_text
 from planner.core.capacity import reserve_of
 from planner.core.errors import FileProblem, InputFileError
-from planner.core.request import Request
-from planner.core.spaces import SPACES
+from planner.core.request import SPACES, Request
 from planner.files.resources import InMemory, Kind, bundled, bundled_name
 
 if TYPE_CHECKING:

@@ -10,15 +10,49 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-from planner.core.answer import Answer, Assumption, ErrorBars, Estimate, Proof, RankedPlan, ScalePoint, Setting
+from planner.core.answer import (
+    Answer,
+    Assumption,
+    ErrorBars,
+    Estimate,
+    Proof,
+    RankedPlan,
+    ReportParts,
+    ScalePoint,
+    Setting,
+)
 from planner.core.blocks import Block, Column, Facts, Heading, Report, Sentence, Table
-from planner.core.numbers import big_count, byte_text, duration_text, percent, significant, time_unit
-from planner.core.objectives import better_word, cost_of, cost_text
-from planner.report.documents import RESULT_VERSION, estimate_document, search_document, tail
-from planner.report.tables import assumption_rows, column_maker, comparison_table, gap_text, link_blocks
-from planner.report.uncertainty import bars_document, bars_facts, benchmark_sentence, sensitivity_blocks, span_text
+from planner.core.numbers import big_count, byte_text, byte_unit, duration_text, percent, significant, time_unit
+from planner.core.objectives import better_word, cost_of, cost_text, objective_columns
+from planner.report.documents import RESULT_VERSION, baselines_document, estimate_document, search_document, tail
+from planner.report.tables import (
+    assumption_rows,
+    column_maker,
+    comparison_table,
+    gap_text,
+    link_blocks,
+    parts_table,
+    ranked_table,
+    rows_table,
+)
+from planner.report.uncertainty import (
+    bars_columns,
+    bars_document,
+    bars_facts,
+    benchmark_sentence,
+    sensitivity_blocks,
+    span_text,
+)
 
-__all__ = ["Curve", "estimate_report", "scale_report", "search_report"]
+__all__ = [
+    "Curve",
+    "SpaceReport",
+    "bottleneck_column",
+    "estimate_report",
+    "parts_blocks",
+    "scale_report",
+    "search_report",
+]
 
 # Parts of a step below this share of it are rounding errors.
 _NOISE = 1e-12
@@ -342,3 +376,91 @@ def _blocks(curve: Curve) -> list[Block]:
         Table(columns=tuple(columns)),
         Facts((*facts, *([("Counted as free", ", ".join(curve.free_layers))] if curve.free_layers else []), *notes)),
     ]
+
+
+# -- what a space shows of its plans
+
+
+class SpaceReport(ReportParts):
+    """Reports about plans that train on one or several kinds of devices.
+
+    Attributes
+    ----------
+    layers_heading : str
+        Of the rows by layer of an explained plan.
+    baseline : str
+        What figures call the plan that the best is compared with.
+    gap_priority, bottleneck_priority : int
+        The larger, the sooner a narrow terminal drops the column.
+    """
+
+    layers_heading = "Layer by layer (of one rank, one micro-batch)"
+    baseline = "data parallelism"
+    gap_priority = 1
+    bottleneck_priority = 9
+
+    def plans_table(self, plans: Sequence[RankedPlan], objective: str, *, ranks: bool = True) -> Table:
+        columns = [
+            Column(title="plan", cells=tuple(plan.summary for plan in plans), is_text=True, flexible=True),
+            *self.columns(plans, objective),
+        ]
+        if not ranks:
+            return Table(columns=tuple(columns))
+        return ranked_table(columns, plans, gap_priority=self.gap_priority)
+
+    def columns(self, plans: Sequence[RankedPlan], objective: str) -> list[Column]:
+        """Columns of what plans cost."""
+        unit = time_unit(min(plan.step_time_s for plan in plans))
+        time = column_maker(plans)("step time", lambda p: significant(p.step_time_s / unit.size), 0, unit=unit.name)
+        return [
+            *self.size_columns(plans),
+            time,
+            *bars_columns(plans, unit),
+            *self.figure_columns(plans),
+            bottleneck_column(plans, self.bottleneck_priority),
+            *objective_columns(plans, objective, 1),
+        ]
+
+    def size_columns(self, plans: Sequence[RankedPlan]) -> list[Column]:
+        """How many devices plans take."""
+        return [column_maker(plans)("GPUs", lambda plan: f"{plan.workers:,}", 6)]
+
+    def figure_columns(self, plans: Sequence[RankedPlan]) -> list[Column]:
+        """Columns between the step time and the bottleneck."""
+        raise NotImplementedError
+
+    def speed_facts(self, plan: RankedPlan, objective: str) -> Sequence[tuple[str, str]]:
+        return speed_facts(plan, objective)
+
+    def baselines_document(self, answer: Answer) -> dict[str, Any]:
+        return baselines_document(answer)
+
+    def compared(self, answer: Answer) -> list[tuple[str, RankedPlan | None]]:
+        return [(self.baseline, answer.baselines["data_parallel"])]
+
+    def estimate_blocks(self, estimate: Estimate) -> list[Block]:
+        ranked = estimate.ranked
+        return [
+            self.plans_table([ranked], estimate.objective, ranks=False),
+            *parts_blocks(ranked, "Where the step goes", "step_time_s", title="time", name="step"),
+        ]
+
+    def explain_blocks(self, estimate: Estimate) -> list[Block]:
+        return [Heading(self.layers_heading), rows_table(estimate.tables["layers"])]
+
+
+def bottleneck_column(plans: Sequence[RankedPlan], priority: int) -> Column:
+    """What plans take longest for."""
+    return Column(title="bottleneck", cells=tuple(plan.bottleneck for plan in plans), is_text=True, priority=priority)
+
+
+def parts_blocks(
+    ranked: RankedPlan, heading: str, total: str, *, title: str, name: str, term: str = "part"
+) -> list[Block]:
+    """The parts of a figure, as `planner.report.tables.parts_table` shows them; nothing where it is 0."""
+    value = float(ranked[total])
+    if not value > 0:
+        return []
+    unit = time_unit(value) if total.endswith("_s") else byte_unit(value)
+    table = parts_table(ranked.parts(total), ranked.labels(total), value, unit, title=title, name=name, term=term)
+    return [Heading(heading), table]

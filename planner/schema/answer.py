@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from costmodel.fields import parts_of
-from planner.core.spaces import SPACES, imported
+from planner.core.request import SPACES, imported
 from planner.schema.plan import MeshEntry, MixedEntry, PlanDocument, ServingPlanEntry, SplitEntry
 from planner.schema.records import INTERVAL, Amount, Number, Seconds, any_of, key, record, several
 

@@ -58,7 +58,7 @@ from costmodel.mixed.plan import MixedPipeline, MixedPlan, MixedStage
 from costmodel.paleo.convolution import ALGORITHMS
 from costmodel.serving.plan import ServingPlan
 from planner.core.errors import did_you_mean
-from planner.core.spaces import SPACES, imported
+from planner.core.request import SPACES, imported
 from planner.schema.common import FileModel, Text, fail
 from planner.schema.records import key, record
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from planner.core.spaces import SPACES
+from planner.core.request import SPACES
 from planner.schema.calibration import CalibrationFile
 from planner.schema.records import INTERVAL, LOW, Amount, Count, Number, Seconds, any_of, key, record, several
 

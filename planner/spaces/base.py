@@ -25,8 +25,7 @@ from planner.core.answer import (
 )
 from planner.core.errors import SearchInterrupted, UsageError, no_plan_in_time
 from planner.core.notes import Note
-from planner.core.request import Request, SpaceChoice
-from planner.core.spaces import SPACES, imported
+from planner.core.request import SPACES, Request, SpaceChoice, imported
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -20,8 +20,8 @@ from planner.core.numbers import (
     time_unit,
     used_of_total,
 )
+from planner.report.answer import SpaceReport, parts_blocks
 from planner.report.tables import column_maker, ratio_text
-from planner.spaces.report import SpaceReport, parts_blocks
 
 __all__ = ["REPORT", "layer_totals"]
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 from planner.core.answer import Answer, Estimate, RankedPlan
 from planner.core.blocks import Block, Column, Heading, Sentence
 from planner.core.numbers import NOT_AVAILABLE, byte_text, duration_text, percent, significant, used_of_total
+from planner.report.answer import SpaceReport, parts_blocks
 from planner.report.documents import with_plan
 from planner.report.tables import column_maker, ratio_text, rows_table
 from planner.spaces.mesh.plans import splits_in_words
-from planner.spaces.report import SpaceReport, parts_blocks
 
 if TYPE_CHECKING:
     from strategies.mesh.block_search import SplitCheck

@@ -12,12 +12,12 @@ from planner.core.answer import Answer, Estimate, RankedPlan
 from planner.core.blocks import Block, Column, Heading, Sentence, Table
 from planner.core.numbers import duration_text, percent, significant, time_unit, used_of_total
 from planner.core.objectives import better_word, cost_text
+from planner.report.answer import SpaceReport, parts_blocks
 from planner.report.documents import with_plan
 from planner.report.tables import column_maker, ratio_text, rows_table
 from planner.spaces.mesh.plans import mesh_entry
 from planner.spaces.mixed.space import GroupBaseline, fullest_group
 from planner.spaces.mixed.what_if import StepBound, WhatIf
-from planner.spaces.report import SpaceReport, parts_blocks
 
 __all__ = ["REPORT", "bound_sentences"]
 

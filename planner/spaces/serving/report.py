@@ -8,9 +8,9 @@ from typing import Any
 from planner.core.answer import Answer, Estimate, RankedPlan
 from planner.core.blocks import Block, Column
 from planner.core.numbers import NOT_AVAILABLE, Unit, byte_text, duration_text, significant, time_unit, used_of_total
+from planner.report.answer import SpaceReport, bottleneck_column, parts_blocks
 from planner.report.tables import column_maker
 from planner.report.uncertainty import bars_columns, span_text
-from planner.spaces.report import SpaceReport, bottleneck_column, parts_blocks
 from planner.spaces.serving.plans import command_of
 
 __all__ = ["ServingReport"]
