@@ -16,7 +16,7 @@ backward pass is part of its base; so layers that are left out, or not looked at
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -154,30 +154,24 @@ def screened_bounds(
     factor = score.factor(table.worker_counts)
     groups = _groups(workload, table, workload.micro_batch(num_micro_batches), settings.restriction)
     bounds = np.zeros(counts)
-    for group in groups:
-        bounds[np.bincount(count_of[group.mask], minlength=counts) == 0] = np.inf
+    for _, mask in groups:
+        bounds[np.bincount(count_of[mask], minlength=counts) == 0] = np.inf
     parts = np.zeros((3, len(workload.graph.layers), counts))
-    for group in groups:
-        rows = np.flatnonzero(group.mask & (np.isfinite(bounds) & (bounds <= cutoff))[count_of])
+    for members, mask in groups:
+        rows = np.flatnonzero(mask & (np.isfinite(bounds) & (bounds <= cutoff))[count_of])
         if not len(rows):
             continue
         part = table.take(rows)
         here = count_of[rows[np.array(part.offsets[:-1])]]
-        _look_at(group.layers, part, here, parts, cache, num_micro_batches, score)
+        _look_at(members, part, here, parts, cache, num_micro_batches, score)
         bounds[here] = factor[here] * _longest(parts[:, :, here]) * _SAFETY
     return bounds
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Group:
-    """Layers that can take the same splits."""
-
-    layers: tuple[int, ...]
-    mask: BoolArray  # (splits,)
-
-
-def _groups(workload: Workload, table: SplitTable, micro_batch: int, restriction: Restriction) -> list[_Group]:
-    """All layers but inputs, which cost nothing and take any split; those with the most layers with weights first."""
+def _groups(
+    workload: Workload, table: SplitTable, micro_batch: int, restriction: Restriction
+) -> list[tuple[list[int], BoolArray]]:
+    """Layers and the splits that they can take: all but inputs, which cost nothing; those with the most layers with weights first."""
     masks: dict[tuple[object, ...], BoolArray] = {}
     members: dict[bytes, tuple[BoolArray, list[int]]] = {}
     layers = workload.graph.layers
@@ -189,12 +183,12 @@ def _groups(workload: Workload, table: SplitTable, micro_batch: int, restriction
             masks[key] = legal_splits(layer, table, micro_batch) & restriction.mask(layer, table)
         mask = masks[key]
         members.setdefault(mask.tobytes(), (mask, []))[1].append(i)
-    groups = [_Group(layers=tuple(numbers), mask=mask) for mask, numbers in members.values()]
-    return sorted(groups, key=lambda group: -sum(layers[i].has_weights for i in group.layers))
+    groups = [(numbers, mask) for mask, numbers in members.values()]
+    return sorted(groups, key=lambda group: -sum(layers[i].has_weights for i in group[0]))
 
 
 def _look_at(
-    members: tuple[int, ...],
+    members: Sequence[int],
     table: SplitTable,
     counts: IntArray,
     parts: FloatArray,

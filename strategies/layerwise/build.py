@@ -105,7 +105,6 @@ def choice_problem(
         edges=tuple(_edges(tables, rows, weight)),
         memory_capacity_bytes=capacity_bytes - tables.workload.context_bytes,
         key_class=tuple(keys),
-        node_names=tuple(layer.name for layer in tables.workload.graph.layers),
     )
     return LayerChoice(problem=problem, rows=tuple(rows), tables=tables, workers=tables.table.worker_counts[0])
 

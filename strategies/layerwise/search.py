@@ -181,7 +181,8 @@ class _Run:
 
     def _layers_block(self, counts: Sequence[int], m: int, all_fit: set[int]) -> None:
         settings, is_first = self.settings, m == self.micro_batches[0]
-        if is_first and np.isfinite(self.pool.cutoff) and _has_many_splits(counts):
+        splits = sum(len(factorisations(w, 4)) for w in counts)
+        if is_first and np.isfinite(self.pool.cutoff) and splits >= _SCREENED_SPLITS:
             # No time is spent on the tables of worker counts that the plans found so far already beat.
             table = split_table(counts)
             self._raise_floors(counts, screened_bounds(self.cache, table, m, settings, self.pool.cutoff))
@@ -339,13 +340,3 @@ class _Run:
         outcome.nearest_miss = self.pool.nearest_miss
         outcome.methods = tuple(sorted(self.methods))
         return outcome
-
-
-def _has_many_splits(worker_counts: Sequence[int]) -> bool:
-    """Whether screening takes less time than costing; counts no more splits than that takes."""
-    splits = 0
-    for w in worker_counts:
-        splits += len(factorisations(w, 4))
-        if splits >= _SCREENED_SPLITS:
-            return True
-    return False

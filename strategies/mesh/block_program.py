@@ -321,7 +321,6 @@ class ModuleProblem:
     tensors: tuple[tuple[frozenset[int], ...], ...]
     tensor_costs: tuple[tuple[FloatArray, FloatArray], ...]
     pairs: tuple[_Pairs, ...]
-    names: tuple[str, ...]
 
     def problem(self, device: float, *, exposed: float = 0.0, capacity_bytes: float = float("inf")) -> ChoiceProblem:
         """Minimise ``device`` x the device's time + (1 - device) x its host's, and the update.
@@ -365,7 +364,6 @@ class ModuleProblem:
             key_class=tuple(
                 np.arange(len(b)) if n < len(memory) else np.zeros(len(b), dtype=np.int64) for n, b in enumerate(base)
             ),
-            node_names=self.names,
         )
 
     def splits_of(self, choice: IntArray) -> tuple[LayerSplit, ...]:
@@ -468,13 +466,11 @@ class _Builder:
             )
             for c, out, into in zip(self.costs, outputs, arriving, strict=True)
         )
-        names = [self.graph.layers[i].name for i in self.kind.layers]
         return ModuleProblem(
             layers=layers,
             tensors=tuple(self.sets),
             tensor_costs=tuple(self.set_costs),
             pairs=tuple(self.pairs),
-            names=(*names, *(f"gathered tensor {n + 1}" for n in range(len(self.sets)))),
         )
 
     # -- layouts ------------------------------------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ import numpy as np
 from costmodel.arrays import FloatArray, IntArray
 from costmodel.mixed.evaluate import pipeline_makespan_s, tail_s
 from costmodel.tolerances import ROUNDING
+from strategies.dominance import undominated
 from strategies.limits import UNLIMITED, Clock
 from strategies.mesh.settings import Bounds
 
@@ -378,7 +379,10 @@ class _Sweep:
                 return np.zeros((0, stages), dtype=np.int64), whole
             grown = self._grow(s, at[parent], end, values[parent])
             keep = np.flatnonzero(self._bound(s, end, grown) < self.limit_s)
-            keep = keep[_undominated(end[keep], grown[keep, _COMPARED], clock)]
+            # Times that differ by rounding count as equal.
+            compared = grown[keep, _COMPARED]
+            scale = np.max(np.abs(compared), where=np.isfinite(compared), initial=1e-300)
+            keep = keep[undominated(end[keep], np.round(compared / scale, 12), clock=clock)]
             if len(keep) > self.most_states:
                 whole = False
                 keep = keep[np.argsort(self._bound(s, end[keep], grown[keep]), kind="stable")[: self.most_states]]
@@ -456,24 +460,3 @@ def backward_share(problem: DivisionProblem) -> float:
         return 0.0
     both = problem.forward_s[possible] + problem.backward_s[possible]
     return float(np.min(problem.backward_s[possible] / np.maximum(both, 1e-300)))
-
-
-def _undominated(group: IntArray, values: FloatArray, clock: Clock) -> IntArray:
-    """Rows that no other row of the same group is at or below in every column."""
-    order = np.lexsort((values.sum(axis=1, where=np.isfinite(values)), group))
-    bounds = np.flatnonzero(np.diff(group[order])) + 1
-    kept: list[IntArray] = []
-    for rows in np.split(order, bounds):
-        clock.check()
-        if len(rows) <= 1:
-            kept.append(rows)
-            continue
-        some, alive, chosen = values[rows], np.arange(len(rows)), []
-        while len(alive):
-            first = alive[0]
-            chosen.append(first)
-            allowed = some[first] - np.abs(np.where(np.isfinite(some[first]), some[first], 0.0)) * ROUNDING
-            alive = alive[1:]
-            alive = alive[np.any(some[alive] < allowed, axis=1)]
-        kept.append(rows[np.array(chosen, dtype=np.int64)])
-    return np.concatenate(kept) if kept else order

@@ -8,6 +8,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import permutations, product
 
 import numpy as np
@@ -104,7 +105,7 @@ class StageChoices:
     backward_share: float  # of the times, at least
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(kw_only=True)
 class StageTables:
     """Makes the arrays that the division of blocks works on; remembers what shapes have in common.
 
@@ -128,14 +129,11 @@ class StageTables:
     _last: dict[int, tuple[tuple[object, ...], tuple[object, ...], dict[str, float]]] = field(
         default_factory=dict, repr=False
     )
-    _shared: list[_Contents] = field(default_factory=list, repr=False)
 
-    @property
+    @cached_property
     def contents(self) -> _Contents:
         """Distinct contents of stages."""
-        if not self._shared:
-            self._shared.append(_contents(self.model.modules.kind_of, len(self.model.modules.kinds)))
-        return self._shared[0]
+        return _contents(self.model.modules.kind_of, len(self.model.modules.kinds))
 
     def choices(
         self, plan: MixedPlan, pipeline: MixedPipeline, s: int, precision: Precision | None = None
@@ -184,28 +182,21 @@ class StageTables:
     def least(self, plan: MixedPlan, pipeline: MixedPipeline, precision: Precision) -> tuple[float, float, float]:
         """Least slowest stage, least sum of stages, and least backward share of one, without transfers."""
         of_range = self.contents.of_range
-        longest, total = np.full(len(of_range), np.inf), np.full(len(of_range), np.inf)
-        longest[-1] = total[-1] = 0.0
-        share = 1.0
-        for s in reversed(range(len(pipeline.stages))):
-            choice = self.choices(plan, pipeline, s, precision)
-            times = choice.times_s[of_range]
-            longest = np.min(np.maximum(times, longest[None, :]), axis=1)
-            total = np.min(times + total[None, :], axis=1)
-            share = min(share, choice.backward_share)
-        return float(longest[0]), float(total[0]), share
+        found = [self.choices(plan, pipeline, s, precision) for s in range(len(pipeline.stages))]
+        longest, total = least_bottleneck(np.stack([choice.times_s[of_range] for choice in found]))
+        return float(longest[0, 0]), float(total[0, 0]), min(choice.backward_share for choice in found)
 
-    def least_joules(self, plan: MixedPlan, pipeline: MixedPipeline, count: int, more_w: Sequence[float]) -> float:
-        """What computing devices draw besides waiting ones for so many micro-batches and an update, however the blocks are divided."""
-        of_range = self.contents.of_range
-        total = np.full(len(of_range), np.inf)
-        total[-1] = 0.0
-        for s in reversed(range(len(pipeline.stages))):
-            choice, stage = self.choices(plan, pipeline, s), pipeline.stages[s]
-            joules = count * choice.computing_s + pipeline.replicas * choice.update_s
-            joules = stage.tp * more_w[stage.group] * joules
-            total = np.min(joules[of_range] + total[None, :], axis=1)
-        return float(total[0])
+    def least_extra_cost(
+        self, plan: MixedPlan, pipeline: MixedPipeline, count: int, extra_of_group: Sequence[float]
+    ) -> float:
+        """What computing devices cost besides waiting ones for so many micro-batches and an update, however the blocks are divided."""
+        costs = []
+        for s, stage in enumerate(pipeline.stages):
+            choice = self.choices(plan, pipeline, s)
+            computing_s = count * choice.computing_s + pipeline.replicas * choice.update_s
+            costs.append(stage.tp * extra_of_group[stage.group] * computing_s[self.contents.of_range])
+        _, total = least_bottleneck(np.stack(costs))
+        return float(total[0, 0])
 
     def problem(self, plan: MixedPlan, pipeline: MixedPipeline) -> DivisionProblem:
         """Arrays for `strategies.mixed.division.divide`."""
@@ -356,7 +347,7 @@ class LeafSolver:
         draft = self._draft(leaf, max(self.settings.zero_stages), self.settings.orders[0])
         counts, chosen = found[1], []
         for pipeline, count in zip(draft.pipelines, counts, strict=True):
-            sized = _sized(pipeline, -(-count // pipeline.replicas), 0)
+            sized = replace(pipeline, num_micro_batches=-(-count // pipeline.replicas))
             division = greedy_division(self.tables.problem(draft, sized))
             if division is None:
                 return None
@@ -372,8 +363,8 @@ class LeafSolver:
         clock: Clock,
         *,
         weight: float = 1.0,
-        joules: float = 0.0,
-        more_w: Sequence[float] | None = None,
+        extra_cost: float = 0.0,
+        extra_of_group: Sequence[float] | None = None,
     ) -> Iterator[tuple[MixedPlan | None, float]]:
         """Plans below a limit, better and better, among them the best of the leaf; (None, bound) for what stays unresolved.
 
@@ -385,47 +376,44 @@ class LeafSolver:
         clock : Clock
         weight : float
             What the step is multiplied by in the score.
-        joules : float
+        extra_cost : float
             What is added to it at least.
-        more_w : sequence of float, optional
-            What a computing device of each group draws besides a waiting one. The fastest plans are found then, and no other one scores
+        extra_of_group : sequence of float, optional
+            What a computing device of each group costs besides a waiting one. The fastest plans are found then, and no other one scores
             less than the fastest step with the least computing.
         """
         for zero, order in self._variants(leaf):
             draft = self._draft(leaf, zero, order)
             tied = max(self.model.tied_s(draft, pipeline) for pipeline in draft.pipelines)
-            added = joules if more_w is None else max(joules, self._least_joules(draft, more_w))
+            added = (
+                extra_cost if extra_of_group is None else max(extra_cost, self._least_extra_cost(draft, extra_of_group))
+            )
             fastest = np.inf
             shares = _Shares(self, draft, self._times(leaf)[0], clock)
             for plan, total in shares.best((limit - added) / weight - tied):
                 score = weight * (total + tied) + added
                 if plan is not None:
                     fastest = min(fastest, score)
-                    limit = limit if more_w is not None else min(limit, score)
+                    limit = limit if extra_of_group is not None else min(limit, score)
                 yield plan, score
-            if more_w is not None and np.isfinite(fastest):
+            if extra_of_group is not None and np.isfinite(fastest):
                 yield None, fastest
 
-    def _least_joules(self, draft: MixedPlan, more_w: Sequence[float]) -> float:
+    def _least_extra_cost(self, draft: MixedPlan, extra_of_group: Sequence[float]) -> float:
         """Of a pipeline that takes the whole batch; nothing is known of several, whose shares are open."""
         if len(draft.pipelines) > 1:
             return 0.0
         count = self.model.shape.global_batch // draft.pipelines[0].micro_batch
-        pipeline = _sized(draft.pipelines[0], *divmod(count, draft.pipelines[0].replicas))
-        return self.tables.least_joules(draft, pipeline, count, more_w)
+        pipeline = _sharing(draft.pipelines[0], count)
+        return self.tables.least_extra_cost(draft, pipeline, count, extra_of_group)
 
     def plan(self, draft: MixedPlan, counts: Sequence[int], chosen: Sequence[Division]) -> MixedPlan:
         """A draft with its blocks, recomputation and shares filled in."""
         pipelines = []
         for pipeline, count, division in zip(draft.pipelines, counts, chosen, strict=True):
-            sized = _sized(pipeline, *divmod(count, pipeline.replicas))
+            sized = _sharing(pipeline, count)
             pipelines.append(self._with_blocks(draft, sized, division.blocks))
-        return MixedPlan(
-            pipelines=tuple(pipelines),
-            zero_stage=draft.zero_stage,
-            sequence_parallel=draft.sequence_parallel,
-            order=draft.order,
-        )
+        return replace(draft, pipelines=tuple(pipelines))
 
     def _with_blocks(self, draft: MixedPlan, pipeline: MixedPipeline, blocks: Sequence[int]) -> MixedPipeline:
         stages, start = [], 0
@@ -437,13 +425,7 @@ class LeafSolver:
                 MixedStage(group=stage.group, tp=stage.tp, blocks=count, recompute=recompute, recompute_blocks=again)
             )
             start += count
-        return MixedPipeline(
-            stages=tuple(stages),
-            replicas=pipeline.replicas,
-            micro_batch=pipeline.micro_batch,
-            num_micro_batches=pipeline.num_micro_batches,
-            longer=pipeline.longer,
-        )
+        return replace(pipeline, stages=tuple(stages))
 
     def _times(self, leaf: Leaf) -> tuple[list[FloatArray], list[Shape]]:
         """Least time of every pipeline by micro-batches, and the shapes that share the batch."""
@@ -473,7 +455,7 @@ class LeafSolver:
                 draft = self._draft(
                     Leaf(families=(family,), stages=(stages,)), max(self.settings.zero_stages), self.settings.orders[0]
                 )
-                self._least[key] = self.tables.least(draft, _sized(draft.pipelines[0], m, 0), precision)
+                self._least[key] = self.tables.least(draft, replace(draft.pipelines[0], num_micro_batches=m), precision)
             found.append(self._least[key])
         (longest_1, total_1, share_1), (longest_s, total_s, share_s) = found
         counts = np.arange(1, most + 1, dtype=np.float64)
@@ -507,14 +489,9 @@ class LeafSolver:
         return MixedPlan(pipelines=pipelines, zero_stage=zero, sequence_parallel=sequence, order=order)
 
 
-def _sized(pipeline: MixedPipeline, num_micro_batches: int, longer: int) -> MixedPipeline:
-    return MixedPipeline(
-        stages=pipeline.stages,
-        replicas=pipeline.replicas,
-        micro_batch=pipeline.micro_batch,
-        num_micro_batches=num_micro_batches,
-        longer=longer,
-    )
+def _sharing(pipeline: MixedPipeline, count: int) -> MixedPipeline:
+    each, longer = divmod(count, pipeline.replicas)
+    return replace(pipeline, num_micro_batches=each, longer=longer)
 
 
 class _Shares:
@@ -586,7 +563,7 @@ class _Shares:
         for p, m in enumerate(vector):
             front = self.fronts.get((p, m))
             if front is None:
-                problem = self.solver.tables.problem(self.draft, _sized(self.draft.pipelines[p], m, 0))
+                problem = self.solver.tables.problem(self.draft, replace(self.draft.pipelines[p], num_micro_batches=m))
                 front = divide(problem, limit_s, self.solver.settings.most_states, self.clock)
                 self.fronts[p, m] = front
                 self.solver.divisions += 1

@@ -44,12 +44,12 @@ class Weights:
     ----------
     of_group : tuple of float or None
         None where only the step counts.
-    more_w : tuple of float or None
+    extra_of_group : tuple of float or None
         What a computing device costs besides a waiting one; the weight is what a waiting one costs then. None where they cost the same.
     """
 
     of_group: tuple[float, ...] | None
-    more_w: tuple[float, ...] | None = None
+    extra_of_group: tuple[float, ...] | None = None
 
     @classmethod
     def of(cls, objective: str, model: MixedModel, groups: Sequence[int]) -> Weights:
@@ -71,7 +71,7 @@ class Weights:
                 raise ValueError(f"device '{group.device.name}' {found.unstated}")
             waiting.append(0.0 if cost is None else cost.waiting)
             more.append(0.0 if cost is None else cost.computing - cost.waiting)
-        return cls(of_group=tuple(waiting), more_w=tuple(more) if any(more) else None)
+        return cls(of_group=tuple(waiting), extra_of_group=tuple(more) if any(more) else None)
 
     @property
     def is_time(self) -> bool:
@@ -108,23 +108,23 @@ class Weights:
         if self.of_group is None:
             return 1.0 / family.samples_per_s
         rates = family.replicas * np.array(family.stage_samples_per_s)
-        return float(np.min(self.per_stage(family) / rates)) + self.joules(family)
+        return float(np.min(self.per_stage(family) / rates)) + self.extra_cost(family)
 
-    def joules(self, family: Family) -> float:
-        """What computing devices draw besides waiting ones for a sample, at least: every block where it takes least."""
-        if self.more_w is None:
+    def extra_cost(self, family: Family) -> float:
+        """What computing devices cost besides waiting ones for a sample, at least: every block where it takes least."""
+        if self.extra_of_group is None:
             return 0.0
-        each = family.computing_s * np.array([self.more_w[g] for g in family.groups])[:, None]
+        each = family.computing_s * np.array([self.extra_of_group[g] for g in family.groups])[:, None]
         front, *blocks, back = family.kinds
         return float(each.min(axis=0)[blocks].sum() + each[0, front] + each[-1, back])
 
     def score(self, plan: MixedPlan, reports: Sequence[StageReport], step_s: float) -> float:
         """What is minimised."""
-        if self.of_group is None or self.more_w is None:
+        if self.of_group is None or self.extra_of_group is None:
             return step_s * self.plan(plan)
         computing = group_computing_s(plan, reports, step_s)
         return sum(
-            plan.devices_of(g) * (self.of_group[g] * step_s + self.more_w[g] * computing_s)
+            plan.devices_of(g) * (self.of_group[g] * step_s + self.extra_of_group[g] * computing_s)
             for g, computing_s in computing.items()
         )
 
@@ -132,7 +132,7 @@ class Weights:
         """Score of a plan on devices of one group."""
         if self.of_group is None:
             return step_s
-        more_s = 0.0 if self.more_w is None else self.more_w[group] * computing_s
+        more_s = 0.0 if self.extra_of_group is None else self.extra_of_group[group] * computing_s
         return workers * (self.of_group[group] * step_s + more_s)
 
     def gain(self, family: Family, per_sample: float) -> float:
@@ -202,8 +202,8 @@ class SideBySide:
         limit : float
             Plans at or above are of no interest.
         """
-        joules = min(weights.joules(family) for families in lists for family in families)
-        per_sample = limit / self.batch - joules
+        extra_cost = min(weights.extra_cost(family) for families in lists for family in families)
+        per_sample = limit / self.batch - extra_cost
         nothing = Together(shapes=[], choice=np.zeros((0, len(lists)), dtype=np.int64), bounds=np.zeros(0))
         if per_sample <= 0:
             return nothing
@@ -228,7 +228,7 @@ class SideBySide:
         self.counts["shapes"] += len(choice)
         samples = np.sum([rate[choice[:, p]] for p, rate in enumerate(rates)], axis=0)
         weight = 1.0 if weights.is_time else np.sum([w[choice[:, p]] for p, w in enumerate(weighing)], axis=0)
-        bounds = np.asarray(self.batch * (weight / samples + joules))
+        bounds = np.asarray(self.batch * (weight / samples + extra_cost))
         order = np.argsort(bounds, kind="stable")
         left_out = np.inf
         if np.isfinite(dropped):

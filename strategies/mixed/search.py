@@ -227,7 +227,7 @@ class _Search:
         self.counts["families"] += 1
         shapes = shapes_of(self.book, family, self._precision([item.part]))
         bounds = shapes.least_s(-(-(self.batch // family.micro_batch) // family.replicas))
-        bounds = bounds * weights.shapes(family, shapes.stages) + self.batch * weights.joules(family)
+        bounds = bounds * weights.shapes(family, shapes.stages) + self.batch * weights.extra_cost(family)
         self.counts["shapes"] += len(bounds)
         good = np.flatnonzero(bounds < limit)
         if len(good):
@@ -258,11 +258,11 @@ class _Search:
             return
         leaf = Leaf(families=tuple(family for family, _ in shapes), stages=tuple(stages for _, stages in shapes))
         self.counts["bounded shapes"] += 1
-        weight, joules = self._weight(leaf), self._joules(leaf)
-        bound = max(bound, weight * self.solver.bound_s(leaf) + joules)
+        weight, extra_cost = self._weight(leaf), self._extra_cost(leaf)
+        bound = max(bound, weight * self.solver.bound_s(leaf) + extra_cost)
         if bound >= limit:
             return
-        plan = self.solver.quick(leaf, (limit - joules) / weight)
+        plan = self.solver.quick(leaf, (limit - extra_cost) / weight)
         if plan is not None:
             self._offer(plan)
         self._push(bound, leaf)
@@ -280,9 +280,9 @@ class _Search:
     def _solve(self, leaf: Leaf, bound: float, limit: float) -> float:
         """Find the best plan of a leaf; a bound on what is left unresolved."""
         self.counts["solved shapes"] += 1
-        unresolved, more_w = np.inf, self._weights([family.groups for family in leaf.families]).more_w
-        fixed = {"weight": self._weight(leaf), "joules": self._joules(leaf)}
-        for plan, low in self.solver.solve(leaf, limit, self.clock, more_w=more_w, **fixed):
+        unresolved, extra_of_group = np.inf, self._weights([family.groups for family in leaf.families]).extra_of_group
+        fixed = {"weight": self._weight(leaf), "extra_cost": self._extra_cost(leaf)}
+        for plan, low in self.solver.solve(leaf, limit, self.clock, extra_of_group=extra_of_group, **fixed):
             if plan is None:
                 unresolved = min(unresolved, max(low, bound))
             else:
@@ -297,10 +297,10 @@ class _Search:
             return 1.0
         return float(sum(weights.per_stage(f) @ np.array(n) for f, n in zip(leaf.families, leaf.stages, strict=True)))
 
-    def _joules(self, leaf: Leaf) -> float:
+    def _extra_cost(self, leaf: Leaf) -> float:
         """What is added for what devices compute, at least."""
         weights = self._weights([family.groups for family in leaf.families])
-        return self.batch * min(weights.joules(family) for family in leaf.families)
+        return self.batch * min(weights.extra_cost(family) for family in leaf.families)
 
     def _offer(self, plan: MixedPlan) -> None:
         """Let the cost model evaluate a plan, and keep it if it fits and is the best of its kind."""

@@ -20,7 +20,7 @@ import numpy as np
 from costmodel.arrays import FloatArray, IntArray
 from strategies.layerwise.per_layer.problem import ChoiceProblem, Step, Structure
 
-__all__ = ["Elimination", "Partition", "TooWideError", "group_min", "min_plus"]
+__all__ = ["Elimination", "Partition", "TooWideError", "min_plus"]
 
 
 CHUNK_ENTRIES = 65_536  # temporaries of this size stay in a core's cache
@@ -86,11 +86,6 @@ class Partition:
         out = np.full(shape, np.inf)
         out[(slice(None),) * axis + (self._present,)] = least
         return out
-
-
-def group_min(table: FloatArray, part: Partition, axis: int) -> FloatArray:
-    """Minimum over the entries of each class along ``axis``."""
-    return part.reduce(table, axis)
 
 
 def min_plus(left: FloatArray, right: FloatArray) -> FloatArray:
@@ -348,8 +343,8 @@ class _Run:
             marginal[v] = self.cost[v] + rest[bucket.own.classes]
             for source in bucket.inputs:
                 belief = beliefs[source.nodes]
-                if source.groups:
-                    belief = reduce(lambda b, ag: group_min(b, ag[1], ag[0]), enumerate(source.groups), belief)
+                for axis, group in enumerate(source.groups):
+                    belief = group.reduce(belief, axis)
                 message = _table(self.sent[source.message])
                 outside[source.message] = belief.transpose(np.argsort(source.axes)) - message
         return marginal

@@ -402,7 +402,7 @@ def expand(layer: Layer, state: IntArray) -> tuple[IntArray, IntArray]:
 def search_labels(
     graph: LayeredGraph,
     tables: FlatTables,
-    bounds: Sequence[CompletionBound],
+    bound: CompletionBound,
     *,
     limit: float,
     capacity: float,
@@ -417,7 +417,7 @@ def search_labels(
     graph : LayeredGraph
     tables : FlatTables
         Of the same problem.
-    bounds : sequence of CompletionBound
+    bound : CompletionBound
     limit : float
         Seconds; with the caller's allowance for rounding.
     capacity : float
@@ -445,9 +445,7 @@ def search_labels(
     for i in reversed(range(len(graph.layers))):
         clock.check()
         state, additive, lag, memory, charged = steps.decide(i, labels[-1])
-        lowest = np.full(len(state), -np.inf)
-        for bound in bounds:
-            np.maximum(lowest, bound(i, state, additive, lag, charged), out=lowest)
+        lowest = bound(i, state, additive, lag, charged)
         kept = np.flatnonzero(lowest <= limit)
         kept = kept[pareto(state[kept], additive[kept], additive[kept] + lag[kept], memory[kept])]
         total += len(kept)
@@ -598,14 +596,6 @@ def best_choices(
     return [fronts.choice[k].copy() for k in firsts[np.argsort(value[firsts], kind="stable")]]
 
 
-class _Reverse:
-    """Transitions by target: a front at a cut goes on to the sources."""
-
-    def __init__(self, layer: Layer) -> None:
-        self.start = np.append(layer.target_start, len(layer.target))
-        self.order = layer.by_target
-
-
 def _extend(
     fronts: _Fronts,
     i: int,
@@ -617,11 +607,12 @@ def _extend(
     capacity: float,
 ) -> tuple[_Fronts, FloatArray]:
     """Add node i in every way; the exact value of each front, those past the limit left out."""
-    reverse = _Reverse(layer)
-    first = reverse.start[fronts.state]
-    count = reverse.start[fronts.state + 1] - first
+    # A front at a cut goes on to the sources of the transitions that enter its state.
+    start = np.append(layer.target_start, len(layer.target))
+    first = start[fronts.state]
+    count = start[fronts.state + 1] - first
     front = np.repeat(np.arange(len(count)), count)
-    transition = reverse.order[first[front] + np.arange(len(front)) - np.repeat(np.cumsum(count) - count, count)]
+    transition = layer.by_target[first[front] + np.arange(len(front)) - np.repeat(np.cumsum(count) - count, count)]
     option = layer.option[transition]
     at = tables.offset[i] + option
     cost = tables.base[at] + layer.edge_cost_s[transition]

@@ -21,7 +21,8 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -73,7 +74,6 @@ class ChoiceProblem:
     edges: tuple[Edge, ...] = ()
     memory_capacity_bytes: float = float("inf")
     key_class: tuple[IntArray, ...] = ()  # node -> (options,): equal classes are the same plan to the user; () = no key
-    node_names: tuple[str, ...] = field(default=())  # for messages only
 
     @property
     def num_nodes(self) -> int:
@@ -110,7 +110,6 @@ class Solution:
     choices: tuple[IntArray, ...]  # best first; each (nodes,)
     objectives_s: tuple[float, ...]  # same order
     bound_s: float  # no choice within memory costs less (inf if there is none); valid whatever the status
-    wall_s: float
     method: str
     # With num_solutions = K > 1: every choice with a key not in `choices` costs at least this much.
     rest_bound_s: float = 0.0
@@ -155,18 +154,10 @@ def memory_bytes(problem: ChoiceProblem, choice: IntArray) -> float:
     return sum(float(m[o]) for m, o in zip(problem.memory_bytes, choice, strict=True))
 
 
-_KNOWN: dict[tuple[int, tuple[tuple[int, int], ...]], Structure] = {}
-MAX_KNOWN = 16
-
-
+@lru_cache(maxsize=16)
 def structure_of(num_nodes: int, pairs: tuple[tuple[int, int], ...]) -> Structure:
     """Structure of a graph, kept for the next problem with the same one."""
-    key = (num_nodes, pairs)
-    if key not in _KNOWN:
-        if len(_KNOWN) >= MAX_KNOWN:
-            del _KNOWN[next(iter(_KNOWN))]
-        _KNOWN[key] = Structure(num_nodes, pairs)
-    return _KNOWN[key]
+    return Structure(num_nodes, pairs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,7 +357,6 @@ def restrict(problem: ChoiceProblem, keep: Sequence[IntArray]) -> ChoiceProblem:
         edges=tuple(edges),
         memory_capacity_bytes=problem.memory_capacity_bytes,
         key_class=tuple(t[k] for t, k in zip(problem.key_class, keep, strict=True)) if problem.key_class else (),
-        node_names=problem.node_names,
     )
 
 

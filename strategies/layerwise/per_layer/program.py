@@ -161,7 +161,6 @@ class _ProgramSearch:
             choices=tuple(self._original(self.choices[k]) for k in order),
             objectives_s=objectives,
             bound_s=first,
-            wall_s=self.clock.elapsed_s,
             method="program",
             rest_bound_s=self.bounds[-1],
         )

@@ -166,7 +166,6 @@ class _Search:
             choices=tuple(choices[n] for _, _, n in evaluated),
             objectives_s=tuple(v for v, _, _ in evaluated),
             bound_s=bound,
-            wall_s=self.clock.elapsed_s,
             method=self.method,
             rest_bound_s=rest,
         )
@@ -250,11 +249,10 @@ class _Search:
         if not self.tighten(region, graph, top):
             return 0
         limit = self.allowed(top, region.multipliers.price_s_per_byte)
-        bounds = [CompletionBound(graph, region.tables, region.multipliers, self.capacity_bytes)]
         labels, complete = search_labels(
             graph,
             region.tables,
-            bounds,
+            CompletionBound(graph, region.tables, region.multipliers, self.capacity_bytes),
             limit=limit,
             capacity=self.capacity_allowed,
             max_labels=self.budget,

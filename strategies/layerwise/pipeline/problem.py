@@ -70,7 +70,6 @@ includes the longest path of the stages already chosen.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
@@ -81,7 +80,6 @@ from strategies.layerwise.per_layer.problem import Status
 
 __all__ = [
     "SAFETY",
-    "InvalidPartitionError",
     "PartitionProblem",
     "PipelinePlan",
     "PipelineSolution",
@@ -90,16 +88,11 @@ __all__ = [
     "objective_s",
     "pipeline_lower_bound",
     "proves_none_below",
-    "stage_memory_bytes",
     "stage_starts",
     "stage_times_s",
     "workers_downstream",
     "workers_needed",
 ]
-
-
-class InvalidPartitionError(ValueError):
-    """Arrays of a partition problem, or a plan for it, that do not fit together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,11 +101,6 @@ class PartitionProblem:
 
     Row k of an array stands for ``replica_counts[k]`` replicas of the stage that a layer is in. Entries are >= 0; a
     time of +inf marks a layer that cannot run, or a cut that cannot be crossed, with these replica counts.
-
-    Raises
-    ------
-    InvalidPartitionError
-        If shapes disagree, an entry is negative or not a number, or the replica counts are not increasing in 1..W.
     """
 
     num_layers: int
@@ -132,29 +120,6 @@ class PartitionProblem:
         True  # the replicas add up to W; otherwise to at most W, which is every smaller problem in one
     )
 
-    def __post_init__(self) -> None:
-        counts = self.replica_counts
-        if self.num_layers < 1 or self.num_workers < 1 or self.num_micro_batches < 1:
-            raise InvalidPartitionError("layers, workers and micro-batches must be at least 1")
-        if counts.ndim != 1 or len(counts) == 0 or counts[0] < 1 or counts[-1] > self.num_workers:
-            raise InvalidPartitionError(f"replica counts must be a list within 1..{self.num_workers}: {counts}")
-        if np.any(np.diff(counts) <= 0):
-            raise InvalidPartitionError(f"replica counts must increase: {counts}")
-        per_layer, per_cut = (len(counts), self.num_layers), (len(counts), len(counts), self.num_layers + 1)
-        for name in ("forward_s", "backward_s", "update_s", "exchange_s", "static_bytes", "activation_bytes"):
-            _check_array(name, getattr(self, name), per_layer)
-        for name in ("cut_forward_s", "cut_backward_s"):
-            _check_array(name, getattr(self, name), per_cut)
-        if not (np.all(np.isfinite(self.static_bytes)) and np.all(np.isfinite(self.activation_bytes))):
-            raise InvalidPartitionError("static_bytes and activation_bytes must be finite")
-
-
-def _check_array(name: str, array: FloatArray, shape: tuple[int, ...]) -> None:
-    if array.shape != shape:
-        raise InvalidPartitionError(f"{name} has shape {array.shape}, expected {shape}")
-    if not np.all(array >= 0):  # also catches NaN
-        raise InvalidPartitionError(f"{name} has entries that are negative or not a number")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelinePlan:
@@ -173,8 +138,6 @@ class PipelineSolution:
     objectives_s: tuple[float, ...]  # same order
     bound_s: float  # no plan within memory costs less (inf if there is none); valid whatever the status
     rest_bound_s: float  # every plan that is not in `plans` costs at least this much
-    wall_s: float
-    num_labels: int = 0  # partial plans that were kept, for benchmarks
 
     @property
     def best(self) -> PipelinePlan | None:
@@ -189,13 +152,7 @@ class PipelineSolution:
 
 def _rows(problem: PartitionProblem, plan: PipelinePlan) -> list[tuple[int, int, int]]:
     """Row, first layer and end of every stage."""
-    bounds = (0, *plan.cuts, problem.num_layers)
-    if len(bounds) != len(plan.replicas) + 1 or any(a >= b for a, b in pairwise(bounds)):
-        raise InvalidPartitionError(f"stages must be contiguous and not empty: {plan}")
-    counts = problem.replica_counts.tolist()
-    unknown = sorted({r for r in plan.replicas if r not in counts})
-    if unknown:
-        raise InvalidPartitionError(f"replica counts {unknown} are not among {counts}")
+    bounds, counts = (0, *plan.cuts, problem.num_layers), problem.replica_counts.tolist()
     return [(counts.index(r), a, b) for r, a, b in zip(plan.replicas, bounds[:-1], bounds[1:], strict=True)]
 
 
@@ -211,11 +168,6 @@ def stage_times_s(problem: PartitionProblem, plan: PipelinePlan) -> tuple[FloatA
     -------
     tuple of array of float, shape (stages,)
         Seconds: F, B and X as the module defines them.
-
-    Raises
-    ------
-    InvalidPartitionError
-        If the plan does not cut the problem's chain into non-empty stages with known replica counts.
     """
     rows = _rows(problem, plan)
     forward_s, backward_s, after_s = np.zeros(len(rows)), np.zeros(len(rows)), np.zeros(len(rows))
@@ -233,7 +185,7 @@ def stage_times_s(problem: PartitionProblem, plan: PipelinePlan) -> tuple[FloatA
 def objective_s(problem: PartitionProblem, plan: PipelinePlan) -> float:
     """Step time of one plan, by the definition above, in seconds; +inf if a stage cannot run.
 
-    Memory and the sum of the replicas are not looked at: see `stage_memory_bytes`.
+    Memory and the sum of the replicas are not looked at.
 
     Parameters
     ----------
@@ -244,11 +196,6 @@ def objective_s(problem: PartitionProblem, plan: PipelinePlan) -> float:
     -------
     float
         Seconds.
-
-    Raises
-    ------
-    InvalidPartitionError
-        If the plan does not cut the problem's chain into non-empty stages with known replica counts.
 
     Examples
     --------
@@ -266,33 +213,6 @@ def objective_s(problem: PartitionProblem, plan: PipelinePlan) -> float:
     if not np.all(np.isfinite(forward_s + backward_s + after_s)):
         return float("inf")
     return float(np.max(last_backward_s(forward_s, backward_s, problem.num_micro_batches) + after_s))
-
-
-def stage_memory_bytes(problem: PartitionProblem, plan: PipelinePlan) -> FloatArray:
-    """Memory of every stage in bytes: static + min(m, S - s) micro-batches of activations (1F1B).
-
-    Parameters
-    ----------
-    problem : PartitionProblem
-    plan : PipelinePlan
-
-    Returns
-    -------
-    array of float, shape (stages,)
-        Bytes per worker.
-
-    Raises
-    ------
-    InvalidPartitionError
-        If the plan does not cut the problem's chain into non-empty stages with known replica counts.
-    """
-    rows = _rows(problem, plan)
-    used = [
-        np.sum(problem.static_bytes[k, first:end])
-        + min(problem.num_micro_batches, len(rows) - s) * np.sum(problem.activation_bytes[k, first:end])
-        for s, (k, first, end) in enumerate(rows)
-    ]
-    return np.array(used, dtype=np.float64)
 
 
 SAFETY = (

@@ -206,8 +206,6 @@ def _report(search: _Search, open_s: float) -> PipelineSolution:
         objectives_s=tuple(cost for cost, _ in search.plans),
         bound_s=min(best_s, rest_s),
         rest_bound_s=rest_s,
-        wall_s=search.clock.elapsed_s,
-        num_labels=search.num_labels,
     )
 
 

@@ -51,6 +51,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from costmodel.arrays import BoolArray, FloatArray, IntArray
+from strategies.dominance import undominated
 from strategies.layerwise.per_layer.problem import Limits
 from strategies.layerwise.pipeline.completion import UpstreamTable
 from strategies.layerwise.pipeline.problem import (
@@ -64,56 +65,9 @@ from strategies.layerwise.pipeline.problem import (
     stage_starts,
     workers_needed,
 )
-from strategies.limits import UNLIMITED, Clock
+from strategies.limits import Clock
 
-__all__ = ["Labels", "Sweep", "Trail", "join", "undominated"]
-
-
-def undominated(key: IntArray, values: FloatArray, copies: int = 1, clock: Clock = UNLIMITED) -> IntArray:
-    """Rows that fewer than `copies` other rows with the same key beat or equal in every column.
-
-    Works on all keys at once: in lexicographic order the first undecided row of a key is beaten by none of the later ones,
-    so it is kept, and every row it beats is counted. There are as many rounds as rows are kept for the largest key.
-    Of equal rows the earlier ones are kept.
-
-    Parameters
-    ----------
-    key : array of int, shape (rows,)
-    values : array of float, shape (rows, columns)
-        Smaller is better.
-    copies : int
-        With K copies, the K best completions of all rows are completions of the rows that are kept.
-
-    clock : Clock
-        Past its limit the undecided rows are kept unchecked.
-
-    Returns
-    -------
-    array of int
-        Indices of the rows that are kept, sorted by key.
-
-    Examples
-    --------
-    >>> undominated(np.array([0, 0, 0, 1]), np.array([[1.0, 2.0], [2.0, 1.0], [2.0, 2.0], [9.0, 9.0]])).tolist()
-    [0, 1, 3]
-    """
-    order = np.lexsort((*values.T[::-1], key))
-    key, values = key[order], values[order]
-    beaten_by = np.zeros(len(key), dtype=np.int64)
-    kept = np.zeros(len(key), dtype=bool)
-    open_rows = np.arange(len(key))
-    while open_rows.size:
-        if clock.is_over:
-            kept[open_rows] = True
-            break
-        open_key = key[open_rows]
-        first = np.concatenate([[True], open_key[1:] != open_key[:-1]])
-        leaders = open_rows[first]
-        kept[leaders] = True
-        leader_of = leaders[np.cumsum(first) - 1]
-        beaten_by[open_rows] += np.all(values[open_rows] >= values[leader_of], axis=1)
-        open_rows = open_rows[~first & (beaten_by[open_rows] < copies)]
-    return order[kept]
+__all__ = ["Labels", "Sweep", "Trail", "join"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +145,6 @@ class Sweep:
         self.least_s: list[float] = []  # least bounds of the plans of this pass, at most as many as there are copies
         self.clock = Clock(limit_s=limits.wall_s)
         self.most_depth = max(problem.num_micro_batches - 1, 1)
-        self.num_labels = 0
         self.copies = limits.num_solutions
         self.pending, self.crowd, self.pairs = 0, 0, 0
         self.floor_s = 0.0  # no plan that is not found yet costs less
@@ -283,7 +236,6 @@ class Sweep:
     def expand(self, labels: Labels, cut: int) -> bool:
         """Put every possible stage before the labels of a cut; False when time is up."""
         parents = self.trail.add(labels, cut)
-        self.num_labels += len(labels)
         counts = self.tables.counts
         left = labels.state[:, 1] - counts[labels.state[:, 0]]
         # The layers before it need at least `needed` workers and can use at most counts[-1] each.

@@ -34,7 +34,7 @@ def labels_below(
     labels, complete = search_labels(
         graph,
         tables,
-        [bound],
+        bound,
         limit=limit + 1e-12,
         capacity=problem.memory_capacity_bytes * (1.0 + ROUNDING),
         max_labels=max_labels,

@@ -16,13 +16,13 @@ from strategies.layerwise.pipeline.problem import (
     PipelinePlan,
     build_tables,
     objective_s,
-    stage_memory_bytes,
     stage_starts,
     stage_times_s,
 )
 from strategies.layerwise.pipeline.search import solve_pipeline
 from strategies.limits import Clock
 from tests.cases import mostly
+from tests.strategies.layerwise.pipeline.test_solve import stage_memory_bytes
 
 INF = float("inf")
 
