@@ -10,7 +10,7 @@ the same whatever stands alongside it, so tables are cut out of larger ones that
 of changed links take over what the change does not touch.
 
 What is costed is elementwise, so several micro-batches are costed in one go (`cost_layers`), and what does not depend on a change of the
-device or of the links is taken from what is known (`recost_layers`).
+device or of the links is taken from what is known.
 """
 
 from __future__ import annotations
@@ -51,7 +51,6 @@ __all__ = [
     "LayerStack",
     "Spans",
     "cost_layers",
-    "recost_layers",
     "taken",
 ]
 
@@ -145,7 +144,6 @@ def cost_layers(
     cluster: Cluster,
     table: SplitTable,
     micro_batches: Sequence[int],
-    spans: Spans | None = None,
     only: Sequence[int] | None = None,
 ) -> list[tuple[LayerCosts, ...]]:
     """Cost every layer at several micro-batches; equal layers are costed once.
@@ -157,8 +155,6 @@ def cost_layers(
     table : SplitTable
     micro_batches : sequence of int
         Samples of a micro-batch over all workers.
-    spans : Spans, optional
-        Of this table on this cluster, where they are known.
     only : sequence of int, optional
         Cost these layers.
 
@@ -169,39 +165,10 @@ def cost_layers(
     """
     rows = len(table.workers)
     if len(micro_batches) == 1:
-        return [_Costing(workload, cluster, table, micro_batches[0], spans, only).all()]
+        return [_Costing(workload, cluster, table, micro_batches[0], None, only).all()]
     each = np.repeat(np.array(micro_batches, dtype=np.int64), rows)
     together = _Costing(workload, cluster, table.repeated(len(micro_batches)), each, None, only).all()
     return [taken(together, slice(n * rows, (n + 1) * rows)) for n in range(len(micro_batches))]
-
-
-def recost_layers(
-    known: Sequence[LayerCosts],
-    workload: Workload,
-    cluster: Cluster,
-    table: SplitTable,
-    micro_batch: int,
-    *,
-    compute: bool,
-    links: bool,
-    spans: Spans | None = None,
-) -> tuple[LayerCosts, ...]:
-    """Cost every layer again after a change.
-
-    Parameters
-    ----------
-    known : sequence of LayerCosts
-        Before it: of the same layers, splits and micro-batch.
-    workload, cluster, table, micro_batch, spans
-        See `cost_layers`.
-    compute, links : bool
-        Whether the device computes, or the links carry, at another speed; the rest is taken over.
-
-    Returns
-    -------
-    tuple of LayerCosts
-    """
-    return _Costing(workload, cluster, table, micro_batch, spans).again(known, compute=compute, links=links)
 
 
 def taken(layers: Sequence[LayerCosts], rows: IntArray | slice) -> tuple[LayerCosts, ...]:
@@ -541,7 +508,13 @@ class CostTables:
     def layers(self) -> tuple[LayerCosts, ...]:
         """Costs of every layer; equal layers are costed once."""
         if self._layers is None:
-            self._layers = self._cost_layers()
+            like = self._like
+            costing = _Costing(self.workload, self.cluster, self.table, self.micro_batch, self._ground.spans)
+            if like is None:
+                self._layers = costing.all()
+            else:
+                is_faster = like.workload.compute != self.workload.compute
+                self._layers = costing.again(like.layers, compute=is_faster, links=not self._has_links_of(like))
         return self._layers
 
     @cached_property
@@ -599,21 +572,6 @@ class CostTables:
         if collective is None:
             return costs.cheapest_exchange_s
         return np.asarray(costs.exchange_s[self.workload.collectives.index(collective)])
-
-    def _cost_layers(self) -> tuple[LayerCosts, ...]:
-        workload, like = self.workload, self._like
-        if like is None:
-            return cost_layers(workload, self.cluster, self.table, [self.micro_batch], self._ground.spans)[0]
-        return recost_layers(
-            like.layers,
-            workload,
-            self.cluster,
-            self.table,
-            self.micro_batch,
-            compute=like.workload.compute != workload.compute,
-            links=not self._has_links_of(like),
-            spans=self._ground.spans,
-        )
 
     def collective_at(self, layer: int, row: int) -> str | None:
         """Cheapest collective for a layer's gradient under a split; None where nothing is exchanged."""

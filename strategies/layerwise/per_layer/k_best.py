@@ -43,7 +43,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from costmodel.arrays import BoolArray, FloatArray, IntArray
+from costmodel.arrays import FloatArray, IntArray
 from costmodel.tolerances import ROUNDING
 from strategies.layerwise.per_layer.elimination import Partition, TooWideError
 from strategies.layerwise.per_layer.lagrangian import Multipliers
@@ -95,10 +95,6 @@ class Layer:
         """Minimum over the transitions that leave each source."""
         return np.minimum.reduceat(values, self.source_start[:-1])
 
-    def best_by_target(self, values: FloatArray) -> FloatArray:
-        """Minimum over the transitions that enter each target."""
-        return np.minimum.reduceat(values[self.by_target], self.target_start)
-
 
 @dataclass(slots=True)
 class _Column:
@@ -125,11 +121,6 @@ class LayeredGraph:
     def __init__(self, problem: ChoiceProblem) -> None:
         self.layers: list[Layer] = _Builder(problem).build()
 
-    @property
-    def num_transitions(self) -> int:
-        """Transitions of all layers."""
-        return sum(len(layer.source) for layer in self.layers)
-
     def fronts(self, node_cost: Sequence[FloatArray]) -> list[FloatArray]:
         """Least cost of the nodes before each cut, per state of the cut: ``fronts[i]`` completes cut i.
 
@@ -141,61 +132,6 @@ class LayeredGraph:
         for layer, cost in zip(self.layers, node_cost, strict=True):
             out.append(layer.best_by_source(cost[layer.option] + layer.edge_cost_s + out[-1][layer.target]))
         return out
-
-    def minimise(self, node_cost: Sequence[FloatArray]) -> tuple[float, IntArray]:
-        """Least total cost and a choice that has it."""
-        fronts = self.fronts(node_cost)
-        choice = np.zeros(len(self.layers), dtype=np.int64)
-        state = 0
-        for i in reversed(range(len(self.layers))):
-            layer = self.layers[i]
-            out = slice(int(layer.source_start[state]), int(layer.source_start[state + 1]))
-            option, target = layer.option[out], layer.target[out]
-            best = int((node_cost[i][option] + layer.edge_cost_s[out] + fronts[i][target]).argmin())
-            choice[i], state = option[best], int(target[best])
-        return float(fronts[-1][0]), choice
-
-    def prune(self, node_cost: Sequence[FloatArray], limit: float) -> bool:
-        """Drop transitions that lie on no path of cost at most ``limit``; False when none is left."""
-        fronts = self.fronts(node_cost)
-        back = np.zeros(1)
-        reached = np.ones(1, dtype=bool)
-        kept: list[BoolArray] = [reached] * len(self.layers)
-        for i in reversed(range(len(self.layers))):
-            layer = self.layers[i]
-            along = back[layer.source] + node_cost[i][layer.option] + layer.edge_cost_s
-            # Reachability is tracked separately, so that rounding at the limit cannot leave a state without a way in or out.
-            kept[i] = (along + fronts[i][layer.target] <= limit) & reached[layer.source]
-            reached = _mark(layer.target[kept[i]], layer.num_targets)
-            back = layer.best_by_target(along)
-        useful = reached
-        for i, layer in enumerate(self.layers):
-            kept[i] = kept[i] & useful[layer.target]
-            useful = _mark(layer.source[kept[i]], layer.num_sources)
-        if not useful.all():
-            return False
-        self._compress(kept)
-        return True
-
-    def _compress(self, kept: list[BoolArray]) -> None:
-        before = np.zeros(1, dtype=np.int64)  # new numbers of the targets of the layer: cut 0 has one state
-        for i, (layer, keep) in enumerate(zip(self.layers, kept, strict=True)):
-            used = _mark(layer.source[keep], layer.num_sources)
-            after = np.cumsum(used) - 1
-            if not keep.all() or len(before) != before[-1] + 1:
-                self.layers[i] = Layer.make(
-                    after[layer.source[keep]],
-                    before[layer.target[keep]],
-                    layer.option[keep],
-                    layer.edge_cost_s[keep],
-                )
-            before = after
-
-
-def _mark(numbers: IntArray, count: int) -> BoolArray:
-    mask = np.zeros(count, dtype=bool)
-    mask[numbers] = True
-    return mask
 
 
 class _Builder:

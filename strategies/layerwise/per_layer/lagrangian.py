@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
@@ -32,12 +31,10 @@ from strategies.layerwise.per_layer.problem import (
     ChoiceProblem,
     Evaluation,
     FlatTables,
-    Structure,
     restrict,
-    structure_of,
 )
 
-__all__ = ["DualAscent", "Minimiser", "Multipliers", "Region", "solve_master"]
+__all__ = ["DualAscent", "Multipliers", "Region", "solve_master"]
 
 
 MAX_PIVOTS = 200
@@ -123,14 +120,6 @@ def _tableau(value: FloatArray, excess: FloatArray, price_limit: float) -> tuple
 STRIDE = 0.85  # of the way from the best multipliers so far to those that the choices seen call for
 
 
-class Minimiser(Protocol):
-    """Exact minimum of node costs plus fixed pair costs."""
-
-    def minimise(self, node_cost: Sequence[FloatArray]) -> tuple[float, IntArray]:
-        """Least total and a choice that has it."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Multipliers:
     """Weights of the paths and price of memory."""
@@ -150,9 +139,8 @@ class DualAscent:
     Parameters
     ----------
     tables : FlatTables
-    minimiser : Minimiser
+    elimination : Elimination
     capacity_bytes : float
-    start : Multipliers, optional
     on_choice : callable, optional
         Told of every choice met, with its evaluation.
     """
@@ -160,27 +148,25 @@ class DualAscent:
     def __init__(
         self,
         tables: FlatTables,
-        minimiser: Minimiser,
+        elimination: Elimination,
         capacity_bytes: float,
-        start: Multipliers | None = None,
         on_choice: Callable[[IntArray, Evaluation], None] | None = None,
     ) -> None:
         self.tables = tables
-        self.minimiser = minimiser
+        self.elimination = elimination
         self.capacity_bytes = capacity_bytes
         self.on_choice = on_choice
         nodes = len(tables.offset) - 1
-        first = Multipliers(np.eye(1, nodes)[0], 0.0)  # waiting for node 0 only: always a valid weight
-        self.best = start or first
+        self.best = Multipliers(np.eye(1, nodes)[0], 0.0)  # waiting for node 0 only: always a valid weight
         self.bound_s = -np.inf
-        self._active = sorted({0, *np.flatnonzero(self.best.weight).tolist()})
+        self._active = [0]
         self._seen: list[Evaluation] = []
         self.model_s = np.inf  # no multipliers over the active paths give more than this, as far as seen
 
     def bound_at(self, multipliers: Multipliers) -> float:
         """Evaluate one bound; remember the choice that attains it."""
         price = multipliers.price_s_per_byte
-        value, choice = self.minimiser.minimise(self.tables.node_costs(multipliers.suffix, price))
+        value, choice = self.elimination.minimise(self.tables.node_costs(multipliers.suffix, price))
         seen = self.tables.evaluate(choice)
         self._seen.append(seen)
         if price:
@@ -226,17 +212,12 @@ class Region:
     tables: FlatTables
     keep: tuple[IntArray, ...]  # node -> options of the whole problem
     multipliers: Multipliers
-    bound_s: float  # of the choices in the region, less an allowance for rounding
 
     @classmethod
-    def whole(cls, problem: ChoiceProblem, tables: FlatTables) -> Region:
+    def whole(cls, problem: ChoiceProblem) -> Region:
         """All options, and the weights that suit any problem: waiting for the first node."""
         first = Multipliers(np.eye(1, problem.num_nodes)[0], 0.0)
-        return cls(problem, tables, tuple(np.arange(len(b)) for b in problem.base_s), first, -np.inf)
-
-    def structure(self) -> Structure:
-        """Order of elimination of the graph."""
-        return structure_of(self.problem.num_nodes, tuple((e.producer, e.consumer) for e in self.problem.edges))
+        return cls(problem, FlatTables(problem), tuple(np.arange(len(b)) for b in problem.base_s), first)
 
     def marginals(self, elimination: Elimination) -> list[FloatArray]:
         """Bound on the choices with each option, in seconds, at the best multipliers.
@@ -244,7 +225,7 @@ class Region:
         Parameters
         ----------
         elimination : Elimination
-            Over this region's problem, or a relaxation of it.
+            Over this region's problem.
         """
         price = self.multipliers.price_s_per_byte
         _, _, marginals = elimination.marginals(self.tables.node_costs(self.multipliers.suffix, price))
@@ -270,7 +251,7 @@ class Region:
             return None
         problem = restrict(self.problem, keep)
         kept = tuple(a[k] for a, k in zip(self.keep, keep, strict=True))
-        return Region(problem, FlatTables(problem), kept, self.multipliers, self.bound_s)
+        return Region(problem, FlatTables(problem), kept, self.multipliers)
 
     def select(self, rows: Sequence[IntArray]) -> list[IntArray]:
         """Part of tables over all options that belongs to this region."""
@@ -279,7 +260,3 @@ class Region:
     def original(self, choice: IntArray) -> IntArray:
         """A choice in the whole problem's numbers."""
         return np.array([int(k[o]) for k, o in zip(self.keep, choice, strict=True)])
-
-    def report(self, tell: Callable[[IntArray, Evaluation], None]) -> Callable[[IntArray, Evaluation], None]:
-        """Pass choices on in the whole problem's numbers."""
-        return lambda choice, seen: tell(self.original(choice), seen)

@@ -24,15 +24,15 @@ from strategies.layerwise.per_layer.k_best import (
     best_choices,
     search_labels,
 )
-from strategies.layerwise.per_layer.lagrangian import DualAscent, Minimiser, Region
+from strategies.layerwise.per_layer.lagrangian import DualAscent, Region
 from strategies.layerwise.per_layer.problem import (
     ChoiceProblem,
     Evaluation,
-    FlatTables,
     Limits,
     Solution,
     Status,
     objective_s,
+    structure_of,
 )
 from strategies.limits import Clock, OutOfTimeError
 
@@ -174,7 +174,7 @@ class _Search:
 
     def run(self) -> Solution:
         """The leanest choice settles whether anything fits."""
-        whole = Region.whole(self.problem, FlatTables(self.problem))
+        whole = Region.whole(self.problem)
         leanest = np.array([int(m.argmin()) for m in self.problem.memory_bytes])
         first = whole.tables.evaluate(leanest)
         if first.memory > self.capacity_allowed:
@@ -193,34 +193,32 @@ class _Search:
         step = above * max(bound, 1e-3 * highest)
         return highest if bound + 2.0 * step >= highest else bound + step
 
-    def ascend(self, region: Region, minimiser: Minimiser, top: float) -> bool:
-        """Raise the bound of a region that is complete up to ``top``; False when nothing in it is of interest."""
-        ascent = DualAscent(
-            region.tables, minimiser, self.capacity_bytes, region.multipliers, region.report(self.offer)
-        )
+    def ascend(self, whole: Region, elimination: Elimination) -> bool:
+        """Raise the bound; False when nothing is left to find."""
+        ascent = DualAscent(whole.tables, elimination, self.capacity_bytes, self.offer)
         for _ in range(MAX_ASCENT):
             self.clock.check()
             ascent.step()
-            region.multipliers = ascent.best
             allowance = self.allowed(ascent.bound_s, ascent.best.price_s_per_byte) - ascent.bound_s
-            region.bound_s = ascent.bound_s - allowance
-            self.prove(min(region.bound_s, top))
-            if region.bound_s > top or self.finished():
+            self.prove(ascent.bound_s - allowance)
+            if self.finished():
                 return False
             missing = ascent.model_s - ascent.bound_s
-            gap = min(self.threshold(), top) - ascent.bound_s
+            gap = min(self.threshold(), self.highest()) - ascent.bound_s
             if missing <= PRECISION * min(gap, 0.02 * ascent.bound_s):
                 break
+        whole.multipliers = ascent.best
         return True
 
     def explore(self, whole: Region) -> None:
         """Find the best choices by guesses that grow from the bound."""
         try:
-            elimination = Elimination(whole.structure(), whole.problem)
+            pairs = tuple((edge.producer, edge.consumer) for edge in self.problem.edges)
+            elimination = Elimination(structure_of(self.problem.num_nodes, pairs), self.problem)
         except TooWideError:
             self.integer_program(whole)
             return
-        if not self.ascend(whole, elimination, self.highest()):
+        if not self.ascend(whole, elimination):
             return
         marginals, price = whole.marginals(elimination), whole.multipliers.price_s_per_byte
         while not self.finished():
@@ -246,8 +244,6 @@ class _Search:
             graph = LayeredGraph(region.problem)
         except TooWideError as error:
             raise _OverflowError from error
-        if not self.tighten(region, graph, top):
-            return 0
         limit = self.allowed(top, region.multipliers.price_s_per_byte)
         labels, complete = search_labels(
             graph,
@@ -268,27 +264,11 @@ class _Search:
             limit=limit,
             capacity=self.capacity_allowed,
         )
-        tell = region.report(self.offer)
         for choice in choices:
-            tell(choice, region.tables.evaluate(choice))
+            self.offer(region.original(choice), region.tables.evaluate(choice))
         if not complete:
             raise _OverflowError
         return sum(len(cut.state) for cut in labels)
-
-    def tighten(self, region: Region, graph: LayeredGraph, top: float) -> bool:
-        """Raise the bound over a layered graph and prune it, in turns; False when nothing is left."""
-        for _ in range(4):
-            if not self.ascend(region, graph, top):
-                return False
-            before = graph.num_transitions
-            multipliers = region.multipliers
-            price = multipliers.price_s_per_byte
-            limit = self.allowed(top, price) + (price * self.capacity_bytes if price else 0.0)
-            if not graph.prune(region.tables.node_costs(multipliers.suffix, price), limit):
-                return False
-            if graph.num_transitions > 0.7 * before:
-                break
-        return True
 
     def integer_program(self, region: Region) -> None:
         """Leave a region that holds all that is of interest to the integer program."""
