@@ -199,6 +199,7 @@ def families_of(
     batch, settings = book.model.shape.global_batch, book.settings
     sizes = [b for b in settings.micro_batches if b <= batch and not (alone and batch % b)]
     result = []
+    left = book.model.shape.num_blocks - len(part) + 1
     for groups in permutations(part):
         for tps, micro_batch in product(product(book.degrees, repeat=len(groups)), sizes):
             rates = [book.rates(g, precision, tp, micro_batch) for g, tp in zip(groups, tps, strict=True)]
@@ -208,9 +209,10 @@ def families_of(
             )
             most = min(devices[g] // tp for g, tp in zip(groups, tps, strict=True))
             for replicas in range(1, min(most, batch // micro_batch) + 1):
-                if alone and not _is_allowed_alone(settings, replicas, batch // micro_batch):
+                each = Shape(replicas=replicas, micro_batch=1, allowed=settings.num_micro_batches)
+                if alone and not (settings.replicas.allows(replicas) and each.allows(batch // micro_batch)):
                     continue
-                stages = _most_stages(book, groups, tps, [devices[g] // replicas for g in groups])
+                stages = tuple(min(devices[g] // replicas // tp, left) for g, tp in zip(groups, tps, strict=True))
                 widest = _widest(stages, rates, settings.stages)
                 if widest is None:
                     continue
@@ -228,18 +230,6 @@ def families_of(
                 )
                 result.append(family)
     return sorted(result, key=lambda family: -family.samples_per_s)
-
-
-def _is_allowed_alone(settings: MixedSettings, replicas: int, micro_batches: int) -> bool:
-    """Whether a pipeline that takes the whole batch may have so many replicas."""
-    each = Shape(replicas=replicas, micro_batch=1, allowed=settings.num_micro_batches)
-    return settings.replicas.allows(replicas) and each.allows(micro_batches)
-
-
-def _most_stages(book: RateBook, groups: Sequence[int], tps: Sequence[int], devices: Sequence[int]) -> tuple[int, ...]:
-    """Stages of every group that its devices and the blocks allow."""
-    left = book.model.shape.num_blocks - len(groups) + 1
-    return tuple(min(count // tp, left) for count, tp in zip(devices, tps, strict=True))
 
 
 def _widest(most: Sequence[int], rates: Sequence[Rates], allowed: Bounds) -> tuple[int, ...] | None:

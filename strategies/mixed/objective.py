@@ -78,16 +78,6 @@ class Weights:
         """Whether only the step counts."""
         return self.of_group is None
 
-    def plan(self, plan: MixedPlan) -> float:
-        """What the step of a plan is multiplied by."""
-        return self.devices([plan.devices_of(g) for g in range(1 + max(plan.groups))])
-
-    def devices(self, counts: Sequence[int]) -> float:
-        """The same by devices of every group in use."""
-        if self.of_group is None:
-            return 1.0
-        return float(sum(count * weight for count, weight in zip(counts, self.of_group, strict=False)))
-
     def per_stage(self, family: Family) -> FloatArray:
         """What a stage on each group of a family weighs, all replicas together; 0 where only the step counts."""
         if self.of_group is None:
@@ -120,8 +110,10 @@ class Weights:
 
     def score(self, plan: MixedPlan, reports: Sequence[StageReport], step_s: float) -> float:
         """What is minimised."""
-        if self.of_group is None or self.extra_of_group is None:
-            return step_s * self.plan(plan)
+        if self.of_group is None:
+            return step_s
+        if self.extra_of_group is None:
+            return step_s * sum(plan.devices_of(g) * self.of_group[g] for g in plan.groups)
         computing = group_computing_s(plan, reports, step_s)
         return sum(
             plan.devices_of(g) * (self.of_group[g] * step_s + self.extra_of_group[g] * computing_s)

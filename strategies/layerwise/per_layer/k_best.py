@@ -73,7 +73,6 @@ class Layer:
     target: IntArray
     option: IntArray
     edge_cost_s: FloatArray
-    num_sources: int
     num_targets: int
     # Derived: first transition of each source, and the order by target with the first of each.
     source_start: IntArray
@@ -89,7 +88,7 @@ class Layer:
         num_sources, num_targets = int(source[-1]) + 1, int(target[by_target[-1]]) + 1
         source_start = np.searchsorted(source, np.arange(num_sources + 1))
         target_start = np.searchsorted(target[by_target], np.arange(num_targets))
-        return cls(source, target, option, edge_cost_s, num_sources, num_targets, source_start, by_target, target_start)
+        return cls(source, target, option, edge_cost_s, num_targets, source_start, by_target, target_start)
 
     def best_by_source(self, values: FloatArray) -> FloatArray:
         """Minimum over the transitions that leave each source."""
