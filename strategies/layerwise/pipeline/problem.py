@@ -54,17 +54,6 @@ layers before i need are
 (N does not decrease with i: cutting layers off the end of a partition leaves a partition). ``N[L] > W`` proves ``T >= C``
 for every plan. Transfers are left out and memory counts the fewest micro-batches in flight, so the proof is valid.
 Comparisons shrink the left side by 1e-11 relative, more than prefix sums can be off.
-
-A second bound weighs what few replicas save (exchange) against what many stages cost (bubble). With q = m t + X,
-
-    T >= max_s q_s >= sum_s r_s q_s / W      and      T >= sum_s t_s,
-
-so for every weight a in [0, 1] and whatever the plan,
-
-    T >= sum_l min_k [ a r_k q[k, l] / W + (1 - a) t[k, l] ]                (3)
-
-(a Lagrangian relaxation of "a layer has one replica count"). For labels, W is the number of workers left and the second part
-includes the longest path of the stages already chosen.
 """
 
 from __future__ import annotations
@@ -219,7 +208,6 @@ SAFETY = (
     1.0 - LONG_SUM_ROUNDING
 )  # a bound is only trusted after this shrink: prefix sums round differently from the cost model
 _BISECTIONS = 12
-_WEIGHTS = (0.5, 0.75, 0.9, 0.97)  # a of (3)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,22 +273,6 @@ def _least_prefix(counts: IntArray, cost_s: FloatArray, num_workers: int) -> Flo
     sums = _prefix(least)
     allowed = np.searchsorted(counts, np.arange(num_workers + 1), side="right")
     return np.ascontiguousarray(sums[allowed].T)
-
-
-def mixed_bounds(problem: PartitionProblem, tables: Tables, workers: IntArray) -> tuple[FloatArray, FloatArray]:
-    """Weights a of (3), and the sums of (3) over the layers before i, (weights, L + 1, workers)."""
-    legal = np.diff(tables.illegal, axis=1) == 0
-    stage_s = np.diff(tables.forward_s + tables.backward_s, axis=1)
-    cost_s = problem.num_micro_batches * stage_s + np.diff(tables.after_s, axis=1)
-    work_s = np.where(legal, tables.counts[:, None] * cost_s, np.inf)
-    sums = np.zeros((len(_WEIGHTS), problem.num_layers + 1, len(workers)))
-    for a, weight in enumerate(_WEIGHTS):
-        alone_s = np.where(legal, (1.0 - weight) * stage_s, np.inf)
-        for i, w in enumerate(workers.tolist()):
-            allowed = int(np.searchsorted(tables.counts, w, side="right"))
-            each = (work_s[:allowed] * (weight / max(w, 1)) + alone_s[:allowed]).min(axis=0, initial=np.inf)
-            sums[a, 1:, i] = np.cumsum(each)
-    return np.array(_WEIGHTS), sums
 
 
 def stage_starts(problem: PartitionProblem, tables: Tables, threshold_s: float) -> IntArray:
@@ -369,8 +341,6 @@ def proves_none_below(problem: PartitionProblem, tables: Tables, threshold_s: fl
     """Whether the cheap bound proves that no plan of two or more stages within memory costs less than a threshold."""
     if problem.num_layers < 2 or len(tables.counts) == 0:
         return True
-    if mixed_bounds(problem, tables, np.array([problem.num_workers]))[1][:, -1].max() * SAFETY >= threshold_s:
-        return True
     starts = stage_starts(problem, tables, threshold_s)
     return bool(workers_needed(tables, starts)[-1] > problem.num_workers)
 
@@ -378,7 +348,7 @@ def proves_none_below(problem: PartitionProblem, tables: Tables, threshold_s: fl
 def pipeline_lower_bound(problem: PartitionProblem, *, enough_s: float | None = None) -> float:
     """Seconds that no pipeline of at least two stages within memory can beat; +inf proves that there is none.
 
-    Bisects for the largest threshold that ``N[L] > W`` proves (see the module's notes), from the better of bound (3) and the
+    Bisects for the largest threshold that ``N[L] > W`` proves (see the module's notes), from the
     bound by worker-seconds ``sum_l min_k r_k (m t[k, l] + X[k, l]) / W`` to four times that.
 
     Parameters
@@ -408,8 +378,7 @@ def pipeline_lower_bound(problem: PartitionProblem, *, enough_s: float | None = 
     tables = build_tables(problem)
     if proves_none_below(problem, tables, float("inf")):
         return float("inf")
-    mixed_s = mixed_bounds(problem, tables, np.array([problem.num_workers]))[1][:, -1].max()
-    low_s = max(float(tables.prefix_work_s[-1]) / problem.num_workers, float(mixed_s)) * SAFETY
+    low_s = float(tables.prefix_work_s[-1]) / problem.num_workers * SAFETY
     if enough_s is not None:
         return enough_s if enough_s > low_s and proves_none_below(problem, tables, enough_s) else low_s
     high_s = 4.0 * low_s

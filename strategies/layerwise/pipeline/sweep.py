@@ -37,16 +37,16 @@ A label is also dropped when no completion can beat the best known plan or the c
     T >= q + max(0, D - u q / 2 m, 2 D - u q / m)   for the stage before it with the largest q = m t + X
 
 (``q >= worker-seconds of q / workers left``; u = most stages that can be after it; the last term only if u <= m - 2; it is
-``m t + X + g`` of `strategies.layerwise.pipeline.problem` with ``t <= q / m``, and increases with q as u < m), and by (3) of
-`strategies.layerwise.pipeline.problem`. The stages before it must also exist: N[i] workers, as defined there, must be left. Where this is
-not enough, the sum of t before it, and the most that D + c may be, come from `strategies.layerwise.pipeline.completion`. That table is far
-stronger where transfers or the memory matter.
+``m t + X + g`` of `strategies.layerwise.pipeline.problem` with ``t <= q / m``, and increases with q as u < m). The stages before it must
+also exist: N[i] workers, as defined there, must be left. Where this is not enough, the sum of t before it, and the most that D + c may
+be, come from `strategies.layerwise.pipeline.completion`. That table is far stronger where transfers or the memory matter.
 """
 
 from __future__ import annotations
 
 from bisect import insort
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -59,7 +59,6 @@ from strategies.layerwise.pipeline.problem import (
     PartitionProblem,
     PipelinePlan,
     build_tables,
-    mixed_bounds,
     objective_s,
     proves_none_below,
     stage_starts,
@@ -149,7 +148,6 @@ class Sweep:
         self.pending, self.crowd, self.pairs = 0, 0, 0
         self.floor_s = 0.0  # no plan that is not found yet costs less
         self.guess_s = float("inf")
-        self.mixed: tuple[FloatArray, FloatArray] | None = None
         self.upstream = upstream
         self.prepare()
 
@@ -177,16 +175,16 @@ class Sweep:
         none = first >= np.arange(self.problem.num_layers)
         self.needed_with = np.where(none, np.int64(1) << 62, self.needed[first] + self.tables.counts[:, None])
 
+    @cached_property
+    def cut_s(self) -> FloatArray:
+        """Both transfers by cut, row after and row before it."""
+        used = np.searchsorted(self.problem.replica_counts, self.tables.counts)
+        both = (self.problem.cut_forward_s + self.problem.cut_backward_s)[np.ix_(used, used)]
+        return np.ascontiguousarray(both.transpose(2, 1, 0))
+
     def sweep(self, beam: int | None, most_pairs: int | None) -> float | None:
         """One pass with the current number of copies."""
         problem, rows = self.problem, len(self.tables.counts)
-        if self.mixed is None:
-            self.mixed = mixed_bounds(problem, self.tables, np.arange(problem.num_workers + 1))
-            used = np.searchsorted(problem.replica_counts, self.tables.counts)
-            both = (problem.cut_forward_s + problem.cut_backward_s)[np.ix_(used, used)]
-            self.cut_s = np.ascontiguousarray(
-                both.transpose(2, 1, 0)
-            )  # both transfers, by cut, row after, row before it
         self.trail, self.pending, self.crowd, self.pairs, self.least_s = Trail(), 0, 0, 0, []
         self.buckets: list[list[Labels]] = [[] for _ in range(problem.num_layers + 1)]
         state = np.stack([np.arange(rows), np.full(rows, problem.num_workers), np.zeros(rows, dtype=np.int64)], axis=1)
@@ -375,9 +373,6 @@ class Sweep:
         detour_s = np.maximum(below_s - most * slowest_s / (2 * m), 0.0)
         detour_s = np.where(most <= m - 2, np.maximum(detour_s, 2 * below_s - most * slowest_s / m), detour_s)
         bound = np.maximum(bound, slowest_s + detour_s)
-        assert self.mixed is not None
-        for weight, mixed_s in zip(*self.mixed, strict=True):
-            bound = np.maximum(bound, (1.0 - weight) * (path_s + cut_backward_s) + mixed_s[first, left])
         if self.upstream is not None:
             before_s, downstream_s = self.upstream.at(first, tables.counts[before], depth, left)
             bound = np.maximum(bound, path_s + cut_backward_s + before_s)
