@@ -29,7 +29,7 @@ import numpy as np
 from costmodel.arrays import FloatArray, IntArray
 from costmodel.mixed.evaluate import pipeline_makespan_s, tail_s
 from costmodel.tolerances import ROUNDING
-from strategies.dominance import undominated
+from strategies.layerwise.dominance import undominated
 from strategies.limits import UNLIMITED, Clock
 from strategies.mesh.settings import Bounds
 

@@ -51,7 +51,7 @@ from functools import cached_property
 import numpy as np
 
 from costmodel.arrays import BoolArray, FloatArray, IntArray
-from strategies.dominance import undominated
+from strategies.layerwise.dominance import undominated
 from strategies.layerwise.per_layer.problem import Limits
 from strategies.layerwise.pipeline.completion import UpstreamTable
 from strategies.layerwise.pipeline.problem import (

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodel.arrays import FloatArray
-from strategies.dominance import undominated
+from strategies.layerwise.dominance import undominated
 from strategies.layerwise.per_layer.problem import Limits, Status
 from strategies.layerwise.pipeline.problem import (
     PartitionProblem,
