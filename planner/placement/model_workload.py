@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -178,63 +178,38 @@ def _layer_costs(workload: Workload, cluster: Cluster, group: DeviceGroup) -> tu
 def _operators(
     workload: Workload, costs: Sequence[tuple[LayerCosts, ...]], groups: Sequence[DeviceGroup], link: Level
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    graph = workload.graph
+    """Operators and dependencies; all edges of an operator have one cost. Backward operators are numbered after all forward ones."""
+    graph, number = workload.graph, len(workload.graph.layers)
+    needs = graph.needs_gradient if workload.training else [False] * number
     width = workload.global_batch * workload.precision.activation_bytes
-    sent = [_transfer_s(layer.output_elements * width, link) for layer in graph.layers]
-    nodes = []
+
+    def transfer_s(elements: float) -> float:
+        return link.latency_s + elements * width / _rate(link) if elements > 0 else 0.0
+
+    sent = [transfer_s(layer.output_elements) for layer in graph.layers]
+    forward, backward = [], []
+    edges = [{"sourceId": u, "destId": v, "cost": sent[u]} for u, v in graph.edges]
     for i, layer in enumerate(graph.layers):
-        static = float(costs[0][i].static_bytes[0]) * (
+        own = [kind[i] for kind in costs]
+        static = float(own[0].static_bytes[0]) * (
             1.0 + layer.tied_count / max(1, layer.weight_count + layer.norm_count)
         )
-        kept = float(costs[0][i].activation_bytes[0]) if workload.training else 0.0
-        times = [float(kind[i].forward_s[0]) for kind in costs]
-        nodes.append(_node(i, layer.name, times, groups) | {"size": static + kept, "colorClass": i})
-    edges = [{"sourceId": u, "destId": v, "cost": sent[u]} for u, v in graph.edges]
-    if workload.training:
-        _add_backward(workload, costs, groups, link, nodes, edges, sent)
-    return nodes, edges
-
-
-def _add_backward(
-    workload: Workload,
-    costs: Sequence[tuple[LayerCosts, ...]],
-    groups: Sequence[DeviceGroup],
-    link: Level,
-    nodes: list[dict[str, Any]],
-    edges: list[dict[str, Any]],
-    sent: Sequence[float],
-) -> None:
-    """Backward operators, numbered after all forward ones, and the edges to and between them."""
-    graph = workload.graph
-    width = workload.global_batch * workload.precision.activation_bytes
-    needs = workload.graph.needs_gradient
-    number = len(graph.layers)
-    for i, layer in enumerate(graph.layers):
-        if not needs[i]:
-            continue
-        times = [float(kind[i].backward_input_s[0] + kind[i].backward_weight_s[0]) for kind in costs]
-        node = _node(number + i, f"{layer.name} (backward)", times, groups)
-        nodes.append(node | {"size": 0.0, "colorClass": i, "isBackwardNode": 1})
-        edges.append({"sourceId": i, "destId": number + i, "cost": sent[i]})
-        returned = [u for u in graph.producers[i] if needs[u]]
-        cost = _transfer_s(sum(graph.layers[u].output_elements for u in returned) * width, link)
-        edges += [{"sourceId": number + i, "destId": number + u, "cost": cost} for u in returned]
-    _unify(edges)
-
-
-def _unify(edges: list[dict[str, Any]]) -> None:
-    """An output without a forward reader still costs the same on its edge to the backward operator."""
-    cost: dict[int, float] = {}
-    for edge in edges:
-        cost[edge["sourceId"]] = max(cost.get(edge["sourceId"], 0.0), edge["cost"])
-    for edge in edges:
-        edge["cost"] = cost[edge["sourceId"]]
+        kept = float(own[0].activation_bytes[0]) if workload.training else 0.0
+        node = _node(i, layer.name, [float(cost.forward_s[0]) for cost in own], groups)
+        forward.append(node | {"size": static + kept, "colorClass": i})
+        if needs[i]:
+            times = [float(cost.backward_input_s[0] + cost.backward_weight_s[0]) for cost in own]
+            node = _node(number + i, f"{layer.name} (backward)", times, groups)
+            backward.append(node | {"size": 0.0, "colorClass": i, "isBackwardNode": 1})
+            edges.append({"sourceId": i, "destId": number + i, "cost": sent[i]})
+            returned = [u for u in graph.producers[i] if needs[u]]
+            cost = transfer_s(sum(graph.layers[u].output_elements for u in returned))
+            edges += [{"sourceId": number + i, "destId": number + u, "cost": cost} for u in returned]
+    return [*forward, *backward], edges
 
 
 def _node(number: int, name: str, times: Sequence[float], groups: Sequence[DeviceGroup]) -> dict[str, Any]:
-    own: Mapping[str, float] = (
-        {_time_key(group): time for group, time in zip(groups, times, strict=True)} if len(groups) > 1 else {}
-    )
+    own = zip(groups, times, strict=True) if len(groups) > 1 else ()
     return {
         "id": number,
         "name": name,
@@ -242,9 +217,5 @@ def _node(number: int, name: str, times: Sequence[float], groups: Sequence[Devic
         "cpuLatency": _NO_CPU_S,
         "fpgaLatency": times[0],
         "isBackwardNode": 0,
-        **own,
+        **{_time_key(group): time for group, time in own},
     }
-
-
-def _transfer_s(size_bytes: float, link: Level) -> float:
-    return link.latency_s + size_bytes / _rate(link) if size_bytes > 0 else 0.0

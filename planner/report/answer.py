@@ -40,6 +40,7 @@ from planner.report.uncertainty import (
     bars_document,
     bars_facts,
     benchmark_sentence,
+    interval_text,
     sensitivity_blocks,
     span_text,
 )
@@ -151,10 +152,8 @@ def speed_facts(plan: RankedPlan, objective: str) -> list[tuple[str, str]]:
     """How long a step takes, what it costs, and how many samples or tokens that makes; of every space that trains."""
     cost = cost_text(objective, cost_of(objective, plan.figures))
     cost += " per step" if cost else ""
-    interval = ""
-    if plan.step_time_low_s is not None and plan.step_time_high_s is not None:
-        unit = time_unit(plan.step_time_s)
-        interval = f" (80 % interval {span_text((plan.step_time_low_s, plan.step_time_high_s), unit)} {unit.name})"
+    ends = interval_text((plan.step_time_low_s, plan.step_time_high_s), time_unit(plan.step_time_s))
+    interval = f" (80 % interval {ends})" if ends else ""
     each = plan.throughput_samples_per_s / plan.workers
     rate = f"{significant(plan.throughput_samples_per_s)} samples/s, {significant(each)} per GPU"
     if plan.get("tokens_per_s") is not None:

@@ -20,7 +20,7 @@ from planner.report.figures.standard import memory, serving_pareto, shown_plans,
 from planner.report.figures.svg import COLOUR_RULES, NARROW, WIDE, draw
 from planner.report.page import Cell, block_html, escaped, facts, json_text_for_script, page, table, table_html
 from planner.report.tables import gap_text
-from planner.report.uncertainty import sensitivity_blocks, span_text
+from planner.report.uncertainty import interval_text, sensitivity_blocks
 
 __all__ = [
     "PLOT_STYLE",
@@ -274,10 +274,6 @@ def _plans_table(shown: Mapping[str, RankedPlan]) -> str:
     def time_text(seconds: float) -> str:
         return f"{significant(seconds / unit.size)} {unit.name}"
 
-    def interval(plan: RankedPlan) -> str:
-        ends = (plan.step_time_low_s, plan.step_time_high_s)
-        return "" if None in ends else f"{span_text(ends, unit)} {unit.name}"
-
     def numbers(
         title: str, meaning: str, values: Iterable[float | None], text: Callable[[float], str]
     ) -> tuple[str, str, list[Cell]]:
@@ -303,7 +299,7 @@ def _plans_table(shown: Mapping[str, RankedPlan]) -> str:
         (
             "80 % interval",
             "a measurement lies in it with a chance of 80 %",
-            [Cell(interval(plan), plan.step_time_low_s) for plan in plans],
+            [Cell(interval_text((p.step_time_low_s, p.step_time_high_s), unit), p.step_time_low_s) for p in plans],
         ),
         numbers(
             "P(best)",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -41,19 +43,17 @@ def csv_text(records: Sequence[Mapping[str, Any]]) -> str:
     'rank,summary,speedup\n1,"conv: data x2, fc: channels x2",\n'
     """
     keys = list(dict.fromkeys(key for record in records for key in record))
-    lines = [",".join(_field(key) for key in keys)]
-    lines.extend(",".join(_field(record.get(key)) for key in keys) for record in records)
-    return "\n".join(lines) + "\n"
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(keys)
+    writer.writerows([_field(finite(record.get(key))) for key in keys] for record in records)
+    return stream.getvalue()
 
 
-def _field(value: Any) -> str:
-    value = finite(value)
-    if value is None:
-        return ""
+def _field(value: Any) -> Any:
     if isinstance(value, bool):
         return "true" if value else "false"
-    text = repr(value) if isinstance(value, float) else _joined(value) if isinstance(value, list) else str(value)
-    return '"' + text.replace('"', '""') + '"' if any(c in text for c in ',"\r\n') else text
+    return _joined(value) if isinstance(value, list) else value
 
 
 def _joined(values: Sequence[Any]) -> str:

@@ -15,6 +15,7 @@ __all__ = [
     "bars_document",
     "bars_facts",
     "benchmark_sentence",
+    "interval_text",
     "sensitivity_blocks",
     "sensitivity_document",
     "span_text",
@@ -59,6 +60,11 @@ def span_text(ends: tuple[float | None, float | None], unit: Unit) -> str:
     if low is None or high is None:
         return NOT_AVAILABLE
     return f"{significant(low / unit.size)}-{significant(high / unit.size)}"
+
+
+def interval_text(ends: tuple[float | None, float | None], unit: Unit) -> str:
+    """The same with the unit; empty where nothing is known."""
+    return "" if None in ends else f"{span_text(ends, unit)} {unit.name}"
 
 
 # A longer list is no advice but a statement about the model.

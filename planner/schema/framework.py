@@ -149,60 +149,71 @@ class RulesEntry(FileModel):
 
     def to_domain(self, title: str) -> Rules:
         """Make the cost model's rules."""
-        found = [
+        missing = [Refusal(when=when, why=why, source=self.source) for when, why in self._missing(title)]
+        kept = [
             Refusal(when=when, why=why, source=self.source, instead=instead, setting=setting)
-            for when, why, instead, setting in (*self._missing(title), *self._kept(title))
+            for is_kept, when, why, instead, setting in self._kept(title)
+            if is_kept
         ]
-        found += [entry.to_domain(self.source) for entry in self.refuses]
-        return Rules(refusals=tuple(found), version=self.version)
+        refused = [entry.to_domain(self.source) for entry in self.refuses]
+        return Rules(refusals=(*missing, *kept, *refused), version=self.version)
 
-    def _missing(self, title: str) -> Iterator[tuple[dict[str, Values], str, str, str]]:
-        """What is refused since it does not have it: condition, reason, what an export says instead, and of which setting."""
-        if self.degrees is not None:
-            has = f"it has {', '.join(self.degrees)}"
-            for name in get_args(Degree):
-                if name not in self.degrees and name == "dp_shard":
-                    yield {"zero_stage": Span(1, 3)}, f"{title} shares nothing between replicas; {has}", "", ""
-                elif name not in self.degrees:
-                    yield {name: Span(2)}, f"{title} has no {name} above 1; {has}", "", ""
-        others = tuple(name for name in SCHEDULES if name not in (self.schedules or SCHEDULES))
+    def _missing(self, title: str) -> Iterator[tuple[dict[str, Values], str]]:
+        """What is refused since it does not have it: condition and reason."""
+        degrees, schedules, stages = self.degrees, self.schedules or SCHEDULES, self.zero_stages or (0, 1, 2, 3)
+        for name in get_args(Degree) if degrees is not None else ():
+            has = f"it has {', '.join(degrees or ())}"
+            if name not in (degrees or ()):
+                shares = name == "dp_shard"
+                what = "shares nothing between replicas" if shares else f"has no {name} above 1"
+                yield {"zero_stage": Span(1, 3)} if shares else {name: Span(2)}, f"{title} {what}; {has}"
+        others = tuple(name for name in SCHEDULES if name not in schedules)
         if others:
-            yield {"schedule": others}, f"{title}'s pipelines run {' and '.join(self.schedules or ())}", "", ""
-        for stage in sorted({0, 1, 2, 3} - set(self.zero_stages or (0, 1, 2, 3))):
-            if stage == 0 or "dp_shard" in (self.degrees or ("dp_shard",)):
-                has = f"{title} has ZeRO stages {', '.join(map(str, self.zero_stages or ()))}"
-                yield {"zero_stage": Span(stage, stage)}, has, "", ""
+            yield {"schedule": others}, f"{title}'s pipelines run {' and '.join(schedules)}"
+        for stage in sorted({0, 1, 2, 3} - set(stages)):
+            if stage == 0 or "dp_shard" in (degrees or ("dp_shard",)):
+                yield {"zero_stage": Span(stage, stage)}, f"{title} has ZeRO stages {', '.join(map(str, stages))}"
 
-    def _kept(self, title: str) -> Iterator[tuple[dict[str, Values], str, str, str]]:
-        """The same of what every plan has in the same way."""
-        if self.orders is not None:
-            others = tuple(name for name in ORDERS if name not in self.orders)
-            numbers = f"{title} numbers ranks {' or '.join(self.orders)}"
-            yield {"order": others}, numbers, f"{self.orders[0]} is used", ""
-        if self.splits_blocks_alike:
-            yield (
+    def _kept(self, title: str) -> list[tuple[bool, dict[str, Values], str, str, str]]:
+        """What every plan has in the same way: whether that is so, condition, reason, what an export says instead, and of which setting."""
+        orders = self.orders or ORDERS
+        return [
+            (
+                self.orders is not None,
+                {"order": tuple(name for name in ORDERS if name not in orders)},
+                f"{title} numbers ranks {' or '.join(orders)}",
+                f"{orders[0]} is used",
+                "",
+            ),
+            (
+                self.splits_blocks_alike,
                 {"block_splits": True},
                 f"{title} splits every block alike",
                 "the layers are split as in other plans",
                 "",
-            )
-        if self.layers_by_batch:
-            yield (
+            ),
+            (
+                self.layers_by_batch,
                 {"layer_splits": True},
                 f"{title} copies whole layers to every device and splits the batch alone",
                 "",
                 "",
-            )
-        if self.one_mesh:
-            ranks = f"{title} gives all stages as many devices, split alike, and all replicas as many samples"
-            yield {"unequal_ranks": True}, ranks, "", ""
-        if self.whole_nodes:
-            yield (
+            ),
+            (
+                self.one_mesh,
+                {"unequal_ranks": True},
+                f"{title} gives all stages as many devices, split alike, and all replicas as many samples",
+                "",
+                "",
+            ),
+            (
+                self.whole_nodes,
                 {"part_nodes": True},
                 f"they are not whole nodes of {{devices_of_node}}, and {title} starts equally many processes on each",
                 "the prediction is for full nodes and one that is partly used",
                 "placement",
-            )
+            ),
+        ]
 
 
 class FrameworkFile(FileModel):

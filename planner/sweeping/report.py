@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from planner.core.blocks import Block, Column, Facts, Report, Table
@@ -12,7 +12,7 @@ from planner.core.errors import UsageError
 from planner.core.numbers import duration_text, energy_text, percent, significant, time_unit
 from planner.report.documents import RESULT_VERSION
 from planner.report.machine import finite
-from planner.report.uncertainty import span_text
+from planner.report.uncertainty import interval_text
 from planner.sweeping.answer import COLUMNS
 from planner.sweeping.run import Swept
 
@@ -80,35 +80,26 @@ def _blocks(swept: Swept) -> list[Block]:
     if not rows:
         return [Facts(tuple(facts))]
 
-    def column(title: str, cells: Sequence[str], priority: int, *, unit: str = "", text: bool = False) -> Column:
-        return Column(title=title, unit=unit, cells=tuple(cells), priority=priority, is_text=text, flexible=text)
+    def texts(name: str, text: Callable[[Any], str]) -> tuple[str, ...]:
+        return tuple("" if row[name] is None else text(row[name]) for row in rows)
 
-    def number(name: str) -> list[str]:
-        return ["" if row[name] is None else significant(row[name]) for row in rows]
-
+    reasons = tuple(str(row["plan"] or (row["reason"] or "").partition("\n")[0]) for row in rows)
+    spans = tuple(
+        interval_text((row["step_time_low_s"], row["step_time_high_s"]), time_unit(row["step_time_s"] or 0.0))
+        for row in rows
+    )
     columns = [
-        column("cluster", [str(row["cluster"]) for row in rows], 1, text=True),
-        column("GPUs", [f"{row['gpus']:,}" for row in rows], 0, unit="at most"),
-        column("batch", ["" if row["batch"] is None else f"{row['batch']:,}" for row in rows], 4),
-        column("seq", ["" if row["seq"] is None else f"{row['seq']:,}" for row in rows], 5),
-        column(
-            "step time", ["" if row["step_time_s"] is None else duration_text(row["step_time_s"]) for row in rows], 0
-        ),
-        column("80 % interval", [_interval(row) for row in rows], 4),
-        column("throughput", number("throughput_samples_per_s"), 2, unit="samples/s"),
-        column("GPUs", ["" if row["workers"] is None else f"{row['workers']:,}" for row in rows], 6, unit="used"),
-        column("USD", number("money_per_step"), 7, unit="per step"),
-        column(
-            "energy",
-            ["" if row["energy_per_step_j"] is None else energy_text(row["energy_per_step_j"]) for row in rows],
-            8,
-        ),
-        column(
-            "plan, or why there is none",
-            [str(row["plan"] or (row["reason"] or "").partition("\n")[0]) for row in rows],
-            3,
-            text=True,
-        ),
+        Column("cluster", texts("cluster", str), 1, is_text=True, flexible=True),
+        Column("GPUs", texts("gpus", "{:,}".format), 0, unit="at most"),
+        Column("batch", texts("batch", "{:,}".format), 4),
+        Column("seq", texts("seq", "{:,}".format), 5),
+        Column("step time", texts("step_time_s", duration_text), 0),
+        Column("80 % interval", spans, 4),
+        Column("throughput", texts("throughput_samples_per_s", significant), 2, unit="samples/s"),
+        Column("GPUs", texts("workers", "{:,}".format), 6, unit="used"),
+        Column("USD", texts("money_per_step", significant), 7, unit="per step"),
+        Column("energy", texts("energy_per_step_j", energy_text), 8),
+        Column("plan, or why there is none", reasons, 3, is_text=True, flexible=True),
     ]
     shown = [c for c in columns if c.priority == 0 or any(c.cells)]
     unproven = [row["gap"] for row in rows if row["status"] == "ok" and not row["proven_optimal"]]
@@ -125,15 +116,6 @@ def _blocks(swept: Swept) -> list[Block]:
             ("Plans", "uniform over stages; planner optimize also tries stages that differ, which may be faster")
         )
     return [Table(columns=tuple(shown)), Facts(tuple(facts))]
-
-
-def _interval(row: Mapping[str, Any]) -> str:
-    """Of the step time, in a unit of its own."""
-    low, high = row["step_time_low_s"], row["step_time_high_s"]
-    if low is None or high is None:
-        return ""
-    unit = time_unit(row["step_time_s"])
-    return f"{span_text((low, high), unit)} {unit.name}"
 
 
 def _counted(swept: Swept) -> str:
