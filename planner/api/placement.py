@@ -192,15 +192,17 @@ def _check_contiguity_of_method(method: str, found: Mapping[str, Any], values: V
     from planner.placement.question import BASELINES
 
     contiguous, kind = found.get("contiguous"), found.get("contiguity")
-    asked = "--non-contiguous" if contiguous is False else values.called("contiguous") if contiguous else None
-    asked = f"{values.called('contiguity')} {kind}" if kind is not None else asked
-    baseline = BASELINES.get(method)
-    if asked is None or (baseline is None and method != "expert"):
+    if kind is not None:
+        asked = f"{values.called('contiguity')} {kind}"
+    else:
+        asked = "--non-contiguous" if contiguous is False else values.called("contiguous") if contiguous else ""
+    if not asked or method not in (*BASELINES, "expert"):
         return
-    is_chain = baseline is not None and baseline[1] == "chain"
-    if is_chain and (kind == "chain" or (kind is None and contiguous)):
-        return
-    does = (
-        "places a chain of down-sets" if is_chain else "takes no account of contiguity; the answer says which there is"
-    )
-    values.add(f"{asked}: {values.called('method')} {method} {does}")
+    is_chain = method in BASELINES and BASELINES[method][1] == "chain"
+    if not is_chain or (kind or ("chain" if contiguous else "")) != "chain":
+        does = (
+            "places a chain of down-sets"
+            if is_chain
+            else "takes no account of contiguity; the answer says which there is"
+        )
+        values.add(f"{asked}: {values.called('method')} {method} {does}")

@@ -265,7 +265,9 @@ def _details(answer: Answer | Estimate) -> list[Block]:
     facts = []
     if isinstance(answer, Answer):
         facts.append(("Space", _space(answer.proof.space_size, answer.proof.searched, answer.proof.wall_s)))
-    facts += [*_free_layers(answer.free_layers), *bars_facts(answer.error_bars)]
+    if answer.free_layers:
+        facts.append(("Counted as free", ", ".join(answer.free_layers)))
+    facts += bars_facts(answer.error_bars)
     return [Facts((*facts, *assumption_rows(answer.assumptions, answer.model_assumptions, answer.setting)))]
 
 
@@ -276,11 +278,6 @@ def _space(space_size: int | None, searched: Mapping[str, int], wall_s: float) -
         size = f"{big_count(space_size)} distinct plan{'s' if space_size != 1 else ''}"
         handled.insert(0, size + (f" (10^{math.log10(space_size):.1f})" if space_size >= 1000 else ""))
     return f"{'; '.join(handled)}; searched in {duration_text(wall_s)}"
-
-
-def _free_layers(names: Sequence[str]) -> list[tuple[str, str]]:
-    """Name every layer that the cost model counts as free."""
-    return [("Counted as free", ", ".join(names))] if names else []
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -156,7 +156,12 @@ def answer_page(
     ]
     ranked = isinstance(answer, Answer)
     first = "Plans" if ranked else "The plan"
-    head = [f'<p class="soft">{escaped(_question(answer))}</p>', *(block_html(block) for block in words)]
+    seq = f", sequence length {setting.seq:,}" if setting.seq else ""
+    question = (
+        f"{setting.mode} of {setting.model} at global batch {setting.global_batch:,}{seq}, {setting.precision}, {setting.optimizer}; "
+        f"up to {setting.gpus:,} x {setting.device}; cost model {setting.cost_model}; best by {answer.objective.replace('_', ' ')}"
+    )
+    head = [f'<p class="soft">{escaped(question)}</p>', *(block_html(block) for block in words)]
     plans = [
         *([] if not ranked else ['<p class="soft">Click on a title, or press Enter on it, to sort by it.</p>']),
         _plans_table(shown_plans(answer)),
@@ -195,10 +200,12 @@ def assembled(
     MissingExtra
         ``live`` without plotly.
     """
+    titles = [first, *(section.title for section in sections)]
+    links = " ".join(f'<a href="#{_anchor(one)}">{escaped(one)}</a>' for one in titles)
     body = [
         f"<h1>{escaped(title)}</h1>",
         *head,
-        _contents([first, *(section.title for section in sections)]),
+        f'<nav aria-label="contents">{links}</nav>',
         f'<h2 id="{_anchor(first)}">{escaped(first)}</h2>',
         *plans,
     ]
@@ -243,22 +250,8 @@ def _by_heading(blocks: Sequence[Block]) -> dict[str, list[Table]]:
     return found
 
 
-def _question(answer: Answer | Estimate) -> str:
-    s = answer.setting
-    seq = f", sequence length {s.seq:,}" if s.seq else ""
-    return (
-        f"{s.mode} of {s.model} at global batch {s.global_batch:,}{seq}, {s.precision}, {s.optimizer}; up to {s.gpus:,} x {s.device}; "
-        f"cost model {s.cost_model}; best by {answer.objective.replace('_', ' ')}"
-    )
-
-
 def _anchor(title: str) -> str:
     return "section-" + "".join(c if c.isalnum() else "-" for c in title.lower())
-
-
-def _contents(titles: Sequence[str]) -> str:
-    links = " ".join(f'<a href="#{_anchor(title)}">{escaped(title)}</a>' for title in titles)
-    return f'<nav aria-label="contents">{links}</nav>'
 
 
 # -- tables ---------------------------------------------------------------------------------------------------------------------

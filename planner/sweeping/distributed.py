@@ -44,7 +44,11 @@ def answers_of_dask(cells: Sequence[Cell], address: str) -> Iterator[tuple[Cell,
         ) from None
     client = _connect(distributed, address)
     try:
-        _wait_for_worker(client, address)
+        try:
+            client.wait_for_workers(1, timeout=WORKER_S)
+        except TimeoutError:
+            waited = f"the scheduler has no worker, and none came in {WORKER_S:.0f} s"
+            raise UsageError(f"--dask {address}: {waited}") from None
         _check_workers(client)
         yield from _answers(distributed, client, cells)
     except (OSError, TimeoutError, distributed.comm.CommClosedError) as error:
@@ -71,13 +75,6 @@ async def _identity(distributed: Any, address: str) -> None:
         await remote.identity()
     finally:
         await remote.close_rpc()
-
-
-def _wait_for_worker(client: Any, address: str) -> None:
-    try:
-        client.wait_for_workers(1, timeout=WORKER_S)
-    except TimeoutError:
-        raise UsageError(f"--dask {address}: the scheduler has no worker, and none came in {WORKER_S:.0f} s") from None
 
 
 def _check_workers(client: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -117,32 +117,27 @@ def cells_of(base: Request, axes: Axes) -> list[Cell]:
         The network, a cluster, a device or a calibration cannot be read: a mistake that is the same in every cell.
     """
     from planner import __version__
-    from planner.files.loading import load_device
+    from planner.files.loading import load_algorithms, load_calibration, load_device, load_framework
     from planner.importers.networks import load_model
     from planner.question.lookup import default_cluster
 
     usual = default_cluster(base.device)
     clusters = load_clusters(axes.clusters, usual)
-    common = {"device": load_device(base.device).sha256} if base.device is not None else {}
-    if base.calibration is not None:
-        from planner.files.loading import load_calibration
-
-        common["calibration"] = load_calibration(base.calibration).sha256
-    if base.framework is not None:
-        from planner.files.loading import load_framework
-
-        common["framework"] = load_framework(base.framework).sha256
+    readers: dict[str, Callable[[str], Any]] = {
+        "device": load_device,
+        "calibration": load_calibration,
+        "framework": load_framework,
+    }
+    named = {name: getattr(base, name) for name in readers}
+    common = {name: readers[name](file).sha256 for name, file in named.items() if file is not None}
     if base.paleo_algorithms is not None:
-        from planner.files.loading import load_algorithms
-
         common["algorithms"] = str(sorted(load_algorithms(base.paleo_algorithms).items()))
     models = {seq: load_model(base.model, seq=seq, assume_free=base.assume_free).sha256 for seq in axes.seqs}
     cells = []
     for cluster, batch, seq, gpus in itertools.product(axes.clusters, axes.batches, axes.seqs, axes.gpus):
         name = cluster or usual
-        request = dataclasses.replace(base, cluster=name, batch=batch, seq=seq, gpus=gpus)
         loaded = clusters[name]
+        question = to_plain(dataclasses.replace(base, cluster=name, batch=batch, seq=seq, gpus=gpus))
         inputs = {"device": loaded.device_sha256, **common, "model": models[seq], "cluster": loaded.sha256}
-        question = to_plain(request)
         cells.append(Cell(key=key_of(question, inputs, __version__), question=question))
     return cells

@@ -169,13 +169,8 @@ def _stacked(
 # -- plans between their costs ----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Axis:
-    """Something that plans cost: its title with the unit, and how to get it in that unit."""
-
-    title: str
-    value: Callable[[RankedPlan], float | None]
-    is_log: bool = False
+# Title with the unit, the value of each plan in it, and whether the axis may be logarithmic.
+_Axis = tuple[str, Sequence[float | None], bool]
 
 
 def front(points: Sequence[Sequence[float]]) -> list[bool]:
@@ -198,25 +193,24 @@ def pareto(plans: Sequence[RankedPlan]) -> list[Plot]:
     """Step time against everything else that plans cost and that is known of all of them; axes on which all are equal are left out."""
     if len(plans) < 2:
         return []
+    plans = sorted(plans, key=lambda plan: plan.workers)
     unit = time_unit(min(plan.step_time_s for plan in plans))
-    time = _Axis(f"step time ({unit.name})", lambda p: p.step_time_s / unit.size, is_log=True)
     size = byte_unit(max(plan.memory_bytes_per_gpu for plan in plans))
-    joules = 1e6 if max(plan.get("energy_per_step_j") or 0.0 for plan in plans) >= 1e6 else 1e3
-    others = {
-        "memory": _Axis(f"memory per GPU ({size.name})", lambda p: p.memory_bytes_per_gpu / size.size),
-        "GPUs": _Axis("GPUs", lambda p: float(p.workers), is_log=True),
-        "GPU time": _Axis("GPU-seconds per step", lambda p: p.workers * p.step_time_s, is_log=True),
-        "money": _Axis("USD per 1000 steps", lambda p: _scaled(p.get("money_per_step"), 1e3), is_log=True),
-        "energy": _Axis(
-            f"energy per step ({'MJ' if joules == 1e6 else 'kJ'})",
-            lambda p: _scaled(p.get("energy_per_step_j"), 1.0 / joules),
-            is_log=True,
-        ),
+    money, energy = ([plan.get(name) for plan in plans] for name in ("money_per_step", "energy_per_step_j"))
+    joules, name = (1e6, "MJ") if max(value or 0.0 for value in energy) >= 1e6 else (1e3, "kJ")
+    time: _Axis = (f"step time ({unit.name})", [p.step_time_s / unit.size for p in plans], True)
+    others: dict[str, _Axis] = {
+        "memory": (f"memory per GPU ({size.name})", [p.memory_bytes_per_gpu / size.size for p in plans], False),
+        "GPUs": ("GPUs", [float(p.workers) for p in plans], True),
+        "GPU time": ("GPU-seconds per step", [p.workers * p.step_time_s for p in plans], True),
+        "money": ("USD per 1000 steps", [None if value is None else 1e3 * value for value in money], True),
+        "energy": (f"energy per step ({name})", [None if value is None else value / joules for value in energy], True),
     }
-    if all(plan.get("money_per_step") is not None for plan in plans):
+    if None not in money:
         del others["GPU time"]  # of one kind of GPU, the same picture
+    titles = [_plan_title(plan) for plan in plans]
     fronts = [
-        _between(f"pareto {name}", f"Step time against {name}", plans, time, axis, _plan_title)
+        _between(f"pareto {name}", f"Step time against {name}", plans, time, axis, titles)
         for name, axis in others.items()
     ]
     return [figure for figure in fronts if figure is not None]
@@ -224,53 +218,44 @@ def pareto(plans: Sequence[RankedPlan]) -> list[Plot]:
 
 def serving_pareto(plans: Sequence[RankedPlan]) -> list[Plot]:
     """Times of requests against GPU time per token."""
-    times = {"tpot_s": "time per token", "ttft_s": "time to the first token"}
-    fronts = [_requests_front(plans, figure, words) for figure, words in times.items()]
+    plans = sorted(plans, key=lambda plan: plan.workers)
+    hours = [1e6 / plan["output_tokens_per_s_per_gpu"] / 3600.0 for plan in plans]
+    cost = "GPU hours per million output tokens"
+    fronts = []
+    for figure, words in {"tpot_s": "time per token", "ttft_s": "time to the first token"}.items():
+        times = [float(plan[figure]) for plan in plans]
+        unit = time_unit(min(times))
+        titles = [
+            f"#{plan.rank}: {plan.summary}\n{words} {duration_text(time)}, {significant(hour)} {cost}"
+            for plan, time, hour in zip(plans, times, hours, strict=True)
+        ]
+        x, y = (f"{words} ({unit.name})", [time / unit.size for time in times], False), (cost, hours, False)
+        if max(times) > min(times) * (1 + EQUAL):
+            caption = f"{words[0].upper()}{words[1:]} against GPU time per token"
+            fronts.append(_between(f"pareto {figure.removesuffix('_s')}", caption, plans, x, y, titles))
     return [figure for figure in fronts if figure is not None]
 
 
-def _requests_front(plans: Sequence[RankedPlan], figure: str, words: str) -> Plot | None:
-    times = [float(plan[figure]) for plan in plans]
-    if max(times) <= min(times) * (1 + EQUAL):
-        return None
-    unit = time_unit(min(times))
-    time = _Axis(f"{words} ({unit.name})", lambda p: float(p[figure]) / unit.size)
-    hours = _Axis("GPU hours per million output tokens", lambda p: 1e6 / p["output_tokens_per_s_per_gpu"] / 3600.0)
-
-    def title(plan: RankedPlan) -> str:
-        cost = significant(hours.value(plan))
-        return f"#{plan.rank}: {plan.summary}\n{words} {duration_text(plan[figure])}, {cost} GPU hours per million output tokens"
-
-    caption = f"{words[0].upper()}{words[1:]} against GPU time per token"
-    return _between(f"pareto {figure.removesuffix('_s')}", caption, plans, time, hours, title)
-
-
-def _scaled(value: float | None, factor: float) -> float | None:
-    return None if value is None else factor * value
-
-
 def _between(
-    name: str, caption: str, plans: Sequence[RankedPlan], x: _Axis, y: _Axis, title: Callable[[RankedPlan], str]
+    name: str, caption: str, plans: Sequence[RankedPlan], x: _Axis, y: _Axis, titles: Sequence[str]
 ) -> Plot | None:
     """Plans between two axes; None where one of these is not known of all of them, or the second is the same for all."""
-    ordered = sorted(plans, key=lambda plan: plan.workers)
-    places = [(x.value(plan), y.value(plan)) for plan in ordered]
-    points = [(a, b) for a, b in places if a is not None and b is not None]
-    xs, ys = (list(values) for values in zip(*points, strict=True)) if points else ([], [])
+    points = [(a, b) for a, b in zip(x[1], y[1], strict=True) if a is not None and b is not None]
+    xs, ys = [a for a, _ in points], [b for _, b in points]
     if len(points) < len(plans) or max(ys) <= min(ys) * (1 + EQUAL):
         return None
     dots = tuple(
-        Dot(x=a, y=b, title=title(plan), group=_gpus(plan), on_front=best)
-        for plan, (a, b), best in zip(ordered, points, front(points), strict=True)
+        Dot(x=a, y=b, title=title, group=_gpus(plan), on_front=best)
+        for plan, (a, b), title, best in zip(plans, points, titles, front(points), strict=True)
     )
     return Plot(
         name=name,
         caption=f"{caption}; the line joins plans that none beats on both.",
-        x_axis=x.title,
-        y_axis=y.title,
+        x_axis=x[0],
+        y_axis=y[0],
         dots=dots,
-        log_x=x.is_log and _is_wide(xs),
-        log_y=y.is_log and _is_wide(ys),
+        log_x=x[2] and _is_wide(xs),
+        log_y=y[2] and _is_wide(ys),
     )
 
 
