@@ -1,13 +1,12 @@
-"""How long a search may take, what it reports meanwhile, and what it answers."""
+"""How long a search may take, and what it reports meanwhile."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Generic, TypeVar
 
-__all__ = ["UNLIMITED", "Clock", "OutOfTimeError", "Outcome", "why_stopped"]
+__all__ = ["UNLIMITED", "Clock", "OutOfTimeError", "why_stopped"]
 
 
 class OutOfTimeError(RuntimeError):
@@ -80,36 +79,3 @@ def why_stopped(search: Callable[[], None]) -> str:
     except KeyboardInterrupt:
         return "interrupted"
     return ""
-
-
-_C = TypeVar("_C")
-_M = TypeVar("_M")
-
-
-@dataclass(slots=True, kw_only=True)
-class Outcome(Generic[_C, _M]):
-    """Best plans of a space, and what is proven about the others.
-
-    Attributes
-    ----------
-    candidates : list
-        Best first.
-    bound_score : float
-        No plan of the space scores less; equals the best score when that is proven.
-    space_size : int
-        Distinct legal plans of the stated space, fitting or not.
-    searched : dict of str to int
-        Plans by how they were handled: "enumerated", "bounded away".
-    nearest_miss : object or None
-        The plan that comes closest, where nothing fits.
-    interrupted : bool
-        By Ctrl-C; what was found until then is there.
-    """
-
-    candidates: list[_C] = field(default_factory=list)
-    bound_score: float = float("inf")
-    space_size: int = 0
-    searched: dict[str, int] = field(default_factory=dict)
-    nearest_miss: _M | None = None
-    out_of_time: bool = False
-    interrupted: bool = False

@@ -1,8 +1,9 @@
-"""What a search over plans on one kind of device minimises: the step, or what the devices in use cost while it lasts."""
+"""What a search over plans minimises, on one kind of device the step or what the devices in use cost while it lasts; and what it answers."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -12,7 +13,7 @@ from costmodel.hardware.device import Device
 from costmodel.hardware.host import DeviceCost, Host
 from costmodel.objectives import OBJECTIVES
 
-__all__ = ["STEP_TIME", "Score", "score_of"]
+__all__ = ["STEP_TIME", "Outcome", "Score", "score_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,3 +112,36 @@ def score_of(objective: str, device: Device, host: Host | None = None) -> Score:
     if cost is None:
         raise ValueError(f"device '{device.name}' {found.unstated}")
     return Score.of_cost(cost)
+
+
+_C = TypeVar("_C")
+_M = TypeVar("_M")
+
+
+@dataclass(slots=True, kw_only=True)
+class Outcome(Generic[_C, _M]):
+    """Best plans of a space, and what is proven about the others.
+
+    Attributes
+    ----------
+    candidates : list
+        Best first.
+    bound_score : float
+        No plan of the space scores less; equals the best score when that is proven.
+    space_size : int
+        Distinct legal plans of the stated space, fitting or not.
+    searched : dict of str to int
+        Plans by how they were handled: "enumerated", "bounded away".
+    nearest_miss : object or None
+        The plan that comes closest, where nothing fits.
+    interrupted : bool
+        By Ctrl-C; what was found until then is there.
+    """
+
+    candidates: list[_C] = field(default_factory=list)
+    bound_score: float = float("inf")
+    space_size: int = 0
+    searched: dict[str, int] = field(default_factory=dict)
+    nearest_miss: _M | None = None
+    out_of_time: bool = False
+    interrupted: bool = False

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from costmodel.mesh.plan import MeshPlan
-from strategies.limits import Outcome
-from strategies.score import STEP_TIME, Score
+from strategies.score import STEP_TIME, Outcome, Score
 
 __all__ = [
     "DISTINCT",

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.plan import RECOMPUTE
 from costmodel.mixed.plan import MIXED_ORDERS, MixedPlan
-from strategies.limits import Outcome
 from strategies.mesh.settings import Bounds
+from strategies.score import Outcome
 
 __all__ = ["MixedBaseline", "MixedCandidate", "MixedMiss", "MixedOutcome", "MixedSettings"]
 

@@ -17,8 +17,9 @@ from costmodel.layerwise.splits import divisors
 from costmodel.mesh.rules import NetworkShape
 from costmodel.serving.model import ServingModel
 from costmodel.serving.plan import ServingBatch, ServingCosts, ServingPlan, is_legal
-from strategies.limits import Clock, Outcome
+from strategies.limits import Clock
 from strategies.mesh.settings import Bounds
+from strategies.score import Outcome
 
 __all__ = [
     "MOST_BATCH",
