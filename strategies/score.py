@@ -1,4 +1,4 @@
-"""What a search over plans minimises, on one kind of device the step or what the devices in use cost while it lasts; and what it answers."""
+"""What a search over plans minimises (the step, or what the devices in use cost while it lasts), and what it answers."""
 
 from __future__ import annotations
 
