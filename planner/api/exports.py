@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from planner.api.calls import in_python_words
 from planner.api.plans import Plan
 from planner.api.requests import loaded_plan
-from planner.api.shown import Answer
+from planner.api.shown import Answer, Reads
 from planner.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -43,30 +43,15 @@ class Export(Answer):
     warnings: tuple[str, ...]
     raw: Any
 
-    @property
-    def target(self) -> str:
-        """Name of the trainer or server."""
-        return str(self.raw.target)
+    target = Reads[str]("raw.target", "Name of the trainer or server.")
 
-    @property
-    def target_version(self) -> str:
-        """Version that the files are written for."""
-        return str(self.raw.version)
+    target_version = Reads[str]("raw.version", "Version that the files are written for.")
 
-    @property
-    def files(self) -> dict[str, str]:
-        """Name -> text."""
-        return dict(self.raw.files)
+    files = Reads[dict[str, str]]("raw.files", "Name -> text.")
 
-    @property
-    def cannot_express(self) -> dict[str, str]:
-        """Settings that the target cannot express, and why."""
-        return dict(self.raw.account.cannot)
+    cannot_express = Reads[dict[str, str]]("raw.account.cannot", "Settings that the target cannot express, and why.")
 
-    @property
-    def left_to_user(self) -> dict[str, str]:
-        """Settings that are left to do, and what."""
-        return dict(self.raw.account.by_hand)
+    left_to_user = Reads[dict[str, str]]("raw.account.by_hand", "Settings that are left to do, and what.")
 
     def __repr__(self) -> str:
         where = "not written" if self.folder is None else f"in {str(self.folder)!r}"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from planner.api.calls import Interrupted, in_python_words, reference_to
 from planner.api.options import PlaceOptions, options_of, takes_options
 from planner.api.requests import given_in_python, read_options
-from planner.api.shown import Answer
+from planner.api.shown import Answer, Reads
 from planner.api.values import Values
 from planner.core.errors import SearchInterrupted
 from planner.files.resources import InMemory
@@ -46,20 +46,14 @@ class Placement(Answer):
 
     raw: Any
 
-    @property
-    def objective(self) -> float:
-        """Largest load of a device, or latency of a sample, in the unit of the workload (seconds of a network)."""
-        return float(self.raw.result.objective)
+    objective = Reads[float](
+        "raw.result.objective",
+        "Largest load of a device, or latency of a sample, in the unit of the workload (seconds of a network).",
+    )
 
-    @property
-    def bound(self) -> float:
-        """No placement is better."""
-        return float(self.raw.result.bound)
+    bound = Reads[float]("raw.result.bound", "No placement is better.")
 
-    @property
-    def proven(self) -> bool:
-        """Whether no placement is better than this one."""
-        return bool(self.raw.result.proven_optimal)
+    proven = Reads[bool]("raw.result.proven_optimal", "Whether no placement is better than this one.")
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the placement as a file (YAML) that ``planner place check`` judges."""

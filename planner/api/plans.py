@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
+from planner.api.shown import Reads
 from planner.core.request import Space
 
 if TYPE_CHECKING:
@@ -45,40 +46,24 @@ class Plan:
 
     # -- what it is
 
-    @property
-    def space(self) -> Space:
-        """``layers`` (a split per layer), ``mesh``, ``mixed`` (several kinds of devices) or ``serving``."""
-        return self._answer.space.name
+    space = Reads[Space](
+        "_answer.space.name",
+        "``layers`` (a split per layer), ``mesh``, ``mixed`` (several kinds of devices) or ``serving``.",
+    )
 
-    @property
-    def summary(self) -> str:
-        """The plan in words."""
-        return str(self.ranked.summary)
+    summary = Reads[str]("ranked.summary", "The plan in words.")
 
-    @property
-    def family(self) -> str:
-        """Region of the space that it lies in, as in ``hybrid`` or ``tensor+pipeline+zero-1``."""
-        return str(self.ranked.family)
+    family = Reads[str](
+        "ranked.family", "Region of the space that it lies in, as in ``hybrid`` or ``tensor+pipeline+zero-1``."
+    )
 
-    @property
-    def rank(self) -> int:
-        """Place in its search; 1 is the best."""
-        return int(self.ranked.rank)
+    rank = Reads[int]("ranked.rank", "Place in its search; 1 is the best.")
 
-    @property
-    def workers(self) -> int:
-        """Devices in use."""
-        return int(self.ranked.workers)
+    workers = Reads[int]("ranked.workers", "Devices in use.")
 
-    @property
-    def model(self) -> str:
-        """Name of the network."""
-        return str(self._answer.setting.model)
+    model = Reads[str]("_answer.setting.model", "Name of the network.")
 
-    @property
-    def cluster(self) -> str:
-        """Name of the cluster."""
-        return str(self._answer.setting.cluster)
+    cluster = Reads[str]("_answer.setting.cluster", "Name of the cluster.")
 
     @property
     def global_batch(self) -> int:
@@ -92,10 +77,7 @@ class Plan:
 
     # -- what it costs
 
-    @property
-    def step_time_s(self) -> float:
-        """Time of one training step; of serving, the time per token."""
-        return self.ranked.step_time_s
+    step_time_s = Reads[float]("ranked.step_time_s", "Time of one training step; of serving, the time per token.")
 
     @property
     def step_time_interval_s(self) -> tuple[float, float] | None:
@@ -103,40 +85,24 @@ class Plan:
         low, high = self.ranked.step_time_low_s, self.ranked.step_time_high_s
         return None if low is None or high is None else (float(low), float(high))
 
-    @property
-    def probability_best(self) -> float | None:
-        """Chance to be the best of the plans that were compared; None of a plan by itself."""
-        return self.ranked.probability_best
+    probability_best = Reads[float | None](
+        "ranked.probability_best", "Chance to be the best of the plans that were compared; None of a plan by itself."
+    )
 
-    @property
-    def time_parts(self) -> dict[str, float]:
-        """Terms that add up to `step_time_s`."""
-        return self.ranked.time_parts
+    time_parts = Reads[dict[str, float]]("ranked.time_parts", "Terms that add up to `step_time_s`.")
 
-    @property
-    def memory_bytes_per_gpu(self) -> float:
-        """Peak memory of the fullest device."""
-        return float(self.ranked.memory_bytes_per_gpu)
+    memory_bytes_per_gpu = Reads[float]("ranked.memory_bytes_per_gpu", "Peak memory of the fullest device.")
 
-    @property
-    def memory_capacity_bytes(self) -> float:
-        """Memory that it may use."""
-        return float(self.ranked.memory_capacity_bytes)
+    memory_capacity_bytes = Reads[float]("ranked.memory_capacity_bytes", "Memory that it may use.")
 
-    @property
-    def memory_parts(self) -> dict[str, float]:
-        """Terms that add up to `memory_bytes_per_gpu`; empty for a split per layer, which is known layer by layer (`explain`)."""
-        return self.ranked.memory_parts
+    memory_parts = Reads[dict[str, float]](
+        "ranked.memory_parts",
+        "Terms that add up to `memory_bytes_per_gpu`; empty for a split per layer, which is known layer by layer (`explain`).",
+    )
 
-    @property
-    def fits(self) -> bool:
-        """Whether the memory suffices."""
-        return self.memory_bytes_per_gpu <= self.memory_capacity_bytes
+    fits = Reads[bool]("ranked.fits", "Whether the memory suffices.")
 
-    @property
-    def samples_per_s(self) -> float:
-        """Throughput; of serving, requests per second."""
-        return self.ranked.throughput_samples_per_s
+    samples_per_s = Reads[float]("ranked.throughput_samples_per_s", "Throughput; of serving, requests per second.")
 
     @property
     def tokens_per_s(self) -> float | None:

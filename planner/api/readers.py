@@ -115,7 +115,11 @@ _DEGREES = ("batch", "out_channels", "in_channels", "height")
 def fixes(values: Values, label: str, value: Any) -> tuple[str, ...]:
     """Check the form of LAYERS:SPLIT; whether its layers exist is known with the network."""
     if isinstance(value, Mapping):
-        value = [f"{layers}:{_split(split)}" for layers, split in value.items()]
+        splits = {
+            layers: split if isinstance(split, str) else ",".join(f"{name}={degree}" for name, degree in split.items())
+            for layers, split in value.items()
+        }
+        value = [f"{layers}:{split}" for layers, split in splits.items()]
     given = [value] if isinstance(value, str) else list(value)
     for text in given:
         pattern, colon, split = text.rpartition(":")
@@ -136,10 +140,6 @@ def fixes(values: Values, label: str, value: Any) -> tuple[str, ...]:
             if equals:
                 values.count(f"{label} {pattern}:{name}", degree.strip(), most=MAX_GPUS)
     return tuple(given)
-
-
-def _split(split: str | Mapping[str, int]) -> str:
-    return split if isinstance(split, str) else ",".join(f"{name}={degree}" for name, degree in split.items())
 
 
 _MOST_PRICE = 1e6

@@ -393,7 +393,8 @@ def question_about_plan(
     """
     options = options_of(declared)
     if run_from is not None and plan is not None:
-        raise UsageError(f"{_from(values)} and {values.called('plan')}: each names a plan; leave one of them out")
+        run = "--from" if values.called is as_flag else "run_from"
+        raise UsageError(f"{run} and {values.called('plan')}: each names a plan; leave one of them out")
     notes: list[str] = []
     stages = ""
     if run_from is not None:
@@ -432,10 +433,6 @@ def changes_of(options: Mapping[str, Option], given: Mapping[str, Any], request:
     fields = [options[name].field or name for name in options if name in given]
     asked = [name for name in fields if not _is_of_plan(name) and name not in (*_DECIDED_BY_PLAN, *_SEARCHING)]
     return {name: getattr(request, name) for name in asked}
-
-
-def _from(values: Values) -> str:
-    return "--from" if values.called is as_flag else "run_from"
 
 
 def loaded_plan(plan: Any) -> tuple[Loaded[PlanDocument], Path]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from planner.api.pages import Written
 from planner.api.plans import Plan
-from planner.api.shown import Answer
+from planner.api.shown import Answer, Reads
 from planner.core.request import Space
 
 if TYPE_CHECKING:
@@ -46,25 +46,18 @@ class SearchResult(Answer, Written):
     best: Plan
     raw: core.Answer
 
-    @property
-    def space(self) -> Space:
-        """``layers``, ``mesh``, ``mixed`` or ``serving``."""
-        return self.best.space
+    space = Reads[Space]("best.space", "``layers``, ``mesh``, ``mixed`` or ``serving``.")
 
-    @property
-    def proven(self) -> bool:
-        """Whether no plan of the stated space is better than the first."""
-        return bool(self.raw.proof.proven_optimal)
+    proven = Reads[bool]("raw.proof.proven_optimal", "Whether no plan of the stated space is better than the first.")
 
     @property
     def bound(self) -> float | None:
         """Seconds: no plan of the space takes less per step; None of serving, whose objectives are no step times."""
         return self.raw.proof.bound_s if self.raw.space.bounds_a_time else None
 
-    @property
-    def gap(self) -> float:
-        """How much better any other plan could be: (best - bound) / best, of the objective."""
-        return self.raw.proof.gap
+    gap = Reads[float](
+        "raw.proof.gap", "How much better any other plan could be: (best - bound) / best, of the objective."
+    )
 
     @property
     def benchmark_list(self) -> tuple[int, ...]:
@@ -72,10 +65,7 @@ class SearchResult(Answer, Written):
         bars = self.raw.error_bars
         return () if bars is None else tuple(bars.benchmark_list)
 
-    @property
-    def wall_s(self) -> float:
-        """Time of the search."""
-        return self.raw.proof.wall_s
+    wall_s = Reads[float]("raw.proof.wall_s", "Time of the search.")
 
     @property
     def assumptions(self) -> dict[str, str]:
@@ -83,10 +73,7 @@ class SearchResult(Answer, Written):
         rows = (*self.raw.assumptions, *self.raw.model_assumptions)
         return {row.name: f"{row.value} ({row.source})" if row.source else row.value for row in rows}
 
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Sentences for people: why the best wins, limits that were hit."""
-        return tuple(self.raw.notes)
+    notes = Reads[tuple[str, ...]]("raw.notes", "Sentences for people: why the best wins, limits that were hit.")
 
     def explain(self) -> Explanation:
         """Show where the time of the best plan goes."""
@@ -155,35 +142,17 @@ class Estimate(Answer, Written):
     warnings: tuple[str, ...] = ()
     raw: core.Estimate
 
-    @property
-    def step_time_s(self) -> float:
-        """Time of one training step; of serving, the time per token."""
-        return self.plan.step_time_s
+    step_time_s = Reads[float]("plan.step_time_s", "Time of one training step; of serving, the time per token.")
 
-    @property
-    def memory_bytes_per_gpu(self) -> float:
-        """Peak memory of the fullest device."""
-        return self.plan.memory_bytes_per_gpu
+    memory_bytes_per_gpu = Reads[float]("plan.memory_bytes_per_gpu", "Peak memory of the fullest device.")
 
-    @property
-    def time_parts(self) -> dict[str, float]:
-        """Terms that add up to `step_time_s`."""
-        return self.plan.time_parts
+    time_parts = Reads[dict[str, float]]("plan.time_parts", "Terms that add up to `step_time_s`.")
 
-    @property
-    def memory_parts(self) -> dict[str, float]:
-        """Terms of the memory; see `Plan.memory_parts`."""
-        return self.plan.memory_parts
+    memory_parts = Reads[dict[str, float]]("plan.memory_parts", "Terms of the memory; see `Plan.memory_parts`.")
 
-    @property
-    def fits(self) -> bool:
-        """Whether the memory suffices."""
-        return self.plan.fits
+    fits = Reads[bool]("plan.fits", "Whether the memory suffices.")
 
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Sentences for people."""
-        return tuple(self.raw.notes)
+    notes = Reads[tuple[str, ...]]("raw.notes", "Sentences for people.")
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the plan as a plan file; see `Plan.save`."""
@@ -247,10 +216,7 @@ class ScalingCurve(Answer):
 
     raw: Any
 
-    @property
-    def points(self) -> tuple[Any, ...]:
-        """One per number of workers."""
-        return tuple(self.raw.points)
+    points = Reads[tuple[Any, ...]]("raw.points", "One per number of workers.")
 
     def __repr__(self) -> str:
         counts = ", ".join(str(point.workers) for point in self.points)

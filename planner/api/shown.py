@@ -4,14 +4,36 @@ from __future__ import annotations
 
 import shutil
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 if TYPE_CHECKING:
     from planner.core.blocks import Report
 
-__all__ = ["Answer"]
+__all__ = ["Answer", "Reads"]
 
 _WIDTH = 120  # of text where no terminal says otherwise
+
+
+_T = TypeVar("_T")
+
+
+class Reads(property, Generic[_T]):
+    """A property that is an attribute of what an object holds: the path to it, and what it is.
+
+    >>> class Box:
+    ...     inner = "some text"
+    ...     kind = Reads[type]("inner.__class__", "Type of what is in the box.")
+    >>> Box().kind, Box.kind.__doc__
+    (<class 'str'>, 'Type of what is in the box.')
+    """
+
+    def __init__(self, path: str, doc: str) -> None:
+        super().__init__(attrgetter(path), doc=doc)
+
+    if TYPE_CHECKING:
+
+        def __get__(self, instance: Any, owner: type | None = None, /) -> _T: ...  # type: ignore[override]
 
 
 class Answer(ABC):

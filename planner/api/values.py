@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import math
 import numbers
 import operator
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from planner.core.errors import UsageError, did_you_mean
 from planner.core.quantities import (
@@ -29,7 +29,7 @@ __all__ = ["MAX_COUNT", "MAX_GPUS", "Values", "as_flag", "listed"]
 MAX_GPUS = 1_000_000
 MAX_COUNT = 10**9
 
-_RANGE = re.compile(r"([0-9]{1,9})\.\.([0-9]{1,9})\Z")
+_T = TypeVar("_T")
 _MAX_WORKER_COUNTS = 10_000
 
 
@@ -101,45 +101,29 @@ class Values:
 
     def share(self, label: str, value: Any) -> float:
         """Read an efficiency, above 0 and at most 1 (as a number or in percent)."""
-        found = self._number(label, value)
-        if found is None:
-            return 1.0
-        if not 0 < found <= 1:
-            self.add(f"{label} {value}: must be above 0 and at most 1")
-            return 1.0
-        return found
+        return self._real(label, value, "above 0 and at most 1", lambda found: 0 < found <= 1, 1.0)
 
     def ratio(self, label: str, value: Any) -> float:
         """Read a relative gap, at least 0 and below 1 (as a number or in percent)."""
-        found = self._number(label, value)
-        if found is None:
-            return 0.0
-        if not 0 <= found < 1:
-            self.add(f"{label} {value}: must be at least 0 and below 1 (100 %)")
-            return 0.0
-        return found
+        return self._real(label, value, "at least 0 and below 1 (100 %)", lambda found: 0 <= found < 1, 0.0)
 
     def positive(self, label: str, value: Any) -> float | None:
         """Read a number above 0."""
-        found = self._number(label, value)
-        if found is not None and found <= 0:
-            self.add(f"{label} {value}: must be above 0")
-            return None
-        return found
+        return self._real(label, value, "above 0", lambda found: found > 0, None)
 
     def at_least_zero(self, label: str, value: Any) -> float:
         """Read a number that is not negative."""
-        found = self._number(label, value)
-        if found is not None and found < 0:
-            self.add(f"{label} {value}: must be at least 0")
-        return max(found or 0.0, 0.0)
+        return self._real(label, value, "at least 0", lambda found: found >= 0, 0.0)
 
-    def _number(self, label: str, value: Any) -> float | None:
+    def _real(self, label: str, value: Any, words: str, allows: Callable[[float], bool], default: _T) -> float | _T:
         found = number(value) if isinstance(value, str) else _real(label, value)
         if found is None or not math.isfinite(found):
             self.add(f"{label} {value}: must be a finite number")
-            return None
-        return found
+        elif not allows(found):
+            self.add(f"{label} {value}: must be {words}")
+        else:
+            return found
+        return default
 
     def seconds(self, label: str, value: Any, *, likely: str | None = None) -> float | None:
         """Read a time, in seconds where it has no unit; ``likely``: a unit that a word needs, and this one is suggested."""
@@ -177,7 +161,8 @@ class Values:
         word = self.text(label, value).strip().lower()
         if word in allowed:
             return word
-        self.add(f"{label} {value}: must be {_either(allowed)}{did_you_mean(word, allowed)}")
+        either = f"{', '.join(allowed[:-1])} or {allowed[-1]}" if len(allowed) > 1 else allowed[0]
+        self.add(f"{label} {value}: must be {either}{did_you_mean(word, allowed)}")
         return allowed[0]
 
     def names(self, label: str, value: Any, allowed: Sequence[str]) -> tuple[str, ...]:
@@ -214,40 +199,23 @@ class Values:
         """
         from strategies.mesh.settings import Bounds
 
-        if not isinstance(value, str):
-            numbers_ = {self.count(label, one, least=least, most=most) for one in _several(label, value)}
-            return Bounds(values=tuple(sorted(numbers_)) or (least,))
-        if (problem := _not_numbers(value)) is not None:
+        problem = _not_numbers(value) if isinstance(value, str) else None
+        if problem is not None:
             self.add(f"{label}{f' {value}' if value.strip() else ''}: {problem}")
             return Bounds(values=(least,))
-        first, dots, last = value.strip().partition("..")
+        first, dots, last = value.strip().partition("..") if isinstance(value, str) else ("", "", "")
         if dots:
             low = self.count(label, first.strip(), least=least, most=most)
             high = self.count(label, last.strip(), least=least, most=most)
             if low > high:
                 self.add(f"{label} {value}: must run from a smaller to a larger number")
             return Bounds(low=low, high=max(low, high))
-        parts = {self.count(label, part.strip(), least=least, most=most) for part in value.split(",")}
-        return Bounds(values=tuple(sorted(parts)))
+        counts = {self.count(label, part, least=least, most=most) for part in listed(label, value)}
+        return Bounds(values=tuple(sorted(counts)) or (least,))
 
     def worker_counts(self, label: str, value: Any) -> tuple[int, ...]:
         """Read worker counts: ``1,2,4,8``, ``1..8`` or both mixed, ascending and without duplicates."""
-        counts: set[int] = set()
-        for part in value.split(",") if isinstance(value, str) else _several(label, value):
-            span = _RANGE.match(part.strip()) if isinstance(part, str) else None
-            if span is None:
-                counts.add(self.count(label, part.strip() if isinstance(part, str) else part, most=MAX_GPUS))
-                continue
-            first, last = int(span[1]), int(span[2])
-            if not 1 <= first <= last <= MAX_GPUS or last - first >= _MAX_WORKER_COUNTS:
-                self.add(
-                    f"{label} {part.strip()}: must run from a smaller to a larger count of at least 1, within {_MAX_WORKER_COUNTS:,}"
-                )
-                continue
-            counts.update(range(first, last + 1))
-        if len(counts) > _MAX_WORKER_COUNTS:
-            self.add(f"{label}: more than {_MAX_WORKER_COUNTS:,} worker counts")
-        return tuple(sorted(counts))
+        return self._spans(label, value, lambda first, last: range(first, last + 1))
 
     def doubled_counts(self, label: str, value: Any) -> tuple[int, ...]:
         """Read numbers of GPUs; ``32..1024`` doubles.
@@ -257,25 +225,26 @@ class Values:
         """
         from planner.sweeping.grid import doubling_counts
 
+        return self._spans(label, value, doubling_counts)
+
+    def _spans(self, label: str, value: Any, between: Callable[[int, int], Iterable[int]]) -> tuple[int, ...]:
+        """Numbers and ranges of numbers, as far as there are not too many."""
         counts: set[int] = set()
         for part in listed(label, value):
             first, dots, last = part.partition("..") if isinstance(part, str) else (part, "", "")
             if dots and (not first.strip() or not last.strip() or ".." in last):
                 self.add(f"{label} {part}: a range needs both ends, as in 8..64")
-                counts.add(1)
                 continue
             low = self.count(label, first, most=MAX_GPUS)
-            if not dots:
-                counts.add(low)
-                continue
-            high = self.count(label, last.strip(), most=MAX_GPUS)
+            high = self.count(label, last, most=MAX_GPUS) if dots else low
             if low > high:
                 self.add(f"{label} {part}: must run from a smaller to a larger number")
-                high = low
-            counts.update(doubling_counts(low, high))
+            counts.update(itertools.islice(between(low, high), _MAX_WORKER_COUNTS + 1))
+        if len(counts) > _MAX_WORKER_COUNTS:
+            self.add(f"{label}: more than {_MAX_WORKER_COUNTS:,} worker counts")
         if not counts:
             self.add(f"{label} {value}: names no number")
-        return tuple(sorted(counts))
+        return tuple(sorted(counts)) or (1,)
 
     def counts(self, label: str, value: Any) -> tuple[int, ...]:
         """Read whole numbers, with commas between them, in their order."""
@@ -333,12 +302,8 @@ def _not_numbers(text: str) -> str | None:
         return "is empty; give a number, a range such as 1..8 or a list such as 1,2,4"
     ends = [part.strip() for part in text.split("..")]
     if len(ends) > 2:
-        known = [end for end in ends if end]
-        return (
-            f"a range has two ends, as in {known[0]}..{known[-1]}; a list has commas, as in {','.join(known)}"
-            if known
-            else "has no number"
-        )
+        known = [end for end in ends if end] or ["2", "8"]
+        return f"a range has two ends, as in {known[0]}..{known[-1]}; a list has commas, as in {','.join(known)}"
     if len(ends) == 2 and "," in text:
         return "give a range or a list, not both"
     if len(ends) == 2 and not all(ends):
@@ -356,7 +321,3 @@ def _not_whole(text: str) -> str:
     digits = text.replace("_", "").replace(",", "").replace(" ", "").replace("'", "")
     is_separated = digits != text and digits.isascii() and digits.isdecimal()
     return "must be a whole number" + (f"; write {digits}" if is_separated else "")
-
-
-def _either(words: Sequence[str]) -> str:
-    return f"{', '.join(words[:-1])} or {words[-1]}" if len(words) > 1 else words[0]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -26,18 +26,7 @@ from planner.schema.model import (
     layer_model,
 )
 
-__all__ = [
-    "MAX_NESTING",
-    "SEQ",
-    "Expansion",
-    "InputNames",
-    "Pending",
-    "Scope",
-    "Target",
-    "Value",
-    "check_references",
-    "expand",
-]
+__all__ = ["Expansion", "expand"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,23 +62,11 @@ class Scope:
     frozen: bool = False
 
 
-@dataclass(slots=True)
-class Pending:
-    """A layer whose inputs are not looked up yet: they may be written further down."""
-
-    name: str
-    kind: str
-    params: Any
-    inputs: tuple[str | Target, ...]
-    location: Location
-    block: str = ""
-    frozen: bool = False
-    lora_rank: int = 0
-
-
 # -- what is kept while names are not looked up yet --------------------------------------------------------------------------
 
 
+MAX_NESTING = 16  # blocks inside blocks
+_MAX_COMPARISONS = 50_000  # names that are compared with misspelt ones: a second or so
 _MAX_NAME = 200
 _MAX_PROBLEMS = 200
 
@@ -139,20 +116,21 @@ class _Expander:
         self.seq = seq
         self.document = document
         self.problems: dict[FileProblem, None] = {}
-        self.layers: list[Pending] = []
+        # With inputs that are not looked up yet, since they may be written further down, and their places.
+        self.layers: list[tuple[LayerSpec, tuple[str | Target, ...], Location]] = []
         self.origins: dict[str, Location] = {}
         self.outputs: dict[str, str | Target | None] = {}  # of groups
         self.checked: dict[Any, Any] = {}  # parameters after substitution, by entry and values
         self.broken: set[str] = set()  # entries whose problems are noted: what they would have held is not missing
         self.twice: set[Location] = set()  # entries whose name another layer has
-        self.names = InputNames(self._note, self.origins, self.outputs, self.broken)
+        self.misses = 0  # inputs that no layer has
 
     def run(self) -> Expansion:
         specs: list[LayerSpec] = []
         try:
-            check_references(self.network, self.document, self.seq, self._note)
+            self._check_references()
             self._list(self.network.layers, ("layers",), Scope(prefix=""))
-            specs = [self._spec(layer) for layer in self.layers]
+            specs = [self._spec(*layer) for layer in self.layers]
         except _Stopped:
             pass
         if self.problems:
@@ -165,6 +143,30 @@ class _Expander:
         self.problems[self.document.problem(location, message, where=where, at_key=at_key)] = None
         if len(self.problems) >= _MAX_PROBLEMS:
             raise _Stopped
+
+    # -- references to parameters (`$name`): every one is checked once, whether its block is used or not ---------------------
+
+    def _check_references(self) -> None:
+        """Note parameters that nothing has, and those that stand in two places."""
+
+        def check(node: Node, location: Location, block: str, known: Sequence[str]) -> None:
+            for step, child in (node.children or {}).items():  # as deep as a document may be: recursion is safe
+                check(child, (*location, step), block, known)
+            if is_reference(node.value) and node.value[1:] not in known and (node.value != SEQ or self.seq is None):
+                self._note(location, _missing(node.value, block, known))
+
+        check(self.document.find(("layers",))[0], ("layers",), "", ())
+        for name, block in self.network.blocks.items():
+            for parameter, value in block.defaults.items():
+                location = ("blocks", name, "defaults", parameter)
+                if parameter in block.parameters:
+                    self._note(location, f"'{parameter}' is listed under 'parameters' as well; keep one", at_key=True)
+                if value == SEQ and self.seq is None:
+                    self._note(location, _NO_SEQ)
+            for body in ("layers", "branches"):
+                node, found, _ = self.document.find(("blocks", name, body))
+                if len(found) == 3:
+                    check(node, found, name, (*block.parameters, *block.defaults))
 
     # -- unfolding ---------------------------------------------------------------------------------------------------------
 
@@ -212,7 +214,9 @@ class _Expander:
             self._layer(entry, location, scope, previous, full)
             return
         if scope.nesting >= MAX_NESTING:
-            self._note(location, f"blocks are nested more than {MAX_NESTING} deep{self._loop(entry, scope)}")
+            block = entry.block if isinstance(entry, BlockUse) else None
+            loop = f": block '{block}' uses itself" if block == scope.block else "; does a block use itself?"
+            self._note(location, f"blocks are nested more than {MAX_NESTING} deep{loop}")
             raise _Stopped
         source = self._group_input(entry, location, scope, previous)
         if isinstance(entry, BlockUse):
@@ -230,11 +234,6 @@ class _Expander:
             )
             self.outputs[full] = self._branches(entry.branches, entry.join, location, location, inner)
 
-    def _loop(self, entry: BlockUse | Branches, scope: Scope) -> str:
-        if isinstance(entry, BlockUse) and entry.block == scope.block:
-            return f": block '{entry.block}' uses itself"
-        return "; does a block use itself?"
-
     def _layer(
         self, entry: LayerEntry, location: Location, scope: Scope, previous: str | Target | None, full: str
     ) -> None:
@@ -246,9 +245,9 @@ class _Expander:
         inputs = self._targets(entry.inputs, location, scope)
         if inputs is None:
             inputs = () if previous is None or FAMILIES[kind].max_inputs == 0 else (previous,)
-        frozen = scope.frozen or training["frozen"]
-        rank = training["lora_rank"]
-        self.layers.append(Pending(full, kind, params, inputs, location, scope.instance, frozen, rank))
+        frozen, rank = scope.frozen or training["frozen"], training["lora_rank"]
+        spec = LayerSpec(name=full, kind=kind, params=params, block=scope.instance, frozen=frozen, lora_rank=rank)
+        self.layers.append((spec, inputs, location))
 
     def _targets(self, inputs: Any, location: Location, scope: Scope) -> tuple[str | Target, ...] | None:
         if inputs is None:
@@ -283,9 +282,9 @@ class _Expander:
             self._note(self.origins[name], f"'{join}' is the name of the layer that joins the branches; use another")
         self.origins[name] = used
         inner.names.append(join)
-        self.layers.append(
-            Pending(name, join, FAMILIES[join].Params(), tuple(ends), used, inner.instance, inner.frozen)
-        )
+        params = FAMILIES[join].Params()
+        spec = LayerSpec(name=name, kind=join, params=params, block=inner.instance, frozen=inner.frozen)
+        self.layers.append((spec, tuple(ends), used))
         return name
 
     def _block_use(
@@ -420,135 +419,15 @@ class _Expander:
 
     # -- inputs --------------------------------------------------------------------------------------------------------------
 
-    def _spec(self, layer: Pending) -> LayerSpec:
-        inputs = tuple(name for target in layer.inputs if (name := self.names.resolve(target)) is not None)
-        family = FAMILIES[layer.kind]
-        if not family.min_inputs <= len(layer.inputs) <= family.max_inputs:
-            self._note(layer.location, _input_count(layer.kind, len(layer.inputs)), where=layer.name)
-        return LayerSpec(
-            name=layer.name,
-            kind=layer.kind,
-            params=layer.params,
-            inputs=inputs,
-            block=layer.block,
-            frozen=layer.frozen,
-            lora_rank=layer.lora_rank,
-        )
-
-
-def _input_count(kind: str, count: int) -> str:
-    family = FAMILIES[kind]
-    if family.max_inputs == 0:
-        return f"a layer of type '{kind}' takes no inputs"
-    if count == 0:
-        return "nothing stands before this layer; a network starts with a layer of type 'input'"
-    if family.min_inputs == family.max_inputs:
-        return f"a layer of type '{kind}' takes {family.min_inputs} input{'s' * (family.min_inputs > 1)}, not {count}"
-    return f"a layer of type '{kind}' takes at least {family.min_inputs} inputs, not {count}; list them: inputs: [a, b]"
-
-
-# -- references to parameters (`$name`): every one is checked once, whether its block is used or not -------------------------
-
-
-SEQ = "$seq"
-_NO_SEQ = (
-    "'$seq' stands for the positions of a sample, and this file does not say how many; add a line like 'seq: 2048'"
-)
-
-
-class _Note(Protocol):
-    def __call__(self, location: Location, message: str, *, at_key: bool = False) -> None: ...
-
-
-def check_references(network: NetworkFile, document: Document, seq: int | None, note: _Note) -> None:
-    """Note parameters that nothing has, and those that stand in two places.
-
-    Parameters
-    ----------
-    network : NetworkFile
-    document : Document
-        The file it was read from.
-    seq : int or None
-        What ``$seq`` stands for.
-    note : function
-        Takes the place of a problem and the message.
-    """
-
-    def check(node: Node, location: Location, block: str, known: Sequence[str]) -> None:
-        for step, child in (node.children or {}).items():  # as deep as a document may be: recursion is safe
-            check(child, (*location, step), block, known)
-        if is_reference(node.value) and node.value[1:] not in known and (node.value != SEQ or seq is None):
-            note(location, _missing(node.value, block, known))
-
-    check(document.find(("layers",))[0], ("layers",), "", ())
-    for name, block in network.blocks.items():
-        for parameter in block.parameters:
-            if parameter in block.defaults:
-                location = ("blocks", name, "defaults", parameter)
-                note(location, f"'{parameter}' is listed under 'parameters' as well; keep one", at_key=True)
-        for parameter, value in block.defaults.items():
-            if value == SEQ and seq is None:
-                note(("blocks", name, "defaults", parameter), _NO_SEQ)
-        for body in ("layers", "branches"):
-            node, found, _ = document.find(("blocks", name, body))
-            if len(found) == 3:
-                check(node, found, name, (*block.parameters, *block.defaults))
-
-
-def _missing(reference: str, block: str, known: Sequence[str]) -> str:
-    """Why a reference means nothing."""
-    if reference == SEQ:
-        return _NO_SEQ
-    if not block:
-        return f"'{reference}' names a parameter, and only the layers of a block have parameters"
-    hint = did_you_mean(reference[1:], known) or f"; it has {', '.join(known) or 'none'}"
-    return f"block '{block}' has no parameter '{reference[1:]}'{hint}"
-
-
-# -- inputs ------------------------------------------------------------------------------------------------------------------
-
-
-MAX_NESTING = 16  # blocks inside blocks
-_MAX_COMPARISONS = 50_000  # names that are compared with misspelt ones: a second or so
-
-
-class InputNames:
-    """Resolves the inputs of layers once all layers are known.
-
-    Parameters
-    ----------
-    note : function of place and message
-        Reports a problem.
-    origins : mapping
-        Full name of a layer or group -> where it is written.
-    outputs : mapping
-        Full name of a group -> its output.
-    broken : collection of str
-        Entries whose problems are reported: what they would have held is not missing.
-    """
-
-    def __init__(
-        self,
-        note: Callable[[Location, str], None],
-        origins: Mapping[str, Location],
-        outputs: Mapping[str, str | Target | None],
-        broken: Collection[str],
-    ) -> None:
-        self._note = note
-        self._origins = origins
-        self._outputs = outputs
-        self._broken = broken
-        self._misses = 0
-
-    def resolve(self, target: str | Target | None) -> str | None:
+    def _resolved(self, target: str | Target | None) -> str | None:
         """Follow a name to a layer; None where that fails, which is then noted."""
-        for _ in range(4 * MAX_NESTING + 4 * len(self._outputs)):
+        for _ in range(4 * MAX_NESTING + 4 * len(self.outputs)):
             if isinstance(target, Target):
                 target = self._meaning(target)
-            elif target is None or target not in self._outputs:
+            elif target is None or target not in self.outputs:
                 return target
             else:
-                target = self._outputs[target]
+                target = self.outputs[target]
         return None
 
     def _handed_in(self, target: Target) -> Target | None:
@@ -572,14 +451,48 @@ class InputNames:
             if target.text == "input" and scope.input is not None:
                 return scope.input
             full = scope.prefix + target.text
-            if full in self._origins or full in self._outputs:
+            if full in self.origins or full in self.outputs:
                 return full
-            if any(full[:end] in self._broken for end, letter in enumerate(full) if letter == "."):
+            if any(full[:end] in self.broken for end, letter in enumerate(full) if letter == "."):
                 return None
             visible += scope.names
             scope = scope.parent
-        self._misses += 1
-        hint = did_you_mean(target.text, visible) if self._misses * len(visible) < _MAX_COMPARISONS else ""
+        self.misses += 1
+        hint = did_you_mean(target.text, visible) if self.misses * len(visible) < _MAX_COMPARISONS else ""
         where = f" in block '{target.scope.block}'" if target.scope.block else ""
         self._note(target.location, f"input '{target.text[:60]}' does not exist{where}{hint}")
         return None
+
+    def _spec(self, spec: LayerSpec, inputs: tuple[str | Target, ...], location: Location) -> LayerSpec:
+        names = tuple(name for target in inputs if (name := self._resolved(target)) is not None)
+        family = FAMILIES[spec.kind]
+        if not family.min_inputs <= len(inputs) <= family.max_inputs:
+            self._note(location, _input_count(spec.kind, len(inputs)), where=spec.name)
+        return dataclasses.replace(spec, inputs=names)
+
+
+def _input_count(kind: str, count: int) -> str:
+    family = FAMILIES[kind]
+    if family.max_inputs == 0:
+        return f"a layer of type '{kind}' takes no inputs"
+    if count == 0:
+        return "nothing stands before this layer; a network starts with a layer of type 'input'"
+    if family.min_inputs == family.max_inputs:
+        return f"a layer of type '{kind}' takes {family.min_inputs} input{'s' * (family.min_inputs > 1)}, not {count}"
+    return f"a layer of type '{kind}' takes at least {family.min_inputs} inputs, not {count}; list them: inputs: [a, b]"
+
+
+SEQ = "$seq"
+_NO_SEQ = (
+    "'$seq' stands for the positions of a sample, and this file does not say how many; add a line like 'seq: 2048'"
+)
+
+
+def _missing(reference: str, block: str, known: Sequence[str]) -> str:
+    """Why a reference means nothing."""
+    if reference == SEQ:
+        return _NO_SEQ
+    if not block:
+        return f"'{reference}' names a parameter, and only the layers of a block have parameters"
+    hint = did_you_mean(reference[1:], known) or f"; it has {', '.join(known) or 'none'}"
+    return f"block '{block}' has no parameter '{reference[1:]}'{hint}"

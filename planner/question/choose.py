@@ -16,7 +16,7 @@ from costmodel.network.layers import ATTENTION
 from planner.core.errors import UsageError
 from planner.core.objectives import check_layer_objective
 from planner.core.request import Request, Space, SpaceChoice
-from planner.question.fixed import flag_of
+from planner.question.fixed import flags_of
 
 __all__ = ["KINDS", "LAYERS", "MESH", "Asked", "Kind", "choose_space", "is_transformer", "lead_device"]
 
@@ -159,16 +159,9 @@ class _Serving(Kind):
         request, graph = asked.request, asked.graph
         if request.mode != "inference" or MESH.is_named(request):
             return False
-        per_layer = {
-            "--space layers": LAYERS.is_named(request),
-            f"--family {request.family}": request.family is not None,
-            "--fix": bool(request.fix),
-            f"--solver {request.solver}": request.solver != "auto",
-            f"--collective {request.collective}": request.collective is not None,
-            "--diverse": bool(request.diverse),
-            f"--cost-model {request.cost_model}": request.cost_model != "roofline",
-        }
-        given = [flag for flag, is_given in per_layer.items() if is_given]
+        given = ["--space layers"] if LAYERS.is_named(request) else []
+        given += [option for option in asked.of_layers if option != "--assume"]
+        given += ["--diverse"] if request.diverse else []
         served = request.serving_options
         if given and served:
             raise UsageError(
@@ -207,10 +200,6 @@ class _Mesh(Kind):
         is_asked = bool(of_mesh) or self.is_named(asked.request)
         if not is_asked and not (asked.is_mesh_by_itself and _mesh_fault(asked.graph) is None):
             return False
-        self._check(asked)
-        return True
-
-    def _check(self, asked: Asked) -> None:
         request = asked.request
         option = "--space mesh" if self.is_named(request) else asked.of_mesh[0] if asked.of_mesh else "--space auto"
         if asked.of_layers:
@@ -223,6 +212,7 @@ class _Mesh(Kind):
             raise UsageError(
                 f"{option}: plans over a device mesh are for training; --mode {request.mode} has --space layers"
             )
+        return True
 
 
 class _Layers(Kind):
@@ -295,11 +285,7 @@ def _layer_options(request: Request) -> list[str]:
 
 def _mesh_options(request: Request) -> list[str]:
     """Options given that only a mesh knows."""
-    restriction = request.mesh
-    names: list[str] = []
-    if restriction is not None:
-        fields = (*restriction.degrees, *restriction.names, *restriction.flags)
-        names = [flag_of(field) for field in fields]
+    names = [] if request.mesh is None else list(flags_of(request.mesh).values())
     # Assumptions about a split per layer are checked when the space is known.
     of_mesh = any(name in MeshAssumptions.__dataclass_fields__ for name, _ in request.assume)
     return names + (["--assume"] if of_mesh else [])
@@ -313,9 +299,6 @@ def lead_device(cluster: Cluster, wanted: str | None) -> int:
     int
         Position of the group; the first of all where none has the format.
     """
-
-    def speed(position: int) -> float:
-        rates = cluster.groups[position].device.peak_flop_per_s
-        return rates.get(wanted, 0.0) if wanted is not None else max(rates.values())
-
-    return max(range(len(cluster.groups)), key=lambda position: (speed(position), -position))
+    rates = [group.device.peak_flop_per_s for group in cluster.groups]
+    speeds = [max(rate.values()) if wanted is None else rate.get(wanted, 0.0) for rate in rates]
+    return speeds.index(max(speeds))

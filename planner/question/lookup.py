@@ -11,7 +11,6 @@ from typing import TypeVar
 from costmodel.framework import NO_FRAMEWORK, Framework
 from costmodel.hardware.cluster import Cluster
 from costmodel.hardware.collectives import ALL_REDUCE_NAMES, names_of
-from costmodel.layerwise.splits import Split
 from costmodel.precision import OPTIMIZERS, PRECISIONS
 from planner.core.errors import PlannerError, UnknownName, UsageError
 from planner.core.request import Request
@@ -235,30 +234,13 @@ def restriction_of(request: Request, model: LoadedModel | None) -> Restriction:
 
 
 def parse_fix(text: str) -> tuple[str, dict[str, int]]:
-    """Read ``conv*:batch`` (all workers along one dimension) or ``fc6:batch=4,out_channels=2``.
-
-    Raises
-    ------
-    UsageError
-        Not of this form, an unknown dimension, a degree that is not a positive whole number.
+    """Read ``conv*:batch`` (all workers along one dimension) or ``fc6:batch=4,out_channels=2``; `planner.api.readers.fixes` has checked it.
 
     Examples
     --------
     >>> parse_fix("fc*:out_channels"), parse_fix("fc6:batch=4,out_channels=2")
     (('fc*', {'out_channels': 0}), ('fc6', {'batch': 4, 'out_channels': 2}))
     """
-    pattern, colon, rest = text.rpartition(":")
-    if not colon or not pattern or not rest:
-        raise UsageError(f"--fix '{text}': write LAYERS:DIMENSION, e.g. 'conv*:batch' or 'fc6:batch=4,out_channels=2'")
-    dimensions = tuple(field.name for field in dataclasses.fields(Split))
-    degrees: dict[str, int] = {}
-    for part in rest.split(","):
-        name, equals, value = part.strip().partition("=")
-        if name not in dimensions:
-            raise UnknownName(kind=f"--fix '{text}': dimension", name=name, known=dimensions)
-        if equals and not (value.isascii() and value.isdigit() and int(value) >= 1):
-            raise UsageError(f"--fix '{text}': '{value}' is not a positive whole number")
-        degrees[name] = int(value) if equals else 0
-    if len(degrees) > 1 and 0 in degrees.values():
-        raise UsageError(f"--fix '{text}': give every dimension its degree when there are several")
-    return pattern, degrees
+    pattern, _, split = text.rpartition(":")
+    parts = [part.partition("=") for part in split.split(",")]
+    return pattern, {name.strip(): int(degree) if equals else 0 for name, equals, degree in parts}

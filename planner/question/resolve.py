@@ -29,7 +29,6 @@ from strategies.layerwise.space import Restriction
 
 __all__ = ["Resolved", "check_trainable", "resolve"]
 
-_MAX_GPUS = 1_000_000
 # What importers put behind a name that is taken.
 _NUMBER = re.compile(r"_\d+$")
 
@@ -97,7 +96,9 @@ def resolve(request: Request) -> Resolved:
     kind.check_objective(request, cluster, reads_tokens=model.seq is not None)
     device = cluster.groups[lead_device(cluster, request.precision)].device
     precision = _precision(request, model, cluster, device, kind)
-    optimizer = pick("optimizer", request.optimizer, OPTIMIZERS, _usual_optimizer(request, model))
+    usual_optimizer = "adam" if is_transformer(model.graph) else "momentum"
+    usual_optimizer = "sgd" if request.cost_model == "paleo" else usual_optimizer
+    optimizer = pick("optimizer", request.optimizer, OPTIMIZERS, usual_optimizer)
     global_batch = request.batch if request.batch is not None else model.global_batch
     _check_numbers(request, cluster, global_batch, kind)
     if request.mode == "training":
@@ -118,7 +119,25 @@ def resolve(request: Request) -> Resolved:
         framework=framework,
         assumptions=layer_assumptions,
     )
-    setting = _setting(request, model, cluster, workload, usable_bytes(request, device), inputs)
+    paleo = request.cost_model == "paleo"
+    setting = Setting(
+        model=model.name,
+        cluster=cluster.name,
+        device=", ".join(dict.fromkeys(group.device.name for group in cluster.groups)),
+        gpus=request.gpus,
+        global_batch=global_batch,
+        precision=precision.name,
+        optimizer=optimizer.name,
+        mode=request.mode,
+        cost_model=request.cost_model,
+        memory_capacity_bytes=usable_bytes(request, device),
+        inputs={"model": model.sha256, **inputs},
+        command_line=request.command_line,
+        cost_model_options={"ppp_comp": request.ppp_comp, "ppp_comm": request.ppp_comm} if paleo else {},
+        seq=model.seq,
+        framework=framework.name,
+    )
+    why = kind.why(asked)  # where a network with blocks got another space than it would have by itself
     return Resolved(
         request=request,
         model=model,
@@ -129,39 +148,10 @@ def resolve(request: Request) -> Resolved:
         setting=setting,
         assumptions=(
             *_stated_assumptions(request, model, workload, setting, calibrated, memory_source(request, device)),
-            *_space_assumptions(asked, kind),
+            *([] if why is None else [Assumption(name="plans", value=why)]),
         ),
         free_layers=_free_layers(model, compute),
         mesh_assumptions=_with_host_rates(known[0], cluster),
-    )
-
-
-def _setting(
-    request: Request,
-    model: LoadedModel,
-    cluster: Cluster,
-    workload: Workload,
-    capacity_bytes: float,
-    inputs: Mapping[str, str],
-) -> Setting:
-    """The question as answers state it."""
-    paleo = request.cost_model == "paleo"
-    return Setting(
-        model=model.name,
-        cluster=cluster.name,
-        device=", ".join(dict.fromkeys(group.device.name for group in cluster.groups)),
-        gpus=request.gpus,
-        global_batch=workload.global_batch,
-        precision=workload.precision.name,
-        optimizer=workload.optimizer.name,
-        mode=request.mode,
-        cost_model=request.cost_model,
-        memory_capacity_bytes=capacity_bytes,
-        inputs={"model": model.sha256, **inputs},
-        command_line=request.command_line,
-        cost_model_options={"ppp_comp": request.ppp_comp, "ppp_comm": request.ppp_comm} if paleo else {},
-        seq=model.seq,
-        framework=workload.framework.name,
     )
 
 
@@ -203,12 +193,6 @@ def _precision(request: Request, model: LoadedModel, cluster: Cluster, device: D
     return precision
 
 
-def _usual_optimizer(request: Request, model: LoadedModel) -> str:
-    if request.cost_model == "paleo":
-        return "sgd"
-    return "adam" if is_transformer(model.graph) else "momentum"
-
-
 def assumptions_of(
     framework: Framework, calibrated: LoadedCalibration | None, precision: Precision, cluster: Cluster
 ) -> tuple[MeshAssumptions, LayerAssumptions]:
@@ -237,23 +221,10 @@ def _with_host_rates(known: MeshAssumptions, cluster: Cluster) -> MeshAssumption
 
 
 def _check_numbers(request: Request, cluster: Cluster, global_batch: int, kind: Kind) -> None:
-    if request.gpus < 1:
-        raise UsageError(f"--gpus must be at least 1, not {request.gpus}")
-    if request.gpus > _MAX_GPUS:
-        raise UsageError(f"--gpus {request.gpus} is beyond any cluster; the most is {_MAX_GPUS}")
     most = cluster.max_devices
     if most is not None and request.gpus > most:
         raise UsageError(f"--gpus {request.gpus} is more than cluster '{cluster.name}' has: {most}")
-    if global_batch < 1:
-        raise UsageError(f"--batch must be at least 1, not {global_batch}")
-    if global_batch > 1 << 40:
-        raise UsageError(f"--batch {global_batch} is beyond any training run")
     kind.check_batch(request, global_batch)
-    if request.top < 1:
-        raise UsageError(f"--top must be at least 1, not {request.top}")
-    for name, value in (("--ppp-comp", request.ppp_comp), ("--ppp-comm", request.ppp_comm)):
-        if not 0.0 < value <= 1.0:
-            raise UsageError(f"{name} is a fraction of peak: above 0, at most 1, not {value}")
 
 
 def _compute(
@@ -319,10 +290,14 @@ def _stated_assumptions(
     of_device = "default of transformers on the device" if is_transformer(model.graph) else "default of the device"
     of_cluster = "default" if request.device is None else "default of the device"
     rows = [
-        Assumption(name="model", value=f"{model.name} ({workload.graph.weight_count:,} weights)", source=""),
+        Assumption(name="model", value=f"{model.name} ({workload.graph.weight_count:,} weights)"),
         Assumption(name="cluster", value=setting.cluster, source=source(request.cluster, of_cluster)),
         *_free_assumptions(model),
-        *_size_assumptions(request, setting),
+        *(
+            [Assumption(name="workers", value=f"up to {setting.gpus:,}", source="size of the cluster")]
+            if request.whole_cluster
+            else []
+        ),
         Assumption(name="device", value=setting.device, source=source(request.device, "cluster file")),
         Assumption(name="global batch", value=str(setting.global_batch), source=source(request.batch, "model file")),
         Assumption(
@@ -334,10 +309,15 @@ def _stated_assumptions(
             ),
         ),
         *_sequence_assumptions(request, setting),
-        Assumption(name="cost model", value=setting.cost_model, source=""),
-        Assumption(name="mode", value=setting.mode, source=""),
-        *_framework_assumptions(request, setting),
+        Assumption(name="cost model", value=setting.cost_model),
+        Assumption(name="mode", value=setting.mode),
     ]
+    if setting.framework and setting.cost_model != "paleo":  # PALEO's program knows none
+        source_of_it = "calibration" if request.framework is None else "given"
+        rows.append(Assumption(name="framework", value=setting.framework, source=source_of_it))
+    elif setting.cost_model != "paleo":
+        value = "none: a well-tuned implementation (--framework names one)"
+        rows.append(Assumption(name="framework", value=value, source="default"))
     if calibrated is not None:
         rows.append(Assumption(name="calibration", value=calibration_in_words(calibrated.calibration), source="given"))
     if workload.training:
@@ -355,26 +335,6 @@ def _stated_assumptions(
     return tuple(rows)
 
 
-def _framework_assumptions(request: Request, setting: Setting) -> list[Assumption]:
-    """What runs the plans; PALEO's program knows none."""
-    if setting.cost_model == "paleo":
-        return []
-    if setting.framework:
-        source = "calibration" if request.framework is None else "given"
-        return [Assumption(name="framework", value=setting.framework, source=source)]
-    return [
-        Assumption(
-            name="framework", value="none: a well-tuned implementation (--framework names one)", source="default"
-        )
-    ]
-
-
-def _space_assumptions(asked: Asked, kind: Kind) -> tuple[Assumption, ...]:
-    """Says so where a network with blocks got another space than it would have by itself."""
-    why = kind.why(asked)
-    return () if why is None else (Assumption(name="plans", value=why, source=""),)
-
-
 def _free_assumptions(model: LoadedModel) -> list[Assumption]:
     """Operators that the user has assumed to cost nothing, whether now or when the network was imported."""
     layers = [layer for layer in model.graph.layers if layer.kind == "assumed_free"]
@@ -383,12 +343,6 @@ def _free_assumptions(model: LoadedModel) -> list[Assumption]:
     counts = Counter(_NUMBER.sub("", layer.name.rpartition("assumed_free/")[2]) for layer in layers)
     listed = ", ".join(f"{operator} ({count})" for operator, count in counts.items())
     return [Assumption(name="assumed free", value=listed, source="--assume-free")]
-
-
-def _size_assumptions(request: Request, setting: Setting) -> list[Assumption]:
-    if not request.whole_cluster:
-        return []
-    return [Assumption(name="workers", value=f"up to {setting.gpus:,}", source="size of the cluster")]
 
 
 def _sequence_assumptions(request: Request, setting: Setting) -> list[Assumption]:
