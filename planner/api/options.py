@@ -104,8 +104,6 @@ def _name(name: str, help: str, words: str) -> Option:  # noqa: A002 - what it i
 
 
 class _Hardware(TypedDict, total=False):
-    """On which devices."""
-
     cluster: Annotated[
         "ClusterLike | None",
         Option(
@@ -130,8 +128,6 @@ class _Device(TypedDict, total=False):
 
 
 class _Load(TypedDict, total=False):
-    """How much a step does."""
-
     batch: Annotated[
         int | str | None,  # samples, or "4Mi tokens"
         Option(
@@ -345,8 +341,6 @@ class _Network(TypedDict, total=False):
 
 
 class _Mode(TypedDict, total=False):
-    """Training or inference, and which cost model."""
-
     mode: Annotated[
         Literal["training", "inference"] | None,
         Option(
@@ -589,8 +583,6 @@ class _TimeLimit(TypedDict, total=False):
 
 
 class _Proof(_TimeLimit, total=False):
-    """How far a search goes."""
-
     gap: Annotated[
         float | str,
         Option(
@@ -1095,12 +1087,6 @@ def aliases_of(declared: type) -> dict[str, str]:
     return {name: option.field for name, option in options.items() if not option.flags}
 
 
-def _type_of(annotation: Any) -> Any:
-    """A type as it is written here: a reference to it would be shown with everything around it."""
-    written = get_args(annotation)[0]
-    return getattr(written, "__forward_arg__", written)
-
-
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
 
@@ -1113,9 +1099,13 @@ def takes_options(
     def decorate(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
         signature = inspect.signature(function)
         own = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
+        types = {name: get_args(annotation)[0] for name, annotation in declared.__annotations__.items()}
+        # A type as it is written here: a reference to it would be shown with everything around it.
         keywords = [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_type_of(annotation))
-            for name, annotation in declared.__annotations__.items()
+            inspect.Parameter(
+                name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=getattr(kind, "__forward_arg__", kind)
+            )
+            for name, kind in types.items()
         ]
         known = [p.name for p in (*own, *keywords) if p.kind is not inspect.Parameter.POSITIONAL_ONLY]
 

@@ -198,7 +198,6 @@ def _predict(
     options: Mapping[str, Any],
     progress: Progress | None,
 ) -> _Predicted:
-    """Predict or explain one plan: that of a file or an object, of what runs today, or of what the options say."""
     from planner.files.plan_file import is_plan_file
     from planner.spaces.ask import estimate as ask_estimate
     from planner.spaces.ask import explain as ask_explain

@@ -140,23 +140,19 @@ def _write(
         from planner.report.trace import trace_bytes, trace_document
 
         tracks = answer.space.tracks(best.plan)
-        document = trace_document(tracks, _about(answer, best, tracks.end_s))
+        about = {
+            "plan": best.summary,
+            "model": answer.setting.model,
+            "cluster": answer.setting.cluster,
+            "gpus": best.workers,
+            "global_batch": answer.setting.global_batch,
+            "predicted_step_time_s": best.step_time_s,
+            "simulated_step_time_s": tracks.end_s,
+            "planner": __version__,
+        }
+        document = trace_document(tracks, about)
         write_bytes_atomically(files.trace, trace_bytes(document, compressed=files.trace.suffix.lower() == ".gz"))
         say(f"wrote {files.trace}")
-
-
-def _about(answer: Answer | Estimate, plan: RankedPlan, end_s: float) -> dict[str, object]:
-    setting = answer.setting
-    return {
-        "plan": plan.summary,
-        "model": setting.model,
-        "cluster": setting.cluster,
-        "gpus": plan.workers,
-        "global_batch": setting.global_batch,
-        "predicted_step_time_s": plan.step_time_s,
-        "simulated_step_time_s": end_s,
-        "planner": __version__,
-    }
 
 
 def _figures(name: str, answer: Answer | Estimate, best: RankedPlan, study: Study) -> list[Figure]:
@@ -172,7 +168,6 @@ def _figures(name: str, answer: Answer | Estimate, best: RankedPlan, study: Stud
 
 
 def _sections(answer: Answer | Estimate, best: RankedPlan, study: Study) -> list[Section]:
-    """Figures of a page; each kind with what there is to say of it."""
     sections = []
     for title, name, note in (
         ("Where the step goes", "breakdown", ""),

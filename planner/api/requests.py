@@ -264,7 +264,6 @@ def _assumed(given: Mapping[str, float] | Sequence[str], mode: str, values: Valu
 
 
 def _restriction(parts: Mapping[str, Mapping[str, Any]], values: Values) -> MeshRestriction | None:
-    """What is fixed or bounded of a plan over a device mesh; None where nothing is."""
     degrees, names, flags = parts["degrees"], dict(parts["names"]), parts["flags"]
     if not degrees and not names and not flags:
         return None
@@ -424,7 +423,6 @@ def question_about_plan(
 
 
 def _is_of_plan(field: str) -> bool:
-    """Whether a field is a limit of the plans, as in "degrees:tp"."""
     return ":" in field or field == "offload"
 
 

@@ -105,7 +105,6 @@ def compare(typed: Typed) -> None:
 
 
 def _predicted(typed: Typed, files: list[str], where: Output, *, is_searched: bool) -> list[tuple[str, Predicted]]:
-    """Every plan behind its label, in the order in which they are shown."""
     from planner.api.requests import changes_of, request_of
     from planner.comparison.read import best_of_question, labels_of, predicted_file, predicted_question
 

@@ -16,7 +16,7 @@ from planner.files.output import write_atomically
 
 if TYPE_CHECKING:
     from planner.commands.command import Typed
-    from planner.core.blocks import Block, Report
+    from planner.core.blocks import Report
     from planner.core.errors import FileProblem
 
 __all__ = [
@@ -138,7 +138,9 @@ def emit(report: Report, output: Output) -> None:
         write_atomically(output.path, _rendered(report, output, terminal=False))
         remark(output, f"wrote {output.path}")
         return
-    sys.stdout.write(_rendered(report, output, terminal=_is_terminal()))
+    # Colour and lines are for a terminal that is not dumb, and a user who did not refuse.
+    is_terminal = sys.stdout.isatty() and os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR")
+    sys.stdout.write(_rendered(report, output, terminal=is_terminal))
     sys.stdout.flush()
 
 
@@ -176,11 +178,6 @@ def refused_rows(output: Output, file: str, refused: Sequence[FileProblem]) -> N
         remark(output, f"{file}: {rows:,} row{'s' if rows > 1 else ''} refused, the others are read")
 
 
-def _is_terminal() -> bool:
-    """Whether stdout shows colour and lines: a terminal that is not dumb, and a user who did not refuse."""
-    return sys.stdout.isatty() and os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR")
-
-
 def _rendered(report: Report, output: Output, *, terminal: bool) -> str:
     # Each form is imported when it is asked for: rich alone takes longer than the search of a small network.
     if output.format == "json":
@@ -196,23 +193,20 @@ def _rendered(report: Report, output: Output, *, terminal: bool) -> str:
         from planner.report.machine import csv_text
 
         return csv_text(report.records())
+    blocks = [*report.blocks(), *(report.details() if output.verbose else ())]
     if output.format == "markdown":
         from planner.report.text import markdown_text
 
-        return markdown_text(_blocks(report, output))
+        return markdown_text(blocks)
     width = output.width or shutil.get_terminal_size((_PIPE_WIDTH, 24)).columns  # COLUMNS first, then the terminal
     width = max(width, _LEAST_WIDTH)
     if terminal:
         from planner.report.text import rich_text
 
-        return rich_text(_blocks(report, output), width, unicode="utf" in (sys.stdout.encoding or "").lower())
+        return rich_text(blocks, width, unicode="utf" in (sys.stdout.encoding or "").lower())
     from planner.report.text import plain_text
 
-    return plain_text(_blocks(report, output), width)
-
-
-def _blocks(report: Report, output: Output) -> list[Block]:
-    return [*report.blocks(), *(report.details() if output.verbose else ())]
+    return plain_text(blocks, width)
 
 
 class Progress:

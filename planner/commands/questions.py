@@ -88,7 +88,6 @@ def _show_search(answer: Answer, where: Output, files: ReportFiles) -> None:
 
 
 def _write_files(answer: Answer | Estimate, report: Report, files: ReportFiles, where: Output) -> None:
-    """Write the page, the figure and the trace that are asked for."""
     if not files.flags:
         return
     from planner.api.report_files import write_report_files

@@ -125,8 +125,6 @@ _FORMATS: Mapping[str, Callable[[Any], str]] = {
 
 
 class _Words(string.Formatter):
-    """Writes values in the formats of `_FORMATS`."""
-
     def format_field(self, value: Any, format_spec: str) -> str:
         write = _FORMATS.get(format_spec)
         return str(super().format_field(value, format_spec)) if write is None else write(value)

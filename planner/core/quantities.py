@@ -137,7 +137,6 @@ def parse_quantity(text: object, dimension: str) -> float:
 
 
 def _meant(unit: str, units: dict[str, float]) -> str:
-    """End of a sentence for a unit in the wrong case."""
     same = [known for known in units if known.lower() == unit.lower()]
     return f", did you mean {' or '.join(repr(known) for known in same)}?" if same else ""
 

@@ -147,8 +147,6 @@ class _Expander:
     # -- references to parameters (`$name`): every one is checked once, whether its block is used or not ---------------------
 
     def _check_references(self) -> None:
-        """Note parameters that nothing has, and those that stand in two places."""
-
         def check(node: Node, location: Location, block: str, known: Sequence[str]) -> None:
             for step, child in (node.children or {}).items():  # as deep as a document may be: recursion is safe
                 check(child, (*location, step), block, known)
@@ -420,7 +418,6 @@ class _Expander:
     # -- inputs --------------------------------------------------------------------------------------------------------------
 
     def _resolved(self, target: str | Target | None) -> str | None:
-        """Follow a name to a layer; None where that fails, which is then noted."""
         for _ in range(4 * MAX_NESTING + 4 * len(self.outputs)):
             if isinstance(target, Target):
                 target = self._meaning(target)
@@ -489,7 +486,6 @@ _NO_SEQ = (
 
 
 def _missing(reference: str, block: str, known: Sequence[str]) -> str:
-    """Why a reference means nothing."""
     if reference == SEQ:
         return _NO_SEQ
     if not block:

@@ -54,12 +54,9 @@ def file_rows(kind: str) -> list[dict[str, Any]]:
     rows = []
     for name, path in bundled(cast("Kind", kind)).items():
         content = parse_document(path).value
-        rows.append({"name": name, **_FACTS[kind](content), _DESCRIPTION: _description(content)})
+        description = str(content.get(_DESCRIPTION) or content.get("source") or "").strip()
+        rows.append({"name": name, **_FACTS[kind](content), _DESCRIPTION: description})
     return rows
-
-
-def _description(content: Mapping[str, Any]) -> str:
-    return str(content.get(_DESCRIPTION) or content.get("source") or "").strip()
 
 
 def _model_facts(content: Mapping[str, Any]) -> dict[str, Any]:
@@ -104,7 +101,6 @@ _CONDITIONAL_COSTS = {
 
 
 def _words(value: Any) -> str:
-    """Values of a condition as its file writes them."""
     if isinstance(value, bool):
         return "on" if value else "off"
     return " or ".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -190,7 +190,6 @@ def _checked_text(path: Path, text: str, sha256: str, model: type[_Model]) -> Lo
 
 
 def _load(kind: Kind, given: str, model: type[_Model]) -> Loaded[_Model]:
-    """What a path, a bundled name or the content itself holds."""
     if isinstance(given, InMemory):
         return Loaded(content=validate(model, given.document), document=given.document)
     return load_document(resolve(kind, given), model)

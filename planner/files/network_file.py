@@ -79,7 +79,6 @@ def parameters_of(layer: Layer) -> dict[str, Any]:
 
 
 def _file_names(graph: Graph) -> dict[str, str]:
-    """Names that a model file allows, all different."""
     names: dict[str, str] = {}
     taken: set[str] = set()
     for layer in graph.layers:

@@ -69,7 +69,6 @@ def plan_document(
 
 
 def _prediction(answer: Answer | Estimate, ranked: RankedPlan) -> dict[str, Any]:
-    """What the cost model says of a plan, and what the search proves of it."""
     figures = {name: ranked[name] for name in answer.space.predicted}
     entry = {"summary": ranked.summary, "family": ranked.family, **figures}
     # The proof is about the uniform space: it says nothing about a plan with stages or splits of its own.
@@ -84,7 +83,6 @@ def _prediction(answer: Answer | Estimate, ranked: RankedPlan) -> dict[str, Any]
 
 
 def _question_head(request: Request, setting: Setting, folder: Path | None) -> dict[str, Any]:
-    """First entries of every plan file of training: the version and what was asked."""
     return {
         "schema_version": SCHEMA_VERSION,
         "model": reference("models", request.model, folder),
@@ -119,7 +117,6 @@ def cost_model_options(request: Request, folder: Path | None) -> dict[str, Any]:
 
 
 def _provenance(setting: Setting, assumptions: Sequence[str]) -> dict[str, Any]:
-    """Say where a plan comes from."""
     from planner import __version__
 
     entry: dict[str, Any] = {"planner_version": __version__, "inputs": dict(setting.inputs)}
@@ -241,7 +238,6 @@ def request_from_document(document: PlanDocument, folder: Path) -> Request:
 
 
 def _serving_question(document: PlanDocument) -> dict[str, Any]:
-    """What a plan file says of the requests that are served, as fields of Request."""
     entry = document.serving
     if entry is None:
         return {}

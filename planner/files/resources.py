@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -103,10 +103,14 @@ def resolve(kind: Kind, text: str) -> Path:
         return known[meant]
     if not is_bare:
         raise InputFileError([FileProblem(path=path, message=f"no such {singular} file{_nearest(kind, text)}")])
+    if kind == "frameworks":
+        from planner.files.loading import framework_aliases
+
+        known = known | dict.fromkeys(framework_aliases(), path)
     raise UnknownName(
         kind=singular,
         name=text,
-        known=_suggested(kind),
+        known=known,
         hint=f"'planner list {kind}' shows them, and a path to a file works too",
         meant=several,
     )
@@ -137,15 +141,6 @@ class InMemory(str):
 
     def __getnewargs__(self) -> tuple[str, dict[str, Any]]:  # type: ignore[override]
         return str(self), self.document.value
-
-
-def _suggested(kind: Kind) -> Collection[str]:
-    """Names that a typing error may have meant."""
-    if kind != "frameworks":
-        return bundled(kind)
-    from planner.files.loading import framework_names
-
-    return framework_names()
 
 
 def bundled_name(kind: Kind, text: str) -> str | None:

@@ -271,7 +271,6 @@ def _mesh_fault(graph: Graph) -> str | None:
 
 
 def _layer_options(request: Request) -> list[str]:
-    """Options given that only a split per layer knows."""
     given = {
         f"--family {request.family}": request.family is not None,
         "--fix": bool(request.fix),
@@ -284,7 +283,6 @@ def _layer_options(request: Request) -> list[str]:
 
 
 def _mesh_options(request: Request) -> list[str]:
-    """Options given that only a mesh knows."""
     names = [] if request.mesh is None else list(flags_of(request.mesh).values())
     # Assumptions about a split per layer are checked when the space is known.
     of_mesh = any(name in MeshAssumptions.__dataclass_fields__ for name, _ in request.assume)

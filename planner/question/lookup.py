@@ -179,7 +179,6 @@ def _cluster(request: Request) -> tuple[Cluster, dict[str, str]]:
 
 
 def _with_rates(cluster: Cluster, request: Request) -> Cluster:
-    """The cluster with the price and the power that were asked for."""
     if request.price_per_hour is None and request.power_w is None:
         return cluster
     if len(cluster.groups) != 1:

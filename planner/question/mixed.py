@@ -80,7 +80,6 @@ def check_mixed(
 
 
 def _outside_the_space(request: Request) -> list[str]:
-    """Say which options ask for what no plan over several kinds of devices has."""
     fixed = fixed_by(request)
     wrong: dict[str, str] = {}
     for field, bounds in fixed.degrees.items():
@@ -95,15 +94,10 @@ def _outside_the_space(request: Request) -> list[str]:
             wrong[field] = "their pipelines run 1f1b"
         elif field == "order" and not set(names) & set(MIXED_ORDERS):
             wrong[field] = f"their ranks are in the order {' or '.join(MIXED_ORDERS)}"
-    wrong |= {
-        field: "they keep everything on the devices" for field, on in fixed.flags.items() if _is_offload(field, on)
-    }
+    offloads = [field for field, on in fixed.flags.items() if on and field.startswith("offload_")]
+    wrong |= dict.fromkeys(offloads, "they keep everything on the devices")
     texts = {given_text(fixed, flag_of(field)): reason for field, reason in wrong.items()}
     return [f"{text}: no plan over several groups of devices has that; {reason}" for text, reason in texts.items()]
-
-
-def _is_offload(field: str, on: bool) -> bool:
-    return on and field.startswith("offload_")
 
 
 def _zero_stages(fixed: MeshRestriction) -> tuple[int, ...]:

@@ -282,8 +282,6 @@ def _stated_assumptions(
     calibrated: LoadedCalibration | None,
     memory_source: str,
 ) -> tuple[Assumption, ...]:
-    """What an answer rests on, each with where it comes from: given, a file, or a default."""
-
     def source(given: object, default: str) -> str:
         return default if given is None else "given"
 

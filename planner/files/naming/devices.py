@@ -314,19 +314,22 @@ def named_device(text: str) -> tuple[str | None, tuple[str, ...]]:
         meant = tuple(one for one in meant if _MEMORY.search(one) is None or one.endswith(f"{size[1]}gb")) or meant
     if len(meant) > 1 and "sxm" in word:
         meant = tuple(one for one in meant if "pcie" not in one)
-    if len(meant) == 1 and _has_memory(meant[0], word):
+    if len(meant) == 1 and has_memory(meant[0], text):
         return meant[0], ()
     return None, tuple(sorted(meant))
 
 
-def _has_memory(name: str, word: str) -> bool:
-    """Whether a bundled device has the memory that a name states: boards of one name differ, and memory decides what fits.
+def has_memory(name: str, text: str) -> bool:
+    """Whether a bundled device has the memory that people's name of it states: boards of one name differ, and memory decides what fits.
 
-    >>> _has_memory("rtx-3080", "rtx 3080"), _has_memory("rtx-3080", "rtx 3080 12gb"), _has_memory("k80", "k80 24gb")
+    >>> has_memory("rtx-3080", "RTX 3080"), has_memory("rtx-3080", "RTX 3080 12GB"), has_memory("k80", "k80 24GB")
     (True, False, True)
+    >>> has_memory("h100-pcie", "H100-96GB HBM2e"), has_memory("h100-sxm", "NVIDIA H100 80GB HBM3")
+    (False, True)
     """
     from planner.files.loading import load_device
 
+    word = _spelled(text)
     size = _STATED_MEMORY.search(word)
     if size is None or f"{name} {size[1]}" in _OTHER_MEMORY:
         return True
@@ -334,15 +337,6 @@ def _has_memory(name: str, word: str) -> bool:
     boards = (1, 2) if name in _TWO_ON_A_BOARD else (1,)
     # Makers mean 10^9 or 2^30 bytes, and firmware keeps some.
     return any(abs(int(size[1]) * unit / (gib * count) - 1) < 0.08 for unit in (1.0, 1e9 / 2**30) for count in boards)
-
-
-def has_memory(name: str, text: str) -> bool:
-    """Whether a bundled device has the memory that people's name of it states.
-
-    >>> has_memory("h100-pcie", "H100-96GB HBM2e"), has_memory("h100-sxm", "NVIDIA H100 80GB HBM3")
-    (False, True)
-    """
-    return _has_memory(name, _spelled(text))
 
 
 def _bare(name: str) -> str:
