@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Unpack
 
 from planner.api.calls import Interrupted, call_text, in_python_words, reference_to
@@ -13,7 +14,7 @@ from planner.api.options import SizeOptions, SweepOptions, options_of, takes_opt
 from planner.api.pages import check_figure, writable
 from planner.api.plans import Plan
 from planner.api.requests import given_in_python, read_options, request_of
-from planner.api.shown import Answer
+from planner.api.shown import Answer, Reads
 from planner.api.values import Values, as_flag, listed
 from planner.core.quantities import in_tokens
 
@@ -111,30 +112,21 @@ class Sizing(Answer):
 
     raw: Any
 
-    @property
-    def least_gpus(self) -> dict[str, Any] | None:
-        """The fewest GPUs that meet the goal: ``cluster``, ``gpus``, ``time_s``, ``money``, ``plan``, ...; None where none do."""
-        return self._answer("least_gpus")
+    least_gpus = Reads[dict[str, Any] | None](
+        "_found.least_gpus",
+        "The fewest GPUs that meet the goal: ``cluster``, ``gpus``, ``time_s``, ``money``, ``plan``, ...; None where none do.",
+    )
+    least_gpus_90 = Reads[dict[str, Any] | None](
+        "_found.least_gpus_90",
+        "The fewest GPUs that meet the goal with a chance of 90 %: at the upper end of the 80 % interval; None where none do.",
+    )
+    cheapest = Reads[dict[str, Any] | None]("_found.cheapest", "Least money of what meets the goal.")
+    thriftiest = Reads[dict[str, Any] | None]("_found.thriftiest", "Least energy of what meets the goal.")
+    nearest = Reads[dict[str, Any] | None]("_found.nearest", "What comes closest, where nothing meets the goal.")
 
     @property
-    def least_gpus_90(self) -> dict[str, Any] | None:
-        """The fewest GPUs that meet the goal with a chance of 90 %: at the upper end of the 80 % interval; None where none do."""
-        return self._answer("least_gpus_90")
-
-    @property
-    def cheapest(self) -> dict[str, Any] | None:
-        """Least money of what meets the goal."""
-        return self._answer("cheapest")
-
-    @property
-    def thriftiest(self) -> dict[str, Any] | None:
-        """Least energy of what meets the goal."""
-        return self._answer("thriftiest")
-
-    @property
-    def nearest(self) -> dict[str, Any] | None:
-        """What comes closest, where nothing meets the goal."""
-        return self._answer("nearest")
+    def _found(self) -> SimpleNamespace:
+        return SimpleNamespace(**self.to_dict())
 
     @property
     def miss(self) -> str | None:
@@ -164,10 +156,6 @@ class Sizing(Answer):
         found = self.least_gpus
         words = self.miss if found is None else f"{found['gpus']} GPUs of {found['cluster']}: {found['plan']}"
         return f"<planner.Sizing: {words}>"
-
-    def _answer(self, name: str) -> dict[str, Any] | None:
-        found = self.to_dict()[name]
-        return None if found is None else dict(found)
 
     def _report(self) -> Report:
         from planner.sizing.report import size_report

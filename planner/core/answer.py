@@ -450,20 +450,13 @@ class ReportParts(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """Ranked plans with the proof that travels with them.
+class _Answered:
+    """What both kinds of answers say.
 
     Attributes
     ----------
     space : AnswerSpace
         The question with its cost model.
-    plans : tuple of RankedPlan
-        Best first.
-    refined : RankedPlan or None
-        The best with blocks and recomputation of its own on every stage, or splits of its own inside the blocks, where it is faster than
-        all of them; the proof is about the uniform space.
-    baselines : mapping
-        What the best plan is compared with, by name; None where none fits.
     free_layers : tuple of str
         Layers that the cost model counts as free.
     details : mapping
@@ -473,16 +466,33 @@ class Answer:
     space: AnswerSpace
     setting: Setting
     objective: str
-    plans: tuple[RankedPlan, ...]
-    proof: Proof
-    refined: RankedPlan | None = None
-    baselines: Mapping[str, Any] = field(default_factory=dict)
     assumptions: tuple[Assumption, ...]
     model_assumptions: tuple[Assumption, ...] = ()
     free_layers: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     error_bars: ErrorBars | None = None
     details: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer(_Answered):
+    """Ranked plans with the proof that travels with them.
+
+    Attributes
+    ----------
+    plans : tuple of RankedPlan
+        Best first.
+    refined : RankedPlan or None
+        The best with blocks and recomputation of its own on every stage, or splits of its own inside the blocks, where it is faster than
+        all of them; the proof is about the uniform space.
+    baselines : mapping
+        What the best plan is compared with, by name; None where none fits.
+    """
+
+    plans: tuple[RankedPlan, ...]
+    proof: Proof
+    refined: RankedPlan | None = None
+    baselines: Mapping[str, Any] = field(default_factory=dict)
     interrupted: bool = False
 
     @property
@@ -492,13 +502,11 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
+class Estimate(_Answered):
     """One plan, part by part.
 
     Attributes
     ----------
-    space : AnswerSpace
-        The question with its cost model.
     ranked : RankedPlan
     tables : mapping of str to tuple of dataclass
         Rows by their key in ``--json``: ``layers``, ``stages``, ``links``.
@@ -508,24 +516,13 @@ class Estimate:
         Why this plan is not the best, the largest difference first.
     sensitivity : tuple or None
         None: not asked for.
-    details : mapping
-        What only the answers of some space say, by its key in ``--json``.
     """
 
-    space: AnswerSpace
-    setting: Setting
-    objective: str
     ranked: RankedPlan
     tables: Mapping[str, tuple[Any, ...]]
     best: RankedPlan | None = None
     comparison: tuple[tuple[str, float, float], ...] = ()
-    assumptions: tuple[Assumption, ...]
-    model_assumptions: tuple[Assumption, ...] = ()
-    free_layers: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-    error_bars: ErrorBars | None = None
     sensitivity: tuple[Sensitivity, ...] | None = None
-    details: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ words; `1e3` is a number).
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -60,6 +61,8 @@ class Node:
     key_line: int = 0
     key_column: int = 0
     children: dict[str | int, Node] | None = None  # of mappings and lists; most nodes have none
+    size: int = 1  # nodes in it, itself included; while it is open, those before it
+    depth: int = 0  # levels below it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -227,10 +230,9 @@ class _Builder:
         self.problems: list[FileProblem] = []
         self._open: list[Node] = []
         self._keys: list[tuple[str, yaml.Mark] | None] = []  # pending key of each open mapping
-        self._anchors: dict[str, tuple[Node, int, int]] = {}  # node, how many nodes it holds, how deep it is
-        self._anchored: list[tuple[str, int] | None] = []
+        self._anchors: dict[str, Node] = {}
+        self._anchored: list[str | None] = []  # anchor of each that is open
         self._count = 0
-        self._deepest: list[int] = []
 
     def add(self, event: Any) -> None:
         """Take one event."""
@@ -274,9 +276,7 @@ class _Builder:
         quoted = event.style in ("'", '"', "|", ">") or event.tag is not None
         value = event.value if quoted else self._resolve(event)
         node = Node(value, event.start_mark.line + 1, event.start_mark.column + 1)
-        if event.anchor is not None:
-            self._anchors[event.anchor] = (node, 1, 0)
-        self._attach(node)
+        self._attach(node, event.anchor)
 
     def _key(self, event: Any) -> None:
         key: str = event.value
@@ -313,41 +313,37 @@ class _Builder:
         if len(self._open) >= MAX_DEPTH:
             self._fail(f"nested more than {MAX_DEPTH} levels deep", event)
         value: Any = {} if isinstance(event, yaml.MappingStartEvent) else []
-        self._open.append(Node(value, event.start_mark.line + 1, event.start_mark.column + 1, children={}))
+        line, column = event.start_mark.line + 1, event.start_mark.column + 1
+        self._open.append(Node(value, line, column, children={}, size=self._count, depth=1))
         self._keys.append(None)
-        self._anchored.append((event.anchor, self._count) if event.anchor is not None else None)
-        self._deepest.append(0)
+        self._anchored.append(event.anchor)
 
     def _end(self) -> None:
         node = self._open.pop()
         self._keys.pop()
-        anchored = self._anchored.pop()
-        depth = self._deepest.pop() + 1
-        if anchored is not None:
-            self._anchors[anchored[0]] = (node, self._count - anchored[1] + 1, depth)
-        if self._deepest:
-            self._deepest[-1] = max(self._deepest[-1], depth)
-        self._attach(node)
+        node.size = self._count - node.size + 1
+        self._attach(node, self._anchored.pop())
 
     def _alias(self, event: Any) -> None:
         if self._expects_key():
             self._fail("a key must be a single word, not an alias", event)
         if event.anchor not in self._anchors:  # not yet defined, or defined by a node that is still open (a loop)
             self._fail(f"the alias '*{event.anchor}' names no anchor before it", event)
-        target, size, depth = self._anchors[event.anchor]
-        self._count_nodes(size, event)
-        if len(self._open) + depth > MAX_DEPTH:
+        target = self._anchors[event.anchor]
+        self._count_nodes(target.size, event)
+        if len(self._open) + target.depth > MAX_DEPTH:
             self._fail(f"nested more than {MAX_DEPTH} levels deep", event)
-        if self._deepest:
-            self._deepest[-1] = max(self._deepest[-1], depth)
         # The value is shared, never copied or changed; it keeps the place where it was written.
-        self._attach(Node(target.value, target.line, target.column, children=target.children))
+        self._attach(dataclasses.replace(target, key_line=0, key_column=0), None)
 
-    def _attach(self, node: Node) -> None:
+    def _attach(self, node: Node, anchor: str | None) -> None:
+        if anchor is not None:
+            self._anchors[anchor] = node
         if not self._open:
             self.root = node
             return
         parent = self._open[-1]
+        parent.depth = max(parent.depth, node.depth + 1)
         children = parent.children
         assert children is not None  # _start made it
         if isinstance(parent.value, list):

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import json
 import math
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -107,26 +104,13 @@ def _parsed(path: Path, text: str, sha256: str, **hooks: Any) -> JsonFile:
         return result
 
     try:
-        with _no_collections():
-            content = json.loads(text, object_pairs_hook=without_duplicates, **hooks)
+        content = json.loads(text, object_pairs_hook=without_duplicates, **hooks)
     except json.JSONDecodeError as error:
         cut = " (the file ends too early)" if error.pos >= len(text.rstrip()) else ""
         raise failure(path, f"is not JSON: {error.msg}{cut}", error.lineno, error.colno) from None
     except RecursionError:
         raise failure(path, "is nested too deeply") from None
     return JsonFile(path=path, text=text, sha256=sha256, content=content)
-
-
-@contextlib.contextmanager
-def _no_collections() -> Iterator[None]:
-    """Do not look for cycles, of which parsed JSON has none: 14 MB take 0.34 s to read instead of 0.59 s."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 @lru_cache(maxsize=1)  # a file may have many problems

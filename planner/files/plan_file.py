@@ -204,6 +204,10 @@ def request_from_document(document: PlanDocument, folder: Path) -> Request:
         is_path = text is not None and Path(text).name != text
         return str(folder / text) if text is not None and is_path else text
 
+    entry, served = document.serving, {}
+    if entry is not None:
+        names = ("prompt_tokens", "output_tokens", "max_ttft_s", "max_tpot_s", "objective")
+        served = {"kv": entry.kv_precision, **{name: getattr(entry, name) for name in names}}
     options = document.cost_model_options
     algorithms = found(options.paleo_algorithms)
     model = found(document.model)
@@ -233,22 +237,8 @@ def request_from_document(document: PlanDocument, folder: Path) -> Request:
         calibration=found(document.calibration),
         framework=found(document.framework),
         space="auto" if document.mesh is None else "mesh",
-        **_serving_question(document),
+        **served,
     )
-
-
-def _serving_question(document: PlanDocument) -> dict[str, Any]:
-    entry = document.serving
-    if entry is None:
-        return {}
-    return {
-        "prompt_tokens": entry.prompt_tokens,
-        "output_tokens": entry.output_tokens,
-        "kv": entry.kv_precision,
-        "max_ttft_s": entry.max_ttft_s,
-        "max_tpot_s": entry.max_tpot_s,
-        "objective": entry.objective,
-    }
 
 
 class PlanProblems:

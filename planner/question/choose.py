@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar
 
 from costmodel.framework import LayerAssumptions
@@ -42,19 +43,33 @@ class Asked:
     ----------
     cluster : Cluster or None
         None: of one kind of device.
-    of_layers, of_mesh : list of str
-        Options given that only a split per layer, or only a mesh knows.
     """
 
     request: Request
     graph: Graph
     cluster: Cluster | None = None
-    of_layers: list[str] = field(init=False)
-    of_mesh: list[str] = field(init=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "of_layers", _layer_options(self.request))
-        object.__setattr__(self, "of_mesh", _mesh_options(self.request))
+    @cached_property
+    def of_layers(self) -> list[str]:
+        """Options given that only a split per layer knows."""
+        request = self.request
+        given = {
+            f"--family {request.family}": request.family is not None,
+            "--fix": bool(request.fix),
+            f"--solver {request.solver}": request.solver != "auto",
+            f"--collective {request.collective}": request.collective is not None,
+            f"--cost-model {request.cost_model}": request.cost_model != "roofline",
+            "--assume": any(name in LayerAssumptions.__dataclass_fields__ for name, _ in request.assume),
+        }
+        return [name for name, is_given in given.items() if is_given]
+
+    @cached_property
+    def of_mesh(self) -> list[str]:
+        """Options given that only a mesh knows."""
+        names = [] if self.request.mesh is None else list(flags_of(self.request.mesh).values())
+        # Assumptions about a split per layer are checked when the space is known.
+        is_assumed = any(name in MeshAssumptions.__dataclass_fields__ for name, _ in self.request.assume)
+        return [*names, "--assume"] if is_assumed else names
 
     @property
     def is_mesh_by_itself(self) -> bool:
@@ -268,25 +283,6 @@ def _mesh_fault(graph: Graph) -> str | None:
     from costmodel.mesh.modules import mesh_fault
 
     return mesh_fault(graph)
-
-
-def _layer_options(request: Request) -> list[str]:
-    given = {
-        f"--family {request.family}": request.family is not None,
-        "--fix": bool(request.fix),
-        f"--solver {request.solver}": request.solver != "auto",
-        f"--collective {request.collective}": request.collective is not None,
-        f"--cost-model {request.cost_model}": request.cost_model != "roofline",
-        "--assume": any(name in LayerAssumptions.__dataclass_fields__ for name, _ in request.assume),
-    }
-    return [name for name, is_given in given.items() if is_given]
-
-
-def _mesh_options(request: Request) -> list[str]:
-    names = [] if request.mesh is None else list(flags_of(request.mesh).values())
-    # Assumptions about a split per layer are checked when the space is known.
-    of_mesh = any(name in MeshAssumptions.__dataclass_fields__ for name, _ in request.assume)
-    return names + (["--assume"] if of_mesh else [])
 
 
 def lead_device(cluster: Cluster, wanted: str | None) -> int:
