@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -73,27 +74,23 @@ class Listing(Answer):
         return listing_report(self.kind, self.rows)
 
 
+# What lists the things of a kind, where these are no bundled files.
+_ROWS = {
+    "collectives": ("planner.files.listing", "collective_rows"),
+    "importers": ("planner.importers.sources", "format_rows"),
+    "exporters": ("planner.exporters", "exporter_rows"),
+}
+
+
 def rows_of(kind: str, *, verbose: bool = False) -> Sequence[Mapping[str, Any]]:
     """What there is of a kind, one of those that the command lists; ``verbose``: every number of the frameworks, with its source."""
-    if kind == "frameworks" and verbose:
-        from planner.files.listing import framework_rows
+    from planner.files.listing import file_rows, framework_rows
 
-        return framework_rows()
-    if kind == "collectives":
-        from planner.files.listing import collective_rows
-
-        return collective_rows()
-    if kind == "importers":
-        from planner.importers.sources import format_rows
-
-        return format_rows()
-    if kind == "exporters":
-        from planner.exporters import exporter_rows
-
-        return exporter_rows()
-    from planner.files.listing import file_rows
-
-    return file_rows(kind)
+    if kind in _ROWS:
+        module, function = _ROWS[kind]
+        rows: Sequence[Mapping[str, Any]] = getattr(importlib.import_module(module), function)()
+        return rows
+    return framework_rows() if kind == "frameworks" and verbose else file_rows(kind)
 
 
 def _lister(kind: str, example: str) -> Callable[[], Listing]:

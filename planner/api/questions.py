@@ -19,6 +19,7 @@ from planner.api.options import (
 )
 from planner.api.plans import Plan
 from planner.api.requests import (
+    AskedPlan,
     given_in_python,
     question_about_plan,
     read_options,
@@ -32,6 +33,7 @@ from planner.core.errors import SearchInterrupted, UsageError
 
 if TYPE_CHECKING:
     from planner.api.options import ModelLike
+    from planner.core import answer as core
     from planner.core.answer import Answer, RankedPlan
     from planner.core.request import Request
     from planner.report.answer import Curve
@@ -199,9 +201,6 @@ def _predict(
     progress: Progress | None,
 ) -> _Predicted:
     from planner.files.plan_file import is_plan_file
-    from planner.spaces.ask import estimate as ask_estimate
-    from planner.spaces.ask import explain as ask_explain
-    from planner.spaces.plan_question import plan_warnings
 
     with in_python_words() as values:
         if plan is None and (
@@ -215,15 +214,24 @@ def _predict(
         call = call_text(command, [model or plan], options)
         document_or_path = plan.to_dict() if isinstance(plan, Plan) else plan
         try:
-            question = question_about_plan(declared, given, document_or_path, run_from, values, call)
+            asked, notes = question_about_plan(declared, given, document_or_path, run_from, values, call)
             values.check()
-            request, known, document = question.asked()
-            answer = ask_estimate(request, known) if command == "estimate" else ask_explain(request, known, progress)
-            warnings = (*question.notes, *plan_warnings(document, answer))
+            answer, warnings = predicted(asked, command, progress)
+            warnings = (*notes, *warnings)
             found = Plan(ranked=answer.ranked, warnings=warnings, _answer=answer)
             return kind(plan=found, warnings=warnings, raw=answer)
         except SearchInterrupted:
             raise Interrupted(None) from None
+
+
+def predicted(asked: AskedPlan, command: str, progress: Progress | None) -> tuple[core.Estimate, tuple[str, ...]]:
+    """Predict a plan, or explain it; and say what no longer holds of its file."""
+    from planner.spaces import ask
+    from planner.spaces.plan_question import plan_warnings
+
+    request, plan, document = asked()
+    answer = ask.estimate(request, plan) if command == "estimate" else ask.explain(request, plan, progress)
+    return answer, tuple(plan_warnings(document, answer))
 
 
 @takes_options(ScaleOptions)

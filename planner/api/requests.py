@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from planner.api.calls import reference_to
 from planner.api.options import aliases_of, options_of
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from strategies.mesh.settings import Bounds, MeshRestriction
 
 __all__ = [
-    "PlanQuestion",
+    "AskedPlan",
     "changes_of",
     "given_in_python",
     "loaded_plan",
@@ -35,6 +35,8 @@ __all__ = [
     "request_of",
     "whole_cluster",
 ]
+
+AskedPlan: TypeAlias = "Callable[[], tuple[Request, Any, PlanDocument | None]]"
 
 # Fields of a request that a plan file decides itself; giving one twice would leave open which one counts.
 _DECIDED_BY_PLAN = ("gpus", "space", "family", "fix", "collective", "micro_batches", "lora_rank")
@@ -346,36 +348,9 @@ def readable_cluster(name: str) -> Cluster | None:
 # -- a question about one plan ----------------------------------------------------------------------------------------------
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class PlanQuestion:
-    """A question about a plan of a file or about what the options fix; `asked` once its options are checked."""
-
-    request: Request
-    loaded: Loaded[PlanDocument] | None = None
-    path: Path = Path()
-    changes: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # of the question of the file
-    notes: tuple[str, ...] = ()  # what of a run was read otherwise than it is written
-
-    def asked(self) -> tuple[Request, Any, PlanDocument | None]:
-        """What is asked, of which plan (None: that of the request), and the document of its file.
-
-        Raises
-        ------
-        PlannerError
-            What contradicts itself in the file, or with what is changed.
-        """
-        if self.loaded is None:
-            return self.request, None, None
-        from planner.spaces.plan_question import plan_question
-
-        document, merged, plan = plan_question(self.loaded, self.path, self.changes, self.request.command_line)
-        searching = {name: getattr(self.request, name) for name in _SEARCHING}
-        return dataclasses.replace(merged, **searching), plan, document
-
-
 def question_about_plan(
     declared: type, given: Mapping[str, Any], plan: Any, run_from: Any, values: Values, command_line: str
-) -> PlanQuestion:
+) -> tuple[AskedPlan, tuple[str, ...]]:
     """Read the options of an estimate or an explanation; problems go to `values`.
 
     Parameters
@@ -389,6 +364,13 @@ def question_about_plan(
         What runs today, whose settings count where no option says otherwise.
     values : Values
     command_line : str
+
+    Returns
+    -------
+    asked : callable
+        What is asked, of which plan (None: that of the request), and the document of its file; refuses what contradicts itself.
+    notes : tuple of str
+        What of a run was read otherwise than it is written.
     """
     options = options_of(declared)
     if run_from is not None and plan is not None:
@@ -402,7 +384,7 @@ def question_about_plan(
         given, stages, notes = with_run(given, run_from[0], Path(run_from[1]))
     if plan is None:
         request = request_of(options, given, values, command_line, stages=stages)
-        return PlanQuestion(request=request, notes=tuple(notes))
+        return lambda: (request, None, None), tuple(notes)
     by = f"is decided by {values.called('plan') if values.called is as_flag else 'the plan'}; leave one of them out"
     fields = {name: option.field or name for name, option in options.items() if name in given}
     for name, field in fields.items():
@@ -419,7 +401,15 @@ def question_about_plan(
         if _is_of_plan(field) or (is_of_serving and loaded.content.serving is None):
             values.add(f"{values.called(name)}: {by}")
     changes = changes_of(options, given, request) | ({"model": request.model} if request.model else {})
-    return PlanQuestion(request=request, loaded=loaded, path=path, changes=changes)
+
+    def asked() -> tuple[Request, Any, PlanDocument | None]:
+        from planner.spaces.plan_question import plan_question
+
+        document, merged, known = plan_question(loaded, path, changes, command_line)
+        searching = {name: getattr(request, name) for name in _SEARCHING}
+        return dataclasses.replace(merged, **searching), known, document
+
+    return asked, ()
 
 
 def _is_of_plan(field: str) -> bool:

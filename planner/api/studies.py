@@ -21,7 +21,6 @@ from planner.core.quantities import in_tokens
 if TYPE_CHECKING:
     from planner.api.options import ModelLike
     from planner.core.blocks import Report
-    from planner.core.request import Request
     from planner.sizing.search import Goal, Sized
     from planner.sweeping.grid import Axes
     from planner.sweeping.run import Swept
@@ -210,7 +209,7 @@ def sweep(
     with in_python_words() as values:
         question = sweep_question(given_in_python(SweepOptions, model, options), values, call)
         values.check()
-        swept = question.answer(None if journal is None else Path(journal), progress)
+        swept = question(None if journal is None else Path(journal), progress)
     answer = Sweep(command=call, raw=swept)
     if swept.interrupted:
         raise Interrupted(answer)
@@ -254,7 +253,7 @@ def size(model: ModelLike, /, *, progress: Progress | None = None, **options: Un
         call = call_text("size", [model], options)
         question = size_question(given_in_python(SizeOptions, model, options), values, call)
         values.check()
-        sized = question.answer(progress)
+        sized = question(progress)
     answer = Sizing(raw=sized)
     if sized.interrupted:
         raise Interrupted(answer)
@@ -266,29 +265,16 @@ def size(model: ModelLike, /, *, progress: Progress | None = None, **options: Un
 _MOST_CELLS = 100_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SweepQuestion:
-    """What is asked, checked."""
+def sweep_question(
+    given: Mapping[str, Any], values: Values, command_line: str
+) -> Callable[[Path | None, Progress | None], Swept]:
+    """Read the options of a sweep; what is wrong goes to `values`.
 
-    request: Request
-    axes: Axes
-    jobs: int
-    dask: str | None
-    fresh: bool
-
-    def answer(self, journal: Path | None, progress: Progress | None = None) -> Swept:
-        """Search what the journal does not have; after Ctrl-C, what is done."""
-        from planner.sweeping.grid import cells_of
-        from planner.sweeping.journal import Journal
-        from planner.sweeping.run import run
-
-        cells = cells_of(self.request, self.axes)
-        with Journal(journal, fresh=self.fresh) as opened:
-            return run(cells, opened, jobs=self.jobs, dask=self.dask, progress=progress)
-
-
-def sweep_question(given: Mapping[str, Any], values: Values, command_line: str) -> SweepQuestion:
-    """Read the options of a sweep; what is wrong goes to `values`."""
+    Returns
+    -------
+    callable
+        Searches what a journal does not have; after Ctrl-C, gives what is done.
+    """
     options = options_of(SweepOptions)
     asks = {name: options.pop(name) for name in ("jobs", "dask", "fresh")}
     axes = {name: options.pop(name) for name in ("gpus", "cluster", "batch", "seq")}
@@ -304,13 +290,19 @@ def sweep_question(given: Mapping[str, Any], values: Values, command_line: str) 
             f"{values.called('seq')}"
         )
         axes.pop("batch")
-    return SweepQuestion(
-        axes=_axes(read_options(axes, given, values), values),
-        jobs=asked.get("jobs", 1),
-        dask=dask,
-        fresh=asked.get("fresh", False),
-        request=request_of(options, given, values, command_line, top=1),
-    )
+    grid = _axes(read_options(axes, given, values), values)
+    request = request_of(options, given, values, command_line, top=1)
+
+    def answer(journal: Path | None, progress: Progress | None) -> Swept:
+        from planner.sweeping.grid import cells_of
+        from planner.sweeping.journal import Journal
+        from planner.sweeping.run import run
+
+        cells = cells_of(request, grid)
+        with Journal(journal, fresh=asked.get("fresh", False)) as opened:
+            return run(cells, opened, jobs=asked.get("jobs", 1), dask=dask, progress=progress)
+
+    return answer
 
 
 def _axes(found: Mapping[str, Any], values: Values) -> Axes:
@@ -348,26 +340,14 @@ def _clusters(given: Any, values: Values) -> tuple[str, ...]:
     return names
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SizeQuestion:
-    """What is asked, checked."""
+def size_question(given: Mapping[str, Any], values: Values, command_line: str) -> Callable[[Progress | None], Sized]:
+    """Read the options of a size; what is wrong goes to `values`.
 
-    request: Request
-    goal: Goal
-    clusters: tuple[str, ...]  # names or files
-    most_gpus: int | None
-    jobs: int
-
-    def answer(self, progress: Progress | None = None) -> Sized:
-        """Search; after Ctrl-C, what was tried until then."""
-        from planner.sizing.run import DEFAULT_MOST_GPUS, size_training
-
-        most = self.most_gpus or DEFAULT_MOST_GPUS
-        return size_training(self.request, self.goal, self.clusters, most_gpus=most, jobs=self.jobs, progress=progress)
-
-
-def size_question(given: Mapping[str, Any], values: Values, command_line: str) -> SizeQuestion:
-    """Read the options of a size; what is wrong goes to `values`."""
+    Returns
+    -------
+    callable
+        Searches; after Ctrl-C, gives what was tried until then.
+    """
     from planner.core.errors import PlannerError
     from planner.question.lookup import DEFAULT_CLUSTER, default_cluster
 
@@ -387,13 +367,16 @@ def size_question(given: Mapping[str, Any], values: Values, command_line: str) -
             if name in given:
                 label = f"{values.called(name)}: is about one kind of GPU; name one {values.called('cluster')}"
                 values.add(f"{label}, or write it in the files of {', '.join(names)}")
-    return SizeQuestion(
-        goal=_goal(asked, given, values),
-        clusters=names,
-        most_gpus=asked.get("max_gpus"),
-        jobs=asked.get("jobs", 1),
-        request=request_of(options, given, values, command_line, top=1),
-    )
+    goal = _goal(asked, given, values)
+    request = request_of(options, given, values, command_line, top=1)
+
+    def answer(progress: Progress | None) -> Sized:
+        from planner.sizing.run import DEFAULT_MOST_GPUS, size_training
+
+        most = asked.get("max_gpus", DEFAULT_MOST_GPUS)
+        return size_training(request, goal, names, most_gpus=most, jobs=asked.get("jobs", 1), progress=progress)
+
+    return answer
 
 
 def _goal(asked: Mapping[str, Any], given: Mapping[str, Any], values: Values) -> Goal:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from planner.api.options import EstimateOptions, ExplainOptions, OptimizeOptions, ScaleOptions, options_of
 from planner.api.pages import REPORT_OPTIONS, ReportFiles, report_files
@@ -138,7 +138,9 @@ def explain(typed: Typed) -> None:
 
 
 def _predict(typed: Typed, name: Literal["estimate", "explain"]) -> None:
+    from planner.api.questions import predicted
     from planner.api.requests import question_about_plan
+    from planner.core.errors import SearchInterrupted
     from planner.files.plan_file import is_plan_file, plan_document
     from planner.report.answer import estimate_report
 
@@ -148,40 +150,25 @@ def _predict(typed: Typed, name: Literal["estimate", "explain"]) -> None:
         plan = given.pop("model")  # "planner explain plan.yaml" means the plan
         given["plan"] = plan
     declared = EstimateOptions if name == "estimate" else ExplainOptions
-    question = question_about_plan(declared, given, plan, given.get("run_from"), values, typed.command_line)
+    asked, notes = question_about_plan(declared, given, plan, given.get("run_from"), values, typed.command_line)
     where = output_of(typed)
     files = report_files(given, values, typed.file)
-    for note in question.notes:
+    for note in notes:
         remark(where, note)
     if plan is None and "model" not in given:
         values.add(f"MODEL: is missing; name a network ('planner list models') or a plan: planner {name} --plan FILE")
     values.check()
-    request, known, document = question.asked()
-    answer = _answer(request, known, where, name)
-    warnings: list[str] = []
-    if document is not None:
-        from planner.spaces.plan_question import plan_warnings
-
-        warnings = plan_warnings(document, answer)
+    try:
+        with Progress(where) as progress:
+            answer, warnings = predicted(asked, name, progress)
+    except SearchInterrupted:
+        raise KeyboardInterrupt from None  # without the best plan there is nothing to compare with
     for warning in warnings:
         remark(where, f"warning: {warning}")
     export_plan(where, lambda folder: plan_document(answer, folder=folder), "the plan")
     report = estimate_report(answer, warnings, name)
     _write_files(answer, report, files, where)
     emit(report, where)
-
-
-def _answer(request: Any, plan: Any, where: Output, name: Literal["estimate", "explain"]) -> Estimate:
-    from planner.core.errors import SearchInterrupted
-    from planner.spaces import ask
-
-    if name == "estimate":
-        return ask.estimate(request, plan)
-    try:
-        with Progress(where) as progress:
-            return ask.explain(request, plan, progress)
-    except SearchInterrupted:
-        raise KeyboardInterrupt from None  # without the best plan there is nothing to compare with
 
 
 @command(

@@ -74,7 +74,7 @@ def sweep(typed: Typed) -> None:
     from planner.sweeping.run import journal_of
 
     with Progress(where) as progress:
-        swept = question.answer(None if target is None else journal_of(target), progress)
+        swept = question(None if target is None else journal_of(target), progress)
     report = sweep_report(swept, typed.command_line)
     if is_parquet and target is not None:
         write_bytes_atomically(target, parquet_bytes(swept.rows))
@@ -118,7 +118,7 @@ def size(typed: Typed) -> None:
     where = output_of(typed)
     typed.values.check()
     with Progress(where) as progress:
-        sized = question.answer(progress)
+        sized = question(progress)
     _show_size(sized, where)
 
 

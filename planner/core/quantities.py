@@ -13,10 +13,7 @@ __all__ = [
     "QuantityError",
     "amount",
     "format_bytes",
-    "format_bytes_per_s",
     "format_count",
-    "format_flop_per_s",
-    "format_hz",
     "format_joules",
     "format_rate",
     "format_seconds",
@@ -273,33 +270,6 @@ def format_rate(value: float, unit: str) -> str:
     ('900 GB/s', '12.3 ksamples/s')
     """
     return _scaled(value, _DECIMAL, unit)
-
-
-def format_bytes_per_s(value: float) -> str:
-    """Write a bandwidth.
-
-    >>> format_bytes_per_s(2.039e12)
-    '2.04 TB/s'
-    """
-    return format_rate(value, "B/s")
-
-
-def format_flop_per_s(value: float) -> str:
-    """Write a computing rate.
-
-    >>> format_flop_per_s(3.52e12)
-    '3.52 TFLOP/s'
-    """
-    return format_rate(value, "FLOP/s")
-
-
-def format_hz(value: float) -> str:
-    """Write a frequency.
-
-    >>> format_hz(745e6)
-    '745 MHz'
-    """
-    return format_rate(value, "Hz")
 
 
 def format_joules(value: float) -> str:

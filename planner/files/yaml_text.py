@@ -106,26 +106,14 @@ def _flow(value: Any) -> str | None:
 
 
 def _scalar(value: Any) -> str:
-    if value is None:
+    if isinstance(value, float) and not math.isfinite(value):
         return "null"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int):
-        return str(value)
-    if isinstance(value, float):
-        return _number(value)
-    return _word(str(value))
-
-
-def _number(value: float) -> str:
-    """Write the shortest digits that read back exactly, in a form that YAML 1.1 parsers take for a number too."""
-    if not math.isfinite(value):
-        return "null"
-    text = repr(value)
-    mantissa, e, exponent = text.partition("e")
-    if e and "." not in mantissa:
-        mantissa += ".0"
-    return mantissa + e + exponent
+    if value is not None and not isinstance(value, bool | int | float):
+        return _word(str(value))
+    text = json.dumps(value)  # the shortest digits that read back exactly
+    if isinstance(value, float) and "e" in text and "." not in text:
+        text = text.replace("e", ".0e")  # a number for YAML 1.1 parsers, too
+    return text
 
 
 def _word(text: str) -> str:

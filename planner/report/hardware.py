@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from costmodel.hardware.cluster import Cluster, DeviceGroup, Level
 from costmodel.hardware.device import Device
 from planner.core.blocks import Block, Column, Facts, Sentence, Table
-from planner.core.quantities import format_bytes, format_bytes_per_s, format_flop_per_s, format_seconds
+from planner.core.quantities import format_bytes, format_rate, format_seconds
 
 __all__ = ["cluster_blocks", "device_blocks", "group_words"]
 
@@ -17,10 +17,10 @@ def device_blocks(device: Device) -> list[Block]:
     memory = format_bytes(device.memory_bytes)
     if device.driver_memory_bytes is not None:
         memory += f" ({format_bytes(device.driver_memory_bytes)} by the driver)"
-    peaks = ", ".join(f"{name} {format_flop_per_s(rate)}" for name, rate in device.peak_flop_per_s.items())
+    peaks = ", ".join(f"{name} {format_rate(rate, 'FLOP/s')}" for name, rate in device.peak_flop_per_s.items())
     idle = "" if device.idle_power_w is None else f", {device.idle_power_w:g} W while it waits"
     facts = {
-        "Memory": f"{memory} at {format_bytes_per_s(device.memory_bandwidth_bytes_per_s)}",
+        "Memory": f"{memory} at {format_rate(device.memory_bandwidth_bytes_per_s, 'B/s')}",
         "Dense peak": peaks,
         "Power": "" if device.busy_power_w is None else f"{device.busy_power_w:g} W{idle}",
         "Price": "" if device.price_per_hour is None else f"{device.price_per_hour:g} USD per hour",
@@ -52,7 +52,7 @@ def _level_table(levels: Sequence[Level]) -> Table:
     joined, names = [], ["devices", *(f"{level.name} units" for level in levels)]
     for level, inside in zip(levels, names, strict=False):
         joined.append(f"{'any number of' if level.size is None else f'{level.size:,}'} {inside}")
-    rates = tuple(format_bytes_per_s(level.bandwidth_bytes_per_s) for level in levels)
+    rates = tuple(format_rate(level.bandwidth_bytes_per_s, "B/s") for level in levels)
     return Table(
         columns=(
             Column("links", tuple(level.name for level in levels), is_text=True),

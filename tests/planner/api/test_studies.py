@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 import planner
-from planner.api.studies import SweepQuestion
 from planner.sweeping.run import Swept
 
 Ask = Callable[..., str]
@@ -57,9 +56,8 @@ def test_a_figure(tmp_path: Path) -> None:
 
 
 def test_an_interrupted_grid_keeps_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        SweepQuestion, "answer", lambda *_: Swept(rows=({"gpus": 1},), total=2, taken=0, interrupted=True)
-    )
+    stopped = Swept(rows=({"gpus": 1},), total=2, taken=0, interrupted=True)
+    monkeypatch.setattr("planner.sweeping.run.run", lambda *_, **__: stopped)
     with pytest.raises(KeyboardInterrupt) as caught:
         planner.sweep("alexnet", gpus=[1, 2])
     assert isinstance(caught.value, planner.Interrupted)

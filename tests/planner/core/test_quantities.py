@@ -10,9 +10,8 @@ from planner.core.quantities import (
     DIMENSIONS,
     QuantityError,
     format_bytes,
-    format_bytes_per_s,
     format_count,
-    format_flop_per_s,
+    format_rate,
     format_seconds,
     parse_quantity,
 )
@@ -90,8 +89,8 @@ def test_every_refusal_gives_an_example() -> None:
 @given(st.floats(min_value=1.0, max_value=1e17))
 def test_what_is_written_reads_back_to_three_digits(value: float) -> None:
     assert parse_quantity(format_bytes(value), "bytes") == pytest.approx(value, rel=0.006)
-    assert parse_quantity(format_bytes_per_s(value), "bytes_per_s") == pytest.approx(value, rel=0.006)
-    assert parse_quantity(format_flop_per_s(value), "flop_per_s") == pytest.approx(value, rel=0.006)
+    assert parse_quantity(format_rate(value, "B/s"), "bytes_per_s") == pytest.approx(value, rel=0.006)
+    assert parse_quantity(format_rate(value, "FLOP/s"), "flop_per_s") == pytest.approx(value, rel=0.006)
 
 
 @given(st.floats(min_value=1e-9, max_value=1e9))
@@ -116,5 +115,5 @@ def test_seconds(value: float, text: str) -> None:
 
 def test_rounding_moves_to_the_next_prefix() -> None:
     assert format_bytes(1023.99) == "1.00 KiB"
-    assert format_bytes_per_s(999.9e9) == "1.00 TB/s"
+    assert format_rate(999.9e9, "B/s") == "1.00 TB/s"
     assert format_count(999_999) == "1.00 M"
