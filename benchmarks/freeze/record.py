@@ -202,7 +202,7 @@ def _described(thing: Any) -> Any:
 
 def _signature(thing: Any) -> str:
     if not callable(thing):
-        return type(thing).__name__
+        return "property" if isinstance(thing, property) else type(thing).__name__
     try:
         return str(inspect.signature(thing))
     except (TypeError, ValueError):

@@ -234,17 +234,18 @@ class Values:
             first, dots, last = part.partition("..") if isinstance(part, str) else (part, "", "")
             if dots and (not first.strip() or not last.strip() or ".." in last):
                 self.add(f"{label} {part}: a range needs both ends, as in 8..64")
+                counts.add(1)
                 continue
             low = self.count(label, first, most=MAX_GPUS)
             high = self.count(label, last, most=MAX_GPUS) if dots else low
             if low > high:
                 self.add(f"{label} {part}: must run from a smaller to a larger number")
-            counts.update(itertools.islice(between(low, high), _MAX_WORKER_COUNTS + 1))
+            counts.update(itertools.islice(between(low, max(low, high)), _MAX_WORKER_COUNTS + 1))
         if len(counts) > _MAX_WORKER_COUNTS:
             self.add(f"{label}: more than {_MAX_WORKER_COUNTS:,} worker counts")
         if not counts:
             self.add(f"{label} {value}: names no number")
-        return tuple(sorted(counts)) or (1,)
+        return tuple(sorted(counts))
 
     def counts(self, label: str, value: Any) -> tuple[int, ...]:
         """Read whole numbers, with commas between them, in their order."""
