@@ -215,7 +215,8 @@ class Values:
 
     def worker_counts(self, label: str, value: Any) -> tuple[int, ...]:
         """Read worker counts: ``1,2,4,8``, ``1..8`` or both mixed, ascending and without duplicates."""
-        return self._spans(label, value, lambda first, last: range(first, last + 1))
+        parts = value.split(",") if isinstance(value, str) else _several(label, value)
+        return self._spans(label, parts, lambda first, last: range(first, last + 1))
 
     def doubled_counts(self, label: str, value: Any) -> tuple[int, ...]:
         """Read numbers of GPUs; ``32..1024`` doubles.
@@ -225,12 +226,15 @@ class Values:
         """
         from planner.sweeping.grid import doubling_counts
 
-        return self._spans(label, value, doubling_counts)
+        counts = self._spans(label, listed(label, value), doubling_counts)
+        if not counts:
+            self.add(f"{label} {value}: names no number")
+        return counts
 
-    def _spans(self, label: str, value: Any, between: Callable[[int, int], Iterable[int]]) -> tuple[int, ...]:
+    def _spans(self, label: str, parts: Iterable[Any], between: Callable[[int, int], Iterable[int]]) -> tuple[int, ...]:
         """Numbers and ranges of numbers, as far as there are not too many."""
         counts: set[int] = set()
-        for part in listed(label, value):
+        for part in parts:
             first, dots, last = part.partition("..") if isinstance(part, str) else (part, "", "")
             if dots and (not first.strip() or not last.strip() or ".." in last):
                 self.add(f"{label} {part}: a range needs both ends, as in 8..64")
@@ -243,8 +247,6 @@ class Values:
             counts.update(itertools.islice(between(low, max(low, high)), _MAX_WORKER_COUNTS + 1))
         if len(counts) > _MAX_WORKER_COUNTS:
             self.add(f"{label}: more than {_MAX_WORKER_COUNTS:,} worker counts")
-        if not counts:
-            self.add(f"{label} {value}: names no number")
         return tuple(sorted(counts))
 
     def counts(self, label: str, value: Any) -> tuple[int, ...]:

@@ -282,7 +282,7 @@ class Fields:
         Examples
         --------
         >>> from pathlib import Path
-        >>> from planner.importers.sources import document_of
+        >>> from planner.files.documents import document_of
         >>> document = document_of(Path("config.json"), "", {"num_experts": 8, "rope_theta": 1e4})
         >>> Fields(document, "LlamaConfig").notes_of_unread("llama")
         ['num_experts (8) is not used: llama has no such key']
