@@ -8,14 +8,16 @@ from dataclasses import asdict
 from typing import Any, TypeVar
 
 from costmodel.hardware.cluster import LinkRow
-from costmodel.tolerances import ROUNDING
+from costmodel.tolerances import EQUAL, ROUNDING
 from planner.core.answer import Assumption, RankedPlan, Setting, assumption_text
 from planner.core.blocks import Block, Column, Heading, Table
 from planner.core.numbers import Unit, byte_unit, percent, significant, time_unit
+from planner.core.objectives import better_word
 
 __all__ = [
     "assumption_rows",
     "column_maker",
+    "compared_words",
     "comparison_table",
     "gap_text",
     "link_blocks",
@@ -247,3 +249,18 @@ def gap_text(gap: float) -> str:
 def ratio_text(ratio: float) -> str:
     """1.0004 must not read as 1.00."""
     return significant(ratio) if ratio >= 1.005 else significant(ratio, 1 - math.floor(math.log10(ratio - 1)))
+
+
+def compared_words(ratio: float, objective: str) -> str:
+    """How a plan compares with one that costs *ratio* times as much; the other's name follows.
+
+    >>> compared_words(2.0, "step_time"), compared_words(0.5, "step_time"), compared_words(1.0, "step_time")
+    ('2.00x faster than', '2.00x slower than', 'as fast as')
+    >>> compared_words(2.0, "energy"), compared_words(0.5, "energy"), compared_words(1.0, "energy")
+    ('2.00x thriftier than', '2.00x worse than', 'as good as')
+    """
+    better = better_word(objective)
+    if abs(ratio - 1) <= EQUAL:
+        return f"as {'fast' if better == 'faster' else 'good'} as"
+    worse = "slower" if better == "faster" else "worse"
+    return f"{ratio_text(ratio)}x {better} than" if ratio > 1 else f"{ratio_text(1 / ratio)}x {worse} than"

@@ -92,6 +92,8 @@ def test_the_answer_in_words(capsys: pytest.CaptureFixture[str]) -> None:
         " J per step (80 % interval",
         "is thriftier than the first",
         "W of a computing GPU",
+        "x thriftier than plain data parallelism on all 4 GPUs",
+        "as good as plain data parallelism on 1, its best number",
     ):
         assert words in out
     assert run(["optimize", "alexnet", "--gpus", "4", "--objective", "money", "--json"]) == 0

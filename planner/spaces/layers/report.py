@@ -20,8 +20,9 @@ from planner.core.numbers import (
     time_unit,
     used_of_total,
 )
+from planner.core.objectives import cost_of, cost_text
 from planner.report.answer import SpaceReport, parts_blocks
-from planner.report.tables import column_maker, ratio_text
+from planner.report.tables import column_maker, compared_words
 
 __all__ = ["REPORT", "layer_totals"]
 
@@ -100,7 +101,7 @@ class LayerwiseReport(SpaceReport):
 
 
 def _versus_data_parallel(answer: Answer, best: RankedPlan) -> list[tuple[str, str]]:
-    gpus = answer.setting.gpus
+    gpus, objective = answer.setting.gpus, answer.objective
     if gpus == 1:
         return []
     name = "Against data parallelism"
@@ -109,27 +110,23 @@ def _versus_data_parallel(answer: Answer, best: RankedPlan) -> list[tuple[str, s
         return [(name, "plain data parallelism fits on no number of workers")]
     on_all = f"on all {gpus} GPUs"
     if every is not None:
-        text = f"{_faster(best, every)} {on_all} ({_cost(every)})"
+        text = f"{_compared(best, every, objective)} {on_all} ({_cost(every, objective)})"
     elif gpus > answer.setting.global_batch:
         text = f"{on_all} it is impossible: a batch of {answer.setting.global_batch} has no {gpus} parts"
     else:
         text = f"{on_all} it does not fit"
     if every is None or fewer.workers != every.workers:
-        text += f"; {_faster(best, fewer)} on {fewer.workers}, its best number ({_cost(fewer)})"
+        text += f"; {_compared(best, fewer, objective)} on {fewer.workers}, its best number ({_cost(fewer, objective)})"
     return [(name, text)]
 
 
-def _faster(best: RankedPlan, other: RankedPlan) -> str:
-    ratio = other.step_time_s / best.step_time_s
-    if abs(ratio - 1) < 1e-6:
-        return "as fast as plain data parallelism"
-    if ratio < 1:  # only where the question fixes something that plain data parallelism does not obey
-        return f"{significant(1 / ratio)}x slower than plain data parallelism"
-    return f"{ratio_text(ratio)}x faster than plain data parallelism"
+def _compared(best: RankedPlan, other: RankedPlan, objective: str) -> str:
+    return f"{compared_words(other.score / best.score, objective)} plain data parallelism"
 
 
-def _cost(plan: RankedPlan) -> str:
-    return f"{duration_text(plan.step_time_s)}, {byte_text(plan.memory_bytes_per_gpu)}"
+def _cost(plan: RankedPlan, objective: str) -> str:
+    paid = cost_text(objective, cost_of(objective, plan.figures))
+    return f"{duration_text(plan.step_time_s)}{paid}, {byte_text(plan.memory_bytes_per_gpu)}"
 
 
 def layer_totals(layers: Sequence[LayerCost]) -> dict[str, Any]:

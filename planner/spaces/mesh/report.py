@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 from planner.core.answer import Answer, Estimate, RankedPlan
 from planner.core.blocks import Block, Column, Heading, Sentence
 from planner.core.numbers import NOT_AVAILABLE, byte_text, duration_text, percent, significant, used_of_total
+from planner.core.objectives import cost_of, cost_text
 from planner.report.answer import SpaceReport, parts_blocks
 from planner.report.documents import with_plan
-from planner.report.tables import column_maker, ratio_text, rows_table
+from planner.report.tables import column_maker, compared_words, rows_table
 from planner.spaces.mesh.plans import splits_in_words
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class MeshReport(SpaceReport):
         ]
 
     def search_facts(self, answer: Answer) -> list[tuple[str, str]]:
-        versus = _versus_data_parallel(answer.plans[0], answer.baselines["data_parallel"])
+        versus = _versus_data_parallel(answer, answer.baselines["data_parallel"])
         splits = answer.details.get("splits", ())[:1]
         return [("Against data parallelism", versus), *(("Inside the blocks", split_text(check)) for check in splits)]
 
@@ -73,16 +74,16 @@ class MeshReport(SpaceReport):
         return {"refined": refined, "splits": [split_document(check) for check in answer.details.get("splits", ())]}
 
 
-def _versus_data_parallel(best: RankedPlan, plain: RankedPlan | None) -> str:
-    name = "the best plan with data parallelism (ZeRO, FSDP) only"
+def _versus_data_parallel(answer: Answer, plain: RankedPlan | None) -> str:
+    best, name = answer.plans[0], "the best plan with data parallelism (ZeRO, FSDP) only"
     if plain is None:
         return f"{NOT_AVAILABLE}: no plan with data parallelism (ZeRO, FSDP) only fits"
     if plain.plan == best.plan:
         return "the best plan is one"
-    ratio = plain.step_time_s / best.step_time_s
-    more = f"{ratio_text(ratio)}x faster" if ratio > 1 else f"{significant(1 / ratio)}x slower"
-    cost = f"{duration_text(plain.step_time_s)}, {byte_text(plain.memory_bytes_per_gpu)}"
-    return f"{more} than {name}: {plain.summary} ({cost})"
+    compared = compared_words(plain.score / best.score, answer.objective)
+    paid = cost_text(answer.objective, cost_of(answer.objective, plain.figures))
+    cost = f"{duration_text(plain.step_time_s)}{paid}, {byte_text(plain.memory_bytes_per_gpu)}"
+    return f"{compared} {name}: {plain.summary} ({cost})"
 
 
 def split_text(check: SplitCheck) -> str:

@@ -11,10 +11,10 @@ from costmodel.tolerances import EQUAL
 from planner.core.answer import Answer, Estimate, RankedPlan
 from planner.core.blocks import Block, Column, Heading, Sentence, Table
 from planner.core.numbers import duration_text, percent, significant, time_unit, used_of_total
-from planner.core.objectives import better_word, cost_text
+from planner.core.objectives import cost_text
 from planner.report.answer import SpaceReport, parts_blocks
 from planner.report.documents import with_plan
-from planner.report.tables import column_maker, ratio_text, rows_table
+from planner.report.tables import column_maker, compared_words, rows_table
 from planner.spaces.mesh.plans import mesh_entry
 from planner.spaces.mixed.space import GroupBaseline, fullest_group
 from planner.spaces.mixed.what_if import StepBound, WhatIf
@@ -115,7 +115,7 @@ def _devices(plan: RankedPlan) -> str:
 
 def _versus(best: RankedPlan, baseline: GroupBaseline, objective: str) -> str:
     """How much better the best is than the faster of the two plans of a group: of this space, or of that for one kind of device."""
-    better, alone = better_word(objective), f"the {baseline.available} {baseline.group} alone"
+    alone = f"the {baseline.available} {baseline.group} alone"
     plans = [p for p in (baseline.mesh, baseline.plan) if p is not None]
     has_figure = OBJECTIVES[objective].figure is not None
     words = [
@@ -131,10 +131,8 @@ def _versus(best: RankedPlan, baseline: GroupBaseline, objective: str) -> str:
             words[1] = f"with a plan of this space {words[1]}"
     ratio = baseline.score / best.score
     if abs(ratio - 1) <= EQUAL:
-        return f"as {'fast' if better == 'faster' else 'good'} as {alone}: the best plan uses no other group"
-    worse = "slower" if better == "faster" else "worse"
-    compared = f"{ratio_text(ratio)}x {better}" if ratio > 1 else f"{ratio_text(1 / ratio)}x {worse}"
-    return f"{compared} than {alone} ({'; '.join(words)})"
+        return f"{compared_words(ratio, objective)} {alone}: the best plan uses no other group"
+    return f"{compared_words(ratio, objective)} {alone} ({'; '.join(words)})"
 
 
 def bound_sentences(bound: StepBound, step_s: float) -> list[str]:
