@@ -7,7 +7,7 @@ from typing import Any
 
 from costmodel.hardware.cluster import Cluster
 from costmodel.hardware.device import Device
-from costmodel.hardware.host import DEFAULT_IDLE_SHARE, Power
+from costmodel.hardware.host import DEFAULT_IDLE_SHARE, Host, Power
 from costmodel.objectives import OBJECTIVES
 from planner.core.answer import Assumption, RankedPlan
 from planner.core.blocks import Column
@@ -22,6 +22,7 @@ __all__ = [
     "cost_of",
     "cost_text",
     "objective_columns",
+    "other_rates",
     "stated_rates",
 ]
 
@@ -88,8 +89,8 @@ def check_layer_objective(objective: str | None, device: Device, *, reads_tokens
     check_rates(objective, [device])
 
 
-def stated_rates(request: Request, cluster: Cluster) -> tuple[Assumption, ...]:
-    """What a GPU costs or draws, where that is what plans are ranked by."""
+def stated_rates(request: Request, cluster: Cluster, compute: str) -> tuple[Assumption, ...]:
+    """What a GPU costs or draws in a format such as "bf16", where that is what plans are ranked by."""
     device, power = cluster.device, Power.of(cluster.device, cluster.host)
     if request.objective == "money" and device.price_per_hour is not None:
         source = "given" if request.price_per_hour is not None else "cluster or device file"
@@ -99,14 +100,22 @@ def stated_rates(request: Request, cluster: Cluster) -> tuple[Assumption, ...]:
         value = f"{power.busy_w:g} W of a computing GPU, {power.idle_w:g} W of a waiting one{idle}, {power.host_w:g} W of its host"
         source = "given" if request.power_w is not None else "device file"
         return (Assumption(name="power", value=value, source=source),)
-    found = OBJECTIVES.get(request.objective or "step_time")
-    if found is None or found.figure is None:
+    is_given = request.power_w is not None or request.price_per_hour is not None
+    source = "given" if is_given else "cluster or device file"
+    return other_rates(request.objective or "step_time", [(device.name, device, compute)], cluster.host, source)
+
+
+def other_rates(
+    objective: str, devices: Iterable[tuple[str, Device, str]], host: Host | None, source: str
+) -> tuple[Assumption, ...]:
+    """What devices, each with its name and format, cost per second by an objective with a figure that is neither money nor energy."""
+    found = OBJECTIVES.get(objective)
+    if found is None or found.figure is None or objective in ("money", "energy"):
         return ()
-    cost = found.cost_of(device, cluster.host, next(iter(device.peak_flop_per_s)))
-    if cost is None:
-        return ()
-    value = f"{cost.computing:g} {found.unit}/s of a computing GPU, {cost.waiting:g} of a waiting one, with its share of the host"
-    return (Assumption(name=found.name, value=value, source="device file"),)
+    costs = [(name, found.cost_of(device, host, compute)) for name, device, compute in devices]
+    rates = ", ".join(f"{cost.computing:g} ({cost.waiting:g}) of {name}" for name, cost in costs if cost is not None)
+    value = f"{rates} in {found.unit}/s computing (waiting), with its share of the host"
+    return (Assumption(name=objective, value=value, source=source),)
 
 
 def cost_text(objective: str, cost: float | None) -> str:

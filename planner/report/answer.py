@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
+from costmodel.objectives import OBJECTIVES
 from planner.core.answer import (
     Answer,
     Assumption,
@@ -256,7 +257,7 @@ def _comparison_blocks(estimate: Estimate) -> list[Block]:
 
 def _assumed(assumptions: Sequence[Assumption], of_model: Sequence[Assumption]) -> str:
     """What decides about the answer; what was given says so, where the rest comes from is said with -v."""
-    shown = [a for a in assumptions if a.name in _MATTER] + [a for a in of_model if a.source == "given"]
+    shown = [a for a in assumptions if a.name in (*_MATTER, *OBJECTIVES)] + [a for a in of_model if a.source == "given"]
     return ", ".join(f"{a.name} {a.value}" + (" (given)" if a.source == "given" else "") for a in shown)
 
 

@@ -355,7 +355,9 @@ class LayerwisePlanSpace(PlanSpace):
     # -- one plan
 
     def assumptions(self) -> tuple[Assumption, ...]:
-        return (*self.resolved.assumptions, *stated_rates(self.resolved.request, self.resolved.cluster))
+        resolved = self.resolved
+        rates = stated_rates(resolved.request, resolved.cluster, resolved.workload.precision.compute)
+        return (*resolved.assumptions, *rates)
 
     def exact_plan(self) -> tuple[Plan, tuple[Assumption, ...]]:
         """Best plan on exactly the GPUs of the question, within the family and the splits that are fixed.

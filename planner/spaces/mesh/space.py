@@ -368,8 +368,9 @@ class MeshPlanSpace(PlanSpace):
         return dataclasses.replace(super().setting(plan), seq=self.seq)
 
     def assumptions(self) -> tuple[Assumption, ...]:
-        rates = stated_rates(self.resolved.request, self.resolved.cluster)
-        return (*self.resolved.assumptions, self.host_memory(), self.convention(), *rates)
+        resolved = self.resolved
+        rates = stated_rates(resolved.request, resolved.cluster, resolved.workload.precision.compute)
+        return (*resolved.assumptions, self.host_memory(), self.convention(), *rates)
 
     @property
     def assumed(self) -> MeshAssumptions:

@@ -44,7 +44,7 @@ from planner.core.answer import (
 from planner.core.capacity import limit_notes, reserve_of, usable_bytes
 from planner.core.errors import UsageError
 from planner.core.notes import Note
-from planner.core.objectives import better_word, check_rates
+from planner.core.objectives import better_word, check_rates, other_rates
 from planner.core.quantities import format_bytes
 from planner.question.fixed import fixed_by
 from planner.question.mixed import with_fixed
@@ -450,7 +450,9 @@ class MixedPlanSpace(PlanSpace):
             prices = ", ".join(f"{device.price_per_hour:g} of {name}" for name, device in used)
             return (Assumption(name="price", value=f"{prices} in USD per GPU and hour", source="device files"),)
         if self.objective != "energy":
-            return ()
+            formats = [self.model.precision_of((g,)).compute for g, n in enumerate(self.devices) if n]
+            devices = [(name, device, best) for (name, device), best in zip(used, formats, strict=True)]
+            return other_rates(self.objective, devices, self.model.cluster.host, "device files")
         powers = [(name, Power.of(device, self.model.cluster.host)) for name, device in used]
         text = ", ".join(f"{p.busy_w:g} W ({p.idle_w:g} W) of {name}" for name, p in powers if p is not None)
         host = next(p.host_w for _, p in powers if p is not None)
