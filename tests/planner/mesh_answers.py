@@ -8,6 +8,7 @@ from typing import Any
 
 from costmodel.mesh.detail import LayerRow, StageRow
 from costmodel.mesh.plan import MEMORY_PARTS, MESH_FIGURES, TIME_PARTS, MeshPlan
+from costmodel.objectives import OBJECTIVES
 from planner.core.answer import Answer, Assumption, Estimate, Proof, RankedPlan, Setting
 from planner.core.request import Request
 from planner.question.resolve import resolve
@@ -81,8 +82,7 @@ def make_ranked(plan: MeshPlan = PLAN, step: float = 20.0, **changes: Any) -> Ra
             "exposed_communication_s": 0.18 * step,
             "gpu_hours_per_million_tokens": plan.workers / tokens_per_s / 3600 * 1e6,
             "money_per_million_tokens": None,
-            "money_per_step": None,
-            "energy_per_step_j": None,
+            **{objective.figure.name: None for objective in OBJECTIVES.values() if objective.figure is not None},
             **times,
             **memory,
         },
