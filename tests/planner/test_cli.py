@@ -326,7 +326,7 @@ def test_a_piped_table_imports_no_rich() -> None:
     assert done.stderr == "False\n"
 
 
-@pytest.mark.parametrize("page", ["cli.md", "extending.md", "json.md", "transformers.md"])
+@pytest.mark.parametrize("page", ["cli.md", "extending.md", "json.md", "measurements.md", "transformers.md"])
 def test_the_docs_are_up_to_date(page: str) -> None:
     """If this fails: python docs/generate.py."""
     import importlib.util
