@@ -254,7 +254,8 @@ class _Network(TypedDict, total=False):
         Option(
             flags="--framework",
             metavar="NAME|FILE",
-            help="What runs the plan, with its costs and defaults ('planner list frameworks'). Default: a well-tuned implementation.",
+            help="What runs the plan: its costs, its defaults, and only plans that it can run ('planner list frameworks'). Default: a "
+            "well-tuned implementation.",
             panel=COSTS,
             words="kind:frameworks",
         ),

@@ -95,10 +95,8 @@ class DeviceFile(FileModel):
     )
     launch_overhead: Seconds = Field(default=DEFAULT_LAUNCH_OVERHEAD_S, description="least time of a kernel, '5 us'")
     efficiency: EfficiencyEntry = Field(default_factory=EfficiencyEntry)
-    price_per_hour: Price | None = Field(
-        default=None, description="of renting one device, in USD; only the objective `money` needs it"
-    )
-    power: PowerEntry | None = Field(default=None, description="of one device; only the objective `energy` needs it")
+    price_per_hour: Price | None = Field(default=None, description="of renting one device, in USD, for money")
+    power: PowerEntry | None = Field(default=None, description="of one device, for its energy")
     source: Sources = Field(description="key of this file -> where its number comes from")
 
     @model_validator(mode="after")

@@ -133,7 +133,7 @@ class RulesEntry(FileModel):
 
     degrees: tuple[Degree, ...] | None = Field(default=None, description="degrees of a mesh plan that it has")
     schedules: tuple[Schedule, ...] | None = Field(default=None, description="pipeline schedules that it has")
-    zero_stages: tuple[Literal[0, 1, 2, 3], ...] | None = None
+    zero_stages: tuple[Literal[0, 1, 2, 3], ...] | None = Field(default=None, description="stages of ZeRO that it has")
     orders: tuple[Order, ...] | None = Field(default=None, description="orders in which it numbers ranks")
     splits_blocks_alike: bool = Field(default=False, strict=True, description="every block is split as every plan does")
     layers_by_batch: bool = Field(
