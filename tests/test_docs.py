@@ -139,6 +139,15 @@ def test_recipes_work(tmp_path: Path) -> None:
     assert '"weights": 25503912' in shown["weigh resnet50"]
 
 
+def test_every_key_of_rules_is_explained() -> None:
+    from planner.schema.framework import RulesEntry
+
+    text = (DOCS / "extending.md").read_text(encoding="utf-8")
+    table = text.split("| key of `rules` | meaning |")[1].split("\n\n")[0]
+    keys = [key for row in table.splitlines()[2:] for key in re.findall(r"`(\w+)`", row.split("|")[1])]
+    assert sorted(keys) == sorted(RulesEntry.model_fields)
+
+
 def _headings(path: Path) -> set[str]:
     """Anchors as GitHub and myst_heading_anchors make them."""
     text = re.sub(r"^```.*?^```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
