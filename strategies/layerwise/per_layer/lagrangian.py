@@ -21,7 +21,7 @@ A part of the options that holds every choice up to some cost.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -34,7 +34,7 @@ from strategies.layerwise.per_layer.problem import (
     restrict,
 )
 
-__all__ = ["DualAscent", "Multipliers", "Region", "solve_master"]
+__all__ = ["DualAscent", "Multipliers", "Region", "forest_of", "solve_master"]
 
 
 MAX_PIVOTS = 200
@@ -142,7 +142,7 @@ class DualAscent:
     elimination : Elimination
     capacity_bytes : float
     on_choice : callable, optional
-        Told of every choice met, with its evaluation.
+        Told of every choice met.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class DualAscent:
         tables: FlatTables,
         elimination: Elimination,
         capacity_bytes: float,
-        on_choice: Callable[[IntArray, Evaluation], None] | None = None,
+        on_choice: Callable[[IntArray], None] | None = None,
     ) -> None:
         self.tables = tables
         self.elimination = elimination
@@ -172,7 +172,7 @@ class DualAscent:
         if price:
             value -= price * self.capacity_bytes
         if self.on_choice is not None:
-            self.on_choice(choice, seen)
+            self.on_choice(choice)
         longest = int(seen.path_s.argmax())
         if longest not in self._active:
             self._active.append(longest)
@@ -202,6 +202,19 @@ class DualAscent:
         weight = np.zeros_like(self.best.weight)
         weight[self._active] = weights
         return Multipliers(weight, price * unit)
+
+
+def forest_of(problem: ChoiceProblem) -> ChoiceProblem:
+    """A relaxation without cycles: of the edges, those of a spanning forest that cost most on average.
+
+    Costs are never negative, so a bound of the relaxation is one of the problem.
+    """
+    import networkx as nx  # a tenth of a second, for the few problems that need it
+
+    graph: nx.Graph[int] = nx.Graph()
+    graph.add_weighted_edges_from((edge.producer, edge.consumer, float(edge.cost_s.mean())) for edge in problem.edges)
+    kept = {frozenset(pair) for pair in nx.maximum_spanning_edges(graph, data=False)}
+    return replace(problem, edges=tuple(e for e in problem.edges if frozenset((e.producer, e.consumer)) in kept))
 
 
 @dataclass(slots=True)

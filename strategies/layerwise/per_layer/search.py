@@ -5,6 +5,9 @@ the labels decide what remains. Finding a choice of cost at most ``u`` proves it
 nothing costs ``u`` or less, and the guess is raised. Guesses grow geometrically from just above the bound, so most of
 the work is done at the last one, which is hardly wider than necessary.
 
+Where options are many, the bound of a spanning forest of the graph first leaves out those that no choice of interest has:
+elimination over all edges takes time that grows with the square or cube of the options.
+
 Numbers are compared with a relative allowance of 1e-12: choices whose costs differ by less count as equal.
 """
 
@@ -24,10 +27,9 @@ from strategies.layerwise.per_layer.k_best import (
     best_choices,
     search_labels,
 )
-from strategies.layerwise.per_layer.lagrangian import DualAscent, Region
+from strategies.layerwise.per_layer.lagrangian import DualAscent, Region, forest_of
 from strategies.layerwise.per_layer.problem import (
     ChoiceProblem,
-    Evaluation,
     Limits,
     Solution,
     Status,
@@ -42,6 +44,7 @@ __all__ = ["Method", "is_confirmed", "solve"]
 Method = Literal["auto", "elimination", "program"]
 
 FIRST_GUESS = 1e-4  # above the bound, relative
+MANY_OPTIONS = 100  # per node on average; fewer are not worth a bound of their own
 PRECISION = 0.02  # share of the gap that the multipliers may leave open
 MAX_ASCENT = 60
 FIRST_BUDGET = 250_000  # labels of one guess
@@ -99,6 +102,7 @@ class _Search:
         self.limits = limits
         self.may_use_program = may_use_program
         self.problem = _clip_hide(problem)
+        self.whole = Region.whole(self.problem)
         self.capacity_bytes = problem.memory_capacity_bytes
         self.capacity_allowed = _with_allowance(problem)
         self.keys = problem.key_class or tuple(np.arange(len(b)) for b in problem.base_s)
@@ -114,8 +118,9 @@ class _Search:
 
     # -- what is known ---------------------------------------------------------------------------------------------
 
-    def offer(self, choice: IntArray, seen: Evaluation) -> None:
+    def offer(self, choice: IntArray) -> None:
         """Remember a choice if it fits and is among the best of different keys."""
+        seen = self.whole.tables.evaluate(choice)
         value = seen.objective_s
         if seen.memory > self.capacity_allowed or value > self.threshold() * (1.0 + ROUNDING):
             return
@@ -174,15 +179,17 @@ class _Search:
 
     def run(self) -> Solution:
         """The leanest choice settles whether anything fits."""
-        whole = Region.whole(self.problem)
         leanest = np.array([int(m.argmin()) for m in self.problem.memory_bytes])
-        first = whole.tables.evaluate(leanest)
-        if first.memory > self.capacity_allowed:
+        if self.whole.tables.evaluate(leanest).memory > self.capacity_allowed:
             self.proven_s = np.inf
             return self.result(Status.INFEASIBLE)
-        self.offer(leanest, first)
+        self.offer(leanest)
         try:
-            self.explore(whole)
+            region = self.narrowed()
+            if region is None:
+                self.prove(self.highest())
+            else:
+                self.explore(region)
         except OutOfTimeError:
             return self.result(Status.FEASIBLE if self.found else Status.LIMIT)
         return self.result(Status.OPTIMAL if self.found else Status.CUT_OFF)
@@ -193,9 +200,23 @@ class _Search:
         step = above * max(bound, 1e-3 * highest)
         return highest if bound + 2.0 * step >= highest else bound + step
 
-    def ascend(self, whole: Region, elimination: Elimination) -> bool:
+    def narrowed(self) -> Region | None:
+        """The options of choices that may be of interest; None where there are none."""
+        options = sum(len(b) for b in self.problem.base_s)
+        if not np.isfinite(self.limits.cutoff_s) or options <= MANY_OPTIONS * self.problem.num_nodes:
+            return self.whole
+        forest = Region.whole(forest_of(self.problem))
+        elimination = _elimination_of(forest)
+        if not self.ascend(forest, elimination):
+            return None
+        limit = self.allowed(self.highest(), forest.multipliers.price_s_per_byte)
+        return self.whole.below(forest.marginals(elimination), limit)
+
+    def ascend(self, region: Region, elimination: Elimination) -> bool:
         """Raise the bound; False when nothing is left to find."""
-        ascent = DualAscent(whole.tables, elimination, self.capacity_bytes, self.offer)
+        ascent = DualAscent(
+            region.tables, elimination, self.capacity_bytes, lambda choice: self.offer(region.original(choice))
+        )
         for _ in range(MAX_ASCENT):
             self.clock.check()
             ascent.step()
@@ -207,30 +228,29 @@ class _Search:
             gap = min(self.threshold(), self.highest()) - ascent.bound_s
             if missing <= PRECISION * min(gap, 0.02 * ascent.bound_s):
                 break
-        whole.multipliers = ascent.best
+        region.multipliers = ascent.best
         return True
 
-    def explore(self, whole: Region) -> None:
-        """Find the best choices by guesses that grow from the bound."""
+    def explore(self, region: Region) -> None:
+        """Find the best choices of a region by guesses that grow from the bound."""
         try:
-            pairs = tuple((edge.producer, edge.consumer) for edge in self.problem.edges)
-            elimination = Elimination(structure_of(self.problem.num_nodes, pairs), self.problem)
+            elimination = _elimination_of(region)
         except TooWideError:
-            self.integer_program(whole)
+            self.integer_program(region)
             return
-        if not self.ascend(whole, elimination):
+        if not self.ascend(region, elimination):
             return
-        marginals, price = whole.marginals(elimination), whole.multipliers.price_s_per_byte
+        marginals, price = region.marginals(elimination), region.multipliers.price_s_per_byte
         while not self.finished():
             guess = self._guess(self.proven_s, self.growth, self.highest())
-            part = whole.below(marginals, self.allowed(guess, price))
+            part = region.below(marginals, self.allowed(guess, price))
             try:
                 count = self.label(part, guess) if part is not None else 0
             except _OverflowError:
                 # What the search met on the way may have lowered the highest guess. Look closer to the bound, and spend
                 # more: the budget grows as fast as the guesses shrink, so little is wasted.
                 if self.budget >= MAX_LABELS:
-                    self.integer_program(whole.below(marginals, self.allowed(self.highest(), price)) or whole)
+                    self.integer_program(region.below(marginals, self.allowed(self.highest(), price)) or region)
                     return
                 self.growth /= 3.0
                 self.budget = min(4 * self.budget, MAX_LABELS)
@@ -265,7 +285,7 @@ class _Search:
             capacity=self.capacity_allowed,
         )
         for choice in choices:
-            self.offer(region.original(choice), region.tables.evaluate(choice))
+            self.offer(region.original(choice))
         if not complete:
             raise _OverflowError
         return sum(len(cut.state) for cut in labels)
@@ -280,10 +300,15 @@ class _Search:
         limits = replace(self.limits, wall_s=self.clock.left_s, cutoff_s=self.highest())
         answer = solve_program(region.problem, limits)
         for choice in answer.choices:
-            self.offer(region.original(choice), region.tables.evaluate(choice))
+            self.offer(region.original(choice))
         self.prove(answer.rest_bound_s)
         if answer.status in {Status.FEASIBLE, Status.LIMIT}:
             raise OutOfTimeError
+
+
+def _elimination_of(region: Region) -> Elimination:
+    pairs = tuple((edge.producer, edge.consumer) for edge in region.problem.edges)
+    return Elimination(structure_of(region.problem.num_nodes, pairs), region.problem)
 
 
 def _clip_hide(problem: ChoiceProblem) -> ChoiceProblem:

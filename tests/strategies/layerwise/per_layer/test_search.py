@@ -88,8 +88,11 @@ def test_without_keys_every_choice_counts() -> None:
     assert answer.objectives_s == pytest.approx([v for v, _ in brute_force(problem)][:7])
 
 
+@pytest.mark.parametrize("many", [100, 0])
 @mostly("exact", "seed", range(25))
-def test_cutoff(seed: int) -> None:
+def test_cutoff(seed: int, many: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether the bound of a spanning forest leaves out options first or not."""
+    monkeypatch.setattr(search, "MANY_OPTIONS", many)
     problem = random_problem(np.random.default_rng(seed), shape=SHAPES[seed % 3], memory="binding")
     costs = best_by_key(problem)
     if costs[0] == 0.0:

@@ -26,7 +26,8 @@ PORTS = replace(
 @mostly("exact", "cluster", [CLUSTER, PORTS], quick=1)
 @mostly("exact", "seed", range(5), quick=1)
 def test_dominated_numbers_last_change_no_answer(seed: int, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pipelines of random networks: the same best plans and bounds whether dominated numbers of replicas are left out first or not."""
+    """Pipelines of random networks: the same best plans and bounds with and without dominated numbers, units of two and three workers."""
+    monkeypatch.setattr("strategies.layerwise.pipeline.search._UNITS", (4, 6))
     case = workload(random_graph(np.random.default_rng(seed)))
     counts, closed = list(range(2, 13)), 0
     settings = SearchSettings(max_workers=12, capacity_bytes=16e9, top=3)

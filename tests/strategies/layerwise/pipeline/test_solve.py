@@ -84,7 +84,8 @@ def brute_force(problem: PartitionProblem) -> list[tuple[float, PipelinePlan]]:
     found = []
     for stages in range(2, min(problem.num_layers, problem.num_workers, problem.num_micro_batches) + 1):
         for replicas in itertools.product(problem.replica_counts.tolist(), repeat=stages):
-            if sum(replicas) != problem.num_workers:
+            left = problem.num_workers - sum(replicas)
+            if left < 0 or (left and problem.uses_all_workers):
                 continue
             for cuts in itertools.combinations(range(1, problem.num_layers), stages - 1):
                 plan = PipelinePlan(cuts=cuts, replicas=replicas)
