@@ -213,7 +213,9 @@ def test_an_objective_is_one_file(question: tuple[str, ...], tmp_path: Path) -> 
     assert [plan["energy_per_step_j"] for plan in answer["plans"]] == sorted(
         plan["energy_per_step_j"] for plan in answer["plans"]
     )
-    assert yaml.safe_load((tmp_path / "plan.yaml").read_text(encoding="utf-8"))["prediction"]["objective"] == "carbon"
+    prediction = yaml.safe_load((tmp_path / "plan.yaml").read_text(encoding="utf-8"))["prediction"]
+    assert prediction["objective"] == "carbon"
+    assert prediction["carbon_per_step_kg"] == pytest.approx(best["carbon_per_step_kg"], rel=1e-12)
     shown = with_carbon(tmp_path, "optimize", *question, "--objective", "carbon")
     assert "kg CO2 per step" in shown.stdout
     assert "cleaner" in shown.stdout

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from costmodel.mesh.assumptions import RENAMED_ASSUMPTIONS
+from costmodel.objectives import OBJECTIVES
 from planner.core.answer import Answer, Estimate, RankedPlan, Setting, assumption_text
 from planner.core.capacity import reserve_of
 from planner.core.errors import FileProblem, InputFileError
@@ -79,7 +80,9 @@ def _prediction(answer: Answer | Estimate, ranked: RankedPlan) -> dict[str, Any]
         return entry
     # The proof is about the objective: without it, a plan that saves energy would read as the fastest one.
     about = {} if answer.objective == "step_time" else {"objective": answer.objective}
-    return {**entry, **about, "bound_s": answer.proof.bound_s}
+    figure = OBJECTIVES[answer.objective].figure
+    cost = {} if figure is None else {figure.name: ranked[figure.name]}
+    return {**entry, **about, **cost, "bound_s": answer.proof.bound_s}
 
 
 def _question_head(request: Request, setting: Setting, folder: Path | None) -> dict[str, Any]:

@@ -55,6 +55,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from costmodel.mesh.plan import MeshPlan
 from costmodel.mixed.plan import MixedPipeline, MixedPlan, MixedStage
+from costmodel.objectives import OBJECTIVES
 from costmodel.paleo.convolution import ALGORITHMS
 from costmodel.serving.plan import ServingPlan
 from planner.core.errors import did_you_mean
@@ -240,6 +241,13 @@ else:
         proven_optimal=key(
             bool | None, "Whether no plan of the stated space is better by the objective.", default=None
         ),
+        **{
+            cost.figure.name: key(
+                Number | None, f"What a step costs, in {cost.unit}, where that is the objective.", default=None
+            )
+            for cost in OBJECTIVES.values()
+            if cost.figure is not None
+        },
         bound_s=key(Number | None, "No plan of the stated space is faster, in seconds.", default=None),
     )
     Provenance = record(
