@@ -26,6 +26,7 @@ Columns = Mapping[str, IntArray]
 
 _ALL_TO_ALL, _FULL = CP_KINDS.index("all_to_all"), RECOMPUTE.index("full")
 _1F1B = SCHEDULES.index("1f1b")
+_CHUNKED = " or ".join(np.array(SCHEDULES)[IS_CHUNKED])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,7 +198,7 @@ def _chunks_message(shape: NetworkShape, v: Mapping[str, int]) -> str:  # noqa: 
     name = SCHEDULES[v["schedule"]]
     if IS_CHUNKED[v["schedule"]]:
         return f"vpp {v['vpp']} is too few chunks for schedule {name}, which needs a vpp of at least 2"
-    return f"vpp {v['vpp']} is for schedule interleaved; schedule {name} has one chunk per rank"
+    return f"vpp {v['vpp']} is for schedule {_CHUNKED}; schedule {name} has one chunk per rank"
 
 
 def _recompute(shape: NetworkShape, c: Columns) -> BoolArray:
@@ -370,17 +371,17 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name="schedule-chunks",
         fields=("schedule", "vpp"),
-        doc="interleaved needs vpp > 1, the other schedules have one chunk per rank",
+        doc=f"{_CHUNKED} needs vpp > 1, the other schedules have one chunk per rank",
         test=lambda s, c: IS_CHUNKED[c["schedule"]] == (c["vpp"] > 1),  # noqa: ARG005
         message=_chunks_message,
     ),
     Rule(
         name="schedule-groups",
         fields=("schedule", "num_micro_batches", "pp"),
-        doc="interleaved needs whole groups of pp micro-batches",
+        doc=f"{_CHUNKED} needs whole groups of pp micro-batches",
         test=lambda s, c: ~IS_CHUNKED[c["schedule"]] | (c["num_micro_batches"] % c["pp"] == 0),  # noqa: ARG005
         message=lambda s, v: (  # noqa: ARG005
-            f"schedule interleaved needs whole groups of pp {v['pp']} micro-batches; there are {v['num_micro_batches']} "
+            f"schedule {SCHEDULES[v['schedule']]} needs whole groups of pp {v['pp']} micro-batches; there are {v['num_micro_batches']} "
             f"(nearby: {nearby(v['num_micro_batches'], v['pp'])})"
         ),
     ),
