@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodel.mesh.plan import CP_KINDS, ORDERS, RECOMPUTE, SCHEDULES, LayerSplit, MeshPlan
+from costmodel.schedules import schedule_of
 from costmodel.serving.plan import ServingPlan
 from planner.core.errors import UnknownName, UsageError
 from planner.exporters import EXPORTERS, exporter_of, exporter_rows, targets_that_take
@@ -162,6 +163,28 @@ def test_refused_combinations(target: str, plan: MeshPlan, words: str) -> None:
         make_export(job_of(plan), target)
 
 
+# What each target has a word for; its framework refuses every other one, or says what runs instead.
+SCHEDULES_WRITTEN = {
+    "accelerate": (),
+    "deepspeed": ("1f1b",),
+    "megatron": ("1f1b", "interleaved"),
+    "megatron-bridge": ("1f1b", "interleaved"),
+    "nanotron": ("gpipe", "1f1b"),
+    "torch": (),
+    "torchtitan": ("gpipe", "1f1b", "interleaved"),
+}
+
+
+@pytest.mark.parametrize(("target", "version"), CASES)
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_no_schedule_is_written_as_another_without_a_word(target: str, version: str, schedule: str) -> None:
+    vpp = 2 if schedule_of(schedule).is_chunked else 1
+    job = job_of(MeshPlan(pp=2, vpp=vpp, schedule=schedule, dp_shard=4, zero_stage=1, num_micro_batches=4))
+    refused, cannot = broken_rules(exporter_of(target), job, version)
+    refused += own_refusals(exporter_of(target), job, version)
+    assert bool(refused or "schedule" in cannot) == (schedule not in SCHEDULES_WRITTEN[target])
+
+
 def test_nanotron_refuses_pipelines_whose_loss_misses_the_last_stage() -> None:
     """16 blocks and a head of 3.9 on 16 stages (costmodel.framework.threshold_last); 8 stages run."""
     job = job_of(MeshPlan(pp=16, num_micro_batches=32))
@@ -201,7 +224,7 @@ def test_unknown_targets_and_versions() -> None:
 def test_nothing_is_forgotten(target: str, version: str, data: Any) -> None:
     pp = data.draw(st.sampled_from([1, 2, 4]))
     schedule = data.draw(st.sampled_from(SCHEDULES)) if pp > 1 else "1f1b"
-    vpp = data.draw(st.sampled_from([2, 4])) if schedule == "interleaved" else 1
+    vpp = data.draw(st.sampled_from([2, 4])) if schedule_of(schedule).is_chunked else 1
     recompute = data.draw(st.sampled_from(RECOMPUTE))
     cp, shard = data.draw(st.sampled_from([1, 2])), data.draw(st.sampled_from([1, 2, 8]))
     plan = MeshPlan(
