@@ -9,18 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodel.schedules import instruction_orders
+from costmodel.schedules import SCHEDULES, instruction_orders, schedule_of
 from costmodel.timeline import STREAMS, Span, Timeline, TimelineInput, simulate
-
-SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero_bubble")
 
 
 @st.composite
 def cases(draw: st.DrawFn, schedule: str | None = None) -> TimelineInput:
     name = schedule or draw(st.sampled_from(SCHEDULES))
-    pp = draw(st.integers(2 if name == "interleaved" else 1, 5))
-    vpp = draw(st.integers(2, 3)) if name == "interleaved" else 1
-    m = draw(st.integers(1, 3)) * pp if name == "interleaved" else draw(st.integers(1, 9))
+    is_chunked = schedule_of(name).is_chunked
+    pp = draw(st.integers(2 if is_chunked else 1, 5))
+    vpp = draw(st.integers(2, 3)) if is_chunked else 1
+    m = draw(st.integers(1, 3)) * pp if is_chunked else draw(st.integers(1, 9))
     chunks = pp * vpp
 
     def times(count: int, least: float = 0.0) -> tuple[float, ...]:
@@ -77,7 +76,7 @@ def test_streams_do_one_thing_at_a_time(case: TimelineInput) -> None:
 @given(cases())
 def test_all_work_is_there_exactly_once(case: TimelineInput) -> None:
     timeline = simulate(case)
-    split = case.schedule == "zero_bubble"
+    split = schedule_of(case.schedule).delays_weights
     chunks, micro_batches = range(case.pp * case.vpp), range(case.num_micro_batches)
     expected = Counter(f"{k} c{c} m{i}" for k in ("FBW" if split else "FB") for c in chunks for i in micro_batches)
     assert Counter(span.name for span in compute(timeline)) == expected
@@ -103,7 +102,7 @@ def test_nothing_starts_before_what_it_needs(case: TimelineInput) -> None:
     for i in range(case.num_micro_batches):
         for c in range(last + 1):
             assert spans[f"B c{c} m{i}"].start_s >= end(f"F c{c} m{i}") - 1e-9
-            if case.schedule == "zero_bubble":
+            if schedule_of(case.schedule).delays_weights:
                 assert spans[f"W c{c} m{i}"].start_s >= end(f"B c{c} m{i}") - 1e-9
             if c < last:
                 assert spans[f"F c{c + 1} m{i}"].start_s >= end(f"F c{c} m{i}") + case.send_forward_s[c] - 1e-9

@@ -19,6 +19,7 @@ from costmodel.mesh.plan import CP_KINDS, ORDERS, RECOMPUTE, MeshCosts, MeshPlan
 from costmodel.mesh.rules import NetworkShape, broken_rules
 from costmodel.network.graph import Graph, LayerSpec
 from costmodel.network.layers.base import params_from
+from costmodel.schedules import schedule_of
 from tests.strategies.mesh.networks import decoder, two_level_cluster, workload_of
 
 # Nothing hides behind anything and nothing is lost: times are bytes over bandwidth, memory is tensors.
@@ -210,7 +211,7 @@ def _attempt(rng: random.Random, shape: NetworkShape, schedule: str | None, *, o
         ep=rng.choice([1, 2, 4]) if shape.experts else 1,
         etp=rng.choice([1, 1, 2]) if shape.experts else 1,
         pp=pp,
-        vpp=rng.choice([2, 3]) if chosen == "interleaved" else 1,
+        vpp=rng.choice([2, 3]) if schedule_of(chosen).is_chunked else 1,
         schedule=chosen,
         dp_replicate=replicate,
         dp_shard=shard,

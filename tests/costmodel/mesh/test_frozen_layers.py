@@ -18,6 +18,7 @@ from costmodel.mesh.tensor_parallel import roles_of, shard_of
 from costmodel.mesh.tracks import mesh_tracks
 from costmodel.network.graph import Graph
 from costmodel.network.layers import Layer
+from costmodel.schedules import SCHEDULES
 from tests.costmodel.mesh import plans as make
 from tests.strategies.mesh.networks import decoder, workload_of
 
@@ -175,7 +176,7 @@ def test_an_adapter_lets_the_gradient_through_all_that_follows() -> None:
     assert np.all(table.backward_s[0, 1:] > 0)
 
 
-@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved", "zero_bubble"])
+@pytest.mark.parametrize("schedule", SCHEDULES)
 def test_traces_of_partly_frozen_networks_end_with_the_step(schedule: str) -> None:
     rng = random.Random(f"frozen {schedule}")
     errors = []

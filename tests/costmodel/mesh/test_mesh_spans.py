@@ -12,6 +12,7 @@ import pytest
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import MeshPlan
 from costmodel.mesh.tracks import mesh_tracks
+from costmodel.schedules import SCHEDULES
 from costmodel.timeline import Tracks, TrackSpan
 from tests.costmodel.mesh import plans as make
 
@@ -40,7 +41,7 @@ def errors(schedule: str, *, offload: bool = False) -> list[float]:
 
 
 @pytest.mark.parametrize("offload", [False, True])
-@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved", "zero_bubble"])
+@pytest.mark.parametrize("schedule", SCHEDULES)
 def test_the_trace_ends_with_the_step(schedule: str, offload: bool) -> None:
     """Every part of the step is somewhere: passes, transfers, gathering, exchange, update, host; copies of ZeRO-3's shards too."""
     found = [abs(error) for error in errors(schedule, offload=offload)]
@@ -67,7 +68,7 @@ def check(tracks: Tracks) -> None:
             open_spans.append(span)
 
 
-@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved", "zero_bubble"])
+@pytest.mark.parametrize("schedule", SCHEDULES)
 def test_spans_nest_or_stay_apart(schedule: str) -> None:
     for model, plan in cases(schedule, 12):
         check(mesh_tracks(model, plan))

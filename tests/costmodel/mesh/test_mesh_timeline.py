@@ -14,6 +14,7 @@ from costmodel.hardware.collectives import collective_s, names_of
 from costmodel.mesh.communication import mesh_strides
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import MeshBatch, MeshPlan
+from costmodel.schedules import SCHEDULES, schedule_of
 from costmodel.timeline import Timeline, TimelineInput, simulate
 from tests.costmodel.mesh import plans as make
 
@@ -138,7 +139,7 @@ class Chunks:
         )
         hide, lost = model.assumptions.dp_overlap, model.assumptions.interference
         # Weight gradients of a zero-bubble schedule come later than what is gathered and scattered.
-        shorter = backward - (self._value("weight_s", kind) if plan.schedule == "zero_bubble" else 0.0)
+        shorter = backward - (self._value("weight_s", kind) if schedule_of(plan.schedule).delays_weights else 0.0)
         waited = (1 - model.assumptions.gather_overlap) * gather
         moved = gather - waited + scatter
         return (
@@ -167,7 +168,7 @@ class Chunks:
                 num_micro_batches=self.plan.num_micro_batches,
                 forward_s=tuple(self.forward),
                 backward_s=tuple(self.backward),
-                weight_s=tuple(self.weight) if self.plan.schedule == "zero_bubble" else (),
+                weight_s=tuple(self.weight) if schedule_of(self.plan.schedule).delays_weights else (),
                 send_forward_s=tuple(self.send),
                 send_backward_s=tuple(self.send),
                 exchange_s=exchange_s,
@@ -193,7 +194,7 @@ def _cases(schedule: str, count: int, seed: int) -> list[tuple[MeshModel, MeshPl
     return result[:count]
 
 
-@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved", "zero_bubble"])
+@pytest.mark.parametrize("schedule", SCHEDULES)
 def test_pipelines_of_whole_plans_agree_with_the_timeline(schedule: str) -> None:
     """What is left of the step without the exchange of gradients and the optimizer."""
     errors = []
@@ -239,7 +240,7 @@ def _ends(model: MeshModel, plan: MeshPlan) -> tuple[tuple[float, ...], tuple[fl
         count = sum(float(table.dense_trainable[0, kinds[u]]) for u in modules)
         hides = [u for u in modules if u != len(kinds) - 1]  # the head is the first to have a gradient
         backward = sum(chunks.times[kinds[u]][1] for u in hides)
-        if plan.schedule == "zero_bubble":  # what lags behind hides nothing
+        if schedule_of(plan.schedule).delays_weights:  # what lags behind hides nothing
             backward -= sum(chunks.times[kinds[u]][3] for u in hides)
         forward = sum(chunks.times[kinds[u]][0] for u in modules)
 
@@ -275,7 +276,7 @@ def _errors(schedule: str) -> np.ndarray:
     return np.array(errors)
 
 
-@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved", "zero_bubble"])
+@pytest.mark.parametrize("schedule", SCHEDULES)
 def test_whole_steps_are_not_shorter_than_the_timeline(schedule: str) -> None:
     errors = _errors(schedule)
     assert errors.min() >= -0.01

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from costmodel.arrays import FloatArray, IntArray
 from costmodel.mesh.plan import SCHEDULES
 from costmodel.mesh.schedule import ChunkRuns, in_flight, makespan_s, schedule_is_legal
-from costmodel.schedules import instruction_orders
+from costmodel.schedules import instruction_orders, schedule_of
 from costmodel.timeline import Timeline, TimelineInput, simulate
 
 # Worst relative error against the timeline: exact but for rounding, and interleaved's lower bound.
@@ -66,10 +66,10 @@ def makespans(cases: list[Case]) -> FloatArray:
 
 def random_case(rng: np.random.Generator, schedule: str, most_pp: int = 10, most_m: int = 40) -> Case:
     """Uneven blocks per chunk (some recomputed), an embedding before, a head behind, transfers."""
-    interleaved = schedule == "interleaved"
-    pp = int(rng.integers(2 if interleaved else 1, most_pp + 1))
-    vpp = int(rng.integers(2, 5)) if interleaved else 1
-    m = pp * int(rng.integers(1, max(1, most_m // pp) + 1)) if interleaved else int(rng.integers(1, most_m + 1))
+    is_chunked = schedule_of(schedule).is_chunked
+    pp = int(rng.integers(2 if is_chunked else 1, most_pp + 1))
+    vpp = int(rng.integers(2, 5)) if is_chunked else 1
+    m = pp * int(rng.integers(1, max(1, most_m // pp) + 1)) if is_chunked else int(rng.integers(1, most_m + 1))
     chunks, runs = pp * vpp, int(rng.integers(1, 4))
     cuts = np.sort(rng.integers(0, chunks + 1, size=runs - 1))
     blocks = np.repeat(
@@ -110,9 +110,10 @@ def even(schedule: str, pp: int, m: int, vpp: int = 1) -> Case:
 def any_cases(draw: st.DrawFn) -> Case:
     """Anything, however unbalanced."""
     schedule = draw(st.sampled_from(SCHEDULES))
-    pp = draw(st.integers(2 if schedule == "interleaved" else 1, 7))
-    vpp = draw(st.integers(2, 3)) if schedule == "interleaved" else 1
-    m = pp * draw(st.integers(1, 4)) if schedule == "interleaved" else draw(st.integers(1, 12))
+    is_chunked = schedule_of(schedule).is_chunked
+    pp = draw(st.integers(2 if is_chunked else 1, 7))
+    vpp = draw(st.integers(2, 3)) if is_chunked else 1
+    m = pp * draw(st.integers(1, 4)) if is_chunked else draw(st.integers(1, 12))
     left, count = pp * vpp, []
     while left:
         count.append(draw(st.integers(1, left)))
@@ -203,7 +204,7 @@ def test_equal_stages_take_what_textbooks_say(pp: int, m: int) -> None:
 
 @given(any_cases())
 def test_one_stage_only_works(case: Case) -> None:
-    assume(case.schedule != "interleaved")
+    assume(not schedule_of(case.schedule).is_chunked)
     one = Case(
         schedule=case.schedule,
         pp=1,
@@ -232,7 +233,7 @@ def test_longer_times_never_make_a_step_shorter(case: Case, name: str, which: in
 @given(any_cases())
 def test_more_micro_batches_never_make_a_step_shorter(case: Case) -> None:
     fields = {item: getattr(case, item) for item in case.__slots__}
-    more = case.m + (case.pp if case.schedule == "interleaved" else 1)
+    more = case.m + (case.pp if schedule_of(case.schedule).is_chunked else 1)
     before, after = makespans([case, Case(**(fields | {"m": more}))])
     busiest = (
         np.repeat(np.add(case.forward_s, case.backward_s), case.count).reshape(case.vpp, case.pp).sum(axis=0).max()
@@ -243,7 +244,7 @@ def test_more_micro_batches_never_make_a_step_shorter(case: Case) -> None:
 
 def test_batches_may_mix_schedules_and_hold_empty_runs() -> None:
     rng = np.random.default_rng(5)
-    cases = [random_case(rng, SCHEDULES[i % 4]) for i in range(40)]
+    cases = [random_case(rng, SCHEDULES[i % len(SCHEDULES)]) for i in range(40)]
     alone = [float(makespans([case])[0]) for case in cases]
     np.testing.assert_allclose(makespans(cases), alone, rtol=1e-12)
     holes = [
@@ -335,7 +336,7 @@ def test_activations_in_flight_are_the_peaks_of_the_timeline(schedule: str) -> N
         m, pp, vpp = (np.full(case.pp, value) for value in (case.m, case.pp, case.vpp))
         held = in_flight(code, m, pp, vpp, positions)
         assert tuple(held.tolist()) == peaks(
-            schedule, case.pp, case.m, case.vpp, "W" if schedule == "zero_bubble" else "B"
+            schedule, case.pp, case.m, case.vpp, "W" if schedule_of(schedule).delays_weights else "B"
         )
         # ZB-H1 runs weight gradients of rank i up to i micro-batches late (Qi et al. 2024, arXiv:2401.10241, section 2.3).
         late = np.minimum(case.m, case.pp) - np.minimum(case.m, case.pp - positions)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from costmodel.mesh.plan import CP_KINDS, ORDERS, RECOMPUTE, SCHEDULES, MeshPlan
 from costmodel.network.sizes import sizes_of
+from costmodel.schedules import schedule_of
 from planner.core.errors import UsageError
 from planner.core.request import Request
 from planner.exporters import exporter_of, targets_that_take
@@ -80,7 +81,7 @@ def test_legal_plans_are_those_that_are_written_completely(framework: str, model
         ep=data.draw(one(experts)),
         etp=data.draw(one([1, 1, tp])) if len(experts) > 1 else 1,
         pp=pp,
-        vpp=data.draw(one([2, 4])) if schedule == "interleaved" else 1,
+        vpp=data.draw(one([2, 4])) if schedule_of(schedule).is_chunked else 1,
         schedule=schedule,
         dp_replicate=replicate,
         dp_shard=shard,
