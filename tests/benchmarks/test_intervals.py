@@ -102,6 +102,7 @@ def test_a_file_never_seen_is_held_by_its_intervals_and_lists() -> None:
     assert chance == pytest.approx(is_best, abs=0.1)
 
 
+@pytest.mark.e2e
 def test_the_same_rows_teach_the_same() -> None:
     rows = files_of(np.random.default_rng(5), 3, 4)
     first, again = (learned(rows).models["transformers"] for _ in range(2))

@@ -54,6 +54,7 @@ def rows_of(rng: np.random.Generator, networks: int, each: int) -> Any:
     )
 
 
+@pytest.mark.e2e
 def test_intervals_hold_figures_of_a_network_never_seen() -> None:
     from serving import serving_models
 
@@ -133,6 +134,7 @@ def test_a_run_of_whole_cycles_takes_as_long_as_they_do_and_one_more_request_a_c
     assert more == pytest.approx((6 * full + single) / (3001 / 500 * full))
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize("model", ["llama3-70b", "llama3-405b"])
 def test_bundled_intervals_hold_most_of_the_figures_of_the_page(model: str) -> None:
     """Of H100 and TensorRT-LLM 1.0."""

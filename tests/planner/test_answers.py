@@ -96,6 +96,7 @@ def test_families_are_regions_of_the_space(family: str) -> None:
     assert inside.proof.proven_optimal
 
 
+@pytest.mark.e2e
 def test_diverse_shows_the_best_of_every_family() -> None:
     plain = optimize(Request(model="alexnet", gpus=4, top=1))
     diverse = optimize(Request(model="alexnet", gpus=4, top=3, diverse=True))
@@ -108,6 +109,7 @@ def test_diverse_shows_the_best_of_every_family() -> None:
             assert alone.plans[0].step_time_s == pytest.approx(plan.step_time_s, rel=1e-12)
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize(("change", "value"), [("gpus", 12), ("memory_limit", "2 GiB"), ("batch", 64)])
 def test_more_of_everything_is_never_slower(change: str, value: object) -> None:
     base = {"model": "nin", "gpus": 6, "batch": 128, "memory_limit": "1 GiB", "top": 1}

@@ -60,6 +60,7 @@ def test_every_command_takes_it_and_says_so(command: str, network: str, capsys: 
         assert "ASSUMED FREE by --assume-free: Frob" in shown.err
 
 
+@pytest.mark.e2e
 def test_plan_files_keep_it(network: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plan, page = tmp_path / "plan.yaml", tmp_path / "page.html"
     answered(capsys, "optimize", network, *FREE, *COMMANDS["optimize"], "--export", str(plan), "--html", str(page))

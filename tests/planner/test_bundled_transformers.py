@@ -161,6 +161,7 @@ def test_counts_of_llm_foundry_at_every_length(reference_data: Path) -> None:
         assert graph(name, seq).weight_count == pytest.approx(billions * 1e9, abs=0.5)
 
 
+@pytest.mark.e2e
 @mostly("published", "name", ["bert-large", "t5-11b", "vit-l", "deepseek-v3", "mixtral-8x7b"], quick=2)
 def test_estimates(name: str, answer: Any) -> None:
     """The per-layer planner costs every kind of layer of these networks."""

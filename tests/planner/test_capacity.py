@@ -101,6 +101,7 @@ def test_reserves_that_cannot_be(option: str, words: str, capsys: pytest.Capture
     assert words in error
 
 
+@pytest.mark.e2e
 def test_plan_files_keep_the_reserve(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for options, text in ((["--memory-reserve", "1%"], 'memory_reserve: "1%"'), ([], 'memory_reserve: "5%"')):
         path = tmp_path / "plan.yaml"

@@ -315,6 +315,7 @@ def test_python_m_planner() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, f"planner {__version__}\n", "")
 
 
+@pytest.mark.e2e
 def test_a_piped_table_imports_no_rich() -> None:
     code = (
         "import sys; sys.argv = ['planner', 'list', 'models']\nfrom planner.__main__ import main\n"

@@ -83,6 +83,7 @@ def test_a_terminal_gets_colour(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
         assert coloured or text.isascii()
 
 
+@pytest.mark.e2e
 def test_head_is_silent() -> None:
     shell = f"{sys.executable} -m planner optimize mlp --gpus 2 --json | head -n 1; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, cwd=ROOT, check=False, timeout=60)
@@ -126,6 +127,7 @@ def test_a_closed_reader_is_silent(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.e2e
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_full_disk_is_one_line() -> None:
     shell = f"{sys.executable} -m planner list models > /dev/full"

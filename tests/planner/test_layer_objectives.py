@@ -31,6 +31,7 @@ def test_every_objective_has_a_word() -> None:
     assert all(better_word(name) for name in (*OBJECTIVES, *SERVING_OBJECTIVES))
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize("objective", ["money", "energy", "gpu_hours"])
 def test_the_first_costs_least_and_is_proven(objective: str) -> None:
     key = "energy_per_step_j" if objective == "energy" else "money_per_step"
@@ -63,6 +64,7 @@ def test_chances_are_of_the_objective() -> None:
     assert all((plan.probability_best or 0.0) < 0.05 for plan in dear)
 
 
+@pytest.mark.e2e
 def test_explain_compares_with_the_thriftiest() -> None:
     found = explain(dataclasses.replace(VGG, gpus=8, objective="energy", family="data"))
     assert isinstance(found.ranked.gap, float)
@@ -72,6 +74,7 @@ def test_explain_compares_with_the_thriftiest() -> None:
     assert found.ranked.gap == pytest.approx(found.ranked["energy_per_step_j"] / best["energy_per_step_j"] - 1)
 
 
+@pytest.mark.e2e
 def test_a_fast_plan_is_not_the_cheapest(capsys: pytest.CaptureFixture[str]) -> None:
     """Eight GPUs are faster than one, and cost five times as much."""
     assert run(["explain", "alexnet", "--gpus", "8", "--family", "data", "--objective", "money", "--width", "200"]) == 0
@@ -83,6 +86,7 @@ def test_a_fast_plan_is_not_the_cheapest(capsys: pytest.CaptureFixture[str]) -> 
     assert "No plan of the stated space is cheaper." in capsys.readouterr().out
 
 
+@pytest.mark.e2e
 def test_the_answer_in_words(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["optimize", "alexnet", "--gpus", "4", "--objective", "energy", "--width", "160"]) == 0
     out = " ".join(capsys.readouterr().out.split())

@@ -62,6 +62,7 @@ def test_the_host_s_power_is_shared_by_its_devices() -> None:
     assert power == Power(busy_w=700.0, idle_w=140.0, host_w=575.0)
 
 
+@pytest.mark.e2e
 def test_every_plan_states_both(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments in (("alexnet", "--gpus", "4"), ("llama2-7b", "--gpus", "16", "--batch", "64")):
         document = _json(
@@ -80,6 +81,7 @@ def test_a_split_per_layer_by_hand() -> None:
     assert best["energy_per_step_j"] == pytest.approx(expected)
 
 
+@pytest.mark.e2e
 def test_least_energy_takes_no_more_than_the_fastest(capsys: pytest.CaptureFixture[str]) -> None:
     question = ("optimize", "llama2-7b", "--gpus", "64", "--batch", "64", "--cluster", "dgx-a100")
     fast = _json(capsys, *question)["plans"][0]  # type: ignore[index]
@@ -93,6 +95,7 @@ def test_least_energy_takes_no_more_than_the_fastest(capsys: pytest.CaptureFixtu
     assert "an assumption" in names["power"]
 
 
+@pytest.mark.e2e
 def test_the_table_shows_energy(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["optimize", "llama2-7b", "--gpus", "8", "--batch", "8", "--objective", "energy", "--width", "150"]) == 0
     out = capsys.readouterr().out

@@ -43,6 +43,7 @@ def in_process(code: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.e2e
 def test_a_convolutional_network_loads_nothing_of_other_questions() -> None:
     done = in_process(
         "import json, sys\nfrom planner.cli import run\n"

@@ -37,6 +37,7 @@ def test_tensor_ranks_stay_in_the_node_and_copies_do_not() -> None:
     assert rows["data parallel, copies"].level == CLUSTER.levels[1].name
 
 
+@pytest.mark.exact
 def test_waits_add_up_to_the_exposed_communication() -> None:
     rng = random.Random(7)
     for _ in range(40):

@@ -150,6 +150,7 @@ def test_every_stage_ends_when_the_simulation_says(spread: str) -> None:
         np.testing.assert_allclose(last_backward_s(forward, backward, m), ends, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.exact
 @mostly("exact", ("name", "plans"), [("chain", 150), ("alexnet", 80), ("googlenet", 40)], quick=1)
 @pytest.mark.parametrize("training", [True, False])
 def test_random_plans_take_as_long_as_their_timeline(name: str, plans: int, training: bool) -> None:

@@ -332,6 +332,7 @@ def test_gradients_are_read_and_written_beside_the_update() -> None:
     assert whole[1] - whole[0] == pytest.approx(16.0 * weights / rate, rel=1e-6)
 
 
+@pytest.mark.exact
 def test_more_of_anything_is_never_quicker() -> None:
     plans = [
         MeshPlan(tp=2, sequence_parallel=True, pp=2, num_micro_batches=4),

@@ -60,6 +60,7 @@ def test_selective_recomputation_keeps_what_matrices_and_sums_make(plan: MeshPla
     assert _block_bytes(replace(plan, recompute="selective")) == pytest.approx(SBH * expected, rel=1e-12)
 
 
+@pytest.mark.exact
 def test_selective_recomputation_never_keeps_more() -> None:
     for network in ({}, {"dropout": False}, {"fused": True}, {"fused": True, "dropout": False}):
         for plan in (T1, T4, T4S):

@@ -52,6 +52,7 @@ def _on(model: MeshModel, cluster: Cluster, plans: list[MeshPlan]) -> MeshCosts:
     return MeshModel.build(workload, cluster, model.assumptions).evaluate_plans(plans)
 
 
+@pytest.mark.exact
 @settings(derandomize=True)
 @given(
     st.integers(0, 10**6),
@@ -114,6 +115,7 @@ def test_better_hardware_is_never_slower_whatever_hides() -> None:
             assert (after <= before * (1 + 1e-9)).all(), (seed, what, after / before)
 
 
+@pytest.mark.exact
 @settings(derandomize=True)
 @given(st.integers(0, 10**6))
 def test_recomputing_more_blocks_saves_memory_and_costs_time(seed: int) -> None:
@@ -154,6 +156,7 @@ def test_selective_recomputation_lies_between(seed: int) -> None:
             assert costs.compute_s == pytest.approx(costs.compute_s[0], rel=1e-2)
 
 
+@pytest.mark.exact
 @settings(derandomize=True)
 @given(st.integers(0, 10**6))
 def test_offloading_is_never_faster_and_never_fuller(seed: int) -> None:
@@ -164,6 +167,7 @@ def test_offloading_is_never_faster_and_never_fuller(seed: int) -> None:
         assert (on.memory_bytes <= off.memory_bytes * (1 + 1e-9)).all(), name
 
 
+@pytest.mark.exact
 @settings(derandomize=True)
 @given(st.integers(0, 10**6))
 def test_a_higher_zero_stage_keeps_no_more_state(seed: int) -> None:

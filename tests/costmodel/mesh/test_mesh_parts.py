@@ -93,6 +93,7 @@ def test_ranks_recompute_what_their_chunks_recompute() -> None:
     assert costs.activation_bytes[0] == pytest.approx(costs.activation_bytes[1], rel=1e-12)
 
 
+@pytest.mark.exact
 def test_one_plan_is_a_batch_of_one_and_order_does_not_matter() -> None:
     for seed, model in enumerate(_models(3, 20)):
         plans = _plans(model, 150, seed)
@@ -189,6 +190,7 @@ def test_sequence_parallelism_needs_tensor_parallelism() -> None:
 # -- breakdown -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.exact
 def test_layers_of_the_breakdown_add_up_to_the_compute_of_the_plan() -> None:
     for model in _models(4, 50):
         for plan in _plans(model, 12, 51):
@@ -203,6 +205,7 @@ def test_layers_of_the_breakdown_add_up_to_the_compute_of_the_plan() -> None:
             assert costs.tp_exposed_s[0] == pytest.approx(m * exchanged, rel=1e-9, abs=1e-15)
 
 
+@pytest.mark.exact
 def test_the_fullest_rank_of_the_breakdown_is_the_memory_of_the_plan() -> None:
     rng = random.Random(60)
     for model in _models(5, 60):

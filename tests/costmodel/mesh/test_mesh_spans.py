@@ -40,6 +40,7 @@ def errors(schedule: str, *, offload: bool = False) -> list[float]:
     ]
 
 
+@pytest.mark.exact
 @pytest.mark.parametrize("offload", [False, True])
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_the_trace_ends_with_the_step(schedule: str, offload: bool) -> None:

@@ -94,6 +94,7 @@ def test_patterns_do_not_mix() -> None:
     assert model.evaluate(batch).step_time_s.tolist() == pytest.approx(alone, rel=1e-12)
 
 
+@pytest.mark.exact
 def test_the_timeline_agrees() -> None:
     """Random patterns in random pipelines: events give the same step as the closed form."""
     model, rng = small(blocks=8), random.Random(7)

@@ -131,6 +131,7 @@ def any_cases(draw: st.DrawFn) -> Case:
     )
 
 
+@pytest.mark.exact
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_random_uneven_plans_agree_with_the_timeline(schedule: str) -> None:
     rng = np.random.default_rng(20240)

@@ -298,6 +298,7 @@ def test_shares_need_not_be_equal() -> None:
     assert uneven == pytest.approx(5 * (report.forward_s + report.backward_s) + report.exchange_s + report.update_s)
 
 
+@pytest.mark.exact
 def test_slowest_pipeline_decides() -> None:
     rng = random.Random(3)
     for _ in range(20):

@@ -65,6 +65,7 @@ def errors(count: int = 150) -> list[float]:
     ]
 
 
+@pytest.mark.exact
 def test_the_trace_ends_with_the_step() -> None:
     found = sorted(abs(error) for error in errors())
     assert found[len(found) // 2] < 1e-9

@@ -82,6 +82,7 @@ def test_a_search_is_that_of_the_command_line(answer: Ask, keywords: dict[str, A
     schema_of("result").model_validate(result.to_dict())
 
 
+@pytest.mark.e2e
 def test_a_mesh_is_searched_and_predicted_as_on_the_command_line(answer: Ask) -> None:
     result = planner.optimize(
         "llama3-8b", gpus=8, batch=8, tp=range(4, 9), zero=(0, 1), time_limit=dt.timedelta(seconds=50)
@@ -167,6 +168,7 @@ def test_a_network_in_memory_travels_with_its_plan(tmp_path: Path) -> None:
     assert again.warnings == ()
 
 
+@pytest.mark.e2e
 def test_a_cluster_as_a_mapping_is_changed_in_a_program(tmp_path: Path) -> None:
     import yaml
 
@@ -204,6 +206,7 @@ def test_a_plan_is_exported_saved_and_changed(tmp_path: Path) -> None:
         plan.estimate(tp=4)
 
 
+@pytest.mark.e2e
 def test_pages_figures_and_traces(tmp_path: Path) -> None:
     result = planner.optimize("alexnet", gpus=2)
     page = result.write_html(tmp_path / "a.html", static=True).read_text(encoding="utf-8")
@@ -269,6 +272,7 @@ def test_what_is_loaded_prints_and_shows_in_notebooks(loaded: Any, words: list[s
     assert len(repr(thing)) < 200
 
 
+@pytest.mark.e2e
 def test_price_and_power() -> None:
     result = planner.optimize("llama3-8b", gpus=8, batch=8, tp=8, price=2.5, power=(500, 100))
     hours = result[0].step_time_s / 3600 * 8

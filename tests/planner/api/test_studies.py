@@ -65,6 +65,7 @@ def test_an_interrupted_grid_keeps_its_rows(monkeypatch: pytest.MonkeyPatch) -> 
     assert caught.value.result.rows == [{"gpus": 1}]
 
 
+@pytest.mark.e2e
 def test_a_size_is_that_of_the_command_line(answer: Ask) -> None:
     found = planner.size("alexnet", **TRAINING, days=0.25, cluster="dgx1-v100", max_gpus=8)
     said = json.loads(

@@ -57,12 +57,14 @@ def test_it_writes_a_file_and_says_what_it_found(ask: Any, table: str, tmp_path:
     assert file.cross_validation.error_after < 0.5 * file.cross_validation.error_before
 
 
+@pytest.mark.e2e
 def test_a_slip_in_the_name_of_a_framework_is_pointed_out(ask: Any, table: str) -> None:
     words = "is no framework that is known; no framework's costs count; did you mean 'nanotron'?"
     assert f"--framework nanotrn {words}" in ask("calibrate", table, "--framework", "nanotrn")[1]
     assert "is no framework" not in ask("calibrate", table, "--framework", "mine")[1]
 
 
+@pytest.mark.e2e
 def test_json_follows_the_schema(ask: Any, table: str) -> None:
     out, err = ask("calibrate", table, "--json")
     result = CalibrationResult.model_validate(json.loads(out))
@@ -138,6 +140,7 @@ def slow_compute(tmp_path: Path) -> str:
 ONE_GPU = ("optimize", "gpt3-1.3b", "--gpus", "1", "--batch", "64", "--json", "-k", "1", "--recompute", "none")
 
 
+@pytest.mark.e2e
 def test_half_the_rates_take_twice_the_time(ask: Any, slow_compute: str, tmp_path: Path) -> None:
     """On one device a large step is all compute; small sizes and launches change less."""
     plan = tmp_path / "plan.yaml"

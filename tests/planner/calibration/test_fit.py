@@ -199,6 +199,7 @@ def test_one_network_leaves_its_constants_a_part_of_its_error() -> None:
     assert _of_networks(np.array([0.2]), runs=200, level_sd=0.0).theta[0] == pytest.approx(0.2, abs=0.002)
 
 
+@pytest.mark.e2e
 def test_what_networks_have_in_common_is_the_constant() -> None:
     """Ten networks around 0.2: the mean, drawn to the prior by 0.1^2 / 10 against 0.2^2; more runs of each say no more."""
     levels = 0.2 + 0.1 * np.random.default_rng(4).standard_normal(10)

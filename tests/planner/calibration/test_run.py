@@ -184,6 +184,7 @@ def test_the_file_predicts_what_was_reported(gemm: Path, tmp_path: Path) -> None
     assert float(np.median(errors)) == pytest.approx(result.errors.after["median_ape"], rel=1e-12)
 
 
+@pytest.mark.e2e
 def test_a_constant_at_its_limit_is_not_determined(write: Any, gemm_table: Any) -> None:
     """Products so small that they are all launch, measured 20 times as long: no launch takes that, and the answer is not sure of it."""
     on = {"device": "a100-40gb", "precision": "bf16"}
@@ -215,6 +216,7 @@ def test_rows_of_another_device_are_counted(write: Any, gemm_table: Any) -> None
     assert sum(result.tables[0].skipped.values()) + result.tables[0].used == result.tables[0].rows
 
 
+@pytest.mark.e2e
 def test_rows_without_a_device_ran_on_the_one_that_is_named(write: Any, gemm_table: Any, tmp_path: Path) -> None:
     """A device of the user's own, in a file: the column may be missing."""
     whole = write("all.csv", "gemm", gemm_table, GEMM_PRESET, noise=0.02)

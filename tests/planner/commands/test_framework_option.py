@@ -88,6 +88,7 @@ def test_frameworks_are_listed_with_their_sources(capsys: pytest.CaptureFixture[
     assert all(row["source"] for row in rows)
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize("framework", ["pytorch", "tensorflow", "mxnet", "caffe", "tensorflow-parameter-server"])
 def test_data_parallelism_alone_is_searched_where_nothing_else_runs(framework: str) -> None:
     found = planner.optimize("alexnet", gpus=8, framework=framework)

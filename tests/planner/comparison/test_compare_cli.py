@@ -52,6 +52,7 @@ def _adds_up(found: dict[str, Any]) -> None:
         assert row["differences_s"] == pytest.approx([value - first for value in row["values_s"]])
 
 
+@pytest.mark.e2e
 def test_splits_per_layer(answer: Ask, make_plan: Callable[..., str]) -> None:
     data = make_plan("data.yaml", "estimate", "alexnet", "--gpus", "8", "--batch", "512", "--family", "data")
     best = make_plan("best.yaml", "optimize", "alexnet", "--gpus", "8", "--batch", "512")
@@ -143,6 +144,7 @@ def test_several_kinds_of_devices(answer: Ask, make_plan: Callable[..., str]) ->
     assert found["plans"][0]["space"] == "mixed"
 
 
+@pytest.mark.e2e
 def test_today_against_the_best(answer: Ask, tmp_path: Path) -> None:
     script, best = tmp_path / "train.sh", tmp_path / "best.yaml"
     script.write_text(
@@ -165,6 +167,7 @@ def test_today_against_the_best(answer: Ask, tmp_path: Path) -> None:
     assert exported["step_time_s"] == pytest.approx(searched["step_time_s"])
 
 
+@pytest.mark.e2e
 def test_the_best_for_a_plan(answer: Ask, make_plan: Callable[..., str]) -> None:
     data = make_plan("data.yaml", "estimate", "alexnet", "--gpus", "8", "--family", "data")
     found = compared(answer, data, "--best")
@@ -182,6 +185,7 @@ def test_a_plan_that_does_not_fit_is_not_the_fastest(answer: Ask, make_plan: Cal
     assert any("large.yaml does not fit" in sentence for sentence in found["why"])
 
 
+@pytest.mark.e2e
 def test_formats(answer: Ask, make_plan: Callable[..., str], tmp_path: Path) -> None:
     one = make_plan("one.yaml", "estimate", "alexnet", "--gpus", "2", "--family", "data")
     two = make_plan("two.yaml", "estimate", "alexnet", "--gpus", "4", "--family", "data")
@@ -197,6 +201,7 @@ def test_formats(answer: Ask, make_plan: Callable[..., str], tmp_path: Path) -> 
     assert max(map(len, narrow.splitlines())) <= 60
 
 
+@pytest.mark.e2e
 def test_mistakes(capsys: pytest.CaptureFixture[str], make_plan: Callable[..., str], tmp_path: Path) -> None:
     plan = make_plan("a.yaml", "estimate", "alexnet", "--gpus", "2", "--family", "data")
     model = tmp_path / "net.yaml"

@@ -52,6 +52,7 @@ def test_a_program_that_fails_is_remarked(tools: Path) -> None:
     assert any("exit code 9" in remark for remark in system.remarks)
 
 
+@pytest.mark.e2e
 def test_a_program_that_prints_garbage(tools: Path) -> None:
     program(tools, "nvidia-smi", "head -c 3000000 /dev/urandom")
     assert detect(System()).levels

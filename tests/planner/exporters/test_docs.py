@@ -51,6 +51,7 @@ def test_every_trainer_has_a_framework() -> None:
     assert dict(_frameworks()) == {target: exporter_of(target).FRAMEWORK for target in targets_that_take("mesh")}
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize(("target", "framework"), _frameworks())
 @mostly(
     "published", "question", ["llama3-8b --gpus 16 --batch 64 --seq 2048", "llama2-13b --gpus 64 --batch 256"], quick=1

@@ -100,6 +100,7 @@ def test_legal_plans_are_those_that_are_written_completely(framework: str, model
         assert not (writes_completely(space, plan, TARGETS[framework]) and space.broken(plan))
 
 
+@pytest.mark.e2e
 @mostly(
     "exact",
     ("framework", "model", "gpus"),

@@ -107,6 +107,7 @@ def test_keys_of_other_types(tmp_path: Path, model_type: str, keys: dict[str, An
     assert unused(tmp_path, model_type, **keys) == notes
 
 
+@pytest.mark.e2e
 def test_published_networks_have_no_such_keys(tmp_path: Path) -> None:
     """But layers for multi-token prediction, which are not built."""
     for name, (_, text) in {**PUBLISHED, **PARTS}.items():
@@ -117,6 +118,7 @@ def test_published_networks_have_no_such_keys(tmp_path: Path) -> None:
         assert all("multi-token prediction are not built" in note for note in notes)
 
 
+@pytest.mark.e2e
 def test_the_commands_say_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = json.loads(PUBLISHED["Qwen/Qwen2.5-0.5B"][1])
     path = written(tmp_path, json.dumps({**config, "quantization_config": {"quant_method": "awq", "bits": 4}}))

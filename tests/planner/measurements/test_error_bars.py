@@ -121,6 +121,7 @@ def test_coverage_and_scores_by_hand(table: Any, figures: Any, bars: str, framew
     assert file["interval_score_hindsight"] == pytest.approx(mean_score(*own, meant))
 
 
+@pytest.mark.e2e
 def test_the_interval_is_that_of_the_answer(table: Any, figures: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """A run measured where the printed interval of its plan ends, a little inside and outside."""
     words = ["gpt3-1.3b", "--gpus", "4", "--batch", "16", "--seq", "512", "--json"]
@@ -134,6 +135,7 @@ def test_the_interval_is_that_of_the_answer(table: Any, figures: Any, capsys: py
         assert file["interval_coverage"] == coverage
 
 
+@pytest.mark.e2e
 def test_sharp_intervals_follow_constants_and_parts(table: Any, figures: Any, bars: str) -> None:
     """The standard deviation of each row is worked out from predictions with each constant changed."""
     lines = [line(tp, 1500, framework="nanotron") for tp in (1, 2, 8)]
@@ -187,6 +189,7 @@ def listed_by_draws(path: str, draws: int = 200_000) -> tuple[list[int], list[in
     return order[:length].tolist(), np.argsort(predicted).tolist()
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize("measured_best", [0, 1, 2, 3])
 def test_lists_by_draws_of_the_tests_own(table: Any, figures: Any, bars: str, measured_best: int) -> None:
     """The plan with this rank in the order of the predictions was measured best: whether the list holds it."""
@@ -244,6 +247,7 @@ def test_kernels_have_no_error_bars(table: Any, figures: Any) -> None:
     assert {file[key] for key in file if key.startswith(("interval_", "list_"))} == {0, None}
 
 
+@pytest.mark.e2e
 def test_networks_for_images(table: Any, figures: Any) -> None:
     """Their constants are varied by predicting rows again, parameter servers and all."""
     header = (
@@ -331,6 +335,7 @@ def test_a_calibration_brings_its_own_intervals(table: Any, figures: Any, tmp_pa
     assert after["interval_score_one_width"] == pytest.approx(mean_score(-TENTH * 0.04, TENTH * 0.04, found))
 
 
+@pytest.mark.e2e
 def test_the_report_says_when_the_bars_saw_the_rows(
     table: Any, figures: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

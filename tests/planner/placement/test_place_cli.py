@@ -282,6 +282,7 @@ def test_missing_and_several_files(cli: Cli, workload: Path) -> None:
     assert (code, "one file at a time" in err) == (2, True)
 
 
+@pytest.mark.e2e
 def test_broken_workloads_never_show_a_traceback(cli: Cli, tmp_path: Path) -> None:
     """Values of a valid file replaced by nonsense, one at a time."""
     rng = random.Random(5)

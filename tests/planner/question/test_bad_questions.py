@@ -68,6 +68,7 @@ def test_a_number_that_cannot_be(
     assert message in refused(capsys, tmp_path, command)
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize(
     ("command", "words"),
     [

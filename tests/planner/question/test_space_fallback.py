@@ -28,6 +28,7 @@ layers:
 """
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize("is_open", [True, False])
 def test_auto_falls_back_to_a_split_per_layer(
     is_open: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -46,6 +47,7 @@ def test_auto_falls_back_to_a_split_per_layer(
     assert run(["optimize", str(path), "--gpus", "2", "--space", "mesh", "--json"]) == (2 if is_open else 0)
 
 
+@pytest.mark.e2e
 def test_collectives_that_run_only_when_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A plan that names one is predicted again as it was found."""
     plan = tmp_path / "plan.yaml"

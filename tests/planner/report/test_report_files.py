@@ -148,6 +148,7 @@ def test_names_of_users_stay_words(kind: str, tmp_path: Path) -> None:
 # --- extras
 
 
+@pytest.mark.e2e
 def test_without_extras_the_page_has_pictures(tmp_path: Path) -> None:
     target = tmp_path / "page.html"
     done = without_extras("optimize", "mlp", "--gpus", "2", "--html", str(target))
@@ -158,6 +159,7 @@ def test_without_extras_the_page_has_pictures(tmp_path: Path) -> None:
     assert len(list(root.iter("script"))) == 1
 
 
+@pytest.mark.e2e
 def test_without_extras_svg_is_drawn_and_png_refused_before_the_search(tmp_path: Path) -> None:
     target = tmp_path / "plot.svg"
     done = without_extras("optimize", "mlp", "--gpus", "2", "--plot", str(target))
@@ -170,6 +172,7 @@ def test_without_extras_svg_is_drawn_and_png_refused_before_the_search(tmp_path:
     assert [path.name for path in tmp_path.iterdir()] == ["plot.svg"]
 
 
+@pytest.mark.e2e
 def test_nothing_is_imported_where_nobody_asks() -> None:
     code = (
         "import sys\nfrom planner.cli import run\nrun(['optimize', 'mlp', '--gpus', '2', '-o', '/dev/null', '-q'])\n"

@@ -62,6 +62,7 @@ def opened(browser: Browser, page: Path, **how: object) -> None:
         browser.until(IS_DRAWN)
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", ["mesh", "layers"])
 def test_clicks_and_keys_sort_the_plans(browser: Browser, pages: dict[str, Path], name: str, kind: str) -> None:
@@ -215,6 +216,7 @@ def test_paper_shows_the_pictures_in_light_colours(browser: Browser, pages: dict
     assert paper["data"].startswith("JVBERi0")  # %PDF-
 
 
+@pytest.mark.e2e
 def test_links_of_the_contents_lead_somewhere(browser: Browser, pages: dict[str, Path]) -> None:
     for name in NAMES:
         opened(browser, pages[f"{name}-static"])

@@ -152,6 +152,7 @@ def test_processes_give_the_same_file(tmp_path: Path, whole: bytes) -> None:
     assert (tmp_path / "out.csv").read_bytes() == whole
 
 
+@pytest.mark.e2e
 def test_a_larger_grid_takes_what_is_known(tmp_path: Path, here: Callable[..., tuple[str, str]]) -> None:
     here("alexnet", "--gpus", "1,2", "-o", "out.csv")
     before = keys_of(tmp_path / "out.csv.journal")
@@ -162,6 +163,7 @@ def test_a_larger_grid_takes_what_is_known(tmp_path: Path, here: Callable[..., t
     assert sorted(keys_of(tmp_path / "out.csv.journal")) == sorted(before)
 
 
+@pytest.mark.e2e
 def test_cells_where_nothing_fits_are_rows(tmp_path: Path, here: Callable[..., tuple[str, str]]) -> None:
     here("llama3-70b", "--gpus", "1,64", "--batch", "64", "--offload", "none", "-o", "o.csv")
     rows = _rows(tmp_path / "o.csv")

@@ -74,6 +74,7 @@ def test_the_table_shows_them(answer: Any, question: str) -> None:
     assert " 8 " in text[text.index("model's error") :]  # how many were compared
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize("question", [MESH, LAYERS])
 def test_chances_and_lists_do_not_depend_on_how_many_plans_are_shown(asks: Any, question: str) -> None:
     whole = asks(f"optimize {question} --top 24")
@@ -111,6 +112,7 @@ def test_the_list_is_the_shortest(asks: Any, question: str) -> None:
             assert rank in listed
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize("question", [MESH, LAYERS])
 def test_at_most_four_plans_are_to_be_run(asks: Any, answer: Any, question: str) -> None:
     found = asks(f"optimize {question}")
@@ -145,6 +147,7 @@ def test_the_recommended_plan_is_run_whatever_others_promise() -> None:
     assert (chosen.tolist(), within) == ([0, 1, 2], SAME_WITHIN)
 
 
+@pytest.mark.e2e
 def test_the_same_seed_gives_the_same_chances(asks: Any) -> None:
     first, again = asks(f"optimize {MESH} --seed 5"), asks(f"optimize {MESH} --seed 5")
     other = asks(f"optimize {MESH} --seed 6")
@@ -170,6 +173,7 @@ def test_paleo_has_no_error_bars_and_says_so(asks: Any, answer: Any) -> None:
     assert "no error bars" in answer("optimize", "alexnet", "--gpus", "2", "--cost-model", "paleo", "-v")
 
 
+@pytest.mark.e2e
 def test_a_surer_calibration_gives_narrower_intervals(asks: Any, tmp_path: Path) -> None:
     entries = "\n".join(f"  {name}: {{log_sd: 0.001, prior_log_sd: {c.prior_log_sd}}}" for name, c in CONSTANTS.items())
     file = tmp_path / "mine.yaml"
@@ -402,6 +406,7 @@ def test_plans_that_differ_in_one_small_layer_are_nearly_perfectly_correlated() 
     assert other < 0.6
 
 
+@pytest.mark.e2e
 def test_assumptions_given_stay_given(asks: Any) -> None:
     """The bars vary the constants around what was asked for, not around the defaults."""
     slow = asks(f"optimize {MESH} --assume host_launch_s=0.001")["plans"][0]
@@ -410,6 +415,7 @@ def test_assumptions_given_stay_given(asks: Any) -> None:
     assert MeshAssumptions().host_launch_s < 0.001
 
 
+@pytest.mark.e2e
 def test_a_calibration_of_ones_own_needs_a_name_and_a_value(asks: Any, tmp_path: Path) -> None:
     """What is not stated is as bundled: the errors of the others, the prior of the constant."""
     file = tmp_path / "mine.yaml"
@@ -422,6 +428,7 @@ def test_a_calibration_of_ones_own_needs_a_name_and_a_value(asks: Any, tmp_path:
     assert own["plans"][0]["step_time_s"] == asks(f"optimize {MESH}")["plans"][0]["step_time_s"]
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize(
     ("question", "same"),
     [

@@ -89,6 +89,7 @@ def least_of_all_shares(case: Workload, rng: np.random.Generator, size: int) -> 
     return total
 
 
+@pytest.mark.exact
 @given(st.integers(0, 2**32 - 1), st.booleans())
 def test_no_step_takes_less_than_the_least(seed: int, training: bool) -> None:
     case = workload(random_graph(np.random.default_rng(seed)), training=training)

@@ -30,6 +30,7 @@ def settings_of(**changed: Any) -> SearchSettings:
     return SearchSettings(max_workers=200_000, capacity_bytes=1e12, top=1, **changed)
 
 
+@pytest.mark.exact
 def test_past_the_time_limit_no_more_worker_counts_are_factorised(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipelines, "replica_table", lambda *_: pytest.fail("there is no time for tables"))
     factorisations.cache_clear()
@@ -50,6 +51,7 @@ def test_a_search_that_is_stopped_has_a_bound_and_the_size_of_the_whole_space() 
     assert stopped.space_size == done.space_size
 
 
+@pytest.mark.exact
 def test_the_clock_is_looked_at_for_every_block_of_worker_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """The clock goes forward when it is looked at, so the number of looks is that of the blocks at least."""
     clock = Clock()

@@ -130,6 +130,7 @@ def every_pipeline(case: Workload, most: int, m: int) -> list[Plan]:
     return plans
 
 
+@pytest.mark.exact
 @mostly("exact", "name", NETWORKS, quick=1)
 @mostly(
     "exact",

@@ -144,6 +144,7 @@ def test_one_gather_serves_all_that_read_a_tensor() -> None:
 # -- brute force --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.exact
 @mostly("exact", "tp", [2, 4], quick=1)
 @mostly("exact", "sequence_parallel", [False, True], quick=1)
 @mostly(
@@ -210,6 +211,7 @@ def test_memory_forces_matrices_apart() -> None:
     assert split_module(built, capacity_bytes=1.0)[0] == ()
 
 
+@pytest.mark.exact
 def test_what_is_suggested_fits_or_is_not_shown() -> None:
     model = small(features=128, ffn=512)
     plan = MeshPlan(tp=4, micro_batch=1, num_micro_batches=8)
@@ -265,6 +267,7 @@ def test_large_matrices_confirm_the_standard() -> None:
     assert check.bound_ratio > 0.999
 
 
+@pytest.mark.exact
 def test_the_best_plans_of_a_search_are_split() -> None:
     """Better than what they come from, scored alike, the same every time."""
     cluster = two_level_cluster(per_node=2)

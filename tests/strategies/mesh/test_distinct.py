@@ -25,6 +25,7 @@ def group_of(plan: MeshPlan) -> tuple[object, ...]:
     return tuple(getattr(plan, name) for name in DISTINCT)
 
 
+@pytest.mark.exact
 @mostly("exact", "question", QUESTIONS, quick=1)
 @mostly("exact", "top", [3, 8], quick=1)
 def test_the_best_of_the_best_groups(question: dict[str, object], top: int) -> None:

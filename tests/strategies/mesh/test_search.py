@@ -175,6 +175,7 @@ def _best(workload: Workload, cluster: object, **more: object) -> float:
     return search_mesh(workload, cluster, settings).candidates[0].step_time_s  # type: ignore[arg-type]
 
 
+@pytest.mark.exact
 @mostly("exact", "seed", range(20), quick=2)
 def test_better_hardware_never_makes_the_best_plan_slower(seed: int) -> None:
     rng = random.Random(seed)
@@ -190,6 +191,7 @@ def test_better_hardware_never_makes_the_best_plan_slower(seed: int) -> None:
         assert best(**{name: value * rng.choice([1.5, 4.0])}) <= plain * (1 + 1e-9), name
 
 
+@pytest.mark.exact
 @mostly("exact", "seed", range(8), quick=1)
 def test_better_hardware_never_makes_the_best_plan_with_experts_slower(seed: int) -> None:
     """Where hardly anything fits, so that recomputation and offloading matter."""

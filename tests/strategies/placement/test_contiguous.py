@@ -49,6 +49,7 @@ def evaluated(problem: PlacementProblem, result: PlacementResult) -> float:
     return checked.objective
 
 
+@pytest.mark.exact
 @mostly("exact", "seeds", [range(6), *(range(start, start + 40) for start in range(0, 400, 40))], quick=1)
 def test_equals_brute_force(seeds: range) -> None:
     infeasible = 0

@@ -19,6 +19,7 @@ from tests.cases import mostly
 from tests.strategies.placement.mixed_problems import best_by_trying, mixed_content, mixed_problem
 
 
+@pytest.mark.exact
 @mostly("exact", "seeds", [range(1), *(range(start, start + 8) for start in range(0, 120, 8))], quick=1)
 def test_equals_trying_everything(seeds: range) -> None:
     for seed in seeds:

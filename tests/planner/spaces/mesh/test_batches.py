@@ -69,6 +69,7 @@ def test_nothing_is_said_where_it_does_not_help(question: dict[str, object]) -> 
     assert batch_said(Request(model="gpt3-1.3b", gpus=16, **question)) == []  # type: ignore[arg-type]
 
 
+@pytest.mark.e2e
 def test_nothing_is_searched_where_the_batch_divides(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise AssertionError

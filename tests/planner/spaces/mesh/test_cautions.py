@@ -73,18 +73,21 @@ def test_the_best_plan_depends_on_an_assumption(hinging: Request) -> None:
     assert float(space.costs([searched.plan]).step_time_s[0]) > best.step_time_s
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize("value", [0.5, 0.95])
 def test_an_assumption_that_was_given_is_not_doubted(hinging: Request, value: float) -> None:
     asked = dataclasses.replace(hinging, assume=(("dp_overlap", value),), top=1)
     assert not notes_with(optimize(asked).notes, "depends on")
 
 
+@pytest.mark.e2e
 def test_no_doubt_where_it_does_not_matter() -> None:
     fixed = MeshRestriction(degrees={"zero_stage": Bounds(values=(0, 1))})
     found = optimize(Request(model="bert-large", gpus=8, batch=64, mesh=fixed))
     assert not notes_with(found.notes, "depends on")
 
 
+@pytest.mark.e2e
 def test_the_list_says_what_its_plans_differ_in() -> None:
     for diverse, count in ((None, 1), (False, 0)):
         found = optimize(Request(model="bert-large", gpus=8, batch=64, diverse=diverse))

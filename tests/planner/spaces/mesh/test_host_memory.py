@@ -116,6 +116,7 @@ def test_the_best_plan_fits_on_the_host(question: Resolved, memory_bytes: float)
     assert more.step_time_s <= best.step_time_s * (1 + 1e-9)
 
 
+@pytest.mark.e2e
 def test_nothing_fits_names_the_host() -> None:
     """The miss needs more on the host than there is, and that much is enough: on a host with it, the plan named fits."""
     question = resolve(Request(model="llama3-8b", gpus=1, batch=4, cluster="dgx-a100"))
@@ -137,6 +138,7 @@ def test_nothing_fits_names_the_host() -> None:
         answer_of(with_host(question, 0.95 * needed / USABLE_SHARE))
 
 
+@pytest.mark.e2e
 def test_nothing_fits_on_devices_nor_hosts(capsys: pytest.CaptureFixture[str]) -> None:
     """Where even an endless host would not do, the miss is named with what it needs in truth and with such a host."""
     assert run(["optimize", "llama3-405b", "--gpus", "16", "--batch", "64", "-q"]) == 1

@@ -57,6 +57,7 @@ def test_the_table_and_what_it_rests_on(answer: Any) -> None:
     assert max(map(len, text.splitlines())) <= 160
 
 
+@pytest.mark.e2e
 def test_json_is_valid_ranked_and_adds_up(document: Any) -> None:
     found = document(f"optimize {SMALL} --top 7")
     checked = search_model("mesh").model_validate(found)
@@ -90,10 +91,12 @@ def test_every_figure_is_the_cost_models(document: Any) -> None:
     )
 
 
+@pytest.mark.e2e
 def test_the_same_question_has_the_same_answer(document: Any) -> None:
     assert document(f"optimize {SMALL}") | {"wall_s": 0} == document(f"optimize {SMALL}") | {"wall_s": 0}
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize(
     ("options", "check"),
     [
@@ -151,6 +154,7 @@ def test_money_needs_a_price(fails: Any, document: Any, tmp_path: Path) -> None:
     assert "price_per_hour: must be greater than 0" in line
 
 
+@pytest.mark.e2e
 def test_a_memory_limit_is_kept(document: Any) -> None:
     free = document(f"optimize {SMALL} --top 1")["plans"][0]
     tight = document(f"optimize {SMALL} --top 3 --memory-limit 12GiB")["plans"]
@@ -158,6 +162,7 @@ def test_a_memory_limit_is_kept(document: Any) -> None:
     assert tight[0]["step_time_s"] >= free["step_time_s"]
 
 
+@pytest.mark.e2e
 def test_an_assumption_changes_the_answer_and_is_named(document: Any, answer: Any) -> None:
     free = document(f"estimate {SMALL} --tp 2")
     hidden = document(f"estimate {SMALL} --tp 2 --assume tp_overlap=1 --assume dp_overlap=1")
@@ -168,12 +173,14 @@ def test_an_assumption_changes_the_answer_and_is_named(document: Any, answer: An
     assert faster < document(f"optimize {SMALL} --tp 4 --top 1")["plans"][0]["step_time_s"]
 
 
+@pytest.mark.e2e
 def test_csv_and_markdown(answer: Any) -> None:
     rows = list(csv.DictReader(io.StringIO(answer("optimize", *SMALL.split(), "--top", "2", "--format", "csv"))))
     assert [row["rank"] for row in rows] == ["1", "2"]
     assert answer("optimize", *SMALL.split(), "--format", "markdown").startswith("**Best: ")
 
 
+@pytest.mark.e2e
 def test_the_other_space_is_still_there(document: Any) -> None:
     found = document("estimate gpt3-1.3b --gpus 2 --batch 4 --seq 128 --family data")
     assert "layers" in found["plans"][0]["plan"]
@@ -237,6 +244,7 @@ def test_estimate_shows_where_time_and_memory_go(answer: Any) -> None:
         assert word in text
 
 
+@pytest.mark.e2e
 def test_explain_the_best_and_another(document: Any, answer: Any) -> None:
     best = document(f"optimize {SMALL} --top 1")["plans"][0]
     itself = document(f"explain {SMALL}")
@@ -276,6 +284,7 @@ def test_fp8_is_faster_where_there_is_fp8(document: Any) -> None:
 # --- plan files
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize(
     "options", ["", "--pp 2 --tp 2", "--zero 3 --recompute full --offload optimizer", "--lora-rank 4"]
 )

@@ -31,6 +31,7 @@ def pipeline() -> Request:
     return Request(model="gpt3-1.3b", gpus=8, batch=64, seq=512, mesh=pp)
 
 
+@pytest.mark.e2e
 def test_the_best_of_all_is_told_written_and_predicted_again(answer: Any, tmp_path: Path) -> None:
     path = tmp_path / "plan.yaml"
     found = json.loads(answer("optimize", *UNEVEN.split(), "--export", str(path), "--json"))
@@ -54,6 +55,7 @@ def test_the_best_of_all_is_told_written_and_predicted_again(answer: Any, tmp_pa
     assert again["step_time_s"] == pytest.approx(refined["step_time_s"], rel=1e-9)
 
 
+@pytest.mark.e2e
 def test_recomputed_blocks_per_stage_are_written_and_predicted_again(answer: Any, tmp_path: Path) -> None:
     """Little memory: the first stages keep more activations and must recompute more blocks."""
     path = tmp_path / "plan.yaml"
@@ -68,6 +70,7 @@ def test_recomputed_blocks_per_stage_are_written_and_predicted_again(answer: Any
     assert again["step_time_s"] == pytest.approx(found["refined"]["step_time_s"], rel=1e-9)
 
 
+@pytest.mark.e2e
 def test_one_line_under_the_table(answer: Any) -> None:
     flat = " ".join(answer("optimize", *UNEVEN.split()).split())
     assert flat.startswith("Best: pp 8")
@@ -100,6 +103,7 @@ def test_what_is_not_a_pipeline_is_not_refined(pipeline: Request) -> None:
     assert optimize(flat).refined is None
 
 
+@pytest.mark.e2e
 def test_what_the_user_fixed_stays(pipeline: Request) -> None:
     assert pipeline.mesh is not None
     fixed = dataclasses.replace(pipeline.mesh, names={"recompute": ("full",)})

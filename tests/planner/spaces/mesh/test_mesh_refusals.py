@@ -68,6 +68,7 @@ def test_more_stages_than_blocks(fails: Any) -> None:
     assert "pp 32 is more than the 24 blocks" in line
 
 
+@pytest.mark.e2e
 def test_nothing_fits_names_the_nearest_miss_and_a_way_out(fails: Any) -> None:
     (line,) = fails("optimize llama3-70b --gpus 2 --batch 16", code=1)
     assert "nothing fits: the nearest miss (" in line

@@ -35,6 +35,7 @@ def written(file_of_wide: str, tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.e2e
 def test_what_is_better_is_told_written_and_predicted_again(answer: Any, tmp_path: Path) -> None:
     path = tmp_path / "plan.yaml"
     found = json.loads(answer("optimize", *WIDE.split(), "--export", str(path), "--json"))
@@ -57,6 +58,7 @@ def test_what_is_better_is_told_written_and_predicted_again(answer: Any, tmp_pat
     assert again["plans"][0]["plan"]["block_splits"] == splits
 
 
+@pytest.mark.e2e
 def test_one_line_under_the_table(answer: Any) -> None:
     flat = " ".join(answer("optimize", *WIDE.split()).split())
     assert flat.startswith("Best: tp 16")
@@ -65,6 +67,7 @@ def test_one_line_under_the_table(answer: Any) -> None:
     assert "the per-layer program finds a split that is" in flat
 
 
+@pytest.mark.e2e
 def test_explained_layer_by_layer(answer: Any, written: Path) -> None:
     document = json.loads(answer("explain", "--plan", str(written), "--json"))
     estimate_model("mesh").model_validate(document)
@@ -77,6 +80,7 @@ def test_explained_layer_by_layer(answer: Any, written: Path) -> None:
     assert "the per-layer program finds a split" in " ".join(answer("explain", "--plan", str(written)).split())
 
 
+@pytest.mark.e2e
 def test_the_standard_is_confirmed_where_it_is_best(answer: Any) -> None:
     command = "explain llama3-70b --gpus 64 --batch 64 --tp 8 --pp 4"
     document = json.loads(answer(*command.split(), "--json"))

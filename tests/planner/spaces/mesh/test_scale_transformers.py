@@ -49,6 +49,7 @@ def test_every_point_is_the_best_plan(curve: Ask, weak: bool) -> None:
         assert point["compute_s"] + point["exposed_communication_s"] == pytest.approx(point["step_time_s"])
 
 
+@pytest.mark.e2e
 def test_numbers_on_which_nothing_fits_have_a_note_and_no_point(curve: Ask) -> None:
     found = curve("llama3-70b", "--batch", "8", "--seq", "2048", "--workers", "2,16,32")
     assert [point["workers"] for point in found["points"]] == [16, 32]

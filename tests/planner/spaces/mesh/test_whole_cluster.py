@@ -51,6 +51,7 @@ def test_a_cluster_with_a_size_is_searched_whole(answer: Any, tmp_path: Path, qu
     assert "workers" not in {entry["name"] for entry in asked["assumptions"]}
 
 
+@pytest.mark.e2e
 def test_groups_count_together(answer: Any, tmp_path: Path) -> None:
     groups = ("{device: a100-80gb, count: 4}", "{device: v100-32gb, count: 2, name: old}")
     path = cluster_file(tmp_path, "", groups)

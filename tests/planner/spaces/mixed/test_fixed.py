@@ -24,6 +24,7 @@ def replicas(plan: dict[str, Any]) -> int:
     return sum(pipeline.get("replicas", 1) for pipeline in plan["plan"]["pipelines"])
 
 
+@pytest.mark.e2e
 @mostly(
     "exact",
     ("options", "obeys"),
@@ -109,6 +110,7 @@ def test_what_cannot_be_is_refused(
     assert message in err
 
 
+@pytest.mark.e2e
 def test_what_does_not_fit_says_which_option_is_in_the_way(
     capsys: pytest.CaptureFixture[str], question: list[str]
 ) -> None:

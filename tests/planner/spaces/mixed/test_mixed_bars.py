@@ -14,6 +14,7 @@ Ask = Callable[..., str]
 QUESTION = ("gpt2-774m", "--gpus", "24", "--cluster", "a100-v100", "--batch", "32")
 
 
+@pytest.mark.e2e
 def test_intervals_are_those_of_one_kind_of_device(answer: Ask, tmp_path: Path) -> None:
     file = str(tmp_path / "plan.yaml")
     found = json.loads(answer("optimize", *QUESTION, "--time-limit", "10", "--export", file, "--json"))

@@ -30,6 +30,7 @@ def failure(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, s
     return code, err
 
 
+@pytest.mark.e2e
 def test_json_is_as_published_and_adds_up(answer: Any, question: list[str]) -> None:
     document = json.loads(answer("optimize", *question, "--json", "--top", "3"))
     schema_of("result").model_validate(document)
@@ -75,6 +76,7 @@ def _flop_of_a_step(document: dict[str, Any]) -> float:
     return tokens * (6.0 * matrices + 3.0 * attention)
 
 
+@pytest.mark.e2e
 def test_the_table_says_what_it_is_faster_than(answer: Any, question: list[str]) -> None:
     text = " ".join(answer("optimize", *question, "--top", "2", "-v").split())
     assert "no plan of the stated space that fits is faster than the first" in text
@@ -86,6 +88,7 @@ def test_the_table_says_what_it_is_faster_than(answer: Any, question: list[str])
     assert "micro-batches of" in text
 
 
+@pytest.mark.e2e
 def test_an_exported_plan_is_predicted_alike(answer: Any, question: list[str], tmp_path: Path) -> None:
     file = tmp_path / "plan.yaml"
     found = json.loads(answer("optimize", *question, "--json", "--export", str(file)))["plans"][0]
@@ -121,6 +124,7 @@ def test_limits_are_kept(answer: Any, question: list[str]) -> None:
     assert slower["step_time_s"] > free["step_time_s"]
 
 
+@pytest.mark.e2e
 def test_a_format_that_was_asked_for(answer: Any, question: list[str]) -> None:
     document = json.loads(answer("optimize", *question, "--json", "--precision", "fp32", "--top", "1"))
     assert document["plans"][0]["precision"] == "fp32"

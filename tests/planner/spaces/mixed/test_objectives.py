@@ -35,6 +35,7 @@ def score(plan: dict[str, Any], objective: str) -> float:
     return plan["step_time_s"] * (1 if objective in ("step_time", "tokens_per_s") else plan["workers"])
 
 
+@pytest.mark.e2e
 @mostly(
     "exact", "objective", ["step_time", "tokens_per_s", "tokens_per_s_per_gpu", "gpu_hours", "mfu", "money"], quick=2
 )
@@ -58,6 +59,7 @@ def test_the_best_of_an_objective_is_best_by_its_figures(
         assert baseline["bound_s"] <= baseline["plan"]["step_time_s"]
 
 
+@pytest.mark.e2e
 def test_money_is_said_in_words(answer: Any, question: list[str]) -> None:
     text = " ".join(answer("optimize", *question, "--objective", "money", "--top", "1", "-v").split())
     assert re.search(r" Step: [0-9.]+ m?s, 0\.[0-9]+ USD per step ", text)
@@ -66,6 +68,7 @@ def test_money_is_said_in_words(answer: Any, question: list[str]) -> None:
     assert "x cheaper than the 4 old alone" in text
 
 
+@pytest.mark.e2e
 def test_fixed_degrees_and_explanations_go_with_an_objective(answer: Any, question: list[str]) -> None:
     document = json.loads(answer("explain", *question, "--objective", "money", "--tp", "4", "--json"))
     schema_of("breakdown").model_validate(document)

@@ -178,6 +178,7 @@ def test_a_limit_within_the_interval_is_no_sure_limit(answer: Ask) -> None:
     assert not [note for note in asked(answer, "--max-tpot", "10s")["notes"] if note.startswith("--max-tpot")]
 
 
+@pytest.mark.e2e
 def test_the_same_answer_whatever_the_hash_seed() -> None:
     found = []
     for seed in ("0", "1"):
@@ -193,6 +194,7 @@ def test_the_same_answer_whatever_the_hash_seed() -> None:
     assert found[0] == found[1]
 
 
+@pytest.mark.e2e
 def test_compared_plans_have_the_intervals_of_each(answer: Ask, tmp_path: Path) -> None:
     files = [str(tmp_path / name) for name in ("many.yaml", "quick.yaml")]
     found = [

@@ -40,6 +40,7 @@ def test_the_table_names_the_best_plan_its_times_and_the_proof(answer: Ask) -> N
     assert "memory_utilisation 0.9" in text
 
 
+@pytest.mark.e2e
 def test_json_follows_the_schema_and_has_the_keys_of_training(answer: Ask) -> None:
     served = json.loads(answer(*LLAMA, "--json", "--objective", "latency"))
     trained = json.loads(answer("optimize", "llama3-8b", "--gpus", "8", "--batch", "8", "--tp", "8", "--json"))

@@ -112,6 +112,7 @@ def test_the_calibration_stays_with_the_plan(answer: Ask, tmp_path: Path) -> Non
     assert bundled["plans"][0]["tpot_s"] < 0.85 * document["prediction"]["tpot_s"]  # twice the bandwidth
 
 
+@pytest.mark.e2e
 def test_explain_names_the_layers_and_the_best_plan(plan: Path, answer: Ask, tmp_path: Path) -> None:
     text = answer("explain", str(plan))
     assert "Layer by layer" in text

@@ -73,6 +73,7 @@ def small_passes(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"strategies.layerwise.pipeline.search.{name}", value)
 
 
+@pytest.mark.exact
 @mostly("exact", "copies", [1, 4, 10], quick=1)
 @mostly("exact", "small", [False, True], quick=1)
 def test_binding_memory_equals_brute_force(copies: int, small: bool, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,6 +270,7 @@ def test_no_table_past_the_deadline_or_beyond_its_size(monkeypatch: pytest.Monke
     assert solve_pipeline(problem).objective_s == pytest.approx(best_by_brute_force(problem), rel=1e-10)
 
 
+@pytest.mark.exact
 @mostly("exact", "small", [False, True], quick=1)
 def test_at_most_so_many_workers_is_every_smaller_problem_in_one(small: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if small:

@@ -102,6 +102,7 @@ def test_bound_of_the_notes_never_exceeds_the_step(spread: str) -> None:
     assert exact / 400 >= (1.0 if spread == "mild" else 0.5)
 
 
+@pytest.mark.exact
 @mostly("exact", ("spread", "exact"), [("mild", 1.0), ("wide", 0.8), ("independent", 0.75)], quick=1)
 def test_labels_bound_the_step_from_below(spread: str, exact: float) -> None:
     """E of a whole plan, stage by stage from the last, as the passes of the search build it up."""

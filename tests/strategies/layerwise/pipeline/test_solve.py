@@ -96,6 +96,7 @@ def brute_force(problem: PartitionProblem) -> list[tuple[float, PipelinePlan]]:
     return sorted(found, key=lambda p: p[0])
 
 
+@pytest.mark.exact
 @mostly("exact", "block", range(8))
 def test_equals_brute_force(block: int) -> None:
     rng = np.random.default_rng(block)
