@@ -65,7 +65,14 @@ def layer_bars(resolved: Resolved, cache: CostCache, plans: Sequence[RankedPlan]
     places, mixture = layer_mixture(cache, planned)
     of_transformers = is_transformer(resolved.workload.graph)
     bars = _bars(
-        resolved, plans, names, layer_times(cache, planned), places, of_transformers=of_transformers, mixture=mixture
+        resolved,
+        plans,
+        names,
+        layer_times(cache, planned),
+        places,
+        of_transformers=of_transformers,
+        mixture=mixture,
+        now_s=np.array([plan.step_time_s for plan in plans]),
     )
     return bars if resolved.request.mode == "training" else replace(bars, basis=_OF_TRAINING)
 
@@ -88,8 +95,9 @@ def _bars(
     *,
     of_transformers: bool,
     mixture: FloatArray | None = None,
+    now_s: FloatArray | None = None,
 ) -> ErrorBars:
-    """Error bars of plans; without ``times`` they are not compared."""
+    """Error bars of plans; without ``times`` they are not compared. ``now_s``: the step times, where ``times`` need not find them."""
     devices = tuple(group.device.name for group in resolved.cluster.groups)
     knowledge = knowledge_of(resolved.request, is_transformer=of_transformers, names=names, devices=devices)
     knowledge = where_needed(knowledge, len(plans))
@@ -99,7 +107,7 @@ def _bars(
     candidates = Candidates(
         step_time_s=steps,
         shares=shares_of(steps, terms, np.array([plan.workers for plan in plans]) / node_size(resolved.cluster)),
-        effects=effects_of(times, names) if times is not None and names else np.zeros((len(plans), len(names))),
+        effects=effects_of(times, names, now_s) if times is not None and names else np.zeros((len(plans), len(names))),
         covariance=knowledge.covariance,
         coordinates=coordinates,
         mixture=mixture,

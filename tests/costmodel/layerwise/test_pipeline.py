@@ -23,9 +23,10 @@ from costmodel.precision import OPTIMIZERS, PRECISIONS
 from costmodel.timeline import TimelineInput, simulate
 from costmodel.workload import Workload
 from planner.importers.networks import load_model
-from strategies.layerwise.pipeline.problem import PartitionProblem, PipelinePlan, objective_s, stage_memory_bytes
+from strategies.layerwise.pipeline.problem import PartitionProblem, PipelinePlan, objective_s
 from tests.cases import mostly
 from tests.costmodel.network.small_networks import network
+from tests.strategies.layerwise.pipeline.test_solve import stage_memory_bytes
 
 DEVICE = Device(name="d", peak_flop_per_s={"fp32": 10e12}, memory_bytes=16e9, memory_bandwidth_bytes_per_s=500e9)
 CLUSTER = Cluster(

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import re
 
-import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from costmodel.hardware.host import USABLE_SHARE, Host
-from costmodel.mesh.communication import Division
 from costmodel.mesh.model import MeshModel
-from costmodel.mesh.plan import MeshBatch, MeshPlan
+from costmodel.mesh.plan import MeshPlan
 from planner.cli import run
 from planner.core.answer import Answer
 from planner.core.errors import NoFeasiblePlan
@@ -75,30 +70,6 @@ def test_few_workers_have_the_host_to_themselves(question: Resolved) -> None:
     pair = dataclasses.replace(alone, dp_replicate=2, micro_batch=8)
     half = float(model(question, room).evaluate_plans([pair]).optimizer_bytes[0])
     assert half == pytest.approx(6 * question.workload.graph.weight_count, rel=1e-6)
-
-
-@given(
-    memory_bytes=st.floats(1e8, 1e12),
-    shape=st.sampled_from([(1, 1, 8), (2, 1, 4), (1, 4, 2), (2, 2, 2)]),
-    zero=st.sampled_from([0, 1, 3]),
-    recompute=st.sampled_from(["none", "selective"]),
-)
-def test_memory_split_up_is_the_memory(
-    question: Resolved, memory_bytes: float, shape: tuple[int, int, int], zero: int, recompute: str
-) -> None:
-    """`totals`, which the search uses, against the costs of each plan."""
-    tp, pp, dp = shape
-    found = model(question, memory_bytes)
-    share = {"dp_shard": dp, "zero_stage": zero} if zero else {"dp_replicate": dp}
-    plan = MeshPlan(tp=tp, pp=pp, micro_batch=16 // dp // 2, num_micro_batches=2, recompute=recompute, **share)
-    batch = MeshBatch.from_plans([plan])
-    core = dataclasses.replace(batch, dp_replicate=batch.dp, dp_shard=batch.dp // batch.dp)
-    memory = found.pipeline_memory(core)
-    offloads = list(itertools.product((0, 1), (0, 1)))
-    one = np.zeros(1, dtype=np.int64)
-    totals = memory.totals(one, one, Division.of(batch), offloads)[0]
-    plans = [dataclasses.replace(plan, offload_optimizer=bool(o), offload_activations=bool(a)) for o, a in offloads]
-    assert totals == pytest.approx(found.evaluate_plans(plans).memory_bytes)
 
 
 @pytest.mark.exact
