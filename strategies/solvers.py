@@ -1,9 +1,10 @@
-"""The one place that knows a solver library: linear programs with integers, through OR-Tools MathOpt and HiGHS.
+"""The one place that knows a solver library: OR-Tools, with HiGHS for linear programs with integers and CP-SAT for constraints.
 
 Notes
 -----
 MathOpt's convenience classes import pandas and build models object by object; the protocol buffers underneath take numpy
-arrays and import in a few hundredths of a second. Everything is imported when a program is solved, not before.
+arrays and import in a few hundredths of a second. CP-SAT has no other classes. Everything is imported when a program is
+solved, not before.
 
 HiGHS writes to the process's standard output even when told not to, so file descriptor 1 points elsewhere meanwhile. The
 solve runs in a thread, because C++ code would hold back Ctrl-C.
@@ -16,8 +17,9 @@ import enum
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -31,6 +33,8 @@ __all__ = [
     "ProgramStatus",
     "RelaxationResult",
     "SolverError",
+    "constraint_model",
+    "solve_constraints",
     "solve_linear_program",
     "solve_relaxation",
 ]
@@ -197,6 +201,71 @@ def solve_relaxation(program: LinearProgram) -> RelaxationResult | None:
     )
 
 
+def constraint_model() -> Any:
+    """Make an empty model of CP-SAT, to be filled and given to `solve_constraints`.
+
+    Raises
+    ------
+    SolverError
+        When the library is missing.
+    """
+    try:
+        from ortools.sat.python import cp_model
+    except ImportError as error:
+        raise SolverError("constraint programs need OR-Tools 9.11 or later") from error
+    return cp_model.CpModel()
+
+
+def solve_constraints(model: Any, variables: Sequence[Any], *, time_limit_s: float, effort: float) -> ProgramResult:
+    """Minimise a model of `constraint_model` with CP-SAT, on one core: the same answer on all machines within the time limit.
+
+    Parameters
+    ----------
+    model : CpModel
+    variables : sequence of the model's variables
+        Their values are the result's.
+    time_limit_s : float
+        Seconds; may be infinite.
+    effort : float
+        Work, in about seconds: a limit that does not depend on the machine.
+
+    Raises
+    ------
+    SolverError
+        When the library reports an error.
+
+    Examples
+    --------
+    >>> model = constraint_model()
+    >>> x = model.new_int_var(0, 9, "")
+    >>> model.add(3 * x >= 7) is not None
+    True
+    >>> model.minimize(x)
+    >>> solve_constraints(model, [x], time_limit_s=9.0, effort=9.0).values.tolist()
+    [3.0]
+    """
+    from ortools.sat.python import cp_model
+
+    solver = cp_model.CpSolver()
+    solver.parameters.num_workers = 1
+    solver.parameters.catch_sigint_signal = False
+    solver.parameters.max_time_in_seconds = time_limit_s
+    solver.parameters.max_deterministic_time = effort
+    code = _interruptible(lambda: solver.solve(model), SimpleNamespace(interrupt=solver.stop_search))
+    status = {
+        cp_model.OPTIMAL: ProgramStatus.OPTIMAL,
+        cp_model.INFEASIBLE: ProgramStatus.INFEASIBLE,
+        cp_model.FEASIBLE: ProgramStatus.FEASIBLE,
+        cp_model.UNKNOWN: ProgramStatus.LIMIT,
+    }[code]
+    if status not in (ProgramStatus.OPTIMAL, ProgramStatus.FEASIBLE):
+        return ProgramResult(
+            status=status, values=None, bound=np.inf if status is ProgramStatus.INFEASIBLE else -np.inf
+        )
+    values = np.array([solver.value(x) for x in variables], dtype=np.float64)
+    return ProgramResult(status=status, values=values, bound=solver.best_objective_bound)
+
+
 def _dense(sparse: Any, size: int) -> FloatArray:
     values = np.zeros(size)
     values[np.array(sparse.ids, dtype=np.int64)] = np.array(sparse.values)
@@ -269,7 +338,7 @@ def _interruptible(call: Any, interrupter: Any) -> Any:
         thread.join()
         raise
     if "error" in out:
-        raise SolverError(f"HiGHS failed: {out['error']}") from out["error"]
+        raise SolverError(f"the solver failed: {out['error']}") from out["error"]
     return out["answer"]
 
 

@@ -10,7 +10,7 @@ Notes
 With several subgraphs per accelerator the same search allows as many calls as all accelerators have together, each within an
 accelerator's memory. That is a relaxation: the calls of an accelerator may overlap in time or exceed its memory together, but for those
 that share a colour class (`bundles`). Its solutions are packed into accelerators (`packing`) and improved by moves (`improve`); where
-the best one fits, it is optimal.
+the best one fits, it is optimal. Of few operators a constraint program (`program`) searches all placements first.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from strategies.placement.latency.evaluate import (
 )
 from strategies.placement.latency.labels import LabelAnswer, LabelSearch
 from strategies.placement.latency.packing import bundled, placement_of_path
+from strategies.placement.latency.program import search_all
 from strategies.placement.latency.steps import (
     Arcs,
     FarSteps,
@@ -57,6 +58,11 @@ __all__ = ["solve_latency"]
 
 
 MOVES_METHOD = "moves of operators"
+PROGRAM_METHOD = "all placements of few operators"
+PROGRAM_PROOF = "constraint program over all placements"
+# With more operators than this not all placements are searched, nor with more work than this, some seconds.
+_FEW = 16
+_EFFORT = 5.0
 # With more down-sets than this the bound is the critical path's.
 MAX_IDEALS = 100_000
 METHOD = "labels over down-sets"
@@ -134,6 +140,10 @@ class _Search:
             self.raise_bound(self.value, "there are no accelerators")
         if self.is_done():
             return
+        if self.num_subgraphs > 1 and problem.num_nodes <= _FEW:
+            self._close()
+            if self.is_done():
+                return
         self.stage = "chains of down-sets"
         self.clock.check()
         _search_lattices(self)
@@ -146,6 +156,15 @@ class _Search:
                 clock=self.clock,
                 found=lambda placement, _: self.offer(placement, MOVES_METHOD),
             )
+
+    def _close(self) -> None:
+        self.stage = "all placements"
+        self.clock.check()
+        placement, bound = search_all(
+            self.problem, num_subgraphs=self.num_subgraphs, limit=self.value, effort=_EFFORT, clock=self.clock
+        )
+        self.offer(placement, PROGRAM_METHOD)
+        self.raise_bound(bound, PROGRAM_PROOF)
 
     def offer(self, placement: Placement | None, method: str) -> None:
         if placement is None:

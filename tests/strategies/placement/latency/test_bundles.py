@@ -13,6 +13,7 @@ from strategies.placement.latency.packing import Bundled, bundled
 from strategies.placement.latency.solve import solve_latency
 from strategies.placement.latency.steps import arcs_of, build_steps, membership
 from strategies.placement.problem import EdgeSpec, NodeSpec, PlacementProblem
+from tests.cases import mostly
 from tests.strategies.placement.latency.small_latency import Everything, random_latency_problem
 
 
@@ -82,11 +83,27 @@ def test_bundles_of_more_calls_than_an_accelerator_runs_are_left_out() -> None:
     assert _ways(_taken_apart(problem, 3)[0]) == 1 + 2 + 1 + 1
 
 
+@pytest.mark.parametrize("num_subgraphs", [2, 3])
+@mostly("exact", "seeds", [range(5000, 5002), *(range(start, start + 10) for start in range(5000, 5100, 10))], quick=1)
+def test_bounds_hold_without_the_search_of_all_placements(
+    seeds: range, num_subgraphs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing but paths of down-sets proves these; with 3 calls accelerators are one or two, and operators fewer."""
+    monkeypatch.setattr(solve, "_FEW", 0)
+    for seed in seeds:
+        problem = random_latency_problem(seed, num_subgraphs=num_subgraphs)
+        best = Everything(problem, num_subgraphs).best
+        result = solve_latency(problem, num_subgraphs=num_subgraphs)
+        assert result.bound <= best * (1 + 1e-9), seed
+        assert result.objective >= best * (1 - 1e-9), seed
+
+
 @pytest.mark.parametrize(("seed", "num_subgraphs"), [(7095, 2), (7154, 2)])
 def test_operators_without_time_stay_with_their_class(
     seed: int, num_subgraphs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Here one whose class is divided was once united with its only neighbour, of another class: the bound was above the optimum."""
+    monkeypatch.setattr(solve, "_FEW", 0)
     monkeypatch.setattr(solve, "_LARGE", 0)
     problem = random_latency_problem(seed, num_subgraphs=num_subgraphs)
     best = Everything(problem, num_subgraphs).best
@@ -96,6 +113,7 @@ def test_operators_without_time_stay_with_their_class(
 @pytest.mark.exact
 def test_bundles_raise_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bounds with and without them, over problems that tear classes: never lower, often higher."""
+    monkeypatch.setattr(solve, "_FEW", 0)
     higher = 0
     for seed in range(5000, 5100):
         problem = random_latency_problem(seed, num_subgraphs=2)
