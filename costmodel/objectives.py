@@ -171,7 +171,7 @@ register(
     Objective(
         name="energy",
         doc="joules per step",
-        better="thriftier",
+        better="more energy-efficient",
         cost=_energy,
         unstated=(
             "states no power; write 'power: {busy: 700 W, idle: 100 W}' in a device file and name it with --device, or give --power"

@@ -56,7 +56,7 @@ class Placement(Answer):
     proven = Reads[bool]("raw.result.proven_optimal", "Whether no placement is better than this one.")
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the placement as a file (YAML) that ``planner place check`` judges."""
+        """Write the placement as a file (YAML) that ``planner place check`` checks."""
         from planner.files.output import write_atomically
         from planner.placement.placement_file import placement_text
 

@@ -1,4 +1,4 @@
-"""Where a result goes and in which form, and what is said on stderr meanwhile; the same for every command."""
+"""Where a result goes and in which form, and what goes to stderr meanwhile; the same for every command."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ __all__ = ["place"]
 _WORKLOAD = argument(
     list[str],
     "WORKLOAD",
-    "An operator graph (JSON), or a network with --cluster. Or: check WORKLOAD PLACEMENT, which judges a file of --export.",
+    "An operator graph (JSON), or a network with --cluster. Or: check WORKLOAD PLACEMENT, which checks a file of --export.",
 )
 _EXPORTS = {
     "export": Option(flags="--export", metavar="FILE", help="Also write the placement to a YAML file.", panel=OUTPUT),

@@ -104,7 +104,7 @@ def sweep(typed: Typed) -> None:
 def size(typed: Typed) -> None:
     """Find how many of which GPUs finish a training in time and within a budget.
 
-    Says the fewest GPUs, the cheapest and the thriftiest way on every cluster, with the plan, what binds, and all that was
+    Says the fewest GPUs, the cheapest way and the one of least energy on every cluster, with the plan, what binds, and all that was
     tried; where nothing will do, the nearest miss. Counts are whole nodes (single GPUs inside one): doubled first, then every
     gap that matters halved.
 

@@ -257,7 +257,7 @@ def compared_words(ratio: float, objective: str) -> str:
     >>> compared_words(2.0, "step_time"), compared_words(0.5, "step_time"), compared_words(1.0, "step_time")
     ('2.00x faster than', '2.00x slower than', 'as fast as')
     >>> compared_words(2.0, "energy"), compared_words(0.5, "energy"), compared_words(1.0, "energy")
-    ('2.00x thriftier than', '2.00x worse than', 'as good as')
+    ('2.00x more energy-efficient than', '2.00x worse than', 'as good as')
     """
     better = better_word(objective)
     if abs(ratio - 1) <= EQUAL:

@@ -65,7 +65,7 @@ def test_chances_are_of_the_objective() -> None:
 
 
 @pytest.mark.e2e
-def test_explain_compares_with_the_thriftiest() -> None:
+def test_explain_compares_with_the_least_energy() -> None:
     found = explain(dataclasses.replace(VGG, gpus=8, objective="energy", family="data"))
     assert isinstance(found.ranked.gap, float)
     best = answer("energy").plans[0]
@@ -94,9 +94,9 @@ def test_the_answer_in_words(capsys: pytest.CaptureFixture[str]) -> None:
         "energy",
         "per step",
         " J per step (80 % interval",
-        "is thriftier than the first",
+        "is more energy-efficient than the first",
         "W of a computing GPU",
-        "x thriftier than plain data parallelism on all 4 GPUs",
+        "x more energy-efficient than plain data parallelism on all 4 GPUs",
         "as good as plain data parallelism on 1, its best number",
     ):
         assert words in out

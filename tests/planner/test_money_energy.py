@@ -101,7 +101,7 @@ def test_the_table_shows_energy(capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     assert "energy" in out
     assert "kJ" in out
-    assert "thriftier" in out
+    assert "more energy-efficient" in out
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,7 @@ def test_energy_has_a_bound(answer: Any, known_answer: Any, question: list[str])
         assert document["bound_s"] <= other["step_time_s"]
     text = " ".join(answer("optimize", *question, "--objective", "energy", "--top", "1", "-v").split())
     assert "power 400 W (80 W) of a100-80gb, 300 W (60 W) of old computing (waiting)" in text
-    assert "thriftier" in text
+    assert "more energy-efficient" in text
 
 
 def test_a_missing_price_is_refused(capsys: pytest.CaptureFixture[str], question: list[str], tmp_path: Path) -> None:
