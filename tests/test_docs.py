@@ -39,6 +39,7 @@ def tutorials() -> Any:
     return _module(DOCS / "tutorials.py")
 
 
+@pytest.mark.exact
 @mostly("e2e", "page", TUTORIALS, ids=lambda page: page.stem, quick=1)
 def test_tutorials_say_what_happens(
     page: Path, tutorials: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -87,6 +87,7 @@ def test_the_list_is_what_it_says(model: str, gpus: int, batch: int, memory_limi
         assert sum(plan.time_parts.values()) == pytest.approx(plan.step_time_s, rel=1e-9)
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize("family", ["data", "model", "hybrid", "spatial", "pipeline"])
 def test_families_are_regions_of_the_space(family: str) -> None:
     best = optimize(Request(model="alexnet", gpus=4, top=1))
@@ -118,6 +119,7 @@ def test_more_of_everything_is_never_slower(change: str, value: object) -> None:
     assert larger.plans[0].step_time_s <= smaller.plans[0].step_time_s * (1 + 1e-12)
 
 
+@pytest.mark.e2e
 def test_inference_has_no_backward_pass() -> None:
     result = optimize(Request(model="alexnet", gpus=4, mode="inference", top=1))
     best = result.plans[0]
@@ -127,6 +129,7 @@ def test_inference_has_no_backward_pass() -> None:
     assert best.step_time_s < training.step_time_s / 2
 
 
+@pytest.mark.e2e
 def test_paper_tables_by_scale() -> None:
     firecaffe = Request(
         model="nin",

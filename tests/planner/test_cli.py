@@ -85,6 +85,7 @@ def test_the_same_question_has_the_same_answer(answer: Any) -> None:
     assert ask() == ask()
 
 
+@pytest.mark.e2e
 def test_top_and_format(answer: Any) -> None:
     rows = list(csv.DictReader(io.StringIO(answer("optimize", "mlp", "--gpus", "4", "--top", "3", "--format", "csv"))))
     assert [row["rank"] for row in rows] == ["1", "2", "3"]
@@ -103,6 +104,7 @@ def test_width(answer: Any) -> None:
 # --- plan files
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize("model", ["alexnet", "mlp"])
 def test_a_plan_gives_back_its_step_time(answer: Any, tmp_path: Path, model: str) -> None:
     path = tmp_path / "plan.yaml"
@@ -201,6 +203,7 @@ def test_explain_shows_layers_and_why(answer: Any) -> None:
         assert part in text
 
 
+@pytest.mark.e2e
 def test_scale(answer: Any) -> None:
     arguments = "nin --workers 1,2..4 --batch 256 --epochs 47 --samples 1.2e6"
     document = json.loads(answer("scale", *arguments.split(), "--json"))
@@ -242,6 +245,7 @@ LISTED = {
 }
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize(("kind", "name"), sorted(LISTED.items()))
 def test_lists(answer: Any, kind: str, name: str) -> None:
     document = json.loads(answer("list", kind, "--json"))

@@ -34,12 +34,14 @@ def test_the_suffix_decides(answer: Any, tmp_path: Path, name: str, start: str) 
     assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.e2e
 def test_a_format_beats_the_suffix(answer: Any, tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     answer("list", "models", "-o", str(path), "--json")
     json.loads(path.read_text(encoding="utf-8"))
 
 
+@pytest.mark.e2e
 def test_files_keep_their_mode_and_links(answer: Any, tmp_path: Path) -> None:
     path, link = tmp_path / "a.json", tmp_path / "link.json"
     path.write_text("old", encoding="utf-8")
@@ -68,6 +70,7 @@ def test_verbose_logs_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
     assert "done" in err
 
 
+@pytest.mark.e2e
 def test_a_terminal_gets_colour(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     monkeypatch.setenv("TERM", "xterm-256color")
@@ -91,6 +94,7 @@ def test_head_is_silent() -> None:
     assert done.stdout == "{\n0\n"
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize(
     ("words", "code", "error"),
     [

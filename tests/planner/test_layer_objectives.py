@@ -48,6 +48,7 @@ def test_the_first_costs_least_and_is_proven(objective: str) -> None:
         assert plan.gap == pytest.approx(cost / costs[0] - 1, abs=1e-9)
 
 
+@pytest.mark.e2e
 def test_no_plan_is_faster_than_the_bound_of_another_objective() -> None:
     fastest = answer("step_time").plans[0].step_time_s
     for objective in ("money", "energy"):

@@ -74,6 +74,7 @@ def test_every_plan_states_both(capsys: pytest.CaptureFixture[str]) -> None:
             assert 50 * seconds <= plan["energy_per_step_j"] <= 300 * seconds * (1 + 1e-9)
 
 
+@pytest.mark.e2e
 def test_a_split_per_layer_by_hand() -> None:
     best = optimize(Request(model="alexnet", gpus=4, cluster="ethernet-10g", power_w=(300.0, 50.0))).plans[0]
     busy = best["compute_s"] + best["update_s"]

@@ -360,6 +360,7 @@ def test_numbers_keep_every_digit(value: float, tmp_path: Path) -> None:
     assert parse_document(path).value["x"] == value
 
 
+@pytest.mark.e2e
 def test_a_plan_names_bundled_files_by_their_own_names(tmp_path: Path, answer: Any) -> None:
     """However the question spelled them, so that the plan can be read from any folder."""
     path = tmp_path / "plan.yaml"
@@ -370,6 +371,7 @@ def test_a_plan_names_bundled_files_by_their_own_names(tmp_path: Path, answer: A
     answer("estimate", "--plan", str(path))
 
 
+@pytest.mark.e2e
 def test_a_proof_says_what_it_is_about(tmp_path: Path, answer: Any) -> None:
     """One GPU saves energy and two are faster: the file must not call the first the fastest."""
     path = tmp_path / "plan.yaml"

@@ -151,6 +151,7 @@ def test_better_hardware_is_never_slower(what: str, name: str) -> None:
         np.testing.assert_array_equal(a.memory_bytes, b.memory_bytes)
 
 
+@pytest.mark.exact
 @given(st.integers(0, 2**32 - 1), st.sampled_from([2, 3, 4, 6, 8]), st.sampled_from([1, 2, 3]), st.booleans())
 def test_random_plans_keep_the_rules(seed: int, workers: int, m: int, training: bool) -> None:
     case = workload(training=training)
@@ -170,6 +171,7 @@ def test_random_plans_keep_the_rules(seed: int, workers: int, m: int, training: 
 # -- the claim that the proof of the search rests on --------------------------------------------------------------------------
 
 
+@pytest.mark.exact
 @pytest.mark.parametrize("name", MODELS)
 def test_more_micro_batches_never_take_less_time_or_more_memory_than_one(name: str) -> None:
     """For the same splits: each term of m micro-batches is at least that of one, and the hidden time no more.

@@ -176,6 +176,7 @@ def test_an_adapter_lets_the_gradient_through_all_that_follows() -> None:
     assert np.all(table.backward_s[0, 1:] > 0)
 
 
+@pytest.mark.exact
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_traces_of_partly_frozen_networks_end_with_the_step(schedule: str) -> None:
     rng = random.Random(f"frozen {schedule}")

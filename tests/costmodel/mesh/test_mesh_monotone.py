@@ -137,6 +137,7 @@ def _recomputed(plan: MeshPlan) -> list[MeshPlan]:
     return [replace(plan, recompute="none", recompute_blocks=0), *more]
 
 
+@pytest.mark.exact
 @settings(derandomize=True)
 @given(st.integers(0, 10**6))
 def test_selective_recomputation_lies_between(seed: int) -> None:

@@ -135,6 +135,7 @@ def test_inference_receives_no_gradients() -> None:
 # -- degrees of 1 ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.exact
 def test_a_degree_of_one_is_free() -> None:
     # Exact zeros, not small numbers.
     for model in _models(6, 40):

@@ -194,6 +194,7 @@ def _cases(schedule: str, count: int, seed: int) -> list[tuple[MeshModel, MeshPl
     return result[:count]
 
 
+@pytest.mark.exact
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_pipelines_of_whole_plans_agree_with_the_timeline(schedule: str) -> None:
     """What is left of the step without the exchange of gradients and the optimizer."""
@@ -276,6 +277,7 @@ def _errors(schedule: str) -> np.ndarray:
     return np.array(errors)
 
 
+@pytest.mark.exact
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_whole_steps_are_not_shorter_than_the_timeline(schedule: str) -> None:
     errors = _errors(schedule)

@@ -130,6 +130,7 @@ GRAPH = network()
 COMPOSITIONS = st.sets(st.integers(1, 6)).map(lambda cuts: [b - a for a, b in pairwise((0, *sorted(cuts), 7))])
 
 
+@pytest.mark.exact
 @given(
     blocks=COMPOSITIONS,
     tp=st.sampled_from([1, 2, 4, 8]),

@@ -60,6 +60,7 @@ def test_the_keywords_are_the_options_of_the_command_line(function: Any, command
     assert keywords == parameters - _OUTPUT
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize(
     ("keywords", "arguments"),
     [
@@ -96,6 +97,7 @@ def test_a_mesh_is_searched_and_predicted_as_on_the_command_line(answer: Ask) ->
     assert best.estimate().step_time_s == pytest.approx(best.step_time_s)
 
 
+@pytest.mark.e2e
 def test_serving(answer: Ask) -> None:
     result = planner.optimize("llama3-8b", gpus=2, mode="inference", prompt=500, output_tokens=100, max_tpot=0.02)
     said = json.loads(
@@ -111,6 +113,7 @@ def test_serving(answer: Ask) -> None:
     assert explained.best_step_time_s is not None
 
 
+@pytest.mark.e2e
 def test_several_kinds_of_devices() -> None:
     result = planner.optimize("llama2-13b", cluster="a100-v100", gpus=8, batch=64, top=2)
     assert result.space == "mixed"
@@ -151,6 +154,7 @@ NETWORK = {
 }
 
 
+@pytest.mark.e2e
 def test_loaded_objects_are_the_files_they_came_from() -> None:
     by_name = planner.optimize("alexnet", gpus=4, cluster="dgx1-v100")
     by_object = planner.optimize(planner.load_model("alexnet"), gpus=4, cluster=planner.load_cluster("dgx1-v100"))

@@ -37,6 +37,7 @@ def test_objects_are_axes_too() -> None:
     )
 
 
+@pytest.mark.e2e
 def test_a_journal_is_not_searched_again(tmp_path: Path) -> None:
     journal = tmp_path / "rows.journal"
     first = planner.sweep("alexnet", gpus=[1, 2], journal=journal)

@@ -39,6 +39,7 @@ def table(write: Any, gemm_table: Any) -> str:
     return str(write("gemm.csv", "gemm", gemm_table, SLOWER, noise=0.02))
 
 
+@pytest.mark.e2e
 def test_it_writes_a_file_and_says_what_it_found(ask: Any, table: str, tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     out, err = ask("calibrate", table, "--device", "p100", "-o", str(path))
@@ -84,6 +85,7 @@ def test_every_template_can_be_calibrated(ask: Any, kind: str, tmp_path: Path) -
     assert CalibrationFile.model_validate(yaml.safe_load(into.read_text())).source.used == 1
 
 
+@pytest.mark.e2e
 def test_the_same_seed_gives_the_same_bytes(ask: Any, table: str, tmp_path: Path) -> None:
     texts = []
     for _ in range(2):
@@ -93,6 +95,7 @@ def test_the_same_seed_gives_the_same_bytes(ask: Any, table: str, tmp_path: Path
     assert texts[0] == texts[1]
 
 
+@pytest.mark.e2e
 def test_validate_with_the_file_says_the_same_error(ask: Any, table: str, tmp_path: Path) -> None:
     path = str(tmp_path / "mine.yaml")
     reported = json.loads(ask("calibrate", table, "--json", "-o", path)[0])["all"]
@@ -323,6 +326,7 @@ def test_tables_that_cannot_be_fitted_to(ask: Any, tmp_path: Path, text: str, me
     assert [entry.name for entry in tmp_path.iterdir()] == ["bad.csv"]
 
 
+@pytest.mark.e2e
 def test_bad_rows_are_counted_beside_good_ones(ask: Any, table: str) -> None:
     text = Path(table).read_text()
     Path(table).write_text(text + "abacus,fp32,64,64,64,1\np100,fp32,64,64,64,nan\np100,fp99,64,64,64,1\n")

@@ -57,6 +57,7 @@ def gemm(write: Any, gemm_table: Any) -> Path:
     return path
 
 
+@pytest.mark.e2e
 def test_constants_of_kernels_are_found(gemm: Path) -> None:
     found = _found(_run(gemm))
     for name, truth in (("matmul_rate", 0.85), ("matmul_size", 1.5)):
@@ -112,6 +113,7 @@ def test_runs_of_one_network_say_nothing_of_others_and_it_is_said(write: Any, pl
     assert (two.grouped_by, two.folds, two.doubt) == ("network", 2, "")
 
 
+@pytest.mark.e2e
 def test_a_gain_within_chance_is_none(write: Any, gemm_table: Any) -> None:
     """Products as the bundled constants have them, with noise: whatever a fit gains on rows left out is luck."""
     path = write("noise.csv", "gemm", gemm_table, Preset(name="roofline"), noise=0.3)
@@ -131,6 +133,7 @@ def test_tables_of_several_kinds_are_fitted_together(write: Any, plan_table: Any
     assert _found(result)["matmul_rate"].constant.value == pytest.approx(0.83, abs=0.04)
 
 
+@pytest.mark.e2e
 def test_one_row_in_ten_may_be_wrong(write: Any, gemm_table: Any) -> None:
     clean = _found(_run(write("a.csv", "gemm", gemm_table, GEMM_PRESET, noise=0.03)))
     spoilt = _found(_run(write("b.csv", "gemm", gemm_table, GEMM_PRESET, noise=0.03, outliers=0.1)))
@@ -166,10 +169,12 @@ def test_a_fit_that_does_not_help_rows_left_out_is_not_used(write: Any, gemm_tab
         assert abs(np.log(_found(result)["matmul_rate"].constant.value)) < 0.3
 
 
+@pytest.mark.e2e
 def test_the_same_files_give_the_same_text(gemm: Path) -> None:
     assert calibration_text(_run(gemm)) == calibration_text(_run(gemm))
 
 
+@pytest.mark.e2e
 def test_the_file_predicts_what_was_reported(gemm: Path, tmp_path: Path) -> None:
     result = _run(gemm)
     path = tmp_path / "fitted.yaml"
@@ -200,6 +205,7 @@ def test_a_constant_at_its_limit_is_not_determined(write: Any, gemm_table: Any) 
     assert finding.reason.startswith("the fit stopped at its limit 5")
 
 
+@pytest.mark.e2e
 def test_a_much_slower_device_is_followed(write: Any, gemm_table: Any) -> None:
     """Far outside the prior: the rows that agree with one another are no outliers."""
     slow = Preset(name="roofline", efficiency=(("matmul_fraction", 0.4 * P100.matmul_fraction),))

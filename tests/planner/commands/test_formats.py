@@ -66,6 +66,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
+@pytest.mark.e2e
 @mostly("e2e", "command", COMMANDS, quick=4)
 def test_every_format(command: str, folder: Path, answer: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)

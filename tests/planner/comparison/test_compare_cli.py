@@ -92,6 +92,7 @@ def test_meshes(answer: Ask, make_plan: Callable[..., str]) -> None:
         assert words in text
 
 
+@pytest.mark.e2e
 def test_other_questions_are_said_and_compared_per_token(answer: Ask, make_plan: Callable[..., str]) -> None:
     one = make_plan("one.yaml", "estimate", "llama3-8b", "--gpus", "8", "--batch", "8", "--tp", "8")
     two = make_plan("two.yaml", "estimate", "llama3-8b", "--gpus", "8", "--batch", "16", "--seq", "4096", "--tp", "8")
@@ -123,6 +124,7 @@ def test_plans_of_different_spaces(answer: Ask, make_plan: Callable[..., str]) -
     assert found["memory"] == []
 
 
+@pytest.mark.e2e
 def test_serving(answer: Ask, make_plan: Callable[..., str], capsys: pytest.CaptureFixture[str]) -> None:
     question = ("estimate", "llama3-8b", "--gpus", "2", "--mode", "inference", "--tp", "2", "--max-batch")
     few, many = make_plan("few.yaml", *question, "8"), make_plan("many.yaml", *question, "64")
@@ -137,6 +139,7 @@ def test_serving(answer: Ask, make_plan: Callable[..., str], capsys: pytest.Capt
     assert "different things" in refused(capsys, few, training)
 
 
+@pytest.mark.e2e
 def test_several_kinds_of_devices(answer: Ask, make_plan: Callable[..., str]) -> None:
     plan = make_plan("mixed.yaml", "optimize", "llama2-13b", "--cluster", "a100-v100", "--gpus", "8", "--batch", "64")
     found = compared(answer, plan, plan)

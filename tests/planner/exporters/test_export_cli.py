@@ -201,6 +201,7 @@ def test_a_plan_that_does_not_fit_warns(tmp_path: Path, capsys: pytest.CaptureFi
     assert "warning: the plan does not fit into memory: " in err
 
 
+@pytest.mark.e2e
 def test_stages_of_a_split_per_layer_have_no_target(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plan = tmp_path / "plan.yaml"
     command = [

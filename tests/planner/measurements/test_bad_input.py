@@ -329,6 +329,7 @@ def test_each_column_that_is_missing_is_named(kind: Any, write: Any) -> None:
             assert " or ".join(group) in str(refused.value)
 
 
+@pytest.mark.e2e
 def test_calibration_remarks_on_columns_that_are_not_read(
     write: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

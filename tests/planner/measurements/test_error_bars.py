@@ -97,6 +97,7 @@ def mean_score(low: float, high: float, values: list[float]) -> float:
     return sum(high - low + 10 * max(low - x, x - high, 0.0) for x in values) / len(values)
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize("framework", ["", "megatron-lm", "other"])
 def test_coverage_and_scores_by_hand(table: Any, figures: Any, bars: str, framework: str) -> None:
     """Intervals as wide for every plan: from -0.15 to 0.2."""
@@ -204,6 +205,7 @@ def test_lists_by_draws_of_the_tests_own(table: Any, figures: Any, bars: str, me
     assert file["list_holds_best"] == float(best in listed)
 
 
+@pytest.mark.e2e
 def test_runs_of_one_plan_are_one(table: Any, figures: Any) -> None:
     """Two plans that ran twice are a group, and no question for a list; with a third one they are."""
     twice = [line(tp, time) for tp in (1, 2) for time in (1900, 2000)]

@@ -50,6 +50,7 @@ def made(runs: str, by: str | None = None) -> tuple[str, ET.Element]:
     return text, parsed(text)
 
 
+@pytest.mark.e2e
 def test_everything_is_on_the_page(runs: str) -> None:
     text, root = made(runs, "tp")
     heads = texts(root, "h3")
@@ -198,6 +199,7 @@ let stopped=false;spans[0].onkeydown({key:"Enter",preventDefault(){stopped=true}
 # --- the command
 
 
+@pytest.mark.e2e
 def test_the_command_writes_the_page_beside_its_answer(
     runs: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

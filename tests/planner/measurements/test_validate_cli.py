@@ -106,6 +106,7 @@ def test_a_table_of_failures_only(ask: Any, tmp_path: Path) -> None:
     assert (file["scored"], file["mape"], file["oom_recall"], file["oom_false_alarm"]) == (1, None, 1.0, None)
 
 
+@pytest.mark.e2e
 def test_parts_by_a_column(ask: Any, tmp_path: Path) -> None:
     path = written(tmp_path, PLAN, plan_row(1, 1, 8, 1900), plan_row(8, 1, 1, 2400), plan_row(8, 1, 1, 2500))
     (file,) = json.loads(ask(path, "--json", "--by", "tp"))["files"]

@@ -89,6 +89,7 @@ def test_another_workload_is_noted(cli: Cli, workload: Path) -> None:
     assert (code, "not the file that the placement was made for" in out) == (0, True)
 
 
+@pytest.mark.e2e
 @mostly(
     "fuzz",
     "extra",

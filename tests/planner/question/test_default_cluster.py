@@ -46,6 +46,7 @@ def test_a_device_of_ones_own_stays_on_the_default(tmp_path: Path) -> None:
     assert default_cluster(str(mine)) == "dgx-h100"
 
 
+@pytest.mark.e2e
 def test_sweep_and_size_take_it_too(document: Any) -> None:
     swept = document("sweep alexnet --gpus 2 --device v100-16gb")
     assert [row["cluster"] for row in swept["rows"]] == ["dgx1-v100"]

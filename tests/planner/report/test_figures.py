@@ -291,6 +291,7 @@ def test_a_timeline_shows_what_matters() -> None:
     assert max(item.end for item in figure.boxes) == 2499.0
 
 
+@pytest.mark.e2e
 def test_several_kinds_of_gpus_have_no_single_capacity() -> None:
     from planner.core.request import Request
     from planner.report.figures.standard import memory, shown_plans

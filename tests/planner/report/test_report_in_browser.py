@@ -83,6 +83,7 @@ def test_clicks_and_keys_sort_the_plans(browser: Browser, pages: dict[str, Path]
     browser.run('document.getElementById("head").id=""')
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize("kind", KINDS)
 def test_titles_are_reached_by_the_tab_key(browser: Browser, pages: dict[str, Path], kind: str) -> None:
     opened(browser, pages[f"mesh-{kind}"])
@@ -199,6 +200,7 @@ def test_light_and_dark(browser: Browser, pages: dict[str, Path], kind: str) -> 
     browser.until(f"return (function(){{{script}}})()[2]==='rgb(75, 163, 221)'")
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize("kind", KINDS)
 def test_paper_shows_the_pictures_in_light_colours(browser: Browser, pages: dict[str, Path], kind: str) -> None:
     opened(browser, pages[f"mesh-{kind}"], dark=True)

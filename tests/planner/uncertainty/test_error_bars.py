@@ -92,6 +92,7 @@ def test_chances_and_lists_do_not_depend_on_how_many_plans_are_shown(asks: Any, 
             assert few[key] == whole[key], key
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize("question", [MESH, LAYERS])
 def test_the_list_is_the_shortest(asks: Any, question: str) -> None:
     """The chances of the listed plans add up to 90 %; with one plan less they do not, unless it takes as long as another."""

@@ -64,6 +64,7 @@ def workload_of(name: str, batch: int, assumptions: LayerAssumptions) -> Workloa
     return replace(case, compute=compute, assumptions=assumptions)
 
 
+@pytest.mark.exact
 @mostly("exact", "name", whole.NETWORKS, quick=1)
 @mostly("exact", "under", CASES, quick=4)
 def test_the_search_finds_and_proves_what_enumeration_finds(

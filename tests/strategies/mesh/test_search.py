@@ -80,6 +80,7 @@ def test_the_best_plans_are_those_of_brute_force_where_next_to_nothing_fits(seed
         assert outcome.nearest_miss.memory_bytes == pytest.approx(float(memory[0]), rel=1e-9)
 
 
+@pytest.mark.exact
 @mostly("exact", "seed", range(300, 312))
 def test_the_best_plans_are_those_of_brute_force_with_experts_and_a_small_host(seed: int) -> None:
     """What should wait on the host and finds no room there stays on the device."""

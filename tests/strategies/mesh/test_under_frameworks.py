@@ -27,6 +27,7 @@ def _of_a_mesh() -> list[str]:
     return list(known.values())
 
 
+@pytest.mark.exact
 @mostly("exact", ("name", "seed"), [(name, seed) for seed in (1, 3, 5) for name in _of_a_mesh()], quick=3)
 def test_the_best_plans_are_those_of_brute_force(name: str, seed: int) -> None:
     workload, cluster, workers = random_case(seed)

@@ -131,6 +131,7 @@ def test_a_limit_only_leaves_out_what_is_above(seed: int) -> None:
     assert below.divisions[0].total_s == pytest.approx(totals[0])
 
 
+@pytest.mark.exact
 def test_too_few_states_give_up_the_proof_not_the_bound() -> None:
     given_up = 0
     for seed in range(200):

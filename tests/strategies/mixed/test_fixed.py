@@ -62,6 +62,7 @@ def with_fixes(settings: MixedSettings, rng: random.Random, batch: int) -> Mixed
     return replace(settings, **{"tp": Bounds(high=2), "recompute": RECOMPUTE, **fixed})
 
 
+@pytest.mark.exact
 @mostly("exact", ("chunk", "count"), [(0, 2), *((chunk, 10) for chunk in range(6))], quick=1)
 def test_the_best_that_is_allowed_is_that_of_brute_force(chunk: int, count: int) -> None:
     """Ten random cases each, 60 in all; some have no legal plan, some none that fits."""

@@ -111,6 +111,7 @@ def test_the_best_plan_is_that_of_brute_force(chunk: int, count: int) -> None:
                 assert baseline.candidate.score == pytest.approx(min(alone), rel=1e-9)
 
 
+@pytest.mark.exact
 @mostly("exact", ("chunk", "count"), [(0, 1), *((chunk, 10) for chunk in range(4))], quick=1)
 def test_no_plan_takes_less_energy_than_the_bound(chunk: int, count: int) -> None:
     """Ten random cases each: the bound holds, the best is as good as it says, and where that is proven it is the best of all."""

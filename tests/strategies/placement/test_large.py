@@ -22,6 +22,7 @@ from tests.cases import mostly
 from tests.strategies.placement.small_problems import brute_force, content_of, random_problem
 
 
+@pytest.mark.exact
 @mostly("exact", "seeds", [range(3), *(range(start, start + 20) for start in range(0, 120, 20))], quick=1)
 def test_placements_are_legal_and_bounds_hold(seeds: range) -> None:
     for seed in seeds:

@@ -179,6 +179,7 @@ def test_stopping_early() -> None:
     assert "more than 2 down-sets" in limited.proof
 
 
+@pytest.mark.exact
 def test_never_more_devices_than_there_are() -> None:
     for seed in range(410, 430):  # among them a state whose cheapest way is legal and whose other ways are not
         for devices in (3, 5, 7):

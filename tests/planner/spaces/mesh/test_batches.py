@@ -57,6 +57,7 @@ def test_a_prime_batch_names_the_batch_beside_it_and_what_it_takes() -> None:
     assert float(said[3]) > 1.05
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize(
     "question",
     [

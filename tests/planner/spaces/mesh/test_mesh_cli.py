@@ -121,6 +121,7 @@ def test_what_is_fixed_stays_fixed(document: Any, known_document: Any, options: 
     assert found["plans"][0]["step_time_s"] >= free["plans"][0]["step_time_s"] * (1 - 1e-12)
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize("objective", ["tokens_per_s", "tokens_per_s_per_gpu", "mfu", "gpu-hours"])
 def test_objectives(document: Any, known_document: Any, objective: str) -> None:
     fastest = known_document(f"optimize {SMALL} --top 1")["plans"][0]
@@ -322,6 +323,7 @@ def test_a_plan_elsewhere(document: Any, answer: Any, fails: Any, tmp_path: Path
     assert "--space layers" not in fails(f"estimate --plan {path} --family data")[0]
 
 
+@pytest.mark.e2e
 def test_small_networks_wait_for_their_hosts_and_say_so(document: Any, answer: Any) -> None:
     """Kernels that the host starts more slowly than the device runs them: bottleneck, JSON, explanation and a note."""
     command = "bert-large --gpus 64 --dp-shard 64 --zero 3 --micro-batch 4"

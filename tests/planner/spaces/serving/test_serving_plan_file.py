@@ -129,6 +129,7 @@ def test_explain_names_the_layers_and_the_best_plan(plan: Path, answer: Ask, tmp
     assert "Against the best plan" in answer("explain", str(worse), "--objective", "latency")
 
 
+@pytest.mark.e2e
 def test_explain_without_a_file_explains_the_best_plan_or_that_of_the_options(answer: Ask) -> None:
     best = json.loads(answer("explain", *QUESTION, "--json"))
     assert best["plans"][0]["gap"] == 0
@@ -148,6 +149,7 @@ def test_the_layers_add_up_to_the_pass(answer: Ask) -> None:
     assert 8 * sum(row["count"] * row["cache_bytes"] for row in rows) == pytest.approx(plan["kv_bytes"])
 
 
+@pytest.mark.e2e
 def test_another_question_beside_the_file(plan: Path, answer: Ask) -> None:
     """Longer prompts, other limits and another cluster may be asked for; the file's prediction is then of something else."""
     found = json.loads(answer("estimate", str(plan), "--prompt", "4000", "--max-tpot", "1us", "--json"))
@@ -159,6 +161,7 @@ def test_another_question_beside_the_file(plan: Path, answer: Ask) -> None:
     assert slower["plans"][0]["tpot_s"] > content(plan)["prediction"]["tpot_s"]
 
 
+@pytest.mark.e2e
 def test_a_stated_time_that_is_not_the_models_is_a_warning(plan: Path, answer: Ask) -> None:
     document = content(plan)
     other = changed(plan, prediction={**document["prediction"], "tpot_s": 0.5})
@@ -212,6 +215,7 @@ def test_what_the_file_decides_is_not_decided_twice(
     assert message in refused(capsys, "estimate", "--plan", str(plan), *options)
 
 
+@pytest.mark.e2e
 def test_a_plan_for_training_knows_no_prompts(capsys: pytest.CaptureFixture[str], tmp_path: Path, answer: Ask) -> None:
     path = tmp_path / "training.yaml"
     answer("estimate", "llama3-8b", "--gpus", "8", "--batch", "8", "--tp", "8", "--export", str(path))

@@ -97,6 +97,7 @@ def test_time_limit_leaves_an_honest_answer() -> None:
     assert solve_program(hard_problem(), Limits(wall_s=0.0)).status is Status.LIMIT
 
 
+@pytest.mark.exact
 def test_interrupt_passes_through() -> None:
     timer = threading.Timer(1.0, _thread.interrupt_main)
     timer.start()

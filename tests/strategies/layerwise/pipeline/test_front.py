@@ -237,6 +237,7 @@ def test_table_of_another_problem_is_not_used() -> None:
     assert solve_pipeline(cheap, Limits(cutoff_s=99.0), upstream=table).objective_s == solve_pipeline(cheap).objective_s
 
 
+@pytest.mark.exact
 def test_label_limit_ends_the_search_with_a_valid_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     small_passes(monkeypatch)
     monkeypatch.setattr("strategies.layerwise.pipeline.sweep._MOST_PENDING", 20)

@@ -186,6 +186,7 @@ def test_k_best_are_the_k_best() -> None:
             assert solution.rest_bound_s >= plans[-1][0] * (1 - 1e-10) if plans else solution.rest_bound_s == INF
 
 
+@pytest.mark.exact
 def test_gap_is_kept() -> None:
     rng = np.random.default_rng(31)
     for _ in range(60):

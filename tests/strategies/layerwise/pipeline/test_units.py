@@ -40,6 +40,7 @@ def uneven(rng: np.random.Generator) -> PartitionProblem:
     )
 
 
+@pytest.mark.exact
 @pytest.mark.parametrize("unit", [1, 2, 3, 5])
 def test_counting_by_the_unit_loses_no_plan(unit: int) -> None:
     rng = np.random.default_rng(unit)

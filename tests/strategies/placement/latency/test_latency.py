@@ -31,6 +31,7 @@ def _checked(problem: PlacementProblem, placement: Placement, num_subgraphs: int
     return checked.objective
 
 
+@pytest.mark.exact
 @mostly("exact", "seeds", [range(4), *(range(start, start + 15) for start in range(0, 300, 15))], quick=1)
 def test_one_subgraph_is_proven_optimal(seeds: range) -> None:
     for seed in seeds:
