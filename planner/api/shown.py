@@ -30,6 +30,7 @@ class Reads(property, Generic[_T]):
 
     def __init__(self, path: str, doc: str) -> None:
         super().__init__(attrgetter(path), doc=doc)
+        self.__doc__ = doc  # some releases of Python 3.11 show that of the class
 
     if TYPE_CHECKING:
 
