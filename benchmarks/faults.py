@@ -95,7 +95,7 @@ FAULTS = [
         ("path = self.lead_s + self.micro_batches", "path = 2.0 * self.lead_s + self.micro_batches", "bound of a mode too high"),
         ("np.maximum(num_micro_batches * slowest, total_s + turns * slowest)", "(num_micro_batches * slowest + total_s)",
          "bound of a division too high"),
-        ("-costs.output_tokens_per_s / batch.workers", "-costs.output_tokens_per_s", "tokens/s per GPU not divided"),
+        ('"tokens_per_s_per_gpu": workers * token_s', '"tokens_per_s_per_gpu": token_s', "tokens/s per GPU not divided"),
         ("if ranks % tp == 0 and ranks <= tp * replicas", "if ranks <= tp * replicas", "expert ranks that tp does not divide"),
         ("and graph.size_bytes[b] <= room[d]]", "]", "memory is no limit"),
     ),
