@@ -56,6 +56,13 @@ def test_no_folder_exceeds_its_limit(house: ModuleType) -> None:
     assert not said, "\n".join(["more code than tests/house_limits.yaml allows:", *said])
 
 
+@pytest.mark.e2e
+def test_one_estimate_enters_at_most_a_hundred_modules(house: ModuleType) -> None:
+    # A command that loads the Python functions and their answers enters more: it shares with them what stands below.
+    entered = house.modules_entered(ROOT)
+    assert 50 < sum(entered.values()) <= 100, entered
+
+
 def tree(folder: Path, files: dict[str, str]) -> Path:
     for package in ("costmodel", "strategies", "planner", "tests"):
         (folder / package).mkdir()

@@ -9,8 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from planner.api.options import aliases_of, options_of
 from planner.api.values import Values
-from planner.core.errors import PlannerError, SearchInterrupted
+from planner.core.errors import PlannerError, SearchInterrupted, UsageError
 from planner.files.resources import InMemory, Kind, bundled
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from planner.api.results import SearchResult
     from planner.api.studies import Sizing, Sweep
 
-__all__ = ["Interrupted", "call_text", "in_python_words", "reference_to"]
+__all__ = ["Interrupted", "call_text", "given_in_python", "in_python_words", "reference_to"]
 
 _FLAG = re.compile(r"(?<![\w-])--([a-z][a-z0-9]*(?:-[a-z0-9]+)*)")
 
@@ -114,6 +115,37 @@ def reference_to(kind: Kind, given: Any, place: str = "") -> str:
     except (OSError, ValueError):  # a name too long, a NUL character: the loader says so
         return text
     return str(path.resolve()) if is_file else text
+
+
+def given_in_python(declared: type, model: Any, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Keywords that are given, by their first names; networks, clusters, ... that are objects by the files they are.
+
+    Raises
+    ------
+    UsageError
+        A keyword is given by two of its names.
+    """
+    given = {name: value for name, value in options.items() if value is not None}
+    for alias, name in aliases_of(declared).items():
+        if alias in given and name in given:
+            raise UsageError(f"{name} and {alias} are the same; give one of them")
+        if alias in given:
+            given[name] = given.pop(alias)
+    for name, option in options_of(declared).items():
+        if name not in given:
+            continue
+        if given[name] is False and "/" not in option.flags:
+            del given[name]  # a switch that is off is not given
+        elif option.words.startswith("kind:") and not option.is_list:
+            given[name] = reference_to(option.words.removeprefix("kind:"), given[name])  # type: ignore[arg-type]
+    if "paleo_algorithms" in given:
+        given["paleo_algorithms"] = Path(given["paleo_algorithms"]).absolute()
+    if model is not None:
+        given["model"] = reference_to("models", model)
+        length = getattr(model, "seq", None)  # of a network that was loaded, perhaps with another than its file's
+        if length is not None:
+            given.setdefault("seq", length)
+    return given
 
 
 def call_text(function: str, positional: Sequence[Any], options: Mapping[str, Any]) -> str:

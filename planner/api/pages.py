@@ -1,29 +1,22 @@
-"""An answer as a page, a figure or a trace, as ``--html``, ``--plot`` and ``--trace`` write them."""
+"""The options that write an answer as a page, a figure or a trace: ``--html``, ``--plot`` and ``--trace``."""
 
 from __future__ import annotations
 
 import dataclasses
 import importlib.util
-import os
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from planner.api.calls import in_python_words
 from planner.api.readers import OUTPUT, Option
 from planner.api.values import Values
 from planner.core.errors import OutputError
 from planner.files.output import check_writable
 
-if TYPE_CHECKING:
-    from planner.core.blocks import Report
-
 __all__ = [
     "FIGURE_NAMES",
     "REPORT_OPTIONS",
     "ReportFiles",
-    "Written",
     "check_figure",
     "is_installed",
     "report_files",
@@ -147,45 +140,3 @@ def report_files(
     if "static" in given and "html" not in given:
         values.add(f"{called('static')}: is about the page of {called('html')}; name a file")
     return ReportFiles(live="static" not in given and is_installed("plotly"), figure=figure, **paths)
-
-
-class Written(ABC):
-    """What can be written of a search, and of one plan that was predicted."""
-
-    __slots__ = ()
-
-    raw: Any
-
-    @abstractmethod
-    def _report(self) -> Report: ...
-
-    def write_html(self, path: str | os.PathLike[str], *, static: bool = False) -> Path:
-        """Write a page with figures and sortable tables: one file that needs no network.
-
-        Parameters
-        ----------
-        path : path
-            Ends in ``.html``.
-        static : bool
-            Figures without a script, also where plotly is installed.
-        """
-        return self._written("html", path, {"static": True} if static else {})
-
-    def write_plot(self, path: str | os.PathLike[str], *, figure: str | None = None) -> Path:
-        """Write a figure (``.svg``, or ``.png`` with matplotlib), as ``planner optimize --plot --figure`` does."""
-        return self._written("plot", path, {} if figure is None else {"figure": figure})
-
-    def write_trace(self, path: str | os.PathLike[str]) -> Path:
-        """Write the step of the best plan as a trace for Perfetto (``.json`` or ``.json.gz``)."""
-        return self._written("trace", path, {})
-
-    def _written(self, name: str, path: str | os.PathLike[str], more: Mapping[str, Any]) -> Path:
-        with in_python_words() as values:
-            files = report_files(
-                {name: path, **more}, values, lambda name, *kind: writable(values, name, os.fspath(path), *kind)
-            )
-            values.check()
-            from planner.api.report_files import write_report_files
-
-            write_report_files(self.raw, self._report(), files, lambda _: None)
-        return Path(path)

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from planner.api.calls import Interrupted, in_python_words, reference_to
+from planner.api.calls import Interrupted, given_in_python, in_python_words, reference_to
 from planner.api.options import PlaceOptions, options_of, takes_options
-from planner.api.requests import given_in_python, read_options
+from planner.api.requests import read_options
 from planner.api.shown import Answer, Reads
 from planner.api.values import Values
 from planner.core.errors import SearchInterrupted

@@ -2,48 +2,25 @@
 
 from __future__ import annotations
 
-import dataclasses
-import math
 import os
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Unpack
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
-from planner.api.calls import Interrupted, call_text, in_python_words
-from planner.api.options import (
-    EstimateOptions,
-    ExplainOptions,
-    OptimizeOptions,
-    ScaleOptions,
-    options_of,
-    takes_options,
-)
+from planner.api.calls import Interrupted, call_text, given_in_python, in_python_words
+from planner.api.options import EstimateOptions, ExplainOptions, OptimizeOptions, ScaleOptions, takes_options
 from planner.api.plans import Plan
-from planner.api.requests import (
-    AskedPlan,
-    given_in_python,
-    question_about_plan,
-    read_options,
-    readable_cluster,
-    request_of,
-    whole_cluster,
-)
+from planner.api.requests import curve_of, question_about_plan, search_request
 from planner.api.results import Estimate, Explanation, ScalingCurve, SearchResult
-from planner.api.values import Values
 from planner.core.errors import SearchInterrupted, UsageError
 
 if TYPE_CHECKING:
     from planner.api.options import ModelLike
-    from planner.core import answer as core
+    from planner.api.requests import Command, Progress
     from planner.core.answer import Answer, RankedPlan
-    from planner.core.request import Request
-    from planner.report.answer import Curve
 
 __all__ = ["estimate", "explain", "optimize", "scale"]
 
-Progress: TypeAlias = Callable[[str, float], None]
 _Predicted = TypeVar("_Predicted", bound=Estimate)
-
-_USUAL_COUNTS = (1, 2, 4, 8)
 
 
 @takes_options(OptimizeOptions)
@@ -97,15 +74,6 @@ def optimize(
             return _found(search(request, progress))
         except SearchInterrupted as stopped:
             raise Interrupted(None if stopped.result is None else _found(stopped.result)) from None
-
-
-def search_request(given: Mapping[str, Any], values: Values, command_line: str) -> Request:
-    """The request of a search: all of a cluster with a size where the number of workers is left out."""
-    more: dict[str, Any] = {}
-    if "gpus" not in given:
-        gpus = whole_cluster(given.get("cluster"), values)
-        more = {"gpus": gpus, "whole_cluster": gpus is not None}
-    return request_of(options_of(OptimizeOptions), given, values, command_line, **more)
 
 
 @takes_options(EstimateOptions)
@@ -192,7 +160,7 @@ def explain(
 
 
 def _predict(
-    command: str,
+    command: Command,
     kind: type[_Predicted],
     model: Any,
     plan: Any,
@@ -209,29 +177,18 @@ def _predict(
             model, plan = None, model
         if model is None and plan is None:
             raise UsageError("model: is missing; name a network (planner.list_models()) or a plan (plan=...)")
-        declared = EstimateOptions if command == "estimate" else ExplainOptions
-        given = given_in_python(declared, model, options)
+        given = given_in_python(EstimateOptions if command == "estimate" else ExplainOptions, model, options)
         call = call_text(command, [model or plan], options)
         document_or_path = plan.to_dict() if isinstance(plan, Plan) else plan
         try:
-            asked, notes = question_about_plan(declared, given, document_or_path, run_from, values, call)
+            predicted, notes = question_about_plan(command, given, document_or_path, run_from, values, call)
             values.check()
-            answer, warnings = predicted(asked, command, progress)
+            answer, warnings = predicted(progress)
             warnings = (*notes, *warnings)
             found = Plan(ranked=answer.ranked, warnings=warnings, _answer=answer)
             return kind(plan=found, warnings=warnings, raw=answer)
         except SearchInterrupted:
             raise Interrupted(None) from None
-
-
-def predicted(asked: AskedPlan, command: str, progress: Progress | None) -> tuple[core.Estimate, tuple[str, ...]]:
-    """Predict a plan, or explain it; and say what no longer holds of its file."""
-    from planner.spaces import ask
-    from planner.spaces.plan_question import plan_warnings
-
-    request, plan, document = asked()
-    answer = ask.estimate(request, plan) if command == "estimate" else ask.explain(request, plan, progress)
-    return answer, tuple(plan_warnings(document, answer))
 
 
 @takes_options(ScaleOptions)
@@ -260,54 +217,6 @@ def scale(model: ModelLike, /, **options: Unpack[ScaleOptions]) -> ScalingCurve:
     with in_python_words() as values:
         curve = curve_of(given_in_python(ScaleOptions, model, options), values, call_text("scale", [model], options))
     return ScalingCurve(raw=curve)
-
-
-def curve_of(given: Mapping[str, Any], values: Values, command_line: str) -> Curve:
-    """Check the options of a curve, and predict it; `values` takes the problems, and raises them all."""
-    from planner.question.resolve import resolve
-    from planner.report.answer import Curve
-
-    called = values.called
-    options = options_of(ScaleOptions)
-    curve = {name: options.pop(name) for name in ("workers", "weak", "strong", "family", "epochs", "samples")}
-    asked = read_options(curve, given, values)
-    weak, epochs, samples = bool(asked.get("weak")), asked.get("epochs"), asked.get("samples")
-    counts = asked["workers"] if "workers" in asked else _usual_counts(given.get("cluster"))
-    if weak and asked.get("strong"):
-        values.add(f"{called('weak')} and {called('strong')}: choose one")
-    if ("epochs" in given) != ("samples" in given):
-        values.add(f"{called('epochs')} and {called('samples')}: give both, for the hours of a training")
-    request = request_of(options, given, values, command_line, gpus=max(counts, default=1))
-    values.check()
-    family = asked.get("family") or resolve(request).kind.scaled_family
-    if family == "mesh":
-        from planner.spaces.mesh.scaling import scale_mesh
-
-        found = scale_mesh(request, counts, weak=weak, epochs=epochs, samples=samples)
-    else:
-        from planner.spaces.layers.scaling import scale as predict
-
-        found = predict(request, counts, weak=weak, family=family, epochs=epochs, samples=samples)
-    resolved = resolve(dataclasses.replace(request, space="mesh" if family == "mesh" else "layers"))
-    return Curve(
-        setting=resolved.setting,
-        assumptions=resolved.assumptions,
-        free_layers=() if family == "mesh" else resolved.free_layers,
-        points=found.points,
-        weak=weak,
-        family=family,
-        epochs=epochs,
-        samples=samples,
-        notes=found.notes,
-        error_bars=found.error_bars,
-    )
-
-
-def _usual_counts(cluster: str | None) -> tuple[int, ...]:
-    """1, 2, 4, 8 where nothing was asked for; of a smaller cluster those that it has, and all of it."""
-    known = None if cluster is None else readable_cluster(cluster)
-    most = math.inf if known is None or known.max_devices is None else known.max_devices
-    return tuple(sorted({int(min(count, most)) for count in _USUAL_COUNTS}))
 
 
 def _found(answer: Answer) -> SearchResult:

@@ -28,13 +28,13 @@ from planner.uncertainty.sensitivity import SENSITIVITY_PLANS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from planner.api.requests import Progress
     from planner.core.answer import RankedPlan, Sensitivity
     from planner.core.blocks import Block, Report
 
 __all__ = ["write_figure", "write_report_files"]
 
 Say: TypeAlias = Callable[[str], None]
-Progress: TypeAlias = Callable[[str, float], None]
 
 
 def write_report_files(

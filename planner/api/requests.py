@@ -1,4 +1,4 @@
-"""From the options of a question to its request: what Python functions and commands have in common."""
+"""What the Python functions and the commands have in common: from the options of a question to its request, its plan or its curve."""
 
 from __future__ import annotations
 
@@ -7,10 +7,15 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from planner.api.calls import reference_to
-from planner.api.options import aliases_of, options_of
+from planner.api.options import (
+    EstimateOptions,
+    ExplainOptions,
+    OptimizeOptions,
+    ScaleOptions,
+    options_of,
+)
 from planner.api.readers import SERVING, Option
 from planner.api.values import Values, as_flag
 from planner.core.errors import InputFileError, PlannerError, UsageError, did_you_mean
@@ -20,59 +25,32 @@ from planner.question.fixed import flag_of
 
 if TYPE_CHECKING:
     from costmodel.hardware.cluster import Cluster
+    from planner.core.answer import Estimate
     from planner.files.loading import Loaded
+    from planner.report.answer import Curve
     from planner.schema.plan import PlanDocument
     from strategies.mesh.settings import Bounds, MeshRestriction
 
 __all__ = [
-    "AskedPlan",
+    "Command",
+    "Progress",
     "changes_of",
-    "given_in_python",
+    "curve_of",
     "loaded_plan",
     "question_about_plan",
     "read_options",
-    "readable_cluster",
     "request_of",
-    "whole_cluster",
+    "search_request",
 ]
 
-AskedPlan: TypeAlias = "Callable[[], tuple[Request, Any, PlanDocument | None]]"
+Command: TypeAlias = Literal["estimate", "explain"]
+Progress: TypeAlias = Callable[[str, float], None]  # takes what is being done, and the share of it that is done
 
 # Fields of a request that a plan file decides itself; giving one twice would leave open which one counts.
 _DECIDED_BY_PLAN = ("gpus", "space", "family", "fix", "collective", "micro_batches", "lora_rank")
 # How the best plan is searched for, which is no part of a file's question.
 _SEARCHING = ("sensitivity", "time_limit_s", "solver")
-
-
-def given_in_python(declared: type, model: Any, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Keywords that are given, by their first names; networks, clusters, ... that are objects by the files they are.
-
-    Raises
-    ------
-    UsageError
-        A keyword is given by two of its names.
-    """
-    given = {name: value for name, value in options.items() if value is not None}
-    for alias, name in aliases_of(declared).items():
-        if alias in given and name in given:
-            raise UsageError(f"{name} and {alias} are the same; give one of them")
-        if alias in given:
-            given[name] = given.pop(alias)
-    for name, option in options_of(declared).items():
-        if name not in given:
-            continue
-        if given[name] is False and "/" not in option.flags:
-            del given[name]  # a switch that is off is not given
-        elif option.words.startswith("kind:") and not option.is_list:
-            given[name] = reference_to(option.words.removeprefix("kind:"), given[name])  # type: ignore[arg-type]
-    if "paleo_algorithms" in given:
-        given["paleo_algorithms"] = Path(given["paleo_algorithms"]).absolute()
-    if model is not None:
-        given["model"] = reference_to("models", model)
-        length = getattr(model, "seq", None)  # of a network that was loaded, perhaps with another than its file's
-        if length is not None:
-            given.setdefault("seq", length)
-    return given
+_USUAL_COUNTS = (1, 2, 4, 8)  # of workers, on a scaling curve
 
 
 def read_options(options: Mapping[str, Option], given: Mapping[str, Any], values: Values) -> dict[str, Any]:
@@ -315,27 +293,28 @@ def _check_mesh(
         )
 
 
-# -- the size of a cluster --------------------------------------------------------------------------------------------------
+# -- a search ---------------------------------------------------------------------------------------------------------------
 
 
-def whole_cluster(name: str | None, values: Values) -> int | None:
-    """Size of a finite cluster, where the number of workers is left out; a problem where nothing limits them.
-
-    None where the cluster cannot be read: what is wrong with it is said when the question is resolved.
-    """
-    missing = (
-        f"{values.called('gpus')}: is missing; say how many workers there are at most, as in {values.called('gpus')} 16"
-    )
-    if name is None:
+def search_request(given: Mapping[str, Any], values: Values, command_line: str) -> Request:
+    """The request of a search: all of a cluster with a size where the number of workers is left out."""
+    options = options_of(OptimizeOptions)
+    if "gpus" in given:
+        return request_of(options, given, values, command_line)
+    called = values.called("gpus")
+    missing = f"{called}: is missing; say how many workers there are at most, as in {called} 16"
+    gpus: int | None = None
+    if "cluster" not in given:
         values.add(missing)
-        return None
-    cluster = readable_cluster(name)
-    if cluster is not None and cluster.max_devices is None:
-        values.add(f"{missing} (nothing limits the size of cluster '{cluster.name}')")
-    return None if cluster is None else cluster.max_devices
+    else:
+        cluster = _readable_cluster(given["cluster"])
+        if cluster is not None and cluster.max_devices is None:
+            values.add(f"{missing} (nothing limits the size of cluster '{cluster.name}')")
+        gpus = None if cluster is None else cluster.max_devices
+    return request_of(options, given, values, command_line, gpus=gpus, whole_cluster=gpus is not None)
 
 
-def readable_cluster(name: str) -> Cluster | None:
+def _readable_cluster(name: str) -> Cluster | None:
     """A cluster; None where it cannot be read, which is said when the question is resolved."""
     from planner.files.loading import load_cluster
 
@@ -349,14 +328,13 @@ def readable_cluster(name: str) -> Cluster | None:
 
 
 def question_about_plan(
-    declared: type, given: Mapping[str, Any], plan: Any, run_from: Any, values: Values, command_line: str
-) -> tuple[AskedPlan, tuple[str, ...]]:
+    command: Command, given: Mapping[str, Any], plan: Any, run_from: Any, values: Values, command_line: str
+) -> tuple[Callable[[Progress | None], tuple[Estimate, tuple[str, ...]]], tuple[str, ...]]:
     """Read the options of an estimate or an explanation; problems go to `values`.
 
     Parameters
     ----------
-    declared : type
-        `EstimateOptions` or `ExplainOptions`.
+    command : "estimate" or "explain"
     given : mapping
         Options by keyword, and perhaps ``model``.
     plan : path, document of a plan (mapping) or None
@@ -367,12 +345,12 @@ def question_about_plan(
 
     Returns
     -------
-    asked : callable
-        What is asked, of which plan (None: that of the request), and the document of its file; refuses what contradicts itself.
+    predicted : callable
+        Predicts the plan; returns what no longer holds of its file, too. Refuses what contradicts itself.
     notes : tuple of str
         What of a run was read otherwise than it is written.
     """
-    options = options_of(declared)
+    options = options_of(EstimateOptions if command == "estimate" else ExplainOptions)
     if run_from is not None and plan is not None:
         run = "--from" if values.called is as_flag else "run_from"
         raise UsageError(f"{run} and {values.called('plan')}: each names a plan; leave one of them out")
@@ -384,7 +362,7 @@ def question_about_plan(
         given, stages, notes = with_run(given, run_from[0], Path(run_from[1]))
     if plan is None:
         request = request_of(options, given, values, command_line, stages=stages)
-        return lambda: (request, None, None), tuple(notes)
+        return lambda progress: (_predicted(command, request, None, progress), ()), tuple(notes)
     by = f"is decided by {values.called('plan') if values.called is as_flag else 'the plan'}; leave one of them out"
     fields = {name: option.field or name for name, option in options.items() if name in given}
     for name, field in fields.items():
@@ -402,14 +380,21 @@ def question_about_plan(
             values.add(f"{values.called(name)}: {by}")
     changes = changes_of(options, given, request) | ({"model": request.model} if request.model else {})
 
-    def asked() -> tuple[Request, Any, PlanDocument | None]:
-        from planner.spaces.plan_question import plan_question
+    def predicted(progress: Progress | None) -> tuple[Estimate, tuple[str, ...]]:
+        from planner.spaces.plan_question import plan_question, plan_warnings
 
         document, merged, known = plan_question(loaded, path, changes, command_line)
         searching = {name: getattr(request, name) for name in _SEARCHING}
-        return dataclasses.replace(merged, **searching), known, document
+        answer = _predicted(command, dataclasses.replace(merged, **searching), known, progress)
+        return answer, tuple(plan_warnings(document, answer))
 
-    return asked, ()
+    return predicted, ()
+
+
+def _predicted(command: Command, request: Request, plan: Any, progress: Progress | None) -> Estimate:
+    from planner.spaces import ask
+
+    return ask.estimate(request, plan) if command == "estimate" else ask.explain(request, plan, progress)
 
 
 def _is_of_plan(field: str) -> bool:
@@ -441,3 +426,54 @@ def loaded_plan(plan: Any) -> tuple[Loaded[PlanDocument], Path]:
     in_memory = {name: value for name, value in plan.items() if isinstance(value, InMemory)}
     content = validate(PlanDocument, document).model_copy(update=in_memory)
     return Loaded(content=content, document=document), path
+
+
+# -- a scaling curve --------------------------------------------------------------------------------------------------------
+
+
+def curve_of(given: Mapping[str, Any], values: Values, command_line: str) -> Curve:
+    """Check the options of a curve, and predict it; `values` takes the problems, and raises them all."""
+    from planner.question.resolve import resolve
+    from planner.report.answer import Curve
+
+    called = values.called
+    options = options_of(ScaleOptions)
+    curve = {name: options.pop(name) for name in ("workers", "weak", "strong", "family", "epochs", "samples")}
+    asked = read_options(curve, given, values)
+    weak, epochs, samples = bool(asked.get("weak")), asked.get("epochs"), asked.get("samples")
+    counts = asked["workers"] if "workers" in asked else _usual_counts(given.get("cluster"))
+    if weak and asked.get("strong"):
+        values.add(f"{called('weak')} and {called('strong')}: choose one")
+    if ("epochs" in given) != ("samples" in given):
+        values.add(f"{called('epochs')} and {called('samples')}: give both, for the hours of a training")
+    request = request_of(options, given, values, command_line, gpus=max(counts, default=1))
+    values.check()
+    family = asked.get("family") or resolve(request).kind.scaled_family
+    if family == "mesh":
+        from planner.spaces.mesh.scaling import scale_mesh
+
+        found = scale_mesh(request, counts, weak=weak, epochs=epochs, samples=samples)
+    else:
+        from planner.spaces.layers.scaling import scale as predict
+
+        found = predict(request, counts, weak=weak, family=family, epochs=epochs, samples=samples)
+    resolved = resolve(dataclasses.replace(request, space="mesh" if family == "mesh" else "layers"))
+    return Curve(
+        setting=resolved.setting,
+        assumptions=resolved.assumptions,
+        free_layers=() if family == "mesh" else resolved.free_layers,
+        points=found.points,
+        weak=weak,
+        family=family,
+        epochs=epochs,
+        samples=samples,
+        notes=found.notes,
+        error_bars=found.error_bars,
+    )
+
+
+def _usual_counts(cluster: str | None) -> tuple[int, ...]:
+    """1, 2, 4, 8 where nothing was asked for; of a smaller cluster those that it has, and all of it."""
+    known = None if cluster is None else _readable_cluster(cluster)
+    most = math.inf if known is None or known.max_devices is None else known.max_devices
+    return tuple(sorted({int(min(count, most)) for count in _USUAL_COUNTS}))

@@ -6,15 +6,15 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from planner.api.pages import Written
 from planner.api.plans import Plan
-from planner.api.shown import Answer, Reads
+from planner.api.shown import Answer, Reads, Written
 from planner.core.request import Space
 
 if TYPE_CHECKING:
     from planner.api.exports import Export
+    from planner.api.requests import Command
     from planner.core import answer as core
     from planner.core.blocks import Report
 
@@ -22,7 +22,7 @@ __all__ = ["Estimate", "Explanation", "ScalingCurve", "SearchResult"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class SearchResult(Answer, Written):
+class SearchResult(Written):
     """Ranked plans with the proof that travels with them; iterating gives the plans.
 
     Attributes
@@ -118,7 +118,7 @@ class SearchResult(Answer, Written):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Estimate(Answer, Written):
+class Estimate(Written):
     """One plan with its predicted time and memory, part by part.
 
     Attributes
@@ -136,7 +136,7 @@ class Estimate(Answer, Written):
     'data'
     """
 
-    _command: ClassVar[Literal["estimate", "explain"]] = "estimate"
+    _command: ClassVar[Command] = "estimate"
 
     plan: Plan
     warnings: tuple[str, ...] = ()
@@ -179,7 +179,7 @@ class Explanation(Estimate):
     ('conv1', True)
     """
 
-    _command: ClassVar[Literal["estimate", "explain"]] = "explain"
+    _command: ClassVar[Command] = "explain"
 
     @property
     def layers(self) -> list[dict[str, Any]]:

@@ -1,16 +1,22 @@
-"""What every answer can do: print as the command line prints it, show as tables in a notebook, become data."""
+"""What every answer can do: print as the command line prints it, show as tables in a notebook, become data and pages."""
 
 from __future__ import annotations
 
+import os
 import shutil
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from operator import attrgetter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from planner.api.calls import in_python_words
+from planner.api.pages import report_files, writable
 
 if TYPE_CHECKING:
     from planner.core.blocks import Report
 
-__all__ = ["Answer", "Reads"]
+__all__ = ["Answer", "Reads", "Written"]
 
 _WIDTH = 120  # of text where no terminal says otherwise
 
@@ -93,3 +99,42 @@ class Answer(ABC):
         from planner.report.notebook import html_of
 
         return html_of(self._report().blocks())
+
+
+class Written(Answer):
+    """Base of the answers that can be written as a page, a figure or a trace: a search, and one plan that was predicted."""
+
+    __slots__ = ()
+
+    raw: Any
+
+    def write_html(self, path: str | os.PathLike[str], *, static: bool = False) -> Path:
+        """Write a page with figures and sortable tables: one file that needs no network.
+
+        Parameters
+        ----------
+        path : path
+            Ends in ``.html``.
+        static : bool
+            Figures without a script, also where plotly is installed.
+        """
+        return self._written("html", path, {"static": True} if static else {})
+
+    def write_plot(self, path: str | os.PathLike[str], *, figure: str | None = None) -> Path:
+        """Write a figure (``.svg``, or ``.png`` with matplotlib), as ``planner optimize --plot --figure`` does."""
+        return self._written("plot", path, {} if figure is None else {"figure": figure})
+
+    def write_trace(self, path: str | os.PathLike[str]) -> Path:
+        """Write the step of the best plan as a trace for Perfetto (``.json`` or ``.json.gz``)."""
+        return self._written("trace", path, {})
+
+    def _written(self, name: str, path: str | os.PathLike[str], more: Mapping[str, Any]) -> Path:
+        with in_python_words() as values:
+            files = report_files(
+                {name: path, **more}, values, lambda name, *kind: writable(values, name, os.fspath(path), *kind)
+            )
+            values.check()
+            from planner.api.report_files import write_report_files
+
+            write_report_files(self.raw, self._report(), files, lambda _: None)
+        return Path(path)

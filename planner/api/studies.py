@@ -9,11 +9,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Unpack
 
-from planner.api.calls import Interrupted, call_text, in_python_words, reference_to
+from planner.api.calls import Interrupted, call_text, given_in_python, in_python_words, reference_to
 from planner.api.options import SizeOptions, SweepOptions, options_of, takes_options
 from planner.api.pages import check_figure, writable
 from planner.api.plans import Plan
-from planner.api.requests import given_in_python, read_options, request_of
+from planner.api.requests import Progress, read_options, request_of
 from planner.api.shown import Answer, Reads
 from planner.api.values import Values, as_flag, listed
 from planner.core.quantities import in_tokens
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Sizing", "Sweep", "size", "sweep"]
 
-Progress: TypeAlias = Callable[[str, float], None]
 Wish: TypeAlias = Literal["least_gpus", "least_gpus_90", "cheapest", "thriftiest"]
 
 

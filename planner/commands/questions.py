@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from planner.api.options import EstimateOptions, ExplainOptions, OptimizeOptions, ScaleOptions, options_of
 from planner.api.pages import REPORT_OPTIONS, ReportFiles, report_files
@@ -20,6 +20,7 @@ from planner.commands.output import (
 )
 
 if TYPE_CHECKING:
+    from planner.api.requests import Command
     from planner.core.answer import Answer, Estimate
     from planner.core.blocks import Report
 
@@ -56,7 +57,7 @@ def optimize(typed: Typed) -> None:
     planner optimize llama3-70b --gpus 256 --tp 8 --pp 1..8 --zero 1
     planner optimize llama3-70b --gpus 8 --mode inference --prompt 1024 --output-tokens 256 --max-tpot 30ms
     """  # noqa: D301 - the \b of click, "keep these lines", not a backslash
-    from planner.api.questions import search_request
+    from planner.api.requests import search_request
     from planner.core.errors import SearchInterrupted
 
     request = search_request(typed.given, typed.values, typed.command_line)
@@ -137,8 +138,7 @@ def explain(typed: Typed) -> None:
     _predict(typed, "explain")
 
 
-def _predict(typed: Typed, name: Literal["estimate", "explain"]) -> None:
-    from planner.api.questions import predicted
+def _predict(typed: Typed, name: Command) -> None:
     from planner.api.requests import question_about_plan
     from planner.core.errors import SearchInterrupted
     from planner.files.plan_file import is_plan_file, plan_document
@@ -149,8 +149,7 @@ def _predict(typed: Typed, name: Literal["estimate", "explain"]) -> None:
     if plan is None and is_plan_file(given.get("model", "")):
         plan = given.pop("model")  # "planner explain plan.yaml" means the plan
         given["plan"] = plan
-    declared = EstimateOptions if name == "estimate" else ExplainOptions
-    asked, notes = question_about_plan(declared, given, plan, given.get("run_from"), values, typed.command_line)
+    predicted, notes = question_about_plan(name, given, plan, given.get("run_from"), values, typed.command_line)
     where = output_of(typed)
     files = report_files(given, values, typed.file)
     for note in notes:
@@ -160,7 +159,7 @@ def _predict(typed: Typed, name: Literal["estimate", "explain"]) -> None:
     values.check()
     try:
         with Progress(where) as progress:
-            answer, warnings = predicted(asked, name, progress)
+            answer, warnings = predicted(progress)
     except SearchInterrupted:
         raise KeyboardInterrupt from None  # without the best plan there is nothing to compare with
     for warning in warnings:
@@ -181,7 +180,7 @@ def scale(typed: Typed) -> None:
     Of a transformer every row is the best plan on that many GPUs, searched as 'planner optimize' does; of other networks the plan of
     one family, data parallelism unless --family says otherwise.
     """
-    from planner.api.questions import curve_of
+    from planner.api.requests import curve_of
 
     where = output_of(typed)
     curve = curve_of(typed.given, typed.values, typed.command_line)

@@ -93,10 +93,8 @@ def _with_batch(document: PlanDocument, request: Request) -> MeshEntry | None:
     return mesh.model_copy(update={"num_micro_batches": request.batch // unit})
 
 
-def plan_warnings(document: PlanDocument | None, estimate: Estimate) -> list[str]:
+def plan_warnings(document: PlanDocument, estimate: Estimate) -> list[str]:
     """What a plan file states that no longer holds: its inputs, its prediction."""
-    if document is None:
-        return []
     from planner.files.plan_file import changed_inputs
 
     warnings = [

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from planner.api import options as o
+from planner.api.calls import given_in_python
 from planner.api.options import options_of
-from planner.api.requests import given_in_python, request_of
+from planner.api.requests import request_of
 from planner.api.values import Values
 from planner.core.request import Request
 from planner.placement.question import PlaceRequest
