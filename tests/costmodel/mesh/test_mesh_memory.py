@@ -74,6 +74,29 @@ def test_a_fused_attention_keeps_no_scores() -> None:
     assert _block_bytes(T1, fused=True, dropout=False) == pytest.approx(32 * SBH + 4 * A * S * B, rel=1e-12)
 
 
+BUCKET = 1e6
+
+
+@pytest.mark.parametrize(
+    ("plan", "blocks", "other"),
+    [
+        (T1, 0, 0),
+        (T4, 0, 0),
+        (T4S, 3, 0),  # the gathered input of a matrix, the partial sums that it leaves, and the gradient of one of them
+        (MeshPlan(pp=2), 2, 0),  # what a stage receives and what it sends
+        (MeshPlan(pp=2, tp=4, sequence_parallel=True), 3 + 2 / 4, 0),  # a share each
+        (MeshPlan(dp_replicate=2), 0, 2 * BUCKET),  # one that fills while one travels
+        (MeshPlan(cp=2, pp=2), 2 / 2, 2 * BUCKET),
+    ],
+)
+def test_communication_buffers_by_hand(plan: MeshPlan, blocks: float, other: float) -> None:
+    """In tensors that enter a block: positions, samples and features of 16 bits."""
+    graph, assumptions = make.gpt(blocks=2, features=H, heads=A, positions=S), replace(make.BARE, bucket_bytes=BUCKET)
+    model = make.model_of(graph, 2 * B * plan.dp, make.ideal_cluster(), assumptions)
+    costs = model.evaluate_plans([replace(plan, micro_batch=B, num_micro_batches=2)])
+    assert costs.buffer_bytes[0] == pytest.approx(2 * SBH * blocks + other, rel=1e-12)
+
+
 @pytest.mark.parametrize("tp", [1, 2, 4, 8])
 def test_repeated_key_and_value_heads_are_kept_too(tp: int) -> None:
     """2 heads of keys and values over up to 8 ranks: each rank keeps at least one of each."""
