@@ -110,6 +110,28 @@ def test_gradients_and_weights_travel_as_published(plan: MeshPlan, expected: flo
     assert costs.dp_exposed_s[0] == pytest.approx(expected, rel=1e-9)
 
 
+@pytest.mark.parametrize(
+    ("plan", "shards", "copies"),
+    [
+        (MeshPlan(ep=2, dp_replicate=8, num_micro_batches=M), 1, 4),
+        (MeshPlan(ep=2, dp_shard=8, zero_stage=1, num_micro_batches=M), 4, 1),
+        (MeshPlan(ep=2, dp_shard=4, dp_replicate=2, zero_stage=1, num_micro_batches=M), 2, 2),
+        (MeshPlan(ep=4, dp_shard=4, dp_replicate=2, zero_stage=1, num_micro_batches=M), 1, 2),
+    ],
+)
+def test_experts_are_divided_over_the_ranks_that_hold_the_same_ones(plan: MeshPlan, shards: int, copies: int) -> None:
+    """Each of the 8 ranks holds 4 / ep experts, so ep times fewer ranks than of the other weights share these."""
+
+    def step_s(weights: float, shards: int, copies: int) -> float:
+        inside = _gathered(shards, 4 * weights) + _gathered(shards, 2 * weights)
+        return inside + _reduced(copies, 4 * weights / shards)
+
+    experts = 4 / plan.ep * 3 * H * 128
+    others = 2 * H + H * 128 + H * H + 4 * H  # norms, queries to values, projection, router
+    expected = step_s(others, plan.dp_shard, plan.dp_replicate) + step_s(experts, shards, copies)
+    assert M * _per_block("dp_exposed_s", plan, experts=4) == pytest.approx(expected, rel=1e-9)
+
+
 def test_tied_gradients_meet_between_the_first_and_the_last_stage() -> None:
     plan = MeshPlan(pp=2, num_micro_batches=4)
     apart, tied = (_costs(make.gpt(blocks=2, tied=is_tied), plan) for is_tied in (False, True))
