@@ -69,7 +69,7 @@ FAULTS = [
         ('(kv % c["tp"] == 0) | (c["tp"] % kv == 0)', '(kv % c["tp"] == 0)', "tp above the key-value heads refused"),
         # layers and devices
         ("best is None else np.minimum(best, total)", "best is None else np.maximum(best, total)", "slowest algorithm"),
-        ("exchange + gather, exchange + scatter", "exchange + gather, exchange + gather", "backward resharding as forward"),
+        ("held * placed.pairs.moved", "held", "resharding moves what stays"),
         ("p.gradient_bytes + p.master_bytes + self", "p.gradient_bytes + self", "per-layer memory without master weights"),
         ("self.busy_w + self.host_w)", "self.busy_w + self.idle_w + self.host_w)", "idle power twice"),
         ("device.price_per_hour / _SECONDS_PER_HOUR", "device.price_per_hour", "money per hour as money per second"),

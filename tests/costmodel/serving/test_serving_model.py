@@ -125,6 +125,19 @@ def test_stages_hold_their_blocks() -> None:
     assert float(found.kv_bytes[0]) == 8 * 2 * 2 * 8 * 128 * (512 + 64)
 
 
+@pytest.mark.parametrize(
+    ("pp", "tp", "rate", "latency"), [(2, 1, 100e9, 1e-6), (4, 1, 100e9, 1e-6), (2, 8, 12.5e9, 2e-6)]
+)
+def test_a_pass_is_handed_on_between_its_stages(pp: int, tp: int, rate: float, latency: float) -> None:
+    """pp - 1 times: 4096 features of 16 bits of a prompt of 512 tokens, or of one token of each sequence of the group.
+
+    Stages of 8 ranks fill a node each.
+    """
+    found = costs_of(model(large()), P(pp=pp, tp=tp, max_batch=8))
+    for part, tokens in ((found.prefill_pp_s, 512), (found.decode_pp_s, 8 / pp)):
+        assert float(part[0]) == pytest.approx((pp - 1) * (tokens * 4096 * 2 / rate + latency), rel=1e-9)
+
+
 def test_one_output_token_needs_no_decoding() -> None:
     found = costs_of(model(large(), output=1), P(max_batch=4))
     assert not found.tpot_s[0]
