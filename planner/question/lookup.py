@@ -13,6 +13,7 @@ from costmodel.hardware.cluster import Cluster
 from costmodel.hardware.collectives import ALL_REDUCE_NAMES, names_of
 from costmodel.precision import OPTIMIZERS, PRECISIONS
 from planner.core.errors import PlannerError, UnknownName, UsageError
+from planner.core.quantities import whole_number
 from planner.core.request import Request
 from planner.files.loading import (
     LoadedCalibration,
@@ -237,9 +238,9 @@ def parse_fix(text: str) -> tuple[str, dict[str, int]]:
 
     Examples
     --------
-    >>> parse_fix("fc*:out_channels"), parse_fix("fc6:batch=4,out_channels=2")
+    >>> parse_fix("fc*:out_channels"), parse_fix("fc6:batch = 4,out_channels=0.002k")
     (('fc*', {'out_channels': 0}), ('fc6', {'batch': 4, 'out_channels': 2}))
     """
     pattern, _, split = text.rpartition(":")
     parts = [part.partition("=") for part in split.split(",")]
-    return pattern, {name.strip(): int(degree) if equals else 0 for name, equals, degree in parts}
+    return pattern, {name.strip(): whole_number(degree.strip()) or 0 for name, _, degree in parts}

@@ -100,6 +100,7 @@ def model(tmp_path: Path) -> Any:
         (["optimize", "alexnet", "--gpus", "4", "--fix", "conv*:bach"], "did you mean 'batch'?"),
         (["optimize", "alexnet", "--gpus", "4", "--fix", "conv*:batch,height"], "needs degrees"),
         (["optimize", "alexnet", "--gpus", "4", "--fix", "fc6:batch=0"], "must be at least 1"),
+        (["optimize", "alexnet", "--gpus", "4", "--fix", "fc6:batch=1M"], "needs 1000000 workers"),
         (["optimize", "alexnet", "--gpus", "4", "--fix", "conf*:batch"], "matches no layer"),
         (["optimize", "alexnet", "--gpus", "4", "--memory-limit", "40"], "--memory-limit"),
         (["optimize", "alexnet", "--gpus", "4", "--memory-limit", "40 GB/s"], "--memory-limit"),
