@@ -25,9 +25,8 @@ from planner.question.fixed import flag_of
 
 if TYPE_CHECKING:
     from costmodel.hardware.cluster import Cluster
-    from planner.core.answer import Estimate
+    from planner.core.answer import Estimate, Scaling
     from planner.files.loading import Loaded
-    from planner.report.answer import Curve
     from planner.schema.plan import PlanDocument
     from strategies.mesh.settings import Bounds, MeshRestriction
 
@@ -431,10 +430,9 @@ def loaded_plan(plan: Any) -> tuple[Loaded[PlanDocument], Path]:
 # -- a scaling curve --------------------------------------------------------------------------------------------------------
 
 
-def curve_of(given: Mapping[str, Any], values: Values, command_line: str) -> Curve:
+def curve_of(given: Mapping[str, Any], values: Values, command_line: str) -> Scaling:
     """Check the options of a curve, and predict it; `values` takes the problems, and raises them all."""
     from planner.question.resolve import resolve
-    from planner.report.answer import Curve
 
     called = values.called
     options = options_of(ScaleOptions)
@@ -452,24 +450,10 @@ def curve_of(given: Mapping[str, Any], values: Values, command_line: str) -> Cur
     if family == "mesh":
         from planner.spaces.mesh.scaling import scale_mesh
 
-        found = scale_mesh(request, counts, weak=weak, epochs=epochs, samples=samples)
-    else:
-        from planner.spaces.layers.scaling import scale as predict
+        return scale_mesh(request, counts, weak=weak, epochs=epochs, samples=samples)
+    from planner.spaces.layers.scaling import scale
 
-        found = predict(request, counts, weak=weak, family=family, epochs=epochs, samples=samples)
-    resolved = resolve(dataclasses.replace(request, space="mesh" if family == "mesh" else "layers"))
-    return Curve(
-        setting=resolved.setting,
-        assumptions=resolved.assumptions,
-        free_layers=() if family == "mesh" else resolved.free_layers,
-        points=found.points,
-        weak=weak,
-        family=family,
-        epochs=epochs,
-        samples=samples,
-        notes=found.notes,
-        error_bars=found.error_bars,
-    )
+    return scale(request, counts, weak=weak, family=family, epochs=epochs, samples=samples)
 
 
 def _usual_counts(cluster: str | None) -> tuple[int, ...]:

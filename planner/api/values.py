@@ -216,7 +216,7 @@ class Values:
     def worker_counts(self, label: str, value: Any) -> tuple[int, ...]:
         """Read worker counts: ``1,2,4,8``, ``1..8`` or both mixed, ascending and without duplicates."""
         parts = value.split(",") if isinstance(value, str) else _several(label, value)
-        return self._spans(label, parts, lambda first, last: range(first, last + 1))
+        return self._spans(label, value, parts, lambda first, last: range(first, last + 1))
 
     def doubled_counts(self, label: str, value: Any) -> tuple[int, ...]:
         """Read numbers of GPUs; ``32..1024`` doubles.
@@ -226,13 +226,12 @@ class Values:
         """
         from planner.sweeping.grid import doubling_counts
 
-        counts = self._spans(label, listed(label, value), doubling_counts)
-        if not counts:
-            self.add(f"{label} {value}: names no number")
-        return counts
+        return self._spans(label, value, listed(label, value), doubling_counts)
 
-    def _spans(self, label: str, parts: Iterable[Any], between: Callable[[int, int], Iterable[int]]) -> tuple[int, ...]:
-        """Numbers and ranges of numbers, as far as there are not too many."""
+    def _spans(
+        self, label: str, value: Any, parts: Iterable[Any], between: Callable[[int, int], Iterable[int]]
+    ) -> tuple[int, ...]:
+        """Read the parts of a value, numbers and ranges of numbers, as far as there are not too many."""
         counts: set[int] = set()
         for part in parts:
             first, dots, last = part.partition("..") if isinstance(part, str) else (part, "", "")
@@ -247,6 +246,8 @@ class Values:
             counts.update(itertools.islice(between(low, max(low, high)), _MAX_WORKER_COUNTS + 1))
         if len(counts) > _MAX_WORKER_COUNTS:
             self.add(f"{label}: more than {_MAX_WORKER_COUNTS:,} worker counts")
+        if not counts:
+            self.add(f"{label} {value}: names no number")
         return tuple(sorted(counts))
 
     def counts(self, label: str, value: Any) -> tuple[int, ...]:

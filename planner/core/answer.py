@@ -573,11 +573,18 @@ class ScalePoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scaling:
-    """Points of a curve, what there is to say about it, and where its intervals come from."""
+    """A scaling curve and the question that it answers."""
 
+    setting: Setting
+    assumptions: tuple[Assumption, ...]
+    free_layers: tuple[str, ...] = ()
+    weak: bool
+    family: str
+    epochs: float | None
+    samples: float | None
     points: tuple[ScalePoint, ...]
-    notes: tuple[str, ...]
-    error_bars: ErrorBars
+    notes: tuple[str, ...] = ()
+    error_bars: ErrorBars | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -100,7 +100,10 @@ def resolve(request: Request) -> Resolved:
     usual_optimizer = "sgd" if request.cost_model == "paleo" else usual_optimizer
     optimizer = pick("optimizer", request.optimizer, OPTIMIZERS, usual_optimizer)
     global_batch = request.batch if request.batch is not None else model.global_batch
-    _check_numbers(request, cluster, global_batch, kind)
+    most = cluster.max_devices
+    if most is not None and request.gpus > most:
+        raise UsageError(f"--gpus {request.gpus} is more than cluster '{cluster.name}' has: {most}")
+    kind.check_batch(request, global_batch)
     if request.mode == "training":
         check_trainable(model)
     known = assumptions_of(framework, calibrated, precision, cluster)
@@ -218,13 +221,6 @@ def _with_host_rates(known: MeshAssumptions, cluster: Cluster) -> MeshAssumption
         name: rate for name, rate in rates.items() if getattr(known, name) == getattr(DEFAULT_ASSUMPTIONS, name)
     }
     return dataclasses.replace(known, **untouched)
-
-
-def _check_numbers(request: Request, cluster: Cluster, global_batch: int, kind: Kind) -> None:
-    most = cluster.max_devices
-    if most is not None and request.gpus > most:
-        raise UsageError(f"--gpus {request.gpus} is more than cluster '{cluster.name}' has: {most}")
-    kind.check_batch(request, global_batch)
 
 
 def _compute(

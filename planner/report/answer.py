@@ -7,19 +7,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any, Literal
 
 from costmodel.objectives import OBJECTIVES
 from planner.core.answer import (
     Answer,
     Assumption,
-    ErrorBars,
     Estimate,
     Proof,
     RankedPlan,
     ReportParts,
-    ScalePoint,
+    Scaling,
     Setting,
 )
 from planner.core.blocks import Block, Column, Facts, Heading, Report, Sentence, Table
@@ -47,7 +46,6 @@ from planner.report.uncertainty import (
 )
 
 __all__ = [
-    "Curve",
     "SpaceReport",
     "bottleneck_column",
     "estimate_report",
@@ -281,23 +279,7 @@ def _space(space_size: int | None, searched: Mapping[str, int], wall_s: float) -
     return f"{'; '.join(handled)}; searched in {duration_text(wall_s)}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Curve:
-    """A scaling curve and the question that it answers."""
-
-    setting: Setting
-    assumptions: tuple[Assumption, ...]
-    free_layers: tuple[str, ...]
-    points: tuple[ScalePoint, ...]
-    weak: bool
-    family: str
-    epochs: float | None
-    samples: float | None
-    notes: tuple[str, ...] = ()
-    error_bars: ErrorBars | None = None
-
-
-def scale_report(curve: Curve) -> Report:
+def scale_report(curve: Scaling) -> Report:
     """Scaling curve in every form."""
     return Report(
         blocks=lambda: _blocks(curve),
@@ -306,7 +288,7 @@ def scale_report(curve: Curve) -> Report:
     )
 
 
-def _document(curve: Curve) -> dict[str, Any]:
+def _document(curve: Scaling) -> dict[str, Any]:
     setting = curve.setting
     return {
         "schema_version": RESULT_VERSION,
@@ -333,7 +315,7 @@ def _per_worker(batch: int, workers: int) -> str:
     return f"{batch // workers:,}" if batch % workers == 0 else significant(batch / workers)
 
 
-def _blocks(curve: Curve) -> list[Block]:
+def _blocks(curve: Scaling) -> list[Block]:
     points, column = curve.points, column_maker(curve.points)
     unit = time_unit(min(point.step_time_s for point in points))
     columns = [

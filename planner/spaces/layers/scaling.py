@@ -58,10 +58,6 @@ def scale(
     PlannerError
         Unusable options; no plan of the family at some worker count.
     """
-    if (epochs is None) != (samples is None):
-        raise UsageError("--epochs and --samples go together: the hours need both")
-    if not workers or min(workers) < 1:
-        raise UsageError("--workers needs at least one count, each 1 or more")
     paper_hybrid = family == "hybrid" and request.cost_model == "paleo"
     if request.fix and (family == "data" or paper_hybrid):
         raise UsageError(f"--fix: family {family} leaves nothing to fix; --family best searches around what is fixed")
@@ -76,7 +72,17 @@ def scale(
             point, bars = _point(base, count, weak=weak, family=family, epochs=epochs, samples=samples)
         speedup = point.throughput_samples_per_s / single.throughput_samples_per_s
         points.append(dataclasses.replace(point, speedup=speedup, efficiency=speedup / count))
-    return Scaling(points=tuple(points), notes=(), error_bars=bars)
+    return Scaling(
+        setting=base.setting,
+        assumptions=base.assumptions,
+        free_layers=base.free_layers,
+        weak=weak,
+        family=family,
+        epochs=epochs,
+        samples=samples,
+        points=tuple(points),
+        error_bars=bars,
+    )
 
 
 def _point(

@@ -91,7 +91,17 @@ def scale_mesh(
         for count, best in found.items()
         if count in workers
     )
-    return Scaling(points=points, notes=tuple(notes), error_bars=bars)
+    return Scaling(
+        setting=base.setting,
+        assumptions=base.assumptions,
+        weak=weak,
+        family="mesh",
+        epochs=epochs,
+        samples=samples,
+        points=points,
+        notes=tuple(notes),
+        error_bars=bars,
+    )
 
 
 def _best(space: MeshPlanSpace, *, is_largest: bool) -> RankedPlan | Exception:

@@ -31,3 +31,9 @@ def test_units_of_time() -> None:
     assert values.problems == []
     assert values.seconds("--t", "0.5", likely="ms") is None
     assert values.problems == ["--t 0.5: has no unit; did you mean 0.5ms?"]
+
+
+def test_no_worker_count_is_a_problem() -> None:
+    values = Values(str)
+    assert values.worker_counts("workers", []) == ()
+    assert values.problems == ["workers []: names no number"]

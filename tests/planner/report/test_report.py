@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.core.answer import Answer, Assumption, Estimate, RankedPlan, ScalePoint, Setting
+from planner.core.answer import Answer, Assumption, Estimate, RankedPlan, ScalePoint, Scaling, Setting
 from planner.core.blocks import Block, Column, Facts, Heading, Report, Sentence, Table
 from planner.core.numbers import big_count, duration_text, percent, significant, used_of_total
-from planner.report.answer import Curve, estimate_report, scale_report, search_report
+from planner.report.answer import estimate_report, scale_report, search_report
 from planner.report.documents import estimate_document, search_document
 from planner.report.machine import csv_text, finite, json_text
 from planner.report.tables import gap_text
@@ -329,7 +329,7 @@ def test_scaling_curve(setting: Setting) -> None:
         )
         for n in (1, 2, 4)
     ]
-    curve = Curve(
+    curve = Scaling(
         setting=setting,
         assumptions=(Assumption(name="global batch", value="128"),),
         free_layers=("data",),
