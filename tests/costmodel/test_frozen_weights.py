@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,14 +11,12 @@ import pytest
 from costmodel.hardware.cluster import Cluster, DeviceGroup, Level
 from costmodel.hardware.device import Device
 from costmodel.hardware.efficiency import Efficiency
-from costmodel.kernels.roofline import RooflineCompute
 from costmodel.layerwise.splits import split_table
 from costmodel.layerwise.tables import CostTables, LayerCosts
-from costmodel.network.graph import Graph, LayerSpec
-from costmodel.network.layers.base import params_from
+from costmodel.network.graph import Graph
 from costmodel.paleo.model import PaleoCompute
-from costmodel.precision import OPTIMIZERS, PRECISIONS
 from costmodel.workload import Workload
+from tests.networks import roofline_workload, spec
 
 DEVICE = Device(
     name="d",
@@ -36,19 +35,14 @@ CLUSTER = Cluster(
 
 def chain(*changes: dict[str, Any]) -> Graph:
     """Linear layers of 64 x 64 without biases, one per argument."""
-    specs = [LayerSpec(name="x", kind="input", params=params_from("input", {"shape": (64, 16)}))]
+    specs = [spec("x", "input", shape=(64, 16))]
     for number, change in enumerate(changes):
-        params = params_from("linear", {"out_features": 64, "bias": False})
-        specs.append(LayerSpec(name=f"fc{number}", kind="linear", params=params, inputs=(specs[-1].name,), **change))
+        specs.append(replace(spec(f"fc{number}", "linear", specs[-1].name, out_features=64, bias=False), **change))
     return Graph.build("chain", specs)
 
 
 def workload(graph: Graph) -> Workload:
-    precision, optimizer = PRECISIONS["bf16"], OPTIMIZERS["adam"]
-    compute = RooflineCompute(device=DEVICE, precision=precision, optimizer=optimizer)
-    return Workload(
-        graph=graph, global_batch=8, precision=precision, optimizer=optimizer, compute=compute, collectives=("ring",)
-    )
+    return roofline_workload(graph, DEVICE, 8, precision="bf16", optimizer="adam")
 
 
 def tables(graph: Graph) -> tuple[LayerCosts, ...]:

@@ -11,14 +11,12 @@ import numpy as np
 from costmodel.hardware.cluster import Cluster, DeviceGroup, Level
 from costmodel.hardware.collectives import ALL_REDUCE_NAMES
 from costmodel.hardware.device import Device
-from costmodel.kernels.roofline import RooflineCompute
 from costmodel.layerwise.evaluate import PlanBatch
 from costmodel.layerwise.tables import CostTables
 from costmodel.network.graph import Graph
-from costmodel.precision import OPTIMIZERS, PRECISIONS
 from costmodel.workload import Workload
 from planner.importers.networks import load_model
-from tests.costmodel.network.small_networks import network
+from tests.networks import network, roofline_workload
 
 DEVICE = Device(
     name="d", peak_flop_per_s={"fp32": 10e12}, memory_bytes=16e9, memory_bandwidth_bytes_per_s=500e9, clock_hz=1e9
@@ -61,15 +59,7 @@ def graph(name: str) -> Graph:
 
 
 def workload(name: str = "small", device: Device = DEVICE, **changes: Any) -> Workload:
-    precision, optimizer = PRECISIONS["fp32"], OPTIMIZERS["momentum"]
-    base = Workload(
-        graph=graph(name),
-        global_batch=48,
-        precision=precision,
-        optimizer=optimizer,
-        compute=RooflineCompute(device=device, precision=precision, optimizer=optimizer),
-        collectives=tuple(ALL_REDUCE_NAMES),
-    )
+    base = roofline_workload(graph(name), device, 48, collectives=tuple(ALL_REDUCE_NAMES))
     return replace(base, **changes)
 
 

@@ -15,24 +15,18 @@ from costmodel.layerwise.evaluate import evaluate
 from costmodel.layerwise.plan import Plan, Stage
 from costmodel.layerwise.splits import Split, split_table
 from costmodel.layerwise.tables import CostCache, CostTables, LayerCosts
-from costmodel.precision import OPTIMIZERS, PRECISIONS
 from costmodel.uncertainty.constants import CONSTANTS, cluster_with
 from costmodel.workload import Workload
 from planner.files.loading import load_cluster
 from planner.importers.networks import load_model
+from tests.networks import roofline_workload
 
 CLUSTER = load_cluster("dgx-h100").cluster
 
 
 def workload(network: str, cluster: Cluster = CLUSTER, batch: int = 96) -> Workload:
-    precision, optimizer = PRECISIONS["bf16"], OPTIMIZERS["momentum"]
-    return Workload(
-        graph=load_model(network).graph,
-        global_batch=batch,
-        precision=precision,
-        optimizer=optimizer,
-        compute=RooflineCompute(device=cluster.device, precision=precision, optimizer=optimizer),
-        collectives=ALL_REDUCE_NAMES,
+    return roofline_workload(
+        load_model(network).graph, cluster.device, batch, precision="bf16", collectives=ALL_REDUCE_NAMES
     )
 
 

@@ -12,20 +12,18 @@ import pytest
 from costmodel.hardware.cluster import Cluster, DeviceGroup, Level
 from costmodel.hardware.collectives import ALL_REDUCE_NAMES
 from costmodel.hardware.device import Device
-from costmodel.kernels.roofline import RooflineCompute
 from costmodel.layerwise.detail import layer_tracks
 from costmodel.layerwise.evaluate import CostBatch, PipelineArrays, evaluate, last_backward_s, pipeline_arrays
 from costmodel.layerwise.plan import Plan, Stage
 from costmodel.layerwise.splits import Split, split_table
 from costmodel.layerwise.tables import CostTables
 from costmodel.network.graph import Graph
-from costmodel.precision import OPTIMIZERS, PRECISIONS
 from costmodel.timeline import TimelineInput, simulate
 from costmodel.workload import Workload
 from planner.importers.networks import load_model
 from strategies.layerwise.pipeline.problem import PartitionProblem, PipelinePlan, objective_s
 from tests.cases import mostly
-from tests.costmodel.network.small_networks import network
+from tests.networks import network, roofline_workload
 from tests.strategies.layerwise.pipeline.test_solve import stage_memory_bytes
 
 DEVICE = Device(name="d", peak_flop_per_s={"fp32": 10e12}, memory_bytes=16e9, memory_bandwidth_bytes_per_s=500e9)
@@ -45,15 +43,7 @@ build = functools.partial(network, (4, 12, 12))
 
 
 def workload(graph: Graph, **changes: Any) -> Workload:
-    precision, optimizer = PRECISIONS["fp32"], OPTIMIZERS["adam"]
-    base = Workload(
-        graph=graph,
-        global_batch=48,
-        precision=precision,
-        optimizer=optimizer,
-        compute=RooflineCompute(device=DEVICE, precision=precision, optimizer=optimizer),
-        collectives=tuple(ALL_REDUCE_NAMES),
-    )
+    base = roofline_workload(graph, DEVICE, 48, optimizer="adam", collectives=tuple(ALL_REDUCE_NAMES))
     return replace(base, **changes)
 
 

@@ -13,13 +13,12 @@ from costmodel.hardware.cluster import Cluster, DeviceGroup, Level
 from costmodel.hardware.collectives import ALL_REDUCE_NAMES
 from costmodel.hardware.device import Device
 from costmodel.hardware.efficiency import Efficiency
-from costmodel.kernels.roofline import RooflineCompute
 from costmodel.layerwise.splits import Split, split_table
 from costmodel.layerwise.tables import CostTables
 from costmodel.network.graph import Graph
 from costmodel.precision import OPTIMIZERS, PRECISIONS
 from costmodel.workload import Workload
-from tests.costmodel.network.small_networks import network
+from tests.networks import network, roofline_workload
 
 # 1 TFLOP/s and 100 GB/s without losses; links of 1 GB/s without latency.
 DEVICE = Device(
@@ -41,15 +40,7 @@ CLUSTER = Cluster(
 
 
 def workload(graph: Graph, **changes: Any) -> Workload:
-    precision, optimizer = PRECISIONS["fp32"], OPTIMIZERS["momentum"]
-    base = Workload(
-        graph=graph,
-        global_batch=24,
-        precision=precision,
-        optimizer=optimizer,
-        compute=RooflineCompute(device=DEVICE, precision=precision, optimizer=optimizer),
-        collectives=("ring",),
-    )
+    base = roofline_workload(graph, DEVICE, 24)
     return replace(base, **changes)
 
 

@@ -17,9 +17,9 @@ from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import CP_KINDS, ORDERS, RECOMPUTE, MeshCosts, MeshPlan
 from costmodel.mesh.rules import NetworkShape, broken_rules
-from costmodel.network.graph import Graph, LayerSpec
-from costmodel.network.layers.base import params_from
+from costmodel.network.graph import Graph
 from costmodel.schedules import schedule_of
+from tests.networks import Layers
 from tests.strategies.mesh.networks import decoder, two_level_cluster, workload_of
 
 # Nothing hides behind anything and nothing is lost: times are bytes over bandwidth, memory is tensors.
@@ -41,11 +41,6 @@ BARE = MeshAssumptions(
 )
 
 
-def spec(name: str, kind: str, *inputs: str, block: str = "", **params: object) -> LayerSpec:
-    """One layer."""
-    return LayerSpec(name=name, kind=kind, params=params_from(kind, params), inputs=inputs, block=block)
-
-
 def gpt(
     *,
     blocks: int = 2,
@@ -58,13 +53,8 @@ def gpt(
     tied: bool = True,
 ) -> Graph:
     """The block of Korthikanti et al. (arXiv:2205.05198), figure 2: norm, attention, dropout, residual, norm, MLP, dropout, residual."""
-    specs: list[LayerSpec] = []
-
-    def add(name: str, kind: str, *inputs: str, block: str = "", **params: object) -> str:
-        full = f"{block}.{name}" if block else name
-        specs.append(spec(full, kind, *inputs, block=block, **params))
-        return full
-
+    layers = Layers()
+    add = layers.add
     tokens = add("tokens", "input", shape=(1, positions))
     previous = add("embedding", "embedding", tokens, num_embeddings=vocabulary, dim=features)
     for n in range(blocks):
@@ -93,7 +83,7 @@ def gpt(
     norm = add("norm", "layer_norm", previous)
     head = add("head", "linear", norm, out_features=vocabulary, bias=False, tied=tied)
     add("loss", "softmax", head)
-    return Graph.build("gpt", specs)
+    return layers.graph("gpt")
 
 
 def ideal_cluster(

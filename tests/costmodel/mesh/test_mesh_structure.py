@@ -17,6 +17,7 @@ from costmodel.mesh.tensor_parallel import roles_of
 from costmodel.network.graph import Graph
 from planner.importers.networks import load_model
 from tests.costmodel.mesh import plans as make
+from tests.networks import spec
 from tests.strategies.mesh.networks import decoder, two_level_cluster
 
 
@@ -75,19 +76,19 @@ def test_gpt2_is_split_like_megatron() -> None:
 def test_parallel_branches_are_split_apart() -> None:
     """GPT-NeoX: attention and MLP read the block's input, their sums meet it."""
     specs = [
-        make.spec("tokens", "input", shape=(1, 8)),
-        make.spec("embedding", "embedding", "tokens", num_embeddings=100, dim=16),
-        make.spec("b.norm1", "layer_norm", "embedding", block="b"),
-        make.spec("b.qkv", "linear", "b.norm1", block="b", out_features=48),
-        make.spec("b.attention", "self_attention", "b.qkv", block="b", heads=4, head_dim=4),
-        make.spec("b.proj", "linear", "b.attention", block="b", out_features=16),
-        make.spec("b.norm2", "layer_norm", "embedding", block="b"),
-        make.spec("b.up", "linear", "b.norm2", block="b", out_features=64),
-        make.spec("b.gelu", "activation", "b.up", block="b", function="gelu"),
-        make.spec("b.down", "linear", "b.gelu", block="b", out_features=16),
-        make.spec("b.add", "add", "b.proj", "b.down", "embedding", block="b"),
-        make.spec("head", "linear", "b.add", out_features=100),
-        make.spec("loss", "softmax", "head"),
+        spec("tokens", "input", shape=(1, 8)),
+        spec("embedding", "embedding", "tokens", num_embeddings=100, dim=16),
+        spec("b.norm1", "layer_norm", "embedding", block="b"),
+        spec("b.qkv", "linear", "b.norm1", block="b", out_features=48),
+        spec("b.attention", "self_attention", "b.qkv", block="b", heads=4, head_dim=4),
+        spec("b.proj", "linear", "b.attention", block="b", out_features=16),
+        spec("b.norm2", "layer_norm", "embedding", block="b"),
+        spec("b.up", "linear", "b.norm2", block="b", out_features=64),
+        spec("b.gelu", "activation", "b.up", block="b", function="gelu"),
+        spec("b.down", "linear", "b.gelu", block="b", out_features=16),
+        spec("b.add", "add", "b.proj", "b.down", "embedding", block="b"),
+        spec("head", "linear", "b.add", out_features=100),
+        spec("loss", "softmax", "head"),
     ]
     graph = Graph.build("neox", specs)
     kinds = fold(graph).kinds
@@ -104,17 +105,17 @@ def test_parallel_branches_are_split_apart() -> None:
 
 def test_matrices_that_read_the_same_tensor_gather_it_once() -> None:
     specs = [
-        make.spec("tokens", "input", shape=(1, 8)),
-        make.spec("embedding", "embedding", "tokens", num_embeddings=100, dim=16),
-        make.spec("b.norm", "layer_norm", "embedding", block="b"),
-        make.spec("b.qkv", "linear", "b.norm", block="b", out_features=48),
-        make.spec("b.attention", "self_attention", "b.qkv", block="b", heads=4, head_dim=4),
-        make.spec("b.proj", "linear", "b.attention", block="b", out_features=16),
-        make.spec("b.up", "linear", "b.norm", block="b", out_features=64),
-        make.spec("b.down", "linear", "b.up", block="b", out_features=16),
-        make.spec("b.add", "add", "b.proj", "b.down", "embedding", block="b"),
-        make.spec("head", "linear", "b.add", out_features=100),
-        make.spec("loss", "softmax", "head"),
+        spec("tokens", "input", shape=(1, 8)),
+        spec("embedding", "embedding", "tokens", num_embeddings=100, dim=16),
+        spec("b.norm", "layer_norm", "embedding", block="b"),
+        spec("b.qkv", "linear", "b.norm", block="b", out_features=48),
+        spec("b.attention", "self_attention", "b.qkv", block="b", heads=4, head_dim=4),
+        spec("b.proj", "linear", "b.attention", block="b", out_features=16),
+        spec("b.up", "linear", "b.norm", block="b", out_features=64),
+        spec("b.down", "linear", "b.up", block="b", out_features=16),
+        spec("b.add", "add", "b.proj", "b.down", "embedding", block="b"),
+        spec("head", "linear", "b.add", out_features=100),
+        spec("loss", "softmax", "head"),
     ]
     graph = Graph.build("falcon", specs)
     found = _splits(graph, fold(graph).kinds[1])

@@ -14,6 +14,7 @@ from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.plan import MeshCosts, MeshPlan
 from costmodel.network.graph import Graph
 from tests.costmodel.mesh import plans as make
+from tests.networks import Layers
 from tests.strategies.mesh.networks import decoder, two_level_cluster
 
 H, S, V = 64, 32, 512  # features, positions, vocabulary
@@ -281,32 +282,18 @@ def test_cross_attention_moves_the_keys_of_the_other_sequence() -> None:
 
 def cross_decoder(blocks: int) -> Graph:
     """Blocks of cross-attention only."""
-    specs = [
-        make.spec("source", "input", shape=(1, 64)),
-        make.spec("encoded", "embedding", "source", num_embeddings=100, dim=H),
-        make.spec("target", "input", shape=(1, 16)),
-        make.spec("embedding", "embedding", "target", num_embeddings=100, dim=H),
-    ]
-    previous = "embedding"
+    layers = Layers()
+    add = layers.add
+    encoded = add("encoded", "embedding", add("source", "input", shape=(1, 64)), num_embeddings=100, dim=H)
+    previous = add("embedding", "embedding", add("target", "input", shape=(1, 16)), num_embeddings=100, dim=H)
     for n in range(blocks):
         block = f"blocks.{n}"
-        specs += [
-            make.spec(f"{block}.queries", "linear", previous, block=block, out_features=H),
-            make.spec(f"{block}.keys_values", "linear", "encoded", block=block, out_features=2 * H),
-            make.spec(
-                f"{block}.cross",
-                "cross_attention",
-                f"{block}.queries",
-                f"{block}.keys_values",
-                block=block,
-                heads=4,
-                head_dim=H // 4,
-            ),
-            make.spec(f"{block}.add", "add", f"{block}.cross", previous, block=block),
-        ]
-        previous = f"{block}.add"
-    specs += [make.spec("head", "linear", previous, out_features=100), make.spec("loss", "softmax", "head")]
-    return Graph.build("cross", specs)
+        queries = add("queries", "linear", previous, block=block, out_features=H)
+        keys_values = add("keys_values", "linear", encoded, block=block, out_features=2 * H)
+        cross = add("cross", "cross_attention", queries, keys_values, block=block, heads=4, head_dim=H // 4)
+        previous = add("add", "add", cross, previous, block=block)
+    add("loss", "softmax", add("head", "linear", previous, out_features=100))
+    return layers.graph("cross")
 
 
 def test_times_are_inverse_to_the_bandwidth() -> None:

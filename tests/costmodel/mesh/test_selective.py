@@ -8,8 +8,9 @@ import pytest
 
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import MeshBatch, MeshPlan
-from costmodel.network.graph import Graph, LayerSpec
+from costmodel.network.graph import Graph
 from tests.costmodel.mesh import plans as make
+from tests.networks import Layers
 from tests.strategies.mesh.networks import decoder
 
 POSITIONS, FEATURES, HEADS = 16, 64, 4
@@ -19,12 +20,11 @@ Q_RANK, KV_RANK, NOPE, ROPE, VALUE = 24, 32, 16, 8, 16
 
 def _latent(blocks: int = 2) -> Graph:
     """A decoder whose attention is that of DeepSeek, without anything behind it."""
-    specs: list[LayerSpec] = []
+    layers = Layers()
+    add = layers.add
 
-    def add(name: str, kind: str, *inputs: str, block: str = "", **params: object) -> str:
-        full = f"{block}.{name}" if block else name
-        specs.append(make.spec(full, kind, *inputs, block=block, **params))
-        return full
+    def matrix(name: str, source: str, width: int, block: str) -> str:
+        return add(name, "linear", source, block=block, out_features=width, bias=False)
 
     previous = add(
         "embedding", "embedding", add("tokens", "input", shape=(1, POSITIONS)), num_embeddings=64, dim=FEATURES
@@ -32,24 +32,20 @@ def _latent(blocks: int = 2) -> Graph:
     for n in range(blocks):
         block = f"blocks.{n}"
         norm = add("norm", "rms_norm", previous, block=block)
-        q_norm = add("q_norm", "rms_norm", _matrix(add, "q_a", norm, Q_RANK, block), block=block)
-        queries = _matrix(add, "q_b", q_norm, HEADS * (NOPE + ROPE), block)
-        both = _matrix(add, "kv_a", norm, KV_RANK + ROPE, block)
+        q_norm = add("q_norm", "rms_norm", matrix("q_a", norm, Q_RANK, block), block=block)
+        queries = matrix("q_b", q_norm, HEADS * (NOPE + ROPE), block)
+        both = matrix("kv_a", norm, KV_RANK + ROPE, block)
         kv_norm = add(
             "kv_norm", "rms_norm", add("kv", "slice_features", both, block=block, features=KV_RANK), block=block
         )
-        keys = _matrix(add, "kv_b", kv_norm, HEADS * (NOPE + VALUE), block)
+        keys = matrix("kv_b", kv_norm, HEADS * (NOPE + VALUE), block)
         attention = add(
             "attention", "latent_attention", queries, keys, both, block=block,
             heads=HEADS, nope_dim=NOPE, rope_dim=ROPE, value_dim=VALUE,
         )  # fmt: skip
-        previous = add("add", "add", _matrix(add, "proj", attention, FEATURES, block), previous, block=block)
+        previous = add("add", "add", matrix("proj", attention, FEATURES, block), previous, block=block)
     add("loss", "softmax", add("head", "linear", previous, out_features=64, bias=False))
-    return Graph.build("latent", specs)
-
-
-def _matrix(add: object, name: str, source: str, features: int, block: str) -> str:
-    return add(name, "linear", source, block=block, out_features=features, bias=False)  # type: ignore[operator, no-any-return]
+    return layers.graph("latent")
 
 
 def _of_a_block(graph: Graph, column: str) -> float:

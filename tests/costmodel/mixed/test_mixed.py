@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from costmodel.hardware.cluster import Cluster, ClusterError, DeviceGroup, Level
 from costmodel.hardware.device import Device
-from costmodel.kernels.roofline import RooflineCompute
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import MeshPlan
@@ -32,10 +31,9 @@ from costmodel.mixed.plan import (
     group_cluster,
     group_names,
 )
-from costmodel.network.graph import Graph, LayerSpec
-from costmodel.network.layers.base import params_from
-from costmodel.precision import OPTIMIZERS, PRECISIONS
+from costmodel.network.graph import Graph
 from costmodel.workload import Workload
+from tests.networks import Layers, roofline_workload
 
 NODE = Level(name="node", size=4, bandwidth_bytes_per_s=100e9, latency_s=2e-6, efficiency=0.8)
 FABRIC = Level(name="fabric", size=4, bandwidth_bytes_per_s=10e9, latency_s=5e-6, shared_by=2)
@@ -53,56 +51,26 @@ FAST, SLOW = device("fast", 2.0), device("slow", 1.0, ("fp32", "fp16"))
 def network(blocks: int = 7, tied: bool = True) -> Graph:
     """GPT-2 without its dropouts; the head shares the embedding's weights."""
     d, heads, vocab, seq = 128, 8, 512, 64
-    specs = [
-        LayerSpec(name="tokens", kind="input", params=params_from("input", {"shape": (1, seq)})),
-        LayerSpec(
-            name="embedding",
-            kind="embedding",
-            params=params_from("embedding", {"num_embeddings": vocab, "dim": d}),
-            inputs=("tokens",),
-        ),
-    ]
-    before = "embedding"
+    layers = Layers()
+    add = layers.add
+    before = add("embedding", "embedding", add("tokens", "input", shape=(1, seq)), num_embeddings=vocab, dim=d)
     for i in range(blocks):
         block = f"blocks.{i}"
-        layers = (
-            ("norm1", "layer_norm", (before,), {}),
-            ("qkv", "linear", ("norm1",), {"out_features": 3 * d}),
-            ("attention", "self_attention", ("qkv",), {"heads": heads, "head_dim": d // heads}),
-            ("proj", "linear", ("attention",), {"out_features": d}),
-            ("add1", "add", ("proj", before), {}),
-            ("norm2", "layer_norm", ("add1",), {}),
-            ("up", "linear", ("norm2",), {"out_features": 4 * d}),
-            ("gelu", "activation", ("up",), {"function": "gelu"}),
-            ("down", "linear", ("gelu",), {"out_features": d}),
-            ("add2", "add", ("down", "add1"), {}),
-        )
-        for name, kind, inputs, params in layers:
-            sources = tuple(x if x == before else f"{block}.{x}" for x in inputs)
-            specs.append(
-                LayerSpec(
-                    name=f"{block}.{name}", kind=kind, params=params_from(kind, params), inputs=sources, block=block
-                )
-            )
-        before = f"{block}.add2"
-    head = {"out_features": vocab, "bias": False, "tied": tied}
-    specs.append(LayerSpec(name="norm", kind="layer_norm", params=params_from("layer_norm", {}), inputs=(before,)))
-    specs.append(LayerSpec(name="head", kind="linear", params=params_from("linear", head), inputs=("norm",)))
-    specs.append(LayerSpec(name="loss", kind="softmax", params=params_from("softmax", {}), inputs=("head",)))
-    return Graph.build("gpt", specs)
+        qkv = add("qkv", "linear", add("norm1", "layer_norm", before, block=block), block=block, out_features=3 * d)
+        attention = add("attention", "self_attention", qkv, block=block, heads=heads, head_dim=d // heads)
+        proj = add("proj", "linear", attention, block=block, out_features=d)
+        middle = add("add1", "add", proj, before, block=block)
+        up = add("up", "linear", add("norm2", "layer_norm", middle, block=block), block=block, out_features=4 * d)
+        gelu = add("gelu", "activation", up, block=block, function="gelu")
+        down = add("down", "linear", gelu, block=block, out_features=d)
+        before = add("add2", "add", down, middle, block=block)
+    norm = add("norm", "layer_norm", before)
+    add("loss", "softmax", add("head", "linear", norm, out_features=vocab, bias=False, tied=tied))
+    return layers.graph("gpt")
 
 
 def workload(graph: Graph, batch: int, on: Device = FAST, precision: str = "fp16", training: bool = True) -> Workload:
-    number_format, optimizer = PRECISIONS[precision], OPTIMIZERS["adam"]
-    compute = RooflineCompute(device=on, precision=number_format, optimizer=optimizer)
-    return Workload(
-        graph=graph,
-        global_batch=batch,
-        precision=number_format,
-        optimizer=optimizer,
-        compute=compute,
-        training=training,
-    )
+    return roofline_workload(graph, on, batch, precision=precision, optimizer="adam", training=training)
 
 
 def cluster(*groups: DeviceGroup, levels: tuple[Level, ...] = (NODE, FABRIC, WAN)) -> Cluster:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import networkx as nx
 import numpy as np
@@ -16,9 +17,8 @@ from costmodel.layerwise.splits import split_table
 from costmodel.layerwise.tables import CostTables
 from costmodel.network.graph import Graph, _joins, gradient_passes
 from costmodel.precision import OPTIMIZERS, PRECISIONS
-from costmodel.workload import Workload
 from planner.importers.networks import load_model
-from tests.costmodel.network.small_networks import network
+from tests.networks import network, roofline_workload
 
 # Reads 100 GB/s without any loss.
 DEVICE = Device(
@@ -46,11 +46,8 @@ def _branches(join: str, count: int = 2) -> Graph:
 
 def _first_part_s(graph: Graph, software: ImageSoftware = EAGER, *, training: bool = True) -> tuple[float, float]:
     """Backward times of the first convolution: of its input, and of its weights."""
-    precision, optimizer = PRECISIONS["fp32"], OPTIMIZERS["momentum"]
-    compute = RooflineCompute(device=DEVICE, precision=precision, optimizer=optimizer, software=software)
-    load = Workload(
-        graph=graph, global_batch=5, precision=precision, optimizer=optimizer, compute=compute, training=training
-    )
+    load = roofline_workload(graph, DEVICE, 5, training=training)
+    load = replace(load, compute=replace(load.compute, software=software))
     costs = CostTables(load, CLUSTER, split_table([1], batch_only=True), 1).layers[graph.index("stem")]
     return float(costs.backward_input_s[0]), float(costs.backward_weight_s[0])
 

@@ -8,18 +8,14 @@ from typing import Any
 from costmodel.hardware.cluster import Cluster, DeviceGroup, Level
 from costmodel.hardware.device import Device
 from costmodel.hardware.efficiency import Efficiency
-from costmodel.kernels.roofline import RooflineCompute
 from costmodel.layerwise.evaluate import evaluate
 from costmodel.layerwise.plan import Plan
 from costmodel.layerwise.splits import Split
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import MeshPlan
-from costmodel.network.graph import Graph, LayerSpec
-from costmodel.network.layers.base import params_from
-from costmodel.precision import OPTIMIZERS, PRECISIONS
-from costmodel.workload import Workload
+from costmodel.network.graph import Graph
 from planner.exporters.job import LayerJob, Nodes
-from tests.costmodel.network.small_networks import network
+from tests.networks import Layers, network, roofline_workload
 from tests.planner.exporters.jobs import origin
 
 # Links of 1 byte/s without latency: a time is the number of bytes that the busiest rank sends.
@@ -101,21 +97,9 @@ def layer_job(network: str, plan: Plan, *, global_batch: int = 8, **changes: Any
     return LayerJob(plan=plan, global_batch=global_batch, **{**values, **changes})
 
 
-def _workload(graph: Graph, global_batch: int) -> Workload:
-    precision, optimizer = PRECISIONS["fp32"], OPTIMIZERS["momentum"]
-    return Workload(
-        graph=graph,
-        global_batch=global_batch,
-        precision=precision,
-        optimizer=optimizer,
-        compute=RooflineCompute(device=_DEVICE, precision=precision, optimizer=optimizer),
-        collectives=("ring",),
-    )
-
-
 def predicted_elements(network: str, plan: Plan, global_batch: int = 8) -> tuple[float, float]:
     """Elements that a rank sends in a step: between and inside layers, and of gradients."""
-    costs = evaluate(_workload(GRAPHS[network], global_batch), _UNIT_LINKS, [plan])
+    costs = evaluate(roofline_workload(GRAPHS[network], _DEVICE, global_batch), _UNIT_LINKS, [plan])
     return float(costs.reshard_s[0]) / 4, float(costs.exchange_s[0]) / 4
 
 
@@ -186,40 +170,34 @@ def job_of_case(name: str) -> LayerJob:
 
 def decodernetwork() -> Graph:
     """The decoder of torch_decoder.py."""
-
-    def spec(name: str, kind: str, inputs: tuple[str, ...], block: str = "", **params: Any) -> LayerSpec:
-        return LayerSpec(name=name, kind=kind, params=params_from(kind, params), inputs=inputs, block=block)
-
-    specs = [
-        spec("tokens", "input", (), shape=(1, 8)),
-        spec("embedding", "embedding", ("tokens",), num_embeddings=24, dim=16),
-    ]
-    x = "embedding"
+    layers = Layers()
+    add = layers.add
+    x = add("embedding", "embedding", add("tokens", "input", shape=(1, 8)), num_embeddings=24, dim=16)
     for block in ("blocks.0", "blocks.1"):
-        rows: list[tuple[str, str, tuple[str, ...], dict[str, Any]]] = [
-            ("norm1", "rms_norm", (x,), {}),
-            ("qkv", "linear", (f"{block}.norm1",), _linear(48, bias=False)),
-            ("attention", "self_attention", (f"{block}.qkv",), {"heads": 4, "head_dim": 4}),
-            ("out", "linear", (f"{block}.attention",), _linear(16, bias=False)),
-            ("add1", "add", (x, f"{block}.out"), {}),
-            ("norm2", "rms_norm", (f"{block}.add1",), {}),
-            ("up", "linear", (f"{block}.norm2",), _linear(64, bias=False)),
-            ("glu", "glu", (f"{block}.up",), {"function": "silu"}),
-            ("down", "linear", (f"{block}.glu",), _linear(16, bias=False)),
-            ("add2", "add", (f"{block}.add1", f"{block}.down"), {}),
-        ]
-        specs += [spec(f"{block}.{name}", kind, inputs, block, **params) for name, kind, inputs, params in rows]
-        x = f"{block}.add2"
-    specs += [
-        spec("norm", "rms_norm", (x,)),
-        spec("head", "linear", ("norm",), out_features=24, bias=False),
-        spec("loss", "softmax", ("head",)),
-    ]
-    return Graph.build("decoder", specs)
+        qkv = add("qkv", "linear", add("norm1", "rms_norm", x, block=block), block=block, out_features=48, bias=False)
+        attention = add("attention", "self_attention", qkv, block=block, heads=4, head_dim=4)
+        out = add("out", "linear", attention, block=block, out_features=16, bias=False)
+        middle = add("add1", "add", x, out, block=block)
+        up = add(
+            "up", "linear", add("norm2", "rms_norm", middle, block=block), block=block, out_features=64, bias=False
+        )
+        down = add(
+            "down",
+            "linear",
+            add("glu", "glu", up, block=block, function="silu"),
+            block=block,
+            out_features=16,
+            bias=False,
+        )
+        x = add("add2", "add", middle, down, block=block)
+    add("loss", "softmax", add("head", "linear", add("norm", "rms_norm", x), out_features=24, bias=False))
+    return layers.graph("decoder")
 
 
 def predicted_tensor_elements(plan: MeshPlan) -> float:
     """Elements that a rank sends for tensor parallelism in a step of the decoder, the three all-reduces of the loss left out."""
-    costs = MeshModel.build(_workload(decodernetwork(), plan.global_batch), _UNIT_LINKS).evaluate_plans([plan])
+    costs = MeshModel.build(
+        roofline_workload(decodernetwork(), _DEVICE, plan.global_batch), _UNIT_LINKS
+    ).evaluate_plans([plan])
     rows = plan.micro_batch * 8
     return float(costs.tp_exposed_s[0]) / 4 - 3 * 2 * (plan.tp - 1) / plan.tp * rows

@@ -21,7 +21,7 @@ from strategies.layerwise.per_layer.search import solve
 from strategies.layerwise.search import Outcome, SearchSettings, search
 from strategies.layerwise.space import Restriction
 from strategies.score import STEP_TIME, Score
-from tests.costmodel.network.small_networks import network
+from tests.networks import network
 from tests.strategies.layerwise.test_build import CLUSTER, bundled, random_graph, workload
 
 ENERGY = Score.of_cost(Power(busy_w=220.0, idle_w=40.0, host_w=50.0).cost)

@@ -12,17 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodel.hardware.cluster import Cluster, DeviceGroup, Level
 from costmodel.hardware.collectives import ALL_REDUCE_NAMES
-from costmodel.hardware.device import Device
-from costmodel.kernels.roofline import RooflineCompute
 from costmodel.layerwise.evaluate import evaluate
 from costmodel.layerwise.splits import split_table
 from costmodel.layerwise.tables import CostTables
-from costmodel.network.graph import Graph, LayerSpec
-from costmodel.network.layers.base import params_from
+from costmodel.network.graph import Graph
 from costmodel.paleo.model import PaleoCompute
-from costmodel.precision import OPTIMIZERS, PRECISIONS
 from costmodel.workload import Workload
 from planner.importers.networks import load_model
 from strategies.layerwise.bounds import lower_bounds, memory_extremes
@@ -30,41 +25,22 @@ from strategies.layerwise.build import LayerChoice, choice_problem
 from strategies.layerwise.per_layer.problem import memory_bytes, objective_s
 from strategies.layerwise.space import Restriction, fixed_by_patterns
 from tests.cases import mostly
-
-DEVICE = Device(
-    name="d", peak_flop_per_s={"fp32": 10e12}, memory_bytes=16e9, memory_bandwidth_bytes_per_s=500e9, clock_hz=1e9
-)
-CLUSTER = Cluster(
-    name="c",
-    groups=(DeviceGroup(device=DEVICE),),
-    levels=(
-        Level(name="node", size=4, bandwidth_bytes_per_s=50e9, latency_s=3e-6),
-        Level(name="fabric", size=None, bandwidth_bytes_per_s=5e9, latency_s=8e-6),
-    ),
-)
+from tests.costmodel.layerwise.evaluate_cases import CLUSTER, DEVICE
+from tests.networks import Layers, roofline_workload
 
 
 def workload(graph: Graph, **changes: Any) -> Workload:
-    precision, optimizer = PRECISIONS["fp32"], OPTIMIZERS["adam"]
-    base = Workload(
-        graph=graph,
-        global_batch=24,
-        precision=precision,
-        optimizer=optimizer,
-        compute=RooflineCompute(device=DEVICE, precision=precision, optimizer=optimizer),
-        collectives=tuple(ALL_REDUCE_NAMES),
-    )
+    base = roofline_workload(graph, DEVICE, 24, optimizer="adam", collectives=tuple(ALL_REDUCE_NAMES))
     return replace(base, **changes)
 
 
 def random_graph(rng: np.random.Generator) -> Graph:
     """Layers of one image size with forks and joins, then a classifier."""
-    specs = [LayerSpec(name="data", kind="input", params=params_from("input", {"shape": (3, 8, 8)}))]
+    layers = Layers()
+    layers.add("data", "input", shape=(3, 8, 8))
 
     def add(kind: str, *inputs: str, **values: Any) -> str:
-        name = f"{kind}{len(specs)}"
-        specs.append(LayerSpec(name=name, kind=kind, params=params_from(kind, values), inputs=inputs))
-        return name
+        return layers.add(f"{kind}{len(layers.specs)}", kind, *inputs, **values)
 
     images = [add("convolution", "data", out_channels=8, kernel=3, padding=1)]
     for _ in range(int(rng.integers(1, 6))):
@@ -85,7 +61,7 @@ def random_graph(rng: np.random.Generator) -> Graph:
     for features in (12, 6):
         end = add("linear", end, out_features=features)
     add("softmax", end)
-    return Graph.build("net", specs)
+    return layers.graph("net")
 
 
 @functools.cache

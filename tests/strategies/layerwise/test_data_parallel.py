@@ -7,17 +7,14 @@ import pytest
 from costmodel.hardware.cluster import Cluster, DeviceGroup, Level
 from costmodel.hardware.collectives import ALL_REDUCE_NAMES
 from costmodel.hardware.device import Device
-from costmodel.kernels.roofline import RooflineCompute
 from costmodel.layerwise.evaluate import evaluate
 from costmodel.layerwise.plan import Plan
 from costmodel.layerwise.splits import Split, divisors
 from costmodel.layerwise.tables import CostCache
-from costmodel.network.graph import Graph, LayerSpec
-from costmodel.network.layers.base import params_from
-from costmodel.precision import OPTIMIZERS, PRECISIONS
 from costmodel.workload import Workload
 from strategies.layerwise.candidates import best_data_parallel
 from tests.cases import mostly
+from tests.networks import network, roofline_workload
 
 DEVICE = Device(name="d", peak_flop_per_s={"fp32": 10e12}, memory_bytes=16e9, memory_bandwidth_bytes_per_s=500e9)
 CLUSTER = Cluster(
@@ -25,28 +22,9 @@ CLUSTER = Cluster(
     groups=(DeviceGroup(device=DEVICE),),
     levels=(Level(name="flat", size=None, bandwidth_bytes_per_s=5e9, latency_s=8e-6),),
 )
-CONV = params_from("convolution", {"out_channels": 32, "kernel": 3, "padding": 1})
+CONV = {"out_channels": 32, "kernel": 3, "padding": 1}
 # Large images and few weights: the samples decide.
-IMAGES = Graph.build(
-    "images",
-    [
-        LayerSpec(name="data", kind="input", params=params_from("input", {"shape": (32, 96, 96)})),
-        LayerSpec(name="conv1", kind="convolution", params=CONV, inputs=("data",)),
-        LayerSpec(name="conv2", kind="convolution", params=CONV, inputs=("conv1",)),
-    ],
-)
-
-
-def workload(batch: int) -> Workload:
-    precision, optimizer = PRECISIONS["fp32"], OPTIMIZERS["momentum"]
-    return Workload(
-        graph=IMAGES,
-        global_batch=batch,
-        precision=precision,
-        optimizer=optimizer,
-        compute=RooflineCompute(device=DEVICE, precision=precision, optimizer=optimizer),
-        collectives=tuple(ALL_REDUCE_NAMES),
-    )
+IMAGES = network((32, 96, 96), ("conv1", "convolution", ("data",), CONV), ("conv2", "convolution", ("conv1",), CONV))
 
 
 def by_hand(case: Workload, workers: int, m: int) -> tuple[float, float]:
@@ -63,7 +41,7 @@ def by_hand(case: Workload, workers: int, m: int) -> tuple[float, float]:
 @mostly("exact", "capacity", [0.542e9, 0.5472e9, 0.555e9, 16e9], quick=2)
 @mostly("exact", "most", [1, 5, 8], quick=1)
 def test_best_of_all_micro_batches_and_workers(batch: int, capacity: float, most: int) -> None:
-    case = workload(batch)
+    case = roofline_workload(IMAGES, DEVICE, batch, collectives=tuple(ALL_REDUCE_NAMES))
     found: dict[int, float] = {}
     for w in range(1, most + 1):
         for m in divisors(batch):

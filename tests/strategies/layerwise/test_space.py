@@ -15,11 +15,9 @@ from hypothesis import strategies as st
 
 from costmodel.hardware.cluster import Cluster, DeviceGroup, Level
 from costmodel.hardware.device import Device
-from costmodel.kernels.roofline import RooflineCompute
 from costmodel.layerwise.plan import Plan, family_of_plan
 from costmodel.layerwise.splits import Split, legal_splits, split_table
 from costmodel.network.graph import Graph
-from costmodel.precision import OPTIMIZERS, PRECISIONS
 from costmodel.workload import Workload
 from planner.importers.networks import load_model
 from strategies.layerwise.space import (
@@ -30,7 +28,7 @@ from strategies.layerwise.space import (
     count_pipelines,
     fixed_by_patterns,
 )
-from tests.costmodel.network.small_networks import network
+from tests.networks import network, roofline_workload
 
 DEVICE = Device(name="d", peak_flop_per_s={"fp32": 10e12}, memory_bytes=16e9, memory_bandwidth_bytes_per_s=500e9)
 CLUSTER = Cluster(
@@ -52,15 +50,7 @@ TINY = build(
 
 
 def workload(graph: Graph = TINY, **changes: Any) -> Workload:
-    precision, optimizer = PRECISIONS["fp32"], OPTIMIZERS["momentum"]
-    base = Workload(
-        graph=graph,
-        global_batch=12,
-        precision=precision,
-        optimizer=optimizer,
-        compute=RooflineCompute(device=DEVICE, precision=precision, optimizer=optimizer),
-        collectives=("ring", "tree", "butterfly"),
-    )
+    base = roofline_workload(graph, DEVICE, 12, collectives=("ring", "tree", "butterfly"))
     return replace(base, **changes)
 
 

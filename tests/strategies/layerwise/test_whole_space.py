@@ -13,19 +13,17 @@ import pytest
 from costmodel.hardware.cluster import Cluster, DeviceGroup, Level
 from costmodel.hardware.device import Device
 from costmodel.hardware.host import Host
-from costmodel.kernels.roofline import RooflineCompute
 from costmodel.layerwise.evaluate import CHEAPEST, CostBatch, PlanBatch, evaluate, evaluate_on
 from costmodel.layerwise.plan import Plan, Stage, plan_key
 from costmodel.layerwise.splits import Split, divisors, split_table
 from costmodel.layerwise.tables import CostTables
-from costmodel.precision import OPTIMIZERS, PRECISIONS
 from costmodel.workload import Workload
 from strategies.layerwise.pipeline.search import least_computing_s, quick_bounds
 from strategies.layerwise.search import SearchSettings, search
 from strategies.layerwise.space import Restriction
 from strategies.score import score_of
 from tests.cases import mostly
-from tests.costmodel.network.small_networks import network
+from tests.networks import network, roofline_workload
 
 # Slow arithmetic: the samples decide, and memory caps bite in all regions of the space.
 DEVICE = Device(
@@ -78,13 +76,10 @@ def by_hand(objective: str, costs: CostBatch, workers: np.ndarray[Any, Any]) -> 
 
 
 def workload_of(name: str, batch: int, *, training: bool) -> Workload:
-    precision, optimizer = PRECISIONS["fp32"], OPTIMIZERS["momentum"]
-    return Workload(
-        graph=NETWORKS[name],
-        global_batch=batch,
-        precision=precision,
-        optimizer=optimizer,
-        compute=RooflineCompute(device=DEVICE, precision=precision, optimizer=optimizer),
+    return roofline_workload(
+        NETWORKS[name],
+        DEVICE,
+        batch,
         training=training,
         collectives=("ring", "tree", "butterfly"),
         context_bytes=0,

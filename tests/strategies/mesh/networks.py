@@ -6,11 +6,9 @@ import random
 
 from costmodel.hardware.cluster import Cluster, DeviceGroup, Level
 from costmodel.hardware.device import Device
-from costmodel.kernels.roofline import RooflineCompute
-from costmodel.network.graph import Graph, LayerSpec
-from costmodel.network.layers.base import params_from
-from costmodel.precision import OPTIMIZERS, PRECISIONS
+from costmodel.network.graph import Graph
 from costmodel.workload import Workload
+from tests.networks import Layers, roofline_workload
 
 
 def decoder(
@@ -26,50 +24,29 @@ def decoder(
     dense_blocks: int = 0,
 ) -> Graph:
     """A decoder of ``blocks`` blocks; with experts, those after the first ``dense_blocks`` are mixtures."""
-    specs = [
-        LayerSpec(name="tokens", kind="input", params=params_from("input", {"shape": (1, positions)})),
-        LayerSpec(
-            name="embedding",
-            kind="embedding",
-            params=params_from("embedding", {"num_embeddings": vocabulary, "dim": features}),
-            inputs=("tokens",),
-        ),
-    ]
-    previous = "embedding"
+    layers = Layers()
+    add, dim = layers.add, features // heads
+    previous = add(
+        "embedding", "embedding", add("tokens", "input", shape=(1, positions)), num_embeddings=vocabulary, dim=features
+    )
     for n in range(blocks):
         block = f"blocks.{n}"
-
-        def add(name: str, kind: str, *inputs: str, block: str = block, **params: object) -> str:
-            specs.append(
-                LayerSpec(
-                    name=f"{block}.{name}", kind=kind, params=params_from(kind, params), inputs=inputs, block=block
-                )
-            )
-            return f"{block}.{name}"
-
-        dim = features // heads
-        norm = add("norm1", "rms_norm", previous)
-        qkv = add("qkv", "linear", norm, out_features=(heads + 2 * kv_heads) * dim, bias=False)
-        attention = add("attention", "self_attention", qkv, heads=heads, kv_heads=kv_heads, head_dim=dim)
-        add1 = add("add1", "add", add("proj", "linear", attention, out_features=features, bias=False), previous)
-        norm = add("norm2", "rms_norm", add1)
+        norm = add("norm1", "rms_norm", previous, block=block)
+        qkv = add("qkv", "linear", norm, block=block, out_features=(heads + 2 * kv_heads) * dim, bias=False)
+        attention = add("attention", "self_attention", qkv, block=block, heads=heads, kv_heads=kv_heads, head_dim=dim)
+        proj = add("proj", "linear", attention, block=block, out_features=features, bias=False)
+        add1 = add("add1", "add", proj, previous, block=block)
+        norm = add("norm2", "rms_norm", add1, block=block)
         if experts and n >= dense_blocks:
-            inner = add("experts", "moe", norm, experts=experts, top_k=2, ffn=ffn)
+            inner = add("experts", "moe", norm, block=block, experts=experts, top_k=2, ffn=ffn)
         else:
-            gate = add("glu", "glu", add("up", "linear", norm, out_features=2 * ffn, bias=False), function="silu")
-            inner = add("down", "linear", gate, out_features=features, bias=False)
-        previous = add("add2", "add", inner, add1)
-    specs += [
-        LayerSpec(name="norm", kind="rms_norm", params=params_from("rms_norm", {}), inputs=(previous,)),
-        LayerSpec(
-            name="head",
-            kind="linear",
-            params=params_from("linear", {"out_features": vocabulary, "bias": False}),
-            inputs=("norm",),
-        ),
-        LayerSpec(name="loss", kind="softmax", params=params_from("softmax", {}), inputs=("head",)),
-    ]
-    return Graph.build("decoder", specs)
+            up = add("up", "linear", norm, block=block, out_features=2 * ffn, bias=False)
+            glu = add("glu", "glu", up, block=block, function="silu")
+            inner = add("down", "linear", glu, block=block, out_features=features, bias=False)
+        previous = add("add2", "add", inner, add1, block=block)
+    norm = add("norm", "rms_norm", previous)
+    add("loss", "softmax", add("head", "linear", norm, out_features=vocabulary, bias=False))
+    return layers.graph("decoder")
 
 
 def two_level_cluster(
@@ -97,11 +74,7 @@ def two_level_cluster(
 
 def workload_of(graph: Graph, cluster: Cluster, batch: int, precision: str = "bf16") -> Workload:
     """Adam training."""
-    chosen, optimizer = PRECISIONS[precision], OPTIMIZERS["adam"]
-    compute = RooflineCompute(device=cluster.device, precision=chosen, optimizer=optimizer)
-    return Workload(
-        graph=graph, global_batch=batch, precision=chosen, optimizer=optimizer, compute=compute, context_bytes=0
-    )
+    return roofline_workload(graph, cluster.device, batch, precision=precision, optimizer="adam", context_bytes=0)
 
 
 def random_case(seed: int) -> tuple[Workload, Cluster, int]:

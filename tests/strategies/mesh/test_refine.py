@@ -5,23 +5,19 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 
 from costmodel.hardware.cluster import Cluster, DeviceGroup, Level
 from costmodel.hardware.device import Device
-from costmodel.kernels.roofline import RooflineCompute
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import MeshPlan
-from costmodel.network.graph import Graph, LayerSpec
-from costmodel.network.layers.base import params_from
-from costmodel.precision import OPTIMIZERS, PRECISIONS
-from costmodel.workload import Workload
+from costmodel.network.graph import Graph
 from strategies.mesh.refine import all_shares, refine_top, refinement
 from strategies.mesh.settings import Bounds, MeshCandidate, MeshOutcome, MeshRestriction, MeshSettings
 from tests.cases import mostly
+from tests.networks import Layers, roofline_workload
 
 LONG = 1e9  # seconds: no limit
 
@@ -32,31 +28,27 @@ def network(rng: np.random.Generator, blocks: int) -> Graph:
     heads, vocabulary, positions = dim // 64, int(rng.choice([1_000, 8_000, 40_000])), int(rng.choice([128, 512]))
     wider = int(rng.integers(0, 3)) if rng.random() < 0.4 else 0
     fused = bool(rng.random() < 0.7)
-    specs: list[LayerSpec] = []
-
-    def add(name: str, kind: str, *inputs: str, block: str = "", **values: Any) -> str:
-        specs.append(LayerSpec(name=name, kind=kind, params=params_from(kind, values), inputs=inputs, block=block))
-        return name
-
+    layers = Layers()
+    add = layers.add
     last = add(
         "embedding", "embedding", add("tokens", "input", shape=(1, positions)), num_embeddings=vocabulary, dim=dim
     )
     for n in range(blocks):
         b = f"blocks.{n}"
         width = dim * (8 if n < wider else 3)
-        norm = add(f"{b}.norm1", "rms_norm", last, block=b)
-        qkv = add(f"{b}.qkv", "linear", norm, block=b, out_features=3 * dim, bias=False)
-        mixed = add(f"{b}.attention", "self_attention", qkv, block=b, heads=heads, head_dim=64, fused=fused)
-        proj = add(f"{b}.proj", "linear", mixed, block=b, out_features=dim, bias=False)
-        middle = add(f"{b}.add1", "add", proj, last, block=b)
-        norm = add(f"{b}.norm2", "rms_norm", middle, block=b)
-        up = add(f"{b}.up", "linear", norm, block=b, out_features=width, bias=False)
-        act = add(f"{b}.gelu", "activation", up, block=b, function="gelu")
-        down = add(f"{b}.down", "linear", act, block=b, out_features=dim, bias=False)
-        last = add(f"{b}.add2", "add", down, middle, block=b)
+        norm = add("norm1", "rms_norm", last, block=b)
+        qkv = add("qkv", "linear", norm, block=b, out_features=3 * dim, bias=False)
+        mixed = add("attention", "self_attention", qkv, block=b, heads=heads, head_dim=64, fused=fused)
+        proj = add("proj", "linear", mixed, block=b, out_features=dim, bias=False)
+        middle = add("add1", "add", proj, last, block=b)
+        norm = add("norm2", "rms_norm", middle, block=b)
+        up = add("up", "linear", norm, block=b, out_features=width, bias=False)
+        act = add("gelu", "activation", up, block=b, function="gelu")
+        down = add("down", "linear", act, block=b, out_features=dim, bias=False)
+        last = add("add2", "add", down, middle, block=b)
     logits = add("head", "linear", add("norm", "rms_norm", last), out_features=vocabulary, bias=False)
     add("loss", "softmax", logits)
-    return Graph.build("small", specs)
+    return layers.graph("small")
 
 
 DEVICE = Device(
@@ -77,11 +69,7 @@ CLUSTER = Cluster(
 
 
 def model_of(graph: Graph, batch: int, *, training: bool = True) -> MeshModel:
-    precision, optimizer = PRECISIONS["bf16"], OPTIMIZERS["adam"]
-    compute = RooflineCompute(device=DEVICE, precision=precision, optimizer=optimizer)
-    workload = Workload(
-        graph=graph, global_batch=batch, precision=precision, optimizer=optimizer, compute=compute, training=training
-    )
+    workload = roofline_workload(graph, DEVICE, batch, precision="bf16", optimizer="adam", training=training)
     return MeshModel.build(workload, CLUSTER)
 
 

@@ -9,69 +9,47 @@ from itertools import islice, permutations, product
 
 from costmodel.hardware.cluster import Cluster, DeviceGroup, Level
 from costmodel.hardware.device import Device
-from costmodel.kernels.roofline import RooflineCompute
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.plan import RECOMPUTE
 from costmodel.mixed.evaluate import cost_plans
 from costmodel.mixed.model import MixedModel
 from costmodel.mixed.plan import MIXED_ORDERS, MixedPipeline, MixedPlan, MixedStage
-from costmodel.network.graph import Graph, LayerSpec
-from costmodel.network.layers.base import params_from
-from costmodel.precision import OPTIMIZERS, PRECISIONS
+from costmodel.network.graph import Graph
 from costmodel.workload import Workload
 from strategies.mesh.settings import Bounds
 from strategies.mixed.settings import MixedSettings
+from tests.networks import Layers, roofline_workload
 
 
 def transformer(
     blocks: int, d: int = 64, heads: int = 4, ffn: int = 128, vocab: int = 256, seq: int = 32, wide: int = 0
 ) -> Graph:
     """A llama; the first ``wide`` blocks have a feed-forward layer twice as wide, so that blocks are of two kinds."""
-    specs = [
-        LayerSpec(name="tokens", kind="input", params=params_from("input", {"shape": (1, seq)})),
-        LayerSpec(
-            name="embedding",
-            kind="embedding",
-            params=params_from("embedding", {"num_embeddings": vocab, "dim": d}),
-            inputs=("tokens",),
-        ),
-    ]
-    before = "embedding"
-
-    def add(name: str, kind: str, inputs: Sequence[str], block: str = "", **params: object) -> str:
-        specs.append(
-            LayerSpec(name=name, kind=kind, params=params_from(kind, params), inputs=tuple(inputs), block=block)
-        )
-        return name
-
+    layers = Layers()
+    add = layers.add
+    before = add("embedding", "embedding", add("tokens", "input", shape=(1, seq)), num_embeddings=vocab, dim=d)
     for i in range(blocks):
         block = f"blocks.{i}"
         width = ffn * (2 if i < wide else 1)
-        norm = add(f"{block}.norm1", "rms_norm", [before], block)
-        qkv = add(f"{block}.qkv", "linear", [norm], block, out_features=3 * d, bias=False)
+        norm = add("norm1", "rms_norm", before, block=block)
+        qkv = add("qkv", "linear", norm, block=block, out_features=3 * d, bias=False)
         attention = add(
-            f"{block}.attention", "self_attention", [qkv], block, heads=heads, kv_heads=heads, head_dim=d // heads
+            "attention", "self_attention", qkv, block=block, heads=heads, kv_heads=heads, head_dim=d // heads
         )
-        proj = add(f"{block}.proj", "linear", [attention], block, out_features=d, bias=False)
-        middle = add(f"{block}.add1", "add", [proj, before], block)
-        norm = add(f"{block}.norm2", "rms_norm", [middle], block)
-        up = add(f"{block}.up", "linear", [norm], block, out_features=2 * width, bias=False)
-        glu = add(f"{block}.glu", "glu", [up], block, function="silu")
-        down = add(f"{block}.down", "linear", [glu], block, out_features=d, bias=False)
-        before = add(f"{block}.add2", "add", [down, middle], block)
-    add("norm", "rms_norm", [before])
-    add("head", "linear", ["norm"], out_features=vocab, bias=False)
-    add("loss", "softmax", ["head"])
-    return Graph.build("llama", specs)
+        proj = add("proj", "linear", attention, block=block, out_features=d, bias=False)
+        middle = add("add1", "add", proj, before, block=block)
+        norm = add("norm2", "rms_norm", middle, block=block)
+        up = add("up", "linear", norm, block=block, out_features=2 * width, bias=False)
+        glu = add("glu", "glu", up, block=block, function="silu")
+        down = add("down", "linear", glu, block=block, out_features=d, bias=False)
+        before = add("add2", "add", down, middle, block=block)
+    add("loss", "softmax", add("head", "linear", add("norm", "rms_norm", before), out_features=vocab, bias=False))
+    return layers.graph("llama")
 
 
 def workload_of(graph: Graph, batch: int, device: Device, precision: str = "fp16") -> Workload:
-    number_format, optimizer = PRECISIONS[precision], OPTIMIZERS["adam"]
-    compute = RooflineCompute(device=device, precision=number_format, optimizer=optimizer)
     # Without a context, memory limits can be tight for small networks.
-    return Workload(
-        graph=graph, global_batch=batch, precision=number_format, optimizer=optimizer, compute=compute, context_bytes=0
-    )
+    return roofline_workload(graph, device, batch, precision=precision, optimizer="adam", context_bytes=0)
 
 
 def device_of(name: str, speed: float, memory_bytes: float, formats: Sequence[str] = ("fp32", "fp16")) -> Device:

@@ -11,14 +11,11 @@ import pytest
 
 from costmodel.hardware.cluster import Cluster
 from costmodel.hardware.collectives import ALL_REDUCE_NAMES
-from costmodel.kernels.roofline import RooflineCompute
 from costmodel.layerwise.evaluate import CHEAPEST, PlanBatch, evaluate_on
 from costmodel.layerwise.splits import split_table
 from costmodel.layerwise.tables import CostTables
 from costmodel.network.graph import Graph, LayerSpec
-from costmodel.network.layers.base import Layer, params_from
-from costmodel.precision import OPTIMIZERS, PRECISIONS
-from costmodel.workload import Workload
+from costmodel.network.layers.base import Layer
 from planner.files.loading import load_cluster
 from planner.files.resources import bundled
 from planner.importers.networks import load_model
@@ -26,6 +23,7 @@ from strategies.layerwise.build import LayerChoice, choice_problem
 from strategies.layerwise.per_layer.problem import Limits, Solution, Status
 from strategies.layerwise.per_layer.search import solve
 from strategies.layerwise.space import Restriction
+from tests.networks import roofline_workload, spec
 
 MOST_PLANS = 40_000
 CASES = 40  # per seed
@@ -44,10 +42,7 @@ def piece(graph: Graph, random: np.random.Generator) -> Graph:
         for name, shape in zip(layer.inputs, layer.input_shapes, strict=True)
         if name not in names
     }
-    specs = [
-        LayerSpec(name=name, kind="input", params=params_from("input", {"shape": shape}))
-        for name, shape in outside.items()
-    ]
+    specs = [spec(name, "input", shape=shape) for name, shape in outside.items()]
     specs += [LayerSpec(name=x.name, kind=x.kind, params=_own_weights(x), inputs=x.inputs) for x in chosen]
     return Graph.build("piece", specs)
 
@@ -86,20 +81,11 @@ def test_pieces_of_real_networks(seed: int, graphs: list[Graph]) -> None:
     solved = infeasible = 0
     while solved + infeasible < CASES:
         graph = piece(graphs[int(random.integers(len(graphs)))], random)
-        workload = Workload(
-            graph=graph,
-            global_batch=int(random.choice([4, 6, 16, 128, 512])),
-            precision=PRECISIONS["fp32"],
-            optimizer=OPTIMIZERS["momentum"],
-            compute=RooflineCompute(
-                device=device,
-                precision=PRECISIONS["fp32"],
-                optimizer=OPTIMIZERS["momentum"],
-                overlaps_exchange=bool(random.integers(4)),
-            ),
-            training=bool(random.integers(8)),
-            collectives=tuple(ALL_REDUCE_NAMES),
+        workload = roofline_workload(
+            graph, device, int(random.choice([4, 6, 16, 128, 512])), collectives=tuple(ALL_REDUCE_NAMES)
         )
+        compute = replace(workload.compute, overlaps_exchange=bool(random.integers(4)))
+        workload = replace(workload, compute=compute, training=bool(random.integers(8)))
         workers = int(random.choice([2, 3, 4, 6, 8]))
         tables = CostTables(workload, cluster, split_table([workers]), 1)
         free = choice_problem(tables, np.inf, Restriction())
