@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,8 @@ from hypothesis import strategies as st
 
 from costmodel.network.graph import Graph, GraphError, LayerSpec
 from costmodel.network.layers.base import params_from
+from costmodel.network.sizes import sizes_of
+from tests.planner.published_configs import published
 
 
 def spec(name: str, kind: str, inputs: tuple[str, ...] = (), **values: Any) -> LayerSpec:
@@ -180,3 +183,26 @@ def test_tied_weights_belong_to_a_layer() -> None:
 
 def back_of(source: str) -> LayerSpec:
     return spec("back", "linear", (source,), out_features=8)
+
+
+# --- Which networks the arguments of a trainer can state ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "CohereForAI/c4ai-command-r-v01",  # parts side by side
+        "THUDM/GLM-4-9B-0414",  # norms before and after
+        "allenai/OLMo-2-1124-7B",  # norms after, and of queries and keys
+        "openai/gpt-oss-20b",  # sinks and windows
+        "facebook/opt-350m",  # norms after the sums
+    ],
+)
+def test_other_blocks_are_not_stated(name: str, tmp_path: Path) -> None:
+    assert sizes_of(published(name, tmp_path).graph) is None
+
+
+def test_plain_decoders_are(tmp_path: Path) -> None:
+    sizes = sizes_of(published("ibm-granite/granite-3.0-2b-base", tmp_path, attention_dropout=0.0).graph)
+    assert sizes is not None
+    assert (sizes.layers, sizes.heads, sizes.kv_heads, sizes.ffn, sizes.norm) == (40, 32, 8, 8192, "RMSNorm")

@@ -5,13 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
+from costmodel.hardware.host import Power
 from costmodel.layerwise.splits import divisors
 from costmodel.mesh.framework_rules import order_in_effect
-from costmodel.mesh.model import MeshModel
-from costmodel.mesh.plan import CP_KINDS, ORDERS, RECOMPUTE, SCHEDULES, MeshBatch, MeshCosts, MeshPlan
+from costmodel.mesh.model import MeshModel, computing_s
+from costmodel.mesh.plan import CP_KINDS, ORDERS, RECOMPUTE, SCHEDULES, MeshBatch, MeshPlan
 from costmodel.mesh.rules import NetworkShape, columns_of, holds
 from strategies.mesh.plans import key_of
+from strategies.mesh.search import search_mesh
+from strategies.mesh.settings import MeshOutcome, MeshSettings
 
 _DEGREES = ("tp", "cp", "pp", "dp_replicate", "dp_shard")
 
@@ -113,12 +117,46 @@ def _same_orders(name: str, plan: MeshPlan) -> bool:
     return order_in_effect(name, plan) == order_in_effect(plan.order, plan)
 
 
-def best_scores(costs: MeshCosts, plans: MeshBatch, capacity: float, top: int, per_device: bool) -> list[float]:
-    score = costs.step_time_s * (plans.workers if per_device else 1)
+def best_scores(model: MeshModel, plans: MeshBatch, settings: MeshSettings, power: Power | None = None) -> list[float]:
+    """Of the best plans that differ and fit: time, time x devices, or joules over what a computing device and its host draw."""
+    costs = model.evaluate(plans)
+    score = costs.step_time_s * (plans.workers if settings.score.per_device else 1)
+    if power is not None:
+        score = energies(model, plans, power)
     best: dict[tuple[object, ...], float] = {}
-    fitting = np.flatnonzero(costs.memory_bytes <= capacity)
+    fitting = np.flatnonzero(costs.memory_bytes <= settings.capacity_bytes)
     for n in fitting[np.argsort(score[fitting], kind="stable")].tolist():
         best.setdefault(key_of(plans.plan(n)), float(score[n]))
-        if len(best) == top:
+        if len(best) == settings.top:
             break
     return sorted(best.values())
+
+
+def energies(model: MeshModel, plans: MeshBatch, power: Power) -> np.ndarray:
+    """Joules of a step over what a computing device and its host draw."""
+    costs = model.evaluate(plans)
+    computing = computing_s(model, plans, model.layouts(plans), costs)
+    joules = plans.workers * (
+        (power.idle_w + power.host_w) * costs.step_time_s + (power.busy_w - power.idle_w) * computing
+    )
+    return np.asarray(joules / (power.busy_w + power.host_w))
+
+
+def capacity_of(model: MeshModel, plans: MeshBatch, share: float) -> float:
+    """Memory in which about that share of the plans fits."""
+    memory = np.sort(model.evaluate(plans).memory_bytes)
+    return float(memory[int(share * (len(memory) - 1))])
+
+
+def check_search(model: MeshModel, plans: MeshBatch, settings: MeshSettings, power: Power | None = None) -> MeshOutcome:
+    """Search, and compare what is found, its bound and the size of the space with all plans that the settings allow."""
+    outcome = search_mesh(model.workload, model.cluster, settings, None, model.assumptions)
+    expected = best_scores(model, plans, settings, power)
+    assert outcome.space_size == len(plans)
+    assert [c.score for c in outcome.candidates] == pytest.approx(expected, rel=1e-9)
+    if expected:
+        assert outcome.bound_score <= expected[0] * (1 + 1e-9)
+        assert outcome.bound_score == pytest.approx(expected[0], rel=1e-8)
+        evaluated = model.evaluate_plans([c.plan for c in outcome.candidates])
+        assert np.all(evaluated.memory_bytes <= settings.capacity_bytes)
+    return outcome

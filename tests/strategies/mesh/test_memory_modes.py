@@ -6,17 +6,20 @@ import functools
 import itertools
 
 import numpy as np
+import pytest
 
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import RECOMPUTE, MeshBatch
 from strategies.mesh.memory_modes import MemoryModes
-from strategies.mesh.nodes import Families, PlanCount, families_of_nodes
+from strategies.mesh.nodes import Families, NodeBounds, PlanCount, families_of_nodes
+from strategies.mesh.plans import Incumbents, PlanEvaluator
 from strategies.mesh.settings import MeshSettings
-from strategies.mesh.space import MeshSpace, batch_of
+from strategies.mesh.space import Columns, MeshSpace, batch_of
 from strategies.mesh.time_bounds import least_step_s, worthy
+from strategies.score import Score
 from tests.cases import mostly
 from tests.strategies.mesh.brute_force import all_plans
-from tests.strategies.mesh.networks import random_case
+from tests.strategies.mesh.networks import decoder, random_case, two_level_cluster, workload_of
 
 _FULL = RECOMPUTE.index("full")
 _ROUNDING = 1 + 1e-8
@@ -142,3 +145,74 @@ def test_branches_hold_their_nodes(seed: int) -> None:
     count = PlanCount(space=modes.space)
     branches, nodes = list(modes.space.branches()), list(modes.space.nodes())
     assert sum(map(count.nodes, branches)) == sum(len(piece["tp"]) for piece in nodes)
+
+
+# --- Bounds of nodes against every plan of small questions: none that matters may be lost, whatever the goal ------------------------------
+
+
+_NODE = ("tp", "sequence_parallel", "cp", "cp_kind", "ep", "etp", "micro_batch", "dp", "pp")
+ROUNDING = 1 + 1e-8
+
+
+def model_of(seed: int) -> MeshModel:
+    """Every other network has experts."""
+    workload, cluster, _ = random_case(seed)
+    if seed % 2:
+        rng = np.random.default_rng(seed)
+        cluster = two_level_cluster(per_node=2, outside=float(rng.choice([2e9, 25e9])))
+        features = int(rng.choice([64, 512]))
+        graph = decoder(
+            blocks=3,
+            features=features,
+            ffn=2 * features,
+            positions=int(rng.choice([16, 256])),
+            experts=4,
+            dense_blocks=seed % 4 // 2,
+        )
+        workload = workload_of(graph, cluster, 4)
+    return MeshModel.build(workload, cluster)
+
+
+def bounds_of_nodes(space: MeshSpace, goal: float) -> dict[tuple[int, ...], float]:
+    """Nodes that are kept, with their bounds."""
+    modes = MemoryModes.of(space)
+    evaluator = PlanEvaluator(space=space, incumbents=Incumbents(top=1), modes=modes, tally=lambda name, count: None)
+    bounded = NodeBounds(modes=modes, evaluator=evaluator, goal=goal)
+    found: dict[tuple[int, ...], float] = {}
+    for branches in space.branches():
+        nodes, bound = bounded.of(branches)
+        found |= dict(zip(_keys(nodes), bound.tolist(), strict=True))
+    return found
+
+
+def _keys(columns: Columns) -> list[tuple[int, ...]]:
+    return list(zip(*(columns[name].tolist() for name in _NODE), strict=True))
+
+
+def _quickest(model: MeshModel, plans: MeshBatch, objective: str) -> dict[tuple[int, ...], float]:
+    """Score of the best plan of every node, memory aside."""
+    scores = model.evaluate(plans).step_time_s * (plans.workers if objective == "gpu_hours" else 1)
+    columns = {name: getattr(plans, name) for name in _NODE}
+    best: dict[tuple[int, ...], float] = {}
+    for key, score in zip(_keys(columns), scores.tolist(), strict=True):
+        best[key] = min(score, best.get(key, float("inf")))
+    return best
+
+
+@mostly("exact", "seed", range(24))
+def test_no_plan_of_a_node_is_better_than_its_bound(seed: int) -> None:
+    model = model_of(seed)
+    objective = ("step_time", "gpu_hours")[seed // 2 % 2]
+    score = Score(per_device=objective == "gpu_hours")
+    space = MeshSpace.of(model, MeshSettings(max_workers=4, capacity_bytes=1e15, score=score))
+    best = _quickest(model, all_plans(model, 4), objective)
+    bounds = bounds_of_nodes(space, float("inf"))
+    assert set(bounds) == set(best)
+    assert all(bounds[key] <= best[key] * ROUNDING for key in best)
+    for share in (0.0, 0.1, 0.5):
+        goal = float(np.quantile(list(best.values()), share))
+        kept = bounds_of_nodes(space, goal)
+        assert {key for key, score in best.items() if score < goal / ROUNDING} <= set(kept)
+        # What is bounded with a goal is bounded alike, and only what has no chance is left out.
+        assert all(kept[key] == pytest.approx(bounds[key], rel=1e-12) for key in kept)
+        assert all(bounds[key] >= goal / ROUNDING for key in set(bounds) - set(kept))

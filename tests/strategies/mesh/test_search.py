@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import random
+import time
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from costmodel.hardware.host import Host
+from costmodel.hardware.cluster import Cluster, DeviceGroup
+from costmodel.hardware.host import Host, Power, host_rates
 from costmodel.mesh.assumptions import MeshAssumptions
-from costmodel.mesh.model import MeshModel
-from costmodel.mesh.plan import RECOMPUTE
+from costmodel.mesh.model import MeshModel, least_computing_s
+from costmodel.mesh.plan import RECOMPUTE, MeshPlan
 from costmodel.workload import Workload
-from strategies.mesh.search import search_corner, search_mesh
-from strategies.mesh.settings import Bounds, MeshRestriction, MeshSettings
+from planner.core.request import Request
+from planner.question.resolve import resolve
+from planner.spaces.mesh.space import mesh_space
+from strategies import limits
+from strategies.mesh.search import search_corner, search_mesh, search_model
+from strategies.mesh.settings import DISTINCT, Bounds, MeshRestriction, MeshSettings
 from strategies.score import STEP_TIME, Score
 from tests.cases import mostly
-from tests.strategies.mesh.brute_force import all_plans, best_scores
+from tests.strategies.mesh.brute_force import all_plans, capacity_of, check_search, energies
 from tests.strategies.mesh.networks import decoder, random_case, two_level_cluster, workload_of
 
 SCORES = {"step_time": STEP_TIME, "gpu_hours": Score(per_device=True)}
@@ -37,21 +45,10 @@ def test_the_best_plans_are_those_of_brute_force(seed: int) -> None:
     plans = all_plans(model, workers)
     for name, bounds in restriction.degrees.items():
         plans = plans.take(np.flatnonzero([bounds.allows(int(v)) for v in getattr(plans, name)]))
-    costs = model.evaluate(plans)
-    memory = np.sort(costs.memory_bytes)
-    capacity = float(memory[int(rng.choice([0.02, 0.2, 0.5, 0.99]) * (len(memory) - 1))])
-    objective = rng.choice(["step_time", "gpu_hours"])
-    settings = MeshSettings(
-        max_workers=workers, capacity_bytes=capacity, top=3, restriction=restriction, score=SCORES[objective]
-    )
-    outcome = search_mesh(workload, cluster, settings)
-    expected = best_scores(costs, plans, capacity, 3, objective == "gpu_hours")
-    assert outcome.space_size == len(plans)
-    assert [c.score for c in outcome.candidates] == pytest.approx(expected, rel=1e-9)
-    assert outcome.bound_score <= expected[0] * (1 + 1e-9)
-    assert outcome.bound_score == pytest.approx(expected[0], rel=1e-8)
-    evaluated = model.evaluate_plans([c.plan for c in outcome.candidates])
-    assert np.all(evaluated.memory_bytes <= capacity)
+    capacity = capacity_of(model, plans, rng.choice([0.02, 0.2, 0.5, 0.99]))
+    score = SCORES[rng.choice(["step_time", "gpu_hours"])]
+    settings = MeshSettings(max_workers=workers, capacity_bytes=capacity, top=3, restriction=restriction, score=score)
+    check_search(model, plans, settings)
 
 
 @mostly("exact", "seed", range(200, 260))
@@ -66,16 +63,11 @@ def test_the_best_plans_are_those_of_brute_force_where_next_to_nothing_fits(seed
         assumptions = replace(assumptions, gather_overlap=0.0)
     model = MeshModel.build(workload, cluster, assumptions)
     plans = all_plans(model, 4)
-    costs = model.evaluate(plans)
-    memory = np.sort(costs.memory_bytes)
+    memory = np.sort(model.evaluate(plans).memory_bytes)
     # The capacity is the memory of a plan, to the last bit or a little less: that plan fits, or just not.
     capacity = float(memory[rng.randrange(0, max(len(memory) // 100, 4))]) * rng.choice([1.0, 1 - 1e-6])
-    settings = MeshSettings(max_workers=4, capacity_bytes=capacity, top=3)
-    outcome = search_mesh(workload, cluster, settings, None, assumptions)
-    expected = best_scores(costs, plans, capacity, 3, per_device=False)
-    assert [c.score for c in outcome.candidates] == pytest.approx(expected, rel=1e-9)
-    assert outcome.space_size == len(plans)
-    if not expected:
+    outcome = check_search(model, plans, MeshSettings(max_workers=4, capacity_bytes=capacity, top=3))
+    if not outcome.candidates:
         assert outcome.nearest_miss is not None
         assert outcome.nearest_miss.memory_bytes == pytest.approx(float(memory[0]), rel=1e-9)
 
@@ -91,20 +83,15 @@ def test_the_best_plans_are_those_of_brute_force_with_experts_and_a_small_host(s
     )
     plain = two_level_cluster(per_node=2, outside=rng.choice([2e9, 25e9]))
     workload = workload_of(graph, plain, 4)
-    free = all_plans(MeshModel.build(workload, plain), 4)
-    memory = np.sort(MeshModel.build(workload, plain).evaluate(free).memory_bytes)
-    capacity = float(memory[int(rng.choice([0.0, 0.05, 0.3]) * (len(memory) - 1))])
+    free = MeshModel.build(workload, plain)
+    capacity = capacity_of(free, all_plans(free, 4), rng.choice([0.0, 0.05, 0.3]))
     cluster = replace(plain, host=Host(devices=2, memory_bytes=rng.choice([0.1, 0.5, 2.0]) * capacity))
     model = MeshModel.build(workload, cluster)
-    plans = all_plans(model, 4)
-    objective = rng.choice(["step_time", "gpu_hours"])
-    settings = MeshSettings(max_workers=4, capacity_bytes=capacity, top=3, score=SCORES[objective])
-    outcome = search_mesh(workload, cluster, settings)
-    expected = best_scores(model.evaluate(plans), plans, capacity, 3, objective == "gpu_hours")
-    assert outcome.space_size == len(plans)
-    assert [c.score for c in outcome.candidates] == pytest.approx(expected, rel=1e-9)
+    score = SCORES[rng.choice(["step_time", "gpu_hours"])]
+    settings = MeshSettings(max_workers=4, capacity_bytes=capacity, top=3, score=score)
+    outcome = check_search(model, all_plans(model, 4), settings)
     corner = search_corner(model, settings)
-    assert not corner.candidates or corner.candidates[0].score >= expected[0] * (1 - 1e-9)
+    assert not corner.candidates or corner.candidates[0].score >= outcome.candidates[0].score * (1 - 1e-9)
 
 
 @mostly("exact", "seed", range(500, 512))
@@ -127,15 +114,8 @@ def test_the_best_plans_are_those_of_brute_force_where_tokens_travel_behind_othe
     )
     model = MeshModel.build(workload, cluster, assumptions)
     plans = all_plans(model, 4)
-    costs = model.evaluate(plans)
-    memory = np.sort(costs.memory_bytes)
-    capacity = float(memory[int(rng.choice([0.05, 0.3, 0.99]) * (len(memory) - 1))])
-    outcome = search_mesh(
-        workload, cluster, MeshSettings(max_workers=4, capacity_bytes=capacity, top=3), None, assumptions
-    )
-    expected = best_scores(costs, plans, capacity, 3, per_device=False)
-    assert outcome.space_size == len(plans)
-    assert [c.score for c in outcome.candidates] == pytest.approx(expected, rel=1e-9)
+    capacity = capacity_of(model, plans, rng.choice([0.05, 0.3, 0.99]))
+    check_search(model, plans, MeshSettings(max_workers=4, capacity_bytes=capacity, top=3))
 
 
 @mostly("exact", "seed", range(400, 412))
@@ -153,9 +133,7 @@ def test_the_best_plans_are_those_of_brute_force_where_zero_1_adds_up_whole_grad
     plans = plans.take(np.flatnonzero((plans.tp <= 2) & np.isin(plans.zero_stage, (1, 2))))
     capacity = float(np.quantile(model.evaluate(plans).memory_bytes, rng.choice([0.1, 0.5, 1.0])))
     settings = MeshSettings(max_workers=4, capacity_bytes=capacity, top=5, restriction=restriction)
-    outcome = search_mesh(workload, cluster, settings, None, assumptions)
-    expected = best_scores(model.evaluate(plans), plans, capacity, 5, per_device=False)
-    assert [c.score for c in outcome.candidates] == pytest.approx(expected, rel=1e-9)
+    check_search(model, plans, settings)
 
 
 def test_nothing_fits_names_the_plan_of_least_memory() -> None:
@@ -233,3 +211,185 @@ def test_recomputing_more_than_needed_can_save_moving_activations() -> None:
     settings = MeshSettings(max_workers=2, capacity_bytes=1e12, top=1, restriction=restriction)
     found = search_mesh(workload, cluster, settings, None, assumptions).candidates[0]
     assert found.score == pytest.approx(float(np.min(costs.step_time_s)), rel=1e-9)
+
+
+# --- The search for the least energy against brute force: every legal plan of a small question, evaluated one list at a time --------------
+
+
+@mostly("exact", "seed", range(500, 560))
+def test_the_plans_of_least_energy_are_those_of_brute_force(seed: int) -> None:
+    workload, cluster, workers = random_case(seed)
+    rng = random.Random(seed)
+    # Half of the cases have a quick host: else small networks wait for it, and nothing computes for long.
+    assumptions = MeshAssumptions(host_bytes_per_s=rng.choice([2e9, 25e9, 200e9]))
+    if seed % 2:
+        assumptions = replace(assumptions, host_launch_s=0.0, host_collective_s=0.0)
+    model = MeshModel.build(workload, cluster, assumptions)
+    power = Power(
+        busy_w=rng.choice([200.0, 700.0]), idle_w=rng.choice([1.0, 50.0, 200.0]), host_w=rng.choice([0.0, 400.0])
+    )
+    plans = all_plans(model, min(workers, 4))
+    capacity = capacity_of(model, plans, rng.choice([0.005, 0.02, 0.2, 0.5, 0.99]))
+    score = Score.of_cost(power.cost)
+    settings = MeshSettings(max_workers=min(workers, 4), capacity_bytes=capacity, top=3, score=score)
+    check_search(model, plans, settings, power)
+
+
+@pytest.mark.parametrize("seed", range(560, 566))
+def test_computing_time_without_recomputation_bounds_the_energy_of_every_plan(seed: int) -> None:
+    workload, cluster, workers = random_case(seed)
+    model = MeshModel.build(workload, cluster)
+    plans = all_plans(model, min(workers, 4))
+    power = Power(busy_w=300.0, idle_w=60.0, host_w=20.0)
+    energy = energies(model, plans, power) * 320.0
+    costs = model.evaluate(plans)
+    computing = least_computing_s(model, plans)
+    assert np.all(computing <= costs.step_time_s * (1 + 1e-9))
+    assert np.all(power.cost.of_step(costs.step_time_s, computing, plans.workers) <= energy * (1 + 1e-9))
+    most = power.cost.of_step(costs.step_time_s, costs.step_time_s, plans.workers)
+    assert np.all(energy <= most * (1 + 1e-9))
+
+
+# The optimizer on the host may be the quicker of the two, also where everything fits on the device: the search against brute force
+
+
+def assumptions_of(rng: random.Random, host: Host) -> MeshAssumptions:
+    launches = rng.choice([0.0, 0.0, 4.0])
+    return replace(
+        MeshAssumptions(), **host_rates(host), host_launch_s=rng.choice([3e-6, 1e-5]), update_launches=launches
+    )
+
+
+def cluster_of_hosts(rng: random.Random, per_node: int, host: Host) -> Cluster:
+    """Devices with the memory of an L4 or of an A100, and what one of them takes to start a kernel."""
+    cluster = two_level_cluster(per_node=per_node, outside=rng.choice([2e9, 25e9]))
+    device = replace(
+        cluster.device,
+        memory_bandwidth_bytes_per_s=rng.choice([300e9, 1.5e12]),
+        launch_overhead_s=rng.choice([2e-6, 1e-5]),
+    )
+    return replace(cluster, groups=(DeviceGroup(device=device),), host=host)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_best_plans_are_those_of_brute_force_with_a_quick_host(seed: int) -> None:
+    """Tiny networks on ordinary clusters: hosts of PCIe 4 to NVLink-C2C with the memory of one to two sockets."""
+    rng = random.Random(seed)
+    features = rng.choice([64, 128, 256])
+    graph = decoder(
+        blocks=rng.choice([2, 3]),
+        features=features,
+        ffn=2 * features,
+        vocabulary=rng.choice([256, 512]),
+        positions=rng.choice([8, 64]),
+        experts=rng.choice([0, 0, 2]),
+    )
+    per_node = rng.choice([2, 4])
+    host = Host(
+        devices=per_node,
+        memory_bytes=rng.choice([64e9, 480e9]),
+        memory_bandwidth_bytes_per_s=rng.choice([400e9, 1200e9]) * rng.choice([1, per_node]),
+        link_bytes_per_s=rng.choice([32e9, 64e9, 450e9]),
+    )
+    cluster = cluster_of_hosts(rng, per_node, host)
+    assumptions = assumptions_of(rng, host)
+    workload = workload_of(graph, cluster, rng.choice([2, 4]))
+    model = MeshModel.build(workload, cluster, assumptions)
+    plans = all_plans(model, 3 if seed % 4 else 4)
+    restriction = MeshRestriction()
+    if seed % 8 == 7:
+        restriction = MeshRestriction(flags={"offload_optimizer": True})
+        plans = plans.take(np.flatnonzero(plans.offload_optimizer == 1))
+    capacity = capacity_of(model, plans, rng.choice([0.1, 0.5, 1.0]))
+    objective = rng.choice(["step_time", "step_time", "gpu_hours", "energy"])
+    power = Power(busy_w=rng.choice([200.0, 700.0]), idle_w=rng.choice([50.0, 200.0]), host_w=0.0)
+    scores = {"step_time": STEP_TIME, "gpu_hours": Score(per_device=True), "energy": Score.of_cost(power.cost)}
+    settings = MeshSettings(
+        max_workers=3 if seed % 4 else 4,
+        capacity_bytes=capacity,
+        top=4,
+        restriction=restriction,
+        score=scores[objective],
+    )
+    check_search(model, plans, settings, power if objective == "energy" else None)
+
+
+# --- The search over a device mesh looks at the clock, and says what holds for the plans that it did not reach ----------------------------
+
+
+FOUR_WORKERS = MeshSettings(max_workers=4, capacity_bytes=1e12, top=1)
+
+
+def small_model(blocks: int, experts: int = 0) -> MeshModel:
+    cluster = two_level_cluster(per_node=2)
+    return MeshModel.build(workload_of(decoder(blocks=blocks, experts=experts), cluster, 4), cluster)
+
+
+@pytest.mark.parametrize("experts", [0, 2])
+@pytest.mark.parametrize("score", [STEP_TIME, Score(per_device=True)])
+def test_a_search_without_time_has_a_bound_all_the_same(score: Score, experts: int) -> None:
+    model, settings = small_model(3, experts), replace(FOUR_WORKERS, score=score)
+    stopped, done = search_model(model, replace(settings, wall_s=-1.0)), search_model(model, settings)
+    assert stopped.out_of_time
+    assert not stopped.is_counted
+    assert not stopped.candidates
+    assert done.is_counted
+    assert 0.0 < stopped.bound_score <= done.bound_score
+
+
+def test_the_clock_is_looked_at_for_every_layout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock goes forward by looks: a pipeline of 400 blocks can be cut in hundreds of ways, of which few are laid out in 40 looks."""
+    model, start_s, ticks = small_model(400), time.monotonic(), itertools.count(step=1000)
+    monkeypatch.setattr(limits.time, "monotonic", lambda: start_s + next(ticks))
+    laid_out: list[tuple[int, int]] = []
+    layout = MeshModel.layout
+
+    def count(self: MeshModel, pp: int, vpp: int) -> object:
+        laid_out.append((pp, vpp))
+        return layout(self, pp, vpp)
+
+    monkeypatch.setattr(MeshModel, "layout", count)
+    outcome = search_model(model, replace(FOUR_WORKERS, wall_s=40_000.0))
+    assert outcome.out_of_time
+    assert len(set(laid_out)) <= 40
+    assert outcome.bound_score > 0.0
+
+
+# --- Lists of plans that really differ: the best of each of the best groups, against the whole ranking of the plain search ----------------
+
+
+QUESTIONS = [
+    {"model": "bert-large", "gpus": 16, "batch": 64},
+    {"model": "llama3-8b", "gpus": 24, "batch": 48, "seq": 2048},
+    {"model": "mixtral-8x7b", "gpus": 32, "batch": 32, "cluster": "dgx-a100"},
+]
+
+
+def group_of(plan: MeshPlan) -> tuple[object, ...]:
+    return tuple(getattr(plan, name) for name in DISTINCT)
+
+
+@pytest.mark.exact
+@mostly("exact", "question", QUESTIONS, quick=1)
+@mostly("exact", "top", [3, 8], quick=1)
+def test_the_best_of_the_best_groups(question: dict[str, object], top: int) -> None:
+    """A plain list, long enough to hold that many groups, names them all."""
+    resolved = resolve(Request(**question, top=top))  # type: ignore[arg-type]
+    space = mesh_space(resolved)
+    settings = space.settings()
+    assert settings.distinct == DISTINCT
+    found = search_model(space.model, settings).candidates
+    plain = search_model(space.model, dataclasses.replace(settings, distinct=None, top=400)).candidates
+    expected: dict[tuple[object, ...], float] = {}
+    for candidate in plain:
+        expected.setdefault(group_of(candidate.plan), candidate.score)
+    assert len(expected) >= top
+    assert len({group_of(candidate.plan) for candidate in found}) == len(found) == top
+    assert [candidate.score for candidate in found] == pytest.approx(list(expected.values())[:top], rel=1e-8)
+    assert found[0].plan == plain[0].plan  # the best is the best
+
+
+def test_the_plain_list_can_be_asked_for() -> None:
+    for diverse, distinct in ((None, DISTINCT), (True, DISTINCT), (False, None)):
+        space = mesh_space(resolve(Request(model="bert-large", gpus=8, diverse=diverse)))
+        assert space.settings().distinct == distinct

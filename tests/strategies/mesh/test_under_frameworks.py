@@ -11,10 +11,9 @@ import pytest
 from costmodel.mesh.model import MeshModel
 from planner.files.loading import load_framework
 from planner.files.resources import bundled
-from strategies.mesh.search import search_model
 from strategies.mesh.settings import Bounds, MeshRestriction, MeshSettings
 from tests.cases import mostly
-from tests.strategies.mesh.brute_force import all_plans, best_scores, run_by_framework
+from tests.strategies.mesh.brute_force import all_plans, capacity_of, check_search, run_by_framework
 from tests.strategies.mesh.networks import random_case
 
 
@@ -46,11 +45,6 @@ def test_the_best_plans_are_those_of_brute_force(name: str, seed: int) -> None:
     bound = model.evaluate(plans, exact=False)
     assert np.all(bound.step_time_s <= costs.step_time_s * (1 + 1e-9))
     for share in (0.05, 0.99):
-        capacity = float(np.sort(costs.memory_bytes)[int(share * (len(costs.memory_bytes) - 1))])
+        capacity = capacity_of(model, plans, share)
         settings = MeshSettings(max_workers=min(workers, 4), capacity_bytes=capacity, top=3, restriction=restriction)
-        outcome = search_model(model, settings, None)
-        expected = best_scores(costs, plans, capacity, 3, per_device=False)
-        assert outcome.space_size == len(plans)
-        assert [c.score for c in outcome.candidates] == pytest.approx(expected, rel=1e-9)
-        assert outcome.bound_score <= expected[0] * (1 + 1e-9)
-        assert outcome.bound_score == pytest.approx(expected[0], rel=1e-8)
+        check_search(model, plans, settings)

@@ -6,6 +6,7 @@ import itertools
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,13 @@ from planner.placement.check import check_throughput
 from planner.placement.workload_file import workload_from
 from strategies.limits import Clock
 from strategies.placement import contiguous
+from strategies.placement.bounds import cpu_relief
+from strategies.placement.chain import Stages, enumerate_ideals
+from strategies.placement.columns import longest_intervals
 from strategies.placement.contiguous import solve_contiguous, solve_orders
-from strategies.placement.loads import device_loads, placement_faults
-from strategies.placement.problem import EdgeSpec, NodeSpec, PlacementProblem, PlacementResult
+from strategies.placement.contraction import contract, contract_classes
+from strategies.placement.loads import Devices, device_loads, kinds_of, placement_faults
+from strategies.placement.problem import EdgeSpec, NodeSpec, Placement, PlacementProblem, PlacementResult
 from tests.cases import mostly
 from tests.strategies.placement.small_problems import brute_force, content_of, random_problem
 
@@ -272,3 +277,76 @@ def test_limits_that_are_proven_are_not_called_exhaustive(monkeypatch: pytest.Mo
     result = solve_contiguous(random_problem(3))
     assert result.stopped == "interrupted"
     assert "exhaustive" not in result.proof
+
+
+# --- The program over chains of down-sets against everything tried ------------------------------------------------------------------------
+
+
+@pytest.mark.exact
+def test_a_limit_can_be_kept_exactly_from_the_optimum_on() -> None:
+    found_any = 0
+    for seed in range(250):
+        problem = random_problem(seed)
+        graph = contract(problem)
+        stages = Stages(enumerate_ideals(graph, limit=10_000), graph, kinds_of(problem, graph))
+        best = brute_force(problem).best("chain")
+        if not np.isfinite(best):
+            assert stages.best_chain(1e9, Clock()) is None, seed
+            continue
+        if best == 0:
+            continue
+        found_any += 1
+        assert stages.best_chain(best * (1 - 1e-9), Clock()) is None, seed
+        for factor in (1 + 1e-9, 1.3, 10.0):
+            found = stages.best_chain(best * factor, Clock())
+            assert found is not None, (seed, factor)
+            assert np.isclose(found.value, best)
+            placement = Placement(device=found.device[graph.block])
+            assert not placement_faults(problem, placement)
+            assert np.isclose(device_loads(problem, placement.device).load.max(), found.value)
+            rank = np.argsort(found.order)
+            assert np.all(rank[graph.edge_source] < rank[graph.edge_target])
+    assert found_any > 150
+
+
+def test_cpus_relieve_accelerators_of_what_they_are_least_bad_at() -> None:
+    for seed in range(40):
+        problem = random_problem(seed)
+        graph = contract(problem)
+        relief = cpu_relief(np.where(graph.supported, graph.accelerator_time, 0.0), graph.cpu_time)
+        useful = graph.supported & (graph.accelerator_time > 0)
+        total = float(graph.accelerator_time[useful].sum())
+        assert relief(float(graph.cpu_time.sum())) >= total * (1 - 1e-12)
+        values = [relief(x) for x in np.linspace(0, float(graph.cpu_time.sum()) + 1, 9)]
+        assert values == sorted(values)
+        assert max(values) <= total * (1 + 1e-12)
+        for b in np.flatnonzero(useful).tolist():  # at least any single block
+            assert relief(float(graph.cpu_time[b])) >= graph.accelerator_time[b] * (1 - 1e-12)
+
+
+# --- Rows of blocks within a load against trying every row --------------------------------------------------------------------------------
+
+
+@mostly("exact", "seed", range(80))
+def test_are_the_longest_within_the_load(seed: int) -> None:
+    # Two devices without memory limits: only loads decide.
+    problem = replace(random_problem(seed), num_accelerators=2, memory_bytes=1e30)
+    graph = contract_classes(problem)
+    devices = Devices(problem, graph)
+    random = np.random.default_rng(seed)
+    order = random.permutation(graph.num_blocks)
+    load = float(random.uniform(0.1, 1.0)) * float(graph.accelerator_time.sum() + graph.hyperedge_cost.sum())
+
+    def fits(first: int, end: int) -> bool:
+        members = order[first:end]
+        place = np.ones(graph.num_blocks, dtype=np.int64)  # all others are on another device
+        place[members] = 0
+        return bool(graph.supported[members].all()) and bool(devices.loads(place)[0] <= load)
+
+    expected, reached = [], 0
+    for first in range(graph.num_blocks):
+        end = max((e for e in range(first + 1, graph.num_blocks + 1) if fits(first, e)), default=first)
+        if end > reached:
+            reached = end
+            expected.append(sorted(order[first:end].tolist()))
+    assert [members.tolist() for members in longest_intervals(graph, order, load)] == expected

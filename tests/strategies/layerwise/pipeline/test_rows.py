@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from strategies.layerwise.pipeline.completion import RowTable, TableFullError, reduce_groups
+from costmodel.hardware.cluster import Cluster, Level
+from costmodel.layerwise.evaluate import farther_takes_longer
+from costmodel.layerwise.tables import CostCache
+from strategies.layerwise.candidates import Outcome, Pool, SearchSettings
+from strategies.layerwise.pipeline.completion import (
+    RowTable,
+    TableFullError,
+    depth_levels,
+    most_downstream_s,
+    reduce_groups,
+    through_cut,
+)
+from strategies.layerwise.pipeline.problem import PartitionProblem, in_units
+from strategies.layerwise.pipeline.search import PipelineSearch, distinct_replicas, replica_table
+from strategies.limits import Clock
 from tests.cases import mostly
+from tests.strategies.layerwise.pipeline.test_solve import brute_force, random_problem
+from tests.strategies.layerwise.test_build import CLUSTER, bundled, random_graph, workload
 
 
 @mostly("exact", "seed", range(20))
@@ -55,3 +73,195 @@ def test_groups_are_reduced_to_their_least() -> None:
         expected[k, x] = np.minimum(expected[k, x], value)
     reduce_groups(least, values, row, level)
     assert np.array_equal(least, expected)
+
+
+# --- Levels of depth, the detour solved for what is after, and transfers, each against the plain definition -------------------------------
+
+
+def detour_s(below: float, forward: float, backward: float, depth: int, m: int) -> float:
+    """``g`` as `strategies.layerwise.pipeline.problem` defines it."""
+    if m >= depth + 2:
+        return max(0.0, below - depth * forward) + max(0.0, below - depth * backward)
+    return max(0.0, below - (m - 1) * min(forward, backward))
+
+
+@mostly("exact", "seed", range(10))
+def test_most_downstream_is_the_inverse_of_the_detour(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    for _ in range(200):
+        m, depth = int(rng.integers(2, 12)), int(rng.integers(1, 12))
+        forward, backward, slack = rng.random(3) * rng.choice([0.1, 1.0, 5.0], 3)
+        single, both = most_downstream_s(np.array(forward), np.array(backward), np.array(depth), m)
+        most = min(slack + float(single), (slack + float(both)) / 2)
+        assert detour_s(most, forward, backward, depth, m) == pytest.approx(slack, abs=1e-9)
+        assert detour_s(most + 0.01, forward, backward, depth, m) > slack
+
+
+@pytest.mark.parametrize(("depth", "levels"), [(1, 1), (1, 5), (7, 1), (7, 3), (7, 7), (7, 64)])
+def test_every_depth_has_one_level(depth: int, levels: int) -> None:
+    found = depth_levels(depth, levels)
+    covered = [d for a, b in zip(found.first, found.last, strict=True) for d in range(a, b + 1)]
+    assert covered == list(range(1, depth + 1))
+    assert len(found) == min(depth, levels)
+    for d in covered:
+        level = int(found.of(np.array(d)))
+        assert found.first[level] <= d <= found.last[level]
+    assert found.wide.tolist() == ([len(found) - 1] if levels < depth else [])
+
+
+@mostly("exact", "seed", range(10))
+def test_through_cut_is_the_least_sum(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    cut = np.where(rng.random((3, 4)) < 0.2, np.inf, rng.random((3, 4)))
+    first = np.where(rng.random((3, 2, 5)) < 0.5, np.inf, rng.random((3, 2, 5)))
+    second = np.where(np.isfinite(first), rng.choice([-np.inf, -1.0, -2.0], first.shape), np.inf)
+    found = through_cut(cut, first, second)
+    with np.errstate(invalid="ignore"):
+        for value, result in zip((first, second), found, strict=True):
+            sums = value[:, None] + cut[:, :, None, None]
+            sums = np.where(np.isfinite(cut)[:, :, None, None], sums, np.inf)
+            assert np.array_equal(result, sums.min(axis=0))
+
+
+# --- Workers counted by the unit: a relaxation, against brute force over the pipelines of small problems ----------------------------------
+
+
+def least(problem: PartitionProblem) -> float:
+    """Least step of the pipelines that fit."""
+    return min((cost for cost, _ in brute_force(problem)), default=float("inf"))
+
+
+def uneven(rng: np.random.Generator) -> PartitionProblem:
+    """Samples dealt out whole, transfers by the side with fewer replicas, exchanges that grow with them, here and there less."""
+    problem = random_problem(rng, most_layers=5, most_workers=6)
+    counts = problem.replica_counts
+    share = np.ceil(int(rng.integers(1, 9)) / counts)[:, None]
+    layers = rng.random((4, 1, problem.num_layers)) + 0.1
+    fewer = np.minimum(share, share.T)[:, :, None]
+    cuts = fewer * rng.random(problem.num_layers + 1) * rng.choice([0.0, 0.5])
+    noise = rng.random((2, len(counts), problem.num_layers)) < 0.05
+    exchange = layers[2] * np.log2(counts)[:, None] * np.where(noise[0], 0.5, 1.0)
+    return replace(
+        problem,
+        forward_s=layers[0] * share,
+        backward_s=layers[1] * share,
+        cut_forward_s=cuts,
+        cut_backward_s=cuts,
+        exchange_s=exchange,
+        update_s=layers[3] * np.ones_like(share),
+        static_bytes=problem.static_bytes[:1] * np.ones_like(share),
+        activation_bytes=np.maximum(problem.activation_bytes[:1] * share - noise[1], 0.0),
+        uses_all_workers=False,
+    )
+
+
+@pytest.mark.exact
+@pytest.mark.parametrize("unit", [1, 2, 3, 5])
+def test_counting_by_the_unit_loses_no_plan(unit: int) -> None:
+    rng = np.random.default_rng(unit)
+    smaller = found = 0
+    for trial in range(60):
+        problem = uneven(rng) if trial % 2 else replace(random_problem(rng, most_layers=5), uses_all_workers=False)
+        relaxed = in_units(problem, unit)
+        smaller += len(relaxed.replica_counts) < len(problem.replica_counts)
+        best = least(problem)
+        found += np.isfinite(best)
+        assert least(relaxed) <= best * (1 + 1e-12)
+    assert found >= 20
+    assert unit == 1 or smaller >= 10
+
+
+def test_units_by_hand() -> None:
+    """Seven workers by twos: 1 replica takes one unit, 2 and 3 take two, 4 three, of three and one more for each of two stages."""
+    row, cut = np.arange(4.0)[::-1, None] + np.ones((4, 3)), np.arange(16.0).reshape(4, 4, 1) + np.zeros(4)
+    problem = PartitionProblem(
+        num_layers=3,
+        num_workers=7,
+        num_micro_batches=2,
+        replica_counts=np.array([1, 2, 3, 4]),
+        forward_s=row,
+        backward_s=row,
+        cut_forward_s=cut,
+        cut_backward_s=cut,
+        update_s=row,
+        exchange_s=row,
+        static_bytes=row,
+        activation_bytes=row,
+        uses_all_workers=False,
+    )
+    relaxed = in_units(problem, 2)
+    assert relaxed.replica_counts.tolist() == [1, 2, 3]
+    assert relaxed.num_workers == 3 + 2
+    assert relaxed.forward_s[:, 0].tolist() == [4.0, 2.0, 1.0]
+    assert relaxed.cut_forward_s[:, :, 1].tolist() == [[0.0, 1.0, 3.0], [4.0, 5.0, 7.0], [12.0, 13.0, 15.0]]
+
+
+# --- Numbers of replicas that are left out first ------------------------------------------------------------------------------------------
+
+
+PORTS = replace(
+    CLUSTER,
+    levels=(CLUSTER.levels[0], Level(name="fabric", size=None, bandwidth_bytes_per_s=5e9, latency_s=8e-6, shared_by=4)),
+)
+
+
+@pytest.mark.exact
+@mostly("exact", "cluster", [CLUSTER, PORTS], quick=1)
+@mostly("exact", "seed", range(5), quick=1)
+def test_dominated_numbers_last_change_no_answer(seed: int, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pipelines of random networks: the same best plans and bounds with and without dominated numbers, units of two and three workers."""
+    monkeypatch.setattr("strategies.layerwise.pipeline.search._UNITS", (4, 6))
+    case = workload(random_graph(np.random.default_rng(seed)))
+    counts, closed = list(range(2, 13)), 0
+    settings = SearchSettings(max_workers=12, capacity_bytes=16e9, top=3)
+
+    class LowPool(Pool):
+        """As if plans of such a score were known."""
+
+        lowest = float("inf")
+
+        @property
+        def cutoff(self) -> float:
+            return min(self.lowest, super().cutoff)
+
+    for m in (2, 3, 4):
+
+        def run(cutoff: float, m: int = m) -> tuple[list[float], Outcome]:
+            cache = CostCache(case, cluster)
+            pool, outcome = LowPool(cache, settings), Outcome()
+            pool.lowest = cutoff
+            PipelineSearch(cache, settings, pool, outcome, Clock(limit_s=100.0), counts, np.zeros(len(counts))).search(
+                m
+            )
+            return [c.step_time_s for c in pool.best() if c.step_time_s < cutoff], outcome
+
+        with monkeypatch.context() as plain:
+            plain.setattr(
+                "strategies.layerwise.pipeline.search.distinct_replicas", lambda tables, replicas, *_: list(replicas)
+            )
+            whole, proof = run(float("inf"))
+        assert len(whole) == 3
+        for cutoff in (0.9 * whole[0], 1.0001 * whole[0], 1.0001 * whole[2], float("inf")):
+            found, outcome = run(cutoff)
+            expected = [step_s for step_s in whole if step_s < cutoff]
+            assert found[: len(expected)] == pytest.approx(expected, rel=1e-9)
+            assert outcome.searched["open"] == 0
+            if not expected:
+                closed += 1
+                assert outcome.bound_score >= min(cutoff, proof.bound_score) * (1 - 1e-9)
+            assert outcome.bound_score <= max(whole[0], cutoff) * (1 + 1e-9)
+    assert closed
+
+
+def test_replicas_of_equal_shares_that_no_others_dominate() -> None:
+    """24 samples in two micro-batches: 7 to 11 replicas have shares of two, as 6 have."""
+    case = workload(bundled("alexnet"))
+    tables = CostCache(case, CLUSTER).tables(replica_table(case, 13), 2)
+    kept = distinct_replicas(tables, list(range(1, 13)), 13, 16e9)
+    assert set(kept) >= {1, 2, 3, 4, 6, 12}
+    assert len(kept) < 12
+    assert farther_takes_longer(CLUSTER, 64)
+    nearer = replace(CLUSTER, levels=(replace(CLUSTER.levels[0], latency_s=1.0), CLUSTER.levels[1]))
+    assert not farther_takes_longer(nearer, 64)  # in a node it takes longer
+    far = CostCache(case, nearer).tables(replica_table(case, 13), 2)
+    assert distinct_replicas(far, list(range(1, 13)), 13, 16e9) == list(range(1, 13))
