@@ -21,7 +21,7 @@ from planner.measurements import tables
 from planner.measurements.networks import shape_of, transformer
 from planner.measurements.outcomes import Outcome
 from planner.measurements.parallelism import sharding_of, step_time_s
-from tests.benchmarks.datasets.published_rows import PLANS, canonical
+from tests.benchmarks.datasets.published_rows import PLANS, canonical, plan_of, run, seconds
 
 CELLS = {
     "net": "GPT",
@@ -346,3 +346,35 @@ def test_mixtures_of_experts_have_sequence_parallelism_beside_tp(model: str) -> 
     assert found.comparisons[0].plan.sequence_parallel
     assert found.row.defaults["sp"]
     assert "a mixture of experts with tp 8 needs sequence parallelism" in outcome(**{**cells, "sp": "no"}).skipped
+
+
+# --- Schedules of pipelines in the words of frameworks ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "vpp", "schedule"),
+    [
+        ("", "", "1f1b"),
+        ("", "2", "interleaved"),
+        ("1F1B", "", "1f1b"),
+        ("1F1B", "2", "interleaved"),  # the chunks are stated
+        ("Interleaved1F1B", "", "interleaved"),
+        ("1F1B (interleaved)", "", "interleaved"),
+        ("1F1B, non-interleaved", "", "1f1b"),
+        ("GPipe", "", "gpipe"),
+        ("AFAB", "", "gpipe"),
+        ("ZB-H1", "", "zero_bubble"),
+        ("ZBVZeroBubble", "", "zero_bubble"),
+        ("DualPipe", "", "1f1b"),
+    ],
+)
+def test_words_of_schedules(text: str, vpp: str, schedule: str) -> None:
+    assert plan_of(schedule=text, vpp=vpp).schedule == schedule
+
+
+def test_a_schedule_that_is_not_known_and_chunks_that_are_not_stated_are_noted() -> None:
+    interleaved = run(schedule="interleaved")
+    assert interleaved.row.defaults["vpp"] == 2
+    assert seconds(interleaved) == seconds(run(vpp="2"))
+    assert plan_of(schedule="ZB-H1", pp="1", dp="16").schedule == "1f1b"
+    assert seconds(run(schedule="ZB-H1")) < seconds(run()) < seconds(run(schedule="GPipe", recompute="full")) * 1.001

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+import doctest
+import os
+import textwrap
+from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+import planner
 from planner.api import options as o
 from planner.api.calls import given_in_python
 from planner.api.options import options_of
 from planner.api.requests import request_of
-from planner.api.values import Values
+from planner.api.values import MAX_GPUS, Values
+from planner.core.errors import UsageError
 from planner.core.request import Request
 from planner.placement.question import PlaceRequest
 
@@ -90,3 +98,132 @@ def test_a_wrong_value_is_named_as_the_caller_names_it() -> None:
     for values, name in ((Values(), "--max-ttft"), (Values(str), "max_ttft")):
         request_of(options_of(o.OptimizeOptions), {"model": "gpt2", "mode": "inference", "max_ttft": -1.0}, values, "")
         assert values.problems == [f"{name} -1.0: must be above 0"]
+
+
+# --- The public surface is typed: mypy knows what the functions return and which keywords they take ---------------------------------------
+
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+PROGRAM = """
+import planner
+
+result = planner.optimize("alexnet", gpus=16, tp="1..8", pp=range(1, 9), memory_limit="40 GiB")
+reveal_type(result)
+reveal_type(result.best)
+reveal_type(result.bound)
+reveal_type(planner.estimate("alexnet", gpus=2).plan.fits)
+reveal_type(planner.explain("plan.yaml").best_step_time_s)
+reveal_type(planner.compare("a.yaml", "b.yaml").why)
+reveal_type(planner.export(result.best, "megatron").files)
+reveal_type(planner.Plan.load("plan.yaml"))
+reveal_type(planner.sweep("alexnet", gpus=[1, 2], cluster=["a100", "h100"]).rows)
+reveal_type(planner.size("llama3-8b", tokens="1T", days=30, cluster="a100").plan("cheapest"))
+planner.optimize("alexnet", gpu=16)  # wrong keyword
+planner.optimize("alexnet", mode="train")  # wrong word
+planner.size("alexnet", tokens=1e9).plan("cheap")  # wrong word
+planner.estimate("alexnet", batch="a", seq=[1])  # wrong types
+"""
+REVEALED = [
+    "planner.api.results.SearchResult",
+    "planner.api.plans.Plan",
+    "float | None",
+    "bool",
+    "float | None",
+    "tuple[str, ...]",
+    "dict[str, str]",
+    "planner.api.plans.Plan",
+    "list[dict[str, Any]]",
+    "planner.api.plans.Plan",
+]
+
+
+@pytest.mark.e2e
+def test_types_as_a_checker_sees_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    api = pytest.importorskip("mypy.api")
+    assert (REPOSITORY / "planner" / "py.typed").is_file()
+    program = tmp_path / "program.py"
+    program.write_text(textwrap.dedent(PROGRAM), encoding="utf-8")
+    monkeypatch.setenv("MYPYPATH", str(REPOSITORY))
+    out, err, _ = api.run([
+        "--strict", "--follow-imports", "silent", "--config-file", "", "--ignore-missing-imports", "--no-error-summary",
+        "--cache-dir", str(tmp_path / "cache"), str(program),
+    ])  # fmt: skip
+    assert not err
+    lines = [line for line in out.splitlines() if "program.py" in line]
+    notes = [line.partition('Revealed type is "')[2].rstrip('"') for line in lines if "Revealed type" in line]
+    assert [note.replace("builtins.", "") for note in notes] == REVEALED
+    errors = [line for line in lines if " error: " in line]
+    wrong = {number for number, line in enumerate(program.read_text().splitlines(), start=1) if "# wrong" in line}
+    assert {int(line.split(":")[1]) for line in errors} == wrong
+
+
+# --- Values of options: every text is a value or a problem that is said, never an exception -----------------------------------------------
+
+
+@given(st.text(max_size=12))
+def test_values_never_raise(text: str) -> None:
+    values = Values()
+    assert 1 <= values.count("--n", text, most=MAX_GPUS) <= MAX_GPUS
+    assert 0 < values.share("--n", text) <= 1
+    assert 0 <= values.ratio("--n", text) < 1
+    limit = values.seconds("--n", text)
+    assert limit is None or limit > 0
+    assert all(1 <= count <= MAX_GPUS for count in values.worker_counts("--n", text))
+    if values.problems:
+        with pytest.raises(UsageError):
+            values.check()
+
+
+def test_units_of_time() -> None:
+    values = Values()
+    texts = {"30": 30.0, "30s": 30.0, "500ms": 0.5, "2min": 120.0, "2m": 120.0, "1.5 h": 5400.0, "1e2": 100.0}
+    assert {text: values.seconds("--t", text) for text in texts} == texts
+    assert values.problems == []
+    assert values.seconds("--t", "0.5", likely="ms") is None
+    assert values.problems == ["--t 0.5: has no unit; did you mean 0.5ms?"]
+
+
+def test_no_worker_count_is_a_problem() -> None:
+    values = Values(str)
+    assert values.worker_counts("workers", []) == ()
+    assert values.problems == ["workers []: names no number"]
+
+
+# --- The Python interface: examples of docs/python.md are what happens, and every public name is there and has one ------------------------
+
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "python.md"
+
+
+@pytest.mark.e2e
+def test_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    failures, tried = doctest.testfile(str(PAGE), module_relative=False, encoding="utf-8")
+    assert failures == 0
+    assert tried > 20
+    assert os.listdir(tmp_path) == ["best.yaml"]
+
+
+def test_every_public_name_is_on_the_page() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    functions = {name for name in planner.__all__ if name.islower() and not name.startswith("_")}
+    left_out = {name for name in functions if not name.startswith("list_") and name not in text}
+    assert not left_out
+
+
+def test_every_public_name_has_an_example() -> None:
+    bare = [
+        name
+        for name in planner.__all__
+        if not name.startswith("_") and ">>>" not in (getattr(planner, name).__doc__ or "")
+    ]
+    assert not bare
+
+
+def test_examples_of_the_lists_run() -> None:
+    """They are made, so a look through the module does not find them."""
+    for name in planner.__all__:
+        if name.startswith("list_"):
+            tests = doctest.DocTestParser().get_doctest(getattr(planner, name).__doc__, {}, name, None, None)
+            assert len(tests.examples) == 2
+            assert doctest.DocTestRunner().run(tests).failed == 0

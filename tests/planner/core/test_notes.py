@@ -10,8 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from planner.core.notes import SENTENCES, Note, note_entry
+from planner.core.quantities import (
+    DIMENSIONS,
+    QuantityError,
+    format_bytes,
+    format_count,
+    format_rate,
+    format_seconds,
+    parse_quantity,
+)
 
 PLANNER = Path(__file__).resolve().parents[3] / "planner"
 
@@ -59,3 +70,108 @@ def test_json_has_the_notes_as_sentences_and_as_codes(answer: Any) -> None:
     document = json.loads(answer("optimize", "alexnet", "--gpus", "4", "--json"))
     assert [entry["text"] for entry in document["note_codes"]] == document["notes"]
     assert document["note_codes"][0]["code"] in ("family_wins", "data_parallelism_wins", "family_wins_narrowly")
+
+
+# --- Quantities: every accepted form by hand, refusals by message, and reading back what is written ---------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "dimension", "value"),
+    [
+        ("80 GiB", "bytes", 80 * 1024**3),
+        ("16 GB", "bytes", 16e9),
+        ("16GB", "bytes", 16e9),
+        ("4 KB", "bytes", 4e3),
+        ("7 B", "bytes", 7),
+        ("1.5 TiB", "bytes", 1.5 * 1024**4),
+        ("900 GB/s", "bytes_per_s", 9e11),
+        ("1 GiB/s", "bytes_per_s", 1024**3),
+        ("20 Gb/s", "bytes_per_s", 2.5e9),
+        ("200 Gbit/s", "bytes_per_s", 25e9),
+        ("10 Gbps", "bytes_per_s", 1.25e9),
+        ("989 TFLOP/s", "flop_per_s", 989e12),
+        ("3.52 TFLOPS", "flop_per_s", 3.52e12),
+        ("1e3 GFLOP/s", "flop_per_s", 1e12),
+        ("5 us", "seconds", 5e-6),
+        ("5 \N{MICRO SIGN}s", "seconds", 5e-6),
+        ("1.5 ms", "seconds", 1.5e-3),
+        ("30s", "seconds", 30),
+        ("2m", "seconds", 120),
+        ("0 s", "seconds", 0),
+        ("745 MHz", "hz", 745e6),
+        ("2.0 GHz", "hz", 2e9),
+    ],
+)
+def test_reads(text: str, dimension: str, value: float) -> None:
+    assert parse_quantity(text, dimension) == pytest.approx(value, rel=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("text", "dimension", "message"),
+    [
+        ("900", "bytes_per_s", "has no unit; write e.g. '900 GB/s'"),
+        (900, "bytes_per_s", "has no unit; write e.g. '900 GB/s'"),
+        (1.5, "bytes", "has no unit; write e.g. '80 GiB'"),
+        (True, "bytes", "expected a number with a unit"),
+        (None, "bytes", "expected a number with a unit"),
+        (["1 GB"], "bytes", "expected a number with a unit"),
+        ("nan GB", "bytes", "not a finite number"),
+        ("inf GB/s", "bytes_per_s", "not a finite number"),
+        ("1e999 GB", "bytes", "not a finite number"),
+        ("-3 GB", "bytes", "is negative"),
+        ("5 GB/s", "bytes", "unknown unit 'GB/s'"),
+        ("5 gib", "bytes", "did you mean 'GiB'"),
+        ("5 gb/s", "bytes_per_s", "did you mean 'GB/s' or 'Gb/s'"),
+        ("GB", "bytes", "not a finite number with a unit"),
+        ("", "bytes", "not a finite number with a unit"),
+        ("1 2 GB", "bytes", "not a finite number with a unit"),
+        ("9" * 500 + " GB", "bytes", "not a finite number with a unit"),
+    ],
+)
+def test_refuses(text: object, dimension: str, message: str) -> None:
+    with pytest.raises(QuantityError) as error:
+        parse_quantity(text, dimension)
+    assert message in str(error.value)
+    assert isinstance(error.value, ValueError)
+    assert len(str(error.value)) < 250
+
+
+def test_every_refusal_gives_an_example() -> None:
+    for dimension in DIMENSIONS:
+        with pytest.raises(QuantityError) as error:
+            parse_quantity("12 parsecs", dimension)
+        example = str(error.value).rsplit("write e.g. '", 1)[1].rstrip("'")
+        assert parse_quantity(example, dimension) > 0
+
+
+@given(st.floats(min_value=1.0, max_value=1e17))
+def test_what_is_written_reads_back_to_three_digits(value: float) -> None:
+    assert parse_quantity(format_bytes(value), "bytes") == pytest.approx(value, rel=0.006)
+    assert parse_quantity(format_rate(value, "B/s"), "bytes_per_s") == pytest.approx(value, rel=0.006)
+    assert parse_quantity(format_rate(value, "FLOP/s"), "flop_per_s") == pytest.approx(value, rel=0.006)
+
+
+@given(st.floats(min_value=1e-9, max_value=1e9))
+def test_times_read_back(value: float) -> None:
+    assert parse_quantity(format_seconds(value), "seconds") == pytest.approx(value, rel=0.006)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.9999e-3, "1.00 ms"),
+        (9.996e-4, "1.00 ms"),
+        (0.5, "500 ms"),
+        (119.0, "119 s"),
+        (130.0, "2.17 min"),
+        (1e-12, "0.00100 ns"),
+    ],
+)
+def test_seconds(value: float, text: str) -> None:
+    assert format_seconds(value) == text
+
+
+def test_rounding_moves_to_the_next_prefix() -> None:
+    assert format_bytes(1023.99) == "1.00 KiB"
+    assert format_rate(999.9e9, "B/s") == "1.00 TB/s"
+    assert format_count(999_999) == "1.00 M"

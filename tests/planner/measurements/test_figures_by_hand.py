@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from planner.cli import run
 from planner.measurements import plans
+from planner.measurements.metrics import best_factor, error_summary, kendall_tau, pair_accuracy, ranking_summary, regret
 from planner.measurements.outcomes import Comparison, MemoryComparison, Outcome, Preset, skipped
 from planner.measurements.tables import Row
 from planner.schema.results import ValidationDocument
@@ -202,3 +207,130 @@ def test_parts_have_all_figures_and_the_paleo_preset(figures: Any) -> None:
     assert parts["8"]["paleo"]["mape"] == pytest.approx((1.0 + 2.0) / 2)
     assert sum(part["rows"] for part in parts.values()) == file["rows"]
     assert set(KEYS) - {"file"} <= set(parts["16"])
+
+
+# --- Errors against numbers worked out by hand, and against searches that know nothing of the formulas ------------------------------------
+
+
+positive = st.floats(min_value=0.01, max_value=100.0)
+
+
+def test_errors_by_hand() -> None:
+    summary = error_summary([2.0, 3.0, 8.0], [1.0, 4.0, 10.0], [1.0, 4.0, 10.0])
+    assert summary["mape"] == pytest.approx((1.0 + 0.25 + 0.2) / 3)
+    assert summary["median_ape"] == pytest.approx(0.25)
+    assert summary["p90_ape"] == pytest.approx(0.25 + 0.8 * 0.75)  # between the second and the third: 0.9 x 2 = 1.8
+    assert summary["bias"] == pytest.approx((math.log(2) + math.log(0.75) + math.log(0.8)) / 3)
+    assert summary["skill"] is None  # the baseline makes no error: nothing to be better than
+
+
+def test_skill_is_zero_for_the_baseline_itself_and_one_for_perfection() -> None:
+    measured, ideal = [1.0, 2.0, 5.0], [1.0, 1.0, 1.0]
+    factor = best_factor(ideal, measured)
+    assert error_summary([factor * x for x in ideal], measured, ideal)["skill"] == pytest.approx(0.0)
+    assert error_summary(measured, measured, ideal)["skill"] == 1.0
+
+
+def test_rows_without_flop_are_no_part_of_the_skill() -> None:
+    with_view = error_summary([1.1, 1.8, 9.0], [1.0, 2.0, 1.0], [1.0, 1.0, 0.0])
+    assert with_view["skill"] == pytest.approx(error_summary([1.1, 1.8], [1.0, 2.0], [1.0, 1.0])["skill"])
+
+
+def test_the_baseline_of_a_part_may_come_from_the_whole() -> None:
+    assert error_summary([1.5], [1.0], [1.0], factor=2.0)["skill"] == pytest.approx(0.5)  # the baseline says 2
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_hardly_any_rows(count: int) -> None:
+    summary = error_summary([2.0] * count, [1.0] * count, [1.0] * count)
+    assert (summary["mape"], summary["skill"]) == ((None, None) if count == 0 else (1.0, None))
+
+
+def test_a_prediction_of_no_time_is_infinitely_biased() -> None:
+    assert error_summary([0.0, 1.0], [1.0, 1.0], [1.0, 1.0])["bias"] == -math.inf
+
+
+@given(st.lists(st.tuples(positive, positive), min_size=1, max_size=12))
+def test_no_other_factor_of_the_baseline_is_better(rows: list[tuple[float, float]]) -> None:
+    ideal, measured = np.array(rows).T
+
+    def mean_error(factor: float) -> float:
+        return sum(abs(factor * a - b) / b for a, b in rows) / len(rows)
+
+    best = mean_error(best_factor(ideal, measured))
+    # The mean is convex and bends where a row is met exactly: one of those points is the least.
+    assert best <= min(mean_error(b / a) for a, b in rows) * (1 + 1e-12)
+
+
+# --- Rankings against counting pairs one by one, and against all ways to break ties -------------------------------------------------------
+
+
+# Few values, so that ties are common.
+rows = st.lists(st.tuples(st.integers(1, 4), st.integers(1, 5)), min_size=2, max_size=9)
+
+
+@given(rows)
+def test_tau_counts_pairs(members: list[tuple[int, int]]) -> None:
+    concordant = discordant = tied_predicted = tied_measured = 0
+    for (a, b), (c, d) in itertools.combinations(members, 2):
+        concordant += (a < c and b < d) or (a > c and b > d)
+        discordant += (a < c and b > d) or (a > c and b < d)
+        tied_predicted += a == c
+        tied_measured += b == d
+    pairs = len(members) * (len(members) - 1) // 2
+    tau = kendall_tau([a for a, _ in members], [b for _, b in members])
+    if tied_measured == pairs:
+        assert tau is None
+    elif tied_predicted == pairs:
+        assert tau == 0.0
+    else:
+        expected = (concordant - discordant) / math.sqrt((pairs - tied_predicted) * (pairs - tied_measured))
+        assert tau == pytest.approx(expected)
+
+
+@given(rows)
+def test_accuracy_counts_pairs(members: list[tuple[int, int]]) -> None:
+    right, told = 0.0, 0
+    for (a, b), (c, d) in itertools.combinations(members, 2):
+        if b != d:
+            told += 1
+            right += 0.5 if a == c else float((a < c) == (b < d))
+    accuracy = pair_accuracy([a for a, _ in members], [b for _, b in members])
+    assert accuracy == (pytest.approx(right / told) if told else None)
+
+
+@given(rows, st.integers(1, 4))
+def test_regret_is_the_mean_over_all_orders_of_equal_predictions(members: list[tuple[int, int]], top: int) -> None:
+    members = members[:7]
+    best = min(b for _, b in members)
+    values = []
+    for order in itertools.permutations(members):
+        ranked = sorted(order, key=lambda row: row[0])  # stable: every order of the ties comes up equally often
+        values.append(min(b for _, b in ranked[:top]) / best)
+    assert regret([a for a, _ in members], [b for _, b in members], top) == pytest.approx(sum(values) / len(values))
+
+
+def test_groups_of_two_say_nothing() -> None:
+    assert ranking_summary([([1, 2], [1, 2], [True, True])])["kendall_tau"] is None
+    assert ranking_summary([])["groups"] == 0
+
+
+def test_means_and_worst_over_groups() -> None:
+    right = ([1.0, 2.0, 3.0], [10.0, 20.0, 30.0], [True] * 3)
+    wrong = ([3.0, 2.0, 1.0], [10.0, 20.0, 40.0], [True] * 3)  # picks 40; the three best hold the best
+    summary = ranking_summary([right, wrong, ([1.0], [1.0], [True])])
+    assert summary["groups"] == 2
+    assert (summary["kendall_tau"], summary["pair_accuracy"]) == (0.0, 0.5)
+    assert (summary["regret_top1_mean"], summary["regret_top1_max"], summary["regret_top3_mean"]) == (2.5, 4.0, 1.0)
+
+
+def test_the_pick_is_predicted_to_fit() -> None:
+    """The quickest does not fit and is left where it is for the order of times; without any that fits it is picked."""
+    times, measured = [1.0, 2.0, 3.0, 4.0], [50.0, 20.0, 10.0, 30.0]
+    some = ranking_summary([(times, measured, [False, True, True, True])])
+    none = ranking_summary([(times, measured, [False] * 4)])
+    assert (some["regret_top1_mean"], none["regret_top1_mean"]) == (2.0, 5.0)
+    assert (some["regret_top3_mean"], none["regret_top3_mean"]) == (1.0, 1.0)
+    assert some["kendall_tau"] == none["kendall_tau"] == ranking_summary([(times, measured, [True] * 4)])["kendall_tau"]
+    one = ranking_summary([(times, measured, [True, False, False, False])])  # of the others the quickest comes next
+    assert one["regret_top3_mean"] == 1.0

@@ -347,3 +347,16 @@ def test_scaling_curve(setting: Setting) -> None:
     assert "too much" in text
     for width in (60, 80, 120):
         assert max(map(len, plain_text(report.blocks(), width).splitlines())) <= width
+
+
+# --- Markdown keeps what a table in a terminal shows --------------------------------------------------------------------------------------
+
+
+def test_waterfalls_begin_where_the_part_before_ends() -> None:
+    table = Table(columns=(Column(title="part", cells=("a", "b")), Column(title="", cells=("##", "  |"), is_text=True)))
+    assert markdown_text([table]).splitlines()[2:] == ["| a | ## |", "| b | &nbsp;&nbsp;\\| |"]
+
+
+def test_empty_cells_stay_empty() -> None:
+    table = Table(columns=(Column(title="x", cells=("", "  ")),))
+    assert markdown_text([table]).splitlines()[2:] == ["|  |", "|  |"]
