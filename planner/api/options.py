@@ -40,10 +40,11 @@ if TYPE_CHECKING:
     DeviceLike: TypeAlias = str | os.PathLike[str] | LoadedDevice | Mapping[str, Any]
 
 __all__ = [
+    "AssumeFree",
+    "Calibration",
     "EstimateOptions",
     "ExplainOptions",
     "OptimizeOptions",
-    "PlaceOptions",
     "ScaleOptions",
     "SizeOptions",
     "SweepOptions",
@@ -87,29 +88,51 @@ _CLUSTERS = (
 
 def _alias(name: str) -> Option:
     """Another name of a keyword; on the command line it is a flag of that one."""
-    return Option(flags="", metavar=None, help="", field=name)
+    return Option("", None, "", field=name)
 
 
-def _degree(name: str, help: str, metavar: str = "N", **more: Any) -> Option:  # noqa: A002 - what it is
+def _degree(name: str, help: str, **more: Any) -> Option:  # noqa: A002 - what it is
     """A degree of a mesh plan: 8, 1..8 or 1,2,4."""
-    field = {"zero": "zero_stage"}.get(name, name.replace("-", "_"))
-    read = partial(Values.bounds, **more)
-    return Option(flags=f"--{name}", metavar=metavar, help=help, panel=MESH, field=f"degrees:{field}", read=read)
+    field = f"degrees:{name.replace('-', '_')}"
+    return Option(f"--{name}", "N", help, panel=MESH, field=field, read=partial(Values.bounds, **more))
 
 
 def _name(name: str, help: str, words: str) -> Option:  # noqa: A002 - what it is
     """A setting of a mesh plan that has a name: one, or several with commas."""
     field = f"names:{name.replace('-', '_')}"
-    return Option(flags=f"--{name}", metavar="NAME", help=help, panel=MESH, field=field, words=words, is_list=True)
+    return Option(f"--{name}", "NAME", help, panel=MESH, field=field, words=words, is_list=True)
+
+
+# Options of questions about plans and of operator placement.
+AssumeFree: TypeAlias = Annotated[
+    str | Sequence[str] | None,
+    Option(
+        "--assume-free",
+        "OP",
+        "An operator of another program's file that is not known costs nothing, which every output says. Repeatable.",
+        is_repeated=True,
+        read=Values.texts,
+    ),
+]
+Calibration: TypeAlias = Annotated[
+    PathLike | None,
+    Option(
+        "--calibration",
+        "NAME|FILE",
+        "Constants fitted by 'planner calibrate' ('planner list calibrations'). Default: the bundled ones.",
+        panel=COSTS,
+        words="kind:calibrations",
+    ),
+]
 
 
 class _Hardware(TypedDict, total=False):
     cluster: Annotated[
         "ClusterLike | None",
         Option(
-            flags="--cluster -c",
-            metavar="NAME|FILE",
-            help="Node, links and how many nodes at most ('planner list clusters'). Default: where --device usually stands, else dgx-h100.",
+            "--cluster -c",
+            "NAME|FILE",
+            "Node, links and how many nodes at most ('planner list clusters'). Default: where --device usually stands, else dgx-h100.",
             words="kind:clusters",
         ),
     ]
@@ -119,9 +142,9 @@ class _Device(TypedDict, total=False):
     device: Annotated[
         "DeviceLike | None",
         Option(
-            flags="--device -d",
-            metavar="NAME|FILE",
-            help="Use this device in place of the cluster's own ('planner list devices').",
+            "--device -d",
+            "NAME|FILE",
+            "Use this device in place of the cluster's own ('planner list devices').",
             words="kind:devices",
         ),
     ]
@@ -131,9 +154,9 @@ class _Load(TypedDict, total=False):
     batch: Annotated[
         int | str | None,  # samples, or "4Mi tokens"
         Option(
-            flags="--batch -b",
-            metavar="N",
-            help="Samples per step, all workers together, or tokens, as in '4Mi tokens' (Mi is 2^20). Default: the model's usual batch.",
+            "--batch -b",
+            "N",
+            "Samples per step, all workers together, or tokens, as in '4Mi tokens' (Mi is 2^20). Default: the model's usual batch.",
             read=as_given,
         ),
     ]
@@ -142,75 +165,53 @@ class _Load(TypedDict, total=False):
 class _Length(TypedDict, total=False):
     seq: Annotated[
         int | None,
-        Option(
-            flags="--seq",
-            metavar="N",
-            help="Positions (tokens) of a sample, in place of the network's own.",
-            read=Values.count,
-        ),
+        Option("--seq", "N", "Positions (tokens) of a sample, in place of the network's own.", read=Values.count),
     ]
 
 
 class _Network(TypedDict, total=False):
     """What every question about the plans of a network may say."""
 
-    precision: Annotated[
-        str | None,
-        Option(flags="--precision", metavar="NAME", help=_FORMATS, words="costmodel.precision:PRECISIONS"),
-    ]
+    precision: Annotated[str | None, Option("--precision", "NAME", _FORMATS, words="costmodel.precision:PRECISIONS")]
     optimizer: Annotated[
         str | None,
         Option(
-            flags="--optimizer",
-            metavar="NAME",
-            help="sgd, momentum or adam. Default: adam for transformers, else momentum; sgd with paleo.",
+            "--optimizer",
+            "NAME",
+            "sgd, momentum or adam. Default: adam for transformers, else momentum; sgd with paleo.",
             words="costmodel.precision:OPTIMIZERS",
         ),
     ]
     memory_limit: Annotated[
         Size | None,
-        Option(
-            flags="--memory-limit",
-            metavar="SIZE",
-            help="Use at most so much memory per worker, as in '40 GiB'.",
-            read=size,
-        ),
+        Option("--memory-limit", "SIZE", "Use at most so much memory per worker, as in '40 GiB'.", read=size),
     ]
     memory_reserve: Annotated[
         Size | None,  # below 1: a share
         Option(
-            flags="--memory-reserve",
-            metavar="SIZE",
-            help="Leave so much memory of every worker free: a share ('5%') or bytes ('4GB'). Default: 5% of what the driver shows, "
+            "--memory-reserve",
+            "SIZE",
+            "Leave so much memory of every worker free: a share ('5%') or bytes ('4GB'). Default: 5% of what the driver shows, "
             "nothing of a --memory-limit.",
             read=partial(size, shares=True),
         ),
     ]
-    assume_free: Annotated[
-        str | Sequence[str] | None,
-        Option(
-            flags="--assume-free",
-            metavar="OP",
-            help="An operator of another program's file that is not known costs nothing, which every output says. Repeatable.",
-            is_repeated=True,
-            read=Values.texts,
-        ),
-    ]
+    assume_free: AssumeFree
     lora_rank: Annotated[
         int | None,
         Option(
-            flags="--lora-rank",
-            metavar="R",
-            help="Freeze all weights and train adapters of rank R on the linear layers of the blocks.",
+            "--lora-rank",
+            "R",
+            "Freeze all weights and train adapters of rank R on the linear layers of the blocks.",
             read=Values.count,
         ),
     ]
     num_micro_batches: Annotated[
         Degrees | None,
         Option(
-            flags="--num-micro-batches --micro-batches",
-            metavar="N",
-            help="Cut every step into N micro-batches, one after the other (accumulation). Default: the best number.",
+            "--num-micro-batches --micro-batches",
+            "N",
+            "Cut every step into N micro-batches, one after the other (accumulation). Default: the best number.",
             panel=SPACE,
             field="micro_batches",
             read=partial(Values.bounds, most=10**9),
@@ -220,9 +221,9 @@ class _Network(TypedDict, total=False):
     fix: Annotated[
         str | Sequence[str] | Mapping[str, str | Mapping[str, int]] | None,
         Option(
-            flags="--fix",
-            metavar="LAYERS:SPLIT",
-            help="Fix how layers are split: 'conv*:batch', 'fc*:out_channels', 'fc6:batch=4,out_channels=2'. Repeatable.",
+            "--fix",
+            "LAYERS:SPLIT",
+            "Fix how layers are split: 'conv*:batch', 'fc*:out_channels', 'fc6:batch=4,out_channels=2'. Repeatable.",
             panel=LAYERS,
             is_repeated=True,
             read=fixes,
@@ -231,30 +232,21 @@ class _Network(TypedDict, total=False):
     collective: Annotated[
         str | None,
         Option(
-            flags="--collective",
-            metavar="NAME",
-            help="Fix the all-reduce ('planner list collectives'). Default: the cheapest per message.",
+            "--collective",
+            "NAME",
+            "Fix the all-reduce ('planner list collectives'). Default: the cheapest per message.",
             panel=LAYERS,
             words="costmodel.hardware.collectives:names_of:all_reduce",
             read=Values.text,
         ),
     ]
-    calibration: Annotated[
-        PathLike | None,
-        Option(
-            flags="--calibration",
-            metavar="NAME|FILE",
-            help="Constants fitted by 'planner calibrate' ('planner list calibrations'). Default: the bundled ones.",
-            panel=COSTS,
-            words="kind:calibrations",
-        ),
-    ]
+    calibration: Calibration
     framework: Annotated[
         FrameworkLike | None,
         Option(
-            flags="--framework",
-            metavar="NAME|FILE",
-            help="What runs the plan: its costs, its defaults, and only plans that it can run ('planner list frameworks'). Default: a "
+            "--framework",
+            "NAME|FILE",
+            "What runs the plan: its costs, its defaults, and only plans that it can run ('planner list frameworks'). Default: a "
             "well-tuned implementation.",
             panel=COSTS,
             words="kind:frameworks",
@@ -276,9 +268,9 @@ class _Network(TypedDict, total=False):
     zero: Annotated[
         Degrees | None,
         Option(
-            flags="--zero",
-            metavar="STAGE",
-            help="What is shared: 0 nothing, 1 optimizer, 2 and gradients, 3 and weights (FSDP).",
+            "--zero",
+            "STAGE",
+            "What is shared: 0 nothing, 1 optimizer, 2 and gradients, 3 and weights (FSDP).",
             panel=MESH,
             words="0 1 2 3",
             is_list=True,
@@ -308,9 +300,9 @@ class _Network(TypedDict, total=False):
     sequence_parallel: Annotated[
         bool | None,
         Option(
-            flags="--sequence-parallel/--no-sequence-parallel",
-            metavar=None,
-            help="Cut tensors between split matrices along the positions.",
+            "--sequence-parallel/--no-sequence-parallel",
+            None,
+            "Cut tensors between split matrices along the positions.",
             panel=MESH,
             field="flags:sequence_parallel",
         ),
@@ -330,9 +322,9 @@ class _Network(TypedDict, total=False):
     offload: Annotated[
         str | Sequence[str] | None,
         Option(
-            flags="--offload",
-            metavar="WHAT",
-            help="What is kept on the host: optimizer, activations, both with a comma, or none.",
+            "--offload",
+            "WHAT",
+            "What is kept on the host: optimizer, activations, both with a comma, or none.",
             panel=MESH,
             words="optimizer activations none",
             is_list=True,
@@ -345,18 +337,18 @@ class _Mode(TypedDict, total=False):
     mode: Annotated[
         Literal["training", "inference"] | None,
         Option(
-            flags="--mode",
-            metavar="MODE",
-            help="training, or inference: serving a network that generates text, the forward pass of others. Default: training.",
+            "--mode",
+            "MODE",
+            "training, or inference: serving a network that generates text, the forward pass of others. Default: training.",
             words="training inference",
         ),
     ]
     cost_model: Annotated[
         Literal["roofline", "paleo"] | None,
         Option(
-            flags="--cost-model",
-            metavar="NAME",
-            help="roofline, or paleo (the program of the paper). Default: roofline.",
+            "--cost-model",
+            "NAME",
+            "roofline, or paleo (the program of the paper). Default: roofline.",
             panel=COSTS,
             words="roofline paleo",
         ),
@@ -364,9 +356,9 @@ class _Mode(TypedDict, total=False):
     ppp_comp: Annotated[
         float | str | None,
         Option(
-            flags="--ppp-comp",
-            metavar="X",
-            help="paleo: share of the peak that computation reaches. Default: 1.0.",
+            "--ppp-comp",
+            "X",
+            "paleo: share of the peak that computation reaches. Default: 1.0.",
             panel=COSTS,
             read=Values.share,
         ),
@@ -374,28 +366,22 @@ class _Mode(TypedDict, total=False):
     ppp_comm: Annotated[
         float | str | None,
         Option(
-            flags="--ppp-comm",
-            metavar="X",
-            help="paleo: share of the bandwidth that messages reach. Default: 1.0.",
+            "--ppp-comm",
+            "X",
+            "paleo: share of the bandwidth that messages reach. Default: 1.0.",
             panel=COSTS,
             read=Values.share,
         ),
     ]
     paleo_pipeline: Annotated[
-        bool,
-        Option(
-            flags="--paleo-pipeline",
-            metavar=None,
-            help="paleo: memory and computation overlap in a layer.",
-            panel=COSTS,
-        ),
+        bool, Option("--paleo-pipeline", None, "paleo: memory and computation overlap in a layer.", panel=COSTS)
     ]
     paleo_algorithms: Annotated[
         PathLike | None,
         Option(
-            flags="--paleo-algorithms",
-            metavar="FILE",
-            help="paleo: algorithm of each convolution and pass. Default: gemm.",
+            "--paleo-algorithms",
+            "FILE",
+            "paleo: algorithm of each convolution and pass. Default: gemm.",
             panel=COSTS,
             read=as_given,
         ),
@@ -403,9 +389,9 @@ class _Mode(TypedDict, total=False):
     paleo_extensions: Annotated[
         bool,
         Option(
-            flags="--paleo-extensions",
-            metavar=None,
-            help="paleo: cost what PALEO cannot evaluate by the roofline instead of refusing it.",
+            "--paleo-extensions",
+            None,
+            "paleo: cost what PALEO cannot evaluate by the roofline instead of refusing it.",
             panel=COSTS,
         ),
     ]
@@ -417,9 +403,9 @@ class _Serving(TypedDict, total=False):
     prompt: Annotated[
         int | None,
         Option(
-            flags="--prompt",
-            metavar="N",
-            help=f"Tokens of a prompt, on average. Default: {DEFAULT_PROMPT_TOKENS}.",
+            "--prompt",
+            "N",
+            f"Tokens of a prompt, on average. Default: {DEFAULT_PROMPT_TOKENS}.",
             panel=SERVING,
             field="prompt_tokens",
             read=partial(Values.count, most=_MOST_TOKENS),
@@ -428,9 +414,9 @@ class _Serving(TypedDict, total=False):
     output_tokens: Annotated[
         int | None,
         Option(
-            flags="--output-tokens",
-            metavar="N",
-            help=f"Tokens of an answer, on average. Default: {DEFAULT_OUTPUT_TOKENS}.",
+            "--output-tokens",
+            "N",
+            f"Tokens of an answer, on average. Default: {DEFAULT_OUTPUT_TOKENS}.",
             panel=SERVING,
             read=partial(Values.count, most=_MOST_TOKENS),
         ),
@@ -438,9 +424,9 @@ class _Serving(TypedDict, total=False):
     max_ttft: Annotated[
         Time | None,
         Option(
-            flags="--max-ttft",
-            metavar="TIME",
-            help="Most time to the first token, as in 500ms.",
+            "--max-ttft",
+            "TIME",
+            "Most time to the first token, as in 500ms.",
             panel=SERVING,
             field="max_ttft_s",
             read=partial(Values.seconds, likely="ms"),
@@ -449,9 +435,9 @@ class _Serving(TypedDict, total=False):
     max_tpot: Annotated[
         Time | None,
         Option(
-            flags="--max-tpot",
-            metavar="TIME",
-            help="Most time per token after the first, as in 30ms.",
+            "--max-tpot",
+            "TIME",
+            "Most time per token after the first, as in 30ms.",
             panel=SERVING,
             field="max_tpot_s",
             read=partial(Values.seconds, likely="ms"),
@@ -460,9 +446,9 @@ class _Serving(TypedDict, total=False):
     kv_precision: Annotated[
         str | None,
         Option(
-            flags="--kv-precision",
-            metavar="NAME",
-            help="Cache of keys and values: fp32, fp16, bf16 or fp8. Default: as activations.",
+            "--kv-precision",
+            "NAME",
+            "Cache of keys and values: fp32, fp16, bf16 or fp8. Default: as activations.",
             panel=SERVING,
             words="fp32 fp16 bf16 fp8",
             field="kv",
@@ -471,9 +457,9 @@ class _Serving(TypedDict, total=False):
     max_batch: Annotated[
         Degrees | None,
         Option(
-            flags="--max-batch",
-            metavar="N",
-            help="Sequences at a time per replica: 64, 1..64 or 32,64. Default: the best up to 1024.",
+            "--max-batch",
+            "N",
+            "Sequences at a time per replica: 64, 1..64 or 32,64. Default: the best up to 1024.",
             panel=SERVING,
             field="serving_degrees:max_batch",
             read=partial(Values.bounds, most=_MOST_SEQUENCES),
@@ -482,9 +468,9 @@ class _Serving(TypedDict, total=False):
     prefill_chunk: Annotated[
         Degrees | None,
         Option(
-            flags="--prefill-chunk",
-            metavar="N",
-            help="Read prompts in chunks of N tokens beside the decoding; 0: whole prompts. Default: the best.",
+            "--prefill-chunk",
+            "N",
+            "Read prompts in chunks of N tokens beside the decoding; 0: whole prompts. Default: the best.",
             panel=SERVING,
             field="serving_degrees:prefill_chunk",
             read=partial(Values.bounds, least=0, most=_MOST_TOKENS),
@@ -493,9 +479,9 @@ class _Serving(TypedDict, total=False):
     prefill_batch: Annotated[
         Degrees | None,
         Option(
-            flags="--prefill-batch",
-            metavar="N",
-            help="Prompts per pass. Default: the best.",
+            "--prefill-batch",
+            "N",
+            "Prompts per pass. Default: the best.",
             panel=SERVING,
             field="serving_degrees:prefill_batch",
             read=partial(Values.bounds, most=_MOST_SEQUENCES),
@@ -508,14 +494,14 @@ class _Space(TypedDict, total=False):
 
     space: Annotated[
         Literal["auto", "mesh", "layers"] | None,
-        Option(flags="--space", metavar="NAME", help=_SPACES, panel=SPACE, words="planner.core.request:CHOICES"),
+        Option("--space", "NAME", _SPACES, panel=SPACE, words="planner.core.request:CHOICES"),
     ]
     family: Annotated[
         str | None,
         Option(
-            flags="--family",
-            metavar="NAME",
-            help="Only plans of a family: one-device, data, model, hybrid, pipeline, spatial or mixed. Default: all.",
+            "--family",
+            "NAME",
+            "Only plans of a family: one-device, data, model, hybrid, pipeline, spatial or mixed. Default: all.",
             panel=LAYERS,
             words="one-device data model hybrid pipeline spatial mixed",
         ),
@@ -523,9 +509,9 @@ class _Space(TypedDict, total=False):
     assume: Annotated[
         Mapping[str, float] | Sequence[str] | None,
         Option(
-            flags="--assume",
-            metavar="NAME=VALUE",
-            help="Change a named assumption of the cost model, as in dp_overlap=0.8. Repeatable.",
+            "--assume",
+            "NAME=VALUE",
+            "Change a named assumption of the cost model, as in dp_overlap=0.8. Repeatable.",
             panel=COSTS,
             is_repeated=True,
             read=as_given,
@@ -534,9 +520,9 @@ class _Space(TypedDict, total=False):
     price: Annotated[
         float | str | None,
         Option(
-            flags="--price",
-            metavar="USD",
-            help="Of one GPU for an hour, in place of the cluster or device file's.",
+            "--price",
+            "USD",
+            "Of one GPU for an hour, in place of the cluster or device file's.",
             panel=COSTS,
             field="price_per_hour",
             read=price,
@@ -545,9 +531,9 @@ class _Space(TypedDict, total=False):
     power: Annotated[
         float | str | Sequence[float | str] | None,
         Option(
-            flags="--power",
-            metavar="BUSY[,IDLE]",
-            help="Of one GPU, in place of the device file's: '700 W' or '700 W,100 W'.",
+            "--power",
+            "BUSY[,IDLE]",
+            "Of one GPU, in place of the device file's: '700 W' or '700 W,100 W'.",
             panel=COSTS,
             field="power_w",
             read=power,
@@ -559,9 +545,9 @@ class _Objective(TypedDict, total=False):
     objective: Annotated[
         str | None,
         Option(
-            flags="--objective",
-            metavar="NAME",
-            help=_OBJECTIVES,
+            "--objective",
+            "NAME",
+            _OBJECTIVES,
             words="costmodel.objectives:OBJECTIVES",
             inference_words="strategies.serving.search:SERVING_OBJECTIVES",
             read=as_given,
@@ -573,9 +559,9 @@ class _TimeLimit(TypedDict, total=False):
     time_limit: Annotated[
         Time | None,
         Option(
-            flags="--time-limit",
-            metavar="TIME",
-            help="Stop after 30s, 2min, ... with the best so far. Default: 60s.",
+            "--time-limit",
+            "TIME",
+            "Stop after 30s, 2min, ... with the best so far. Default: 60s.",
             panel=SEARCH,
             field="time_limit_s",
             read=Values.seconds,
@@ -587,9 +573,9 @@ class _Proof(_TimeLimit, total=False):
     gap: Annotated[
         float | str,
         Option(
-            flags="--gap",
-            metavar="X",
-            help="Stop when no plan can be better by more than X, as in 1%. Default: 0.",
+            "--gap",
+            "X",
+            "Stop when no plan can be better by more than X, as in 1%. Default: 0.",
             panel=SEARCH,
             read=Values.ratio,
         ),
@@ -597,9 +583,9 @@ class _Proof(_TimeLimit, total=False):
     seed: Annotated[
         int,
         Option(
-            flags="--seed",
-            metavar="N",
-            help="Seed of the solvers; the answer does not depend on it. Default: 0.",
+            "--seed",
+            "N",
+            "Seed of the solvers; the answer does not depend on it. Default: 0.",
             panel=SEARCH,
             read=partial(Values.count, least=0, most=_MOST_SEED),
         ),
@@ -610,9 +596,9 @@ class _Solver(TypedDict, total=False):
     solver: Annotated[
         Literal["auto", "program", "elimination"] | None,
         Option(
-            flags="--solver",
-            metavar="NAME",
-            help="Exact method: auto, program (integer program) or elimination. Default: auto.",
+            "--solver",
+            "NAME",
+            "Exact method: auto, program (integer program) or elimination. Default: auto.",
             panel=SEARCH,
             words="auto program elimination",
         ),
@@ -628,12 +614,7 @@ class EstimateOptions(_OnePlan, total=False):
 
     gpus: Annotated[
         int | None,
-        Option(
-            flags="--gpus -g",
-            metavar="N",
-            help="Use exactly N workers. Default: 1.",
-            read=partial(Values.count, most=MAX_GPUS),
-        ),
+        Option("--gpus -g", "N", "Use exactly N workers. Default: 1.", read=partial(Values.count, most=MAX_GPUS)),
     ]
 
 
@@ -643,9 +624,9 @@ class ExplainOptions(EstimateOptions, _Objective, _TimeLimit, _Solver, total=Fal
     sensitivity: Annotated[
         bool,
         Option(
-            flags="--sensitivity",
-            metavar=None,
-            help="Which constant (a bandwidth, an efficiency, ...) would have to change by how much for another plan to win.",
+            "--sensitivity",
+            None,
+            "Which constant (a bandwidth, an efficiency, ...) would have to change by how much for another plan to win.",
             panel=SEARCH,
         ),
     ]
@@ -657,26 +638,19 @@ class OptimizeOptions(_OnePlan, _Objective, _Proof, _Solver, total=False):
     gpus: Annotated[
         int | None,
         Option(
-            flags="--gpus -g",
-            metavar="N",
-            help="Use at most N workers; fewer may be best. Default: all of a cluster with a size.",
+            "--gpus -g",
+            "N",
+            "Use at most N workers; fewer may be best. Default: all of a cluster with a size.",
             read=partial(Values.count, most=MAX_GPUS),
         ),
     ]
     top: Annotated[
         int,
         Option(
-            flags="--top -k",
-            metavar="K",
-            help="Show the K best plans. Default: 5.",
-            panel=SEARCH,
-            read=partial(Values.count, most=10_000),
+            "--top -k", "K", "Show the K best plans. Default: 5.", panel=SEARCH, read=partial(Values.count, most=10_000)
         ),
     ]
-    diverse: Annotated[
-        bool | None,
-        Option(flags="--diverse/--no-diverse", metavar=None, help=_DIVERSE, panel=SEARCH),
-    ]
+    diverse: Annotated[bool | None, Option("--diverse/--no-diverse", None, _DIVERSE, panel=SEARCH)]
 
 
 class ScaleOptions(_Hardware, _Device, _Length, _Network, _Mode, total=False):
@@ -685,43 +659,29 @@ class ScaleOptions(_Hardware, _Device, _Length, _Network, _Mode, total=False):
     workers: Annotated[
         Degrees | None,
         Option(
-            flags="--workers -w --gpus -g",
-            metavar="LIST",
-            help="Worker counts: 1,2,4,8 or 1..8. Default: 1,2,4,8, as far as the cluster goes.",
+            "--workers -w --gpus -g",
+            "LIST",
+            "Worker counts: 1,2,4,8 or 1..8. Default: 1,2,4,8, as far as the cluster goes.",
             read=Values.worker_counts,
         ),
     ]
-    weak: Annotated[
-        bool,
-        Option(
-            flags="--weak",
-            metavar=None,
-            help="Every worker has its own --batch: the global batch grows.",
-        ),
-    ]
-    strong: Annotated[
-        bool,
-        Option(
-            flags="--strong",
-            metavar=None,
-            help="The workers share one --batch. This is the default.",
-        ),
-    ]
+    weak: Annotated[bool, Option("--weak", None, "Every worker has its own --batch: the global batch grows.")]
+    strong: Annotated[bool, Option("--strong", None, "The workers share one --batch. This is the default.")]
     batch: Annotated[
         int | str | None,
         Option(
-            flags="--batch -b",
-            metavar="N",
-            help="Samples per step: of all workers together, or of each with --weak. Default: the model's usual batch.",
+            "--batch -b",
+            "N",
+            "Samples per step: of all workers together, or of each with --weak. Default: the model's usual batch.",
             read=as_given,
         ),
     ]
     family: Annotated[
         str | None,
         Option(
-            flags="--family",
-            metavar="NAME",
-            help="mesh (the best plan over a device mesh: transformers), data, model, hybrid (the paper's formula under paleo), pipeline, "
+            "--family",
+            "NAME",
+            "mesh (the best plan over a device mesh: transformers), data, model, hybrid (the paper's formula under paleo), pipeline, "
             "spatial, mixed or best (of a split per layer). Default: mesh for transformers, else data.",
             panel=SPACE,
             words="mesh data model hybrid pipeline spatial mixed best",
@@ -729,26 +689,18 @@ class ScaleOptions(_Hardware, _Device, _Length, _Network, _Mode, total=False):
     ]
     epochs: Annotated[
         float | None,
-        Option(
-            flags="--epochs",
-            metavar="X",
-            help="Passes over the data, for the hours of a training.",
-            read=Values.positive,
-        ),
+        Option("--epochs", "X", "Passes over the data, for the hours of a training.", read=Values.positive),
     ]
-    samples: Annotated[
-        Amount | None,
-        Option(flags="--samples", metavar="N", help="Samples of one epoch: 1.28M.", read=Values.amount),
-    ]
+    samples: Annotated[Amount | None, Option("--samples", "N", "Samples of one epoch: 1.28M.", read=Values.amount)]
 
 
 class _Jobs(TypedDict, total=False):
     jobs: Annotated[
         int | None,
         Option(
-            flags="--jobs -j",
-            metavar="N",
-            help="Search in N processes here. Default: 1.",
+            "--jobs -j",
+            "N",
+            "Search in N processes here. Default: 1.",
             panel=SEARCH,
             read=partial(Values.count, most=1024),
         ),
@@ -761,58 +713,33 @@ class SweepOptions(_Device, _Network, _Objective, _Space, _Jobs, _Proof, total=F
     gpus: Annotated[
         Degrees,
         Option(
-            flags="--gpus -g",
-            metavar="LIST",
-            help="Workers at most, one cell each: 8,16,32..1024; a range doubles, as in 32,64,128,...,1024.",
+            "--gpus -g",
+            "LIST",
+            "Workers at most, one cell each: 8,16,32..1024; a range doubles, as in 32,64,128,...,1024.",
             read=Values.doubled_counts,
         ),
     ]
     cluster: Annotated[
-        "Several | None",
-        Option(
-            flags="--cluster -c",
-            metavar="LIST",
-            help=f"Clusters, {_CLUSTERS}",
-            words="kind:clusters",
-            is_list=True,
-        ),
+        "Several | None", Option("--cluster -c", "LIST", f"Clusters, {_CLUSTERS}", words="kind:clusters", is_list=True)
     ]
     batch: Annotated[
         Degrees | None,
-        Option(
-            flags="--batch -b",
-            metavar="LIST",
-            help="Samples per step: 256,512. Default: the model's own.",
-            read=Values.counts,
-        ),
+        Option("--batch -b", "LIST", "Samples per step: 256,512. Default: the model's own.", read=Values.counts),
     ]
     seq: Annotated[
         Degrees | None,
-        Option(
-            flags="--seq",
-            metavar="LIST",
-            help="Positions of a sample: 4096,8192. Default: the network's own.",
-            read=Values.counts,
-        ),
+        Option("--seq", "LIST", "Positions of a sample: 4096,8192. Default: the network's own.", read=Values.counts),
     ]
     dask: Annotated[
         str | None,
         Option(
-            flags="--dask",
-            metavar="ADDRESS",
-            help="Search on the workers of a Dask scheduler, as in tcp://10.0.0.1:8786 (extra 'dask').",
+            "--dask",
+            "ADDRESS",
+            "Search on the workers of a Dask scheduler, as in tcp://10.0.0.1:8786 (extra 'dask').",
             panel=SEARCH,
         ),
     ]
-    fresh: Annotated[
-        bool,
-        Option(
-            flags="--fresh",
-            metavar=None,
-            help="Search everything again, whatever a journal has.",
-            panel=SEARCH,
-        ),
-    ]
+    fresh: Annotated[bool, Option("--fresh", None, "Search everything again, whatever a journal has.", panel=SEARCH)]
 
 
 class SizeOptions(_Device, _Load, _Length, _Network, _Space, _Jobs, _Proof, total=False):
@@ -820,250 +747,43 @@ class SizeOptions(_Device, _Load, _Length, _Network, _Space, _Jobs, _Proof, tota
 
     tokens: Annotated[
         Amount | None,
-        Option(
-            flags="--tokens",
-            metavar="N",
-            help="Length of the training in tokens: 1T, 300B, 1.5e13.",
-            read=Values.amount,
-        ),
+        Option("--tokens", "N", "Length of the training in tokens: 1T, 300B, 1.5e13.", read=Values.amount),
     ]
     samples: Annotated[
         Amount | None,
         Option(
-            flags="--samples",
-            metavar="N",
-            help="Length of the training in samples, or, with --epochs, samples of one epoch: 1.28M.",
+            "--samples",
+            "N",
+            "Length of the training in samples, or, with --epochs, samples of one epoch: 1.28M.",
             read=Values.amount,
         ),
     ]
     epochs: Annotated[
-        float | None,
-        Option(flags="--epochs", metavar="X", help="Passes over the --samples. Default: 1.", read=Values.positive),
+        float | None, Option("--epochs", "X", "Passes over the --samples. Default: 1.", read=Values.positive)
     ]
-    days: Annotated[
-        float | None,
-        Option(flags="--days", metavar="X", help="Finish within so many days.", read=Values.positive),
-    ]
-    budget: Annotated[
-        Amount | None,
-        Option(flags="--budget", metavar="USD", help="Spend at most so much: 2M, 500k.", read=Values.amount),
-    ]
+    days: Annotated[float | None, Option("--days", "X", "Finish within so many days.", read=Values.positive)]
+    budget: Annotated[Amount | None, Option("--budget", "USD", "Spend at most so much: 2M, 500k.", read=Values.amount)]
     cluster: Annotated[
         "Several | None",
-        Option(
-            flags="--cluster -c",
-            metavar="LIST",
-            help=f"Clusters to choose among, {_CLUSTERS}",
-            words="kind:clusters",
-            is_list=True,
-        ),
+        Option("--cluster -c", "LIST", f"Clusters to choose among, {_CLUSTERS}", words="kind:clusters", is_list=True),
     ]
     max_gpus: Annotated[
         int | None,
         Option(
-            flags="--max-gpus",
-            metavar="N",
-            help="Look at no more GPUs of a cluster. Default: 4096.",
+            "--max-gpus",
+            "N",
+            "Look at no more GPUs of a cluster. Default: 4096.",
             read=partial(Values.count, most=MAX_GPUS),
         ),
     ]
     goodput: Annotated[
         float | str | None,
         Option(
-            flags="--goodput",
-            metavar="X",
-            help="Share of the time in which steps are made, the rest being lost to failures and restarts: 90%. Default: 100%.",
+            "--goodput",
+            "X",
+            "Share of the time in which steps are made, the rest being lost to failures and restarts: 90%. Default: 100%.",
             panel=COSTS,
             read=Values.share,
-        ),
-    ]
-
-
-class PlaceOptions(TypedDict, total=False):
-    """Keywords of `planner.place`."""
-
-    cluster: Annotated[
-        "ClusterLike | None",
-        Option(
-            flags="--cluster",
-            metavar="NAME|FILE",
-            help="WORKLOAD is a network ('planner list models'), whose layers the cost model times on the devices of this cluster.",
-            words="kind:clusters",
-        ),
-    ]
-    batch: Annotated[
-        int | None,
-        Option(
-            flags="--batch",
-            metavar="N",
-            help="Samples that pass through the devices together, with --cluster. Default: 1.",
-            read=Values.count,
-        ),
-    ]
-    mode: Annotated[
-        Literal["training", "inference"] | None,
-        Option(
-            flags="--mode",
-            metavar="MODE",
-            help="training or inference, with --cluster. Default: training.",
-            words="training inference",
-        ),
-    ]
-    assume_free: Annotated[
-        str | Sequence[str] | None,
-        Option(
-            flags="--assume-free",
-            metavar="OP",
-            help="An operator of another program's file that is not known costs nothing, which every output says. Repeatable.",
-            is_repeated=True,
-            read=Values.texts,
-        ),
-    ]
-    calibration: Annotated[
-        PathLike | None,
-        Option(
-            flags="--calibration",
-            metavar="NAME|FILE",
-            help="Constants fitted by 'planner calibrate' ('planner list calibrations'). Default: the bundled ones.",
-            panel=COSTS,
-            words="kind:calibrations",
-        ),
-    ]
-    objective: Annotated[
-        Literal["throughput", "latency"] | None,
-        Option(
-            flags="--objective",
-            metavar="NAME",
-            help="throughput: the least largest load; latency: one sample's least time. Default: throughput.",
-            words="throughput latency",
-        ),
-    ]
-    contiguous: Annotated[
-        bool | None,
-        Option(
-            flags="--contiguous/--non-contiguous",
-            metavar=None,
-            help="Whether devices get consecutive parts of the graph. Default: contiguous.",
-        ),
-    ]
-    contiguity: Annotated[
-        Literal["chain", "convex"] | None,
-        Option(
-            flags="--contiguity",
-            metavar="KIND",
-            help="chain: devices follow each other; convex: only no path leaves a device and comes back. Default: chain.",
-            words="chain convex",
-        ),
-    ]
-    devices: Annotated[
-        int | None,
-        Option(
-            flags="--devices",
-            metavar="K",
-            help="Accelerators. Default: the workload's.",
-            field="num_devices",
-            read=partial(Values.count, most=10**6),
-        ),
-    ]
-    subgraphs: Annotated[
-        int | None,
-        Option(
-            flags="--subgraphs",
-            metavar="Q",
-            help="Parts of the graph that an accelerator runs one after the other (--objective latency). Default: 1.",
-            field="num_subgraphs",
-            read=partial(Values.count, most=1000),
-        ),
-    ]
-    cpus: Annotated[
-        int | None,
-        Option(
-            flags="--cpus",
-            metavar="N",
-            help="CPUs. Default: the workload's.",
-            field="num_cpus",
-            read=partial(Values.count, least=0, most=10**6),
-        ),
-    ]
-    memory: Annotated[
-        Size | None,
-        Option(
-            flags="--memory",
-            metavar="SIZE",
-            help="Memory of an accelerator, as in 16GB. Default: the workload's.",
-            field="memory_bytes",
-            read=partial(Values.quantity, dimension="bytes"),
-        ),
-    ]
-    bandwidth: Annotated[
-        str | None,
-        Option(
-            flags="--bandwidth",
-            metavar="RATE",
-            help="Bandwidth between devices, as in 25GiB/s (workloads of Piper's format). Default: the workload's.",
-            field="bandwidth_bytes_per_s",
-            read=partial(Values.quantity, dimension="bytes_per_s"),
-        ),
-    ]
-    micro_batches: Annotated[
-        int | None,
-        Option(
-            flags="--micro-batches",
-            metavar="N",
-            help="Micro-batches of a batch (workloads of Piper's format). Default: the workload's.",
-            field="num_micro_batches",
-            read=Values.count,
-        ),
-    ]
-    method: Annotated[
-        str | None,
-        Option(
-            flags="--method",
-            metavar="NAME",
-            help="auto, or a baseline: one-device, greedy, pipedream, local-search, expert. Default: auto.",
-            panel=SEARCH,
-            words="planner.placement.question:METHODS",
-        ),
-    ]
-    expert: Annotated[
-        PathLike | None,
-        Option(
-            flags="--expert",
-            metavar="FILE",
-            help="Split made by an expert (JSON), for --method expert.",
-            panel=SEARCH,
-            read=as_given,
-        ),
-    ]
-    time_limit: Annotated[
-        Time | None,
-        Option(
-            flags="--time-limit",
-            metavar="TIME",
-            help="Stop after this time with the best so far. Default: 60s.",
-            panel=SEARCH,
-            field="time_limit_s",
-            read=Values.seconds,
-        ),
-    ]
-    gap: Annotated[
-        float | str | None,
-        Option(
-            flags="--gap",
-            metavar="SHARE",
-            help="Stop when the bound is this near, as in 1%. Default: 0.",
-            panel=SEARCH,
-            read=Values.ratio,
-        ),
-    ]
-    seed: Annotated[
-        int | None,
-        Option(
-            flags="--seed",
-            metavar="N",
-            help="Of everything that is drawn at random. Default: 0.",
-            panel=SEARCH,
-            read=partial(Values.count, least=0, most=2**32 - 1),
         ),
     ]
 

@@ -33,34 +33,29 @@ _SUFFIXES = {
 }
 REPORT_OPTIONS = {
     "html": Option(
-        flags="--html",
-        metavar="FILE",
-        help="Also write a page with figures and sortable tables: one file that needs no network.",
+        "--html",
+        "FILE",
+        "Also write a page with figures and sortable tables: one file that needs no network.",
         panel=OUTPUT,
     ),
     "static": Option(
-        flags="--static",
-        metavar=None,
-        help="Figures of --html without a script, also where plotly is installed: a smaller file.",
+        "--static",
+        None,
+        "Figures of --html without a script, also where plotly is installed: a smaller file.",
         panel=OUTPUT,
     ),
-    "plot": Option(
-        flags="--plot",
-        metavar="FILE",
-        help="Also write a figure: .svg, or .png with the extra 'plots'.",
-        panel=OUTPUT,
-    ),
+    "plot": Option("--plot", "FILE", "Also write a figure: .svg, or .png with the extra 'plots'.", panel=OUTPUT),
     "figure": Option(
-        flags="--figure",
-        metavar="NAME",
-        help=f"Which figure --plot writes: {', '.join(FIGURE_NAMES)}. Default: breakdown.",
+        "--figure",
+        "NAME",
+        f"Which figure --plot writes: {', '.join(FIGURE_NAMES)}. Default: breakdown.",
         panel=OUTPUT,
         words="planner.api.pages:FIGURE_NAMES",
     ),
     "trace": Option(
-        flags="--trace",
-        metavar="FILE",
-        help="Also write the step as a trace for Perfetto (ui.perfetto.dev): .json or .json.gz.",
+        "--trace",
+        "FILE",
+        "Also write the step as a trace for Perfetto (ui.perfetto.dev): .json or .json.gz.",
         panel=OUTPUT,
     ),
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, TypeAlias
 
 from planner.api.values import MAX_GPUS, Values
@@ -45,7 +45,7 @@ PANELS = (QUESTION, SERVING, SPACE, MESH, LAYERS, COSTS, SEARCH, OUTPUT)
 Reader: TypeAlias = Callable[[Values, str, Any], Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Option:
     """One option: its flags and help on the command line, and how its value is read.
 
@@ -74,6 +74,7 @@ class Option:
     flags: str
     metavar: str | None
     help: str
+    _: KW_ONLY
     panel: str = QUESTION
     words: str = ""
     inference_words: str = ""

@@ -27,9 +27,9 @@ _WRITTEN = frozenset({"output", "export", "export_workload", "html", "plot", "tr
 
 RUN_FROM = {
     "run_from": Option(
-        flags="--from",
-        metavar="TRAINER FILE",
-        help="Predict what you run today: megatron ARGS.sh, deepspeed ds.json or accelerate fsdp.yaml. Nothing in it is executed.",
+        "--from",
+        "TRAINER FILE",
+        "Predict what you run today: megatron ARGS.sh, deepspeed ds.json or accelerate fsdp.yaml. Nothing in it is executed.",
         words="planner.exporters.runs:RUNS",
     )
 }

@@ -45,13 +45,11 @@ _OPTIONS = {
     "time_limit": options_of(ExplainOptions)["time_limit"],
 }
 _OWN = {
-    "model": Option(
-        flags="--model -m", metavar="NAME|FILE", help="With --from: the network that is trained.", words="kind:models"
-    ),
+    "model": Option("--model -m", "NAME|FILE", "With --from: the network that is trained.", words="kind:models"),
     "best": Option(
-        flags="--best",
-        metavar=None,
-        help="Also search for the best plan for the question of the first. --from does so unless plans are named.",
+        "--best",
+        None,
+        "Also search for the best plan for the question of the first. --from does so unless plans are named.",
         panel=SEARCH,
     ),
 }

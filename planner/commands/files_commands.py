@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from planner.api.options import PlaceOptions, options_of
+from planner.api.options import EstimateOptions, options_of
 from planner.api.readers import OUTPUT, Option
 from planner.commands.command import Typed, argument, command
 from planner.commands.output import OUTPUT_OPTIONS, REPORT_ONLY, emit, output_of, remark
@@ -18,36 +18,28 @@ __all__ = ["export", "import_", "list_", "schema"]
 
 _EXPORT = {
     "to": Option(
-        flags="--to -t",
-        metavar="TARGET",
-        help="torch, megatron, megatron-bridge, torchtitan, deepspeed, accelerate, nanotron or vllm ('planner list exporters').",
+        "--to -t",
+        "TARGET",
+        "torch, megatron, megatron-bridge, torchtitan, deepspeed, accelerate, nanotron or vllm ('planner list exporters').",
         panel=OUTPUT,
         words="planner.exporters:EXPORTERS",
     ),
     "target_version": Option(
-        flags="--target-version",
-        metavar="V",
-        help="Write for this version of the target ('planner list exporters'). Default: the newest known.",
+        "--target-version",
+        "V",
+        "Write for this version of the target ('planner list exporters'). Default: the newest known.",
         panel=OUTPUT,
     ),
     "output_dir": Option(
-        flags="--output-dir -o",
-        metavar="DIR",
-        help="The folder to write; it appears complete or not at all.",
-        panel=OUTPUT,
+        "--output-dir -o", "DIR", "The folder to write; it appears complete or not at all.", panel=OUTPUT
     ),
     "strict": Option(
-        flags="--strict",
-        metavar=None,
-        help="Refuse a plan with a setting that the target cannot express, rather than list it.",
+        "--strict",
+        None,
+        "Refuse a plan with a setting that the target cannot express, rather than list it.",
         panel=OUTPUT,
     ),
-    "force": Option(
-        flags="--force",
-        metavar=None,
-        help="Replace an earlier export in DIR; other files are never replaced.",
-        panel=OUTPUT,
-    ),
+    "force": Option("--force", None, "Replace an earlier export in DIR; other files are never replaced.", panel=OUTPUT),
 }
 
 
@@ -119,7 +111,7 @@ def list_(typed: Typed) -> None:
 
 
 @command(
-    {"assume_free": options_of(PlaceOptions)["assume_free"]},
+    {"assume_free": options_of(EstimateOptions)["assume_free"]},
     {name: option for name, option in OUTPUT_OPTIONS.items() if name != "width"},
     source=argument(
         str,

@@ -24,61 +24,57 @@ def _kind(values: Values, label: str, value: str) -> str:
 
 
 _MEASURE = {
-    "quick": Option(flags="--quick", metavar=None, help="Few shapes: under 20 s. Otherwise up to 5 minutes."),
+    "quick": Option("--quick", None, "Few shapes: under 20 s. Otherwise up to 5 minutes."),
     "device": Option(
-        flags="--device",
-        metavar="KIND",
-        help="cuda or cpu. Default: cuda where PyTorch sees a GPU.",
-        words="cuda cpu",
-        read=_kind,
+        "--device", "KIND", "cuda or cpu. Default: cuda where PyTorch sees a GPU.", words="cuda cpu", read=_kind
     ),
     "only": Option(
-        flags="--only",
-        metavar="KERNEL,...",
-        help="gemm, copy, convolution, elementwise, attention, recurrent, collective. Default: all.",
+        "--only",
+        "KERNEL,...",
+        "gemm, copy, convolution, elementwise, attention, recurrent, collective. Default: all.",
         words="planner.measure.cases:KINDS",
         is_list=True,
     ),
     "precision": Option(
-        flags="--precision",
-        metavar="NAME,...",
-        help="fp32, tf32, bf16, fp16. Default: those that the device computes in.",
+        "--precision",
+        "NAME,...",
+        "fp32, tf32, bf16, fp16. Default: those that the device computes in.",
         words="planner.measure.cases:ELEMENT_BYTES",
         is_list=True,
     ),
     "as_": Option(
-        flags="--as",
-        metavar="NAME|FILE",
-        help="Predict for this device ('planner list devices'). Default: what is detected.",
+        "--as",
+        "NAME|FILE",
+        "Predict for this device ('planner list devices'). Default: what is detected.",
         panel=COSTS,
         words="kind:devices",
     ),
     "cluster": Option(
-        flags="--cluster -c",
-        metavar="NAME|FILE",
-        help="Predict collectives for this cluster. Default: what is detected.",
+        "--cluster -c",
+        "NAME|FILE",
+        "Predict collectives for this cluster. Default: what is detected.",
         panel=COSTS,
         words="kind:clusters",
     ),
     "calibration": options_of(EstimateOptions)["calibration"],
     "time_limit": Option(
-        flags="--time-limit",
-        metavar="TIME",
-        help="Measure for about so long. Default: 4min, 15s with --quick.",
+        "--time-limit",
+        "TIME",
+        "Measure for about so long. Default: 4min, 15s with --quick.",
         panel=SEARCH,
         read=Values.seconds,
     ),
     "seed": Option(
-        flags="--seed",
-        metavar="N",
-        help="Of the numbers that kernels work on. Default: 0.",
+        "--seed",
+        "N",
+        "Of the numbers that kernels work on. Default: 0.",
         panel=SEARCH,
         read=partial(Values.count, least=0, most=2**32 - 1),
     ),
     "output": Option(
-        flags="--output -o",
-        metavar="FILE.csv",
-        help="The table of measurements. Default: measured.csv, if there is none yet.",
+        "--output -o",
+        "FILE.csv",
+        "The table of measurements. Default: measured.csv, if there is none yet.",
         panel=OUTPUT,
     ),
 }
@@ -151,23 +147,15 @@ def measure(typed: Typed) -> None:
 
 _DETECT = {
     "nodes": Option(
-        flags="--nodes",
-        metavar="N",
-        help="Machines like this one in the cluster. Default: 1.",
-        read=partial(Values.count, most=1_000_000),
+        "--nodes", "N", "Machines like this one in the cluster. Default: 1.", read=partial(Values.count, most=1_000_000)
     ),
     "output": Option(
-        flags="--output -o",
-        metavar="FILE",
-        help="Write the cluster file here, and FILE's name with -device beside it where no bundled device fits.",
+        "--output -o",
+        "FILE",
+        "Write the cluster file here, and FILE's name with -device beside it where no bundled device fits.",
         panel=OUTPUT,
     ),
-    "force": Option(
-        flags="--force",
-        metavar=None,
-        help="Replace files that are already there: they may have been edited.",
-        panel=OUTPUT,
-    ),
+    "force": Option("--force", None, "Replace files that are already there: they may have been edited.", panel=OUTPUT),
 }
 
 

@@ -17,23 +17,18 @@ from planner.files.output import write_atomically
 __all__ = ["calibrate", "validate"]
 
 _VALIDATE = {
-    "by": Option(
-        flags="--by",
-        metavar="COLUMN",
-        help="Also score the rows of each file apart by the text of this column.",
-        panel=OUTPUT,
-    ),
+    "by": Option("--by", "COLUMN", "Also score the rows of each file apart by the text of this column.", panel=OUTPUT),
     "calibration": options_of(EstimateOptions)["calibration"],
     "template": Option(
-        flags="--template",
-        metavar="KIND",
-        help="Print the header and an example row of a kind of table: plan, network, gemm, convolution, ...",
+        "--template",
+        "KIND",
+        "Print the header and an example row of a kind of table: plan, network, gemm, convolution, ...",
         panel=OUTPUT,
     ),
     "html": Option(
-        flags="--html",
-        metavar="FILE.html",
-        help="Also write a page with charts and sortable tables: one file that needs no network.",
+        "--html",
+        "FILE.html",
+        "Also write a page with charts and sortable tables: one file that needs no network.",
         panel=OUTPUT,
     ),
 }
@@ -86,39 +81,39 @@ def validate(typed: Typed) -> None:
 
 _CALIBRATE = {
     "device": Option(
-        flags="--device -d",
-        metavar="NAME|FILE",
-        help="What the rows ran on; rows of other devices are skipped. Default: what each row says.",
+        "--device -d",
+        "NAME|FILE",
+        "What the rows ran on; rows of other devices are skipped. Default: what each row says.",
         words="kind:devices",
     ),
     "cluster": Option(
-        flags="--cluster -c",
-        metavar="NAME|FILE",
-        help="Its links, in place of those that the rows state. Default: what each row says.",
+        "--cluster -c",
+        "NAME|FILE",
+        "Its links, in place of those that the rows state. Default: what each row says.",
         words="kind:clusters",
     ),
     "framework": Option(
-        flags="--framework",
-        metavar="NAME",
-        help="Software of rows that do not name theirs; rows of others are skipped. Default: what each row says.",
+        "--framework",
+        "NAME",
+        "Software of rows that do not name theirs; rows of others are skipped. Default: what each row says.",
         words="kind:frameworks",
     ),
     "folds": Option(
-        flags="--folds",
-        metavar="K",
-        help="Folds of the cross-validation. Default: 5.",
+        "--folds",
+        "K",
+        "Folds of the cross-validation. Default: 5.",
         panel=SEARCH,
         read=partial(Values.count, least=2, most=100),
     ),
     "seed": Option(
-        flags="--seed",
-        metavar="N",
-        help="Seed of the folds. Default: 0.",
+        "--seed",
+        "N",
+        "Seed of the folds. Default: 0.",
         panel=SEARCH,
         read=partial(Values.count, least=0, most=2**31 - 1),
     ),
-    "name": Option(flags="--name", metavar="NAME", help="Of the calibration. Default: from -o.", panel=OUTPUT),
-    "output": Option(flags="--output -o", metavar="FILE", help="Write the calibration to FILE (YAML).", panel=OUTPUT),
+    "name": Option("--name", "NAME", "Of the calibration. Default: from -o.", panel=OUTPUT),
+    "output": Option("--output -o", "FILE", "Write the calibration to FILE (YAML).", panel=OUTPUT),
 }
 
 

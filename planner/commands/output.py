@@ -47,38 +47,22 @@ _SUFFIXES: dict[str, Format] = {
     ".yml": "yaml",
 }
 OUTPUT_OPTIONS = {
-    "json": Option(flags="--json", metavar=None, help="The same as --format json.", panel=OUTPUT),
+    "json": Option("--json", None, "The same as --format json.", panel=OUTPUT),
     "format": Option(
-        flags="--format -f",
-        metavar="NAME",
-        help="table, json, csv, markdown or yaml. Default: by the suffix of -o, else table.",
+        "--format -f",
+        "NAME",
+        "table, json, csv, markdown or yaml. Default: by the suffix of -o, else table.",
         panel=OUTPUT,
         words="planner.commands.output:FORMATS",
     ),
-    "output": Option(
-        flags="--output -o", metavar="FILE", help="Write the result to FILE in place of stdout.", panel=OUTPUT
-    ),
-    "width": Option(
-        flags="--width",
-        metavar="N",
-        help="Characters per line of the table. Default: the terminal's.",
-        panel=OUTPUT,
-    ),
-    "quiet": Option(flags="--quiet -q", metavar=None, help="No progress and no remarks on stderr.", panel=OUTPUT),
-    "verbose": Option(
-        flags="--verbose -v",
-        metavar=None,
-        help="Log each step on stderr; tracebacks of internal errors.",
-        panel=OUTPUT,
-    ),
+    "output": Option("--output -o", "FILE", "Write the result to FILE in place of stdout.", panel=OUTPUT),
+    "width": Option("--width", "N", "Characters per line of the table. Default: the terminal's.", panel=OUTPUT),
+    "quiet": Option("--quiet -q", None, "No progress and no remarks on stderr.", panel=OUTPUT),
+    "verbose": Option("--verbose -v", None, "Log each step on stderr; tracebacks of internal errors.", panel=OUTPUT),
 }
 # Of a command that writes something else to the file of --output.
 REPORT_ONLY = {name: option for name, option in OUTPUT_OPTIONS.items() if name != "output"}
-EXPORT_OPTION = {
-    "export": Option(
-        flags="--export", metavar="FILE", help="Also write the best plan as a plan file (YAML).", panel=OUTPUT
-    )
-}
+EXPORT_OPTION = {"export": Option("--export", "FILE", "Also write the best plan as a plan file (YAML).", panel=OUTPUT)}
 _MOST_REFUSED = 20
 _QUIET_S = 1.0  # shorter searches show nothing
 _EVERY_S = 0.1

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import typer
 
-from planner.api.options import PlaceOptions, options_of
+from planner.api.options import options_of
+from planner.api.place_options import PlaceOptions
 from planner.api.readers import OUTPUT, Option
 from planner.api.values import as_flag
 from planner.commands.command import Typed, argument, command
@@ -23,12 +24,9 @@ _WORKLOAD = argument(
     "An operator graph (JSON), or a network with --cluster. Or: check WORKLOAD PLACEMENT, which checks a file of --export.",
 )
 _EXPORTS = {
-    "export": Option(flags="--export", metavar="FILE", help="Also write the placement to a YAML file.", panel=OUTPUT),
+    "export": Option("--export", "FILE", "Also write the placement to a YAML file.", panel=OUTPUT),
     "export_workload": Option(
-        flags="--export-workload",
-        metavar="FILE",
-        help="Also write the operator graph to a file of the public JSON format.",
-        panel=OUTPUT,
+        "--export-workload", "FILE", "Also write the operator graph to a file of the public JSON format.", panel=OUTPUT
     ),
 }
 # Of a network: what goes with a check, where the placement file says everything else.

@@ -33,7 +33,7 @@ _OPTIONAL_MODEL = argument(
     "kind:models",
 )
 _PLAN = {
-    "plan": Option(flags="--plan -p", metavar="FILE", help="A plan file, from 'planner optimize --export'."),
+    "plan": Option("--plan -p", "FILE", "A plan file, from 'planner optimize --export'."),
 }
 
 

@@ -29,10 +29,7 @@ __all__ = ["size", "sweep"]
 
 _PLOT = {
     "plot": Option(
-        flags="--plot",
-        metavar="FILE",
-        help="Also write throughput over GPUs: .svg, or .png with the extra 'plots'.",
-        panel=OUTPUT,
+        "--plot", "FILE", "Also write throughput over GPUs: .svg, or .png with the extra 'plots'.", panel=OUTPUT
     )
 }
 

@@ -18,6 +18,7 @@ import planner
 from planner.api import options as o
 from planner.api.calls import given_in_python
 from planner.api.options import options_of
+from planner.api.place_options import PlaceOptions
 from planner.api.requests import request_of
 from planner.api.values import MAX_GPUS, Values
 from planner.core.errors import UsageError
@@ -83,10 +84,10 @@ def test_every_option_is_part_of_a_question(declared: type) -> None:
 
 def test_every_option_of_a_placement_is_a_field() -> None:
     fields = {field.name for field in dataclasses.fields(PlaceRequest)} | {"contiguous"}
-    assert {option.field or name for name, option in options_of(o.PlaceOptions).items()} <= fields
+    assert {option.field or name for name, option in options_of(PlaceOptions).items()} <= fields
 
 
-@pytest.mark.parametrize("declared", [*CLASSES, o.PlaceOptions])
+@pytest.mark.parametrize("declared", [*CLASSES, PlaceOptions])
 def test_no_flag_is_declared_twice_and_the_keyword_is_one(declared: type) -> None:
     flags = [flag for option in options_of(declared).values() for flag in option.flags.replace("/", " ").split()]
     assert len(flags) == len(set(flags))

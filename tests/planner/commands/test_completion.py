@@ -11,13 +11,13 @@ import pytest
 from planner.api.options import (
     ExplainOptions,
     OptimizeOptions,
-    PlaceOptions,
     ScaleOptions,
     SizeOptions,
     SweepOptions,
     options_of,
 )
 from planner.api.pages import REPORT_OPTIONS
+from planner.api.place_options import PlaceOptions
 from planner.api.readers import Option, words_from
 from planner.commands import files_commands, machine
 from planner.commands.command import RUN_FROM
