@@ -382,6 +382,11 @@ def precision_of(name: str, formats: frozenset[str], products: str = "") -> Prec
     products : str
         Format that products are computed in, where it is another one.
 
+    Raises
+    ------
+    RowSkipped
+        The device does not compute products in that format.
+
     Examples
     --------
     >>> precision_of("fp16", frozenset({"fp32"})).compute, precision_of("fp16", frozenset({"fp32"})).activation_bytes
@@ -390,5 +395,7 @@ def precision_of(name: str, formats: frozenset[str], products: str = "") -> Prec
     'fp32'
     """
     known = PRECISIONS[name] if name != "fp4" else _FP4
+    if products and products not in formats:
+        raise RowSkipped(f"the device does not compute in {products} (column products)")
     compute = next(f for f in (known.compute, *_FALLBACK[name], "fp32") if f in formats)
     return replace(known, compute=products or compute)

@@ -248,6 +248,9 @@ KERNELS = {
     "five minutes for a small product": (GEMM, "p100,fp32,1024,512,2048,300000", "time above 100,000 times what the device needs"),
     "seconds for a product": (GEMM, "p100,fp32,1024,512,2048,0.0000003", "time far below what the peak of the device allows"),
     "a format": ("device,m,n,k,time_ms", "a100-80gb,8192,8192,8192,4.7", "time far below what the peak of the device allows"),
+    "products that the device has no format for": (
+        "device,precision,products,m,n,k,time_ms", "p100,fp32,fp8,1024,512,2048,0.3", "the device does not compute in fp8"
+    ),
     "four hours": (GEMM, "p100,fp32,1024,512,2048,1.5e7", "column time_ms is no time of a kernel: wrong unit?"),
     "a matrix without a size": (GEMM, "p100,fp32,,512,2048,1", "m, n or k is not stated"),
     "ns for us": ("device,ranks,bytes,time_us", "h100-sxm,16,268435456,0.1", "time far below what the links allow"),
