@@ -161,8 +161,7 @@ class _Reading:
             made = READERS[kind](layer) if kind in READERS else self._assumed_free(layer)
             if isinstance(made, tuple):
                 our_kind, values, sources = made
-                rates = [inner.number("lr_mult", 1.0) for inner in fields.messages("param")]
-                frozen = bool(rates) and not any(rates) and our_kind in _WITH_WEIGHTS
+                frozen = our_kind in _WITH_WEIGHTS and layer.is_frozen
                 made = [net.drafts.add(fields.label or our_kind, our_kind, values, sources, frozen=frozen)]
         except (Fault, DraftError):
             net.blobs |= dict.fromkeys(tops, BROKEN)

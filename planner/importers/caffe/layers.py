@@ -97,6 +97,12 @@ class Layer:
         """What a bottom holds."""
         return self.net.drafts.shape(self.source(index))
 
+    @property
+    def is_frozen(self) -> bool:
+        """Whether the file states learning rates, all of them 0."""
+        rates = [inner.number("lr_mult", 1.0) for inner in self.fields.messages("param")]
+        return bool(rates) and not any(rates)
+
 
 # Kind, parameters and sources of the layer that it is here.
 Made = tuple[str, dict[str, Any], list[str]]
@@ -434,7 +440,7 @@ def _embed(layer: Layer) -> list[Blob]:
     positions = math.prod(layer.shape())
     rows = drafts.add(f"{layer.fields.label}/indices", "rearrange", {"shape": (1, positions)}, [layer.source()])
     count, dim = own.integer("input_dim", least=1), own.integer("num_output", least=1)
-    rows = drafts.add(name, "embedding", {"num_embeddings": count, "dim": dim}, [rows])
+    rows = drafts.add(name, "embedding", {"num_embeddings": count, "dim": dim}, [rows], frozen=layer.is_frozen)
     if own.flag("bias_term", True):
         rows = drafts.add(f"{rows}/bias", "pointwise", {"flop": 1.0, "weights": dim}, [rows])
     return [rows]

@@ -202,6 +202,7 @@ def test_old_format_inputs_splits_and_frozen_layers(tmp_path: Path) -> None:
     layers { name: "fc" type: INNER_PRODUCT bottom: "b" top: "fc" inner_product_param { num_output: 5 }
              param { lr_mult: 0 } param { lr_mult: 0 } }
     layers { name: "cat" type: CONCAT bottom: "a1" bottom: "a2" top: "cat" }
+    layers { name: "words" type: EMBED bottom: "fc" top: "words" embed_param { input_dim: 9 num_output: 4 } param { lr_mult: 0 } }
     """
     graph = imported(text, tmp_path)
     by_name = {layer.name: layer for layer in graph.layers}
@@ -209,6 +210,7 @@ def test_old_format_inputs_splits_and_frozen_layers(tmp_path: Path) -> None:
     assert by_name["cut/a2"].output_shape == (4, 9, 7)
     assert by_name["cat"].output_shape == (6, 9, 7)
     assert by_name["fc"].frozen
+    assert by_name["words"].frozen
     assert not by_name["conv"].frozen
 
 
