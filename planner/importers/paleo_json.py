@@ -356,8 +356,8 @@ class _Conversion:
             self.notes.append(f"{name}: {splits} splits merged into whole layers; the planner chooses the split")
         endpoint = entry.get("endpoint")
         if endpoint is not None:
-            if endpoint not in inner:
-                self._note_problem(name, f"'endpoint' names '{endpoint}', which is not a layer of the block")
+            if not isinstance(endpoint, str) or endpoint not in inner:
+                self._note_problem(name, f"'endpoint' names {_shown(endpoint)}, which is not a layer of the block")
             self.endpoints[name] = f"{name}/{endpoint}"
 
     def _add(self, name: str, entry: dict[str, Any], parents: tuple[str, ...]) -> None:
@@ -396,7 +396,7 @@ class _Conversion:
         entry = self.layers[name]
         try:
             if entry["type"] not in _TYPES:
-                hint = f"{did_you_mean(entry['type'], _TYPES)} known: {', '.join(sorted(_TYPES))}"
+                hint = f"{did_you_mean(entry['type'], _TYPES)} (known: {', '.join(sorted(_TYPES))})"
                 raise Problem(f"layer type '{entry['type'][:60]}' is not known{hint}")
             kind, values = _TYPES[entry["type"]](entry)
             if kind == "input":

@@ -183,7 +183,7 @@ def test_blocks() -> None:
     ("layer", "message"),
     [
         ({"type": "Convolutoin", "parents": ["data"]}, "did you mean 'Convolution'?"),
-        ({"type": "RNN", "parents": ["data"]}, "layer type 'RNN' is not known"),
+        ({"type": "RNN", "parents": ["data"]}, "layer type 'RNN' is not known (known: AvgPool, "),
         ({"type": "Softmax"}, "'parents' must be a list"),
         ({"type": "Softmax", "parents": ["dta"]}, "input 'dta' does not exist; did you mean 'data'?"),
         ({"parents": ["data"]}, "expected a layer"),
@@ -225,6 +225,7 @@ def test_problems_of_blocks() -> None:
     assert "'layers'" in problems(b={"type": "Block", "parents": ["data"]})["b"]
     block = {"type": "Block", "parents": ["data"], "layers": {"c": inner}, "endpoint": "d"}
     assert "'endpoint' names 'd'" in problems(b=block)["b"]
+    assert "'endpoint' names ['c']" in problems(b={**block, "endpoint": ["c"]})["b"]
     nested = {"type": "Block", "parents": ["data"], "layers": {"c": {"type": "Block", "parents": []}}}
     assert "inside blocks" in problems(b=nested)["b/c"]
     split = {"type": "ModelParallel", "parents": ["data"], "layers": {"c": inner}, "splits": 0}
