@@ -30,7 +30,8 @@ PRIOR = {
 PRIOR_LOG_SD = 0.5
 # Rows that all of them together count as, against the prior: errors of rows of one file are not independent.
 EVIDENCE = 500.0
-# Neighbouring plans (one doubling of one degree) have errors that differ by 0.8 of what strangers' do: root(1 - 1/e), as in vTrain.
+# Neighbouring plans (one doubling of one degree) have errors that differ by 0.8 of what those of distant plans do: root(1 - 1/e), as in
+# vTrain.
 SIMILARITY_STEPS = 1.0
 
 

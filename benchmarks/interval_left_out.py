@@ -11,9 +11,9 @@ from itertools import combinations
 
 import numpy as np
 from interval_fit import POPULATIONS, PRIOR_LOG_SD, Fitted, deviations, fit, model_of, of_population, quantile, weights
+from interval_other_sources import OTHER_SOURCES, Source
+from interval_other_sources import of_population as of_other_sources
 from interval_rows import FILES, Rows
-from interval_strangers import STRANGERS, Stranger
-from interval_strangers import of_population as strangers_of
 from numpy.typing import NDArray
 
 from costmodel.arrays import BoolArray, FloatArray, IntArray
@@ -121,10 +121,8 @@ def questions(rows: Rows) -> list[IntArray]:
 # -- quantiles and the scale of rankings --------------------------------------------------------------------------------------
 
 
-def calibrated(
-    fitted: Fitted, of_models: Unseen | None, of_files: Unseen, strangers: Sequence[Stranger] = ()
-) -> Fitted:
-    """Put into the models what rows left out say: frameworks by models left out, populations by files left out and by strangers.
+def calibrated(fitted: Fitted, of_models: Unseen | None, of_files: Unseen, sources: Sequence[Source] = ()) -> Fitted:
+    """Put into the models what rows left out say: frameworks by models left out, populations by files left out and by other sources.
 
     Rows of one network are wrong together, so a framework counts by its groups: with G of them its own quantiles have a weight of
     G / (G + `POOLED_GROUPS`) against those of all kinds (in scales of errors), and 0.1 G / (G + `NEW_GROUPS`) of the rows lie
@@ -136,7 +134,7 @@ def calibrated(
     models = {}
     for kind, model in fitted.models.items():
         if kind in POPULATIONS:
-            models[kind] = replace(of_anybody(model, kind, of_files, strangers), **usual)
+            models[kind] = replace(of_anybody(model, kind, of_files, sources), **usual)
         elif of_models is not None:
             mine = of_models.rows.kind == kind
             groups = len(np.unique(of_models.rows.group[mine]))
@@ -165,12 +163,12 @@ def calibrated_apart(fitted: Fitted, found: Unseen, sharpness: Mapping[str, floa
     return Fitted(log_sd=fitted.log_sd, models=models)
 
 
-def of_anybody(model: ErrorModel, population: str, of_files: Unseen, strangers: Sequence[Stranger]) -> ErrorModel:
-    """Ends of a population: quantiles of its files, each left out, and of its strangers; all files where it has none of either.
+def of_anybody(model: ErrorModel, population: str, of_files: Unseen, sources: Sequence[Source]) -> ErrorModel:
+    """Ends of a population: quantiles of its files, each left out, and of other sources; all files where it has none of either.
 
     No shape: which files have wide errors says more about their machines than about the shares of their steps.
     """
-    theirs, share, count = strangers_of(strangers, population)
+    theirs, share, count = of_other_sources(sources, population)
     mine = of_files.rows.kind == population
     mine = mine if count and np.any(mine) else np.ones(len(mine), dtype=np.bool_)
     rows = of_files.rows.take(mine)
@@ -290,16 +288,16 @@ def everything(rows: Rows) -> tuple[Fitted, Folds, Folds, Unseen]:
     anybody = of_population(rows)
     of_models, of_files = unseen(rows, models, no_model), unseen(anybody, files, no_file)
     without_models = {
-        k: calibrated(found, of_models.without(models == k), of_files.without(models == k), STRANGERS)
+        k: calibrated(found, of_models.without(models == k), of_files.without(models == k), OTHER_SOURCES)
         for k, found in no_model.items()
     }
     without_files = {}
     for k, found in no_file.items():
         others = {j: no_two[min(j, k), max(j, k)] for j in no_file if j != k}
         rest = files != k
-        without_files[k] = calibrated(found, None, unseen(anybody.take(rest), files[rest], others), STRANGERS)
+        without_files[k] = calibrated(found, None, unseen(anybody.take(rest), files[rest], others), OTHER_SOURCES)
     return (
-        calibrated(whole, of_models, of_files, STRANGERS),
+        calibrated(whole, of_models, of_files, OTHER_SOURCES),
         Folds(rows=rows, fold=models, fits=without_models),
         Folds(rows=anybody, fold=files, fits=without_files),
         of_files,

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 from interval_fit import POPULATIONS, Fitted, model_of, quantile, weights
 from interval_left_out import Folds, Unseen, of_anybody, questions
+from interval_other_sources import OTHER_SOURCES, scored
 from interval_rows import FILES, Rows
-from interval_strangers import STRANGERS, scored
 
 from benchmarks.datasets import read
 from costmodel.arrays import BoolArray, FloatArray, IntArray
@@ -114,23 +114,23 @@ def _drawn(folds: Folds) -> Iterator[tuple[Rows, ErrorModel, FloatArray]]:
         yield part, model, np.log(part.predicted_s) + errors
 
 
-def stranger_table(fitted: Fitted, of_files: Unseen) -> list[str]:
+def other_sources_table(fitted: Fitted, of_files: Unseen) -> list[str]:
     """Coverage and interval score of sources in no file, by ends without them, beside the ends that files alone give."""
     lines = [
         "| left out | runs | coverage | interval score | coverage, of files alone | interval score |",
         "| --- | ---: | ---: | ---: | ---: | ---: |",
     ]
     found: list[tuple[float, ...]] = []
-    for one in STRANGERS:
-        others = tuple(other for other in STRANGERS if other is not one)
+    for one in OTHER_SOURCES:
+        rest = tuple(other for other in OTHER_SOURCES if other is not one)
         figures: list[float] = []
-        for strangers in (others, ()):
-            model = of_anybody(fitted.models[one.population], one.population, of_files, strangers)
+        for sources in (rest, ()):
+            model = of_anybody(fitted.models[one.population], one.population, of_files, sources)
             figures += scored(one, model.low * model.typical_log_sd, model.high * model.typical_log_sd)
         found.append(tuple(figures))
         lines.append(f"| {one.name} | {one.runs} | {_of_source(figures)} |")
     for population in POPULATIONS:
-        mine = [figures for one, figures in zip(STRANGERS, found, strict=True) if one.population == population]
+        mine = [figures for one, figures in zip(OTHER_SOURCES, found, strict=True) if one.population == population]
         lines.append(f"| **{population}, sources alike** | | {_of_source(np.mean(mine, axis=0))} |")
     return lines
 
@@ -159,8 +159,8 @@ def chance_table(found: Sequence[tuple[str, Folds]]) -> list[str]:
     return lines
 
 
-def text_of(without_models: Folds, without_files: Folds, strangers: Sequence[str]) -> str:
-    """The section of docs/accuracy.md; ``strangers``: the table of sources in no file."""
+def text_of(without_models: Folds, without_files: Folds, other_sources: Sequence[str]) -> str:
+    """The section of docs/accuracy.md; ``other_sources``: the table of sources in no file."""
     return "\n".join(
         [
             "### Intervals: models (vTrain: hidden sizes) left out",
@@ -175,7 +175,7 @@ def text_of(without_models: Folds, without_files: Folds, strangers: Sequence[str
             "",
             "### Intervals: sources in no file, each left out",
             "",
-            *strangers,
+            *other_sources,
             "",
             "### What to benchmark: models (vTrain: hidden sizes) left out",
             "",

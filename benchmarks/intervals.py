@@ -20,7 +20,7 @@ from pathlib import Path
 
 from interval_left_out import everything
 from interval_rows import read_rows
-from interval_tables import calibration_text, stranger_table, text_of
+from interval_tables import calibration_text, other_sources_table, text_of
 from pages import measurements, put
 from serving import serving_models
 from serving_rows import figure_rows
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str]) -> None:
     rows = read_rows(folder)
     fitted, without_models, without_files, of_files = everything(rows)
     figures = figure_rows()
-    text = text_of(without_models, without_files, stranger_table(fitted, of_files))
+    text = text_of(without_models, without_files, other_sources_table(fitted, of_files))
     serving = serving_models(figures, fitted.log_sd)
     calibration = calibration_text(rows, fitted, folder, serving, figures)
     if "--write" not in arguments:

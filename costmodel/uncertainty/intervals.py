@@ -132,8 +132,8 @@ class ErrorModel:
             typical_log_sd=self.typical_log_sd * factor,
         )
 
-    def on(self, devices: Collection[str], strangers: ErrorModel) -> ErrorModel:
-        """The model for runs on some devices: on one that no row of it ran on, either end reaches as far as that of ``strangers``.
+    def on(self, devices: Collection[str], others: ErrorModel) -> ErrorModel:
+        """The model for runs on some devices: on one that no row of it ran on, either end reaches as far as that of ``others``.
 
         What a framework's rows say is of the devices that they ran on; rates of another one are those of its data sheet, which other
         frameworks and machines that nothing was fitted to are as far from.
@@ -147,8 +147,8 @@ class ErrorModel:
         """
         if not self.devices or set(devices) <= set(self.devices):
             return self
-        scale = strangers.typical_log_sd / self.typical_log_sd
-        return replace(self, low=min(self.low, strangers.low * scale), high=max(self.high, strangers.high * scale))
+        scale = others.typical_log_sd / self.typical_log_sd
+        return replace(self, low=min(self.low, others.low * scale), high=max(self.high, others.high * scale))
 
     def updated(self, residual_log_sd: float, groups: float = math.inf) -> ErrorModel:
         """The model after runs of one's own: either end of the interval moves from what others saw towards what they show.

@@ -26,7 +26,16 @@ from planner.measurements.outcomes import Outcome, Preset
 from planner.uncertainty.bars import Knowledge, bars_of, knowledge_with, one_width
 from planner.uncertainty.features import constants_of, effects_of, mesh_coordinates, mesh_times
 
-__all__ = ["Judge", "Software", "alternatives", "bar_score", "effects", "judge_of", "judged", "software_of"]
+__all__ = [
+    "ErrorModels",
+    "Software",
+    "alternatives",
+    "bar_score",
+    "effects",
+    "error_models_of",
+    "software_of",
+    "with_bars",
+]
 
 
 # Profile of the framework of a row, whether it runs a network for images, and the device.
@@ -34,8 +43,8 @@ Software = tuple[str, bool, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judge:
-    """What the intervals and lists of a file's rows need to be known.
+class ErrorModels:
+    """What the intervals and lists of the rows of a file follow from.
 
     Attributes
     ----------
@@ -54,12 +63,12 @@ class Judge:
     effects: Mapping[int, FloatArray]
     lines: frozenset[int] | None
 
-    def knows(self, outcome: Outcome) -> Knowledge:
-        """About the errors of a row."""
+    def knowledge_of(self, outcome: Outcome) -> Knowledge:
+        """What is known about the errors of a row."""
         return self.knowledge[software_of(outcome)]
 
 
-def judged(outcomes: Sequence[Outcome]) -> list[Outcome]:
+def with_bars(outcomes: Sequence[Outcome]) -> list[Outcome]:
     """Rows with error bars: steps whose parts are known."""
     return [
         outcome
@@ -88,32 +97,32 @@ def alternatives(outcomes: Sequence[Outcome]) -> list[list[Outcome]]:
 # -- figures ------------------------------------------------------------------------------------------------------------------
 
 
-def bar_score(outcomes: Sequence[Outcome], judge: Judge | None) -> Figures:
-    """Figures of some rows of the file that a judge knows: intervals of step times, and lists to benchmark the best plan.
+def bar_score(outcomes: Sequence[Outcome], models: ErrorModels | None) -> Figures:
+    """Figures of the error bars of some rows of a file: intervals of step times, and lists to benchmark the best plan.
 
     Intervals are scored in log(step time): those of the cost model, one width for all (that of the calibration's residuals), and the one
     width that suits these very rows best. Questions are sets of alternatives with at least three different plans.
     """
-    if judge is None:
+    if models is None:
         return _NO_BARS
-    found = [outcome for outcome in judged(outcomes) if judge.lines is None or outcome.row.line in judge.lines]
+    found = [outcome for outcome in with_bars(outcomes) if models.lines is None or outcome.row.line in models.lines]
     if not found:
         return _NO_BARS
     predicted, measured = (
         np.array([getattr(outcome.comparisons[0], name) for outcome in found]) for name in ("predicted_s", "measured_s")
     )
     residual = np.log(measured / predicted)
-    low, high = _ends(found, judge)
+    low, high = _ends(found, models)
     tail = 0.5 * (1.0 - INTERVAL_SHARE)
     own = np.quantile(residual, (tail, 1.0 - tail))
-    lists = [one for question in alternatives(found) if (one := _list_of(question, judge)) is not None]
+    lists = [one for question in alternatives(found) if (one := _list_of(question, models)) is not None]
     holds, length, plans = np.array(lists, dtype=np.float64).T if lists else np.zeros((3, 0))
     return {
         "interval_rows": len(found),
         "interval_coverage": float(np.mean((low <= residual) & (residual <= high))),
         "interval_width": float(np.median(high - low)),
         "interval_score": float(np.mean(interval_score(low, high, residual))),
-        "interval_score_one_width": float(np.mean(interval_score(*judge.one_width, residual))),
+        "interval_score_one_width": float(np.mean(interval_score(*models.one_width, residual))),
         "interval_score_hindsight": float(np.mean(interval_score(own[:1], own[1:], residual))),
         "list_questions": len(lists),
         "list_holds_best": float(np.mean(holds)) if lists else None,
@@ -122,7 +131,7 @@ def bar_score(outcomes: Sequence[Outcome], judge: Judge | None) -> Figures:
     }
 
 
-# Figures where there is nothing to judge.
+# Figures of rows without error bars.
 _NO_BARS: Figures = {
     "interval_rows": 0,
     "interval_coverage": None,
@@ -137,7 +146,7 @@ _NO_BARS: Figures = {
 }
 
 
-def _ends(outcomes: Sequence[Outcome], judge: Judge) -> tuple[FloatArray, FloatArray]:
+def _ends(outcomes: Sequence[Outcome], models: ErrorModels) -> tuple[FloatArray, FloatArray]:
     """Logarithms of the ends of the intervals, over the prediction."""
     low, high = np.zeros(len(outcomes)), np.zeros(len(outcomes))
     kinds: dict[Software, list[int]] = defaultdict(list)
@@ -145,20 +154,20 @@ def _ends(outcomes: Sequence[Outcome], judge: Judge) -> tuple[FloatArray, FloatA
         kinds[software_of(outcome)].append(n)
     for members in kinds.values():
         some = [outcomes[n] for n in members]
-        known = judge.knows(some[0])
-        ends = intervals(_candidates(some, judge, np.ones(len(some)), np.zeros((len(some), 1))), known.model)
+        known = models.knowledge_of(some[0])
+        ends = intervals(_candidates(some, models, np.ones(len(some)), np.zeros((len(some), 1))), known.model)
         low[members], high[members] = np.log(ends[0]), np.log(ends[1])
     return low, high
 
 
-def _list_of(question: Sequence[Outcome], judge: Judge) -> tuple[bool, int, int] | None:
+def _list_of(question: Sequence[Outcome], models: ErrorModels) -> tuple[bool, int, int] | None:
     """Whether the list to benchmark holds the plan measured best, plans on it, and plans; None with too few to compare.
 
     Runs of one plan are one.
     """
     runs: dict[Hashable, list[Outcome]] = defaultdict(list)
     for outcome in question:
-        if outcome.row.line in judge.effects:
+        if outcome.row.line in models.effects:
             runs[outcome.comparisons[0].plan, outcome.comparisons[0].predicted_s].append(outcome)
     if len(runs) < LEAST_ROWS:
         return None
@@ -168,20 +177,20 @@ def _list_of(question: Sequence[Outcome], judge: Judge) -> tuple[bool, int, int]
     known = [plan for outcome in some if (plan := outcome.comparisons[0].plan) is not None]
     coordinates = mesh_coordinates(known) if known else np.zeros((len(some), 1))
     predicted = np.array([outcome.comparisons[0].predicted_s for outcome in some])
-    listed = bars_of(_candidates(some, judge, predicted, coordinates), judge.knows(some[0])).benchmark_list
+    listed = bars_of(_candidates(some, models, predicted, coordinates), models.knowledge_of(some[0])).benchmark_list
     return int(np.argmin(measured)) + 1 in listed, len(listed), len(some)
 
 
 def _candidates(
-    outcomes: Sequence[Outcome], judge: Judge, step_time_s: FloatArray, coordinates: FloatArray
+    outcomes: Sequence[Outcome], models: ErrorModels, step_time_s: FloatArray, coordinates: FloatArray
 ) -> Candidates:
     """Rows of one kind as its error model sees them."""
     none = np.zeros(len(CONSTANTS))
     return Candidates(
         step_time_s=step_time_s,
         shares=np.array([outcome.comparisons[0].shares for outcome in outcomes]),
-        effects=np.array([judge.effects.get(outcome.row.line, none) for outcome in outcomes]),
-        covariance=judge.knows(outcomes[0]).covariance,
+        effects=np.array([models.effects.get(outcome.row.line, none) for outcome in outcomes]),
+        covariance=models.knowledge_of(outcomes[0]).covariance,
         coordinates=coordinates,
     )
 
@@ -198,7 +207,7 @@ _MOST_ALTERNATIVES = 200
 _GOLDEN = 0.5 * (5.0**0.5 - 1.0)
 
 
-def judge_of(outcomes: Sequence[Outcome], preset: Preset, calibration: Calibration | None = None) -> Judge:
+def error_models_of(outcomes: Sequence[Outcome], preset: Preset, calibration: Calibration | None = None) -> ErrorModels:
     """Find what is known, and vary the constants for rows whose intervals or lists need it.
 
     Parameters
@@ -210,7 +219,7 @@ def judge_of(outcomes: Sequence[Outcome], preset: Preset, calibration: Calibrati
     calibration : Calibration, optional
         The bundled one unless given.
     """
-    found = judged(outcomes)
+    found = with_bars(outcomes)
     knowledge = {
         (framework, is_images, device): knowledge_with(
             calibration, framework, is_transformer=not is_images, devices=(device,)
@@ -231,7 +240,7 @@ def judge_of(outcomes: Sequence[Outcome], preset: Preset, calibration: Calibrati
     low, high = intervals(anything, one_width(calibration))
     for outcome in varied:
         outcome.row.meaning = None  # as before: it takes memory
-    return Judge(
+    return ErrorModels(
         knowledge=knowledge,
         one_width=(np.log(low), np.log(high)),
         effects={outcome.row.line: own for outcome, own in zip(varied, known, strict=True)},

@@ -11,7 +11,7 @@ from typing import Any
 
 from planner.core.errors import FileProblem, InputFileError, UsageError, did_you_mean
 from planner.files.loading import LoadedCalibration, load_calibration
-from planner.measurements.error_bars import Judge, bar_score, judge_of
+from planner.measurements.error_bars import ErrorModels, bar_score, error_models_of
 from planner.measurements.kinds import predict_by
 from planner.measurements.metrics import Figures, best_factor, error_summary, far_off, ranking_summary
 from planner.measurements.outcomes import DEFAULT, PALEO, Comparison, Outcome, calibrated, skipped
@@ -62,7 +62,7 @@ class Score:
         return self.figures[name]
 
 
-def score(outcomes: Sequence[Outcome], factor: float | None = None, judge: Judge | None = None) -> Score:
+def score(outcomes: Sequence[Outcome], factor: float | None = None, models: ErrorModels | None = None) -> Score:
     """Score rows together.
 
     Parameters
@@ -70,8 +70,8 @@ def score(outcomes: Sequence[Outcome], factor: float | None = None, judge: Judge
     outcomes : sequence of Outcome
     factor : float, optional
         Factor of the baseline, see `baseline_factor`; unless given, fitted to these rows.
-    judge : Judge, optional
-        Of their error bars, which are not scored without it.
+    models : ErrorModels, optional
+        Of their error bars, which are not scored without them.
 
     Returns
     -------
@@ -94,7 +94,7 @@ def score(outcomes: Sequence[Outcome], factor: float | None = None, judge: Judge
             [c.predicted_s for c in compared], [c.measured_s for c in compared], [c.ideal_s for c in compared], factor
         ),
         **_ranking(good),
-        **bar_score(good, judge),
+        **bar_score(good, models),
         **_memory(good),
         "parameters_fitted": len(fitted),
         "without_default": sum(not outcome.row.defaults for outcome in good) / len(good) if good else None,
@@ -294,7 +294,7 @@ def _file_score(
     lines = sorted({problem.line for problem in table.refused})
     unread = [skipped(Row(line=line, cells={}), REFUSED, usable=False) for line in lines]
     outcomes, paleo = ([*found, *unread] for found in predicted)
-    judge = judge_of(outcomes, preset, given)
+    models = error_models_of(outcomes, preset, given)
     # One baseline for the file: that of a part of one row would be that row.
     factors = baseline_factor(outcomes), baseline_factor(paleo)
     is_parted = by is not None and by in table.columns
@@ -304,9 +304,9 @@ def _file_score(
     return FileScore(
         file=name,
         kind=kind.name,
-        score=score(outcomes, judge=judge),
+        score=score(outcomes, models=models),
         paleo=score(paleo),
-        parts={text: (score(own, factors[0], judge), score(other, factors[1])) for (text, own), other in texts}
+        parts={text: (score(own, factors[0], models), score(other, factors[1])) for (text, own), other in texts}
         if is_parted
         else {},
         compared=compared,

@@ -128,20 +128,20 @@ def test_sources_in_no_file_widen_what_files_alone_say() -> None:
     """Files that are off by 0.1 and sources that are off by 0.5: either end is where a tenth of all, each counted once, are beyond."""
     from interval_fit import fit
     from interval_left_out import by_files, of_anybody, tail_of_new, unseen
-    from interval_strangers import POINTS, Stranger, of_population, scored
+    from interval_other_sources import POINTS, Source, of_population, scored
 
     rows = files_of(np.random.default_rng(9), 4, 3)
     fold = by_files(rows)
     seen = unseen(rows, fold, {k: fit(rows.take(fold != k), steps=5) for k in range(4)})
     model = fit(rows, steps=5).models["transformers"]
-    strangers = [
-        Stranger(name=f"s{n}", population="transformers", runs=9, bias=bias, mape=0.4)
+    sources = [
+        Source(name=f"s{n}", population="transformers", runs=9, bias=bias, mape=0.4)
         for n, bias in enumerate((-0.4, 0.4) * 4)
     ]
-    alone, wide = (of_anybody(model, "transformers", seen, some) for some in ((), strangers))
+    alone, wide = (of_anybody(model, "transformers", seen, some) for some in ((), sources))
     assert wide.high * wide.typical_log_sd > 0.35 > alone.high * alone.typical_log_sd
     assert wide.low * wide.typical_log_sd < -0.35 < alone.low * alone.typical_log_sd
-    values, weight, count = of_population(strangers, "transformers")
+    values, weight, count = of_population(sources, "transformers")
     assert (count, len(values), float(weight.sum())) == (8, 8 * POINTS, pytest.approx(8.0))
     # Of twelve groups alike: the share beyond either end is that for a new one.
     high = wide.high * wide.typical_log_sd
@@ -149,8 +149,8 @@ def test_sources_in_no_file_widen_what_files_alone_say() -> None:
         float((seen.rows.residual[seen.rows.file == f] > high).mean()) for f in np.unique(seen.rows.file)
     )
     assert beyond / 12 == pytest.approx(tail_of_new(12), abs=0.02)  # in steps of two points
-    inside, score = scored(strangers[0], -10.0, 10.0)
+    inside, score = scored(sources[0], -10.0, 10.0)
     assert (inside, score) == (1.0, 20.0)
     # A population without such sources is as before.
-    other = [Stranger(name="s", population="images", runs=9, bias=0.0, mape=0.4)]
+    other = [Source(name="s", population="images", runs=9, bias=0.0, mape=0.4)]
     assert of_anybody(model, "transformers", seen, other) == alone

@@ -183,7 +183,7 @@ def test_blocks() -> None:
     ("layer", "message"),
     [
         ({"type": "Convolutoin", "parents": ["data"]}, "did you mean 'Convolution'?"),
-        ({"type": "RNN", "parents": ["data"]}, "layer type 'RNN' is not known (known: AvgPool, "),
+        ({"type": "RNN", "parents": ["data"]}, "layer type 'RNN' is not known; did you mean 'LRN'? (known: AvgPool, "),
         ({"type": "Softmax"}, "'parents' must be a list"),
         ({"type": "Softmax", "parents": ["dta"]}, "input 'dta' does not exist; did you mean 'data'?"),
         ({"parents": ["data"]}, "expected a layer"),

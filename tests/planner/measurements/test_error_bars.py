@@ -20,7 +20,7 @@ from planner.cli import run
 from planner.files.loading import load_calibration
 from planner.files.resources import resolve
 from planner.measurements import error_bars
-from planner.measurements.error_bars import effects, judge_of
+from planner.measurements.error_bars import effects, error_models_of
 from planner.measurements.outcomes import DEFAULT, Preset
 from planner.measurements.plans import predict_training as predict
 from planner.measurements.tables import read_table
@@ -276,12 +276,12 @@ def test_large_files_are_sampled_evenly(table: Any, bars: str, monkeypatch: pyte
     for framework, is_sampled in (("nanotron", True), ("", False)):
         lines = [line(1, 2000, hidden=1024 + 64 * n, framework=framework) for n in range(30)]
         outcomes = predict(read_table(Path(table(*lines))).rows, DEFAULT)
-        judge = judge_of(outcomes, DEFAULT, load_calibration(bars).calibration)
-        assert (judge.lines is not None) == is_sampled
-        assert len(judge.effects) == (5 if is_sampled else 0)
-        if judge.lines is not None:
-            places = sorted(judge.lines)
-            assert places == sorted(judge.effects)
+        models = error_models_of(outcomes, DEFAULT, load_calibration(bars).calibration)
+        assert (models.lines is not None) == is_sampled
+        assert len(models.effects) == (5 if is_sampled else 0)
+        if models.lines is not None:
+            places = sorted(models.lines)
+            assert places == sorted(models.effects)
             assert min(b - a for a, b in pairwise(places)) >= 2
             assert places[-1] - places[0] >= 15
 
@@ -295,7 +295,7 @@ def test_a_question_of_many_plans_is_thinned(table: Any, figures: Any, monkeypat
 
 def test_what_rows_meant_is_let_go_of(table: Any) -> None:
     outcomes = predict(read_table(Path(table(*(line(tp, 2000) for tp in (1, 2, 4))))).rows, DEFAULT)
-    judge_of(outcomes, DEFAULT)
+    error_models_of(outcomes, DEFAULT)
     assert all(outcome.row.meaning is None for outcome in outcomes)
 
 

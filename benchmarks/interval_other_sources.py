@@ -1,7 +1,7 @@
 """Published runs in no file that anything was fitted to: how far predictions were from them, for the intervals of unknown frameworks.
 
 The files of `interval_rows.py` were in view when the physics of the cost model was chosen, so that leaving one out of the fit of the error
-bars does not make it a stranger: the model knows its framework, its machine and its networks. These runs were scored before anybody
+bars does not make it unknown: the model knows its framework, its machine and its networks. These runs were scored before anybody
 looked at them. The figures are those of benchmarks/notes/accuracy-tried.md as they are now, after what `planner validate` misread was
 mended, and so rather too good. By ends of files left out alone, about half of a source are inside on average, in place of 80 %
 (docs/accuracy.md).
@@ -26,7 +26,7 @@ _MIDDLES = np.array([NormalDist().inv_cdf((n + 0.5) / POINTS) for n in range(POI
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stranger:
+class Source:
     """Scores of a source.
 
     Attributes
@@ -51,7 +51,7 @@ class Stranger:
     def residuals(self) -> FloatArray:
         """Log(measured / predicted), `POINTS` of them.
 
-        >>> found = Stranger(name="one", population="images", runs=9, bias=-0.1, mape=0.2).residuals
+        >>> found = Source(name="one", population="images", runs=9, bias=-0.1, mape=0.2).residuals
         >>> bool(abs(np.mean(found) - 0.1) < 1e-12), round(float(np.abs(np.exp(-found) - 1).mean()), 3)
         (True, 0.2)
         """
@@ -63,15 +63,15 @@ class Stranger:
         return np.asarray(low * _MIDDLES - self.bias)
 
 
-def _of(population: str, *rows: tuple[str, int, float, float]) -> tuple[Stranger, ...]:
+def _of(population: str, *rows: tuple[str, int, float, float]) -> tuple[Source, ...]:
     return tuple(
-        Stranger(name=name, population=population, runs=runs, bias=bias, mape=mape) for name, runs, bias, mape in rows
+        Source(name=name, population=population, runs=runs, bias=bias, mape=mape) for name, runs, bias, mape in rows
     )
 
 
 # Name, runs, bias, mean absolute error. A framework with error bars counts where none of its rows in the files ran on the device. Left out:
 # runs that constants were fitted to since (MaxText on v5e, grouped convolutions).
-STRANGERS: tuple[Stranger, ...] = (
+OTHER_SOURCES: tuple[Source, ...] = (
     *_of(
         "transformers",
         ("torchtitan on H100 and H200 (its benchmarks)", 18, 0.0, 0.117),
@@ -119,16 +119,16 @@ STRANGERS: tuple[Stranger, ...] = (
 )
 
 
-def of_population(strangers: Sequence[Stranger], population: str) -> tuple[FloatArray, FloatArray, int]:
+def of_population(sources: Sequence[Source], population: str) -> tuple[FloatArray, FloatArray, int]:
     """Residuals of those of a population, their weights (1 in all for each source), and how many they are."""
-    mine = [stranger.residuals for stranger in strangers if stranger.population == population]
+    mine = [source.residuals for source in sources if source.population == population]
     values = np.concatenate(mine) if mine else np.zeros(0)
     return values, np.full(len(values), 1.0 / POINTS), len(mine)
 
 
-def scored(stranger: Stranger, low: float, high: float) -> tuple[float, float]:
+def scored(source: Source, low: float, high: float) -> tuple[float, float]:
     """Share of a source's residuals between two ends, and their mean interval score."""
-    found = stranger.residuals
+    found = source.residuals
     outside = np.maximum(low - found, 0.0) + np.maximum(found - high, 0.0)
     score = high - low + 10.0 * float(outside.mean())
     return float(np.mean((low <= found) & (found <= high))), score
