@@ -18,11 +18,22 @@ import numpy as np
 from costmodel.network.layers import Layer, Shape, ShapeError, family_of, params_from
 from planner.files.network_file import parameters_of
 
-__all__ = ["DraftError", "Drafts", "Run", "attach", "clean_name", "network_layers", "runs_of", "with_params"]
+__all__ = [
+    "LONGEST_NAME",
+    "NOT_IN_NAMES",
+    "DraftError",
+    "Drafts",
+    "Run",
+    "attach",
+    "clean_name",
+    "network_layers",
+    "runs_of",
+    "with_params",
+]
 
 # What a network file takes for a name (planner.schema.common); slashes stand for the dots of modules.
-_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_/@+-]")
-_LONGEST_NAME = 64
+NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_/@+-]")
+LONGEST_NAME = 64
 # Beyond this, counts are no longer exact in a float.
 _MAX_ELEMENTS = 2**53
 _MAX_EXTENT = 10**9
@@ -38,8 +49,8 @@ def clean_name(name: str) -> str:
     >>> clean_name("layer1.0.conv1"), clean_name("::x y"), clean_name("")
     ('layer1/0/conv1', 'x_y', 'layer')
     """
-    text = _NOT_IN_NAMES.sub("_", name.strip(".:/ ").replace(".", "/"))
-    return text.lstrip("/@+-_")[:_LONGEST_NAME] or "layer"
+    text = NOT_IN_NAMES.sub("_", name.strip(".:/ ").replace(".", "/"))
+    return text.lstrip("/@+-_")[:LONGEST_NAME] or "layer"
 
 
 class Drafts:
@@ -125,7 +136,7 @@ class Drafts:
             return name
         while True:
             number = self._numbers[name] = self._numbers.get(name, 1) + 1
-            other = f"{name[: _LONGEST_NAME - 1 - len(str(number))]}_{number}"
+            other = f"{name[: LONGEST_NAME - 1 - len(str(number))]}_{number}"
             if other not in self.layers:
                 return other
 

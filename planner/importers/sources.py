@@ -127,12 +127,12 @@ def _config(path: Path) -> ImportedDocument | None:
         content = json.loads(text)
     except (ValueError, RecursionError):
         return None
-    from planner.importers import hugging_face
-
-    if not hugging_face.detect(content):
+    keys = content.keys() if isinstance(content, dict) else ()
+    if "layers" in keys or not {"model_type", "architectures"}.intersection(keys):
         return None
-    document = document_of_json(path, text, sha256, content)
-    return dataclasses.replace(hugging_face.convert(document), sha256=sha256)
+    from planner.importers.hugging_face.config import convert
+
+    return dataclasses.replace(convert(document_of_json(path, text, sha256, content)), sha256=sha256)
 
 
 def text_of(model: LoadedModel) -> str:

@@ -310,17 +310,13 @@ def read_dinov2(fields: Fields, model_type: str) -> p.Network:  # noqa: ARG001 -
     body = p.block(p.layer_norm, parts)
     head: list[p.Entry] = [p.layer_norm("norm"), p.entry("class_position", "select_position")]
     if fields.architecture(("Dinov2Model", "Dinov2ForImageClassification")) == "Dinov2ForImageClassification":
-        head += _dinov2_classifier(fields, hidden)
+        head += [
+            p.entry("patch_mean", "reduce", "norm", shape=[hidden]),
+            p.entry("both", "concat", ["class_position", "patch_mean"]),
+            p.linear("classifier", fields.labels(), bias=True),
+            p.entry("loss", "softmax"),
+        ]
     return _vision_network(layers, hidden, embedded, body, head)
-
-
-def _dinov2_classifier(fields: Fields, hidden: int) -> list[p.Entry]:
-    return [
-        p.entry("patch_mean", "reduce", "norm", shape=[hidden]),
-        p.entry("both", "concat", ["class_position", "patch_mean"]),
-        p.linear("classifier", fields.labels(), bias=True),
-        p.entry("loss", "softmax"),
-    ]
 
 
 def _patches(

@@ -135,8 +135,8 @@ class Conversion:
         result: Value | list[Value]
         if operation.kind not in KINDS:
             result = self._unknown(operation, inputs)
-        elif operation.kind == "fixed" or (
-            operation.kind not in ("embedding", "input")
+        elif (
+            operation.kind != "embedding"
             and all(isinstance(value, Fixed) or self.is_index(value) for value in inputs)
             and not (operation.kind in _KEEPS_INDEX and inputs and self.is_index(inputs[0]))
         ):

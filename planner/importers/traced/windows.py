@@ -364,8 +364,8 @@ def _gathered(self: Conversion, operation: Operation) -> Value:
 
 
 @kinds("fixed")
-def _fixed(self: Conversion, operation: Operation) -> Value:  # noqa: ARG001 - every handler has it
-    return Fixed(shape=operation.shapes[0])
+def _fixed(self: Conversion, operation: Operation) -> list[Value]:  # noqa: ARG001 - every handler has it
+    return [Fixed(shape=shape) for shape in operation.shapes]
 
 
 @kinds("alias")

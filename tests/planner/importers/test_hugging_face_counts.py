@@ -15,7 +15,7 @@ from costmodel.network.graph import Graph
 from planner.files.documents import document_of
 from planner.files.expansion import expand
 from planner.files.validation import validate
-from planner.importers.hugging_face import convert
+from planner.importers.hugging_face.config import convert
 from planner.schema.model import NetworkFile
 
 Config = dict[str, Any]

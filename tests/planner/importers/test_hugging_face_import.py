@@ -12,7 +12,8 @@ import yaml
 
 from planner.cli import run
 from planner.core.errors import InputFileError, UsageError
-from planner.importers.hugging_face import ARCHITECTURES, IMAGES_PER_STEP, TOKENS_PER_STEP, WITH_TEXT_PART
+from planner.importers.hugging_face.config import IMAGES_PER_STEP, TOKENS_PER_STEP
+from planner.importers.hugging_face.families import ARCHITECTURES, WITH_TEXT_PART
 from planner.importers.hugging_face.fields import notes_of_quantization
 from planner.importers.networks import load_model
 from planner.importers.sources import imported_document, text_of
