@@ -330,7 +330,7 @@ def read_measurements(files: Sequence[str], machinery: Machinery) -> Measurement
 def _add_file(name: str, machinery: Machinery, number: int, batches: list[_Batch], times: list[_Time]) -> TableUse:
     """Predict the rows of a file with the bundled constants and keep those that have times."""
     table = read_table(Path(name))
-    skipped: Counter[str] = Counter({REFUSED: table.refused_rows} if table.refused_rows else {})
+    skipped: Counter[str] = Counter({REFUSED: len(table.refused_lines)} if table.refused else {})
     used = 0
     kinds = _by_kind(machinery.columns(table))
     if not kinds:
@@ -361,7 +361,7 @@ def _add_file(name: str, machinery: Machinery, number: int, batches: list[_Batch
         file=name,
         sha256=table.sha256,
         kind=main.name if len(kinds) == 1 else " and ".join(sorted(kind.name for kind in kinds)),
-        rows=len(table.rows) + table.refused_rows,
+        rows=len(table.rows) + len(table.refused_lines),
         used=used,
         skipped=dict(skipped.most_common()),
     )

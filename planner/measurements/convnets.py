@@ -20,6 +20,7 @@ from costmodel.precision import OPTIMIZERS, Precision
 from costmodel.workload import Workload
 from planner.files.naming.models import nearest_models, transformer_called
 from planner.files.resources import bundled
+from planner.importers.networks import load_model
 from planner.measurements.columns import FUSED
 from planner.measurements.fitted import fitted_links, fitted_of
 from planner.measurements.hardware import (
@@ -52,8 +53,6 @@ def network_name(row: Row) -> str | None:
 @cache
 def graph_of(name: str) -> Graph:
     """Graph of a bundled network."""
-    from planner.importers.networks import load_model
-
     return load_model(name).graph
 
 
@@ -64,8 +63,6 @@ def counts_of(name: str) -> Mapping[str, int]:
     >>> dict(counts_of("gnmt")), dict(counts_of("transformer-xl-base")), dict(counts_of("resnet50"))
     ({'tokens': 100}, {'tokens': 192}, {})
     """
-    from planner.importers.networks import load_model
-
     known = load_model(name)
     return known.counts or ({} if known.seq is None else {"tokens": known.seq})
 

@@ -15,6 +15,7 @@ from costmodel.hardware.device import Device
 from costmodel.mixed.plan import group_cluster
 from costmodel.precision import PRECISIONS, Precision
 from planner.core.errors import PlannerError, did_you_mean
+from planner.files.loading import load_cluster, load_device
 from planner.files.naming.devices import SPARE_CLUSTER, device_called
 from planner.files.naming.frameworks import framework_of
 from planner.files.resources import bundled
@@ -219,8 +220,6 @@ def _capacity_bytes(device: Device, stated_gb: float | None) -> float:
 
 @cache
 def _stated_cluster(device_file: str, cluster_file: str, text: str, links: Links, attention: Attention) -> Cluster:
-    from planner.files.loading import load_cluster, load_device
-
     try:
         device = load_device(device_file).device if device_file else None
         known = load_cluster(cluster_file).cluster if cluster_file else None
@@ -274,19 +273,12 @@ def _used_per_node(row: Row, most: int | None) -> int | None:
 
 @cache
 def _device(name: str, attention: Attention = "newest") -> Device:
-    from planner.files.loading import load_device
-
-    try:
-        return with_attention(load_device(name).device, attention)
-    except PlannerError as error:
-        raise RowSkipped(str(error).splitlines()[0], usable=True) from None
+    return with_attention(load_device(name).device, attention)
 
 
 @cache
 def _cluster(device: str, base: str, links: Links, attention: Attention = "newest") -> Cluster:
     """The usual cluster of a device with other bandwidths and nodes."""
-    from planner.files.loading import load_cluster
-
     known = load_cluster(base if base in bundled("clusters") else SPARE_CLUSTER).cluster
     size = _joined(known, links)
     levels = [*known.levels[:-1]] if len(known.levels) > 1 else [known.levels[0]]

@@ -114,7 +114,7 @@ def _compared(row: Row, unit: Unit, what: str, predicted_s: float, flop: float, 
         The measurement cannot be right.
     """
     assert measured_s is not None
-    ideal_s = flop / unit.device.peak(unit.precision.compute)
+    ideal_s = flop / unit.peak_flop_per_s
     if measured_s < max(_SHORTEST_S, _LEAST_OF_IDEAL * ideal_s):
         # What looks like a wrong unit is often a format that the row does not state.
         assumed = row.defaults.get("precision")
@@ -220,7 +220,7 @@ def timed(
 
 
 def positive_ms(row: Row, name: str) -> float | None:
-    """Seconds from a column of milliseconds; None where it is empty or 0.
+    """Seconds from a column of milliseconds; None where it is empty.
 
     Raises
     ------
@@ -438,7 +438,7 @@ def _copy(row: Row, preset: Preset) -> tuple[Unit, list[Timed]]:
     layer = layer_of("activation", ((elements,),), (("function", "relu"),))
     predicted_s = float(layer_passes(layer, 1, unit.compute)[0, 0])
     # The baseline is the memory's peak, here in FLOPs.
-    flop = 2.0 * size / unit.device.memory_bandwidth_bytes_per_s * unit.device.peak(unit.precision.compute)
+    flop = 2.0 * size / unit.device.memory_bandwidth_bytes_per_s * unit.peak_flop_per_s
     return unit, [("copy", predicted_s, flop, positive_ms(row, "time_ms"))]
 
 
@@ -466,9 +466,9 @@ def _measured(row: Row, preset: Preset) -> Outcome:
 
 
 # Predict the rows of a table, in the order given: (rows, preset) -> outcomes.
-predict_products, predict_convolutions, predict_recurrent = (
-    partial(predict_kernels, kernel=kernel, kinds=kinds) for kernel, kinds in list(_KERNELS.values())[:3]
-)
+predict_products = partial(predict_kernels, kernel=_product, kinds=frozenset(("linear",)))
+predict_convolutions = partial(predict_kernels, kernel=_convolution, kinds=frozenset(("convolution",)))
+predict_recurrent = partial(predict_kernels, kernel=_recurrent, kinds=frozenset(("lstm",)))
 predict_peaks = partial(predict_kernels, kernel=_peak, kinds=frozenset(("linear",)))
 predict_layers = partial(predict_kernels, kernel=_named_layer)
 predict_measured = partial(outcomes_of, one=_measured)

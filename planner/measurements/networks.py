@@ -9,9 +9,11 @@ from functools import cache
 
 from costmodel.network.graph import Graph, GraphError, LayerSpec
 from costmodel.network.layers.base import params_from
+from planner.core.errors import PlannerError
 from planner.files.naming.models import nearest_models, transformer_called
 from planner.files.resources import bundled
 from planner.importers.hugging_face import parts
+from planner.importers.networks import load_model
 from planner.measurements.hardware import flash_attention, has_dropout
 from planner.measurements.tables import Row, RowSkipped
 
@@ -336,9 +338,6 @@ def bundled_transformer(name: str, seq: int | None) -> Graph:
     RowSkipped
         The network cannot be that long.
     """
-    from planner.core.errors import PlannerError
-    from planner.importers.networks import load_model
-
     known = load_model(name)
     if seq is None or seq == known.seq:
         return known.graph

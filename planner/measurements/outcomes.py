@@ -31,7 +31,6 @@ __all__ = [
     "Preset",
     "calibrated",
     "outcomes_of",
-    "skipped",
 ]
 
 
@@ -183,11 +182,6 @@ class Outcome:
         return not self.skipped
 
 
-def skipped(row: Row, reason: str, *, usable: bool, needs: tuple[tuple[str, ...], ...] = ()) -> Outcome:
-    """An outcome of a row that is left out."""
-    return Outcome(row=row, skipped=reason, usable=usable, needs=needs)
-
-
 def outcomes_of(rows: Sequence[Row], preset: Preset, one: Callable[[Row, Preset], Outcome]) -> list[Outcome]:
     """Predict rows one by one; those that cannot be scored are skipped with the reason."""
     outcomes = []
@@ -197,11 +191,11 @@ def outcomes_of(rows: Sequence[Row], preset: Preset, one: Callable[[Row, Preset]
                 raise RowSkipped("marked suspect")
             outcomes.append(one(row, preset))
         except RowSkipped as trouble:
-            outcomes.append(skipped(row, trouble.reason, usable=trouble.usable, needs=trouble.needs))
+            outcomes.append(Outcome(row=row, skipped=trouble.reason, usable=trouble.usable, needs=trouble.needs))
         except OverflowError:
-            outcomes.append(skipped(row, TOO_LARGE, usable=False))
+            outcomes.append(Outcome(row=row, skipped=TOO_LARGE, usable=False))
         except ShapeError:
-            outcomes.append(skipped(row, "the shapes do not fit together", usable=False))
+            outcomes.append(Outcome(row=row, skipped="the shapes do not fit together", usable=False))
         except CostModelError as error:
-            outcomes.append(skipped(row, f"the cost model refuses the layer: {error}", usable=True))
+            outcomes.append(Outcome(row=row, skipped=f"the cost model refuses the layer: {error}"))
     return outcomes

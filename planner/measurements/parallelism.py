@@ -46,7 +46,7 @@ def not_measured() -> RowSkipped:
 
 
 def is_measured(row: Row) -> bool:
-    """Whether a training run states a time or a throughput that is not 0."""
+    """Whether a training run states a time or a throughput."""
     return any(row.number(name) is not None for name in _MEASURED)
 
 
@@ -58,7 +58,7 @@ def step_time_s(
     seq: int | None = None,
     counts: Mapping[str, int] | None = None,
 ) -> float | None:
-    """Measured seconds of a step, from the time itself or a throughput; None where nothing is stated or it is 0.
+    """Measured seconds of a step, from the time itself or a throughput; None where nothing is stated.
 
     Parameters
     ----------

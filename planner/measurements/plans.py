@@ -42,7 +42,7 @@ from planner.measurements.hardware import (
     usual_node,
 )
 from planner.measurements.networks import network_of, positions_of
-from planner.measurements.outcomes import TOO_LARGE, Comparison, MemoryComparison, Outcome, Preset, skipped
+from planner.measurements.outcomes import TOO_LARGE, Comparison, MemoryComparison, Outcome, Preset
 from planner.measurements.parallelism import (
     ImpossiblePlan,
     batches_of,
@@ -272,14 +272,14 @@ def predict(rows: Sequence[Row], preset: Preset) -> list[Outcome]:
         if isinstance(meant, ImpossiblePlan) and has_failed(row):
             outcomes[n] = Outcome(row=row, failed=True, impossible=meant.reason)
         elif isinstance(meant, RowSkipped):
-            outcomes[n] = skipped(row, meant.reason, usable=meant.usable, needs=meant.needs)
+            outcomes[n] = Outcome(row=row, skipped=meant.reason, usable=meant.usable, needs=meant.needs)
         else:
             groups.setdefault(meant.key, []).append((n, meant))
     for members in groups.values():
         try:
             found = _answers([question for _, question in members], preset)
         except OverflowError:
-            found = [skipped(question.row, TOO_LARGE, usable=False) for _, question in members]
+            found = [Outcome(row=question.row, skipped=TOO_LARGE, usable=False) for _, question in members]
         outcomes.update((n, outcome) for (n, _), outcome in zip(members, found, strict=True))
     return [outcomes[n] for n in range(len(rows))]
 
@@ -290,7 +290,7 @@ def _answers(questions: Sequence[Question], preset: Preset) -> list[Outcome]:
     try:
         model = model_of(first, preset)
     except MeshError as error:
-        return [skipped(question.row, str(error), usable=True) for question in questions]
+        return [Outcome(row=question.row, skipped=str(error)) for question in questions]
     # A table repeats its plans: each is costed once.
     numbers: dict[MeshPlan, int] = {}
     members = [[numbers.setdefault(plan, len(numbers)) for plan in question.plans] for question in questions]
@@ -410,7 +410,7 @@ def _impossible(question: Question, message: str) -> Outcome:
     """A plan that breaks a rule: right where the run failed, else a gap of the cost model."""
     if question.failed:
         return Outcome(row=question.row, failed=True, impossible=message, ranking=question.ranking)
-    return skipped(question.row, f"the cost model takes the plan for impossible: {message}", usable=True)
+    return Outcome(row=question.row, skipped=f"the cost model takes the plan for impossible: {message}")
 
 
 def _outcome(
@@ -433,7 +433,7 @@ def _outcome(
             if measured_s < ideal_s
             else "100,000 times what the devices need"
         )
-        return skipped(question.row, f"step time {word}: wrong unit?", usable=False)
+        return Outcome(row=question.row, skipped=f"step time {word}: wrong unit?", usable=False)
     comparison = Comparison(
         what="step",
         predicted_s=predicted_s,

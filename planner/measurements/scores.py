@@ -14,7 +14,7 @@ from planner.files.loading import LoadedCalibration, load_calibration
 from planner.measurements.error_bars import ErrorModels, bar_score, error_models_of
 from planner.measurements.kinds import predict_by
 from planner.measurements.metrics import Figures, best_factor, error_summary, far_off, ranking_summary
-from planner.measurements.outcomes import DEFAULT, PALEO, Comparison, Outcome, calibrated, skipped
+from planner.measurements.outcomes import DEFAULT, PALEO, Comparison, Outcome, calibrated
 from planner.measurements.tables import Row, Table, read_table
 
 __all__ = [
@@ -291,8 +291,7 @@ def _file_score(
     preset = DEFAULT if given is None else calibrated(DEFAULT, given)
     kind, predicted = predict_by(table, (preset, PALEO), say)
     # Rows that cannot be read count as rows that are skipped.
-    lines = sorted({problem.line for problem in table.refused})
-    unread = [skipped(Row(line=line, cells={}), REFUSED, usable=False) for line in lines]
+    unread = [Outcome(row=Row(line=line, cells={}), skipped=REFUSED, usable=False) for line in table.refused_lines]
     outcomes, paleo = ([*found, *unread] for found in predicted)
     models = error_models_of(outcomes, preset, given)
     # One baseline for the file: that of a part of one row would be that row.

@@ -140,16 +140,18 @@ class Table:
         Those that can be read.
     refused : tuple of FileProblem
         What is wrong with the others, each at its place.
-    refused_rows : int
-        How many they are.
     """
 
     path: Path
     columns: tuple[str, ...]
     rows: tuple[Row, ...]
     refused: tuple[FileProblem, ...] = ()
-    refused_rows: int = 0
     sha256: str = ""
+
+    @property
+    def refused_lines(self) -> list[int]:
+        """Lines of the rows that cannot be read."""
+        return sorted({problem.line for problem in self.refused})
 
     def unknown(self) -> tuple[str, ...]:
         """What to say of columns that are not read though their names are near one that is."""
@@ -233,13 +235,12 @@ def table_of(
     }
     problems = {name: found for name, found in problems.items() if found}
     starts = text.split("\n") if text and problems else []
-    rows, refused, count = [], list(broken), len({problem.line for problem in broken})
+    rows, refused = [], list(broken)
     for line, values in zip(lines, cleaned.itertuples(index=False, name=None), strict=True):
         cells = {name: value for name, value in zip(columns, values, strict=True) if value}
         if not cells:
             continue
         wrong = [(name, found) for name, known in problems.items() if (found := known.get(cells.get(name, "")))]
-        count += bool(wrong)
         for name, found in wrong:
             place = _place(starts, line, columns.index(name))
             refused.append(FileProblem(path=path, line=line, column=place, message=f"{name} {found}"))
@@ -248,9 +249,7 @@ def table_of(
             rows.append(Row(line=line, cells=cells))
     if refused and not rows:
         raise InputFileError(refused)
-    return Table(
-        path=path, columns=columns, rows=tuple(rows), refused=tuple(sorted(refused)), refused_rows=count, sha256=sha256
-    )
+    return Table(path=path, columns=columns, rows=tuple(rows), refused=tuple(sorted(refused)), sha256=sha256)
 
 
 def _place(starts: Sequence[str], line: int, column: int) -> int:

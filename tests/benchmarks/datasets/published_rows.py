@@ -22,7 +22,7 @@ from planner.measurements import (
 )
 from planner.measurements import kernels as planned
 from planner.measurements.columns import COLUMNS
-from planner.measurements.outcomes import DEFAULT, Outcome, Preset, skipped
+from planner.measurements.outcomes import DEFAULT, Outcome, Preset
 
 Convert = Callable[[Row], Cells]
 
@@ -52,7 +52,7 @@ class Kind:
         try:
             (found,) = self.predictor([canonical(row, self.convert)], preset)
         except Unreadable as trouble:
-            return skipped(tables.Row(line=row.line, cells={}), str(trouble), usable=False)
+            return Outcome(row=tables.Row(line=row.line, cells={}), skipped=str(trouble), usable=False)
         return found
 
 

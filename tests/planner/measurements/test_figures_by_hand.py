@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from planner.cli import run
 from planner.measurements import plans
 from planner.measurements.metrics import best_factor, error_summary, kendall_tau, pair_accuracy, ranking_summary, regret
-from planner.measurements.outcomes import Comparison, MemoryComparison, Outcome, Preset, skipped
+from planner.measurements.outcomes import Comparison, MemoryComparison, Outcome, Preset
 from planner.measurements.tables import Row
 from planner.schema.results import ValidationDocument
 
@@ -39,7 +39,7 @@ def by_hand(rows: Sequence[Row], preset: Preset) -> list[Outcome]:
 
 def _outcome(row: Row, factor: float) -> Outcome:
     if row.flag("suspect"):
-        return skipped(row, "marked suspect", usable=False)
+        return Outcome(row=row, skipped="marked suspect", usable=False)
     if row.has("impossible"):
         return Outcome(row=row, failed=True, impossible=row.text("impossible"))
     said_gib, measured_gib = row.number("said_gib"), row.number("memory_gib")
