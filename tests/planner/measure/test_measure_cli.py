@@ -117,6 +117,7 @@ def rows_of(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(stream))
 
 
+@pytest.mark.e2e
 @needs_torch
 def test_a_run_on_the_processor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     process = started(
@@ -154,6 +155,7 @@ def test_a_run_on_the_processor(tmp_path: Path, capsys: pytest.CaptureFixture[st
     )
 
 
+@pytest.mark.e2e
 @needs_torch
 def test_two_processes(tmp_path: Path) -> None:
     process = started(
@@ -172,6 +174,7 @@ def test_two_processes(tmp_path: Path) -> None:
     assert run(["validate", str(tmp_path / "m.csv")]) == 0
 
 
+@pytest.mark.e2e
 @needs_torch
 @pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -189,6 +192,7 @@ def test_a_stopped_run_keeps_its_rows(tmp_path: Path, number: int) -> None:
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".planner")]
 
 
+@pytest.mark.e2e
 @needs_torch
 def test_files_corrected_by_hand_are_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "m-device.yaml").write_text("mine")
@@ -216,6 +220,7 @@ def test_inputs_come_from_the_seed() -> None:
     assert not torch.equal(first, other)
 
 
+@pytest.mark.e2e
 @needs_torch
 def test_every_kernel_runs_and_means_what_its_row_says() -> None:
     """Shapes of the results against those that the cost model takes from the columns."""
