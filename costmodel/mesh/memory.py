@@ -69,19 +69,17 @@ def add_saved(
 def add_saved_inputs(total: dict[str, FloatArray], workload: Workload, kind: ModuleKind, keys: RowKeys) -> None:
     """The same of what enters the module."""
     graph, width = workload.graph, workload.precision.activation_bytes
-    needs, whole = graph.needs_gradient, keys.cp * np.where(keys.sequence_parallel > 0, keys.tp, 1)
-    readers, outside = _readers(graph, kind)
-    keeping = [needs[i] and graph.layers[i].keeps_input for i in kind.layers]
-    again = _needed_again(graph, kind, readers, keeping)
-    has_backward = any(needs[i] for i in kind.layers)
-    for source, reading in outside.items():
+    whole = keys.cp * np.where(keys.sequence_parallel > 0, keys.tp, 1)
+    facts = saved_facts(graph, kind)
+    has_backward = any(layer.has_backward for layer in facts)
+    for source, reading in _read_from_outside(graph, kind).items():
         elements = _elements(graph.layers[source], keys, whole.astype(np.float64), np.ones(len(keys)))
         total["entering_bytes"] += elements * width
         if has_backward:
             total["input_bytes"] += elements * width
-        if any(keeping[r] for r in reading):
+        if any(facts[r].keeps_input for r in reading):
             total["saved_bytes"] += elements * width
-        if any(keeping[r] or (is_repeated(graph, kind, r) and again[r]) for r in reading):
+        if any(facts[r].reads_again for r in reading):
             total["saved_selective_bytes"] += elements * width
 
 
@@ -178,6 +176,8 @@ class SavedFacts:
         A gradient flows through the layer.
     keeps_input : bool
         Its backward pass reads its input.
+    reads_again : bool
+        The same under selective recomputation, or the layer runs again.
     kept : Use
         The backward pass of another layer reads its output, or its own does.
     needed_again : Use
@@ -189,6 +189,7 @@ class SavedFacts:
 
     has_backward: bool
     keeps_input: bool
+    reads_again: bool
     kept: Use
     needed_again: Use
     is_repeated: bool
@@ -202,11 +203,14 @@ def saved_facts(graph: Graph, kind: ModuleKind) -> list[SavedFacts]:
 
 def _saved_facts(graph: Graph, kind: ModuleKind) -> list[SavedFacts]:
     needs = graph.needs_gradient
-    readers, _ = _readers(graph, kind)
-    keeping = [needs[i] and graph.layers[i].keeps_input for i in kind.layers]
-    again = _needed_again(graph, kind, readers, keeping)
-    reading = [readers.get(p, []) for p in range(len(kind.layers))]
     layers = [graph.layers[index] for index in kind.layers]
+    reading = [kind.readers(p) for p in range(len(layers))]
+    repeated = [is_repeated(graph, kind, p) for p in range(len(layers))]
+    keeping = [needs[i] and graph.layers[i].keeps_input for i in kind.layers]
+    # A layer that only draws a mask again needs no input for it.
+    again = keeping.copy()
+    for p in reversed(range(len(layers))):
+        again[p] |= repeated[p] and any(again[r] for r in reading[p])
     casts = [layer.kind == "linear" and bool(layer.block) for layer in layers]
 
     def use(p: int, is_read: Sequence[bool]) -> Use:
@@ -215,14 +219,13 @@ def _saved_facts(graph: Graph, kind: ModuleKind) -> list[SavedFacts]:
         own = layers[p].kind in ATTENTION and layers[p].params.fused and bool(reads)
         return Use(by_products=any(casts[r] for r in reads), by_others=own or not all(casts[r] for r in reads))
 
-    repeated = [is_repeated(graph, kind, p) for p in range(len(layers))]
-    runs_again = [k or (r and a) for k, r, a in zip(keeping, repeated, again, strict=True)]
     return [
         SavedFacts(
             has_backward=needs[index],
             keeps_input=keeping[p],
+            reads_again=again[p],
             kept=use(p, keeping),
-            needed_again=use(p, runs_again),
+            needed_again=use(p, again),
             is_repeated=repeated[p],
             feeds_loss=any(graph.layers[kind.layers[r]].kind == "softmax" for r in reading[p]),
         )
@@ -248,32 +251,14 @@ def _received_bytes(layer: Layer, role: LayerRole, keys: RowKeys, width: int) ->
     return total
 
 
-def _readers(graph: Graph, kind: ModuleKind) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
-    """Who reads what: by position in the module, and by layer of the graph for tensors from other modules."""
-    readers: dict[int, list[int]] = {}
-    outside: dict[int, list[int]] = {}
-    inside = set(kind.layers)
-    for position, inputs in enumerate(kind.inputs):
-        for u in set(inputs) - {-1}:
-            readers.setdefault(u, []).append(position)
-        for source in graph.producers[kind.layers[position]]:
-            if source not in inside:
-                outside.setdefault(source, []).append(position)
-    return readers, outside
-
-
-def _needed_again(
-    graph: Graph, kind: ModuleKind, readers: Mapping[int, Sequence[int]], keeping: Sequence[bool]
-) -> list[bool]:
-    """Layer of the module -> whether the backward pass under selective recomputation reads its output: itself, or to run readers again.
-
-    A layer that only draws a mask again needs no input for it.
-    """
-    again = [is_repeated(graph, kind, p) for p in range(len(kind.layers))]
-    needed = [False] * len(again)
-    for position in reversed(range(len(again))):
-        needed[position] = any(keeping[r] or (again[r] and needed[r]) for r in readers.get(position, ()))
-    return needed
+def _read_from_outside(graph: Graph, kind: ModuleKind) -> dict[int, list[int]]:
+    """Layer of another module -> positions of the layers of this one that read it."""
+    found: dict[int, list[int]] = {}
+    for position, index in enumerate(kind.layers):
+        for source in graph.producers[index]:
+            if source not in kind.layers:
+                found.setdefault(source, []).append(position)
+    return found
 
 
 def _elements(layer: Layer, keys: RowKeys, pieces: FloatArray, channel_pieces: FloatArray | float) -> FloatArray:

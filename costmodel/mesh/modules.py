@@ -60,6 +60,10 @@ class ModuleKind:
     inputs: tuple[tuple[int, ...], ...]
     is_block: bool
 
+    def readers(self, position: int) -> list[int]:
+        """Positions of the layers of the module that read a layer of it."""
+        return [reader for reader, inputs in enumerate(self.inputs) if position in inputs]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Modules:
@@ -227,7 +231,7 @@ def flow_of(workload: Workload, kind: ModuleKind, position: int) -> GradientFlow
 
 def _flow(graph: Graph, kind: ModuleKind, position: int) -> GradientFlow:
     index, needs = kind.layers[position], graph.needs_gradient
-    reading = any(needs[kind.layers[r]] for r, inputs in enumerate(kind.inputs) if position in inputs)
+    reading = any(needs[kind.layers[reader]] for reader in kind.readers(position))
     return GradientFlow(
         through=needs[index],
         to_inputs=any(needs[u] for u in graph.producers[index]),
@@ -247,8 +251,8 @@ def is_repeated(graph: Graph, kind: ModuleKind, position: int) -> bool:
         return True
     if layer.kind != "linear" or layer.output_shape[0] <= layer.input_shapes[0][0]:
         return False
-    readers = [kind.layers[r] for r, inputs in enumerate(kind.inputs) if position in inputs]
-    return bool(readers) and all(graph.layers[index].kind == "latent_attention" for index in readers)
+    readers = kind.readers(position)
+    return bool(readers) and all(graph.layers[kind.layers[r]].kind == "latent_attention" for r in readers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

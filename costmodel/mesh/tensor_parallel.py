@@ -153,12 +153,7 @@ def roles_of(graph: Graph, kind: ModuleKind) -> tuple[LayerRole, ...]:
 
 def _roles(graph: Graph, kind: ModuleKind) -> tuple[LayerRole, ...]:
     layers = [graph.layers[i] for i in kind.layers]
-    consumers: list[list[int]] = [[] for _ in layers]
-    for position, inputs in enumerate(kind.inputs):
-        for u in inputs:
-            if u >= 0:
-                consumers[u].append(position)
-    accepts = _accepting(graph, kind, consumers)
+    accepts = _accepting(graph, kind)
     result: list[LayerRole] = []
     gathered: set[object] = set()
     for position, layer in enumerate(layers):
@@ -190,7 +185,7 @@ def _linear_role(is_split: bool, splits: bool, producers: tuple[int, ...], gathe
     return LayerRole(role="column", gathers=first)
 
 
-def _accepting(graph: Graph, kind: ModuleKind, consumers: list[list[int]]) -> list[bool]:
+def _accepting(graph: Graph, kind: ModuleKind) -> list[bool]:
     """Layer of the module -> whether its output may stay split by channels.
 
     It may where all that read it work on shares and end in a matrix or the loss.
@@ -199,7 +194,7 @@ def _accepting(graph: Graph, kind: ModuleKind, consumers: list[list[int]]) -> li
     outside = _read_outside(graph, kind)
     accepts = [False] * len(layers)
     for position in reversed(range(len(layers))):
-        readers = consumers[position]
+        readers = kind.readers(position)
         if position in outside:
             continue
         if not readers:
@@ -423,7 +418,7 @@ def split_roles(
     home = home_of(tp, sequence_parallel=sequence_parallel)
     usual = {split.layer: split for split in standard_splits(graph, kind, tp)}
     chosen = [splits.get(layer.name, usual.get(layer.name)) for layer in layers]
-    leaving = {u for u, v in graph.edges if u in kind.layers and v not in kind.layers}
+    leaving = _read_outside(graph, kind)
     held = [home if s is None else layout_held(s.role, s.degree, home) for s in chosen]
     gathered: dict[int, set[int]] = {}
     sources = sources_of(graph, kind)
@@ -436,7 +431,7 @@ def split_roles(
         out = Layout(form="partial", degree=split.degree)
         if split.role in ("row", "vocabulary"):
             moves += moves_between(out, home, -1)
-        if kind.layers[position] in leaving:
+        if position in leaving:
             moves += moves_between(held[position], home, -1)
         result.append(
             LayerRole(
@@ -544,11 +539,8 @@ def _is_tied(graph: Graph, layer: Layer) -> bool:
 
 def _reader(graph: Graph, kind: ModuleKind, position: int) -> Layer | None:
     """The attention that reads a layer directly, whose heads its columns are."""
-    for other, inputs in enumerate(kind.inputs):
-        layer = graph.layers[kind.layers[other]]
-        if position in inputs and layer.kind in ATTENTION:
-            return layer
-    return None
+    readers = (graph.layers[kind.layers[reader]] for reader in kind.readers(position))
+    return next((layer for layer in readers if layer.kind in ATTENTION), None)
 
 
 def _heads_fit(layer: Layer | None, degree: int) -> bool:
@@ -601,19 +593,13 @@ def rows_held(layer: Layer, shard: Shard) -> FloatArray:
 
 def _column_width(layers: Sequence[Layer], kind: ModuleKind, position: int, ranks: FloatArray) -> FloatArray:
     """Outputs of a rank of a column-split matrix; key and value heads are repeated where there are fewer of them than ranks."""
-    width = float(layers[kind.layers[position]].output_shape[0])
-    share = np.ceil(width / ranks)
-    for reader, inputs in enumerate(kind.inputs):
+    for reader in kind.readers(position):
         layer = layers[kind.layers[reader]]
-        if position in inputs and layer.kind in ("self_attention", "cross_attention"):
-            heads, kv_heads, dim = (
-                layer.params.heads,
-                layer.params.kv_heads or layer.params.heads,
-                layer.params.head_dim,
-            )
-            own_kv = np.maximum(np.ceil(kv_heads / ranks), 1.0)
+        if layer.kind in ("self_attention", "cross_attention"):
+            heads, dim = layer.params.heads, layer.params.head_dim
+            own_kv = np.maximum(np.ceil((layer.params.kv_heads or heads) / ranks), 1.0)
             if layer.kind == "self_attention":
                 return np.asarray((np.ceil(heads / ranks) + 2.0 * own_kv) * dim)
-            if inputs[1] == position:
+            if kind.inputs[reader][1] == position:
                 return np.asarray(2.0 * own_kv * dim)
-    return np.asarray(share)
+    return np.asarray(np.ceil(float(layers[kind.layers[position]].output_shape[0]) / ranks))
