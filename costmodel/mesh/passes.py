@@ -37,6 +37,7 @@ from costmodel.schedules import DELAYS_WEIGHTS, IS_CHUNKED
 from costmodel.tolerances import ROUNDING
 
 __all__ = [
+    "PASS_FIELDS",
     "PIPELINE_FIELDS",
     "ChunkPasses",
     "ModulePasses",
@@ -454,8 +455,8 @@ PIPELINE_FIELDS: tuple[str, ...] = (
     "recompute_blocks",
     "order",
 )
-# What decides the passes of a module.
-_PASS_FIELDS = ("tp", "sequence_parallel", "cp", "cp_kind", "ep", "etp", "micro_batch", "recompute")
+# What decides the passes of a module, given the order of the ranks.
+PASS_FIELDS = ("tp", "sequence_parallel", "cp", "cp_kind", "ep", "etp", "micro_batch", "recompute")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -540,7 +541,7 @@ def build_pipelines(
     Pipelines
     """
     stride = mesh_strides(batch)
-    deciding = [getattr(batch, name) for name in _PASS_FIELDS]
+    deciding = [getattr(batch, name) for name in PASS_FIELDS]
     if groups.assumptions.contended_step_s:  # collectives inside a layer feel what stages exchange
         deciding += [batch.pp, stride["pp"]]
     hides_tokens = groups.assumptions.ep_overlap > 0.0

@@ -21,17 +21,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
 from costmodel.arrays import BoolArray, FloatArray, IntArray, combined
 from costmodel.mesh.model import least_computing_s
 from costmodel.mesh.plan import RECOMPUTE, SCHEDULES, MeshBatch
+from costmodel.network.graph import once
 from costmodel.schedules import IS_CHUNKED
 from costmodel.tolerances import EQUAL
 from strategies.mesh.memory_modes import MemoryModes
 from strategies.mesh.plans import PlanEvaluator
-from strategies.mesh.space import Columns, MeshSpace, batch_of, distinct, selected
+from strategies.mesh.space import Columns, MeshSpace, batch_of, distinct, joined, selected
 
 __all__ = ["Families", "NodeBounds", "PlanCount", "families_of_nodes", "pieces_of", "workers_of"]
 
@@ -69,8 +71,9 @@ class NodeBounds:
         First the branches with their quickest experts, then the layouts of experts of those left.
         """
         branches = self._fitting(branches)
-        if not np.isfinite(self.goal):
-            return self._all_of(branches)
+        if not np.isfinite(self.goal):  # every time is good enough
+            nodes = self._fitting(self.modes.space.with_experts(branches))
+            return nodes, self.bounds(nodes)
         if not len(branches["tp"]):
             return self.modes.space.with_experts(branches), np.zeros(0)
         first, row = combined(*(branches[name] for name in _WORK))
@@ -93,11 +96,6 @@ class NodeBounds:
         if self.families is None or not len(nodes["tp"]):
             return nodes
         return selected(nodes, self.families.of_nodes(nodes) <= self.modes.capacity_bytes)
-
-    def _all_of(self, branches: Columns) -> tuple[Columns, FloatArray]:
-        """The same where every time is good enough: what does not fit goes first."""
-        nodes = self._fitting(self.modes.space.with_experts(branches))
-        return nodes, self.bounds(nodes)
 
     def least(self) -> float:
         """Score that no plan of the space goes below: its work on all devices that it may use, divided without loss."""
@@ -173,10 +171,10 @@ def pieces_of(branches: Iterator[Columns], rows: int) -> Iterator[Columns]:
         waiting.append(branch)
         size += len(branch["tp"])
         if size >= rows:
-            yield {name: np.concatenate([one[name] for one in waiting]) for name in branch}
+            yield joined(waiting)
             waiting, size = [], 0
     if waiting:
-        yield {name: np.concatenate([one[name] for one in waiting]) for name in waiting[0]}
+        yield joined(waiting)
 
 
 def _find(rows: Columns, wanted: Columns, names: tuple[str, ...]) -> IntArray:
@@ -292,18 +290,18 @@ def _shapes(space: MeshSpace) -> Columns:
     deep = replicas["num_micro_batches"][None, :] >= pps[:, None]
     known: dict[tuple[int, bool], Columns] = {}
     pieces: list[Columns] = []
+
+    def found(tp: int, cp: int) -> Columns:
+        legal = space.counts(tp * cp * pps[:, None] * replicas["dp"][None, :])
+        several = np.broadcast_to(replicas["dp"] * cp > 1, legal.shape)
+        classes = [(s, d) for s in (0, 1) for d in (0, 1)]
+        return joined([_extremes(replicas, pps, legal & (several == s) & (deep == d), s, d) for s, d in classes])
+
     for tp, flag, cp in zip(*(inner[name].tolist() for name in _SHAPE[:3]), strict=True):
-        extremes = known.get((tp * cp, cp > 1))
-        if extremes is None:
-            legal = space.counts(tp * cp * pps[:, None] * replicas["dp"][None, :])
-            several = np.broadcast_to(replicas["dp"] * cp > 1, legal.shape)
-            found = [
-                _extremes(replicas, pps, legal & (several == s) & (deep == d), s, d) for s in (0, 1) for d in (0, 1)
-            ]
-            extremes = known[tp * cp, cp > 1] = _joined(found)
+        extremes = once(known, (tp * cp, cp > 1), partial(found, tp, cp))
         same = np.ones(len(extremes["pp"]), dtype=np.int64)
         pieces.append({"tp": tp * same, "sequence_parallel": flag * same, "cp": cp * same, **extremes})
-    return _joined(pieces) if pieces else {name: np.zeros(0, dtype=np.int64) for name in (*_SHAPE, "dp", *_CLASSES)}
+    return joined(pieces) if pieces else {name: np.zeros(0, dtype=np.int64) for name in (*_SHAPE, "dp", *_CLASSES)}
 
 
 def _extremes(replicas: Columns, pps: IntArray, mask: BoolArray, several: int, deep: int) -> Columns:
@@ -322,10 +320,6 @@ def _extremes(replicas: Columns, pps: IntArray, mask: BoolArray, several: int, d
         "several": several * same,
         "deep": deep * same,
     }
-
-
-def _joined(pieces: list[Columns]) -> Columns:
-    return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
 
 
 def _least_bytes(modes: MemoryModes, rows: Columns) -> FloatArray:
@@ -383,47 +377,37 @@ class PlanCount:
     def _pipeline_counts(self, nodes: Columns) -> IntArray:
         """Schedules, chunks and recomputations of every node."""
         degrees, inverse = distinct(nodes["pp"])
-        counts = np.array([self._counted(pp) for pp in degrees.tolist()], dtype=np.int64)[inverse]
+        found = [once(self._pipelines, pp, partial(self._counted, pp)) for pp in degrees.tolist()]
+        counts = np.array(found, dtype=np.int64)[inverse]
         whole = nodes["num_micro_batches"] % nodes["pp"] == 0
         few = self.space.shape.fewest_micro_batches & (nodes["num_micro_batches"] < nodes["pp"] - 1)
         return np.asarray(counts[:, 0] + np.where(whole, counts[:, 1], 0) + np.where(few, 0, counts[:, 2]))
 
     def _counted(self, pp: int) -> tuple[int, int, int]:
         """Schedules, chunks and recomputations of a pipeline degree: of any micro-batches, of whole groups of them, and of 1F1B."""
-        known = self._pipelines.get(pp)
-        if known is None:
-            pairs = self.space.chunkings(pp)
-            fixed = sum(self._recomputations(pp * v) for s, v in pairs if not IS_CHUNKED[s] and s != _1F1B)
-            grouped = sum(self._recomputations(pp * v) for s, v in pairs if IS_CHUNKED[s])
-            plain = sum(self._recomputations(pp * v) for s, v in pairs if s == _1F1B)
-            known = self._pipelines[pp] = (fixed, grouped, plain)
-        return known
+        pairs = [(s, self._recomputations(pp * v)) for s, v in self.space.chunkings(pp)]
+        fixed = sum(count for s, count in pairs if not IS_CHUNKED[s] and s != _1F1B)
+        grouped = sum(count for s, count in pairs if IS_CHUNKED[s])
+        return fixed, grouped, sum(count for s, count in pairs if s == _1F1B)
 
     def _recomputations(self, chunks: int) -> int:
         self.check_time()
         kinds = self.space.categories("recompute", RECOMPUTE).tolist()
         longest = self.space.longest(chunks)
-        return sum(self._full_counts(longest) if kind == _FULL else 1 for kind in kinds)
-
-    def _full_counts(self, longest: int) -> int:
-        """How many numbers of blocks full recomputation may have."""
-        if longest not in self._fulls:
-            self._fulls[longest] = len(self.space.recompute_counts(longest))
-        return self._fulls[longest]
+        full = once(self._fulls, longest, lambda: len(self.space.recompute_counts(longest)))
+        return sum(full if kind == _FULL else 1 for kind in kinds)
 
     def _sharding_counts(self, branches: Columns) -> IntArray:
         """Divisions of dp of every branch, over all ways to lay out experts."""
         columns = [branches[name] for name in ("tp", "cp", "dp")]
         first, row = combined(*columns)
         kinds = zip(*(column[first].tolist() for column in columns), strict=True)
-        return np.array([self._divisions(*kind) for kind in kinds], dtype=np.int64)[row]
+        found = [once(self._branches, kind, partial(self._divisions, *kind)) for kind in kinds]
+        return np.array(found, dtype=np.int64)[row]
 
     def _divisions(self, tp: int, cp: int, dp: int) -> int:
-        known = self._branches.get((tp, cp, dp))
-        if known is None:
-            plain, stages, shards = self.space.shares_of(dp)
-            needs = np.array([ep * etp for ep, etp in self.space.experts(tp, cp, dp)], dtype=np.int64)
-            ranks = tp * cp * np.array([shard for shard in shards if shard * cp > 1], dtype=np.int64)
-            shared = ranks[:, None] % needs[None, :] == 0
-            known = self._branches[tp, cp, dp] = plain * len(needs) + stages * int(np.count_nonzero(shared))
-        return known
+        plain, stages, shards = self.space.shares_of(dp)
+        needs = np.array([ep * etp for ep, etp in self.space.experts(tp, cp, dp)], dtype=np.int64)
+        ranks = tp * cp * np.array([shard for shard in shards if shard * cp > 1], dtype=np.int64)
+        shared = ranks[:, None] % needs[None, :] == 0
+        return plain * len(needs) + stages * int(np.count_nonzero(shared))

@@ -146,10 +146,6 @@ class Incumbents:
         self.best = scores[0] if scores else float("inf")
         self.worst = scores[-1] if len(scores) >= self.top else float("inf")
 
-    def batch(self) -> MeshBatch:
-        """The plans as a batch, the best first."""
-        return MeshBatch.from_plans([candidate.plan for candidate in self.candidates()])
-
     def candidates(self) -> list[MeshCandidate]:
         """The plans, best first; scores that differ by rounding only count as equal."""
         ordered = sorted(self._rows.items(), key=lambda item: (item[1].score, item[0]))
@@ -176,11 +172,15 @@ _MORE = 65_536  # the same with every number of blocks
 class PlanEvaluator:
     """Scores plans and keeps the best."""
 
-    space: MeshSpace
     incumbents: Incumbents
     modes: MemoryModes
     tally: Callable[[str, int], None]
     check_time: Callable[[], None] = lambda: None  # called often; may stop the search by an exception
+
+    @property
+    def space(self) -> MeshSpace:
+        """What is searched."""
+        return self.modes.space
 
     @property
     def model(self) -> MeshModel:

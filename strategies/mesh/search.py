@@ -36,7 +36,7 @@ from strategies.mesh.memory_modes import MemoryModes, ModeNeeds
 from strategies.mesh.nodes import Families, NodeBounds, PlanCount, families_of_nodes, pieces_of
 from strategies.mesh.plans import Incumbents, PlanEvaluator
 from strategies.mesh.settings import MeshOutcome, MeshSettings, NearestMiss
-from strategies.mesh.space import Columns, MeshSpace, batch_of, distinct, selected
+from strategies.mesh.space import Columns, MeshSpace, batch_of, distinct, joined, selected
 from strategies.mesh.time_bounds import least_step_s, worthy
 
 __all__ = ["search_corner", "search_mesh", "search_model"]
@@ -104,8 +104,7 @@ def _search_parts(model: MeshModel, settings: MeshSettings, progress: Progress |
     runs = []
     for part in allowed_parts(model, settings):
         space = MeshSpace.of(model, part)
-        run = _Run(model=model, space=space, settings=part, progress=progress, counted=counted, clock=clock)
-        run._take(incumbents)
+        run = _Run(space=space, incumbents=incumbents, clock=clock, progress=progress, counted=counted)
         run.outcome.bound_score = 0.0  # until its nodes are known
         runs.append(run)
     interrupted = False
@@ -120,10 +119,10 @@ def _search_parts(model: MeshModel, settings: MeshSettings, progress: Progress |
                 run.name_miss()
     except KeyboardInterrupt:
         interrupted = True
-    return _joined([run.outcome for run in runs], incumbents, interrupted=interrupted)
+    return _outcome_of([run.outcome for run in runs], incumbents, interrupted=interrupted)
 
 
-def _joined(outcomes: Sequence[MeshOutcome], incumbents: Incumbents, *, interrupted: bool) -> MeshOutcome:
+def _outcome_of(outcomes: Sequence[MeshOutcome], incumbents: Incumbents, *, interrupted: bool) -> MeshOutcome:
     """What is known of all parts of a space."""
     searched: Counter[str] = Counter()
     for outcome in outcomes:
@@ -145,34 +144,27 @@ def _joined(outcomes: Sequence[MeshOutcome], incumbents: Incumbents, *, interrup
 class _Run:
     """State of one search."""
 
-    model: MeshModel
     space: MeshSpace
-    settings: MeshSettings
-    progress: Progress | None
-    counted: bool = True
-    outcome: MeshOutcome = field(default_factory=MeshOutcome)
-    incumbents: Incumbents = field(init=False)
+    incumbents: Incumbents
     clock: Clock
+    progress: Progress | None = None
+    counted: bool = False
+    outcome: MeshOutcome = field(default_factory=MeshOutcome)
     pieces: int = 0
-
-    modes: MemoryModes = field(init=False)
     misses: list[Families] = field(default_factory=list)  # what does not fit
+    modes: MemoryModes = field(init=False)
     evaluator: PlanEvaluator = field(init=False)
 
     def __post_init__(self) -> None:
         self.modes = MemoryModes.of(self.space)
-        self._take(Incumbents(top=self.settings.top, distinct=self.settings.distinct))
-
-    def _take(self, incumbents: Incumbents) -> None:
-        self.incumbents = incumbents
         self.evaluator = PlanEvaluator(
-            space=self.space, incumbents=incumbents, modes=self.modes, tally=self._tally, check_time=self._check_time
+            incumbents=self.incumbents, modes=self.modes, tally=self._tally, check_time=self._check_time
         )
 
     def _check_time(self) -> None:
         """Stop what is under way at the limit of time or of work."""
         self.pieces += 1
-        if self.pieces > self.settings.effort or self.clock.is_over:
+        if self.pieces > self.space.settings.effort or self.clock.is_over:
             raise OutOfTimeError
 
     # -- levels -----------------------------------------------------------------------------------------------------------
@@ -220,11 +212,6 @@ class _Run:
             self.name_miss()
         self.outcome.bound_score = min(self.incumbents.best, rest_score)
 
-    def name_miss(self) -> None:
-        """Find the plan that comes closest to fitting, where all nodes were looked at."""
-        if not self.outcome.out_of_time:
-            self._find_miss()
-
     def _report(self, done: int, total: int) -> None:
         if self.progress is not None:
             self.progress("opening cells", done / max(total, 1))
@@ -250,9 +237,9 @@ class _Run:
         self.outcome.searched["cells"] = total
         if not pieces:
             return {"tp": np.zeros(0, dtype=np.int64)}, np.zeros(0)
-        joined = np.concatenate(bounds)
-        order = np.argsort(joined, kind="stable")
-        return {name: np.concatenate([p.pop(name) for p in pieces])[order] for name in list(pieces[0])}, joined[order]
+        every = np.concatenate(bounds)
+        order = np.argsort(every, kind="stable")
+        return {name: np.concatenate([p.pop(name) for p in pieces])[order] for name in list(pieces[0])}, every[order]
 
     def _timed(self, pieces: Iterable[Columns]) -> Iterator[Columns]:
         """The same pieces, with a look at the clock before each."""
@@ -275,12 +262,12 @@ class _Run:
         least = families.least_bytes
         self.misses.append(families.take((least > self.modes.capacity_bytes) & np.isfinite(least)))
 
-    def _find_miss(self) -> None:
-        """The plan of least memory: families in the order of their bound, until none left can need less."""
-        if not self.misses:
+    def name_miss(self) -> None:
+        """Find the plan of least memory, where all nodes were looked at: families in the order of their bound, until none can need less."""
+        if self.outcome.out_of_time or not self.misses:
             return
         least = np.concatenate([families.least_bytes for families in self.misses])
-        rows = {name: np.concatenate([families.rows[name] for families in self.misses]) for name in self.misses[0].rows}
+        rows = joined([families.rows for families in self.misses])
         families = Families(rows=rows, least_bytes=least).take(np.argsort(least, kind="stable"))
         position, size = 0, 16
         while position < len(least):
@@ -297,11 +284,12 @@ class _Run:
 
     def seed(self) -> None:
         """Find some good plans in a corner of the space, degrees that are powers of two, so that few nodes of the whole are kept."""
-        restriction, gap = self.settings.restriction.powers_of_two(), max(self.settings.gap, _SEED_GAP)
-        settings = replace(self.settings, restriction=restriction, gap=gap)
-        space = MeshSpace.of(self.model, settings)
-        run = _Run(model=self.model, space=space, settings=settings, progress=None, counted=False, clock=self.clock)
-        run._take(self.incumbents)
+        settings = self.space.settings
+        gap = max(settings.gap, _SEED_GAP)
+        corner = MeshSpace.of(
+            self.space.model, replace(settings, restriction=settings.restriction.powers_of_two(), gap=gap)
+        )
+        run = _Run(space=corner, incumbents=self.incumbents, clock=self.clock)
         run.settle()
         self.outcome.out_of_time = run.outcome.out_of_time
         self.outcome.nearest_miss = run.outcome.nearest_miss
@@ -312,7 +300,7 @@ class _Run:
         found = [self._hopeful(piece) for piece in self._timed(_pieces(self.space.with_pipelines(nodes)))]
         if not found:
             return
-        pipelines = {name: np.concatenate([one.pipelines[name] for one in found]) for name in found[0].pipelines}
+        pipelines = joined([one.pipelines for one in found])
         makespan_s, floors_s = (
             np.concatenate([getattr(one, name) for one in found]) for name in ("makespan_s", "floors_s")
         )
@@ -332,12 +320,12 @@ class _Run:
         for pp in distinct(nodes["pp"])[0].tolist():
             for vpp in {vpp for _, vpp in self.space.chunkings(pp)}:
                 self._check_time()
-                self.model.layout(pp, vpp)
+                self.space.model.layout(pp, vpp)
 
     def _hopeful(self, unordered: Columns) -> _Hopeful:
         """Pipelines that may fit and beat the goal: first with ranks as near as in any order, then every order of those left."""
         batch = self.modes.plainly(batch_of(unordered))
-        rows = worthy(self.model, batch, self._is_worthy)
+        rows = worthy(self.space.model, batch, self._is_worthy)
         batch = batch.take(rows)
         needs = self.modes.needs(batch)
         if not np.isfinite(self.incumbents.best):
@@ -346,7 +334,7 @@ class _Run:
         some = {name: column[rows[fitting]] for name, column in unordered.items()}
         pipelines = self.space.with_orders({**some, _ROW: fitting})
         row = pipelines.pop(_ROW)
-        built = self.model.pipelines(self.modes.plainly(batch_of(pipelines)), exact=False)
+        built = self.space.model.pipelines(self.modes.plainly(batch_of(pipelines)), exact=False)
         self._tally("pipelines", len(row))
         floors = least_step_s(self.modes, built, needs.take(row))
         kept = np.flatnonzero(self._least(floors, batch_of(pipelines)) < self.evaluator.goal())
@@ -369,7 +357,7 @@ class _Run:
 
     def _remember_miss(self, batch: MeshBatch, needs: ModeNeeds) -> None:
         """The plan that comes closest to fitting, of those that do not."""
-        missing = np.flatnonzero(np.all(needs.memory_bytes > self.settings.capacity_bytes, axis=(1, 2)))
+        missing = np.flatnonzero(np.all(needs.memory_bytes > self.space.settings.capacity_bytes, axis=(1, 2)))
         if not len(missing):
             return
         memory = needs.memory_bytes[missing]

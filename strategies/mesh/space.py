@@ -22,10 +22,11 @@ from costmodel.layerwise.splits import divisors
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import CP_KINDS, MESH_COLUMNS, ORDERS, RECOMPUTE, SCHEDULES, MeshBatch
 from costmodel.mesh.rules import NetworkShape, holds
+from costmodel.network.graph import once
 from costmodel.schedules import IS_CHUNKED
 from strategies.mesh.settings import Bounds, MeshRestriction, MeshSettings
 
-__all__ = ["Columns", "MeshSpace", "batch_of", "distinct", "selected"]
+__all__ = ["Columns", "MeshSpace", "batch_of", "distinct", "joined", "selected"]
 
 
 Columns = dict[str, IntArray]
@@ -106,18 +107,11 @@ class MeshSpace:
         rows = self.with_context_kinds(self.inner())
         return self._join(rows, "micro_batch", np.unique(self.replicas()["micro_batch"]))
 
-    def nodes(self) -> Iterator[Columns]:
-        """All nodes in pieces with one tp, sequence parallelism, cp and kind each.
-
-        Columns tp, sequence_parallel, cp, cp_kind, ep, etp, micro_batch, dp, pp, num_micro_batches.
-        """
-        for branches in self.branches():
-            nodes = self.with_experts(branches)
-            if len(nodes["tp"]):
-                yield nodes
-
     def branches(self) -> Iterator[Columns]:
-        """The same pieces before experts are laid out: without ep and etp."""
+        """All nodes before experts are laid out (`with_experts`), in pieces with one tp, sequence parallelism, cp and kind each.
+
+        Columns tp, sequence_parallel, cp, cp_kind, micro_batch, dp, pp, num_micro_batches.
+        """
         most = self.most_workers
         context, replicas, pps = self.with_context_kinds(self.inner()), self.replicas(), self.stages()
         for n in range(len(context["tp"])):
@@ -139,11 +133,11 @@ class MeshSpace:
             return {**branches, "ep": branches["tp"], "etp": branches["tp"]}
         first, kind = combined(branches["tp"], branches["cp"], branches["dp"])
         kinds = [tuple(int(branches[name][n]) for name in ("tp", "cp", "dp")) for n in first]
-        joined = self._by_value(
+        nodes = self._by_value(
             {**branches, _KIND: kind}, _KIND, ("ep", "etp"), lambda n: self.experts(*kinds[n]), are_legal=True
         )
-        del joined[_KIND]
-        return joined
+        del nodes[_KIND]
+        return nodes
 
     def with_expert_pairs(self, columns: Columns) -> Columns:
         """Every ep and etp that tp allows, whether or not dp can be divided so; rows stay in order, pairs ascend."""
@@ -151,24 +145,24 @@ class MeshSpace:
 
     def experts(self, tp: int, cp: int, dp: int) -> list[tuple[int, int]]:
         """Pairs (ep, etp) that some division of dp can run."""
-        known = self._experts.get((tp, cp, dp))
-        if known is None:
+
+        def found() -> list[tuple[int, int]]:
             table = np.array(self._pairs(tp), dtype=np.int64).reshape(-1, 2)
-            pairs = {"ep": table[:, 0], "etp": table[:, 1]}
-            same = np.ones(len(table), dtype=np.int64)
+            pairs, same = {"ep": table[:, 0], "etp": table[:, 1]}, np.ones(len(table), dtype=np.int64)
             columns = {**pairs, "tp": tp * same, "cp": cp * same, "dp": dp * same}
-            known = self._experts[tp, cp, dp] = _pairs_in(selected(pairs, holds(self.shape, columns, frozenset(pairs))))
-        return known
+            return _pairs_in(selected(pairs, holds(self.shape, columns, frozenset(pairs))))
+
+        return once(self._experts, (tp, cp, dp), found)
 
     def _pairs(self, tp: int) -> list[tuple[int, int]]:
         """Every ep with every etp that tp allows, both ascending, ep outermost."""
-        known = self._expert_pairs.get(tp)
-        if known is None:
+
+        def found() -> list[tuple[int, int]]:
             eps, etps = self._expert_values("ep"), self._expert_values("etp")
             pairs = {"ep": np.repeat(eps, len(etps)), "etp": np.tile(etps, len(eps))}
-            legal = holds(self.shape, {**pairs, "tp": np.full(len(pairs["ep"]), tp)})
-            known = self._expert_pairs[tp] = _pairs_in(selected(pairs, legal))
-        return known
+            return _pairs_in(selected(pairs, holds(self.shape, {**pairs, "tp": np.full(len(pairs["ep"]), tp)})))
+
+        return once(self._expert_pairs, tp, found)
 
     def with_context_kinds(self, columns: Columns) -> Columns:
         """Every kind of context parallelism."""
@@ -198,7 +192,7 @@ class MeshSpace:
         batch, most = self.shape.global_batch, self.most_workers
         rows = []
         for dp in divisors(batch):
-            if dp > most or not self.restriction.degrees.get("dp", _ANY).allows(dp) or not self._dp_possible(dp):
+            if dp > most or not self.restriction.degrees.get("dp", _ANY).allows(dp) or not self.shares_of(dp)[2]:
                 continue
             rows += [(dp, size, batch // dp // size) for size in divisors(batch // dp)]
         table = np.array(rows, dtype=np.int64).reshape(-1, 3)
@@ -209,22 +203,14 @@ class MeshSpace:
             allowed &= np.array([bounds.allows(int(v)) for v in pairs[name]], dtype=np.bool_)
         return selected(pairs, allowed)
 
-    def _dp_possible(self, dp: int) -> bool:
-        return bool(self.shares_of(dp)[2])
-
     # -- joins ------------------------------------------------------------------------------------------------------------
 
     def _join(self, columns: Columns, name: str, values: IntArray) -> Columns:
-        return self._cross(columns, {name: values})
-
-    def _cross(self, columns: Columns, other: Mapping[str, IntArray]) -> Columns:
-        """Every row with every row of the other, those that break a rule left out."""
-        size, count = len(next(iter(columns.values()))), len(next(iter(other.values())))
-        joined = {name: np.repeat(column, count) for name, column in columns.items()}
-        joined |= {name: np.tile(column, size) for name, column in other.items()}
-        if not size * count:
-            return joined
-        return selected(joined, holds(self.shape, joined, frozenset(other)))
+        """Every row with every value of another column, those that break a rule left out."""
+        size = len(next(iter(columns.values())))
+        crossed = {other: np.repeat(column, len(values)) for other, column in columns.items()}
+        crossed[name] = np.tile(values, size)
+        return selected(crossed, holds(self.shape, crossed, frozenset({name})))
 
     # -- pipelines and plans --------------------------------------------------------------------------------------------------
 
@@ -258,9 +244,9 @@ class MeshSpace:
         """Rows with every order of the ranks that numbers them differently."""
         shape_of = (pipelines["cp"] > 1) * 4 + (pipelines["dp"] > 1) * 2 + (pipelines["pp"] > 1)
         pipelines = {**pipelines, "_spread": shape_of.astype(np.int64)}
-        joined = self._by_value(pipelines, "_spread", ("order",), lambda mask: [(o,) for o in self.orders(mask)])
-        del joined["_spread"]
-        return joined
+        ordered = self._by_value(pipelines, "_spread", ("order",), lambda mask: [(o,) for o in self.orders(mask)])
+        del ordered["_spread"]
+        return ordered
 
     def orders(self, mask: int) -> list[int]:
         """Orders that differ, by which of cp (4), dp (2) and pp (1) are larger than 1."""
@@ -286,8 +272,8 @@ class MeshSpace:
 
     def with_shardings(self, pipelines: Columns) -> Columns:
         """Rows with every division of dp."""
-        joined = self._by_value(pipelines, "dp", ("zero_stage", "dp_replicate", "dp_shard"), self.shardings)
-        return selected(joined, holds(self.shape, joined, frozenset({"zero_stage", "dp_shard"})))
+        plans = self._by_value(pipelines, "dp", ("zero_stage", "dp_replicate", "dp_shard"), self.shardings)
+        return selected(plans, holds(self.shape, plans, frozenset({"zero_stage", "dp_shard"})))
 
     def _by_value(
         self,
@@ -307,11 +293,11 @@ class MeshSpace:
         index = np.repeat(np.arange(len(inverse)), counts)
         within = np.arange(len(index)) - np.repeat(np.cumsum(counts) - counts, counts)
         chosen = flat[np.repeat(starts, counts) + within] if len(flat) else flat
-        joined = {key: column[index] for key, column in columns.items()}
-        joined |= {key: chosen[:, n] for n, key in enumerate(new)}
+        rows = {key: column[index] for key, column in columns.items()}
+        rows |= {key: chosen[:, n] for n, key in enumerate(new)}
         if not len(index) or are_legal:
-            return joined
-        return selected(joined, holds(self.shape, joined, frozenset(new)))
+            return rows
+        return selected(rows, holds(self.shape, rows, frozenset(new)))
 
     # -- memory options ---------------------------------------------------------------------------------------------------
 
@@ -351,6 +337,11 @@ def distinct(column: IntArray) -> tuple[IntArray, IntArray]:
 def selected(columns: Mapping[str, IntArray], mask: BoolArray | IntArray | slice) -> Columns:
     """The same rows of all columns."""
     return {name: column[mask] for name, column in columns.items()}
+
+
+def joined(pieces: Sequence[Mapping[str, IntArray]]) -> Columns:
+    """The rows of all pieces, one after the other."""
+    return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
 
 
 def _pairs_in(pairs: Mapping[str, IntArray]) -> list[tuple[int, int]]:

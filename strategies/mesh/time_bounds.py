@@ -25,7 +25,7 @@ import numpy as np
 from costmodel.arrays import BoolArray, FloatArray, IntArray, combined, rows_of
 from costmodel.mesh.communication import mesh_strides, p2p_s
 from costmodel.mesh.model import MeshModel
-from costmodel.mesh.passes import Pipelines, chunk_passes, module_passes, pipeline_s, time_before
+from costmodel.mesh.passes import PASS_FIELDS, Pipelines, chunk_passes, module_passes, pipeline_s, time_before
 from costmodel.mesh.plan import RECOMPUTE, MeshBatch
 from costmodel.mesh.schedule import ChunkRuns
 from costmodel.mesh.stages import recomputed_modules, weigh
@@ -37,8 +37,6 @@ from strategies.mesh.memory_modes import MemoryModes, ModeNeeds
 __all__ = ["least_step_s", "worthy"]
 
 
-# What decides the passes of a module, given the best order.
-_PASS_FIELDS = ("tp", "sequence_parallel", "cp", "cp_kind", "ep", "etp", "micro_batch", "recompute")
 _FULL = RECOMPUTE.index("full")
 
 
@@ -55,7 +53,7 @@ def worthy(model: MeshModel, batch: MeshBatch, is_worthy: Callable[[FloatArray, 
     is_worthy : function of (times, pipelines)
         Whether pipelines can matter that take no less. It is asked first with how long the slowest rank is busy, which is soon known.
     """
-    first, pass_of = combined(*(getattr(batch, name) for name in _PASS_FIELDS))
+    first, pass_of = combined(*(getattr(batch, name) for name in PASS_FIELDS))
     distinct = batch.take(first)
     zero = np.zeros(len(distinct), dtype=np.int64)
     bare = replace(distinct, order=zero, pp=zero + 1)

@@ -14,7 +14,7 @@ from strategies.mesh.memory_modes import MemoryModes
 from strategies.mesh.nodes import Families, NodeBounds, PlanCount, families_of_nodes
 from strategies.mesh.plans import Incumbents, PlanEvaluator
 from strategies.mesh.settings import MeshSettings
-from strategies.mesh.space import Columns, MeshSpace, batch_of
+from strategies.mesh.space import Columns, MeshSpace, batch_of, joined
 from strategies.mesh.time_bounds import least_step_s, worthy
 from strategies.score import Score
 from tests.cases import mostly
@@ -131,9 +131,8 @@ def test_no_plan_needs_less_than_the_bounds_of_its_families(seed: int) -> None:
 def test_families_have_all_nodes_as_members(seed: int) -> None:
     _, _, modes = _case(seed, 0.5)
     space = modes.space
-    nodes = [piece for piece in space.nodes() if len(piece["tp"])]
-    names = tuple(nodes[0])
-    every = {name: np.concatenate([piece[name] for piece in nodes]) for name in names}
+    every = joined([space.with_experts(branches) for branches in space.branches()])
+    names = tuple(every)
     expected = sorted(zip(*(every[name].tolist() for name in names), strict=True))
     exact = families_of_nodes(modes, every, exact=True)[0]
     for families in (Families.of(modes), families_of_nodes(modes, every, exact=False)[0], exact):
@@ -145,8 +144,8 @@ def test_families_have_all_nodes_as_members(seed: int) -> None:
 def test_branches_hold_their_nodes(seed: int) -> None:
     _, _, modes = _case(seed, 0.5)
     count = PlanCount(space=modes.space)
-    branches, nodes = list(modes.space.branches()), list(modes.space.nodes())
-    assert sum(map(count.nodes, branches)) == sum(len(piece["tp"]) for piece in nodes)
+    for branches in modes.space.branches():
+        assert count.nodes(branches) == len(modes.space.with_experts(branches)["tp"])
 
 
 # --- Bounds of nodes against every plan of small questions: none that matters may be lost, whatever the goal ------------------------------
@@ -178,7 +177,7 @@ def model_of(seed: int) -> MeshModel:
 def bounds_of_nodes(space: MeshSpace, goal: float) -> dict[tuple[int, ...], float]:
     """Nodes that are kept, with their bounds."""
     modes = MemoryModes.of(space)
-    evaluator = PlanEvaluator(space=space, incumbents=Incumbents(top=1), modes=modes, tally=lambda name, count: None)
+    evaluator = PlanEvaluator(incumbents=Incumbents(top=1), modes=modes, tally=lambda name, count: None)
     bounded = NodeBounds(modes=modes, evaluator=evaluator, goal=goal)
     found: dict[tuple[int, ...], float] = {}
     for branches in space.branches():
