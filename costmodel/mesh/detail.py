@@ -14,7 +14,7 @@ leaves. A step's MFU is that over step time, devices and the dense peak of the n
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -89,8 +89,7 @@ def layer_rows(model: MeshModel, plan: MeshPlan) -> list[LayerRow]:
     list of LayerRow
         In network order; equal modules once.
     """
-    batch = MeshBatch.from_plans([plan])
-    keys = RowKeys(**{item.name: getattr(batch, item.name) for item in fields(RowKeys)})
+    keys = RowKeys.of(MeshBatch.from_plans([plan]))
     graph = model.workload.graph
     check_splits(graph, model.modules, plan)
     rows = []

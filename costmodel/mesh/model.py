@@ -13,7 +13,7 @@ The energy of a step follows from what devices compute and what recomputation ad
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -193,7 +193,7 @@ class MeshModel:
 
     def rows(self, batch: MeshBatch) -> ModuleTable:
         """Module costs of every plan, one row each; new rows are computed together."""
-        columns = [getattr(batch, item.name) for item in fields(RowKeys)]
+        columns = RowKeys.of(batch).columns().values()
         first, inverse = combined(*columns, *batch.split_columns)
         keys = zip(*(column[first].tolist() for column in columns), strict=True)
         patterns: list[tuple[LayerSplit, ...]] = [()] * len(first)
@@ -204,20 +204,20 @@ class MeshModel:
         missing = known.missing(wanted)
         plain = [n for n in missing if not patterns[n]]
         if plain:
-            some = _keys_of(batch.take(first[plain]))
+            some = RowKeys.of(batch.take(first[plain]))
             table = module_table(self.workload, self.cluster, self.modules, some, self.assumptions, groups=self.groups)
             known.add([wanted[n] for n in plain], table)
         # Rows with a pattern of their own are few; what it does not name is taken from the others.
         for n in missing:
             if patterns[n]:
                 one = replace(batch.take(first[[n]]), split=None, patterns=((),))
-                known.add([wanted[n]], self._pattern_row(_keys_of(one), patterns[n], self.rows(one)))
+                known.add([wanted[n]], self._pattern_row(RowKeys.of(one), patterns[n], self.rows(one)))
         return known.table(wanted, inverse)
 
     def _pattern_row(self, keys: RowKeys, splits: Sequence[LayerSplit], standard: ModuleTable) -> ModuleTable:
         """Module costs of one row with splits of its own, kind by kind."""
         cache = self._cache
-        row = tuple(int(getattr(keys, item.name)[0]) for item in fields(RowKeys))
+        row = tuple(int(column[0]) for column in keys.columns().values())
         columns = []
         for number, kind in enumerate(self.modules.kinds):
             layers = {self.workload.graph.layers[i].name for i in kind.layers}
@@ -274,7 +274,7 @@ class MeshModel:
     ) -> list[PipelineMemory]:
         """The same of pipelines that differ in nothing but what they recompute."""
         batch = batches[0]
-        first, row = combined(*(getattr(batch, item.name) for item in fields(RowKeys)), *batch.split_columns)
+        first, row = combined(*RowKeys.of(batch).columns().values(), *batch.split_columns)
         return PipelineMemory.build(
             self.workload,
             self.assumptions,
@@ -364,10 +364,6 @@ class MeshModel:
             raise MeshError(f"stage_recompute needs recompute full, not {plan.recompute}")
         blocks = plan.stage_blocks or self.blocks_of(chunks)
         return layout_of(self.modules, blocks, plan.pp, plan.stage_recompute, every_rank=every_rank)
-
-
-def _keys_of(batch: MeshBatch) -> RowKeys:
-    return RowKeys(**{item.name: getattr(batch, item.name) for item in fields(RowKeys)})
 
 
 def least_computing_s(model: MeshModel, batch: MeshBatch) -> FloatArray:

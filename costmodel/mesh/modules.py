@@ -12,11 +12,12 @@ differ in besides does not change the time of a module.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 
-from costmodel.arrays import FloatArray, IntArray, combined
+from costmodel.arrays import FloatArray, IntArray, StructOfArrays, combined
+from costmodel.mesh.plan import MeshBatch
 from costmodel.network.graph import Graph
 from costmodel.workload import Workload
 
@@ -256,7 +257,7 @@ def is_repeated(graph: Graph, kind: ModuleKind, position: int) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RowKeys:
+class RowKeys(StructOfArrays):
     """Rows of the table; arrays (n,)."""
 
     tp: IntArray
@@ -266,6 +267,11 @@ class RowKeys:
     etp: IntArray
     micro_batch: IntArray
 
+    @classmethod
+    def of(cls, batch: MeshBatch) -> RowKeys:
+        """Those of plans."""
+        return cls(**{item.name: getattr(batch, item.name) for item in fields(cls)})
+
     def __len__(self) -> int:
         return len(self.tp)
 
@@ -273,15 +279,7 @@ class RowKeys:
         """The rows that differ but for ep and etp, and which of them every row is."""
         first, row = combined(self.tp, self.sequence_parallel, self.cp, self.micro_batch)
         one = np.ones(len(first), dtype=np.int64)
-        few = RowKeys(
-            tp=self.tp[first],
-            sequence_parallel=self.sequence_parallel[first],
-            cp=self.cp[first],
-            ep=one,
-            etp=one,
-            micro_batch=self.micro_batch[first],
-        )
-        return few, row
+        return replace(self.take(first), ep=one, etp=one), row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,11 +20,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from costmodel.arrays import FloatArray, IntArray
+from costmodel.arrays import FloatArray, IntArray, StructOfArrays
 from costmodel.mesh.communication import CopyTimes, Division, GroupTimes, add_moves
 from costmodel.mesh.memory import add_saved_layer, saved_facts
 from costmodel.mesh.model import MeshModel
@@ -106,7 +106,7 @@ class ModulePrices:
             model=model,
             plan=plan,
             kind=kind,
-            keys=RowKeys(**{item.name: getattr(batch, item.name) for item in fields(RowKeys)}),
+            keys=RowKeys.of(batch),
             copies=CopyTimes.of(model.groups, Division.of(batch), has_experts=False),
             passes=plan.num_micro_batches + (plan.pp - 1.0) / plan.vpp,
             recomputed=float(memory.share[0, first]),
@@ -205,12 +205,11 @@ class ModulePrices:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LayerCosts:
+class LayerCosts(StructOfArrays):
     """Options of a layer and their costs; arrays (o,), seconds over a step and bytes of a rank."""
 
-    options: tuple[
-        LayerSplit, ...
-    ]  # the standard one first; none for a layer that has no splits, whose costs have one entry
+    # The standard one first; none for a layer that has no splits, whose costs have one entry.
+    options: tuple[LayerSplit, ...]
     device_s: FloatArray
     host_s: FloatArray
     once_s: FloatArray
@@ -244,18 +243,10 @@ def layer_costs(prices: ModulePrices, position: int) -> LayerCosts:
             degree = 0 if usual.role == "whole" else 1
         else:  # one row per degree: a layer that is split over so many ranks is alike in all larger groups
             degrees = np.array([option.degree for option in some], dtype=np.int64)
-            keys = RowKeys(
-                **{item.name: np.repeat(getattr(prices.keys, item.name), len(some)) for item in fields(RowKeys)}
-            )
-            keys = replace(keys, tp=degrees)
+            keys = replace(prices.keys.take(np.zeros(len(some), dtype=np.int64)), tp=degrees)
         place |= {option: sum(len(r[0]) for r in rows) + n for n, option in enumerate(some)}
         rows.append(_figures(prices, position, LayerRole(role=role, degree=degree, moves=()), keys))  # type: ignore[arg-type]
-    found = _filled(options, rows)
-    order = np.array([place[option] for option in options], dtype=np.int64)
-    return LayerCosts(
-        options=options,
-        **{item.name: getattr(found, item.name)[order] for item in fields(LayerCosts) if item.name != "options"},
-    )
+    return _filled(options, rows).take(np.array([place[option] for option in options], dtype=np.int64))
 
 
 def _filled(options: tuple[LayerSplit, ...], rows: list[list[FloatArray]]) -> LayerCosts:
@@ -456,14 +447,7 @@ class _Builder:
             self._tensor(inside.get(source), found)
         arriving = self._arriving(readers, inside)
         layers = tuple(
-            LayerCosts(
-                options=c.options,
-                device_s=c.device_s + out[0] + into[0],
-                host_s=c.host_s + out[1] + into[1],
-                once_s=c.once_s,
-                exchange_s=c.exchange_s,
-                memory_bytes=c.memory_bytes,
-            )
+            replace(c, device_s=c.device_s + out[0] + into[0], host_s=c.host_s + out[1] + into[1])
             for c, out, into in zip(self.costs, outputs, arriving, strict=True)
         )
         return ModuleProblem(
