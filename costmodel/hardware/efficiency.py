@@ -132,19 +132,9 @@ class Efficiency:
             value = getattr(self, item.name)
             if item.name.endswith("_fraction") and not 0.0 < value <= 1.0:
                 raise EfficiencyError(f"{item.name} is {value}, expected a number above 0 and up to 1")
-            if item.name in _SIZES and not (math.isfinite(value) and value >= 0.0):
+            if item.name != "source" and not (math.isfinite(value) and value >= 0.0):
                 raise EfficiencyError(f"{item.name} is {value}, expected a number from 0")
 
-
-_SIZES = frozenset(
-    {
-        *("tile_half", "depth_half", "fill_outputs", "split_depth"),
-        "matrix_fill",
-        *("vector_tile", "vector_depth", "vector_fill", "vector_split", "vector_loss"),
-        *("vector_floor", "weights_depth", "thin_tile", "thin_depth", "thin_fill", "thin_split"),
-        *("winograd_side", "window_bytes", "window_start"),
-    }
-)
 
 DEFAULT_EFFICIENCY = Efficiency(
     attention_fraction=0.60,

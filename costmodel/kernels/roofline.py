@@ -46,8 +46,9 @@ __all__ = ["EAGER", "ComputeModel", "CostModelError", "ImageSoftware", "PassTime
 
 
 _SIXTEEN_BITS = frozenset({"fp16", "bf16"})
-# Algorithms that run outside the matrix cores, and the fraction that applies to them.
+# Algorithms, and the fraction that applies to them: fused attention, and convolutions that run outside the matrix cores.
 _ATTENTION = {"attention": "attention_fraction", "attention_backward": "attention_backward_fraction"}
+_VECTOR_ALGORITHMS = {"winograd": "winograd_fraction", "fft": "fft_fraction", "fft_tiling": "fft_fraction"}
 # Lanes (fp32 multiply-adds per clock) of a multiprocessor that the multiples of `Efficiency` are stated for.
 _USUAL_LANES = 128.0
 # 0.97 is the highest share of a peak in the MAMF table of ml-engineering (S. Bekman).
@@ -57,7 +58,6 @@ _WHOLE_LOAD = 8.0
 # Rows of the tiles of cuDNN's kernels for gradients of weights: maxwell_ and volta_scudnn_128x64_stridedB_splitK_interior_nn in profiles of
 # TensorFlow (operator Conv2DBackpropFilter), 128x128 and 128x32 next to it.
 _TALL = 128.0
-_VECTOR_ALGORITHMS = {"winograd": "winograd_fraction", "fft": "fft_fraction", "fft_tiling": "fft_fraction"}
 
 
 def kernel_time_s(

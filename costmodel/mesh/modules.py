@@ -143,10 +143,7 @@ def mesh_fault(graph: Graph) -> str | None:
 
 def _owners(graph: Graph) -> list[int]:
     """Layer -> module. The order of the layers is topological but otherwise free: what they read and who reads them decides."""
-    order: dict[str, int] = {}
-    for layer in graph.layers:
-        if layer.block and layer.block not in order:
-            order[layer.block] = len(order) + 1
+    order = {name: number for number, name in enumerate(graph.blocks, start=1)}
     if not order:
         raise MeshError(
             "the network has no repeated blocks (write them with 'repeat'), so it has nothing to cut into stages"
@@ -154,12 +151,9 @@ def _owners(graph: Graph) -> list[int]:
     head = len(order) + 1
     # As late as its readers allow, in the module before the first block that reads it...
     owner = [order.get(layer.block, head) for layer in graph.layers]
-    readers: list[list[int]] = [[] for _ in graph.layers]
-    for u, v in graph.edges:
-        readers[u].append(v)
     for u in reversed(range(len(owner))):
         if not graph.layers[u].block:
-            owner[u] = min((owner[v] - bool(graph.layers[v].block) for v in readers[u]), default=head)
+            owner[u] = min((owner[v] - bool(graph.layers[v].block) for v in graph.readers[u]), default=head)
     # ... but not before what it reads.
     for v, layer in enumerate(graph.layers):
         if not layer.block:

@@ -128,11 +128,6 @@ class Graph:
         return sum(layer.norm_count for layer in self.layers)
 
     @cached_property
-    def trainable_count(self) -> int:
-        """Parameters that get a gradient, those of adapters included; attached normalisation excluded as in ``weight_count``."""
-        return sum(layer.trainable_count for layer in self.layers)
-
-    @cached_property
     def kinds(self) -> frozenset[str]:
         """Kinds of its layers."""
         return frozenset(layer.kind for layer in self.layers)
@@ -187,6 +182,23 @@ class Graph:
         for u, v in self.edges:
             result[v].append(u)
         return tuple(map(tuple, result))
+
+    @cached_property
+    def readers(self) -> tuple[tuple[int, ...], ...]:
+        """Layer -> indices of the layers that it feeds, ascending."""
+        result: list[list[int]] = [[] for _ in self.layers]
+        for u, v in self.edges:
+            result[u].append(v)
+        return tuple(map(tuple, result))
+
+    @cached_property
+    def blocks(self) -> dict[str, tuple[Layer, ...]]:
+        """Name of every repetition of a block -> its layers, in the order of the network."""
+        found: dict[str, tuple[Layer, ...]] = {}
+        for layer in self.layers:
+            if layer.block:
+                found[layer.block] = (*found.get(layer.block, ()), layer)
+        return found
 
 
 def _structure_problems(specs: Sequence[LayerSpec]) -> list[GraphProblem]:
@@ -332,13 +344,9 @@ def gradient_passes(graph: Graph) -> tuple[float, ...]:
     >>> joined("concat"), joined("add")  # two gradients are read and one is written; the addition has charged that
     ((0.0, 3.0, 0.0, 0.0, 0.0), (0.0, 0.0, 0.0, 0.0, 0.0))
     """
-    readers: list[list[int]] = [[] for _ in graph.layers]
-    for reader, sources in enumerate(graph.producers):
-        for source in sources:
-            readers[source].append(reader)
-    ends = _joins(readers)
+    ends = _joins(graph.readers)
     passes = []
-    for number, of in enumerate(readers):
+    for number, of in enumerate(graph.readers):
         taken = 0.0
         if len(of) > 1 and graph.needs_gradient[number]:
             end = ends[number]
@@ -349,10 +357,10 @@ def gradient_passes(graph: Graph) -> tuple[float, ...]:
     return tuple(passes)
 
 
-def _joins(readers: list[list[int]]) -> list[int]:
+def _joins(readers: Sequence[Sequence[int]]) -> list[int]:
     """Layer -> the first layer after it that every path from it goes through; one past the last where there is none.
 
-    Layers are in topological order. That of a layer is where the ways of its readers first meet: whichever of two is further ahead stays,
+    Layers are in topological order. That of a layer is where the paths of its readers first meet: whichever of two is further ahead stays,
     the other goes on to its own join (Cooper, Harvey and Kennedy, A Simple, Fast Dominance Algorithm, 2001, on the reversed graph).
 
     >>> _joins([[1, 2], [3], [3], [4], []])
@@ -363,11 +371,11 @@ def _joins(readers: list[list[int]]) -> list[int]:
     for number in reversed(range(last)):
         meeting, *others = readers[number] or [last]
         for other in others:
-            way = other
-            while meeting != way:
-                if meeting < way:
+            place = other
+            while meeting != place:
+                if meeting < place:
                     meeting = joins[meeting]
                 else:
-                    way = joins[way]
+                    place = joins[place]
         joins[number] = meeting
     return joins

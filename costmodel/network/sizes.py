@@ -113,23 +113,10 @@ def sizes_of(graph: Graph) -> NetworkSizes | None:
     -------
     NetworkSizes or None
         None where the blocks are unequal, or have parts that the arguments of a trainer would not describe.
-
-    Examples
-    --------
-    >>> from planner.importers.networks import load_model
-    >>> sizes = sizes_of(load_model("mixtral-8x7b").graph)
-    >>> sizes.layers, sizes.hidden, sizes.kv_heads, sizes.ffn, sizes.experts
-    (32, 4096, 8, 14336, 8)
-    >>> sizes_of(load_model("deepseek-v3").graph) is None  # latent attention, and blocks of two kinds
-    True
     """
-    blocks: dict[str, list[Layer]] = {}
-    for layer in graph.layers:
-        if layer.block:
-            blocks.setdefault(layer.block, []).append(layer)
-    if not blocks:
+    if not graph.blocks:
         return None
-    first, *others = blocks.values()
+    first, *others = graph.blocks.values()
     if any([(x.kind, x.params) for x in first] != [(x.kind, x.params) for x in other] for other in others):
         return None
     block = _block_sizes(first)
@@ -141,7 +128,7 @@ def sizes_of(graph: Graph) -> NetworkSizes | None:
     if heads[0].params.out_features != vocabulary:
         return None
     return NetworkSizes(
-        layers=len(blocks),
+        layers=len(graph.blocks),
         vocabulary=vocabulary,
         is_tied=heads[0].params.tied,
         has_positions=any(layer.kind == "position_embedding" for layer in graph.layers),
@@ -203,13 +190,8 @@ def _mixture(layers: Sequence[Layer]) -> dict[str, Any] | None:
 
 
 def network_kind(graph: Graph, sizes: NetworkSizes | None = None) -> NetworkKind:
-    """Say what a network is; ``sizes`` are those of a plain decoder, where it is one.
-
-    >>> from planner.importers.networks import load_model
-    >>> [network_kind(load_model(name).graph) for name in ("bert-large", "t5-11b", "deepseek-v3", "alexnet")]
-    ['encoder', 'encoder-decoder', 'decoder', 'no transformer']
-    """
-    layers = [layer for layer in graph.layers if layer.block]
+    """Say what a network is; ``sizes`` are those of a plain decoder, where it is one."""
+    layers = [layer for block in graph.blocks.values() for layer in block]
     attentions = [layer for layer in layers if layer.kind == "self_attention"]
     if any(layer.kind == "cross_attention" for layer in layers):
         return "encoder-decoder"
@@ -222,7 +204,7 @@ def network_kind(graph: Graph, sizes: NetworkSizes | None = None) -> NetworkKind
     if any(layer.params.causal for layer in attentions):
         return "decoder"
     each = Counter(layer.block for layer in attentions)
-    is_plain = set(each.values()) == {1} and len(each) == len({layer.block for layer in layers})
+    is_plain = set(each.values()) == {1} and len(each) == len(graph.blocks)
     return "encoder" if is_plain and encoder_sizes_of(graph) is not None else "other encoder"
 
 
@@ -233,22 +215,19 @@ def vocabulary_of(graph: Graph) -> int:
 
 def encoder_sizes_of(graph: Graph) -> EncoderSizes | None:
     """Read what all blocks of an encoder agree on; None where they do not."""
-    blocks: dict[str, list[Layer]] = {}
-    for layer in graph.layers:
-        if layer.block:
-            blocks.setdefault(layer.block, []).append(layer)
-    widths = {_widths(block) for block in blocks.values()}
+    widths = {_widths(block) for block in graph.blocks.values()}
     heads = {
         (layer.params.heads, layer.params.head_dim)
-        for layer in graph.layers
-        if layer.block and layer.kind == "self_attention" and layer.params.kv_heads in (0, layer.params.heads)
+        for block in graph.blocks.values()
+        for layer in block
+        if layer.kind == "self_attention" and layer.params.kv_heads in (0, layer.params.heads)
     }
     vocabulary = vocabulary_of(graph)
     if len(widths) != 1 or len(heads) != 1 or None in widths or not vocabulary:
         return None
     found = widths.pop()
     assert found is not None
-    (head_count, head_dim) = heads.pop()
+    head_count, head_dim = heads.pop()
     return EncoderSizes(hidden=found[0], heads=head_count, head_dim=head_dim, ffn=found[1], vocabulary=vocabulary)
 
 

@@ -43,15 +43,11 @@ def other_network_of(graph: Graph) -> OtherNetwork:
     >>> other_network_of(load_model("t5-11b").graph).arguments[:2]
     (('--encoder-num-layers', '24'), ('--decoder-num-layers', '24'))
     """
-    blocks: dict[str, list[Layer]] = {}
-    for layer in graph.layers:
-        if layer.block:
-            blocks.setdefault(layer.block, []).append(layer)
-    attentions = [layer for layers in blocks.values() for layer in layers if layer.kind == "self_attention"]
-    groups, kind = tuple(blocks.values()), network_kind(graph)
+    groups, kind = tuple(graph.blocks.values()), network_kind(graph)
+    attentions = [layer for block in groups for layer in _of(block, "self_attention")]
     if kind == "encoder-decoder":
         return OtherNetwork(kind=kind, script="pretrain_t5.py", arguments=_t5(graph, groups, attentions))
-    if any(layer.kind == "latent_attention" for layers in blocks.values() for layer in layers):
+    if any(_of(block, "latent_attention") for block in groups):
         return OtherNetwork(kind=kind, script="pretrain_gpt.py", arguments=_latent(graph, groups))
     if kind in ("encoder", "other encoder"):
         return OtherNetwork(kind=kind, script="pretrain_bert.py", arguments=_bert(graph, groups))

@@ -233,13 +233,13 @@ def sizes_of_network(graph: Graph) -> dict[str, int]:
         names = ("layers", "hidden", "heads", "kv_heads", "head_dim", "experts", "top_k")
         sizes = {name: getattr(plain, name) for name in names}
         return sizes | ({"expert_ffn": plain.ffn} if plain.experts else {"ffn": plain.ffn})
-    inside = [layer for layer in graph.layers if layer.block]
+    inside = [layer for block in graph.blocks.values() for layer in block]
     if any(layer.kind == "cross_attention" for layer in inside):
         return {}  # an encoder and a decoder: one number of layers does not describe both
     attentions = [layer for layer in inside if layer.kind == "self_attention"]
     heads = {layer.params.heads for layer in attentions}
     widths = {layer.output_shape[0] for layer in inside if layer.kind == "add"}
-    found = {"layers": {len({layer.block for layer in inside})}, "heads": heads, "hidden": widths}
+    found = {"layers": {len(graph.blocks)}, "heads": heads, "hidden": widths}
     return {name: values.pop() for name, values in found.items() if len(values) == 1 and inside}
 
 

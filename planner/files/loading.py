@@ -122,9 +122,8 @@ class LoadedModel(Printed):
         length = "" if self.seq is None else f", {self.seq:,} positions"
         summary = f"{self.name}: {len(graph.layers):,} layers, {graph.weight_count:,} weights, global batch {self.global_batch:,}{length}"
         facts = []
-        blocks = len({layer.block for layer in graph.layers if layer.block})
-        if blocks:
-            facts.append(("Repeated", f"{blocks} blocks"))
+        if graph.blocks:
+            facts.append(("Repeated", f"{len(graph.blocks)} blocks"))
         facts += [("Description", self.description)] if self.description else []
         facts += [("Note", note) for note in self.notes]
         return [Sentence(summary, strong=True), *([Facts(tuple(facts))] if facts else [])]

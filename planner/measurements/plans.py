@@ -170,7 +170,7 @@ def _plans(row: Row, graph: Graph, node: int) -> tuple[tuple[MeshPlan, ...], int
     batches, global_batch = batches_of(row, dp)
     shardings = sharding_choices(row, dp, cp, is_pipelined=pp > 1)
     has_experts = "moe" in graph.kinds
-    blocks = len({layer.block for layer in graph.layers if layer.block})
+    blocks = len(graph.blocks)
     vpp = chunks_of(row, pp, blocks)
     plan = MeshPlan(
         tp=tp,

@@ -233,10 +233,10 @@ def share_of_output(layer: Layer, shard: Shard) -> Any:
     return shard.batch * shard.out_channels * positions_of(layer.output_shape, shard)
 
 
-# What kind of kernel it is (`costmodel.kernels.roofline.kernel_time_s`).
 # Kernels that some software leaves out, since the kernel alongside them does their work: an activation forward, a bias (its addition and
 # its gradient), the gradient of an activation after a normalisation, a concatenation.
 Fusable = Literal["", "activation", "bias", "normalised gradient", "concatenation", "gradient sum"]
+# What kind of kernel it is (`costmodel.kernels.roofline.kernel_time_s`).
 Tiling = Literal["library", "sums", "unaligned", "grouped", "recurrent", "thin", "weights", "scattered", "depthwise"]
 
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from costmodel.network.graph import Graph, GraphError, LayerSpec
 from costmodel.network.layers.base import params_from
-from costmodel.network.sizes import sizes_of
+from costmodel.network.sizes import network_kind, sizes_of
+from planner.importers.networks import load_model
 from tests.planner.published_configs import published
 
 
@@ -47,12 +48,13 @@ def test_layers_are_ordered_and_wired() -> None:
     )
     assert set(names(graph)) == {"data", "stem", "left", "right", "sum"}
     at = {layer.name: i for i, layer in enumerate(graph.layers)}
-    assert graph.index("left") == at["left"]
     wanted = {("data", "stem"), ("stem", "left"), ("stem", "right"), ("left", "sum"), ("right", "sum"), ("stem", "sum")}
     assert set(graph.edges) == {(at[u], at[v]) for u, v in wanted}
     assert list(graph.edges) == sorted(graph.edges)
     assert all(u < v for u, v in graph.edges)
     assert set(graph.producers[at["sum"]]) == {at["left"], at["right"], at["stem"]}
+    assert graph.index("left") == at["left"]
+    assert set(graph.readers[at["stem"]]) == {at["left"], at["right"], at["sum"]}
     assert graph.weight_count == 8 * 8 + (9 * 8 * 8 + 8)
     assert graph.norm_count == 16
     with pytest.raises(KeyError):
@@ -200,6 +202,29 @@ def back_of(source: str) -> LayerSpec:
 )
 def test_other_blocks_are_not_stated(name: str, tmp_path: Path) -> None:
     assert sizes_of(published(name, tmp_path).graph) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("bert-large", "encoder"),
+        ("t5-11b", "encoder-decoder"),
+        ("deepseek-v3", "decoder"),  # latent attention, and blocks of two kinds
+        ("alexnet", "no transformer"),
+    ],
+)
+def test_other_networks_have_a_kind_and_no_sizes(name: str, kind: str) -> None:
+    graph = load_model(name).graph
+    assert network_kind(graph) == kind
+    assert sizes_of(graph) is None
+
+
+def test_mixtures_of_experts_are_stated() -> None:
+    graph = load_model("mixtral-8x7b").graph
+    sizes = sizes_of(graph)
+    assert sizes is not None
+    assert (sizes.layers, sizes.hidden, sizes.kv_heads, sizes.ffn, sizes.experts) == (32, 4096, 8, 14336, 8)
+    assert network_kind(graph, sizes) == "llama"
 
 
 def test_plain_decoders_are(tmp_path: Path) -> None:
