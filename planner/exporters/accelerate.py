@@ -12,12 +12,7 @@ from typing import Any
 
 from costmodel.mesh.plan import MeshPlan
 from planner.exporters.account import Account
-from planner.exporters.common import (
-    SPLITS,
-    account_basics,
-    account_script,
-    header,
-)
+from planner.exporters.common import SPLITS, account_basics, account_script, header
 from planner.exporters.job import Job
 from planner.exporters.runs import Run, count_of, problem, section_of, unread_keys
 from planner.exporters.shell import node_ranks, start_scripts
@@ -101,7 +96,9 @@ def render(job: Job, account: Account, version: str) -> dict[str, str]:
 def _config(job: Job, account: Account) -> dict[str, Any]:
     plan, nodes = job.plan, job.nodes
     account_basics(job, account)
-    _account_run(job, account)
+    account.left_to_user("micro_batch", f"batch size {plan.micro_batch} per process in the data loader of your script")
+    account.left_to_user("optimizer", f"{job.optimizer}, built in your script")
+    account_script(job, account)
     is_sharded = plan.zero_stage > 0
     config: dict[str, Any] = {
         "compute_environment": "LOCAL_MACHINE",
@@ -116,20 +113,12 @@ def _config(job: Job, account: Account) -> dict[str, Any]:
         "rdzv_backend": "static",
         "same_network": True,
     }
-    mesh = _mesh(job)
     if is_sharded:
-        config |= {"parallelism_config": mesh, "fsdp_config": _fsdp(job)}  # the one needs the other
+        config |= {"parallelism_config": _mesh(job), "fsdp_config": _fsdp(job)}  # the one needs the other
     elif plan.recompute == "full":
         account.left_to_user("recompute", "model.gradient_checkpointing_enable() in your script")
         account.left_to_user("recompute_blocks", "the same")
     return config
-
-
-def _account_run(job: Job, account: Account) -> None:
-    plan = job.plan
-    account.left_to_user("micro_batch", f"batch size {plan.micro_batch} per process in the data loader of your script")
-    account.left_to_user("optimizer", f"{job.optimizer}, built in your script")
-    account_script(job, account)
 
 
 def _precision(job: Job, account: Account) -> str:

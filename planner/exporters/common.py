@@ -46,7 +46,7 @@ def header(origin: Origin, account: Account, program: str) -> list[str]:
 
 
 def account_basics(job: Job, account: Account) -> None:
-    """Settings that no target has."""
+    """Where the processes start, of equal numbers on all nodes (a rule of every trainer), and algorithms that no target chooses."""
     account.written["placement"] = f"{job.nodes.count} x {job.nodes.per_node} processes"
     account_collectives(job.collectives, account)
 

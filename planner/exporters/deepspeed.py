@@ -149,20 +149,21 @@ def _activations(job: Job, account: Account) -> dict[str, Any]:
         "every block" if counts == job.blocks else f"{', '.join(map(str, counts))} blocks per stage, the first of each"
     )
     account.left_to_user("recompute", f"call deepspeed.checkpointing.checkpoint around {where}")
-    account.left_to_user("recompute_blocks", f"{where}")
+    account.left_to_user("recompute_blocks", where)
     if plan.stage_recompute:
-        account.left_to_user("stage_recompute", f"{where}")
-    settings = {
-        "partition_activations": plan.offload_activations and plan.tp > 1,
-        "cpu_checkpointing": plan.offload_activations,
+        account.left_to_user("stage_recompute", where)
+    return {
+        "activation_checkpointing": {
+            "partition_activations": plan.offload_activations and plan.tp > 1,
+            "cpu_checkpointing": plan.offload_activations,
+        }
     }
-    return {"activation_checkpointing": settings}
 
 
 # -- runs of it --------------------------------------------------------------------------------------------------------------
 
 
-# Configurations nest a few levels; deeper ones would only exhaust the parser.
+# Key -> option of ``planner estimate``.
 _COUNTS = {"train_micro_batch_size_per_gpu": "micro_batch", "train_batch_size": "batch"}
 _READ = {*_COUNTS, "gradient_accumulation_steps", "zero_optimization", "bf16", "bfloat16", "fp16", "optimizer", "tensor_parallel",
          "sequence_parallel_size", "data_parallel_size", "expert_parallel", "activation_checkpointing", "pipeline"}  # fmt: skip
@@ -215,9 +216,9 @@ def run_of(path: Path, content: Mapping[str, Any]) -> Run:
     """Read a run from the parsed configuration; what DeepSpeed does not start with is refused."""
     run = Run()
     run.notes += unread_keys(content, _READ, _WITHOUT_EFFECT, _NOT_MODELLED, "DeepSpeed")
-    inner = section_of(path, content, "zero_optimization")
+    zero = section_of(path, content, "zero_optimization")
     run.notes += unread_keys(
-        inner, _ZERO_READ, _ZERO_WITHOUT_EFFECT, _ZERO_NOT_MODELLED, "DeepSpeed", "zero_optimization."
+        zero, _ZERO_READ, _ZERO_WITHOUT_EFFECT, _ZERO_NOT_MODELLED, "DeepSpeed", "zero_optimization."
     )
     for key, option in _COUNTS.items():
         count = _count(path, content, key, run)
@@ -226,7 +227,6 @@ def run_of(path: Path, content: Mapping[str, Any]) -> Run:
     accumulated = _count(path, content, "gradient_accumulation_steps", run)
     if accumulated is not None and "batch" not in run.options:
         run.options["num_micro_batches"] = str(accumulated)
-    zero = section_of(path, content, "zero_optimization")
     stage = zero.get("stage", 0)
     if isinstance(stage, bool) or not isinstance(stage, int) or not 0 <= stage <= 3:
         raise problem(path, f"is {stage!r}; 0, 1, 2 or 3 is expected", "zero_optimization.stage")
@@ -289,17 +289,14 @@ def _parallel_of_run(path: Path, content: Mapping[str, Any], run: Run) -> None:
 
 def _check(path: Path, run: Run) -> None:
     """Raises on what DeepSpeed does not start with, as an export does."""
-
-    def degree(name: str) -> int:
-        return int(run.mesh.get(name) or 1)
-
+    tp, cp, pp, ep = (int(run.mesh.get(name) or 1) for name in ("tp", "cp", "pp", "ep"))
     plan = MeshPlan(
-        tp=degree("tp"),
-        cp=degree("cp"),
+        tp=tp,
+        cp=cp,
         cp_kind=run.mesh.get("cp_kind", "ring"),
-        pp=degree("pp"),
-        ep=degree("ep"),
-        dp_shard=degree("ep"),
+        pp=pp,
+        ep=ep,
+        dp_shard=ep,
         zero_stage=int(run.mesh["zero"]),
         offload_optimizer="offload" in run.mesh,
     )

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from costmodel.mesh.framework_rules import order_in_effect
+from costmodel.mesh.plan import MeshPlan
 from costmodel.network.sizes import NetworkSizes
 from planner.core.errors import FileProblem, InputFileError
 from planner.exporters.account import Account
@@ -27,6 +28,7 @@ __all__ = [
     "NOT_MEGATRON",
     "ORDERS",
     "Recompute",
+    "environment_of",
     "is_without_effect",
     "layout_text",
     "meant",
@@ -187,11 +189,11 @@ def render(job: Job, account: Account, version: str) -> dict[str, str]:
         *shell_array("MODEL_ARGS", model_arguments),
     ]
     command = ['"$SCRIPT"', '"${PLAN_ARGS[@]}"', '"${MODEL_ARGS[@]}"']
-    return start_scripts(job, head, environment=_environment(job), settings=settings, command=command)
+    return start_scripts(job, head, environment=environment_of(job.plan), settings=settings, command=command)
 
 
-def _environment(job: Job) -> dict[str, str]:
-    plan = job.plan
+def environment_of(plan: MeshPlan) -> dict[str, str]:
+    """Variables that Megatron checks at the start; an empty value takes one away."""
     if plan.zero_stage >= 2:
         return {"CUDA_DEVICE_MAX_CONNECTIONS": ""}  # FSDP asserts that it is not 1
     return {"CUDA_DEVICE_MAX_CONNECTIONS": "1"} if plan.tp > 1 or plan.cp > 1 else {}
@@ -426,9 +428,8 @@ def read(path: Path, text: str) -> Run:
         run.options["gpus"] = str(numbers["nproc-per-node"] * numbers.get("nnodes", 1))
     run.mesh["sequence_parallel"] = "sequence-parallel" in found
     if "cp-comm-type" in found:
-        run.mesh["cp_kind"] = _one_of(
-            path, "cp-comm-type", found["cp-comm-type"], {written: kind for kind, written in CP_COMM.items()}
-        )
+        kinds = {written: kind for kind, written in CP_COMM.items()}
+        run.mesh["cp_kind"] = _one_of(path, "cp-comm-type", found["cp-comm-type"], kinds)
     if "use-tp-pp-dp-mapping" in found:
         run.mesh["order"] = "tp-cp-pp-dp"
     _pipeline_of_run(path, found, numbers, run)
@@ -582,14 +583,8 @@ def _zero_of_run(path: Path, found: dict[str, str], numbers: dict[str, int], run
     stage = 0
     if "use-megatron-fsdp" in found:
         word = found.get("data-parallel-sharding-strategy", "no_shard")
-        stage = int(
-            _one_of(
-                path,
-                "data-parallel-sharding-strategy",
-                word,
-                {name: str(number) for number, name in enumerate(STRATEGIES)},
-            )
-        )
+        known = {name: str(number) for number, name in enumerate(STRATEGIES)}
+        stage = int(_one_of(path, "data-parallel-sharding-strategy", word, known))
     elif "use-torch-fsdp2" in found:
         stage = 3
     elif "use-distributed-optimizer" in found:

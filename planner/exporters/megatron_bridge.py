@@ -8,6 +8,8 @@ from planner.exporters.job import Job
 from planner.exporters.megatron import (
     CP_COMM,
     ORDERS,
+    STRATEGIES,
+    environment_of,
     layout_text,
     order_of,
     recompute_of,
@@ -64,14 +66,8 @@ def render(job: Job, account: Account, version: str) -> dict[str, str]:
         "",
         *shell_array("OVERRIDES", [(override,) for override in overrides]),
     ]
-    plan = job.plan
-    environment = {}
-    if plan.zero_stage >= 2:
-        environment = {"CUDA_DEVICE_MAX_CONNECTIONS": ""}
-    elif plan.tp > 1 or plan.cp > 1:
-        environment = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
     command = ['"$SCRIPT"', '--recipe "$recipe"', '"${OVERRIDES[@]}"']
-    return start_scripts(job, head, environment=environment, settings=settings, command=command)
+    return start_scripts(job, head, environment=environment_of(job.plan), settings=settings, command=command)
 
 
 def _overrides(job: Job, account: Account) -> list[str]:
@@ -121,11 +117,10 @@ def _zero(job: Job) -> list[str]:
         f"ddp.overlap_param_gather={flag}",
     ]
     if plan.zero_stage >= 2:
-        strategy = "optim_grads" if plan.zero_stage == 2 else "optim_grads_params"
         overrides += [
             "dist.use_megatron_fsdp=true",
             "ddp.use_megatron_fsdp=true",
-            f"ddp.data_parallel_sharding_strategy={strategy}",
+            f"ddp.data_parallel_sharding_strategy={STRATEGIES[plan.zero_stage]}",
             "ddp.average_in_collective=false",
             "checkpoint.ckpt_format=fsdp_dtensor",
         ]
@@ -137,10 +132,9 @@ def _zero(job: Job) -> list[str]:
 def _memory(job: Job) -> list[str]:
     plan = job.plan
     recompute = recompute_of(job)
-    method = recompute.method or "null"
     overrides = [
         f"model.recompute_granularity={recompute.granularity or 'null'}",
-        f"model.recompute_method={method}",
+        f"model.recompute_method={recompute.method or 'null'}",
         f"model.recompute_num_layers={recompute.num_layers or 'null'}",
     ]
     if recompute.granularity == "selective":

@@ -165,7 +165,6 @@ def _optimizer(job: Job) -> dict[str, Any]:
             "adam_eps": 1.0e-08,
             "torch_adam_is_fused": True,
         }
-    plan = job.plan
     return {
         "accumulate_grad_in_fp32": True,
         "clip_grad": 1.0,
@@ -180,7 +179,7 @@ def _optimizer(job: Job) -> dict[str, Any]:
         },
         "optimizer_factory": factory,
         "weight_decay": 0.01,
-        "zero_stage": plan.zero_stage,
+        "zero_stage": job.plan.zero_stage,
     }
 
 
@@ -190,22 +189,14 @@ def _parallelism(job: Job, account: Account) -> dict[str, Any]:
         account.left_to_user(
             "cp_kind", f"the attention that your model_config names (_attn_implementation) must be {plan.cp_kind}"
         )
-    parallelism: dict[str, Any] = {
+    return {
         "dp": plan.dp,
         "pp": plan.pp,
         "tp": plan.tp,
         "context_parallel_size": plan.cp,
         "expert_parallel_size": plan.ep,
-        "pp_engine": _engine(job),
+        "pp_engine": "afab" if plan.pp > 1 and plan.schedule == "gpipe" else "1f1b",
         "tp_mode": "REDUCE_SCATTER" if plan.sequence_parallel else "ALL_REDUCE",
         "tp_linear_async_communication": plan.sequence_parallel,
         "recompute_layer": plan.recompute == "full",
     }
-    return parallelism
-
-
-def _engine(job: Job) -> str:
-    plan = job.plan
-    if plan.pp == 1:
-        return "1f1b"
-    return "afab" if plan.schedule == "gpipe" else "1f1b"

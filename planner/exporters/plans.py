@@ -18,6 +18,7 @@ from planner.exporters.other_networks import other_network_of
 from planner.files.plan_file import changed_inputs, request_from_document
 
 if TYPE_CHECKING:
+    from planner.core.answer import RankedPlan
     from planner.core.request import Request
     from planner.files.loading import Loaded
     from planner.question.resolve import Resolved
@@ -77,7 +78,7 @@ def _mesh_job(loaded: Loaded[PlanDocument], request: Request, path: Path) -> Pla
     rate = f"{ranked['tokens_per_s']:,.0f} tokens/s, {ranked['mfu']:.1%} MFU"
     prediction = [
         f"{format_seconds(ranked.step_time_s)} per step of {plan.global_batch} samples, {rate}",
-        _memory(ranked.memory_bytes_per_gpu, ranked.memory_capacity_bytes),
+        _memory(ranked),
     ]
     if not ranked.fits:
         prediction.append("THE PLAN DOES NOT FIT INTO MEMORY")
@@ -95,11 +96,7 @@ def _mesh_job(loaded: Loaded[PlanDocument], request: Request, path: Path) -> Pla
         lora_rank=request.lora_rank,
         facts=space.model.facts,
     )
-    return (
-        job,
-        "mesh",
-        (*_warnings(loaded.content, resolved), *_misfit(ranked.memory_bytes_per_gpu, ranked.memory_capacity_bytes)),
-    )
+    return job, "mesh", _warnings(loaded.content, resolved, ranked)
 
 
 def _layer_job(loaded: Loaded[PlanDocument], request: Request, path: Path) -> tuple[LayerJob, tuple[str, ...]]:
@@ -117,7 +114,7 @@ def _layer_job(loaded: Loaded[PlanDocument], request: Request, path: Path) -> tu
     rate = f"{ranked.throughput_samples_per_s:,.0f} samples/s"
     prediction = [
         f"{format_seconds(ranked.step_time_s)} per step of {document.global_batch} samples, {rate}",
-        _memory(ranked.memory_bytes_per_gpu, ranked.memory_capacity_bytes),
+        _memory(ranked),
     ]
     job = LayerJob(
         plan=plan,
@@ -131,7 +128,7 @@ def _layer_job(loaded: Loaded[PlanDocument], request: Request, path: Path) -> tu
         seq=resolved.setting.seq,
         lora_rank=request.lora_rank,
     )
-    return job, (*_warnings(document, resolved), *_misfit(ranked.memory_bytes_per_gpu, ranked.memory_capacity_bytes))
+    return job, _warnings(document, resolved, ranked)
 
 
 def _data_job(layered: LayerJob, path: Path) -> Job:
@@ -184,7 +181,7 @@ def _serving_job(loaded: Loaded[PlanDocument], request: Request, path: Path) -> 
     prediction = [
         f"first token after {format_seconds(ranked['ttft_s'])}, then {format_seconds(ranked['tpot_s'])} per token ({lengths})",
         f"{ranked['output_tokens_per_s']:,.0f} output tokens/s with all places taken",
-        _memory(ranked.memory_bytes_per_gpu, ranked.memory_capacity_bytes),
+        _memory(ranked),
     ]
     job = ServingJob(
         plan=plan,
@@ -198,27 +195,12 @@ def _serving_job(loaded: Loaded[PlanDocument], request: Request, path: Path) -> 
         kv_precision=space.kv_precision,
         memory_utilisation=_utilisation(space.capacity_bytes, space.cluster),
     )
-    return (
-        job,
-        "serving",
-        (
-            *_warnings(loaded.content, space.resolved),
-            *_misfit(ranked.memory_bytes_per_gpu, ranked.memory_capacity_bytes),
-        ),
-    )
+    return job, "serving", _warnings(loaded.content, space.resolved, ranked)
 
 
-def _memory(used_bytes: float, capacity_bytes: float) -> str:
-    return f"{format_bytes(used_bytes)} of {format_bytes(capacity_bytes)} on the fullest GPU"
-
-
-def _misfit(used_bytes: float, capacity_bytes: float) -> tuple[str, ...]:
-    """A warning where the plan needs more memory than there is."""
-    return (
-        (f"the plan does not fit into memory: {_memory(used_bytes, capacity_bytes)}",)
-        if used_bytes > capacity_bytes
-        else ()
-    )
+def _memory(ranked: RankedPlan) -> str:
+    used, capacity = format_bytes(ranked.memory_bytes_per_gpu), format_bytes(ranked.memory_capacity_bytes)
+    return f"{used} of {capacity} on the fullest GPU"
 
 
 def _utilisation(capacity_bytes: float, cluster: Cluster) -> float:
@@ -245,8 +227,12 @@ def _origin(resolved: Resolved, summary: str, prediction: list[str], path: Path)
     )
 
 
-def _warnings(document: PlanDocument, resolved: Resolved) -> tuple[str, ...]:
-    return tuple(
+def _warnings(document: PlanDocument, resolved: Resolved, ranked: RankedPlan) -> tuple[str, ...]:
+    """Files that are not those that the plan was made with; more memory than there is."""
+    changed = (
         f"the {role} file is not the one that the plan was made with (its sha256 differs)"
         for role in changed_inputs(document, resolved.setting)
     )
+    if ranked.memory_bytes_per_gpu > ranked.memory_capacity_bytes:
+        return (*changed, f"the plan does not fit into memory: {_memory(ranked)}")
+    return tuple(changed)

@@ -105,10 +105,15 @@ def _settings(job: Job, account: Account, *, is_toml: bool) -> dict[str, dict[st
         training["disable_cuda_graphs"] = True
     if plan.offload_optimizer and plan.zero_stage:
         training["enable_cpu_offload"] = True
+    if plan.recompute == "selective":
+        account.left_to_user(
+            "recompute",
+            "selective is written, whose operations are torchtitan's choice: those of the plan are the attention's",
+        )
     return {
         "parallelism": parallelism,
         "training": training,
-        "activation_checkpoint": {"mode": _recompute(job, account)},
+        "activation_checkpoint": {"mode": plan.recompute},
     }
 
 
@@ -126,8 +131,11 @@ def _parallelism(job: Job, account: Account, *, is_toml: bool) -> dict[str, Any]
         settings["expert_tensor_parallel_degree"] = plan.etp
     else:
         settings["enable_sequence_parallel"] = plan.sequence_parallel
-    settings |= _context(job, account, is_toml=is_toml) | _zero(job) | _pipeline(job, account, is_toml=is_toml)
-    return settings
+    settings |= _context(job, account, is_toml=is_toml)
+    if plan.zero_stage or plan.cp > 1:
+        # With a pipeline "default" keeps the weights after the forward pass, which is not ZeRO-3.
+        settings["fsdp_reshard_after_forward"] = "always" if plan.zero_stage == 3 else "never"
+    return settings | _pipeline(job, account, is_toml=is_toml)
 
 
 def _context(job: Job, account: Account, *, is_toml: bool) -> dict[str, Any]:
@@ -140,14 +148,6 @@ def _context(job: Job, account: Account, *, is_toml: bool) -> dict[str, Any]:
         )
         return {}
     return {"context_parallel_rotate_method": "alltoall" if plan.cp_kind == "ring" else "allgather"}
-
-
-def _zero(job: Job) -> dict[str, Any]:
-    plan = job.plan
-    if plan.zero_stage or plan.cp > 1:
-        # With a pipeline "default" keeps the weights after the forward pass, which is not ZeRO-3.
-        return {"fsdp_reshard_after_forward": "always" if plan.zero_stage == 3 else "never"}
-    return {}
 
 
 def _pipeline(job: Job, account: Account, *, is_toml: bool) -> dict[str, Any]:
@@ -189,19 +189,6 @@ def _batch(job: Job, parallelism: dict[str, Any], *, is_toml: bool) -> dict[str,
         "num_tokens_per_train_step": plan.global_batch * seq,
         "max_context_length": seq,
     }
-
-
-def _recompute(job: Job, account: Account) -> str:
-    plan = job.plan
-    if plan.recompute == "none":
-        return "none"
-    if plan.recompute == "selective":
-        account.left_to_user(
-            "recompute",
-            "selective is written, whose operations are torchtitan's choice: those of the plan are the attention's",
-        )
-        return "selective"
-    return "full"
 
 
 def _toml(settings: dict[str, dict[str, Any]], head: list[str]) -> str:

@@ -77,7 +77,7 @@ def render(job: ServingJob, account: Account, version: str) -> dict[str, str]:
     """Write the scripts."""
     arguments = _arguments(job, account)
     account_placement(job.nodes, account)
-    way = _deployment(job, account)
+    start = _deployment(job, account)
     head = header(job.origin, account, VERSIONS[version])
     lines = [
         "#!/usr/bin/env bash",
@@ -85,20 +85,16 @@ def render(job: ServingJob, account: Account, version: str) -> dict[str, str]:
         "set -euo pipefail",
         "",
         'model="${MODEL:?set MODEL to the name or folder of the weights}"',
-        *_stages(job),
+        *([f"export VLLM_PP_LAYER_PARTITION={','.join(map(str, job.stages))}"] if job.plan.pp > 1 else []),
         "",
         *shell_array("ARGS", arguments),
         "",
-        *way,
+        *start,
     ]
-    files = {SCRIPT: "\n".join(lines) + "\n"}
-    return files | {BATCH: slurm_script(head[:3], job.nodes, job.origin.model, SCRIPT)}
-
-
-def _stages(job: ServingJob) -> list[str]:
-    if job.plan.pp == 1:
-        return []
-    return [f"export VLLM_PP_LAYER_PARTITION={','.join(map(str, job.stages))}"]
+    return {
+        SCRIPT: "\n".join(lines) + "\n",
+        BATCH: slurm_script(head[:3], job.nodes, job.origin.model, SCRIPT),
+    }
 
 
 def _arguments(job: ServingJob, account: Account) -> list[tuple[str, ...]]:

@@ -65,7 +65,7 @@ PAIRS: dict[str, tuple[MeshPlan, MeshPlan]] = {
 
 
 def test_every_field_has_a_pair() -> None:
-    # A new field of MeshPlan breaks this test, the table of every exporter (below) and Account.missing: account for it everywhere.
+    # A new field of MeshPlan breaks this test and the table of every exporter (below): account for it everywhere.
     assert set(PAIRS) == {item.name for item in dataclasses.fields(MeshPlan)}
 
 
