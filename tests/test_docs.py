@@ -26,7 +26,6 @@ TUTORIALS = [DOCS / "index.md", *sorted((DOCS / "tutorials").glob("*.md"))]
 
 def _module(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(f"docs_{path.stem}", path)
-    assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module

@@ -43,7 +43,6 @@ isinstance(x, Result)
 @pytest.fixture(scope="module")
 def house() -> ModuleType:
     spec = importlib.util.spec_from_file_location("house", ROOT / "benchmarks" / "house.py")
-    assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules["house"] = module

@@ -45,7 +45,6 @@ def test_one_weird_trick_comes_out_unaided(trick: Answer) -> None:
     assert all(splits[name].out_channels * splits[name].in_channels == 8 for name in ("fc6", "fc7"))
     assert 0.415 < best.step_time_s < 0.440
     everywhere = trick.baselines["data_parallel_all"]
-    assert everywhere is not None
     assert everywhere.step_time_s / best.step_time_s > 1.2
     assert best.family == "hybrid"
     assert trick.proof.proven_optimal
@@ -55,7 +54,6 @@ def test_one_weird_trick_comes_out_unaided(trick: Answer) -> None:
 def test_a_baseline_that_is_the_best_plan_has_its_interval() -> None:
     answer = optimize(Request(model="llama3-8b", gpus=4, mode="inference"))
     baseline, best = answer.baselines["data_parallel"], answer.plans[0]
-    assert baseline is not None
     assert baseline.plan == best.plan
     assert baseline.step_time_low_s == best.step_time_low_s
     assert baseline.step_time_low_s is not None

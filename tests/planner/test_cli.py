@@ -341,7 +341,6 @@ def test_the_docs_are_up_to_date(page: str) -> None:
     import importlib.util
 
     spec = importlib.util.spec_from_file_location("generate_docs", ROOT / "docs" / "generate.py")
-    assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

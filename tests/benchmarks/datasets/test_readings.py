@@ -225,7 +225,6 @@ def test_a_batch_that_is_no_power_of_two_may_run_at_once() -> None:
         "heads": "16",
     }
     tuned = run(**cells, global_batch="112", step_time_ms="1000")
-    assert tuned.comparisons[0].plan is not None
     assert (tuned.comparisons[0].plan.micro_batch, tuned.comparisons[0].plan.num_micro_batches) == (14, 1)
     assert seconds(tuned) == seconds(run(**{**cells, "micro_batch": "14"}, global_batch="112", step_time_ms="1000"))
 
@@ -252,7 +251,6 @@ def test_weights_of_one_expert_are_no_dense_network() -> None:
 )
 def test_a_stage_may_say_that_the_host_keeps_the_optimizer(text: str, offloads: bool) -> None:
     found = run(tp="1", pp="1", dp="64", zero_stage=text)
-    assert found.comparisons[0].plan is not None
     assert found.comparisons[0].plan.offload_optimizer is offloads
 
 

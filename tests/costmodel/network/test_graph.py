@@ -229,5 +229,4 @@ def test_mixtures_of_experts_are_stated() -> None:
 
 def test_plain_decoders_are(tmp_path: Path) -> None:
     sizes = sizes_of(published("ibm-granite/granite-3.0-2b-base", tmp_path, attention_dropout=0.0).graph)
-    assert sizes is not None
     assert (sizes.layers, sizes.heads, sizes.kv_heads, sizes.ffn, sizes.norm) == (40, 32, 8, 8192, "RMSNorm")

@@ -16,7 +16,6 @@ def test_overtaking_is_where_the_curves_cross() -> None:
         return np.array([1 + 1 / factor, 1.5 + 0.75 / factor, 30.0])
 
     found = overtaking(curve, [0.7, 0.3, 1.5, 4.0])
-    assert found is not None
     assert found.winner == 1
     assert found.factor == pytest.approx(0.5, rel=2e-3)
 
@@ -28,7 +27,6 @@ def test_overtaking_takes_the_nearer_side_and_the_nearest_winner() -> None:
         return np.array([1.0, 3.0 / factor, 0.9 * (factor / 0.72)])
 
     found = overtaking(curve, [0.5, 0.9, 1.5, 2.0, 4.0])
-    assert found is not None
     assert found.winner == 2
     assert found.factor == pytest.approx(0.8, rel=2e-3)
 

@@ -369,7 +369,6 @@ def test_an_interrupted_search_keeps_the_best_so_far(monkeypatch: pytest.MonkeyP
     with pytest.raises(KeyboardInterrupt) as caught:
         planner.optimize("mlp", gpus=2)
     assert isinstance(caught.value, planner.Interrupted)
-    assert caught.value.result is not None
     assert caught.value.result.best.workers <= 2
 
 

@@ -19,7 +19,6 @@ from planner.detect.report import machine_files
 from planner.files.loading import load_cluster
 
 spec = importlib.util.spec_from_file_location("machines", Path(__file__).with_name("machines.py"))
-assert spec is not None
 assert spec.loader is not None
 machines: Any = importlib.util.module_from_spec(spec)
 import sys  # noqa: E402

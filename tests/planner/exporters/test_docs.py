@@ -33,7 +33,6 @@ def _fields(target: str, kind: str) -> Mapping[str, str]:
 def test_tables(mark: str, kind: str, settings: Sequence[str]) -> None:
     text = PAGE.read_text(encoding="utf-8")
     match = re.search(rf"<!-- {mark} -->\n(.*?)\n<!-- end -->", text, re.DOTALL)
-    assert match is not None
     header, _, *rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in match[1].splitlines()]
     targets = targets_that_take(kind)
     assert header == ["setting", *targets]

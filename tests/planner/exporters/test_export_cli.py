@@ -144,7 +144,6 @@ def test_sizes_give_the_weights(name: str) -> None:
     # Counted from the sizes alone, by the textbook: they describe the whole network.
     graph = load_model(name).graph
     n = sizes_of(graph)
-    assert n is not None
     kv = n.kv_heads * n.head_dim
     attention = n.hidden * (n.heads * n.head_dim + 2 * kv) + n.heads * n.head_dim * n.hidden
     mlp = n.hidden * n.ffn * (3 if n.has_glu else 2)

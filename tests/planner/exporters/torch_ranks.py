@@ -152,7 +152,6 @@ class Seen(TorchDispatchMode):
 def load(folder: Path) -> Any:
     sys.path.insert(0, str(folder))
     spec = importlib.util.spec_from_file_location(f"plan_{folder.name.replace('-', '_')}", folder / "plan.py")
-    assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

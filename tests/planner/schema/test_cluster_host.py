@@ -36,7 +36,6 @@ def test_the_numbers_of_a_file(tmp_path: Path) -> None:
     host = load_cluster(
         cluster(tmp_path, "{devices: 8, memory: 1 TiB, memory_bandwidth: 200 GB/s, link: 16 GB/s, link_shared_by: 4}")
     ).cluster.host
-    assert host is not None
     assert host.memory_bytes == 2**40
     assert host.link_per_device == 4e9
     assert load_cluster(cluster(tmp_path, "")).cluster.host is None

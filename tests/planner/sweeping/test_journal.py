@@ -92,7 +92,6 @@ def test_a_journal_without_rows_is_not_left_behind(tmp_path: Path) -> None:
 def test_a_full_disk_is_one_error_and_tears_nothing(tmp_path: Path) -> None:
     _filled(tmp_path / "j", 1)
     journal = Journal(tmp_path / "j")
-    assert journal._database is not None
     (pages,) = journal._database.execute("PRAGMA page_count").fetchone()
     journal._database.execute(f"PRAGMA max_page_count = {pages}")
     with pytest.raises(OutputError, match="disk is full"):

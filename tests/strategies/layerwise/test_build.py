@@ -77,7 +77,6 @@ def choices(choice: LayerChoice, rng: np.random.Generator, count: int) -> Iterat
 def check(case: Workload, workers: int, m: int, rng: np.random.Generator, count: int) -> None:
     tables = CostTables(case, CLUSTER, split_table([workers]), m)
     choice = choice_problem(tables, 16e9, Restriction())
-    assert choice is not None
     problem = choice.problem
     assert problem.memory_capacity_bytes == 16e9 - case.context_bytes
     picked = list(choices(choice, rng, count))
@@ -122,7 +121,6 @@ def test_every_legal_split_is_an_option_and_no_other() -> None:
     case = workload(bundled("alexnet"))
     tables = CostTables(case, CLUSTER, split_table([3, 8, 12]), 2).part(split_table([8]))
     choice = choice_problem(tables, 16e9, Restriction())
-    assert choice is not None
     for layer, costs, options in zip(case.graph.layers, tables.layers, choice.rows, strict=True):
         if layer.kind == "input":
             # Whoever reads it decides: one option, by the batch as far as there are samples.
@@ -132,7 +130,6 @@ def test_every_legal_split_is_an_option_and_no_other() -> None:
         assert np.all(tables.table.workers[options] == 8)
     few = CostTables(replace(case, global_batch=4), CLUSTER, split_table([8]), 1)
     small = choice_problem(few, 16e9, Restriction())
-    assert small is not None
     assert few.table.split(int(small.rows[0][0])).batch == 4
 
 
@@ -141,7 +138,6 @@ def test_restrictions_reach_the_solver_and_impossible_ones_give_no_problem() -> 
     tables = CostTables(case, CLUSTER, split_table([8]), 1)
     fixed = fixed_by_patterns(case.graph, [("conv*", {"batch": 0}), ("fc*", {"out_channels": 0})])
     choice = choice_problem(tables, 16e9, Restriction(fixed=fixed))
-    assert choice is not None
     for layer, options in zip(case.graph.layers, choice.rows, strict=True):
         if layer.name in fixed:
             (row,) = options
@@ -158,7 +154,6 @@ def test_layers_without_weights_do_not_make_plans_different() -> None:
     case = workload(bundled("alexnet"))
     tables = CostTables(case, CLUSTER, split_table([4]), 1)
     choice = choice_problem(tables, 16e9, Restriction())
-    assert choice is not None
     for layer, options, key in zip(case.graph.layers, choice.rows, choice.problem.key_class, strict=True):
         assert len(set(key.tolist())) == (len(options) if layer.weight_count else 1)
 

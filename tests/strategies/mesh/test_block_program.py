@@ -168,7 +168,6 @@ def test_the_program_finds_the_best_of_all_patterns(
     assert found <= float(evaluated.min()) * (1 + 1e-9)
     assert best.time_s == pytest.approx(bound, rel=1e-9)
     check = split_plan(model, plan, PLENTY)
-    assert check is not None
     assert check.best_step_time_s <= found * (1 + 1e-9)
 
 
@@ -218,7 +217,6 @@ def test_what_is_suggested_fits_or_is_not_shown() -> None:
     standard = float(model.evaluate_plans([plan]).memory_bytes[0])
     for room in (1.0, 1.02, 1.1, 1.5, 4.0):
         check = split_plan(model, plan, room * standard)
-        assert check is not None
         if check.best is not None:
             costs = model.evaluate_plans([check.best])
             assert float(costs.memory_bytes[0]) <= room * standard
@@ -233,8 +231,6 @@ def test_ranks_beyond_a_node_repeat_what_is_too_dear_to_split() -> None:
     model = bundled("gpt3-1.3b", cluster="aws-p5")
     plan = MeshPlan(tp=16, micro_batch=4, num_micro_batches=8)
     check = split_plan(model, plan, PLENTY)
-    assert check is not None
-    assert check.best is not None
     matrices = [split for split in check.best.block_splits if split.role in ("column", "row")]
     assert matrices
     assert max(split.degree for split in matrices) == 8
@@ -245,14 +241,11 @@ def test_one_long_sequence_is_split_by_heads_in_the_attention_alone() -> None:
     """With memory to spare, all-to-all around the attention moves less than gathering and scattering around every matrix."""
     model = bundled("llama3-8b")
     check = split_plan(model, MeshPlan(tp=8, sequence_parallel=True, micro_batch=4, num_micro_batches=8), PLENTY)
-    assert check is not None
-    assert check.best is not None
     roles = {split.layer.rsplit(".", 1)[-1]: split.role for split in check.best.block_splits}
     assert roles == dict.fromkeys(("qkv", "proj", "up", "glu", "down"), "whole")
     # In the memory that there is, the weights are split.
     memory = float(model.evaluate_plans([check.plan]).memory_bytes[0])
     confirmed = split_plan(model, check.plan, memory)
-    assert confirmed is not None
     assert confirmed.is_confirmed
 
 
@@ -262,7 +255,6 @@ def test_one_rank_has_nothing_to_split() -> None:
 
 def test_large_matrices_confirm_the_standard() -> None:
     check = split_plan(bundled("llama3-70b"), MeshPlan(tp=8, num_micro_batches=8, micro_batch=8), PLENTY)
-    assert check is not None
     assert check.is_confirmed
     assert check.bound_ratio > 0.999
 

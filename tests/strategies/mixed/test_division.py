@@ -91,7 +91,6 @@ def test_best_division_of_all(seed: int) -> None:
     assert min(d.total_s for d in front.divisions) == pytest.approx(best, rel=1e-10)
     assert front.bound_s <= best * (1 + 1e-10)
     quick = greedy_division(problem)
-    assert quick is not None
     assert quick.total_s >= best * (1 - 1e-12)
 
 
@@ -197,7 +196,6 @@ def test_least_slowest_of_all_shares(seed: int) -> None:
     if not slowest:
         assert found is None
         return
-    assert found is not None
     assert found[0] == pytest.approx(min(slowest))
     assert found[1] in all_counts(shapes, batch)
 

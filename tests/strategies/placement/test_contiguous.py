@@ -89,7 +89,6 @@ def test_the_random_problems_are_not_all_easy() -> None:
         optimal = tried.devices[tried.legal & tried.chain & (tried.value <= best + 1e-9)]
         by_cpu += bool(np.all(np.any(optimal >= problem.num_accelerators, axis=1)))
         result = solve_contiguous(problem)
-        assert result.placement is not None
         cut += device_loads(problem, result.placement.device).communication.max() > 0
     assert min(scarce, torn, by_cpu, cut) >= 8, (scarce, torn, by_cpu, cut)
 

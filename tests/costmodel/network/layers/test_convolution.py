@@ -31,7 +31,6 @@ def test_convolution_of_a_residual_block() -> None:
     assert [gemm_flop(p) for p in passes(work)] == [2 * 231_211_008.0] * 3
     forward = work.forward[0][0]
     assert float(forward.elements[0]) == 2 * (2 * 64 * 56 * 56) + 36_864
-    assert forward.gemm is not None
     assert [float(np.ravel(x)[0]) for x in forward.gemm] == [2 * 3136, 64, 576]
 
 
@@ -86,12 +85,10 @@ def test_the_gradient_of_the_input_is_a_convolution_or_scattered_sums() -> None:
     """3 channels to 5 by 3x3: unit steps sum 5 x 9 products per input; with steps of two, 8 x 8 outputs have 27 sums each."""
     plain = work_of(layer("convolution", (3, 16, 16), out_channels=5, kernel=3, padding=1), 2)
     (kernel,) = plain.backward_input[0]
-    assert kernel.gemm is not None
     assert [float(np.ravel(extent)[0]) for extent in kernel.gemm] == [2 * 16 * 16, 3, 5 * 9]
     assert flop(plain.backward_input) == flop(plain.forward)
     strided = work_of(layer("convolution", (3, 16, 16), out_channels=5, kernel=3, padding=1, stride=2), 2)
     product, sums = strided.backward_input[0]
-    assert product.gemm is not None
     assert [float(np.ravel(extent)[0]) for extent in product.gemm] == [2 * 8 * 8, 27, 5]
     assert float(sums.elements[0]) == 2 * 8 * 8 * 27 + 2 * 3 * 16 * 16
     assert float(sums.flop[0]) == 0.0

@@ -61,7 +61,6 @@ def moved(passes: PassWork) -> float:
 
 def products(kernel: Kernel) -> float:
     """How many equal products the kernel runs side by side."""
-    assert kernel.gemm is not None
     m, n, k = (float(np.ravel(extent)[0]) for extent in kernel.gemm)
     return float(np.ravel(kernel.flop)[0]) / (2 * m * n * k)
 

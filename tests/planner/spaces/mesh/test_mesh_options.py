@@ -309,7 +309,6 @@ def test_a_prime_batch_names_the_batch_beside_it_and_what_it_takes() -> None:
         r"batch 63 and 16 GPUs have no divisor in common: --batch 64 takes ([0-9.]+) (m?s) \(.*\), ([0-9.]+)x faster per sample",
         note,
     )
-    assert said is not None
     step_s = float(said[1]) * (1e-3 if said[2] == "ms" else 1.0)
     # The second search is rough; what it says is reached by the whole one, and is no worse than 2 % beside it.
     rounded = optimize(Request(model="gpt3-1.3b", gpus=16, batch=64)).plans[0].step_time_s

@@ -243,7 +243,6 @@ def test_advice_works(capsys: pytest.CaptureFixture[str], answer: Ask) -> None:
 def test_what_is_reached_is_reached(capsys: pytest.CaptureFixture[str], answer: Ask) -> None:
     _, err = refused(capsys, *SERVE_70B, "--max-tpot", "5ms")
     reached = re.search(r"reached is time per token ([0-9.]+) ms, with --precision fp8 ", err)
-    assert reached is not None
     limit = float(reached[1]) * 1.001
     found = json.loads(answer(*SERVE_70B, "--max-tpot", f"{limit}ms", "--precision", "fp8", "--json"))
     assert found["plans"][0]["tpot_s"] <= limit * 1e-3

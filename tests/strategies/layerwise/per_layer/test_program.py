@@ -121,7 +121,6 @@ def test_statuses_of_linear_programs() -> None:
     )
     answer = solve_linear_program(program, time_limit_s=math.inf)
     assert answer.status is ProgramStatus.OPTIMAL
-    assert answer.values is not None
     assert answer.values.tolist() == [1.0]
     impossible = solve_linear_program(replace(program, row_lower=np.array([1.5])), time_limit_s=10.0)
     assert (impossible.status, impossible.values) == (ProgramStatus.INFEASIBLE, None)

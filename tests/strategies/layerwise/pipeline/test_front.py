@@ -150,7 +150,6 @@ def test_least_downstream_bounds_every_plan(levels: int) -> None:
         tables, starts = build_tables(problem), stage_starts(problem, build_tables(problem), threshold)
         most_depth = min(problem.num_micro_batches, problem.num_workers) - 1
         coarse = build_upstream(problem, threshold)
-        assert coarse is not None
         downstream = build_downstream(
             problem, tables, starts, depth_levels(most_depth, levels), threshold / SAFETY, coarse.entered
         )
@@ -228,7 +227,6 @@ def test_one_table_serves_smaller_clusters_and_lower_cutoffs(monkeypatch: pytest
 def test_table_of_another_problem_is_not_used() -> None:
     problem = realistic(np.random.default_rng(1))
     table = build_upstream(problem, 100.0)
-    assert table is not None
     assert table.serves(problem, 100.0)
     assert not table.serves(problem, 100.1)
     assert not table.serves(replace(problem, forward_s=problem.forward_s * 0.5), 100.0)

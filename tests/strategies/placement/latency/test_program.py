@@ -82,7 +82,6 @@ def test_sizes_from_nothing_to_the_largest() -> None:
     ]
     nothing = PlacementProblem.build(nodes, [EdgeSpec(0, 1, 0.0)], num_accelerators=1, num_cpus=1, memory_bytes=0.0)
     placement, bound = _found(nothing, 2, 100.0)
-    assert placement is not None
     assert placement.device.tolist() == [1, 0]
     assert bound == pytest.approx(3.0)
 
