@@ -15,8 +15,7 @@ from planner.core.errors import FileProblem, InputFileError
 from planner.importers.hugging_face.families import ARCHITECTURES, REFUSED, WITH_TEXT_PART
 from planner.importers.networks import load_model
 from tests.cases import mostly
-from tests.planner.published_configs import PUBLISHED
-from tests.planner.whole_configs import ESSENTIAL, whole
+from tests.planner.published_configs import ESSENTIAL, PUBLISHED, whole
 
 
 def faults(folder: Path, text: str) -> list[str]:

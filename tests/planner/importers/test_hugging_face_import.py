@@ -17,9 +17,8 @@ from planner.importers.hugging_face.families import ARCHITECTURES, WITH_TEXT_PAR
 from planner.importers.hugging_face.fields import notes_of_quantization
 from planner.importers.networks import load_model
 from planner.importers.sources import imported_document, text_of
-from tests.planner.published_configs import PUBLISHED, layers_of, loaded, published, written
+from tests.planner.published_configs import PUBLISHED, layers_of, loaded, published, whole, written
 from tests.planner.published_families import PARTS
-from tests.planner.whole_configs import whole
 
 # --- published networks
 

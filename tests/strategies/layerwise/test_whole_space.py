@@ -11,13 +11,18 @@ import numpy as np
 import pytest
 
 from costmodel.hardware.cluster import Cluster, DeviceGroup, Level
+from costmodel.hardware.collectives import ALL_REDUCE_NAMES
 from costmodel.hardware.device import Device
 from costmodel.hardware.host import Host
 from costmodel.layerwise.evaluate import CHEAPEST, CostBatch, PlanBatch, evaluate, evaluate_on
 from costmodel.layerwise.plan import Plan, Stage, plan_key
-from costmodel.layerwise.splits import Split, divisors, split_table
-from costmodel.layerwise.tables import CostTables
+from costmodel.layerwise.splits import Split, divisors, factorisations, split_table
+from costmodel.layerwise.tables import CostCache, CostTables
 from costmodel.workload import Workload
+from strategies import limits
+from strategies.layerwise import search as module
+from strategies.layerwise.candidates import best_data_parallel
+from strategies.layerwise.pipeline import search as pipelines
 from strategies.layerwise.pipeline.search import least_computing_s, quick_bounds
 from strategies.layerwise.search import SearchSettings, search
 from strategies.layerwise.space import Restriction
@@ -231,3 +236,107 @@ def test_quick_bounds_of_pipelines_are_bounds(name: str, m: int) -> None:
     for plan, step_s, computing_s in zip(pipelines, costs.step_time_s, costs.computing_s, strict=True):
         assert bounds[plan.workers] <= step_s
         assert computing[plan.workers] <= computing_s
+
+
+# --- Past its time limit the search looks at no more worker counts, says that it was stopped, and still has a bound -----------------------
+
+
+class Clock:
+    """Tells the time in looks at it."""
+
+    def __init__(self) -> None:
+        self.ticks = itertools.count()
+
+    def monotonic(self) -> float:
+        return float(next(self.ticks))
+
+
+def settings_of(**changed: Any) -> SearchSettings:
+    return SearchSettings(max_workers=200_000, capacity_bytes=1e12, top=1, **changed)
+
+
+@pytest.mark.exact
+def test_past_the_time_limit_no_more_worker_counts_are_factorised(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipelines, "replica_table", lambda *_: pytest.fail("there is no time for tables"))
+    factorisations.cache_clear()
+    outcome = search(workload_of("images", 8, training=True), PLAIN_CLUSTER, settings_of(wall_s=0.0))
+    assert outcome.out_of_time
+    assert outcome.candidates
+    # Those of the first block whose bounds are asked for, of 200,000 worker counts.
+    assert factorisations.cache_info().misses < 2_000
+
+
+def test_a_search_that_is_stopped_has_a_bound_and_the_size_of_the_whole_space() -> None:
+    case = workload_of("both", 4, training=True)
+    stopped = search(case, PLAIN_CLUSTER, SearchSettings(max_workers=24, capacity_bytes=1e12, top=1, wall_s=0.0))
+    done = search(case, PLAIN_CLUSTER, SearchSettings(max_workers=24, capacity_bytes=1e12, top=1))
+    assert stopped.out_of_time
+    assert not done.out_of_time
+    assert 0.0 < stopped.bound_score <= done.bound_score
+    assert stopped.space_size == done.space_size
+
+
+@pytest.mark.exact
+def test_the_clock_is_looked_at_for_every_block_of_worker_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock goes forward when it is looked at, so the number of looks is that of the blocks at least."""
+    clock = Clock()
+    monkeypatch.setattr(limits.time, "monotonic", clock.monotonic)
+    screened: list[int] = []
+    screen = module.screened_bounds
+
+    def count(*arguments: Any) -> Any:
+        screened.append(len(arguments[1].worker_counts))
+        return screen(*arguments)
+
+    monkeypatch.setattr(module, "screened_bounds", count)
+    outcome = search(workload_of("perceptron", 64, training=True), PLAIN_CLUSTER, settings_of(wall_s=12.0))
+    assert outcome.out_of_time
+    assert 0 < len(screened) < 12
+    assert np.isfinite(outcome.bound_score)
+
+
+# --- Plain data parallelism: the best of all worker counts and micro-batches, against trying them all -------------------------------------
+
+
+PLAIN = Device(name="d", peak_flop_per_s={"fp32": 10e12}, memory_bytes=16e9, memory_bandwidth_bytes_per_s=500e9)
+PLAIN_CLUSTER = Cluster(
+    name="c",
+    groups=(DeviceGroup(device=PLAIN),),
+    levels=(Level(name="flat", size=None, bandwidth_bytes_per_s=5e9, latency_s=8e-6),),
+)
+CONV = {"out_channels": 32, "kernel": 3, "padding": 1}
+# Large images and few weights: the samples decide.
+IMAGES = network((32, 96, 96), ("conv1", "convolution", ("data",), CONV), ("conv2", "convolution", ("conv1",), CONV))
+
+
+def of_data_parallelism(case: Workload, workers: int, m: int) -> tuple[float, float]:
+    layers = len(case.graph.layers)
+    plan = Plan(
+        workers=workers, num_micro_batches=m, splits=(Split(batch=workers),) * layers, collectives=(None,) * layers
+    )
+    cost = evaluate(case, PLAIN_CLUSTER, [plan])
+    return float(cost.step_time_s[0]), float(cost.memory_bytes[0])
+
+
+# The capacities let few, some and all of the plans fit. 36 samples on 5 workers: 3 x 3 fit in 547 MB, and 4 x 2 are faster.
+@mostly("exact", "batch", [12, 20, 36], quick=1)
+@mostly("exact", "capacity", [0.542e9, 0.5472e9, 0.555e9, 16e9], quick=2)
+@mostly("exact", "most", [1, 5, 8], quick=1)
+def test_best_of_all_micro_batches_and_workers(batch: int, capacity: float, most: int) -> None:
+    case = roofline_workload(IMAGES, PLAIN, batch, collectives=tuple(ALL_REDUCE_NAMES))
+    found: dict[int, float] = {}
+    for w in range(1, most + 1):
+        for m in divisors(batch):
+            if w <= batch // m:
+                step, memory = of_data_parallelism(case, w, m)
+                if memory <= capacity:
+                    found[w] = min(step, found.get(w, step))
+    on_all, best = best_data_parallel(CostCache(case, PLAIN_CLUSTER), most, capacity)
+    assert (on_all is not None) == (most in found)
+    assert (best is not None) == bool(found)
+    if on_all is not None:
+        assert on_all.workers == most
+        assert evaluate(case, PLAIN_CLUSTER, [on_all]).step_time_s[0] == pytest.approx(found[most], rel=1e-9)
+    if best is not None:
+        assert evaluate(case, PLAIN_CLUSTER, [best]).step_time_s[0] == pytest.approx(min(found.values()), rel=1e-9)
+        assert all(split == Split(batch=best.workers) for split in best.splits)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from costmodel.hardware.device import Device
 from costmodel.kernels.roofline import RooflineCompute
 from costmodel.layerwise.splits import legal_splits, split_table
+from costmodel.network.graph import Graph
 from costmodel.network.layers import Kernel, Layer, LayerWork, Shape, ShapeError, Shard
 from costmodel.network.layers.attention import pairs_of_positions
 from costmodel.precision import OPTIMIZERS, PRECISIONS
@@ -350,3 +352,186 @@ def test_more_work_takes_longer_and_pieces_no_less(one: Layer, batch: int, tp: i
     assert 2 * time_s(batch=-(-batch // 2)) >= whole * (1 - 1e-9)
     assert tp * time_s(batch=batch, tp=tp) >= whole * (1 - 1e-9)
     assert sequence * time_s(batch=batch, sequence=sequence) >= whole * (1 - 1e-9)
+
+
+# --- Mixtures of experts: operations, experts over workers, what they keep ----------------------------------------------------------------
+
+
+def test_operations_of_a_mixture() -> None:
+    """A router for every token, three products for each of its 2 experts, three for the shared one; twice that backward."""
+    b, s, d, f, e, k = 3, 50, 64, 96, 8, 2
+    one = layer("moe", (d, s), experts=e, top_k=k, ffn=f, shared_experts=1)
+    forward = 2 * b * s * d * e + 6 * b * s * d * f * (k + 1)
+    result = work(one, batch=b)
+    assert flop(result.forward) == forward
+    assert flop(result.backward_input) + flop(result.backward_weight) == 2 * forward
+
+
+def test_experts_over_workers() -> None:
+    """Tokens are spread evenly: 4 workers with 2 experts each do the work of 8 experts on one, with a quarter of the weights."""
+    one = layer("moe", (64, 1024), experts=8, top_k=2, ffn=96)
+    alone, shared = work(one).forward, work(one, experts=4).forward
+    assert flop(shared) == flop(alone)
+    assert moved(alone) - moved(shared) == pytest.approx(0.75 * one.expert_count)
+    up_alone, up_shared = alone[0][3], shared[0][3]
+    assert (products(up_alone), products(up_shared)) == (8, 2)
+    assert (float(up_alone.gemm[0][0]), float(up_shared.gemm[0][0])) == (1024 * 2 / 8, 1024 * 2 / 2)
+    # Tensor parallelism inside the experts divides their width.
+    assert flop(work(one, tp=4).forward) - 2 * 1024 * 64 * 8 == pytest.approx((flop(alone) - 2 * 1024 * 64 * 8) / 4)
+
+
+def test_the_fullest_worker_decides() -> None:
+    even = layer("moe", (64, 1024), experts=8, top_k=2, ffn=96)
+    uneven = layer("moe", (64, 1024), experts=8, top_k=2, ffn=96, capacity_factor=1.5)
+    router = 2 * 1024 * 64 * 8
+    assert flop(work(uneven).forward) - router == 1.5 * (flop(work(even).forward) - router)
+
+
+def test_few_tokens_use_few_experts() -> None:
+    """One token with 2 experts reads the weights of 2 of 64."""
+    one = layer("moe", (64, 1), experts=64, top_k=2, ffn=96)
+    assert moved(work(one).forward) < 64 * 64 + 2.1 * 3 * 64 * 96 + 1000
+
+
+def test_what_a_mixture_keeps() -> None:
+    """Per dispatched token its features, 2f before and f after the gate; per token the scores in fp32."""
+    one = layer("moe", (64, 10), experts=8, top_k=2, ffn=96)
+    assert saved(one, batch=3) == 3 * 10 * (2 * (64 + 3 * 96) + 2 * 8)
+    shared = layer("moe", (64, 10), experts=8, top_k=2, ffn=96, shared_experts=1)
+    assert saved(shared, batch=3) - saved(one, batch=3) == 3 * 10 * 3 * 96
+
+
+# --- Transformer-XL's memory and attention by relative positions, and gates with a second input, counted by hand --------------------------
+
+
+HEADS, DIM, WIDTH, MEMORY, OWN = 4, 8, 24, 5, 7
+KEYS = MEMORY + OWN
+SIZES = {"heads": HEADS, "head_dim": DIM, "width": WIDTH, "memory": MEMORY}
+
+
+def test_shapes_and_weights() -> None:
+    one = layer("relative_attention", (3 * HEADS * DIM, KEYS), **SIZES)
+    assert one.output_shape == (HEADS * DIM, OWN)
+    assert one.weight_count == WIDTH * HEADS * DIM
+    both = layer("relative_attention", (3 * HEADS * DIM, KEYS), **SIZES, biases=True)
+    assert both.weight_count - one.weight_count == 2 * HEADS * DIM
+    assert layer("segment_memory", (16, OWN), positions=MEMORY).output_shape == (16, KEYS)
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_operations_of_attention_by_distance(batch: int) -> None:
+    """Three products of all pairs, and the keys of the distances, which the samples share; twice that for the gradients."""
+    one = layer("relative_attention", (3 * HEADS * DIM, KEYS), **SIZES)
+    found = work(one, batch=batch)
+    pairs = 2 * batch * HEADS * OWN * KEYS * DIM
+    distances = 2 * KEYS * WIDTH * HEADS * DIM
+    assert flop(found.forward) == 3 * pairs + distances
+    assert flop(found.backward_input) + flop(found.backward_weight) == 2 * 3 * pairs + distances
+
+
+def test_scores_are_shifted_added_and_masked_in_memory() -> None:
+    """Beside those of plain attention: scores written once more, copied (2), added (3) and masked (2); its operands; two biases;
+
+    keys, values and the result copied.
+    """
+    plain = layer("self_attention", (3 * HEADS * DIM, OWN), heads=HEADS, head_dim=DIM, fused=False)
+    one = layer("relative_attention", (3 * HEADS * DIM, OWN), **{**SIZES, "memory": 0})
+    scores, rows, features = HEADS * OWN * OWN, OWN * HEADS * DIM, HEADS * DIM
+    more = (1 + 2 + 3 + 2) * scores + 2 * rows + 4 * rows + 3 * 2 * rows
+    more += OWN * (WIDTH + features) + WIDTH * features
+    assert moved(work(one).forward) - moved(work(plain).forward) == more
+    back = (1 + 6 + 5) * scores + 2 * rows + 12 * rows
+    assert moved(work(one).backward_input) - moved(work(plain).backward_input) == back
+
+
+def test_a_memory_is_copied_and_kept_without_gradient() -> None:
+    one = layer("segment_memory", (16, OWN), positions=MEMORY)
+    assert moved(work(one, batch=2).forward) == 2 * 2 * 16 * KEYS
+    assert not work(one).backward_input
+    assert saved(one, batch=2) == 2 * 16 * MEMORY
+
+
+def test_gates_add_a_second_input_in_the_same_kernel() -> None:
+    """Forward reads gate and value of both and writes the product; images are gated along their channels."""
+    alone, two = layer("glu", (8, 9)), layer("glu", (8, 9), (8, 9))
+    assert [moved(work(one).forward) for one in (alone, two)] == [3 * 36, 5 * 36]
+    assert [moved(work(one).backward_input) for one in (alone, two)] == [5 * 36, 7 * 36]
+    assert layer("glu", (8, 1, 9)).output_shape == (4, 1, 9)
+
+
+@pytest.mark.parametrize(
+    ("kind", "shapes", "values", "said"),
+    [
+        ("relative_attention", ((95, 9),), SIZES, "3 x 4 heads x head_dim 8 = 96"),
+        ("relative_attention", ((96, 5),), SIZES, "memory 5 leaves no positions"),
+        ("segment_memory", ((4, 3, 3),), {"positions": 2}, "its input is 4x3x3"),
+        ("glu", ((8, 9), (8, 8)), {}, "differ: 8x9, 8x8"),
+    ],
+)
+def test_what_does_not_fit_is_said(
+    kind: str, shapes: tuple[tuple[int, ...], ...], values: dict[str, int], said: str
+) -> None:
+    with pytest.raises(ShapeError, match=said):
+        layer(kind, *shapes, **values)
+
+
+# --- What layers of transformers keep for the backward pass, against Korthikanti et al. (arXiv:2205.05198) --------------------------------
+
+
+def kept_bytes(graph: Graph, batch: int, tp: dict[str, int]) -> float:
+    """Two bytes per element of every tensor that some layer keeps as its input, once, and of what the layers keep besides.
+
+    ``tp`` divides the channels of these layers' work and outputs.
+    """
+    producers = {layer.name: layer for layer in graph.layers}
+    inputs = {name for one in graph.layers if one.keeps_input for name in one.inputs}
+    elements = sum(batch * producers[name].output_elements / tp.get(name, 1) for name in inputs)
+    elements += sum(saved(one, batch=batch, tp=tp.get(one.name, 1)) for one in graph.layers)
+    return 2 * elements
+
+
+@pytest.mark.parametrize(("h", "a", "s", "b"), [(64, 4, 16, 3), (6144, 64, 2048, 4), (12288, 96, 2048, 1)])
+def test_activations_of_a_gpt_block(h: int, a: int, s: int, b: int) -> None:
+    """Equation 1: ``s b h (34 + 5 a s / h)`` bytes without any parallelism."""
+    assert kept_bytes(gpt_block(h, a, s), b, {}) == s * b * h * 34 + 5 * a * s * s * b
+
+
+@pytest.mark.parametrize("t", [2, 8])
+def test_activations_under_tensor_parallelism(t: int) -> None:
+    """Equation 2: ``s b h (10 + 24 / t + 5 a s / (h t))``: what lies between column and row is divided."""
+    h, a, s, b = 6144, 64, 2048, 4
+    divided = dict.fromkeys(("qkv", "attention", "up", "gelu"), t)
+    assert kept_bytes(gpt_block(h, a, s), b, divided) == pytest.approx(s * b * h * (10 + 24 / t + 5 * a * s / (h * t)))
+
+
+def test_selective_recomputation_drops_the_attention() -> None:
+    """Equation 6 without parallelism: 34 s b h remain when the written-out attention is run again."""
+    h, a, s, b = 6144, 64, 2048, 4
+    graph = gpt_block(h, a, s)
+    attention = graph.layers[graph.index("attention")]
+    assert attention.is_recomputable
+    assert kept_bytes(graph, b, {}) - 2 * saved(attention, batch=b) == 34 * s * b * h
+    names = {one.name for one in graph.layers if one.is_recomputable}
+    assert names == {"norm1", "attention", "dropout1", "norm2", "gelu", "dropout2"}
+
+
+def test_a_fused_attention_keeps_a_number_per_row() -> None:
+    """FlashAttention-2 (arXiv:2307.08691, section 3.1): the logsumexp, fp32, per head and position."""
+    h, a, s, b = 6144, 64, 2048, 4
+    graph = gpt_block(h, a, s, fused=True)
+    assert not graph.layers[graph.index("attention")].is_recomputable
+    assert kept_bytes(graph, b, {}) == 34 * s * b * h + 4 * a * s * b
+
+
+def test_logits_are_kept_in_fp32() -> None:
+    """Section 4.3 of the same: ``4 s b v`` bytes."""
+    assert 2 * saved(layer("softmax", (51200, 2048)), batch=3) == 4 * 2048 * 3 * 51200
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_what_layers_keep_is_divided_by_the_positions(fused: bool) -> None:
+    attention = layer("self_attention", (3 * 64, 96), heads=4, head_dim=16, fused=fused)
+    experts = layer("moe", (64, 96), experts=4, top_k=2, ffn=32)
+    for one, dropout in itertools.product((attention, experts), (layer("dropout", (64, 96)),)):
+        assert saved(one, batch=2, sequence=3) == pytest.approx(saved(one, batch=2) / 3)
+        assert saved(dropout, batch=2, sequence=3) == pytest.approx(saved(dropout, batch=2) / 3)

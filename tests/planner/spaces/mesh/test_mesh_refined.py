@@ -10,14 +10,19 @@ from typing import Any
 import pytest
 import yaml
 
+from costmodel.mesh.plan import LayerSplit, MeshPlan
+from planner.cli import run
 from planner.core.blocks import Sentence
 from planner.core.errors import SearchInterrupted
 from planner.core.request import Request
 from planner.files.plan_file import plan_document, plan_text
 from planner.report.answer import search_report
-from planner.schema.answer import search_model
+from planner.schema.answer import estimate_model, search_model
 from planner.spaces.ask import optimize
+from planner.spaces.mesh.plans import mesh_plan_in_words
+from planner.spaces.mesh.report import split_text
 from strategies import limits
+from strategies.mesh.block_search import SplitCheck
 from strategies.mesh.settings import Bounds, MeshRestriction
 from tests.planner.mesh_answers import PLAN, make_ranked, make_result
 
@@ -138,3 +143,130 @@ def test_the_answer_does_not_depend_on_the_clock(pipeline: Request, monkeypatch:
         result = optimize(pipeline)
         plans.append(result.refined.plan)
     assert len(set(plans)) == 1
+
+
+# Splits inside the blocks: found beside the uniform plans, written, predicted again, explained, and refused where they are wrong
+
+
+# Tensor parallelism over two nodes, memory to spare.
+WIDE = "gpt3-1.3b --gpus 16 --tp 16 --batch 32 --seq 2048"
+PROJ = (LayerSplit(layer="blocks.1.proj", role="whole", degree=1),)
+
+
+@pytest.fixture(scope="module")
+def file_of_wide(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("wide") / "plan.yaml"
+    assert run(["optimize", *WIDE.split(), "--export", str(path), "-o", str(path.with_suffix(".txt")), "--quiet"]) == 0
+    return path.read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def written(file_of_wide: str, tmp_path: Path) -> Path:
+    path = tmp_path / "plan.yaml"
+    path.write_text(file_of_wide, encoding="utf-8")
+    return path
+
+
+@pytest.mark.e2e
+def test_what_is_better_is_told_written_and_predicted_again(answer: Any, tmp_path: Path) -> None:
+    path = tmp_path / "plan.yaml"
+    found = json.loads(answer("optimize", *WIDE.split(), "--export", str(path), "--json"))
+    checked = search_model("mesh").model_validate(found)
+    assert json.loads(checked.model_dump_json(exclude_unset=True)) == found
+    refined, best, check = found["refined"], found["plans"][0], found["splits"][0]
+    splits = refined["plan"]["block_splits"]
+    assert splits
+    assert refined["step_time_s"] < 0.99 * best["step_time_s"]
+    assert refined["memory_bytes_per_gpu"] <= refined["memory_capacity_bytes"]
+    assert not check["is_confirmed"]
+    assert check["bound_ratio"] <= check["best_step_time_s"] / check["standard_step_time_s"]
+    # Bound and proof are about the uniform plans.
+    assert found["bound_s"] == best["step_time_s"]
+    document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    assert document["mesh"]["block_splits"] == splits
+    assert "proven_optimal" not in document["prediction"]
+    again = json.loads(answer("estimate", "--plan", str(path), "--json"))
+    assert again["step_time_s"] == pytest.approx(refined["step_time_s"], rel=1e-9)
+    assert again["plans"][0]["plan"]["block_splits"] == splits
+
+
+@pytest.mark.e2e
+def test_one_line_about_splits(answer: Any) -> None:
+    flat = " ".join(answer("optimize", *WIDE.split()).split())
+    assert flat.startswith("Best: tp 16")
+    assert "The best plan has splits of its own inside the blocks and is" in flat
+    assert "faster than the first of them; --export writes it." in flat
+    assert "the per-layer program finds a split that is" in flat
+
+
+@pytest.mark.e2e
+def test_explained_layer_by_layer(answer: Any, written: Path) -> None:
+    document = json.loads(answer("explain", "--plan", str(written), "--json"))
+    estimate_model("mesh").model_validate(document)
+    splits = yaml.safe_load(written.read_text(encoding="utf-8"))["mesh"]["block_splits"]
+    rows = {f"{row['unit']}.{row['name']}": row for row in document["layers"]}
+    for name, split in splits.items():
+        assert (rows[name]["split"], rows[name]["degree"]) == (split["role"], split["degree"])
+    assert any(row["degree"] == 16 for row in document["layers"])
+    assert document["split"]["best_step_time_s"] <= document["step_time_s"] * (1 + 1e-9)
+    assert "the per-layer program finds a split" in " ".join(answer("explain", "--plan", str(written)).split())
+
+
+@pytest.mark.e2e
+def test_the_standard_is_confirmed_where_it_is_best(answer: Any) -> None:
+    command = "explain llama3-70b --gpus 64 --batch 64 --tp 8 --pp 4"
+    document = json.loads(answer(*command.split(), "--json"))
+    assert document["split"]["is_confirmed"]
+    assert document["split"]["splits"] == {}
+    assert document["split"]["bound_ratio"] > 0.999
+    assert "confirms the standard split, columns then rows" in " ".join(answer(*command.split()).split())
+
+
+def test_nothing_is_said_where_nothing_is_split(answer: Any) -> None:
+    document = json.loads(answer("explain", "gpt3-1.3b", "--gpus", "2", "--batch", "4", "--tp", "1", "--json"))
+    assert document["split"] is None
+
+
+@pytest.mark.parametrize(
+    ("splits", "words"),
+    [
+        ({"blocks.1.prj": {"role": "whole"}}, ["'blocks.1.prj'", "did you mean 'blocks.1.proj'"]),
+        (
+            {"blocks.1.proj": {"role": "row", "degree": 5}},
+            ["row 5", "allowed: row 2, 4, 8, 16; column 2, 4, 8, 16; whole 1"],
+        ),
+        ({"blocks.1.proj": {"role": "diagonal"}}, ["block_splits", "'column'"]),
+        ({"blocks.1.proj": {"role": "whole", "degree": 0}}, ["degree"]),
+    ],
+)
+def test_a_wrong_split_is_refused_where_it_stands(
+    written: Path, splits: dict[str, Any], words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    document = yaml.safe_load(written.read_text(encoding="utf-8"))
+    document["mesh"]["block_splits"] = splits
+    written.write_text(yaml.safe_dump(document), encoding="utf-8")
+    capsys.readouterr()
+    assert run(["estimate", "--plan", str(written)]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert str(written) in err
+    for word in words:
+        assert word in err
+
+
+def test_words() -> None:
+    plan = MeshPlan(tp=8, block_splits=(*PROJ, LayerSplit(layer="blocks.1.up", role="column", degree=4)))
+    assert mesh_plan_in_words(plan) == "tp 8, micro-batch 1, layers proj whole, up column 4"
+    check = SplitCheck(
+        plan=MeshPlan(tp=8, sequence_parallel=True),
+        step_time_s=2.0,
+        best=MeshPlan(tp=8, sequence_parallel=True, block_splits=PROJ),
+        best_step_time_s=1.9,
+        bound_ratio=0.93,
+        evaluated=3,
+    )
+    text = split_text(check)
+    assert "tp 8 (sequence parallel)" in text
+    assert "5.0 % faster" in text
+    assert "proj whole" in text
+    assert "saves more than 7.0 % of the time in the layers" in text
