@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Sizing", "Sweep", "size", "sweep"]
 
-Wish: TypeAlias = Literal["least_gpus", "least_gpus_90", "cheapest", "thriftiest"]
+Wish: TypeAlias = Literal["least_gpus", "least_gpus_90", "cheapest", "least_energy", "thriftiest"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -119,7 +119,8 @@ class Sizing(Answer):
         "The fewest GPUs that meet the goal with a chance of 90 %: at the upper end of the 80 % interval; None where none do.",
     )
     cheapest = Reads[dict[str, Any] | None]("_found.cheapest", "Least money of what meets the goal.")
-    thriftiest = Reads[dict[str, Any] | None]("_found.thriftiest", "Least energy of what meets the goal.")
+    least_energy = Reads[dict[str, Any] | None]("_found.least_energy", "Least energy of what meets the goal.")
+    thriftiest = Reads[dict[str, Any] | None]("_found.least_energy", "The old name of `least_energy`, for one release.")
     nearest = Reads[dict[str, Any] | None]("_found.nearest", "What comes closest, where nothing meets the goal.")
 
     @property
@@ -143,8 +144,9 @@ class Sizing(Answer):
         """
         from planner.core.errors import NoFeasiblePlan
         from planner.sizing.run import answer_of
+        from planner.sizing.search import RENAMED_WISHES
 
-        found = self.raw.best(wish)
+        found = self.raw.best(RENAMED_WISHES.get(wish, wish))
         if found is None:
             raise NoFeasiblePlan(self.miss or f"{wish}: is not known")
         answer = answer_of(self.raw, found[1])

@@ -589,7 +589,8 @@ ClusterEntry = record(
     least_gpus=SizeAnswer | None,
     least_gpus_90=key(SizeAnswer | None, "That meet the goal with a chance of 90 %.", default=None),
     cheapest=SizeAnswer | None,
-    thriftiest=key(SizeAnswer | None, "Least energy of those tried."),
+    least_energy=key(SizeAnswer | None, "Least energy of those tried."),
+    thriftiest=key(SizeAnswer | None, "The old name of `least_energy`, for one release."),
     tried=several(TrialEntry),
 )
 
@@ -608,7 +609,8 @@ SizeDocument = record(
         default=None,
     ),
     cheapest=key(SizeAnswer | None, "null also where clusters without a price are compared."),
-    thriftiest=SizeAnswer | None,
+    least_energy=SizeAnswer | None,
+    thriftiest=key(SizeAnswer | None, "The old name of `least_energy`, for one release."),
     nearest=key(TrialEntry | None, "The nearest miss, where nothing meets the goal."),
     clusters=several(ClusterEntry),
 )

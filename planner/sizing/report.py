@@ -9,7 +9,7 @@ from planner.core.blocks import Block, Column, Facts, Heading, Report, Sentence,
 from planner.core.numbers import NOT_AVAILABLE, Unit, energy_text, percent, significant
 from planner.report.documents import RESULT_VERSION
 from planner.report.uncertainty import span_text
-from planner.sizing.search import SECONDS_PER_DAY, WISHES, ClusterAnswer, Sized, Trial
+from planner.sizing.search import RENAMED_WISHES, SECONDS_PER_DAY, WISHES, ClusterAnswer, Sized, Trial
 
 __all__ = ["count_text", "dear", "late", "miss_in_words", "size_report"]
 
@@ -20,7 +20,7 @@ _ANSWERS = {
     "least_gpus": "fewest GPUs",
     "least_gpus_90": "the same, 90 % sure",
     "cheapest": "cheapest",
-    "thriftiest": "least energy",
+    "least_energy": "least energy",
 }
 # Of the row of a search, in JSON.
 _OF_ROW = (
@@ -132,6 +132,7 @@ def _document(sized: Sized) -> dict[str, Any]:
     """Answer as plain data, as `planner.schema.results` describes it."""
     goal, best = sized.goal, {wish: sized.best(wish) for wish in WISHES}
     nearest = None if best["least_gpus"] is not None else sized.nearest
+    answers = {wish: None if found is None else _answer(*found, wish) for wish, found in best.items()}
     return {
         "schema_version": RESULT_VERSION,
         "model": next((str(trial.row["model"]) for trial in sized.trials), sized.request.model),
@@ -144,7 +145,7 @@ def _document(sized: Sized) -> dict[str, Any]:
         },
         "command_line": sized.request.command_line,
         "interrupted": sized.interrupted,
-        **{wish: None if found is None else _answer(*found, wish) for wish, found in best.items()},
+        **_with_old_names(answers),
         "nearest": None if nearest is None else _record(nearest[1]),
         "clusters": [
             {
@@ -153,12 +154,16 @@ def _document(sized: Sized) -> dict[str, Any]:
                 "most_gpus": answer.facts.most,
                 "price_per_hour": answer.facts.price_per_hour,
                 "least_money": answer.least_money,
-                **{wish: _answer(answer, answer.best(wish), wish) for wish in WISHES},
+                **_with_old_names({wish: _answer(answer, answer.best(wish), wish) for wish in WISHES}),
                 "tried": [_record(trial) for trial in answer.trials],
             }
             for answer in sized.clusters
         ],
     }
+
+
+def _with_old_names(answers: dict[str, Any]) -> dict[str, Any]:
+    return answers | {old: answers[wish] for old, wish in RENAMED_WISHES.items()}
 
 
 def _answer(answer: ClusterAnswer, trial: Trial | None, wish: str) -> dict[str, Any] | None:

@@ -95,6 +95,13 @@ def test_the_plan_of_a_size_is_refined() -> None:
     assert plan.step_time_s == best.step_time_s
 
 
+def test_the_old_name_of_a_wish_is_understood() -> None:
+    found = planner.size("alexnet", **TRAINING, days=30, cluster="dgx1-v100", max_gpus=1, power="250 W")
+    assert found.least_energy is not None
+    assert found.least_energy == found.thriftiest == found.to_dict()["clusters"][0]["thriftiest"]
+    assert found.plan("thriftiest").summary == found.plan("least_energy").summary
+
+
 def test_where_nothing_will_do_the_nearest_miss_is_data() -> None:
     found = planner.size("alexnet", **TRAINING, days=0.0001, cluster="dgx1-v100", max_gpus=2)
     assert found.least_gpus is None

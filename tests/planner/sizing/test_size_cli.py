@@ -42,7 +42,8 @@ def test_the_fewest_gpus_by_hand(capsys: pytest.CaptureFixture[str]) -> None:
     assert best["money"] == pytest.approx(least * days(least) * 24 * 2)
     assert best["proven_least_gpus"] is True
     assert "the deadline" in str(best["binds"])
-    assert isinstance(document["thriftiest"], dict)
+    assert isinstance(document["least_energy"], dict)
+    assert document["thriftiest"] == document["least_energy"]
     assert document["nearest"] is None
 
 
