@@ -19,7 +19,7 @@ __all__ = ["Journal"]
 _IS_OURS = 0x5EEB  # application_id of the database
 _SAID = {
     sqlite3.SQLITE_BUSY: "another sweep is writing to it",
-    sqlite3.SQLITE_NOTADB: "is no journal of a sweep; choose another --output, or remove it",
+    sqlite3.SQLITE_NOTADB: "is no journal of a sweep, or one of an earlier version; choose another --output, or remove it",
     sqlite3.SQLITE_CORRUPT: "is damaged; remove it to start over",
 }
 
@@ -58,8 +58,8 @@ class Journal:
         try:
             yield
         except sqlite3.Error as error:
-            said = _SAID.get(getattr(error, "sqlite_errorcode", 0), f"cannot be written: {error}")
-            raise OutputError(f"{self.path}: {said}") from None
+            code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the rest of it says more
+            raise OutputError(f"{self.path}: {_SAID.get(code, f'cannot be written: {error}')}") from None
 
     def _open(self, database: sqlite3.Connection, *, fresh: bool) -> None:
         database.execute("PRAGMA locking_mode = EXCLUSIVE")
@@ -72,7 +72,10 @@ class Journal:
         if fresh:
             database.execute("DELETE FROM rows")
         database.execute("COMMIT")
-        self.rows = {key: json.loads(row) for key, row in database.execute("SELECT key, row FROM rows")}
+        try:
+            self.rows = {key: json.loads(row) for key, row in database.execute("SELECT key, row FROM rows")}
+        except (ValueError, sqlite3.OperationalError):  # no JSON, or not even text
+            raise OutputError(f"{self.path}: {_SAID[sqlite3.SQLITE_CORRUPT]}") from None
 
     def __enter__(self) -> Self:
         return self
@@ -83,9 +86,8 @@ class Journal:
     def close(self) -> None:
         """Let other sweeps in; a journal without a row is removed."""
         if self._database is not None and self.path is not None and not self.rows:
-            with contextlib.suppress(
-                OSError
-            ):  # another may have removed it, or the folder may not be written to any more
+            # Another may have removed it, or the folder may not be written to any more.
+            with contextlib.suppress(OSError):
                 self.path.unlink()
         self._disconnect()
 

@@ -50,6 +50,15 @@ def test_damage_is_an_error(tmp_path: Path) -> None:
         Journal(path)
 
 
+@pytest.mark.parametrize("byte", [b"!", b"\xff"])
+def test_a_damaged_row_is_an_error(byte: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "j"
+    _filled(path)
+    path.write_bytes(path.read_bytes().replace(b'{"n": 1}', byte * len(b'{"n": 1}')))
+    with pytest.raises(OutputError, match="is damaged"):
+        Journal(path)
+
+
 @pytest.mark.parametrize("content", [b"a,b,c\n1,2,3\n", b'{"planner_sweep": 1}\n', b"precious"])
 def test_a_file_of_something_else_is_left_alone(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "out.csv.journal"
