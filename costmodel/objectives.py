@@ -19,7 +19,7 @@ from costmodel.fields import Figure
 from costmodel.hardware.device import Device
 from costmodel.hardware.host import DeviceCost, Host, Power
 
-__all__ = ["OBJECTIVES", "Objective", "register", "step_costs"]
+__all__ = ["OBJECTIVES", "Objective", "register", "step_costs", "with_figures"]
 
 _SECONDS_PER_HOUR = 3600.0
 
@@ -86,6 +86,15 @@ def register(objective: Objective) -> Objective:
     return objective
 
 
+def with_figures() -> Mapping[str, Objective]:
+    """The objectives that say what a step costs, by the name of their figure.
+
+    >>> [objective.name for objective in with_figures().values()]
+    ['money', 'energy']
+    """
+    return {found.figure.name: found for found in OBJECTIVES.values() if found.figure is not None}
+
+
 def step_costs(
     devices: Iterable[tuple[Device, Host | None, float, int]], step_s: float, compute: str
 ) -> Mapping[str, float | None]:
@@ -110,16 +119,14 @@ def step_costs(
     """
     used = list(devices)
     found: dict[str, float | None] = {}
-    for objective in OBJECTIVES.values():
-        if objective.figure is None:
-            continue
+    for name, objective in with_figures().items():
         costs = [objective.cost_of(device, host, compute) for device, host, _, _ in used]
         parts = [
             float(cost.of_step(step_s, computing_s, count))
             for cost, (_, _, computing_s, count) in zip(costs, used, strict=True)
             if cost is not None
         ]
-        found[objective.figure.name] = sum(parts) if len(parts) == len(used) else None
+        found[name] = sum(parts) if len(parts) == len(used) else None
     return found
 
 

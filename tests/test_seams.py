@@ -227,6 +227,27 @@ def test_an_objective_is_one_file(question: tuple[str, ...], tmp_path: Path) -> 
 
 
 @pytest.mark.e2e
+def test_studies_and_pages_show_an_added_objective(tmp_path: Path) -> None:
+    question = ("alexnet", "--cluster", "dgx1-v100", "--gpus", "2,4", "--batch", "512")
+    swept = json.loads(with_carbon(tmp_path, "sweep", *question, "--json").stdout)
+    assert [row["carbon_per_step_kg"] for row in swept["rows"]] == pytest.approx(
+        [row["energy_per_step_j"] * 0.4 / 3.6e6 for row in swept["rows"]]
+    )
+    assert "kg CO2" in with_carbon(tmp_path, "sweep", *question, "--width", "200").stdout
+    for count in ("2", "4"):
+        asked = ("--cluster", "dgx1-v100", "--gpus", count, "--batch", "512")
+        saved = with_carbon(tmp_path, "optimize", "alexnet", *asked, "--export", f"{count}.yaml", "--html", "page.html")
+        assert saved.returncode == 0, saved.stderr
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "carbon per step" in page
+    assert "Step time against carbon" in page
+    compared = with_carbon(tmp_path, "compare", "2.yaml", "4.yaml")
+    assert "carbon per step" in compared.stdout, compared.stderr
+    plans = json.loads(with_carbon(tmp_path, "compare", "2.yaml", "4.yaml", "--json").stdout)["plans"]
+    assert all(plan["carbon_per_step_kg"] > 0 for plan in plans)
+
+
+@pytest.mark.e2e
 def test_schema_and_errors_know_an_added_objective(tmp_path: Path) -> None:
     assert "carbon_per_step_kg" in with_carbon(tmp_path, "schema", "result").stdout
     wrong = with_carbon(tmp_path, "optimize", "alexnet", "--gpus", "4", "--objective", "carbn")

@@ -13,12 +13,12 @@ from planner.core.numbers import (
     byte_text,
     byte_unit,
     duration_text,
-    energy_text,
     percent,
     significant,
     time_unit,
     used_of_total,
 )
+from planner.core.objectives import shown_costs
 from planner.report.documents import RESULT_VERSION
 from planner.report.tables import ratio_text
 from planner.report.uncertainty import span_text
@@ -189,26 +189,23 @@ def _blocks(comparison: Comparison, warnings: Sequence[str]) -> list[Block]:
 
 
 def _figures(comparison: Comparison) -> list[tuple[str, tuple[str, ...]]]:
-    """Rates, money and energy, where any plan has them."""
+    """Rates, and what a step costs, where any plan has them."""
     items = comparison.items
     amounts = [item.amount(comparison.basis)[0] for item in items]
     unit = items[0].amount(comparison.basis)[1]
 
-    def per(values: Sequence[float | None]) -> list[float | None]:
-        return [None if value is None else value / amount for value, amount in zip(values, amounts, strict=True)]
+    def per(values: Sequence[float | None], many: int) -> list[float | None]:
+        return [None if value is None else many * value / amount for value, amount in zip(values, amounts, strict=True)]
 
     samples: list[float | None] = [item.samples_per_s for item in items]
     rows: list[tuple[str, Callable[[float | None], str], list[float | None]]] = [
         (f"{items[0].tokens_word}/s", significant, [item.tokens_per_s for item in items]),
         (f"{items[0].samples_word}/s", significant, samples),
         ("MFU", percent, [item.mfu for item in items]),
-        (
-            f"USD per million {unit}s",
-            lambda v: significant(None if v is None else v * 1e6),
-            per([item.money_per_step for item in items]),
-        ),
-        (f"energy per {unit}", energy_text, per([item.energy_per_step_j for item in items])),
     ]
+    for cost in shown_costs():
+        words, many = cost.per(unit, 1_000_000)
+        rows.append((f"{cost.title} per {words}", cost.text, per([item.costs[cost.figure] for item in items], many)))
     return [
         (name, tuple(text(value) for value in values))
         for name, text, values in rows
@@ -361,8 +358,7 @@ def _plan_record(comparison: Comparison, n: int) -> dict[str, Any]:
         "memory_capacity_bytes": item.memory_capacity_bytes,
         "fits": item.fits,
         "mfu": item.mfu,
-        "money_per_step": item.money_per_step,
-        "energy_per_step_j": item.energy_per_step_j,
+        **item.costs,
         "found": item.found or None,
     }
 

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from costmodel.hardware.cluster import Cluster
 from costmodel.hardware.device import Device
 from costmodel.hardware.host import DEFAULT_IDLE_SHARE, Host, Power
-from costmodel.objectives import OBJECTIVES
+from costmodel.objectives import OBJECTIVES, with_figures
 from planner.core.answer import Assumption, RankedPlan
 from planner.core.blocks import Column
 from planner.core.errors import UsageError
-from planner.core.numbers import NOT_AVAILABLE, energy_text, percent, significant
+from planner.core.numbers import energy_text, percent, significant
 from planner.core.request import Request
 
 __all__ = [
+    "StepCost",
     "better_word",
     "check_layer_objective",
     "check_rates",
@@ -23,6 +25,7 @@ __all__ = [
     "cost_text",
     "objective_columns",
     "other_rates",
+    "shown_costs",
     "stated_rates",
 ]
 
@@ -129,8 +132,60 @@ def cost_text(objective: str, cost: float | None) -> str:
     return f", {_with_unit(cost, OBJECTIVES[objective].unit)}"
 
 
-def _with_unit(cost: float, unit: str) -> str:
-    return energy_text(cost) if unit == "J" else f"{significant(cost)} {unit}"
+def _with_unit(cost: float | None, unit: str) -> str:
+    return energy_text(cost) if unit == "J" or cost is None else f"{significant(cost)} {unit}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepCost:
+    """What a step costs by an objective that has a figure, as tables and figures show it.
+
+    Attributes
+    ----------
+    figure : str
+        Its name.
+    name : str
+        Of the objective.
+    unit : str
+
+    Examples
+    --------
+    >>> money, energy = shown_costs()
+    >>> [(cost.title, cost.per("step", 1000), cost.text(1500.0)) for cost in (money, energy)]
+    [('USD', ('1000 steps', 1000), '1,500'), ('energy', ('step', 1), '1.50 kJ')]
+    """
+
+    figure: str
+    name: str
+    unit: str
+
+    @property
+    def is_money(self) -> bool:
+        """Whether it is money, of which one step costs too little to read."""
+        return self.unit == "USD"
+
+    @property
+    def title(self) -> str:
+        """What a column is called."""
+        return self.unit if self.is_money else self.name
+
+    def per(self, one: str, many: int) -> tuple[str, int]:
+        """What it is shown per, such as "1000 steps", and how many these are."""
+        words = "million" if many == 1_000_000 else str(many)
+        return (f"{words} {one}s", many) if self.is_money else (one, 1)
+
+    def text(self, cost: float | None) -> str:
+        """A cell below the title."""
+        return significant(cost) if self.is_money else self.with_unit(cost)
+
+    def with_unit(self, cost: float | None) -> str:
+        """A cost in a sentence."""
+        return _with_unit(cost, self.unit)
+
+
+def shown_costs() -> list[StepCost]:
+    """What answers say of the costs of a step: a new objective with a figure is among them."""
+    return [StepCost(figure=figure, name=found.name, unit=found.unit) for figure, found in with_figures().items()]
 
 
 def objective_columns(plans: Sequence[RankedPlan], objective: str, priority: int) -> list[Column]:
@@ -152,8 +207,7 @@ def objective_columns(plans: Sequence[RankedPlan], objective: str, priority: int
         title, unit, cells = "USD", per, [per_million(p, cost_of(objective, p.figures) or 0.0) for p in plans]
     else:
         costs = [cost_of(objective, p.figures) for p in plans]
-        texts = [NOT_AVAILABLE if cost is None else _with_unit(cost, found.unit) for cost in costs]
-        title, unit, cells = objective, "per step", texts
+        title, unit, cells = objective, "per step", [_with_unit(cost, found.unit) for cost in costs]
     return [Column(title=title, unit=unit, cells=tuple(cells), priority=priority)]
 
 

@@ -7,13 +7,8 @@ from dataclasses import dataclass, replace
 
 from planner.core.answer import Answer, Assumption, ErrorBars, Estimate, RankedPlan, Sensitivity, Setting
 from planner.core.blocks import Block, Facts, Heading, Sentence, Table
-from planner.core.numbers import (
-    energy_text,
-    percent,
-    significant,
-    time_unit,
-    used_of_total,
-)
+from planner.core.numbers import percent, significant, time_unit, used_of_total
+from planner.core.objectives import shown_costs
 from planner.report.figures.interactive import PALETTES, plotly_figure, plotly_script
 from planner.report.figures.kinds import Figure, Rows
 from planner.report.figures.standard import memory, serving_pareto, shown_plans, time_parts
@@ -278,6 +273,11 @@ def _plans_table(shown: Mapping[str, RankedPlan]) -> str:
     def figures(name: str, factor: float = 1.0) -> list[float | None]:
         return [None if plan.get(name) is None else factor * plan.get(name) for plan in plans]
 
+    costs = []
+    for cost in shown_costs():
+        words, steps = cost.per("step", 1000)
+        meaning = "of the GPUs in use" if cost.is_money else "of the GPUs in use and their hosts"
+        costs.append(numbers(f"{cost.title} per {words}", meaning, figures(cost.figure, steps), cost.text))
     columns: list[tuple[str, str, list[Cell]]] = [
         (
             "plan",
@@ -320,8 +320,7 @@ def _plans_table(shown: Mapping[str, RankedPlan]) -> str:
             (plan.exposed_communication_share for plan in plans),
             percent,
         ),
-        numbers("USD per 1000 steps", "of the GPUs in use", figures("money_per_step", 1e3), significant),
-        numbers("energy per step", "of the GPUs in use and their hosts", figures("energy_per_step_j"), energy_text),
+        *costs,
         ("bottleneck", "largest part of the step", [Cell(plan.bottleneck, plan.bottleneck) for plan in plans]),
     ]
     kept = [column for column in columns if any(cell.value is not None for cell in column[2])]

@@ -55,7 +55,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from costmodel.mesh.plan import MeshPlan
 from costmodel.mixed.plan import MixedPipeline, MixedPlan, MixedStage
-from costmodel.objectives import OBJECTIVES
+from costmodel.objectives import with_figures
 from costmodel.paleo.convolution import ALGORITHMS
 from costmodel.serving.plan import ServingPlan
 from planner.core.errors import did_you_mean
@@ -242,11 +242,8 @@ else:
             bool | None, "Whether no plan of the stated space is better by the objective.", default=None
         ),
         **{
-            cost.figure.name: key(
-                Number | None, f"What a step costs, in {cost.unit}, where that is the objective.", default=None
-            )
-            for cost in OBJECTIVES.values()
-            if cost.figure is not None
+            name: key(Number | None, f"What a step costs, in {cost.unit}, where that is the objective.", default=None)
+            for name, cost in with_figures().items()
         },
         bound_s=key(Number | None, "No plan of the stated space is faster, in seconds.", default=None),
     )

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from costmodel.objectives import with_figures
 from planner.core.request import SPACES
 from planner.schema.calibration import CalibrationFile
 from planner.schema.records import INTERVAL, LOW, Amount, Count, Number, Seconds, any_of, key, record, several
@@ -63,8 +64,10 @@ ComparedPlan = record(
     memory_capacity_bytes=key(Amount, "Memory that it may use."),
     fits=bool,
     mfu=key(Number | None, "Model FLOP utilisation; null where it is not known."),
-    money_per_step=key(Number | None, "In USD; of serving, per token of every sequence. null: no price is stated."),
-    energy_per_step_j=key(Number | None, "null: no power is stated, or the plan is of serving."),
+    **{
+        name: key(Number | None, f"In {cost.unit}; of serving, per token of every sequence. null: it is not known.")
+        for name, cost in with_figures().items()
+    },
     found=key(str | None, "How a search found the plan; null: it was given."),
 )
 
@@ -642,8 +645,10 @@ SweepRow = record(
     mfu=Number | None,
     memory_bytes_per_gpu=Number | None,
     exposed_communication_s=Seconds | None,
-    money_per_step=key(Number | None, "In USD; null where no price is stated."),
-    energy_per_step_j=key(Number | None, "null where no power is stated."),
+    **{
+        name: key(Number | None, f"What a step costs, in {cost.unit}; null where it is not known.")
+        for name, cost in with_figures().items()
+    },
     objective=str,
     proven_optimal=bool | None,
     gap=key(Number | None, "(best - bound) / best, of the objective."),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 from costmodel.fields import labels_of
 from costmodel.layerwise.plan import LAYERWISE_FIGURES
 from costmodel.mesh.plan import MESH_FIGURES
+from costmodel.objectives import with_figures
 from costmodel.serving.plan import SERVING_FIGURES
 from planner.core.answer import Estimate, Setting
 from planner.core.numbers import duration_text
@@ -50,6 +51,8 @@ class Item:
         Memory of every layer on a worker; empty where the workers hold different layers.
     time_parts, first_token_parts, memory_parts : mapping
         Terms by key; those of time add up to `step_time_s` (of serving, the time per token), those of memory to `memory_bytes`.
+    costs : mapping
+        What a step costs, by figure (`costmodel.objectives.with_figures`).
     found : str
         How a search found it ("" for a plan that was given).
     """
@@ -74,9 +77,8 @@ class Item:
     memory_capacity_bytes: float
     memory_parts: Mapping[str, float]
     objective: str
+    costs: Mapping[str, float | None]
     mfu: float | None = None
-    money_per_step: float | None = None  # in USD
-    energy_per_step_j: float | None = None
     found: str = ""
 
     # What plans are compared for in ``--json``, what they do where they train nothing, and what they make, as people count it.
@@ -194,8 +196,7 @@ def item_fields(label: str, request: Request, estimate: Estimate, found: str) ->
         "memory_parts": ranked.memory_parts,
         "objective": estimate.objective,
         "mfu": ranked.get("mfu"),
-        "money_per_step": ranked.get("money_per_step"),
-        "energy_per_step_j": ranked.get("energy_per_step_j"),
+        "costs": {name: ranked.get(name) for name in with_figures()},
         "found": found,
     }
 

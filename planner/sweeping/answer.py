@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from costmodel.objectives import with_figures
 from planner.core.errors import LimitReached, NoFeasiblePlan, PlannerError, SearchInterrupted
 from planner.core.request import Request
 from planner.files.resources import InMemory
@@ -95,8 +96,8 @@ def key_of(plain: Mapping[str, Any], inputs: Mapping[str, str], version: str) ->
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-# Degrees of a plan over a device mesh; empty for others.
-DEGREES = (
+# Degrees of a plan over a device mesh, with their types; empty for others.
+_COUNTS = (
     "tp",
     "cp",
     "ep",
@@ -108,22 +109,10 @@ DEGREES = (
     "zero_stage",
     "micro_batch",
     "num_micro_batches",
-    "schedule",
-    "recompute",
 )
-# Columns of the table, in its order.
-COLUMNS = (
-    "model",
-    "cluster",
-    "device",
-    "gpus",
-    "batch",
-    "seq",
-    "status",  # ok, no_plan, limit (no plan in time), refused (the question contradicts itself), failed (tried again next time)
-    "reason",
-    "workers",
-    "family",
-    "plan",
+DEGREES: Mapping[str, type] = {**dict.fromkeys(_COUNTS, int), "schedule": str, "recompute": str}
+# Figures of the best plan; None where it has no such figure.
+_FIGURES = (
     "step_time_s",
     "step_time_low_s",  # a measurement lies between these with a chance of 80 %
     "step_time_high_s",
@@ -132,22 +121,27 @@ COLUMNS = (
     "mfu",
     "memory_bytes_per_gpu",
     "exposed_communication_s",
-    "money_per_step",
-    "energy_per_step_j",
-    "objective",
-    "proven_optimal",
-    "gap",
-    *DEGREES,
+    *with_figures(),
 )
-_OF_PLAN = (
-    "workers",
-    "family",
-    "step_time_s",
-    "throughput_samples_per_s",
-    "memory_bytes_per_gpu",
-    "exposed_communication_s",
-)
-_MAYBE = ("step_time_low_s", "step_time_high_s", "tokens_per_s", "mfu", "money_per_step", "energy_per_step_j")
+# Columns of the table, in its order, with their types.
+COLUMNS: Mapping[str, type] = {
+    "model": str,
+    "cluster": str,
+    "device": str,
+    "gpus": int,
+    "batch": int,
+    "seq": int,
+    "status": str,  # ok, no_plan, limit (no plan in time), refused (the question contradicts itself), failed (tried again next time)
+    "reason": str,
+    "workers": int,
+    "family": str,
+    "plan": str,
+    **dict.fromkeys(_FIGURES, float),
+    "objective": str,
+    "proven_optimal": bool,
+    "gap": float,
+    **DEGREES,
+}
 
 
 def answer(plain: Mapping[str, Any]) -> dict[str, Any]:
@@ -213,5 +207,5 @@ def row_of(answer: Answer) -> dict[str, Any]:
         "gap": answer.proof.gap,
     }
     record = best.record()
-    row |= {name: record.get(name) for name in (*_OF_PLAN, *_MAYBE)}
+    row |= {name: record.get(name) for name in ("workers", "family", *_FIGURES)}
     return row | {name: getattr(best.plan, name, None) for name in DEGREES}

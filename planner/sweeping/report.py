@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from planner.core.blocks import Block, Column, Facts, Report, Table
 from planner.core.errors import UsageError
-from planner.core.numbers import duration_text, energy_text, percent, significant, time_unit
+from planner.core.numbers import duration_text, percent, significant, time_unit
+from planner.core.objectives import shown_costs
 from planner.report.documents import RESULT_VERSION
 from planner.report.machine import finite
 from planner.report.uncertainty import interval_text
@@ -24,37 +25,6 @@ __all__ = ["NO_PARQUET", "parquet_bytes", "scaling_figure", "sweep_report"]
 NO_PARQUET = (
     "--output FILE.parquet: needs the package 'pyarrow', which is not installed: pip install 'paleo-planner[parquet]'; "
     ".csv needs nothing"
-)
-# Columns by what they hold, for files with types; all others are words.
-_WHOLE = (
-    "gpus",
-    "batch",
-    "seq",
-    "workers",
-    "tp",
-    "cp",
-    "ep",
-    "etp",
-    "pp",
-    "vpp",
-    "dp_replicate",
-    "dp_shard",
-    "zero_stage",
-    "micro_batch",
-    "num_micro_batches",
-)
-_REAL = (
-    "step_time_s",
-    "step_time_low_s",
-    "step_time_high_s",
-    "throughput_samples_per_s",
-    "tokens_per_s",
-    "mfu",
-    "memory_bytes_per_gpu",
-    "exposed_communication_s",
-    "money_per_step",
-    "energy_per_step_j",
-    "gap",
 )
 
 
@@ -97,8 +67,10 @@ def _blocks(swept: Swept) -> list[Block]:
         Column("80 % interval", spans, 4),
         Column("throughput", texts("throughput_samples_per_s", significant), 2, unit="samples/s"),
         Column("GPUs", texts("workers", "{:,}".format), 6, unit="used"),
-        Column("USD", texts("money_per_step", significant), 7, unit="per step"),
-        Column("energy", texts("energy_per_step_j", energy_text), 8),
+        *(
+            Column(cost.title, texts(cost.figure, cost.text), 7 + n, unit="per step")
+            for n, cost in enumerate(shown_costs())
+        ),
         Column("plan, or why there is none", reasons, 3, is_text=True, flexible=True),
     ]
     shown = [c for c in columns if c.priority == 0 or any(c.cells)]
@@ -144,9 +116,8 @@ def parquet_bytes(rows: Sequence[dict[str, Any]]) -> bytes:
         parquet = importlib.import_module("pyarrow.parquet")
     except ImportError:
         raise UsageError(NO_PARQUET) from None
-    types = dict.fromkeys(_WHOLE, pyarrow.int64()) | dict.fromkeys(_REAL, pyarrow.float64())
-    types["proven_optimal"] = pyarrow.bool_()
-    schema = pyarrow.schema([(name, types.get(name, pyarrow.string())) for name in COLUMNS])
+    types = {str: pyarrow.string(), int: pyarrow.int64(), float: pyarrow.float64(), bool: pyarrow.bool_()}
+    schema = pyarrow.schema([(name, types[kind]) for name, kind in COLUMNS.items()])
     table = pyarrow.Table.from_pylist([finite(row) for row in rows], schema=schema)
     stream = io.BytesIO()
     parquet.write_table(table, stream)

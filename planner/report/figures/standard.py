@@ -13,11 +13,11 @@ from planner.core.numbers import (
     byte_text,
     byte_unit,
     duration_text,
-    energy_text,
     percent,
     significant,
     time_unit,
 )
+from planner.core.objectives import StepCost, shown_costs
 from planner.report.figures.kinds import Box, Dot, Line, Plot, Rows
 
 __all__ = [
@@ -196,17 +196,14 @@ def pareto(plans: Sequence[RankedPlan]) -> list[Plot]:
     plans = sorted(plans, key=lambda plan: plan.workers)
     unit = time_unit(min(plan.step_time_s for plan in plans))
     size = byte_unit(max(plan.memory_bytes_per_gpu for plan in plans))
-    money, energy = ([plan.get(name) for plan in plans] for name in ("money_per_step", "energy_per_step_j"))
-    joules, name = (1e6, "MJ") if max(value or 0.0 for value in energy) >= 1e6 else (1e3, "kJ")
     time: _Axis = (f"step time ({unit.name})", [p.step_time_s / unit.size for p in plans], True)
     others: dict[str, _Axis] = {
         "memory": (f"memory per GPU ({size.name})", [p.memory_bytes_per_gpu / size.size for p in plans], False),
         "GPUs": ("GPUs", [float(p.workers) for p in plans], True),
         "GPU time": ("GPU-seconds per step", [p.workers * p.step_time_s for p in plans], True),
-        "money": ("USD per 1000 steps", [None if value is None else 1e3 * value for value in money], True),
-        "energy": (f"energy per step ({name})", [None if value is None else value / joules for value in energy], True),
+        **{cost.name: _cost_axis(cost, plans) for cost in shown_costs()},
     }
-    if None not in money:
+    if None not in others["money"][1]:
         del others["GPU time"]  # of one kind of GPU, the same picture
     titles = [_plan_title(plan) for plan in plans]
     fronts = [
@@ -214,6 +211,16 @@ def pareto(plans: Sequence[RankedPlan]) -> list[Plot]:
         for name, axis in others.items()
     ]
     return [figure for figure in fronts if figure is not None]
+
+
+def _cost_axis(cost: StepCost, plans: Sequence[RankedPlan]) -> _Axis:
+    values = [plan.get(cost.figure) for plan in plans]
+    words, steps = cost.per("step", 1000)
+    size, unit = 1.0, "" if cost.is_money else f" ({cost.unit})"
+    if cost.unit == "J":
+        size, unit = (1e6, " (MJ)") if max(value or 0.0 for value in values) >= 1e6 else (1e3, " (kJ)")
+    shown = [None if value is None else steps * value / size for value in values]
+    return f"{cost.title} per {words}{unit}", shown, True
 
 
 def serving_pareto(plans: Sequence[RankedPlan]) -> list[Plot]:
@@ -268,10 +275,10 @@ def _plan_title(plan: RankedPlan) -> str:
         plan.summary,
         f"{duration_text(plan.step_time_s)} per step on {plan.workers} GPUs, {byte_text(plan.memory_bytes_per_gpu)} per GPU",
     ]
-    if plan.get("money_per_step") is not None:
-        lines.append(f"{significant(1e3 * plan['money_per_step'])} USD per 1000 steps")
-    if plan.get("energy_per_step_j") is not None:
-        lines.append(f"{energy_text(plan['energy_per_step_j'])} per step")
+    for cost in shown_costs():
+        words, steps = cost.per("step", 1000)
+        if plan.get(cost.figure) is not None:
+            lines.append(f"{cost.with_unit(steps * plan[cost.figure])} per {words}")
     return "\n".join(lines)
 
 

@@ -29,8 +29,8 @@ class ServedItem(Item):
     ----------
     served : mapping
         Figures by name: ``ttft_s``, ``request_s``, ``output_tokens_per_s``, ...
-    money_per_step : float or None
-        In USD, of a token of every sequence.
+    costs : mapping
+        Of a token of every sequence: money alone.
     """
 
     served: Mapping[str, float]
@@ -55,7 +55,8 @@ class ServedItem(Item):
         fields |= {
             "question": question,
             "seq": None,
-            "money_per_step": None if money is None else money * ranked.plan.concurrency / 1e6,
+            "costs": fields["costs"]
+            | {"money_per_step": None if money is None else money * ranked.plan.concurrency / 1e6},
         }
         return cls(**fields, served={name: ranked[name] for name in _SERVED})
 

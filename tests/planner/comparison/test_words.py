@@ -37,6 +37,7 @@ def item(label: str, **changes: object) -> Item:
         memory_capacity_bytes=80.0 * GIB,
         memory_parts={"weight_bytes": 1.0 * GIB, "activation_bytes": 2.0 * GIB},
         objective="step_time",
+        costs={},
     )
     return dataclasses.replace(plain, **changes)  # type: ignore[arg-type]
 
