@@ -12,7 +12,7 @@ A new objective is one more `Objective` (`register`): searches, ``--objective``,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from costmodel.fields import Figure
@@ -96,13 +96,13 @@ def with_figures() -> Mapping[str, Objective]:
 
 
 def step_costs(
-    devices: Iterable[tuple[Device, Host | None, float, int]], step_s: float, compute: str
+    devices: Sequence[tuple[Device, Host | None, float, int]], step_s: float, compute: str
 ) -> Mapping[str, float | None]:
     """What a step costs by every objective that has a figure, by the figure's name; None where a device states no cost.
 
     Parameters
     ----------
-    devices : iterable of (Device, Host or None, computing_s, count)
+    devices : sequence of (Device, Host or None, computing_s, count)
         The kinds of devices in use, each with the time that one computes in a step.
     step_s : float
     compute : str
@@ -117,16 +117,15 @@ def step_costs(
     >>> round(costs["money_per_step"], 6), costs["energy_per_step_j"]
     (0.016, None)
     """
-    used = list(devices)
     found: dict[str, float | None] = {}
     for name, objective in with_figures().items():
-        costs = [objective.cost_of(device, host, compute) for device, host, _, _ in used]
+        costs = [objective.cost_of(device, host, compute) for device, host, _, _ in devices]
         parts = [
             float(cost.of_step(step_s, computing_s, count))
-            for cost, (_, _, computing_s, count) in zip(costs, used, strict=True)
+            for cost, (_, _, computing_s, count) in zip(costs, devices, strict=True)
             if cost is not None
         ]
-        found[name] = sum(parts) if len(parts) == len(used) else None
+        found[name] = sum(parts) if len(parts) == len(devices) else None
     return found
 
 

@@ -144,9 +144,8 @@ class Sizing(Answer):
         """
         from planner.core.errors import NoFeasiblePlan
         from planner.sizing.run import answer_of
-        from planner.sizing.search import RENAMED_WISHES
 
-        found = self.raw.best(RENAMED_WISHES.get(wish, wish))
+        found = self.raw.best(wish)
         if found is None:
             raise NoFeasiblePlan(self.miss or f"{wish}: is not known")
         answer = answer_of(self.raw, found[1])

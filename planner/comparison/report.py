@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from statistics import fmean
 from typing import Any
 
 from costmodel.tolerances import EQUAL
@@ -175,8 +176,8 @@ def _blocks(comparison: Comparison, warnings: Sequence[str]) -> list[Block]:
     first = [item.first_token_s or 0.0 for item in items]
     memory = [item.memory_bytes for item in items]
     for heading, terms, totals, unit in (
-        (f"Where the time per {items[0].per(comparison.basis)} goes", comparison.times, times, time_unit(_mean(times))),
-        ("Where the time to the first token goes", comparison.first_token, first, time_unit(_mean(first))),
+        (f"Where the time per {items[0].per(comparison.basis)} goes", comparison.times, times, time_unit(fmean(times))),
+        ("Where the time to the first token goes", comparison.first_token, first, time_unit(fmean(first))),
         ("What fills the memory (per GPU, of the fullest)", comparison.memory, memory, byte_unit(max(memory))),
     ):
         if terms:
@@ -197,15 +198,16 @@ def _figures(comparison: Comparison) -> list[tuple[str, tuple[str, ...]]]:
     def per(values: Sequence[float | None], many: int) -> list[float | None]:
         return [None if value is None else many * value / amount for value, amount in zip(values, amounts, strict=True)]
 
-    samples: list[float | None] = [item.samples_per_s for item in items]
-    rows: list[tuple[str, Callable[[float | None], str], list[float | None]]] = [
+    costs = [(cost, *cost.per(unit, 10**6)) for cost in shown_costs()]
+    rows: list[tuple[str, Callable[[float | None], str], Sequence[float | None]]] = [
         (f"{items[0].tokens_word}/s", significant, [item.tokens_per_s for item in items]),
-        (f"{items[0].samples_word}/s", significant, samples),
+        (f"{items[0].samples_word}/s", significant, [item.samples_per_s for item in items]),
         ("MFU", percent, [item.mfu for item in items]),
+        *(
+            (f"{cost.title} per {words}", cost.text, per([item.costs[cost.figure] for item in items], many))
+            for cost, words, many in costs
+        ),
     ]
-    for cost in shown_costs():
-        words, many = cost.per(unit, 1_000_000)
-        rows.append((f"{cost.title} per {words}", cost.text, per([item.costs[cost.figure] for item in items], many)))
     return [
         (name, tuple(text(value) for value in values))
         for name, text, values in rows
@@ -215,10 +217,6 @@ def _figures(comparison: Comparison) -> list[tuple[str, tuple[str, ...]]]:
 
 def _totals(comparison: Comparison) -> list[float]:
     return [item.step_time_s / comparison.work(n) for n, item in enumerate(comparison.items)]
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
 
 
 def _reasons(comparison: Comparison) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from planner.core.quantities import format_joules
+from planner.core.quantities import NOT_AVAILABLE, format_bytes, format_rate, significant
 
 __all__ = [
     "NOT_AVAILABLE",
@@ -22,8 +22,6 @@ __all__ = [
     "time_unit",
     "used_of_total",
 ]
-
-NOT_AVAILABLE = "n/a"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,39 +52,12 @@ _BYTES = (
 def energy_text(value: float | None) -> str:
     """Write an energy given in joules: in watt-hours from a kilowatt-hour on.
 
-    >>> energy_text(1500.0), energy_text(7.2e9), energy_text(None)
-    ('1.50 kJ', '2.00 MWh', 'n/a')
+    >>> energy_text(1500.0), energy_text(3.6e6), energy_text(7.2e12), energy_text(None)
+    ('1.50 kJ', '1.00 kWh', '2.00 GWh', 'n/a')
     """
-    return NOT_AVAILABLE if value is None else format_joules(value)
-
-
-def significant(value: float | None, digits: int = 3) -> str:
-    """Round to significant digits, without an exponent; thousands are separated by commas.
-
-    Parameters
-    ----------
-    value : float or None
-        None, infinity and not-a-number become "n/a".
-    digits : int
-
-    Returns
-    -------
-    str
-
-    Examples
-    --------
-    >>> [significant(x) for x in (0.004237, 9.996, 12.34, 60512.0, 0.0)]
-    ['0.00424', '10.0', '12.3', '60,500', '0']
-    """
-    if value is None or not math.isfinite(value):
+    if value is None:
         return NOT_AVAILABLE
-    if value == 0:
-        return "0"
-    exponent = math.floor(math.log10(abs(value)))
-    rounded = round(value, digits - 1 - exponent)
-    # 9.996 rounds up into the next decade, where one decimal fewer is significant.
-    exponent = math.floor(math.log10(abs(rounded)))
-    return f"{rounded:,.{max(0, digits - 1 - exponent)}f}"
+    return format_rate(value / 3600.0, "Wh") if value >= 3.6e6 else format_rate(value, "J")
 
 
 def short(value: float | None) -> str:
@@ -160,10 +131,7 @@ def byte_text(size_bytes: float | None) -> str:
     >>> byte_text(9.1 * 2**30)
     '9.10 GiB'
     """
-    if size_bytes is None or not math.isfinite(size_bytes):
-        return NOT_AVAILABLE
-    unit = byte_unit(size_bytes)
-    return f"{size_bytes:.0f} B" if unit.name == "B" else f"{significant(size_bytes / unit.size)} {unit.name}"
+    return NOT_AVAILABLE if size_bytes is None or not math.isfinite(size_bytes) else format_bytes(size_bytes)
 
 
 def used_of_total(used_bytes: float, total_bytes: float) -> str:

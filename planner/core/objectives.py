@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from costmodel.hardware.cluster import Cluster
 from costmodel.hardware.device import Device
@@ -27,6 +26,7 @@ __all__ = [
     "other_rates",
     "shown_costs",
     "stated_rates",
+    "with_unit",
 ]
 
 _BETTER_SERVING = {
@@ -129,27 +129,17 @@ def cost_text(objective: str, cost: float | None) -> str:
     """
     if cost is None:
         return ""
-    return f", {_with_unit(cost, OBJECTIVES[objective].unit)}"
+    return f", {with_unit(cost, OBJECTIVES[objective].unit)}"
 
 
-def _with_unit(cost: float | None, unit: str) -> str:
+def with_unit(cost: float | None, unit: str) -> str:
+    """Write what a step costs."""
     return energy_text(cost) if unit == "J" or cost is None else f"{significant(cost)} {unit}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepCost:
-    """What a step costs by an objective that has a figure, as tables and figures show it.
+class StepCost(NamedTuple):
+    """What a step costs by an objective that has a figure, as tables and figures show it: the figure, the objective, the title of a column.
 
-    Attributes
-    ----------
-    figure : str
-        Its name.
-    name : str
-        Of the objective.
-    unit : str
-
-    Examples
-    --------
     >>> money, energy = shown_costs()
     >>> [(cost.title, cost.per("step", 1000), cost.text(1500.0)) for cost in (money, energy)]
     [('USD', ('1000 steps', 1000), '1,500'), ('energy', ('step', 1), '1.50 kJ')]
@@ -158,34 +148,23 @@ class StepCost:
     figure: str
     name: str
     unit: str
-
-    @property
-    def is_money(self) -> bool:
-        """Whether it is money, of which one step costs too little to read."""
-        return self.unit == "USD"
-
-    @property
-    def title(self) -> str:
-        """What a column is called."""
-        return self.unit if self.is_money else self.name
-
-    def per(self, one: str, many: int) -> tuple[str, int]:
-        """What it is shown per, such as "1000 steps", and how many these are."""
-        words = "million" if many == 1_000_000 else str(many)
-        return (f"{words} {one}s", many) if self.is_money else (one, 1)
+    title: str
 
     def text(self, cost: float | None) -> str:
-        """A cell below the title."""
-        return significant(cost) if self.is_money else self.with_unit(cost)
+        """A cell below the title, which may be the unit."""
+        return significant(cost) if self.title == self.unit else with_unit(cost, self.unit)
 
-    def with_unit(self, cost: float | None) -> str:
-        """A cost in a sentence."""
-        return _with_unit(cost, self.unit)
+    def per(self, one: str, many: int) -> tuple[str, int]:
+        """What it is shown per, and how many these are: many steps for money, of which one costs too little to read."""
+        return (f"{'million' if many == 10**6 else many} {one}s", many) if self.unit == "USD" else (one, 1)
 
 
 def shown_costs() -> list[StepCost]:
     """What answers say of the costs of a step: a new objective with a figure is among them."""
-    return [StepCost(figure=figure, name=found.name, unit=found.unit) for figure, found in with_figures().items()]
+    return [
+        StepCost(figure, found.name, found.unit, "USD" if found.unit == "USD" else found.name)
+        for figure, found in with_figures().items()
+    ]
 
 
 def objective_columns(plans: Sequence[RankedPlan], objective: str, priority: int) -> list[Column]:
@@ -206,8 +185,8 @@ def objective_columns(plans: Sequence[RankedPlan], objective: str, priority: int
     elif found.unit == "USD":
         title, unit, cells = "USD", per, [per_million(p, cost_of(objective, p.figures) or 0.0) for p in plans]
     else:
-        costs = [cost_of(objective, p.figures) for p in plans]
-        title, unit, cells = objective, "per step", [_with_unit(cost, found.unit) for cost in costs]
+        title, unit = objective, "per step"
+        cells = [with_unit(cost_of(objective, p.figures), found.unit) for p in plans]
     return [Column(title=title, unit=unit, cells=tuple(cells), priority=priority)]
 
 

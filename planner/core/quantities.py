@@ -10,11 +10,10 @@ import re
 
 __all__ = [
     "DIMENSIONS",
+    "NOT_AVAILABLE",
     "QuantityError",
     "amount",
     "format_bytes",
-    "format_count",
-    "format_joules",
     "format_rate",
     "format_seconds",
     "in_tokens",
@@ -22,6 +21,7 @@ __all__ = [
     "number",
     "parse_quantity",
     "seconds",
+    "significant",
     "whole_number",
 ]
 
@@ -231,18 +231,36 @@ def seconds(text: str) -> tuple[float, str] | None:
 # -- writing -----------------------------------------------------------------------------------------------------------------
 
 
-def _significant(value: float, digits: int = 3) -> str:
-    """Write a number with three significant digits, without an exponent where it is at most six digits long.
+NOT_AVAILABLE = "n/a"
 
-    >>> _significant(1234.0), _significant(80.0), _significant(0.5)
-    ('1234', '80.0', '0.500')
+
+def significant(value: float | None, digits: int = 3) -> str:
+    """Round to significant digits, without an exponent; thousands are separated by commas.
+
+    Parameters
+    ----------
+    value : float or None
+        None, infinity and not-a-number become "n/a".
+    digits : int
+
+    Returns
+    -------
+    str
+
+    Examples
+    --------
+    >>> [significant(x) for x in (0.004237, 9.996, 12.34, 60512.0, 0.0)]
+    ['0.00424', '10.0', '12.3', '60,500', '0']
     """
-    if value == 0 or not math.isfinite(value):
-        return "0" if value == 0 else str(value)
-    exponent = math.floor(math.log10(abs(float(f"{value:.{digits - 1}e}"))))
-    if exponent < -4 or exponent > 6:
-        return f"{value:.{digits - 1}e}"
-    return f"{value:.{max(digits - 1 - exponent, 0)}f}"
+    if value is None or not math.isfinite(value):
+        return NOT_AVAILABLE
+    if value == 0:
+        return "0"
+    exponent = math.floor(math.log10(abs(value)))
+    rounded = round(value, digits - 1 - exponent)
+    # 9.996 rounds up into the next decade, where one decimal fewer is significant.
+    exponent = math.floor(math.log10(abs(rounded)))
+    return f"{rounded:,.{max(0, digits - 1 - exponent)}f}"
 
 
 def _scaled(value: float, prefixes: dict[str, float], unit: str) -> str:
@@ -251,7 +269,7 @@ def _scaled(value: float, prefixes: dict[str, float], unit: str) -> str:
     for prefix, step in prefixes.items():
         if float(f"{abs(value) / step:.2e}") >= 1.0:
             chosen, factor = prefix, step
-    return f"{_significant(value / factor)} {chosen}{unit}".rstrip()
+    return f"{significant(value / factor).replace(',', '')} {chosen}{unit}".rstrip()
 
 
 def format_bytes(value: float) -> str:
@@ -270,24 +288,6 @@ def format_rate(value: float, unit: str) -> str:
     ('900 GB/s', '12.3 ksamples/s')
     """
     return _scaled(value, _DECIMAL, unit)
-
-
-def format_joules(value: float) -> str:
-    """Write an energy, in watt-hours where it is large.
-
-    >>> format_joules(1500.0), format_joules(3.6e6), format_joules(7.2e12)
-    ('1.50 kJ', '1.00 kWh', '2.00 GWh')
-    """
-    return format_rate(value / 3600.0, "Wh") if value >= 3.6e6 else format_rate(value, "J")
-
-
-def format_count(value: float) -> str:
-    """Write a large count in words of thousands.
-
-    >>> format_count(61_100_840), format_count(512)
-    ('61.1 M', '512')
-    """
-    return _scaled(value, _DECIMAL, "") if abs(value) >= 1000 else _significant(value).removesuffix(".0")
 
 
 def format_seconds(value: float) -> str:

@@ -24,7 +24,7 @@ from planner.core.answer import (
 from planner.core.blocks import Block, Column, Facts, Heading, Report, Sentence, Table
 from planner.core.numbers import big_count, byte_text, byte_unit, duration_text, percent, significant, time_unit
 from planner.core.objectives import better_word, cost_of, cost_text, objective_columns
-from planner.report.documents import RESULT_VERSION, baselines_document, estimate_document, search_document, tail
+from planner.report.documents import RESULT_VERSION, estimate_document, search_document, tail, with_plan
 from planner.report.tables import (
     assumption_rows,
     column_maker,
@@ -145,20 +145,6 @@ def _verdict(answer: Answer | Estimate, plan: RankedPlan) -> list[tuple[str, str
     spare = f"{byte_text(room)} to spare" if room >= 0 else f"{byte_text(-room)} too much"
     memory = f"{byte_text(plan.memory_bytes_per_gpu)} of {byte_text(plan.memory_capacity_bytes)} per GPU ({spare})"
     return [*answer.space.report.speed_facts(plan, answer.objective), ("Memory", memory)]
-
-
-def speed_facts(plan: RankedPlan, objective: str) -> list[tuple[str, str]]:
-    """How long a step takes, what it costs, and how many samples or tokens that makes; of every space that trains."""
-    cost = cost_text(objective, cost_of(objective, plan.figures))
-    cost += " per step" if cost else ""
-    ends = interval_text((plan.step_time_low_s, plan.step_time_high_s), time_unit(plan.step_time_s))
-    interval = f" (80 % interval {ends})" if ends else ""
-    each = plan.throughput_samples_per_s / plan.workers
-    rate = f"{significant(plan.throughput_samples_per_s)} samples/s, {significant(each)} per GPU"
-    if plan.get("tokens_per_s") is not None:
-        rate = f"{significant(plan['tokens_per_s'])} tokens/s, {significant(plan['tokens_per_s_per_gpu'])} per GPU"
-        rate += f", MFU {percent(plan['mfu'])}"
-    return [("Step", f"{duration_text(plan.step_time_s)}{cost}{interval}"), ("Rate", rate)]
 
 
 def _has_limits(setting: Setting) -> bool:
@@ -409,10 +395,20 @@ class SpaceReport(ReportParts):
         raise NotImplementedError
 
     def speed_facts(self, plan: RankedPlan, objective: str) -> Sequence[tuple[str, str]]:
-        return speed_facts(plan, objective)
+        """How long a step takes, what it costs, and how many samples or tokens that makes; of every space that trains."""
+        cost = cost_text(objective, cost_of(objective, plan.figures))
+        cost += " per step" if cost else ""
+        ends = interval_text((plan.step_time_low_s, plan.step_time_high_s), time_unit(plan.step_time_s))
+        interval = f" (80 % interval {ends})" if ends else ""
+        each = plan.throughput_samples_per_s / plan.workers
+        rate = f"{significant(plan.throughput_samples_per_s)} samples/s, {significant(each)} per GPU"
+        if plan.get("tokens_per_s") is not None:
+            rate = f"{significant(plan['tokens_per_s'])} tokens/s, {significant(plan['tokens_per_s_per_gpu'])} per GPU"
+            rate += f", MFU {percent(plan['mfu'])}"
+        return [("Step", f"{duration_text(plan.step_time_s)}{cost}{interval}"), ("Rate", rate)]
 
     def baselines_document(self, answer: Answer) -> dict[str, Any]:
-        return baselines_document(answer)
+        return {name: None if plan is None else with_plan(answer, plan) for name, plan in answer.baselines.items()}
 
     def compared(self, answer: Answer) -> list[tuple[str, RankedPlan | None]]:
         return [(self.baseline, answer.baselines["data_parallel"])]

@@ -273,11 +273,7 @@ def _plans_table(shown: Mapping[str, RankedPlan]) -> str:
     def figures(name: str, factor: float = 1.0) -> list[float | None]:
         return [None if plan.get(name) is None else factor * plan.get(name) for plan in plans]
 
-    costs = []
-    for cost in shown_costs():
-        words, steps = cost.per("step", 1000)
-        meaning = "of the GPUs in use" if cost.is_money else "of the GPUs in use and their hosts"
-        costs.append(numbers(f"{cost.title} per {words}", meaning, figures(cost.figure, steps), cost.text))
+    costs = [(cost, *cost.per("step", 1000)) for cost in shown_costs()]
     columns: list[tuple[str, str, list[Cell]]] = [
         (
             "plan",
@@ -320,7 +316,10 @@ def _plans_table(shown: Mapping[str, RankedPlan]) -> str:
             (plan.exposed_communication_share for plan in plans),
             percent,
         ),
-        *costs,
+        *(
+            numbers(f"{cost.title} per {words}", "of the GPUs in use", figures(cost.figure, steps), cost.text)
+            for cost, words, steps in costs
+        ),
         ("bottleneck", "largest part of the step", [Cell(plan.bottleneck, plan.bottleneck) for plan in plans]),
     ]
     kept = [column for column in columns if any(cell.value is not None for cell in column[2])]

@@ -12,7 +12,7 @@ from planner.core.notes import note_entry
 from planner.report.tables import row_entry
 from planner.report.uncertainty import bars_document, sensitivity_document
 
-__all__ = ["RESULT_VERSION", "baselines_document", "estimate_document", "search_document", "tail", "with_plan"]
+__all__ = ["RESULT_VERSION", "estimate_document", "search_document", "tail", "with_plan"]
 
 RESULT_VERSION = 1
 
@@ -38,11 +38,6 @@ def search_document(answer: Answer) -> dict[str, Any]:
         **bars_document(answer.error_bars, len(answer.plans)),
         **_tail(answer, answer.notes),
     }
-
-
-def baselines_document(answer: Answer) -> dict[str, Any]:
-    """Baselines by name, each with its plan; None where none fits."""
-    return {name: None if plan is None else with_plan(answer, plan) for name, plan in answer.baselines.items()}
 
 
 def estimate_document(estimate: Estimate, warnings: Sequence[str] = (), *, is_explained: bool) -> dict[str, Any]:

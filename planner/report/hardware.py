@@ -31,8 +31,9 @@ def device_blocks(device: Device) -> list[Block]:
 
 def cluster_blocks(cluster: Cluster) -> list[Block]:
     """Devices, links and host of a cluster."""
-    several = len(cluster.groups) > 1
-    facts = [("Devices" if several else "Device", ", ".join(group_words(group) for group in cluster.groups))]
+    facts = [
+        ("Devices" if len(cluster.groups) > 1 else "Device", ", ".join(group_words(group) for group in cluster.groups))
+    ]
     host = cluster.host
     if host is not None and host.memory_bytes is not None:
         power = "" if host.power_w is None else f", {host.power_w:g} W beside its devices"

@@ -54,20 +54,15 @@ def trace_document(tracks: Tracks, about: Mapping[str, Any]) -> dict[str, Any]:
                 "ph": "X",
                 "ts": start,
                 "dur": round(end - start, _DIGITS),
-                "pid": track_of(span.track),
+                "pid": span.track + 1,  # viewers keep 0 for themselves
                 "tid": threads[span.stream],
             }
         )
     return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": dict(about)}
 
 
-def track_of(track: int) -> int:
-    """Number of a process: viewers keep 0 for themselves."""
-    return track + 1
-
-
 def _named(what: str, track: int, thread: int, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    return {"name": what, "ph": "M", "pid": track_of(track), "tid": thread, "args": dict(arguments)}
+    return {"name": what, "ph": "M", "pid": track + 1, "tid": thread, "args": dict(arguments)}
 
 
 def trace_bytes(document: Mapping[str, Any], *, compressed: bool) -> bytes:

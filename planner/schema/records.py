@@ -16,10 +16,8 @@ reads results: the models publish the JSON Schema, and tests check answers by th
 
 from __future__ import annotations
 
-import functools
-import operator
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Union
 
 from pydantic import BaseModel, ConfigDict, Field, RootModel, create_model
 
@@ -72,5 +70,5 @@ def several(model: Any) -> Any:
 
 def any_of(name: str, doc: str, models: Sequence[Any]) -> Any:
     """Make a model of a document that is one of several."""
-    union: Any = functools.reduce(operator.or_, models)
+    union: Any = Union[tuple(models)]  # noqa: UP007 - of a list
     return create_model(name, __base__=RootModel[union], __doc__=doc, __module__=__name__)

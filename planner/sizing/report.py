@@ -9,7 +9,7 @@ from planner.core.blocks import Block, Column, Facts, Heading, Report, Sentence,
 from planner.core.numbers import NOT_AVAILABLE, Unit, energy_text, percent, significant
 from planner.report.documents import RESULT_VERSION
 from planner.report.uncertainty import span_text
-from planner.sizing.search import RENAMED_WISHES, SECONDS_PER_DAY, WISHES, ClusterAnswer, Sized, Trial
+from planner.sizing.search import SECONDS_PER_DAY, WISHES, ClusterAnswer, Sized, Trial
 
 __all__ = ["count_text", "dear", "late", "miss_in_words", "size_report"]
 
@@ -59,15 +59,11 @@ def _verdict(trial: Trial) -> str:
     """Whether a trial meets the goal, and what it lacks."""
     if not trial.has_plan:
         return "nothing fits" if trial.row["status"] == "no_plan" else str(trial.row["reason"]).partition("\n")[0]
-    parts = _misses(trial)
+    parts = [late(trial.lateness())] if trial.lateness() > 1 else []
+    parts += [dear(trial.excess())] if trial.excess() > 1 else []
     if not parts and trial.time_high_s is not None and not trial.meets(surely=True):
         parts.append("meets the goal as predicted, not with 90 % probability")
     return ", ".join(parts) or "meets the goal"
-
-
-def _misses(trial: Trial) -> list[str]:
-    found = [late(trial.lateness())] if trial.lateness() > 1 else []
-    return found + ([dear(trial.excess())] if trial.excess() > 1 else [])
 
 
 def late(share: float) -> str:
@@ -132,7 +128,6 @@ def _document(sized: Sized) -> dict[str, Any]:
     """Answer as plain data, as `planner.schema.results` describes it."""
     goal, best = sized.goal, {wish: sized.best(wish) for wish in WISHES}
     nearest = None if best["least_gpus"] is not None else sized.nearest
-    answers = {wish: None if found is None else _answer(*found, wish) for wish, found in best.items()}
     return {
         "schema_version": RESULT_VERSION,
         "model": next((str(trial.row["model"]) for trial in sized.trials), sized.request.model),
@@ -145,7 +140,7 @@ def _document(sized: Sized) -> dict[str, Any]:
         },
         "command_line": sized.request.command_line,
         "interrupted": sized.interrupted,
-        **_with_old_names(answers),
+        **{wish: None if found is None else _answer(*found, wish) for wish, found in best.items()},
         "nearest": None if nearest is None else _record(nearest[1]),
         "clusters": [
             {
@@ -154,16 +149,12 @@ def _document(sized: Sized) -> dict[str, Any]:
                 "most_gpus": answer.facts.most,
                 "price_per_hour": answer.facts.price_per_hour,
                 "least_money": answer.least_money,
-                **_with_old_names({wish: _answer(answer, answer.best(wish), wish) for wish in WISHES}),
+                **{wish: _answer(answer, answer.best(wish), wish) for wish in WISHES},
                 "tried": [_record(trial) for trial in answer.trials],
             }
             for answer in sized.clusters
         ],
     }
-
-
-def _with_old_names(answers: dict[str, Any]) -> dict[str, Any]:
-    return answers | {old: answers[wish] for old, wish in RENAMED_WISHES.items()}
 
 
 def _answer(answer: ClusterAnswer, trial: Trial | None, wish: str) -> dict[str, Any] | None:
@@ -223,7 +214,7 @@ def miss_in_words(sized: Sized) -> str:
 
 
 def _blocks(sized: Sized) -> list[Block]:
-    answers = [(answer, wish, answer.best(wish)) for answer in sized.clusters for wish in WISHES]
+    answers = [(answer, wish, answer.best(wish)) for answer in sized.clusters for wish in _ANSWERS]
     rows = [
         (trial, _ANSWERS[wish], _binding(answer, trial, wish))
         for answer, wish, trial in answers
@@ -245,7 +236,7 @@ def _table(rows: list[tuple[Trial, str, str]]) -> Table:
     trials = [trial for trial, _, _ in rows]
     days = tuple(significant((t.time_s or 0.0) / SECONDS_PER_DAY) for t in trials)
     spans = Column("80 %", tuple(_span(t) for t in trials), 4, unit="interval")
-    energy = tuple(NOT_AVAILABLE if t.energy_j is None else energy_text(t.energy_j) for t in trials)
+    energy = tuple(energy_text(t.energy_j) for t in trials)
     plans = tuple(str(t.row["plan"]) for t in trials)
     return Table(
         columns=(

@@ -22,7 +22,6 @@ from typing import Any
 from planner.core.request import Request
 
 __all__ = [
-    "RENAMED_WISHES",
     "SECONDS_PER_DAY",
     "WISHES",
     "ClusterAnswer",
@@ -209,14 +208,13 @@ def _least_energy(trial: Trial) -> _Key:
     return None if trial.energy_j is None else (trial.energy_j, trial.gpus or 0)
 
 
-# Old name of a wish -> its name; answers have both for one release.
-RENAMED_WISHES = {"thriftiest": "least_energy"}
 # Wish -> what it makes least of the trials that meet the goal; None: a trial does not count.
 WISHES: dict[str, Callable[[Trial], _Key]] = {
     "least_gpus": _fewest,
     "least_gpus_90": _fewest_surely,
     "cheapest": _cheapest,
     "least_energy": _least_energy,
+    "thriftiest": _least_energy,  # the old name, for one release
 }
 
 

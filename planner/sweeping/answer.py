@@ -97,20 +97,26 @@ def key_of(plain: Mapping[str, Any], inputs: Mapping[str, str], version: str) ->
 
 
 # Degrees of a plan over a device mesh, with their types; empty for others.
-_COUNTS = (
-    "tp",
-    "cp",
-    "ep",
-    "etp",
-    "pp",
-    "vpp",
-    "dp_replicate",
-    "dp_shard",
-    "zero_stage",
-    "micro_batch",
-    "num_micro_batches",
-)
-DEGREES: Mapping[str, type] = {**dict.fromkeys(_COUNTS, int), "schedule": str, "recompute": str}
+DEGREES: Mapping[str, type] = {
+    **dict.fromkeys(
+        (
+            "tp",
+            "cp",
+            "ep",
+            "etp",
+            "pp",
+            "vpp",
+            "dp_replicate",
+            "dp_shard",
+            "zero_stage",
+            "micro_batch",
+            "num_micro_batches",
+        ),
+        int,
+    ),
+    "schedule": str,
+    "recompute": str,
+}
 # Figures of the best plan; None where it has no such figure.
 _FIGURES = (
     "step_time_s",

@@ -17,7 +17,7 @@ from planner.core.numbers import (
     significant,
     time_unit,
 )
-from planner.core.objectives import StepCost, shown_costs
+from planner.core.objectives import StepCost, shown_costs, with_unit
 from planner.report.figures.kinds import Box, Dot, Line, Plot, Rows
 
 __all__ = [
@@ -216,7 +216,7 @@ def pareto(plans: Sequence[RankedPlan]) -> list[Plot]:
 def _cost_axis(cost: StepCost, plans: Sequence[RankedPlan]) -> _Axis:
     values = [plan.get(cost.figure) for plan in plans]
     words, steps = cost.per("step", 1000)
-    size, unit = 1.0, "" if cost.is_money else f" ({cost.unit})"
+    size, unit = 1.0, "" if cost.unit == "USD" else f" ({cost.unit})"
     if cost.unit == "J":
         size, unit = (1e6, " (MJ)") if max(value or 0.0 for value in values) >= 1e6 else (1e3, " (kJ)")
     shown = [None if value is None else steps * value / size for value in values]
@@ -278,7 +278,7 @@ def _plan_title(plan: RankedPlan) -> str:
     for cost in shown_costs():
         words, steps = cost.per("step", 1000)
         if plan.get(cost.figure) is not None:
-            lines.append(f"{cost.with_unit(steps * plan[cost.figure])} per {words}")
+            lines.append(f"{with_unit(steps * plan[cost.figure], cost.unit)} per {words}")
     return "\n".join(lines)
 
 

@@ -18,7 +18,6 @@ from planner.core.quantities import (
     DIMENSIONS,
     QuantityError,
     format_bytes,
-    format_count,
     format_rate,
     format_seconds,
     parse_quantity,
@@ -174,4 +173,3 @@ def test_seconds(value: float, text: str) -> None:
 def test_rounding_moves_to_the_next_prefix() -> None:
     assert format_bytes(1023.99) == "1.00 KiB"
     assert format_rate(999.9e9, "B/s") == "1.00 TB/s"
-    assert format_count(999_999) == "1.00 M"

@@ -75,6 +75,7 @@ def _sweep(*arguments: str, folder: Path) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.e2e
 @needs_dask
 def test_a_worker_that_is_killed_midway_costs_nothing(tmp_path: Path, scheduler: str) -> None:
     workers = [_worker(scheduler, tmp_path) for _ in range(2)]
