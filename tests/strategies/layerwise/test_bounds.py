@@ -203,7 +203,7 @@ def test_some_layers_cost_what_they_cost_among_all(name: str) -> None:
 
 @pytest.mark.exact
 @pytest.mark.parametrize("seed", range(6))
-def test_screening_changes_no_answer(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_screening_and_the_order_of_worker_counts_change_no_answer(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(seed)
     case = workload(random_graph(rng))
     roomy = SearchSettings(max_workers=14, capacity_bytes=16e9, top=4, score=SCORES[seed % 3])
@@ -212,12 +212,13 @@ def test_screening_changes_no_answer(seed: int, monkeypatch: pytest.MonkeyPatch)
         max_workers=14, capacity_bytes=memory * rng.choice([0.8, 1.0, 2.0]), top=4, score=SCORES[seed % 3]
     )
 
-    def answer(block_splits: int, screened_splits: int) -> Outcome:
+    def answer(block_splits: int, screened_splits: int, few_counts: int) -> Outcome:
         monkeypatch.setattr("strategies.layerwise.candidates._BLOCK_SPLITS", block_splits)
+        monkeypatch.setattr("strategies.layerwise.search._FEW_COUNTS", few_counts)
         monkeypatch.setattr("strategies.layerwise.search._SCREENED_SPLITS", screened_splits)
         return search(case, CLUSTER, asked)
 
-    plain, quick = answer(24_000, 10**9), answer(10, 0)
+    plain, quick = answer(24_000, 10**9, 14), answer(10, 0, 4)
     assert [c.plan for c in quick.candidates] == [c.plan for c in plain.candidates]
     assert quick.bound_score == pytest.approx(plain.bound_score, rel=1e-9)
     assert quick.space_size == plain.space_size

@@ -289,9 +289,9 @@ def test_the_clock_is_looked_at_for_every_block_of_worker_counts(monkeypatch: py
         return screen(*arguments)
 
     monkeypatch.setattr(module, "screened_bounds", count)
-    outcome = search(workload_of("perceptron", 64, training=True), PLAIN_CLUSTER, settings_of(wall_s=12.0))
+    outcome = search(workload_of("perceptron", 64, training=True), PLAIN_CLUSTER, settings_of(wall_s=40.0))
     assert outcome.out_of_time
-    assert 0 < len(screened) < 12
+    assert 0 < len(screened) < 40
     assert np.isfinite(outcome.bound_score)
 
 
