@@ -94,7 +94,7 @@ CHAIN = build(
 
 @pytest.mark.parametrize("name", ["chain", "alexnet", "googlenet"])
 @pytest.mark.parametrize("training", [True, False])
-def test_the_judge_and_the_solver_agree_on_random_plans(name: str, training: bool) -> None:
+def test_the_cost_model_and_the_solver_agree_on_random_plans(name: str, training: bool) -> None:
     graph = CHAIN if name == "chain" else load_model(name).graph
     case = workload(graph, training=training)
     rng = np.random.default_rng(1)

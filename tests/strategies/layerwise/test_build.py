@@ -98,7 +98,7 @@ def check(case: Workload, workers: int, m: int, rng: np.random.Generator, count:
 
 @pytest.mark.exact
 @given(st.integers(0, 2**32 - 1), st.sampled_from([1, 2, 3, 4, 6, 8]), st.sampled_from([1, 2, 3, 6]), st.booleans())
-def test_objective_and_memory_are_the_judges(seed: int, workers: int, m: int, training: bool) -> None:
+def test_objective_and_memory_are_those_of_the_cost_model(seed: int, workers: int, m: int, training: bool) -> None:
     rng = np.random.default_rng(seed)
     case = workload(random_graph(rng), training=training)
     if workers > case.micro_batch(m) and workers > 8:
@@ -108,7 +108,7 @@ def test_objective_and_memory_are_the_judges(seed: int, workers: int, m: int, tr
 
 @mostly("exact", "name", ["alexnet", "gnmt", "googlenet", "dcgan-generator"], quick=1)
 @pytest.mark.parametrize("preset", ["roofline", "paleo"])
-def test_objective_and_memory_are_the_judges_on_bundled_networks(name: str, preset: str) -> None:
+def test_objective_and_memory_are_those_of_the_cost_model_on_bundled_networks(name: str, preset: str) -> None:
     case = workload(bundled(name))
     if preset == "paleo":
         case = replace(case, compute=PaleoCompute(device=DEVICE, ppp_comp=0.5, extensions=case.compute))

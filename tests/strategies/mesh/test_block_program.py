@@ -105,7 +105,7 @@ def test_megatron_with_sequence_parallelism_comes_out(name: str, tp: int) -> Non
 
 
 @pytest.mark.parametrize("name", ["llama3-8b", "gpt3-1.3b", "deepseek-v3", "t5-11b", "mixtral-8x7b", "bert-large"])
-def test_costs_are_the_judges(name: str) -> None:
+def test_costs_are_those_of_the_cost_model(name: str) -> None:
     """Any split of any module costs the program what the tables of the cost model say."""
     model, rng = bundled(name), random.Random(name)
     for sequence_parallel in (False, True) if not name.startswith(("deepseek", "mixtral")) else (True,):
