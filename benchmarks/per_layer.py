@@ -252,7 +252,7 @@ def row(problem: ChoiceProblem, method: Method, num_solutions: int, wall_s: floa
     started = time.perf_counter()
     answer = solve(problem, Limits(num_solutions=num_solutions, wall_s=wall_s), method=method)
     taken = time.perf_counter() - started
-    best = answer.objectives_s[0] if answer.objectives_s else math.inf
+    best = answer.objective_s
     gap = (best - answer.bound_s) / best if math.isfinite(best) else math.nan
     return f"{taken:8.3f} s  {answer.status.value:10s} gap {gap:.1e}"
 

@@ -45,7 +45,7 @@ from costmodel.hardware.cluster import Cluster, span
 from costmodel.hardware.collectives import point_to_point_s
 from costmodel.layerwise.plan import CHEAPEST, CostBatch, Plan, PlanBatch, Stage
 from costmodel.layerwise.splits import Split, split_table
-from costmodel.layerwise.tables import CostCache, CostTables
+from costmodel.layerwise.tables import CostCache, CostTables, storage_read_s
 from costmodel.workload import Workload
 
 __all__ = [
@@ -136,7 +136,8 @@ def evaluate_on(tables: CostTables, plans: PlanBatch) -> CostBatch:
     update = _in_order(stack.update_s[kind, row])
     computing = forward + backward + update
     step = computing + reshard + lag
-    late = np.maximum(tables.storage_s(tables.table.workers[row[:, 0]]) - step, 0.0)  # what storage is waited for
+    read_s = storage_read_s(tables.workload, tables.cluster, tables.table.workers[row[:, 0]])
+    late = np.maximum(read_s - step, 0.0)  # what storage is waited for
     return CostBatch(
         step_time_s=np.where(stack.legal[kind, row].all(axis=1), step + late, np.inf),
         forward_s=forward,
@@ -412,7 +413,7 @@ def _evaluate_one(arrays: PipelineArrays, plan: Plan, tables: CostTables) -> dic
     # What outlives the last backward pass of the first stage, of the stage that ends last: its update, and its exchange before that.
     tail = float(ends[last] + times.exchange_s[last] + times.update_s[last]) - makespan
     update_tail = min(float(times.update_s[last]), tail)
-    late = max(float(tables.storage_s(plan.workers)) - makespan - tail, 0.0)
+    late = max(float(storage_read_s(tables.workload, tables.cluster, plan.workers)) - makespan - tail, 0.0)
     slowest = int(np.argmax(compute + moves))
     replicas = np.array([stage.replicas for stage in plan.stages], dtype=np.float64)
     return {

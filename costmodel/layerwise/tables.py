@@ -51,6 +51,7 @@ __all__ = [
     "LayerStack",
     "Spans",
     "cost_layers",
+    "storage_read_s",
     "taken",
 ]
 
@@ -420,6 +421,12 @@ def _activation_elements(
     return np.asarray(np.where(shard.split_out > 1, kept + gathered, kept))
 
 
+def storage_read_s(workload: Workload, cluster: Cluster, workers: ArrayLike) -> FloatArray:
+    """Time in which the storage of the nodes reads the samples of a step: no step is shorter."""
+    assumed, node = workload.assumptions, node_size(cluster)
+    return storage_s(workload.global_batch, assumed.stored_sample_bytes, assumed.storage_bytes_per_s, workers, node)
+
+
 # Fields of a workload that change costs other than the times of a device.
 _WORK = ("precision", "optimizer", "training", "collectives")
 
@@ -492,17 +499,6 @@ class CostTables:
         assert rows is not None, "a part has no other splits"
         layers = taken(self.layers, rows)
         return CostTables(self.workload, self.cluster, table, self.num_micro_batches, like, layers)
-
-    def storage_s(self, workers: ArrayLike) -> FloatArray:
-        """Time in which the storage of the nodes reads the samples of a step: no step is shorter."""
-        assumed = self.workload.assumptions
-        return storage_s(
-            self.workload.global_batch,
-            assumed.stored_sample_bytes,
-            assumed.storage_bytes_per_s,
-            workers,
-            node_size(self.cluster),
-        )
 
     @property
     def layers(self) -> tuple[LayerCosts, ...]:

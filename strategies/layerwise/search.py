@@ -11,10 +11,9 @@ from itertools import chain
 import numpy as np
 
 from costmodel.arrays import FloatArray, IntArray
-from costmodel.framework import node_size, storage_s
 from costmodel.hardware.cluster import Cluster
 from costmodel.layerwise.splits import divisors, factorisations, split_table
-from costmodel.layerwise.tables import CostCache, CostTables
+from costmodel.layerwise.tables import CostCache, CostTables, storage_read_s
 from costmodel.tolerances import EQUAL, ROUNDING
 from costmodel.workload import Workload
 from strategies.layerwise.bounds import least_step_s, lower_bounds, memory_extremes, screened_bounds
@@ -262,7 +261,7 @@ class _Run:
             self.best_choice = choice
         self._close_solved(solution, bound, accepted, factor)
 
-    def _close_solved(self, solution: Solution, bound: float, accepted: int, factor: float) -> None:
+    def _close_solved(self, solution: Solution[IntArray], bound: float, accepted: int, factor: float) -> None:
         """Record what one solved worker count proves."""
         if solution.status is Status.INFEASIBLE:
             self.outcome.searched["infeasible"] += 1
@@ -328,15 +327,8 @@ class _Run:
 
     def _storage_scores(self, counts: Sequence[int] | IntArray) -> FloatArray:
         """Scores of steps that do nothing but wait for the storage of their input: no plan has less."""
-        assumed, workers = self.workload.assumptions, np.asarray(counts)
-        late = storage_s(
-            self.workload.global_batch,
-            assumed.stored_sample_bytes,
-            assumed.storage_bytes_per_s,
-            workers,
-            node_size(self.cache.cluster),
-        )
-        return self.settings.score.of(late, np.zeros(len(workers)), workers)
+        late = storage_read_s(self.workload, self.cache.cluster, counts)
+        return self.settings.score.of(late, np.zeros(len(counts)), counts)
 
     def finish(self) -> Outcome:
         outcome = self.outcome

@@ -23,6 +23,7 @@ import enum
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -102,17 +103,24 @@ class Status(enum.Enum):
     LIMIT = "limit"  # stopped by a limit without a solution
 
 
+ChoiceT = TypeVar("ChoiceT")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Solution:
+class Solution(Generic[ChoiceT]):
     """Choices, best first, with the bound that travels with them."""
 
     status: Status
-    choices: tuple[IntArray, ...]  # best first; each (nodes,)
+    choices: tuple[ChoiceT, ...]  # best first, all different; options (nodes,), or a pipeline
     objectives_s: tuple[float, ...]  # same order
     bound_s: float  # no choice within memory costs less (inf if there is none); valid whatever the status
-    method: str
-    # With num_solutions = K > 1: every choice with a key not in `choices` costs at least this much.
-    rest_bound_s: float = 0.0
+    rest_bound_s: float  # every choice whose key is not among those of `choices` costs at least this much
+    method: str = ""
+
+    @property
+    def objective_s(self) -> float:
+        """Seconds of the best choice, infinite if there is none."""
+        return self.objectives_s[0] if self.objectives_s else float("inf")
 
 
 def objective_s(problem: ChoiceProblem, choice: IntArray) -> float:

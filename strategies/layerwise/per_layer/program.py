@@ -42,7 +42,7 @@ __all__ = ["solve_program"]
 SCALED_COST = 1e5
 
 
-def solve_program(problem: ChoiceProblem, limits: Limits) -> Solution:
+def solve_program(problem: ChoiceProblem, limits: Limits) -> Solution[IntArray]:
     """The best choice, or the K best with different keys, by integer programming.
 
     With ``num_solutions`` > 1 the program is solved again and again with the keys found so far cut off, which is meant
@@ -92,7 +92,7 @@ class _ProgramSearch:
         self.objectives: list[float] = []
         self.bounds: list[float] = []  # of each program solved: nothing outside the keys cut off by then costs less
 
-    def run(self) -> Solution:
+    def run(self) -> Solution[IntArray]:
         """Settle what needs no program, then solve, cut off the key found, and solve again."""
         leanest = np.array([int(m.argmin()) for m in self.given.memory_bytes])
         if not _fits(self.given, leanest):
@@ -152,7 +152,7 @@ class _ProgramSearch:
     def _stopped(self) -> Status:
         return Status.FEASIBLE if self.choices else Status.LIMIT
 
-    def _result(self, status: Status) -> Solution:
+    def _result(self, status: Status) -> Solution[IntArray]:
         order = sorted(range(len(self.choices)), key=lambda k: self.objectives[k])
         objectives = tuple(self.objectives[k] for k in order)
         first = min(self.bounds[0], objectives[0]) if objectives else self.bounds[0]

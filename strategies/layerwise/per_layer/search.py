@@ -53,7 +53,7 @@ FEW_LABELS = 2_000  # of one guess; the next one then grows fourfold, else twofo
 BEAM = 1_000  # labels per cut that look for good choices where there are too many
 
 
-def solve(problem: ChoiceProblem, limits: Limits, *, method: Method = "auto") -> Solution:
+def solve(problem: ChoiceProblem, limits: Limits, *, method: Method = "auto") -> Solution[IntArray]:
     """The best choice, or the K best with different keys, with a bound.
 
     Parameters
@@ -158,7 +158,7 @@ class _Search:
         capacity = price * self.capacity_bytes if price else 0.0
         return top + ROUNDING * (abs(top) + capacity) + 1e-14 * self.exchange_sum_s
 
-    def result(self, status: Status) -> Solution:
+    def result(self, status: Status) -> Solution[IntArray]:
         """Let the definition evaluate what was found, and put the bound with it."""
         choices = [c for _, c in self.found.values()]
         evaluated = sorted((objective_s(self.given, c), c.tolist(), n) for n, c in enumerate(choices))
@@ -177,7 +177,7 @@ class _Search:
 
     # -- the search ------------------------------------------------------------------------------------------------
 
-    def run(self) -> Solution:
+    def run(self) -> Solution[IntArray]:
         """The leanest choice settles whether anything fits."""
         leanest = np.array([int(m.argmin()) for m in self.problem.memory_bytes])
         if self.whole.tables.evaluate(leanest).memory > self.capacity_allowed:

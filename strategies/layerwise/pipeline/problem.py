@@ -65,13 +65,11 @@ import numpy as np
 from costmodel.arrays import FloatArray, IntArray
 from costmodel.layerwise.evaluate import last_backward_s
 from costmodel.tolerances import LONG_SUM_ROUNDING
-from strategies.layerwise.per_layer.problem import Status
 
 __all__ = [
     "SAFETY",
     "PartitionProblem",
     "PipelinePlan",
-    "PipelineSolution",
     "Tables",
     "build_tables",
     "in_units",
@@ -117,27 +115,6 @@ class PipelinePlan:
 
     cuts: tuple[int, ...]  # first layer of every stage but the first; increasing, within 1..L-1
     replicas: tuple[int, ...]  # per stage, one more than cuts
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PipelineSolution:
-    """Plans, best first, with the bound that travels with them."""
-
-    status: Status
-    plans: tuple[PipelinePlan, ...]  # best first, all different
-    objectives_s: tuple[float, ...]  # same order
-    bound_s: float  # no plan within memory costs less (inf if there is none); valid whatever the status
-    rest_bound_s: float  # every plan that is not in `plans` costs at least this much
-
-    @property
-    def best(self) -> PipelinePlan | None:
-        """The best plan, if there is one."""
-        return self.plans[0] if self.plans else None
-
-    @property
-    def objective_s(self) -> float:
-        """Seconds of the best plan, +inf if there is none."""
-        return self.objectives_s[0] if self.objectives_s else float("inf")
 
 
 def _rows(problem: PartitionProblem, plan: PipelinePlan) -> list[tuple[int, int, int]]:

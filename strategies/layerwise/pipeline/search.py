@@ -22,13 +22,12 @@ from costmodel.network.graph import Graph
 from costmodel.tolerances import EQUAL, ROUNDING
 from costmodel.workload import Workload
 from strategies.layerwise.candidates import Outcome, Pool, SearchSettings
-from strategies.layerwise.per_layer.problem import Limits, Status
+from strategies.layerwise.per_layer.problem import Limits, Solution, Status
 from strategies.layerwise.pipeline.completion import UpstreamTable, build_upstream
 from strategies.layerwise.pipeline.problem import (
     SAFETY,
     PartitionProblem,
     PipelinePlan,
-    PipelineSolution,
     in_units,
     pipeline_lower_bound,
     proves_none_below,
@@ -148,7 +147,7 @@ class _Search(Sweep):
 
 def solve_pipeline(
     problem: PartitionProblem, limits: Limits | None = None, *, upstream: UpstreamTable | None = None
-) -> PipelineSolution:
+) -> Solution[PipelinePlan]:
     """Best pipelines of at least two stages that use all workers, within memory and below the cutoff.
 
     Parameters
@@ -163,7 +162,7 @@ def solve_pipeline(
 
     Returns
     -------
-    PipelineSolution
+    Solution
         OPTIMAL with plans; CUT_OFF: proved that no plan is below the cutoff; INFEASIBLE: no plan at all; FEASIBLE or LIMIT
         when time ran out with or without a plan. Optimal and bound hold up to 1e-11 relative (rounding).
 
@@ -174,7 +173,7 @@ def solve_pipeline(
     ...                      forward_s=row, backward_s=2 * row, cut_forward_s=cut, cut_backward_s=cut, update_s=0 * row,
     ...                      exchange_s=0 * row, static_bytes=row, activation_bytes=row)
     >>> solution = solve_pipeline(p)
-    >>> solution.best, solution.objective_s, solution.status.value
+    >>> solution.choices[0], solution.objective_s, solution.status.value
     (PipelinePlan(cuts=(2,), replicas=(1, 1)), 30.0, 'optimal')
     """
     limits = limits or Limits()
@@ -184,7 +183,7 @@ def solve_pipeline(
     return _report(search, search.solve() if search.possible else float("inf"))
 
 
-def _report(search: _Search, open_s: float) -> PipelineSolution:
+def _report(search: _Search, open_s: float) -> Solution[PipelinePlan]:
     """Solution from the plans found and a bound on what was not looked at."""
     complete = open_s == float("inf")
     if not complete:
@@ -201,9 +200,9 @@ def _report(search: _Search, open_s: float) -> PipelineSolution:
             status, rest_s = Status.INFEASIBLE, float("inf")
         elif np.isinf(search.limits.cutoff_s):
             status = Status.INFEASIBLE
-    return PipelineSolution(
+    return Solution(
         status=status,
-        plans=tuple(plan for _, plan in search.plans),
+        choices=tuple(plan for _, plan in search.plans),
         objectives_s=tuple(cost for cost, _ in search.plans),
         bound_s=min(best_s, rest_s),
         rest_bound_s=rest_s,
@@ -253,9 +252,7 @@ class PipelineSearch:
         self.worker_counts, self.floor_scores = np.array(worker_counts), floor_scores
 
     def search(self, num_micro_batches: int) -> None:
-        """Search at one number of micro-batches."""
-        if num_micro_batches < 2:
-            return
+        """Search at one number of micro-batches, 2 or more."""
         cache, score, outcome = self.cache, self.settings.score, self.outcome
         # No more stages than micro-batches or layers, and no more replicas of a stage than its micro-batch has samples.
         stages = min(num_micro_batches, len(_chain(cache.workload.graph)))
@@ -373,14 +370,14 @@ class _OneProblem:
         while True:
             limits = Limits(wall_s=self.of.clock.left_s, cutoff_s=self.goal_s(workers), num_solutions=wanted)
             solution = solve_pipeline(problem, limits, upstream=upstream)
-            pool.add([_plan(self.tables, plan) for plan in solution.plans])
+            pool.add([_plan(self.tables, plan) for plan in solution.choices])
             if solution.status is Status.INFEASIBLE:
                 outcome.searched["infeasible"] += 1
                 return True
             if not is_whole and solution.status is not Status.CUT_OFF:
                 return False
             rest = max(self.floor_score, float(score.of(solution.rest_bound_s, self.computing_s, workers)))
-            is_enough = not score.computing_weight or len(solution.plans) < wanted or rest >= pool.cutoff
+            is_enough = not score.computing_weight or len(solution.choices) < wanted or rest >= pool.cutoff
             if is_enough or solution.status is not Status.OPTIMAL or wanted >= _MOST_SOLUTIONS:
                 break
             wanted *= 4

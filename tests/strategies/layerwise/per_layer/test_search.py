@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from costmodel.arrays import IntArray
 from strategies.layerwise.per_layer import elimination, k_best, search
 from strategies.layerwise.per_layer.problem import (
     ChoiceProblem,
@@ -33,7 +34,7 @@ from tests.strategies.layerwise.per_layer.choice_problems import (
 SHAPES = ["chain", "branching", "dense"]
 
 
-def check_claims(problem: ChoiceProblem, answer: Solution, expected: list[float]) -> None:
+def check_claims(problem: ChoiceProblem, answer: Solution[IntArray], expected: list[float]) -> None:
     """Objectives, keys, memory and bounds of a finished search."""
     assert answer.status is Status.OPTIMAL
     assert answer.objectives_s == pytest.approx(expected, rel=TOLERANCE, abs=1e-12)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from costmodel.arrays import IntArray
 from costmodel.hardware.cluster import Cluster
 from costmodel.hardware.collectives import ALL_REDUCE_NAMES
 from costmodel.layerwise.evaluate import CHEAPEST, PlanBatch, evaluate_on
@@ -98,7 +99,7 @@ def test_pieces_of_real_networks(seed: int, graphs: list[Graph]) -> None:
         choice = choice_problem(tables, capacity, Restriction())
         assert choice is not None
         wanted = brute_force(choice, capacity, 3)
-        answers: dict[str, Solution] = {
+        answers: dict[str, Solution[IntArray]] = {
             method: solve(choice.problem, Limits(num_solutions=top), method=method)
             for method, top in (("elimination", 3), ("program", 1))
         }

@@ -284,7 +284,7 @@ def test_at_most_so_many_workers_is_every_smaller_problem_in_one(small: bool, mo
         )[:3]
         found = solve_pipeline(replace(problem, uses_all_workers=False), Limits(num_solutions=3))
         assert list(found.objectives_s) == pytest.approx(wanted, rel=1e-9)
-        assert all(sum(plan.replicas) <= problem.num_workers for plan in found.plans)
+        assert all(sum(plan.replicas) <= problem.num_workers for plan in found.choices)
         if wanted:
             cut = replace(problem, uses_all_workers=False), Limits(cutoff_s=wanted[0] * (1 - 1e-6))
             assert solve_pipeline(*cut).status is Status.CUT_OFF

@@ -114,10 +114,10 @@ def test_equals_brute_force(block: int) -> None:
         assert pipeline_lower_bound(problem) <= best
         assert solution.status is Status.OPTIMAL
         assert solution.objective_s == pytest.approx(best, rel=1e-10)
-        assert solution.best is not None
-        assert objective_s(problem, solution.best) == solution.objective_s
-        assert np.all(stage_memory_bytes(problem, solution.best) <= problem.memory_capacity_bytes)
-        assert sum(solution.best.replicas) == problem.num_workers
+        assert solution.choices
+        assert objective_s(problem, solution.choices[0]) == solution.objective_s
+        assert np.all(stage_memory_bytes(problem, solution.choices[0]) <= problem.memory_capacity_bytes)
+        assert sum(solution.choices[0].replicas) == problem.num_workers
         assert solution.bound_s == pytest.approx(best, rel=1e-10)
     assert seen[Status.OPTIMAL] >= 15
     assert seen[Status.INFEASIBLE] >= 3
@@ -156,12 +156,12 @@ def test_cutoff_is_strict_and_proves() -> None:
         plans = brute_force(problem)
         best = plans[0][0] if plans else 1.0
         below = solve_pipeline(problem, Limits(cutoff_s=best * (1 - 1e-9)))
-        assert below.plans == ()
+        assert below.choices == ()
         assert below.status is Status.CUT_OFF or not plans
         assert below.bound_s >= best * (1 - 1e-9)
         cut_off += below.status is Status.CUT_OFF
         if plans:
-            assert solve_pipeline(problem, Limits(cutoff_s=best)).plans == ()
+            assert solve_pipeline(problem, Limits(cutoff_s=best)).choices == ()
             above = solve_pipeline(problem, Limits(cutoff_s=best * (1 + 1e-9)))
             assert above.status is Status.OPTIMAL
             assert above.objective_s == pytest.approx(best, rel=1e-10)
@@ -177,9 +177,9 @@ def test_k_best_are_the_k_best() -> None:
         count = int(rng.integers(2, 12))
         solution = solve_pipeline(problem, Limits(num_solutions=count))
         assert solution.objectives_s == pytest.approx([cost for cost, _ in plans[:count]], rel=1e-10)
-        assert len(set(solution.plans)) == len(solution.plans)
+        assert len(set(solution.choices)) == len(solution.choices)
         costs = {plan: cost for cost, plan in plans}
-        assert solution.objectives_s == tuple(costs[plan] for plan in solution.plans)
+        assert solution.objectives_s == tuple(costs[plan] for plan in solution.choices)
         if len(plans) > count:
             assert solution.rest_bound_s <= plans[count][0] * (1 + 1e-10)
         else:
@@ -256,7 +256,7 @@ def test_even_chain_by_hand() -> None:
     solution = solve_pipeline(even_chain(12, 4, 8), Limits(num_solutions=4))
     assert solution.objectives_s[:3] == pytest.approx([81.0, 81.0, 81.0])
     assert solution.objectives_s[3] > 81.1
-    assert set(solution.plans[:3]) == {
+    assert set(solution.choices[:3]) == {
         PipelinePlan(cuts=(3,), replicas=(1, 3)),
         PipelinePlan(cuts=(6,), replicas=(2, 2)),
         PipelinePlan(cuts=(9,), replicas=(3, 1)),
@@ -267,14 +267,14 @@ def test_memory_counts_micro_batches_in_flight() -> None:
     problem = even_chain(4, 4, 8)
     plan = PipelinePlan(cuts=(1, 2, 3), replicas=(1, 1, 1, 1))
     assert stage_memory_bytes(problem, plan).tolist() == [14.0, 13.0, 12.0, 11.0]
-    assert solve_pipeline(replace(problem, memory_capacity_bytes=14.0)).best == plan
+    assert solve_pipeline(replace(problem, memory_capacity_bytes=14.0)).choices[0] == plan
     assert solve_pipeline(replace(problem, memory_capacity_bytes=13.0)).status is Status.INFEASIBLE
     assert stage_memory_bytes(replace(problem, num_micro_batches=2), plan).tolist() == [12.0, 12.0, 12.0, 11.0]
 
 
 def test_no_more_stages_than_micro_batches() -> None:
     best = solve_pipeline(even_chain(12, 4, 2), Limits(num_solutions=1000))
-    assert {len(plan.replicas) for plan in best.plans} == {2}
+    assert {len(plan.replicas) for plan in best.choices} == {2}
     assert solve_pipeline(even_chain(12, 4, 1)).status is Status.INFEASIBLE
 
 
@@ -298,7 +298,7 @@ def test_cheap_bound_holds_and_is_not_trivial() -> None:
             quick = pipeline_lower_bound(problem, enough_s=enough)
             assert quick <= solution.objective_s
             assert quick >= min(enough, bound * 0.98) or enough > bound * 0.98
-        if solution.plans and solution.objective_s > 0:
+        if solution.choices and solution.objective_s > 0:
             ratios.append(bound / solution.objective_s)
     assert np.mean(ratios) > 0.5
 
