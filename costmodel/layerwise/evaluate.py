@@ -88,7 +88,7 @@ def evaluate(workload: Workload, cluster: Cluster, plans: Sequence[Plan], cache:
         if is_pipeline:
             counts = sorted({stage.replicas for plan in chosen for stage in plan.stages})
             tables = cache.tables(split_table(counts, batch_only=True), num_micro_batches)
-            batch = CostBatch(**evaluate_pipelines(tables, chosen))
+            batch = evaluate_pipelines(tables, chosen)
         else:
             counts = sorted({plan.workers for plan in chosen})
             tables = cache.tables(split_table(counts), num_micro_batches)
@@ -263,8 +263,8 @@ def farther_takes_longer(cluster: Cluster, most: int) -> bool:
     return all(bool(np.all(np.diff(point_to_point_s(message, pair, cluster)) >= 0)) for message in (1.0, 1e15))
 
 
-def evaluate_pipelines(tables: CostTables, plans: Sequence[Plan]) -> dict[str, FloatArray]:
-    """Score plans with stages; returns the fields of a CostBatch.
+def evaluate_pipelines(tables: CostTables, plans: Sequence[Plan]) -> CostBatch:
+    """Score plans with stages.
 
     Parameters
     ----------
@@ -274,11 +274,11 @@ def evaluate_pipelines(tables: CostTables, plans: Sequence[Plan]) -> dict[str, F
 
     Returns
     -------
-    dict of arrays (plans,)
+    CostBatch
     """
     arrays = pipeline_arrays(tables)
     rows = [_evaluate_one(arrays, plan, tables) for plan in plans]
-    return {name: np.array([row[name] for row in rows]) for name in rows[0]}
+    return CostBatch(**{name: np.array([row[name] for row in rows]) for name in rows[0]})
 
 
 def last_backward_s(forward_s: FloatArray, backward_s: FloatArray, num_micro_batches: int) -> FloatArray:
@@ -324,20 +324,6 @@ def last_backward_s(forward_s: FloatArray, backward_s: FloatArray, num_micro_bat
 
 def _suffix_max(values: FloatArray) -> FloatArray:
     return np.maximum.accumulate(values[::-1])[::-1]
-
-
-_FIELDS = (
-    "step_time_s",
-    "forward_s",
-    "backward_s",
-    "update_s",
-    "reshard_s",
-    "exchange_s",
-    "exposed_exchange_s",
-    "bubble_s",
-    "memory_bytes",
-    "computing_s",
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -406,7 +392,7 @@ def _memory_bytes(arrays: PipelineArrays, plan: Plan) -> float:
 def _evaluate_one(arrays: PipelineArrays, plan: Plan, tables: CostTables) -> dict[str, float]:
     m, times = plan.num_micro_batches, stage_times(arrays, plan, tables)
     if not np.all(np.isfinite(times.forward_s)):
-        return dict.fromkeys(_FIELDS, float("inf"))
+        return dict.fromkeys(CostBatch.__dataclass_fields__, float("inf"))
     compute, moves = times.forward_s + times.backward_s, times.receive_s + times.receive_back_s
     ends = last_backward_s(times.forward_s + times.receive_s, times.backward_s + times.receive_back_s, m)
     makespan, last = float(ends[0]), int(np.argmax(ends + times.exchange_s + times.update_s))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 
 from costmodel.arrays import FloatArray, IntArray, StructOfArrays
 from costmodel.fields import Figure, declared, part
@@ -119,13 +121,10 @@ def family_of_plan(graph: Graph, plan: Plan) -> str:
 
 def runs(names: Sequence[str], labels: Sequence[str]) -> list[tuple[str, str]]:
     """Group neighbouring names with equal labels: ``[("conv1-conv5", "data x8"), ("fc6", ...)]``."""
-    grouped: list[tuple[str, str]] = []
-    start = 0
-    for i in range(1, len(names) + 1):
-        if i == len(names) or labels[i] != labels[start]:
-            span = names[start] if i - start == 1 else f"{names[start]}-{names[i - 1]}"
-            grouped.append((span, labels[start]))
-            start = i
+    grouped = []
+    for label, group in groupby(zip(names, labels, strict=True), key=itemgetter(1)):
+        members = [name for name, _ in group]
+        grouped.append((members[0] if len(members) == 1 else f"{members[0]}-{members[-1]}", label))
     return grouped
 
 

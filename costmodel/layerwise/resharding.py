@@ -56,7 +56,6 @@ class EdgeGeometry:
     ``pair_offset[w] + layout * needs[w] + need`` is their cost.
     """
 
-    table: SplitTable
     layout_of: IntArray  # (splits,) class of the output layout within the worker count
     need_of: tuple[IntArray, IntArray]  # (splits,) class of the needed layout: for ordinary and channelwise consumers
     pair_offset: IntArray  # (worker counts,)
@@ -102,7 +101,6 @@ def edge_geometry(table: SplitTable) -> EdgeGeometry:
     # Uneven pairs (2 against 3) can have more cells than workers; a worker never talks to more than all of its block.
     group = np.clip(np.rint(cells / workers_of), np.where(kept < 1.0, 2.0, 1.0), block)
     return EdgeGeometry(
-        table=table,
         layout_of=layout_of,
         need_of=(ordinary, channelwise),
         pair_offset=np.concatenate([[0], np.cumsum(counts)])[:-1].astype(np.int64),
