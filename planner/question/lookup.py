@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from costmodel.framework import NO_FRAMEWORK, Framework
 from costmodel.hardware.cluster import Cluster
@@ -25,9 +25,9 @@ from planner.files.loading import (
 )
 from planner.files.naming.frameworks import framework_of
 from planner.importers.networks import load_model
-from strategies.layerwise.space import FAMILY_NAMES, Restriction, fixed_by_patterns
+from strategies.layerwise.space import Restriction, fixed_by_patterns
 
-__all__ = ["DEFAULT_CLUSTER", "calibration_of", "default_cluster", "framework_in", "look_up", "pick"]
+__all__ = ["DEFAULT_CLUSTER", "default_cluster", "look_up", "pick"]
 
 DEFAULT_CLUSTER = "dgx-h100"
 
@@ -39,11 +39,18 @@ _T = TypeVar("_T")
 
 def look_up(
     request: Request,
-) -> tuple[LoadedModel, tuple[Cluster, dict[str, str]], tuple[str, ...], Restriction]:
-    """Look up everything that is named, and report all that is wrong in one go."""
+) -> tuple[
+    LoadedModel, tuple[Cluster, dict[str, str]], tuple[str, ...], Restriction, LoadedCalibration | None, Framework
+]:
+    """Look up everything that is named, and report all that is wrong in one go.
+
+    Returns
+    -------
+    (network, (cluster, hashes of its files), collectives, restriction, calibration, framework)
+    """
     faults: list[PlannerError] = []
 
-    def tried(function: Callable[..., _T], *arguments: object) -> _T | None:
+    def tried(function: Callable[..., Any], *arguments: object) -> Any:
         try:
             return function(*arguments)
         except PlannerError as error:
@@ -52,25 +59,20 @@ def look_up(
 
     model = tried(_model, request)
     cluster = tried(_cluster, request)
-    calibrated = tried(calibration_of, request)
-    tried(framework_in, request, calibrated)
+    calibrated = tried(_calibration, request)
+    framework = tried(_framework, request, calibrated)
     collectives = tried(_collectives, request)
-    restriction = tried(restriction_of, request, model)
+    restriction = tried(_restriction, request, model)
     for kind, name, known in (
         ("precision", request.precision, PRECISIONS),
         ("optimizer", request.optimizer, OPTIMIZERS),
     ):
-        if name is not None:
-            tried(pick, kind, name, known, name)
+        tried(pick, kind, name, known, next(iter(known)))
     if len(faults) == 1:
         raise faults[0]
     if faults:
         raise UsageError("\n".join(str(fault) for fault in faults))
-    assert model is not None
-    assert cluster is not None
-    assert collectives is not None
-    assert restriction is not None
-    return model, cluster, collectives, restriction
+    return model, cluster, collectives, restriction, calibrated, framework
 
 
 def _model(request: Request) -> LoadedModel:
@@ -99,8 +101,7 @@ def _with_adapters(model: LoadedModel, rank: int) -> LoadedModel:
     return dataclasses.replace(model, graph=dataclasses.replace(model.graph, layers=layers))
 
 
-def calibration_of(request: Request) -> LoadedCalibration | None:
-    """The calibration that is named; None where none is."""
+def _calibration(request: Request) -> LoadedCalibration | None:
     if request.calibration is None:
         return None
     if request.cost_model == "paleo":
@@ -108,7 +109,7 @@ def calibration_of(request: Request) -> LoadedCalibration | None:
     return load_calibration(request.calibration)
 
 
-def framework_in(request: Request, calibrated: LoadedCalibration | None) -> Framework:
+def _framework(request: Request, calibrated: LoadedCalibration | None) -> Framework:
     """The framework that is named, else that of the calibration, else a well-tuned implementation.
 
     Raises
@@ -209,7 +210,7 @@ def _collectives(request: Request) -> tuple[str, ...]:
     return (request.collective,)
 
 
-def restriction_of(request: Request, model: LoadedModel | None) -> Restriction:
+def _restriction(request: Request, model: LoadedModel | None) -> Restriction:
     """What a request fixes of the plans: splits of layers (--fix) and a family; nothing where the network is not known.
 
     Raises
@@ -217,8 +218,6 @@ def restriction_of(request: Request, model: LoadedModel | None) -> Restriction:
     UsageError
         A pattern that fits no layer, splits that layers do not have or that need more workers than there are.
     """
-    if request.family is not None and request.family not in FAMILY_NAMES:
-        raise UnknownName(kind="family", name=request.family, known=FAMILY_NAMES)
     patterns = [parse_fix(text) for text in request.fix]
     if model is None:
         return Restriction()  # the layers are not known; that is reported already

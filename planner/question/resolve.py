@@ -24,7 +24,7 @@ from planner.core.quantities import format_bytes
 from planner.core.request import Request, Space
 from planner.files.loading import LoadedCalibration, LoadedModel, calibration_in_words, load_algorithms, load_framework
 from planner.question.choose import Asked, Kind, choose_space, is_transformer, lead_device
-from planner.question.lookup import calibration_of, framework_in, look_up, pick
+from planner.question.lookup import look_up, pick
 from strategies.layerwise.space import Restriction
 
 __all__ = ["Resolved", "check_trainable", "resolve"]
@@ -82,9 +82,7 @@ def resolve(request: Request) -> Resolved:
     PlannerError
         Unknown names, unusable values, files with problems.
     """
-    model, (cluster, inputs), collectives, restriction = look_up(request)
-    calibrated = calibration_of(request)
-    framework = framework_in(request, calibrated)
+    model, (cluster, inputs), collectives, restriction, calibrated, framework = look_up(request)
     cluster = cluster_run_by(cluster, framework.attention)
     if calibrated is not None:
         cluster = cluster_with(cluster, calibrated.calibration.values)
