@@ -90,9 +90,8 @@ def problems_of(
         step = location[-1] if location else ""
         if item["type"] == "missing" and isinstance(step, str):
             known = _keys_at(model, location[:-1])
-            missing.append(
-                (location[:-1], step, did_you_mean(step, [key for key in item["input"] if key not in known]))
-            )
+            near = [key for key in item["input"] if key not in known and f"'{step}'" in did_you_mean(key, known)]
+            missing.append((location[:-1], step, did_you_mean(step, near)))
         elif item["type"] == "extra_forbidden":
             hint = did_you_mean(str(step), _keys_at(model, item["loc"][:-1]))
             if hint:

@@ -101,3 +101,16 @@ def test_every_fault_of_a_calibration_is_reported_where_it_stands(tmp_path: Path
         load_document(path, CalibrationFile)
     assert [(p.line, p.column) for p in caught.value.problems] == [(4, 24), (5, 3)]
     assert "did you mean 'host_launch'?" in str(caught.value)
+
+
+def test_a_misspelt_key_is_suggested_for_the_one_that_it_means_only(tmp_path: Path) -> None:
+    class Memory(FileModel):
+        memory: int
+        memory_bandwidth: int
+
+    with pytest.raises(InputFileError) as error:
+        load_document(write(tmp_path, "memory_bandwith: 3\n"), Memory)
+    assert [problem.message for problem in error.value.problems] == [
+        "missing key 'memory'",
+        "unknown key 'memory_bandwith'; did you mean 'memory_bandwidth'?",
+    ]
