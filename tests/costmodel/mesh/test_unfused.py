@@ -12,7 +12,7 @@ from costmodel.mesh.plan import MeshPlan
 from costmodel.mesh.tables import expert_bytes, fp8_bytes, unfused_bytes
 from costmodel.network.layers.base import Shard
 from tests.costmodel.mesh import plans as make
-from tests.costmodel.network.layers.transformer_cases import layer
+from tests.costmodel.network.layers.cases import layer
 from tests.strategies.mesh.networks import decoder, workload_of
 
 # The network: 2 blocks, 64 features, 4 heads and 2 of keys and values of 16, 96 inner features, 16 positions, 512 words. The device reads

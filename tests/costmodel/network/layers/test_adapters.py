@@ -9,7 +9,7 @@ import pytest
 from costmodel.network.graph import Graph, GraphError, LayerSpec
 from costmodel.network.layers import Shape
 from costmodel.network.layers.base import params_from
-from tests.costmodel.network.layers.transformer_cases import flop, layer, saved, work
+from tests.costmodel.network.layers.cases import flop, gemm_flop, layer, saved, work
 
 
 @pytest.mark.parametrize(
@@ -39,12 +39,12 @@ def test_frozen_layers_only_pass_the_gradient_on(kind: str, shapes: tuple[Shape,
     assert [k.flop.tolist() for k in after.forward[0]] == [k.flop.tolist() for k in before.forward[0]]
     assert after.backward_weight == ()
     # The gradient of the input needs all it needed, and no more than everything that ran before.
-    least = flop(before.backward_input, gemm_only=False)
-    most = least + flop(before.backward_weight, gemm_only=False)
-    assert least <= flop(after.backward_input, gemm_only=False) <= most
+    least = flop(before.backward_input)
+    most = least + flop(before.backward_weight)
+    assert least <= flop(after.backward_input) <= most
     assert all(exchange.phase != "backward" for exchange in after.exchanges)
     if getattr(trained.params, "activation", None) == "gelu":
-        assert flop(after.backward_input, gemm_only=False) == least + 2 * 9 * 32  # the activation's gradient
+        assert flop(after.backward_input) == least + 2 * 9 * 32  # the activation's gradient
 
 
 def test_a_frozen_matrix_lets_its_input_go() -> None:
@@ -63,8 +63,8 @@ def test_an_adapter() -> None:
     assert adapted.has_weights
     base, thin = 2 * b * s * i * o, 2 * b * s * r * (i + o)
     result = work(adapted, batch=b)
-    assert flop(result.forward) == base + thin
-    assert flop(result.backward_input) + flop(result.backward_weight) == base + 2 * thin
+    assert gemm_flop(result.forward) == base + thin
+    assert gemm_flop(result.backward_input) + gemm_flop(result.backward_weight) == base + 2 * thin
     assert saved(adapted, batch=b) == b * s * r
 
 

@@ -18,7 +18,7 @@ from costmodel.network.graph import Graph
 from costmodel.network.layers import Kernel, Layer, LayerWork, Shape, ShapeError, Shard
 from costmodel.network.layers.attention import pairs_of_positions
 from costmodel.precision import OPTIMIZERS, PRECISIONS
-from tests.costmodel.network.layers.transformer_cases import flop, gpt_block, layer, moved, products, saved, shard, work
+from tests.costmodel.network.layers.cases import gemm_flop, gpt_block, layer, moved, products, saved, shard, work
 
 # -- operations ---------------------------------------------------------------------------------------------------------------------
 
@@ -27,9 +27,9 @@ def test_operations_of_a_gpt_block() -> None:
     """``24 B s h^2 + 4 B s^2 h`` FLOP forward and twice that backward (Narayanan et al., arXiv:2104.04473, appendix)."""
     b, s, h, a = 3, 128, 256, 8
     works = [work(one, batch=b) for one in gpt_block(h, a, s).layers]
-    forward = sum(flop(w.forward) for w in works)
+    forward = sum(gemm_flop(w.forward) for w in works)
     assert forward == 24 * b * s * h**2 + 4 * b * s**2 * h
-    assert sum(flop(w.backward_input) + flop(w.backward_weight) for w in works) == 2 * forward
+    assert sum(gemm_flop(w.backward_input) + gemm_flop(w.backward_weight) for w in works) == 2 * forward
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -38,8 +38,8 @@ def test_operations_of_a_fused_attention(causal: bool) -> None:
     b, s, h, a = 3, 128, 256, 8
     one = layer("self_attention", (3 * h, s), heads=a, head_dim=h // a, causal=causal)
     full = 4 * b * s**2 * h * (0.5 if causal else 1.0)
-    assert flop(work(one, batch=b).forward) == full
-    assert flop(work(one, batch=b).backward_input) == 2.5 * full
+    assert gemm_flop(work(one, batch=b).forward) == full
+    assert gemm_flop(work(one, batch=b).backward_input) == 2.5 * full
     # Queries, keys, values and output once forward; they and their gradients backward.
     assert moved(work(one, batch=b).forward) == 4 * b * s * h
     assert moved(work(one, batch=b).backward_input) == 8 * b * s * h
@@ -77,7 +77,7 @@ def test_grouped_queries_move_fewer_keys() -> None:
     """8 heads of keys and values for 32 queries (Llama 3 8B): the same operations, a quarter of the keys and values."""
     many = layer("self_attention", (96 * 128, 1024), heads=32, head_dim=128)
     few = layer("self_attention", (48 * 128, 1024), heads=32, kv_heads=8, head_dim=128)
-    assert flop(work(few).forward) == flop(work(many).forward)
+    assert gemm_flop(work(few).forward) == gemm_flop(work(many).forward)
     assert moved(work(many).forward) == 1024 * 128 * (32 + 2 * 32 + 32)
     assert moved(work(few).forward) == 1024 * 128 * (32 + 2 * 8 + 32)
     # Over 16 workers there are 2 heads of queries each, and one of keys that two workers repeat.
@@ -88,7 +88,7 @@ def test_cross_attention() -> None:
     """Queries of 114 positions over 512 keys: ``4 heads d q k`` FLOP, no mask."""
     one = layer("cross_attention", (128 * 16, 114), (2 * 128 * 16, 512), heads=128, head_dim=16)
     assert one.output_shape == (2048, 114)
-    assert flop(work(one, batch=2).forward) == 4 * 2 * 128 * 16 * 114 * 512
+    assert gemm_flop(work(one, batch=2).forward) == 4 * 2 * 128 * 16 * 114 * 512
     assert moved(work(one, batch=2).forward) == 2 * 2048 * (114 + 2 * 512 + 114)
 
 
@@ -108,8 +108,8 @@ def test_latent_attention() -> None:
     assert one.output_shape == (128 * 128, s)
     assert one.weight_count == 0
     forward, backward = work(one).forward, work(one).backward_input
-    assert flop(forward) == 2 * 128 * (192 + 128) * s * s / 2
-    assert flop(backward) == 2 * 128 * (3 * 192 + 2 * 128) * s * s / 2
+    assert gemm_flop(forward) == 2 * 128 * (192 + 128) * s * s / 2
+    assert gemm_flop(backward) == 2 * 128 * (3 * 192 + 2 * 128) * s * s / 2
     # What the kernel reads and writes, and a copy of the keys with their rotary part beside.
     assert moved(forward) == s * 128 * (192 + 192 + 128 + 128) + 2 * s * 128 * 192
     assert saved(one) == s * 128 * (2 + 64)
@@ -120,7 +120,7 @@ def test_pieces_of_the_positions(pieces: int, heads: int, tp: int, fused: bool) 
     """Under context parallelism every piece of the queries sees all keys: the pieces do the work of the whole, rounded up."""
     s = 72
     one = layer("self_attention", (3 * heads * 16, s), heads=heads, head_dim=16, fused=fused)
-    whole, piece = flop(work(one, tp=tp).forward), flop(work(one, tp=tp, sequence=pieces).forward)
+    whole, piece = gemm_flop(work(one, tp=tp).forward), gemm_flop(work(one, tp=tp, sequence=pieces).forward)
     assert piece == pytest.approx(whole * -(-s // pieces) / s)
     assert pieces * piece >= whole * (1 - 1e-12)
 
@@ -363,28 +363,30 @@ def test_operations_of_a_mixture() -> None:
     one = layer("moe", (d, s), experts=e, top_k=k, ffn=f, shared_experts=1)
     forward = 2 * b * s * d * e + 6 * b * s * d * f * (k + 1)
     result = work(one, batch=b)
-    assert flop(result.forward) == forward
-    assert flop(result.backward_input) + flop(result.backward_weight) == 2 * forward
+    assert gemm_flop(result.forward) == forward
+    assert gemm_flop(result.backward_input) + gemm_flop(result.backward_weight) == 2 * forward
 
 
 def test_experts_over_workers() -> None:
     """Tokens are spread evenly: 4 workers with 2 experts each do the work of 8 experts on one, with a quarter of the weights."""
     one = layer("moe", (64, 1024), experts=8, top_k=2, ffn=96)
     alone, shared = work(one).forward, work(one, experts=4).forward
-    assert flop(shared) == flop(alone)
+    assert gemm_flop(shared) == gemm_flop(alone)
     assert moved(alone) - moved(shared) == pytest.approx(0.75 * one.expert_count)
     up_alone, up_shared = alone[0][3], shared[0][3]
     assert (products(up_alone), products(up_shared)) == (8, 2)
     assert (float(up_alone.gemm[0][0]), float(up_shared.gemm[0][0])) == (1024 * 2 / 8, 1024 * 2 / 2)
     # Tensor parallelism inside the experts divides their width.
-    assert flop(work(one, tp=4).forward) - 2 * 1024 * 64 * 8 == pytest.approx((flop(alone) - 2 * 1024 * 64 * 8) / 4)
+    assert gemm_flop(work(one, tp=4).forward) - 2 * 1024 * 64 * 8 == pytest.approx(
+        (gemm_flop(alone) - 2 * 1024 * 64 * 8) / 4
+    )
 
 
 def test_the_fullest_worker_decides() -> None:
     even = layer("moe", (64, 1024), experts=8, top_k=2, ffn=96)
     uneven = layer("moe", (64, 1024), experts=8, top_k=2, ffn=96, capacity_factor=1.5)
     router = 2 * 1024 * 64 * 8
-    assert flop(work(uneven).forward) - router == 1.5 * (flop(work(even).forward) - router)
+    assert gemm_flop(work(uneven).forward) - router == 1.5 * (gemm_flop(work(even).forward) - router)
 
 
 def test_few_tokens_use_few_experts() -> None:
@@ -425,8 +427,8 @@ def test_operations_of_attention_by_distance(batch: int) -> None:
     found = work(one, batch=batch)
     pairs = 2 * batch * HEADS * OWN * KEYS * DIM
     distances = 2 * KEYS * WIDTH * HEADS * DIM
-    assert flop(found.forward) == 3 * pairs + distances
-    assert flop(found.backward_input) + flop(found.backward_weight) == 2 * 3 * pairs + distances
+    assert gemm_flop(found.forward) == 3 * pairs + distances
+    assert gemm_flop(found.backward_input) + gemm_flop(found.backward_weight) == 2 * 3 * pairs + distances
 
 
 def test_scores_are_shifted_added_and_masked_in_memory() -> None:
