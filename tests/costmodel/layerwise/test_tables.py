@@ -17,13 +17,14 @@ from costmodel.hardware.collectives import ALL_REDUCE_NAMES
 from costmodel.hardware.device import Device
 from costmodel.hardware.efficiency import Efficiency
 from costmodel.layerwise.splits import Split, divisors, factorisations, legal_splits, shard_of, split_table
-from costmodel.layerwise.tables import CostTables
+from costmodel.layerwise.tables import CostTables, LayerCosts
 from costmodel.network.graph import Graph
 from costmodel.network.layers import Layer, Shape, family_of
 from costmodel.network.layers.base import params_from
+from costmodel.paleo.model import PaleoCompute
 from costmodel.precision import OPTIMIZERS, PRECISIONS
 from costmodel.workload import Workload
-from tests.networks import network, roofline_workload
+from tests.networks import network, roofline_workload, spec
 
 # 1 TFLOP/s and 100 GB/s without losses; links of 1 GB/s without latency.
 DEVICE = Device(
@@ -319,3 +320,84 @@ def test_one_worker_takes_everything() -> None:
     table = split_table([1])
     for one in LAYERS:
         assert np.all(legal_splits(one, table, 1))
+
+
+# --- Frozen weights in the cost tables: memory for the weights, no gradient, nothing to exchange or update --------------------------------
+
+
+IDEAL = Device(
+    name="d",
+    peak_flop_per_s={"fp32": 1e12, "bf16": 2e12},
+    memory_bytes=16e9,
+    memory_bandwidth_bytes_per_s=1e11,
+    launch_overhead_s=0.0,
+    efficiency=Efficiency(tile_half=0, depth_half=0, fill_outputs=0),
+)
+FLAT = Cluster(
+    name="c",
+    groups=(DeviceGroup(device=IDEAL),),
+    levels=(Level(name="flat", size=None, bandwidth_bytes_per_s=1e9, latency_s=0.0),),
+)
+
+
+def chain(*changes: dict[str, Any]) -> Graph:
+    """Linear layers of 64 x 64 without biases, one per argument."""
+    specs = [spec("x", "input", shape=(64, 16))]
+    for number, change in enumerate(changes):
+        specs.append(replace(spec(f"fc{number}", "linear", specs[-1].name, out_features=64, bias=False), **change))
+    return Graph.build("chain", specs)
+
+
+def adam_workload(graph: Graph) -> Workload:
+    return roofline_workload(graph, IDEAL, 8, precision="bf16", optimizer="adam")
+
+
+def layers_of(graph: Graph) -> tuple[LayerCosts, ...]:
+    return CostTables(adam_workload(graph), FLAT, split_table([4]), 1).layers
+
+
+def test_bytes_and_times_of_frozen_weights() -> None:
+    """bf16 with Adam: 2 bytes per frozen weight, 2 + 2 + 4 + 8 per trained one."""
+    trained = layers_of(chain({}, {}))[2]
+    frozen = layers_of(chain({}, {"frozen": True}))[2]
+    np.testing.assert_allclose(frozen.static_bytes * 8, trained.static_bytes)
+    assert frozen.backward_input_s.tolist() == trained.backward_input_s.tolist()
+    assert trained.exchange_s.any()
+    assert trained.update_s.all()
+    for nothing in (frozen.backward_weight_s, frozen.exchange_s, frozen.update_s):
+        assert not nothing.any()
+    assert (frozen.exchange_group == 1).all()
+
+
+def test_the_gradient_stops_at_the_last_trained_layer() -> None:
+    graph = chain({"frozen": True}, {"frozen": True}, {}, {"frozen": True})
+    assert adam_workload(graph).graph.needs_gradient == (False, False, False, True, True)
+    assert [graph.layers[i].name for i in graph.weighted] == ["fc2"]
+    assert (graph.weight_count, sum(layer.trainable_count for layer in graph.layers)) == (4 * 64 * 64, 64 * 64)
+    costs = layers_of(graph)
+    assert [bool(layer.backward_input_s.any()) for layer in costs] == [False, False, False, False, True]
+    assert [bool(layer.backward_weight_s.any()) for layer in costs] == [False, False, False, True, False]
+
+
+def test_an_adapter_is_exchanged_and_updated_alone() -> None:
+    """Rank 8 of 64 x 64: 1024 of 4096 weights are trained, and kept beside all."""
+    graph = chain({"lora_rank": 8})
+    plain, adapted = layers_of(chain({}))[1], layers_of(graph)[1]
+    data = split_table([4]).row_of(split_table([4]).split(int(np.argmax(split_table([4]).batch))))
+    assert sum(layer.trainable_count for layer in graph.layers) == 8 * (64 + 64)
+    assert adapted.exchange_s[0, data] == pytest.approx(plain.exchange_s[0, data] / 4)
+    assert adapted.static_bytes[data] == 4096 * 2 + 1024 * 16
+    assert adapted.update_s[data] < plain.update_s[data]
+
+
+def test_equal_layers_that_are_trained_differently_are_told_apart() -> None:
+    first, second = (layer.signature for layer in chain({}, {"frozen": True}).layers[1:])
+    assert first != second
+
+
+def test_paleo_refuses_frozen_weights() -> None:
+    """Its program trains every layer: a frozen one goes to the extensions, or is an error."""
+    compute = PaleoCompute(device=IDEAL)
+    graph = chain({"frozen": True})
+    assert "frozen" in compute.refusal(graph.layers[1])
+    assert compute.refusal(graph.layers[0]) == ""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import random
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ import pytest
 from planner.cli import run
 from planner.core.request import Request
 from planner.schema.results import SizeDocument
+from planner.sizing.search import ClusterFacts, Goal, Sized, Trial, charged_gpus, ladder, size
 from planner.sweeping.answer import search
 from tests.cases import mostly
 
@@ -148,3 +151,194 @@ def test_the_steps_are_stated_with_what_the_batch_came_from(capsys: pytest.Captu
     said = " ".join(capsys.readouterr().out.split())
     assert f"{math.ceil(10e9 / (256 * 4096)):,} with a global batch of 256 samples of 4,096 positions" in said
     assert "usual" not in said
+
+
+# --- Which counts are tried and what is answered, against brute force over made-up clusters where more GPUs may be slower -----------------
+
+
+BATCH = 100
+
+
+def _row(workers: int | None, step_s: float | None, objective: str) -> dict[str, object]:
+    names = (
+        "reason",
+        "family",
+        "plan",
+        "tokens_per_s",
+        "mfu",
+        "memory_bytes_per_gpu",
+        "gap",
+        "seq",
+        "energy_per_step_j",
+    )
+    base: dict[str, object] = dict.fromkeys(names)
+    status = "no_plan" if workers is None else "ok"
+    joules = None if workers is None or step_s is None else 100.0 * workers * step_s + 50.0
+    base |= {"status": status, "workers": workers, "step_time_s": step_s, "batch": BATCH, "objective": objective}
+    return base | {"proven_optimal": True, "energy_per_step_j": joules}
+
+
+class _World:
+    """Step times by the exact number of workers; a search may use fewer than it is allowed."""
+
+    def __init__(self, exact_s: dict[int, float], upper: float | None = None) -> None:
+        self.exact_s = exact_s
+        self.upper = upper  # of the intervals, over the predicted time
+        self.asked: list[tuple[int, str]] = []
+
+    def ask(self, goal: Goal) -> Callable[[Sequence[tuple[ClusterFacts, int, str]]], list[Trial]]:
+        def answer(cells: Sequence[tuple[ClusterFacts, int, str]]) -> list[Trial]:
+            return [self._one(facts, allowed, objective, goal) for facts, allowed, objective in cells]
+
+        return answer
+
+    def _one(self, facts: ClusterFacts, allowed: int, objective: str, goal: Goal) -> Trial:
+        self.asked.append((allowed, objective))
+        known = {w: s for w, s in self.exact_s.items() if w <= allowed}
+        if not known:
+            return Trial.of(_row(None, None, objective), facts, goal, allowed)
+        keys: dict[str, Callable[[int], float]] = {
+            "step_time": lambda w: known[w],
+            "gpu_hours": lambda w: w * known[w],
+            "energy": lambda w: 100.0 * w * known[w] + 50.0,
+        }
+        best = min(known, key=lambda w: (keys[objective](w), w))
+        row = _row(best, known[best], objective)
+        if self.upper is not None:
+            row |= {"step_time_low_s": 0.9 * known[best], "step_time_high_s": self.upper * known[best]}
+        return Trial.of(row, facts, goal, allowed)
+
+
+def _world(rng: random.Random, most: int) -> _World:
+    """Noisy speed-ups, counts without a plan, and too few GPUs to hold anything."""
+    least = rng.choice([1, 2, 5, 16])
+    exact = {}
+    for w in range(least, most + 1):
+        if rng.random() < 0.3:
+            continue
+        exact[w] = (1000.0 / w + rng.choice([0.0, 1.0, 10.0])) * rng.uniform(1.0, rng.choice([1.05, 3.0]))
+    return _World(exact)
+
+
+def _sized(world: _World, facts: ClusterFacts, goal: Goal, *, objectives: bool = True) -> Sized:
+    return size(Request(model="m"), goal, [facts], world.ask(goal), has_objectives=objectives)
+
+
+@mostly("exact", "seed", range(300))
+def test_against_every_plan_on_every_count(seed: int) -> None:
+    rng = random.Random(seed)
+    node, most = rng.choice([(1, 40), (4, 64), (8, 200), (6, 100), (8, 5)])
+    facts = ClusterFacts(name="c", node=min(node, most), most=most, price_per_hour=2.0)
+    world = _world(rng, most)
+    steps = 1000
+    deadline = None if seed % 5 == 0 else steps * rng.uniform(2.0, 500.0)
+    budget = None if seed % 3 == 0 and deadline is not None else rng.uniform(0.2, 4.0) * 2.0 * 1e6 / 3600.0
+    goal = Goal(samples=steps * BATCH, deadline_s=deadline, budget=budget)
+    answer = _sized(world, facts, goal).clusters[0]
+
+    def cost(w: int) -> float:
+        return charged_gpus(w, facts.node) * steps * world.exact_s[w] / 3600.0 * 2.0
+
+    timely = [w for w, s in world.exact_s.items() if deadline is None or steps * s <= deadline]
+    good = [w for w in timely if budget is None or cost(w) <= budget]
+    least = min((charged_gpus(w, facts.node) for w in good), default=None)
+    found = answer.best("least_gpus")
+    if found is not None:
+        # What is shown is true, and no claim of a proof is false.
+        assert found.gpus in {charged_gpus(w, facts.node) for w in good}
+        assert least is not None
+        assert found.gpus >= least
+        if answer.is_proven(found):
+            assert found.gpus == least
+    if budget is None:  # the deadline alone: bisection is exact, whatever the speed-ups
+        assert (None if found is None else found.gpus) == least
+        assert found is None or answer.is_proven(found)
+    if answer.least_money is not None and world.exact_s:
+        assert answer.least_money <= min(cost(w) for w in world.exact_s) * (1 + 1e-9)
+        if budget is not None and answer.least_money > budget:
+            assert not good
+    cheapest = answer.best("cheapest")
+    if cheapest is not None:
+        assert cheapest.money is not None
+        assert cheapest.money >= min(cost(w) for w in good) * (1 - 1e-9)
+    if not timely and world.exact_s:
+        assert found is None
+        assert answer.nearest is not None
+
+
+@mostly("exact", "seed", range(100))
+def test_the_fewest_gpus_that_are_sure_against_every_count(seed: int) -> None:
+    """One measurement in ten is above the upper end of an 80 % interval: what keeps the deadline there does so with 90 %."""
+    rng = random.Random(seed)
+    node, most = rng.choice([(1, 40), (4, 64), (8, 200)])
+    facts = ClusterFacts(name="c", node=min(node, most), most=most, price_per_hour=None)
+    world = _world(rng, most)
+    upper, deadline = rng.choice([1.0, 1.1, 1.5]), 1000 * rng.uniform(2.0, 500.0)
+    world.upper = upper
+    answer = _sized(world, facts, Goal(samples=1000 * BATCH, deadline_s=deadline)).clusters[0]
+    sure = [charged_gpus(w, node) for w, s in world.exact_s.items() if 1000 * s * upper <= deadline]
+    found, least = answer.best("least_gpus_90"), answer.best("least_gpus")
+    assert (None if found is None else found.gpus) == min(sure, default=None)
+    if found is not None:
+        assert least.gpus is not None
+        assert found.gpus is not None
+        assert least.gpus <= found.gpus
+        assert found.time_high_s == pytest.approx(upper * (found.time_s or 0.0))
+
+
+def test_a_budget_has_to_hold_at_the_upper_end_too() -> None:
+    facts = ClusterFacts(name="c", node=1, most=4, price_per_hour=1.0)
+    world = _World({1: 3600.0, 2: 1800.0, 4: 1000.0}, upper=1.2)
+    goal = Goal(samples=10 * BATCH, budget=11.0)  # one or two GPUs cost 10, at most 12
+    answer = _sized(world, facts, goal).clusters[0]
+    assert answer.best("least_gpus") is not None
+    assert answer.best("least_gpus_90") is None
+    goal = Goal(samples=10 * BATCH, budget=12.0)
+    sure = _sized(world, facts, goal).clusters[0].best("least_gpus_90")
+    assert sure.gpus == 1
+
+
+def test_without_error_bars_nothing_is_sure() -> None:
+    facts = ClusterFacts(name="c", node=1, most=4, price_per_hour=None)
+    answer = _sized(_World({1: 3600.0}), facts, Goal(samples=BATCH, deadline_s=1e9)).clusters[0]
+    assert answer.best("least_gpus") is not None
+    assert answer.best("least_gpus_90") is None
+
+
+@pytest.mark.parametrize(("node", "most"), [(8, 4096), (1, 7), (72, 576), (8, 5), (6, 100)])
+def test_the_ladder_is_of_whole_nodes(node: int, most: int) -> None:
+    counts = ladder(min(node, most), most)
+    assert counts == tuple(sorted(set(counts)))
+    assert counts[0] == 1
+    assert max(counts) <= most
+    assert all(n <= node or n % node == 0 for n in counts)
+    assert most // node * node in counts or most < node
+    assert len(counts) < 30
+
+
+def test_few_searches_are_made() -> None:
+    world = _World({w: 1000.0 / w for w in range(1, 4097)})
+    facts = ClusterFacts(name="c", node=8, most=4096, price_per_hour=1.0)
+    answer = _sized(world, facts, Goal(samples=100_000.0, deadline_s=1000.0 * 1000.0 / 777.0)).clusters[0]
+    least = answer.best("least_gpus")
+    assert least.gpus == 784  # 777 in whole nodes
+    assert len(world.asked) <= 13 + 2 + 7 + 6
+    assert len(set(world.asked)) == len(world.asked)
+
+
+def test_ctrl_c_keeps_what_was_tried() -> None:
+    world = _World({1: 10.0, 2: 5.0})
+    goal = Goal(samples=1000.0, deadline_s=1.0)
+    calls = 0
+
+    def ask(cells: Sequence[tuple[ClusterFacts, int, str]]) -> list[Trial]:
+        nonlocal calls
+        calls += 1
+        raise KeyboardInterrupt
+
+    facts = ClusterFacts(name="c", node=1, most=2, price_per_hour=None)
+    sized = size(Request(model="m"), goal, [facts], ask, has_objectives=False)
+    assert sized.interrupted
+    assert sized.best("least_gpus") is None
+    assert calls == 1
+    assert not world.asked
