@@ -1,4 +1,4 @@
-"""What training plans can be ranked by, each objective declared once: by the step, or by what the devices in use cost while it lasts.
+"""What plans can be ranked by, each objective declared once: by the step, or by what the devices in use cost while it lasts.
 
     cost of a step = sum over the devices in use of  waiting step + (computing - waiting) computing_s
 
@@ -8,18 +8,28 @@ lower bounds of the times give one of the cost. *computing_s* is the time in whi
 devices (`costmodel.hardware.host` says what counts as computing). Devices that a plan leaves out cost nothing.
 
 A new objective is one more `Objective` (`register`): searches, ``--objective``, tables, JSON and plan files take it from here.
+Plans that serve are ranked by times and rates of requests instead (`SERVING_OBJECTIVES`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from costmodel.fields import Figure
 from costmodel.hardware.device import Device
 from costmodel.hardware.host import DeviceCost, Host, Power
 
-__all__ = ["OBJECTIVES", "Objective", "register", "step_costs", "with_figures"]
+__all__ = [
+    "OBJECTIVES",
+    "SERVING_OBJECTIVES",
+    "Objective",
+    "ServingObjective",
+    "register",
+    "step_costs",
+    "with_figures",
+]
 
 _SECONDS_PER_HOUR = 3600.0
 
@@ -191,3 +201,45 @@ register(
         unit="J",
     )
 )
+
+
+_RATE = "output_tokens_per_s"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingObjective:
+    """Something that plans that serve can be ranked by.
+
+    Attributes
+    ----------
+    better : str
+        As of an `Objective`.
+    figure : str
+        Of a plan: a time, or the rate of output tokens, which counts as the time per token.
+    is_per_device : bool
+        Whether the devices in use count.
+    """
+
+    better: str
+    figure: str = _RATE
+    is_per_device: bool = False
+
+    def score(self, figures: Mapping[str, Any], workers: Any) -> Any:
+        """What is minimised, in seconds, from the figures and the devices in use of one plan, or of many.
+
+        >>> SERVING_OBJECTIVES["tokens_per_s_per_gpu"].score({"output_tokens_per_s": 50.0}, 8)
+        0.16
+        """
+        if self.figure != _RATE:
+            return figures[self.figure]
+        token_s = 1.0 / figures[_RATE]
+        return workers * token_s if self.is_per_device else token_s
+
+
+SERVING_OBJECTIVES: Mapping[str, ServingObjective] = {
+    "throughput": ServingObjective(better="faster"),
+    "latency": ServingObjective(better="quicker", figure="request_s"),
+    "ttft": ServingObjective(better="quicker", figure="ttft_s"),
+    "tpot": ServingObjective(better="quicker", figure="tpot_s"),
+    "tokens_per_s_per_gpu": ServingObjective(better="more efficient", is_per_device=True),
+}

@@ -549,7 +549,7 @@ class _Objective(TypedDict, total=False):
             "NAME",
             _OBJECTIVES,
             words="costmodel.objectives:OBJECTIVES",
-            inference_words="strategies.serving.search:SERVING_OBJECTIVES",
+            inference_words="costmodel.objectives:SERVING_OBJECTIVES",
             read=as_given,
         ),
     ]

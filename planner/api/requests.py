@@ -177,8 +177,7 @@ def _positions(given: Mapping[str, Any], values: Values) -> int | None:
 
 def _objective(given: Any, mode: str, values: Values) -> str:
     """Networks that generate text are served by objectives of their own; the network says later which kind it is."""
-    from costmodel.objectives import OBJECTIVES
-    from strategies.serving.search import SERVING_OBJECTIVES
+    from costmodel.objectives import OBJECTIVES, SERVING_OBJECTIVES
 
     known = tuple(dict.fromkeys((*SERVING_OBJECTIVES, *OBJECTIVES))) if mode == "inference" else tuple(OBJECTIVES)
     label = values.called("objective")

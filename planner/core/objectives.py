@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from costmodel.hardware.cluster import Cluster
 from costmodel.hardware.device import Device
 from costmodel.hardware.host import DEFAULT_IDLE_SHARE, Host, Power
-from costmodel.objectives import OBJECTIVES, with_figures
+from costmodel.objectives import OBJECTIVES, SERVING_OBJECTIVES, with_figures
 from planner.core.answer import Assumption, RankedPlan
 from planner.core.blocks import Column
 from planner.core.errors import UsageError
@@ -29,13 +29,6 @@ __all__ = [
     "with_unit",
 ]
 
-_BETTER_SERVING = {
-    "throughput": "faster",
-    "latency": "quicker",
-    "ttft": "quicker",
-    "tpot": "quicker",
-}
-
 
 def better_word(objective: str) -> str:
     """What the better of two plans is: "the first is ... than the second".
@@ -43,7 +36,7 @@ def better_word(objective: str) -> str:
     >>> better_word("money"), better_word("latency")
     ('cheaper', 'quicker')
     """
-    return OBJECTIVES[objective].better if objective in OBJECTIVES else _BETTER_SERVING[objective]
+    return (OBJECTIVES.get(objective) or SERVING_OBJECTIVES[objective]).better
 
 
 def check_rates(objective: str | None, devices: Iterable[Device]) -> None:

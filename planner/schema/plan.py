@@ -55,7 +55,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from costmodel.mesh.plan import MeshPlan
 from costmodel.mixed.plan import MixedPipeline, MixedPlan, MixedStage
-from costmodel.objectives import with_figures
+from costmodel.objectives import SERVING_OBJECTIVES, with_figures
 from costmodel.paleo.convolution import ALGORITHMS
 from costmodel.serving.plan import ServingPlan
 from planner.core.errors import did_you_mean
@@ -151,7 +151,7 @@ else:
             default=None,
         ),
         objective=key(
-            Literal["throughput", "latency", "ttft", "tpot", "tokens_per_s_per_gpu"],
+            Literal[tuple(SERVING_OBJECTIVES)],
             "What the plan was chosen for.",
             default="throughput",
         ),

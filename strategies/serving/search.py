@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 
 from costmodel.arrays import IntArray, combined
 from costmodel.layerwise.splits import divisors
 from costmodel.mesh.rules import NetworkShape
+from costmodel.objectives import SERVING_OBJECTIVES
 from costmodel.serving.model import ServingModel
 from costmodel.serving.plan import ServingBatch, ServingCosts, ServingPlan, is_legal
 from strategies.limits import Clock
@@ -24,20 +24,15 @@ from strategies.score import Outcome
 __all__ = [
     "MOST_BATCH",
     "MOST_PROMPT_TOKENS",
-    "SERVING_OBJECTIVES",
     "ServingCandidate",
     "ServingMiss",
     "ServingOutcome",
     "ServingSettings",
     "batches_of",
     "outlines",
-    "score_of",
     "search_serving",
 ]
 
-# throughput: most output tokens per second of all devices; latency: least time of a whole request; ttft, tpot: least of these;
-# tokens_per_s_per_gpu: most output tokens per second and device in use.
-SERVING_OBJECTIVES: tuple[str, ...] = ("throughput", "latency", "ttft", "tpot", "tokens_per_s_per_gpu")
 # Sequences per replica that are tried at most, unless the user asks for more (vLLM, --max-num-seqs: 1024 by default on large devices).
 MOST_BATCH = 1024
 # Whole prompts share a pass up to so many tokens (vLLM, --max-num-batched-tokens: 16384 by default for offline use of large devices).
@@ -54,7 +49,7 @@ class ServingSettings:
     capacity_bytes : float
         Per device.
     objective : str
-        A name of SERVING_OBJECTIVES.
+        A name of costmodel.objectives.SERVING_OBJECTIVES.
     max_ttft_s, max_tpot_s : float
         Limits on the time to first token and the time per output token, above 0.
     degrees : mapping
@@ -205,28 +200,6 @@ def plans_of(outline: ServingBatch, rows: IntArray, batches: list[IntArray]) -> 
 _CHUNK = 1 << 16
 
 
-def score_of(objective: str, figures: Mapping[str, Any], workers: Any) -> Any:
-    """What is minimised, in seconds: a rate counts as time per token.
-
-    Parameters
-    ----------
-    objective : str
-        A name of SERVING_OBJECTIVES.
-    figures : mapping of str to number or array
-        Of one plan, or of many.
-    workers : number or array
-    """
-    token_s = 1.0 / figures["output_tokens_per_s"]
-    times = {
-        "throughput": token_s,
-        "tokens_per_s_per_gpu": workers * token_s,
-        "latency": figures["request_s"],
-        "ttft": figures["ttft_s"],
-        "tpot": figures["tpot_s"],
-    }
-    return times[objective]
-
-
 def search_serving(
     model: ServingModel, settings: ServingSettings, progress: Callable[[str, float], None] | None = None
 ) -> ServingOutcome:
@@ -315,7 +288,7 @@ class _Best:
         if not len(kept):
             return
         plans, costs = plans.take(kept), costs.take(kept)
-        scores = score_of(settings.objective, costs.columns(), plans.workers)
+        scores = SERVING_OBJECTIVES[settings.objective].score(costs.columns(), plans.workers)
         keys = (scores, costs.request_s, -costs.output_tokens_per_s, plans.workers)
         degrees = np.stack([plans.tp, plans.pp, plans.ep, plans.etp, plans.dp], axis=1)
         _, group = combined(*degrees.T)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from costmodel.hardware.host import Power
-from costmodel.objectives import OBJECTIVES
+from costmodel.objectives import OBJECTIVES, SERVING_OBJECTIVES
 from planner.cli import run
 from planner.core.answer import Answer
 from planner.core.objectives import better_word, check_layer_objective
@@ -19,7 +19,6 @@ from planner.files.loading import load_cluster, load_device
 from planner.files.resources import bundled
 from planner.question.resolve import resolve
 from planner.spaces.ask import explain, optimize
-from strategies.serving.search import SERVING_OBJECTIVES
 
 
 def _json(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, object]:

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from costmodel.fields import labels_of
+from costmodel.objectives import SERVING_OBJECTIVES
 from costmodel.serving.plan import SERVING_FIGURES
 from planner.core.answer import Estimate
 from planner.core.numbers import duration_text, significant
+from planner.core.objectives import better_word
 from planner.core.request import Request
 from planner.spaces.items import Basis, Item, item_fields
-from strategies.serving.search import SERVING_OBJECTIVES, score_of
 
 __all__ = ["ServedItem"]
 
@@ -83,12 +84,13 @@ class ServedItem(Item):
 
     def score(self, basis: Basis, objective: str) -> float:
         figures = {**self.served, "tpot_s": self.step_time_s}
-        return float(score_of(objective if objective in SERVING_OBJECTIVES else "throughput", figures, self.workers))
+        found = SERVING_OBJECTIVES.get(objective, SERVING_OBJECTIVES["throughput"])
+        return float(found.score(figures, self.workers))
 
     def better(self, ratio: str, other: Item, objective: str) -> str:
         if objective == "throughput":
             return f"{self.label} has {ratio}x the throughput of {other.label}"
-        return f"{self.label} is {ratio}x {'more efficient' if objective == 'tokens_per_s_per_gpu' else 'quicker'} than {other.label}"
+        return f"{self.label} is {ratio}x {better_word(objective)} than {other.label}"
 
     def rates(self, other: Item, basis: Basis) -> str:
         rates = [f"{significant(item.tokens_per_s)} output tokens/s" for item in (self, other)]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from costmodel.hardware.cluster import Cluster
 from costmodel.mesh.modules import MeshError
 from costmodel.mesh.rules import NetworkShape
+from costmodel.objectives import SERVING_OBJECTIVES
 from costmodel.serving.model import ServingModel
 from costmodel.serving.plan import (
     SERVING_FIGURES,
@@ -43,10 +44,8 @@ from planner.spaces.serving.plans import family_of_serving_plan, serving_plan_in
 from strategies.mesh.settings import Bounds
 from strategies.serving.search import (
     MOST_BATCH,
-    SERVING_OBJECTIVES,
     ServingOutcome,
     ServingSettings,
-    score_of,
     search_serving,
 )
 
@@ -261,7 +260,7 @@ class ServingPlanSpace(PlanSpace):
                     bottleneck=SERVING_FIGURES[max(parts, key=lambda name: parts[name])].label,
                     declared=SERVING_FIGURES,
                     main="tpot_s",
-                    score=float(score_of(self.objective, figures, plan.workers)),
+                    score=float(SERVING_OBJECTIVES[self.objective].score(figures, plan.workers)),
                     figures=figures,
                 )
             )

@@ -11,16 +11,15 @@ import pytest
 
 from costmodel.hardware.cluster import Cluster
 from costmodel.mesh.rules import NetworkShape
+from costmodel.objectives import SERVING_OBJECTIVES
 from costmodel.serving.model import ServingModel
 from costmodel.serving.plan import ServingBatch, ServingPlan, broken_serving_rules
 from costmodel.serving.workload import ServingAssumptions, ServingWorkload
 from strategies.mesh.settings import Bounds
 from strategies.serving.search import (
-    SERVING_OBJECTIVES,
     ServingSettings,
     batches_of,
     outlines,
-    score_of,
     search_serving,
 )
 from tests.cases import mostly
@@ -50,7 +49,7 @@ def case(seed: int) -> tuple[ServingModel, ServingSettings]:
     settings = ServingSettings(
         max_workers=rng.choice([1, 2, 3, 4, 6]),
         capacity_bytes=1e18,
-        objective=rng.choice(SERVING_OBJECTIVES),
+        objective=rng.choice(list(SERVING_OBJECTIVES)),
         degrees={"max_batch": Bounds(low=1, high=MOST)},
     )
     every = brute_force(model, settings)
@@ -102,7 +101,7 @@ def test_the_best_plan_is_that_of_brute_force(seed: int) -> None:
         assert not outcome.candidates
         assert outcome.nearest_miss.fits == bool((costs.memory_bytes <= settings.capacity_bytes).any())
         return
-    best = float(np.min(score_of(settings.objective, costs.columns(), every.workers)[kept]))
+    best = float(np.min(SERVING_OBJECTIVES[settings.objective].score(costs.columns(), every.workers)[kept]))
     assert outcome.candidates[0].score == pytest.approx(best, rel=1e-12)
     assert outcome.searched["enumerated"] + outcome.searched["do not fit"] == outcome.space_size
 
@@ -140,7 +139,7 @@ def test_more_time_is_never_worse() -> None:
 
 
 @pytest.mark.exact
-@mostly("exact", "objective", SERVING_OBJECTIVES, quick=1)
+@mostly("exact", "objective", list(SERVING_OBJECTIVES), quick=1)
 def test_more_devices_are_never_worse(objective: str) -> None:
     model = serving()
     best = [
@@ -155,7 +154,7 @@ def test_more_devices_are_never_worse(objective: str) -> None:
 
 
 @pytest.mark.exact
-@mostly("exact", "objective", SERVING_OBJECTIVES, quick=1)
+@mostly("exact", "objective", list(SERVING_OBJECTIVES), quick=1)
 def test_more_memory_is_never_worse(objective: str) -> None:
     model = serving()
     best = [
@@ -177,7 +176,7 @@ def test_better_hardware_never_makes_the_best_plan_worse(seed: int) -> None:
     settings = ServingSettings(
         max_workers=rng.choice([3, 4, 8]),
         capacity_bytes=rng.choice([3e7, 1e9]),
-        objective=rng.choice(SERVING_OBJECTIVES),
+        objective=rng.choice(list(SERVING_OBJECTIVES)),
     )
 
     def best(**better: float) -> float:
