@@ -1,4 +1,4 @@
-"""Judges placements and plans of Piper's problem from their files and the workload's JSON alone, by the words of the definitions.
+"""Checks placements and plans of Piper's problem from their files and the workload's JSON alone, by the words of the definitions.
 
 Nothing here is shared with the solvers: plain loops over plain dictionaries, the in- and out-communication of a set written as two
 cases instead of a hyperedge cut, contiguity decided on the quotient graph instead of by down-sets. Slow, and meant to be.

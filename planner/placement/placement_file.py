@@ -39,7 +39,7 @@ def assignment_of(problem: PlacementProblem, placement: Placement) -> dict[Any, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """What the checker judges: a placement, as its file says it."""
+    """What is checked: a placement, as its file says it."""
 
     objective: str
     contiguity: str = "none"

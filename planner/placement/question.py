@@ -66,7 +66,7 @@ class PlaceAnswer:
     sha256 : str
         Of the workload.
     content : mapping
-        The workload as the checker judges by it.
+        The workload as the checker reads it.
     one_device : float
         Objective of one device, memory aside; for latency of CPUs where operators are not supported.
     timing : Timing or None

@@ -324,7 +324,7 @@ def _against_chain(answer: PlaceAnswer, words: TimeWords) -> str:
 
 
 def check_report(name: str, claim: Claim, checked: Checked, *, sha256: str) -> Report:
-    """What the checker says of a placement file of this name; ``sha256`` is that of the workload it was judged by."""
+    """What the checker says of a placement file of this name; ``sha256`` is that of the workload it was checked with."""
     objective, claimed, bound = checked.objective, claim.claimed, claim.bound
     problems = list(checked.violations)
     if claimed is not None and not abs(claimed - objective) <= PRINTED_COST * max(abs(objective), 1e-300):

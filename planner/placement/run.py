@@ -1,4 +1,4 @@
-"""Answers a question about placement: reads the workload, runs the method, has the checker judge what it returns."""
+"""Answers a question about placement: reads the workload, runs the method, checks what it returns."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ from strategies.placement.latency.evaluate import evaluate, one_device_latency
 from strategies.placement.piper import solve_piper
 from strategies.placement.problem import Placement, PlacementProblem, PlacementResult, without_spare_devices
 
-__all__ = ["before_judging", "check_files", "place"]
+__all__ = ["check_files", "leaving_time_to_check", "place"]
 
 # An operator on a CPU that does not exist takes so many times the time of everything.
 _PROHIBITIVE = 1e3
 # Of the time that is left when the workload has been read, what is kept for the checker and the report at most.
-_JUDGING_SHARE = 0.3
+_CHECKING_SHARE = 0.3
 # Of the time limit, for a baseline; the best contiguous placement that it is compared with gets the rest.
 _BASELINE_SHARE = 0.5
 
@@ -74,7 +74,7 @@ def place(request: PlaceRequest, report: Callable[[str, float, float], None]) ->
         asked = replace(request, contiguity="convex", num_subgraphs=request.num_subgraphs or 1)
     elif request.method != "auto":
         asked = replace(request, contiguity=BASELINES[request.method][1] if request.method in BASELINES else "none")
-    result: Any = _SOLVERS[objective](problem, request, before_judging(clock))
+    result: Any = _SOLVERS[objective](problem, request, leaving_time_to_check(clock))
     if (result.plan if objective == "piper" else result.placement) is None:
         raise _nothing_found(result, problem, asked, objective)
     answer = PlaceAnswer(
@@ -88,7 +88,7 @@ def place(request: PlaceRequest, report: Callable[[str, float, float], None]) ->
         timing=evaluate(problem, result.placement) if objective == "latency" else None,
     )
     # The checker has the last word on every placement that is shown; a baseline's may be more contiguous than it has to be.
-    checked = _judged(loaded.content, claim_of(answer))
+    checked = _checked(loaded.content, claim_of(answer))
     assert not checked.violations, checked.violations[0]
     assert np.isclose(checked.objective, result.objective, rtol=EQUAL), "the checker computes another objective"
     if objective == "throughput" and request.method != "auto":
@@ -97,9 +97,9 @@ def place(request: PlaceRequest, report: Callable[[str, float, float], None]) ->
     return answer
 
 
-def before_judging(clock: Clock) -> Clock:
+def leaving_time_to_check(clock: Clock) -> Clock:
     """A clock for the search, so that the checker and the report end within the limit: they take about as long as reading did."""
-    return clock.leaving(min(clock.elapsed_s, _JUDGING_SHARE * clock.left_s))
+    return clock.leaving(min(clock.elapsed_s, _CHECKING_SHARE * clock.left_s))
 
 
 # -- the workload
@@ -269,7 +269,7 @@ def _nothing_found(result: Any, problem: Any, request: PlaceRequest, objective: 
 # -- the checker
 
 
-def _judged(content: Mapping[str, Any], claim: Claim) -> Checked:
+def _checked(content: Mapping[str, Any], claim: Claim) -> Checked:
     if claim.objective == "piper":
         return check_piper(content, claim.stages)
     if claim.objective == "latency":
@@ -309,7 +309,7 @@ def check_files(request: PlaceRequest, placement: Path) -> tuple[Report, bool]:
         raise InputFileError([FileProblem(path=placement, message=message)])
     content = (piper_from(file, {}) if piper else workload_from(file, {})).content
     limits = {key: value for key, value in claim.limits.items() if piper or key in content}
-    report = check_report(placement.name, claim, _judged({**content, **limits}, claim), sha256=file.sha256)
+    report = check_report(placement.name, claim, _checked({**content, **limits}, claim), sha256=file.sha256)
     return report, bool(report.data()["ok"])
 
 

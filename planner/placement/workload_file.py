@@ -116,7 +116,7 @@ _MixedGraph = record(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded(Generic[Problem]):
-    """A workload as a problem, and as the (overridden) content that the checker judges by."""
+    """A workload as a problem, and as the (overridden) content that the checker reads."""
 
     problem: Problem
     content: Mapping[str, Any]

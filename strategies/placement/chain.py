@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 
 from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.tolerances import EQUAL
-from strategies.limits import Clock
+from strategies.limits import UNLIMITED, Clock
 from strategies.placement.bounds import cpu_relief
 from strategies.placement.contraction import BlockGraph
 from strategies.placement.loads import Kind
@@ -115,7 +115,7 @@ class IdealFamily:
         return cost
 
 
-def enumerate_ideals(graph: BlockGraph, *, limit: int, clock: Clock | None = None) -> IdealFamily:
+def enumerate_ideals(graph: BlockGraph, *, limit: int, clock: Clock = UNLIMITED) -> IdealFamily:
     """Find every down-set.
 
     Parameters
@@ -139,8 +139,7 @@ def enumerate_ideals(graph: BlockGraph, *, limit: int, clock: Clock | None = Non
     bit = np.uint64(1) << (graph.edge_source % 64).astype(np.uint64)
     np.bitwise_or.at(before, (graph.edge_target, graph.edge_source // 64), bit)
     for b in range(graph.num_blocks):
-        if clock is not None:
-            clock.check()
+        clock.check()
         mask = before[b]
         used = np.flatnonzero(mask)
         ready = np.ones(len(rows), dtype=np.bool_)

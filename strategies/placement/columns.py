@@ -41,7 +41,7 @@ import numpy as np
 
 from costmodel.arrays import FloatArray, IntArray
 from costmodel.tolerances import EQUAL, REDUCED_COST, ROUNDING
-from strategies.limits import Clock, OutOfTimeError
+from strategies.limits import UNLIMITED, Clock, OutOfTimeError
 from strategies.placement.contraction import BlockGraph
 from strategies.placement.frontier import MAX_STATES, Frontier, Sweep, build_frontier, frontier_order, sweep
 from strategies.placement.loads import Kind, kinds_of
@@ -112,7 +112,7 @@ def pin_lists(graph: BlockGraph) -> list[list[int]]:
     return [pins[starts[i] : starts[i + 1]] for i in range(len(starts) - 1)]
 
 
-def whole_frontier(graph: BlockGraph, *, max_states: int = MAX_STATES, clock: Clock | None = None) -> Frontier:
+def whole_frontier(graph: BlockGraph, *, max_states: int = MAX_STATES, clock: Clock = UNLIMITED) -> Frontier:
     """Divisions of all blocks of a graph into two sides."""
     pins = pin_lists(graph)
     order = frontier_order(graph.num_blocks, pins, range(graph.num_blocks), clock=clock)
@@ -168,7 +168,7 @@ class _KindSets:
         self._hyperedge_bins = rounded(self.graph.hyperedge_cost)
         self._weight = frontier.charge(1, self.block_bins, self._hyperedge_bins).astype(np.int64)
 
-    def price(self, prices: FloatArray, *, remember: bool, clock: Clock | None) -> PricedSets:
+    def price(self, prices: FloatArray, *, remember: bool, clock: Clock) -> PricedSets:
         gain = self.frontier.charge(1, prices, np.zeros(len(self._hyperedge_bins))).astype(np.float64)
         found = sweep(self.frontier, self._weight, gain, self._bins, remember=remember, clock=clock)
         return PricedSets(worth=np.maximum.accumulate(found.value), _sweep=found)
@@ -225,7 +225,7 @@ class Pricing:
         self.last_bin = bins - max(own.room_bins for own in self.sets)
 
     def price(
-        self, prices: FloatArray, *, remember: bool = True, clock: Clock | None = None
+        self, prices: FloatArray, *, remember: bool = True, clock: Clock = UNLIMITED
     ) -> tuple[float, list[PricedSets]]:
         """Bound that prices of at least 0 prove (seem to prove, where loads are rounded to the nearest bin), and each kind's best sets."""
         found = [own.price(prices, remember=remember, clock=clock) for own in self.sets]

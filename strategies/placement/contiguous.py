@@ -42,7 +42,7 @@ from strategies.placement.orders import (
     segments_along,
     topological_order,
 )
-from strategies.placement.problem import Placement, PlacementProblem, PlacementResult
+from strategies.placement.problem import BestSoFar, Placement, PlacementProblem, PlacementResult
 
 __all__ = ["LARGE", "ChainSearch", "solve_contiguous", "solve_orders"]
 
@@ -123,7 +123,7 @@ def solve_orders(problem: PlacementProblem, *, clock: Clock | None = None) -> Pl
     return search.result(why_stopped(lambda: search.sample(1)) if np.isfinite(search.bound) else "")
 
 
-class ChainSearch:
+class ChainSearch(BestSoFar):
     """The best chain, an order of the blocks that it can be cut from, and the best bound so far.
 
     Parameters
@@ -137,16 +137,12 @@ class ChainSearch:
     """
 
     def __init__(self, problem: PlacementProblem, clock: Clock, gap: float = 0.0, *, is_large: bool = False) -> None:
-        self.problem, self._clock = problem, clock
-        self._gap = max(gap, ROUNDING)
-        self.graph = contract(problem)
+        super().__init__(clock, max(gap, ROUNDING), *simple_bound(problem), METHOD)
+        self.problem, self.graph = problem, contract(problem)
         self._kinds = kinds_of(problem, self.graph)
         self._is_large = is_large or (self.graph.num_blocks > LARGE and not problem.types)
-        self.bound, self.proof = simple_bound(problem)
         self.device = np.zeros(self.graph.num_blocks, dtype=np.int64)
-        self.value = np.inf
         self.order = np.arange(self.graph.num_blocks)
-        self.method = METHOD
         self.gave_up = ""  # why the search ended without a proof before its time was up
 
     def run(self, seed: int, max_ideals: int) -> None:
@@ -154,14 +150,14 @@ class ChainSearch:
         graph = self.graph
         for order in sample_orders(graph, 1 if self._is_large else self._count(_FEW_ORDERS), seed):
             self._greedy(order)
-        if self._is_done():
+        if self.is_done():
             return
         # Words of bits and a row of pin counts per down-set, and a value for each count of devices; a chain alone has a down-set per block.
         width = len(graph.hyperedge_cost) + 4 * (1 + graph.num_blocks // 64)
         cells = float(np.prod([kind.count + 1.0 for kind in self._kinds]))
         most = min(max_ideals, max(1000, _MAX_ENTRIES // width), max(1000, int(_MAX_CELLS / cells)))
         try:
-            family = enumerate_ideals(graph, limit=most, clock=self._clock)
+            family = enumerate_ideals(graph, limit=most, clock=self.clock)
         except TooManyIdealsError as error:
             self.method = ORDERS_METHOD
             self.sample(seed=seed)
@@ -173,10 +169,6 @@ class ChainSearch:
     def _count(self, orders: int) -> int:
         """How many of so many orders have few enough prefixes together."""
         return max(1, min(orders, _PREFIXES // self.graph.num_blocks))
-
-    def _is_done(self) -> bool:
-        """Whether the bound is as near as was asked."""
-        return self.value < np.inf and self.value * (1 - self._gap) <= self.bound
 
     def sample(self, num_orders: int = _MANY_ORDERS, *, seed: int = 0) -> None:
         """Look for a chain among the prefixes of some orders; in a large graph greedily, order by order."""
@@ -200,10 +192,10 @@ class ChainSearch:
     def _sample_on(self, seed: int, reason: str) -> None:
         """Cut more orders, drawn around the best chain, until many in a row gain nothing."""
         fruitless = 0
-        while fruitless < _PATIENCE and not self._is_done():
+        while fruitless < _PATIENCE and not self.is_done():
             before = self.value
             seed += 1
-            self._clock.report("chains along sampled orders", self.value, self.bound)
+            self.report("chains along sampled orders")
             if self._is_large:
                 for order in self._near(1, seed):
                     if self._greedy(order) < self.value * _PROMISING:
@@ -216,24 +208,23 @@ class ChainSearch:
                 near = orders_around(self.graph, stage, count // 2, seed)
                 self._cut(self.graph, np.concatenate((sample_orders(self.graph, count, seed)[3:], near)))
             fruitless = 0 if self.value < before * (1 - ROUNDING) else fruitless + 1
-        if not self._is_done():
+        if not self.is_done():
             self.gave_up = f"{reason}, too many for a proof; {_PATIENCE} more rounds of orders found nothing better"
 
     def _near(self, count: int, seed: int) -> Iterator[IntArray]:
         """Orders near the best one, with noise of a strength drawn between small and large shares of a stage."""
         graph, random = self.graph, np.random.default_rng(seed)
-        base = np.empty(graph.num_blocks)
-        base[self.order] = np.arange(graph.num_blocks)
+        base = np.argsort(self.order)  # where every block is
         for _ in range(count):
             noise = graph.num_blocks / self.problem.num_devices * float(np.exp(random.uniform(*np.log(_NOISE))))
             yield late_order(graph, topological_order(graph, base + noise * random.random(graph.num_blocks)))
 
     def _greedy(self, order: IntArray) -> float:
         """Fill device after device; returns a measure of the order."""
-        self._clock.report("first placement", self.value, self.bound)
-        self._clock.check()
+        self.report("first placement")
+        self.clock.check()
         high = largest_load(self.problem)
-        found = greedy_stages(self._kinds, self.graph, order, low=self.bound, high=high, clock=self._clock)
+        found = greedy_stages(self._kinds, self.graph, order, low=self.bound, high=high, clock=self.clock)
         if found is None:
             return float("inf")
         device, value = found
@@ -250,10 +241,10 @@ class ChainSearch:
         self, graph: BlockGraph, orders: IntArray, segment: IntArray | None = None, order: IntArray | None = None
     ) -> float:
         """Best chain of the prefixes of some orders of a graph, whose blocks are segments of an order where one is given."""
-        self._clock.check()
+        self.clock.check()
         stages = Stages(ideals_from_orders(graph, orders), graph, kinds_of(self.problem, graph))
         for limit in self._limits():
-            found = stages.best_chain(limit, self._clock)
+            found = stages.best_chain(limit, self.clock)
             if found is not None:
                 if segment is None or order is None:
                     self._keep(found.device, found.value, found.order, "chains of down-sets")
@@ -271,42 +262,32 @@ class ChainSearch:
     def _keep(self, device: IntArray, value: float, order: IntArray, stage: str) -> None:
         if value < self.value:
             self.device, self.value, self.order = device, value, order
-            self._clock.report(stage, self.value, self.bound)
+            self.report(stage)
 
     def _price(self) -> None:
         for bound in priced_bounds(
-            self.problem, self.graph, self.order, value=self.value, bound=self.bound, clock=self._clock
+            self.problem, self.graph, self.order, value=self.value, bound=self.bound, clock=self.clock
         ):
-            if bound > self.bound:
-                self.bound, self.proof = min(bound, self.value), PRICED_PROOF
-                self._clock.report("priced blocks", self.value, self.bound)
+            self.raise_bound(bound, PRICED_PROOF, "priced blocks")
 
     def _prove(self, family: IdealFamily) -> None:
         """Run the exact program with rising limits until it finds a chain or the last limit finds none."""
         stages = Stages(family, self.graph, self._kinds)
         exhaustive = f"exhaustive: dynamic programming over all {len(family):,} down-sets"
         for limit in self._limits():
-            self._clock.report("chains of down-sets", self.value, self.bound)
-            found = stages.best_chain(limit, self._clock)
+            self.report("chains of down-sets")
+            found = stages.best_chain(limit, self.clock)
             if found is not None:
                 self._keep(found.device, found.value, found.order, "chains of down-sets")
                 break
             if limit > self.bound:  # what a run does not find is above its limit
                 self.bound = limit
                 self.proof = f"no chain of any of the {len(family):,} down-sets has a smaller largest load"
-            if self._is_done():
+            if self.is_done():
                 return
         self.bound, self.proof = self.value, exhaustive
 
     def result(self, stopped: str = "") -> PlacementResult:
         """What was found."""
         found = np.isfinite(self.value)
-        return PlacementResult(
-            placement=Placement(device=self.device[self.graph.block]) if found else None,
-            objective=float(self.value),
-            bound=float(min(self.bound, self.value)),
-            method=self.method,
-            proof=self.proof,
-            wall_s=self._clock.elapsed_s,
-            stopped=stopped,
-        )
+        return self.result_with(Placement(device=self.device[self.graph.block]) if found else None, stopped)

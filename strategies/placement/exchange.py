@@ -8,7 +8,7 @@ import numpy as np
 
 from costmodel.arrays import FloatArray, IntArray
 from costmodel.tolerances import EQUAL
-from strategies.limits import Clock
+from strategies.limits import UNLIMITED, Clock
 from strategies.placement.columns import pin_lists
 from strategies.placement.frontier import Frontier, build_frontier, frontier_order, sweep
 from strategies.placement.loads import Devices
@@ -80,10 +80,9 @@ class Exchange:
             place, loads = better
 
     def pair(
-        self, place: IntArray, loads: FloatArray, a: int, b: int, clock: Clock | None = None
+        self, place: IntArray, loads: FloatArray, a: int, b: int, clock: Clock = UNLIMITED
     ) -> tuple[IntArray, FloatArray] | None:
         """Best division of the blocks of ``a`` and ``b``; None where it does not lower the larger of their loads."""
-        clock = clock or Clock()
         clock.check()
         devices = self._devices
         blocks = np.flatnonzero((place == a) | (place == b))

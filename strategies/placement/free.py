@@ -30,7 +30,7 @@ from strategies.placement.exchange import Exchange
 from strategies.placement.frontier import Frontier
 from strategies.placement.loads import Devices, Kind
 from strategies.placement.orders import coarse_graph, segments_along
-from strategies.placement.problem import Placement, PlacementProblem, PlacementResult
+from strategies.placement.problem import BestSoFar, Placement, PlacementProblem, PlacementResult
 
 __all__ = ["solve_free", "solve_large"]
 
@@ -41,7 +41,7 @@ _CHAIN_SHARE = 0.35
 _OVERFULL = 1e6
 
 
-class FreeSearch:
+class FreeSearch(BestSoFar):
     """The best placement and the best bound so far, for accelerators of one kind or of several.
 
     Parameters
@@ -54,21 +54,15 @@ class FreeSearch:
     """
 
     def __init__(self, problem: PlacementProblem, *, seed: int, gap: float, clock: Clock) -> None:
-        self.problem, self.gap, self.clock = problem, gap, clock
-        self.graph = contract_classes(problem)
+        super().__init__(clock, max(gap, PROOF_SLACK), *simple_bound(problem))
+        self.problem, self.graph = problem, contract_classes(problem)
         self.devices = Devices(problem, self.graph)
         self.exchange = Exchange(self.devices)
         self.random = np.random.default_rng(seed)
-        self.bound, self.proof = simple_bound(problem)
         self.place: IntArray | None = None
-        self.value = np.inf
         self.seen: list[IntArray] = []
         self.chain: PlacementResult | None = None
         self._seed = seed
-
-    def is_done(self) -> bool:
-        """Whether bound and value are close enough."""
-        return self.bound >= self.value * (1 - max(self.gap, PROOF_SLACK))
 
     def start(self, *, share: float = 1.0) -> None:
         """A chain and simple fillings, improved; each as it is comes first, so that there is something however short the time.
@@ -116,16 +110,6 @@ class FreeSearch:
         self.seen.append(place)
         return self.value < before
 
-    def raise_bound(self, bound: float, proof: str) -> None:
-        """Take over a better bound."""
-        if bound > self.bound:
-            self.bound, self.proof = min(bound, self.value), proof
-            self.report("covers")
-
-    def report(self, stage: str) -> None:
-        """Tell whoever listens."""
-        self.clock.report(stage, self.value, min(self.bound, self.value))
-
     def completed(self, place: IntArray) -> IntArray:
         """A placement whose blocks without a device (-1) are placed, those of the longest time first."""
         rest = np.flatnonzero(place < 0)
@@ -162,17 +146,9 @@ class FreeSearch:
 
     def result(self, method: str, stopped: str) -> PlacementResult:
         """What was found."""
-        place = self.place
-        return PlacementResult(
-            placement=None if place is None else Placement(device=place[self.graph.block]),
-            objective=float(self.value),
-            bound=float(min(self.bound, self.value)),
-            method=method,
-            proof=self.proof,
-            wall_s=self.clock.elapsed_s,
-            stopped=stopped,
-            chain=self.chain,
-        )
+        self.method = method
+        placement = None if self.place is None else Placement(device=self.place[self.graph.block])
+        return self.result_with(placement, stopped, chain=self.chain)
 
 
 # A load is a bound as good as another within this.
@@ -290,7 +266,7 @@ def _close_in(search: FreeSearch, columns: Columns, kinds: tuple[Kind, ...]) -> 
         try:
             cover = columns.decide(load, search.clock)
         finally:
-            search.raise_bound(columns.bound, _PROOFS[bool(search.problem.types)])
+            search.raise_bound(columns.bound, _PROOFS[bool(search.problem.types)], "covers")
         if cover is None:
             low = max(load, columns.bound)
         else:
@@ -351,13 +327,12 @@ def _run_large(search: FreeSearch, seed: int) -> None:
             _exchange_segments(search, chains.graph, chains.order, per_device * problem.num_devices)
     if not search.is_done():
         # Price the classes, in the order of the blocks that they are in.
-        rank = np.empty(chains.graph.num_blocks, dtype=np.int64)
-        rank[chains.order] = np.arange(chains.graph.num_blocks)
+        rank = np.argsort(chains.order)
         order = np.argsort(search.place_of(rank[chains.graph.block]), kind="stable").astype(np.int64)
         for bound in priced_bounds(
             problem, search.graph, order, value=search.value, bound=search.bound, clock=search.clock
         ):
-            search.raise_bound(bound, PRICED_PROOF)
+            search.raise_bound(bound, PRICED_PROOF, "covers")
 
 
 def _exchange_segments(search: FreeSearch, graph: BlockGraph, order: IntArray, segments: int) -> None:

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.arrays import BoolArray, FloatArray, IntArray
-from strategies.limits import Clock
+from strategies.limits import UNLIMITED, Clock
 
 __all__ = ["MAX_STATES", "Frontier", "Sweep", "build_frontier", "frontier_order", "sweep"]
 
@@ -86,7 +86,7 @@ def sweep(
     bins: int,
     *,
     remember: bool = True,
-    clock: Clock | None = None,
+    clock: Clock = UNLIMITED,
 ) -> Sweep:
     """Maximise the sum of gains for every sum of weights up to a capacity.
 
@@ -121,8 +121,7 @@ def sweep(
     sources, targets = frontier.source.tolist(), frontier.target.tolist()
     weights, gains = weight.tolist(), gain.tolist()
     for step in range(len(frontier.order)):
-        if clock is not None:
-            clock.check()
+        clock.check()
         after = np.full((int(frontier.num_states[step + 1]), bins + 1), -np.inf)
         choice = np.zeros(after.shape, dtype=np.int16 if edges[step + 1] - edges[step] < 2**15 else np.int64)
         for transition in range(edges[step], edges[step + 1]):
@@ -142,7 +141,7 @@ def sweep(
 
 
 def frontier_order(
-    num_blocks: int, hyperedges: Sequence[Sequence[int]], blocks: Sequence[int], *, clock: Clock | None = None
+    num_blocks: int, hyperedges: Sequence[Sequence[int]], blocks: Sequence[int], *, clock: Clock = UNLIMITED
 ) -> IntArray:
     """Order blocks so that few hyperedges are open: next comes the block that opens fewest more than it closes.
 
@@ -161,8 +160,7 @@ def frontier_order(
     near: dict[int, None] = {}
     order = []
     while waiting:
-        if clock is not None:
-            clock.check()
+        clock.check()
         candidates = near or [next(iter(waiting))]
 
         def opened(b: int) -> tuple[int, int]:
@@ -190,7 +188,7 @@ def build_frontier(
     *,
     order: IntArray,
     max_states: int = MAX_STATES,
-    clock: Clock | None = None,
+    clock: Clock = UNLIMITED,
 ) -> Frontier:
     """Fold the divisions of the blocks in ``order``.
 
@@ -223,8 +221,7 @@ def build_frontier(
         for i in touching[position]:
             left[i] -= 1
         while True:
-            if clock is not None:
-                clock.check()
+            clock.check()
             here = [i for i in touching[position] if is_open[i]]
             step = _Step(keys, states, here, [i for i in (*keys, *here) if is_open[i] and left[i]], outer)
             if len(step.states) <= max_states:

@@ -141,8 +141,7 @@ class OrderedBlocks:
 
     def __init__(self, graph: BlockGraph, order: IntArray, capacity_bytes: float = np.inf) -> None:
         self._graph, self._capacity_bytes = graph, capacity_bytes
-        rank = np.empty(graph.num_blocks, dtype=np.int64)
-        rank[order] = np.arange(graph.num_blocks)
+        rank = np.argsort(order)  # where every block is
         edge = np.repeat(np.arange(len(graph.hyperedge_cost)), np.diff(graph.pin_start))
         position = rank[graph.pin]
         self._position = position[np.lexsort((position, edge))]  # (pins,) ascending within each hyperedge
@@ -255,9 +254,7 @@ def cut_costs(graph: BlockGraph, order: IntArray) -> FloatArray:
     """
     change = np.zeros(graph.num_blocks + 1)
     if len(graph.hyperedge_cost):
-        rank = np.empty(graph.num_blocks, dtype=np.int64)
-        rank[order] = np.arange(graph.num_blocks)
-        position = rank[graph.pin]
+        position = np.argsort(order)[graph.pin]
         np.add.at(change, np.minimum.reduceat(position, graph.pin_start[:-1]) + 1, graph.hyperedge_cost)
         np.subtract.at(change, np.maximum.reduceat(position, graph.pin_start[:-1]) + 1, graph.hyperedge_cost)
     costs = np.cumsum(change)
@@ -278,8 +275,7 @@ def late_order(graph: BlockGraph, order: IntArray) -> IntArray:
     [1, 2, 0, 3]
     """
     count = graph.num_blocks
-    rank = np.empty(count, dtype=np.int64)
-    rank[order] = np.arange(count)
+    rank = np.argsort(order)
     opened, closed = _opened_and_closed(graph, rank)
     movable = ((opened > closed) & (np.bincount(graph.edge_source, minlength=count) > 0)).tolist()
     # A movable block comes right before the first of its readers, where that is itself after it has moved.
@@ -299,8 +295,7 @@ def _opened_and_closed(graph: BlockGraph, rank: IntArray) -> tuple[FloatArray, F
     """Cost of the hyperedges that begin and end with each block."""
     if not len(graph.hyperedge_cost):
         return np.zeros(graph.num_blocks), np.zeros(graph.num_blocks)
-    order = np.empty_like(rank)
-    order[rank] = np.arange(len(rank))
+    order = np.argsort(rank)
     position = rank[graph.pin]
     first = order[np.minimum.reduceat(position, graph.pin_start[:-1])]
     last = order[np.maximum.reduceat(position, graph.pin_start[:-1])]

@@ -20,9 +20,11 @@ import numpy as np
 
 from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.tolerances import PRINTED_COST, ROUNDING
+from strategies.limits import Clock
 
 __all__ = [
     "AcceleratorType",
+    "BestSoFar",
     "EdgeSpec",
     "Hyperedges",
     "NodeSpec",
@@ -35,10 +37,6 @@ __all__ = [
     "TypeSpec",
     "adjacent",
     "behind_cycles",
-    "check_devices",
-    "check_edges",
-    "check_nodes",
-    "check_order",
     "find_cycle",
     "hyperedges_of",
     "sums_by",
@@ -182,16 +180,9 @@ class PlacementProblem:
         return self.memory_bytes if kind is None else kind.memory_bytes
 
     def device_name(self, device: int) -> str:
-        """Name of one device."""
+        """Name of one device: acc1, acc2, ..., cpu1, ..."""
         cpu = device - self.num_accelerators
         return f"acc{device + 1}" if cpu < 0 else f"cpu{cpu + 1}"
-
-    def device_names(self) -> tuple[str, ...]:
-        """Name of each device: acc1, acc2, ..., cpu1, ..."""
-        return (
-            *(f"acc{i + 1}" for i in range(self.num_accelerators)),
-            *(f"cpu{i + 1}" for i in range(self.num_cpus)),
-        )
 
     @classmethod
     def build(
@@ -333,6 +324,54 @@ class PlacementResult(SearchResult):
     placement: Placement | None  # None: none found
     # The best contiguous placement that was found on the way, where another kind was asked for; never better than this one.
     chain: PlacementResult | None = field(default=None, repr=False)
+
+
+class BestSoFar:
+    """The best value and bound of a search for a placement, which hold whatever stops it.
+
+    Parameters
+    ----------
+    clock : Clock
+    gap : float
+        Relative distance of value and bound that is asked for.
+    bound, proof : float, str
+        Known from the start.
+    method : str
+    """
+
+    def __init__(self, clock: Clock, gap: float, bound: float, proof: str, method: str = "") -> None:
+        self.clock, self.gap, self.method = clock, gap, method
+        self.bound, self.proof = bound, proof
+        self.value = np.inf
+
+    def is_done(self) -> bool:
+        """Whether bound and value are close enough."""
+        return self.value < np.inf and self.bound >= self.value * (1 - self.gap)
+
+    def report(self, stage: str) -> None:
+        """Tell whoever listens."""
+        self.clock.report(stage, self.value, min(self.bound, self.value))
+
+    def raise_bound(self, bound: float, proof: str, stage: str) -> None:
+        """Take over a better bound."""
+        if bound > self.bound:
+            self.bound, self.proof = min(bound, self.value), proof
+            self.report(stage)
+
+    def result_with(
+        self, placement: Placement | None, stopped: str, *, chain: PlacementResult | None = None
+    ) -> PlacementResult:
+        """What was found."""
+        return PlacementResult(
+            placement=placement,
+            objective=float(self.value),
+            bound=float(min(self.bound, self.value)),
+            method=self.method,
+            proof=self.proof,
+            wall_s=self.clock.elapsed_s,
+            stopped=stopped,
+            chain=chain,
+        )
 
 
 def sums_by(index: IntArray, values: FloatArray, count: int) -> FloatArray:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from costmodel.hardware.device import Device
 from costmodel.hardware.host import Host
 from costmodel.objectives import OBJECTIVES
-from planner.placement.run import before_judging
+from planner.placement.run import leaving_time_to_check
 from strategies import limits as module
 from strategies.limits import Clock, OutOfTimeError
 from strategies.score import STEP_TIME, Score, score_of
@@ -29,7 +29,7 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def test_a_search_leaves_time_for_what_follows(now: list[float]) -> None:
     clock = Clock(limit_s=10.0, start_s=100.0)
     now[0] = 102.0  # reading took two seconds, and so will judging
-    search = before_judging(clock)
+    search = leaving_time_to_check(clock)
     assert search.left_s == pytest.approx(6.0)
     now[0] = 108.5
     clock.check()
@@ -40,13 +40,13 @@ def test_a_search_leaves_time_for_what_follows(now: list[float]) -> None:
 def test_a_search_keeps_most_of_what_is_left(now: list[float]) -> None:
     clock = Clock(limit_s=10.0, start_s=100.0)
     now[0] = 108.0
-    assert before_judging(clock).left_s == pytest.approx(0.7 * 2.0)
+    assert leaving_time_to_check(clock).left_s == pytest.approx(0.7 * 2.0)
     now[0] = 111.0
-    assert before_judging(clock).left_s == 0.0
+    assert leaving_time_to_check(clock).left_s == 0.0
 
 
 def test_without_a_limit_there_is_none() -> None:
-    assert before_judging(Clock()).left_s == float("inf")
+    assert leaving_time_to_check(Clock()).left_s == float("inf")
 
 
 # --- What a search over plans on one kind of device minimises -----------------------------------------------------------------------------

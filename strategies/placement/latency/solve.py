@@ -52,7 +52,7 @@ from strategies.placement.latency.steps import (
     membership,
     survivors,
 )
-from strategies.placement.problem import Placement, PlacementProblem, PlacementResult
+from strategies.placement.problem import BestSoFar, Placement, PlacementProblem, PlacementResult
 
 __all__ = ["solve_latency"]
 
@@ -117,18 +117,18 @@ def solve_latency(
     (10.0, True, [0, 0, 1])
     """
     search = _Search(problem, num_subgraphs, gap, clock or Clock())
-    return search.result(why_stopped(search.run))
+    stopped = why_stopped(search.run)
+    return search.result_with(search.best, stopped)
 
 
-class _Search:
+class _Search(BestSoFar):
     """Best placement and best bound so far."""
 
     def __init__(self, problem: PlacementProblem, num_subgraphs: int, gap: float, clock: Clock) -> None:
-        self.problem, self.num_subgraphs, self._gap, self.clock = problem, num_subgraphs, gap, clock
+        super().__init__(clock, max(gap, PROOF_SLACK), critical_path(problem), PATH_PROOF, "everything on CPUs")
+        self.problem, self.num_subgraphs = problem, num_subgraphs
         self.best = all_on_cpus(problem)
         self.value = evaluate(problem, self.best).latency
-        self.bound, self.proof = critical_path(problem), PATH_PROOF
-        self.method = "everything on CPUs"
         self.stage = "first placement"
 
     def run(self) -> None:
@@ -137,7 +137,7 @@ class _Search:
         self.clock.check()
         self.offer(fill(problem, contract(problem)), "greedy")
         if problem.num_accelerators == 0:
-            self.raise_bound(self.value, "there are no accelerators")
+            self.raise_bound(self.value, "there are no accelerators", self.stage)
         if self.is_done():
             return
         if self.num_subgraphs > 1 and problem.num_nodes <= _FEW:
@@ -164,7 +164,7 @@ class _Search:
             self.problem, num_subgraphs=self.num_subgraphs, limit=self.value, effort=_EFFORT, clock=self.clock
         )
         self.offer(placement, PROGRAM_METHOD)
-        self.raise_bound(bound, PROGRAM_PROOF)
+        self.raise_bound(bound, PROGRAM_PROOF, self.stage)
 
     def offer(self, placement: Placement | None, method: str) -> None:
         if placement is None:
@@ -172,29 +172,7 @@ class _Search:
         value = evaluate(self.problem, placement).latency
         if value < self.value:
             self.best, self.value, self.method = placement, value, method
-            self.report()
-
-    def raise_bound(self, bound: float, proof: str) -> None:
-        if bound > self.bound:
-            self.bound, self.proof = bound, proof
-            self.report()
-
-    def is_done(self) -> bool:
-        return self.bound >= self.value * (1 - max(self._gap, PROOF_SLACK))
-
-    def report(self) -> None:
-        self.clock.report(self.stage, self.value, min(self.bound, self.value))
-
-    def result(self, stopped: str) -> PlacementResult:
-        return PlacementResult(
-            placement=self.best,
-            objective=self.value,
-            bound=min(self.bound, self.value),
-            method=self.method,
-            proof=self.proof,
-            wall_s=self.clock.elapsed_s,
-            stopped=stopped,
-        )
+            self.report(self.stage)
 
 
 def _search_lattices(best: _Search) -> None:
@@ -310,7 +288,7 @@ class _Lattice:
             best.clock.check()
             self._offer(best, flows.improve(self.steps, self.far, self._crossing))
             if is_bound:
-                best.raise_bound(min(flows.bound, best.value), _FLOW_PROOF)
+                best.raise_bound(min(flows.bound, best.value), _FLOW_PROOF, best.stage)
             if best.is_done() or flows.ceiling - flows.bound <= _CLOSE * flows.bound:
                 break
             if self.far is not None and i % _NARROWED == 1:
@@ -375,7 +353,7 @@ class _Lattice:
                 return
             proven = min(limit, answer.latency)
             words = _LIMIT_PROOF if best.num_subgraphs == 1 else _RELAXED_PROOF
-            best.raise_bound(proven, _LABEL_PROOF if proven >= best.value * (1 - EQUAL) else words)
+            best.raise_bound(proven, _LABEL_PROOF if proven >= best.value * (1 - EQUAL) else words, best.stage)
             if answer.path is not None:
                 return
 

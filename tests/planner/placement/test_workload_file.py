@@ -48,7 +48,7 @@ def test_reads_a_workload(tmp_path: Path) -> None:
     assert problem.transfer_time.tolist() == [0.5, 0.25, 0.0]
     assert (problem.num_accelerators, problem.num_cpus, problem.memory_bytes) == (5, 1, 12.0)
     assert loaded.content["maxFPGAs"] == 5
-    assert problem.device_names() == ("acc1", "acc2", "acc3", "acc4", "acc5", "cpu1")
+    assert [problem.device_name(d) for d in range(6)] == ["acc1", "acc2", "acc3", "acc4", "acc5", "cpu1"]
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ FREE = {"one device": one_device, "local search": local_search}
 
 def evaluated(problem: PlacementProblem, result: PlacementResult, contiguity: str) -> float:
     assert result.placement is not None
-    names = problem.device_names()
+    names = [problem.device_name(d) for d in range(problem.num_devices)]
     device_of = {problem.node_ids[v]: names[d] for v, d in enumerate(result.placement.device.tolist())}
     checked = check_throughput(content_of(problem), device_of, contiguity=contiguity)
     assert checked.violations == ()

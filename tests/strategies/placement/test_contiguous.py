@@ -46,7 +46,7 @@ NEARLY = {"OperatorGraphs/bert_l-3_training": 65.30322649, "OperatorGraphs/bert_
 def evaluated(problem: PlacementProblem, result: PlacementResult) -> float:
     assert result.placement is not None
     assert not placement_faults(problem, result.placement)
-    names = problem.device_names()
+    names = [problem.device_name(d) for d in range(problem.num_devices)]
     device_of = {problem.node_ids[v]: names[d] for v, d in enumerate(result.placement.device.tolist())}
     checked = check_throughput(content_of(problem), device_of, contiguity="chain")
     assert checked.violations == ()

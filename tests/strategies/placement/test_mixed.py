@@ -205,7 +205,7 @@ def best_by_trying(problem: PlacementProblem) -> tuple[float, float]:
     from planner.placement.check import check_throughput
 
     content = mixed_content(problem)
-    names = problem.device_names()
+    names = [problem.device_name(d) for d in range(problem.num_devices)]
     best = chain = np.inf
     for choice in itertools.product(names, repeat=problem.num_colors):
         device_of = {node: choice[int(c)] for node, c in zip(problem.node_ids, problem.color, strict=True)}

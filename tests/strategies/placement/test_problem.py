@@ -92,7 +92,7 @@ def test_loads_agree_with_the_checker(seed: int, data: st.DataObject) -> None:
     )
     device = np.array(drawn, dtype=np.int64)
     loads = device_loads(problem, device)
-    names = problem.device_names()
+    names = [problem.device_name(d) for d in range(problem.num_devices)]
     device_of = {problem.node_ids[v]: names[d] for v, d in enumerate(drawn)}
     checked = check_throughput(content_of(problem), device_of)
     assert {evaluated.name for evaluated in checked.devices} == set(device_of.values())  # those that hold operators
