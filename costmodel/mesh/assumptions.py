@@ -8,6 +8,7 @@ import numpy as np
 
 from costmodel.arrays import FloatArray, IntArray
 from costmodel.fields import assumption
+from costmodel.precision import Precision
 
 __all__ = ["DEFAULT_ASSUMPTIONS", "RENAMED_ASSUMPTIONS", "MeshAssumptions"]
 
@@ -285,6 +286,10 @@ class MeshAssumptions:
         if self.message_hold_s:
             exposed = exposed + np.where((sent_s > 0) & (ranks >= self.message_hold_ranks), self.message_hold_s, 0.0)
         return np.asarray(exposed)
+
+    def gradient_width(self, precision: Precision) -> float:
+        """Bytes of a gradient that is accumulated and exchanged."""
+        return max(self.main_gradient_bytes, float(precision.gradient_bytes))
 
 
 DEFAULT_ASSUMPTIONS = MeshAssumptions()

@@ -311,9 +311,7 @@ class PipelineMemory:
     tensors: FloatArray  # (c, Q) weight tensors that are trained
     embedding_trainable: FloatArray  # (c, Q) the part of dense_trainable before the blocks
     blocks: FloatArray  # (c, Q) blocks per chunk: as many as free what all free, if each frees what the first of every chunk does
-    host_share_bytes: (
-        FloatArray  # (c, 1) room for a rank on the host of its node; infinite where nothing is known of it
-    )
+    host_share_bytes: FloatArray  # (c, 1) room for a rank on its node's host; infinite where nothing is known of it
     exists: BoolArray  # (c, Q)
 
     @classmethod
@@ -466,9 +464,7 @@ class PipelineMemory:
             return held
 
         state = workload.optimizer.state_bytes + precision.master_bytes if workload.training else 0
-        gradient = (
-            max(self.assumptions.main_gradient_bytes, float(precision.gradient_bytes)) if workload.training else 0.0
-        )
+        gradient = self.assumptions.gradient_width(precision) if workload.training else 0.0
         if workload.training and gradient > precision.gradient_bytes:
             gradient += self.assumptions.gradient_copies * precision.gradient_bytes
         gradients = share(self.dense_trainable, self.expert_trainable, 2, gradient)
@@ -487,9 +483,9 @@ class PipelineMemory:
         sharded = ((division.shard > 1) | (division.expert_shard > 1))[:, None]
         zero = division.zero_stage[:, None]
         weights = np.where(sharded & (zero >= 3), self.gathered_bytes[index], 0.0)
-        return weights + np.where(
-            sharded & (zero >= 2), self.gradient_bytes[index] if self.workload.training else 0.0, 0.0
-        )
+        if not self.workload.training:
+            return weights
+        return weights + np.where(sharded & (zero >= 2), self.gradient_bytes[index], 0.0)
 
     def least_recomputed(self, index: IntArray, division: Division, capacity_bytes: float) -> IntArray:
         """Fewest blocks per chunk that must be recomputed in full to fit, pipelines with recompute "full" being given; (n,).

@@ -307,7 +307,7 @@ class ModuleTable:
     tied_count: FloatArray  # weights of another module that this one needs a copy of
     tied_trainable: FloatArray
     apart_trainable: (
-        FloatArray  # the part of dense_trainable whose gradients the tensor-parallel ranks add up, once per step
+        FloatArray  # the part of dense_trainable whose gradients tensor-parallel ranks add up once per step
     )
     # What the host starts: kernels, and collectives over the tensor-parallel ranks (0 for one rank).
     forward_launches: FloatArray

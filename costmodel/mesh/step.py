@@ -29,7 +29,6 @@ __all__ = [
     "StepEnd",
     "chunk_gathering",
     "gradient_passes_s",
-    "gradient_width",
     "hidden_s",
     "least_step_times",
     "offload_waits_s",
@@ -58,11 +57,6 @@ def shown_s(one_way: FloatArray, hidden: FloatArray) -> FloatArray:
     return np.asarray(2.0 * np.maximum(one_way - hidden, 0.0))
 
 
-def gradient_width(workload: Workload, groups: GroupTimes) -> float:
-    """Bytes of a gradient that is exchanged."""
-    return max(groups.assumptions.main_gradient_bytes, float(workload.precision.gradient_bytes))
-
-
 def gradient_passes_s(workload: Workload, groups: GroupTimes, elements: FloatArray) -> FloatArray:
     """Time to find the norm of accumulated gradients, to scale them by it and to set them to zero: ``p w n / B``.
 
@@ -72,7 +66,8 @@ def gradient_passes_s(workload: Workload, groups: GroupTimes, elements: FloatArr
     compute = workload.compute
     if not isinstance(compute, RooflineCompute):
         return np.zeros_like(elements)
-    moved = groups.assumptions.gradient_passes * gradient_width(workload, groups) * elements
+    assumptions = groups.assumptions
+    moved = assumptions.gradient_passes * assumptions.gradient_width(workload.precision) * elements
     return np.asarray(moved / compute.device.stream_bytes_per_s)
 
 
@@ -93,6 +88,7 @@ class StepEnd:
         self.workload, self.groups, self.pipelines, self.memory = workload, times.groups, pipelines, memory
         self.times, self.index, self.division = times, index, times.division
         self.ranks = ranks  # kinds of ranks that are looked at
+        self.gradient_width = self.groups.assumptions.gradient_width(workload.precision)
         self.dense = rows_of(memory.dense_trainable[:, ranks], index)
         self.experts = rows_of(memory.expert_trainable[:, ranks], index)
         # Their gradients come last and share a bucket: PyTorch DDP and Megatron-LM cut no weight tensor.
@@ -128,7 +124,7 @@ class StepEnd:
 
     def waiting_s(self) -> FloatArray:
         """Exposed gradient exchange and gathering of weights, (n, Q)."""
-        stage, width = self.division.zero_stage[:, None], gradient_width(self.workload, self.groups)
+        stage, width = self.division.zero_stage[:, None], self.gradient_width
         hides = self.groups.assumptions.dp_overlap
         hiding = rows_of(self.pipelines.rank_hiding_s[:, self.ranks], self.index)
         hiding = hiding - self.hidden_s[:, self.ranks] / max(hides, 1e-9)
@@ -143,7 +139,7 @@ class StepEnd:
             reduce = np.where(stage == 1, self.times.whole_s(dense, experts), reduce)
         exchange = reduce + self.times.replicate_s(dense, experts)
         hiding = np.where((stage == 1) | (stage == 2), assumptions.zero_overlap, 1.0) * backward
-        last = self.embedding_trainable * gradient_width(self.workload, self.groups)
+        last = self.embedding_trainable * self.gradient_width
         exposed = exposed_exchange(assumptions, exchange, dense + experts, hiding, last)
         if np.any(stage == 2):
             # ZeRO-2 keeps a share of the gradients only, so it reduces after every micro-batch.
@@ -194,7 +190,7 @@ class StepEnd:
         if not np.any(pipelines.table.apart_trainable):
             return np.zeros(len(pipelines))
         held = weigh(pipelines.layouts.rank_modules, pipelines.table.apart_trainable, pipelines.pass_of)
-        message = np.max(held, axis=1) * gradient_width(self.workload, self.groups)
+        message = np.max(held, axis=1) * self.gradient_width
         ranks = self.groups.find(pipelines.batch.tp, np.ones_like(pipelines.batch.tp))
         return self.groups.time_s("all_reduce", ranks, message)
 
@@ -203,9 +199,7 @@ class StepEnd:
         pipelines = self.pipelines
         if not np.any(pipelines.table.tied_count):
             return np.zeros(len(pipelines))
-        message = np.max(pipelines.table.tied_count, axis=1)[pipelines.pass_of] * gradient_width(
-            self.workload, self.groups
-        )
+        message = np.max(pipelines.table.tied_count, axis=1)[pipelines.pass_of] * self.gradient_width
         pp = pipelines.batch.pp
         pair = self.groups.find(np.where(pp > 1, 2, 1), pipelines.stride["pp"] * np.maximum(pp - 1, 1))
         return self.groups.time_s("all_reduce", pair, message)
@@ -420,7 +414,7 @@ def _module_exchanges(
     gather = times.gather_s(dense * width, rows_of(table.expert_count, module) * width)
     if not workload.training:
         return gather, np.zeros_like(gather)
-    wide = gradient_width(workload, times.groups)
+    wide = times.groups.assumptions.gradient_width(workload.precision)
     trained = rows_of(table.dense_trainable, module) + np.where(cut, rows_of(table.tied_trainable, module), 0.0)
     return gather, times.reduce_s(trained * wide, rows_of(table.expert_trainable, module) * wide, in_buckets=False)
 

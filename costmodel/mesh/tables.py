@@ -395,17 +395,15 @@ def add_layer(
 # -- terms --------------------------------------------------------------------------------------------------------------
 
 
-def _compute_of(workload: Workload, layer: Layer, is_head: bool) -> ComputeModel:
+def _compute_of(workload: Workload, layer: Layer, role: LayerRole) -> ComputeModel:
+    """What computes a layer: under narrow formats some kinds, and the head of the network, in bf16."""
     compute = workload.compute
     if not isinstance(compute, RooflineCompute) or workload.precision.compute not in NARROW_FORMATS:
         return compute
+    is_head = layer.kind == "linear" and (role.role == "column" or role.degree == 1) and not layer.block
     if layer.kind in _NARROW_KINDS and not is_head:
         return compute
     return replace(compute, precision=replace(compute.precision, compute="bf16"))
-
-
-def _is_head(layer: Layer, role: LayerRole) -> bool:
-    return layer.kind == "linear" and (role.role == "column" or role.degree == 1) and not layer.block
 
 
 def _add_compute(
@@ -418,7 +416,7 @@ def _add_compute(
     work: LayerWork | None,
 ) -> FloatArray:
     """Add times of the device; returns that of the gradient of the layer's weights."""
-    compute = _compute_of(workload, layer, _is_head(layer, role))
+    compute = _compute_of(workload, layer, role)
     if work is not None and isinstance(compute, RooflineCompute):
         times = compute.work_times(layer, work, shard, needs_input_gradient=flow.to_inputs)
     else:
@@ -448,10 +446,10 @@ def _add_unfused(
     flow: GradientFlow,
 ) -> None:
     """What kernels that are not fused move besides."""
-    compute = _compute_of(workload, layer, _is_head(layer, role))
+    compute = _compute_of(workload, layer, role)
     if not isinstance(compute, RooflineCompute):
         return
-    device, width = compute.device, workload.precision.activation_bytes
+    rate, width = compute.device.stream_bytes_per_s, workload.precision.activation_bytes
     elements = rows_held(layer, shard) * shard.out_channels
     forward, backward = unfused_bytes(layer, shard, elements, width, assumptions)
     if layer.kind == "linear" and compute.precision.compute in NARROW_FORMATS:
@@ -460,9 +458,8 @@ def _add_unfused(
         is_fp8 = compute.precision.compute in NARROW_FORMATS
         forward, backward = expert_bytes(layer, shard, width, is_fp8=is_fp8)
         again, kernels = expert_repeats(layer, shard, width, is_fp8=is_fp8)
-        total["selective_s"] += again / device.stream_bytes_per_s * flow.through
+        total["selective_s"] += again / rate * flow.through
         total["selective_launches"] += kernels * flow.through
-    rate = device.stream_bytes_per_s
     total["forward_s"] += forward / rate
     if flow.runs_again:
         total["selective_s"] += forward / rate

@@ -83,8 +83,8 @@ class Account:
             self.by_hand[setting] = what
 
 
-# Field -> whether it changes anything beside these others; a field that is not here does where it is not neutral.
 def _effects(plan: MeshPlan) -> Mapping[str, bool]:
+    """Field -> whether it changes anything beside the others; one that is not here does where it is not neutral."""
     is_piped, sizes = plan.pp > 1, (plan.cp, plan.pp, plan.dp)
     return {
         "sequence_parallel": plan.tp > 1 and plan.sequence_parallel,

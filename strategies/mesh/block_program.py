@@ -30,7 +30,7 @@ from costmodel.mesh.memory import add_saved_layer, saved_facts
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.modules import MODULE_COLUMNS, ModuleKind, RowKeys, flow_of
 from costmodel.mesh.plan import LayerSplit, MeshBatch, MeshPlan
-from costmodel.mesh.step import gradient_passes_s, gradient_width
+from costmodel.mesh.step import gradient_passes_s
 from costmodel.mesh.tables import add_layer
 from costmodel.mesh.tensor_parallel import (
     LayerRole,
@@ -162,7 +162,7 @@ class ModulePrices:
         update = update + gradient_passes_s(workload, self.groups, passed)
         ranks = self.groups.find(np.array([plan.tp]), np.ones(1, dtype=np.int64))
         once, twice = self.groups.time_s("all_reduce", ranks, _LARGE_BYTES * np.array([[1.0, 2.0]]))[0]
-        message = total["apart_trainable"] * gradient_width(workload, self.groups)
+        message = total["apart_trainable"] * self.groups.assumptions.gradient_width(workload.precision)
         return np.asarray(update + message * (twice - once) / _LARGE_BYTES)
 
     def exchange_s(self, total: Total) -> FloatArray:
@@ -170,7 +170,7 @@ class ModulePrices:
         workload, copies = self.model.workload, self.copies
         if not workload.training:
             return np.zeros_like(total["dense_count"])
-        gradients = (total["dense_trainable"] * gradient_width(workload, self.groups))[None]
+        gradients = (total["dense_trainable"] * self.groups.assumptions.gradient_width(workload.precision))[None]
         weights = (total["dense_count"] * workload.precision.weight_bytes)[None]
         none = np.zeros_like(gradients)
         exchanged = copies.replicate_s(gradients, none)
@@ -187,7 +187,7 @@ class ModulePrices:
         if not workload.training:
             return np.asarray(size)
         state = 0 if plan.offload_optimizer else workload.optimizer.state_bytes + precision.master_bytes
-        per_weight = gradient_width(workload, self.groups) * share[1] + state * share[0]
+        per_weight = self.groups.assumptions.gradient_width(workload.precision) * share[1] + state * share[0]
         kept = total["saved_selective_bytes" if self.is_selective else "saved_bytes"]
         away = self.kind.is_block and plan.offload_activations
         activations = 0.0 if away else self.alive * (1.0 - self.again)

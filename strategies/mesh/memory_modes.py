@@ -162,17 +162,10 @@ class _Memory:
         base = next(iter(self.parts.values()))
         self.state: list[tuple[FloatArray, FloatArray]] = []  # stage -> with and without optimizer state
         for stage in modes.stages:
-            whole, optimizer_bytes = base.state_bytes(self._all, self._division(stage))
+            shared = Division.of(_wholly_shared(batch, stage))
+            whole, optimizer_bytes = base.state_bytes(np.arange(len(batch)), shared)
             self.state.append((whole, whole - optimizer_bytes))
         self.more = {(kind, flag): _kept(part, flag) for kind, part in self.parts.items() for flag in flags}
-
-    @property
-    def _all(self) -> IntArray:
-        return np.arange(len(self.batch))
-
-    def _division(self, stage: int) -> Division:
-        plan = _wholly_shared(self.batch, stage)
-        return Division.of(plan)
 
     def least_bytes(self, optimizer: int) -> FloatArray:
         """Of the fullest rank, run the best of the modes that are known here, (n,)."""

@@ -27,7 +27,7 @@ import numpy as np
 
 from costmodel.arrays import BoolArray, FloatArray, IntArray, combined
 from costmodel.mesh.model import least_computing_s
-from costmodel.mesh.plan import RECOMPUTE, SCHEDULES, MeshBatch
+from costmodel.mesh.plan import RECOMPUTE, SCHEDULES
 from costmodel.network.graph import once
 from costmodel.schedules import IS_CHUNKED
 from costmodel.tolerances import EQUAL
@@ -38,7 +38,6 @@ from strategies.mesh.space import Columns, MeshSpace, batch_of, distinct, joined
 __all__ = ["Families", "NodeBounds", "PlanCount", "families_of_nodes", "pieces_of", "workers_of"]
 
 
-_NONE = RECOMPUTE.index("none")
 # What decides the work of a micro-batch, but for the layout of the experts.
 _WORK = ("tp", "sequence_parallel", "cp", "cp_kind", "micro_batch")
 _PAIR = ("ep", "etp")
@@ -114,11 +113,6 @@ class NodeBounds:
         works = self._works({name: nodes[name][first] for name in (*_WORK, *_PAIR)})
         return self._bound(nodes, works[:, row])
 
-    def _plainly(self, work: Columns) -> MeshBatch:
-        """The work run in the plain mode."""
-        batch, kind = batch_of(work), self.modes.plain[0]
-        return batch if kind == _NONE else replace(batch, recompute=np.full(len(batch), kind))
-
     def _works(self, work: Columns) -> FloatArray:
         """Of one micro-batch: all work, the forward pass of the quickest block, what of the work is computing, one block of every kind.
 
@@ -127,7 +121,8 @@ class NodeBounds:
         model = self.modes.space.model
         if not len(work["tp"]):
             return np.zeros((3 + len(self._blocks), 0))
-        batch = self._plainly(work)
+        batch = batch_of(work)
+        batch = replace(batch, recompute=np.full(len(batch), self.modes.plain[0]))
         total, forward, blocks = model.work_s(batch)
         computing = np.zeros_like(total)
         if self.evaluator.counts_computing:
