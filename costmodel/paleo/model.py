@@ -21,7 +21,6 @@ from costmodel.network.layers.pooling import pair
 from costmodel.paleo.convolution import (
     ALGORITHMS,
     FLOAT_BYTES,
-    Axis,
     Call,
     Calls,
     Parts,
@@ -74,33 +73,26 @@ class Kind:
     Attributes
     ----------
     calls : function of layer, share and algorithms
-    refusal : function of a layer
-        Why PALEO cannot evaluate it; empty where it can.
-    skips_input_gradient : bool
-        Whether the gradient of the network's input is left out. PALEO does so for convolutions only.
-    has_algorithms : bool
-        Whether an algorithm can be chosen per pass.
+    refusal : function of a layer, optional
+        Why PALEO cannot evaluate it; empty where it can. None: it can evaluate all.
+    is_convolution : bool
+        Of convolutions alone an algorithm can be chosen per pass, and the gradient of the network's input is left out.
     """
 
     calls: Callable[[Layer, Shard, Algorithms], LayerCalls]
-    refusal: Callable[[Layer], str]
-    skips_input_gradient: bool = False
-    has_algorithms: bool = False
+    refusal: Callable[[Layer], str] | None = None
+    is_convolution: bool = False
 
 
 KINDS: dict[str, Kind] = {}
 
 
-def _never(_: Layer) -> str:
-    return ""
-
-
 def _kind(
-    name: str, *, refusal: Callable[[Layer], str] = _never, **properties: bool
+    name: str, *, refusal: Callable[[Layer], str] | None = None, is_convolution: bool = False
 ) -> Callable[[Callable[[Layer, Shard, Algorithms], LayerCalls]], Callable[[Layer, Shard, Algorithms], LayerCalls]]:
     def add(calls: Callable[[Layer, Shard, Algorithms], LayerCalls]) -> Any:
         assert name not in KINDS, f"PALEO formula for {name!r} registered twice"
-        KINDS[name] = Kind(calls=calls, refusal=refusal, **properties)
+        KINDS[name] = Kind(calls=calls, refusal=refusal, is_convolution=is_convolution)
         return calls
 
     return add
@@ -110,26 +102,22 @@ def _calls(flop: FloatArray, *elements: FloatArray) -> Calls:
     return Calls(flop=(Call(flop),), moved_bytes=tuple(Call(FLOAT_BYTES * count) for count in elements))
 
 
-def _gradient_refusal(axes: tuple[Axis, Axis], filter_pads: tuple[int, int]) -> str:
-    for axis, pad, what in zip(axes, filter_pads, ("rows", "columns"), strict=True):
+def _convolution_refusal(layer: Layer) -> str:
+    if layer.params.groups > 1:
+        return f"PALEO knows no grouped convolutions (groups: {layer.params.groups})"
+    for axis, what in zip(convolution_axes(layer), ("rows", "columns"), strict=True):
+        filter_extent = axis.filter_extent(axis.pad)
         if axis.gradient_extent != axis.extent:
             wrong = f"the gradient of {axis.extent} {what} comes out as {axis.gradient_extent}"
-        elif axis.filter_extent(pad) != axis.kernel:
-            wrong = f"the gradient of a kernel of {axis.kernel} {what} comes out as {axis.filter_extent(pad)}"
+        elif filter_extent != axis.kernel:
+            wrong = f"the gradient of a kernel of {axis.kernel} {what} comes out as {filter_extent}"
         else:
             continue
         return f"PALEO stops at this shape: {wrong} (kernel {axis.kernel}, stride {axis.stride}, pad {axis.pad})"
     return ""
 
 
-def _convolution_refusal(layer: Layer) -> str:
-    if layer.params.groups > 1:
-        return f"PALEO knows no grouped convolutions (groups: {layer.params.groups})"
-    axes = convolution_axes(layer)
-    return _gradient_refusal(axes, (axes[0].pad, axes[1].pad))
-
-
-@_kind("convolution", refusal=_convolution_refusal, skips_input_gradient=True, has_algorithms=True)
+@_kind("convolution", refusal=_convolution_refusal, is_convolution=True)
 def _convolution(layer: Layer, shard: Shard, algorithms: Algorithms) -> LayerCalls:
     """Forward and both gradients, each by its algorithm."""
     passes = convolution_passes(layer, shard)
@@ -204,9 +192,7 @@ def _dropout(layer: Layer, shard: Shard, _: Algorithms) -> LayerCalls:
 
 
 def _linear_refusal(layer: Layer) -> str:
-    if len(layer.output_shape) > 1:
-        return "PALEO's inner product takes one vector per sample, not a sequence"
-    return ""
+    return "PALEO's inner product takes one vector per sample, not a sequence" if len(layer.output_shape) > 1 else ""
 
 
 @_kind("linear", refusal=_linear_refusal)
@@ -311,7 +297,8 @@ class PaleoCompute:
             return ""
         if layer.kind not in KINDS:
             return f"PALEO has no formula for layers of type '{layer.kind}'"
-        return KINDS[layer.kind].refusal(layer)
+        refusal = KINDS[layer.kind].refusal
+        return "" if refusal is None else refusal(layer)
 
     def is_free(self, layer: Layer) -> bool:
         """Whether PALEO counts the layer as costing nothing."""
@@ -385,7 +372,7 @@ class PaleoCompute:
         if refusal:
             raise CostModelError(f"{layer.name}: {refusal}")
         kind = KINDS[layer.kind]
-        skipped = kind.skips_input_gradient and self._skips(layer, needs_input_gradient)
+        skipped = kind.is_convolution and self._skips(layer, needs_input_gradient)
         calls = kind.calls(layer, shard, self._algorithms(layer, skipped=skipped))
         rates = self.rates
         return PassParts(
@@ -417,15 +404,13 @@ class PaleoCompute:
         return not names.isdisjoint(layer.inputs)
 
     def _skips(self, layer: Layer, needs_input_gradient: bool) -> bool:
-        if self.input_names is not None:
-            return self._reads_input(layer)
-        return self._reads_input(layer) or not needs_input_gradient
+        return self._reads_input(layer) or (self.input_names is None and not needs_input_gradient)
 
     def _algorithms(self, layer: Layer, *, skipped: bool) -> Algorithms:
         chosen = (self.algorithms or {}).get(layer.name)
         if chosen is None:
             return _GEMM
-        if not KINDS[layer.kind].has_algorithms:
+        if not KINDS[layer.kind].is_convolution:
             raise CostModelError(f"{layer.name}: an algorithm can be chosen for convolutions only")
         if layer.params.kernel in (1, (1, 1)) and set(chosen) & {"fft", "fft_tiling"}:
             raise CostModelError(f"{layer.name}: PALEO computes 1x1 convolutions as matrix products only")

@@ -405,15 +405,11 @@ def hybrid_step(
     )
 
 
-def _with_inputs(graph: Graph, compute: PaleoCompute) -> PaleoCompute:
-    """PALEO skips the gradient of the network's input whatever lies between: tell it the names of the inputs."""
-    if compute.input_names is not None:
-        return compute
-    return replace(compute, input_names=frozenset(layer.name for layer in graph.layers if layer.kind == "input"))
-
-
 def _serial(graph: Graph, compute: PaleoCompute) -> PaleoCompute:
-    return replace(_with_inputs(graph, compute), use_pipeline=False)
+    """Nothing overlaps. PALEO skips the gradient of the network's input whatever lies between: it is told the names of the inputs."""
+    inputs = frozenset(layer.name for layer in graph.layers if layer.kind == "input")
+    names = inputs if compute.input_names is None else compute.input_names
+    return replace(compute, use_pipeline=False, input_names=names)
 
 
 def _nodes(graph: Graph, compute: PaleoCompute, split: Collection[str] | None, workers: int) -> tuple[Node, ...]:

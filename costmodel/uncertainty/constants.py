@@ -16,8 +16,6 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Literal
 
-import numpy as np
-
 from costmodel.arrays import FloatArray
 from costmodel.hardware.cluster import Cluster, Level
 from costmodel.hardware.device import Device
@@ -376,8 +374,6 @@ class Calibration:
         Of the logarithms, in the order of ``constants``.
     residual_log_sd : float
         Standard deviation of log(measured / predicted) that no constant explains.
-    residual_by_part : mapping of str to float
-        The same for parts of the data.
     residual_groups : int, optional
         Networks whose training steps that was found from; 0: none, so that it says nothing about steps. None: it is as stated.
     framework : str
@@ -397,7 +393,6 @@ class Calibration:
     constants: Mapping[str, CalibratedConstant]
     correlation: FloatArray
     residual_log_sd: float
-    residual_by_part: Mapping[str, float]
     residual_groups: int | None = None
     framework: str = ""
     assumed: Mapping[str, float] = field(default_factory=dict)
@@ -410,16 +405,10 @@ class Calibration:
         size = len(self.constants)
         if self.correlation.shape != (size, size):
             raise ConstantError(f"the correlation is {self.correlation.shape}, expected ({size}, {size})")
-        for name in ("constants", "residual_by_part", "assumed", "error_models"):
+        for name in ("constants", "assumed", "error_models"):
             object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
 
     @property
     def values(self) -> dict[str, float]:
         """Name -> factor, for `with_constants`."""
         return {name: constant.value for name, constant in self.constants.items()}
-
-    @property
-    def covariance(self) -> FloatArray:
-        """Of the logarithms of the factors, in the order of ``constants``."""
-        log_sd = np.array([constant.log_sd for constant in self.constants.values()])
-        return np.asarray(self.correlation * np.outer(log_sd, log_sd))

@@ -204,7 +204,6 @@ def calibrate(
             constants={finding.name: finding.constant for finding in findings},
             correlation=np.round(correlation, 4),
             residual_log_sd=_spread(residual[training] if np.any(training) else residual),
-            residual_by_part={},
             # A fit that was not tried on rows left out says nothing about other runs.
             residual_groups=0 if unseen is None and not fell_back else _networks(measured, training),
             framework=machinery.framework or measured.framework,

@@ -74,16 +74,16 @@ class Case:
 
 
 # Shapes of a kind of kernel. gemm: m, n, k; convolution: n, c, side, k, kernel, padding, stride; attention: batch, heads, head_dim, seq;
-# elementwise: rows, width; recurrent: cell, hidden, batch, timesteps; copy: MiB.
+# elementwise: (rows, width), operation; recurrent: cell, hidden, batch, timesteps; copy: MiB.
 _Shapes = Sequence[Any]
 _OPERATIONS = ("add", "gelu", "layer_norm", "relu", "dropout", "rms_norm", "batch_norm")
-_QUICK_OPERATIONS = 3
+_QUICK_OPERATIONS = _OPERATIONS[:3]
 # For a processor: some 10 to 1,000 GFLOP/s.
 _SMALL_QUICK: dict[str, _Shapes] = {
     "gemm": ((256, 256, 256), (512, 512, 512), (1024, 1024, 1024), (16, 1024, 1024), (128, 128, 4096)),
     "convolution": ((4, 64, 28, 64, 3, 1, 1), (4, 256, 14, 256, 1, 0, 1)),
     "attention": ((1, 8, 64, 256), (1, 8, 64, 512)),
-    "elementwise": ((512, 1024), (4096, 1024)),
+    "elementwise": tuple(itertools.product(((512, 1024), (4096, 1024)), _QUICK_OPERATIONS)),
     "recurrent": (("LSTM", 256, 16, 16),),
     "copy": (1, 16, 64),
 }
@@ -105,7 +105,9 @@ _SMALL_FULL: dict[str, _Shapes] = {
         *((2, 64, 112, 128, 3, 1, 1), (8, 96, 27, 256, 5, 2, 1)),
     ),
     "attention": ((1, 8, 64, 256), (4, 8, 64, 256), (1, 12, 64, 512), (1, 8, 128, 1024), (1, 16, 64, 1024)),
-    "elementwise": ((64, 1024), (512, 1024), (2048, 1024), (8192, 1024), (4096, 4096)),
+    "elementwise": tuple(
+        itertools.product(((64, 1024), (512, 1024), (2048, 1024), (8192, 1024), (4096, 4096)), _OPERATIONS)
+    ),
     "recurrent": (("LSTM", 256, 16, 25), ("LSTM", 512, 32, 25), ("GRU", 512, 32, 25), ("vanilla", 1024, 32, 25)),
     "copy": (1, 4, 16, 64, 256),
 }
@@ -114,7 +116,7 @@ _LARGE_QUICK: dict[str, _Shapes] = {
     "gemm": ((1024, 1024, 1024), (4096, 4096, 4096), (8192, 8192, 8192), (16, 4096, 4096), (512, 512, 16384)),
     "convolution": ((64, 64, 56, 64, 3, 1, 1), (64, 256, 14, 256, 3, 1, 1), (64, 256, 56, 64, 1, 0, 1)),
     "attention": ((4, 16, 128, 2048), (1, 16, 128, 8192)),
-    "elementwise": ((8192, 4096), (32768, 8192)),
+    "elementwise": tuple(itertools.product(((8192, 4096), (32768, 8192)), _QUICK_OPERATIONS)),
     "recurrent": (("LSTM", 1024, 64, 25),),
     "copy": (16, 256, 1024),
 }
@@ -144,7 +146,9 @@ _LARGE_FULL: dict[str, _Shapes] = {
         *((32, 64, 224, 64, 3, 1, 1), (64, 96, 27, 256, 5, 2, 1), (128, 512, 14, 512, 3, 1, 1)),
     ),
     "attention": ((8, 16, 64, 512), (4, 16, 128, 2048), (1, 32, 128, 4096), (1, 16, 128, 8192), (16, 12, 64, 1024)),
-    "elementwise": ((512, 1024), (4096, 4096), (16384, 4096), (32768, 8192), (65536, 8192)),
+    "elementwise": tuple(
+        itertools.product(((512, 1024), (4096, 4096), (16384, 4096), (32768, 8192), (65536, 8192)), _OPERATIONS)
+    ),
     "recurrent": (("LSTM", 512, 32, 25), ("LSTM", 1024, 64, 25), ("GRU", 1536, 32, 50), ("vanilla", 2560, 32, 50)),
     "copy": (1, 16, 64, 256, 1024, 4096),
 }
@@ -171,7 +175,7 @@ def kernel_cases(*, large: bool, quick: bool, precisions: Sequence[str], kinds: 
     of_size = (_SMALL_FULL, _SMALL_QUICK, _LARGE_FULL, _LARGE_QUICK)
     shapes = of_size[2 * large + quick]
     streams = [
-        maker(shapes[kind], precision, quick)
+        maker(shapes[kind], precision)
         for kind, maker in _MAKERS.items()
         for precision in precisions
         if kind in kinds and (kind != "copy" or precision == precisions[0])
@@ -180,7 +184,7 @@ def kernel_cases(*, large: bool, quick: bool, precisions: Sequence[str], kinds: 
     return [case for turn in rounds for case in turn if case is not None]
 
 
-def _gemms(shapes: _Shapes, precision: str, quick: bool) -> Iterator[Case]:  # noqa: ARG001 - the same for all makers
+def _gemms(shapes: _Shapes, precision: str) -> Iterator[Case]:
     size = ELEMENT_BYTES[precision]
     for m, n, k in shapes:
         moved = float(size * (m * n + m * k + k * n))
@@ -194,7 +198,7 @@ def _gemms(shapes: _Shapes, precision: str, quick: bool) -> Iterator[Case]:  # n
         )
 
 
-def _convolutions(shapes: _Shapes, precision: str, quick: bool) -> Iterator[Case]:  # noqa: ARG001
+def _convolutions(shapes: _Shapes, precision: str) -> Iterator[Case]:
     size = ELEMENT_BYTES[precision]
     for n, c, side, k, kernel, padding, stride in shapes:
         out = (side + 2 * padding - kernel) // stride + 1
@@ -213,7 +217,7 @@ def _convolutions(shapes: _Shapes, precision: str, quick: bool) -> Iterator[Case
             )
 
 
-def _attentions(shapes: _Shapes, precision: str, quick: bool) -> Iterator[Case]:  # noqa: ARG001
+def _attentions(shapes: _Shapes, precision: str) -> Iterator[Case]:
     size = ELEMENT_BYTES[precision]
     for batch, heads, dim, seq in shapes:
         elements = batch * heads * seq * dim
@@ -236,10 +240,9 @@ def _attentions(shapes: _Shapes, precision: str, quick: bool) -> Iterator[Case]:
             )
 
 
-def _elementwise(shapes: _Shapes, precision: str, quick: bool) -> Iterator[Case]:
+def _elementwise(shapes: _Shapes, precision: str) -> Iterator[Case]:
     size = ELEMENT_BYTES[precision]
-    operations = _OPERATIONS[:_QUICK_OPERATIONS] if quick else _OPERATIONS
-    for (rows, width), operation in itertools.product(shapes, operations):
+    for (rows, width), operation in shapes:
         elements = rows * width
         for which in ("forward", "backward"):
             # The gradient of a sum is passed on as it is: there is no kernel to time.
@@ -255,7 +258,7 @@ def _elementwise(shapes: _Shapes, precision: str, quick: bool) -> Iterator[Case]
             )
 
 
-def _recurrents(shapes: _Shapes, precision: str, quick: bool) -> Iterator[Case]:  # noqa: ARG001
+def _recurrents(shapes: _Shapes, precision: str) -> Iterator[Case]:
     size = ELEMENT_BYTES[precision]
     gates = {"LSTM": 4, "GRU": 3, "vanilla": 1}
     for cell, hidden, batch, steps in shapes:
@@ -271,14 +274,14 @@ def _recurrents(shapes: _Shapes, precision: str, quick: bool) -> Iterator[Case]:
             )
 
 
-def _copies(shapes: _Shapes, precision: str, quick: bool) -> Iterator[Case]:  # noqa: ARG001
+def _copies(shapes: _Shapes, precision: str) -> Iterator[Case]:
     for mebibytes in shapes:
         moved = 2.0 * mebibytes * 2**20
         cells = (("bytes", mebibytes * 2**20),)
         yield Case(kernel="copy", precision=precision, cells=cells, moved_bytes=moved, held_bytes=moved)
 
 
-_MAKERS: dict[str, Callable[[_Shapes, str, bool], Iterator[Case]]] = {
+_MAKERS: dict[str, Callable[[_Shapes, str], Iterator[Case]]] = {
     "gemm": _gemms,
     "copy": _copies,
     "convolution": _convolutions,
@@ -303,8 +306,9 @@ def collective_cases(*, ranks: int, nodes: int, large: bool, quick: bool) -> lis
     exponents = (10, 16, 20, 24) if quick else range(10, most + 1, 2)
     cases = []
     for exponent, operation in itertools.product(exponents, COLLECTIVES):
-        pair = operation == "point_to_point"
-        involved = 2 if pair else ranks
+        involved, spread = ranks, nodes
+        if operation == "point_to_point":  # two neighbours
+            involved, spread = 2, 1 if ranks > nodes else 2
         size = _divisible(2**exponent, involved)
         cases.append(
             Case(
@@ -313,7 +317,7 @@ def collective_cases(*, ranks: int, nodes: int, large: bool, quick: bool) -> lis
                 cells=(
                     ("collective", operation),
                     ("ranks", involved),
-                    ("nodes", 1 if pair and ranks > nodes else nodes if not pair else 2),
+                    ("nodes", spread),
                     ("bytes", size),
                 ),
                 moved_bytes=float(size),

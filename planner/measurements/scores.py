@@ -296,8 +296,10 @@ def _file_score(
     models = error_models_of(outcomes, preset, given)
     # One baseline for the file: that of a part of one row would be that row.
     factors = baseline_factor(outcomes), baseline_factor(paleo)
-    is_parted = by is not None and by in table.columns
-    texts = zip(split_by(outcomes, by or "").items(), split_by(paleo, by or "").values(), strict=True)
+    parts: dict[str, tuple[Score, Score]] = {}
+    if by is not None and by in table.columns:
+        pairs = zip(split_by(outcomes, by).items(), split_by(paleo, by).values(), strict=True)
+        parts = {text: (score(own, factors[0], models), score(other, factors[1])) for (text, own), other in pairs}
     compared = compared_rows(outcomes)
     fitted = load_calibration().tables | (frozenset() if calibration is None else calibration.tables)
     return FileScore(
@@ -305,9 +307,7 @@ def _file_score(
         kind=kind.name,
         score=score(outcomes, models=models),
         paleo=score(paleo),
-        parts={text: (score(own, factors[0], models), score(other, factors[1])) for (text, own), other in texts}
-        if is_parted
-        else {},
+        parts=parts,
         compared=compared,
         paleo_compared=compared_rows(paleo),
         remarks=(*table.unknown(), *far_off([row.ratio for row in compared])),

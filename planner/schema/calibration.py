@@ -232,7 +232,6 @@ class CalibrationFile(FileModel):
             constants=constants,
             correlation=np.array(self.correlation, dtype=np.float64) if self.correlation else np.eye(len(constants)),
             residual_log_sd=residual.log_sd,
-            residual_by_part=dict(residual.by_part),
             residual_groups=residual.groups,
             framework=self.source.framework,
             assumed={name: entry.value for name, entry in self.assumptions.items()},

@@ -13,7 +13,7 @@ from costmodel.kernels.roofline import RooflineCompute
 from costmodel.uncertainty.intervals import Candidates
 from planner.core.answer import ErrorBars, RankedPlan
 from planner.question.choose import is_transformer
-from planner.uncertainty.bars import bars_of, knowledge_of, where_needed, without_model
+from planner.uncertainty.bars import WITHOUT_MODEL, bars_of, knowledge_of, where_needed
 from planner.uncertainty.features import (
     Times,
     constants_of,
@@ -49,7 +49,7 @@ def mesh_bars(
 ) -> ErrorBars:
     """Error bars of ranked plans over a mesh; ``constants``: of the cost model, in which every constant is changed."""
     if not isinstance(resolved.workload.compute, RooflineCompute):
-        return without_model()
+        return WITHOUT_MODEL
     planned = [plan.plan for plan in plans]
     names = constants_of(resolved.workload, resolved.cluster, max(plan.workers for plan in plans), constants)
     times = mesh_times(model, planned, exact=False)
@@ -59,7 +59,7 @@ def mesh_bars(
 def layer_bars(resolved: Resolved, cache: CostCache, plans: Sequence[RankedPlan]) -> ErrorBars:
     """Error bars of ranked plans with a split per layer."""
     if not isinstance(resolved.workload.compute, RooflineCompute):
-        return without_model()
+        return WITHOUT_MODEL
     planned = [plan.plan for plan in plans]
     names = constants_of(resolved.workload, resolved.cluster, max(plan.workers for plan in plans))
     places, mixture = layer_mixture(cache, planned)
@@ -80,7 +80,7 @@ def layer_bars(resolved: Resolved, cache: CostCache, plans: Sequence[RankedPlan]
 def parts_bars(resolved: Resolved, plans: Sequence[RankedPlan]) -> ErrorBars:
     """Intervals from the parts of the steps alone: of plans whose constants are not varied and that are not compared."""
     if not isinstance(resolved.workload.compute, RooflineCompute):
-        return without_model()
+        return WITHOUT_MODEL
     return replace(
         _bars(resolved, plans, (), None, np.zeros((len(plans), 1)), of_transformers=True), basis=_OF_ONE_KIND
     )

@@ -28,6 +28,7 @@ __all__ = [
     "LISTED_SHARE",
     "NEAR_PLANS",
     "SAME_WITHIN",
+    "WITHOUT_MODEL",
     "Knowledge",
     "bars_of",
     "error_model",
@@ -39,7 +40,6 @@ __all__ = [
     "where_needed",
     "with_bars",
     "with_chances",
-    "without_model",
 ]
 
 _T = TypeVar("_T", bound=Any)
@@ -81,8 +81,9 @@ _WITHIN = (
 )
 # Draws of the errors: a probability of one half is known to 0.008.
 _DRAWS = 4000
-_NO_MODEL = (
-    "the paleo cost model has no error bars: its preset is the paper's program, which no measurement was fitted to"
+# Of the ``paleo`` preset.
+WITHOUT_MODEL = ErrorBars(
+    note="the paleo cost model has no error bars: its preset is the paper's program, which no measurement was fitted to"
 )
 
 
@@ -108,11 +109,6 @@ class Knowledge:
     model: ErrorModel
     log_sd: Mapping[str, float]
     covariance: FloatArray
-
-
-def without_model() -> ErrorBars:
-    """Error bars of the ``paleo`` preset: none, and why."""
-    return ErrorBars(note=_NO_MODEL)
 
 
 def knowledge_of(

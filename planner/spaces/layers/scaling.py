@@ -19,7 +19,7 @@ from planner.spaces.base import Progress
 from planner.spaces.layers.plans import plan_in_words
 from planner.spaces.layers.space import LayerwisePlanSpace, layerwise_space
 from planner.uncertainty.answers import layer_bars
-from planner.uncertainty.bars import without_model
+from planner.uncertainty.bars import WITHOUT_MODEL
 
 __all__ = ["layer_study", "scale"]
 
@@ -93,7 +93,7 @@ def _point(
     global_batch = resolved.workload.global_batch
     if isinstance(base.workload.compute, PaleoCompute) and family == "hybrid":
         step, compute, words = _paper_hybrid(resolved, workers)
-        fits, bars = True, without_model()
+        fits, bars = True, WITHOUT_MODEL
     else:
         space = layerwise_space(resolved)
         plan = _plan(resolved, workers, family)
