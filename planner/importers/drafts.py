@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import posixpath
 import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -341,9 +342,10 @@ def network_layers(layers: Sequence[Layer]) -> tuple[dict[str, Any], list[dict[s
             index += 1
             continue
         group = layers[index : index + run.length]
-        name = _block_name(group, taken, len(blocks) + 1)
+        folder = _common_folder([layer.name for layer in group if layer.weight_count] or [group[0].name])
+        name = _block_name(folder, taken, len(blocks) + 1)
         taken.add(name)
-        blocks[name] = {"layers": _body(group, layers[index - 1].name)}
+        blocks[name] = {"layers": _body(group, folder, layers[index - 1].name)}
         use: dict[str, Any] = {"name": name, "block": name, "repeat": run.repeat}
         source = full_names.get(layers[index - 1].name, layers[index - 1].name)
         if source != previous:
@@ -355,10 +357,9 @@ def network_layers(layers: Sequence[Layer]) -> tuple[dict[str, Any], list[dict[s
     return blocks, entries
 
 
-def _block_name(group: Sequence[Layer], taken: set[str], number: int) -> str:
+def _block_name(folder: str, taken: set[str], number: int) -> str:
     """The folder that the names of the layers have in common, without the number of the repetition."""
-    common = _common_folder([layer.name for layer in group if layer.weight_count] or [group[0].name])
-    parts = [part for part in common.split("/") if part and not part.isdigit()]
+    parts = [part for part in folder.split("/") if part and not part.isdigit()]
     base = clean_name("/".join(parts)) if parts else "block"
     name = base if base not in taken else f"{base[:50]}_{number}"
     while name in taken:
@@ -368,22 +369,15 @@ def _block_name(group: Sequence[Layer], taken: set[str], number: int) -> str:
 
 
 def _common_folder(names: Sequence[str]) -> str:
-    split = [name.split("/")[:-1] for name in names]
-    common: list[str] = []
-    for parts in zip(*split, strict=False):
-        if len(set(parts)) > 1:
-            break
-        common.append(parts[0])
-    return "/".join(common)
+    return posixpath.commonpath([name.rpartition("/")[0] for name in names])
 
 
-def _body(group: Sequence[Layer], outside: str) -> list[dict[str, Any]]:
-    folder = _common_folder([layer.name for layer in group if layer.weight_count] or [group[0].name])
+def _body(group: Sequence[Layer], folder: str, outside: str) -> list[dict[str, Any]]:
     prefix = f"{folder}/" if folder else ""
     names: dict[str, str] = {outside: "input"}
     used = {"input"}
     for layer in group:
-        base = clean_name(layer.name.removeprefix(prefix) if prefix else layer.name)
+        base = clean_name(layer.name.removeprefix(prefix))
         name, number = base, 1
         while name in used:
             number += 1

@@ -15,13 +15,13 @@ from planner.importers.traced.views import (
     BATCH,
     REPEATED,
     Atom,
-    Dims,
     Fixed,
     Network,
     Product,
     Value,
     View,
     Weight,
+    has_samples,
     merged,
     product_view,
     renumbered,
@@ -38,7 +38,7 @@ def _linear(self: Conversion, operation: Operation) -> Value:
 def add_linear(self: Conversion, view: View, weight: Weight, bias: Weight | None, *, transposed: bool) -> View:
     """Features by a matrix, ``transposed`` where it is (outputs, inputs)."""
     outputs = weight.shape[0 if transposed else 1]
-    note_samples(self, view.dims[-1:])
+    self.mixes_samples |= has_samples(view.dims[-1:])
     source = self.network.flat_input(view)
     self.matrices.add(self.own_piece(weight))
     tied = weight.key in self.lookups and not weight.piece
@@ -71,7 +71,7 @@ def _matmul(self: Conversion, operation: Operation) -> Value:
     first, second = self.plain(left), self.plain(right)
     if len(first.dims) != len(second.dims) or len(first.dims) < 3:
         raise operation.fault(f"{first.shape} by {second.shape} is not known")
-    note_samples(self, (*first.dims[-2:], *second.dims[-2:]))
+    self.mixes_samples |= has_samples((*first.dims[-2:], *second.dims[-2:]))
     order = [*range(len(second.dims) - 2), len(second.dims) - 1, len(second.dims) - 2]
     product = Product(queries=first, keys=second.permuted(order), shape=operation.shapes[0])
     # torch.baddbmm adds a third.
@@ -80,12 +80,6 @@ def _matmul(self: Conversion, operation: Operation) -> Value:
 
 def _frozen(operation: Operation, constant: Fixed, shape: tuple[int, ...]) -> Weight:
     return Weight(shape=shape, key=f"constant:{operation.outputs[0]}", table=constant.shape, is_trained=False)
-
-
-def note_samples(self: Conversion, dims: Dims) -> None:
-    """Note that an operation works across what is taken for the samples: then another dimension holds them."""
-    if any(atom.axis == BATCH and atom.size > 1 for dim in dims for atom in dim):
-        self.mixes_samples = True
 
 
 def attended(self: Conversion, product: Product, values: View, shape: tuple[int, ...]) -> View:
@@ -124,7 +118,7 @@ def _is_causal(self: Conversion, product: Product) -> bool:
 def _attention(self: Conversion, operation: Operation) -> Value:
     queries, keys, values = (self.view(operation, i) for i in range(3))
     mask, attributes = self.value(operation, 3), operation.attributes
-    note_samples(self, (*queries.dims[-2:], *keys.dims[-2:]))
+    self.mixes_samples |= has_samples((*queries.dims[-2:], *keys.dims[-2:]))
     product = Product(
         queries=queries,
         keys=keys,
@@ -291,7 +285,7 @@ def _of_two(self: Conversion, left: View, right: View, labels: Labels, sizes: di
     batch = labels.batch
     queries = _arranged(self, left, labels.left, (*batch, rows, labels.summed), sizes)
     keys = _arranged(self, right, labels.right, (*batch, columns, labels.summed), sizes)
-    note_samples(self, (*queries.dims[-2:], *keys.dims[-2:]))
+    self.mixes_samples |= has_samples((*queries.dims[-2:], *keys.dims[-2:]))
     shape = (*(sizes[label] for label in batch), _size(rows, sizes), _size(columns, sizes))
     product = Product(queries=queries, keys=keys, shape=shape)
     if labels.out == batch + rows + columns and len(rows) == len(columns) == 1 and len(batch) > 0:

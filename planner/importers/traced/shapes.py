@@ -19,6 +19,7 @@ from planner.importers.traced.views import (
     Value,
     View,
     Weight,
+    has_samples,
     merged,
 )
 
@@ -85,7 +86,7 @@ def _slice(self: Conversion, operation: Operation) -> Value:
     view = self.view(operation)
     if view.shape == shape:
         return view
-    self.mixes_samples |= _has_samples(view, dim)
+    self.mixes_samples |= has_samples([view.dims[dim]])
     return view.sliced(dim, attributes["start"], shape[dim], attributes.get("step", 1)) or self.copied(view, shape)
 
 
@@ -103,12 +104,8 @@ def _selected(self: Conversion, value: Value | None, dim: int, index: int, shape
         return view.reshaped(shape) or self.copied(view, shape)
     assert value is not None, "an element of something"
     view = self.plain(value)
-    self.mixes_samples |= _has_samples(view, dim)
+    self.mixes_samples |= has_samples([view.dims[dim]])
     return view.selected(dim, index % view.shape[dim]) or self.copied(view, shape)
-
-
-def _has_samples(view: View, dim: int) -> bool:
-    return any(atom.axis == BATCH and atom.size > 1 for atom in view.dims[dim])
 
 
 @kinds("unbind")
@@ -177,7 +174,7 @@ def _joined(self: Conversion, values: list[Value], operation: Operation) -> Valu
 
 def _concatenated(self: Conversion, views: list[View], operation: Operation) -> View:
     dim, shape = operation.attributes["dim"], operation.shapes[0]
-    self.mixes_samples |= _has_samples(views[0], dim)
+    self.mixes_samples |= has_samples([views[0].dims[dim]])
     whole = _together(views, dim) or _channels(self, views, dim)
     if whole is not None:
         return whole

@@ -31,6 +31,7 @@ __all__ = [
     "Weight",
     "canonical_dims",
     "explicit_scores",
+    "has_samples",
     "merged",
     "natural_form",
     "product_view",
@@ -191,6 +192,11 @@ def canonical_dims(shape: Shape, batch: int) -> Dims:
     """
     order = (1, 0) if len(shape) == 2 else tuple(range(len(shape)))
     return (merged([Atom(BATCH, batch, 1)]), *(merged([Atom(axis, shape[axis], 1)]) for axis in order))
+
+
+def has_samples(dims: Iterable[Iterable[Atom]]) -> bool:
+    """Whether any of these dimensions runs over samples."""
+    return any(atom.axis == BATCH and atom.size > 1 for dim in dims for atom in dim)
 
 
 def renumbered(dims: Dims, axis: int, inner: int = 1, *, repeats: bool = True) -> Dims:

@@ -21,6 +21,7 @@ from planner.importers.traced.views import (
     View,
     Weight,
     canonical_dims,
+    has_samples,
     merged,
 )
 
@@ -152,7 +153,7 @@ def _reduce(self: Conversion, operation: Operation) -> Value | list[Value]:
     view = self.view(operation)
     dims = sorted(dim % len(view.dims) for dim in attributes["dims"])
     reduced = tuple(atom for dim in dims for atom in view.dims[dim])
-    if not shape or any(atom.axis == BATCH and atom.size > 1 for atom in reduced):
+    if not shape or has_samples([reduced]):
         self.mixes_samples |= bool(shape)
         return _loss(self, operation)
     if op == "mean" and dims == [len(view.dims) - 1] and keep:
@@ -206,7 +207,7 @@ def _recurrent(self: Conversion, operation: Operation) -> list[Value]:
     time, layers, directions = attributes["time"], attributes["layers"], attributes["directions"]
     if len(view.dims) != 3:
         raise operation.fault(f"a sequence of {len(view.dims)} dimensions is not known")
-    if any(atom.axis == BATCH and atom.size > 1 for atom in view.dims[time]):
+    if has_samples([view.dims[time]]):
         self.mixes_samples = True
         raise operation.fault("it runs over what is taken for the samples, the first dimension of the inputs")
     begin = 1 + attributes["states"]
