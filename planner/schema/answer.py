@@ -292,7 +292,7 @@ StepBoundEntry = record(
 
 WhatIfEntry = record(
     "WhatIfEntry",
-    "One change of the hardware or of the plan, judged by the cost model.",
+    "One change of the hardware or of the plan, evaluated by the cost model.",
     change=key(str, "In words."),
     kind=key(Literal["hardware", "plan"], "What is changed; the other stays as it is."),
     step_time_s=key(Seconds, "What the step takes then."),

@@ -26,6 +26,7 @@ from planner.core.answer import (
 from planner.core.errors import SearchInterrupted, UsageError, no_plan_in_time
 from planner.core.notes import Note
 from planner.core.request import SPACES, Request, SpaceChoice, imported
+from strategies.score import Score, score_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -103,6 +104,11 @@ class PlanSpace(AnswerSpace):
         return self.resolved.request.objective or self.usual_objective
 
     @property
+    def score(self) -> Score:
+        """What plans are compared by, where all devices are of one kind."""
+        return score_of(self.objective, self.resolved.cluster.device, self.resolved.cluster.host)
+
+    @property
     def time_limit_s(self) -> float:
         """How long a search may take."""
         limit_s = self.resolved.request.time_limit_s
@@ -165,8 +171,8 @@ class PlanSpace(AnswerSpace):
         )
 
     def most_weight(self) -> float:
-        """A plan scores its step time multiplied by this at most."""
-        return 1.0
+        """A plan scores its step time multiplied by this at most: no device costs more than a computing one."""
+        return float(self.resolved.request.gpus) if self.score.per_device else 1.0
 
     @abstractmethod
     def baselines(self, found: Found, best: RankedPlan) -> Mapping[str, Any]:

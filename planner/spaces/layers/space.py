@@ -38,7 +38,6 @@ from planner.question.resolve import Resolved
 from planner.spaces.base import Found, PlanSpace, Progress, check_framework
 from planner.spaces.layers.plans import layerwise_section, plan_from_document, plan_in_words
 from strategies.layerwise.space import BATCH_FAMILIES, FAMILY_NAMES
-from strategies.score import Score, score_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -111,11 +110,6 @@ class LayerwisePlanSpace(PlanSpace):
 
     name = "layers"
     declared = LAYERWISE_FIGURES
-
-    @property
-    def score(self) -> Score:
-        """What plans are compared by."""
-        return score_of(self.objective, self.resolved.cluster.device, self.resolved.cluster.host)
 
     @property
     def free_layers(self) -> tuple[str, ...]:
@@ -232,10 +226,6 @@ class LayerwisePlanSpace(PlanSpace):
         is_top = proof.proven_optimal and outcome.rest_bound >= last * (1 - PROOF_SLACK)
         is_top = is_top and not self.resolved.request.diverse
         return dataclasses.replace(proof, proven_top=is_top, solver=", ".join(outcome.methods))
-
-    def most_weight(self) -> float:
-        """All the GPUs, where those in use count."""
-        return self.resolved.request.gpus if self.score.per_device else 1.0
 
     def baselines(self, found: Found, best: RankedPlan) -> Mapping[str, RankedPlan | None]:
         """Plain data parallelism: on the best number of workers, and on all."""

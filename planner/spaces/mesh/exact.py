@@ -128,10 +128,8 @@ class _Builder:
     def _single_degrees(self, bounds: Mapping[str, Bounds]) -> dict[str, int]:
         result = {}
         for field, allowed in bounds.items():
-            if len(allowed.values) == 1 or (
-                not allowed.values and allowed.low == allowed.high and allowed.low is not None
-            ):
-                result[field] = allowed.values[0] if allowed.values else int(allowed.low or 0)
+            if allowed.least == allowed.most:
+                result[field] = allowed.least
             else:
                 self.problems.append(f"{flag_of(field)}: leaves open which plan is meant; give one value")
         return result

@@ -52,7 +52,6 @@ from planner.spaces.mesh.plans import (
     splits_in_words,
 )
 from strategies.mesh.settings import DISTINCT, Bounds, MeshOutcome, MeshRestriction, MeshSettings
-from strategies.score import Score, score_of
 
 if TYPE_CHECKING:
     from costmodel.timeline import Tracks
@@ -141,11 +140,6 @@ class MeshPlanSpace(PlanSpace):
     declared = MESH_FIGURES
 
     @property
-    def score(self) -> Score:
-        """What plans are compared by."""
-        return score_of(self.objective, self.resolved.cluster.device, self.resolved.cluster.host)
-
-    @property
     def is_spelled_out(self) -> bool:
         request = self.resolved.request
         return request.mesh is not None or request.micro_batches is not None
@@ -187,10 +181,6 @@ class MeshPlanSpace(PlanSpace):
             distinct = None if self.resolved.request.diverse is False else DISTINCT
             settings = dataclasses.replace(settings, top=top, distinct=distinct)
         return self.outcome(settings, progress)
-
-    def most_weight(self) -> float:
-        """What all the GPUs weigh: no device costs more than a computing one."""
-        return float(self.resolved.request.gpus) if self.score.per_device else 1.0
 
     def baselines(self, found: Found, best: RankedPlan) -> Mapping[str, RankedPlan | None]:
         """Best plan without tensor, context, expert and pipeline parallelism, whatever else is fixed."""

@@ -107,12 +107,6 @@ class GroupBaseline:
     )  # of the larger space of a mesh: ZeRO-2 and 3, context and expert parallelism, all schedules, offloading
 
     @property
-    def step_time_s(self) -> float:
-        """Of the faster one; infinite without any."""
-        plans = (self.plan, self.mesh)
-        return min((plan.step_time_s for plan in plans if plan is not None), default=float("inf"))
-
-    @property
     def score(self) -> float:
         """Of the better one; infinite without any."""
         return min((plan.score for plan in (self.plan, self.mesh) if plan is not None), default=float("inf"))
@@ -261,9 +255,8 @@ class MixedPlanSpace(PlanSpace):
         fullest = max(reports, key=lambda r: r.memory_bytes / self.capacity_bytes[r.group])
         precision = self.model.precision_of(plan.groups)
         groups = self.model.cluster.groups
-        money = (costs_of_step := mixed_costs(self.model.cluster, plan, reports, step, precision.compute))[
-            "money_per_step"
-        ]
+        costs_of_step = mixed_costs(self.model.cluster, plan, reports, step, precision.compute)
+        money = costs_of_step["money_per_step"]
         use = tuple(
             GroupUse(
                 name=name,

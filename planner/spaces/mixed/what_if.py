@@ -1,6 +1,6 @@
 """What bounds the step of a plan over several kinds of devices, and what a change of the hardware or of the plan would do to it.
 
-Nothing here is estimated: every change is made, and the cost model judges the plan again.
+Nothing here is estimated: every change is made, and the cost model evaluates the plan again.
 """
 
 from __future__ import annotations
@@ -117,15 +117,17 @@ def _of(reports: Sequence[StageReport], pipeline: int) -> list[StageReport]:
 def what_if(space: MixedPlanSpace, plan: MixedPlan, bound: StepBound) -> tuple[WhatIf, ...]:
     """Every change that is tried, the most useful first: of the hardware, then of the plan."""
     now = float(cost_plans(space.model, [plan]).step_time_s[0])
-    rows = [_judged(space, changed, plan, words, "hardware", now) for words, changed in _hardware(space, plan)]
+    rows = [_evaluated(space, changed, plan, words, "hardware", now) for words, changed in _hardware(space, plan)]
     variants = [
         (words, other) for words, other in _variants(space, plan, bound) if not broken_mixed_rules(space.model, other)
     ]
-    rows += [_judged(space, space.model, other, words, "plan", now) for words, other in variants]
+    rows += [_evaluated(space, space.model, other, words, "plan", now) for words, other in variants]
     return tuple(sorted(rows, key=lambda row: (row.kind, -row.gain)))
 
 
-def _judged(space: MixedPlanSpace, model: MixedModel, plan: MixedPlan, words: str, kind: str, now_s: float) -> WhatIf:
+def _evaluated(
+    space: MixedPlanSpace, model: MixedModel, plan: MixedPlan, words: str, kind: str, now_s: float
+) -> WhatIf:
     step = float(cost_plans(model, [plan]).step_time_s[0])
     over = {
         report.group

@@ -341,9 +341,8 @@ class ServingPlanSpace(PlanSpace):
         gpus, problems, chosen = self.resolved.request.gpus, [], []
         values: dict[str, int] = {}
         for field, bounds in self.degrees.items():
-            single = bounds.values if bounds.values else (bounds.low,) if bounds.low == bounds.high else ()
-            if len(single) == 1 and single[0] is not None:
-                values[field] = single[0]
+            if bounds.least == bounds.most:
+                values[field] = bounds.least
             else:
                 problems.append(f"--{field.replace('_', '-')}: leaves open which plan is meant; give one value")
         if problems:
