@@ -54,7 +54,7 @@ from typing import ClassVar
 
 from costmodel.fields import Figure, declared, part, setting
 from costmodel.rates import COMMON_FIGURES
-from planner.core.answer import Assumption, ErrorBars, RankedPlan
+from planner.core.answer import Assumption, RankedPlan
 from planner.core.request import SpaceInfo, register
 from planner.question.choose import KINDS, Kind
 from planner.report.tables import column_maker
@@ -125,9 +125,6 @@ class Space(PlanSpace):
             )
             for plan in plans
         ]
-
-    def bars(self, plans):
-        return ErrorBars()
 
     def assumptions(self):
         return (Assumption(name="work", value="a second per sample"),)

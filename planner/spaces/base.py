@@ -202,9 +202,9 @@ class PlanSpace(AnswerSpace):
         best = found[0].score if reference is None else reference
         return [dataclasses.replace(plan, rank=n, gap=plan.score / best - 1.0) for n, plan in enumerate(found, 1)]
 
-    @abstractmethod
     def bars(self, plans: Sequence[RankedPlan]) -> ErrorBars:
-        """Intervals and chances of plans, and where these come from."""
+        """Intervals and chances of plans, and where these come from; nothing where there is no error model."""
+        return ErrorBars()
 
     def error_bars(self, plans: Sequence[RankedPlan]) -> tuple[list[RankedPlan], ErrorBars]:
         """Plans with their intervals and chances, and where these come from."""

@@ -280,7 +280,7 @@ def fitting_change(space: MeshPlanSpace, plan: MeshPlan) -> Note:
     """Name the change of a plan that does not fit after which it does, at the least cost in time."""
     variants = [variant for variant in _variants(space, plan) if not space.broken(variant)]
     if variants:
-        costs = space.costs(variants)
+        costs = space.model.evaluate_plans(variants)
         fits = costs.memory_bytes <= space.resolved.setting.memory_capacity_bytes
         if fits.any():
             n = int(np.argmin(np.where(fits, costs.step_time_s, np.inf)))

@@ -176,7 +176,7 @@ def read_plan(document: PlanDocument, space: MeshPlanSpace, problems: PlanProble
         problems.check_rules("mesh", space.broken(plan), _FIELDS)
     if not problems.found:
         try:
-            space.costs([plan])
+            space.model.evaluate_plans([plan])
         except MeshError as error:
             usual = "stage_blocks" if plan.stage_blocks else "stage_recompute"
             for message in str(error).split("\n"):

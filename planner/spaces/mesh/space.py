@@ -246,12 +246,8 @@ class MeshPlanSpace(PlanSpace):
 
     # -- figures
 
-    def costs(self, plans: Sequence[MeshPlan]) -> MeshCosts:
-        """Costs of legal plans."""
-        return self.model.evaluate_plans(plans)
-
     def described(self, plans: Sequence[MeshPlan]) -> list[RankedPlan]:
-        costs = self.costs(plans)
+        costs = self.model.evaluate_plans(plans)
         computing_s = plans_computing_s(self.model, plans, costs)
         scores = self.score.of(costs.step_time_s, computing_s, [plan.workers for plan in plans])
         return [

@@ -306,7 +306,32 @@ class MixedPlanSpace(PlanSpace):
         return parts_bars(self.resolved, plans)
 
     def sensitivity(self, plans: Sequence[RankedPlan]) -> tuple[Sensitivity, ...] | None:
-        return _sensitivity(self, plans)
+        # All devices change alike.
+        from costmodel.uncertainty.constants import CONSTANTS, with_constants
+        from planner.uncertainty.bars import knowledge_of
+        from planner.uncertainty.features import constants_of
+        from planner.uncertainty.sensitivity import sensitivity_of
+
+        model, ranked, workers = self.model, [plan.plan for plan in plans], max(plan.workers for plan in plans)
+        weight = np.array([plan.score / plan.step_time_s for plan in plans])
+        known = {
+            name
+            for g in range(len(model.cluster.groups))
+            for name in constants_of(model.workload, group_cluster(model.cluster, g), workers, model.assumptions)
+        }
+
+        def times(name: str, factor: float) -> FloatArray:
+            cluster, assumptions = with_constants(model.cluster, model.assumptions, {name: factor})
+            costs = cost_plans(model.with_constants(cluster, assumptions), ranked)
+            return np.asarray(costs.step_time_s * weight)
+
+        return sensitivity_of(
+            times,
+            knowledge_of(self.resolved.request, is_transformer=True, names=tuple(n for n in CONSTANTS if n in known)),
+            [plan.summary for plan in plans],
+            group_cluster(model.cluster, 0),
+            model.assumptions,
+        )
 
     # -- one plan
 
@@ -520,35 +545,6 @@ def _too_full(ranked: RankedPlan) -> list[Note]:
         ),
         Note("fullest_device", group=fullest_group(ranked), largest=label, largest_bytes=size),
     ]
-
-
-def _sensitivity(space: MixedPlanSpace, plans: Sequence[RankedPlan]) -> tuple[Sensitivity, ...]:
-    """Which constant would have to change, on all devices alike, for another plan to win."""
-    from costmodel.uncertainty.constants import CONSTANTS, with_constants
-    from planner.uncertainty.bars import knowledge_of
-    from planner.uncertainty.features import constants_of
-    from planner.uncertainty.sensitivity import sensitivity_of
-
-    model, ranked, workers = space.model, [plan.plan for plan in plans], max(plan.workers for plan in plans)
-    weight = np.array([plan.score / plan.step_time_s for plan in plans])
-    known = {
-        name
-        for g in range(len(model.cluster.groups))
-        for name in constants_of(model.workload, group_cluster(model.cluster, g), workers, model.assumptions)
-    }
-
-    def times(name: str, factor: float) -> FloatArray:
-        cluster, assumptions = with_constants(model.cluster, model.assumptions, {name: factor})
-        costs = cost_plans(model.with_constants(cluster, assumptions), ranked)
-        return np.asarray(costs.step_time_s * weight)
-
-    return sensitivity_of(
-        times,
-        knowledge_of(space.resolved.request, is_transformer=True, names=tuple(n for n in CONSTANTS if n in known)),
-        [plan.summary for plan in plans],
-        group_cluster(model.cluster, 0),
-        model.assumptions,
-    )
 
 
 def _family(plan: MixedPlan) -> str:

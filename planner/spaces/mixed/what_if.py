@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from costmodel.hardware.cluster import DeviceGroup
 from costmodel.mesh.plan import MESH_FIGURES, RECOMPUTE
-from costmodel.mixed.evaluate import StageReport, broken_mixed_rules, cost_plans, makespans, stage_reports
+from costmodel.mixed.evaluate import broken_mixed_rules, cost_plans, makespans, stage_reports
 from costmodel.mixed.model import MixedModel
 from costmodel.mixed.plan import MixedPipeline, MixedPlan, MixedStage, group_cluster
 from costmodel.tolerances import EQUAL
@@ -91,7 +91,8 @@ def step_bound(space: MixedPlanSpace, plan: MixedPlan) -> StepBound:
     step = float(cost_plans(space.model, [plan]).step_time_s[0])
     ends = makespans([plan], [reports])[0]
     slowest = max(range(len(ends)), key=lambda p: ends[p])
-    busiest = max(_of(reports, slowest), key=lambda r: r.forward_s + r.backward_s)
+    own = [report for report in reports if report.pipeline == slowest]
+    busiest = max(own, key=lambda r: r.forward_s + r.backward_s)
     number = plan.pipelines[slowest].most_micro_batches
     working = number * (busiest.forward_s + busiest.backward_s)
     parts = {name: getattr(busiest, name) for name in _PARTS}
@@ -108,10 +109,6 @@ def step_bound(space: MixedPlanSpace, plan: MixedPlan) -> StepBound:
         largest_share=parts[largest] / (busiest.forward_s + busiest.backward_s),
         spare_s=tuple(ends[slowest] - end for end in ends),
     )
-
-
-def _of(reports: Sequence[StageReport], pipeline: int) -> list[StageReport]:
-    return [report for report in reports if report.pipeline == pipeline]
 
 
 def what_if(space: MixedPlanSpace, plan: MixedPlan, bound: StepBound) -> tuple[WhatIf, ...]:

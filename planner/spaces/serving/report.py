@@ -13,7 +13,7 @@ from planner.report.tables import column_maker
 from planner.report.uncertainty import bars_columns, span_text
 from planner.spaces.serving.plans import command_of
 
-__all__ = ["ServingReport"]
+__all__ = ["REPORT"]
 
 _RATE = Unit(name="tokens/s", size=1.0)
 

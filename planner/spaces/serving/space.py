@@ -266,9 +266,6 @@ class ServingPlanSpace(PlanSpace):
             )
         return ranked
 
-    def bars(self, plans: Sequence[RankedPlan]) -> ErrorBars:
-        return self.error_bars(plans)[1]
-
     def error_bars(self, plans: Sequence[RankedPlan]) -> tuple[list[RankedPlan], ErrorBars]:
         from planner.spaces.serving.bars import serving_bars
         from planner.uncertainty.bars import with_chances

@@ -324,7 +324,7 @@ def test_the_best_plan_depends_on_an_assumption(hinging: Request) -> None:
     space = mesh_space(resolve(hinging))
     doubtful = dataclasses.replace(hinging, assume=(*hinging.assume, ("dp_overlap", 0.5)))
     pessimistic = mesh_space(resolve(doubtful))
-    first_s = float(pessimistic.costs([best.plan]).step_time_s[0])
+    first_s = float(pessimistic.model.evaluate_plans([best.plan]).step_time_s[0])
     times = [float(text) for text in re.findall(r"takes ([0-9.]+) s", note)]
     assert times[0] == pytest.approx(first_s, rel=0.01)
     assert times[1] < 0.99 * times[0]
@@ -332,7 +332,7 @@ def test_the_best_plan_depends_on_an_assumption(hinging: Request) -> None:
     searched = pessimistic.outcome(pessimistic.settings()).candidates[0]
     assert searched.step_time_s <= times[1] * 1.01
     assert searched.plan.zero_stage != 3
-    assert float(space.costs([searched.plan]).step_time_s[0]) > best.step_time_s
+    assert float(space.model.evaluate_plans([searched.plan]).step_time_s[0]) > best.step_time_s
 
 
 @pytest.mark.e2e
