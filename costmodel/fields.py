@@ -7,10 +7,10 @@ Schema, the tables of parts, the labels of comparisons and of figures follow fro
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Literal, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeVar
 
-__all__ = ["Figure", "assumption", "declared", "labels_of", "part", "parts_of", "setting"]
+__all__ = ["Figure", "assumption", "declared", "labels_of", "part", "parts_of", "setting", "with_values"]
 
 _T = TypeVar("_T")
 
@@ -106,6 +106,15 @@ def assumption(default: float, doc: str, source: str) -> float:
     """Declare an assumption: a field of a dataclass with its default, its meaning and where the default is from."""
     value: float = field(default=default, metadata={"doc": doc, "source": source})
     return value
+
+
+def with_values(assumptions: _T, values: Mapping[str, float]) -> _T:
+    """Assumptions with other values of some of them; values of what they do not have are left out."""
+    changed: Any = assumptions
+    found: _T = replace(
+        changed, **{name: value for name, value in values.items() if name in changed.__dataclass_fields__}
+    )
+    return found
 
 
 def setting(default: _T, doc: str, *, least: int = 1, most: int = 1_000_000, of: Sequence[str] = ()) -> _T:

@@ -37,7 +37,7 @@ cost no more than an all-reduce in what was measured (benchmarks/notes/accuracy-
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from statistics import NormalDist
 from types import MappingProxyType
@@ -47,7 +47,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from costmodel.arrays import FloatArray
-from costmodel.fields import assumption
+from costmodel.fields import assumption, with_values
 from costmodel.hardware.cluster import Cluster
 from costmodel.hardware.device import Device
 from costmodel.hardware.efficiency import DEFAULT_EFFICIENCY
@@ -148,10 +148,6 @@ class LayerAssumptions:
     stored_sample_bytes: float = assumption(
         0.0, "bytes of a sample as it is stored; 0: storage is never waited for", "assumption: storage keeps up"
     )
-
-    def changed(self, values: Mapping[str, float]) -> LayerAssumptions:
-        """The same with other values of some of them."""
-        return replace(self, **values) if values else self
 
     def image_software(self) -> ImageSoftware:
         """Which kernels are left out, and how images lie in memory.
@@ -290,42 +286,30 @@ class Framework:
         """By name and version: a mapping has none."""
         return hash((self.name, self.version))
 
-    def mesh_assumptions(
-        self,
-        assumptions: MeshAssumptions = DEFAULT_ASSUMPTIONS,
-        *,
-        precision: Precision | None = None,
-        has_fp4: bool = False,
-    ) -> MeshAssumptions:
+    def mesh_assumptions(self, *, precision: Precision | None = None, has_fp4: bool = False) -> MeshAssumptions:
         """Assumptions of plans over a mesh with the costs of the framework put in; ``has_fp4``: the device computes in fp4."""
-        known = MeshAssumptions.__dataclass_fields__
-        return replace(
-            assumptions, **{name: value for name, value in self._counting(precision, has_fp4) if name in known}
-        )
+        return with_values(DEFAULT_ASSUMPTIONS, self._counting(precision, has_fp4))
 
     def layer_assumptions(
         self, precision: Precision | None = None, *, assumptions: LayerAssumptions | None = None
     ) -> LayerAssumptions:
         """The same of plans with a split per layer; the devices of a framework's jobs differ."""
-        if assumptions is None:
-            assumptions = AS_RUN if self.name else WELL_TUNED
-        known = LayerAssumptions.__dataclass_fields__
-        return replace(
-            assumptions, **{name: value for name, value in self._counting(precision, False) if name in known}
-        )
+        usual = AS_RUN if self.name else WELL_TUNED
+        return with_values(assumptions or usual, self._counting(precision, has_fp4=False))
 
-    def _counting(self, precision: Precision | None, has_fp4: bool) -> Iterator[tuple[str, float]]:
-        """Costs that count, the later ones last."""
-        narrow = precision is not None and precision.name in ("fp16", "bf16")
+    def _counting(self, precision: Precision | None, has_fp4: bool) -> dict[str, float]:
+        """Costs that count; the later ones win."""
+        name = "" if precision is None else precision.name
         counts: dict[Condition, bool] = {
             "on_fp4_devices": has_fp4,
-            "in_fp16": precision is not None and precision.name == "fp16",
-            "in_16_bits": narrow,
+            "in_fp16": name == "fp16",
+            "in_16_bits": name in ("fp16", "bf16"),
         }
-        yield from self.costs.items()
-        for when, costs in self.conditional.items():
+        costs = dict(self.costs)
+        for when, conditional in self.conditional.items():
             if counts[when]:
-                yield from costs.items()
+                costs.update(conditional)
+        return costs
 
 
 NO_FRAMEWORK = Framework()

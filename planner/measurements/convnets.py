@@ -271,4 +271,4 @@ def image_assumptions(row: Row, precision: Precision, *, is_one_row: bool) -> La
         rate, stored = row.number("storage_MBps"), row.number("sample_kB")
         changes |= {"real_input": 1.0}
         changes |= {"storage_bytes_per_s": (rate or 0.0) * 1e6, "stored_sample_bytes": (stored or 0.0) * 1e3}
-    return framework.layer_assumptions(precision, assumptions=AS_RUN).changed(changes)
+    return replace(framework.layer_assumptions(precision, assumptions=AS_RUN), **changes)

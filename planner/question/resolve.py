@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass
 
+from costmodel.fields import with_values
 from costmodel.framework import Framework, LayerAssumptions, cluster_run_by
 from costmodel.hardware.cluster import Cluster
 from costmodel.hardware.device import Device
@@ -106,7 +106,7 @@ def resolve(request: Request) -> Resolved:
         check_trainable(model)
     known = assumptions_of(framework, calibrated, precision, cluster)
     kind.check_assumed(request.assume)
-    layer_assumptions = dataclasses.replace(known[1], **_fields_of(LayerAssumptions, dict(request.assume)))
+    layer_assumptions = with_values(known[1], dict(request.assume))
     compute, cluster = _compute(request, model, cluster, device, precision, optimizer, layer_assumptions)
     workload = Workload(
         graph=model.graph,
@@ -204,12 +204,7 @@ def assumptions_of(
     if calibrated is None:
         return mesh, layers
     assumed, values = calibrated.calibration.assumed, calibrated.calibration.values
-    mesh = dataclasses.replace(mesh, **_fields_of(MeshAssumptions, assumed))
-    return assumptions_with(mesh, values), dataclasses.replace(layers, **_fields_of(LayerAssumptions, assumed))
-
-
-def _fields_of(model: type, values: Mapping[str, float]) -> dict[str, float]:
-    return {name: value for name, value in values.items() if name in model.__dataclass_fields__}  # type: ignore[attr-defined]
+    return assumptions_with(with_values(mesh, assumed), values), with_values(layers, assumed)
 
 
 def _with_host_rates(known: MeshAssumptions, cluster: Cluster) -> MeshAssumptions:

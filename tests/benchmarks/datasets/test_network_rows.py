@@ -72,7 +72,7 @@ def test_branches_of_neon_write_into_what_they_are_joined_to() -> None:
         row = canonical(Row(line=2, cells={**cells, "gpus": "1", "step_time_ms": "600"}), NETWORKS.convert)
         run = convnets.asked(row)
         without = {f"fused_{name}": 0.0 for name in left_out}
-        row.meaning = replace(run, assumptions=run.assumptions.changed(without))
+        row.meaning = replace(run, assumptions=replace(run.assumptions, **without))
         return convnets.predict([row], DEFAULT)[0].comparisons[0].predicted_s
 
     assert predicted_s("GoogLeNet") < 0.99 * predicted_s("GoogLeNet", "concatenation")

@@ -42,11 +42,11 @@ def _cases() -> dict[str, LayerAssumptions]:
     for name in bundled("frameworks"):
         known.setdefault(load_framework(name).framework.layer_assumptions(PRECISIONS["fp16"]), name)
     cases = {name: assumptions for assumptions, name in known.items()}
-    reading = AS_RUN.changed({"real_input": 1.0, "stored_sample_bytes": 1e5, "storage_bytes_per_s": 1e9})
-    cases["slow storage"] = reading.changed({"storage_bytes_per_s": 1e6})
+    reading = replace(AS_RUN, real_input=1.0, stored_sample_bytes=1e5, storage_bytes_per_s=1e9)
+    cases["slow storage"] = replace(reading, storage_bytes_per_s=1e6)
     cases["storage of many nodes"] = reading
-    cases["servers and input"] = reading.changed({"parameter_servers": 1.0, "update_call_s": 1e-3})
-    cases["very different devices"] = AS_RUN.changed({"device_spread": 0.5})
+    cases["servers and input"] = replace(reading, parameter_servers=1.0, update_call_s=1e-3)
+    cases["very different devices"] = replace(AS_RUN, device_spread=0.5)
     return cases
 
 
