@@ -153,12 +153,14 @@ def calibrate(typed: Typed) -> None:
     from planner.calibration.report import calibration_report, calibration_text
     from planner.calibration.run import calibrate as fit
     from planner.core.errors import did_you_mean
-    from planner.files.loading import framework_names
+    from planner.files.loading import framework_aliases
     from planner.files.naming.frameworks import framework_called
+    from planner.files.resources import bundled
     from planner.measurements.tables import read_table
 
     machinery = machinery_of(given.get("device"), given.get("cluster"), given.get("framework"))
-    near = did_you_mean(machinery.framework, framework_names()) if machinery.framework else ""
+    names = [*bundled("frameworks"), *framework_aliases()]
+    near = did_you_mean(machinery.framework, names) if machinery.framework else ""
     if near and framework_called(machinery.framework) is None:  # any software may be named, but this looks like a slip
         remark(
             where, f"--framework {machinery.framework} is no framework that is known; no framework's costs count{near}"

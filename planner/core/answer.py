@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -238,10 +238,6 @@ class RankedPlan:
         }
         dp = {"dp": self.plan.dp} if hasattr(self.plan, "dp") else {}
         return {**self.record(), **settings, **dp}
-
-    def with_figures(self, **figures: float | None) -> RankedPlan:
-        """The same with other values of some figures."""
-        return replace(self, figures={**self.figures, **figures})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

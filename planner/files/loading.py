@@ -43,7 +43,6 @@ __all__ = [
     "calibration_in_words",
     "check_extents",
     "framework_aliases",
-    "framework_names",
     "graph_problems",
     "json_problems",
     "load_algorithms",
@@ -456,11 +455,6 @@ def framework_aliases() -> dict[str, str]:
     for name, path in bundled("frameworks").items():
         found |= {str(alias): name for alias in parse_document(path).value.get("aliases", ())}
     return found
-
-
-def framework_names() -> list[str]:
-    """Names and aliases of the bundled frameworks, for completion."""
-    return sorted({*bundled("frameworks"), *framework_aliases()})
 
 
 # -- calibrations ------------------------------------------------------------------------------------------------------------

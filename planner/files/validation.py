@@ -49,7 +49,8 @@ def validate(model: type[_Model], document: ParsedFile, most: int | None = None)
         All problems at once.
     """
     if not isinstance(document.value, dict):
-        message = f"expected keys and values ('key: value' lines), got {_kind_of(document.value)}"
+        kind = "a list" if isinstance(document.value, list) else f"the single value {_show(document.value)}"
+        message = f"expected keys and values ('key: value' lines), got {kind}"
         raise InputFileError([*document.problems, document.problem((), message)])
     try:
         content = model.model_validate(document.value)
@@ -143,10 +144,6 @@ def _show(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return f"'{value[:60]}'" if isinstance(value, str) else str(value)
-
-
-def _kind_of(value: Any) -> str:
-    return "a list" if isinstance(value, list) else f"the single value {_show(value)}"
 
 
 def _whole_number(_: Any, value: Any) -> str:

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 from planner.core.request import Request
 
 if TYPE_CHECKING:
-    from strategies.mesh.settings import Bounds, MeshRestriction
+    from strategies.mesh.settings import MeshRestriction
 
 __all__ = [
     "FIELD_OF_OPTION",
-    "bounds_text",
     "fixed_by",
     "flag_of",
     "flags_of",
@@ -75,7 +74,13 @@ def without(restriction: MeshRestriction, flag: str) -> MeshRestriction:
 
 
 def given_text(restriction: MeshRestriction, flag: str) -> str:
-    """An option as the user wrote it, for example ``--tp 2,4``."""
+    """An option as the user wrote it.
+
+    >>> from strategies.mesh.settings import Bounds, MeshRestriction
+    >>> fixed = MeshRestriction(degrees={"tp": Bounds(values=(2, 4)), "pp": Bounds(low=1, high=8)})
+    >>> given_text(fixed, "--tp"), given_text(fixed, "--pp")
+    ('--tp 2,4', '--pp 1..8')
+    """
     text = f"{flag} {_value_text(restriction, flags_of(restriction), flag)}".strip()
     return text.replace("--sequence-parallel off", "--no-sequence-parallel")
 
@@ -85,7 +90,8 @@ def _value_text(restriction: MeshRestriction, flags: Mapping[str, str], flag: st
         if name != flag:
             continue
         if field in restriction.degrees:
-            return bounds_text(restriction.degrees[field])
+            bounds = restriction.degrees[field]
+            return ",".join(map(str, bounds.values)) if bounds.values else f"{bounds.low}..{bounds.high}"
         if field in restriction.names:
             return ",".join(restriction.names[field])
         if field == "sequence_parallel":
@@ -97,16 +103,6 @@ def _value_text(restriction: MeshRestriction, flags: Mapping[str, str], flag: st
         ]
         return ",".join(on) or "none"
     return ""
-
-
-def bounds_text(bounds: Bounds) -> str:
-    """Allowed values as they are written on the command line.
-
-    >>> from strategies.mesh.settings import Bounds
-    >>> bounds_text(Bounds(values=(2, 4))), bounds_text(Bounds(low=1, high=8))
-    ('2,4', '1..8')
-    """
-    return ",".join(map(str, bounds.values)) if bounds.values else f"{bounds.low}..{bounds.high}"
 
 
 def near_multiples(number: int, unit: int) -> str:

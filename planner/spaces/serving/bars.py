@@ -87,13 +87,13 @@ def _with_intervals(
         first, token = ([float(end[n]) for end in ends[name]] for name in ("ttft_s", "token_s"))
         each = [float(end[n]) for end in ends["tpot_s"]] if "tpot_s" in ends else [0.0, 0.0]
         figures = {
+            **plan.figures,
             "ttft_low_s": first[0],
             "ttft_high_s": first[1],
             "output_tokens_per_s_low": 1.0 / token[1],
             "output_tokens_per_s_high": 1.0 / token[0],
         }
-        timed = replace(plan, step_time_low_s=each[0], step_time_high_s=each[1])
-        result.append(timed.with_figures(**figures))
+        result.append(replace(plan, step_time_low_s=each[0], step_time_high_s=each[1], figures=figures))
     return tuple(result)
 
 

@@ -7,6 +7,7 @@ import random
 import struct
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -301,7 +302,8 @@ def test_several_kinds_of_gpus_have_no_single_capacity() -> None:
     shown = shown_plans(answer)
     figure = memory(shown, answer.space)
     assert figure.limit is None or "its capacity" in figure.caption
-    half = shown["#2"].with_figures(memory_capacity_bytes=shown["#1"].memory_capacity_bytes / 2)
+    less = {"memory_capacity_bytes": shown["#1"].memory_capacity_bytes / 2}
+    half = replace(shown["#2"], figures={**shown["#2"].figures, **less})
     mixed = memory({**shown, "#2": half}, answer.space)
     assert mixed.limit is None
     assert "capacity" not in mixed.caption

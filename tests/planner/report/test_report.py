@@ -241,7 +241,8 @@ def test_a_plan_that_is_the_best_says_so(breakdown: Estimate) -> None:
     best = dataclasses.replace(breakdown, ranked=first, best=first)
     assert "No plan of the stated space is faster." in explained(best)
     # One that does not fit may well be faster.
-    full = dataclasses.replace(first.with_figures(memory_bytes_per_gpu=2 * first.memory_capacity_bytes), gap=-0.1)
+    more = {"memory_bytes_per_gpu": 2 * first.memory_capacity_bytes}
+    full = dataclasses.replace(first, figures={**first.figures, **more}, gap=-0.1)
     assert "is faster" not in explained(dataclasses.replace(best, ranked=full))
 
 
