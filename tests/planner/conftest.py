@@ -28,11 +28,27 @@ def answer(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) 
     for name in ("NO_COLOR", "COLUMNS", "TERM"):
         monkeypatch.delenv(name, raising=False)
 
-    def ask(*arguments: str) -> str:
-        code = run(list(arguments))
+    def ask(*arguments: object) -> str:
+        code = run([str(argument) for argument in arguments])
         out, err = capsys.readouterr()
         assert code == 0, err
         return out
+
+    return ask
+
+
+@pytest.fixture
+def fails(capsys: pytest.CaptureFixture[str]) -> Any:
+    """Run a command that must fail; its message."""
+
+    def ask(*arguments: object, code: int = 2) -> str:
+        capsys.readouterr()  # what commands before it said
+        found = run([str(argument) for argument in arguments])
+        out, err = capsys.readouterr()
+        assert (found, out) == (code, ""), err
+        assert "Traceback" not in err
+        assert "internal error" not in err
+        return err
 
     return ask
 

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.cli import run
 from planner.core.errors import FileProblem, InputFileError
 from planner.importers.hugging_face.families import ARCHITECTURES, REFUSED, WITH_TEXT_PART
 from planner.importers.networks import load_model
@@ -74,13 +73,11 @@ def test_all_faults_come_at_once_with_their_places(tmp_path: Path) -> None:
     ]
 
 
-def test_the_command_prints_them_and_ends_with_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_them_and_ends_with_2(tmp_path: Path, fails: Any) -> None:
     path = tmp_path / "config.json"
     path.write_text(EVERYTHING_WRONG)
     for command in (["import", str(path)], ["import", str(tmp_path)], ["optimize", str(path), "--gpus", "8"]):
-        assert run(command) == 2
-        out, err = capsys.readouterr()
-        assert out == ""
+        err = fails(*command)
         assert f"{path}:5:24: num_hidden_layers: must be at least 1, got -3" in err
         assert "Traceback" not in err
 

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodel.hardware.cluster import Cluster
-from planner.cli import run
 from planner.detect.devices import Processor, find_processor, flop_per_cycle, parse_lscpu
 from planner.detect.machine import detect
 from planner.detect.nvidia import Gpu, parse_gpus, parse_nvlinks, parse_topology
@@ -228,24 +227,19 @@ def test_the_command_writes_what_the_planner_reads(tmp_path: Path, answer: Any) 
     assert answer("optimize", "alexnet", "--gpus", "1", "--cluster", str(path))
 
 
-def test_files_that_are_there_are_kept_unless_forced(
-    tmp_path: Path, answer: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_files_that_are_there_are_kept_unless_forced(tmp_path: Path, answer: Any, fails: Any) -> None:
     path = tmp_path / "cluster.yaml"
     path.write_text("mine", encoding="utf-8")
-    assert run(["detect", "-o", str(path)]) == 2
-    assert "--force" in capsys.readouterr().err
+    assert "--force" in fails("detect", "-o", str(path))
     assert [entry.name for entry in tmp_path.iterdir()] == ["cluster.yaml"]
     assert path.read_text(encoding="utf-8") == "mine"
     answer("detect", "-o", str(path), "--force")
     assert path.read_text(encoding="utf-8") != "mine"
 
 
-def test_bad_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["detect", "-o", str(tmp_path / "nowhere" / "c.yaml")]) == 2
-    assert "there is no folder" in capsys.readouterr().err
-    assert run(["detect", "-o", str(tmp_path / "c.txt"), "--nodes", "0"]) == 2
-    error = capsys.readouterr().err
+def test_bad_output(tmp_path: Path, fails: Any) -> None:
+    assert "there is no folder" in fails("detect", "-o", str(tmp_path / "nowhere" / "c.yaml"))
+    error = fails("detect", "-o", str(tmp_path / "c.txt"), "--nodes", "0")
     assert "ends in .yaml" in error
     assert "--nodes 0" in error
 

@@ -124,9 +124,8 @@ def test_a_serving_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert "--max-num-seqs 8" in (tmp_path / "run" / "serve.sh").read_text(encoding="utf-8")
 
 
-def test_exporters_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["list", "exporters", "--json"]) == 0
-    names = [item["name"] for item in json.loads(capsys.readouterr().out)["items"]]
+def test_exporters_are_listed(answer: Any) -> None:
+    names = [item["name"] for item in json.loads(answer("list", "exporters", "--json"))["items"]]
     assert names == [
         "torch",
         "megatron",

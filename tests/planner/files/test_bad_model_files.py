@@ -6,10 +6,10 @@ import contextlib
 import random
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from planner.cli import run
 from planner.core.errors import InputFileError
 from planner.files.resources import bundled
 from planner.importers.networks import load_model
@@ -296,7 +296,7 @@ def test_a_tied_layer_shares_weights_that_there_are(tmp_path: Path) -> None:
     assert load_model(str(path)).graph.weight_count == 32000 * 64
 
 
-def test_a_name_used_twice_in_a_repeated_block_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_name_used_twice_in_a_repeated_block_is_said_once(tmp_path: Path, fails: Any) -> None:
     path = tmp_path / "twice.yaml"
     path.write_text(
         "schema_version: 1\nname: twice\nsource: test\nglobal_batch: 8\nblocks:\n  b:\n    layers:\n"
@@ -304,8 +304,7 @@ def test_a_name_used_twice_in_a_repeated_block_is_said_once(tmp_path: Path, caps
         "      - {name: a, type: linear, out_features: 8}\n"
         "layers:\n  - {name: data, type: input, shape: [16, 8]}\n  - {name: blocks, block: b, repeat: 12}\n"
     )
-    assert run(["estimate", str(path)]) == 2
-    (line,) = [text for text in capsys.readouterr().err.splitlines() if "two layers have the name" in text]
+    (line,) = [text for text in fails("estimate", str(path)).splitlines() if "two layers have the name" in text]
     assert line.startswith(f"{path}:9:")
 
 

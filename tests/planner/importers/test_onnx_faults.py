@@ -23,14 +23,11 @@ from planner.importers.sources import imported_document
 HEAD = bytes((8, 9, 0x12, 3)) + b"abc"
 
 
-def test_without_the_package_the_extra_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_the_package_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: Any) -> None:
     path = tmp_path / "net.onnx"
     path.write_bytes(HEAD)
     monkeypatch.setitem(sys.modules, "onnx", None)
-    assert run(["import", str(path)]) == 2
-    error = capsys.readouterr().err
+    error = fails("import", str(path))
     assert "pip install 'paleo-planner[onnx]'" in error
     assert "Traceback" not in error
 

@@ -14,7 +14,6 @@ import pytest
 
 import planner
 from costmodel.network.layers import Layer, Shard
-from planner.cli import run
 from planner.core.errors import InputFileError, UsageError
 from planner.files.loading import LoadedModel
 from planner.importers.networks import import_network, load_model
@@ -165,11 +164,10 @@ def test_an_archive_is_what_was_traced(tmp_path: Path) -> None:
     assert layers_of(archive) == layers_of(planner.from_torch(module, (torch_models.ids(),)))
 
 
-def test_a_mesh_plan_is_found_for_what_was_imported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mesh_plan_is_found_for_what_was_imported(tmp_path: Path, answer: Any) -> None:
     path = tmp_path / "gpt.yaml"
     path.write_text(text_of(traced("gpt")))
-    assert run(["optimize", str(path), "--gpus", "4", "--batch", "16"]) == 0
-    assert "tp" in capsys.readouterr().out
+    assert "tp" in answer("optimize", str(path), "--gpus", "4", "--batch", "16")
 
 
 def test_the_text_of_an_import_is_the_same_network(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,32 +31,27 @@ HAS_TORCH = importlib.util.find_spec("torch") is not None
 needs_torch = pytest.mark.skipif(not HAS_TORCH, reason="PyTorch is not installed (extra 'torch')")
 
 
-def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    assert run(["measure", *arguments]) == 2
-    return capsys.readouterr().err
-
-
 @pytest.mark.skipif(HAS_TORCH, reason="PyTorch is installed")
-def test_without_pytorch_the_extra_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    error = refused(capsys, "-o", str(tmp_path / "m.csv"))
+def test_without_pytorch_the_extra_is_named(fails: Any, tmp_path: Path) -> None:
+    error = fails("measure", "-o", str(tmp_path / "m.csv"))
     assert error == (
         "error: planner measure needs PyTorch, which is not installed; install the extra 'torch': pip install 'paleo-planner[torch]'\n"
     )
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_broken_pytorch(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_pytorch(fails: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text("raise OSError('libcudart.so.12: cannot open shared object file')")
     monkeypatch.syspath_prepend(str(tmp_path))
     for name in [name for name in sys.modules if name == "torch" or name.startswith("torch.")]:
         monkeypatch.delitem(sys.modules, name)
-    assert "PyTorch cannot be loaded: libcudart.so.12" in refused(capsys, "-o", str(tmp_path / "m.csv"))
+    assert "PyTorch cannot be loaded: libcudart.so.12" in fails("measure", "-o", str(tmp_path / "m.csv"))
 
 
-def test_everything_wrong_is_said_at_once(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    error = refused(
-        capsys,
+def test_everything_wrong_is_said_at_once(fails: Any, tmp_path: Path) -> None:
+    error = fails(
+        "measure",
         "--device",
         "tpu",
         "--only",
@@ -75,33 +71,30 @@ def test_everything_wrong_is_said_at_once(capsys: pytest.CaptureFixture[str], tm
     assert "ends in .csv" in error
 
 
-def test_names_are_checked_first(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_names_are_checked_first(fails: Any, tmp_path: Path) -> None:
     path = str(tmp_path / "m.csv")
-    assert "device 'h10' is not known" in refused(capsys, "--as", "h10", "-o", path)
-    assert "cluster 'dgx' is not known" in refused(capsys, "--cluster", "dgx", "-o", path)
+    assert "device 'h10' is not known" in fails("measure", "--as", "h10", "-o", path)
+    assert "cluster 'dgx' is not known" in fails("measure", "--cluster", "dgx", "-o", path)
 
 
-def test_unwritable_output(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert "there is no folder" in refused(capsys, "-o", str(tmp_path / "nowhere" / "m.csv"))
+def test_unwritable_output(fails: Any, tmp_path: Path) -> None:
+    assert "there is no folder" in fails("measure", "-o", str(tmp_path / "nowhere" / "m.csv"))
     (tmp_path / "folder.csv").mkdir()
-    assert "is a folder" in refused(capsys, "-o", str(tmp_path / "folder.csv"))
+    assert "is a folder" in fails("measure", "-o", str(tmp_path / "folder.csv"))
 
 
-def test_the_default_file_is_not_replaced(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_default_file_is_not_replaced(fails: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("measured.csv").write_text("mine")
-    assert "measured.csv is already there" in refused(capsys)
+    assert "measured.csv is already there" in fails("measure")
     assert Path("measured.csv").read_text() == "mine"
 
 
-def test_a_template_of_the_table(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_template_of_the_table(capsys: pytest.CaptureFixture[str], answer: Any, tmp_path: Path) -> None:
     assert run(["validate", "--template", "measured"]) == 0
     path = tmp_path / "t.csv"
     path.write_text(capsys.readouterr().out)
-    assert run(["validate", str(path), "--json"]) == 0
-    (file,) = json.loads(capsys.readouterr().out)["files"]
+    (file,) = json.loads(answer("validate", str(path), "--json"))["files"]
     assert (file["kind"], file["scored"]) == ("measured", 1)
 
 
@@ -126,7 +119,7 @@ def rows_of(path: Path) -> list[dict[str, str]]:
 
 @pytest.mark.e2e
 @needs_torch
-def test_a_run_on_the_processor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_on_the_processor(tmp_path: Path, answer: Any) -> None:
     process = started(
         "planner",
         "measure",
@@ -153,8 +146,7 @@ def test_a_run_on_the_processor(tmp_path: Path, capsys: pytest.CaptureFixture[st
         assert 0 < low <= middle <= high
         assert int(row["samples"]) >= 3
     assert all(row["predicted_s"] for row in document["rows"])
-    assert run(["validate", str(tmp_path / "m.csv"), "--json"]) == 0
-    (file,) = json.loads(capsys.readouterr().out)["files"]
+    (file,) = json.loads(answer("validate", str(tmp_path / "m.csv"), "--json"))["files"]
     assert (file["kind"], file["coverage"], file["without_default"]) == (
         "measured",
         1.0,
@@ -201,16 +193,16 @@ def test_a_stopped_run_keeps_its_rows(tmp_path: Path, number: int) -> None:
 
 @pytest.mark.e2e
 @needs_torch
-def test_files_corrected_by_hand_are_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_corrected_by_hand_are_kept(fails: Any, tmp_path: Path) -> None:
     (tmp_path / "m-device.yaml").write_text("mine")
-    error = refused(capsys, "--device", "cpu", "-o", str(tmp_path / "m.csv"))
+    error = fails("measure", "--device", "cpu", "-o", str(tmp_path / "m.csv"))
     assert "--as" in error
     assert (tmp_path / "m-device.yaml").read_text() == "mine"
 
 
 @needs_torch
-def test_formats_that_the_device_lacks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "computes in" in refused(capsys, "--device", "cpu", "--precision", "tf32", "-o", str(tmp_path / "m.csv"))
+def test_formats_that_the_device_lacks(fails: Any, tmp_path: Path) -> None:
+    assert "computes in" in fails("measure", "--device", "cpu", "--precision", "tf32", "-o", str(tmp_path / "m.csv"))
 
 
 @needs_torch
@@ -288,17 +280,14 @@ def test_a_calibration_counts_in_the_report(tmp_path: Path) -> None:
         "measure",
     ],
 )
-def test_every_command_that_predicts_takes_a_calibration(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_that_predicts_takes_a_calibration(command: str, answer: Any) -> None:
     """Of `calibrate`, whose answer it is, the help says what to do with it."""
-    assert run([command, "--help"]) == 0
-    assert "--calibration" in capsys.readouterr().out
+    assert "--calibration" in answer(command, "--help")
 
 
-def test_an_unknown_calibration_is_refused_before_anything_is_measured(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    assert "calibration 'nowhere' is not known" in refused(
-        capsys, "--calibration", "nowhere", "-o", str(tmp_path / "m.csv")
+def test_an_unknown_calibration_is_refused_before_anything_is_measured(fails: Any, tmp_path: Path) -> None:
+    assert "calibration 'nowhere' is not known" in fails(
+        "measure", "--calibration", "nowhere", "-o", str(tmp_path / "m.csv")
     )
     assert list(tmp_path.iterdir()) == []
 

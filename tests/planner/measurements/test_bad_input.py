@@ -55,13 +55,11 @@ REFUSED: dict[str, tuple[str | bytes, str]] = {
 @pytest.mark.parametrize("command", ["validate", "calibrate"])
 @pytest.mark.parametrize(("content", "message"), REFUSED.values(), ids=REFUSED)
 def test_a_file_that_is_no_table(
-    command: str, content: str | bytes, message: str, write: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    command: str, content: str | bytes, message: str, write: Any, tmp_path: Path, fails: Any
 ) -> None:
     path = write(content)
     more = ["--html", str(tmp_path / "a.html")] if command == "validate" else ["-o", str(tmp_path / "a.yaml")]
-    assert run([command, path, *more]) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
+    err = fails(command, path, *more)
     assert err.startswith(path)
     assert message in err, err
     assert "Traceback" not in err
@@ -91,23 +89,19 @@ def test_a_row_that_cannot_be_read_is_refused_at_its_place_and_the_others_are_re
     )
 
 
-def test_a_table_of_which_no_row_can_be_read_is_refused(write: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["validate", write(table(row(tp="8-way"), row(pp=0)))]) == 2
-    err = capsys.readouterr().err
+def test_a_table_of_which_no_row_can_be_read_is_refused(write: Any, fails: Any) -> None:
+    err = fails("validate", write(table(row(tp="8-way"), row(pp=0))))
     assert "tp '8-way' is no whole number from 1" in err
     assert "pp '0' is no whole number from 1" in err
 
 
 @pytest.mark.parametrize("command", ["validate", "calibrate"])
-def test_a_folder_and_a_file_that_is_not_there(
-    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_and_a_file_that_is_not_there(command: str, tmp_path: Path, fails: Any) -> None:
     for name, message in (
         (str(tmp_path), "is a folder, not a file"),
         ("nowhere.csv", "no such file"),
     ):
-        assert run([command, name]) == 2
-        assert message in capsys.readouterr().err
+        assert message in fails(command, name)
 
 
 # --- tables that look odd and are good
@@ -218,18 +212,18 @@ COLUMNS = {
 @pytest.mark.parametrize("command", ["validate", "calibrate"])
 @pytest.mark.parametrize(("absent", "message"), COLUMNS.values(), ids=COLUMNS)
 def test_columns_without_which_no_row_is_scored(
-    command: str, absent: str, message: str, write: Any, capsys: pytest.CaptureFixture[str]
+    command: str, absent: str, message: str, write: Any, fails: Any
 ) -> None:
     names = [name for name in ("model", *HEADER.split(",")) if name not in absent.split(",")]
     line = ",".join(str({**RUN, "model": "mine"}.get(name, "")) for name in names)
-    assert run([command, write(table(line, header=",".join(names)))]) == 2
-    assert message in capsys.readouterr().err
+    assert message in fails(command, write(table(line, header=",".join(names))))
 
 
 @pytest.mark.parametrize("command", ["validate", "calibrate"])
-def test_a_renamed_column_is_guessed(command: str, write: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run([command, write(table(row(), header=HEADER.replace("step_time_ms", "step_time")))]) == 2
-    assert "(the file has 'step_time'). Template: " in capsys.readouterr().err
+def test_a_renamed_column_is_guessed(command: str, write: Any, fails: Any) -> None:
+    assert "(the file has 'step_time'). Template: " in fails(
+        command, write(table(row(), header=HEADER.replace("step_time_ms", "step_time")))
+    )
 
 
 COLLECTIVES = {
@@ -289,17 +283,15 @@ def test_throughput_needs_no_global_batch_of_its_own(write: Any, capsys: pytest.
     assert file["worst"][0]["measured_s"] == pytest.approx(1 * 8 * 2048 / (1024 * 8))  # one sample per replica
 
 
-def test_calibration_says_what_a_table_lacks(write: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_calibration_says_what_a_table_lacks(write: Any, tmp_path: Path, answer: Any, fails: Any) -> None:
     target = tmp_path / "mine.yaml"
     for content, message in (
         (table(row(oom="yes", step_time_ms="")), "has no row to fit to, of 1: 1 failed runs"),
         (table(row(step_time_ms=0.003), row(device="zz")), "has no row to fit to, of 2: 1 "),
     ):
-        assert run(["calibrate", write(content), "-o", str(target)]) == 2
-        assert message in capsys.readouterr().err
+        assert message in fails("calibrate", write(content), "-o", str(target))
         assert not target.exists()
-    assert run(["calibrate", write(table(row(), row(step_time_ms=0.003))), "-o", str(target)]) == 0
-    assert "cannot determine" in capsys.readouterr().out
+    assert "cannot determine" in answer("calibrate", write(table(row(), row(step_time_ms=0.003))), "-o", str(target))
     assert target.exists()
 
 
@@ -342,21 +334,17 @@ def test_calibration_remarks_on_columns_that_are_not_read(
 
 
 @pytest.mark.parametrize("command", ["validate", "calibrate"])
-def test_what_is_no_regular_file_is_refused_unread(
-    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_no_regular_file_is_refused_unread(command: str, tmp_path: Path, fails: Any) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)  # opening it would wait for a writer
     for path in ("/dev/zero", str(pipe)):
-        assert run([command, path]) == 2
-        assert "is not a regular file" in capsys.readouterr().err
+        assert "is not a regular file" in fails(command, path)
 
 
-def test_networks_are_not_read_from_pipes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_networks_are_not_read_from_pipes(tmp_path: Path, fails: Any) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    assert run(["estimate", str(pipe), "--gpus", "2"]) == 2
-    assert "is not a regular file" in capsys.readouterr().err
+    assert "is not a regular file" in fails("estimate", str(pipe), "--gpus", "2")
 
 
 def test_tables_longer_than_any_are_refused_at_once(tmp_path: Path) -> None:
@@ -366,15 +354,14 @@ def test_tables_longer_than_any_are_refused_at_once(tmp_path: Path) -> None:
         read_table(path)
 
 
-def test_a_file_in_another_unit_is_remarked_on(write: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_in_another_unit_is_remarked_on(write: Any, capsys: pytest.CaptureFixture[str], answer: Any) -> None:
     line = "p100,fp32,1760,{},1760,{}"
     right = write("\n".join([GEMM, *(line.format(n, n / 80) for n in (16, 32, 64, 128))]) + "\n")
     assert json.loads(json_of(capsys, right))["files"][0]["remarks"] == []
     wrong = write("\n".join([GEMM, *(line.format(n, n / 80 * 1000) for n in (16, 32, 64, 128))]) + "\n")
     (remark,) = json.loads(json_of(capsys, wrong))["files"][0]["remarks"]
     assert remark.endswith("times shorter than what was measured: wrong unit?")
-    assert run(["validate", wrong]) == 0
-    assert remark[:30] in " ".join(capsys.readouterr().out.split())
+    assert remark[:30] in " ".join(answer("validate", wrong).split())
 
 
 def test_a_time_that_its_throughput_contradicts(skipped: Any) -> None:

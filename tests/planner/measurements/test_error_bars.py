@@ -123,11 +123,10 @@ def test_coverage_and_scores_by_hand(table: Any, figures: Any, bars: str, framew
 
 
 @pytest.mark.e2e
-def test_the_interval_is_that_of_the_answer(table: Any, figures: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_interval_is_that_of_the_answer(table: Any, figures: Any, answer: Any) -> None:
     """A run measured where the printed interval of its plan ends, a little inside and outside."""
     words = ["gpt3-1.3b", "--gpus", "4", "--batch", "16", "--seq", "512", "--json"]
-    assert run(["optimize", *words]) == 0
-    plan = json.loads(capsys.readouterr().out)["plans"][0]
+    plan = json.loads(answer("optimize", *words))["plans"][0]
     high = plan["step_time_high_s"] / plan["step_time_s"]
     row = line(2, 1.0)
     predicted = figures(table(row.replace(",1.0", ",2000")))["worst"][0]["predicted_s"]
@@ -338,16 +337,13 @@ def test_a_calibration_brings_its_own_intervals(table: Any, figures: Any, tmp_pa
 
 
 @pytest.mark.e2e
-def test_the_report_says_when_the_bars_saw_the_rows(
-    table: Any, figures: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_report_says_when_the_bars_saw_the_rows(table: Any, figures: Any, tmp_path: Path, answer: Any) -> None:
     path = table(*(line(tp, 2000) for tp in (1, 2, 4)))
     mine = calibration_file(tmp_path, tables=[path])
     assert not figures(path)["error_bars_in_sample"]
     assert figures(path, "--calibration", mine)["error_bars_in_sample"]
     page = tmp_path / "page.html"
-    assert run(["validate", path, "--calibration", mine, "--html", str(page)]) == 0
-    said = " ".join(capsys.readouterr().out.split())
+    said = " ".join(answer("validate", path, "--calibration", mine, "--html", str(page)).split())
     assert "of 3 times inside the 80 % interval" in said
     assert "they were fitted to this very file" in said
     assert "1 hold the plan measured best; median length" in said

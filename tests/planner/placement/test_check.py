@@ -215,10 +215,10 @@ def place(tmp_path: Path, workload: dict[str, Any], *words: str) -> int:
 def test_answer_by_hand(mode: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The fast one takes four operators and a transfer, 4.25; the slow one 2 + 0.5 and a transfer at half the speed, 3."""
     assert place(tmp_path, content(), mode, "--json", "--export", str(tmp_path / "placed.yaml")) == 0
-    answer = json.loads(capsys.readouterr().out)
-    assert answer["objective"] == pytest.approx(4.25)
-    assert answer["proven_optimal"]
-    fast, slow = answer["devices"]
+    found = json.loads(capsys.readouterr().out)
+    assert found["objective"] == pytest.approx(4.25)
+    assert found["proven_optimal"]
+    fast, slow = found["devices"]
     assert (fast["type"], slow["type"]) == ("fast", "slow")
     assert (fast["load"], slow["load"]) == (pytest.approx(4.25), pytest.approx(3.0))
     assert (fast["memory_capacity_bytes"], slow["memory_capacity_bytes"]) == (6, 4)

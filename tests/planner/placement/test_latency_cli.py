@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -28,10 +29,8 @@ def workload(tmp_path: Path) -> Path:
     return path
 
 
-def test_json_answer(cli: Cli, workload: Path) -> None:
-    code, out, _ = cli(workload, "--objective", "latency", "--json")
-    assert code == 0
-    document = json.loads(out)
+def test_json_answer(answer: Any, workload: Path) -> None:
+    document = json.loads(answer("place", workload, "--objective", "latency", "--json"))
     assert isinstance(AnyPlacement.model_validate(document).root, LatencyDocument)
     # 1 + 2 + 0.25, then 0.25 + 4.
     assert document["objective"] == 7.5
@@ -43,19 +42,17 @@ def test_json_answer(cli: Cli, workload: Path) -> None:
     assert document["speedup_over_one_device"] == pytest.approx(7 / 7.5)
 
 
-def test_table(cli: Cli, workload: Path) -> None:
-    code, out, _ = cli(workload, "--objective", "latency", "--width", "100")
-    assert code == 0
+def test_table(answer: Any, workload: Path) -> None:
+    out = answer("place", workload, "--objective", "latency", "--width", "100")
     assert "proven optimal" in out
     assert "3.25" in out
     assert "7.50000, the latency" in out
 
 
-def test_export_and_check(cli: Cli, workload: Path, tmp_path: Path) -> None:
+def test_export_and_check(answer: Any, cli: Cli, workload: Path, tmp_path: Path) -> None:
     file = tmp_path / "placement.yaml"
-    assert cli(workload, "--objective", "latency", "--subgraphs", "2", "--export", file)[0] == 0
-    code, out, _ = cli("check", workload, file, "--json")
-    assert code == 0
+    answer("place", workload, "--objective", "latency", "--subgraphs", "2", "--export", file)
+    out = answer("place", "check", workload, file, "--json")
     assert json.loads(out)["objective"] == 7.5
     content = yaml.safe_load(file.read_text())
     assert content["limits"]["subgraphs"] == 2
@@ -68,7 +65,7 @@ def test_export_and_check(cli: Cli, workload: Path, tmp_path: Path) -> None:
     assert "holds" in out  # and 3 MiB are too much
 
 
-def test_several_subgraphs_use_one_accelerator(cli: Cli, tmp_path: Path) -> None:
+def test_several_subgraphs_use_one_accelerator(answer: Any, tmp_path: Path) -> None:
     """An unsupported operator between two others: one accelerator runs both with two subgraphs, only one of them with one."""
     nodes = [
         {"id": i, "supportedOnFpga": int(i != 2), "cpuLatency": 10.0, "fpgaLatency": 1.0, "size": 1} for i in (1, 2, 3)
@@ -76,17 +73,18 @@ def test_several_subgraphs_use_one_accelerator(cli: Cli, tmp_path: Path) -> None
     edges = [{"sourceId": i, "destId": i + 1, "cost": 0.5} for i in (1, 2)]
     path = tmp_path / "between.json"
     path.write_text(json.dumps({"maxFPGAs": 1, "maxCPUs": 1, "maxSizePerFPGA": 2, "nodes": nodes, "edges": edges}))
-    one, two = (json.loads(cli(path, "--objective", "latency", "--subgraphs", q, "--json")[1]) for q in ("1", "2"))
+    one, two = (
+        json.loads(answer("place", path, "--objective", "latency", "--subgraphs", q, "--json")) for q in ("1", "2")
+    )
     assert (one["objective"], two["objective"]) == (21.5, 13.0)
     assert one["proven_optimal"]
     assert two["proven_optimal"]
     assert [entry["subgraph"] for entry in two["subgraphs"]] == [1, 2]
 
 
-def test_baselines(cli: Cli, workload: Path) -> None:
+def test_baselines(answer: Any, workload: Path) -> None:
     for method in ("greedy", "one-device"):
-        code, out, _ = cli(workload, "--objective", "latency", "--method", method, "--json")
-        assert code == 0
+        out = answer("place", workload, "--objective", "latency", "--method", method, "--json")
         assert json.loads(out)["objective"] >= 7.5
 
 
@@ -100,31 +98,26 @@ def test_baselines(cli: Cli, workload: Path) -> None:
         (("--subgraphs", "2"), "--objective latency"),
     ],
 )
-def test_options_that_do_not_go_together(cli: Cli, workload: Path, words: tuple[str, ...], said: str) -> None:
-    code, _, err = cli(workload, *words)
-    assert code == 2
-    assert said in err
+def test_options_that_do_not_go_together(fails: Any, workload: Path, words: tuple[str, ...], said: str) -> None:
+    assert said in fails("place", workload, *words)
 
 
-def test_training_is_refused(cli: Cli, workload: Path) -> None:
+def test_training_is_refused(fails: Any, workload: Path) -> None:
     content = json.loads(workload.read_text())
     content["nodes"][2]["isBackwardNode"] = 1
     workload.write_text(json.dumps(content))
-    code, _, err = cli(workload, "--objective", "latency")
-    assert code == 2
+    err = fails("place", workload, "--objective", "latency")
     assert "row.json:1:" in err
     assert "inference" in err
 
 
-def test_without_cpus_everything_is_on_accelerators(cli: Cli, workload: Path) -> None:
+def test_without_cpus_everything_is_on_accelerators(answer: Any, fails: Any, workload: Path) -> None:
     content = json.loads(workload.read_text())
     content["maxCPUs"] = 0
     for node in content["nodes"]:
         node["cpuLatency"] = 0.0  # what does not exist must not be used
     workload.write_text(json.dumps(content))
-    code, out, _ = cli(workload, "--objective", "latency", "--json")
-    assert code == 0
+    out = answer("place", workload, "--objective", "latency", "--json")
     assert json.loads(out)["objective"] == 7.5
-    code, _, err = cli(workload, "--objective", "latency", "--memory", "1MiB")
-    assert code == 1
+    err = fails("place", workload, "--objective", "latency", "--memory", "1MiB", code=1)
     assert "no placement exists" in err

@@ -63,11 +63,10 @@ CHAIN = "schema_version: 1\nobjective: throughput\ncontiguity: chain\nlimits: {}
         (CHAIN, "contiguity", "bound: [1]\ncontiguity", "bound: expected a number, got a list"),
     ],
 )
-def test_broken_placement_files(cli: Cli, workload: Path, text: str, old: str, new: str, expected: str) -> None:
+def test_broken_placement_files(fails: Any, workload: Path, text: str, old: str, new: str, expected: str) -> None:
     path = workload.parent / "p.yaml"
     path.write_text(text.replace(old, new))
-    code, _, err = cli("check", workload, path)
-    assert code == 2
+    err = fails("place", "check", workload, path)
     assert f"{path}:" in err
     assert expected in err
 
@@ -80,10 +79,10 @@ def test_a_bound_above_the_objective_is_a_problem(cli: Cli, workload: Path) -> N
     assert "claims a bound of 99.0, above its own objective of 2.25" in out
 
 
-def test_another_workload_is_noted(cli: Cli, workload: Path) -> None:
+def test_another_workload_is_noted(answer: Any, cli: Cli, workload: Path) -> None:
     path = workload.parent / "p.yaml"
-    assert cli(workload, "--export", path)[0] == 0
-    assert json.loads(cli("check", workload, path, "--json")[1])["same_workload"] is True
+    answer("place", workload, "--export", path)
+    assert json.loads(answer("place", "check", workload, path, "--json"))["same_workload"] is True
     workload.write_text(json.dumps(_content(), indent=1))
     code, out, _ = cli("check", workload, path)
     assert (code, "not the file that the placement was made for" in out) == (0, True)
@@ -96,22 +95,19 @@ def test_another_workload_is_noted(cli: Cli, workload: Path) -> None:
     [(), ("--cpus", "0"), ("--non-contiguous",), ("--objective", "latency"), ("--method", "greedy")],
     quick=2,
 )
-def test_a_million_devices(cli: Cli, workload: Path, extra: tuple[str, ...]) -> None:
-    code, out, _ = cli(workload, "--devices", "1000000", "--json", "--time-limit", "20s", *extra)
-    assert code == 0
-    answer = json.loads(out)
-    assert answer["num_accelerators"] == 1_000_000
-    assert answer["wall_s"] < 10
+def test_a_million_devices(answer: Any, workload: Path, extra: tuple[str, ...]) -> None:
+    found = json.loads(answer("place", workload, "--devices", "1000000", "--json", "--time-limit", "20s", *extra))
+    assert found["num_accelerators"] == 1_000_000
+    assert found["wall_s"] < 10
     assert len(answer.get("devices", ())) <= 3
 
 
-def test_sums_beyond_doubles(cli: Cli, workload: Path, recwarn: pytest.WarningsRecorder) -> None:
+def test_sums_beyond_doubles(fails: Any, workload: Path, recwarn: pytest.WarningsRecorder) -> None:
     content = _content()
     for node in content["nodes"][:2]:
         node["fpgaLatency"] = 1e308
     workload.write_text(json.dumps(content, indent=1))
-    code, _, err = cli(workload)
-    assert code == 2
+    err = fails("place", workload)
     assert "nodes[0].fpgaLatency: fpgaLatency adds up to more than 1e+280" in err
     assert not [w for w in recwarn if issubclass(w.category, RuntimeWarning)]
 
@@ -138,25 +134,23 @@ def test_contiguity_of_baselines(cli: Cli, workload: Path, words: tuple[str, ...
     assert (code, expected in err) == (2, True)
 
 
-def test_check_takes_no_options_of_a_search(cli: Cli, workload: Path) -> None:
+def test_check_takes_no_options_of_a_search(fails: Any, workload: Path) -> None:
     path = workload.parent / "p.yaml"
     path.write_text(CHAIN)
-    code, _, err = cli("check", workload, path, "--objective", "latency", "--devices", "3")
-    assert code == 2
+    err = fails("place", "check", workload, path, "--objective", "latency", "--devices", "3")
     assert "check: --objective, --devices: the placement file says this" in err
 
 
 @pytest.mark.parametrize("method", ["greedy", "pipedream", "local-search"])
-def test_baselines_are_compared_with_the_best_contiguous_split(cli: Cli, workload: Path, method: str) -> None:
-    answer = json.loads(cli(workload, "--method", method, "--json")[1])
-    best = json.loads(cli(workload, "--json")[1])
-    assert answer["speedup_over_contiguous"] == pytest.approx(best["objective"] / answer["objective"])
+def test_baselines_are_compared_with_the_best_contiguous_split(answer: Any, workload: Path, method: str) -> None:
+    found = json.loads(answer("place", workload, "--method", method, "--json"))
+    best = json.loads(answer("place", workload, "--json"))
+    assert found["speedup_over_contiguous"] == pytest.approx(best["objective"] / found["objective"])
 
 
-def test_a_network_on_a_cluster(cli: Cli, tmp_path: Path) -> None:
+def test_a_network_on_a_cluster(answer: Any, cli: Cli, tmp_path: Path) -> None:
     path = tmp_path / "p.yaml"
-    code, out, _ = cli("alexnet", "--cluster", "dgx-v100", "--export", path)
-    assert code == 0
+    out = answer("place", "alexnet", "--cluster", "dgx-v100", "--export", path)
     objective = next(line for line in out.splitlines() if line.startswith("Objective"))
     assert "s, the largest load" in objective  # a unit
     assert "workload's unit" not in out
@@ -169,26 +163,23 @@ def test_a_network_on_a_cluster(cli: Cli, tmp_path: Path) -> None:
     assert cli("check", "alexnet", path, "--cluster", "dgx1-v100")[0] == 1
 
 
-def test_errors_of_a_network_name_no_file(cli: Cli) -> None:
+def test_errors_of_a_network_name_no_file(fails: Any, cli: Cli) -> None:
     code, _, err = cli("alexnet", "--cluster", "dgx1-v100", "--objective", "latency")
     assert (code, "add --mode inference" in err) == (2, True)
-    code, _, err = cli("alexnet", "--cluster", "dgx1-v100", "--batch", "1000000")
-    assert code == 1
+    err = fails("place", "alexnet", "--cluster", "dgx1-v100", "--batch", "1000000", code=1)
     assert "layer '" in err
     assert ".json" not in err
 
 
-def test_a_network_without_a_cluster(cli: Cli) -> None:
-    code, _, err = cli("alexnet")
-    assert code == 2
+def test_a_network_without_a_cluster(fails: Any) -> None:
+    err = fails("place", "alexnet")
     assert "alexnet is no operator graph but a network of the planner: add the cluster" in err
-    assert "no such file" in cli("bert24.json")[2]
+    assert "no such file" in fails("place", "bert24.json")
 
 
-def test_unknown_operators_of_an_expert_are_counted(cli: Cli, workload: Path) -> None:
+def test_unknown_operators_of_an_expert_are_counted(fails: Any, workload: Path) -> None:
     path = workload.parent / "expert.json"
     path.write_text(json.dumps({"fpgas": [{"nodes": [1, 2, 3]}, {"nodes": list(range(100, 160))}]}))
-    code, _, err = cli(workload, "--method", "expert", "--expert", path)
-    assert code == 2
+    err = fails("place", workload, "--method", "expert", "--expert", path)
     assert "55 more nodes are not in the workload" in err
     assert len(err.splitlines()) < 10

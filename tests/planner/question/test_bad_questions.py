@@ -132,12 +132,11 @@ def test_a_config_json_that_contradicts_itself(
     assert all(line.startswith(f"{path}:1:") for line in err.strip().splitlines())
 
 
-def test_what_a_config_json_leaves_out_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_a_config_json_leaves_out_is_said(tmp_path: Path, answer: Any) -> None:
     path = tmp_path / "config.json"
     path.write_text(json.dumps({**LLAMA_CONFIG, "num_hidden_layers": 32}))
-    assert run(["estimate", str(path), "--gpus", "8", "--batch", "8"]) == 0
     assert "not written in the file, so as in LlamaConfig: vocab_size 32000, max_position_embeddings 2048" in " ".join(
-        capsys.readouterr().out.split()
+        answer("estimate", str(path), "--gpus", "8", "--batch", "8").split()
     )
 
 
@@ -153,9 +152,8 @@ def test_a_length_is_not_blamed_for_a_file_that_is_wrong_by_itself(
     assert "max_positions 100" in err
 
 
-def test_the_help_of_schema_names_every_document(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["schema", "--help"]) == 0
-    text = capsys.readouterr().out
+def test_the_help_of_schema_names_every_document(answer: Any) -> None:
+    text = answer("schema", "--help")
     for name in DOCUMENTS:
         assert name in re.split(r"[\s,.]+", text), name
 
@@ -266,15 +264,12 @@ layers:
 
 @pytest.mark.e2e
 @pytest.mark.parametrize("is_open", [True, False])
-def test_auto_falls_back_to_a_split_per_layer(
-    is_open: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_auto_falls_back_to_a_split_per_layer(is_open: bool, tmp_path: Path, answer: Any) -> None:
     path = tmp_path / "net.yaml"
     path.write_text(
         _BLOCK + ("" if is_open else "  - {name: head, type: linear, out_features: 10}\n"), encoding="utf-8"
     )
-    assert run(["optimize", str(path), "--gpus", "2", "--json"]) == 0
-    result = json.loads(capsys.readouterr().out)
+    result = json.loads(answer("optimize", str(path), "--gpus", "2", "--json"))
     said = [entry for entry in result["assumptions"] if entry["name"] == "plans"]
     assert bool(said) == is_open
     if is_open:
@@ -284,13 +279,11 @@ def test_auto_falls_back_to_a_split_per_layer(
 
 
 @pytest.mark.e2e
-def test_collectives_that_run_only_when_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_collectives_that_run_only_when_named(tmp_path: Path, answer: Any) -> None:
     """A plan that names one is predicted again as it was found."""
     plan = tmp_path / "plan.yaml"
     for name in ("double-tree", "in-network", "butterfly-mixing"):
         words = ["optimize", "alexnet", "--gpus", "2", "--family", "data", "--collective", name, "--top", "1", "--json"]
-        assert run([*words, "--export", str(plan)]) == 0
-        first = json.loads(capsys.readouterr().out)["plans"][0]["step_time_s"]
-        assert run(["estimate", "--plan", str(plan), "--json"]) == 0
-        again = json.loads(capsys.readouterr().out)
+        first = json.loads(answer(*words, "--export", str(plan)))["plans"][0]["step_time_s"]
+        again = json.loads(answer("estimate", "--plan", str(plan), "--json"))
         assert again["step_time_s"] == pytest.approx(first, rel=1e-12)

@@ -117,13 +117,12 @@ def test_with_plotly_the_same_page_has_plots_over_its_pictures(pages: dict[str, 
         assert texts(live, tag)[:30] == texts(static, tag)[:30]
 
 
-def test_the_breakdown_on_the_page_is_the_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_breakdown_on_the_page_is_the_answer(tmp_path: Path, answer: Any) -> None:
     import json
 
     target = tmp_path / "page.html"
     question = ["estimate", "gpt3-1.3b", "--gpus", "8", "--batch", "32", "--tp", "2", "--pp", "4"]
-    assert run([*question, "--html", str(target), "--static", "--json"]) == 0
-    plan = json.loads(capsys.readouterr().out)["plans"][0]
+    plan = json.loads(answer(*question, "--html", str(target), "--static", "--json"))["plans"][0]
     root = parsed(target)
     figure = next(figure for figure in root.iter("figure") if figure.attrib["id"] == "breakdown")
     wide = next(svg for svg in figure.iter("svg") if svg.attrib["viewBox"].startswith("0 0 640"))
@@ -238,23 +237,18 @@ def test_every_figure_of_every_space(figure: str, model: str, tmp_path: Path) ->
         (["--static"], "--static: is about the page of --html"),
     ],
 )  # fmt: skip
-def test_problems_are_found_before_the_search(
-    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_problems_are_found_before_the_search(arguments: list[str], message: str, tmp_path: Path, fails: Any) -> None:
     words = [word.format(tmp_path) for word in arguments]
-    assert run(["optimize", "llama3-70b", "--gpus", "512", *words]) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
+    err = fails("optimize", "llama3-70b", "--gpus", "512", *words)
     assert message.format(tmp_path) in err
     assert list(tmp_path.iterdir()) == []
 
 
-def test_no_trace_goes_over_what_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_trace_goes_over_what_is_read(tmp_path: Path, fails: Any) -> None:
     plan = tmp_path / "plan.json"
     assert run(["optimize", "mlp", "--gpus", "2", "--export", str(plan), "-q", "-o", str(tmp_path / "o.txt")]) == 0
     before = plan.read_bytes()
-    assert run(["estimate", "--plan", str(plan), "--trace", str(plan)]) == 2
-    assert "is an input of this command" in capsys.readouterr().err
+    assert "is an input of this command" in fails("estimate", "--plan", str(plan), "--trace", str(plan))
     assert plan.read_bytes() == before
 
 
@@ -271,19 +265,15 @@ def test_ways_to_serve_have_a_page(tmp_path: Path) -> None:
     ("command", "flag", "name"),
     [("optimize", "--trace", "t.json"), ("optimize", "--plot", "p.svg"), ("estimate", "--html", "p.html")],
 )
-def test_ways_to_serve_have_nothing_else_yet(
-    command: str, flag: str, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ways_to_serve_have_nothing_else_yet(command: str, flag: str, name: str, tmp_path: Path, fails: Any) -> None:
     question = [command, "llama3-8b", "--gpus", "8", "--mode", "inference", flag, str(tmp_path / name)]
-    assert run(question) == 2
-    assert f"{flag}: a way to serve has none yet" in capsys.readouterr().err
+    assert f"{flag}: a way to serve has none yet" in fails(*question)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_one_plan_has_no_front(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_plan_has_no_front(tmp_path: Path, fails: Any) -> None:
     question = ["estimate", "gpt3-1.3b", "--gpus", "4", "--plot", str(tmp_path / "p.svg"), "--figure", "pareto"]
-    assert run(question) == 2
-    assert "one plan has none" in capsys.readouterr().err
+    assert "one plan has none" in fails(*question)
 
 
 @pytest.mark.e2e

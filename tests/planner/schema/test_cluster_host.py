@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from planner.cli import run
 from planner.files.loading import load_cluster
 
 Ask = Callable[..., str]
@@ -55,12 +55,9 @@ def test_the_numbers_of_a_file(tmp_path: Path) -> None:
         ("{devices: 8, memory: 1 TB, bandwidth: 1 GB/s}", "host.bandwidth", "unknown key 'bandwidth'"),
     ],
 )
-def test_what_cannot_be_has_a_place(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], host: str, place: str, message: str
-) -> None:
+def test_what_cannot_be_has_a_place(tmp_path: Path, fails: Any, host: str, place: str, message: str) -> None:
     path = cluster(tmp_path, host)
-    assert run([*SMALL, "--cluster", path]) == 2
-    err = capsys.readouterr().err
+    err = fails(*SMALL, "--cluster", path)
     assert f": {place}" in err
     assert message in err
 
@@ -108,8 +105,7 @@ def test_an_unknown_host_has_no_limit_and_that_is_said(tmp_path: Path, answer: A
     assert stated["host memory"] == "without a limit (the cluster file states none)"
 
 
-def test_several_devices_are_groups(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_several_devices_are_groups(tmp_path: Path, fails: Any) -> None:
     path = tmp_path / "mixed.yaml"
     path.write_text("device: [a100-80gb, v100-32gb]\n", encoding="utf-8")
-    assert run([*SMALL, "--cluster", str(path)]) == 2
-    assert "1:9: device: is one name; several kinds are 'groups: [" in capsys.readouterr().err
+    assert "1:9: device: is one name; several kinds are 'groups: [" in fails(*SMALL, "--cluster", str(path))

@@ -7,6 +7,7 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -51,7 +52,7 @@ def test_the_fewest_gpus_by_hand(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.exact
-def test_the_fewest_gpus_that_are_sure(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_fewest_gpus_that_are_sure(capsys: pytest.CaptureFixture[str], answer: Any) -> None:
     """The deadline is just kept by the prediction, so that only more GPUs keep it with 90 % probability."""
     tried = _document(capsys, *GOAL, "--days", "1")["clusters"][0]["tried"]  # type: ignore[index]
     eight = next(t for t in tried if t["gpus"] == 8)
@@ -64,8 +65,7 @@ def test_the_fewest_gpus_that_are_sure(capsys: pytest.CaptureFixture[str]) -> No
     assert sure["gpus"] == 16  # type: ignore[index]
     assert sure["meets_90"] is True  # type: ignore[index]
     assert "may take" in str(sure["binds"])  # type: ignore[index]
-    assert run(["size", *GOAL, "--days", limit]) == 0
-    text = " ".join(capsys.readouterr().out.split())
+    text = " ".join(answer("size", *GOAL, "--days", limit).split())
     assert "for 90 % probability plan with 16 GPUs" in text
     assert "not with 90 % probability" in text
 
@@ -94,20 +94,20 @@ def test_nothing_will_do(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.exact
-def test_the_exported_plan_is_the_answer(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_the_exported_plan_is_the_answer(capsys: pytest.CaptureFixture[str], answer: Any, tmp_path: Path) -> None:
     file = tmp_path / "plan.yaml"
     best = _document(capsys, *GOAL, "--days", "1", "--export", str(file))["least_gpus"]
     assert isinstance(best, dict)
-    assert run(["estimate", "--plan", str(file), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["step_time_s"] == pytest.approx(best["step_time_s"])
+    assert json.loads(answer("estimate", "--plan", str(file), "--json"))["step_time_s"] == pytest.approx(
+        best["step_time_s"]
+    )
 
 
 @pytest.mark.exact
 @mostly("exact", "form", ["table", "markdown", "csv", "yaml"], quick=1)
-def test_every_form(capsys: pytest.CaptureFixture[str], form: str) -> None:
+def test_every_form(answer: Any, form: str) -> None:
     arguments = ("alexnet", "--samples", "1.28M", "--epochs", "90", "--days", "2", "--max-gpus", "8")
-    assert run(["size", *arguments, "--cluster", "dgx1-v100", "--format", form]) == 0
-    out = capsys.readouterr().out
+    out = answer("size", *arguments, "--cluster", "dgx1-v100", "--format", form)
     assert "dgx1-v100" in out
     if form == "table":
         assert "Fewest GPUs: " in out
@@ -131,9 +131,8 @@ def test_every_form(capsys: pytest.CaptureFixture[str], form: str) -> None:
         (("alexnet", "--epochs", "3", "--days", "1"), "--epochs: needs --samples"),
     ],
 )
-def test_bad_usage(capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], words: str) -> None:
-    assert run(["size", *arguments]) == 2
-    assert words in capsys.readouterr().err
+def test_bad_usage(fails: Any, arguments: tuple[str, ...], words: str) -> None:
+    assert words in fails("size", *arguments)
 
 
 @pytest.mark.exact

@@ -14,7 +14,6 @@ from costmodel.network.graph import Graph
 from costmodel.serving.model import ServingModel, serving_layer_rows
 from costmodel.serving.plan import ServingBatch, ServingPlan, broken_serving_rules
 from costmodel.serving.workload import ServingError, ServingWorkload, encoder_layers
-from planner.cli import run
 from planner.importers.networks import load_model
 from tests.costmodel.serving.servers import NO_OVERHEAD, cluster, large
 
@@ -106,10 +105,9 @@ def test_one_stage_and_whole_prompts(t5: Graph) -> None:
         assert "an encoder" in message
 
 
-def test_the_search_answers_and_proves(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_search_answers_and_proves(answer: Any) -> None:
     asked = "optimize t5-11b --mode inference --gpus 4 --prompt 512 --output-tokens 114 --max-tpot 10ms --json"
-    assert run(asked.split()) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = json.loads(answer(*asked.split()))
     assert found["space"] == "serving"
     assert found["proven_optimal"]
     assert all(p["plan"]["pp"] == 1 and p["plan"]["prefill_chunk"] == 0 and p["tpot_s"] <= 0.01 for p in found["plans"])

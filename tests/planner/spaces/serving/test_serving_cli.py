@@ -8,10 +8,10 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from planner.cli import run
 from planner.schema import schema_of
 from planner.schema.answer import estimate_model, search_model
 
@@ -19,14 +19,6 @@ Ask = Callable[..., str]
 
 LLAMA = ("optimize", "llama3-8b", "--mode", "inference", "--gpus", "2")
 ESTIMATE = ("estimate", "llama3-8b", "--mode", "inference", "--gpus", "2", "--tp", "2")
-
-
-def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
-    code = run(list(arguments))
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert "internal error" not in err
-    return code, err
 
 
 def test_the_table_names_the_best_plan_its_times_and_the_proof(answer: Ask) -> None:
@@ -58,10 +50,9 @@ def test_json_follows_the_schema_and_has_the_keys_of_training(answer: Ask) -> No
 
 
 @pytest.mark.parametrize("name", ["prompts_in_step", "node_gathers", "ep_latency_share"])
-def test_shares_are_at_most_one(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_shares_are_at_most_one(name: str, fails: Any) -> None:
     """Above 1 replicas would wait a negative time, and serve more than where nobody waits."""
-    assert run([*LLAMA, "--assume", f"{name}=2"]) == 2
-    assert f"--assume {name}=2: is a share, at most 1" in capsys.readouterr().err
+    assert f"--assume {name}=2: is a share, at most 1" in fails(*LLAMA, "--assume", f"{name}=2")
 
 
 def test_estimate_json_follows_the_schema(answer: Ask) -> None:
@@ -189,31 +180,28 @@ def test_a_split_per_layer_of_a_transformer_can_still_be_asked_for(answer: Ask) 
     assert found.get("space") != "serving"
 
 
-def test_nothing_fits_names_the_nearest_miss_and_the_way_out(capsys: pytest.CaptureFixture[str]) -> None:
-    code, err = refused(capsys, "optimize", "llama3-70b", "--mode", "inference", "--gpus", "1")
-    assert code == 1
+def test_nothing_fits_names_the_nearest_miss_and_the_way_out(fails: Any) -> None:
+    err = fails("optimize", "llama3-70b", "--mode", "inference", "--gpus", "1", code=1)
     assert "nothing fits: the nearest miss (one GPU" in err
     assert "the largest part is weights" in err
     assert "with --gpus 2 it works" in err
 
 
 @pytest.mark.exact
-def test_a_limit_that_excludes_everything_says_by_how_much(capsys: pytest.CaptureFixture[str]) -> None:
-    code, err = refused(capsys, *LLAMA, "--max-tpot", "0.001ms")
-    assert code == 1
+def test_a_limit_that_excludes_everything_says_by_how_much(fails: Any) -> None:
+    err = fails(*LLAMA, "--max-tpot", "0.001ms", code=1)
     assert "no plan that fits keeps the limits" in err
     assert "at most 1.00 us asked for" in err
-    assert refused(capsys, *LLAMA, "--max-tpot", "1us") == (code, err)
+    assert fails(*LLAMA, "--max-tpot", "1us", code=1) == err
 
 
 SERVE_70B = ("optimize", "llama3-70b", "--mode", "inference", "--gpus", "8")
 
 
 @pytest.mark.exact
-def test_advice_that_was_given_already_is_not_given_again(capsys: pytest.CaptureFixture[str]) -> None:
+def test_advice_that_was_given_already_is_not_given_again(fails: Any) -> None:
     """With fp8 asked for, fp8 is no advice; the best that can be reached is named."""
-    code, err = refused(capsys, *SERVE_70B, "--max-tpot", "1us", "--precision", "fp8")
-    assert code == 1
+    err = fails(*SERVE_70B, "--max-tpot", "1us", "--precision", "fp8", code=1)
     assert "use --precision" not in err
     assert "with --precision" not in err
     assert "nothing that was tried (up to --gpus" in err
@@ -221,32 +209,32 @@ def test_advice_that_was_given_already_is_not_given_again(capsys: pytest.Capture
 
 
 @pytest.mark.exact
-def test_a_format_that_the_device_does_not_know_is_no_advice(capsys: pytest.CaptureFixture[str]) -> None:
-    _, err = refused(capsys, *SERVE_70B, "--max-tpot", "1us", "--cluster", "dgx-a100")
+def test_a_format_that_the_device_does_not_know_is_no_advice(fails: Any) -> None:
+    err = fails(*SERVE_70B, "--max-tpot", "1us", "--cluster", "dgx-a100", code=1)
     assert "--precision fp8" not in err
     assert "the nearest that was reached is time per token" in err
 
 
 @pytest.mark.exact
-def test_advice_works(capsys: pytest.CaptureFixture[str], answer: Ask) -> None:
+def test_advice_works(fails: Any, answer: Ask) -> None:
     """Whoever follows it gets a plan that keeps the limit."""
-    _, err = refused(capsys, *SERVE_70B, "--max-tpot", "9ms")
+    err = fails(*SERVE_70B, "--max-tpot", "9ms", code=1)
     assert "with --precision fp8 it works: tp 8, " in err
     found = json.loads(answer(*SERVE_70B, "--max-tpot", "9ms", "--precision", "fp8", "--json"))
     assert found["plans"][0]["tpot_s"] <= 9e-3
-    _, err = refused(capsys, *SERVE_70B, "--max-tpot", "12ms", "--tp", "4")
+    err = fails(*SERVE_70B, "--max-tpot", "12ms", "--tp", "4", code=1)
     assert "without --tp it works: tp 8" in err
     assert json.loads(answer(*SERVE_70B, "--max-tpot", "12ms", "--json"))["plans"][0]["tpot_s"] <= 12e-3
 
 
 @pytest.mark.exact
-def test_what_is_reached_is_reached(capsys: pytest.CaptureFixture[str], answer: Ask) -> None:
-    _, err = refused(capsys, *SERVE_70B, "--max-tpot", "5ms")
+def test_what_is_reached_is_reached(fails: Any, answer: Ask) -> None:
+    err = fails(*SERVE_70B, "--max-tpot", "5ms", code=1)
     reached = re.search(r"reached is time per token ([0-9.]+) ms, with --precision fp8 ", err)
     limit = float(reached[1]) * 1.001
     found = json.loads(answer(*SERVE_70B, "--max-tpot", f"{limit}ms", "--precision", "fp8", "--json"))
     assert found["plans"][0]["tpot_s"] <= limit * 1e-3
-    assert refused(capsys, *SERVE_70B, "--max-tpot", f"{limit * 0.99}ms", "--precision", "fp8")[0] == 1
+    fails(*SERVE_70B, "--max-tpot", f"{limit * 0.99}ms", "--precision", "fp8", code=1)
 
 
 @pytest.mark.parametrize(
@@ -295,21 +283,16 @@ def test_what_is_reached_is_reached(capsys: pytest.CaptureFixture[str], answer: 
     ],
 )  # fmt: skip
 def test_mistakes_are_one_clear_error(
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    arguments: tuple[str, ...],
-    words: str,
+    fails: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arguments: tuple[str, ...], words: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    code, err = refused(capsys, *arguments)
-    assert code == 2
+    err = fails(*arguments)
     assert words in err
     assert not list(tmp_path.iterdir())
 
 
-def test_all_mistakes_are_reported_at_once(capsys: pytest.CaptureFixture[str]) -> None:
-    _, err = refused(capsys, *LLAMA, "--prompt", "0", "--max-tpot", "soon", "--kv-precision", "x")
+def test_all_mistakes_are_reported_at_once(fails: Any) -> None:
+    err = fails(*LLAMA, "--prompt", "0", "--max-tpot", "soon", "--kv-precision", "x")
     assert len(err.strip().splitlines()) == 3
 
 

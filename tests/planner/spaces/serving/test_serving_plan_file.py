@@ -46,15 +46,6 @@ def changed(path: Path, **changes: Any) -> Path:
     return new
 
 
-def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    capsys.readouterr()
-    assert run(list(arguments)) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert "internal error" not in err
-    return err
-
-
 def test_the_file_is_versioned_and_carries_prediction_and_provenance(plan: Path) -> None:
     document = content(plan)
     PlanDocument.model_validate(document)
@@ -188,11 +179,9 @@ def test_a_stated_time_that_is_not_the_models_is_a_warning(plan: Path, answer: A
         ({"serving": {"prompt_tokens": 0}}, "serving.prompt_tokens", ""),
         ({"serving": {"kv_precision": "fp4"}}, "serving.kv_precision", ""),
     ], quick=5)  # fmt: skip
-def test_contradictions_have_a_place(
-    capsys: pytest.CaptureFixture[str], plan: Path, changes: dict[str, Any], place: str, message: str
-) -> None:
+def test_contradictions_have_a_place(fails: Any, plan: Path, changes: dict[str, Any], place: str, message: str) -> None:
     path = changed(plan, **changes)
-    err = refused(capsys, "estimate", "--plan", str(path))
+    err = fails("estimate", "--plan", str(path))
     line = next(line for line in err.splitlines() if f": {place}" in line and message in line)
     assert line.startswith(f"{path}:")
     assert line.split(":")[1].isdigit()
@@ -210,16 +199,16 @@ def test_contradictions_have_a_place(
     ],
 )
 def test_what_the_file_decides_is_not_decided_twice(
-    capsys: pytest.CaptureFixture[str], plan: Path, options: tuple[str, ...], message: str
+    fails: Any, plan: Path, options: tuple[str, ...], message: str
 ) -> None:
-    assert message in refused(capsys, "estimate", "--plan", str(plan), *options)
+    assert message in fails("estimate", "--plan", str(plan), *options)
 
 
 @pytest.mark.e2e
-def test_a_plan_for_training_knows_no_prompts(capsys: pytest.CaptureFixture[str], tmp_path: Path, answer: Ask) -> None:
+def test_a_plan_for_training_knows_no_prompts(fails: Any, tmp_path: Path, answer: Ask) -> None:
     path = tmp_path / "training.yaml"
     answer("estimate", "llama3-8b", "--gpus", "8", "--batch", "8", "--tp", "8", "--export", str(path))
-    err = refused(capsys, "estimate", "--plan", str(path), "--prompt", "9")
+    err = fails("estimate", "--plan", str(path), "--prompt", "9")
     assert "--prompt: " in err
     assert json.loads(answer("explain", str(path), "--json"))["plans"][0]["plan"]["tp"] == 8
 
