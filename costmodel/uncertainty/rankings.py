@@ -110,9 +110,9 @@ class Overtaking:
 
 
 def overtaking(
-    step_times_s: Callable[[float], FloatArray], factors: ArrayLike, best: int = 0, *, within: float = 1e-3
+    step_times_s: Callable[[float], FloatArray], factors: ArrayLike, *, within: float = 1e-3
 ) -> Overtaking | None:
-    """Find the factor nearest to 1 at which a plan takes less time than the best.
+    """Find the factor nearest to 1 at which a plan takes less time than the first, which is the best at a factor of 1.
 
     Parameters
     ----------
@@ -121,8 +121,6 @@ def overtaking(
     factors : array
         Tried from 1 outwards, on either side; between the first at which another plan wins and the one before it the place is found by
         bisection.
-    best : int
-        The plan that is the first at a factor of 1.
     within : float
         Relative precision of the factor.
 
@@ -142,25 +140,25 @@ def overtaking(
     """
     grid = np.asarray(factors, dtype=np.float64)
     sides = (np.sort(grid[grid < 1.0])[::-1], np.sort(grid[grid > 1.0]))
-    found = [_first_overtaking(step_times_s, side, best, within) for side in sides]
+    found = [_first_overtaking(step_times_s, side, within) for side in sides]
     known = [one for one in found if one is not None]
     return min(known, key=lambda one: abs(math.log(one.factor)), default=None)
 
 
 def _first_overtaking(
-    step_times_s: Callable[[float], FloatArray], factors: FloatArray, best: int, within: float
+    step_times_s: Callable[[float], FloatArray], factors: FloatArray, within: float
 ) -> Overtaking | None:
     """The same on one side of 1."""
     inside = 1.0
     for factor in factors.tolist():
-        winner = _winner(step_times_s(factor), best)
+        winner = _winner(step_times_s(factor))
         if winner is None:
             inside = factor
             continue
         outside = factor
         while abs(math.log(outside / inside)) > within:
             middle = math.sqrt(inside * outside)
-            other = _winner(step_times_s(middle), best)
+            other = _winner(step_times_s(middle))
             if other is None:
                 inside = middle
             else:
@@ -169,6 +167,6 @@ def _first_overtaking(
     return None
 
 
-def _winner(times: FloatArray, best: int) -> int | None:
+def _winner(times: FloatArray) -> int | None:
     first = int(np.argmin(times))
-    return first if times[first] < times[best] * (1.0 - EQUAL) else None
+    return first if times[first] < times[0] * (1.0 - EQUAL) else None

@@ -27,7 +27,6 @@ __all__ = [
     "defaults_of",
     "flash_attention",
     "format_of",
-    "framework_default",
     "framework_of_row",
     "gradient_bytes",
     "has_dropout",
@@ -37,6 +36,7 @@ __all__ = [
     "measured_bytes",
     "plausible_bytes",
     "precision_of",
+    "sequence_parallel",
     "usual_node",
 ]
 
@@ -56,12 +56,12 @@ def defaults_of(row: Row) -> Defaults:
     return framework_of_row(row).defaults
 
 
-def framework_default(row: Row, column: str, usual: bool | None, otherwise: bool) -> bool:
-    """A flag: its column, else what the framework does, else ``otherwise``."""
-    stated = row.flag(column)
+def sequence_parallel(row: Row, *, has_experts: bool) -> bool:
+    """Whether sequence parallelism stands beside tp: as stated, else what the framework does, else for mixtures of experts only."""
+    stated, usual = row.flag("sp"), defaults_of(row).sequence_parallel
     if stated is not None:
         return stated
-    return bool(row.default(column, int(otherwise if usual is None else usual)))
+    return bool(row.default("sp", int(has_experts if usual is None else usual)))
 
 
 def measured_bytes(row: Row, capacity_bytes: float) -> float | None:

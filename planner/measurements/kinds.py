@@ -277,17 +277,15 @@ def _near(name: str, others: Sequence[str]) -> str:
 _ROWS_AT_A_TIME = 5_000
 
 
-def predict_table(
-    table: Table, preset: Preset = DEFAULT, progress: Callable[[float], None] | None = None
-) -> tuple[Kind, list[Outcome]]:
-    """Predict every row of a table; ``progress`` takes the share that is done.
+def predict_table(table: Table, preset: Preset = DEFAULT) -> tuple[Kind, list[Outcome]]:
+    """Predict every row of a table.
 
     Raises
     ------
     InputFileError
         The table is of no known kind, has no rows, or lacks a column that every row needs.
     """
-    kind, (outcomes,) = predict_by(table, (preset,), progress)
+    kind, (outcomes,) = predict_by(table, (preset,))
     return kind, outcomes
 
 
@@ -295,6 +293,8 @@ def predict_by(
     table: Table, presets: Sequence[Preset], progress: Callable[[float], None] | None = None
 ) -> tuple[Kind, tuple[list[Outcome], ...]]:
     """The same by several cost models, for each the outcomes; what the cells of a row mean is found out once.
+
+    ``progress`` takes the share that is done.
 
     Raises
     ------

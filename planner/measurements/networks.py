@@ -95,7 +95,7 @@ def network_of(row: Row, number_format: str) -> Graph:
     return graph if rank is None else with_adapters(graph, rank, everywhere=row.text("lora_targets") == _EVERYWHERE)
 
 
-def shape_of(row: Row, *, fused: bool, dropout: bool | None = None) -> TransformerShape:
+def shape_of(row: Row, *, fused: bool) -> TransformerShape:
     """Read the shape of a row.
 
     Raises
@@ -130,7 +130,7 @@ def shape_of(row: Row, *, fused: bool, dropout: bool | None = None) -> Transform
         vocab=_words(row, style),
         seq=row.count("seq") or row.default("seq", _POSITIONS.get(style, 2048)),
         fused=fused,
-        dropout=has_dropout(row, style, fused=fused) if dropout is None else dropout,
+        dropout=has_dropout(row, style, fused=fused),
         # GPT-2's and BERT's share the embedding; Llama's and Nemotron's do not.
         tied=style in ("gpt", "bert") if row.flag("tied") is None else row.text("tied") == "yes",
         padded=row.text("padded_vocab") != "no",

@@ -29,9 +29,7 @@ from planner.measurements import convnets
 from planner.measurements.fitted import fitted_links, fitted_of
 from planner.measurements.hardware import (
     Machine,
-    defaults_of,
     format_of,
-    framework_default,
     framework_of_row,
     gradient_bytes,
     is_narrow_throughout,
@@ -39,6 +37,7 @@ from planner.measurements.hardware import (
     measured_bytes,
     plausible_bytes,
     precision_of,
+    sequence_parallel,
     usual_node,
 )
 from planner.measurements.networks import network_of, positions_of
@@ -169,7 +168,6 @@ def _plans(row: Row, graph: Graph, node: int) -> tuple[tuple[MeshPlan, ...], int
     tp, pp, cp, dp = degrees_of(row, node)
     batches, global_batch = batches_of(row, dp)
     shardings = sharding_choices(row, dp, cp, is_pipelined=pp > 1)
-    has_experts = "moe" in graph.kinds
     blocks = len(graph.blocks)
     vpp = chunks_of(row, pp, blocks)
     plan = MeshPlan(
@@ -177,7 +175,7 @@ def _plans(row: Row, graph: Graph, node: int) -> tuple[tuple[MeshPlan, ...], int
         pp=pp,
         cp=cp,
         ep=row.count("ep") or 1,
-        sequence_parallel=tp > 1 and framework_default(row, "sp", defaults_of(row).sequence_parallel, has_experts),
+        sequence_parallel=tp > 1 and sequence_parallel(row, has_experts="moe" in graph.kinds),
         dp_replicate=dp,
         offload_optimizer=row.flag("cpu_offload") is True,
     )

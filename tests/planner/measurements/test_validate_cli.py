@@ -262,7 +262,7 @@ def test_many_rows_are_predicted_as_few_are(tmp_path: Path, monkeypatch: pytest.
     whole = predict_table(read_table(path))[1]
     shares: list[float] = []
     monkeypatch.setattr(kinds, "_ROWS_AT_A_TIME", 4)
-    parts = predict_table(read_table(path), progress=shares.append)[1]
+    _, (parts,) = predict_by(read_table(path), (DEFAULT,), shares.append)
     assert [outcome.comparisons for outcome in parts] == [outcome.comparisons for outcome in whole]
     assert shares == [0.0, 4 / 9, 8 / 9]
 
