@@ -85,9 +85,9 @@ def parse_gpus(base: str, links: str = "", more: str = "") -> tuple[Gpu, ...]:
     >>> parse_gpus("No devices were found")
     ()
     """
-    pcie, other = _by_index(links, 3), _by_index(more, 3)
+    pcie, other = _by_index(links), _by_index(more)
     gpus = []
-    for index, cells in sorted(_by_index(base, 3).items()):
+    for index, cells in sorted(_by_index(base).items()):
         memory = number_in(cells[1])
         generation, lanes = (number_in(text) for text in pcie.get(index, ("", "")))
         capability, mig = other.get(index, ("", ""))
@@ -167,11 +167,11 @@ def parse_nvlinks(text: str) -> dict[int, list[float]]:
     return links
 
 
-def _by_index(text: str, columns: int) -> dict[int, tuple[str, ...]]:
-    """Lines "index, cell, ..." of as many columns; the last line of an index counts."""
+def _by_index(text: str) -> dict[int, tuple[str, ...]]:
+    """Lines "index, cell, cell"; the last line of an index counts."""
     rows = {}
     for line in text.splitlines():
         first, *rest = (cell.strip() for cell in line.split(","))
-        if len(rest) == columns - 1 and re.fullmatch(r"\d{1,4}", first) and int(first) < _MOST_GPUS:
+        if len(rest) == 2 and re.fullmatch(r"\d{1,4}", first) and int(first) < _MOST_GPUS:
             rows[int(first)] = tuple(rest)
     return rows
