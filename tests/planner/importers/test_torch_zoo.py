@@ -17,6 +17,7 @@ from planner.importers.networks import load_model
 
 torch = pytest.importorskip("torch", reason="needs torch (extra 'torch')")
 pytestmark = [
+    pytest.mark.e2e,
     pytest.mark.filterwarnings("ignore"),
     pytest.mark.skipif(
         tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 6), reason="needs torch 2.6 or later"
