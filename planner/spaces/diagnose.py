@@ -111,11 +111,11 @@ class Diagnosis(ABC):
     ----------
     fixed : MeshRestriction
         What options fix of a plan.
-    ways : int
-        Ways out that are named.
+    most_suggestions : int
+        Changes that are named, of those that work.
     """
 
-    ways = 1
+    most_suggestions = 1
 
     def __init__(self, space: Any, settings: Any = None) -> None:
         self.space: Any = space
@@ -178,9 +178,9 @@ class Diagnosis(ABC):
             self.refuse_contradiction()
         except UsageError as error:
             return error
-        return NoFeasiblePlan(f"{self.missed(miss)}; {self.way_out(miss)}")
+        return NoFeasiblePlan(f"{self.missed(miss)}; {self.suggestion(miss)}")
 
-    def way_out(self, miss: Any) -> str:
+    def suggestion(self, miss: Any) -> str:
         """The changes that work, those with the fewest GPUs first; else what to do."""
         asked: int = self.space.resolved.request.gpus
         larger = self.space.resolved.cluster.max_devices
@@ -200,10 +200,10 @@ class Diagnosis(ABC):
                 round_ += [found] if found is not None and found.works else []
             working += sorted(round_, key=lambda attempt: attempt.excess)
             gpus *= 2
-            if len(working) >= self.ways or (larger is not None and gpus > larger):
+            if len(working) >= self.most_suggestions or (larger is not None and gpus > larger):
                 break
         if working:
-            return "; or ".join(f"{found.words} {self.works(found)}" for found in working[: self.ways])
+            return "; or ".join(f"{found.words} {self.works(found)}" for found in working[: self.most_suggestions])
         return self.advice(tried, most)
 
     def has_effort(self) -> bool:
@@ -269,7 +269,7 @@ _MOST_MESSAGES = 4
 _MOST_ROWS = 1 << 16
 _FEW_ROWS = 1 << 12  # of several rules, of which there are many
 _CATEGORIES = {"schedule": SCHEDULES, "cp_kind": CP_KINDS, "recompute": RECOMPUTE}
-# Values that a field takes where nobody fixed it; enough to see whether a rule leaves a way out.
+# Values that a field takes where nobody fixed it; enough to see whether a rule leaves any.
 _USUAL = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 64, 96, 128, 256, 512, 1024)
 
 

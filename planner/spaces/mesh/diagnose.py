@@ -89,9 +89,9 @@ class MeshDiagnosis(Diagnosis):
             f"{given}{' exclude each other' if kept else ''}: {reason}; {framework.title} runs no such {self.plans}"
         )
 
-    def way_out(self, miss: NearestMiss | None) -> str:
+    def suggestion(self, miss: NearestMiss | None) -> str:
         """The plan that would fit if the framework ran it, and then what helps without it."""
-        framework, usual = self.space.model.workload.framework, super().way_out(miss)
+        framework, usual = self.space.model.workload.framework, super().suggestion(miss)
         if not framework.rules.refusals:
             return usual
         free = dataclasses.replace(self.settings, obeys_framework=False, top=1, effort=EFFORT)

@@ -105,7 +105,7 @@ def scale_mesh(
 
 
 def _best(space: MeshPlanSpace, *, is_largest: bool) -> RankedPlan | Exception:
-    """The best plan, or why there is none: of the largest number with a way out, since it is what an error would say."""
+    """The best plan, or why there is none: of the largest number with a suggestion, since it is what an error would say."""
     resolved = space.resolved
     try:
         space.refuse_contradiction()

@@ -135,7 +135,7 @@ def _shares(times: Mapping[str, FloatArray], quantity: str, passes: int, nodes: 
 
 
 def serving_coordinates(plans: Sequence[ServingPlan]) -> FloatArray:
-    """Where ways to serve lie, in doublings of degrees, of batches and of the tokens of a pass.
+    """Where serving plans lie, in doublings of degrees, of batches and of the tokens of a pass.
 
     >>> one, two = serving_coordinates([ServingPlan(tp=2, dp=4), ServingPlan(tp=8)])
     >>> float(np.abs(one - two).sum())

@@ -26,7 +26,7 @@ from strategies.serving.search import ServingMiss, ServingSettings, batches_of, 
 __all__ = ["DIAGNOSIS"]
 
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 256, 1024, 4096)
-# Plans that all searches for a way out may score together: some seconds.
+# Plans that all searches for a suggestion may score together: some seconds.
 _MOST_PLANS = 4_000_000
 
 
@@ -35,7 +35,7 @@ class ServingDiagnosis(Diagnosis):
 
     space: ServingPlanSpace
     settings: ServingSettings
-    ways = 2
+    most_suggestions = 2
 
     def __init__(self, space: ServingPlanSpace) -> None:
         super().__init__(space)

@@ -411,7 +411,7 @@ class ServingPlanSpace(PlanSpace):
         return ServedItem
 
     def tracks(self, plan: ServingPlan) -> Tracks:
-        raise UsageError("a way to serve has no timeline of a step")
+        raise UsageError("a plan that serves a network has no timeline of a step")
 
 
 def missed_limits(limits: Mapping[str, float], ranked: RankedPlan) -> list[Note]:

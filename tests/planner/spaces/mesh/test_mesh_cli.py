@@ -431,8 +431,8 @@ def test_the_option_that_is_in_the_way_is_named(fails: Any, document: Any) -> No
 def test_a_plan_that_does_not_fit_is_predicted_with_a_way_out(document: Any) -> None:
     found = document("estimate llama3-8b --gpus 8 --batch 16")
     assert any("does not fit: needs" in note for note in found["notes"])
-    way_out = next(note for note in found["notes"] if note.startswith("it fits with"))
-    options = way_out.removeprefix("it fits with ").partition(":")[0]
+    suggestion = next(note for note in found["notes"] if note.startswith("it fits with"))
+    options = suggestion.removeprefix("it fits with ").partition(":")[0]
     fits = document(f"estimate llama3-8b --gpus 8 --batch 16 {options}")
     assert fits["plans"][0]["memory_bytes_per_gpu"] <= fits["plans"][0]["memory_capacity_bytes"]
     assert not fits["notes"]
