@@ -133,6 +133,20 @@ def test_costs_are_those_of_the_cost_model(name: str) -> None:
                 assert built.time_s(1.0, splits) == pytest.approx(16 * passes + update + summed, rel=1e-9)
 
 
+def test_what_is_recomputed_runs_forward_again() -> None:
+    """One of two blocks is recomputed in full: half a forward pass more per micro-batch, its collectives included."""
+    model, plan = small(), MeshPlan(tp=2, num_micro_batches=4)
+    standard = standard_splits(model.workload.graph, block_of(model), 2)
+    table = model.rows(MeshBatch.from_plans([replace(plan, block_splits=standard)]))
+    number = next(n for n, kind in enumerate(model.modules.kinds) if kind.is_block)
+    forward = float(table.forward_s[0, number] + table.tp_forward_s[0, number])
+    once, again = (
+        problem_of(model, each).time_s(1.0, standard)
+        for each in (plan, replace(plan, recompute="full", recompute_blocks=1))
+    )
+    assert again - once == pytest.approx(4 * forward / 2, rel=1e-9)
+
+
 def test_one_gather_serves_all_that_read_a_tensor() -> None:
     """Compressed queries, keys and values read one normed tensor."""
     model = bundled("deepseek-v3")

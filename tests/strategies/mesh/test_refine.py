@@ -14,7 +14,7 @@ from costmodel.hardware.device import Device
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import MeshPlan
 from costmodel.network.graph import Graph
-from strategies.mesh.refine import all_shares, refine_top, refinement
+from strategies.mesh.refine import StageTables, all_shares, refine_top, refinement
 from strategies.mesh.settings import Bounds, MeshCandidate, MeshOutcome, MeshRestriction, MeshSettings
 from tests.cases import mostly
 from tests.networks import Layers, roofline_workload
@@ -155,6 +155,25 @@ def test_the_bound_holds_when_the_search_is_cut_short(seed: int) -> None:
     assert short.bound_s <= best * (1 + 1e-12) <= short.step_time_s * (1 + 2e-12)
     if short.plan is not None:
         assert bool(model.evaluate_plans([short.plan]).memory_bytes[0] <= capacity)
+
+
+@pytest.mark.parametrize(("schedule", "vpp"), [("gpipe", 1), ("1f1b", 1), ("zero_bubble", 1), ("interleaved", 2)])
+@pytest.mark.parametrize("m", [2, 8])
+def test_no_layout_is_faster_than_its_slowest_chunk_allows(schedule: str, vpp: int, m: int) -> None:
+    """Long passes and little else, so that a bound that is one pass too high is above some layout."""
+    plan = MeshPlan(pp=2, vpp=vpp, schedule=schedule, micro_batch=64, num_micro_batches=m)
+    model = model_of(network(np.random.default_rng(2), 6), plan.global_batch)
+    tables = StageTables.of(model, plan, "none", np.inf)
+    layouts = list(compositions(6, plan.pp * vpp))
+    times = model.evaluate_plans([replace(plan, stage_blocks=lengths) for lengths in layouts]).step_time_s
+    shares = []
+    for lengths, time_s in zip(layouts, times, strict=True):
+        ends = np.cumsum(lengths)
+        chunks = tables.modules(np.arange(len(ends)), ends - lengths, ends)
+        bound_s = tables.bound_s(float(np.max(chunks @ tables.module_s)))
+        assert bound_s <= time_s
+        shares.append(bound_s / time_s)
+    assert max(shares) > 0.75
 
 
 def test_without_time_the_bound_holds_all_the_same() -> None:
