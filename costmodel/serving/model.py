@@ -137,6 +137,12 @@ class ServingModel:
         """Memory of a device that may be filled."""
         return self.assumptions.memory_utilisation * self.cluster.device.capacity_bytes
 
+    @property
+    def token_elements(self) -> float:
+        """Elements of one new token that go on from stage to stage."""
+        positions = next(layer.input_shapes[0][1] for layer in self.workload.graph.layers if layer.block)
+        return max(self.modules.cut_elements) / positions
+
     def layout(self, pp: int) -> Layout:
         """Blocks of every stage, so that stages hold about the same weights: what they read in every decoding pass."""
         return once(
@@ -247,10 +253,7 @@ def _passes(
 
 def _transfer_s(model: ServingModel, batch: ServingBatch, keys: PassKeys) -> FloatArray:
     """Time to hand a pass on to the next stage; every tensor-parallel rank sends to its peer."""
-    modules = model.modules
-    positions = next(layer.input_shapes[0][1] for layer in model.workload.graph.layers if layer.block)
-    features = max(modules.cut_elements) / positions
-    message = keys.rows * features * model.workload.weights.activation_bytes
+    message = keys.rows * model.token_elements * model.workload.weights.activation_bytes
     pair = np.where(batch.pp > 1, 2, 1)
     return model.timer.exchange_s("point_to_point", pair, batch.tp * batch.sharing, message)
 
@@ -271,12 +274,9 @@ def passes_of(model: ServingModel, batch: ServingBatch) -> tuple[PassKeys, PassK
 def _times(model: ServingModel, batch: ServingBatch, layouts: LayoutArrays) -> dict[str, FloatArray]:
     work = model.workload
     _, pieces = _chunk(model, batch)
-    mixed = _is_mixed(model, batch)
     decode, prefill = _passes(model, batch, layouts, passes_of(model, batch))
     ttft = prefill.through_s + (pieces - 1) * prefill.slowest_s
-    busy, alone = _cycle(work, batch, decode, prefill, ttft, pieces, mixed)
-    busy = busy + _waiting_s(work, batch, decode, prefill, pieces, mixed) * (1.0 - model.assumptions.prompts_in_step)
-    cycle = np.maximum(busy, alone)
+    cycle = _cycle_s(model, batch, decode, prefill, ttft, pieces)
     passes = work.decode_passes
     tpot = (cycle - ttft) / passes if passes else np.zeros(len(batch))
     rate = batch.dp * batch.max_batch / cycle
@@ -289,7 +289,8 @@ def _times(model: ServingModel, batch: ServingBatch, layouts: LayoutArrays) -> d
     }
     if not passes:
         parts = {name: 0.0 * value for name, value in parts.items()}
-    pause = np.where(mixed, prefill.through_s, decode.through_s + np.where(batch.max_batch > 1, prefill.slowest_s, 0.0))
+    between = decode.through_s + np.where(batch.max_batch > 1, prefill.slowest_s, 0.0)
+    pause = np.where(_is_mixed(model, batch), prefill.through_s, between)
     return {
         "ttft_s": ttft,
         "tpot_s": tpot,
@@ -310,44 +311,30 @@ def _times(model: ServingModel, batch: ServingBatch, layouts: LayoutArrays) -> d
     }
 
 
-def _cycle(
-    work: ServingWorkload,
-    batch: ServingBatch,
-    decode: _Pass,
-    prefill: _Pass,
-    ttft_s: FloatArray,
-    pieces: IntArray,
-    mixed: BoolArray,
-) -> tuple[FloatArray, FloatArray]:
-    """Time in which every place of a replica serves one request: as the slowest stage is busy, and as one request needs.
+def _cycle_s(
+    model: ServingModel, batch: ServingBatch, decode: _Pass, prefill: _Pass, ttft_s: FloatArray, pieces: IntArray
+) -> FloatArray:
+    """Time in which every place of a replica serves one request: as the slowest stage is busy, or as one request needs if that is longer.
 
     Whole prompts: ``output - 1`` rounds of all groups and ``max_batch / prefill_batch`` passes of prompts. Chunks: ``max_batch pieces /
     prefill_batch`` passes carry chunks alongside the decoding sequences, of at least ``groups (output - 1 + pieces)`` passes. A request
     needs its prompt, and per token one pass through all stages or one of every group through the slowest.
     """
-    rounds, groups, places = work.decode_passes, batch.groups, batch.max_batch
-    reading = places * pieces / batch.prefill_batch
-    total = np.maximum(groups * (rounds + pieces), reading)
-    busy = np.where(
-        mixed,
-        reading * prefill.slowest_s + (total - reading) * decode.slowest_s,
-        rounds * groups * decode.slowest_s + reading * prefill.slowest_s,
-    )
+    rounds, groups, mixed = model.workload.decode_passes, batch.groups, _is_mixed(model, batch)
+    reading = batch.max_batch * pieces / batch.prefill_batch
+    passes = np.where(mixed, np.maximum(groups * (rounds + pieces), reading), rounds * groups + reading)
+    busy = reading * prefill.slowest_s + (passes - reading) * decode.slowest_s
+    busy = busy + _waiting_s(batch, decode, prefill, reading, passes) * (1.0 - model.assumptions.prompts_in_step)
     # While a sequence is decoded, its passes carry the chunks of the others.
-    share = np.where(mixed, np.clip((reading - pieces) / np.maximum(total - pieces, 1.0), 0.0, 1.0), 0.0)
+    share = np.where(mixed, np.clip((reading - pieces) / np.maximum(passes - pieces, 1.0), 0.0, 1.0), 0.0)
     each = (1.0 - share) * np.maximum(decode.through_s, groups * decode.slowest_s) + share * np.maximum(
         prefill.through_s, groups * prefill.slowest_s
     )
-    return busy, ttft_s + rounds * each
+    return np.asarray(np.maximum(busy, ttft_s + rounds * each))
 
 
 def _waiting_s(
-    work: ServingWorkload,
-    batch: ServingBatch,
-    decode: _Pass,
-    prefill: _Pass,
-    pieces: IntArray,
-    mixed: BoolArray,
+    batch: ServingBatch, decode: _Pass, prefill: _Pass, reading: FloatArray, passes: FloatArray
 ) -> FloatArray:
     """Time of a cycle in which replicas wait for others that read prompts, which share experts and so run pass by pass with them.
 
@@ -356,9 +343,6 @@ def _waiting_s(
     either. Experts do not wait: they have the prompts of p R replicas on average, and take in all what they take where all read together.
     Without sharing nothing is added.
     """
-    rounds, groups = work.decode_passes, batch.groups
-    reading = batch.max_batch * pieces / batch.prefill_batch
-    passes = np.where(mixed, np.maximum(groups * (rounds + pieces), reading), rounds * groups + reading)
     one = reading / passes
     # Stages hold about the same experts.
     longer = prefill.slowest_s - decode.slowest_s - (prefill.expert_s - decode.expert_s) / batch.pp
@@ -390,10 +374,7 @@ def _memory(
     answers = np.maximum(batch.prefill_batch + beside, batch.group_batch)
     tied = np.where(batch.pp[:, None] > 1, sizes.tied_bytes, 0.0)
     sequence = weigh(modules, sizes.cache_bytes)
-    entering = max(model.modules.cut_elements) / next(
-        x.input_shapes[0][1] for x in model.workload.graph.layers if x.block
-    )
-    between = np.where(batch.pp > 1, 2.0 * rows * entering * model.workload.weights.activation_bytes, 0.0)
+    between = np.where(batch.pp > 1, 2.0 * rows * model.token_elements * model.workload.weights.activation_bytes, 0.0)
     buffers = between + rows * np.max(sizes.dispatch_bytes, axis=1)
     one = np.ones_like(sequence)
     parts = {

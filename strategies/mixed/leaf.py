@@ -660,10 +660,7 @@ def _widest(
         MixedStage(group=g, tp=tp, blocks=0) for g, tp, n in zip(groups, tps, counts, strict=True) for _ in range(n)
     )
     sequence = settings.sequence_parallel and max(tps) > 1
-    each, longer = divmod(count, replicas)
-    pipeline = MixedPipeline(
-        stages=stages, replicas=replicas, micro_batch=micro_batch, num_micro_batches=each, longer=longer
-    )
+    pipeline = _sharing(MixedPipeline(stages=stages, replicas=replicas, micro_batch=micro_batch), count)
     zero = max(settings.zero_stages) if replicas > 1 else min(settings.zero_stages)
     return MixedPlan(pipelines=(pipeline,), zero_stage=zero, sequence_parallel=sequence, order=settings.orders[0])
 

@@ -98,15 +98,12 @@ _CHUNKS = (256, 512, 1024, 2048, 4096, 8192)
 
 def outlines(shape: NetworkShape, prompt_tokens: int, settings: ServingSettings) -> ServingBatch:
     """Every legal choice of degrees and of reading prompts with the least number of sequences, equal module costs beside each other."""
-    found: list[ServingPlan] = []
-    ways = list(_prefills(prompt_tokens, settings.degrees))
-    for tp, pp, ep, etp, dp in _degrees(shape, settings):
-        for chunk, several in ways:
-            found.append(
-                ServingPlan(
-                    tp=tp, pp=pp, ep=ep, etp=etp, dp=dp, max_batch=several, prefill_chunk=chunk, prefill_batch=several
-                )
-            )
+    prefills = list(_prefills(prompt_tokens, settings.degrees))
+    found = [
+        ServingPlan(tp=tp, pp=pp, ep=ep, etp=etp, dp=dp, max_batch=several, prefill_chunk=chunk, prefill_batch=several)
+        for tp, pp, ep, etp, dp in _degrees(shape, settings)
+        for chunk, several in prefills
+    ]
     found.sort(key=lambda p: (p.tp, p.ep, p.etp, p.prefill_chunk, p.prefill_batch, p.pp, p.dp))
     plans = ServingBatch.from_plans(found)
     return plans.take(is_legal(shape, plans)) if found else plans
