@@ -21,6 +21,7 @@ __all__ = [
     "PlanBatch",
     "StructOfArrays",
     "combined",
+    "ranges",
     "rows_of",
     "stacked",
     "with_columns",
@@ -67,6 +68,29 @@ def combined(*columns: IntArray) -> tuple[IntArray, IntArray]:
         size *= radix
     _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
     return first, inverse.reshape(-1)
+
+
+def ranges(first: IntArray, count: IntArray) -> tuple[IntArray, IntArray]:
+    """Write out several ranges of numbers, one after the other.
+
+    Parameters
+    ----------
+    first, count : arrays (n,)
+        Where each range begins, and how long it is.
+
+    Returns
+    -------
+    owner, number : arrays (sum of counts,)
+        The range that each number is of, and the number.
+
+    Examples
+    --------
+    >>> owner, number = ranges(np.array([7, 0]), np.array([2, 3]))
+    >>> owner.tolist(), number.tolist()
+    ([0, 0, 1, 1, 1], [7, 8, 0, 1, 2])
+    """
+    owner = np.repeat(np.arange(len(count)), count)
+    return owner, np.arange(len(owner)) + np.repeat(first - (np.cumsum(count) - count), count)
 
 
 def rows_of(values: NDArray[_T], index: NDArray[Any]) -> NDArray[_T]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from costmodel.arrays import BoolArray, IntArray, combined
+from costmodel.arrays import BoolArray, IntArray, combined, ranges
 from costmodel.layerwise.splits import divisors
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import CP_KINDS, MESH_COLUMNS, ORDERS, RECOMPUTE, SCHEDULES, MeshBatch
@@ -290,9 +290,8 @@ class MeshSpace:
         counts = np.array([len(x) for x in lists], dtype=np.int64)[inverse]
         flat = np.array([row for x in lists for row in x], dtype=np.int64).reshape(-1, len(new))
         starts = np.concatenate([[0], np.cumsum([len(x) for x in lists])])[inverse]
-        index = np.repeat(np.arange(len(inverse)), counts)
-        within = np.arange(len(index)) - np.repeat(np.cumsum(counts) - counts, counts)
-        chosen = flat[np.repeat(starts, counts) + within] if len(flat) else flat
+        index, place = ranges(starts, counts)
+        chosen = flat[place] if len(flat) else flat
         rows = {key: column[index] for key, column in columns.items()}
         rows |= {key: chosen[:, n] for n, key in enumerate(new)}
         if not len(index) or are_legal:

@@ -35,7 +35,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.arrays import BoolArray, FloatArray, IntArray
+from costmodel.arrays import BoolArray, FloatArray, IntArray, ranges
 from costmodel.tolerances import EQUAL
 from strategies.limits import UNLIMITED, Clock
 from strategies.placement.bounds import cpu_relief
@@ -222,7 +222,7 @@ def _padded_lists(split: BoolArray) -> NDArray[np.int32]:
     edge, ideal = np.nonzero(split)
     order = np.argsort(ideal, kind="stable")
     edge, ideal = edge[order], ideal[order]
-    position = np.arange(len(edge)) - np.repeat(np.cumsum(number) - number, number)
+    _, position = ranges(np.zeros_like(number), number)
     lists[ideal, position] = edge
     return lists
 

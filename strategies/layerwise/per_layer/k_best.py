@@ -43,7 +43,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from costmodel.arrays import FloatArray, IntArray
+from costmodel.arrays import FloatArray, IntArray, StructOfArrays, ranges
 from costmodel.tolerances import ROUNDING
 from strategies.layerwise.per_layer.elimination import Partition, TooWideError
 from strategies.layerwise.per_layer.lagrangian import Multipliers
@@ -206,9 +206,8 @@ class _Builder:
         start = np.searchsorted(part.classes[order], np.arange(part.count + 1))
         first, count = start[states[:, at]], np.diff(start)[states[:, at]]
         _check(int(count.sum()))
-        source = np.repeat(np.arange(len(states)), count)
-        within = np.arange(len(source)) - np.repeat(np.cumsum(count) - count, count)
-        return source, order[first[source] + within]
+        source, place = ranges(first, count)
+        return source, order[place]
 
     def _target(
         self,
@@ -328,10 +327,7 @@ class _Steps:
 def expand(layer: Layer, state: IntArray) -> tuple[IntArray, IntArray]:
     """Every label with every transition that leaves its state: (label, transition)."""
     first = layer.source_start[state]
-    count = layer.source_start[state + 1] - first
-    label = np.repeat(np.arange(len(state)), count)
-    within = np.arange(len(label)) - np.repeat(np.cumsum(count) - count, count)
-    return label, first[label] + within
+    return ranges(first, layer.source_start[state + 1] - first)
 
 
 def search_labels(
@@ -472,7 +468,7 @@ CHUNK_PAIRS = 4_000_000
 
 
 @dataclass(slots=True)
-class _Fronts:
+class _Fronts(StructOfArrays):
     """Choices of the nodes before a cut."""
 
     state: IntArray
@@ -481,11 +477,6 @@ class _Fronts:
     memory: FloatArray
     key: IntArray  # number of the key so far
     choice: IntArray  # (fronts, nodes decided)
-
-    def take(self, at: IntArray) -> _Fronts:
-        return _Fronts(
-            self.state[at], self.own_s[at], self.through_s[at], self.memory[at], self.key[at], self.choice[at]
-        )
 
 
 def best_choices(
@@ -545,9 +536,8 @@ def _extend(
     # A front at a cut goes on to the sources of the transitions that enter its state.
     start = np.append(layer.target_start, len(layer.target))
     first = start[fronts.state]
-    count = start[fronts.state + 1] - first
-    front = np.repeat(np.arange(len(count)), count)
-    transition = layer.by_target[first[front] + np.arange(len(front)) - np.repeat(np.cumsum(count) - count, count)]
+    front, place = ranges(first, start[fronts.state + 1] - first)
+    transition = layer.by_target[place]
     option = layer.option[transition]
     at = tables.offset[i] + option
     cost = tables.base[at] + layer.edge_cost_s[transition]

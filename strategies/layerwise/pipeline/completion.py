@@ -273,7 +273,29 @@ def through_cut(cut_s: FloatArray, *values: FloatArray) -> list[FloatArray]:
 _CHUNK = 1 << 17  # entries looked at together: 1 MiB each
 
 
-class DownstreamTable:
+class _Stages:
+    """What the stages of a problem cost and need, by row, level and cut."""
+
+    def __init__(
+        self, problem: PartitionProblem, tables: Tables, starts: IntArray, levels: Levels, threshold_s: float
+    ) -> None:
+        self.tables, self.starts, self.levels, self.threshold_s = tables, starts, levels, threshold_s
+        self.m, self.workers = problem.num_micro_batches, problem.num_workers
+        rows = np.searchsorted(problem.replica_counts, tables.counts)
+        forward_s = problem.cut_forward_s[np.ix_(rows, rows)]
+        backward_s = problem.cut_backward_s[np.ix_(rows, rows)]
+        self.cut_s = np.ascontiguousarray((forward_s + backward_s).transpose(2, 0, 1))  # cut, row before it, row after
+        # Least transfers that a stage pays for: into it, by the rows before it, and back to it, by the rows after.
+        self.least_back_s, self.least_in_s = backward_s.min(axis=1), forward_s.min(axis=0)
+        self.least_in_s[:, 0] = 0.0  # nothing is received before the first layer, whatever the entry says
+        self.stage_s = tables.forward_s + tables.backward_s
+        in_flight = np.minimum(self.m, levels.first + 1)[:, None, None]
+        self.used = (tables.static_bytes + in_flight * tables.activation_bytes).transpose(1, 0, 2)  # (K, D, L + 1)
+        self.capacity = problem.memory_capacity_bytes * (1 + LONG_SUM_ROUNDING)
+        self.needed = np.maximum.accumulate(workers_needed(tables, starts)[:-1])
+
+
+class DownstreamTable(_Stages):
     """The array of one dynamic program, filled from the last cut to the first."""
 
     def __init__(
@@ -285,26 +307,16 @@ class DownstreamTable:
         threshold_s: float,
         entered: RowTable,
     ) -> None:
-        self.tables, self.starts, self.levels, self.threshold_s = tables, starts, levels, threshold_s
-        self.m, self.layers, self.workers = problem.num_micro_batches, problem.num_layers, problem.num_workers
-        used = np.searchsorted(problem.replica_counts, tables.counts)
-        forward_s = problem.cut_forward_s[np.ix_(used, used)]
-        backward_s = problem.cut_backward_s[np.ix_(used, used)]
-        self.cut_s = np.ascontiguousarray((forward_s + backward_s).transpose(2, 1, 0))  # cut, row after, row before it
-        self.least_back_s, self.least_in_s = backward_s.min(axis=1), forward_s.min(axis=0)
+        super().__init__(problem, tables, starts, levels, threshold_s)
         self.once_s = np.where(np.isfinite(self.least_in_s), self.least_in_s, 0.0)
-        self.stage_s = tables.forward_s + tables.backward_s
-        in_flight = np.minimum(self.m, levels.first + 1)[:, None, None]
-        self.used = (tables.static_bytes + in_flight * tables.activation_bytes).transpose(1, 0, 2)  # (K, D, L + 1)
         self.used_last = tables.static_bytes + tables.activation_bytes
-        self.capacity = problem.memory_capacity_bytes * (1 + LONG_SUM_ROUNDING)
         self.entered = entered
         self.least_u = np.minimum(workers_downstream(tables, starts), self.workers + 1)
-        self.most_u = self.workers - np.maximum.accumulate(workers_needed(tables, starts)[:-1])
+        self.most_u = self.workers - self.needed
         # Q by the row k of the stage before it and the workers from its start on, u + r_k.
-        rows = len(tables.counts)
-        self.downstream = RowTable(rows, self.layers + 1, len(levels), num_workers=self.workers, planes=1)
-        self.least_s = np.full((len(tables.counts), len(levels), self.layers + 1), np.inf)  # least over u
+        rows, cuts = len(tables.counts), problem.num_layers + 1
+        self.downstream = RowTable(rows, cuts, len(levels), num_workers=self.workers, planes=1)
+        self.least_s = np.full((rows, len(levels), cuts), np.inf)  # least over u
 
     def fill(self, i: int) -> None:
         """Q of the cut before layer i."""
@@ -316,7 +328,7 @@ class DownstreamTable:
         low, high = int(self.least_u[i]), int(self.most_u[i]) + 1
         if low >= high or not np.isfinite(here[:, :, low:high]).any():
             return
-        (into,) = through_cut(self.cut_s[i], here[:, :, low:high])
+        (into,) = through_cut(self.cut_s[i].T, here[:, :, low:high])
         self.least_s[:, :, i] = into.min(axis=2)
         self.downstream.put(i, [into], low, counts)
 
@@ -553,13 +565,13 @@ def _build(
     limit_s = threshold_s / SAFETY
     starts = stage_starts(problem, tables, limit_s)
     # A coarse table without Q keeps Q small, and Q the fine one.
-    coarse = _Builder(problem, tables, depth_levels(int(levels.last[-1]), 1), limit_s, starts)
+    coarse = _Builder(problem, tables, starts, depth_levels(int(levels.last[-1]), 1), limit_s)
     if not coarse.run(None, clock):
         return None
     downstream = build_downstream(problem, tables, starts, levels, limit_s, coarse.entered, clock)
     if downstream is None:
         return None
-    builder = _Builder(problem, tables, levels, limit_s, starts)
+    builder = _Builder(problem, tables, starts, levels, limit_s)
     if not builder.run(downstream, clock):
         return None
     if not problem.uses_all_workers:
@@ -575,26 +587,13 @@ def _build(
     )
 
 
-class _Builder:
+class _Builder(_Stages):
     """The arrays of one dynamic program; Y and Z with the opposite sign, so that all are at their least."""
 
     def __init__(
-        self, problem: PartitionProblem, tables: Tables, levels: Levels, threshold_s: float, starts: IntArray
+        self, problem: PartitionProblem, tables: Tables, starts: IntArray, levels: Levels, threshold_s: float
     ) -> None:
-        self.tables, self.levels, self.threshold_s, self.starts = tables, levels, threshold_s, starts
-        self.m, self.workers = problem.num_micro_batches, problem.num_workers
-        rows = np.searchsorted(problem.replica_counts, tables.counts)
-        forward_s = problem.cut_forward_s[np.ix_(rows, rows)]
-        backward_s = problem.cut_backward_s[np.ix_(rows, rows)]
-        self.cut_s = np.ascontiguousarray((forward_s + backward_s).transpose(2, 0, 1))
-        # Least transfers that a stage pays for: into it, by the rows before it, and back to it, by the rows after.
-        self.least_back_s, self.least_in_s = backward_s.min(axis=1), forward_s.min(axis=0)
-        self.least_in_s[:, 0] = 0.0  # nothing is received before the first layer, whatever the entry says
-        self.stage_s = tables.forward_s + tables.backward_s
-        in_flight = np.minimum(self.m, levels.first + 1)[:, None, None]
-        self.used = (tables.static_bytes + in_flight * tables.activation_bytes).transpose(1, 0, 2)  # (K, D, L + 1)
-        self.capacity = problem.memory_capacity_bytes * (1 + LONG_SUM_ROUNDING)
-        self.needed = np.maximum.accumulate(workers_needed(tables, self.starts)[:-1])
+        super().__init__(problem, tables, starts, levels, threshold_s)
         self.most = problem.num_workers - workers_downstream(tables, self.starts)
         size = (len(tables.counts), problem.num_layers + 1, len(levels))
         self.upstream = RowTable(*size, num_workers=self.workers, planes=2)  # H, -Y

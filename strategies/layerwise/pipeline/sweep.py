@@ -50,7 +50,7 @@ from functools import cached_property
 
 import numpy as np
 
-from costmodel.arrays import BoolArray, FloatArray, IntArray
+from costmodel.arrays import FloatArray, IntArray, StructOfArrays, ranges
 from strategies.layerwise.dominance import undominated
 from strategies.layerwise.per_layer.problem import Limits
 from strategies.layerwise.pipeline.completion import UpstreamTable
@@ -66,33 +66,20 @@ from strategies.layerwise.pipeline.problem import (
 )
 from strategies.limits import Clock
 
-__all__ = ["Labels", "Sweep", "Trail", "join"]
+__all__ = ["Labels", "Sweep", "Trail"]
 
 
 @dataclass(frozen=True, slots=True)
-class Labels:
-    """Struct of arrays."""
+class Labels(StructOfArrays):
+    """Choices of the stages after a cut."""
 
     value: FloatArray  # (n, 7 + TURNS): D, V, E, H, c, f, b, D_k as `strategies.layerwise.pipeline.sweep` defines them
     bound: FloatArray  # (n,): no completion costs less
     state: IntArray  # (n, 3): row of the stage that ends at the cut, workers left, depth
     parent: IntArray  # (n,): index into the trail
 
-    def __getitem__(self, rows: IntArray | BoolArray | slice) -> Labels:
-        return Labels(self.value[rows], self.bound[rows], self.state[rows], self.parent[rows])
-
     def __len__(self) -> int:
         return len(self.bound)
-
-
-def join(parts: list[Labels]) -> Labels:
-    """Labels of several lists in one."""
-    return Labels(
-        np.concatenate([p.value for p in parts]),
-        np.concatenate([p.bound for p in parts]),
-        np.concatenate([p.state for p in parts]),
-        np.concatenate([p.parent for p in parts]),
-    )
 
 
 @dataclass
@@ -193,7 +180,7 @@ class Sweep:
             if not self.buckets[cut]:
                 continue
             self.pending -= sum(len(part) for part in self.buckets[cut])
-            labels = self.select(join(self.buckets[cut]), cut, beam if cut < problem.num_layers else None)
+            labels = self.select(Labels.joined(self.buckets[cut]), cut, beam if cut < problem.num_layers else None)
             self.buckets[cut] = [labels]
             if most_pairs is not None and self.pairs > most_pairs:
                 return None
@@ -223,12 +210,12 @@ class Sweep:
 
     def select(self, labels: Labels, cut: int, beam: int | None) -> Labels:
         """Labels that may still lead to a plan of interest."""
-        labels = labels[labels.bound < self.threshold_s]
+        labels = labels.take(labels.bound < self.threshold_s)
         key = labels.state[:, 0] * (self.problem.num_workers + 1) + labels.state[:, 1]
         key = key * (self.most_depth + 1) + labels.state[:, 2]
-        labels = labels[undominated(key, self.rank(labels, cut), self.copies, self.clock)]
+        labels = labels.take(undominated(key, self.rank(labels, cut), self.copies, self.clock))
         if beam is not None and len(labels) > beam:
-            labels = labels[np.sort(np.argsort(labels.bound, kind="stable")[:beam])]
+            labels = labels.take(np.sort(np.argsort(labels.bound, kind="stable")[:beam]))
         return labels
 
     def expand(self, labels: Labels, cut: int) -> bool:
@@ -254,9 +241,8 @@ class Sweep:
             start = int(ends[done - 1]) if done else 0
             upto = max(done + 1, int(np.searchsorted(ends, start + _CHUNK, side="right")))
             width = pairs[done:upto]
-            rows = np.repeat(np.arange(done, upto), width)
-            first = np.arange(len(rows)) - np.repeat(np.cumsum(width) - width, width) + low[rows]
-            self.add_stages(labels, parents, rows, first, cut)
+            rows, first = ranges(low[done:upto], width)
+            self.add_stages(labels, parents, done + rows, first, cut)
             done = upto
         return True
 
@@ -265,7 +251,7 @@ class Sweep:
         if self.pending + self.trail.size > _MOST_PENDING // 2 and self.pending > self.crowd:
             for i, bucket in enumerate(self.buckets[:cut]):
                 if bucket:
-                    bucket[:] = [self.select(join(bucket), i, None)]
+                    bucket[:] = [self.select(Labels.joined(bucket), i, None)]
             self.pending = sum(len(part) for bucket in self.buckets[1:cut] for part in bucket)
             self.crowd = 2 * self.pending
         return self.pending + self.trail.size <= _MOST_PENDING
@@ -294,10 +280,10 @@ class Sweep:
         keep &= first > 0
         stages = np.stack([forward_s, backward_s, after_s], axis=1)[keep]
         rows, first = rows[keep], first[keep]
-        stage, before = self.rows_before(labels[rows], first, stages)
+        stage, before = self.rows_before(labels.take(rows), first, stages)
         self.pairs += len(rows) + len(stage)
         rows = rows[stage]
-        self.push(labels[rows], parents[rows], first[stage], before, stages[stage])
+        self.push(labels.take(rows), parents[rows], first[stage], before, stages[stage])
 
     def rows_before(self, labels: Labels, first: IntArray, stages: FloatArray) -> tuple[IntArray, IntArray]:
         """Pairs of a new stage and the row of the stage before it that may lead to a plan of interest."""
@@ -385,7 +371,7 @@ class Sweep:
         cuts, begins = np.unique(first[keep], return_index=True)
         ends = np.append(begins[1:], len(keep))[: len(begins)]
         for cut, begin, end in zip(cuts.tolist(), begins.tolist(), ends.tolist(), strict=True):
-            self.buckets[cut].append(new[begin:end])
+            self.buckets[cut].append(new.take(slice(begin, end)))
         self.pending += len(keep)
 
     def finish(self, least_s: FloatArray, parents: IntArray) -> None:
