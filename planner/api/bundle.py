@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from planner.api.calls import in_python_words, reference_to
 from planner.api.shown import Answer
+from planner.core.request import imported
 
 if TYPE_CHECKING:
     from planner.core.blocks import Report
@@ -76,9 +76,9 @@ class Listing(Answer):
 
 # What lists the things of a kind, where these are no bundled files.
 _ROWS = {
-    "collectives": ("planner.files.listing", "collective_rows"),
-    "importers": ("planner.importers.sources", "format_rows"),
-    "exporters": ("planner.exporters", "exporter_rows"),
+    "collectives": "planner.files.listing:collective_rows",
+    "importers": "planner.importers.sources:format_rows",
+    "exporters": "planner.exporters:exporter_rows",
 }
 
 
@@ -87,8 +87,7 @@ def rows_of(kind: str, *, verbose: bool = False) -> Sequence[Mapping[str, Any]]:
     from planner.files.listing import file_rows, framework_rows
 
     if kind in _ROWS:
-        module, function = _ROWS[kind]
-        rows: Sequence[Mapping[str, Any]] = getattr(importlib.import_module(module), function)()
+        rows: Sequence[Mapping[str, Any]] = imported(_ROWS[kind])()
         return rows
     return framework_rows() if kind == "frameworks" and verbose else file_rows(kind)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, TypeAlias
@@ -10,6 +9,7 @@ from typing import Any, TypeAlias
 from planner.api.values import MAX_GPUS, Values
 from planner.core.errors import did_you_mean
 from planner.core.quantities import QuantityError, parse_quantity
+from planner.core.request import imported
 
 __all__ = [
     "COSTS",
@@ -188,5 +188,5 @@ def words_from(source: str) -> tuple[str, ...]:
 
         return tuple(bundled(name))
     name, called, argument = name.partition(":")
-    found = getattr(importlib.import_module(module), name)
+    found = imported(f"{module}:{name}")
     return tuple(str(word) for word in (found(argument) if called else found))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
+
+from planner.core.request import imported
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -11,26 +12,26 @@ if TYPE_CHECKING:
 __all__ = ["DOCUMENTS", "json_schema", "schema_of"]
 
 # Document -> where its pydantic model lives; imported when asked for, because making models takes time.
-DOCUMENTS: dict[str, tuple[str, str]] = {
-    "model": ("planner.schema.model", "NetworkFile"),
-    "device": ("planner.schema.device", "DeviceFile"),
-    "cluster": ("planner.schema.cluster", "ClusterFile"),
-    "framework": ("planner.schema.framework", "FrameworkFile"),
-    "calibration": ("planner.schema.calibration", "CalibrationFile"),
-    "algorithms": ("planner.schema.plan", "AlgorithmsFile"),
-    "plan": ("planner.schema.plan", "PlanDocument"),
-    "result": ("planner.schema.answer", "AnyResult"),
-    "breakdown": ("planner.schema.answer", "AnyBreakdown"),
-    "compare": ("planner.schema.results", "CompareDocument"),
-    "scale": ("planner.schema.answer", "ScaleDocument"),
-    "sweep": ("planner.schema.results", "SweepDocument"),
-    "size": ("planner.schema.results", "SizeDocument"),
-    "validation": ("planner.schema.results", "ValidationDocument"),
-    "measure": ("planner.schema.results", "MeasureDocument"),
-    "detect": ("planner.schema.results", "DetectDocument"),
-    "calibrate": ("planner.schema.results", "CalibrationResult"),
-    "place": ("planner.schema.results", "AnyPlacement"),
-    "list": ("planner.schema.results", "ListDocument"),
+DOCUMENTS: dict[str, str] = {
+    "model": "planner.schema.model:NetworkFile",
+    "device": "planner.schema.device:DeviceFile",
+    "cluster": "planner.schema.cluster:ClusterFile",
+    "framework": "planner.schema.framework:FrameworkFile",
+    "calibration": "planner.schema.calibration:CalibrationFile",
+    "algorithms": "planner.schema.plan:AlgorithmsFile",
+    "plan": "planner.schema.plan:PlanDocument",
+    "result": "planner.schema.answer:AnyResult",
+    "breakdown": "planner.schema.answer:AnyBreakdown",
+    "compare": "planner.schema.results:CompareDocument",
+    "scale": "planner.schema.answer:ScaleDocument",
+    "sweep": "planner.schema.results:SweepDocument",
+    "size": "planner.schema.results:SizeDocument",
+    "validation": "planner.schema.results:ValidationDocument",
+    "measure": "planner.schema.results:MeasureDocument",
+    "detect": "planner.schema.results:DetectDocument",
+    "calibrate": "planner.schema.results:CalibrationResult",
+    "place": "planner.schema.results:AnyPlacement",
+    "list": "planner.schema.results:ListDocument",
 }
 
 
@@ -42,8 +43,7 @@ def schema_of(document: str) -> type[BaseModel]:
     KeyError
         No such document.
     """
-    module, name = DOCUMENTS[document]
-    model: type[BaseModel] = getattr(importlib.import_module(module), name)
+    model: type[BaseModel] = imported(DOCUMENTS[document])
     return model
 
 
