@@ -11,17 +11,16 @@ the key takes ``fpgaLatency`` times ``timeFactor``. ``maxFPGAs`` and ``maxSizePe
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
-from pydantic import BeforeValidator, ConfigDict, Field, ValidationInfo
+from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError, ValidationInfo
 from pydantic_core import PydanticCustomError
 
 from planner.core.errors import FileProblem, InputFileError, NoFeasiblePlan, UsageError
 from planner.files.json_file import JsonFile
-from planner.files.validation import validate
+from planner.files.validation import error_text, validate
 from planner.schema.common import FileModel, Text
 from planner.schema.records import key, record, several
 from strategies.placement.problem import EdgeSpec, NodeSpec, PlacementFaultsError, PlacementProblem, TypeSpec
@@ -76,6 +75,7 @@ Positive = Annotated[float, Field(strict=True, gt=0)]
 Count = Annotated[int, Field(ge=0, le=1_000_000), BeforeValidator(_number)]
 Number = Annotated[Count, Field(ge=1)]
 _Flag = Literal[0, 1]
+_Time: TypeAdapter[float] = TypeAdapter(Amount, config=ConfigDict(allow_inf_nan=False))
 
 _Operator = record(
     "_Operator",
@@ -219,11 +219,12 @@ def _kinds(file: JsonFile, graph: Any, nodes: list[NodeSpec]) -> list[TypeSpec]:
             problems.append(file.problem(("deviceTypes", k, "name"), f"the name {kind.name!r} is used twice"))
         times = []
         for i, (node, entry) in enumerate(zip(nodes, file.content["nodes"], strict=True)):
-            own = entry.get(kind.timeKey, node.accelerator_time * kind.timeFactor) if node.supported else 0.0
-            if not isinstance(own, (int, float)) or not 0 <= own < math.inf:
-                message = f"must be a finite number of at least 0, not {own!r:.40}"
-                problems.append(file.problem(("nodes", i, kind.timeKey), message))
-            times.append(own)
+            name = kind.timeKey if kind.timeKey in entry else "fpgaLatency"
+            time = entry.get(kind.timeKey, node.accelerator_time * kind.timeFactor)
+            try:
+                times.append(_Time.validate_python(time if node.supported else 0.0))
+            except ValidationError as error:
+                problems.append(file.problem(("nodes", i, name), error_text(error.errors()[0]) or str(error)))
         kinds.append(TypeSpec(kind.name, kind.count, kind.memory, times, kind.linkFactor))
     if problems:
         raise InputFileError(problems[:_MOST_PROBLEMS])

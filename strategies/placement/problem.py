@@ -91,7 +91,7 @@ class AcceleratorType:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementFault:
-    """Something wrong in a list of nodes (``part`` "nodes") or edges ("edges"), or with a limit ("")."""
+    """Something wrong in a list of nodes (``part`` "nodes"), edges ("edges") or kinds ("deviceTypes"), or with a limit ("")."""
 
     part: str
     index: int
@@ -230,6 +230,7 @@ class PlacementProblem:
         order = sorted(range(len(nodes)), key=lambda i: (isinstance(nodes[i].id, str), nodes[i].id))
         number = {nodes[i].id: rank for rank, i in enumerate(order)}
         check_edges(nodes, edges, number, PRINTED_COST)
+        check_types(types, edges)
         ranked = [nodes[i] for i in order]
         ends = np.array([(number[edge.source], number[edge.target]) for edge in edges], dtype=np.int64).reshape(-1, 2)
         pairs = np.unique(ends[:, 0] * len(nodes) + ends[:, 1])
@@ -484,6 +485,18 @@ def check_nodes(nodes: Sequence[NodeSpec]) -> None:
             i = values.index(max(values))
             message = f"{key} adds up to more than {LARGEST_SUM:g} over all nodes, too much to calculate with; here is the largest"
             faults.append(PlacementFault(part="nodes", index=i, key=key, message=message))
+    _raise(faults)
+
+
+def check_types(types: Sequence[TypeSpec], edges: Sequence[EdgeSpec]) -> None:
+    """Refuse kinds of accelerators with times too long to calculate with."""
+    slowest = max([1.0, *(1 / kind.link_factor for kind in types)]) + sum(edge.transfer_time for edge in edges)
+    faults = []
+    for i, kind in enumerate(types):
+        for what, total in (("operators", sum(kind.times)), ("transfers", slowest * kind.link_factor)):
+            if total > LARGEST_SUM:
+                message = f"the times of the {what} on {kind.name} add up to more than {LARGEST_SUM:g}, too much to calculate with"
+                faults.append(PlacementFault(part="deviceTypes", index=i, key="", message=message))
     _raise(faults)
 
 

@@ -245,7 +245,25 @@ def test_memory_of_each_kind_counts(tmp_path: Path, capsys: pytest.CaptureFixtur
         (lambda c: c["deviceTypes"][0].update(linkFactor=0), "greater than 0"),
         (lambda c: c["deviceTypes"][1].update(name="fast"), "used twice"),
         (lambda c: c["deviceTypes"][1].update(speed=2), "unknown key 'speed'"),
-        (lambda c: c["nodes"][5].update(slow_time=-3), "at least 0"),
+        (lambda c: c["nodes"][5].update(slow_time=-3), "nodes[5].slow_time: must be at least 0, got -3"),
+        (lambda c: c["nodes"][5].update(slow_time=None), "nodes[5].slow_time: expected a number, got nothing"),
+        (lambda c: c["nodes"][5].update(slow_time=True), "nodes[5].slow_time: expected a number, got true"),
+        (
+            lambda c: c["deviceTypes"][0].update(timeFactor=1e308),
+            "deviceTypes[0]: the times of the operators on fast add",
+        ),
+        (
+            lambda c: c["deviceTypes"][1].update(linkFactor=1e300),
+            "deviceTypes[1]: the times of the transfers on slow add",
+        ),
+        (
+            lambda c: c["deviceTypes"][0].update(linkFactor=1e-300),
+            "deviceTypes[1]: the times of the transfers on slow add",
+        ),
+        (
+            lambda c: c["nodes"][0].update(fpgaLatency=1e10) or c["deviceTypes"][1].update(timeFactor=1e300),
+            "nodes[0].fpgaLatency: expected a finite number",
+        ),
         (lambda c: c["deviceTypes"][0].update(timeKey=7), "timeKey: expected text, got 7"),
     ],
 )
