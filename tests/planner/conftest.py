@@ -72,8 +72,7 @@ def known_answer(answer: Any, _answers: dict[tuple[str, ...], str]) -> Any:
 
 def _in_json(answer: Any) -> Callable[[str], dict[str, Any]]:
     def ask(command: str) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(answer(*command.split(), "--json"))
-        return found
+        return json.loads(answer(*command.split(), "--json"))
 
     return ask
 

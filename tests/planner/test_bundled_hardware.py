@@ -25,8 +25,7 @@ CLUSTERS = {path.stem: path for path in sorted((CONFIGS / "clusters").glob("*.ya
 
 @functools.cache
 def raw(path: Path) -> dict[str, Any]:
-    content: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
-    return content
+    return yaml.safe_load(path.read_text(encoding="utf-8"))
 
 
 def device(name: str) -> Device:

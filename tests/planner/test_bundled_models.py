@@ -41,8 +41,7 @@ def published(name: str) -> dict[str, Any]:
     """Published number of parameters, as the network's file has it."""
     lines = bundled("models")[name].read_text(encoding="utf-8").split("\npublished_parameters:\n")[1].splitlines()
     entries = "\n".join(itertools.takewhile(lambda line: line.startswith("  "), lines))
-    found: dict[str, Any] = yaml.safe_load(entries)
-    return found
+    return yaml.safe_load(entries)
 
 
 @mostly("published", "name", NAMES, quick=16)
@@ -310,8 +309,7 @@ def paleo_graph(name: str) -> Graph:
 
 def paleo_layers(reference_data: Path, net: str) -> list[dict[str, Any]]:
     summary = json.loads((reference_data / "paleo" / "reference" / "summary.json").read_text())
-    layers: list[dict[str, Any]] = summary["nets"][net]["layers"]
-    return layers
+    return summary["nets"][net]["layers"]
 
 
 @pytest.mark.parametrize(

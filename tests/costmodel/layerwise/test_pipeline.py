@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from costmodel.hardware.cluster import Cluster, DeviceGroup, Level
+from costmodel.hardware.cluster import Cluster, Level
 from costmodel.hardware.collectives import ALL_REDUCE_NAMES
-from costmodel.hardware.device import Device
 from costmodel.layerwise.detail import layer_tracks
 from costmodel.layerwise.evaluate import CostBatch, PipelineArrays, evaluate, last_backward_s, pipeline_arrays
 from costmodel.layerwise.plan import Plan, Stage
@@ -23,23 +21,11 @@ from costmodel.workload import Workload
 from planner.importers.networks import load_model
 from strategies.layerwise.pipeline.problem import PartitionProblem, PipelinePlan, objective_s
 from tests.cases import mostly
-from tests.networks import network, roofline_workload
+from tests.costmodel.layerwise.evaluate_cases import CLUSTER, DEVICE, PARTS, build
+from tests.networks import roofline_workload
 from tests.strategies.layerwise.pipeline.test_solve import stage_memory_bytes
 
-DEVICE = Device(name="d", peak_flop_per_s={"fp32": 10e12}, memory_bytes=16e9, memory_bandwidth_bytes_per_s=500e9)
-CLUSTER = Cluster(
-    name="c",
-    groups=(DeviceGroup(device=DEVICE),),
-    levels=(
-        Level(name="node", size=4, bandwidth_bytes_per_s=50e9, latency_s=3e-6),
-        Level(name="fabric", size=None, bandwidth_bytes_per_s=5e9, latency_s=8e-6),
-    ),
-)
 FLAT = replace(CLUSTER, levels=(Level(name="flat", size=None, bandwidth_bytes_per_s=1e9, latency_s=1e-6),))
-PARTS = ("forward_s", "backward_s", "update_s", "reshard_s", "exposed_exchange_s", "bubble_s")
-
-
-build = functools.partial(network, (4, 12, 12))
 
 
 def workload(graph: Graph, **changes: Any) -> Workload:

@@ -54,8 +54,7 @@ def _found(result: Calibrated) -> dict[str, Any]:
 
 @pytest.fixture
 def gemm(write: Any, gemm_table: Any) -> Path:
-    path: Path = write("gemm.csv", "gemm", gemm_table, GEMM_PRESET, noise=0.03)
-    return path
+    return write("gemm.csv", "gemm", gemm_table, GEMM_PRESET, noise=0.03)
 
 
 @pytest.mark.e2e

@@ -80,6 +80,9 @@ def test_every_format(command: str, folder: Path, answer: Ask, monkeypatch: pyte
     assert len(rows) > 1
     assert len({len(row) for row in rows}) == 1
     assert len(set(rows[0])) == len(rows[0])
+    if "rank" in rows[0]:
+        ranks = [row[rows[0].index("rank")] for row in rows[1:]]
+        assert ranks == [str(n + 1) for n in range(len(ranks))]
     assert not any("'" in cell and "[" in cell for row in rows for cell in row)  # no lists as Python writes them
     markdown = answer(*arguments, "--format", "markdown")
     assert markdown.strip()

@@ -15,8 +15,7 @@ from planner.core.errors import PlannerError, UsageError
 
 def _json(words: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     assert run([*words, "--json"]) == 0
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return found
+    return json.loads(capsys.readouterr().out)
 
 
 def test_an_answer_names_what_runs_it(capsys: pytest.CaptureFixture[str]) -> None:

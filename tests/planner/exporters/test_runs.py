@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -409,13 +410,18 @@ def test_any_value_of_a_deepspeed_key_is_read_or_refused(keys: tuple[str, ...], 
         read_run("deepspeed", path)
 
 
-def test_a_stage_of_zero_is_no_boolean_of_accelerate(tmp_path: Path) -> None:
-    path = _file(tmp_path, "distributed_type: DEEPSPEED\ndeepspeed_config: {zero_stage: true}", "accelerate.yaml")
-    with pytest.raises(InputFileError, match=r"deepspeed_config\.zero_stage: is True; 0, 1, 2 or 3 is expected"):
-        read_run("accelerate", path)
-
-
-def test_a_stage_of_zero_is_no_boolean(tmp_path: Path) -> None:
-    path = _file(tmp_path, '{"train_batch_size": 8, "zero_optimization": {"stage": true}}', "ds.json")
-    with pytest.raises(InputFileError, match=r"zero_optimization\.stage: is True; 0, 1, 2 or 3 is expected"):
-        read_run("deepspeed", path)
+@pytest.mark.parametrize(
+    ("trainer", "name", "content", "key"),
+    [
+        (
+            "accelerate",
+            "accelerate.yaml",
+            "distributed_type: DEEPSPEED\ndeepspeed_config: {zero_stage: true}",
+            "deepspeed_config.zero_stage",
+        ),
+        ("deepspeed", "ds.json", '{"train_batch_size": 8, "zero_optimization": {"stage": true}}', "zero_optimization.stage"),
+    ],
+)  # fmt: skip
+def test_a_stage_of_zero_is_no_boolean(trainer: str, name: str, content: str, key: str, tmp_path: Path) -> None:
+    with pytest.raises(InputFileError, match=re.escape(f"{key}: is True; 0, 1, 2 or 3 is expected")):
+        read_run(trainer, _file(tmp_path, content, name))

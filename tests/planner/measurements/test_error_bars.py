@@ -63,8 +63,7 @@ def table(tmp_path: Path) -> Any:
 def figures(capsys: pytest.CaptureFixture[str]) -> Any:
     def ask(path: str, *options: str) -> dict[str, Any]:
         assert run(["validate", path, "--json", *options]) == 0
-        found: dict[str, Any] = json.loads(capsys.readouterr().out)["files"][0]
-        return found
+        return json.loads(capsys.readouterr().out)["files"][0]
 
     return ask
 

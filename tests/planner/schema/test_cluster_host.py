@@ -78,8 +78,7 @@ def test_offloading_takes_as_long_as_the_link_and_the_memory_of_the_host(tmp_pat
     def offloaded(host: str) -> float:
         path = cluster(tmp_path, host)
         found = json.loads(answer(*SMALL, "--cluster", path, "--offload", "optimizer", "--json"))
-        seconds: float = found["plans"][0]["offload_s"] + found["plans"][0]["optimizer_s"]
-        return seconds
+        return found["plans"][0]["offload_s"] + found["plans"][0]["optimizer_s"]
 
     fast = offloaded("{devices: 8, memory: 1 TB, memory_bandwidth: 4000 GB/s, link: 1000 GB/s}")
     slow_link = offloaded("{devices: 8, memory: 1 TB, memory_bandwidth: 4000 GB/s, link: 10 GB/s}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from planner.core.errors import InputFileError, UnknownName
@@ -133,9 +135,12 @@ def test_transformers_of_rows(text: str, name: str) -> None:
     assert transformer_called(text) == name
 
 
-@pytest.mark.parametrize("text", NO_TRANSFORMER)
-def test_other_transformers_are_not_taken_for_these(text: str) -> None:
-    assert transformer_called(text) is None
+@pytest.mark.parametrize(
+    ("called", "text"),
+    [*((transformer_called, text) for text in NO_TRANSFORMER), *((image_network_called, text) for text in NO_IMAGES)],
+)
+def test_other_networks_are_not_taken_for_these(called: Callable[[str], str | None], text: str) -> None:
+    assert called(text) is None
     assert named_model(text) is None
 
 
@@ -143,12 +148,6 @@ def test_other_transformers_are_not_taken_for_these(text: str) -> None:
 def test_image_networks_of_rows(text: str, name: str | None) -> None:
     assert image_network_called(text) == name
     assert transformer_called(text) is None
-
-
-@pytest.mark.parametrize("text", NO_IMAGES)
-def test_other_image_networks_are_not_taken_for_these(text: str) -> None:
-    assert image_network_called(text) is None
-    assert named_model(text) is None
 
 
 def test_the_lists_are_long() -> None:

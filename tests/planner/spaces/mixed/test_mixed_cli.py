@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from planner.cli import run
-from planner.files.loading import load_cluster
 from planner.schema import schema_of
 from planner.spaces.mixed.space import MixedPlanSpace
 from tests.planner.spaces.mixed.small_cluster import CLUSTER
@@ -229,11 +228,6 @@ def test_a_single_group_with_links_of_its_own(answer: Any, tmp_path: Path) -> No
         command = f"estimate {MODEL} --cluster {path} --gpus 4 --tp 4 --batch 8 --seq 512 {instant} --json"
         times.append(json.loads(answer(*command.split()))["step_time_s"])
     assert times[1] > 1.5 * times[0]
-
-
-def test_bundled_mixed_clusters_load() -> None:
-    for name in ("a100-v100", "h100-a100", "two-regions-a100"):
-        assert len(load_cluster(name).cluster.groups) == 2
 
 
 # --- Error bars of plans over several kinds of devices: those of meshes, and a word that nothing published mixes them ---------------------

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import re
 from collections.abc import Callable
@@ -101,17 +99,6 @@ def test_a_plan_that_does_not_fit_is_shown_with_the_way_out(answer: Ask) -> None
     text = answer(*ESTIMATE, "--prompt", "100000", "--max-batch", "500")
     assert "does not fit" in text
     assert "it fits with --max-batch" in text
-
-
-@pytest.mark.parametrize("form", ["csv", "markdown", "yaml"])
-def test_other_forms(answer: Ask, form: str) -> None:
-    text = answer(*LLAMA, "--format", form, "--top", "2")
-    if form == "csv":
-        rows = list(csv.DictReader(io.StringIO(text)))
-        assert [row["rank"] for row in rows] == ["1", "2"]
-        assert float(rows[0]["tpot_s"]) > 0
-    else:
-        assert "tp" in text
 
 
 def test_fixed_degrees_are_kept(answer: Ask) -> None:

@@ -33,8 +33,7 @@ def plan(tmp_path: Path, answer: Ask) -> Path:
 
 
 def content(path: Path) -> dict[str, Any]:
-    loaded: dict[str, Any] = yaml.safe_load(path.read_text())
-    return loaded
+    return yaml.safe_load(path.read_text())
 
 
 def changed(path: Path, **changes: Any) -> Path:
