@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias, get_
 
 from pydantic import Field, model_validator
 
-from costmodel.framework import CONDITIONS, Condition, Defaults, Framework
+from costmodel.framework import CONDITIONS, Attention, Condition, Defaults, Framework, StageCut
 from costmodel.mesh.framework_rules import DEGREES, DERIVED, FACTS, FLAGS, NAMES, WORDS, Refusal, Rules, Span, Values
 from costmodel.mesh.plan import MESH_COLUMNS, ORDERS, SCHEDULES
 from planner.schema.calibration import Costs, Source
@@ -33,26 +33,13 @@ if TYPE_CHECKING:
     DefaultEntry: TypeAlias = Any
     StagesEntry: TypeAlias = Any
 else:
-    StagesEntry = record(
-        "StagesEntry",
-        "Where stages are cut.",
-        FileModel,
-        value=Literal["balanced", "equal", "threshold"],
-        source=Source,
-    )
-    AttentionEntry = record(
-        "AttentionEntry",
-        "Which attention kernels are called.",
-        FileModel,
-        value=Literal["newest", "portable", "first"],
-        source=Source,
-    )
-    DefaultEntry = record(
-        "DefaultEntry",
-        "What is done unless something else is asked for.",
-        FileModel,
-        value=bool | int | float | str,
-        source=Source,
+    StagesEntry, AttentionEntry, DefaultEntry = (
+        record(name, doc, FileModel, value=values, source=Source)
+        for name, doc, values in (
+            ("StagesEntry", "Where stages are cut.", StageCut),
+            ("AttentionEntry", "Which attention kernels are called.", Attention),
+            ("DefaultEntry", "What is done unless something else is asked for.", bool | int | float | str),
+        )
     )
 
 
