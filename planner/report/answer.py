@@ -1,6 +1,6 @@
 """The answers about plans of every space, for people: the verdict first, the other plans after it, the rest on request.
 
-A space says what is special about its plans (`PlanSpace.table`, `search_facts`, `estimate_blocks`); everything else is here.
+A space says what is special about its plans in a subclass of `SpaceReport`; everything else is here.
 """
 
 from __future__ import annotations

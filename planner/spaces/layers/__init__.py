@@ -1,1 +1,1 @@
-"""Questions about plans with a split per layer, and pipelines of layers."""
+"""Plans with a split per layer, and pipelines of layers: questions and answers, plan files, scaling curves."""

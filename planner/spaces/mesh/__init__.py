@@ -1,1 +1,1 @@
-"""Plans over a device mesh: which space a question belongs to, the plan that a user spells out, the search, and its answers."""
+"""Plans over a device mesh: questions and answers, the plan that options spell out, plan files, scaling curves."""

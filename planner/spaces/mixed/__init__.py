@@ -1,1 +1,1 @@
-"""Questions about clusters of several kinds of devices: options, orchestration, plan files and reports."""
+"""Plans over several kinds of devices: questions and answers, plan files, what a change of plan or hardware would do."""

@@ -1,1 +1,1 @@
-"""Questions about serving a transformer (--mode inference): options, orchestration and reports."""
+"""Plans that serve a transformer (--mode inference): questions and answers, plan files, error bars, comparisons."""
