@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.costmodel.mesh.test_mesh_spans import check
 
 from costmodel.hardware.cluster import Cluster, ClusterError, DeviceGroup, Level
 from costmodel.hardware.device import Device
@@ -36,6 +35,7 @@ from costmodel.mixed.plan import (
 )
 from costmodel.network.graph import Graph
 from costmodel.workload import Workload
+from tests.costmodel.mesh.test_mesh_timeline import check
 from tests.networks import Layers, roofline_workload
 
 NODE = Level(name="node", size=4, bandwidth_bytes_per_s=100e9, latency_s=2e-6, efficiency=0.8)
