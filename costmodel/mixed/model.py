@@ -220,8 +220,8 @@ class MixedModel:
         scatters = not plan.sequence_parallel and self.assumptions.scattered_handover > 0.0
         share = 1.0 / low if plan.sequence_parallel or scatters else float(-(-high // low))
         width = self.precision_of(plan.groups).activation_bytes
-        whole = np.array(self.modules.cut_elements[1:], dtype=np.float64) * (pipeline.micro_batch * width)
-        message = whole * share
+        tensor_bytes = np.array(self.modules.cut_elements[1:], dtype=np.float64) * (pipeline.micro_batch * width)
+        message = tensor_bytes * share
         if sender.group == receiver.group:
             one = np.ones(len(message), dtype=np.int64)
             order, tp = ORDERS.index(plan.order) * one, high * one
@@ -234,13 +234,13 @@ class MixedModel:
             )
             time = link.send_s(message)
         if scatters:  # activations are gathered on one side, their gradients on the other: the longer of both
-            time = time + np.maximum(*(self._gathered_s(stage, whole) for stage in (sender, receiver)))
+            time = time + np.maximum(*(self._gathered_s(stage, tensor_bytes) for stage in (sender, receiver)))
         return self.assumptions.exposed_transfer_s(time, plan.workers)
 
-    def _gathered_s(self, stage: MixedStage, whole: FloatArray) -> FloatArray:
+    def _gathered_s(self, stage: MixedStage, tensor_bytes: FloatArray) -> FloatArray:
         """Time in which the tensor-parallel ranks of a stage gather what they have a share each of."""
-        groups, one = self._group_times(stage.group), np.ones(len(whole), dtype=np.int64)
-        return groups.time_s("all_gather", groups.find(stage.tp * one, one), whole)
+        groups, one = self._group_times(stage.group), np.ones(len(tensor_bytes), dtype=np.int64)
+        return groups.time_s("all_gather", groups.find(stage.tp * one, one), tensor_bytes)
 
     def _group_times(self, group: int) -> GroupTimes:
         return once(

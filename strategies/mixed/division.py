@@ -305,11 +305,11 @@ def divide(problem: DivisionProblem, limit_s: float, most_states: int = 20_000, 
     bound = sweep.first_bound_s
     if not np.isfinite(bound) or bound >= limit_s:
         return Front(divisions=(), bound_s=bound, is_complete=True)
-    ways, whole = sweep.run(clock)
-    found = _evaluated(problem, ways) if len(ways) else []
+    ends, is_complete = sweep.run(clock)
+    found = _evaluated(problem, ends) if len(ends) else []
     front = _front([d for d in found if d.total_s < limit_s])
-    low = max(bound, min((d.total_s for d in front), default=limit_s)) if whole else bound
-    return Front(divisions=tuple(front), bound_s=low, is_complete=whole)
+    low = max(bound, min((d.total_s for d in front), default=limit_s)) if is_complete else bound
+    return Front(divisions=tuple(front), bound_s=low, is_complete=is_complete)
 
 
 def greedy_division(problem: DivisionProblem) -> Division | None:
@@ -371,12 +371,12 @@ class _Sweep:
         at, values = np.zeros(1, dtype=np.int64), np.zeros((1, 10))
         values[0, [_E, _EP, _EQ]] = -np.inf
         history: list[tuple[IntArray, IntArray]] = []
-        whole = True
+        is_complete = True
         for s in range(stages):
             clock.check()
             parent, end = self._moves(s, at, values)
             if not len(parent):
-                return np.zeros((0, stages), dtype=np.int64), whole
+                return np.zeros((0, stages), dtype=np.int64), is_complete
             grown = self._grow(s, at[parent], end, values[parent])
             keep = np.flatnonzero(self._bound(s, end, grown) < self.limit_s)
             # Times that differ by rounding count as equal.
@@ -384,16 +384,16 @@ class _Sweep:
             scale = np.max(np.abs(compared), where=np.isfinite(compared), initial=1e-300)
             keep = keep[undominated(end[keep], np.round(compared / scale, 12), clock=clock)]
             if len(keep) > self.most_states:
-                whole = False
+                is_complete = False
                 keep = keep[np.argsort(self._bound(s, end[keep], grown[keep]), kind="stable")[: self.most_states]]
             at, values = end[keep], grown[keep]
             history.append((parent[keep], at))
-        ways, place = np.zeros((len(at), stages), dtype=np.int64), np.arange(len(at))
+        divided, place = np.zeros((len(at), stages), dtype=np.int64), np.arange(len(at))
         for s in reversed(range(stages)):
             parents, ends = history[s]
-            ways[:, s] = ends[place]
+            divided[:, s] = ends[place]
             place = parents[place]
-        return ways, whole
+        return divided, is_complete
 
     def _moves(self, s: int, at: IntArray, values: FloatArray) -> tuple[IntArray, IntArray]:
         """States and the ends of their next stage, quick bounds applied."""

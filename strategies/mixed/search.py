@@ -168,8 +168,8 @@ class _Search:
         for parts in wanted:
             lists = self._family_lists(parts)
             if all(lists):
-                whole: _Item = _Lone(parts[0], lists[0], 0) if len(parts) == 1 else _Apart(parts, lists)
-                self._push(self._first_bound(parts, lists), whole)
+                first: _Item = _Lone(parts[0], lists[0], 0) if len(parts) == 1 else _Apart(parts, lists)
+                self._push(self._first_bound(parts, lists), first)
         unresolved = np.inf
         while self.queue:
             bound, _, item = heapq.heappop(self.queue)

@@ -118,8 +118,8 @@ def _degrees(shape: NetworkShape, settings: ServingSettings) -> Iterator[tuple[i
             replicas = most // (tp * pp)
             for ep, etp in _expert_degrees(shape, tp, replicas, allowed):
                 sharing = max(ep * etp // tp, 1)
-                whole = replicas // sharing * sharing
-                for dp in _values(allowed.get("dp"), (whole,) if whole else (), replicas):
+                most_replicas = replicas // sharing * sharing
+                for dp in _values(allowed.get("dp"), (most_replicas,) if most_replicas else (), replicas):
                     yield tp, pp, ep, etp, dp
 
 
@@ -149,11 +149,11 @@ def _prefills(prompt_tokens: int, allowed: Mapping[str, Bounds]) -> Iterator[tup
     """(chunk, prompts per pass): whole prompts alone, parts of one prompt alongside the decoding, whole prompts alongside it."""
     shorter = (c for c in _CHUNKS if c < prompt_tokens)
     chunks = _values(allowed.get("prefill_chunk"), (0, *shorter, prompt_tokens), 1 << 30)
-    whole = [1]
-    while 2 * whole[-1] * prompt_tokens <= MOST_PROMPT_TOKENS and 2 * whole[-1] <= MOST_BATCH:
-        whole.append(2 * whole[-1])
+    numbers = [1]
+    while 2 * numbers[-1] * prompt_tokens <= MOST_PROMPT_TOKENS and 2 * numbers[-1] <= MOST_BATCH:
+        numbers.append(2 * numbers[-1])
     for chunk in chunks:
-        usual = whole if chunk == 0 or chunk >= prompt_tokens else [1]
+        usual = numbers if chunk == 0 or chunk >= prompt_tokens else [1]
         for number in _values(allowed.get("prefill_batch"), usual, MOST_BATCH):
             yield chunk, number
 

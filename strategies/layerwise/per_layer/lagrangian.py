@@ -227,7 +227,7 @@ class Region:
     multipliers: Multipliers
 
     @classmethod
-    def whole(cls, problem: ChoiceProblem) -> Region:
+    def of(cls, problem: ChoiceProblem) -> Region:
         """All options, and the weights that suit any problem: waiting for the first node."""
         first = Multipliers(np.eye(1, problem.num_nodes)[0], 0.0)
         return cls(problem, FlatTables(problem), tuple(np.arange(len(b)) for b in problem.base_s), first)

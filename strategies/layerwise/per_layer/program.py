@@ -94,8 +94,8 @@ class _ProgramSearch:
 
     def run(self) -> Solution[IntArray]:
         """Settle what needs no program, then solve, cut off the key found, and solve again."""
-        leanest = np.array([int(m.argmin()) for m in self.given.memory_bytes])
-        if not _fits(self.given, leanest):
+        smallest = np.array([int(m.argmin()) for m in self.given.memory_bytes])
+        if not _fits(self.given, smallest):
             self.bounds.append(np.inf)
             return self._result(Status.INFEASIBLE)
         if self.empty:

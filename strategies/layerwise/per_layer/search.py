@@ -102,7 +102,7 @@ class _Search:
         self.limits = limits
         self.may_use_program = may_use_program
         self.problem = _clip_hide(problem)
-        self.whole = Region.whole(self.problem)
+        self.all_options = Region.of(self.problem)
         self.capacity_bytes = problem.memory_capacity_bytes
         self.capacity_allowed = _with_allowance(problem)
         self.keys = problem.key_class or tuple(np.arange(len(b)) for b in problem.base_s)
@@ -120,7 +120,7 @@ class _Search:
 
     def offer(self, choice: IntArray) -> None:
         """Remember a choice if it fits and is among the best of different keys."""
-        seen = self.whole.tables.evaluate(choice)
+        seen = self.all_options.tables.evaluate(choice)
         value = seen.objective_s
         if seen.memory > self.capacity_allowed or value > self.threshold() * (1.0 + ROUNDING):
             return
@@ -178,12 +178,12 @@ class _Search:
     # -- the search ------------------------------------------------------------------------------------------------
 
     def run(self) -> Solution[IntArray]:
-        """The leanest choice settles whether anything fits."""
-        leanest = np.array([int(m.argmin()) for m in self.problem.memory_bytes])
-        if self.whole.tables.evaluate(leanest).memory > self.capacity_allowed:
+        """The choice of least memory settles whether anything fits."""
+        smallest = np.array([int(m.argmin()) for m in self.problem.memory_bytes])
+        if self.all_options.tables.evaluate(smallest).memory > self.capacity_allowed:
             self.proven_s = np.inf
             return self.result(Status.INFEASIBLE)
-        self.offer(leanest)
+        self.offer(smallest)
         try:
             region = self.narrowed()
             if region is None:
@@ -204,13 +204,13 @@ class _Search:
         """The options of choices that may be of interest; None where there are none."""
         options = sum(len(b) for b in self.problem.base_s)
         if not np.isfinite(self.limits.cutoff_s) or options <= MANY_OPTIONS * self.problem.num_nodes:
-            return self.whole
-        forest = Region.whole(forest_of(self.problem))
+            return self.all_options
+        forest = Region.of(forest_of(self.problem))
         elimination = _elimination_of(forest)
         if not self.ascend(forest, elimination):
             return None
         limit = self.allowed(self.highest(), forest.multipliers.price_s_per_byte)
-        return self.whole.below(forest.marginals(elimination), limit)
+        return self.all_options.below(forest.marginals(elimination), limit)
 
     def ascend(self, region: Region, elimination: Elimination) -> bool:
         """Raise the bound; False when nothing is left to find."""
@@ -323,9 +323,9 @@ def _clip_hide(problem: ChoiceProblem) -> ChoiceProblem:
 
 def _with_allowance(problem: ChoiceProblem) -> float:
     """Capacity to compare sums of memory with: exact for whole bytes, else with an allowance for rounding."""
-    whole = all(bool((m == np.floor(m)).all()) for m in problem.memory_bytes)
+    is_exact = all(bool((m == np.floor(m)).all()) for m in problem.memory_bytes)
     capacity = problem.memory_capacity_bytes
-    return capacity if whole or not np.isfinite(capacity) else capacity * (1.0 + ROUNDING)
+    return capacity if is_exact or not np.isfinite(capacity) else capacity * (1.0 + ROUNDING)
 
 
 # Problems with at most so many pairs of options of neighbouring layers are solved a second time by the integer program: it took

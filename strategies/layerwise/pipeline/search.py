@@ -296,7 +296,7 @@ class PipelineSearch:
             problem = pipeline_problem(tables, arrays, workers, capacity_bytes, exact=False)
             if len(some) < len(replicas) and together.rules_out(problem):
                 return
-            if together.search(problem, None, is_whole=len(some) == len(replicas)):
+            if together.search(problem, None, has_all=len(some) == len(replicas)):
                 return
 
     def _one_by_one(self, tables: CostTables, counts: IntArray, floors: FloatArray, least_s: FloatArray) -> None:
@@ -359,7 +359,7 @@ class _OneProblem:
                 return True
         return False
 
-    def search(self, problem: PartitionProblem, upstream: UpstreamTable | None, *, is_whole: bool = True) -> bool:
+    def search(self, problem: PartitionProblem, upstream: UpstreamTable | None, *, has_all: bool = True) -> bool:
         """Find what beats the cutoff, and record what is proved of the rest; False where dominated plans may still be wanted.
 
         Where the time that devices compute counts, the solver's order is not that of the scores: more plans are asked for until the steps
@@ -374,7 +374,7 @@ class _OneProblem:
             if solution.status is Status.INFEASIBLE:
                 outcome.searched["infeasible"] += 1
                 return True
-            if not is_whole and solution.status is not Status.CUT_OFF:
+            if not has_all and solution.status is not Status.CUT_OFF:
                 return False
             rest = max(self.floor_score, float(score.of(solution.rest_bound_s, self.computing_s, workers)))
             is_enough = not score.computing_weight or len(solution.choices) < wanted or rest >= pool.cutoff

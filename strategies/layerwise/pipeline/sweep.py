@@ -271,12 +271,16 @@ class Sweep:
         bound = np.maximum(labels.value[rows, 1] + stage_s, m * stage_s) + upstream_s + tables.first_after_s
         bound = np.maximum(bound, m * stage_s + after_s + tables.prefix_forward_s[first, left])
         keep = (bound * SAFETY < self.threshold_s) & (used <= self.problem.memory_capacity_bytes)
-        whole = keep & (first == 0)
-        if whole.any():
+        complete = keep & (first == 0)
+        if complete.any():
             value = self.closed(
-                labels.value[rows[whole]], depth[whole], forward_s[whole], backward_s[whole], after_s[whole]
+                labels.value[rows[complete]],
+                depth[complete],
+                forward_s[complete],
+                backward_s[complete],
+                after_s[complete],
             )
-            self.finish(value[:, 2], parents[rows[whole]])
+            self.finish(value[:, 2], parents[rows[complete]])
         keep &= first > 0
         stages = np.stack([forward_s, backward_s, after_s], axis=1)[keep]
         rows, first = rows[keep], first[keep]
