@@ -31,7 +31,7 @@ from costmodel.mesh.rules import holds
 from planner.core.request import Request
 from planner.question.resolve import resolve
 from planner.spaces.mesh.space import mesh_space
-from strategies.mesh.space import Columns, MeshSpace, batch_of
+from strategies.mesh.space import Columns, MeshSpace, batch_of, joined, selected
 
 QUESTION = Request(model="gpt3-175b", gpus=512, cluster="dgx-a100")
 _NODES = 4  # neighbouring nodes per draw
@@ -51,8 +51,7 @@ COMMANDS: tuple[tuple[str, float, str], ...] = (
 
 def blocks_of_nodes(space: MeshSpace, seed: int = 0) -> Iterator[Columns]:
     """All nodes of the space: runs of neighbours in random order, some at a time."""
-    pieces = list(space.nodes())
-    nodes = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
+    nodes = joined([space.with_experts(branches) for branches in space.branches()])
     size = len(nodes["tp"])
     order = np.random.default_rng(seed).permutation(-(-size // _NODES))
     for first in range(0, len(order), _DRAWS):
@@ -70,7 +69,7 @@ def by_kind(pipelines: Columns) -> Columns:
             pipelines["schedule"],
         )
     )
-    return {name: column[order] for name, column in pipelines.items()}
+    return selected(pipelines, order)
 
 
 def with_recomputation(space: MeshSpace, pipelines: Columns) -> Columns:
@@ -84,8 +83,7 @@ def with_recomputation(space: MeshSpace, pipelines: Columns) -> Columns:
     lengths = np.array([len(options[int(n)]) for n in most])
     index = np.repeat(np.arange(len(most)), lengths)
     chosen = np.concatenate([options[int(n)] for n in most])
-    joined = {name: column[index] for name, column in pipelines.items()}
-    return {**joined, "recompute": chosen[:, 0], "recompute_blocks": chosen[:, 1]}
+    return {**selected(pipelines, index), "recompute": chosen[:, 0], "recompute_blocks": chosen[:, 1]}
 
 
 def plans_of(space: MeshSpace, pipelines: Columns) -> MeshBatch:
@@ -156,8 +154,7 @@ def rate(seconds: float = 10.0) -> float:
     for nodes in blocks_of_nodes(space):
         pipelines = by_kind(with_recomputation(space, space.with_orders(space.with_pipelines(nodes))))
         for first in range(0, len(pipelines["tp"]), _PIPELINES):
-            piece = {name: column[first : first + _PIPELINES] for name, column in pipelines.items()}
-            batch = plans_of(space, piece)
+            batch = plans_of(space, selected(pipelines, slice(first, first + _PIPELINES)))
             plans += len(batch)
             fitting += int(np.count_nonzero(model.evaluate(batch).memory_bytes <= settings.capacity_bytes))
             before = time.process_time()
