@@ -27,3 +27,12 @@ def errors(tmp_path: Path, text: str) -> list[str]:
 def error(tmp_path: Path, text: str) -> str:
     (only,) = errors(tmp_path, text)
     return only
+
+
+# --- Files written for a test, and the problems that reading them gives -------------------------------------------------------------------
+
+
+def write(tmp_path: Path, content: str | bytes) -> Path:
+    path = tmp_path / "file.yaml"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path

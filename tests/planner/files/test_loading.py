@@ -21,7 +21,7 @@ from planner.files.loading import load_document
 from planner.files.text import MAX_BYTES
 from planner.schema.calibration import CalibrationFile
 from planner.schema.common import FileModel, field_type
-from tests.planner.written_files import write
+from tests.planner.files.bad_files import write
 
 
 def parse(tmp_path: Path, content: str | bytes) -> Any:

@@ -17,7 +17,7 @@ from planner.files.documents import parse_document
 from planner.files.loading import load_algorithms, load_cluster, load_device
 from planner.files.output import check_writable, write_atomically
 from planner.files.resources import bundled, config_folder, resolve
-from tests.planner.written_files import write
+from tests.planner.files.bad_files import write
 
 # -- names ---------------------------------------------------------------------------------------------------------------------
 
