@@ -76,6 +76,7 @@ FAULTS = [
         ("min(_LINK_SHARE * link, _COPY_SHARE * own)", "_LINK_SHARE * link", "memory of the host never limits its link"),
         # serving, mixed GPUs, what a framework adds, intervals
         ("pp = (batch.pp - 1) * transfer", "pp = batch.pp * transfer", "one transfer too many between stages"),
+        ("return workers * token_s if", "return token_s if", "tokens/s per GPU not divided"),
         ("needed = workload.first_tokens + output", "needed = workload.first_tokens", "context without the answer"),
         ("np.max(end_s - slack_s(backward_s), axis=1)", "np.max(end_s, axis=1)", "stages that wait hide nothing"),
         ("spread * NormalDist().inv_cdf((n - 0.375) /", "spread * NormalDist().inv_cdf((n - 0.5) /", "slowest of n workers"),
@@ -95,7 +96,6 @@ FAULTS = [
         ("path = self.lead_s + self.micro_batches", "path = 2.0 * self.lead_s + self.micro_batches", "bound of a mode too high"),
         ("np.maximum(num_micro_batches * slowest, total_s + turns * slowest)", "(num_micro_batches * slowest + total_s)",
          "bound of a division too high"),
-        ('"tokens_per_s_per_gpu": workers * token_s', '"tokens_per_s_per_gpu": token_s', "tokens/s per GPU not divided"),
         ("if ranks % tp == 0 and ranks <= tp * replicas", "if ranks <= tp * replicas", "expert ranks that tp does not divide"),
         ("and graph.size_bytes[b] <= room[d]]", "]", "memory is no limit"),
     ),
