@@ -91,10 +91,10 @@ def test_least_energy_takes_no_more_than_the_fastest(capsys: pytest.CaptureFixtu
     question = ("optimize", "llama2-7b", "--gpus", "64", "--batch", "64", "--cluster", "dgx-a100")
     fast = _json(capsys, *question)["plans"][0]  # type: ignore[index]
     document = _json(capsys, *question, "--objective", "energy")
-    thrifty = document["plans"][0]  # type: ignore[index]
+    least_energy = document["plans"][0]  # type: ignore[index]
     assert document["proven_optimal"] is True
-    assert thrifty["energy_per_step_j"] <= fast["energy_per_step_j"]
-    assert 0 < document["bound_s"] <= min(fast["step_time_s"], thrifty["step_time_s"])  # type: ignore[type-var]
+    assert least_energy["energy_per_step_j"] <= fast["energy_per_step_j"]
+    assert 0 < document["bound_s"] <= min(fast["step_time_s"], least_energy["step_time_s"])  # type: ignore[type-var]
     names = {row["name"]: row["value"] for row in document["assumptions"]}  # type: ignore[attr-defined]
     assert "400 W of a computing GPU" in names["power"]
     assert "an assumption" in names["power"]

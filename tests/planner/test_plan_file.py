@@ -377,10 +377,10 @@ def test_a_proof_says_what_it_is_about(tmp_path: Path, answer: Any) -> None:
     """One GPU saves energy and two are faster: the file must not call the first the fastest."""
     path = tmp_path / "plan.yaml"
     found = answer("optimize", "alexnet", "--gpus", "2", "--objective", "energy", "--export", str(path), "--json")
-    thrifty, fastest_s = read_plan(path).content, min(plan["step_time_s"] for plan in json.loads(found)["plans"])
-    assert thrifty.prediction.step_time_s > fastest_s
-    assert (thrifty.prediction.objective, thrifty.prediction.proven_optimal) == ("energy", True)
-    assert thrifty.prediction.bound_s <= fastest_s
+    least_energy, fastest_s = read_plan(path).content, min(plan["step_time_s"] for plan in json.loads(found)["plans"])
+    assert least_energy.prediction.step_time_s > fastest_s
+    assert (least_energy.prediction.objective, least_energy.prediction.proven_optimal) == ("energy", True)
+    assert least_energy.prediction.bound_s <= fastest_s
     answer("estimate", "--plan", str(path))
 
 

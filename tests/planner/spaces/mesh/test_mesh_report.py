@@ -308,21 +308,21 @@ def test_a_host_that_nobody_described(cluster: str, offload: bool, is_said: bool
 
 
 @pytest.fixture(scope="module")
-def hinging() -> Request:
+def depending_on_overlap() -> Request:
     # ZeRO-3 is the best of this question where compute loses nothing beside it.
     assumed = (("interference", 0.0),)
     return Request(model="gpt3-175b", gpus=512, batch=1536, cluster="dgx-a100", assume=assumed)
 
 
 @pytest.mark.exact
-def test_the_best_plan_depends_on_an_assumption(hinging: Request) -> None:
+def test_the_best_plan_depends_on_an_assumption(depending_on_overlap: Request) -> None:
     """ZeRO-3 at scale: what is named as better under the pessimistic assumption is, by the model asked anew."""
-    result = optimize(hinging)
+    result = optimize(depending_on_overlap)
     best = result.plans[0]
     assert best.plan.zero_stage == 3
     (note,) = notes_with(result.notes, "depends on dp_overlap 0.9: with 0.5")
-    space = mesh_space(resolve(hinging))
-    doubtful = dataclasses.replace(hinging, assume=(*hinging.assume, ("dp_overlap", 0.5)))
+    space = mesh_space(resolve(depending_on_overlap))
+    doubtful = dataclasses.replace(depending_on_overlap, assume=(*depending_on_overlap.assume, ("dp_overlap", 0.5)))
     pessimistic = mesh_space(resolve(doubtful))
     first_s = float(pessimistic.model.evaluate_plans([best.plan]).step_time_s[0])
     times = [float(text) for text in re.findall(r"takes ([0-9.]+) s", note)]
@@ -337,8 +337,8 @@ def test_the_best_plan_depends_on_an_assumption(hinging: Request) -> None:
 
 @pytest.mark.e2e
 @pytest.mark.parametrize("value", [0.5, 0.95])
-def test_an_assumption_that_was_given_is_not_doubted(hinging: Request, value: float) -> None:
-    asked = dataclasses.replace(hinging, assume=(("dp_overlap", value),), top=1)
+def test_an_assumption_that_was_given_is_not_doubted(depending_on_overlap: Request, value: float) -> None:
+    asked = dataclasses.replace(depending_on_overlap, assume=(("dp_overlap", value),), top=1)
     assert not notes_with(optimize(asked).notes, "depends on")
 
 
