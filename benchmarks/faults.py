@@ -96,7 +96,7 @@ FAULTS = [
         ("path = self.lead_s + self.micro_batches", "path = 2.0 * self.lead_s + self.micro_batches", "bound of a mode too high"),
         ("np.maximum(num_micro_batches * slowest, total_s + turns * slowest)", "(num_micro_batches * slowest + total_s)",
          "bound of a division too high"),
-        ("if ranks % tp == 0 and ranks <= tp * replicas", "if ranks <= tp * replicas", "expert ranks that tp does not divide"),
+        ("return plans.take(is_legal(shape, plans)) if found else plans", "return plans", "serving plans that break the rules"),
         ("and graph.size_bytes[b] <= room[d]]", "]", "memory is no limit"),
     ),
     *_in(

@@ -140,8 +140,7 @@ def _expert_degrees(
     common = int(np.gcd.reduce(np.array(shape.experts, dtype=np.int64)))
     for ep in _values(allowed.get("ep"), divisors(common), tp * replicas):
         for etp in _values(allowed.get("etp"), divisors(tp), tp):
-            ranks = ep * etp
-            if ranks % tp == 0 and ranks <= tp * replicas:
+            if ep * etp <= tp * replicas:
                 yield ep, etp
 
 
