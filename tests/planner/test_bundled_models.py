@@ -304,7 +304,7 @@ KINDS = {
 
 
 def paleo_graph(name: str) -> Graph:
-    return load_model(name).paleo_graph
+    return load_model(name).graph
 
 
 def paleo_layers(reference_data: Path, net: str) -> list[dict[str, Any]]:
