@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,9 +15,13 @@ from costmodel.layerwise.splits import Split
 from costmodel.network.graph import Graph
 from planner.cli import run
 from planner.core.answer import Answer, Assumption, Estimate, LayerCost, Proof, RankedPlan, Setting
+from planner.core.errors import InputFileError
 from planner.core.request import Request
+from planner.files.documents import Document
+from planner.files.plan_file import read_plan
 from planner.importers.networks import load_model
 from planner.question.resolve import resolve
+from planner.schema.plan import PlanDocument
 from planner.spaces.layers.space import LayerwisePlanSpace, layerwise_space
 
 GIB = 2**30
@@ -87,6 +92,18 @@ def document(answer: Any) -> Any:
 def known_document(known_answer: Any) -> Any:
     """As ``document``, answered once however many tests ask."""
     return _in_json(known_answer)
+
+
+def problems_of_plan(path: Path, plan_of: Callable[[PlanDocument, Document], object]) -> list[str]:
+    """What is wrong with a plan file that its space reads by ``plan_of``."""
+
+    def read() -> None:
+        loaded = read_plan(path)
+        plan_of(loaded.content, loaded.document)
+
+    with pytest.raises(InputFileError) as caught:
+        read()
+    return [str(problem) for problem in caught.value.problems]
 
 
 @pytest.fixture(scope="session")

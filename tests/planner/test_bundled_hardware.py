@@ -291,18 +291,16 @@ def test_bad_clusters(change: dict[str, Any], message: str) -> None:
     assert message in messages(ClusterFile, GOOD_CLUSTER | change)
 
 
-def test_several_kinds_of_devices() -> None:
-    content = {key: value for key, value in GOOD_CLUSTER.items() if key != "device"}
-    content["groups"] = [{"device": "k20", "count": 8}, {"device": "k40", "count": 16}]
-    file = ClusterFile.model_validate(content)
-    made = file.to_domain({name: device(name) for name in file.device_names})
-    assert [(group.device.name, group.num_devices) for group in made.groups] == [("k20", 8), ("k40", 16)]
-    assert made.max_devices == 24
-
-
 def several(**change: Any) -> dict[str, Any]:
     content = {key: value for key, value in GOOD_CLUSTER.items() if key != "device"}
     return content | {"groups": [{"device": "k20", "count": 8}, {"device": "k40", "count": 16, **change}]}
+
+
+def test_several_kinds_of_devices() -> None:
+    file = ClusterFile.model_validate(several())
+    made = file.to_domain({name: device(name) for name in file.device_names})
+    assert [(group.device.name, group.num_devices) for group in made.groups] == [("k20", 8), ("k40", 16)]
+    assert made.max_devices == 24
 
 
 def test_a_group_may_have_links_of_its_own() -> None:

@@ -126,9 +126,6 @@ def test_architectures(tmp_path: Path) -> None:
     message = fault(tmp_path, model_type="llama", architectures=["MistralForCausalLM"])
     assert message.startswith("architectures[0]: 'MistralForCausalLM' cannot be read here")
     assert message.endswith("(known: LlamaForCausalLM, LlamaModel)")
-    assert "expected a list of names" in fault(tmp_path, model_type="llama", architectures="LlamaModel")
-    assert "expected a list of names" in fault(tmp_path, model_type="llama", architectures=[{}])
-    assert "T5EncoderModel" in fault(tmp_path, model_type="t5", architectures=["T5Encoder"])
 
 
 def test_heads_go_with_the_width(tmp_path: Path) -> None:
@@ -146,7 +143,6 @@ def test_heads_go_with_the_width(tmp_path: Path) -> None:
     assert fault(tmp_path, model_type="llama", num_key_value_heads=5) == (
         "num_key_value_heads: 32 heads cannot share 5 key/value heads evenly; allowed: 1, 2, 4, 8, 16, 32"
     )
-    assert "allowed: 1, 71" in fault(tmp_path, model_type="falcon", num_kv_heads=8)
 
 
 def config(folder: Path, **content: Any) -> Path:
@@ -193,9 +189,6 @@ def test_experts(tmp_path: Path) -> None:
     assert fault(tmp_path, model_type="dbrx", ffn_config={"moe_top_k": 5}) == (
         "ffn_config.moe_top_k: 5 experts per token, but there are 4 (moe_num_experts); allowed: 1 to 4"
     )
-    assert "there are 3 (num_local_experts)" in fault(tmp_path, model_type="gpt_oss", num_local_experts=3)
-    assert "there are 4 (num_experts)" in fault(tmp_path, model_type="qwen3_moe", num_experts=4)
-    assert "there are 6 (n_routed_experts)" in fault(tmp_path, model_type="deepseek_v3", n_routed_experts=6)
     assert fault(tmp_path, model_type="deepseek_v2") == (
         "missing key 'num_experts_per_tok', which DeepseekV2Config gives no default"
     )
@@ -203,7 +196,6 @@ def test_experts(tmp_path: Path) -> None:
         fault(tmp_path, model_type="qwen3_moe", mlp_only_layers=[0, 24])
         == "mlp_only_layers[1]: must be at most 23, got 24"
     )
-    assert "expected a list" in fault(tmp_path, model_type="qwen3_moe", mlp_only_layers=3)
 
 
 @pytest.mark.parametrize("model_type", ["deepseek_v2", "deepseek_v3", "kimi_k2", "glm4_moe"])
@@ -264,7 +256,6 @@ def test_groups_of_experts(tmp_path: Path, groups: dict[str, Any], message: str)
 def test_groups_of_experts_that_go_together(tmp_path: Path) -> None:
     for groups in ({"n_group": 8, "topk_group": 4}, {"n_group": 1, "topk_group": 1}, {"n_group": None}):
         assert load_model(str(config(tmp_path, **whole({"model_type": "deepseek_v3"}), **groups))).graph.layers
-    assert "there are 1 (n_group)" in fault(tmp_path, model_type="glm4_moe", head_dim=128, topk_group=2)
 
 
 def test_layer_types(tmp_path: Path) -> None:
@@ -278,8 +269,6 @@ def test_layer_types(tmp_path: Path) -> None:
         "2:17: layer_types: has 2 entries; the network has 3 layers",
         f"2:36: layer_types[1]: {wrong}",
     ]
-    assert "expected a list of words" in fault(tmp_path, model_type="qwen2", layer_types="full_attention")
-    assert "has 0 entries" in fault(tmp_path, model_type="qwen2", layer_types=[])
 
 
 @pytest.mark.parametrize(
@@ -319,6 +308,17 @@ def test_layer_types(tmp_path: Path) -> None:
         ({"model_type": "distilbert", "dim": 770}, "dim: 770 cannot be divided by 12 heads (n_heads)"),
         ({"model_type": "dinov2", "image_size": 225}, "225 x 225 cannot be divided into patches of 14 x 14"),
         ({"model_type": "deepseek_v3", "q_lora_rank": 0}, "q_lora_rank: must be at least 1, got 0 (or null)"),
+        ({"model_type": "llama", "architectures": "LlamaModel"}, "expected a list of names"),
+        ({"model_type": "llama", "architectures": [{}]}, "expected a list of names"),
+        ({"model_type": "t5", "architectures": ["T5Encoder"]}, "T5EncoderModel"),
+        ({"model_type": "falcon", "num_kv_heads": 8}, "allowed: 1, 71"),
+        ({"model_type": "gpt_oss", "num_local_experts": 3}, "there are 3 (num_local_experts)"),
+        ({"model_type": "qwen3_moe", "num_experts": 4}, "there are 4 (num_experts)"),
+        ({"model_type": "deepseek_v3", "n_routed_experts": 6}, "there are 6 (n_routed_experts)"),
+        ({"model_type": "qwen3_moe", "mlp_only_layers": 3}, "expected a list"),
+        ({"model_type": "glm4_moe", "head_dim": 128, "topk_group": 2}, "there are 1 (n_group)"),
+        ({"model_type": "qwen2", "layer_types": "full_attention"}, "expected a list of words"),
+        ({"model_type": "qwen2", "layer_types": []}, "has 0 entries"),
     ],
 )
 def test_single_values(content: dict[str, Any], message: str, tmp_path: Path) -> None:

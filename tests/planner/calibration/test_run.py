@@ -13,7 +13,6 @@ from costmodel.uncertainty.constants import CONSTANTS
 from planner.calibration.measurements import Machinery, link_remark, machinery_of
 from planner.calibration.report import calibration_text, result_document
 from planner.calibration.run import Calibrated, calibrate
-from planner.core.errors import InputFileError
 from planner.files.loading import load_calibration, load_device
 from planner.files.naming.frameworks import framework_of
 from planner.measurements.hardware import machine_of
@@ -291,19 +290,6 @@ def test_a_calibration_names_software_whose_kernels_are_not_the_newest(
         assert framework_of(stored).attention in kernels
         assert len(kernels) == (2 if doubt else 1)
     assert (doubt in result.doubt) if doubt else not result.doubt
-
-
-def test_a_file_of_failures_is_refused_with_the_count(plan_table: Any, tmp_path: Path) -> None:
-    import csv
-
-    rows = [{**row, "oom": "yes"} for row in plan_table[:5]]
-    path = tmp_path / "failed.csv"
-    with path.open("w", newline="") as stream:
-        writer = csv.DictWriter(stream, fieldnames=list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
-    with pytest.raises(InputFileError, match=r"no row to fit to, of 5: 5 failed runs"):
-        _run(path)
 
 
 def test_times_in_another_unit_are_doubted(write: Any, gemm_table: Any) -> None:

@@ -181,6 +181,7 @@ def test_a_plan_that_does_not_fit_is_not_the_fastest(answer: Ask, make_plan: Cal
     found = compared(answer, small, large)
     fits = [plan["fits"] for plan in found["plans"]]
     assert fits == [True, False]
+    assert found["plans"][1]["relative_time"] < 1
     assert found["fastest"] == "small.yaml"
     assert any("large.yaml does not fit" in sentence for sentence in found["why"])
 
@@ -305,12 +306,6 @@ def test_another_batch_is_compared_per_sample_and_another_length_per_token() -> 
     comparison = compare_items([item("a"), longer])
     assert comparison.basis == "token"
     assert comparison.scores == (10 / 800, 10 / 1600)
-
-
-def test_what_does_not_fit_is_not_the_fastest() -> None:
-    comparison = compare_items([item("a"), item("b", **{**FAST, "memory_capacity_bytes": 5.0 * GIB})])
-    assert comparison.scores[1] < comparison.scores[0]
-    assert comparison.fastest == 0
 
 
 def test_training_and_inference_have_nothing_to_compare() -> None:

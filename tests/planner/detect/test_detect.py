@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodel.hardware.cluster import Cluster
-from planner.detect.devices import Processor, find_processor, flop_per_cycle, parse_lscpu
+from planner.detect.devices import Processor, device_of_gpu, find_processor, flop_per_cycle, parse_lscpu, quoted
 from planner.detect.machine import detect
 from planner.detect.nvidia import Gpu, parse_gpus, parse_nvlinks, parse_topology
 from planner.detect.report import machine_files
-from planner.files.loading import load_cluster
-
-spec = importlib.util.spec_from_file_location("machines", Path(__file__).with_name("machines.py"))
-assert spec.loader is not None
-machines: Any = importlib.util.module_from_spec(spec)
-import sys  # noqa: E402
-
-sys.modules["machines"] = machines
-spec.loader.exec_module(machines)
+from planner.files.documents import parse_document
+from planner.files.loading import load_cluster, load_device
+from planner.schema.results import DetectDocument
+from tests.planner.detect import machines
 
 
 def loaded(system: Any, folder: Path, **options: Any) -> Cluster:
@@ -125,8 +120,6 @@ def test_a_limited_container() -> None:
     ],
 )
 def test_bundled_devices(name: str, memory: int, capability: str, device: str) -> None:
-    from planner.detect.devices import device_of_gpu
-
     gpu = Gpu(index=0, name=name, memory_bytes=memory * 2**20, compute_capability=capability)
     assert device_of_gpu(gpu).name == device
 
@@ -147,8 +140,6 @@ def test_devices_that_nobody_has_described(
 ) -> None:
     system = machines.RecordedSystem(outputs=machines.queries(1, name, memory, 4, capability))
     device = loaded(system, tmp_path).device
-    from planner.files.loading import load_device
-
     assert device.memory_bytes == pytest.approx(memory * 2**20, rel=1e-3)  # what is known is kept
     assert dict(device.peak_flop_per_s) == dict(load_device(nearest).device.peak_flop_per_s)
     assert f"# unknown: assumed, as bundled {nearest}" in (tmp_path / "cluster-device.yaml").read_text()
@@ -245,23 +236,12 @@ def test_bad_output(tmp_path: Path, fails: Any) -> None:
 
 
 def test_json(answer: Any) -> None:
-    import json
-
-    from planner.schema.results import DetectDocument
-
-    document = json.loads(answer("detect", "--json"))
+    """The source of the number of machines is the option, not what says how fast the network is."""
+    document = json.loads(answer("detect", "--nodes", "16", "--json"))
     DetectDocument.model_validate(document, strict=True)
     assert {"name", "values", "remarks", "files"} <= set(document)
     assert all({"part", "key", "value", "known", "source"} == set(value) for value in document["values"])
-
-
-def test_the_number_of_machines_is_the_one_asked_for(answer: Any) -> None:
-    """Its source is the option, not what says how fast the network is."""
-    import json
-
-    sizes = [
-        value for value in json.loads(answer("detect", "--nodes", "16", "--json"))["values"] if value["key"] == "size"
-    ]
+    sizes = [value for value in document["values"] if value["key"] == "size"]
     assert (sizes[-1]["value"], sizes[-1]["source"]) == ("16", "machines like this one (--nodes)")
 
 
@@ -288,9 +268,6 @@ def test_the_number_of_machines_is_the_one_asked_for(answer: Any) -> None:
 )
 def test_texts_stay_texts(text: str, tmp_path: Path) -> None:
     """By this project's reader, which knows more numbers than others."""
-    from planner.detect.devices import quoted
-    from planner.files.documents import parse_document
-
     path = tmp_path / "t.yaml"
     path.write_text(f"key: {quoted(text)}\n", encoding="utf-8")
     assert parse_document(path).value["key"] == text

@@ -53,7 +53,7 @@ def test_a_plan_file_becomes_a_folder(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "# Predicted: " in text
 
 
-def test_errors_leave_no_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_leave_no_folder(tmp_path: Path, fails: Any) -> None:
     plan = str(_plan_file(tmp_path, dataclasses.replace(PLAN, zero_stage=2)))
     for arguments, words in (
         (("--to", "deepspeed"), "pp 4 with zero_stage 2"),
@@ -62,27 +62,20 @@ def test_errors_leave_no_folder(tmp_path: Path, capsys: pytest.CaptureFixture[st
         ((), "--to: is missing; name a target (torch, megatron,"),
         (("--to", "torchtitan", "--target-version", "9"), "version of torchtitan '9' is not known"),
     ):
-        code, out, err = _ask(capsys, plan, *arguments, "-o", str(tmp_path / "run"))
-        assert (code, out) == (2, ""), arguments
-        assert words in err
-        assert "Traceback" not in err
+        assert words in fails("export", plan, *arguments, "-o", tmp_path / "run")
         assert not (tmp_path / "run").exists()
-    code, _, err = _ask(capsys, plan, "--to", "megatron")
-    assert code == 2
-    assert "-o: is missing" in err
+    assert "-o: is missing" in fails("export", plan, "--to", "megatron")
 
 
-def test_strict_and_force(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_strict_and_force(tmp_path: Path, capsys: pytest.CaptureFixture[str], fails: Any) -> None:
     plan = str(_plan_file(tmp_path, dataclasses.replace(PLAN, offload_activations=True)))
     where = ("--to", "megatron", "-o", str(tmp_path / "run"))
-    code, _, err = _ask(capsys, plan, *where, "--strict")
-    assert code == 2
-    assert "cannot express offload_activations" in err
+    assert "cannot express offload_activations" in fails("export", plan, *where, "--strict")
     assert not (tmp_path / "run").exists()
     code, _, err = _ask(capsys, plan, *where)
     assert code == 0
     assert "not expressed: offload_activations: " in err
-    assert _ask(capsys, plan, *where)[0] == 2
+    fails("export", plan, *where)
     assert _ask(capsys, plan, *where, "--force", "-q")[2] == ""
 
 
@@ -96,46 +89,29 @@ def _layer_plan(folder: Path, layers: dict[str, Any], workers: int = 4) -> Path:
     return path
 
 
-def test_a_split_per_layer_names_who_could(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def _hybrid_plan(folder: Path) -> Path:
     names = [layer.name for layer in load_model("alexnet").graph.layers]
-    hybrid = {name: {"out_channels": 4} if name.startswith("fc") else {"batch": 4} for name in names}
-    code, _, err = _ask(capsys, str(_layer_plan(tmp_path, hybrid)), "--to", "megatron", "-o", str(tmp_path / "run"))
-    assert code == 2
+    return _layer_plan(folder, {n: {"out_channels": 4} if n.startswith("fc") else {"batch": 4} for n in names})
+
+
+def test_a_split_per_layer_names_who_could(tmp_path: Path, answer: Any, fails: Any) -> None:
+    run = tmp_path / "run"
+    err = fails("export", _hybrid_plan(tmp_path), "--to", "megatron", "-o", run)
     assert "a split per layer (layer 'fc6' is not split by the batch alone) goes to torch" in err
     assert "data parallelism alone also to deepspeed, accelerate" in err
-    data = {name: {"batch": 4} for name in names}
-    plan = str(_layer_plan(tmp_path, data))
-    code, _, err = _ask(capsys, plan, "--to", "megatron", "-o", str(tmp_path / "run"))
-    assert code == 2
-    assert "use deepspeed, accelerate" in err
-    code, _, err = _ask(capsys, plan, "--to", "deepspeed", "-o", str(tmp_path / "run"))
-    assert code == 0, err
-    config = json.loads((tmp_path / "run" / "ds_config.json").read_text(encoding="utf-8"))
+    plan = _layer_plan(tmp_path, {layer.name: {"batch": 4} for layer in load_model("alexnet").graph.layers})
+    assert "use deepspeed, accelerate" in fails("export", plan, "--to", "megatron", "-o", run)
+    answer("export", plan, "--to", "deepspeed", "-o", run)
+    config = json.loads((run / "ds_config.json").read_text(encoding="utf-8"))
     assert config["train_micro_batch_size_per_gpu"] == 32
 
 
-def test_a_serving_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_serving_plan(tmp_path: Path, answer: Any) -> None:
     plan = tmp_path / "serve.yaml"
     arguments = ["estimate", "llama3-8b", "--mode", "inference", "--gpus", "4", "--tp", "2", "--max-batch", "8", "-q"]
-    assert run([*arguments, "--export", str(plan)]) == 0
-    capsys.readouterr()
-    code, _, err = _ask(capsys, str(plan), "--to", "vllm", "-o", str(tmp_path / "run"))
-    assert code == 0, err
+    answer(*arguments, "--export", plan)
+    answer("export", plan, "--to", "vllm", "-o", tmp_path / "run")
     assert "--max-num-seqs 8" in (tmp_path / "run" / "serve.sh").read_text(encoding="utf-8")
-
-
-def test_exporters_are_listed(answer: Any) -> None:
-    names = [item["name"] for item in json.loads(answer("list", "exporters", "--json"))["items"]]
-    assert names == [
-        "torch",
-        "megatron",
-        "megatron-bridge",
-        "torchtitan",
-        "deepspeed",
-        "accelerate",
-        "nanotron",
-        "vllm",
-    ]
 
 
 @pytest.mark.parametrize("name", ["gpt3-13b", "llama3-8b", "mixtral-8x7b"])
@@ -154,13 +130,8 @@ def test_sizes_give_the_weights(name: str) -> None:
     assert graph.weight_count == n.layers * block + embeddings + norms
 
 
-def test_a_hybrid_per_layer_goes_to_torch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    names = [layer.name for layer in load_model("alexnet").graph.layers]
-    hybrid = {name: {"out_channels": 4} if name.startswith("fc") else {"batch": 4} for name in names}
-    code, _, err = _ask(
-        capsys, str(_layer_plan(tmp_path, hybrid)), "--to", "torch", "--strict", "-o", str(tmp_path / "run")
-    )
-    assert code == 0, err
+def test_a_hybrid_per_layer_goes_to_torch(tmp_path: Path, answer: Any) -> None:
+    answer("export", _hybrid_plan(tmp_path), "--to", "torch", "--strict", "-o", tmp_path / "run")
     text = (tmp_path / "run" / "plan.py").read_text(encoding="utf-8")
     styles = text.partition("STYLES = {")[2]
     assert 'MESH = {"dim0": 4}' in text
@@ -169,7 +140,7 @@ def test_a_hybrid_per_layer_goes_to_torch(tmp_path: Path, capsys: pytest.Capture
     assert {"plan_layouts.py", "plan_moves.py", "train.sh"} <= {path.name for path in (tmp_path / "run").iterdir()}
 
 
-def test_what_is_assumed_free_stands_in_every_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_assumed_free_stands_in_every_file(tmp_path: Path, answer: Any) -> None:
     model, plan = tmp_path / "net.yaml", tmp_path / "plan.yaml"
     model.write_text(
         "schema_version: 1\nname: net\nsource: by hand\nglobal_batch: 8\nlayers:\n"
@@ -178,49 +149,30 @@ def test_what_is_assumed_free_stands_in_every_file(tmp_path: Path, capsys: pytes
         "  - {name: fc, type: linear, out_features: 4}\n",
         encoding="utf-8",
     )
-    asked = ["estimate", str(model), "--gpus", "2", "--batch", "8", "--family", "data", "-q", "--export", str(plan)]
-    assert run(asked) == 0
-    capsys.readouterr()
+    answer("estimate", model, "--gpus", "2", "--batch", "8", "--family", "data", "-q", "--export", plan)
     for target in ("torch", "deepspeed"):
         folder = tmp_path / target
-        code, _, err = _ask(capsys, str(plan), "--to", target, "-o", str(folder))
-        assert code == 0, err
+        answer("export", plan, "--to", target, "-o", folder)
         for name in ("README.md", "export.json", "train.sh"):
             text = (folder / name).read_text(encoding="utf-8")
             assert "ASSUMED FREE, so the prediction leaves them out: odd" in text, (target, name)
 
 
-def test_a_plan_that_does_not_fit_warns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_plan_that_does_not_fit_warns(tmp_path: Path, capsys: pytest.CaptureFixture[str], answer: Any) -> None:
     plan = tmp_path / "plan.yaml"
-    assert run(["estimate", "llama3-8b", "--gpus", "2", "--batch", "8", "--tp", "2", "-q", "--export", str(plan)]) == 0
-    capsys.readouterr()
+    answer("estimate", "llama3-8b", "--gpus", "2", "--batch", "8", "--tp", "2", "-q", "--export", plan)
     code, _, err = _ask(capsys, str(plan), "--to", "megatron", "-o", str(tmp_path / "run"))
     assert code == 0
     assert "warning: the plan does not fit into memory: " in err
 
 
 @pytest.mark.e2e
-def test_stages_of_a_split_per_layer_have_no_target(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_stages_of_a_split_per_layer_have_no_target(tmp_path: Path, answer: Any, fails: Any) -> None:
     plan = tmp_path / "plan.yaml"
-    command = [
-        "optimize",
-        "alexnet",
-        "--gpus",
-        "2",
-        "--family",
-        "pipeline",
-        "--space",
-        "layers",
-        "-q",
-        "--export",
-        str(plan),
-    ]
-    assert run(command) == 0
-    capsys.readouterr()
+    asked = "optimize alexnet --gpus 2 --family pipeline --space layers -q --export"
+    answer(*asked.split(), plan)
     for target in ("deepspeed", "torch"):
-        code, _, err = _ask(capsys, str(plan), "--to", target, "-o", str(tmp_path / "run"))
-        assert code == 2
-        assert "no target takes a split per layer" in err
+        assert "no target takes a split per layer" in fails("export", plan, "--to", target, "-o", tmp_path / "run")
 
 
 @pytest.mark.parametrize(
@@ -268,12 +220,11 @@ def test_stages_of_a_split_per_layer_have_no_target(tmp_path: Path, capsys: pyte
     ],
 )
 def test_networks_that_are_no_plain_decoders(
-    model: str, degrees: list[str], words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    model: str, degrees: list[str], words: list[str], tmp_path: Path, answer: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plan = tmp_path / "plan.yaml"
-    assert run(["estimate", model, "--gpus", "8", "--batch", "64", *degrees, "-q", "--export", str(plan)]) == 0
-    code, _, err = _ask(capsys, str(plan), "--to", "megatron", "-o", str(tmp_path / "run"))
-    assert code == 0, err
+    answer("estimate", model, "--gpus", "8", "--batch", "64", *degrees, "-q", "--export", plan)
+    answer("export", plan, "--to", "megatron", "-o", tmp_path / "run")
     script = (tmp_path / "run" / "train.sh").read_text(encoding="utf-8")
     assert [word for word in words if word not in script] == []
     code, _, err = _ask(capsys, str(plan), "--to", "torchtitan", "-o", str(tmp_path / "titan"))
@@ -293,35 +244,18 @@ def test_networks_that_are_no_plain_decoders(
     ],
 )
 def test_nanotron_has_llamas_only(
-    model: str, words: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    model: str, words: str | None, tmp_path: Path, answer: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # nanotron's models/llama.py: gate_up_proj, TritonRMSNorm, rotary embedding, every matrix without bias.
     plan = tmp_path / "plan.yaml"
     degrees = ("--dp-shard", "8", "--zero", "1")
-    assert run(["estimate", model, "--gpus", "8", "--batch", "64", *degrees, "-q", "--export", str(plan)]) == 0
+    answer("estimate", model, "--gpus", "8", "--batch", "64", *degrees, "-q", "--export", plan)
     code, _, err = _ask(capsys, str(plan), "--to", "nanotron", "-o", str(tmp_path / "run"))
     assert code == (0 if words is None else 2), err
     assert words is None or words in err
 
 
-def test_megatron_has_no_pipelines_for_t5(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_megatron_has_no_pipelines_for_t5(tmp_path: Path, answer: Any, fails: Any) -> None:
     plan = tmp_path / "plan.yaml"
-    command = [
-        "estimate",
-        "t5-11b",
-        "--gpus",
-        "8",
-        "--batch",
-        "64",
-        "--pp",
-        "2",
-        "--tp",
-        "4",
-        "-q",
-        "--export",
-        str(plan),
-    ]
-    assert run(command) == 0
-    code, _, err = _ask(capsys, str(plan), "--to", "megatron", "-o", str(tmp_path / "run"))
-    assert code == 2
-    assert "pretrain_t5.py takes no pipelines" in err
+    answer("estimate", "t5-11b", "--gpus", "8", "--batch", "64", "--pp", "2", "--tp", "4", "-q", "--export", plan)
+    assert "pretrain_t5.py takes no pipelines" in fails("export", plan, "--to", "megatron", "-o", tmp_path / "run")

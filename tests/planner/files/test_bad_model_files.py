@@ -187,20 +187,26 @@ def test_the_file_itself(tmp_path: Path, text: str, expected: list[str]) -> None
     assert errors(tmp_path, text) == expected
 
 
-def test_cycle_names_its_layers(tmp_path: Path) -> None:
-    text = (
-        HEAD
-        + DATA
-        + "  - {name: a, type: add, inputs: [data, c]}\n  - {name: b, type: flatten}\n  - {name: c, type: flatten}\n"
-    )
-    assert error(tmp_path, text) == "6:5: a: the layers form a cycle: a -> b -> c -> a"
-
-
-def test_shapes_of_both_inputs(tmp_path: Path) -> None:
-    text = (
-        HEAD + DATA + "  - {name: p, type: pool, kernel: 2, stride: 2}\n  - {name: a, type: add, inputs: [data, p]}\n"
-    )
-    assert error(tmp_path, text) == "7:5: a: inputs of an addition differ: 3x32x32, 3x16x16 (inputs: data, p)"
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        (
+            ["{name: a, type: add, inputs: [data, c]}", "{name: b, type: flatten}", "{name: c, type: flatten}"],
+            "6:5: a: the layers form a cycle: a -> b -> c -> a",
+        ),
+        (
+            ["{name: p, type: pool, kernel: 2, stride: 2}", "{name: a, type: add, inputs: [data, p]}"],
+            "7:5: a: inputs of an addition differ: 3x32x32, 3x16x16 (inputs: data, p)",
+        ),
+        (
+            ["{name: a, type: linear, out_features: 1000000000}", "{name: b, type: linear, out_features: 1000000000}"],
+            "7:5: b: has 1e+18 weights per copy; more than 2**53 is an error",
+        ),
+    ],
+    ids=["a cycle names its layers", "shapes of both inputs", "sizes beyond all networks"],
+)
+def test_layers_that_do_not_go_together(tmp_path: Path, entries: list[str], message: str) -> None:
+    assert error(tmp_path, HEAD + DATA + "".join(f"  - {entry}\n" for entry in entries)) == message
 
 
 def test_every_problem_is_reported(tmp_path: Path) -> None:
@@ -218,13 +224,6 @@ def test_every_unknown_input_and_shape_is_reported(tmp_path: Path) -> None:
 
 
 # -- size ------------------------------------------------------------------------------------------------------------------------
-
-
-def test_sizes_beyond_all_networks(tmp_path: Path) -> None:
-    entries = (
-        "  - {name: a, type: linear, out_features: 1000000000}\n  - {name: b, type: linear, out_features: 1000000000}\n"
-    )
-    assert error(tmp_path, HEAD + DATA + entries) == "7:5: b: has 1e+18 weights per copy; more than 2**53 is an error"
 
 
 def test_a_large_file_of_unknown_inputs(tmp_path: Path) -> None:

@@ -59,21 +59,17 @@ def test_scalars_follow_yaml_1_2(tmp_path: Path) -> None:
     assert value["quoted"] == ["1", "true", "5"]
 
 
-def test_keys_are_words(tmp_path: Path) -> None:
-    assert parse(tmp_path, "on: 1\n1: 2\ntrue: 3\n~: 4\n") == {"on": 1, "1": 2, "true": 3, "~": 4}
-
-
-def test_byte_order_mark_is_skipped(tmp_path: Path) -> None:
-    assert parse(tmp_path, b"\xef\xbb\xbfa: 1") == {"a": 1}
-
-
-def test_aliases_are_values(tmp_path: Path) -> None:
-    assert parse(tmp_path, "a: &x {k: 1}\nb: [*x, *x]\nc: &y 7\nd: *y") == {
-        "a": {"k": 1},
-        "b": [{"k": 1}] * 2,
-        "c": 7,
-        "d": 7,
-    }
+@pytest.mark.parametrize(
+    ("content", "value"),
+    [
+        ("on: 1\n1: 2\ntrue: 3\n~: 4\n", {"on": 1, "1": 2, "true": 3, "~": 4}),
+        (b"\xef\xbb\xbfa: 1", {"a": 1}),
+        ("a: &x {k: 1}\nb: [*x, *x]\nc: &y 7\nd: *y", {"a": {"k": 1}, "b": [{"k": 1}] * 2, "c": 7, "d": 7}),
+    ],
+    ids=["keys are words", "a byte order mark is skipped", "aliases are values"],
+)
+def test_documents(tmp_path: Path, content: str | bytes, value: dict[str, Any]) -> None:
+    assert parse(tmp_path, content) == value
 
 
 _plain = st.recursive(
@@ -125,6 +121,7 @@ def test_every_value_has_its_place(tmp_path_factory: pytest.TempPathFactory, val
         (b"a: 1\nb: \xe9", 2, 4, "is not UTF-8 text (byte 0xe9)"),
         ("a: 1".encode("utf-16"), 0, 0, "is UTF-16 text; save it as UTF-8"),
         (b"a: 1\n\tb: 2", 2, 1, "is not YAML: a tab indents this line; use spaces"),
+        ("a: é\nb: \x01".encode(), 2, 4, "is not YAML: the character U+0001 is not allowed"),
         (b"a: b: c", 1, 5, "is not YAML: mapping values are not allowed in this context"),
         (b"a: [1, 2\nb: 3", 2, 2, "is not YAML: while parsing a flow sequence: did not find expected ',' or ']'"),
         (b"a: 1\n---\nb: 2", 2, 1, "a second document starts here; a file holds one"),
@@ -152,10 +149,6 @@ def test_every_value_has_its_place(tmp_path_factory: pytest.TempPathFactory, val
 )
 def test_one_clear_error(tmp_path: Path, content: bytes, line: int, column: int, message: str) -> None:
     assert problem(tmp_path, content) == (line, column, message)
-
-
-def test_control_characters(tmp_path: Path) -> None:
-    assert problem(tmp_path, "a: é\nb: \x01") == (2, 4, "is not YAML: the character U+0001 is not allowed")
 
 
 def test_all_problems_at_once(tmp_path: Path) -> None:

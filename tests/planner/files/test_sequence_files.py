@@ -59,29 +59,27 @@ def test_seq_stands_for_a_number_anywhere(tmp_path: Path) -> None:
         assert tables == {seq}  # from the block's default, and from a value given to it
 
 
-def test_a_parameter_of_that_name_is_the_block_s_own(tmp_path: Path) -> None:
-    text = """
-seq: 32
-blocks:
-  b: {parameters: [seq], layers: [{name: up, type: linear, out_features: $seq}]}
-layers:
-  - {name: tokens, type: input, shape: [4, $seq]}
-  - {name: use, block: b, with: {seq: 5}}
-"""
-    assert shape(load(tmp_path, text).graph, "use.up") == (5, 32)
-
-
-def test_a_list_given_to_a_block_may_hold_parameters(tmp_path: Path) -> None:
-    text = """
-seq: 32
-blocks:
-  b: {parameters: [shape], layers: [{name: more, type: input, shape: $shape}]}
-layers:
-  - {name: tokens, type: input, shape: [4, $seq]}
-  - {name: use, block: b, with: {shape: [6, $seq]}}
-  - {name: both, type: concat, inputs: [tokens, use]}
-"""
-    assert shape(load(tmp_path, text).graph, "both") == (10, 32)
+@pytest.mark.parametrize(
+    ("block", "entries", "last", "expected"),
+    [
+        (
+            "{parameters: [seq], layers: [{name: up, type: linear, out_features: $seq}]}",
+            "  - {name: use, block: b, with: {seq: 5}}\n",
+            "use.up",
+            (5, 32),
+        ),
+        (
+            "{parameters: [shape], layers: [{name: more, type: input, shape: $shape}]}",
+            "  - {name: use, block: b, with: {shape: [6, $seq]}}\n  - {name: both, type: concat, inputs: [tokens, use]}\n",
+            "both",
+            (10, 32),
+        ),
+    ],
+    ids=["a parameter of that name is the block's own", "a list given to a block may hold parameters"],
+)
+def test_parameters_of_a_block(tmp_path: Path, block: str, entries: str, last: str, expected: tuple[int, ...]) -> None:
+    text = f"seq: 32\nblocks:\n  b: {block}\nlayers:\n  - {{name: tokens, type: input, shape: [4, $seq]}}\n{entries}"
+    assert shape(load(tmp_path, text).graph, last) == expected
 
 
 def test_a_file_without_seq(tmp_path: Path) -> None:

@@ -95,10 +95,7 @@ def test_truncated_files(tmp_path: Path, kept: int) -> None:
     assert str(tmp_path / "net.onnx") in refused(data[:kept], tmp_path)
 
 
-def test_versions_sizes_and_missing_tensors(tmp_path: Path) -> None:
-    made = model([node("Relu", ["x"], "y")], [("x", 1, [2, 3])])
-    made.opset_import[0].version = 999
-    assert "opset 999" in refused(made, tmp_path)
+def test_sizes_and_missing_tensors(tmp_path: Path) -> None:
     unknown = model([node("Relu", ["x"], "y")], [("x", 1, [2, "length", 8])])
     assert "'x' has extents that are not numbers: 2 x length x 8" in refused(unknown, tmp_path)
     assert "inferred" in refused(model([node("MatMul", ["x", "x"], "y")], [("x", 1, [2, 3])]), tmp_path)
@@ -115,7 +112,6 @@ def test_a_constant_that_asks_for_memory_is_not_made(tmp_path: Path) -> None:
 
 def test_external_data_without_its_file(tmp_path: Path) -> None:
     onnx = pytest.importorskip("onnx", reason="needs onnx (extra 'onnx')")
-    import numpy as np
 
     weight = onnx.numpy_helper.from_array(np.ones((2000, 300), np.float32), "fc.weight")
     made = model([node("MatMul", ["x", "fc.weight"], "y")], [("x", 1, [4, 2000])], initial=(weight,))
@@ -127,7 +123,6 @@ def test_external_data_without_its_file(tmp_path: Path) -> None:
 
 def test_external_shapes_without_their_file(tmp_path: Path) -> None:
     onnx = pytest.importorskip("onnx", reason="needs onnx (extra 'onnx')")
-    import numpy as np
 
     target = onnx.numpy_helper.from_array(np.array([2, 2, 4], np.int64), "target")
     made = model([node("Reshape", ["x", "target"], "y")], [("x", 1, [2, 8])], initial=(target,))
@@ -203,9 +198,8 @@ def test_extents_that_no_network_has(extent: int, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("opset", [0, 999])
 def test_versions_that_are_not_known(opset: int, tmp_path: Path) -> None:
-    assert f"is of opset {opset}" in refused(
-        model([node("Relu", ["x"], "y")], [("x", 1, [2, 3])], opset=opset), tmp_path
-    )
+    made = model([node("Relu", ["x"], "y")], [("x", 1, [2, 3])], opset=opset)
+    assert f"is of opset {opset}" in refused(made, tmp_path)
 
 
 def test_values_that_nothing_makes(tmp_path: Path) -> None:

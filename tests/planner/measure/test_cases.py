@@ -17,8 +17,10 @@ from planner.measure.timing import COLUMNS, Timing, row_of, table_text, time_cal
 from planner.measurements.kernels import ELEMENTWISE, KERNELS
 from planner.measurements.kinds import predict_table
 from planner.measurements.tables import read_table
+from tests.planner.detect.machines import RecordedSystem
 
 MACHINE = {"device": "a100-80gb", "machine": "x", "software": "y"}
+NOTHING = RecordedSystem(cpus=4)  # a machine that says nothing
 TORCHRUN = {
     "RANK": "1",
     "WORLD_SIZE": "4",
@@ -81,7 +83,7 @@ def test_predictions_are_those_of_the_tables_by_kind(tmp_path: Path) -> None:
 
 def test_bad_rows_are_counted_with_a_reason(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
-    header = "kernel,device,pass_,op,batch,hidden,heads,head_dim,seq,causal,bytes,time_ms\n"
+    header = "kernel,device,pass_,op,batch,hidden,heads,head_dim,seq,causal,bytes,time_ms,device_file\n"
     lines = {
         "frobnicate,a100-80gb,,,,,,,,,,1": "kernel 'frobnicate' is not known",
         "attention,a100-80gb,backward_input,,1,,1,64,64,yes,,1": "neither forward nor backward",
@@ -91,6 +93,7 @@ def test_bad_rows_are_counted_with_a_reason(tmp_path: Path) -> None:
         "copy,a100-80gb,,,,,,,,,,1": "bytes is not stated",
         "copy,a100-80gb,,,,,,,,,1024,": "no measured time",
         "copy,abacus,,,,,,,,,1024,1": "not known",
+        "copy,mine,,,,,,,,,1000000000,25,./gone.yaml": "no such device file",
         "recurrent,a100-80gb,backward_weight,,,,,,,,,1": "the cell is none of",
     }
     path.write_text(header + "\n".join(lines) + "\n")
@@ -155,19 +158,18 @@ def fake(time_s: float, log: list[int]) -> Callable[[Callable[[], object], int],
     return timer
 
 
-def test_short_calls_are_timed_together() -> None:
+@pytest.mark.parametrize(
+    ("call_s", "calls", "samples", "all_calls"),
+    [(1e-5, 100, 50, None), (2.0, 1, 3, 5)],
+    ids=["short ones together, a sample of a millisecond", "few samples of long ones"],
+)
+def test_calls_per_sample(call_s: float, calls: int, samples: int, all_calls: int | None) -> None:
     log: list[int] = []
-    timing = time_call(lambda: None, fake(1e-5, log), budget_s=0.1)
-    assert timing.calls == 100  # a sample of a millisecond
-    assert timing.median_s == pytest.approx(1e-5)
-    assert len(timing.samples_s) == 50
+    timing = time_call(lambda: None, fake(call_s, log), budget_s=0.1)
+    assert (timing.calls, len(timing.samples_s)) == (calls, samples)
+    assert timing.median_s == pytest.approx(call_s)
     assert log[0] == 1  # warm-up
-
-
-def test_long_calls_get_few_samples() -> None:
-    log: list[int] = []
-    timing = time_call(lambda: None, fake(2.0, log), budget_s=0.5)
-    assert (timing.calls, len(timing.samples_s), sum(log)) == (1, 3, 5)
+    assert all_calls is None or sum(log) == all_calls
 
 
 def test_ranks_agree_on_the_number_of_calls() -> None:
@@ -292,49 +294,27 @@ def torch_with(count: int, name: str, major: int, minor: int, gibibytes: float, 
     )
 
 
-class Nothing:
-    """A machine that says nothing."""
-
-    def run(self, program: str, *arguments: str) -> str | None:
-        return None
-
-    def read(self, path: str) -> str | None:
-        return None
-
-    def names(self, folder: str) -> tuple[str, ...]:
-        return ()
-
-    def exists(self, path: str) -> bool:
-        return False
-
-    def usable_cpus(self) -> int | None:
-        return 4
-
-
 @pytest.mark.parametrize(
-    ("name", "capability", "memory", "device", "formats"),
+    ("properties", "memory", "device", "formats"),
     [
-        ("NVIDIA H100 80GB HBM3", (9, 0), 79.1, "h100-sxm", ("fp32", "tf32", "bf16", "fp16")),
-        ("Tesla V100-SXM2-16GB", (7, 0), 15.8, "v100-16gb", ("fp32", "fp16")),
-        ("Tesla P100-SXM2-16GB", (6, 0), 15.9, "p100", ("fp32", "fp16")),
-        (
-            "NVIDIA GeForce GTX 1080 Ti",
-            (6, 1),
-            10.9,
-            "gtx-1080ti",
-            ("fp32",),
-        ),  # fp16 runs there, 64 times slower than fp32
+        (("NVIDIA H100 80GB HBM3", 9, 0), 79.1, "h100-sxm", ("fp32", "tf32", "bf16", "fp16")),
+        (("Tesla V100-SXM2-16GB", 7, 0), 15.8, "v100-16gb", ("fp32", "fp16")),
+        (("Tesla P100-SXM2-16GB", 6, 0), 15.9, "p100", ("fp32", "fp16")),
+        # fp16 runs there, 64 times slower than fp32.
+        (("NVIDIA GeForce GTX 1080 Ti", 6, 1), 10.9, "gtx-1080ti", ("fp32",)),
+        (("AMD Instinct MI300X", 9, 4), 191.7, "mi300x", ("fp32", "bf16", "fp16")),
     ],
 )
-def test_gpus(name: str, capability: tuple[int, int], memory: float, device: str, formats: tuple[str, ...]) -> None:
-    place = place_of(torch_with(1, name, *capability, memory), Nothing(), Processes(), None)
+def test_gpus(properties: tuple[str, int, int], memory: float, device: str, formats: tuple[str, ...]) -> None:
+    hip = "6.2" if properties[0].startswith("AMD") else None
+    place = place_of(torch_with(1, *properties, memory, hip), NOTHING, Processes(), None)
     assert (place.kind, place.found.name, place.precisions) == ("cuda", device, formats)
     assert place.memory_bytes == pytest.approx(0.9 * memory / 2 * 2**30, rel=1e-6)  # of what is free
 
 
 def test_a_part_of_a_gpu_is_a_device_of_its_own_with_the_rates_of_its_board() -> None:
     """CUDA names the instance; its memory is known, its share of multiprocessors and bandwidth is not, and it is said."""
-    place = place_of(torch_with(1, "NVIDIA H100 80GB HBM3 MIG 3g.40gb", 9, 0, 39.5), Nothing(), Processes(), None)
+    place = place_of(torch_with(1, "NVIDIA H100 80GB HBM3 MIG 3g.40gb", 9, 0, 39.5), NOTHING, Processes(), None)
     assert place.found.name == "nvidia-h100-80gb-hbm3-mig-3g-40gb"
     assert not place.found.is_bundled
     peak = next(fact for fact in place.found.facts if fact.key == "peak")
@@ -342,9 +322,7 @@ def test_a_part_of_a_gpu_is_a_device_of_its_own_with_the_rates_of_its_board() ->
     assert any("MIG is on" in fact.source for fact in place.found.facts)
     assert (
         place.found.usual_cluster
-        == place_of(
-            torch_with(1, "NVIDIA H100 80GB HBM3", 9, 0, 79.1), Nothing(), Processes(), None
-        ).found.usual_cluster
+        == place_of(torch_with(1, "NVIDIA H100 80GB HBM3", 9, 0, 79.1), NOTHING, Processes(), None).found.usual_cluster
     )
 
 
@@ -387,32 +365,27 @@ class Clock:
 
 def test_gpus_are_timed_by_events_on_their_queue() -> None:
     clock = Clock()
-    place = place_of(torch_with(1, "Tesla T4", 7, 5, 14.7), Nothing(), Processes(), None)
+    place = place_of(torch_with(1, "Tesla T4", 7, 5, 14.7), NOTHING, Processes(), None)
     assert place.timer(clock.torch())(clock.call, 3) == pytest.approx(6e-3)  # seconds
     assert clock.log == ["synchronize", "record", "call", "call", "call", "record", "wait"]
-
-
-def test_gpus_of_another_vendor() -> None:
-    place = place_of(torch_with(1, "AMD Instinct MI300X", 9, 4, 191.7, hip="6.2"), Nothing(), Processes(), None)
-    assert (place.found.name, place.precisions) == ("mi300x", ("fp32", "bf16", "fp16"))
 
 
 def test_more_processes_than_gpus() -> None:
     processes = Processes(rank=3, ranks=4, local_rank=3, local_ranks=4)
     with pytest.raises(UsageError, match="4 processes and 2 GPUs on this machine"):
-        place_of(torch_with(2, "Tesla T4", 7, 5, 14.7), Nothing(), processes, None)
+        place_of(torch_with(2, "Tesla T4", 7, 5, 14.7), NOTHING, processes, None)
 
 
 def test_no_gpu() -> None:
     torch = torch_with(0, "", 0, 0, 0)
     with pytest.raises(UsageError, match="sees no GPU"):
-        place_of(torch, Nothing(), Processes(), "cuda")
-    place = place_of(torch, Nothing(), Processes(), None)
+        place_of(torch, NOTHING, Processes(), "cuda")
+    place = place_of(torch, NOTHING, Processes(), None)
     assert (place.kind, place.precisions) == ("cpu", ("fp32",))
 
 
 def test_the_machine_is_measured_on_request_without_its_gpu() -> None:
-    place = place_of(torch_with(1, "Tesla T4", 7, 5, 14.7), Nothing(), Processes(), "cpu")
+    place = place_of(torch_with(1, "Tesla T4", 7, 5, 14.7), NOTHING, Processes(), "cpu")
     assert (place.kind, place.found.is_bundled) == ("cpu", False)
 
 
@@ -428,22 +401,15 @@ def test_columns_about_the_machine(tmp_path: Path) -> None:
     """A bundled device needs no file; another one, and a cluster of several processes, get one beside the table."""
     two = Processes(ranks=2, local_ranks=2)
     path = tmp_path / "m.csv"
-    known = place_of(torch_with(2, "Tesla T4", 7, 5, 14.7), Nothing(), two, None)
-    columns, files = _where(wanted(path), known, Processes(), Nothing())
+    known = place_of(torch_with(2, "Tesla T4", 7, 5, 14.7), NOTHING, two, None)
+    columns, files = _where(wanted(path), known, Processes(), NOTHING)
     assert (columns["kernel"]["device"], "device_file" in columns["kernel"], files) == ("t4", False, {})
-    strange = place_of(torch_with(1, "Brand New", 15, 0, 64.0), Nothing(), Processes(), None)
-    columns, files = _where(wanted(path), strange, Processes(), Nothing())
+    strange = place_of(torch_with(1, "Brand New", 15, 0, 64.0), NOTHING, Processes(), None)
+    columns, files = _where(wanted(path), strange, Processes(), NOTHING)
     assert columns["kernel"]["device_file"] == "m-device.yaml"
     assert {target.name for target in files} == {"m-device.yaml"}
-    columns, files = _where(wanted(path), known, two, Nothing())
+    columns, files = _where(wanted(path), known, two, NOTHING)
     assert columns["collective"]["cluster_file"] == "m-cluster.yaml"
     assert "cluster_file" not in columns["kernel"]
-    columns, files = _where(wanted(path, device="t4", cluster="pcie3-fdr"), strange, two, Nothing())
+    columns, files = _where(wanted(path, device="t4", cluster="pcie3-fdr"), strange, two, NOTHING)
     assert (columns["collective"]["device"], columns["collective"]["cluster_file"], files) == ("t4", "pcie3-fdr", {})
-
-
-def test_a_device_file_that_is_missing_is_a_reason(tmp_path: Path) -> None:
-    path = tmp_path / "t.csv"
-    path.write_text("kernel,device,device_file,bytes,time_ms\ncopy,mine,./gone.yaml,1000000000,25\n")
-    outcomes = predict_table(read_table(path))[1]
-    assert "no such device file" in outcomes[0].skipped

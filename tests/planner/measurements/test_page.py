@@ -16,6 +16,7 @@ from planner.measurements.page import ratio_bins, ratio_histogram, scatter, vali
 from planner.measurements.scores import ComparedRow, validate_files
 from planner.report.figures.svg import draw
 from planner.report.page import Cell, page, table
+from tests.planner.report.conftest import texts
 
 HEADER = "model,style,hidden,layers,heads,device,gpus,global_batch,micro_batch,tp,pp,dp,precision,seq,step_time_ms,oom,dataset_group"
 NASTY = "GPT <script>alert(1)</script> & \"x\" 'y' \x1b[31m"
@@ -39,10 +40,6 @@ def parsed(text: str) -> ET.Element:
     first, rest = text.split("\n", 1)
     assert first == "<!DOCTYPE html>"
     return ET.fromstring(rest)  # noqa: S314 - of our own making
-
-
-def texts(root: ET.Element, tag: str) -> list[str]:
-    return ["".join(element.itertext()) for element in root.iter(tag)]
 
 
 def made(runs: str, by: str | None = None) -> tuple[str, ET.Element]:

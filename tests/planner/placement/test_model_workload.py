@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -119,18 +118,3 @@ def test_command_line_and_exported_workload(tmp_path: Path, answer: Any) -> None
 def test_options_that_belong_to_clusters(tmp_path: Path, fails: Any) -> None:
     assert "--cluster" in fails("place", str(tmp_path / "graph.json"), "--batch", "2")
     assert "--cpus" in fails("place", "mlp", "--cluster", "dgx1-v100", "--cpus", "2")
-
-
-def test_a_calibration_counts(tmp_path: Path) -> None:
-    """Matrix products at half of their rate take twice as long; a check of such a placement needs the calibration, too."""
-    path = tmp_path / "slow.yaml"
-    constant = "{value: 0.5, log_sd: 0.1, prior: 1.0, prior_log_sd: 0.17, determined: true}"
-    path.write_text(f"schema_version: 1\nname: slow\nconstants: {{matmul_rate: {constant}}}\n")
-    question = PlaceRequest(workload=Path("mlp"), cluster="dgx1-v100", mode="inference", batch=8192)
-    plain, slow = (
-        {node["name"]: node["fpgaLatency"] for node in workload_of_model(asked).content["nodes"]}
-        for asked in (question, dataclasses.replace(question, calibration=str(path)))
-    )
-    ratios = [slow[name] / plain[name] for name in plain if plain[name] > 0]
-    assert max(ratios) == pytest.approx(2.0, rel=0.1)
-    assert min(ratios) >= 1.0

@@ -159,13 +159,6 @@ def test_huge_files_are_refused_before_they_are_parsed(tmp_path: Path, monkeypat
     assert "is larger than" in message(tmp_path, workload())
 
 
-def test_missing_files(tmp_path: Path) -> None:
-    with pytest.raises(InputFileError, match="no such file"):
-        load_workload(tmp_path / "nothing.json")
-    with pytest.raises(InputFileError, match="is a folder"):
-        load_workload(tmp_path)
-
-
 def test_an_override_must_leave_room(tmp_path: Path) -> None:
     text = message(tmp_path, workload(maxCPUs=0), {"maxSizePerFPGA": 3.0})
     assert "needs 10 bytes, more than the 3 of an accelerator" in text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,11 @@ QUESTIONS = {
     "layers": ["optimize", "alexnet", "--gpus", "4", "--top", "3"],
     "explained": ["explain", "gpt3-1.3b", "--gpus", "8", "--batch", "32", "--tp", "2", "--pp", "4"],
 }
+
+
+def texts(root: ET.Element, tag: str) -> list[str]:
+    """Words of every element of a kind."""
+    return ["".join(element.itertext()) for element in root.iter(tag)]
 
 
 class Pages(dict[str, Path]):

@@ -81,8 +81,7 @@ def parsed(text: str) -> ET.Element:
 
 @pytest.mark.parametrize("make", ALL)
 @pytest.mark.parametrize("width", [WIDE, NARROW])
-def test_words_of_users_stay_words(make: object, width: int) -> None:
-    assert callable(make)
+def test_words_of_users_stay_words(make: Callable[..., Figure], width: int) -> None:
     text = draw(make(NASTY), width)
     root = parsed(text)
     assert "\x1b" not in text
@@ -91,8 +90,7 @@ def test_words_of_users_stay_words(make: object, width: int) -> None:
 
 
 @pytest.mark.parametrize("make", ALL)
-def test_a_file_is_a_whole_picture(make: object) -> None:
-    assert callable(make)
+def test_a_file_is_a_whole_picture(make: Callable[..., Figure]) -> None:
     root = parsed(svg_file(make()))
     assert root.tag == "{http://www.w3.org/2000/svg}svg"
     assert root[0].tag.endswith("title")
@@ -209,8 +207,7 @@ def coloured(value: object) -> object:
 
 
 @pytest.mark.parametrize("make", ALL)
-def test_plots_name_known_colours_and_no_html(make: object) -> None:
-    assert callable(make)
+def test_plots_name_known_colours_and_no_html(make: Callable[..., Figure]) -> None:
     made = plotly_figure(make(NASTY))
     for palette in PALETTES.values():
         assert names_of_colours(made) <= set(palette)
@@ -221,11 +218,9 @@ def test_plots_name_known_colours_and_no_html(make: object) -> None:
 
 @pytest.mark.skipif(not HAS_PLOTLY, reason="needs plotly")
 @pytest.mark.parametrize("make", ALL)
-def test_plotly_knows_every_property(make: object) -> None:
-    assert callable(make)
+def test_plotly_knows_every_property(make: Callable[..., Figure]) -> None:
     graph_objects = pytest.importorskip("plotly.graph_objects")
-    figure: Figure = make()
-    checked = graph_objects.Figure(coloured(plotly_figure(figure)))
+    checked = graph_objects.Figure(coloured(plotly_figure(make())))
     assert len(checked.data) >= 1
 
 
@@ -239,10 +234,9 @@ def test_the_library_may_stand_in_a_script() -> None:
 
 @pytest.mark.skipif(not HAS_MATPLOTLIB, reason="needs matplotlib")
 @pytest.mark.parametrize("make", ALL)
-def test_png(make: object) -> None:
+def test_png(make: Callable[..., Figure]) -> None:
     from planner.report.figures.raster import png_bytes
 
-    assert callable(make)
     data = png_bytes(make())
     assert data.startswith(b"\x89PNG\r\n\x1a\n")
     width, height = struct.unpack(">II", data[16:24])

@@ -20,7 +20,7 @@ from planner.cli import run
 from planner.report.figures.standard import FIGURES
 from planner.report.trace import trace_bytes, trace_document
 from tests.cases import mostly
-from tests.planner.report.conftest import HAS_PLOTLY
+from tests.planner.report.conftest import HAS_PLOTLY, texts
 
 ROOT = Path(__file__).resolve().parents[3]
 # A shell in which packages of the extra are not to be found, whatever is installed.
@@ -53,10 +53,6 @@ def parsed(path: Path) -> ET.Element:
         r"(<script>\n//<!\[CDATA\[\n)/\*\*\n.{1000000,}?(\n//\]\]>\n</script>)", r"\1\2", rest, count=1, flags=re.DOTALL
     )
     return ET.fromstring(rest)  # noqa: S314 - of our own making
-
-
-def texts(root: ET.Element, tag: str) -> list[str]:
-    return ["".join(element.itertext()) for element in root.iter(tag)]
 
 
 def test_names_of_figures_are_those_that_there_are() -> None:
@@ -118,8 +114,6 @@ def test_with_plotly_the_same_page_has_plots_over_its_pictures(pages: dict[str, 
 
 
 def test_the_breakdown_on_the_page_is_the_answer(tmp_path: Path, answer: Any) -> None:
-    import json
-
     target = tmp_path / "page.html"
     question = ["estimate", "gpt3-1.3b", "--gpus", "8", "--batch", "32", "--tp", "2", "--pp", "4"]
     plan = json.loads(answer(*question, "--html", str(target), "--static", "--json"))["plans"][0]

@@ -19,7 +19,7 @@ from planner.core.request import Request
 from planner.sweeping.answer import COLUMNS, DEGREES, answer, from_plain, key_of, to_plain
 from planner.sweeping.grid import Axes, Cell, cells_of, cluster_name, doubling_counts
 from planner.sweeping.journal import Journal
-from planner.sweeping.run import answers_here
+from planner.sweeping.run import answers_here, run
 from strategies.mesh.settings import Bounds, MeshRestriction
 from tests.planner.sweeping.workers import deadly
 
@@ -133,8 +133,6 @@ def test_cells_without_a_plan_are_rows_with_the_reason() -> None:
 
 def test_a_defect_is_a_row_and_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     from planner.sweeping import answer as module
-    from planner.sweeping.journal import Journal
-    from planner.sweeping.run import run
 
     def broken(request: Request) -> object:
         raise ZeroDivisionError("by nothing")

@@ -17,7 +17,7 @@ from costmodel.hardware.device import Device
 from costmodel.layerwise.plan import Plan
 from costmodel.layerwise.splits import Split
 from costmodel.layerwise.tables import CostCache
-from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS, MeshAssumptions
+from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS
 from costmodel.mesh.plan import MeshPlan
 from costmodel.uncertainty.constants import CONSTANTS
 from costmodel.uncertainty.intervals import PARTS, Candidates, ErrorModel, similarity
@@ -43,27 +43,21 @@ MESH = "gpt3-1.3b --gpus 4 --batch 16 --seq 512"
 LAYERS = "alexnet --gpus 4"
 
 
-@pytest.fixture
-def asks(document: Any) -> Any:
-    """What a test asks with, where the answer is called the document."""
-    return document
-
-
 @pytest.mark.parametrize("question", [MESH, LAYERS])
-def test_every_plan_has_an_interval_and_a_chance(asks: Any, question: str) -> None:
-    document = asks(f"optimize {question}")
-    plans = document["plans"]
+def test_every_plan_has_an_interval_and_a_chance(document: Any, question: str) -> None:
+    found = document(f"optimize {question}")
+    plans = found["plans"]
     for plan in plans:
         assert plan["step_time_low_s"] < plan["step_time_s"] < plan["step_time_high_s"]
-    assert (document["benchmark_compared"], len(plans)) == (8, 5)
+    assert (found["benchmark_compared"], len(plans)) == (8, 5)
     shown = sum(plan["probability_best"] for plan in plans)
-    assert shown + document["probability_others"] == pytest.approx(1.0)
-    assert document["benchmark_list"] == sorted(set(document["benchmark_list"]))
-    assert max(document["benchmark_list"]) <= document["benchmark_compared"]
-    assert document["benchmark_probability"] >= 0.9
-    assert document["near_probability"] >= 0.9
-    assert document["error_bars"]["calibration"] == "default"
-    assert document["error_bars"]["kind"] == ("transformers" if question == MESH else "images")
+    assert shown + found["probability_others"] == pytest.approx(1.0)
+    assert found["benchmark_list"] == sorted(set(found["benchmark_list"]))
+    assert max(found["benchmark_list"]) <= found["benchmark_compared"]
+    assert found["benchmark_probability"] >= 0.9
+    assert found["near_probability"] >= 0.9
+    assert found["error_bars"]["calibration"] == "default"
+    assert found["error_bars"]["kind"] == ("transformers" if question == MESH else "images")
 
 
 @pytest.mark.parametrize("question", [MESH, LAYERS])
@@ -76,8 +70,8 @@ def test_the_table_shows_them(answer: Any, question: str) -> None:
 
 @pytest.mark.e2e
 @pytest.mark.parametrize("question", [MESH, LAYERS])
-def test_chances_and_lists_do_not_depend_on_how_many_plans_are_shown(asks: Any, question: str) -> None:
-    whole = asks(f"optimize {question} --top 24")
+def test_chances_and_lists_do_not_depend_on_how_many_plans_are_shown(document: Any, question: str) -> None:
+    whole = document(f"optimize {question} --top 24")
     chances = [plan["probability_best"] for plan in whole["plans"]]
     compared = whole["benchmark_compared"]
     assert compared == 8 < len(chances)
@@ -85,7 +79,7 @@ def test_chances_and_lists_do_not_depend_on_how_many_plans_are_shown(asks: Any, 
     assert set(chances[compared:]) == {None}
     assert whole["probability_others"] == 0.0
     for top in (1, 5):
-        few = asks(f"optimize {question} --top {top}")
+        few = document(f"optimize {question} --top {top}")
         assert [plan["probability_best"] for plan in few["plans"]] == chances[:top]
         assert few["probability_others"] == pytest.approx(1.0 - sum(chances[:top]))
         for key in ("benchmark_list", "benchmark_probability", "benchmark_compared", "near_list", "near_within"):
@@ -94,9 +88,9 @@ def test_chances_and_lists_do_not_depend_on_how_many_plans_are_shown(asks: Any, 
 
 @pytest.mark.e2e
 @pytest.mark.parametrize("question", [MESH, LAYERS])
-def test_the_list_is_the_shortest(asks: Any, question: str) -> None:
+def test_the_list_is_the_shortest(document: Any, question: str) -> None:
     """The chances of the listed plans add up to 90 %; with one plan less they do not, unless it takes as long as another."""
-    found = asks(f"optimize {question} --top 8")
+    found = document(f"optimize {question} --top 8")
     plans = {plan["rank"]: plan for plan in found["plans"]}
     chance = {rank: plan["probability_best"] for rank, plan in plans.items()}
     assert sum(chance.values()) == pytest.approx(1.0)
@@ -115,8 +109,8 @@ def test_the_list_is_the_shortest(asks: Any, question: str) -> None:
 
 @pytest.mark.e2e
 @pytest.mark.parametrize("question", [MESH, LAYERS])
-def test_at_most_four_plans_are_to_be_run(asks: Any, answer: Any, question: str) -> None:
-    found = asks(f"optimize {question}")
+def test_at_most_four_plans_are_to_be_run(document: Any, answer: Any, question: str) -> None:
+    found = document(f"optimize {question}")
     assert len(found["near_list"]) <= NEAR_PLANS == 4 < len(found["benchmark_list"])
     assert found["near_list"][0] == 1
     assert found["near_within"] >= SAME_WITHIN
@@ -149,42 +143,42 @@ def test_the_recommended_plan_is_run_whatever_others_promise() -> None:
 
 
 @pytest.mark.e2e
-def test_the_same_seed_gives_the_same_chances(asks: Any) -> None:
-    first, again = asks(f"optimize {MESH} --seed 5"), asks(f"optimize {MESH} --seed 5")
-    other = asks(f"optimize {MESH} --seed 6")
-    chances = [[plan["probability_best"] for plan in document["plans"]] for document in (first, again, other)]
+def test_the_same_seed_gives_the_same_chances(document: Any) -> None:
+    first, again = document(f"optimize {MESH} --seed 5"), document(f"optimize {MESH} --seed 5")
+    other = document(f"optimize {MESH} --seed 6")
+    chances = [[plan["probability_best"] for plan in found["plans"]] for found in (first, again, other)]
     assert chances[0] == chances[1]
     assert chances[0] != chances[2]
     assert chances[0] == pytest.approx(chances[2], abs=0.05)
 
 
-def test_one_plan_has_an_interval_and_nothing_to_compare(asks: Any) -> None:
-    document = asks(f"estimate {MESH} --tp 2")
-    plan = document["plans"][0]
+def test_one_plan_has_an_interval_and_nothing_to_compare(document: Any) -> None:
+    found = document(f"estimate {MESH} --tp 2")
+    plan = found["plans"][0]
     assert plan["step_time_low_s"] < plan["step_time_s"] < plan["step_time_high_s"]
     assert plan["probability_best"] is None
-    assert "benchmark_list" not in document
+    assert "benchmark_list" not in found
 
 
-def test_paleo_has_no_error_bars_and_says_so(asks: Any, answer: Any) -> None:
-    document = asks("optimize alexnet --gpus 2 --cost-model paleo")
-    assert {plan["step_time_low_s"] for plan in document["plans"]} == {None}
-    assert document["benchmark_list"] == []
-    assert "paleo" in document["error_bars"]["note"]
+def test_paleo_has_no_error_bars_and_says_so(document: Any, answer: Any) -> None:
+    found = document("optimize alexnet --gpus 2 --cost-model paleo")
+    assert {plan["step_time_low_s"] for plan in found["plans"]} == {None}
+    assert found["benchmark_list"] == []
+    assert "paleo" in found["error_bars"]["note"]
     assert "no error bars" in answer("optimize", "alexnet", "--gpus", "2", "--cost-model", "paleo", "-v")
 
 
 @pytest.mark.e2e
-def test_a_surer_calibration_gives_narrower_intervals(asks: Any, tmp_path: Path) -> None:
+def test_a_surer_calibration_gives_narrower_intervals(document: Any, tmp_path: Path) -> None:
     entries = "\n".join(f"  {name}: {{log_sd: 0.001, prior_log_sd: {c.prior_log_sd}}}" for name, c in CONSTANTS.items())
     file = tmp_path / "mine.yaml"
     file.write_text(
         f"schema_version: 1\nname: mine\nconstants:\n{entries}\nresidual: {{log_sd: 0.01}}\n", encoding="utf-8"
     )
-    usual, own = asks(f"optimize {MESH}"), asks(f"optimize {MESH} --calibration {file}")
+    usual, own = document(f"optimize {MESH}"), document(f"optimize {MESH} --calibration {file}")
 
-    def width(document: dict[str, Any]) -> float:
-        best = document["plans"][0]
+    def width(found: dict[str, Any]) -> float:
+        best = found["plans"][0]
         return math.log(best["step_time_high_s"] / best["step_time_low_s"])
 
     assert own["plans"][0]["step_time_s"] == usual["plans"][0]["step_time_s"]
@@ -193,7 +187,7 @@ def test_a_surer_calibration_gives_narrower_intervals(asks: Any, tmp_path: Path)
     assert len(own["benchmark_list"]) <= len(usual["benchmark_list"])
 
 
-def test_a_calibration_narrows_by_how_many_networks_it_saw(asks: Any, tmp_path: Path) -> None:
+def test_a_calibration_narrows_by_how_many_networks_it_saw(document: Any, tmp_path: Path) -> None:
     """None says nothing about steps (kernels alone), one says little, thirty nearly all; more error than usual widens."""
     widths, file = [], tmp_path / "mine.yaml"
     for residual, groups in ((0.02, 0), (0.02, 1), (0.02, 30), (0.5, 30)):
@@ -202,11 +196,11 @@ def test_a_calibration_narrows_by_how_many_networks_it_saw(asks: Any, tmp_path: 
             f"residual: {{log_sd: {residual}, groups: {groups}}}\n",
             encoding="utf-8",
         )
-        document = asks(f"estimate {MESH} --tp 2 --calibration {file}")
-        plan = document["plans"][0]
+        found = document(f"estimate {MESH} --tp 2 --calibration {file}")
+        plan = found["plans"][0]
         widths.append(math.log(plan["step_time_high_s"] / plan["step_time_low_s"]))
-        assert document["error_bars"]["calibration"] == ("mine" if groups else "default")
-    plan = asks(f"estimate {MESH} --tp 2")["plans"][0]
+        assert found["error_bars"]["calibration"] == ("mine" if groups else "default")
+    plan = document(f"estimate {MESH} --tp 2")["plans"][0]
     usual = math.log(plan["step_time_high_s"] / plan["step_time_low_s"])
     assert widths[0] == pytest.approx(usual)
     assert usual > widths[1] > 0.8 * usual
@@ -214,7 +208,7 @@ def test_a_calibration_narrows_by_how_many_networks_it_saw(asks: Any, tmp_path: 
     assert widths[3] > usual
 
 
-def test_intervals_of_an_unknown_framework_hold_what_no_fit_saw(asks: Any) -> None:
+def test_intervals_of_an_unknown_framework_hold_what_no_fit_saw(document: Any) -> None:
     """The bundled width against Student's t of its own scale: 80 % or more; sources in no file were further off than files say."""
     for kind in ("transformers", "images"):
         model = load_calibration().calibration.error_models[kind]
@@ -269,7 +263,7 @@ def test_constants_that_a_calibration_says_nothing_about_are_as_sure_as_without_
 
 @pytest.mark.exact
 @pytest.mark.parametrize("question", ["gpt3-1.3b --gpus 4 --batch 16 --seq 512", "alexnet --gpus 4"])
-def test_sensitivity_lists_the_constants(asks: Any, answer: Any, known_answer: Any, question: str) -> None:
+def test_sensitivity_lists_the_constants(document: Any, answer: Any, known_answer: Any, question: str) -> None:
     rows = json.loads(known_answer("explain", *question.split(), "--sensitivity", "--json"))["sensitivity"]
     assert {row["constant"] for row in rows} <= set(CONSTANTS)
     needed = [row["standard_deviations"] for row in rows if row["standard_deviations"] is not None]
@@ -279,16 +273,16 @@ def test_sensitivity_lists_the_constants(asks: Any, answer: Any, known_answer: A
         if row["factor"] is not None:
             assert row["winner"] > 1
             assert row["standard_deviations"] == pytest.approx(abs(math.log(row["factor"])) / row["log_sd"])
-    assert "sensitivity" not in asks(f"explain {question}")
+    assert "sensitivity" not in document(f"explain {question}")
     assert "another of the best plans" in answer("explain", *question.split(), "--sensitivity")
 
 
 @pytest.mark.exact
 @pytest.mark.parametrize("question", ["llama2-7b --gpus 16 --batch 64", LAYERS])
-def test_a_stated_change_makes_another_plan_win(asks: Any, tmp_path: Path, question: str) -> None:
+def test_a_stated_change_makes_another_plan_win(document: Any, tmp_path: Path, question: str) -> None:
     """Searched again with the constant as stated, and with nine tenths of the change: nothing else was told to the search."""
-    base = asks(f"optimize {question} --top 10")["plans"]
-    row = next(row for row in asks(f"explain {question} --sensitivity")["sensitivity"] if row["factor"] is not None)
+    base = document(f"optimize {question} --top 10")["plans"]
+    row = next(row for row in document(f"explain {question} --sensitivity")["sensitivity"] if row["factor"] is not None)
 
     def best(share: float) -> str:
         factor = math.exp(share * math.log(row["factor"]))
@@ -298,7 +292,7 @@ def test_a_stated_change_makes_another_plan_win(asks: Any, tmp_path: Path, quest
         file.write_text(
             f"schema_version: 1\nname: c\nconstants:\n  {row['constant']}: {entry}\nresidual: {{log_sd: 0.1}}\n"
         )
-        return str(asks(f"optimize {question} --top 1 --calibration {file}")["plans"][0]["summary"])
+        return str(document(f"optimize {question} --top 1 --calibration {file}")["plans"][0]["summary"])
 
     assert row["winner_summary"] == base[row["winner"] - 1]["summary"]
     assert best(0.9) == base[0]["summary"]
@@ -306,10 +300,10 @@ def test_a_stated_change_makes_another_plan_win(asks: Any, tmp_path: Path, quest
 
 
 @pytest.mark.exact
-def test_sensitivity_beside_a_plan_file(asks: Any, known_answer: Any, tmp_path: Path) -> None:
+def test_sensitivity_beside_a_plan_file(document: Any, known_answer: Any, tmp_path: Path) -> None:
     file = tmp_path / "plan.yaml"
-    asks(f"estimate gpt3-1.3b --gpus 4 --batch 16 --seq 512 --tp 4 --export {file}")
-    beside = asks(f"explain --plan {file} --sensitivity")["sensitivity"]
+    document(f"estimate gpt3-1.3b --gpus 4 --batch 16 --seq 512 --tp 4 --export {file}")
+    beside = document(f"explain --plan {file} --sensitivity")["sensitivity"]
     alone = known_answer("explain", *MESH.split(), "--sensitivity", "--json")
     assert beside == json.loads(alone)["sensitivity"]
 
@@ -408,16 +402,15 @@ def test_plans_that_differ_in_one_small_layer_are_nearly_perfectly_correlated() 
 
 
 @pytest.mark.e2e
-def test_assumptions_given_stay_given(asks: Any) -> None:
+def test_assumptions_given_stay_given(document: Any) -> None:
     """The bars vary the constants around what was asked for, not around the defaults."""
-    slow = asks(f"optimize {MESH} --assume host_launch_s=0.001")["plans"][0]
+    slow = document(f"optimize {MESH} --assume host_launch_s=0.001")["plans"][0]
     assert slow["step_time_low_s"] < slow["step_time_s"] < slow["step_time_high_s"]
-    assert slow["step_time_s"] > asks(f"optimize {MESH}")["plans"][0]["step_time_s"]
-    assert MeshAssumptions().host_launch_s < 0.001
+    assert slow["step_time_s"] > document(f"optimize {MESH}")["plans"][0]["step_time_s"]
 
 
 @pytest.mark.e2e
-def test_a_calibration_of_ones_own_needs_a_name_and_a_value(asks: Any, tmp_path: Path) -> None:
+def test_a_calibration_of_ones_own_needs_a_name_and_a_value(document: Any, tmp_path: Path) -> None:
     """What is not stated is as bundled: the errors of the others, the prior of the constant."""
     file = tmp_path / "mine.yaml"
     file.write_text("schema_version: 1\nname: mine\nconstants:\n  host_launch: {value: 1.0}\n", encoding="utf-8")
@@ -425,8 +418,8 @@ def test_a_calibration_of_ones_own_needs_a_name_and_a_value(asks: Any, tmp_path:
     assert loaded.constants["host_launch"].log_sd == CONSTANTS["host_launch"].prior_log_sd
     bundled = load_calibration().calibration
     assert error_model(loaded, bundled, "transformers", is_transformer=True) == bundled.error_models["transformers"]
-    own = asks(f"optimize {MESH} --calibration {file}")
-    assert own["plans"][0]["step_time_s"] == asks(f"optimize {MESH}")["plans"][0]["step_time_s"]
+    own = document(f"optimize {MESH} --calibration {file}")
+    assert own["plans"][0]["step_time_s"] == document(f"optimize {MESH}")["plans"][0]["step_time_s"]
 
 
 @pytest.mark.e2e
@@ -438,19 +431,19 @@ def test_a_calibration_of_ones_own_needs_a_name_and_a_value(asks: Any, tmp_path:
     ],
 )
 def test_every_point_of_a_scaling_curve_has_the_interval_of_its_plan(
-    asks: Any, answer: Any, question: str, same: str
+    document: Any, answer: Any, question: str, same: str
 ) -> None:
-    curve = asks(f"scale {question}")
+    curve = document(f"scale {question}")
     assert curve["error_bars"]["calibration"] == "default"
     for point in curve["points"]:
-        plan = asks(f"{same} {point['workers']}")["plans"][0]
+        plan = document(f"{same} {point['workers']}")["plans"][0]
         for key in ("step_time_s", "step_time_low_s", "step_time_high_s"):
             assert point[key] == pytest.approx(plan[key], rel=1e-9), key
     assert "80 % interval" in answer("scale", *question.split())
 
 
-def test_a_curve_of_the_paper_has_no_intervals_and_says_so(asks: Any, answer: Any) -> None:
-    curve = asks("scale alexnet --workers 1,2 --cost-model paleo --family hybrid --cluster paleo-pcie2")
+def test_a_curve_of_the_paper_has_no_intervals_and_says_so(document: Any, answer: Any) -> None:
+    curve = document("scale alexnet --workers 1,2 --cost-model paleo --family hybrid --cluster paleo-pcie2")
     assert {point["step_time_low_s"] for point in curve["points"]} == {None}
     assert "paleo" in curve["error_bars"]["note"]
     assert "80 % interval" not in answer("scale", "alexnet", "--workers", "1,2", "--cost-model", "paleo")

@@ -9,7 +9,7 @@ import pytest
 from planner.core.errors import InputFileError, UnknownName
 from planner.files.naming.devices import KNOWN_DEVICES, device_called, named_device
 from planner.files.naming.models import image_network_called, named_model, transformer_called
-from planner.files.resources import bundled, resolve
+from planner.files.resources import Kind, bundled, resolve
 
 TRANSFORMERS = {
     "meta-llama/Llama-2-7b-hf": "llama2-7b", "Llama-2-13b-chat-hf": "llama2-13b", "llama2_70b": "llama2-70b", "LLAMA2-70B": "llama2-70b",
@@ -176,18 +176,37 @@ def test_a_question_may_use_most_of_them(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "name"),
+    ("kind", "text", "name"),
     [
-        ("meta-llama/Meta-Llama-3-8B", "llama3-8b"),
-        ("Llama-2-7b-hf", "llama2-7b"),
-        ("llama3_8b", "llama3-8b"),
-        ("gpt3_175b", "gpt3-175b"),
-        ("ResNet-50", "resnet50"),
-        ("mistralai/Mixtral-8x7B-Instruct-v0.1", "mixtral-8x7b"),
+        ("models", "meta-llama/Meta-Llama-3-8B", "llama3-8b"),
+        ("models", "Llama-2-7b-hf", "llama2-7b"),
+        ("models", "llama3_8b", "llama3-8b"),
+        ("models", "gpt3_175b", "gpt3-175b"),
+        ("models", "ResNet-50", "resnet50"),
+        ("models", "mistralai/Mixtral-8x7B-Instruct-v0.1", "mixtral-8x7b"),
+        ("devices", "NVIDIA A100-SXM4-80GB", "a100-80gb"),
+        ("devices", "A100 80GB", "a100-80gb"),
+        ("devices", "H100 80GB HBM3", "h100-sxm"),
+        ("devices", "NVIDIA H100 PCIe", "h100-pcie"),
+        ("devices", "Tesla V100-SXM2-16GB", "v100-16gb"),
+        ("devices", "GeForce RTX 4090", "rtx-4090"),
+        ("devices", "p4d.24xlarge", "a100-40gb"),
+        ("devices", "MI300X", "mi300x"),
+        ("devices", "RTX A6000", "rtx-a6000"),
+        ("devices", "TPU v4", "tpu-v4"),
+        # with the memory as makers state it
+        ("devices", "K80 24GB", "k80"),
+        ("devices", "MI250X 128GB", "mi250x-gcd"),
+        ("devices", "B200 192GB", "b200"),
+        ("devices", "NVIDIA GH200 480GB", "gh200"),
+        ("devices", "T4 16GB", "t4"),
+        ("clusters", "DGX-H100", "dgx-h100"),
+        ("clusters", "dgx_a100", "dgx-a100"),
+        ("clusters", "GB200 NVL72", "gb200-nvl72"),
     ],
 )
-def test_a_question_names_the_file(text: str, name: str) -> None:
-    assert resolve("models", text) == bundled("models")[name]
+def test_a_question_names_the_file(kind: Kind, text: str, name: str) -> None:
+    assert resolve(kind, text) == bundled(kind)[name]
 
 
 def test_a_path_is_a_path() -> None:
@@ -321,25 +340,6 @@ def test_every_bundled_device_has_other_names(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "name"),
-    [
-        ("NVIDIA A100-SXM4-80GB", "a100-80gb"),
-        ("A100 80GB", "a100-80gb"),
-        ("H100 80GB HBM3", "h100-sxm"),
-        ("NVIDIA H100 PCIe", "h100-pcie"),
-        ("Tesla V100-SXM2-16GB", "v100-16gb"),
-        ("GeForce RTX 4090", "rtx-4090"),
-        ("p4d.24xlarge", "a100-40gb"),
-        ("MI300X", "mi300x"),
-        ("RTX A6000", "rtx-a6000"),
-        ("TPU v4", "tpu-v4"),
-    ],
-)
-def test_a_question_may_use_them(text: str, name: str) -> None:
-    assert resolve("devices", text) == bundled("devices")[name]
-
-
-@pytest.mark.parametrize(
     ("text", "meant"),
     [
         ("A100", ("a100-40gb", "a100-80gb", "a100-pcie-40gb", "a100-pcie-80gb")),
@@ -365,28 +365,7 @@ def test_a_board_with_another_memory_is_another_board(text: str, near: str) -> N
         resolve("devices", text)
 
 
-@pytest.mark.parametrize(
-    ("text", "name"),
-    [
-        ("K80 24GB", "k80"),
-        ("MI250X 128GB", "mi250x-gcd"),
-        ("B200 192GB", "b200"),
-        ("NVIDIA GH200 480GB", "gh200"),
-        ("T4 16GB", "t4"),
-    ],
-)
-def test_memory_as_makers_state_it(text: str, name: str) -> None:
-    assert resolve("devices", text) == bundled("devices")[name]
-
-
 @pytest.mark.parametrize("text", ["my a100 box", "a100 with a fan", "h100-sxm-oc", "a100.yaml", "some/a100-80gb"])
 def test_a_question_is_not_guessed(text: str) -> None:
     with pytest.raises((UnknownName, InputFileError), match=r"not known|no such device file"):
         resolve("devices", text)
-
-
-@pytest.mark.parametrize(
-    ("text", "name"), [("DGX-H100", "dgx-h100"), ("dgx_a100", "dgx-a100"), ("GB200 NVL72", "gb200-nvl72")]
-)
-def test_clusters_in_other_letters(text: str, name: str) -> None:
-    assert resolve("clusters", text) == bundled("clusters")[name]

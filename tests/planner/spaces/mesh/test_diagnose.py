@@ -17,7 +17,6 @@ from costmodel.mesh.schedule import schedule_is_legal
 from planner.api.options import OptimizeOptions, options_of
 from planner.api.requests import request_of
 from planner.api.values import Values
-from planner.cli import run
 from planner.core.errors import UsageError
 from planner.core.request import Request
 from planner.question.resolve import resolve
@@ -190,15 +189,11 @@ def test_every_pair_of_values_is_refused_exactly_where_no_plan_has_both(space: M
     ],
 )  # fmt: skip
 def test_contradictory_options_are_bad_usage_with_one_sentence(
-    capsys: pytest.CaptureFixture[str], options: str, named: list[str], reason: str
+    fails: Any, options: str, named: list[str], reason: str
 ) -> None:
     """All of the options that exclude each other are named, none of those that are not to blame."""
     innocent = "--offload none --order tp-cp-dp-pp"
-    asked = f"optimize gpt3-1.3b --gpus 8 --batch 16 --seq 512 {innocent} {options}"
-    assert run(asked.split()) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    (line,) = err.splitlines()
+    (line,) = fails(f"optimize gpt3-1.3b --gpus 8 --batch 16 --seq 512 {innocent} {options}")
     assert reason in line
     assert "exclude each other" in line
     for words in named:

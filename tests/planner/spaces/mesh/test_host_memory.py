@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from typing import Any
 
 import pytest
 
 from costmodel.hardware.host import USABLE_SHARE, Host
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import MeshPlan
-from planner.cli import run
 from planner.core.answer import Answer
 from planner.core.errors import NoFeasiblePlan
 from planner.core.request import Request
@@ -110,10 +110,9 @@ def test_nothing_fits_names_the_host() -> None:
 
 
 @pytest.mark.e2e
-def test_nothing_fits_on_devices_nor_hosts(capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_fits_on_devices_nor_hosts(fails: Any) -> None:
     """Where even an endless host would not do, the miss is named with what it needs in truth and with such a host."""
-    assert run(["optimize", "llama3-405b", "--gpus", "16", "--batch", "64", "-q"]) == 1
-    text = " ".join(capsys.readouterr().err.split())
+    (text,) = fails("optimize llama3-405b --gpus 16 --batch 64 -q", code=1)
     found = re.search(r"nearest miss \(tp 8.*?\) needs (\d+) GiB per GPU \((\d+) GiB if its host had room", text)
     assert found is not None, text
     # Weights and 32-bit gradients of 405 billion weights on 16 devices at least, without the optimizer state.
@@ -124,8 +123,6 @@ def test_nothing_fits_on_devices_nor_hosts(capsys: pytest.CaptureFixture[str]) -
     assert "with --gpus 32 it fits: tp 8" in text
 
 
-def test_an_estimate_says_that_the_host_is_full(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_estimate_says_that_the_host_is_full(answer: Any) -> None:
     asked = "estimate llama3-70b --gpus 8 --batch 8 --cluster dgx1-v100 --offload optimizer,activations --tp 8"
-    assert run(asked.split()) == 0
-    out = " ".join(capsys.readouterr().out.split())
-    assert "the host is full: it has room for 47.7 GiB per GPU" in out
+    assert "the host is full: it has room for 47.7 GiB per GPU" in " ".join(answer(*asked.split()).split())

@@ -91,11 +91,6 @@ def test_every_figure_is_the_cost_models(document: Any) -> None:
 
 
 @pytest.mark.e2e
-def test_the_same_question_has_the_same_answer(document: Any) -> None:
-    assert document(f"optimize {SMALL}") | {"wall_s": 0} == document(f"optimize {SMALL}") | {"wall_s": 0}
-
-
-@pytest.mark.e2e
 @pytest.mark.parametrize(
     ("options", "check"),
     [
@@ -171,13 +166,6 @@ def test_an_assumption_changes_the_answer_and_is_named(document: Any, answer: An
     assert "tp_overlap 1 (given)" in answer("optimize", *SMALL.split(), "--assume", "tp_overlap=1")
     faster = document(f"optimize {SMALL} --tp 4 --assume tp_overlap=1 --top 1")["plans"][0]["step_time_s"]
     assert faster < document(f"optimize {SMALL} --tp 4 --top 1")["plans"][0]["step_time_s"]
-
-
-@pytest.mark.e2e
-def test_the_other_space_is_still_there(document: Any) -> None:
-    found = document("estimate gpt3-1.3b --gpus 2 --batch 4 --seq 128 --family data")
-    assert "layers" in found["plans"][0]["plan"]
-    assert found["space"] == "layers"
 
 
 # --- estimate and explain
@@ -295,16 +283,11 @@ def test_a_plan_gives_back_its_step_time(document: Any, answer: Any, tmp_path: P
         assert set(found["notes"]) <= set(answered["notes"])  # how much hosts take
 
 
-def test_an_estimate_can_be_exported(document: Any, answer: Any, tmp_path: Path) -> None:
+def test_a_plan_elsewhere(document: Any, fails: Any, tmp_path: Path) -> None:
     path = tmp_path / "plan.yaml"
-    found = json.loads(answer("estimate", *SMALL.split(), "--tp", "2", "--export", str(path), "--json"))
-    assert document(f"estimate --plan {path}")["step_time_s"] == pytest.approx(found["step_time_s"], rel=1e-9)
-
-
-def test_a_plan_elsewhere(document: Any, answer: Any, fails: Any, tmp_path: Path) -> None:
-    path = tmp_path / "plan.yaml"
-    answer("estimate", *SMALL.split(), "--tp", "2", "--export", str(path))
+    exported = document(f"estimate {SMALL} --tp 2 --export {path}")
     here = document(f"estimate --plan {path}")
+    assert here["step_time_s"] == pytest.approx(exported["step_time_s"], rel=1e-9)
     assert document(f"estimate --plan {path} --cluster dgx-a100")["step_time_s"] > here["step_time_s"]
     assert document(f"estimate --plan {path} --seq 256")["step_time_s"] < here["step_time_s"]
     twice = document(f"estimate --plan {path} --batch 32")
@@ -337,9 +320,6 @@ def test_small_networks_wait_for_their_hosts_and_say_so(document: Any, answer: A
 
 
 # --- Questions about transformers that no plan answers: contradictions, rules that exclude everything, and what does not fit --------------
-
-
-TIGHT = "gpt3-1.3b --gpus 4 --batch 16 --seq 512"
 
 
 @pytest.mark.parametrize(
@@ -383,20 +363,16 @@ def test_a_plan_that_cannot_be_says_everything_that_is_wrong(fails: Any, command
         ("--num-micro-batches 3", "num-micro-batches 3 does not divide --batch 16 (nearby: 15 or 18)"),
         ("--dp 2 --micro-batch 16", "dp 2 x micro-batch 16 = 32 does not divide --batch 16 (nearby: 32)"),
         ("--ep 2", "the network has none"),
+        ("--pp 32 --gpus 64 --batch 64", "pp 32 is more than the 24 blocks"),
         ("--tp 3,5", "tp 5 does not divide the 16 attention heads"),
         ("--tp 3..2000 --pp 4", "tp 3 x pp 4 = 12 is more than --gpus 4"),
     ],
 )
 def test_a_restriction_that_excludes_everything_names_the_rule(fails: Any, options: str, message: str) -> None:
-    (line,) = fails(f"optimize {TIGHT} {options}")
+    (line,) = fails(f"optimize {SMALL} {options}")
     assert message in line
     assert "no legal plan" in line
     assert options.split(maxsplit=1)[0] in line
-
-
-def test_more_stages_than_blocks(fails: Any) -> None:
-    (line,) = fails("optimize gpt3-1.3b --gpus 64 --batch 64 --seq 512 --pp 32")
-    assert "pp 32 is more than the 24 blocks" in line
 
 
 @pytest.mark.e2e

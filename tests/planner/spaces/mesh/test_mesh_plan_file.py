@@ -19,7 +19,7 @@ from planner.question.resolve import resolve
 from planner.schema.plan import MeshEntry, PlanDocument
 from planner.spaces.mesh.plans import mesh_entry, plan_of_entry
 from planner.spaces.mesh.space import MeshPlanSpace, mesh_space
-from tests.planner.conftest import about
+from tests.planner.conftest import about, problems_of_plan
 from tests.planner.mesh_answers import REQUEST, SETTING, make_ranked, make_result
 
 PLAN = MeshPlan(
@@ -38,16 +38,6 @@ def path(tmp_path: Path) -> Path:
     file = tmp_path / "plan.yaml"
     file.write_text(plan_text(document), encoding="utf-8")
     return file
-
-
-def problems(path: Path, space: MeshPlanSpace) -> list[str]:
-    def read() -> None:
-        loaded = read_plan(path)
-        space.plan_of(loaded.content, loaded.document)
-
-    with pytest.raises(InputFileError) as caught:
-        read()
-    return [str(problem) for problem in caught.value.problems]
 
 
 degrees = st.integers(1, 4096)
@@ -91,14 +81,6 @@ def test_the_question_round_trips(tmp_path: Path) -> None:
     assert request_from_document(PlanDocument.model_validate(document), tmp_path) == request
 
 
-def test_the_proof_travels_with_the_best_plan_only() -> None:
-    result = make_result()
-    for ranked, proven in zip(result.plans, (True, False), strict=True):
-        document = plan_document(result, ranked)
-        assert document["prediction"]["proven_optimal"] is proven
-        assert document["prediction"]["bound_s"] == 20.0
-
-
 @pytest.mark.parametrize(
     ("old", "new", "where", "message"),
     [
@@ -129,7 +111,7 @@ def test_an_edit_that_contradicts_is_found(
     text = path.read_text(encoding="utf-8")
     assert text.count(old) == 1
     path.write_text(text.replace(old, new), encoding="utf-8")
-    found = problems(path, space)
+    found = problems_of_plan(path, space.plan_of)
     line = text[: text.index(old) + old.count("\n")].count("\n") + 1
     matching = [problem for problem in found if message in problem]
     assert matching, found
@@ -143,7 +125,7 @@ def test_all_contradictions_at_once(path: Path, space: MeshPlanSpace) -> None:
     path.write_text(
         text.replace("  tp: 8", "  tp: 4").replace("  micro_batch: 2", "  micro_batch: 1"), encoding="utf-8"
     )
-    assert len(problems(path, space)) == 2
+    assert len(problems_of_plan(path, space.plan_of)) == 2
 
 
 def test_a_plan_without_layers_and_mesh(path: Path) -> None:

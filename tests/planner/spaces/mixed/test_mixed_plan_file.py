@@ -20,6 +20,7 @@ from planner.spaces.ask import predicted
 from planner.spaces.mixed.plans import mixed_entry
 from planner.spaces.mixed.space import MixedPlanSpace, mixed_space
 from planner.spaces.plan_question import plan_question
+from tests.planner.conftest import problems_of_plan
 
 REQUEST = Request(
     model="gpt3-1.3b", cluster="a100-v100", gpus=48, batch=44, memory_limit="30 GiB", assume=(("dp_overlap", 0.5),)
@@ -55,16 +56,6 @@ def path(tmp_path: Path, space: MixedPlanSpace) -> Path:
     file = tmp_path / "plan.yaml"
     file.write_text(plan_text(document), encoding="utf-8")
     return file
-
-
-def problems(path: Path, space: MixedPlanSpace) -> list[str]:
-    def read() -> None:
-        loaded = read_plan(path)
-        space.plan_of(loaded.content, loaded.document)
-
-    with pytest.raises(InputFileError) as caught:
-        read()
-    return [str(problem) for problem in caught.value.problems]
 
 
 STAGES = st.builds(
@@ -144,7 +135,7 @@ def test_contradictions_have_a_place(
     text = path.read_text(encoding="utf-8")
     assert text.count(old) == 1
     path.write_text(text.replace(old, new), encoding="utf-8")
-    found = problems(path, space)
+    found = problems_of_plan(path, space.plan_of)
     assert any(f": {where}: " in line and message in line for line in found), found
     assert all(line.startswith(f"{path}:") and line.removeprefix(f"{path}:")[0].isdigit() for line in found)
 
@@ -153,7 +144,7 @@ def test_rules_of_the_space_have_a_place(path: Path, space: MixedPlanSpace) -> N
     """tp 5 divides neither the heads nor anything else; the samples and devices agree."""
     text = path.read_text(encoding="utf-8").replace("group: a100-80gb, tp: 2", "group: a100-80gb, tp: 5")
     path.write_text(text.replace("workers: 26", "workers: 35"), encoding="utf-8")
-    found = problems(path, space)
+    found = problems_of_plan(path, space.plan_of)
     assert any(
         ": mixed.pipelines[0].stages[0].tp: tp 5 does not divide the 16 attention heads" in line for line in found
     )
@@ -162,7 +153,7 @@ def test_rules_of_the_space_have_a_place(path: Path, space: MixedPlanSpace) -> N
 def test_more_devices_than_there_are(path: Path, space: MixedPlanSpace) -> None:
     text = path.read_text(encoding="utf-8").replace("replicas: 3", "replicas: 9").replace("workers: 26", "workers: 62")
     path.write_text(text.replace("num_micro_batches: 9", "num_micro_batches: 3"), encoding="utf-8")
-    assert any("workers: is 62, more than the 48 gpus" in line for line in problems(path, space))
+    assert any("workers: is 62, more than the 48 gpus" in line for line in problems_of_plan(path, space.plan_of))
 
 
 def test_gpus_that_are_left_out_cannot_be_used(space: MixedPlanSpace) -> None:

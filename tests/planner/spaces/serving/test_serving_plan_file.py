@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodel.serving.plan import ServingPlan
-from planner.cli import run
 from planner.files.plan_file import is_plan_file
 from planner.schema.answer import estimate_model
 from planner.schema.plan import PlanDocument, ServingEntry
@@ -210,14 +209,6 @@ def test_a_plan_for_training_knows_no_prompts(fails: Any, tmp_path: Path, answer
     err = fails("estimate", "--plan", str(path), "--prompt", "9")
     assert "--prompt: " in err
     assert json.loads(answer("explain", str(path), "--json"))["plans"][0]["plan"]["tp"] == 8
-
-
-@pytest.mark.exact
-def test_nothing_is_written_where_nothing_is_found(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    path = tmp_path / "plan.yaml"
-    assert run(["optimize", *QUESTION, "--max-tpot", "1us", "--export", str(path)]) == 1
-    assert not path.exists()
-    assert capsys.readouterr().out == ""
 
 
 def test_only_plans_look_like_plans(tmp_path: Path, plan: Path) -> None:
