@@ -13,7 +13,6 @@ import planner
 from planner.api.options import OptimizeOptions, options_of
 from planner.api.requests import request_of
 from planner.api.values import Values
-from planner.cli import run
 from planner.core.errors import UsageError
 from planner.core.request import Request
 from planner.files.loading import load_cluster, load_device
@@ -59,11 +58,11 @@ def test_what_is_no_count(text: str, words: str) -> None:
     assert words in values.problems[0]
 
 
-def test_scale_and_size_read_samples_alike(capsys: pytest.CaptureFixture[str], fails: Any) -> None:
-    hours = []
-    for text in ("1.28M", "1280000", "1.28e6"):
-        assert run(["scale", "alexnet", "--workers", "1", "--epochs", "90", "--samples", text, "--json"]) == 0
-        hours.append(json.loads(capsys.readouterr().out)["points"][0]["hours"])
+def test_scale_and_size_read_samples_alike(document: Any, fails: Any) -> None:
+    found = [
+        document(f"scale alexnet --workers 1 --epochs 90 --samples {text}") for text in ("1.28M", "1280000", "1.28e6")
+    ]
+    hours = [curve["points"][0]["hours"] for curve in found]
     assert hours[0] == hours[1] == hours[2] > 0
     assert "such as 1T" in fails("scale", "alexnet", "--workers", "1", "--epochs", "90", "--samples", "many")
 
@@ -116,7 +115,7 @@ SHOWN = {
     "b200": 183359,
     "v100-16gb": 16160,
 }
-QUESTION = ["bert-large", "--gpus", "1", "--cluster", "dgx-h100", "--batch", "8"]
+QUESTION = "bert-large --gpus 1 --cluster dgx-h100 --batch 8"
 
 
 def capacity(model: str = "bert-large", **changes: str | None) -> float:
@@ -158,15 +157,13 @@ def test_no_plan_of_the_default_question_is_larger_than_the_card(model: str, ans
     assert all(plan["memory_bytes_per_gpu"] <= plan["memory_capacity_bytes"] == 0.95 * 81559 * MIB for plan in plans)
 
 
-def test_a_limit_draws_no_advice(capsys: pytest.CaptureFixture[str], answer: Any) -> None:
-    assert run(["estimate", *QUESTION]) == 0
-    need = float(json.loads(_json(["estimate", *QUESTION], capsys))["plans"][0]["memory_bytes_per_gpu"])
-    assert "--memory-limit" not in answer("estimate", *QUESTION, "--memory-limit", f"{need * 1.001:.0f} B")
+def test_a_limit_draws_no_advice(document: Any, answer: Any) -> None:
+    need = float(document(f"estimate {QUESTION}")["plans"][0]["memory_bytes_per_gpu"])
+    assert "--memory-limit" not in answer("estimate", *QUESTION.split(), "--memory-limit", f"{need * 1.001:.0f} B")
 
 
-def test_the_answer_says_where_its_memory_comes_from(capsys: pytest.CaptureFixture[str]) -> None:
-    document = json.loads(_json(["estimate", *QUESTION], capsys))
-    rows = {row["name"]: row["source"] for row in document["assumptions"]}
+def test_the_answer_says_where_its_memory_comes_from(document: Any) -> None:
+    rows = {row["name"]: row["source"] for row in document(f"estimate {QUESTION}")["assumptions"]}
     assert rows["memory per GPU"] == "79.6 GiB by the driver less 5%"
 
 
@@ -181,21 +178,19 @@ def test_the_answer_says_where_its_memory_comes_from(capsys: pytest.CaptureFixtu
     ],
 )
 def test_reserves_that_cannot_be(option: str, words: str, fails: Any) -> None:
-    error = fails("estimate", *QUESTION, f"--memory-reserve={option}")
+    error = fails("estimate", *QUESTION.split(), f"--memory-reserve={option}")
     assert "--memory-reserve" in error
     assert words in error
 
 
 @pytest.mark.e2e
-def test_plan_files_keep_the_reserve(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for options, text in ((["--memory-reserve", "1%"], 'memory_reserve: "1%"'), ([], 'memory_reserve: "5%"')):
-        path = tmp_path / "plan.yaml"
-        path.unlink(missing_ok=True)
-        assert run(["optimize", *QUESTION, *options, "-q", "--export", str(path)]) == 0
-        assert text in path.read_text(encoding="utf-8")
-        kept = 0.99 if options else 0.95
-        document = json.loads(_json(["estimate", "--plan", str(path)], capsys))
-        assert document["setting"]["memory_capacity_bytes"] == kept * 81559 * MIB
+@pytest.mark.parametrize(("options", "kept", "text"), [("--memory-reserve 1%", 0.99, "1%"), ("", 0.95, "5%")])
+def test_plan_files_keep_the_reserve(document: Any, tmp_path: Path, options: str, kept: float, text: str) -> None:
+    path = tmp_path / "plan.yaml"
+    document(f"optimize {QUESTION} {options} --export {path}")
+    assert f'memory_reserve: "{text}"' in path.read_text(encoding="utf-8")
+    found = document(f"estimate --plan {path}")
+    assert found["setting"]["memory_capacity_bytes"] == kept * 81559 * MIB
 
 
 def test_python_takes_shares_and_bytes() -> None:
@@ -219,9 +214,3 @@ def test_a_cluster_file_states_what_its_driver_shows(tmp_path: Path) -> None:
         81251 * MIB,
         81559 * MIB,
     ]
-
-
-def _json(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    capsys.readouterr()
-    assert run([*arguments, "--json"]) == 0
-    return capsys.readouterr().out

@@ -33,11 +33,6 @@ def network(tmp_path: Path) -> str:
     return str(path)
 
 
-def answered(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
-    assert run(list(words)) == code
-    return capsys.readouterr().out
-
-
 COMMANDS = {
     "optimize": ["--gpus", "2", "--batch", "32"],
     "estimate": ["--batch", "32"],
@@ -63,29 +58,27 @@ def test_every_command_takes_it_and_says_so(
 
 
 @pytest.mark.e2e
-def test_plan_files_keep_it(network: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_files_keep_it(network: str, tmp_path: Path, answer: Any) -> None:
     plan, page = tmp_path / "plan.yaml", tmp_path / "page.html"
-    answered(capsys, "optimize", network, *FREE, *COMMANDS["optimize"], "--export", str(plan), "--html", str(page))
+    answer("optimize", network, *FREE, *COMMANDS["optimize"], "--export", str(plan), "--html", str(page))
     text = plan.read_text()
     assert yaml.safe_load(text)["assume_free"] == ["Frob"]
     assert "assumed free" in page.read_text().lower()
     # The plan file says all that predicts it again.
-    assert "Frob" in answered(capsys, "estimate", "--plan", str(plan))
-    assert "Frob" in answered(capsys, "compare", str(plan), "--best", "--json")
-    assert "Frob" in json.dumps(json.loads(answered(capsys, "explain", "--plan", str(plan), "--json"))["assumptions"])
+    assert "Frob" in answer("estimate", "--plan", str(plan))
+    assert "Frob" in answer("compare", str(plan), "--best", "--json")
+    assert "Frob" in json.dumps(json.loads(answer("explain", "--plan", str(plan), "--json"))["assumptions"])
 
 
-def test_an_imported_file_says_it_for_good(network: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_imported_file_says_it_for_good(network: str, tmp_path: Path, answer: Any) -> None:
     path = tmp_path / "net.yaml"
     path.write_text(text_of(load_model(network, assume_free=["Frob"])))
-    assumptions = json.loads(answered(capsys, "optimize", str(path), *COMMANDS["optimize"], "--json"))["assumptions"]
+    assumptions = json.loads(answer("optimize", str(path), *COMMANDS["optimize"], "--json"))["assumptions"]
     assert any("Frob" in json.dumps(one) for one in assumptions)
 
 
-def test_rows_of_numbers_say_it_too(network: str, capsys: pytest.CaptureFixture[str]) -> None:
-    rows = list(
-        csv.DictReader(io.StringIO(answered(capsys, "sweep", network, *FREE, *COMMANDS["sweep"], "--format", "csv")))
-    )
+def test_rows_of_numbers_say_it_too(network: str, answer: Any) -> None:
+    rows = list(csv.DictReader(io.StringIO(answer("sweep", network, *FREE, *COMMANDS["sweep"], "--format", "csv"))))
     assert len(rows) == 2
     assert all("assumed free: Frob" in row["model"] for row in rows)
 

@@ -128,21 +128,43 @@ def test_architectures(tmp_path: Path) -> None:
     assert message.endswith("(known: LlamaForCausalLM, LlamaModel)")
 
 
-def test_heads_go_with_the_width(tmp_path: Path) -> None:
-    message = fault(tmp_path, model_type="llama", hidden_size=100)
-    assert message == (
-        "hidden_size: 100 cannot be divided by 32 heads (num_attention_heads) and 'head_dim' is absent; "
-        "the nearest that can: 96, 128"
-    )
-    assert load_model(
-        str(config(tmp_path, **whole({"model_type": "llama", "hidden_size": 100, "head_dim": 8})))
-    ).graph.layers
-    assert fault(tmp_path, model_type="gpt2", n_embd=770) == (
-        "n_embd: 770 cannot be divided by 12 heads (n_head); the nearest that can: 768, 780"
-    )
-    assert fault(tmp_path, model_type="llama", num_key_value_heads=5) == (
-        "num_key_value_heads: 32 heads cannot share 5 key/value heads evenly; allowed: 1, 2, 4, 8, 16, 32"
-    )
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (
+            {"model_type": "llama", "hidden_size": 100},
+            "hidden_size: 100 cannot be divided by 32 heads (num_attention_heads) and 'head_dim' is absent; the nearest that can: 96, 128",
+        ),
+        (
+            {"model_type": "gpt2", "n_embd": 770},
+            "n_embd: 770 cannot be divided by 12 heads (n_head); the nearest that can: 768, 780",
+        ),
+        (
+            {"model_type": "llama", "num_key_value_heads": 5},
+            "num_key_value_heads: 32 heads cannot share 5 key/value heads evenly; allowed: 1, 2, 4, 8, 16, 32",
+        ),
+        (
+            {"model_type": "mixtral", "num_experts_per_tok": 9},
+            "num_experts_per_tok: 9 experts per token, but there are 8 (num_local_experts); allowed: 1 to 8",
+        ),
+        (
+            {"model_type": "dbrx", "ffn_config": {"moe_top_k": 5}},
+            "ffn_config.moe_top_k: 5 experts per token, but there are 4 (moe_num_experts); allowed: 1 to 4",
+        ),
+        ({"model_type": "deepseek_v2"}, "missing key 'num_experts_per_tok', which DeepseekV2Config gives no default"),
+        (
+            {"model_type": "qwen3_moe", "mlp_only_layers": [0, 24]},
+            "mlp_only_layers[1]: must be at most 23, got 24",
+        ),
+    ],
+)
+def test_heads_and_experts(content: dict[str, Any], message: str, tmp_path: Path) -> None:
+    assert fault(tmp_path, **content) == message
+
+
+def test_heads_of_a_stated_width_need_not_divide_the_networks(tmp_path: Path) -> None:
+    content = whole({"model_type": "llama", "hidden_size": 100, "head_dim": 8})
+    assert load_model(str(config(tmp_path, **content))).graph.layers
 
 
 def config(folder: Path, **content: Any) -> Path:
@@ -180,22 +202,6 @@ def test_a_typing_error_is_said_once(tmp_path: Path) -> None:
 def test_a_wrong_value_is_not_held_against_others(tmp_path: Path) -> None:
     """The width cannot be compared with a number of heads that is none."""
     assert fault(tmp_path, model_type="llama", hidden_size=100, num_attention_heads=0).startswith("num_attention_heads")
-
-
-def test_experts(tmp_path: Path) -> None:
-    assert fault(tmp_path, model_type="mixtral", num_experts_per_tok=9) == (
-        "num_experts_per_tok: 9 experts per token, but there are 8 (num_local_experts); allowed: 1 to 8"
-    )
-    assert fault(tmp_path, model_type="dbrx", ffn_config={"moe_top_k": 5}) == (
-        "ffn_config.moe_top_k: 5 experts per token, but there are 4 (moe_num_experts); allowed: 1 to 4"
-    )
-    assert fault(tmp_path, model_type="deepseek_v2") == (
-        "missing key 'num_experts_per_tok', which DeepseekV2Config gives no default"
-    )
-    assert (
-        fault(tmp_path, model_type="qwen3_moe", mlp_only_layers=[0, 24])
-        == "mlp_only_layers[1]: must be at most 23, got 24"
-    )
 
 
 @pytest.mark.parametrize("model_type", ["deepseek_v2", "deepseek_v3", "kimi_k2", "glm4_moe"])

@@ -12,7 +12,6 @@ import pytest
 
 from costmodel.hardware.host import Power
 from costmodel.objectives import OBJECTIVES, SERVING_OBJECTIVES
-from planner.cli import run
 from planner.core.answer import Answer
 from planner.core.objectives import better_word, check_layer_objective
 from planner.core.request import Request
@@ -20,11 +19,6 @@ from planner.files.loading import load_cluster, load_device
 from planner.files.resources import bundled
 from planner.question.resolve import resolve
 from planner.spaces.ask import explain, optimize
-
-
-def _json(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, object]:
-    assert run([*arguments, "--json"]) == 0
-    return dict(json.loads(capsys.readouterr().out))
 
 
 @pytest.mark.parametrize("name", sorted(bundled("devices")))
@@ -67,12 +61,10 @@ def test_the_host_s_power_is_shared_by_its_devices() -> None:
 
 
 @pytest.mark.e2e
-def test_every_plan_states_both(capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments in (("alexnet", "--gpus", "4"), ("llama2-7b", "--gpus", "16", "--batch", "64")):
-        document = _json(
-            capsys, "optimize", *arguments, "--cluster", "ethernet-10g", "--price", "2", "--power", "300 W,50 W"
-        )
-        for plan in document["plans"]:  # type: ignore[attr-defined]
+def test_every_plan_states_both(document: Any) -> None:
+    for question in ("alexnet --gpus 4", "llama2-7b --gpus 16 --batch 64"):
+        found = document(f"optimize {question} --cluster ethernet-10g --price 2 --power 300W,50W")
+        for plan in found["plans"]:
             seconds = plan["workers"] * plan["step_time_s"]
             assert plan["money_per_step"] == pytest.approx(seconds / 1800)
             assert 50 * seconds <= plan["energy_per_step_j"] <= 300 * seconds * (1 + 1e-9)
@@ -87,15 +79,15 @@ def test_a_split_per_layer_by_hand() -> None:
 
 
 @pytest.mark.e2e
-def test_least_energy_takes_no_more_than_the_fastest(capsys: pytest.CaptureFixture[str]) -> None:
-    question = ("optimize", "llama2-7b", "--gpus", "64", "--batch", "64", "--cluster", "dgx-a100")
-    fast = _json(capsys, *question)["plans"][0]  # type: ignore[index]
-    document = _json(capsys, *question, "--objective", "energy")
-    least_energy = document["plans"][0]  # type: ignore[index]
-    assert document["proven_optimal"] is True
+def test_least_energy_takes_no_more_than_the_fastest(document: Any) -> None:
+    question = "optimize llama2-7b --gpus 64 --batch 64 --cluster dgx-a100"
+    fast = document(question)["plans"][0]
+    found = document(f"{question} --objective energy")
+    least_energy = found["plans"][0]
+    assert found["proven_optimal"] is True
     assert least_energy["energy_per_step_j"] <= fast["energy_per_step_j"]
-    assert 0 < document["bound_s"] <= min(fast["step_time_s"], least_energy["step_time_s"])  # type: ignore[type-var]
-    names = {row["name"]: row["value"] for row in document["assumptions"]}  # type: ignore[attr-defined]
+    assert 0 < found["bound_s"] <= min(fast["step_time_s"], least_energy["step_time_s"])
+    names = {row["name"]: row["value"] for row in found["assumptions"]}
     assert "400 W of a computing GPU" in names["power"]
     assert "an assumption" in names["power"]
 

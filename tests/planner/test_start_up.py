@@ -33,8 +33,12 @@ _NEVER = (
     "planner.uncertainty.sensitivity",
     "planner.spaces.layers.scaling",
     "planner.schema.plan",
+    "planner.report.figures",
+    "planner.report.answer_page",
+    "costmodel.timeline",
+    "costmodel.layerwise.detail",
 )
-_NEVER_LIBRARIES = ("numpy.ma", "networkx", "rich", "pandas", "scipy", "torch")
+_NEVER_LIBRARIES = ("numpy.ma", "networkx", "rich", "pandas", "scipy", "torch", "plotly", "matplotlib")
 
 
 def in_process(code: str) -> subprocess.CompletedProcess[str]:

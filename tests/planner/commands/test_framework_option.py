@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import planner
-from planner.cli import run
 from planner.core.errors import PlannerError, UsageError
 
 
-def _json(words: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    assert run([*words, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
-
-
-def test_an_answer_names_what_runs_it(capsys: pytest.CaptureFixture[str]) -> None:
-    plain = _json(["estimate", "alexnet", "--gpus", "2", "--family", "data"], capsys)
-    named = _json(["estimate", "alexnet", "--gpus", "2", "--family", "data", "--framework", "torch"], capsys)
+def test_an_answer_names_what_runs_it(document: Any) -> None:
+    plain = document("estimate alexnet --gpus 2 --family data")
+    named = document("estimate alexnet --gpus 2 --family data --framework torch")
     assert (plain["setting"]["framework"], named["setting"]["framework"]) == ("", "pytorch")
     said = {row["name"]: row["value"] for row in plain["assumptions"]}
     assert said["framework"] == "none: a well-tuned implementation (--framework names one)"
@@ -79,10 +72,10 @@ def test_assumptions_belong_to_one_space() -> None:
     assert copied.step_time_s > planner.estimate("alexnet", gpus=2, family="data").step_time_s
 
 
-def test_frameworks_are_listed_with_their_sources(capsys: pytest.CaptureFixture[str]) -> None:
-    names = [row["name"] for row in _json(["list", "frameworks"], capsys)["items"]]
+def test_frameworks_are_listed_with_their_sources(document: Any) -> None:
+    names = [row["name"] for row in document("list frameworks")["items"]]
     assert {"megatron-lm", "megatron-bridge", "torchtitan", "nanotron", "jax", "vllm"} <= set(names)
-    rows = _json(["list", "frameworks", "-v"], capsys)["items"]
+    rows = document("list frameworks -v")["items"]
     assert {row["name"] for row in rows} == set(names)
     assert all(row["source"] for row in rows)
 

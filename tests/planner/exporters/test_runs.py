@@ -251,10 +251,8 @@ def test_unread_keys_of_deepspeed(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert "did you mean 'zero_optimization'?" in notes[0]
     # What the exporter writes is what is read.
-    for job in (PIPELINE, FSDP):
-        if job.plan.pp == 1:
-            notes = read_run("deepspeed", _file(tmp_path, make_export(job, "deepspeed").files["ds_config.json"])).notes
-            assert not [note for note in notes if "left out" in note or "leaves it out" in note]
+    notes = read_run("deepspeed", _file(tmp_path, make_export(FSDP, "deepspeed").files["ds_config.json"])).notes
+    assert not [note for note in notes if "left out" in note or "leaves it out" in note]
 
 
 def test_unread_keys_of_accelerate(tmp_path: Path) -> None:
@@ -357,7 +355,7 @@ def test_any_text_is_read_or_refused(trainer: str, text: str, tmp_path: Path) ->
         read_run(trainer, path)
 
 
-def test_estimate_predicts_what_was_exported(tmp_path: Path, capsys: pytest.CaptureFixture[str], answer: Any) -> None:
+def test_estimate_predicts_what_was_exported(tmp_path: Path, answer: Any) -> None:
     plan = tmp_path / "plan.yaml"
     degrees = [
         "--gpus",
@@ -375,13 +373,11 @@ def test_estimate_predicts_what_was_exported(tmp_path: Path, capsys: pytest.Capt
         "64",
     ]
     first = json.loads(answer("estimate", "llama3-8b", *degrees, "--json", "--export", str(plan)))
-    assert run(["export", str(plan), "--to", "megatron", "-o", str(tmp_path / "run"), "-q"]) == 0
-    capsys.readouterr()
+    answer("export", plan, "--to", "megatron", "-o", tmp_path / "run")
     again = json.loads(
         answer("estimate", "llama3-8b", "--from", "megatron", str(tmp_path / "run" / "train.sh"), "--json")
     )
     assert again["step_time_s"] == first["step_time_s"]
-    assert run(["estimate", "llama3-8b", "--from", "megatron", str(tmp_path / "no"), "--json"]) == 2
 
 
 @pytest.mark.parametrize("value", [True, False, "3", 1.0, -1, 4, None, [1]])

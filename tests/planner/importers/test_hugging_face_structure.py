@@ -13,38 +13,35 @@ from costmodel.mesh.tensor_parallel import roles_of
 from costmodel.network.graph import Graph
 from tests.planner.published_configs import PUBLISHED, layers_of, loaded, published
 
-
-def test_windows(tmp_path: Path) -> None:
-    def windows(name: str, **changes: Any) -> list[int]:
-        return [layer.params.window for layer in layers_of(published(name, tmp_path, **changes), "self_attention")]
-
-    assert windows("mistralai/Mistral-7B-v0.1") == [4096] * 32
-    assert windows("mistralai/Mistral-7B-v0.1", sliding_window=None) == [0] * 32
-    assert windows("google/gemma-2-2b") == [4096, 0] * 13  # the first layer has one
-    types = ["full_attention", "sliding_attention", "sliding_attention"]
-    assert windows("google/gemma-2-2b", num_hidden_layers=3, layer_types=types) == [0, 4096, 4096]
-    qwen = {"num_hidden_layers": 4, "sliding_window": 100}
-    assert windows("Qwen/Qwen2.5-0.5B", **qwen) == [0] * 4  # switched off
-    assert windows("Qwen/Qwen2.5-0.5B", **qwen, use_sliding_window=True, max_window_layers=3) == [0, 0, 0, 100]
-    assert windows("Qwen/Qwen1.5-MoE-A2.7B", **qwen, use_sliding_window=True, max_window_layers=3) == [100, 0, 100, 0]
-    assert windows("Qwen/Qwen3-30B-A3B", **qwen, use_sliding_window=True) == [100] * 4
+QWEN = {"num_hidden_layers": 4, "sliding_window": 100}
+SMOL = {"num_hidden_layers": 2, "sliding_window": 9}
+FULL, WINDOW = "full_attention", "sliding_attention"
 
 
-def test_windows_by_period(tmp_path: Path) -> None:
-    """Gemma 3: five with a window, then one without; gpt-oss: the first, third, ...; Command R7B and Olmo 3: three, then one."""
-
-    def windows(name: str, **changes: Any) -> list[int]:
-        return [layer.params.window for layer in layers_of(published(name, tmp_path, **changes), "self_attention")]
-
-    assert windows("google/gemma-3-1b-pt") == ([512] * 5 + [0]) * 4 + [512] * 2
-    assert windows("google/gemma-3-1b-pt", num_hidden_layers=4, sliding_window_pattern=2) == [512, 0] * 2
-    assert windows("openai/gpt-oss-20b") == [128, 0] * 12
-    assert windows("CohereForAI/c4ai-command-r7b-12-2024") == [4096, 4096, 4096, 0] * 8
-    assert windows("allenai/Olmo-3-1025-7B") == [4096, 4096, 4096, 0] * 8
-    smol = {"num_hidden_layers": 2, "sliding_window": 9}
-    assert windows("HuggingFaceTB/SmolLM3-3B", **smol) == [0, 0]
-    types = ["full_attention", "sliding_attention"]
-    assert windows("HuggingFaceTB/SmolLM3-3B", **smol, use_sliding_window=True, layer_types=types) == [0, 9]
+@pytest.mark.parametrize(
+    ("name", "changes", "windows"),
+    [
+        ("mistralai/Mistral-7B-v0.1", {}, [4096] * 32),
+        ("mistralai/Mistral-7B-v0.1", {"sliding_window": None}, [0] * 32),
+        ("google/gemma-2-2b", {}, [4096, 0] * 13),  # the first layer has one
+        ("google/gemma-2-2b", {"num_hidden_layers": 3, "layer_types": [FULL, WINDOW, WINDOW]}, [0, 4096, 4096]),
+        ("Qwen/Qwen2.5-0.5B", QWEN, [0] * 4),  # switched off
+        ("Qwen/Qwen2.5-0.5B", {**QWEN, "use_sliding_window": True, "max_window_layers": 3}, [0, 0, 0, 100]),
+        ("Qwen/Qwen1.5-MoE-A2.7B", {**QWEN, "use_sliding_window": True, "max_window_layers": 3}, [100, 0, 100, 0]),
+        ("Qwen/Qwen3-30B-A3B", {**QWEN, "use_sliding_window": True}, [100] * 4),
+        # By period: five with a window, then one without; the first, third, ...; three, then one.
+        ("google/gemma-3-1b-pt", {}, ([512] * 5 + [0]) * 4 + [512] * 2),
+        ("google/gemma-3-1b-pt", {"num_hidden_layers": 4, "sliding_window_pattern": 2}, [512, 0] * 2),
+        ("openai/gpt-oss-20b", {}, [128, 0] * 12),
+        ("CohereForAI/c4ai-command-r7b-12-2024", {}, [4096, 4096, 4096, 0] * 8),
+        ("allenai/Olmo-3-1025-7B", {}, [4096, 4096, 4096, 0] * 8),
+        ("HuggingFaceTB/SmolLM3-3B", SMOL, [0, 0]),
+        ("HuggingFaceTB/SmolLM3-3B", {**SMOL, "use_sliding_window": True, "layer_types": [FULL, WINDOW]}, [0, 9]),
+    ],
+)
+def test_windows(name: str, changes: dict[str, Any], windows: list[int], tmp_path: Path) -> None:
+    attention = layers_of(published(name, tmp_path, **changes), "self_attention")
+    assert [layer.params.window for layer in attention] == windows
 
 
 def kinds_of_a_block(name: str, folder: Path, **changes: Any) -> list[str]:
@@ -74,46 +71,59 @@ def test_places_of_norms(tmp_path: Path) -> None:
     assert dropped.count("dropout") == 1
 
 
-def test_norms_of_queries_and_keys(tmp_path: Path) -> None:
-    def norms(name: str, **changes: Any) -> set[str | None]:
-        return {layer.params.qk_norm for layer in layers_of(published(name, tmp_path, **changes), "self_attention")}
+@pytest.mark.parametrize(
+    ("name", "changes", "norm"),
+    [
+        ("google/gemma-3-1b-pt", {}, "rms"),
+        ("allenai/OLMo-2-1124-7B", {}, "rms_wide"),
+        ("allenai/OLMoE-1B-7B-0924", {}, "rms_wide"),
+        ("CohereForAI/c4ai-command-r-plus", {}, "layer_own"),
+        ("stabilityai/stablelm-2-12b", {}, "layer_own"),
+        ("CohereForAI/c4ai-command-r-v01", {}, None),
+        ("zai-org/GLM-4.5-Air", {}, None),
+        ("zai-org/GLM-4.5-Air", {"use_qk_norm": True}, "rms"),
+    ],
+)
+def test_norms_of_queries_and_keys(name: str, changes: dict[str, Any], norm: str | None, tmp_path: Path) -> None:
+    attention = layers_of(published(name, tmp_path, **changes), "self_attention")
+    assert {layer.params.qk_norm for layer in attention} == {norm}
 
-    assert norms("google/gemma-3-1b-pt") == {"rms"}
-    assert norms("allenai/OLMo-2-1124-7B") == norms("allenai/OLMoE-1B-7B-0924") == {"rms_wide"}
-    assert norms("CohereForAI/c4ai-command-r-plus") == norms("stabilityai/stablelm-2-12b") == {"layer_own"}
-    assert norms("CohereForAI/c4ai-command-r-v01") == norms("zai-org/GLM-4.5-Air") == {None}
-    assert norms("zai-org/GLM-4.5-Air", use_qk_norm=True) == {"rms"}
+
+def test_attention_with_sinks(tmp_path: Path) -> None:
     sinks = {layer.params.sinks for layer in layers_of(published("openai/gpt-oss-20b", tmp_path), "self_attention")}
     assert sinks == {True}
 
 
-def test_kinds_of_experts(tmp_path: Path) -> None:
-    def experts(name: str) -> tuple[int, int, int, int, bool, bool]:
-        p = layers_of(published(name, tmp_path), "moe")[0].params
-        return p.experts, p.top_k, p.ffn, p.shared_experts, p.bias, p.router_bias
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("openai/gpt-oss-20b", (32, 4, 2880, 0, True, True, True)),
+        ("zai-org/GLM-4.5-Air", (128, 8, 1408, 1, False, True, False)),
+        ("databricks/dbrx-base", (16, 4, 10752, 0, False, False, False)),
+        ("moonshotai/Kimi-K2-Base", (384, 8, 2048, 1, False, True, False)),
+    ],
+)
+def test_kinds_of_experts(name: str, expected: tuple[int, int, int, int, bool, bool, bool], tmp_path: Path) -> None:
+    layers = layers_of(published(name, tmp_path), "moe")
+    p = layers[0].params
+    assert (p.experts, p.top_k, p.ffn, p.shared_experts, p.bias, p.router_bias, p.limited) == expected
+    if name == "zai-org/GLM-4.5-Air":
+        assert len(layers) == 45  # all but the first
 
-    assert experts("openai/gpt-oss-20b") == (32, 4, 2880, 0, True, True)
-    assert experts("zai-org/GLM-4.5-Air") == (128, 8, 1408, 1, False, True)
-    assert experts("databricks/dbrx-base") == (16, 4, 10752, 0, False, False)
-    assert experts("moonshotai/Kimi-K2-Base") == (384, 8, 2048, 1, False, True)
-    assert len(layers_of(published("zai-org/GLM-4.5-Air", tmp_path), "moe")) == 45  # all but the first
-    limited = [
-        layers_of(published(n, tmp_path), "moe")[0].params.limited
-        for n in ("openai/gpt-oss-20b", "zai-org/GLM-4.5-Air")
-    ]
-    assert limited == [True, False]
 
-
-def test_groups_of_experts(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "changes", "groups"),
+    [
+        ("deepseek-ai/DeepSeek-V3", {}, (8, 4)),
+        ("deepseek-ai/DeepSeek-V3", {"n_group": 16, "topk_group": 2}, (16, 2)),
+        ("deepseek-ai/DeepSeek-V3", {"n_group": 1}, (1, 0)),
+        ("moonshotai/Kimi-K2-Base", {}, (1, 0)),
+    ],
+)
+def test_groups_of_experts(name: str, changes: dict[str, int], groups: tuple[int, int], tmp_path: Path) -> None:
     """DeepSeek-V3 draws 4 of 8 groups, where its file does not say so, too (DeepseekV3Config); Kimi K2 has one."""
-
-    def groups(name: str, **changes: Any) -> tuple[int, int]:
-        p = layers_of(published(name, tmp_path, **changes), "moe")[0].params
-        return p.groups, p.top_groups
-
-    assert groups("deepseek-ai/DeepSeek-V3") == (8, 4)
-    assert groups("deepseek-ai/DeepSeek-V3", n_group=16, topk_group=2) == (16, 2)
-    assert groups("moonshotai/Kimi-K2-Base") == groups("deepseek-ai/DeepSeek-V3", n_group=1) == (1, 0)
+    p = layers_of(published(name, tmp_path, **changes), "moe")[0].params
+    assert (p.groups, p.top_groups) == groups
 
 
 def test_heads_of_other_encoders(tmp_path: Path) -> None:
@@ -144,20 +154,22 @@ def test_heads_of_other_encoders(tmp_path: Path) -> None:
     assert published("facebook/dinov2-base", tmp_path, **giant).graph.weight_count == 1_136_480_768
 
 
-def test_layers_with_experts(tmp_path: Path) -> None:
-    def sparse(name: str, **changes: Any) -> list[bool]:
-        model = published(name, tmp_path, num_hidden_layers=6, **changes)
-        kinds: dict[str, set[str]] = {}
-        for layer in model.graph.layers:
-            kinds.setdefault(layer.block, set()).add(layer.kind)
-        return ["moe" in found for block, found in kinds.items() if block]
-
-    assert sparse("mistralai/Mixtral-8x7B-v0.1") == [True] * 6
-    assert sparse("Qwen/Qwen3-30B-A3B", decoder_sparse_step=2) == [False, True] * 3
-    assert sparse("Qwen/Qwen1.5-MoE-A2.7B", mlp_only_layers=[0, 4]) == [False, True, True, True, False, True]
-    assert sparse("deepseek-ai/DeepSeek-V2-Lite") == [False, True, True, True, True, True]
-    assert sparse("deepseek-ai/DeepSeek-V2-Lite", moe_layer_freq=2) == [False, False, True, False, True, False]
-    assert sparse("deepseek-ai/DeepSeek-V2-Lite", n_routed_experts=None) == [False] * 6
+@pytest.mark.parametrize(
+    ("name", "changes", "sparse"),
+    [
+        ("mistralai/Mixtral-8x7B-v0.1", {}, [True] * 6),
+        ("Qwen/Qwen3-30B-A3B", {"decoder_sparse_step": 2}, [False, True] * 3),
+        ("Qwen/Qwen1.5-MoE-A2.7B", {"mlp_only_layers": [0, 4]}, [False, True, True, True, False, True]),
+        ("deepseek-ai/DeepSeek-V2-Lite", {}, [False, True, True, True, True, True]),
+        ("deepseek-ai/DeepSeek-V2-Lite", {"moe_layer_freq": 2}, [False, False, True, False, True, False]),
+        ("deepseek-ai/DeepSeek-V2-Lite", {"n_routed_experts": None}, [False] * 6),
+    ],
+)
+def test_layers_with_experts(name: str, changes: dict[str, Any], sparse: list[bool], tmp_path: Path) -> None:
+    kinds: dict[str, set[str]] = {}
+    for layer in published(name, tmp_path, num_hidden_layers=6, **changes).graph.layers:
+        kinds.setdefault(layer.block, set()).add(layer.kind)
+    assert ["moe" in found for block, found in kinds.items() if block] == sparse
 
 
 def test_parallel_and_sequential_residuals(tmp_path: Path) -> None:

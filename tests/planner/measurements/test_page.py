@@ -222,15 +222,12 @@ def test_the_command_writes_the_page_beside_its_answer(
         ("table.html", "error: --html {0}/table.html: is an input of this command"),
     ],
 )
-def test_a_page_that_cannot_be_written(
-    runs: str, tmp_path: Path, name: str, message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_page_that_cannot_be_written(runs: str, tmp_path: Path, name: str, message: str, fails: Any) -> None:
     (tmp_path / "folder.html").mkdir()
     shutil.copy(runs, tmp_path / "table.html")
     before = {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
-    assert run(["validate", runs, str(tmp_path / "table.html"), "--html", str(tmp_path / name)]) == 2
-    out, err = capsys.readouterr()
-    assert (out, err.startswith(message.format(tmp_path))) == ("", True), err
+    err = fails("validate", runs, tmp_path / "table.html", "--html", tmp_path / name)
+    assert err.startswith(message.format(tmp_path))
     assert {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
 
 
@@ -245,9 +242,8 @@ def test_no_answer_goes_over_a_table(runs: str, tmp_path: Path, fails: Any) -> N
     assert Path(runs).read_bytes() == before
 
 
-def test_nothing_is_written_when_a_table_is_bad(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_is_written_when_a_table_is_bad(tmp_path: Path, fails: Any) -> None:
     bad = tmp_path / "bad.csv"
     bad.write_text("a,b\n1,2\n")
-    assert run(["validate", str(bad), "--html", str(tmp_path / "report.html")]) == 2
-    capsys.readouterr()
+    fails("validate", bad, "--html", tmp_path / "report.html")
     assert list(tmp_path.iterdir()) == [bad]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from planner.cli import run
 from planner.placement.check import check_latency, check_piper, check_throughput
 
 
@@ -205,33 +205,36 @@ def content() -> dict[str, Any]:
     }
 
 
-def place(tmp_path: Path, workload: dict[str, Any], *words: str) -> int:
-    path = tmp_path / "mixed.json"
-    path.write_text(json.dumps(workload))
-    return run(["place", str(path), *words])
+@pytest.fixture
+def mixed(tmp_path: Path) -> Callable[[dict[str, Any]], Path]:
+    def write(workload: dict[str, Any]) -> Path:
+        path = tmp_path / "mixed.json"
+        path.write_text(json.dumps(workload))
+        return path
+
+    return write
 
 
 @pytest.mark.parametrize("mode", ["--contiguous", "--non-contiguous"])
-def test_answer_by_hand(mode: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_answer_by_hand(mode: str, tmp_path: Path, mixed: Any, answer: Any) -> None:
     """The fast one takes four operators and a transfer, 4.25; the slow one 2 + 0.5 and a transfer at half the speed, 3."""
-    assert place(tmp_path, content(), mode, "--json", "--export", str(tmp_path / "placed.yaml")) == 0
-    found = json.loads(capsys.readouterr().out)
+    path, placed = mixed(content()), tmp_path / "placed.yaml"
+    found = json.loads(answer("place", path, mode, "--json", "--export", placed))
     assert found["objective"] == pytest.approx(4.25)
     assert found["proven_optimal"]
     fast, slow = found["devices"]
     assert (fast["type"], slow["type"]) == ("fast", "slow")
     assert (fast["load"], slow["load"]) == (pytest.approx(4.25), pytest.approx(3.0))
     assert (fast["memory_capacity_bytes"], slow["memory_capacity_bytes"]) == (6, 4)
-    assert run(["place", "check", str(tmp_path / "mixed.json"), str(tmp_path / "placed.yaml")]) == 0
+    assert answer("place", "check", path, placed)
 
 
-def test_memory_of_each_kind_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_memory_of_each_kind_counts(mixed: Any, answer: Any, fails: Any) -> None:
     workload = content()
     workload["deviceTypes"][0]["memory"] = 2  # now the slow one must take four
-    assert place(tmp_path, workload, "--json") == 0
-    assert json.loads(capsys.readouterr().out)["objective"] == pytest.approx(7.0)
+    assert json.loads(answer("place", mixed(workload), "--json"))["objective"] == pytest.approx(7.0)
     workload["deviceTypes"][1]["memory"] = 3
-    assert place(tmp_path, workload, "--json") == 1
+    assert fails("place", mixed(workload), "--json", code=1)
 
 
 @pytest.mark.parametrize(
@@ -267,11 +270,10 @@ def test_memory_of_each_kind_counts(tmp_path: Path, capsys: pytest.CaptureFixtur
         (lambda c: c["deviceTypes"][0].update(timeKey=7), "timeKey: expected text, got 7"),
     ],
 )
-def test_faults_are_named(change: Any, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_faults_are_named(change: Any, text: str, mixed: Any, fails: Any) -> None:
     workload = content()
     change(workload)
-    assert place(tmp_path, workload) == 2
-    assert text in capsys.readouterr().err
+    assert text in fails("place", mixed(workload))
 
 
 @pytest.mark.parametrize(
@@ -284,6 +286,5 @@ def test_faults_are_named(change: Any, text: str, tmp_path: Path, capsys: pytest
         ("--objective", "latency"),
     ],
 )
-def test_options_that_do_not_fit(words: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert place(tmp_path, content(), *words) == 2
-    assert "deviceTypes" in capsys.readouterr().err
+def test_options_that_do_not_fit(words: tuple[str, ...], mixed: Any, fails: Any) -> None:
+    assert "deviceTypes" in fails("place", mixed(content()), *words)

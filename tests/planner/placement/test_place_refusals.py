@@ -29,13 +29,12 @@ def workload(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("flag", ["--export", "--output", "--export-workload"])
-def test_an_input_is_never_overwritten(cli: Cli, workload: Path, flag: str) -> None:
+def test_an_input_is_never_overwritten(fails: Any, workload: Path, flag: str) -> None:
     before = workload.read_text()
     link = workload.parent / "link.json"
     link.symlink_to(workload)
     for target in (workload, link):
-        code, _, err = cli(workload, flag, target)
-        assert (code, "is an input of this command" in err) == (2, True)
+        assert "is an input of this command" in fails("place", workload, flag, target)
     assert workload.read_text() == before
 
 
@@ -99,7 +98,7 @@ def test_a_million_devices(answer: Any, workload: Path, extra: tuple[str, ...]) 
     found = json.loads(answer("place", workload, "--devices", "1000000", "--json", "--time-limit", "20s", *extra))
     assert found["num_accelerators"] == 1_000_000
     assert found["wall_s"] < 10
-    assert len(answer.get("devices", ())) <= 3
+    assert len(found.get("devices", ())) <= 3
 
 
 def test_sums_beyond_doubles(fails: Any, workload: Path, recwarn: pytest.WarningsRecorder) -> None:
@@ -112,12 +111,12 @@ def test_sums_beyond_doubles(fails: Any, workload: Path, recwarn: pytest.Warning
     assert not [w for w in recwarn if issubclass(w.category, RuntimeWarning)]
 
 
-def test_tiny_times_are_written_with_an_exponent(cli: Cli, workload: Path) -> None:
+def test_tiny_times_are_written_with_an_exponent(answer: Any, workload: Path) -> None:
     content = _content(edges=[])
     for node in content["nodes"]:
         node["fpgaLatency"] = 1e-300
     workload.write_text(json.dumps(content))
-    out = cli(workload)[1]
+    out = answer("place", workload)
     assert "e-300" in out
     assert "0" * 50 not in out
 
@@ -129,9 +128,8 @@ def test_tiny_times_are_written_with_an_exponent(cli: Cli, workload: Path) -> No
         (("--method", "pipedream", "--non-contiguous"), "places a chain of down-sets"),
     ],
 )
-def test_contiguity_of_baselines(cli: Cli, workload: Path, words: tuple[str, ...], expected: str) -> None:
-    code, _, err = cli(workload, *words)
-    assert (code, expected in err) == (2, True)
+def test_contiguity_of_baselines(fails: Any, workload: Path, words: tuple[str, ...], expected: str) -> None:
+    assert expected in fails("place", workload, *words)
 
 
 def test_check_takes_no_options_of_a_search(fails: Any, workload: Path) -> None:
@@ -163,10 +161,10 @@ def test_a_network_on_a_cluster(answer: Any, cli: Cli, tmp_path: Path) -> None:
     assert cli("check", "alexnet", path, "--cluster", "dgx1-v100")[0] == 1
 
 
-def test_errors_of_a_network_name_no_file(fails: Any, cli: Cli) -> None:
-    code, _, err = cli("alexnet", "--cluster", "dgx1-v100", "--objective", "latency")
-    assert (code, "add --mode inference" in err) == (2, True)
-    err = fails("place", "alexnet", "--cluster", "dgx1-v100", "--batch", "1000000", code=1)
+def test_errors_of_a_network_name_no_file(fails: Any) -> None:
+    asked = ("place", "alexnet", "--cluster", "dgx1-v100")
+    assert "add --mode inference" in fails(*asked, "--objective", "latency")
+    err = fails(*asked, "--batch", "1000000", code=1)
     assert "layer '" in err
     assert ".json" not in err
 

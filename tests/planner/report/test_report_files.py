@@ -170,19 +170,6 @@ def test_without_extras_svg_is_drawn_and_png_refused_before_the_search(tmp_path:
     assert [path.name for path in tmp_path.iterdir()] == ["plot.svg"]
 
 
-@pytest.mark.e2e
-def test_nothing_is_imported_where_nobody_asks() -> None:
-    code = (
-        "import sys\nfrom planner.cli import run\nrun(['optimize', 'mlp', '--gpus', '2', '-o', '/dev/null', '-q'])\n"
-        "print([name for name in sys.modules if name.startswith(('planner.report.figures', 'planner.report.answer_page', 'plotly',"
-        " 'matplotlib', 'costmodel.timeline', 'costmodel.layerwise.detail', 'costmodel.mesh.detail'))])"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True, timeout=120
-    )
-    assert done.stdout.strip() == "[]"
-
-
 # --- figures
 
 
