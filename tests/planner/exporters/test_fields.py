@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from costmodel.mesh.plan import CP_KINDS, ORDERS, RECOMPUTE, SCHEDULES, LayerSplit, MeshPlan
 from costmodel.schedules import schedule_of
 from costmodel.serving.plan import ServingPlan
-from planner.cli import run
 from planner.core.errors import UnknownName, UsageError
 from planner.exporters import EXPORTERS, exporter_of, exporter_rows, targets_that_take
 from planner.exporters.account import LAYER_SETTINGS, MESH_SETTINGS, SERVING_SETTINGS, Account, settings_in_effect
@@ -370,10 +369,8 @@ def test_every_trainer_has_a_framework() -> None:
     "published", "question", ["llama3-8b --gpus 16 --batch 64 --seq 2048", "llama2-13b --gpus 64 --batch 256"], quick=1
 )
 def test_what_is_found_under_it_loses_nothing(
-    target: str, framework: str, question: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    target: str, framework: str, question: str, tmp_path: Path, answer: Any
 ) -> None:
-    plan = str(tmp_path / "plan.yaml")
-    assert run(["optimize", *question.split(), "--framework", framework, "--top", "1", "-q", "--export", plan]) == 0
-    capsys.readouterr()
-    code = run(["export", plan, "--to", target, "--strict", "-o", str(tmp_path / "run")])
-    assert code == 0, capsys.readouterr().err
+    plan = tmp_path / "plan.yaml"
+    answer("optimize", *question.split(), "--framework", framework, "--top", "1", "-q", "--export", plan)
+    assert answer("export", plan, "--to", target, "--strict", "-o", tmp_path / "run")

@@ -178,13 +178,11 @@ def test_folders_and_other_names(tmp_path: Path) -> None:
         load_model(str(empty))
 
 
-def test_import_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_import_command(tmp_path: Path, answer: Any) -> None:
     published("Qwen/Qwen2.5-0.5B", tmp_path)
     target = tmp_path / "qwen.yaml"
-    assert run(["import", str(tmp_path), "-o", str(target)]) == 0
-    assert run(["import", str(tmp_path / "config.json")]) == 0
-    out, _ = capsys.readouterr()
-    assert out == target.read_text()
+    answer("import", tmp_path, "-o", target)
+    assert answer("import", tmp_path / "config.json") == target.read_text()
     assert load_model(str(target)).graph.weight_count == PUBLISHED["Qwen/Qwen2.5-0.5B"][0]
 
 

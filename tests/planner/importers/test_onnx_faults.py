@@ -40,6 +40,11 @@ def test_found_by_content_whatever_its_name(tmp_path: Path) -> None:
     assert imported_document(path) is None
 
 
+@pytest.fixture
+def onnx() -> Any:
+    return pytest.importorskip("onnx", reason="needs onnx (extra 'onnx')")
+
+
 def model(nodes: list[Any], inputs: list[Any], *, opset: int = 18, initial: tuple[Any, ...] = ()) -> Any:
     onnx = pytest.importorskip("onnx", reason="needs onnx (extra 'onnx')")
     helper = onnx.helper
@@ -63,8 +68,7 @@ def refused(made: Any, folder: Path, **options: Any) -> str:
     return str(caught.value)
 
 
-def test_control_flow_is_named(tmp_path: Path) -> None:
-    onnx = pytest.importorskip("onnx", reason="needs onnx (extra 'onnx')")
+def test_control_flow_is_named(tmp_path: Path, onnx: Any) -> None:
     body = onnx.helper.make_graph(
         [node("Relu", ["x"], "b")], "b", [], [onnx.helper.make_tensor_value_info("b", 1, None)]
     )
@@ -101,8 +105,7 @@ def test_sizes_and_missing_tensors(tmp_path: Path) -> None:
     assert "inferred" in refused(model([node("MatMul", ["x", "x"], "y")], [("x", 1, [2, 3])]), tmp_path)
 
 
-def test_a_constant_that_asks_for_memory_is_not_made(tmp_path: Path) -> None:
-    onnx = pytest.importorskip("onnx", reason="needs onnx (extra 'onnx')")
+def test_a_constant_that_asks_for_memory_is_not_made(tmp_path: Path, onnx: Any) -> None:
     shape = onnx.helper.make_tensor("shape", 7, [2], [1 << 30, 1 << 10])
     nodes = [node("ConstantOfShape", ["shape"], "huge"), node("Relu", ["x"], "y")]
     path = tmp_path / "net.onnx"
@@ -110,8 +113,7 @@ def test_a_constant_that_asks_for_memory_is_not_made(tmp_path: Path) -> None:
     assert import_network(path).graph.layers[1].kind == "activation"
 
 
-def test_external_data_without_its_file(tmp_path: Path) -> None:
-    onnx = pytest.importorskip("onnx", reason="needs onnx (extra 'onnx')")
+def test_external_data_without_its_file(tmp_path: Path, onnx: Any) -> None:
 
     weight = onnx.numpy_helper.from_array(np.ones((2000, 300), np.float32), "fc.weight")
     made = model([node("MatMul", ["x", "fc.weight"], "y")], [("x", 1, [4, 2000])], initial=(weight,))
@@ -121,8 +123,7 @@ def test_external_data_without_its_file(tmp_path: Path) -> None:
     assert import_network(path).graph.weight_count == 600_000
 
 
-def test_external_shapes_without_their_file(tmp_path: Path) -> None:
-    onnx = pytest.importorskip("onnx", reason="needs onnx (extra 'onnx')")
+def test_external_shapes_without_their_file(tmp_path: Path, onnx: Any) -> None:
 
     target = onnx.numpy_helper.from_array(np.array([2, 2, 4], np.int64), "target")
     made = model([node("Reshape", ["x", "target"], "y")], [("x", 1, [2, 8])], initial=(target,))
@@ -138,8 +139,7 @@ def test_external_shapes_without_their_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ir_version", [10, 99])
-def test_versions_of_the_future(tmp_path: Path, ir_version: int) -> None:
-    onnx = pytest.importorskip("onnx", reason="needs onnx (extra 'onnx')")
+def test_versions_of_the_future(tmp_path: Path, onnx: Any, ir_version: int) -> None:
     made = model([node("Relu", ["x"], "y")], [("x", 1, [2, 8])])
     made.ir_version = ir_version
     made.opset_import[0].version = 999
@@ -202,17 +202,15 @@ def test_versions_that_are_not_known(opset: int, tmp_path: Path) -> None:
     assert f"is of opset {opset}" in refused(made, tmp_path)
 
 
-def test_values_that_nothing_makes(tmp_path: Path) -> None:
-    onnx = pytest.importorskip("onnx", reason="needs onnx (extra 'onnx')")
+def test_values_that_nothing_makes(tmp_path: Path, onnx: Any) -> None:
     made = model([node("Add", ["x", "b"], "y")], [("x", 1, [2, 3])])
     made.graph.value_info.append(onnx.helper.make_tensor_value_info("b", 1, [2, 3]))
     assert "'b'" in refused(made, tmp_path)
 
 
-def test_bytes_that_are_flipped_are_one_error_or_another_network(tmp_path: Path) -> None:
+def test_bytes_that_are_flipped_are_one_error_or_another_network(tmp_path: Path, onnx: Any) -> None:
     """No byte of a file makes the reader stumble: it is read, or refused by one of the planner's own errors."""
     nodes = [node("MatMul", ["x", "w"], "a"), node("Add", ["a", "x"], "b"), node("Relu", ["b"], "y")]
-    onnx = pytest.importorskip("onnx", reason="needs onnx (extra 'onnx')")
     weight = onnx.helper.make_tensor("w", 1, [3, 3], [0.5 + i for i in range(9)])
     data = model(nodes, [("x", 1, [2, 3])], initial=(weight,)).SerializeToString()
     path, rng = tmp_path / "net.onnx", random.Random(5)

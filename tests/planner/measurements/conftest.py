@@ -9,9 +9,6 @@ from typing import Any
 
 import pytest
 
-from planner.cli import run
-from tests.planner.measurements.written_tables import json_of
-
 
 @pytest.fixture
 def write(tmp_path: Path) -> Callable[[str | bytes], str]:
@@ -24,17 +21,26 @@ def write(tmp_path: Path) -> Callable[[str | bytes], str]:
 
 
 @pytest.fixture
-def skipped(capsys: pytest.CaptureFixture[str], write: Any) -> Any:
+def validated(answer: Any) -> Callable[[str], dict[str, Any]]:
+    """Validate a table: what is said of it, as data."""
+
+    def ask(path: str) -> dict[str, Any]:
+        (file,) = json.loads(answer("validate", path, "--json"))["files"]
+        return dict(file)
+
+    return ask
+
+
+@pytest.fixture
+def skipped(answer: Any, validated: Any, write: Any) -> Any:
     """Validate a table that can be read: rows, scored, and the reasons."""
 
     def ask(content: str | bytes) -> tuple[int, int, dict[str, int]]:
         path = write(content)
-        assert run(["validate", path]) == 0
-        out, err = capsys.readouterr()
-        assert "Traceback" not in out + err
-        for word in json.loads(json_of(capsys, path))["files"][0]["skipped"]:
-            assert word[:40] in " ".join(out.split())  # what is skipped is said in the table, too
-        (file,) = json.loads(json_of(capsys, path))["files"]
+        file = validated(path)
+        said = " ".join(answer("validate", path).split())
+        for word in file["skipped"]:
+            assert word[:40] in said  # what is skipped is said in the table, too
         assert file["rows"] == file["scored"] + sum(file["skipped"].values())
         return file["rows"], file["scored"], file["skipped"]
 

@@ -15,7 +15,7 @@ from planner.core.errors import InputFileError
 from planner.measurements.kinds import KINDS, recognise
 from planner.measurements.scores import REFUSED as REFUSED_ROW
 from planner.measurements.tables import read_table
-from tests.planner.measurements.written_tables import GEMM, HEADER, RUN, json_of, row, table
+from tests.planner.measurements.written_tables import GEMM, HEADER, RUN, row, table
 
 # --- files that are no tables
 
@@ -267,19 +267,19 @@ def test_a_kernel_that_cannot_be_scored_is_counted(header: str, line: str, reaso
     assert next(iter(reasons)).startswith(reason), reasons
 
 
-def test_throughput_needs_no_global_batch_of_its_own(write: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_throughput_needs_no_global_batch_of_its_own(write: Any, validated: Any) -> None:
     """64 samples in 0.1 s, whatever column says it."""
     found = []
     for header, line in (
         ("model,device,gpus,global_batch,step_time_ms", "resnet50,v100-16gb,2,64,100"),
         ("model,device,gpus,batch_per_gpu,samples_per_s", "resnet50,v100-16gb,2,32,640"),
     ):
-        found.append(json.loads(json_of(capsys, write(f"{header}\n{line}\n")))["files"][0]["worst"][0]["measured_s"])
+        found.append(validated(write(f"{header}\n{line}\n"))["worst"][0]["measured_s"])
     assert found == pytest.approx([0.1, 0.1])
     without = HEADER.replace("global_batch,", "").replace("step_time_ms", "tokens_per_s_per_gpu").replace("gpus,", "")
     cells = {**RUN, "tokens_per_s_per_gpu": 1024}
     line = ",".join(str(cells.get(name, "")) for name in without.split(","))
-    (file,) = json.loads(json_of(capsys, write(f"{without}\n{line}\n")))["files"]
+    file = validated(write(f"{without}\n{line}\n"))
     assert file["worst"][0]["measured_s"] == pytest.approx(1 * 8 * 2048 / (1024 * 8))  # one sample per replica
 
 
@@ -354,12 +354,12 @@ def test_tables_longer_than_any_are_refused_at_once(tmp_path: Path) -> None:
         read_table(path)
 
 
-def test_a_file_in_another_unit_is_remarked_on(write: Any, capsys: pytest.CaptureFixture[str], answer: Any) -> None:
+def test_a_file_in_another_unit_is_remarked_on(write: Any, validated: Any, answer: Any) -> None:
     line = "p100,fp32,1760,{},1760,{}"
     right = write("\n".join([GEMM, *(line.format(n, n / 80) for n in (16, 32, 64, 128))]) + "\n")
-    assert json.loads(json_of(capsys, right))["files"][0]["remarks"] == []
+    assert validated(right)["remarks"] == []
     wrong = write("\n".join([GEMM, *(line.format(n, n / 80 * 1000) for n in (16, 32, 64, 128))]) + "\n")
-    (remark,) = json.loads(json_of(capsys, wrong))["files"][0]["remarks"]
+    (remark,) = validated(wrong)["remarks"]
     assert remark.endswith("times shorter than what was measured: wrong unit?")
     assert remark[:30] in " ".join(answer("validate", wrong).split())
 

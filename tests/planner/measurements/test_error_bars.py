@@ -16,7 +16,6 @@ import yaml
 from benchmarks.datasets import convert
 from costmodel.uncertainty.constants import CONSTANTS
 from costmodel.uncertainty.intervals import PARTS
-from planner.cli import run
 from planner.files.loading import load_calibration
 from planner.files.resources import resolve
 from planner.measurements import error_bars
@@ -60,10 +59,9 @@ def table(tmp_path: Path) -> Any:
 
 
 @pytest.fixture
-def figures(capsys: pytest.CaptureFixture[str]) -> Any:
+def figures(answer: Any) -> Any:
     def ask(path: str, *options: str) -> dict[str, Any]:
-        assert run(["validate", path, "--json", *options]) == 0
-        return json.loads(capsys.readouterr().out)["files"][0]
+        return json.loads(answer("validate", path, "--json", *options))["files"][0]
 
     return ask
 

@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.cli import run
 from planner.measurements import plans
 from planner.measurements.metrics import best_factor, error_summary, kendall_tau, pair_accuracy, ranking_summary, regret
 from planner.measurements.outcomes import Comparison, MemoryComparison, Outcome, Preset
@@ -69,7 +68,7 @@ def _outcome(row: Row, factor: float) -> Outcome:
 
 
 @pytest.fixture
-def figures(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
+def figures(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, answer: Any) -> Any:
     """Write rows (said_ms, step_time_ms and other columns) and score them; the whole answer."""
     monkeypatch.setattr(plans, "predict_training", by_hand)
 
@@ -78,8 +77,7 @@ def figures(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.Capt
         path = tmp_path / "rows.csv"
         lines = [",".join(str({"gpus": 8, **row}.get(name, "")) for name in names) for row in rows]
         path.write_text("\n".join([COLUMNS, *lines]) + "\n")
-        assert run(["validate", str(path), "--json", *more]) == 0
-        document = json.loads(capsys.readouterr().out)
+        document = json.loads(answer("validate", path, "--json", *more))
         ValidationDocument.model_validate(document, strict=True)
         (file,) = document["files"]
         return file

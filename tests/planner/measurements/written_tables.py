@@ -1,13 +1,6 @@
-"""Tables of training runs as text, and what `planner validate` says of them."""
+"""Tables of training runs as text."""
 
 from __future__ import annotations
-
-import json
-from typing import Any
-
-import pytest
-
-from planner.cli import run
 
 HEADER = "style,hidden,layers,heads,device,gpus,global_batch,micro_batch,tp,pp,dp,precision,seq,step_time_ms,oom,memory_gib,suspect"
 RUN = {
@@ -23,13 +16,3 @@ def row(**cells: object) -> str:
 
 def table(*rows: str, header: str = HEADER, end: str = "\n") -> str:
     return end.join([header, *rows]) + end
-
-
-def json_of(capsys: pytest.CaptureFixture[str], path: str) -> str:
-    assert run(["validate", path, "--json"]) == 0
-    return capsys.readouterr().out
-
-
-def figures(capsys: pytest.CaptureFixture[str], path: str) -> dict[str, Any]:
-    (file,) = json.loads(json_of(capsys, path))["files"]
-    return dict(file)

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from planner.cli import run
 from planner.core.request import Request
 from planner.spaces.ask import optimize
 
@@ -17,12 +16,9 @@ Ask = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture
-def curve(capsys: pytest.CaptureFixture[str]) -> Ask:
+def curve(answer: Any) -> Ask:
     def ask(*arguments: str) -> dict[str, Any]:
-        assert run(["scale", *arguments, "--json"]) == 0
-        found = json.loads(capsys.readouterr().out)
-        assert isinstance(found, dict)
-        return found
+        return dict(json.loads(answer("scale", *arguments, "--json")))
 
     return ask
 
