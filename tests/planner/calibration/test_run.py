@@ -16,7 +16,6 @@ from planner.calibration.run import Calibrated, calibrate
 from planner.files.loading import load_calibration, load_device
 from planner.files.naming.frameworks import framework_of
 from planner.measurements.hardware import machine_of
-from planner.measurements.kinds import KINDS
 from planner.measurements.outcomes import Preset
 from planner.measurements.tables import Row, read_table
 
@@ -112,13 +111,6 @@ def test_runs_of_one_network_say_nothing_of_others_and_it_is_said(write: Any, pl
     assert (two.grouped_by, two.folds, two.doubt) == ("network", 2, "")
 
 
-@pytest.mark.e2e
-def test_a_gain_within_chance_is_none(write: Any, gemm_table: Any) -> None:
-    """Products as the bundled constants have them, with noise: whatever a fit gains on rows left out is luck."""
-    path = write("noise.csv", "gemm", gemm_table, Preset(name="roofline"), noise=0.3)
-    assert "no better" in _run(path).fell_back
-
-
 @pytest.mark.exact
 def test_tables_of_several_kinds_are_fitted_together(write: Any, plan_table: Any, gemm_table: Any) -> None:
     """Kernels of another device tell matmul and sustained rate apart only where they share the constant."""
@@ -158,34 +150,21 @@ def test_repeats_of_one_row_are_no_more_rows(write: Any, gemm_table: Any) -> Non
 
 
 def test_a_fit_that_does_not_help_rows_left_out_is_not_used(write: Any, gemm_table: Any) -> None:
-    """Nothing but noise: the bundled constants are right already."""
+    """Nothing but noise: the bundled constants are right already, and whatever a fit gains on rows left out is luck."""
     result = _run(write("noise.csv", "gemm", gemm_table[:12], Preset(name="roofline"), noise=0.5, seed=3))
     assert result.errors.left_out is not None
-    if result.fell_back:
-        assert "no better" in result.fell_back
-        assert set(result.calibration.values.values()) == {1.0}
-    else:
-        assert abs(np.log(_found(result)["matmul_rate"].constant.value)) < 0.3
+    assert "no better" in result.fell_back
+    assert set(result.calibration.values.values()) == {1.0}
 
 
 @pytest.mark.e2e
-def test_the_same_files_give_the_same_text(gemm: Path) -> None:
-    assert calibration_text(_run(gemm)) == calibration_text(_run(gemm))
-
-
-@pytest.mark.e2e
-def test_the_file_predicts_what_was_reported(gemm: Path, tmp_path: Path) -> None:
+def test_the_file_holds_what_was_found(gemm: Path, tmp_path: Path) -> None:
     result = _run(gemm)
     path = tmp_path / "fitted.yaml"
     path.write_text(calibration_text(result), encoding="utf-8")
     loaded = load_calibration(str(path)).calibration
     assert loaded.values == result.calibration.values
     np.testing.assert_allclose(loaded.correlation, result.calibration.correlation)
-    preset = Preset(name="roofline", constants=tuple(loaded.values.items()))
-    kind = next(kind for kind in KINDS if kind.name == "gemm")
-    outcomes = kind.predictor()(read_table(gemm).rows, preset)
-    errors = [abs(c.predicted_s / c.measured_s - 1) for outcome in outcomes for c in outcome.comparisons]
-    assert float(np.median(errors)) == pytest.approx(result.errors.after["median_ape"], rel=1e-12)
 
 
 @pytest.mark.e2e

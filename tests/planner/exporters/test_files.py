@@ -178,7 +178,7 @@ def test_layouts_mean_the_blocks(blocks: tuple[int, ...]) -> None:
     assert stages[-1][-1] == "L"
 
 
-def test_torchtitan_recipe_changes_the_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torchtitan_recipe_changes_the_configuration(tmp_path: Path) -> None:
     # No activation checkpointing: its policy is a class of torchtitan's.
     text = make_export(PIPELINE, "torchtitan").files["planned.py"]
     base = tmp_path / "base_recipe.py"
@@ -279,7 +279,7 @@ def test_servers_side_by_side_get_devices_and_ports_of_their_own(tmp_path: Path)
 
 @pytest.mark.parametrize("job", [FSDP, DATA, CONTEXT], ids=["fsdp", "data", "context"])
 @pytest.mark.filterwarnings("ignore")
-def test_accelerate_loads_its_file(job: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_accelerate_loads_its_file(job: Any, tmp_path: Path) -> None:
     pytest.importorskip("accelerate", reason="accelerate is not installed")
     pytest.importorskip(
         "transformers", reason="transformers, which accelerate asks for with tensor parallelism, is not installed"

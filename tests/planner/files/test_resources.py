@@ -86,13 +86,6 @@ def test_did_you_mean_is_deterministic() -> None:
 # -- devices, clusters, algorithms -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", sorted(bundled("devices")))
-def test_bundled_devices_load(name: str) -> None:
-    loaded = load_device(name)
-    assert loaded.device.name == name
-    assert loaded.path == bundled("devices")[name]
-
-
 @pytest.mark.parametrize("name", sorted(bundled("clusters")))
 def test_bundled_clusters_load(name: str) -> None:
     loaded = load_cluster(name)

@@ -1,4 +1,4 @@
-"""PALEO's network files, and its devices and networks as bundled."""
+"""PALEO's network files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from costmodel.network.graph import GraphError, GraphProblem
 from planner.core.errors import InputFileError
-from planner.files.loading import load_cluster, load_device
 from planner.importers.networks import load_model
 from planner.importers.paleo_json import ImportedNetwork, convert, detect
 from planner.importers.sources import text_of
@@ -332,27 +331,3 @@ def test_damaged_files_never_crash(data: st.DataObject) -> None:
     except GraphError as error:
         found = error.problems
     assert all(problem.layer and problem.message for problem in found)
-
-
-def test_bundled_devices_have_paleos_constants(reference_data: Path) -> None:
-    reference = json.loads((reference_data / "paleo" / "reference" / "devices.json").read_text())
-    names = {
-        "TITAN_X": "titan-x",
-        "K20": "k20",
-        "K20X": "k20x",
-        "K40": "k40",
-        "K80": "k80",
-        "GEFORCE_780_TI": "780-ti",
-        "GEFORCE_750_M": "750-m",
-        "CPU_I7": "cpu-i7",
-    }
-    assert set(names) == set(reference["devices"])
-    for name, theirs in reference["devices"].items():
-        device = load_device(f"paleo-{names[name]}").device
-        assert device.peak("fp32") == pytest.approx(theirs["peak_gflops"] * 1e9, rel=1e-12)
-        assert device.memory_bandwidth_bytes_per_s == pytest.approx(theirs["mem_bandwidth_GBps"] * 1e9, rel=1e-12)
-        assert device.clock_hz == pytest.approx(theirs["clock_mhz"] * 1e6, rel=1e-12)
-    for name, theirs in reference["networks"].items():
-        (level,) = load_cluster(f"paleo-{name}").cluster.levels
-        assert level.bandwidth_bytes_per_s == pytest.approx(theirs["bandwidth_gbps"] * 1e9 / 8, rel=1e-12)
-        assert (level.latency_s, level.efficiency) == (0.0, 1.0)

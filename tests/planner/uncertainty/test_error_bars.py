@@ -208,7 +208,7 @@ def test_a_calibration_narrows_by_how_many_networks_it_saw(document: Any, tmp_pa
     assert widths[3] > usual
 
 
-def test_intervals_of_an_unknown_framework_hold_what_no_fit_saw(document: Any) -> None:
+def test_intervals_of_an_unknown_framework_hold_what_no_fit_saw() -> None:
     """The bundled width against Student's t of its own scale: 80 % or more; sources in no file were further off than files say."""
     for kind in ("transformers", "images"):
         model = load_calibration().calibration.error_models[kind]

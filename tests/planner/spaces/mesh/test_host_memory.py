@@ -19,8 +19,6 @@ from planner.spaces.ask import searched
 from planner.spaces.mesh.space import mesh_space
 from tests.cases import mostly
 
-GB = 1e9
-
 
 @pytest.fixture(scope="module")
 def question() -> Resolved:

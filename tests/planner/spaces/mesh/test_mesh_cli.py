@@ -269,7 +269,7 @@ def test_fp8_is_faster_where_there_is_fp8(document: Any) -> None:
 @pytest.mark.parametrize(
     "options", ["", "--pp 2 --tp 2", "--zero 3 --recompute full --offload optimizer", "--lora-rank 4"]
 )
-def test_a_plan_gives_back_its_step_time(document: Any, answer: Any, tmp_path: Path, options: str) -> None:
+def test_a_plan_gives_back_its_step_time(answer: Any, tmp_path: Path, options: str) -> None:
     path = tmp_path / "plan.yaml"
     extra = ["--assume", "dp_overlap=0.7", "--memory-limit", "70GiB", "--export", str(path)]
     answered = json.loads(answer("optimize", *SMALL.split(), *options.split(), *extra, "--json"))
@@ -390,7 +390,7 @@ def test_without_time_nothing_is_said_of_what_fits(fails: Any) -> None:
     assert line == "the time limit ended the search before it found a plan; --time-limit gives it longer"
 
 
-def test_the_option_that_is_in_the_way_is_named(fails: Any, document: Any) -> None:
+def test_the_option_that_is_in_the_way_is_named(fails: Any) -> None:
     (line,) = fails("optimize llama3-8b --gpus 8 --batch 16 --tp 1 --pp 1 --zero 0 --offload none", code=1)
     assert re.search(r"without --(tp|pp|zero|offload) it fits: .* per step", line)
 
