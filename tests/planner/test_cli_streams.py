@@ -15,6 +15,7 @@ import pytest
 
 from planner.cli import run
 from planner.core.answer import Answer
+from planner.core.errors import SearchInterrupted
 from planner.core.request import Request
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -152,8 +153,6 @@ def fake_search(monkeypatch: pytest.MonkeyPatch, behave: Any) -> None:
 def test_ctrl_c_prints_the_best_so_far(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], make_result: Any, tmp_path: Path
 ) -> None:
-    from planner.core.errors import SearchInterrupted
-
     def interrupted(request: Request, progress: object) -> Answer:
         raise SearchInterrupted(make_result(proven_optimal=False, proven_top=False, gap=0.5))
 
@@ -167,8 +166,6 @@ def test_ctrl_c_prints_the_best_so_far(
 
 
 def test_ctrl_c_before_a_plan(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    from planner.core.errors import SearchInterrupted
-
     def interrupted(request: Request, progress: object) -> Answer:
         raise SearchInterrupted(None)
 

@@ -12,11 +12,15 @@ import pytest
 from planner.core.errors import UsageError
 from planner.measure.cases import COLLECTIVES, KINDS, Case, collective_cases, kernel_cases
 from planner.measure.processes import Processes, place_of, processes_of
-from planner.measure.run import Wanted, _Deadline, _where
+from planner.measure.report import measure_report
+from planner.measure.run import Measured, Wanted, _Deadline, _where
 from planner.measure.timing import COLUMNS, Timing, row_of, table_text, time_call
 from planner.measurements.kernels import ELEMENTWISE, KERNELS
 from planner.measurements.kinds import predict_table
 from planner.measurements.tables import read_table
+from planner.report.machine import json_text
+from planner.report.text import plain_text
+from planner.schema.results import MeasureDocument
 from tests.planner.detect.machines import RecordedSystem
 
 MACHINE = {"device": "a100-80gb", "machine": "x", "software": "y"}
@@ -232,12 +236,6 @@ def test_processes_without_torchrun() -> None:
 
 def test_the_report_of_a_table(tmp_path: Path) -> None:
     """Predicted against measured, what is not predicted, what scatters, and what was left out."""
-    from planner.measure.report import measure_report
-    from planner.measure.run import Measured
-    from planner.report.machine import json_text
-    from planner.report.text import plain_text
-    from planner.schema.results import MeasureDocument
-
     case = kernel_cases(large=True, quick=True, precisions=("bf16",))[0]
     steady, restless = Timing(samples_s=(1e-4,) * 5), Timing(samples_s=(1e-4, 1e-4, 2e-4, 4e-4, 8e-4))
     measured = Measured(stopped=True)

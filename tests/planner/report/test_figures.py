@@ -18,12 +18,14 @@ from costmodel.mesh.plan import MESH_FIGURES
 from costmodel.mixed.plan import MIXED_FIGURES
 from costmodel.serving.plan import SERVING_FIGURES
 from costmodel.timeline import Tracks, TrackSpan
+from planner.core.request import Request
 from planner.report.figures.interactive import PALETTES, plotly_figure, plotly_script
 from planner.report.figures.kinds import COLOURS, Box, Dot, Figure, Line, Plot, Rows, colour_of
-from planner.report.figures.standard import front, timeline
+from planner.report.figures.standard import front, memory, shown_plans, timeline
 from planner.report.figures.svg import NARROW, WIDE, draw, linear_ticks, log_ticks, number_text, svg_file
 from planner.report.page import json_text_for_script
 from planner.report.tables import waterfall
+from planner.spaces.ask import optimize
 
 NASTY = "<script>alert(1)</script> & \"x\" 'y' \x1b[31m"
 HAS_PLOTLY = importlib.util.find_spec("plotly") is not None
@@ -288,10 +290,6 @@ def test_a_timeline_shows_what_matters() -> None:
 
 @pytest.mark.e2e
 def test_several_kinds_of_gpus_have_no_single_capacity() -> None:
-    from planner.core.request import Request
-    from planner.report.figures.standard import memory, shown_plans
-    from planner.spaces.ask import optimize
-
     answer = optimize(Request(model="alexnet", gpus=2, top=2))
     shown = shown_plans(answer)
     figure = memory(shown, answer.space)
