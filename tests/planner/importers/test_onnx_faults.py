@@ -299,5 +299,7 @@ def test_positions_and_defaults_by_hand() -> None:
     assert meaning("pow", "x", X, exponent=2) == ("binary", ["x"], {"op": "pow", "scaled": False})
     assert meaning("addmm", "b x m", (2, 5)) == ("linear", ["x", "m", "b"], {"transposed": False})
     assert meaning("Gemm", "x m b", (2, 5), transB=1)[2] == {"transposed": True}
+    # Six positions, three of which each of six outputs reads: two are padding, one on each side.
+    assert meaning("Conv", "x w b", (2, 4, 6, 6), auto_pad="SAME_UPPER")[2]["padding"] == [1, 1]
     assert meaning("repeat", "b", (3, 4), repeats=[3, 1])[0] == "expand"
     assert meaning("repeat", "b", (8,), repeats=[2])[0] == "copy"
