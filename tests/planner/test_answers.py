@@ -51,6 +51,12 @@ def test_one_weird_trick_comes_out_unaided(trick: Answer) -> None:
     assert trick.proof.proven_top
 
 
+def test_gaps_are_by_how_much_longer_than_the_best_a_plan_takes(trick: Answer) -> None:
+    best = trick.plans[0].step_time_s
+    assert [plan.gap for plan in trick.plans] == pytest.approx([plan.step_time_s / best - 1 for plan in trick.plans])
+    assert trick.plans[0].gap == 0.0 < trick.plans[-1].gap
+
+
 def test_a_baseline_that_is_the_best_plan_has_its_interval() -> None:
     answer = optimize(Request(model="llama3-8b", gpus=4, mode="inference"))
     baseline, best = answer.baselines["data_parallel"], answer.plans[0]

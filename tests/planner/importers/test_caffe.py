@@ -164,6 +164,15 @@ def test_pooling_rounds_up_as_in_caffe(tmp_path: Path) -> None:
     assert caffenet(tmp_path).layers[2].output_shape == (96, 27, 27)
 
 
+@pytest.mark.parametrize("operation", ["PROD", "MAX"])
+def test_three_tensors_are_joined_by_two_operations_per_number(operation: str, tmp_path: Path) -> None:
+    n = Prototxt(size=10)
+    branches = [n.conv("data", 1, 1) for _ in range(3)]
+    n.add("Eltwise", branches, f"eltwise_param {{ operation: {operation} }}")
+    layer = n.graph(tmp_path).layers[-1]
+    assert (layer.kind, layer.params.flop) == ("pointwise", 2)
+
+
 def imported(text: str, folder: Path) -> Graph:
     path = folder / "net.prototxt"
     path.write_text(text)
