@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import itertools
+import re
 import textwrap
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -15,7 +16,7 @@ __all__ = ["fit", "markdown_text", "plain_text", "rich_text", "table_lines", "wr
 _GAP = 2  # spaces between columns
 _MIN_FLEXIBLE = 28  # below this a column of words is hard to read: drop another column first
 _LEAST_FLEXIBLE = 12
-_MAX_LINES = 6  # of a wrapped cell; what is left of it ends in "..."
+_WORD = re.compile(r"[^\s-]+-?,?")
 
 
 class FittedColumn(NamedTuple):
@@ -48,12 +49,13 @@ def fit(table: Table, width: int | None) -> list[FittedColumn]:
         else:
             break
     widths = [fitted.width for fitted in columns]
-    # What is missing is taken from the flexible columns, the widest first.
-    while width is not None and sum(widths) > width - _GAP * (len(columns) - 1):
-        flexible = [i for i, fitted in enumerate(columns) if fitted.column.flexible and widths[i] > _LEAST_FLEXIBLE]
-        if not flexible:
-            break
-        widths[max(flexible, key=lambda i: widths[i])] -= 1
+    # What is missing is taken from the flexible columns, the widest first; words break only where nothing else is left to take.
+    for least in ([_longest_word(fitted) for fitted in columns], [_LEAST_FLEXIBLE] * len(columns)):
+        while width is not None and sum(widths) > width - _GAP * (len(columns) - 1):
+            flexible = [i for i, fitted in enumerate(columns) if fitted.column.flexible and widths[i] > least[i]]
+            if not flexible:
+                break
+            widths[max(flexible, key=lambda i: widths[i])] -= 1
     return [
         fitted._replace(width=size, cells=tuple(tuple(wrap_words(text, size)) for (text,) in fitted.cells))
         if fitted.column.flexible
@@ -71,28 +73,26 @@ def _natural(column: Column, *, narrow: bool) -> FittedColumn:
     return FittedColumn(column=column, width=width, header=header, cells=tuple((text,) for text in cells))
 
 
+def _longest_word(fitted: FittedColumn) -> int:
+    """What a column needs so that words of its header and cells break at their hyphens only."""
+    texts = (*fitted.header, *(text for (text,) in fitted.cells))
+    return max(_LEAST_FLEXIBLE, *(len(word) for text in texts for word in _WORD.findall(text)))
+
+
 def _least_width(columns: Sequence[FittedColumn]) -> int:
     widths = [min(c.width, _MIN_FLEXIBLE) if c.column.flexible else c.width for c in columns]
     return sum(widths) + _GAP * (len(columns) - 1)
 
 
 def wrap_words(text: str, width: int) -> list[str]:
-    """Wrap words into at most six lines; what is left ends in "...".
+    """Wrap words; groups such as "fc6-fc8: channels x16" stay together where they fit, for a line breaks at ", " first.
 
     >>> wrap_words("conv1-conv5: data x16, fc6-fc8: channels x16", 24)
     ['conv1-conv5: data x16,', 'fc6-fc8: channels x16']
     """
     if len(text) <= width:
         return [text]
-    # Groups such as "fc6-fc8: channels x16" stay together where they fit: break at ", " first.
-    lines = _wrap_groups(text.split(", "), width)
-    if len(lines) > _MAX_LINES:
-        last = lines[_MAX_LINES - 1]
-        lines = [*lines[: _MAX_LINES - 1], last[: width - 3].rstrip(" ,") + "..."]
-    return lines
-
-
-def _wrap_groups(groups: Sequence[str], width: int) -> list[str]:
+    groups = text.split(", ")
     lines: list[str] = []
     for i, group in enumerate(groups):
         part = group + ("," if i < len(groups) - 1 else "")

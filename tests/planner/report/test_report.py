@@ -163,12 +163,17 @@ def test_any_words_fit(cells: list[str], width: int) -> None:
     assert sum("1.23" in line for line in lines) >= len(cells)
 
 
-def test_words_wrap_at_groups_and_end_in_dots() -> None:
+def test_words_wrap_at_groups_and_nothing_is_cut() -> None:
     words = "conv1: data x8, conv2: data x4 channels x2, fc6: channels x8"
     assert wrap_words(words, 27) == ["conv1: data x8,", "conv2: data x4 channels x2,", "fc6: channels x8"]
-    cut = wrap_words(", ".join(f"layer{i}" for i in range(50)), 20)
-    assert len(cut) == 6
-    assert cut[-1].endswith("...")
+    many = ", ".join(f"layer{i}" for i in range(50))
+    assert " ".join(wrap_words(many, 20)) == many
+
+
+def test_words_break_only_where_no_other_column_can_give() -> None:
+    name, plan = "a.name_without_any_blank", "data x4, channels x2, " * 3
+    columns = [Column(title, (text,), is_text=True, flexible=True) for title, text in (("name", name), ("plan", plan))]
+    assert name in plain_text([Table(columns=(columns[0], columns[1], columns[1]))], 72)
 
 
 def test_rich_shows_the_same_text(make_result: MakeResult, monkeypatch: pytest.MonkeyPatch) -> None:
