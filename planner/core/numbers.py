@@ -14,6 +14,7 @@ __all__ = [
     "byte_text",
     "byte_unit",
     "duration_text",
+    "duration_unit",
     "energy_text",
     "percent",
     "short",
@@ -106,6 +107,15 @@ def time_unit(seconds: float) -> Unit:
     return _TIMES[-1] if seconds > 0 else _TIMES[1]
 
 
+def duration_unit(seconds: float) -> Unit:
+    """Unit that `duration_text` writes a time in: that of an interval beside it, too.
+
+    >>> duration_unit(78.3).name, duration_unit(0.5).name
+    ('min', 'ms')
+    """
+    return next((unit for unit in _LONG_TIMES if seconds >= unit.size), time_unit(seconds))
+
+
 def duration_text(seconds: float | None) -> str:
     """Write a time with its unit.
 
@@ -116,7 +126,7 @@ def duration_text(seconds: float | None) -> str:
         return NOT_AVAILABLE
     if seconds == 0:
         return "0 s"
-    unit = next((u for u in _LONG_TIMES if seconds >= u.size), time_unit(seconds))
+    unit = duration_unit(seconds)
     return f"{significant(seconds / unit.size)} {unit.name}"
 
 

@@ -22,7 +22,16 @@ from planner.core.answer import (
     Setting,
 )
 from planner.core.blocks import Block, Column, Facts, Heading, Report, Sentence, Table
-from planner.core.numbers import big_count, byte_text, byte_unit, duration_text, percent, significant, time_unit
+from planner.core.numbers import (
+    big_count,
+    byte_text,
+    byte_unit,
+    duration_text,
+    duration_unit,
+    percent,
+    significant,
+    time_unit,
+)
 from planner.core.objectives import better_word, cost_of, cost_text, objective_columns
 from planner.report.documents import RESULT_VERSION, estimate_document, search_document, tail, with_plan
 from planner.report.tables import (
@@ -398,7 +407,7 @@ class SpaceReport(ReportParts):
         """How long a step takes, what it costs, and how many samples or tokens that makes; of every space that trains."""
         cost = cost_text(objective, cost_of(objective, plan.figures))
         cost += " per step" if cost else ""
-        ends = interval_text((plan.step_time_low_s, plan.step_time_high_s), time_unit(plan.step_time_s))
+        ends = interval_text((plan.step_time_low_s, plan.step_time_high_s), duration_unit(plan.step_time_s))
         interval = f" (80 % interval {ends})" if ends else ""
         each = plan.throughput_samples_per_s / plan.workers
         rate = f"{significant(plan.throughput_samples_per_s)} samples/s, {significant(each)} per GPU"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from planner.core.blocks import Block, Column, Facts, Report, Table
 from planner.core.errors import UsageError
-from planner.core.numbers import duration_text, percent, significant, time_unit
+from planner.core.numbers import duration_text, duration_unit, percent, significant
 from planner.core.objectives import shown_costs
 from planner.report.documents import RESULT_VERSION
 from planner.report.machine import finite
@@ -55,7 +55,7 @@ def _blocks(swept: Swept) -> list[Block]:
 
     reasons = tuple(str(row["plan"] or (row["reason"] or "").partition("\n")[0]) for row in rows)
     spans = tuple(
-        interval_text((row["step_time_low_s"], row["step_time_high_s"]), time_unit(row["step_time_s"] or 0.0))
+        interval_text((row["step_time_low_s"], row["step_time_high_s"]), duration_unit(row["step_time_s"] or 0.0))
         for row in rows
     )
     columns = [

@@ -7,7 +7,16 @@ from typing import Any
 
 from planner.core.answer import Answer, Estimate, RankedPlan
 from planner.core.blocks import Block, Column
-from planner.core.numbers import NOT_AVAILABLE, Unit, byte_text, duration_text, significant, time_unit, used_of_total
+from planner.core.numbers import (
+    NOT_AVAILABLE,
+    Unit,
+    byte_text,
+    duration_text,
+    duration_unit,
+    significant,
+    time_unit,
+    used_of_total,
+)
 from planner.report.answer import SpaceReport, bottleneck_column, parts_blocks
 from planner.report.tables import column_maker
 from planner.report.uncertainty import bars_columns, span_text
@@ -124,8 +133,8 @@ def _limits(answer: Answer | Estimate) -> list[tuple[str, str]]:
 
 def _interval_facts(plan: RankedPlan) -> list[tuple[str, str]]:
     spans = (
-        ("first token", plan["ttft_low_s"], plan["ttft_high_s"], time_unit(plan["ttft_s"])),
-        ("per token", plan.step_time_low_s, plan.step_time_high_s, time_unit(plan["tpot_s"])),
+        ("first token", plan["ttft_low_s"], plan["ttft_high_s"], duration_unit(plan["ttft_s"])),
+        ("per token", plan.step_time_low_s, plan.step_time_high_s, duration_unit(plan["tpot_s"])),
         ("output", plan["output_tokens_per_s_low"], plan["output_tokens_per_s_high"], _RATE),
     )
     texts = [f"{words} {span_text((low, high), unit)} {unit.name}" for words, low, high, unit in spans if low]

@@ -24,6 +24,9 @@ from planner.report.tables import gap_text
 from planner.report.text import fit, markdown_text, plain_text, rich_text, wrap_words
 from planner.schema.answer import ScaleDocument, estimate_model, search_model
 from planner.spaces.layers.report import REPORT
+from planner.sweeping.answer import COLUMNS
+from planner.sweeping.report import sweep_report
+from planner.sweeping.run import Swept
 
 MakeResult = Callable[..., Answer]
 MakeRanked = Callable[..., RankedPlan]
@@ -84,6 +87,16 @@ def test_rounding_is_within_half_a_digit(value: float) -> None:
 )
 def test_units(shown: str, text: str) -> None:
     assert shown == text
+
+
+def test_an_interval_is_in_the_unit_of_its_time(make_ranked: MakeRanked) -> None:
+    plan = make_ranked(step_time_s=78.3, step_time_low_s=58.1, step_time_high_s=112.0)
+    assert REPORT.speed_facts(plan, "step_time")[0] == ("Step", "1.30 min (80 % interval 0.968-1.87 min)")
+    times = {"step_time_s": 78.3, "step_time_low_s": 58.1, "step_time_high_s": 112.0}
+    row = {**dict.fromkeys(COLUMNS), "status": "refused", **times}
+    table = sweep_report(Swept(rows=(row,), total=1, taken=0), "").blocks()[0]
+    assert isinstance(table, Table)
+    assert {c.title: c.cells for c in table.columns}["80 % interval"] == ("0.968-1.87 min",)
 
 
 @pytest.mark.parametrize("count", [10**15 - 1, 10**15, 999_999 * 10**40, 10**400 + 1, 3**5000])
