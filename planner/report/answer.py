@@ -92,9 +92,7 @@ _MATTER = (
 )
 
 
-_NEXT = (
-    "--export plan.yaml keeps the plan, 'planner explain' with the same options says where its time goes, -v says more"
-)
+_NEXT = "--export plan.yaml keeps the plan, {explain} says where its time goes, -v says more"
 
 
 def search_report(answer: Answer) -> Report:
@@ -130,13 +128,17 @@ def estimate_report(
 
 def _search_blocks(answer: Answer) -> list[Block]:
     best, better = answer.best, better_word(answer.objective)
+    # 'planner explain' with the same options is about the first uniform plan.
+    explain = (
+        "'planner explain' with the same options" if answer.refined is None else "'planner explain --plan plan.yaml'"
+    )
     facts = [
         *_verdict(answer, best),
         ("Proof", _proof(answer, better)),
         ("Workers", _workers(best.workers, answer.setting.gpus, proven=answer.proof.proven_optimal, better=better)),
         *answer.space.report.search_facts(answer),
         ("Assumed", _assumed(answer.assumptions, answer.model_assumptions)),
-        ("Next", _NEXT),
+        ("Next", _NEXT.format(explain=explain)),
     ]
     return [
         Sentence(f"Best: {best.summary}.", strong=True),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from costmodel.mesh.modules import MeshError
@@ -63,7 +64,7 @@ def mesh_plan_in_words(plan: MeshPlan) -> str:
     if plan.recompute == "full":
         part = "chunk" if plan.vpp > 1 else "stage"
         blocks = f" ({plan.recompute_blocks} block{'s' if plan.recompute_blocks != 1 else ''} per {part})"
-        per_chunk = f" ({' '.join(map(str, plan.stage_recompute))} blocks per chunk)" if plan.stage_recompute else ""
+        per_chunk = f" ({_in_runs(plan.stage_recompute)} blocks per chunk)" if plan.stage_recompute else ""
         words.append(f"recompute full{per_chunk or (blocks if plan.recompute_blocks else '')}")
     elif plan.recompute != "none":
         words.append(f"recompute {plan.recompute}")
@@ -77,10 +78,20 @@ def mesh_plan_in_words(plan: MeshPlan) -> str:
     if plan.order != MeshPlan().order:
         words.append(f"order {plan.order}")
     if plan.stage_blocks:
-        words.append(f"blocks per chunk {' '.join(map(str, plan.stage_blocks))}")
+        words.append(f"blocks per chunk ({_in_runs(plan.stage_blocks)})")
     if plan.block_splits:
         words.append(f"layers {splits_in_words(plan.block_splits)}")
     return ", ".join(words)
+
+
+def _in_runs(counts: Iterable[int]) -> str:
+    """Write numbers of blocks, those that repeat once.
+
+    >>> _in_runs((1, 3, 3, 3, 1))
+    '1, 3 x3, 1'
+    """
+    runs = [(count, len(list(run))) for count, run in groupby(counts)]
+    return ", ".join(f"{count}" if times == 1 else f"{count} x{times}" for count, times in runs)
 
 
 def splits_in_words(splits: tuple[LayerSplit, ...]) -> str:

@@ -17,6 +17,7 @@ from planner.core.errors import SearchInterrupted
 from planner.core.request import Request
 from planner.files.plan_file import plan_document, plan_text
 from planner.report.answer import search_report
+from planner.report.text import plain_text
 from planner.schema.answer import estimate_model, search_model
 from planner.spaces.ask import optimize
 from planner.spaces.mesh.plans import mesh_plan_in_words
@@ -88,6 +89,8 @@ def test_other_objectives_say_what_is_better() -> None:
     said = [block.text for block in search_report(result).blocks() if isinstance(block, Sentence)]
     assert any("is 5.0 % cheaper than the first of them" in text for text in said)
     assert result.best is uneven
+    for answered, command in ((result, " --plan plan.yaml'"), (make_result(), "' with the same options")):
+        assert f"'planner explain{command}" in plain_text(search_report(answered).blocks(), None)
     document = plan_document(result)
     assert document["mesh"]["stage_blocks"] == (19, 20, 21, 20)
     assert yaml.safe_load(plan_text(document))["mesh"]["stage_blocks"] == [19, 20, 21, 20]

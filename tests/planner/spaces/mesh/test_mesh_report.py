@@ -63,7 +63,11 @@ def explain_report(estimate: Estimate, warnings: Sequence[str] = ()) -> Report:
             MeshPlan(offload_optimizer=True, offload_activations=True, recompute="full", recompute_blocks=1),
             "one GPU, micro-batch 1, recompute full (1 block per stage), offload optimizer and activations",
         ),
-        (MeshPlan(pp=2, stage_blocks=(3, 5)), "pp 2 (1f1b), micro-batch 1, blocks per chunk 3 5"),
+        (MeshPlan(pp=2, stage_blocks=(3, 5)), "pp 2 (1f1b), micro-batch 1, blocks per chunk (3, 5)"),
+        (
+            MeshPlan(pp=8, recompute="full", stage_recompute=(2,) * 7 + (0,), stage_blocks=(1, *(3,) * 6, 1)),
+            "pp 8 (1f1b), micro-batch 1, recompute full (2 x7, 0 blocks per chunk), blocks per chunk (1, 3 x6, 1)",
+        ),
     ],
 )
 def test_a_plan_in_words_leaves_out_what_is_neutral(plan: MeshPlan, words: str) -> None:
