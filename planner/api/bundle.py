@@ -6,10 +6,11 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from planner.api.calls import in_python_words, reference_to
 from planner.api.shown import Answer
+from planner.core.errors import UnknownName
 from planner.core.request import imported
 
 if TYPE_CHECKING:
@@ -82,14 +83,35 @@ _ROWS = {
 }
 
 
-def rows_of(kind: str, *, verbose: bool = False) -> Sequence[Mapping[str, Any]]:
-    """What there is of a kind, one of those that the command lists; ``verbose``: every number of the frameworks, with its source."""
+def rows_of(kind: str, names: Sequence[str] = (), *, verbose: bool = False) -> Sequence[Mapping[str, Any]]:
+    """What there is of a kind, one of those that the command lists.
+
+    Parameters
+    ----------
+    kind : str
+    names : sequence of str
+        Only these, by any name that they have; all without any.
+    verbose : bool
+        Every number of the frameworks, with its source.
+
+    Raises
+    ------
+    UnknownName
+    """
     from planner.files.listing import file_rows, framework_rows
 
     if kind in _ROWS:
         rows: Sequence[Mapping[str, Any]] = imported(_ROWS[kind])()
-        return rows
-    return framework_rows() if kind == "frameworks" and verbose else file_rows(kind)
+    else:
+        from planner.files.resources import Kind, resolve
+
+        rows = framework_rows() if kind == "frameworks" and verbose else file_rows(kind)
+        names = [resolve(cast("Kind", kind), name).stem for name in names]
+    known = {row["name"] for row in rows}
+    for name in names:
+        if name not in known:
+            raise UnknownName(kind=kind.removesuffix("s"), name=name, known=known)
+    return [row for row in rows if row["name"] in names] if names else rows
 
 
 def _lister(kind: str, example: str) -> Callable[[], Listing]:

@@ -95,9 +95,17 @@ _KINDS = ("models", "devices", "clusters", "frameworks", "calibrations", "collec
         "models, devices, clusters, frameworks, calibrations, collectives, importers or exporters.",
         " ".join(_KINDS),
     ),
+    names=argument(list[str] | None, "[NAME]...", "Only these of them."),
 )
 def list_(typed: Typed) -> None:
-    """List the bundled models, devices, clusters, frameworks and calibrations, the collectives, the importers or the exporters."""
+    """List the bundled models, devices, clusters, frameworks and calibrations, the collectives, the importers or the exporters.
+
+    With -v, frameworks come with every cost, default and rule, and its source.
+
+    \b
+    planner list devices
+    planner list frameworks megatron-lm -v
+    """  # noqa: D301 - the \b of click, "keep these lines", not a backslash
     what = typed.given["what"]
     # "planner list model" means the models.
     kind = typed.values.choice("WHAT", f"{what}s" if f"{what}s" in _KINDS else what, _KINDS)
@@ -107,7 +115,7 @@ def list_(typed: Typed) -> None:
     from planner.api.bundle import rows_of
     from planner.files.listing import listing_report
 
-    emit(listing_report(kind, rows_of(kind, verbose=where.verbose)), where)
+    emit(listing_report(kind, rows_of(kind, typed.given.get("names", ()), verbose=where.verbose)), where)
 
 
 @command(

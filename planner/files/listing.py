@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from planner.core.blocks import Block, Column, Report, Sentence, Table
+from planner.core.blocks import Block, Column, Heading, Report, Sentence, Table
 from planner.report.documents import RESULT_VERSION
 
 __all__ = ["collective_rows", "file_rows", "framework_rows", "listing_report"]
@@ -25,6 +25,16 @@ def listing_report(kind: str, rows: Sequence[Mapping[str, Any]]) -> Report:
 def _blocks(kind: str, rows: Sequence[Mapping[str, Any]]) -> list[Block]:
     if not rows:
         return [Sentence(f"no {kind} are bundled")]
+    if "setting" not in rows[0]:
+        return [_table(rows)]
+    # Many rows of each: its name stands once, above them.
+    groups: dict[str, list[dict[str, Any]]] = {row["name"]: [] for row in rows}
+    for row in rows:
+        groups[row["name"]].append({key: value for key, value in row.items() if key != "name" and value is not None})
+    return [block for name, its in groups.items() for block in (Heading(name), _table(its))]
+
+
+def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
     keys = list(dict.fromkeys(key for row in rows for key in row))
     columns = []
     for i, key in enumerate(keys):
@@ -39,11 +49,11 @@ def _blocks(kind: str, rows: Sequence[Mapping[str, Any]]) -> list[Block]:
                 priority=0 if key in ("name", "setting", "value", "source", _DESCRIPTION) else i,
             )
         )
-    return [Table(columns=tuple(columns))]
+    return Table(columns=tuple(columns))
 
 
 def _cell(value: Any) -> str:
-    return "" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
+    return "" if value is None else f"{value:,}" if type(value) is int else _words(value)
 
 
 def file_rows(kind: str) -> list[dict[str, Any]]:
@@ -114,60 +124,52 @@ def framework_rows() -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for name, path in bundled("frameworks").items():
         content = parse_document(path).value
-        own = len(rows)
-        for section in ("costs", *_CONDITIONAL_COSTS, "defaults"):
-            for key, entry in (content.get(section) or {}).items():
-                rows.append(
-                    {
-                        "name": name,
-                        "what": section.split("_")[0].removesuffix("s"),
-                        "setting": key,
-                        "value": entry.get("value"),
-                        "when": _CONDITIONAL_COSTS.get(section),
-                        "source": ("fitted: " if entry.get("fitted") else "") + str(entry.get("source")),
-                    }
-                )
-        for section in ("stages", "attention", "rules"):
-            entry = content.get(section) or {}
-            chosen = {section: entry.get("value")} if section != "rules" else entry
-            rows += [
-                {
-                    "name": name,
-                    "what": "version" if key == "version" else section,
-                    "setting": key,
-                    "value": " ".join(map(str, value)) if isinstance(value, list) else value,
-                    "when": None,
-                    "source": entry.get("source"),
-                }
-                for key, value in chosen.items()
-                if key not in ("source", "refuses") and value is not None
-            ]
         rules = content.get("rules") or {}
-        rows += [
-            {
-                "name": name,
-                "what": "rules",
-                "setting": "refuses",
-                "value": " with ".join(f"{key} {_words(value)}" for key, value in entry["when"].items()),
-                "when": None,
-                "source": f"{entry['why']} ({entry.get('source') or rules.get('source')})",
-            }
+        its: list[tuple[str, str | None, Any, str | None, Any]] = [
+            (
+                section.split("_")[0].removesuffix("s"),
+                key,
+                entry.get("value"),
+                _CONDITIONAL_COSTS.get(section),
+                ("fitted: " if entry.get("fitted") else "") + str(entry.get("source")),
+            )
+            for section in ("costs", *_CONDITIONAL_COSTS, "defaults")
+            for key, entry in (content.get(section) or {}).items()
+        ]
+        its += [
+            (key, key, content[key]["value"], None, content[key].get("source"))
+            for key in ("stages", "attention")
+            if content.get(key)
+        ]
+        its += [
+            (
+                "version" if key == "version" else "rules",
+                key,
+                " ".join(map(str, value)) if isinstance(value, list) else value,
+                None,
+                rules.get("source"),
+            )
+            for key, value in rules.items()
+            if key not in ("source", "refuses") and value is not None
+        ]
+        its += [
+            (
+                "rules",
+                "refuses",
+                " with ".join(f"{key} {_words(value)}" for key, value in entry["when"].items()),
+                None,
+                f"{entry['why']} ({entry.get('source') or rules.get('source')})",
+            )
             for entry in rules.get("refuses") or ()
         ]
-        if len(rows) == own:
-            rows.append(
-                {
-                    "name": name,
-                    "what": "nothing",
-                    "setting": None,
-                    "value": None,
-                    "when": None,
-                    "source": content.get(_DESCRIPTION),
-                }
-            )
+        rows += [
+            dict(zip(_KEYS, (name, *values), strict=True))
+            for values in its or [("nothing", None, None, None, content.get(_DESCRIPTION))]
+        ]
     return rows
 
 
+_KEYS = ("name", "what", "setting", "value", "when", "source")
 _FACTS = {
     "models": _model_facts,
     "devices": _device_facts,

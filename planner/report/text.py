@@ -84,6 +84,12 @@ def _least_width(columns: Sequence[FittedColumn]) -> int:
     return sum(widths) + _GAP * (len(columns) - 1)
 
 
+class _Parts(textwrap.TextWrapper):
+    """May break paths and names of code where their parts begin."""
+
+    wordsep_re = re.compile(r"(\s+|[^\s/_-]*[/_-]+(?=\S))|(?<=[a-z])(?=[A-Z])")
+
+
 def wrap_words(text: str, width: int) -> list[str]:
     """Wrap words; groups such as "fc6-fc8: channels x16" stay together where they fit, for a line breaks at ", " first.
 
@@ -99,9 +105,9 @@ def wrap_words(text: str, width: int) -> list[str]:
         if lines and len(lines[-1]) + 1 + len(part) <= width:
             lines[-1] += " " + part
         else:
-            # A single word that is too long, such as "butterfly+recursive-halving-doubling", may break at its hyphens.
+            # A single word that is too long, such as "butterfly+recursive-halving-doubling", may break where its parts end.
             too_long = any(len(word) > width for word in part.split())
-            lines.extend(textwrap.wrap(part, width, break_on_hyphens=too_long) or [""])
+            lines.extend(_Parts(width, break_on_hyphens=too_long).wrap(part) or [""])
     return lines
 
 

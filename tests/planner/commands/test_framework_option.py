@@ -123,6 +123,17 @@ def test_what_a_framework_cannot_run_is_refused(words: str, message: str, fails:
     assert message in fails(*words.split())
 
 
+def test_a_list_shows_what_is_named(document: Any, answer: Any, fails: Any) -> None:
+    names = [row["name"] for row in document("list frameworks nemo megatron-lm")["items"]]
+    assert names == ["megatron-bridge", "megatron-lm"]
+    shown = answer("list", "frameworks", "megatron-lm", "-v", "--width", "100")
+    assert shown.startswith("megatron-lm\n\nwhat ")
+    assert "..." not in shown
+    assert "framework 'nanotrn' is not known; did you mean 'nanotron'?" in fails("list", "frameworks", "nanotrn")
+    assert "did you mean 'h100-nvl' or" in fails("list", "devices", "h100")
+    assert "did you mean 'ring'?" in fails("list", "collectives", "ringg")
+
+
 def test_a_serving_engine_serves() -> None:
     served = planner.optimize("llama3-8b", gpus=2, mode="inference", framework="vllm")
     assert served.best.workers <= 2

@@ -183,6 +183,11 @@ def test_words_wrap_at_groups_and_nothing_is_cut() -> None:
     assert " ".join(wrap_words(many, 20)) == many
 
 
+def test_paths_and_names_of_code_break_between_their_parts() -> None:
+    words = wrap_words("megatron/core/tensor_parallel/LinearWithAsyncCommunication.py works in place", 24)
+    assert words == ["megatron/core/tensor_", "parallel/LinearWithAsync", "Communication.py works", "in place"]
+
+
 def test_words_break_only_where_no_other_column_can_give() -> None:
     name, plan = "a.name_without_any_blank", "data x4, channels x2, " * 3
     columns = [Column(title, (text,), is_text=True, flexible=True) for title, text in (("name", name), ("plan", plan))]
