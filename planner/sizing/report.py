@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from costmodel.hardware.host import DEFAULT_IDLE_SHARE
@@ -11,14 +12,13 @@ from planner.report.documents import RESULT_VERSION
 from planner.report.uncertainty import span_text
 from planner.sizing.search import SECONDS_PER_DAY, WISHES, ClusterAnswer, Sized, Trial
 
-__all__ = ["count_text", "dear", "late", "miss_in_words", "size_report"]
+__all__ = ["count_text", "miss_in_words", "size_report"]
 
-_PERCENT_TO = 3.0  # nobody reads 98,500 %
 _DAYS = Unit(name="days", size=SECONDS_PER_DAY)
 # How the table calls the answer to a wish.
 _ANSWERS = {
     "least_gpus": "fewest GPUs",
-    "least_gpus_90": "the same, 90 % sure",
+    "least_gpus_90": "90 % sure",
     "cheapest": "cheapest",
     "least_energy": "least energy",
 }
@@ -59,33 +59,21 @@ def _verdict(trial: Trial) -> str:
     """Whether a trial meets the goal, and what it lacks."""
     if not trial.has_plan:
         return "nothing fits" if trial.row["status"] == "no_plan" else str(trial.row["reason"]).partition("\n")[0]
-    parts = [late(trial.lateness())] if trial.lateness() > 1 else []
-    parts += [dear(trial.excess())] if trial.excess() > 1 else []
+    parts = [_late(trial)] if trial.lateness() > 1 else []
+    parts += [_dear(trial)] if trial.excess() > 1 else []
     if not parts and trial.time_high_s is not None and not trial.meets(surely=True):
         parts.append("meets the goal as predicted, not with 90 % probability")
     return ", ".join(parts) or "meets the goal"
 
 
-def late(share: float) -> str:
-    """How much more time something takes than there is.
-
-    >>> late(1.2), late(986.0)
-    ('20.0 % late', 'late: 986 times the deadline')
-    """
-    return f"{percent(share - 1)} late" if share < _PERCENT_TO else f"late: {significant(share)} times the deadline"
+def _late(trial: Trial) -> str:
+    """By how many days a training misses its deadline."""
+    return f"{_days((trial.time_s or 0.0) - (trial.goal.deadline_s or 0.0))} late"
 
 
-def dear(share: float) -> str:
-    """How much more something costs than there is.
-
-    >>> dear(1.05), dear(12.0)
-    ('5.0 % over the budget', 'over the budget: 12.0 times it')
-    """
-    return (
-        f"{percent(share - 1)} over the budget"
-        if share < _PERCENT_TO
-        else f"over the budget: {significant(share)} times it"
-    )
+def _dear(trial: Trial) -> str:
+    """By how much a training misses its budget."""
+    return f"{_usd((trial.money or 0.0) - (trial.goal.budget or 0.0))} over the budget"
 
 
 def count_text(number: float) -> str:
@@ -119,6 +107,7 @@ def size_report(sized: Sized) -> Report:
     """Answer in every form."""
     return Report(
         blocks=lambda: _blocks(sized),
+        details=lambda: [Facts(tuple(_details(sized)))],
         data=lambda: _document(sized),
         records=lambda: [_record(trial) for trial in sized.trials],
     )
@@ -204,9 +193,9 @@ def miss_in_words(sized: Sized) -> str:
         first = reasons[-1].partition("\n")[0] if reasons else "nothing was tried"
         return f"no number of GPUs that was tried holds a plan: {first}"
     trial = sized.nearest[1]
-    parts = [f"{_days(trial.time_s)}{f', {late(trial.lateness())}' if trial.lateness() > 1 else ''}"]
+    parts = [f"{_days(trial.time_s)}{f', {_late(trial)}' if trial.lateness() > 1 else ''}"]
     if trial.money is not None:
-        parts.append(f"{_usd(trial.money)}{f', {dear(trial.excess())}' if trial.excess() > 1 else ''}")
+        parts.append(f"{_usd(trial.money)}{f', {_dear(trial)}' if trial.excess() > 1 else ''}")
     return f"nothing meets the goal; the nearest miss is {trial.gpus:,} GPUs of {trial.facts.name}: {'; '.join(parts)}"
 
 
@@ -214,22 +203,30 @@ def miss_in_words(sized: Sized) -> str:
 
 
 def _blocks(sized: Sized) -> list[Block]:
-    answers = [(answer, wish, answer.best(wish)) for answer in sized.clusters for wish in _ANSWERS]
+    named: dict[
+        int, tuple[ClusterAnswer, Trial, list[str]]
+    ] = {}  # one row of the table for each trial, whatever it is best for
+    for answer in sized.clusters:
+        for wish in _ANSWERS:
+            trial = answer.best(wish)
+            if trial is not None and not (wish == "least_gpus_90" and trial == answer.best("least_gpus")):
+                named.setdefault(id(trial), (answer, trial, []))[2].append(wish)
     rows = [
-        (trial, _ANSWERS[wish], _binding(answer, trial, wish))
-        for answer, wish, trial in answers
-        if trial is not None and not (wish == "least_gpus_90" and trial == answer.best("least_gpus"))
+        (trial, ", ".join(_ANSWERS[wish] for wish in wishes), _binding(answer, trial, wishes[0]))
+        for answer, trial, wishes in named.values()
     ]
-    if rows:
-        sentences = _sentences(sized)
+    found = sized.best("least_gpus")
+    if found is not None:
+        answer, trial = found
+        fewest = "fewest" if answer.is_proven(trial) else "fewest of those tried"
+        verdict = f"Best: {_gpus(trial)}, the {fewest} that meet the goal: {trial.row['plan']}."
     else:
         misses = [answer.nearest for answer in sized.clusters]
         rows = [(trial, "nearest miss", _verdict(trial)) for trial in misses if trial is not None]
         miss = miss_in_words(sized)
-        sentences = [f"{miss[0].upper()}{miss[1:]}."]
+        verdict = f"{miss[0].upper()}{miss[1:]}."
     table = [_table(rows)] if rows else []
-    strong = [Sentence(text, strong=True) for text in sentences]
-    return [*table, *strong, Facts(tuple(_facts(sized))), *_tried(sized)]
+    return [Sentence(verdict, strong=True), Facts(tuple(_facts(sized))), *table, *_tried(sized)]
 
 
 def _table(rows: list[tuple[Trial, str, str]]) -> Table:
@@ -241,7 +238,7 @@ def _table(rows: list[tuple[Trial, str, str]]) -> Table:
     return Table(
         columns=(
             Column("cluster", tuple(t.facts.name for t in trials), 1, is_text=True, flexible=True),
-            Column("answer", tuple(name for _, name, _ in rows), is_text=True),
+            Column("answer", tuple(name for _, name, _ in rows), is_text=True, flexible=True),
             Column("GPUs", tuple(f"{t.gpus:,}" for t in trials)),
             Column("days", days),
             *([spans] if any(t.time_low_s is not None for t in trials) else []),
@@ -253,33 +250,40 @@ def _table(rows: list[tuple[Trial, str, str]]) -> Table:
     )
 
 
-def _sentences(sized: Sized) -> list[str]:
-    found = sized.best("least_gpus")
-    assert found is not None
-    answer, trial = found
-    proof = "no smaller number will do" if answer.is_proven(trial) else "the least of those tried"
-    first = (
-        f"Fewest GPUs: {trial.gpus:,} of {trial.facts.name} ({proof}): {trial.row['plan']}: {_days(trial.time_s)}, "
-        f"{_usd(trial.money)}.{_chance_of(sized, trial)}"
-    )
-    cheap = sized.best("cheapest")
-    if cheap is None or cheap[1].money is None:
-        return [first]
-    other = cheap[1]
-    return [first, f"Cheapest: {other.gpus:,} of {other.facts.name}: {_usd(other.money)}, {_days(other.time_s)}."]
+def _best_facts(sized: Sized, answer: ClusterAnswer, trial: Trial) -> list[tuple[str, str]]:
+    """What the fewest GPUs take, how sure that is, what other numbers would gain, and why no smaller number is named."""
+    sure, known = sized.best("least_gpus_90"), answer.is_proven(trial)
+    chance = "below 90 % with every number of GPUs that was tried"
+    if sure is not None:
+        other = f"below 90 %; {_gpus(sure[1])} have it: {_time(sure[1])}, {_usd(sure[1].money)}"
+        chance = "at least 90 % to meet the goal" if sure[1] == trial else other
+    proof = f"{'no smaller number meets the goal' if known else 'not proven: a smaller number may do'} on {answer.facts.name}"
+    reason = _binding(answer, trial, "least_gpus").partition(": ")[2]
+    takes: dict[str, tuple[str, Callable[[Trial], str | None]]] = {
+        "cheapest": ("Cheapest", lambda t: None if t.money is None else _usd(t.money)),
+        "least_energy": ("Least energy", lambda t: energy_text(t.energy_j)),
+    }
+    others = [
+        (name, f"{_gpus(found[1])}: {amount}, {_days(found[1].time_s)}")
+        for wish, (name, text) in takes.items()
+        if (found := sized.best(wish)) and found[1] != trial and (amount := text(found[1])) is not None
+    ]
+    return [
+        ("Time", _time(trial)),
+        ("Cost", _usd(trial.money)),
+        *([] if trial.time_high_s is None else [("Chance", chance)]),
+        *others,
+        ("Proof", f"{proof} ({reason})" if (trial.gpus or 0) > 1 else reason),
+    ]
 
 
-def _chance_of(sized: Sized, trial: Trial) -> str:
-    """How sure the fewest GPUs are, and how many are."""
-    if trial.time_high_s is None:
-        return ""
-    if trial.meets(surely=True):
-        return f" With 90 % probability it takes no more than {_days(trial.time_high_s)}."
-    longest, sure = f" It may take {_days(trial.time_high_s)}", sized.best("least_gpus_90")
-    if sure is None:
-        return f"{longest}, and no number that was tried meets the goal with 90 % probability."
-    where = "" if sure[1].facts == trial.facts else f" of {sure[1].facts.name}"
-    return f"{longest}: for 90 % probability plan with {sure[1].gpus:,} GPUs{where}."
+def _gpus(trial: Trial) -> str:
+    return f"{trial.gpus:,} GPU{'s' if trial.gpus != 1 else ''} of {trial.facts.name}"
+
+
+def _time(trial: Trial) -> str:
+    interval = "" if trial.time_high_s is None else f" (80 % interval {_span(trial)} days)"
+    return f"{_days(trial.time_s)}{interval}"
 
 
 def _span(trial: Trial) -> str:
@@ -288,44 +292,52 @@ def _span(trial: Trial) -> str:
 
 def _facts(sized: Sized) -> list[tuple[str, str]]:
     goal, trials = sized.goal, sized.trials
+    found = sized.best("least_gpus")
     limits = [
-        f"{count_text(goal.samples or 0.0)} samples" if goal.tokens is None else f"{count_text(goal.tokens)} tokens"
+        f"{count_text(goal.samples or 0.0)} samples" if goal.tokens is None else f"{count_text(goal.tokens)} tokens",
+        *([] if goal.deadline_s is None else [f"in {_days(goal.deadline_s)}"]),
+        *([] if goal.budget is None else [f"for {_usd(goal.budget)}"]),
     ]
-    if goal.deadline_s is not None:
-        limits.append(f"in {_days(goal.deadline_s)}")
-    if goal.budget is not None:
-        limits.append(f"for {_usd(goal.budget)}")
-    facts = [("Goal", ", ".join(limits))]
     row = next((trial.row for trial in trials if trial.has_plan), None)
-    if row is not None:
-        facts.append(("Steps", _steps(sized, row)))
-    facts += [
-        (
-            "Proof",
-            f"no number of GPUs of {answer.facts.name} up to {answer.facts.most:,} costs less than {_usd(answer.least_money)}",
-        )
-        for answer in sized.clusters
-        if goal.budget is not None and (answer.least_money or 0.0) > goal.budget
-    ]
     known = [answer.facts for answer in sized.clusters]
-    assumed = [f"{f.price_per_hour:g} USD per GPU and hour ({f.name})" for f in known if f.price_per_hour is not None]
-    assumed.append(f"goodput {percent(goal.goodput)}")
-    if any(facts.node > 1 for facts in known):
-        assumed.append("whole nodes are paid for")
-    if any(trial.energy_j is not None for trial in trials):
-        assumed.append(f"a waiting GPU draws {percent(DEFAULT_IDLE_SHARE)} of a busy one unless its file says more")
-    facts.append(("Assumed", "; ".join(assumed)))
-    if any(trial.time_high_s is not None for trial in trials):
-        facts.append(
-            ("Error bars", "80 % of measurements of a step, as of planner optimize; goodput is taken as stated")
-        )
-    if any(trial.row["tp"] is not None for trial in trials):  # a mesh
-        facts.append(("Plans", "uniform over stages; --export and planner optimize refine the one that is chosen"))
-    if sized.request.assume_free:
-        facts.append(("Assumed free", f"{', '.join(sized.request.assume_free)} (--assume-free)"))
-    if sized.interrupted:
-        facts.append(("Note", "interrupted: what was tried until then is shown"))
-    return facts
+    has_idle_nodes = any((trial.gpus or 0) > trial.facts.node > 1 for trial in trials)
+    assumed = [
+        *(f"{f.price_per_hour:g} USD per GPU and hour ({f.name})" for f in known if f.price_per_hour is not None),
+        f"goodput {percent(goal.goodput)}",
+        *(["GPUs are paid for singly inside one node, in whole nodes beyond it"] if has_idle_nodes else []),
+    ]
+    free = ", ".join(sized.request.assume_free)
+    following = "a longer --days, a larger --budget, another --cluster or more --max-gpus may do"
+    if found is not None:
+        ranked = f"'planner optimize {sized.request.model} --cluster {found[1].facts.name} --gpus {found[1].gpus}'"
+        following = f"--export plan.yaml keeps the plan, {ranked} with the same options ranks the plans on these GPUs"
+    return [
+        *([] if found is None else _best_facts(sized, *found)),
+        *(
+            ("Proof", f"every number of GPUs of {one.facts.name} up to {one.facts.most:,} costs at least {_usd(least)}")
+            for one in sized.clusters
+            if goal.budget is not None and (least := one.least_money or 0.0) > goal.budget
+        ),
+        ("Goal", ", ".join(limits)),
+        *([] if row is None else [("Steps", _steps(sized, row))]),
+        ("Assumed", "; ".join(assumed)),
+        *([("Assumed free", f"{free} (--assume-free)")] if free else []),
+        *([("Note", "interrupted: what was tried until then is shown")] if sized.interrupted else []),
+        ("Next", f"{following}, -v says more"),
+    ]
+
+
+def _details(sized: Sized) -> list[tuple[str, str]]:
+    """What ``--verbose`` adds: how times and energy are meant, and which plans were searched."""
+    error_bars = "80 % of measurements of a step, as of planner optimize; goodput is taken as stated"
+    energy = f"a waiting GPU draws {percent(DEFAULT_IDLE_SHARE)} of a busy one unless its file says more"
+    plans = "uniform over stages; --export and planner optimize refine the one that is chosen"
+    facts = [
+        ("Error bars", error_bars, any(trial.time_high_s is not None for trial in sized.trials)),
+        ("Energy", energy, any(trial.energy_j is not None for trial in sized.trials)),
+        ("Plans", plans, any(trial.row["tp"] is not None for trial in sized.trials)),  # of a mesh
+    ]
+    return [(name, text) for name, text, is_known in facts if is_known]
 
 
 def _steps(sized: Sized, row: Any) -> str:

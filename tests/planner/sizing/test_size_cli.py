@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -65,7 +66,7 @@ def test_the_fewest_gpus_that_are_sure(capsys: pytest.CaptureFixture[str], answe
     assert sure["meets_90"] is True
     assert "may take" in str(sure["binds"])
     text = " ".join(answer("size", *GOAL, "--days", limit).split())
-    assert "for 90 % probability plan with 16 GPUs" in text
+    assert "Chance: below 90 %; 16 GPUs of " in text
     assert "not with 90 % probability" in text
 
 
@@ -106,7 +107,7 @@ def test_every_form(answer: Any, form: str) -> None:
     out = answer("size", *arguments, "--cluster", "dgx1-v100", "--format", form)
     assert "dgx1-v100" in out
     if form == "table":
-        assert "Fewest GPUs: " in out
+        assert out.startswith("Best: ")
         assert "3.06 USD per GPU and hour" in out
 
 
@@ -140,12 +141,35 @@ def test_the_steps_are_stated_with_what_the_batch_came_from(capsys: pytest.Captu
     said = " ".join(captured.out.split())
     assert "usual for the network; --batch sets another" in said
     assert "more samples per step" in said
-    assert "times the deadline" in said
+    assert " days late" in said
+    assert "times the deadline" not in said
     assert "000 %" not in said
     assert run(["size", *asked, "--batch", "256"]) == 1
     said = " ".join(capsys.readouterr().out.split())
     assert f"{math.ceil(10e9 / (256 * 4096)):,} with a global batch of 256 samples of 4,096 positions" in said
     assert "usual" not in said
+
+
+@pytest.mark.parametrize(("most", "is_charged_by_node"), [("8", False), ("16", True)])
+def test_the_verdict_comes_first_and_every_plan_once(
+    answer: Any, monkeypatch: pytest.MonkeyPatch, most: str, is_charged_by_node: bool
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    asked = ("size", "llama2-7b", "--tokens", "10B", "--days", "30", "--cluster", "dgx-h100", "--max-gpus", most)
+    lines = answer(*asked).splitlines()
+    table = next(n for n, line in enumerate(lines) if line.startswith("cluster "))
+    head = " ".join(" ".join(lines[:table]).split())
+    assert table <= 24
+    assert head.startswith("Best: ")
+    names = ["Best", "Time", "Cost", "Chance", "Proof", "Goal", "Steps", "Assumed", "Next"]
+    places = [head.index(f"{name}: ") for name in names]
+    assert places == sorted(places)
+    assert ("whole nodes" in head) is is_charged_by_node
+    assert "Error bars:" not in head
+    rows = lines[table + 2 : lines.index("", table)]
+    gpus = [re.split("  +", line)[2] for line in rows if line.startswith("dgx-h100")]
+    assert len(set(gpus)) == len(gpus)
+    assert "Error bars:" in answer(*asked, "-v")
 
 
 # --- Which counts are tried and what is answered, against brute force over made-up clusters where more GPUs may be slower -----------------
