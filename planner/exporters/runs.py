@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from planner.core.errors import FileProblem, InputFileError, PlannerError, UnknownName, UsageError, did_you_mean
-from planner.exporters import EXPORTERS
+from planner.exporters import EXPORTERS, exporter_of
 from planner.files.text import read_text
 
 if TYPE_CHECKING:
@@ -181,6 +181,11 @@ def with_run(given: Mapping[str, Any], trainer: str, path: Path) -> tuple[dict[s
     started, asked = run.options.get("gpus"), given.get("gpus")
     if started is not None and asked is not None and str(asked).strip() != started:
         run.notes.append(f"--gpus {asked}: the script starts {started}")
+    if given.get("framework") is None and given.get("calibration") is None:
+        name = exporter_of(trainer).FRAMEWORK
+        run.notes.append(
+            f"--framework: is not given, so the prediction is that of a well-tuned implementation; add --framework {name} for your trainer's"
+        )
     accumulated = run.options.pop("num_micro_batches", None)
     merged = {**run.options, **run.mesh, **given}
     if "batch" not in merged and "num_micro_batches" not in merged:

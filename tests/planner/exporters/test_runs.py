@@ -122,6 +122,15 @@ def test_misspelt_flags_are_errors(flag: str, meant: str, tmp_path: Path) -> Non
         read_run("megatron", path)
 
 
+@pytest.mark.parametrize(
+    ("given", "is_said"), [({}, True), ({"framework": "megatron-lm"}, False), ({"calibration": "c"}, False)]
+)
+def test_a_run_without_a_framework_names_the_one_to_add(given: dict[str, str], is_said: bool, tmp_path: Path) -> None:
+    path = _file(tmp_path, "pretrain_gpt.py --micro-batch-size 1 --global-batch-size 16")
+    _, _, notes = with_run(given, "megatron", path)
+    assert any("add --framework megatron-lm" in note for note in notes) == is_said
+
+
 def test_scripts_of_other_programs(tmp_path: Path, fails: Any) -> None:
     path = _file(tmp_path, "accelerate launch --num_processes 8 x.py --fp16 --hidden-size 3")
     assert "no Megatron arguments in it" in fails(
