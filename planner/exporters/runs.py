@@ -184,7 +184,7 @@ def with_run(given: Mapping[str, Any], trainer: str, path: Path) -> tuple[dict[s
     if given.get("framework") is None and given.get("calibration") is None:
         name = exporter_of(trainer).FRAMEWORK
         run.notes.append(
-            f"--framework: is not given, so the prediction is that of a well-tuned implementation; add --framework {name} for your trainer's"
+            f"--framework: is not given, so a well-tuned implementation is predicted; add --framework {name} for your trainer's"
         )
     accumulated = run.options.pop("num_micro_batches", None)
     merged = {**run.options, **run.mesh, **given}

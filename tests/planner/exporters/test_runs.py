@@ -16,7 +16,7 @@ import planner
 from planner.cli import run
 from planner.core.errors import InputFileError, PlannerError, UnknownName
 from planner.exporters.export import make_export
-from planner.exporters.runs import RUNS, read_run, sizes_of_network
+from planner.exporters.runs import RUNS, read_run, sizes_of_network, with_run
 from planner.importers.networks import load_model
 from tests.cases import mostly
 from tests.planner.exporters.jobs import CONTEXT, EXPERTS, FSDP, ODD_STAGES, PIPELINE
