@@ -69,7 +69,8 @@ def make_app(only: str | None = None, *, names_only: bool = False) -> typer.Type
             "Find the fastest way to train a neural network on a cluster: how many workers to use, how to split every layer over "
             "them and how to exchange gradients, with a proof, without a GPU."
         ),
-        epilog="Example: planner optimize alexnet --gpus 16    Exit codes: 0 ok, 1 no plan, 2 bad usage or file, 3 limit, 130 stopped.",
+        epilog="Example: planner optimize alexnet --gpus 16    "
+        "Exit codes: 0 ok, 1 no plan, 2 bad usage or file, 3 limit, 70 a defect, 130 stopped.",
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},

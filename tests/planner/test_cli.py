@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import string
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from hypothesis import strategies as st
 
 from planner import __version__
 from planner.cli import run
-from planner.core.errors import UnknownName, did_you_mean
+from planner.core.errors import ExitCode, UnknownName, did_you_mean
 from planner.importers.networks import load_model
 from planner.schema import DOCUMENTS, json_schema
 from planner.schema.answer import ScaleDocument, estimate_model, search_model
@@ -298,6 +299,11 @@ def test_import_round_trips_the_bundled_models(tmp_path: Path) -> None:
 
 
 # --- help
+
+
+def test_every_exit_code_is_in_the_help(answer: Any) -> None:
+    codes = answer("--help").rpartition("Exit codes: ")[2]
+    assert {int(number) for number in re.findall(r"\d+", codes)} == {*ExitCode}
 
 
 def test_every_command_is_in_the_help(answer: Any) -> None:
