@@ -59,17 +59,14 @@ class Asked:
             f"--solver {request.solver}": request.solver != "auto",
             f"--collective {request.collective}": request.collective is not None,
             f"--cost-model {request.cost_model}": request.cost_model != "roofline",
-            "--assume": any(name in LayerAssumptions.__dataclass_fields__ for name, _ in request.assume),
         }
-        return [name for name, is_given in given.items() if is_given]
+        assumed = [f"--assume {name}" for name, _ in request.assume if name in LayerAssumptions.__dataclass_fields__]
+        return [name for name, is_given in given.items() if is_given] + assumed
 
     @cached_property
     def of_mesh(self) -> list[str]:
-        """Options given that only a mesh knows."""
-        names = [] if self.request.mesh is None else list(flags_of(self.request.mesh).values())
-        # Assumptions about a split per layer are checked when the space is known.
-        is_assumed = any(name in MeshAssumptions.__dataclass_fields__ for name, _ in self.request.assume)
-        return [*names, "--assume"] if is_assumed else names
+        """Options given that only a mesh knows; its assumptions are checked when the space is known."""
+        return [] if self.request.mesh is None else list(flags_of(self.request.mesh).values())
 
     @property
     def is_mesh_by_itself(self) -> bool:
@@ -99,7 +96,7 @@ class Kind:
     has_objectives: ClassVar[bool] = False
     scaled_family: ClassVar[str] = "data"
     assumed: ClassVar[type] = MeshAssumptions
-    not_assumed: ClassVar[str] = "with a split per layer"  # plans that other assumptions are about
+    assumed_words: ClassVar[str] = "plans over a device mesh; docs/transformers.md lists theirs"
 
     def is_named(self, request: Request) -> bool:
         """Whether --space names it."""
@@ -129,7 +126,7 @@ class Kind:
         """Refuse assumptions of another space: they would be ignored."""
         for name, _ in assumed:
             if name not in self.assumed.__dataclass_fields__:  # type: ignore[attr-defined]
-                raise UsageError(f"--assume {name}: is about plans {self.not_assumed}; those of this answer are not")
+                raise UsageError(f"--assume {name}: is no assumption about {self.assumed_words}")
 
     def check_plan_of(self, resolved_kind: Kind, cluster: Cluster) -> None:
         """Refuse a cluster on which a plan of this kind is another kind of question."""
@@ -175,7 +172,7 @@ class _Serving(Kind):
         if request.mode != "inference" or MESH.is_named(request):
             return False
         given = ["--space layers"] if LAYERS.is_named(request) else []
-        given += [option for option in asked.of_layers if option != "--assume"]
+        given += [option for option in asked.of_layers if not option.startswith("--assume ")]
         given += ["--diverse"] if request.diverse else []
         served = request.serving_options
         if given and served:
@@ -236,7 +233,7 @@ class _Layers(Kind):
     space = "layers"
     choice = "layers"
     assumed = LayerAssumptions
-    not_assumed = "over a device mesh"
+    assumed_words = f"plans with a split per layer; theirs are {', '.join(LayerAssumptions.__dataclass_fields__)}"
 
     def applies(self, asked: Asked) -> bool:
         return True

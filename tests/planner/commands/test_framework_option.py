@@ -64,9 +64,12 @@ def test_a_calibration_says_what_it_was_fitted_to() -> None:
 
 
 def test_assumptions_belong_to_one_space() -> None:
-    with pytest.raises(UsageError, match="assume is for plans over a device mesh"):
-        planner.estimate("alexnet", gpus=2, space="layers", assume={"dp_overlap": 0.5})
-    with pytest.raises(UsageError, match="assume"):
+    for options in ({"family": "data"}, {"space": "layers"}, {}):
+        with pytest.raises(
+            UsageError, match=r"dp_overlap: is no assumption about .*split per layer; .* parameter_servers, "
+        ):
+            planner.estimate("alexnet", gpus=2, assume={"dp_overlap": 0.5}, **options)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="assume real_input for plans with a split per layer"):
         planner.estimate("gpt3-1.3b", gpus=2, tp=2, assume={"real_input": 1})
     copied = planner.estimate("alexnet", gpus=2, family="data", assume={"real_input": 1})
     assert copied.step_time_s > planner.estimate("alexnet", gpus=2, family="data").step_time_s
