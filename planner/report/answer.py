@@ -51,6 +51,7 @@ from planner.report.uncertainty import (
     benchmark_sentence,
     interval_text,
     sensitivity_blocks,
+    sensitivity_facts,
     span_text,
 )
 
@@ -264,6 +265,7 @@ def _details(answer: Answer | Estimate) -> list[Block]:
     if answer.free_layers:
         facts.append(("Counted as free", ", ".join(answer.free_layers)))
     facts += bars_facts(answer.error_bars)
+    facts += sensitivity_facts(answer.sensitivity) if isinstance(answer, Estimate) else []
     return [Facts((*facts, *assumption_rows(answer.assumptions, answer.model_assumptions, answer.setting)))]
 
 

@@ -15,7 +15,7 @@ from planner.report.figures.standard import memory, serving_pareto, shown_plans,
 from planner.report.figures.svg import COLOUR_RULES, NARROW, WIDE, draw
 from planner.report.page import Cell, block_html, escaped, facts, json_text_for_script, page, table, table_html
 from planner.report.tables import gap_text
-from planner.report.uncertainty import interval_text, sensitivity_blocks
+from planner.report.uncertainty import interval_text, sensitivity_blocks, sensitivity_facts
 
 __all__ = [
     "PLOT_STYLE",
@@ -335,7 +335,7 @@ def _sensitivity(rows: Sequence[Sensitivity] | None) -> list[Section]:
     return [
         Section(
             title="Sensitivity",
-            parts=tuple(block_html(block) for block in blocks),
+            parts=tuple(block_html(block) for block in (*blocks, Facts(tuple(sensitivity_facts(rows))))),
             note="By what factor a constant of the cost model would have to change for another of the plans shown to be the best, and "
             "how many standard deviations of what is known of the constant that is. planner explain --sensitivity compares up to "
             "ten plans.",

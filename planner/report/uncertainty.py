@@ -18,6 +18,7 @@ __all__ = [
     "interval_text",
     "sensitivity_blocks",
     "sensitivity_document",
+    "sensitivity_facts",
     "span_text",
 ]
 
@@ -208,26 +209,33 @@ def sensitivity_blocks(rows: Sequence[Sensitivity] | None) -> list[Block]:
     if rows is None:
         return []
     changing = [row for row in rows if row.factor is not None]
-    heading = Heading("What would have to change for another of the best plans to win")
-    idle = [row.constant for row in rows if row.factor is None]
-    none = f"Up to 8 times more or less, none of the other best plans wins: {', '.join(idle)}." if idle else ""
-    if not changing:
-        return [heading, Sentence(none)]
-
-    constants = tuple(row.constant for row in changing)
-    now = tuple(", ".join(f"{name} {value:.4g}" for name, value in row.now) for row in changing)
-    deviations = tuple(significant(row.standard_deviations, 2) for row in changing)
-    winners = tuple(f"#{row.winner}: {row.winner_summary}" for row in changing)
+    idle = ", ".join(row.constant.replace("_", " ") for row in rows if row.factor is None)
     table = Table(
         columns=(
-            Column("constant", constants, is_text=True, flexible=True),
-            Column("now", now, 2, is_text=True, flexible=True),
+            Column("constant", tuple(row.constant.replace("_", " ") for row in changing), is_text=True, flexible=True),
             Column("factor", tuple(f"x{significant(row.factor)}" for row in changing)),
-            Column("standard", deviations, 1, unit="deviations"),
-            Column("then the best is", winners, is_text=True, flexible=True),
+            Column(
+                "standard", tuple(significant(row.standard_deviations, 2) for row in changing), 1, unit="deviations"
+            ),
+            Column(
+                "then the best is",
+                tuple(f"#{row.winner}: {row.winner_summary}" for row in changing),
+                is_text=True,
+                flexible=True,
+            ),
         )
     )
-    return [heading, table, *([Sentence(none)] if none else [])]
+    return [
+        Heading("What would have to change for another of the best plans to win"),
+        *([table] if changing else []),
+        *([Sentence(f"Up to 8 times more or less, none of the other best plans wins: {idle}.")] if idle else []),
+    ]
+
+
+def sensitivity_facts(rows: Sequence[Sensitivity] | None) -> list[tuple[str, str]]:
+    """What the table of the constants changes, by their names in files."""
+    now = [f"{row.constant}: {', '.join(f'{name} {value:.4g}' for name, value in row.now)}" for row in rows or ()]
+    return [("Constants now", "; ".join(now))] if now else []
 
 
 def sensitivity_document(rows: Sequence[Sensitivity] | None) -> dict[str, Any]:
