@@ -155,8 +155,8 @@ def test_the_verdict_comes_first_and_every_plan_once(
     answer: Any, monkeypatch: pytest.MonkeyPatch, most: str, is_charged_by_node: bool
 ) -> None:
     monkeypatch.setenv("COLUMNS", "100")
-    asked = ("size", "llama2-7b", "--tokens", "10B", "--days", "30", "--cluster", "dgx-h100", "--max-gpus", most)
-    lines = answer(*asked).splitlines()
+    goal = ("alexnet", "--samples", "1.28M", "--epochs", "90", "--days", "30", "--cluster", "dgx1-v100")
+    lines = answer("size", *goal, "--max-gpus", most, "-v").splitlines()
     table = next(n for n, line in enumerate(lines) if line.startswith("cluster "))
     head = " ".join(" ".join(lines[:table]).split())
     assert table <= 24
@@ -167,9 +167,9 @@ def test_the_verdict_comes_first_and_every_plan_once(
     assert ("whole nodes" in head) is is_charged_by_node
     assert "Error bars:" not in head
     rows = lines[table + 2 : lines.index("", table)]
-    gpus = [re.split("  +", line)[2] for line in rows if line.startswith("dgx-h100")]
+    gpus = [re.split("  +", line)[2] for line in rows if line.startswith("dgx1-v100")]
     assert len(set(gpus)) == len(gpus)
-    assert "Error bars:" in answer(*asked, "-v")
+    assert any(line.startswith("Error bars:") for line in lines[table:])
 
 
 # --- Which counts are tried and what is answered, against brute force over made-up clusters where more GPUs may be slower -----------------
