@@ -14,6 +14,7 @@ from typing import Any
 
 import typer
 
+from costmodel.framework import LayerAssumptions
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.rules import RULES
 from planner.cli import make_app
@@ -22,7 +23,15 @@ from planner.measurements.columns import COLUMNS
 from planner.measurements.kinds import KINDS
 from planner.schema import json_schema
 
-__all__ = ["PAGES", "cli_page", "extending_page", "json_page", "measurements_page", "transformers_page"]
+__all__ = [
+    "PAGES",
+    "cli_page",
+    "cost_model_page",
+    "extending_page",
+    "json_page",
+    "measurements_page",
+    "transformers_page",
+]
 
 FOLDER = Path(__file__).resolve().parent
 WIDTH = 100
@@ -132,13 +141,21 @@ def json_page() -> str:
 def transformers_page() -> str:
     """Text of docs/transformers.md: the page as it is, with its marked lists written anew."""
     rules = ["| rule | what must hold |", "| --- | --- |", *(f"| {rule.name} | {rule.doc} |" for rule in RULES)]
-    assumed = ["| name | default | meaning | source |", "| --- | --- | --- | --- |"]
-    assumed += [
-        f"| `{item.name}` | {item.default:g} | {item.metadata['doc']} | {item.metadata['source']} |"
-        for item in fields(MeshAssumptions)
-    ]
     text = (FOLDER / "transformers.md").read_text(encoding="utf-8")
-    return _marked(_marked(text, "rules", rules), "assumptions", assumed)
+    return _marked(_marked(text, "rules", rules), "assumptions", _assumptions(MeshAssumptions))
+
+
+def cost_model_page() -> str:
+    """Text of docs/cost-model.md: the page as it is, with its list of assumptions written anew."""
+    text = (FOLDER / "cost-model.md").read_text(encoding="utf-8")
+    return _marked(text, "assumptions", _assumptions(LayerAssumptions))
+
+
+def _assumptions(model: type[MeshAssumptions | LayerAssumptions]) -> list[str]:
+    return ["| name | default | meaning | source |", "| --- | --- | --- | --- |"] + [
+        f"| `{item.name}` | {item.default:g} | {item.metadata['doc']} | {item.metadata['source']} |"
+        for item in fields(model)
+    ]
 
 
 def measurements_page() -> str:
@@ -212,6 +229,7 @@ def _types(entry: Mapping[str, Any]) -> Iterator[str]:
 PAGES = {
     FOLDER / "cli.md": cli_page,
     FOLDER / "json.md": json_page,
+    FOLDER / "cost-model.md": cost_model_page,
     FOLDER / "transformers.md": transformers_page,
     FOLDER / "extending.md": extending_page,
     FOLDER / "measurements.md": measurements_page,

@@ -227,7 +227,7 @@ def _assumed(given: Mapping[str, float] | Sequence[str], mode: str, values: Valu
         name = RENAMED_ASSUMPTIONS.get(name, name)
         if name not in known:
             hint = did_you_mean(name, known)
-            where = "-v lists those of an answer; docs/transformers.md, inference.md and measurements.md describe all"
+            where = "-v lists those of an answer; docs/cost-model.md, transformers.md and inference.md describe all"
             values.add(f"{label} {text}: no such assumption{hint} ({where})")
         value = values.at_least_zero(f"{label} {name}", stated)
         if (name.endswith(("_overlap", "_share")) or name in _SHARES) and value > 1:
