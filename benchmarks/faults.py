@@ -118,10 +118,11 @@ FAULTS = [
         # files for trainers and servers
         ("refused.append(refusal.sentence(values))", "pass", "what a framework refuses is written"),
         ('if plan.tp > 1 or plan.cp > 1 else {}', 'if plan.tp > 1 and plan.cp > 1 else {}', "Megatron-LM without its one connection"),
-        ("math.prod(mesh.shape[m] for m in split)", "1", "grouped convolution keeps all groups on a rank"),
+        ('{"batch": "Shard(0)", "in": own, "out": whole}', '{"batch": "Shard(0)", "in": own, "out": own}',
+         "matrices split by outputs read a piece of the inputs"),
         # measurements
         ("(2.0 if operation == \"all_reduce\" else 1.0) * (ranks - 1) / ranks", "(ranks - 1) / ranks", "bus bandwidth of an all-reduce"),
-        ("return stated / 8.0", "return stated", "bits per second as bytes"),
+        ("return stated / 8.0", "return stated", "bits of gradients as bytes"),
         ("picked / float(np.min(real))", "picked / float(np.mean(real))", "regret against the average plan"),
     ),
 ]  # fmt: skip

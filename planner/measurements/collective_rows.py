@@ -78,7 +78,11 @@ def _measured_s(row: Row, operation: str, message: float, ranks: int) -> float:
 
 
 def _traffic(operation: str, ranks: int) -> float:
-    """Share of the message that crosses the link of a rank: 2 (n - 1) / n for an all-reduce, 1 from or to one rank, else (n - 1) / n."""
+    """Share of the message that crosses the link of a rank: 2 (n - 1) / n for an all-reduce, 1 from or to one rank, else (n - 1) / n.
+
+    >>> _traffic("all_reduce", 4), _traffic("all_gather", 4), _traffic("point_to_point", 2)
+    (1.5, 0.75, 1.0)
+    """
     if operation in ("point_to_point", *_FROM_OR_TO_ONE):
         return 1.0
     return (2.0 if operation == "all_reduce" else 1.0) * (ranks - 1) / ranks

@@ -121,6 +121,9 @@ def gradient_bytes(row: Row, number_format: str) -> float:
 
     Where nothing is stated: 2 in fp16 (Megatron-LM accumulates in fp32 by default with bf16 only), without a copy of the weights in 32 bits
     and in NeMo's recipes; else 4.
+
+    >>> [gradient_bytes(Row(line=2, cells=cells), "bf16") for cells in ({"gradient_bits": "16"}, {})]
+    [2.0, 4.0]
     """
     stated = row.count("gradient_bits")
     if stated is not None:
