@@ -157,7 +157,8 @@ class Refusal:
         found = []
         for name, wanted in self.when.items():
             others = outside(name, wanted)
-            if others and name not in DERIVED:
+            # Nobody chooses another kind of network.
+            if others and name not in DERIVED and name != "network":
                 found.append(
                     " or ".join(_named(name, {name: value}) for value in others)
                     if isinstance(wanted, bool)
@@ -201,6 +202,8 @@ def _named(name: str, values: Mapping[str, Any]) -> str:
     if name in DERIVED:
         return DERIVED[name].words.format_map(values)
     value = values[name]
+    if name == "network":
+        return f"a network that is {_NETWORKS.get(value, value)}"
     if isinstance(value, bool):
         return f"{name} {'on' if value else 'off'}" if name in FLAGS else name if value else f"no {name}"
     return f"{name} {value}"
@@ -220,6 +223,15 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "recompute": RECOMPUTE,
     "cp_kind": CP_KINDS,
     "order": ORDERS,
+}
+# How a sentence calls a kind of network, where it is not by its name.
+_NETWORKS: Mapping[str, str] = {
+    "llama": "a decoder of Llama's blocks",
+    "plain decoder": "a plain decoder",
+    "decoder": "a decoder, and no plain one",
+    "encoder": "an encoder",
+    "other encoder": "an encoder unlike BERT",
+    "encoder-decoder": "an encoder with a decoder",
 }
 FLAGS: tuple[str, ...] = ("sequence_parallel", "offload_optimizer", "offload_activations")
 # Values that the words of a rule may name besides settings and facts.

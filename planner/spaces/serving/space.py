@@ -75,8 +75,8 @@ def serving_space(resolved: Resolved) -> ServingPlanSpace:
     _check_options(request)
     if request.framework is not None and not framework.serves:
         raise UsageError(
-            f"--framework {framework.name}: trains networks, and serves none in this space; name a serving engine "
-            "(`planner list frameworks -v`), or leave it out"
+            f"--framework {framework.name}: is a trainer, and the question is about inference; name a serving engine "
+            "(vllm, sglang or tensorrt-llm), or leave --framework out"
         )
     check_framework(resolved)
     graph, precision = resolved.model.graph, resolved.setting.precision

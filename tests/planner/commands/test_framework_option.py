@@ -128,7 +128,10 @@ def test_a_plan_file_with_other_splits_is_refused(tmp_path: Path) -> None:
         ("optimize alexnet --gpus 2 --framework pytorch --family pipeline", "--family pipeline: layers split by more"),
         ("estimate alexnet --gpus 2 --framework mxnet --fix fc6:out_channels", "--fix: fc6 is split by out_channels"),
         ("scale alexnet --framework pytorch --family hybrid --workers 2", "--family hybrid"),
-        ("optimize alexnet --gpus 2 --framework megatron-lm", "network no transformer"),
+        (
+            "optimize alexnet --gpus 2 --framework megatron-lm",
+            "a network that is no transformer: Megatron-LM trains GPT, BERT and T5 networks; name another",
+        ),
         ("optimize gpt2 --cluster a100-v100 --framework megatron-lm", "all stages as many devices"),
         ("optimize llama3-8b --gpus 8 --mode inference --framework megatron-lm", "name a serving engine"),
         ("optimize alexnet --gpus 2 --mode inference --framework vllm", "the models that it serves are transformers"),
