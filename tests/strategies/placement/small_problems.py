@@ -5,13 +5,18 @@ from __future__ import annotations
 import itertools
 import random
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 
 from costmodel.arrays import BoolArray, FloatArray, IntArray
-from strategies.placement.problem import EdgeSpec, NodeSpec, PlacementProblem
-
-__all__ = ["BruteForce", "accelerator_loads", "brute_force", "content_of", "random_problem"]
+from planner.files.json_file import read_workload
+from planner.placement.check import check_throughput
+from planner.placement.placement_file import assignment_of
+from planner.placement.workload_file import workload_from
+from strategies.placement.problem import EdgeSpec, NodeSpec, PlacementProblem, PlacementResult
 
 
 def random_problem(seed: int, *, max_nodes: int = 9, inference: bool = False) -> PlacementProblem:
@@ -154,9 +159,9 @@ def _convex(problem: PlacementProblem, device: IntArray) -> BoolArray:
     return good
 
 
-def content_of(problem: PlacementProblem) -> dict[str, object]:
-    """The problem in the public JSON format."""
-    return {
+def content_of(problem: PlacementProblem) -> dict[str, Any]:
+    """The problem in the public JSON format; extended where accelerators are of several kinds."""
+    content: dict[str, Any] = {
         "maxFPGAs": problem.num_accelerators,
         "maxCPUs": problem.num_cpus,
         "maxSizePerFPGA": problem.memory_bytes,
@@ -177,6 +182,37 @@ def content_of(problem: PlacementProblem) -> dict[str, object]:
             for u, v in zip(problem.edge_source.tolist(), problem.edge_target.tolist(), strict=True)
         ],
     }
+    if problem.types:
+        del content["maxFPGAs"], content["maxSizePerFPGA"]
+        content["deviceTypes"] = [
+            {
+                "name": kind.name,
+                "count": kind.count,
+                "memory": kind.memory_bytes,
+                "timeKey": f"time_{kind.name}",
+                "linkFactor": kind.link_factor,
+            }
+            for kind in problem.types
+        ]
+    for v, node in enumerate(content["nodes"]):
+        node.update({f"time_{kind.name}": float(kind.time[v]) for kind in problem.types})
+    return content
+
+
+def checked_objective(problem: PlacementProblem, result: PlacementResult, contiguity: str = "none") -> float:
+    """Largest load by the checker, which finds no rule that is broken."""
+    assert result.placement is not None
+    checked = check_throughput(content_of(problem), assignment_of(problem, result.placement), contiguity=contiguity)
+    assert checked.violations == ()
+    return checked.objective
+
+
+def public_problem(reference_data: Path, name: str) -> PlacementProblem:
+    """A public workload by its path below ``workloads``; the test is skipped where it is not among the reference data."""
+    path = reference_data / "placement" / "workloads" / f"{name}.json"
+    if not path.exists():
+        pytest.skip(f"no {path}")
+    return workload_from(read_workload(path), {}).problem
 
 
 def accelerator_loads(problem: PlacementProblem, members: BoolArray) -> FloatArray:

@@ -7,26 +7,16 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from planner.placement.check import check_throughput
 from strategies.limits import Clock
 from strategies.placement.baselines import local_search, one_device, one_device_time, solve_chain, solve_greedy
 from strategies.placement.bounds import class_bound, largest_load, simple_bound, work_bound
 from strategies.placement.device_program import is_convex, solve_convex
-from strategies.placement.problem import PlacementProblem, PlacementResult
+from strategies.placement.problem import PlacementResult
 from tests.cases import mostly
-from tests.strategies.placement.small_problems import brute_force, content_of, random_problem
+from tests.strategies.placement.small_problems import brute_force, checked_objective, random_problem
 
 CHAIN = {"greedy": solve_greedy, "chain": solve_chain}
 FREE = {"one device": one_device, "local search": local_search}
-
-
-def evaluated(problem: PlacementProblem, result: PlacementResult, contiguity: str) -> float:
-    assert result.placement is not None
-    names = [problem.device_name(d) for d in range(problem.num_devices)]
-    device_of = {problem.node_ids[v]: names[d] for v, d in enumerate(result.placement.device.tolist())}
-    checked = check_throughput(content_of(problem), device_of, contiguity=contiguity)
-    assert checked.violations == ()
-    return checked.objective
 
 
 @pytest.mark.exact
@@ -43,7 +33,7 @@ def test_baselines_are_what_they_say(name: str) -> None:
             continue
         found += 1
         mode = "chain" if name in CHAIN else "none"
-        assert evaluated(problem, result, mode) == pytest.approx(result.objective, rel=1e-12)
+        assert checked_objective(problem, result, mode) == pytest.approx(result.objective, rel=1e-12)
         assert result.objective >= tried.best(mode) * (1 - 1e-9)
     assert found > 30
 
@@ -83,7 +73,7 @@ def test_convex_equals_brute_force(seeds: range) -> None:
             continue
         assert result.objective == pytest.approx(expected, rel=1e-6), seed
         assert result.bound <= expected * (1 + 1e-9), seed
-        assert evaluated(problem, result, "convex") == pytest.approx(result.objective, rel=1e-12)
+        assert checked_objective(problem, result, "convex") == pytest.approx(result.objective, rel=1e-12)
         better += expected < tried.best("chain") * (1 - 1e-6)
         rows = np.random.default_rng(seed).integers(0, len(tried.devices), 50)
         for row in rows.tolist():
@@ -97,7 +87,7 @@ def test_baselines_say_that_time_was_up(solve: Callable[..., PlacementResult]) -
     result = solve(problem, clock=Clock(limit_s=0.0))
     assert result.stopped == "time limit"
     if result.placement is not None:
-        assert evaluated(problem, result, "any") == pytest.approx(result.objective, rel=1e-12)
+        assert checked_objective(problem, result) == pytest.approx(result.objective, rel=1e-12)
 
 
 def test_local_search_keeps_what_it_has_when_interrupted() -> None:

@@ -13,9 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from planner.files.json_file import read_workload
-from planner.placement.check import check_throughput
-from planner.placement.workload_file import workload_from
 from strategies.limits import Clock
 from strategies.placement import contiguous
 from strategies.placement.bounds import cpu_relief
@@ -26,7 +23,7 @@ from strategies.placement.contraction import contract, contract_classes
 from strategies.placement.loads import Devices, device_loads, kinds_of, placement_faults
 from strategies.placement.problem import EdgeSpec, NodeSpec, Placement, PlacementProblem, PlacementResult
 from tests.cases import mostly
-from tests.strategies.placement.small_problems import brute_force, content_of, random_problem
+from tests.strategies.placement.small_problems import brute_force, checked_objective, public_problem, random_problem
 
 # Objectives of the published program (Tarnawski et al., NeurIPS 2020) on its own inputs.
 PUBLISHED = {
@@ -46,12 +43,9 @@ NEARLY = {"OperatorGraphs/bert_l-3_training": 65.30322649, "OperatorGraphs/bert_
 def evaluated(problem: PlacementProblem, result: PlacementResult) -> float:
     assert result.placement is not None
     assert not placement_faults(problem, result.placement)
-    names = [problem.device_name(d) for d in range(problem.num_devices)]
-    device_of = {problem.node_ids[v]: names[d] for v, d in enumerate(result.placement.device.tolist())}
-    checked = check_throughput(content_of(problem), device_of, contiguity="chain")
-    assert checked.violations == ()
-    assert device_loads(problem, result.placement.device).load.max() == pytest.approx(checked.objective, rel=1e-12)
-    return checked.objective
+    objective = checked_objective(problem, result, "chain")
+    assert device_loads(problem, result.placement.device).load.max() == pytest.approx(objective, rel=1e-12)
+    return objective
 
 
 @pytest.mark.exact
@@ -96,10 +90,7 @@ def test_the_random_problems_are_not_all_easy() -> None:
 @pytest.mark.published
 @pytest.mark.parametrize("name", [*PUBLISHED, *NEARLY])
 def test_equals_published_optima(name: str, reference_data: Path) -> None:
-    path = reference_data / "placement" / "workloads" / "throughput" / f"{name}.json"
-    if not path.exists():
-        pytest.skip(f"no {path}")
-    problem = workload_from(read_workload(path), {}).problem
+    problem = public_problem(reference_data, f"throughput/{name}")
     result = solve_contiguous(problem)
     assert result.proven_optimal
     assert evaluated(problem, result) == pytest.approx(result.objective, rel=1e-12)
@@ -110,10 +101,7 @@ def test_equals_published_optima(name: str, reference_data: Path) -> None:
 
 
 def test_inception_is_proven(reference_data: Path) -> None:
-    path = reference_data / "placement" / "workloads" / "throughput" / "LayerGraphs" / "inceptionv3_training.json"
-    if not path.exists():
-        pytest.skip(f"no {path}")
-    problem = workload_from(read_workload(path), {}).problem
+    problem = public_problem(reference_data, "throughput/LayerGraphs/inceptionv3_training")
     result = solve_contiguous(problem)
     assert result.proven_optimal
     assert evaluated(problem, result) == pytest.approx(122.762, abs=5e-4)  # best known of a prototype, to its digits

@@ -8,10 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from planner.files.json_file import read_workload
-from planner.placement.check import check_throughput
-from planner.placement.placement_file import assignment_of
-from planner.placement.workload_file import workload_from
 from strategies.limits import Clock
 from strategies.placement.columns import Pricing, whole_frontier
 from strategies.placement.contraction import contract_classes
@@ -20,7 +16,7 @@ from strategies.placement.free import solve_free
 from strategies.placement.loads import Devices, device_loads, kinds_of
 from strategies.placement.problem import EdgeSpec, NodeSpec, PlacementProblem
 from tests.cases import mostly
-from tests.strategies.placement.small_problems import brute_force, content_of, random_problem
+from tests.strategies.placement.small_problems import brute_force, checked_objective, public_problem, random_problem
 
 
 def devices_of(problem: PlacementProblem) -> Devices:
@@ -37,10 +33,7 @@ def test_equals_brute_force(seeds: range) -> None:
             assert result.placement is None
             assert not np.isfinite(result.objective)
             continue
-        assert result.placement is not None
-        checked = check_throughput(content_of(problem), assignment_of(problem, result.placement), contiguity="none")
-        assert not checked.violations
-        assert checked.objective == pytest.approx(result.objective, rel=1e-12)
+        assert checked_objective(problem, result) == pytest.approx(result.objective, rel=1e-12)
         assert result.objective == pytest.approx(best, rel=1e-9)
         assert result.bound <= best * (1 + 1e-9)
         assert result.proven_optimal
@@ -160,10 +153,7 @@ PUBLISHED = [
 @pytest.mark.published
 @pytest.mark.parametrize(("name", "value", "gap"), PUBLISHED, ids=[name for name, _, _ in PUBLISHED])
 def test_at_least_as_good_as_the_best_known(name: str, value: float, gap: float, reference_data: Path) -> None:
-    path = reference_data / "placement" / "workloads" / "throughput" / f"{name}.json"
-    if not path.exists():
-        pytest.skip("the workload is not among the reference data")
-    problem = workload_from(read_workload(path), {}).problem
+    problem = public_problem(reference_data, f"throughput/{name}")
     result = solve_free(problem, gap=gap, clock=Clock(limit_s=120.0))
     assert result.objective <= value
     assert result.gap <= gap

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import itertools
 import random
-from typing import Any
 
 import numpy as np
 import pytest
 
 from planner.placement.check import check_throughput
-from planner.placement.placement_file import assignment_of
 from strategies.limits import Clock
 from strategies.placement.bounds import simple_bound, spread_bound
 from strategies.placement.columns import Columns, Cover, Pricing, whole_frontier
@@ -20,7 +18,7 @@ from strategies.placement.free import solve_free
 from strategies.placement.loads import Kind, kinds_of
 from strategies.placement.problem import EdgeSpec, NodeSpec, PlacementProblem, PlacementResult, TypeSpec
 from tests.cases import mostly
-from tests.strategies.placement.small_problems import content_of, random_problem
+from tests.strategies.placement.small_problems import checked_objective, content_of, random_problem
 
 
 @pytest.mark.exact
@@ -37,10 +35,7 @@ def evaluator(problem: PlacementProblem, result: PlacementResult, best: float, c
     if not np.isfinite(best):
         assert result.placement is None
         return
-    assert result.placement is not None
-    checked = check_throughput(mixed_content(problem), assignment_of(problem, result.placement), contiguity=contiguity)
-    assert not checked.violations
-    assert checked.objective == pytest.approx(result.objective, rel=1e-12)
+    assert checked_objective(problem, result, contiguity) == pytest.approx(result.objective, rel=1e-12)
     assert result.objective == pytest.approx(best, rel=1e-6)
     assert result.bound <= best * (1 + 1e-9)
     assert result.proven_optimal
@@ -130,10 +125,7 @@ def test_a_hundred_operators_on_six_devices_of_two_kinds() -> None:
     assert free.gap < 0.04
 
 
-# --- Random small problems with accelerators of several kinds, trying everything, and the problem as a workload ---------------------------
-
-
-__all__ = ["best_by_trying", "mixed_content", "mixed_problem"]
+# --- Random small problems with accelerators of several kinds, and trying everything ----------------------------------------------------
 
 
 def mixed_problem(seed: int) -> PlacementProblem:
@@ -180,31 +172,9 @@ def mixed_problem(seed: int) -> PlacementProblem:
             return problem
 
 
-def mixed_content(problem: PlacementProblem) -> dict[str, Any]:
-    """The problem in the extended JSON format."""
-    content: dict[str, Any] = content_of(problem)
-    del content["maxFPGAs"], content["maxSizePerFPGA"]
-    content["deviceTypes"] = [
-        {
-            "name": kind.name,
-            "count": kind.count,
-            "memory": kind.memory_bytes,
-            "timeKey": f"time_{kind.name}",
-            "linkFactor": kind.link_factor,
-        }
-        for kind in problem.types
-    ]
-    for v, node in enumerate(content["nodes"]):
-        for kind in problem.types:
-            node[f"time_{kind.name}"] = float(kind.time[v])
-    return content
-
-
 def best_by_trying(problem: PlacementProblem) -> tuple[float, float]:
     """Least largest load of any placement, and of those along a chain, by the words of the definition."""
-    from planner.placement.check import check_throughput
-
-    content = mixed_content(problem)
+    content = content_of(problem)
     names = [problem.device_name(d) for d in range(problem.num_devices)]
     best = chain = np.inf
     for choice in itertools.product(names, repeat=problem.num_colors):

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.placement.check import check_throughput
+from planner.placement.placement_file import assignment_of
 from strategies.placement.chain import TooManyIdealsError, enumerate_ideals, ideals_from_orders
 from strategies.placement.contraction import BlockGraph, contract, contract_classes
 from strategies.placement.loads import device_loads
@@ -18,6 +19,7 @@ from strategies.placement.orders import OrderedBlocks, sample_orders
 from strategies.placement.problem import (
     EdgeSpec,
     NodeSpec,
+    Placement,
     PlacementFaultsError,
     PlacementProblem,
     PlacementResult,
@@ -93,7 +95,7 @@ def test_loads_agree_with_the_checker(seed: int, data: st.DataObject) -> None:
     device = np.array(drawn, dtype=np.int64)
     loads = device_loads(problem, device)
     names = [problem.device_name(d) for d in range(problem.num_devices)]
-    device_of = {problem.node_ids[v]: names[d] for v, d in enumerate(drawn)}
+    device_of = assignment_of(problem, Placement(device=device))
     checked = check_throughput(content_of(problem), device_of)
     assert {evaluated.name for evaluated in checked.devices} == set(device_of.values())  # those that hold operators
     for evaluated in checked.devices:

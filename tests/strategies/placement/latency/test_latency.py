@@ -10,10 +10,8 @@ import numpy as np
 import pytest
 
 from costmodel.arrays import BoolArray, FloatArray, IntArray
-from planner.files.json_file import read_workload
 from planner.placement.check import check_latency
 from planner.placement.placement_file import assignment_of
-from planner.placement.workload_file import workload_from
 from strategies.limits import Clock
 from strategies.placement.chain import enumerate_ideals
 from strategies.placement.latency import solve
@@ -25,7 +23,7 @@ from strategies.placement.latency.solve import solve_latency
 from strategies.placement.latency.steps import arcs_of, build_steps, membership
 from strategies.placement.problem import EdgeSpec, NodeSpec, Placement, PlacementProblem
 from tests.cases import mostly
-from tests.strategies.placement.small_problems import content_of
+from tests.strategies.placement.small_problems import content_of, public_problem
 
 
 def _checked(problem: PlacementProblem, placement: Placement, num_subgraphs: int) -> float:
@@ -197,8 +195,7 @@ _PUBLIC = {
 @pytest.mark.published
 @pytest.mark.parametrize("name", _PUBLIC)
 def test_public_workloads(name: str, reference_data: Path) -> None:
-    file = read_workload(reference_data / "placement" / "workloads" / "latency" / f"{name}.json")
-    problem = workload_from(file, {}).problem
+    problem = public_problem(reference_data, f"latency/{name}")
     result = solve_latency(problem)
     assert result.proven_optimal
     assert result.objective == pytest.approx(_PUBLIC[name], rel=1e-9)
@@ -391,9 +388,6 @@ def test_bundles_raise_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # --- Random latency problems small enough to try everything, and trying everything, by definitions of its own -----------------------------
-
-
-__all__ = ["Everything", "random_latency_problem"]
 
 
 def random_latency_problem(seed: int, *, num_subgraphs: int = 1) -> PlacementProblem:
