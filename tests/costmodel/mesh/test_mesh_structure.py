@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
-from itertools import combinations
 
 import numpy as np
 import pytest
@@ -21,6 +20,7 @@ from planner.importers.networks import load_model
 from tests.cases import mostly
 from tests.costmodel.mesh import plans as make
 from tests.networks import spec
+from tests.strategies.mesh.brute_force import compositions
 from tests.strategies.mesh.networks import decoder, two_level_cluster
 
 
@@ -248,10 +248,7 @@ def test_uniform_layouts_have_the_least_bottleneck(kinds: int) -> None:
         assert sum(found) == count
         assert len(found) == chunks
         assert min(found) >= 1
-        least = min(
-            max(_loads(modules, weights, tuple(np.diff([0, *cuts, count]).tolist())))
-            for cuts in combinations(range(1, count), chunks - 1)
-        )
+        least = min(max(_loads(modules, weights, lengths)) for lengths in compositions(count, chunks))
         assert max(_loads(modules, weights, found)) == pytest.approx(least, rel=1e-9), (weights, chunks, found)
 
 

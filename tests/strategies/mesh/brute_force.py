@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -18,6 +20,12 @@ from strategies.mesh.search import search_mesh
 from strategies.mesh.settings import MeshOutcome, MeshSettings
 
 _DEGREES = ("tp", "cp", "pp", "dp_replicate", "dp_shard")
+
+
+def compositions(total: int, parts: int) -> Iterator[tuple[int, ...]]:
+    """Ordered sums of so many positive numbers."""
+    for bars in itertools.combinations(range(1, total), parts - 1):
+        yield tuple(b - a for a, b in itertools.pairwise((0, *bars, total)))
 
 
 def _orders_that_differ(cp: int, dp: int, pp: int) -> list[int]:

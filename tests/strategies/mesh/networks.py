@@ -22,15 +22,19 @@ def decoder(
     positions: int = 16,
     experts: int = 0,
     dense_blocks: int = 0,
+    wide: int = 0,
 ) -> Graph:
-    """A decoder of ``blocks`` blocks; with experts, those after the first ``dense_blocks`` are mixtures."""
+    """A decoder of ``blocks`` blocks; with experts, those after the first ``dense_blocks`` are mixtures.
+
+    The feed-forward layers of the first ``wide`` blocks are twice as wide.
+    """
     layers = Layers()
     add, dim = layers.add, features // heads
     previous = add(
         "embedding", "embedding", add("tokens", "input", shape=(1, positions)), num_embeddings=vocabulary, dim=features
     )
     for n in range(blocks):
-        block = f"blocks.{n}"
+        block, width = f"blocks.{n}", ffn * (2 if n < wide else 1)
         norm = add("norm1", "rms_norm", previous, block=block)
         qkv = add("qkv", "linear", norm, block=block, out_features=(heads + 2 * kv_heads) * dim, bias=False)
         attention = add("attention", "self_attention", qkv, block=block, heads=heads, kv_heads=kv_heads, head_dim=dim)
@@ -40,7 +44,7 @@ def decoder(
         if experts and n >= dense_blocks:
             inner = add("experts", "moe", norm, block=block, experts=experts, top_k=2, ffn=ffn)
         else:
-            up = add("up", "linear", norm, block=block, out_features=2 * ffn, bias=False)
+            up = add("up", "linear", norm, block=block, out_features=2 * width, bias=False)
             glu = add("glu", "glu", up, block=block, function="silu")
             inner = add("down", "linear", glu, block=block, out_features=features, bias=False)
         previous = add("add2", "add", inner, add1, block=block)

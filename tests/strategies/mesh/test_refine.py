@@ -18,6 +18,7 @@ from strategies.mesh.refine import StageTables, all_shares, refine_top, refineme
 from strategies.mesh.settings import Bounds, MeshCandidate, MeshOutcome, MeshRestriction, MeshSettings
 from tests.cases import mostly
 from tests.networks import Layers, roofline_workload
+from tests.strategies.mesh.brute_force import compositions
 
 LONG = 1e9  # seconds: no limit
 
@@ -71,12 +72,6 @@ CLUSTER = Cluster(
 def model_of(graph: Graph, batch: int, *, training: bool = True) -> MeshModel:
     workload = roofline_workload(graph, DEVICE, batch, precision="bf16", optimizer="adam", training=training)
     return MeshModel.build(workload, CLUSTER)
-
-
-def compositions(total: int, parts: int) -> Iterator[tuple[int, ...]]:
-    for bars in itertools.combinations(range(1, total), parts - 1):
-        ends = (0, *bars, total)
-        yield tuple(b - a for a, b in itertools.pairwise(ends))
 
 
 def all_plans(plan: MeshPlan, blocks: int) -> Iterator[MeshPlan]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import islice, permutations, product
+from itertools import count, islice, permutations, product
 
 from costmodel.hardware.cluster import Cluster, DeviceGroup, Level
 from costmodel.hardware.device import Device
@@ -18,33 +18,9 @@ from costmodel.network.graph import Graph
 from costmodel.workload import Workload
 from strategies.mesh.settings import Bounds
 from strategies.mixed.settings import MixedSettings
-from tests.networks import Layers, roofline_workload
-
-
-def transformer(
-    blocks: int, d: int = 64, heads: int = 4, ffn: int = 128, vocab: int = 256, seq: int = 32, wide: int = 0
-) -> Graph:
-    """A llama; the first ``wide`` blocks have a feed-forward layer twice as wide, so that blocks are of two kinds."""
-    layers = Layers()
-    add = layers.add
-    before = add("embedding", "embedding", add("tokens", "input", shape=(1, seq)), num_embeddings=vocab, dim=d)
-    for i in range(blocks):
-        block = f"blocks.{i}"
-        width = ffn * (2 if i < wide else 1)
-        norm = add("norm1", "rms_norm", before, block=block)
-        qkv = add("qkv", "linear", norm, block=block, out_features=3 * d, bias=False)
-        attention = add(
-            "attention", "self_attention", qkv, block=block, heads=heads, kv_heads=heads, head_dim=d // heads
-        )
-        proj = add("proj", "linear", attention, block=block, out_features=d, bias=False)
-        middle = add("add1", "add", proj, before, block=block)
-        norm = add("norm2", "rms_norm", middle, block=block)
-        up = add("up", "linear", norm, block=block, out_features=2 * width, bias=False)
-        glu = add("glu", "glu", up, block=block, function="silu")
-        down = add("down", "linear", glu, block=block, out_features=d, bias=False)
-        before = add("add2", "add", down, middle, block=block)
-    add("loss", "softmax", add("head", "linear", add("norm", "rms_norm", before), out_features=vocab, bias=False))
-    return layers.graph("llama")
+from tests.networks import roofline_workload
+from tests.strategies.mesh.brute_force import compositions
+from tests.strategies.mesh.networks import decoder
 
 
 def workload_of(graph: Graph, batch: int, device: Device, precision: str = "fp16") -> Workload:
@@ -86,17 +62,6 @@ def random_cluster(rng: random.Random, groups: int, most_devices: int, memory_by
 
 
 # -- brute force ------------------------------------------------------------------------------------------------------------
-
-
-def compositions(total: int, parts: int) -> Iterator[tuple[int, ...]]:
-    """Ordered sums of positive numbers."""
-    if parts == 1:
-        if total >= 1:
-            yield (total,)
-        return
-    for first in range(1, total - parts + 2):
-        for rest in compositions(total - first, parts - 1):
-            yield (first, *rest)
 
 
 def stage_rows(
@@ -180,30 +145,18 @@ def _plans_of(chosen: Sequence[tuple], batch: int, blocks: int, settings: MixedS
                 yield MixedPlan(pipelines=pipelines, zero_stage=zero, sequence_parallel=sequence, order=order)
 
 
-def brute_force(
-    model: MixedModel, settings: MixedSettings, degrees: Sequence[int], most: int
-) -> tuple[float, int] | None:
-    """Least step time of the plans that fit, and how many there are; None if there are more than ``most``."""
-    plans = list(islice(all_plans(model, settings, degrees), most + 1))
-    if len(plans) > most:
-        return None
-    if not plans:
-        return float("inf"), 0
-    costs = cost_plans(model, plans)
-    return float(min(costs.step_time_s[costs.fits], default=float("inf"))), len(plans)
-
-
 def random_case(seed: int) -> tuple[Workload, Cluster, MixedSettings]:
     """A tiny network on two or three groups, memory ample, tight or too small."""
     rng = random.Random(seed)
     groups = rng.choice([2, 2, 2, 3])
     blocks = rng.randint(groups, rng.choice([3, 3, 4, 5]))
-    graph = transformer(
-        blocks,
-        d=rng.choice([16, 32]),
+    graph = decoder(
+        blocks=blocks,
+        features=rng.choice([16, 32]),
+        kv_heads=4,
         ffn=rng.choice([32, 128]),
-        vocab=rng.choice([32, 256]),
-        seq=rng.choice([16, 128]),
+        vocabulary=rng.choice([32, 256]),
+        positions=rng.choice([16, 128]),
         wide=rng.choice([0, 0, 1]),
     )
     batch = rng.randint(2, 4)
@@ -234,3 +187,22 @@ def random_case(seed: int) -> tuple[Workload, Cluster, MixedSettings]:
         for group in roomy.groups
     )
     return work, replace(roomy, groups=kept), settings
+
+
+def as_they_are(cluster: Cluster, settings: MixedSettings, _: random.Random) -> tuple[Cluster, MixedSettings]:
+    return cluster, settings
+
+
+def enumerated_cases(
+    seed: int,
+    change: Callable[[Cluster, MixedSettings, random.Random], tuple[Cluster, MixedSettings]] = as_they_are,
+    most: int = 400,
+) -> Iterator[tuple[MixedModel, MixedSettings, list[MixedPlan]]]:
+    """Random cases, changed, and every plan of each; those with more than ``most`` plans are left out."""
+    for number in count(seed):
+        work, cluster, settings = random_case(number)
+        cluster, settings = change(cluster, settings, random.Random(number))
+        model = MixedModel.build(work, cluster, settings.assumptions)
+        plans = list(islice(all_plans(model, settings, tp_degrees(settings)), most + 1))
+        if len(plans) <= most:
+            yield model, settings, plans

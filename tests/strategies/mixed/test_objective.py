@@ -16,14 +16,15 @@ from costmodel.mesh.plan import RECOMPUTE
 from costmodel.mixed.evaluate import cost_plans, mixed_costs, stage_reports
 from costmodel.mixed.model import MixedModel
 from costmodel.mixed.plan import MixedPlan
+from costmodel.precision import PRECISIONS
 from strategies.mesh.settings import Bounds
+from strategies.mixed.families import RateBook, families_of, shapes_of
 from strategies.mixed.objective import Weights
 from strategies.mixed.search import search_mixed
 from strategies.mixed.settings import MixedOutcome, MixedSettings
 from tests.cases import mostly
-from tests.strategies.mixed.mixed_problems import all_plans, random_case, tp_degrees
+from tests.strategies.mixed.mixed_problems import all_plans, enumerated_cases, random_case
 
-MOST_PLANS = 400
 OBJECTIVES = ("gpu_hours", "tokens_per_s_per_gpu", "mfu", "money")
 
 
@@ -35,7 +36,14 @@ def with_prices(cluster: Cluster, rng: random.Random) -> Cluster:
     return replace(cluster, groups=groups)
 
 
-def with_powers(cluster: Cluster, rng: random.Random) -> Cluster:
+def priced(cluster: Cluster, settings: MixedSettings, rng: random.Random) -> tuple[Cluster, MixedSettings]:
+    """By an objective that needs no power."""
+    objective = rng.choice(OBJECTIVES)
+    return with_prices(cluster, rng), replace(settings, objective=objective)
+
+
+def powered(cluster: Cluster, settings: MixedSettings, rng: random.Random) -> tuple[Cluster, MixedSettings]:
+    """By energy, with devices of random power."""
     groups = tuple(
         replace(
             group,
@@ -47,7 +55,7 @@ def with_powers(cluster: Cluster, rng: random.Random) -> Cluster:
         )
         for group in cluster.groups
     )
-    return replace(cluster, groups=groups)
+    return replace(cluster, groups=groups), replace(settings, objective="energy")
 
 
 def cost_of(model: MixedModel, plan: MixedPlan, step: float, figure: str) -> float:
@@ -83,26 +91,15 @@ def scores(model: MixedModel, plans: Sequence[MixedPlan], objective: str) -> lis
 @mostly("exact", ("chunk", "count"), [(0, 1), *((chunk, 10) for chunk in range(6))], quick=1)
 def test_the_best_plan_is_that_of_brute_force(chunk: int, count: int) -> None:
     """Ten random cases each; the bound of each group alone holds, too."""
-    cases, seed = 0, 20_000 + 1000 * chunk
-    while cases < count:
-        rng = random.Random(seed)
-        work, cluster, settings = random_case(seed)
-        seed += 1
-        objective = rng.choice(OBJECTIVES)
-        cluster, settings = with_prices(cluster, rng), replace(settings, objective=objective)
-        model = MixedModel.build(work, cluster, settings.assumptions)
-        plans = list(islice(all_plans(model, settings, tp_degrees(settings)), MOST_PLANS + 1))
-        if not plans or len(plans) > MOST_PLANS:
-            continue
-        cases += 1
+    for model, settings, plans in islice(enumerated_cases(20_000 + 1000 * chunk, priced), count):
         fits = cost_plans(model, plans).fits
-        expected = np.where(fits, scores(model, plans, objective), math.inf)
-        outcome = search_mixed(work, cluster, settings)
+        expected = np.where(fits, scores(model, plans, settings.objective), math.inf)
+        outcome = search_mixed(model.workload, model.cluster, settings)
         if not fits.any():
             assert not outcome.candidates
             continue
         assert outcome.best is not None
-        found = scores(model, [c.plan for c in outcome.candidates], objective)
+        found = scores(model, [c.plan for c in outcome.candidates], settings.objective)
         assert found[0] == pytest.approx(float(expected.min()), rel=1e-9)
         assert found == sorted(found)
         assert outcome.best.score == pytest.approx(found[0], rel=1e-9)
@@ -118,20 +115,11 @@ def test_the_best_plan_is_that_of_brute_force(chunk: int, count: int) -> None:
 @mostly("exact", ("chunk", "count"), [(0, 1), *((chunk, 10) for chunk in range(4))], quick=1)
 def test_no_plan_takes_less_energy_than_the_bound(chunk: int, count: int) -> None:
     """Ten random cases each: the bound holds, the best is as good as it says, and where that is proven it is the best of all."""
-    cases, proven, seed = 0, 0, 50_000 + 1000 * chunk
-    while cases < count:
-        rng = random.Random(seed)
-        work, cluster, settings = random_case(seed)
-        seed += 1
-        cluster, settings = with_powers(cluster, rng), replace(settings, objective="energy")
-        model = MixedModel.build(work, cluster, settings.assumptions)
-        plans = list(islice(all_plans(model, settings, tp_degrees(settings)), MOST_PLANS + 1))
-        if not plans or len(plans) > MOST_PLANS:
-            continue
-        cases += 1
+    proven = 0
+    for model, settings, plans in islice(enumerated_cases(50_000 + 1000 * chunk, powered), count):
         fits = cost_plans(model, plans).fits
         least = float(np.where(fits, energies(model, plans), math.inf).min())
-        outcome = search_mixed(work, cluster, settings)
+        outcome = search_mixed(model.workload, model.cluster, settings)
         if not fits.any():
             assert not outcome.candidates
             continue
@@ -148,26 +136,8 @@ def test_no_plan_takes_less_energy_than_the_bound(chunk: int, count: int) -> Non
 
 
 @pytest.mark.exact
-@pytest.mark.parametrize("seed", range(30_000, 30_006))
-def test_a_limit_of_time_leaves_a_valid_bound(seed: int) -> None:
-    work, cluster, settings = random_case(seed)
-    settings = replace(settings, objective="gpu_hours")
-    exact = search_mixed(work, cluster, settings)
-    hasty = search_mixed(work, cluster, replace(settings, wall_s=0.0))
-    few = search_mixed(work, cluster, replace(settings, most_states=1))
-    for outcome in (hasty, few):
-        if exact.best is not None:
-            assert outcome.bound_score <= exact.best.score * (1 + 1e-9)
-        if outcome.best is not None:
-            assert outcome.best.score >= exact.best.score * (1 - 1e-9)
-
-
-@pytest.mark.exact
 def test_bounds_of_families_hold() -> None:
     """The score per sample of a family is below that of all its shapes, and its gain above theirs."""
-    from costmodel.precision import PRECISIONS
-    from strategies.mixed.families import RateBook, families_of, shapes_of
-
     checked = 0
     for seed in range(40_000, 40_030):
         work, cluster, settings = random_case(seed)

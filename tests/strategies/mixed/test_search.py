@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
+from itertools import islice
 
 import pytest
 
@@ -20,37 +20,27 @@ from strategies.mixed.families import partitions
 from strategies.mixed.search import search_mixed
 from strategies.mixed.settings import MixedSettings
 from tests.cases import mostly
+from tests.strategies.mesh.networks import decoder
 from tests.strategies.mixed.mixed_problems import (
-    brute_force,
     device_of,
+    enumerated_cases,
     random_case,
     subsets_in_parts,
-    tp_degrees,
-    transformer,
     workload_of,
 )
-
-MOST_PLANS = 400
 
 
 @mostly("exact", ("chunk", "count"), [(0, 1), *((chunk, 10) for chunk in range(10))], quick=1)
 def test_best_plan_is_that_of_brute_force(chunk: int, count: int) -> None:
     """Ten random cases each, 100 in all; every one is proven, too, and no group alone is faster."""
-    cases, seed = 0, 1000 * chunk
-    while cases < count:
-        work, cluster, settings = random_case(seed)
-        seed += 1
-        model = MixedModel.build(work, cluster, settings.assumptions)
-        expected = brute_force(model, settings, tp_degrees(settings), MOST_PLANS)
-        if expected is None:
-            continue
-        outcome = search_mixed(work, cluster, settings)
-        cases += 1
-        if math.isinf(expected[0]):
+    for model, settings, plans in islice(enumerated_cases(1000 * chunk), count):
+        every = cost_plans(model, plans)
+        outcome = search_mixed(model.workload, model.cluster, settings)
+        if not every.fits.any():
             assert not outcome.candidates
             assert outcome.nearest_miss.memory_bytes > outcome.nearest_miss.capacity_bytes
             continue
-        assert outcome.best.step_time_s == pytest.approx(expected[0], rel=1e-9)
+        assert outcome.best.step_time_s == pytest.approx(every.step_time_s[every.fits].min(), rel=1e-9)
         assert outcome.gap <= 1e-9
         costs = cost_plans(model, [c.plan for c in outcome.candidates])
         assert costs.step_time_s.tolist() == pytest.approx([c.step_time_s for c in outcome.candidates], rel=1e-12)
@@ -99,17 +89,21 @@ def _improved(cluster: Cluster, change: str, seed: int) -> Cluster:
 
 
 @pytest.mark.exact
-@pytest.mark.parametrize("seed", range(600, 605))
-def test_a_limit_of_time_leaves_a_valid_bound(seed: int) -> None:
+@pytest.mark.parametrize(
+    ("objective", "seed"),
+    [*(("step_time", seed) for seed in range(600, 605)), *(("gpu_hours", seed) for seed in range(30_000, 30_006))],
+)
+def test_a_limit_of_time_leaves_a_valid_bound(objective: str, seed: int) -> None:
     work, cluster, settings = random_case(seed)
+    settings = replace(settings, objective=objective)
     exact = search_mixed(work, cluster, settings)
     hasty = search_mixed(work, cluster, replace(settings, wall_s=0.0))
     few = search_mixed(work, cluster, replace(settings, most_states=1))
     for outcome in (hasty, few):
         if exact.best is not None:
-            assert outcome.bound_score <= exact.best.step_time_s * (1 + 1e-9)
+            assert outcome.bound_score <= exact.best.score * (1 + 1e-9)
         if outcome.best is not None:
-            assert outcome.best.step_time_s >= exact.best.step_time_s * (1 - 1e-9)
+            assert outcome.best.score >= exact.best.score * (1 - 1e-9)
     assert hasty.out_of_time
 
 
@@ -145,7 +139,7 @@ def test_ctrl_c_keeps_what_was_found_and_a_valid_bound() -> None:
 @pytest.mark.exact
 def test_one_group_alone_finds_the_best_uniform_plan() -> None:
     """Every 1F1B plan of the mesh model with tp, pp, dp, micro-batch, ZeRO-1 and full recomputation is in the space of one group."""
-    graph = transformer(5, d=32, seq=64)
+    graph = decoder(blocks=5, features=32, kv_heads=4, vocabulary=256, positions=64)
     device = device_of("d", 2.0, 1e9)
     node = Level(name="node", size=4, bandwidth_bytes_per_s=1e10, latency_s=1e-6)
     fabric = Level(name="fabric", size=None, bandwidth_bytes_per_s=1e9, latency_s=1e-5)
@@ -187,7 +181,7 @@ def test_answers_do_not_depend_on_the_run() -> None:
 
 @pytest.mark.exact
 def test_a_limit_of_memory_or_devices_is_kept() -> None:
-    graph, device = transformer(3), device_of("d", 1.0, 1e9)
+    graph, device = decoder(blocks=3, kv_heads=4), device_of("d", 1.0, 1e9)
     fabric = Level(name="fabric", size=None, bandwidth_bytes_per_s=1e9, latency_s=1e-5)
     cluster = Cluster(name="c", groups=(DeviceGroup(device=device, num_devices=4),) * 2, levels=(fabric,))
     work = workload_of(graph, 8, device)
@@ -207,7 +201,7 @@ def test_a_limit_of_memory_or_devices_is_kept() -> None:
 @pytest.mark.exact
 def test_a_slow_link_is_not_used_for_nothing() -> None:
     """Two equal regions behind a hopeless link: one of them works alone; behind a good one both do."""
-    graph, device = transformer(4), device_of("d", 1.0, 1e9)
+    graph, device = decoder(blocks=4, kv_heads=4), device_of("d", 1.0, 1e9)
     node = Level(name="node", size=2, bandwidth_bytes_per_s=1e10, latency_s=1e-6)
     work = workload_of(graph, 16, device)
     used = {}
@@ -224,7 +218,7 @@ def test_a_slow_link_is_not_used_for_nothing() -> None:
 @pytest.mark.exact
 def test_bundled_mixed_clusters() -> None:
     """GPT-like networks of about a billion weights; answers are proven, and use the faster devices more."""
-    graph = transformer(12, d=1024, heads=16, ffn=2816, vocab=32000, seq=1024)
+    graph = decoder(blocks=12, features=1024, heads=16, kv_heads=16, ffn=2816, vocabulary=32000, positions=1024)
     for name in ("a100-v100", "h100-a100", "two-regions-a100"):
         cluster = load_cluster(name).cluster
         work = workload_of(graph, 32, cluster.groups[0].device, "bf16")

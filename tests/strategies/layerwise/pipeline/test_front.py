@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -13,16 +12,14 @@ from strategies.layerwise.pipeline.completion import build_downstream, build_ups
 from strategies.layerwise.pipeline.problem import (
     SAFETY,
     PartitionProblem,
-    PipelinePlan,
     build_tables,
-    objective_s,
     stage_starts,
     stage_times_s,
 )
 from strategies.layerwise.pipeline.search import solve_pipeline
 from strategies.limits import Clock
 from tests.cases import mostly
-from tests.strategies.layerwise.pipeline.test_solve import stage_memory_bytes
+from tests.strategies.layerwise.pipeline.test_solve import brute_force, stage_memory_bytes
 
 INF = float("inf")
 
@@ -53,19 +50,6 @@ def realistic(rng: np.random.Generator, *, layers: int = 7, workers: int = 6) ->
     )
 
 
-def plans_of(problem: PartitionProblem) -> list[tuple[float, PipelinePlan]]:
-    """Every plan within memory, best first."""
-    found = []
-    for stages in range(2, min(problem.num_layers, problem.num_workers, problem.num_micro_batches) + 1):
-        for replicas in itertools.product(problem.replica_counts.tolist(), repeat=stages):
-            if sum(replicas) == problem.num_workers:
-                for cuts in itertools.combinations(range(1, problem.num_layers), stages - 1):
-                    plan = PipelinePlan(cuts=cuts, replicas=replicas)
-                    if np.all(stage_memory_bytes(problem, plan) <= problem.memory_capacity_bytes):
-                        found.append((objective_s(problem, plan), plan))
-    return sorted(found, key=lambda p: p[0])
-
-
 def small_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make small problems take every pass that large ones take."""
     monkeypatch.setattr("strategies.layerwise.pipeline.sweep._CHUNK", 7)
@@ -83,7 +67,7 @@ def test_binding_memory_equals_brute_force(copies: int, small: bool, monkeypatch
     bound, feasible = 0, 0
     for _ in range(16):
         problem = realistic(rng)
-        plans = plans_of(problem)
+        plans = brute_force(problem)
         free = solve_pipeline(replace(problem, memory_capacity_bytes=INF)).objective_s
         for cutoff in (INF, 1.3 * free):
             solution = solve_pipeline(problem, Limits(num_solutions=copies, cutoff_s=cutoff))
@@ -105,7 +89,7 @@ def test_table_bounds_the_upstream_of_every_plan() -> None:
         problem = realistic(rng)
         roomy = float(rng.choice([1.0, 2.0])) * problem.memory_capacity_bytes
         problem = replace(problem, num_micro_batches=int(rng.choice([4, 8])), memory_capacity_bytes=roomy)
-        plans = plans_of(problem)
+        plans = brute_force(problem)
         if not plans:
             continue
         threshold = float(np.quantile([cost for cost, _ in plans], 0.5)) * (1 + 1e-9)
@@ -143,7 +127,7 @@ def test_least_downstream_bounds_every_plan(levels: int) -> None:
         problem = realistic(rng)
         roomy = float(rng.choice([1.0, 2.0])) * problem.memory_capacity_bytes
         problem = replace(problem, num_micro_batches=int(rng.choice([4, 8])), memory_capacity_bytes=roomy)
-        plans = plans_of(problem)
+        plans = brute_force(problem)
         if not plans:
             continue
         threshold = plans[len(plans) // 2][0] * (1 + 1e-9)
@@ -180,10 +164,10 @@ def test_tight_memory_with_many_micro_batches(seed: int, m: int, monkeypatch: py
     fewer, proved = 0, 0
     for _ in range(6):
         problem = replace(realistic(rng), num_micro_batches=m, memory_capacity_bytes=INF)
-        every = plans_of(problem)
+        every = brute_force(problem)
         needs = sorted(stage_memory_bytes(problem, plan).max() for _, plan in every)
         problem = replace(problem, memory_capacity_bytes=float(needs[int(rng.integers(len(needs) // 5))]))
-        plans = plans_of(problem)
+        plans = brute_force(problem)
         assert plans
         fewer += len(plans) < len(every) / 4
         for cutoff in (plans[0][0] * (1 - 1e-6), plans[0][0] * (1 + 1e-6), plans[min(6, len(plans) - 1)][0], INF):
@@ -219,7 +203,7 @@ def test_one_table_serves_smaller_clusters_and_lower_cutoffs(monkeypatch: pytest
         for workers in range(2, problem.num_workers + 1):
             smaller = fewer_workers(problem, workers)
             assert table.serves(smaller, 500.0)
-            plans = plans_of(smaller)
+            plans = brute_force(smaller)
             solution = solve_pipeline(smaller, Limits(cutoff_s=500.0, num_solutions=3), upstream=table)
             assert solution.objectives_s == pytest.approx([cost for cost, _ in plans[:3]], rel=1e-10)
 
@@ -253,7 +237,7 @@ def test_label_limit_ends_the_search_with_a_valid_bound(monkeypatch: pytest.Monk
 
 def best_by_brute_force(problem: PartitionProblem) -> float:
     """Cost of the best plan by brute force."""
-    plans = plans_of(problem)
+    plans = brute_force(problem)
     return plans[0][0] if plans else INF
 
 
@@ -280,7 +264,7 @@ def test_at_most_so_many_workers_is_every_smaller_problem_in_one(small: bool, mo
         wanted = sorted(
             cost
             for workers in range(2, problem.num_workers + 1)
-            for cost, _ in plans_of(fewer_workers(problem, workers))
+            for cost, _ in brute_force(fewer_workers(problem, workers))
         )[:3]
         found = solve_pipeline(replace(problem, uses_all_workers=False), Limits(num_solutions=3))
         assert list(found.objectives_s) == pytest.approx(wanted, rel=1e-9)
