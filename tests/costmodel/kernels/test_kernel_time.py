@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,9 +14,10 @@ from hypothesis import strategies as st
 from costmodel.hardware.device import Device, DeviceError
 from costmodel.hardware.efficiency import DEFAULT_EFFICIENCY, Efficiency, EfficiencyError
 from costmodel.kernels.roofline import EAGER, ImageSoftware, PassTimes, RooflineCompute, kernel_time_s
-from costmodel.network.layers import Layer, Shard, family_of
-from costmodel.network.layers.base import params_from
+from costmodel.layerwise.splits import shard_of, split_table
+from costmodel.network.layers import Layer
 from costmodel.precision import OPTIMIZERS, PRECISIONS
+from tests.costmodel.network.layers.cases import layer as layer_of
 
 A100 = Device(
     name="a100",
@@ -89,6 +89,8 @@ P100 = Device(
         thin_tile=0.1, thin_depth=2.0, thin_fill=6.0, thin_split=0.3, weights_depth=5.0,
     ),
 )  # fmt: skip
+# One with matrix units for halves.
+VOLTA = replace(P100, peak_flop_per_s={"fp32": 10e12, "fp16": 80e12})
 tilings = st.sampled_from(["library", "recurrent", "thin", "weights"])
 
 
@@ -116,30 +118,29 @@ def test_products_on_vector_units_by_hand() -> None:
     # Two halves per lane are vector units too, of twice the lanes; a format that is much faster has units of its own.
     halves = 2 * (m + 90) * (n + 90) * (k + 30) + 2 * 800 * (k * 100 / (k + 100) + 30)
     assert product_s(P100, m, n, k, number_format="fp16") == pytest.approx(halves / 10e12, rel=1e-12)
-    volta = replace(P100, peak_flop_per_s={"fp32": 10e12, "fp16": 80e12})
     # 60,000 outputs are many waves of 2 x 1,000: nearly all have tiles twice as large.
     own = 2 * (m + 30) * (n + 30) * (k + 20) + 2 * 1000 * (1 + 60 / 62) * (k * 500 / (k + 500) + 20)
-    assert product_s(volta, m, n, k, number_format="fp16") == pytest.approx(own / 40e12, rel=1e-12)
+    assert product_s(VOLTA, m, n, k, number_format="fp16") == pytest.approx(own / 40e12, rel=1e-12)
     # Kernels for convolutions keep theirs.
     thin = 2 * (m + 30) * (n + 30) * (k + 20) + 2 * 1000 * (k * 500 / (k + 500) + 20)
-    assert product_s(volta, m, n, k, "thin", "fp16") == pytest.approx(thin / 40e12, rel=1e-12)
+    assert product_s(VOLTA, m, n, k, "thin", "fp16") == pytest.approx(thin / 40e12, rel=1e-12)
     # A library that cuts no inner loop takes as long for few tiles as for 90,000 outputs; gradients of weights are cut.
-    slow = replace(volta, efficiency=replace(volta.efficiency, matrix_fill=90.0))
+    slow = replace(VOLTA, efficiency=replace(VOLTA.efficiency, matrix_fill=90.0))
     for tiling in ("library", "recurrent", "thin"):
         assert product_s(slow, m, n, k, tiling, "fp16") == pytest.approx(2 * 90e3 * (k + 20) / 40e12, rel=1e-12)
         assert product_s(slow, m / 10, n, k, tiling, "fp16") == product_s(slow, m, n, k, tiling, "fp16")
-        assert product_s(slow, 3 * m, n, k, tiling, "fp16") == product_s(volta, 3 * m, n, k, tiling, "fp16")
+        assert product_s(slow, 3 * m, n, k, tiling, "fp16") == product_s(VOLTA, 3 * m, n, k, tiling, "fp16")
     for tiling in ("weights", "sums"):
-        assert product_s(slow, m, n, k, tiling, "fp16") == product_s(volta, m, n, k, tiling, "fp16")
-    assert product_s(volta, m, n, k, "sums", "fp16") == product_s(volta, m, n, k, "library", "fp16")
+        assert product_s(slow, m, n, k, tiling, "fp16") == product_s(VOLTA, m, n, k, tiling, "fp16")
+    assert product_s(VOLTA, m, n, k, "sums", "fp16") == product_s(VOLTA, m, n, k, "library", "fp16")
 
 
 def test_lanes_may_be_slower_than_matrix_units() -> None:
     slow = replace(P100, efficiency=replace(P100.efficiency, lane_fraction=0.5))
     assert product_s(slow, 300, 200, 400) == pytest.approx(2 * product_s(P100, 300, 200, 400), rel=1e-12)
-    volta, turned = (replace(d, peak_flop_per_s={"fp32": 10e12, "fp16": 80e12}) for d in (P100, slow))
+    turned = replace(slow, peak_flop_per_s=VOLTA.peak_flop_per_s)
     assert product_s(turned, 300, 200, 400, number_format="fp16") == product_s(
-        volta, 300, 200, 400, number_format="fp16"
+        VOLTA, 300, 200, 400, number_format="fp16"
     )
 
 
@@ -148,8 +149,7 @@ def test_a_library_has_no_tiles_below_a_least_side() -> None:
     assert product_s(P100, 300, 16, 400) == product_s(P100, 300, 60, 400) < product_s(P100, 300, 61, 400)
     assert product_s(P100, 16, 300, 400) == product_s(P100, 60, 300, 400) < product_s(P100, 61, 300, 400)
     assert product_s(P100, 300, 16, 400, "thin") < product_s(P100, 300, 60, 400, "thin")
-    volta = replace(P100, peak_flop_per_s={"fp32": 10e12, "fp16": 80e12})
-    assert product_s(volta, 300, 16, 400, number_format="fp16") < product_s(volta, 300, 60, 400, number_format="fp16")
+    assert product_s(VOLTA, 300, 16, 400, number_format="fp16") < product_s(VOLTA, 300, 60, 400, number_format="fp16")
 
 
 def test_fast_convolutions_run_on_vector_units_in_thin_kernels() -> None:
@@ -172,10 +172,8 @@ def test_laws_hold_on_vector_units(m: int, n: int, k: int, factor: float, tiling
 
 @given(extent, extent, extent, scale, tilings)
 def test_laws_hold_where_no_inner_loop_is_cut(m: int, n: int, k: int, factor: float, tiling: str) -> None:
-    volta = replace(
-        P100, peak_flop_per_s={"fp32": 10e12, "fp16": 80e12}, efficiency=replace(P100.efficiency, matrix_fill=90.0)
-    )
-    check_laws(volta, (m, n, k), factor, tiling, "fp16")
+    slow = replace(VOLTA, efficiency=replace(P100.efficiency, matrix_fill=90.0))
+    check_laws(slow, (m, n, k), factor, tiling, "fp16")
 
 
 def check_laws(device: Device, shape: tuple[int, int, int], factor: float, tiling: str, number_format: str) -> None:
@@ -191,13 +189,11 @@ def check_laws(device: Device, shape: tuple[int, int, int], factor: float, tilin
 
 def test_scattered_sums_take_a_share_of_the_bandwidth_on_vector_units_alone() -> None:
     def scattered_s(device: Device, number_format: str) -> float:
-        time = kernel_time_s(device, number_format, flop=0.0, memory_bytes=732e6, tiling="scattered")
-        return float(time)
+        return float(kernel_time_s(device, number_format, flop=0.0, memory_bytes=732e6, tiling="scattered"))
 
     assert scattered_s(P100, "fp32") == pytest.approx(1e-3 / 0.85 / 0.4, rel=1e-12)
     assert scattered_s(P100, "fp16") == scattered_s(P100, "fp32")
-    volta = replace(P100, peak_flop_per_s={"fp32": 10e12, "fp16": 80e12})
-    assert scattered_s(volta, "fp16") == 0.0 < scattered_s(volta, "fp32")
+    assert scattered_s(VOLTA, "fp16") == 0.0 < scattered_s(VOLTA, "fp32")
 
 
 def test_winograd_multiplies_two_halves_at_once_where_lanes_do() -> None:
@@ -207,8 +203,7 @@ def test_winograd_multiplies_two_halves_at_once_where_lanes_do() -> None:
         return float(time)
 
     assert winograd_s(P100, "fp32") / 2 < winograd_s(P100, "fp16") < winograd_s(P100, "fp32")
-    volta = replace(P100, peak_flop_per_s={"fp32": 10e12, "fp16": 80e12})
-    assert winograd_s(volta, "fp16") == winograd_s(volta, "fp32")  # not on matrix units
+    assert winograd_s(VOLTA, "fp16") == winograd_s(VOLTA, "fp32")  # not on matrix units
 
 
 def test_neutral_multiples_make_all_units_alike() -> None:
@@ -376,12 +371,6 @@ A100_SUSTAINED = Device(
 )
 
 
-def layer_of(kind: str, shape: tuple[int, ...], **values: Any) -> Layer:
-    params = params_from(kind, values)
-    output = family_of(kind).output_shape(params, (shape,))
-    return Layer(name="x", kind=kind, params=params, inputs=("in",), input_shapes=(shape,), output_shape=output)
-
-
 def passes_of(
     layer: Layer, precision: str, *, alone: bool = False, batch: int = 64, software: ImageSoftware = EAGER
 ) -> PassTimes:
@@ -392,18 +381,7 @@ def passes_of(
         alone=alone,
         software=software,
     )
-    one = np.ones(1)
-    inside = layer.input_shapes[0]
-    shard = Shard(
-        batch=batch * one,
-        out_channels=layer.output_shape[0] * one,
-        in_channels=inside[0] * one,
-        height=(layer.output_shape[1] if len(layer.output_shape) == 3 else 1) * one,
-        split_out=one,
-        split_in=one,
-        split_height=one,
-    )
-    return compute.pass_times(layer, shard, needs_input_gradient=True)
+    return compute.pass_times(layer, shard_of(layer, split_table([1]), batch), needs_input_gradient=True)
 
 
 def forward_s(layer: Layer, precision: str, *, alone: bool = False, batch: int = 64) -> float:
@@ -466,9 +444,6 @@ def test_images_in_tf32_are_transposed_for_the_matrix_units() -> None:
         device=halved, precision=replace(PRECISIONS["tf32"], compute="bf16"), optimizer=OPTIMIZERS["sgd"]
     )
     tf32 = RooflineCompute(device=halved, precision=PRECISIONS["tf32"], optimizer=OPTIMIZERS["sgd"])
-    one = np.ones(1)
-    shard = Shard(
-        batch=64 * one, out_channels=512 * one, in_channels=256 * one, height=28 * one, split_out=one, split_in=one, split_height=one
-    )  # fmt: skip
+    shard = shard_of(conv, split_table([1]), 64)
     times = [float(c.pass_times(conv, shard, needs_input_gradient=True).forward_s[0]) for c in (plain, tf32)]
     assert times[1] - times[0] == pytest.approx(transposed_s, rel=1e-9)

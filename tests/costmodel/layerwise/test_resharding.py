@@ -12,8 +12,8 @@ from costmodel.hardware.cluster import Cluster, DeviceGroup, Level
 from costmodel.hardware.device import Device
 from costmodel.layerwise.resharding import EdgeGeometry, edge_geometry, edge_times, gather_times, place
 from costmodel.layerwise.splits import Split, factorisations, split_table
-from costmodel.network.layers import Layer, Shape
-from costmodel.network.layers.base import params_from
+from costmodel.network.layers import Shape
+from tests.costmodel.network.layers.cases import layer
 
 # Seconds are bytes: no latency, one byte per second, one byte per element.
 UNIT = Cluster(
@@ -27,18 +27,13 @@ UNIT = Cluster(
 )
 
 
-def tensor(shape: Shape) -> Layer:
-    params = params_from("input", {"shape": shape})
-    return Layer(name="t", kind="input", params=params, inputs=(), input_shapes=(), output_shape=shape)
-
-
 class Moves:
     """Times of all moves of one tensor, by pair of splits."""
 
     def __init__(self, shape: Shape, batch: int, workers: int, cluster: Cluster = UNIT) -> None:
         self.table = split_table([workers])
         self.geometry: EdgeGeometry = edge_geometry(self.table)
-        forward, backward = edge_times([tensor(shape)], place(self.geometry.pairs, cluster), batch, 1)
+        forward, backward = edge_times([layer("input", shape=shape)], place(self.geometry.pairs, cluster), batch, 1)
         self.forward, self.backward = forward[0], backward[0]
 
     def pair(self, producer: Split, consumer: Split, *, channelwise: bool) -> int:
@@ -227,8 +222,8 @@ def test_the_last_extent_is_never_split_but_always_moved() -> None:
 
 def test_several_worker_counts_share_a_geometry() -> None:
     together, apart = split_table([2, 6]), split_table([6])
-    both = edge_times([tensor((24, 24, 2))], place(edge_geometry(together).pairs, UNIT), 24, 1)[0][0]
-    alone = edge_times([tensor((24, 24, 2))], place(edge_geometry(apart).pairs, UNIT), 24, 1)[0][0]
+    both = edge_times([layer("input", shape=(24, 24, 2))], place(edge_geometry(together).pairs, UNIT), 24, 1)[0][0]
+    alone = edge_times([layer("input", shape=(24, 24, 2))], place(edge_geometry(apart).pairs, UNIT), 24, 1)[0][0]
     geometry, single = edge_geometry(together), edge_geometry(apart)
     for a in range(len(apart.workers)):
         for b in range(len(apart.workers)):
@@ -243,7 +238,7 @@ def test_several_worker_counts_share_a_geometry() -> None:
 def test_the_gather_is_the_consumers_part_of_every_move(shape: Shape) -> None:
     """No move takes less than the gather over the consumer's output channels, and exactly that where nothing is exchanged before."""
     moves = Moves(shape, 9, 12)
-    forward, backward = gather_times([tensor(shape)], moves.table, UNIT, 9, 1)
+    forward, backward = gather_times([layer("input", shape=shape)], moves.table, UNIT, 9, 1)
     free = moves.geometry.pairs.moved == 0.0
     tight = 0
     for producer, consumer in itertools.product(range(len(moves.table.workers)), repeat=2):

@@ -19,11 +19,11 @@ from costmodel.hardware.efficiency import Efficiency
 from costmodel.layerwise.splits import Split, divisors, factorisations, legal_splits, shard_of, split_table
 from costmodel.layerwise.tables import CostTables, LayerCosts
 from costmodel.network.graph import Graph
-from costmodel.network.layers import Layer, Shape, family_of
-from costmodel.network.layers.base import params_from
+from costmodel.network.layers import Layer
 from costmodel.paleo.model import PaleoCompute
 from costmodel.precision import OPTIMIZERS, PRECISIONS
 from costmodel.workload import Workload
+from tests.costmodel.network.layers.cases import layer
 from tests.networks import network, roofline_workload, spec
 
 # 1 TFLOP/s and 100 GB/s without losses; links of 1 GB/s without latency.
@@ -244,12 +244,6 @@ def test_cheapest_collective_is_the_first_of_the_fastest() -> None:
 # --- Splits of a layer: all factorisations, which are legal, and the largest share --------------------------------------------------------
 
 
-def layer(kind: str, *shapes: Shape, **values: Any) -> Layer:
-    params = params_from(kind, values)
-    output = family_of(kind).output_shape(params, shapes)
-    return Layer(name="l", kind=kind, params=params, inputs=(), input_shapes=shapes, output_shape=output)
-
-
 LAYERS = [
     layer("convolution", (5, 9, 7), out_channels=6, kernel=3),
     layer("convolution", (6, 9, 7), out_channels=9, kernel=3, groups=3),
@@ -325,21 +319,6 @@ def test_one_worker_takes_everything() -> None:
 # --- Frozen weights in the cost tables: memory for the weights, no gradient, nothing to exchange or update --------------------------------
 
 
-IDEAL = Device(
-    name="d",
-    peak_flop_per_s={"fp32": 1e12, "bf16": 2e12},
-    memory_bytes=16e9,
-    memory_bandwidth_bytes_per_s=1e11,
-    launch_overhead_s=0.0,
-    efficiency=Efficiency(tile_half=0, depth_half=0, fill_outputs=0),
-)
-FLAT = Cluster(
-    name="c",
-    groups=(DeviceGroup(device=IDEAL),),
-    levels=(Level(name="flat", size=None, bandwidth_bytes_per_s=1e9, latency_s=0.0),),
-)
-
-
 def chain(*changes: dict[str, Any]) -> Graph:
     """Linear layers of 64 x 64 without biases, one per argument."""
     specs = [spec("x", "input", shape=(64, 16))]
@@ -349,11 +328,11 @@ def chain(*changes: dict[str, Any]) -> Graph:
 
 
 def adam_workload(graph: Graph) -> Workload:
-    return roofline_workload(graph, IDEAL, 8, precision="bf16", optimizer="adam")
+    return roofline_workload(graph, DEVICE, 8, precision="bf16", optimizer="adam")
 
 
 def layers_of(graph: Graph) -> tuple[LayerCosts, ...]:
-    return CostTables(adam_workload(graph), FLAT, split_table([4]), 1).layers
+    return CostTables(adam_workload(graph), CLUSTER, split_table([4]), 1).layers
 
 
 def test_bytes_and_times_of_frozen_weights() -> None:
@@ -397,7 +376,7 @@ def test_equal_layers_that_are_trained_differently_are_told_apart() -> None:
 
 def test_paleo_refuses_frozen_weights() -> None:
     """Its program trains every layer: a frozen one goes to the extensions, or is an error."""
-    compute = PaleoCompute(device=IDEAL)
+    compute = PaleoCompute(device=DEVICE)
     graph = chain({"frozen": True})
     assert "frozen" in compute.refusal(graph.layers[1])
     assert compute.refusal(graph.layers[0]) == ""

@@ -10,9 +10,8 @@ import pytest
 from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS
 from costmodel.mesh.plan import MeshPlan
 from costmodel.mesh.tables import expert_bytes, fp8_bytes, unfused_bytes
-from costmodel.network.layers.base import Shard
 from tests.costmodel.mesh import plans as make
-from tests.costmodel.network.layers.cases import layer
+from tests.costmodel.network.layers.cases import layer, shard
 from tests.strategies.mesh.networks import decoder, workload_of
 
 # The network: 2 blocks, 64 features, 4 heads and 2 of keys and values of 16, 96 inner features, 16 positions, 512 words. The device reads
@@ -66,19 +65,9 @@ def test_norms_of_heads_that_are_written_out() -> None:
         attention = layer(
             "self_attention", (128, _POSITIONS), heads=4, kv_heads=2, head_dim=16, causal=True, fused=True, **changes
         )
-        one = np.ones(1)
-        shard = Shard(
-            batch=one,
-            out_channels=64 * one,
-            in_channels=128 * one,
-            height=_POSITIONS * one,
-            split_out=one,
-            split_in=one,
-            split_height=one,
-            experts=one,
-        )
-        elements = _POSITIONS * _FEATURES * one
-        moved = unfused_bytes(attention, shard, elements, 2, replace(DEFAULT_ASSUMPTIONS, norm_copies=1.0))
+        elements = np.array([_POSITIONS * _FEATURES])
+        assumed = replace(DEFAULT_ASSUMPTIONS, norm_copies=1.0)
+        moved = unfused_bytes(attention, shard(attention), elements, 2, assumed)
         return float(moved[0][0])
 
     assert more() == 0.0
@@ -111,21 +100,10 @@ def test_casts_to_fp8_write_every_number_twice() -> None:
 def test_experts_beyond_their_products() -> None:
     """16 tokens with 2 experts each: casts of what enters products and comes back, limits before the activation, biases in fp32."""
     rows, inner, outer = 16 * 2, 96, 64
-    one = np.ones(1)
-    shard = Shard(
-        batch=one,
-        out_channels=one,
-        in_channels=one,
-        height=one,
-        split_out=one,
-        split_in=one,
-        split_height=one,
-        experts=4 * one,
-    )
 
     def moved(*, is_fp8: bool = False, **params: object) -> list[float]:
         mixture = layer("moe", (outer, 16), experts=8, top_k=2, ffn=inner, **params)
-        return [float(part[0]) for part in expert_bytes(mixture, shard, 2, is_fp8=is_fp8)]
+        return [float(part[0]) for part in expert_bytes(mixture, shard(mixture, experts=4), 2, is_fp8=is_fp8)]
 
     assert moved() == [0.0, 0.0]
     # The gated activation reads 2 x 96 and writes 96.

@@ -35,8 +35,9 @@ from costmodel.mixed.plan import (
 )
 from costmodel.network.graph import Graph
 from costmodel.workload import Workload
+from tests.costmodel.mesh.plans import gpt
 from tests.costmodel.mesh.test_mesh_timeline import check
-from tests.networks import Layers, roofline_workload
+from tests.networks import roofline_workload
 
 NODE = Level(name="node", size=4, bandwidth_bytes_per_s=100e9, latency_s=2e-6, efficiency=0.8)
 FABRIC = Level(name="fabric", size=4, bandwidth_bytes_per_s=10e9, latency_s=5e-6, shared_by=2)
@@ -51,25 +52,9 @@ def device(name: str, speed: float = 1.0, formats: tuple[str, ...] = ("fp32", "f
 FAST, SLOW = device("fast", 2.0), device("slow", 1.0, ("fp32", "fp16"))
 
 
-def network(blocks: int = 7, tied: bool = True) -> Graph:
+def network(blocks: int = 7) -> Graph:
     """GPT-2 without its dropouts; the head shares the embedding's weights."""
-    d, heads, vocab, seq = 128, 8, 512, 64
-    layers = Layers()
-    add = layers.add
-    before = add("embedding", "embedding", add("tokens", "input", shape=(1, seq)), num_embeddings=vocab, dim=d)
-    for i in range(blocks):
-        block = f"blocks.{i}"
-        qkv = add("qkv", "linear", add("norm1", "layer_norm", before, block=block), block=block, out_features=3 * d)
-        attention = add("attention", "self_attention", qkv, block=block, heads=heads, head_dim=d // heads)
-        proj = add("proj", "linear", attention, block=block, out_features=d)
-        middle = add("add1", "add", proj, before, block=block)
-        up = add("up", "linear", add("norm2", "layer_norm", middle, block=block), block=block, out_features=4 * d)
-        gelu = add("gelu", "activation", up, block=block, function="gelu")
-        down = add("down", "linear", gelu, block=block, out_features=d)
-        before = add("add2", "add", down, middle, block=block)
-    norm = add("norm", "layer_norm", before)
-    add("loss", "softmax", add("head", "linear", norm, out_features=vocab, bias=False, tied=tied))
-    return layers.graph("gpt")
+    return gpt(blocks=blocks, features=128, heads=8, positions=64, fused=True, dropout=False)
 
 
 def workload(graph: Graph, batch: int, on: Device = FAST, precision: str = "fp16", training: bool = True) -> Workload:

@@ -13,8 +13,6 @@ from hypothesis import strategies as st
 from costmodel.hardware.device import Device
 from costmodel.kernels.roofline import CostModelError
 from costmodel.layerwise.splits import shard_of
-from costmodel.network.graph import Graph, LayerSpec
-from costmodel.network.layers.base import params_from
 from costmodel.paleo.convolution import Rates
 from costmodel.paleo.model import PaleoCompute
 from costmodel.paleo.scaling import (
@@ -30,6 +28,7 @@ from costmodel.paleo.scaling import (
     partition,
 )
 from tests.costmodel.paleo.scaling_tables import data_parallel_rows
+from tests.networks import network
 
 DEVICE = Device(
     name="d",
@@ -108,20 +107,15 @@ def test_fetches(workers: int) -> None:
     assert fetch_s((whole, alone), alone, 1, rates) == pytest.approx(4e6 / 2**30 / 8.0 / 0.75)
 
 
-def network(*layers: tuple[str, str, dict[str, Any], tuple[str, ...]]) -> Graph:
-    specs = [LayerSpec(name=n, kind=k, params=params_from(k, p), inputs=i) for n, k, p, i in layers]
-    return Graph.build("net", specs)
-
-
 TOWER = network(
-    ("data", "input", {"shape": (3, 17, 17)}, ()),
-    ("conv", "convolution", {"out_channels": 16, "kernel": 3, "padding": "same"}, ("data",)),
-    ("pool", "pool", {"kernel": 3, "stride": 2}, ("conv",)),
-    ("fc1", "linear", {"out_features": 64}, ("pool",)),
-    ("drop", "dropout", {}, ("fc1",)),
-    ("fc2", "linear", {"out_features": 32}, ("drop",)),
-    ("fc3", "linear", {"out_features": 10}, ("fc2",)),
-    ("loss", "softmax", {}, ("fc3",)),
+    (3, 17, 17),
+    ("conv", "convolution", ("data",), {"out_channels": 16, "kernel": 3, "padding": "same"}),
+    ("pool", "pool", ("conv",), {"kernel": 3, "stride": 2}),
+    ("fc1", "linear", ("pool",), {"out_features": 64}),
+    ("drop", "dropout", ("fc1",), {}),
+    ("fc2", "linear", ("drop",), {"out_features": 32}),
+    ("fc3", "linear", ("fc2",), {"out_features": 10}),
+    ("loss", "softmax", ("fc3",), {}),
 )
 
 
@@ -143,8 +137,8 @@ def test_partition() -> None:
     assert len(partition(TOWER, hybrid_layers(TOWER), 5, uneven=True)) == 3 + 5 * 4 + 3
     assert all(node.device is None for node in partition(TOWER, hybrid_layers(TOWER), 1))
     only = network(
-        ("data", "input", {"shape": (3, 8, 8)}, ()),
-        ("fc", "linear", {"out_features": 4}, ("data",)),
+        (3, 8, 8),
+        ("fc", "linear", ("data",), {"out_features": 4}),
     )
     assert hybrid_layers(only) == ("fc",)
 
@@ -185,13 +179,13 @@ def test_hybrid_by_hand() -> None:
 
 def test_bounds_of_model_parallelism() -> None:
     fork = network(
-        ("data", "input", {"shape": (8, 16, 16)}, ()),
-        ("a", "convolution", {"out_channels": 8, "kernel": 3, "padding": "same"}, ("data",)),
-        ("b1", "convolution", {"out_channels": 8, "kernel": 1}, ("a",)),
-        ("b2", "convolution", {"out_channels": 8, "kernel": 3, "padding": "same"}, ("b1",)),
-        ("b3", "convolution", {"out_channels": 8, "kernel": 5, "padding": "same"}, ("b1",)),
-        ("c", "convolution", {"out_channels": 8, "kernel": 1}, ("a",)),
-        ("join", "concat", {}, ("b2", "b3", "c")),
+        (8, 16, 16),
+        ("a", "convolution", ("data",), {"out_channels": 8, "kernel": 3, "padding": "same"}),
+        ("b1", "convolution", ("a",), {"out_channels": 8, "kernel": 1}),
+        ("b2", "convolution", ("b1",), {"out_channels": 8, "kernel": 3, "padding": "same"}),
+        ("b3", "convolution", ("b1",), {"out_channels": 8, "kernel": 5, "padding": "same"}),
+        ("c", "convolution", ("a",), {"out_channels": 8, "kernel": 1}),
+        ("join", "concat", ("b2", "b3", "c"), {}),
     )
     compute = PaleoCompute(device=DEVICE)
 

@@ -7,8 +7,8 @@ import itertools
 import numpy as np
 import pytest
 
-from costmodel.network.graph import Graph, LayerSpec
-from costmodel.network.layers.base import Layer, params_from
+from costmodel.network.graph import Graph
+from costmodel.network.layers.base import Layer
 from costmodel.serving.tables import (
     PassKeys,
     attention_kernels,
@@ -18,6 +18,7 @@ from costmodel.serving.tables import (
     query_context,
 )
 from costmodel.serving.workload import ServingWorkload
+from tests.costmodel.network.layers.cases import layer as layer_of
 
 
 def one(value: int) -> np.ndarray:
@@ -28,26 +29,18 @@ def keys(*, tp: int = 1, ep: int = 1, etp: int = 1, prompts: int = 0, chunk: int
     return PassKeys(tp=one(tp), ep=one(ep), etp=one(etp), prompts=one(prompts), chunk=one(chunk), decodes=one(decodes))
 
 
-def attention(kind: str = "self_attention", positions: int = 16, **params: object) -> Layer:
-    shapes = {
-        "self_attention": [((params.get("heads", 8) + 2 * (params.get("kv_heads") or params.get("heads", 8))) * 4,)],
-    }
-    if kind == "self_attention":
-        inputs = ((shapes[kind][0][0], positions),)
-        out = (params.get("heads", 8) * 4, positions)
-        values = {"heads": 8, "head_dim": 4, **params}
-    else:
-        inputs = ((8 * 6, positions), (8 * 8, positions), (16 + 2, positions))
-        out = (8 * 4, positions)
-        values = {"heads": 8, "nope_dim": 4, "rope_dim": 2, "value_dim": 4}
-    return Layer(
-        name="a",
-        kind=kind,
-        params=params_from(kind, values),
-        inputs=("x",) * len(inputs),
-        input_shapes=inputs,
-        output_shape=out,
-    )
+def attention(positions: int = 16, heads: int = 8, kv_heads: int = 8, **params: object) -> Layer:
+    features = (heads + 2 * kv_heads) * 4
+    return layer_of("self_attention", (features, positions), heads=heads, kv_heads=kv_heads, head_dim=4, **params)
+
+
+def latent_attention() -> Layer:
+    inputs = (8 * 6, 16), (8 * 8, 16), (16 + 2, 16)
+    return layer_of("latent_attention", *inputs, heads=8, nope_dim=4, rope_dim=2, value_dim=4)
+
+
+def moe(**params: object) -> Layer:
+    return layer_of("moe", (16, 1), experts=8, top_k=2, ffn=32, **params)
 
 
 def served(prompt: int = 64, output: int = 9) -> ServingWorkload:
@@ -64,18 +57,6 @@ def test_expected_experts_is_the_mean_over_all_routings(experts: int, top_k: int
     found = expected_experts(np.array([float(held)]), float(experts), float(top_k), np.array([float(tokens)]))
     # On the fullest rank at least one expert works.
     assert found[0] == pytest.approx(max(np.mean(hit), 1.0))
-
-
-def moe(**params: object) -> Layer:
-    values = {"experts": 8, "top_k": 2, "ffn": 32, **params}
-    return Layer(
-        name="m",
-        kind="moe",
-        params=params_from("moe", values),
-        inputs=("x",),
-        input_shapes=((16, 1),),
-        output_shape=(16, 1),
-    )
 
 
 def test_a_mixture_reads_the_experts_that_are_hit_and_computes_every_token() -> None:
@@ -105,7 +86,7 @@ def test_cache_keeps_every_kv_head_once_and_repeats_them_over_more_ranks() -> No
 
 
 def test_latent_cache_is_the_compressed_vector_on_every_rank() -> None:
-    layer = attention("latent_attention")
+    layer = latent_attention()
     assert cache_elements(layer, np.array([1, 4])).tolist() == [18.0, 18.0]
 
 
@@ -130,25 +111,9 @@ def test_chunks_compute_the_pairs_of_the_whole_prompt(chunk: int) -> None:
 
 
 def test_latent_chunks_expand_the_earlier_cache_again() -> None:
-    layer = attention("latent_attention")
+    layer = latent_attention()
     whole = attention_kernels(layer, keys(prompts=1, chunk=64), served())
     pieces = attention_kernels(layer, keys(prompts=1, chunk=16), served())
     assert not whole[1].runs[0]
     # Chunks 2, 3 and 4 see 16, 32 and 48 earlier positions; each is expanded from 16 to 8 x (4 + 4) features.
     assert 4 * float(pieces[1].kernel.flop[0]) == pytest.approx(2 * (16 + 32 + 48) * 16 * 64)
-
-
-def test_specs_build() -> None:
-    """The hand-made layers above are what a graph would infer."""
-    specs = [
-        LayerSpec(name="x", kind="input", params=params_from("input", {"shape": (48, 16)})),
-        LayerSpec(
-            name="a",
-            kind="self_attention",
-            params=params_from("self_attention", {"heads": 8, "kv_heads": 2, "head_dim": 4}),
-            inputs=("x",),
-        ),
-    ]
-    layer = Graph.build("g", specs).layers[1]
-    assert layer.input_shapes == attention(kv_heads=2).input_shapes
-    assert layer.output_shape == attention(kv_heads=2).output_shape

@@ -14,8 +14,7 @@ from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.modules import RowKeys
 from costmodel.mesh.rules import NetworkShape
 from costmodel.mesh.tables import module_table
-from costmodel.network.graph import Graph, LayerSpec
-from costmodel.network.layers.base import params_from
+from costmodel.network.graph import Graph
 from costmodel.serving.plan import (
     SERVING_MEMORY_PARTS,
     TPOT_PARTS,
@@ -28,6 +27,7 @@ from costmodel.serving.plan import (
 from costmodel.serving.tables import PassKeys
 from costmodel.serving.workload import ServingError
 from tests.costmodel.serving.servers import NO_OVERHEAD, P, cluster, costs_of, large, model
+from tests.networks import spec
 from tests.strategies.mesh.networks import workload_of
 
 # -- by hand ------------------------------------------------------------------------------------------------------------
@@ -380,24 +380,11 @@ def test_experts_must_fill_the_ranks() -> None:
     assert any("multiple" in m for m in broken_serving_rules(shape, P(tp=1, ep=8, dp=6)))
 
 
-def encoder() -> Graph:
-    specs = [
-        LayerSpec(name="x", kind="input", params=params_from("input", {"shape": (48, 16)})),
-        LayerSpec(
-            name="a",
-            kind="self_attention",
-            params=params_from("self_attention", {"heads": 4, "head_dim": 4, "causal": False}),
-            inputs=("x",),
-            block="b.0",
-        ),
-        LayerSpec(name="n", kind="rms_norm", params=params_from("rms_norm", {}), inputs=("a",)),
-    ]
-    return Graph.build("encoder", specs)
-
-
 def test_networks_that_do_not_generate_are_refused() -> None:
+    both_ways = spec("a", "self_attention", "x", block="b.0", heads=4, head_dim=4, causal=False)
+    encoder = Graph.build("encoder", [spec("x", "input", shape=(48, 16)), both_ways, spec("n", "rms_norm", "a")])
     with pytest.raises(ServingError, match="sees later positions"):
-        model(encoder())
+        model(encoder)
     for lengths in ({"prompt": 0}, {"output": 0}):
         with pytest.raises(ServingError, match="at least 1"):
             model(large(), **lengths)
