@@ -205,20 +205,18 @@ def _rank_blocks(plan: MeshPlan) -> list[float]:
     return [(b - a) / one for a, b in zip(*found, strict=True)]
 
 
-def test_the_first_stage_of_1f1b_keeps_pp_micro_batches() -> None:
-    # 2 more blocks per rank: 4, 3, 2, 1 micro-batches of each.
-    assert _rank_blocks(MeshPlan(pp=4, num_micro_batches=16)) == pytest.approx([8, 6, 4, 2], rel=1e-12)
-    assert _rank_blocks(MeshPlan(pp=4, num_micro_batches=2)) == pytest.approx([4, 4, 4, 2], rel=1e-12)
-
-
-def test_gpipe_keeps_all_micro_batches() -> None:
-    assert _rank_blocks(MeshPlan(pp=4, num_micro_batches=16, schedule="gpipe")) == pytest.approx([32] * 4, rel=1e-12)
-
-
-def test_zero_bubble_keeps_as_many_on_every_rank() -> None:
-    assert _rank_blocks(MeshPlan(pp=4, num_micro_batches=16, schedule="zero_bubble")) == pytest.approx(
-        [8] * 4, rel=1e-12
-    )
+@pytest.mark.parametrize(
+    ("schedule", "micro_batches", "kept"),
+    [
+        ("1f1b", 16, [8, 6, 4, 2]),  # 2 more blocks per rank: 4, 3, 2, 1 micro-batches of each
+        ("1f1b", 2, [4, 4, 4, 2]),
+        ("gpipe", 16, [32] * 4),  # all
+        ("zero_bubble", 16, [8] * 4),  # as many on every rank
+    ],
+)
+def test_ranks_keep_the_micro_batches_of_their_schedule(schedule: str, micro_batches: int, kept: list[int]) -> None:
+    found = _rank_blocks(MeshPlan(pp=4, num_micro_batches=micro_batches, schedule=schedule))
+    assert found == pytest.approx(kept, rel=1e-12)
 
 
 @pytest.mark.parametrize(("pp", "vpp"), [(2, 2), (4, 2), (2, 4)])
@@ -360,13 +358,9 @@ def test_mixtures_make_their_activations_again() -> None:
 
 
 def _step_s(recompute: str, **assumed: float) -> float:
-    model = MeshModel.build(*_question(), replace(make.BARE, **assumed))
+    cluster = make.ideal_cluster(peak=1e9, memory_bandwidth=1e9)
+    model = make.model_of(decoder(blocks=4), 4, cluster, replace(make.BARE, **assumed))
     return float(model.evaluate_plans([MeshPlan(num_micro_batches=4, recompute=recompute)]).step_time_s[0])
-
-
-def _question():
-    model = make.model_of(decoder(blocks=4), 4, make.ideal_cluster(peak=1e9, memory_bandwidth=1e9))
-    return model.workload, model.cluster
 
 
 def test_the_host_is_ahead_of_what_runs_again() -> None:

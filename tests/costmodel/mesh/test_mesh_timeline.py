@@ -180,21 +180,31 @@ class Chunks:
         )
 
 
-def _cases(schedule: str, count: int, seed: int) -> list[tuple[MeshModel, MeshPlan]]:
-    rng = random.Random(f"{schedule} {seed}")
+def cases(
+    schedule: str, count: int, *, seed: str = "", offload: bool = False, per_model: int = 6, uneven: float = 0.5
+) -> list[tuple[MeshModel, MeshPlan]]:
+    """Random models, several random plans of each; a share of the plans has stages of random lengths."""
+    rng = random.Random(seed or f"spans {schedule} {offload}")
     result: list[tuple[MeshModel, MeshPlan]] = []
     while len(result) < count:
         graph = make.network(rng, blocks=rng.choice([6, 8, 12]))
         model = make.model_of(graph, 12, make.cluster(rng), make.assumptions(rng))
         shape = make.shape_of(model)
-        for _ in range(8):
-            plan = make.random_plan(rng, shape, schedule=schedule, offload=False)
-            if plan.zero_stage == 3:
-                # Without replicas the whole exchange is inside the pipeline; mixtures have groups of their own.
-                m = plan.num_micro_batches * plan.dp_replicate
-                plan = replace(plan, dp_replicate=1, num_micro_batches=m, zero_stage=2 if shape.experts else 3)
-            result.append((model, make.uneven(rng, plan, model.num_blocks) if rng.random() < 0.7 else plan))
+        for _ in range(per_model):
+            plan = make.random_plan(rng, shape, schedule=schedule, offload=offload)
+            result.append((model, make.uneven(rng, plan, model.num_blocks) if rng.random() < uneven else plan))
     return result[:count]
+
+
+def _cases(schedule: str, count: int, seed: int) -> list[tuple[MeshModel, MeshPlan]]:
+    """Without replicas of shards, so that the whole exchange of ZeRO-3 is inside the pipeline; mixtures have groups of their own."""
+    found = []
+    for model, plan in cases(schedule, count, seed=f"{schedule} {seed}", per_model=8, uneven=0.7):
+        m = plan.num_micro_batches * plan.dp_replicate
+        stage = 2 if make.shape_of(model).experts else 3
+        alone = replace(plan, dp_replicate=1, num_micro_batches=m, zero_stage=stage)
+        found.append((model, alone if plan.zero_stage == 3 else plan))
+    return found
 
 
 @pytest.mark.exact
@@ -301,20 +311,6 @@ def test_few_zero_bubble_steps_are_longer_than_the_timeline() -> None:
 
 
 # --- Traces of mesh plans: they end when the cost model says, and nothing is in two places at once ----------------------------------------
-
-
-def cases(schedule: str, count: int, *, offload: bool = False) -> list[tuple[MeshModel, MeshPlan]]:
-    rng = random.Random(f"spans {schedule} {offload}")
-    result: list[tuple[MeshModel, MeshPlan]] = []
-    while len(result) < count:
-        model = make.model_of(
-            make.network(rng, blocks=rng.choice([6, 8, 12])), 12, make.cluster(rng), make.assumptions(rng)
-        )
-        shape = make.shape_of(model)
-        for _ in range(6):
-            plan = make.random_plan(rng, shape, schedule=schedule, offload=offload)
-            result.append((model, make.uneven(rng, plan, model.num_blocks) if rng.random() < 0.5 else plan))
-    return result[:count]
 
 
 def errors(schedule: str, *, offload: bool = False) -> list[float]:

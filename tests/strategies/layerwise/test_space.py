@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodel.hardware.cluster import Cluster, DeviceGroup, Level
 from costmodel.hardware.device import Device
 from costmodel.layerwise.plan import Plan, family_of_plan
 from costmodel.layerwise.splits import Split, legal_splits, split_table
@@ -31,12 +30,6 @@ from strategies.layerwise.space import (
 from tests.networks import network, roofline_workload
 
 DEVICE = Device(name="d", peak_flop_per_s={"fp32": 10e12}, memory_bytes=16e9, memory_bandwidth_bytes_per_s=500e9)
-CLUSTER = Cluster(
-    name="c",
-    groups=(DeviceGroup(device=DEVICE),),
-    levels=(Level(name="flat", size=None, bandwidth_bytes_per_s=5e9, latency_s=8e-6),),
-)
-
 
 build = functools.partial(network, (3, 6, 6))
 

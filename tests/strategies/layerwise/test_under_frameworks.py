@@ -10,7 +10,7 @@ import pytest
 from costmodel.framework import AS_RUN, LayerAssumptions
 from costmodel.hardware.cluster import Cluster, DeviceGroup, Level
 from costmodel.kernels.roofline import RooflineCompute
-from costmodel.layerwise.evaluate import CostBatch, evaluate
+from costmodel.layerwise.evaluate import evaluate
 from costmodel.layerwise.plan import Plan
 from costmodel.layerwise.splits import Split, divisors, split_table
 from costmodel.layerwise.tables import CostTables
@@ -67,16 +67,10 @@ def workload_of(name: str, batch: int, assumptions: LayerAssumptions) -> Workloa
 @pytest.mark.exact
 @mostly("exact", "name", whole.NETWORKS, quick=1)
 @mostly("exact", "under", CASES, quick=4)
-def test_the_search_finds_and_proves_what_enumeration_finds(
-    name: str, under: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(whole, "CLUSTER", CLUSTER)
-    batch, most = 6, 3
-    case = workload_of(name, batch, CASES[under])
-    parts = [whole.every_layer_plan(case, w, m) for m in divisors(batch) for w in range(1, most + 1)]
-    pipelines = [plan for m in divisors(batch) for plan in whole.every_pipeline(case, most, m)]
-    costs = CostBatch.joined([*(c for c, _, _ in parts), evaluate(case, CLUSTER, pipelines)])
-    workers = np.concatenate([*(np.full(len(c.step_time_s), w) for c, _, w in parts), [p.workers for p in pipelines]])
+def test_the_search_finds_and_proves_what_enumeration_finds(name: str, under: str) -> None:
+    most = 3
+    case = workload_of(name, 6, CASES[under])
+    costs, workers, _ = whole.every_plan(case, most, CLUSTER)
     total = costs.compute_s + costs.update_s + costs.reshard_s + costs.exposed_exchange_s + costs.bubble_s
     finite = np.isfinite(costs.step_time_s)
     assert costs.step_time_s[finite] == pytest.approx(total[finite], rel=1e-9)
@@ -99,14 +93,8 @@ def test_bounds_are_at_most_what_is_costed(under: str) -> None:
         tables = CostTables(case, CLUSTER, split_table([1, 2, 3, 4]), m)
         bounds = lower_bounds(tables, Restriction())
         for k, workers in enumerate((1, 2, 3, 4)):
-            assert bounds[k] <= _least_step_s(case, workers, m) * (1 + 1e-9)
-
-
-def _least_step_s(case: Workload, workers: int, m: int) -> float:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(whole, "CLUSTER", CLUSTER)
-        costs, _, _ = whole.every_layer_plan(case, workers, m)
-    return float(costs.step_time_s.min())
+            costs, _ = whole.every_layer_plan(case, workers, m, CLUSTER)
+            assert bounds[k] <= costs.step_time_s.min() * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("name", whole.NETWORKS)

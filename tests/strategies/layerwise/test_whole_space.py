@@ -91,9 +91,9 @@ def workload_of(name: str, batch: int, *, training: bool) -> Workload:
     )
 
 
-def every_layer_plan(case: Workload, workers: int, m: int) -> tuple[CostBatch, int, int]:
-    """Costs of every combination of legal splits, with the cheapest collectives, how many plans with any, and the workers."""
-    tables = CostTables(case, CLUSTER, split_table([workers]), m)
+def every_layer_plan(case: Workload, workers: int, m: int, cluster: Cluster = CLUSTER) -> tuple[CostBatch, int]:
+    """Costs of every combination of legal splits, with the cheapest collectives, and how many plans there are with any."""
+    tables = CostTables(case, cluster, split_table([workers]), m)
     options = [
         np.flatnonzero(costs.legal)[: 1 if layer.kind == "input" else None]  # its layout costs nothing
         for layer, costs in zip(case.graph.layers, tables.layers, strict=True)
@@ -103,7 +103,7 @@ def every_layer_plan(case: Workload, workers: int, m: int) -> tuple[CostBatch, i
     costs = evaluate_on(tables, batch)
     exchanges = (tables.table.batch * tables.table.height)[rows[:, list(case.graph.weighted)]] > 1
     plans = np.sum(len(case.collectives) ** exchanges.sum(axis=1)) if case.training else len(rows)
-    return costs, int(plans), workers
+    return costs, int(plans)
 
 
 def every_pipeline(case: Workload, most: int, m: int) -> list[Plan]:
@@ -130,6 +130,17 @@ def every_pipeline(case: Workload, most: int, m: int) -> list[Plan]:
     return plans
 
 
+def every_plan(case: Workload, most: int, cluster: Cluster = CLUSTER) -> tuple[CostBatch, np.ndarray[Any, Any], int]:
+    """Costs and workers of the plans of both kinds on up to ``most`` workers, and how many there are with any collectives."""
+    micro_batches = divisors(case.global_batch)
+    counts = [(w, m) for m in micro_batches for w in range(1, most + 1)]
+    costs, sizes = zip(*(every_layer_plan(case, w, m, cluster) for w, m in counts), strict=True)
+    pipelines = [plan for m in micro_batches for plan in every_pipeline(case, most, m)]
+    workers = [np.full(len(some.step_time_s), w) for some, (w, _) in zip(costs, counts, strict=True)]
+    together = CostBatch.joined([*costs, evaluate(case, cluster, pipelines)])
+    return together, np.concatenate([*workers, [p.workers for p in pipelines]]), sum(sizes) + len(pipelines)
+
+
 @pytest.mark.exact
 @mostly("exact", "name", NETWORKS, quick=1)
 @mostly(
@@ -149,14 +160,8 @@ def test_the_search_finds_and_proves_the_best_of_the_whole_space(
 ) -> None:
     case = workload_of(name, batch, training=training)
     for most in (2, 3):
-        parts = [every_layer_plan(case, w, m) for m in divisors(batch) for w in range(1, most + 1)]
-        pipelines = [plan for m in divisors(batch) for plan in every_pipeline(case, most, m)]
-        costs = CostBatch.joined([*(c for c, _, _ in parts), evaluate(case, CLUSTER, pipelines)])
-        workers = np.concatenate(
-            [*(np.full(len(c.step_time_s), w) for c, _, w in parts), [p.workers for p in pipelines]]
-        )
+        costs, workers, size = every_plan(case, most)
         scores, memory = by_hand(objective, costs, workers), costs.memory_bytes
-        size = sum(n for _, n, _ in parts) + len(pipelines)
         for quantile in (0.0, 0.01, 0.1, 0.5, 1.0):
             capacity = float(np.quantile(memory, quantile)) * (1 + 1e-9)
             best = float(scores[memory <= capacity].min())

@@ -239,5 +239,4 @@ def test_an_interruption_keeps_the_best_so_far() -> None:
 
     outcome = search_serving(serving(), ServingSettings(max_workers=4, capacity_bytes=1e18), interrupt)
     assert outcome.interrupted
-    assert outcome.out_of_time or outcome.interrupted
     assert outcome.candidates

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -84,28 +85,24 @@ def test_evaluation_equals_the_definition(num_subgraphs: int) -> None:
 
 
 @pytest.mark.exact
-def test_far_steps_and_a_coarse_graph_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "seeds",
+    [
+        pytest.param(range(150), id="any"),
+        # Two calls of which neither reads the other run at once, whatever down-sets are between them.
+        pytest.param((7193, *range(7200, 7260)), id="outputs that nobody reads"),
+    ],
+)
+def test_far_steps_and_a_coarse_graph_change_nothing(seeds: Sequence[int], monkeypatch: pytest.MonkeyPatch) -> None:
     """What large graphs are searched with, on small ones."""
     monkeypatch.setattr(solve, "_LARGE", 0)
-    for seed in range(150):
+    for seed in seeds:
         problem = random_latency_problem(seed)
         best = Everything(problem).best
         result = solve_latency(problem)
         assert result.objective == pytest.approx(best, rel=1e-9, abs=1e-9), seed
         assert result.proven_optimal, seed
         assert result.bound <= best * (1 + 1e-9)
-
-
-@pytest.mark.exact
-def test_outputs_that_nobody_reads_bypass_far_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two calls of which neither reads the other run at once, whatever down-sets are between them."""
-    monkeypatch.setattr(solve, "_LARGE", 0)
-    for seed in (7193, *range(7200, 7260)):
-        problem = random_latency_problem(seed)
-        best = Everything(problem).best
-        result = solve_latency(problem)
-        assert result.bound <= best * (1 + 1e-9), seed
-        assert result.objective == pytest.approx(best, rel=1e-9, abs=1e-9), seed
 
 
 def _chain(blocks: int, seed: int) -> PlacementProblem:
