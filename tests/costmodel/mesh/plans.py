@@ -104,6 +104,15 @@ def ideal_cluster(
     return Cluster(name="ideal", groups=(DeviceGroup(device=device),), levels=levels)
 
 
+def ideal_nodes(size: int, *, inside: float = 1e9) -> Cluster:
+    """Nodes of ideal devices, with links between them of 1 GB/s."""
+    levels = (
+        Level(name="node", size=size, bandwidth_bytes_per_s=inside, latency_s=0.0),
+        Level(name="fabric", size=None, bandwidth_bytes_per_s=1e9, latency_s=0.0),
+    )
+    return replace(ideal_cluster(), levels=levels)
+
+
 def model_of(
     graph: Graph,
     batch: int,

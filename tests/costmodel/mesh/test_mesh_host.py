@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from costmodel.hardware.cluster import Cluster, DeviceGroup, Level
+from costmodel.hardware.cluster import Cluster
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.plan import MeshBatch, MeshPlan
 from tests.costmodel.mesh import plans as make
@@ -107,21 +107,12 @@ def test_gradients_are_summed_behind_every_micro_batch() -> None:
     assert _step_s(plan, sums) - _step_s(plan, none) == pytest.approx(4 * weights * 10 / 1e12, rel=1e-9)
 
 
-def _two_levels() -> Cluster:
-    one = make.ideal_cluster()
-    levels = (
-        Level(name="node", size=2, bandwidth_bytes_per_s=1e9, latency_s=0.0),
-        Level(name="fabric", size=None, bandwidth_bytes_per_s=1e9, latency_s=0.0),
-    )
-    return Cluster(name="two", groups=(DeviceGroup(device=one.device),), levels=levels)
-
-
 @pytest.mark.parametrize(("tp", "steps"), [(2, 0), (4, 3)])
 def test_rings_between_nodes_wait_for_their_steps(tp: int, steps: int) -> None:
     plan = MeshPlan(tp=tp, sequence_parallel=True, num_micro_batches=4)
-    node, fabric = _two_levels().levels
-    waiting = replace(_two_levels(), levels=(node, replace(fabric, ring_step_s=1e-3)))
-    more = _per_block(plan, make.BARE, waiting) - _per_block(plan, make.BARE, _two_levels())
+    node, fabric = make.ideal_nodes(2).levels
+    waiting = replace(make.ideal_nodes(2), levels=(node, replace(fabric, ring_step_s=1e-3)))
+    more = _per_block(plan, make.BARE, waiting) - _per_block(plan, make.BARE, make.ideal_nodes(2))
     assert more == pytest.approx(4 * 8 * steps * 1e-3, rel=1e-6, abs=1e-9)
 
 
@@ -133,7 +124,7 @@ def test_collectives_wait_for_stages_on_other_nodes(tp: int, dp: int, waits: int
     )
     alone = replace(plan, pp=1, stage_blocks=(2,))
     slow = replace(make.BARE, contended_step_s=1e-2)
-    cluster = _two_levels()
+    cluster = make.ideal_nodes(2)
     for some, times in ((plan, 1), (alone, 0)):
         more = _step_s(some, slow, cluster=cluster) - _step_s(some, make.BARE, cluster=cluster)
         # Two stages of one block: m + 1 passes in turn; outside the blocks each of the 8 m collectives of embedding and head at most.
@@ -144,8 +135,8 @@ def test_collectives_wait_for_stages_on_other_nodes(tp: int, dp: int, waits: int
 
 def test_every_bucket_pays_the_latency() -> None:
     cluster = replace(
-        _two_levels(),
-        levels=tuple(replace(level, latency_s=1e-3) for level in _two_levels().levels),
+        make.ideal_nodes(2),
+        levels=tuple(replace(level, latency_s=1e-3) for level in make.ideal_nodes(2).levels),
     )
     model = make.model_of(_graph(), 4, cluster)
     size = 4.0 * sum(layer.weight_count for layer in model.workload.graph.layers)
@@ -159,7 +150,7 @@ def test_every_bucket_pays_the_latency() -> None:
 )
 def test_buckets_wait_for_ranks_of_other_nodes(tp: int, dp: int, zero: int, waits: int) -> None:
     """Nodes of two: two ranks side by side wait for nothing, two that are two apart and four do, once per bucket."""
-    cluster, graph = _two_levels(), _graph()
+    cluster, graph = make.ideal_nodes(2), _graph()
     plan = MeshPlan(tp=tp, sequence_parallel=tp > 1, zero_stage=zero, num_micro_batches=4 // dp)
     plan = replace(plan, **{"dp_shard" if zero else "dp_replicate": dp})
     model = make.model_of(graph, 4, cluster, make.BARE)
@@ -345,7 +336,7 @@ def test_more_of_anything_is_never_quicker() -> None:
     )
     for name in names:
         times = [
-            make.model_of(_graph(), 4, _two_levels(), replace(make.BARE, **{name: value}))
+            make.model_of(_graph(), 4, make.ideal_nodes(2), replace(make.BARE, **{name: value}))
             .evaluate_plans(plans)
             .step_time_s
             for value in (0.0, 1e-5, 1e-3)

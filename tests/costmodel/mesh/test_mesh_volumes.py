@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from costmodel.hardware.cluster import Cluster, DeviceGroup, Level
+from costmodel.hardware.cluster import Cluster
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.communication import free_draws, reached
 from costmodel.mesh.model import MeshModel
@@ -343,15 +343,6 @@ def test_groups_of_experts_limit_the_nodes(nodes: int) -> None:
     assert found == pytest.approx(_drawn_nodes(256, 8, nodes, groups=8, kept=4), rel=0.03 if nodes == 8 else 0.3)
 
 
-def _cluster(node: int) -> Cluster:
-    one = make.ideal_cluster()
-    levels = (
-        Level(name="node", size=node, bandwidth_bytes_per_s=1e15, latency_s=0.0),
-        Level(name="network", size=None, bandwidth_bytes_per_s=1e9, latency_s=0.0),
-    )
-    return Cluster(name="c", groups=(DeviceGroup(device=one.device),), levels=levels)
-
-
 def _model(cluster: Cluster | None = None, **changes: float) -> MeshModel:
     graph = decoder(blocks=2, experts=_EXPERTS)
     return make.model_of(graph, 8, cluster or make.ideal_cluster(), replace(make.BARE, **changes))
@@ -364,9 +355,9 @@ def _exposed_s(model: MeshModel, plan: MeshPlan) -> float:
 def test_a_token_crosses_to_each_node_once() -> None:
     """8 ranks on 2 nodes and 2 experts per token: 1.5 nodes in place of 2 copies; inside one node nothing changes."""
     plan = MeshPlan(ep=8, dp_shard=8, zero_stage=1)
-    once, copies = (_exposed_s(_model(_cluster(4), node_copies=n), plan) for n in (0.0, 1.0))
+    once, copies = (_exposed_s(_model(make.ideal_nodes(4, inside=1e15), node_copies=n), plan) for n in (0.0, 1.0))
     assert once / copies == pytest.approx(1.5 / 2.0, rel=1e-6)
-    inside = [_exposed_s(_model(_cluster(8), node_copies=n), plan) for n in (0.0, 1.0)]
+    inside = [_exposed_s(_model(make.ideal_nodes(8, inside=1e15), node_copies=n), plan) for n in (0.0, 1.0)]
     assert inside[0] == inside[1] > 0
 
 

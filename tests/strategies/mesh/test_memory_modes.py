@@ -152,7 +152,6 @@ def test_branches_hold_their_nodes(seed: int) -> None:
 
 
 _NODE = ("tp", "sequence_parallel", "cp", "cp_kind", "ep", "etp", "micro_batch", "dp", "pp")
-ROUNDING = 1 + 1e-8
 
 
 def model_of(seed: int) -> MeshModel:
@@ -209,11 +208,11 @@ def test_no_plan_of_a_node_is_better_than_its_bound(seed: int) -> None:
     best = _quickest(model, all_plans(model, 4), objective)
     bounds = bounds_of_nodes(space, float("inf"))
     assert set(bounds) == set(best)
-    assert all(bounds[key] <= best[key] * ROUNDING for key in best)
+    assert all(bounds[key] <= best[key] * _ROUNDING for key in best)
     for share in (0.0, 0.1, 0.5):
         goal = float(np.quantile(list(best.values()), share))
         kept = bounds_of_nodes(space, goal)
-        assert {key for key, score in best.items() if score < goal / ROUNDING} <= set(kept)
+        assert {key for key, score in best.items() if score < goal / _ROUNDING} <= set(kept)
         # What is bounded with a goal is bounded alike, and only what has no chance is left out.
         assert all(kept[key] == pytest.approx(bounds[key], rel=1e-12) for key in kept)
-        assert all(bounds[key] >= goal / ROUNDING for key in set(bounds) - set(kept))
+        assert all(bounds[key] >= goal / _ROUNDING for key in set(bounds) - set(kept))

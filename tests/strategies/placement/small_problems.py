@@ -159,6 +159,11 @@ def _convex(problem: PlacementProblem, device: IntArray) -> BoolArray:
     return good
 
 
+def members_of(bits: IntArray) -> tuple[int, ...]:
+    """Blocks of a set that is written as the bits of whole numbers."""
+    return tuple(b for b in range(64 * len(bits)) if int(bits[b // 64]) >> (b % 64) & 1)
+
+
 def content_of(problem: PlacementProblem) -> dict[str, Any]:
     """The problem in the public JSON format; extended where accelerators are of several kinds."""
     content: dict[str, Any] = {

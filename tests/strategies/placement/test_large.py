@@ -17,7 +17,7 @@ from strategies.placement.free import solve_free, solve_large
 from strategies.placement.orders import coarse_graph, cut_costs, late_order, sample_orders, segments_along
 from strategies.placement.problem import EdgeSpec, NodeSpec, PlacementProblem
 from tests.cases import mostly
-from tests.strategies.placement.small_problems import brute_force, checked_objective, random_problem
+from tests.strategies.placement.small_problems import brute_force, checked_objective, members_of, random_problem
 
 
 @pytest.mark.exact
@@ -70,19 +70,13 @@ def test_coarse_graph_costs_what_the_graph_costs(seed: int) -> None:
     order = sample_orders(graph, 1, seed)[0]
     segment = segments_along(graph, order, 3)
     coarse = coarse_graph(graph, segment)
-    fine = {
-        tuple(_members(row, graph.num_blocks)): i for i, row in enumerate(enumerate_ideals(graph, limit=10_000).bits)
-    }
     family, whole = enumerate_ideals(coarse, limit=10_000), enumerate_ideals(graph, limit=10_000)
+    fine = {members_of(row): i for i, row in enumerate(whole.bits)}
     for i, row in enumerate(family.bits):
-        members = np.flatnonzero(np.isin(segment, _members(row, coarse.num_blocks)))
+        members = np.flatnonzero(np.isin(segment, members_of(row)))
         j = fine[tuple(members.tolist())]
         assert family.accelerator_time[i] == pytest.approx(whole.accelerator_time[j])
         assert family.split_cost[i] == pytest.approx(whole.split_cost[j])
-
-
-def _members(row: np.ndarray, count: int) -> list[int]:
-    return [b for b in range(count) if int(row[b // 64]) >> (b % 64) & 1]
 
 
 def unrolled(cells: int, width: int = 3, *, accelerators: int = 8) -> PlacementProblem:

@@ -24,7 +24,7 @@ from strategies.placement.problem import (
     PlacementProblem,
     PlacementResult,
 )
-from tests.strategies.placement.small_problems import accelerator_loads, content_of, random_problem
+from tests.strategies.placement.small_problems import accelerator_loads, content_of, members_of, random_problem
 
 
 def node(id: Any, time: float = 1.0, **more: Any) -> NodeSpec:  # noqa: A002 - the type's word
@@ -172,10 +172,6 @@ def down_sets(graph: BlockGraph) -> set[tuple[int, ...]]:
         for chosen in itertools.combinations(range(graph.num_blocks), size)
         if all(u in chosen for u, v in edges if v in chosen)
     }
-
-
-def members_of(bits: np.ndarray[Any, Any]) -> tuple[int, ...]:
-    return tuple(b for b in range(64 * len(bits)) if int(bits[b // 64]) >> (b % 64) & 1)
 
 
 def test_every_down_set_is_found_once() -> None:
