@@ -11,7 +11,6 @@ from planner.api.calls import in_python_words
 from planner.api.plans import Plan
 from planner.api.requests import loaded_plan
 from planner.api.shown import Answer, Reads
-from planner.core.errors import UsageError
 
 if TYPE_CHECKING:
     from planner.core.blocks import Report
@@ -115,24 +114,11 @@ def export(
 
 def export_of_plan(plan: Any, target: str, version: str | None, *, strict: bool) -> tuple[Exported, tuple[str, ...]]:
     """What a target needs to start with a plan (a file, or what one would hold), and what no longer holds of its file."""
-    from planner.exporters import exporter_of, targets_that_take
     from planner.exporters.export import make_export
     from planner.exporters.plans import job_of_plan
 
-    exporter = exporter_of(target)
     loaded, path = loaded_plan(plan)
-    job, kind, warnings = job_of_plan(loaded, path, exporter.TAKES)
-    if kind not in exporter.TAKES:
-        words = {
-            "serving": "serving",
-            "mesh": "a training run",
-            "layers": "a split per layer",
-            "data": "data parallelism of a network without blocks",
-        }
-        able = ", ".join(targets_that_take(kind))
-        raise UsageError(
-            f"--to {target}: {path} is a plan for {words[kind]}, which {exporter.TITLE} does not take; use {able}"
-        )
+    job, warnings = job_of_plan(loaded, path, target)
     return make_export(job, target, version, strict=strict), warnings
 
 

@@ -12,7 +12,7 @@ from costmodel.mesh.plan import MeshPlan
 from costmodel.network.sizes import sizes_of
 from planner.core.errors import UsageError
 from planner.core.quantities import format_bytes, format_seconds
-from planner.exporters import targets_that_take
+from planner.exporters import exporter_of, targets_that_take
 from planner.exporters.job import Job, LayerJob, Nodes, Origin, ServingJob
 from planner.exporters.other_networks import other_network_of
 from planner.files.plan_file import changed_inputs, request_from_document
@@ -29,8 +29,18 @@ __all__ = ["PlannedJob", "job_of_plan"]
 # A job, the kind of plan it came from (a name in Exporter.TAKES), and warnings.
 PlannedJob = tuple["Job | LayerJob | ServingJob", str, tuple[str, ...]]
 
+# Kind of plan, as in Exporter.TAKES -> how a sentence goes on after "a plan" or "plans".
+_KINDS = {
+    "serving": "for serving",
+    "mesh": "over a device mesh",
+    "layers": "with a split for each layer",
+    "data": "of data parallelism alone",
+}
 
-def job_of_plan(loaded: Loaded[PlanDocument], path: Path, takes: frozenset[str] = frozenset()) -> PlannedJob:
+
+def job_of_plan(
+    loaded: Loaded[PlanDocument], path: Path, target: str
+) -> tuple[Job | LayerJob | ServingJob, tuple[str, ...]]:
     """Prepare a plan for an exporter.
 
     Parameters
@@ -39,28 +49,37 @@ def job_of_plan(loaded: Loaded[PlanDocument], path: Path, takes: frozenset[str] 
         A plan file, or what one would hold.
     path : Path
         Of the file.
-    takes : frozenset of str
-        Kinds of plans that the exporter takes: with "layers" it gets any split per layer as it is, without data parallelism alone.
+    target : str
+        Name of the exporter. One that takes "layers" gets any split per layer as it is, without data parallelism alone.
 
     Raises
     ------
     InputFileError
         Everything in the file that contradicts itself or its network.
     UsageError
-        A kind of plan that no exporter writes.
+        A kind of plan that the exporter does not take.
     """
-    document = loaded.content
+    document, takes = loaded.content, exporter_of(target).TAKES
     request = request_from_document(document, path.resolve().parent)
-    if document.serving is not None:
-        return _serving_job(loaded, request, path)
     if document.mixed is not None:
         raise UsageError(
             f"{path}: no target writes plans over several groups of devices (known: {_takers('mesh')}, for plans over one kind)"
         )
-    if document.mesh is None:
-        job, warnings = _layer_job(loaded, request, path)
-        return (job, "layers", warnings) if "layers" in takes else (_data_job(job, path), "data", warnings)
-    return _mesh_job(loaded, request, path)
+    if document.serving is not None:
+        job, kind, warnings = _serving_job(loaded, request, path)
+    elif document.mesh is not None:
+        job, kind, warnings = _mesh_job(loaded, request, path)
+    else:
+        job, kind, warnings = _layer_or_data_job(loaded, request, path, takes)
+    if kind not in takes:
+        alone = "; plans of data parallelism alone (--family data) also go to " + _takers("data")
+        why = ", which are for transformers" if kind in ("layers", "data") else ""
+        raise UsageError(
+            f"--to {target}: {path} is a plan {_KINDS[kind]} (network {job.origin.model}), and {exporter_of(target).TITLE} takes only "
+            f"plans {' and plans '.join(_KINDS[name] for name in sorted(takes))}{why}; use {_takers(kind)}"
+            + (alone if kind == "layers" else "")
+        )
+    return job, warnings
 
 
 def _takers(kind: str) -> str:
@@ -99,8 +118,8 @@ def _mesh_job(loaded: Loaded[PlanDocument], request: Request, path: Path) -> Pla
     return job, "mesh", _warnings(loaded.content, resolved, ranked)
 
 
-def _layer_job(loaded: Loaded[PlanDocument], request: Request, path: Path) -> tuple[LayerJob, tuple[str, ...]]:
-    """A job, and warnings."""
+def _layer_or_data_job(loaded: Loaded[PlanDocument], request: Request, path: Path, takes: frozenset[str]) -> PlannedJob:
+    """A split per layer as it is for an exporter that takes one; for others data parallelism alone is a job of its own kind."""
     from planner.question.resolve import resolve
     from planner.spaces.layers.space import layerwise_space
 
@@ -128,29 +147,21 @@ def _layer_job(loaded: Loaded[PlanDocument], request: Request, path: Path) -> tu
         seq=resolved.setting.seq,
         lora_rank=request.lora_rank,
     )
-    return job, _warnings(document, resolved, ranked)
+    warnings = _warnings(document, resolved, ranked)
+    if "layers" not in takes:
+        if plan.stages or not job.training:
+            raise UsageError(
+                f"{path}: no target takes a plan with a split for each layer that {'has stages' if job.training else 'is for inference'}; "
+                f"plans over a device mesh (--space mesh, for transformers) go to {_takers('mesh')}"
+            )
+        if job.is_data_parallel:
+            return _data_job(job, path), "data", warnings
+    return job, "layers", warnings
 
 
 def _data_job(layered: LayerJob, path: Path) -> Job:
     """A plan with a split per layer that splits every layer by the batch is plain data parallelism, which any trainer runs."""
     plan, batch = layered.plan, layered.global_batch
-    if not layered.is_data_parallel or not layered.training:
-        whole = (
-            name.name
-            for name, split in zip(layered.graph.layers, plan.splits, strict=True)
-            if split.batch != plan.workers
-        )
-        what = f"layer '{next(whole, '')}' is not split by the batch alone"
-        dead_end = "it has stages" if plan.stages else ("" if layered.training else "it is for inference")
-        if dead_end:
-            raise UsageError(
-                f"{path}: no target takes a split per layer of this kind ({dead_end}); plans over a device mesh (--space mesh, for "
-                f"networks with blocks) go to {_takers('mesh')}"
-            )
-        raise UsageError(
-            f"{path}: a split per layer ({what}) goes to {_takers('layers')}; data parallelism alone also to {_takers('data')}, plans "
-            f"over a device mesh to {_takers('mesh')}"
-        )
     unit = plan.workers * plan.num_micro_batches
     if batch % unit:
         raise UsageError(f"{path}: global_batch {batch} does not divide over {unit} = workers x micro-batches")

@@ -321,6 +321,13 @@ class PlanDocument(FileModel):
     prediction: Prediction = Field(default_factory=Prediction)
     provenance: Provenance = Field(default_factory=Provenance)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _no_answer(cls, given: Any) -> Any:
+        if isinstance(given, dict) and "plans" in given:
+            fail("this file holds an answer (--output); --export FILE writes the best plan of an answer as a plan file")
+        return given
+
     @model_validator(mode="after")
     def _one_space(self) -> Self:
         given = [name for name in SPACES if name != "layers" and getattr(self, name) is not None]
