@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from costmodel.timeline import Tracks
 
 __all__ = [
+    "STATED",
     "Answer",
     "AnswerSpace",
     "Assumption",
@@ -34,6 +35,9 @@ __all__ = [
     "assumption_text",
 ]
 
+# Sources of what somebody stated (`Request.source_of`).
+STATED = ("given", "plan file")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assumption:
@@ -41,13 +45,13 @@ class Assumption:
 
     name: str
     value: str
-    source: str = ""  # where it came from: "--batch", "model file", "default", ...
+    source: str = ""  # where it came from: "given", "model file", "default", ...
 
 
-def assumption_text(assumption: Assumption) -> str:
-    """Write an assumption for people: ``global batch 128 (model file)``."""
-    source = f" ({assumption.source})" if assumption.source else ""
-    return f"{assumption.name} {assumption.value}{source}"
+def assumption_text(assumption: Assumption, *, stated_only: bool = False) -> str:
+    """Write an assumption for people: ``global batch 128 (model file)``; perhaps with the source of what somebody stated only."""
+    is_said = assumption.source in STATED if stated_only else assumption.source
+    return f"{assumption.name} {assumption.value}" + (f" ({assumption.source})" if is_said else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

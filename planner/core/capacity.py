@@ -97,13 +97,12 @@ def memory_source(request: Request, device: Device) -> str:
     >>> peaks = {"fp32": 1e12}
     >>> device = Device(name="d", peak_flop_per_s=peaks, memory_bytes=80 * 2**30, memory_bandwidth_bytes_per_s=1e12)
     >>> memory_source(Request(model="m"), device), memory_source(Request(model="m", memory_limit="40 GiB"), device)
-    ('80.0 GiB by the device file less 5%', 'given')
+    ('80.0 GiB by the device file, less 5%', 'given')
     """
     reserve = reserve_of(request)
-    if request.memory_limit is not None:
-        return "given" if reserve is None else f"given, less {reserve}"
     origin = "the device file" if device.driver_memory_bytes is None else "the driver"
-    return f"{format_bytes(device.capacity_bytes)} by {origin} less {reserve}"
+    source = request.source_of("memory_limit", f"{format_bytes(device.capacity_bytes)} by {origin}")
+    return source if reserve is None else f"{source}, less {reserve}"
 
 
 def limit_notes(request: Request, device: Device) -> list[Note]:

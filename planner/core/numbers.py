@@ -101,10 +101,7 @@ def time_unit(seconds: float) -> Unit:
     >>> time_unit(0.00423).name
     'ms'
     """
-    for unit in _TIMES:
-        if seconds >= unit.size:
-            return unit
-    return _TIMES[-1] if seconds > 0 else _TIMES[1]
+    return next((unit for unit in _TIMES if seconds >= unit.size), _TIMES[-1] if seconds > 0 else _TIMES[1])
 
 
 def duration_unit(seconds: float) -> Unit:

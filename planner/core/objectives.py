@@ -89,15 +89,13 @@ def stated_rates(request: Request, cluster: Cluster, compute: str) -> tuple[Assu
     """What a GPU costs or draws in a format such as "bf16", where that is what plans are ranked by."""
     device, power = cluster.device, Power.of(cluster.device, cluster.host)
     if request.objective == "money" and device.price_per_hour is not None:
-        source = "given" if request.price_per_hour is not None else "cluster or device file"
+        source = request.source_of("price_per_hour", "cluster or device file")
         return (Assumption(name="price", value=f"{device.price_per_hour:g} USD per GPU and hour", source=source),)
     if request.objective == "energy" and power is not None:
         idle = "" if device.idle_power_w is not None else f" ({percent(DEFAULT_IDLE_SHARE)} of that, an assumption)"
         value = f"{power.busy_w:g} W of a computing GPU, {power.idle_w:g} W of a waiting one{idle}, {power.host_w:g} W of its host"
-        source = "given" if request.power_w is not None else "device file"
-        return (Assumption(name="power", value=value, source=source),)
-    is_given = request.power_w is not None or request.price_per_hour is not None
-    source = "given" if is_given else "cluster or device file"
+        return (Assumption(name="power", value=value, source=request.source_of("power_w", "device file")),)
+    source = request.source_of("power_w", request.source_of("price_per_hour", "cluster or device file"))
     return other_rates(request.objective or "step_time", [(device.name, device, compute)], cluster.host, source)
 
 

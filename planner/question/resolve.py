@@ -56,7 +56,7 @@ class Resolved:
     def source_of(self, name: str) -> str:
         """Where an assumption of the mesh model comes from."""
         if name in dict(self.request.assume):
-            return "given"
+            return self.request.source_of("assume", "default")
         if host_rates(self.cluster.host).get(name) == getattr(self.mesh_assumptions, name):
             return "cluster file"
         value = getattr(self.mesh_assumptions, name)
@@ -271,28 +271,26 @@ def _stated_assumptions(
     calibrated: LoadedCalibration | None,
     memory_source: str,
 ) -> tuple[Assumption, ...]:
-    def source(given: object, default: str) -> str:
-        return default if given is None else "given"
-
     of_device = "default of transformers on the device" if is_transformer(model.graph) else "default of the device"
     of_cluster = "default" if request.device is None else "default of the device"
     rows = [
         Assumption(name="model", value=f"{model.name} ({workload.graph.weight_count:,} weights)"),
-        Assumption(name="cluster", value=setting.cluster, source=source(request.cluster, of_cluster)),
+        Assumption(name="cluster", value=setting.cluster, source=request.source_of("cluster", of_cluster)),
         *_free_assumptions(model),
         *(
             [Assumption(name="workers", value=f"up to {setting.gpus:,}", source="size of the cluster")]
             if request.whole_cluster
             else []
         ),
-        Assumption(name="device", value=setting.device, source=source(request.device, "cluster file")),
-        Assumption(name="global batch", value=str(setting.global_batch), source=source(request.batch, "model file")),
+        Assumption(name="device", value=setting.device, source=request.source_of("device", "cluster file")),
+        Assumption(
+            name="global batch", value=str(setting.global_batch), source=request.source_of("batch", "model file")
+        ),
         Assumption(
             name="precision",
             value=setting.precision,
-            source=source(
-                request.precision,
-                "the paleo cost model" if setting.cost_model == "paleo" else of_device,
+            source=request.source_of(
+                "precision", "the paleo cost model" if setting.cost_model == "paleo" else of_device
             ),
         ),
         *_sequence_assumptions(request, setting),
@@ -300,16 +298,17 @@ def _stated_assumptions(
         Assumption(name="mode", value=setting.mode),
     ]
     if setting.framework and setting.cost_model != "paleo":  # PALEO's program knows none
-        source_of_it = "calibration" if request.framework is None else "given"
-        rows.append(Assumption(name="framework", value=setting.framework, source=source_of_it))
+        source = request.source_of("framework", "calibration")
+        rows.append(Assumption(name="framework", value=setting.framework, source=source))
     elif setting.cost_model != "paleo":
         value = "none: a well-tuned implementation (--framework names one)"
         rows.append(Assumption(name="framework", value=value, source="default"))
     if calibrated is not None:
-        rows.append(Assumption(name="calibration", value=calibration_in_words(calibrated.calibration), source="given"))
+        value = calibration_in_words(calibrated.calibration)
+        rows.append(Assumption(name="calibration", value=value, source=request.source_of("calibration", "")))
     if workload.training:
         usual = f"default{' of transformers' if is_transformer(model.graph) else ''}"
-        rows.append(Assumption(name="optimizer", value=setting.optimizer, source=source(request.optimizer, usual)))
+        rows.append(Assumption(name="optimizer", value=setting.optimizer, source=request.source_of("optimizer", usual)))
     rows.append(
         Assumption(
             name="memory per GPU",
@@ -318,7 +317,7 @@ def _stated_assumptions(
         )
     )
     if request.collective is not None:
-        rows.append(Assumption(name="collective", value=request.collective, source="given"))
+        rows.append(Assumption(name="collective", value=request.collective, source=request.source_of("collective", "")))
     return tuple(rows)
 
 
@@ -335,9 +334,9 @@ def _free_assumptions(model: LoadedModel) -> list[Assumption]:
 def _sequence_assumptions(request: Request, setting: Setting) -> list[Assumption]:
     rows = []
     if setting.seq is not None:
-        source = "given" if request.seq is not None else "model file"
+        source = request.source_of("seq", "model file")
         rows.append(Assumption(name="sequence length", value=str(setting.seq), source=source))
     if request.lora_rank is not None:
         value = f"rank {request.lora_rank} on the linear layers of the blocks, all other weights frozen"
-        rows.append(Assumption(name="adapters", value=value, source="given"))
+        rows.append(Assumption(name="adapters", value=value, source=request.source_of("lora_rank", "")))
     return rows

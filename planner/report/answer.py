@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from costmodel.objectives import OBJECTIVES
 from planner.core.answer import (
+    STATED,
     Answer,
     Assumption,
     Estimate,
@@ -20,6 +21,7 @@ from planner.core.answer import (
     ReportParts,
     Scaling,
     Setting,
+    assumption_text,
 )
 from planner.core.blocks import Block, Column, Facts, Heading, Report, Sentence, Table
 from planner.core.numbers import (
@@ -252,9 +254,9 @@ def _comparison_blocks(estimate: Estimate) -> list[Block]:
 
 
 def _assumed(assumptions: Sequence[Assumption], of_model: Sequence[Assumption]) -> str:
-    """What decides about the answer; what was given says so, where the rest comes from is said with -v."""
-    shown = [a for a in assumptions if a.name in (*_MATTER, *OBJECTIVES)] + [a for a in of_model if a.source == "given"]
-    return ", ".join(f"{a.name} {a.value}" + (" (given)" if a.source == "given" else "") for a in shown)
+    """What decides about the answer; what somebody stated says who, where the rest comes from is said with -v."""
+    shown = [a for a in assumptions if a.name in (*_MATTER, *OBJECTIVES)] + [a for a in of_model if a.source in STATED]
+    return ", ".join(assumption_text(a, stated_only=True) for a in shown)
 
 
 def _details(answer: Answer | Estimate) -> list[Block]:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from costmodel.hardware.cluster import LinkRow
 from costmodel.tolerances import EQUAL, ROUNDING
-from planner.core.answer import Assumption, RankedPlan, Setting, assumption_text
+from planner.core.answer import STATED, Assumption, RankedPlan, Setting, assumption_text
 from planner.core.blocks import Block, Column, Heading, Table
 from planner.core.numbers import Unit, byte_unit, percent, significant, time_unit
 from planner.core.objectives import better_word
@@ -117,10 +117,8 @@ def assumption_rows(
     assumptions: Sequence[Assumption], of_model: Sequence[Assumption], setting: Setting
 ) -> list[tuple[str, str]]:
     """Assumptions of a question, and those of the cost model of a mesh; those that are nothing by default stand together, last."""
-    nothing = [a.name for a in of_model if a.value == "0" and a.source != "given"]
-    named = [
-        f"{a.name} {a.value}" + (" (given)" if a.source == "given" else "") for a in of_model if a.name not in nothing
-    ]
+    nothing = [a.name for a in of_model if a.value == "0" and a.source not in STATED]
+    named = [assumption_text(a, stated_only=True) for a in of_model if a.name not in nothing]
     if nothing:
         named.append(f"and 0 for {', '.join(nothing)}")
     options = [

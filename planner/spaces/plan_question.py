@@ -58,7 +58,9 @@ def plan_question(
     document = loaded.content
     asked = request_from_document(document, path.resolve().parent)
     kind = next(kind for kind in KINDS if getattr(document, kind.space))
-    request = dataclasses.replace(asked, command_line=command_line, space=kind.choice, **changes)
+    request = dataclasses.replace(
+        asked, command_line=command_line, space=kind.choice, changed=tuple(changes), **changes
+    )
     if changes:
         document = document.model_copy(update={"prediction": Prediction()})
     if "model" in changes and "seq" not in changes:

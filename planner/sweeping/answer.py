@@ -25,7 +25,7 @@ __all__ = ["COLUMNS", "DEGREES", "answer", "from_plain", "key_of", "search", "to
 
 _NAMES = ("model", "cluster", "device", "calibration", "framework")  # names or paths
 # What an answer does not depend on.
-_WORDS_ONLY = ("command_line",)
+_WORDS_ONLY = ("command_line", "changed")
 
 
 def to_plain(request: Request) -> dict[str, Any]:

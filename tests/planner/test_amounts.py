@@ -164,7 +164,7 @@ def test_a_limit_draws_no_advice(document: Any, answer: Any) -> None:
 
 def test_the_answer_says_where_its_memory_comes_from(document: Any) -> None:
     rows = {row["name"]: row["source"] for row in document(f"estimate {QUESTION}")["assumptions"]}
-    assert rows["memory per GPU"] == "79.6 GiB by the driver less 5%"
+    assert rows["memory per GPU"] == "79.6 GiB by the driver, less 5%"
 
 
 @pytest.mark.parametrize(

@@ -143,6 +143,8 @@ def test_a_plan_on_another_cluster(answer: Any, tmp_path: Path) -> None:
     there = json.loads(answer("estimate", "--plan", str(path), "--json", "--cluster", "dgx-a100"))
     assert there["cluster"] == "dgx-a100"
     assert there["step_time_s"] > here["step_time_s"]
+    text = answer("estimate", "--plan", str(path), "--cluster", "dgx-a100", "--width", "1000")
+    assert "cluster dgx-a100 (given), device a100-80gb, global batch 60 (plan file), precision bf16 (plan file)" in text
 
 
 def test_a_changed_model_is_a_warning(

@@ -287,22 +287,26 @@ class ServingPlanSpace(PlanSpace):
 
     def assumptions(self) -> tuple[Assumption, ...]:
         request, workload = self.resolved.request, self.model.workload
-
-        def source(given: object) -> str:
-            return "default" if given is None else "given"
-
         kept = {"model", "cluster", "workers", "device", "cost model", "mode", "calibration", "framework"}
         memory = f"{format_bytes(self.capacity_bytes)}, of which {format_bytes(workload.context_bytes)} context"
         return (
             *(a for a in self.resolved.assumptions if a.name in kept),
-            Assumption(name="prompt", value=f"{workload.prompt_tokens} tokens", source=source(request.prompt_tokens)),
-            Assumption(name="output", value=f"{workload.output_tokens} tokens", source=source(request.output_tokens)),
+            Assumption(
+                name="prompt",
+                value=f"{workload.prompt_tokens} tokens",
+                source=request.source_of("prompt_tokens", "default"),
+            ),
+            Assumption(
+                name="output",
+                value=f"{workload.output_tokens} tokens",
+                source=request.source_of("output_tokens", "default"),
+            ),
             Assumption(
                 name="weights",
                 value=self.resolved.setting.precision,
-                source="given" if request.precision is not None else "default of transformers on the device",
+                source=request.source_of("precision", "default of transformers on the device"),
             ),
-            Assumption(name="keys and values", value=self.kv_precision, source=source(request.kv)),
+            Assumption(name="keys and values", value=self.kv_precision, source=request.source_of("kv", "default")),
             Assumption(
                 name="memory per GPU",
                 value=memory,
@@ -324,7 +328,8 @@ class ServingPlanSpace(PlanSpace):
 
     def source_of(self, name: str) -> str:
         """No framework or calibration states them."""
-        return "given" if name in dict(self.resolved.request.assume) else "default"
+        request = self.resolved.request
+        return request.source_of("assume", "default") if name in dict(request.assume) else "default"
 
     def broken(self, plan: ServingPlan) -> list[str]:
         return broken_serving_rules(self.shape, plan)
