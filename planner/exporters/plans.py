@@ -240,10 +240,6 @@ def _origin(resolved: Resolved, summary: str, prediction: list[str], path: Path)
 
 def _warnings(document: PlanDocument, resolved: Resolved, ranked: RankedPlan) -> tuple[str, ...]:
     """Files that are not those that the plan was made with; more memory than there is."""
-    changed = (
-        f"the {role} file is not the one that the plan was made with (its sha256 differs)"
-        for role in changed_inputs(document, resolved.setting)
-    )
-    if ranked.memory_bytes_per_gpu > ranked.memory_capacity_bytes:
-        return (*changed, f"the plan does not fit into memory: {_memory(ranked)}")
-    return tuple(changed)
+    does_fit = ranked.memory_bytes_per_gpu <= ranked.memory_capacity_bytes
+    beyond = [] if does_fit else [f"the plan does not fit into memory: {_memory(ranked)}"]
+    return (*changed_inputs(document, resolved.setting), *beyond)

@@ -122,12 +122,9 @@ def cost_model_options(request: Request, folder: Path | None) -> dict[str, Any]:
 def _provenance(setting: Setting, assumptions: Sequence[str]) -> dict[str, Any]:
     from planner import __version__
 
-    entry: dict[str, Any] = {"planner_version": __version__, "inputs": dict(setting.inputs)}
-    if setting.command_line:
-        entry["command_line"] = setting.command_line
-    if assumptions:
-        entry["assumptions"] = list(assumptions)
-    return entry
+    known = {"command_line": setting.command_line, "assumptions": list(assumptions)}
+    stated = {name: value for name, value in known.items() if value}
+    return {"planner_version": __version__, "inputs": dict(setting.inputs), **stated}
 
 
 def reference(kind: Kind, text: str, folder: Path | None) -> str:
@@ -278,7 +275,10 @@ class PlanProblems:
             raise InputFileError(self.found)
 
 
-def changed_inputs(document: PlanDocument, setting: Setting) -> tuple[str, ...]:
-    """Roles of the input files that are not what they were when the plan was written."""
+def changed_inputs(document: PlanDocument, setting: Setting) -> list[str]:
+    """Say that input files are not what they were when the plan was written; nothing where all are."""
     recorded = document.provenance.inputs
-    return tuple(sorted(role for role, sha256 in setting.inputs.items() if recorded.get(role, sha256) != sha256))
+    roles = sorted(role for role, sha256 in setting.inputs.items() if recorded.get(role, sha256) != sha256)
+    which = "files are not those" if len(roles) > 1 else "file is not the one"
+    names = " and ".join([*filter(None, [", ".join(roles[:-1])]), *roles[-1:]])
+    return [f"the {names} {which} that the plan was made with (sha256 differs)"] if roles else []

@@ -45,7 +45,8 @@ def plan_question(
     Returns
     -------
     (PlanDocument, Request, plan)
-        Where something is changed, the document has no prediction: it answered another question.
+        Where something is changed, the document has no prediction: it answered another question. Nor does it say what files it was made
+        with that others stand in for.
 
     Raises
     ------
@@ -62,7 +63,11 @@ def plan_question(
         asked, command_line=command_line, space=kind.choice, changed=tuple(changes), **changes
     )
     if changes:
-        document = document.model_copy(update={"prediction": Prediction()})
+        others = {name for name, value in changes.items() if value != getattr(asked, name)}
+        others |= {"device"} if "cluster" in others and request.device is None else set()
+        inputs = {role: sha256 for role, sha256 in document.provenance.inputs.items() if role not in others}
+        provenance = document.provenance.model_copy(update={"inputs": inputs})
+        document = document.model_copy(update={"prediction": Prediction(), "provenance": provenance})
     if "model" in changes and "seq" not in changes:
         try:
             load_model(request.model, seq=asked.seq, assume_free=request.assume_free)
@@ -99,14 +104,11 @@ def plan_warnings(document: PlanDocument, estimate: Estimate) -> list[str]:
     """What a plan file states that no longer holds: its inputs, its prediction."""
     from planner.files.plan_file import changed_inputs
 
-    warnings = [
-        f"the {role} file is not the one that the plan was made with (its sha256 differs)"
-        for role in changed_inputs(document, estimate.setting)
+    times = [
+        (word, getattr(document.prediction, name, None), estimate.ranked.get(name)) for name, word in _STATED.items()
     ]
-    if warnings:
-        return warnings
-    for name, word in _STATED.items():
-        stated, now = getattr(document.prediction, name, None), estimate.ranked.get(name)
-        if stated is not None and now is not None and abs(stated - now) > EQUAL * now:
-            warnings.append(f"the plan file states a {word} of {stated:.6g} s; it takes {now:.6g} s")
-    return warnings
+    return changed_inputs(document, estimate.setting) or [
+        f"the plan file states a {word} of {stated:.6g} s; it takes {now:.6g} s"
+        for word, stated, now in times
+        if stated is not None and now is not None and abs(stated - now) > EQUAL * now
+    ]

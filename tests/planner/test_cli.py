@@ -163,6 +163,24 @@ def test_a_changed_model_is_a_warning(
     assert "Warning:" in out
 
 
+def test_changed_files_are_one_warning_and_replaced_ones_none(answer: Any, tmp_path: Path) -> None:
+    path = tmp_path / "plan.yaml"
+    answer("optimize", "mlp", "--gpus", "2", "--export", path)
+
+    def warned(*more: str) -> list[str]:
+        text = answer("estimate", "--plan", path, *more, "--width", "1000")
+        return re.findall("Warning: (.*) \\(sha256 differs\\)", text)
+
+    assert warned("--cluster", "dgx-a100") == warned("--device", "a100-80gb") == []
+    text = path.read_text(encoding="utf-8")
+    path.write_text(
+        re.sub("^    (model|cluster|device): .*", r"    \1: other", text, flags=re.MULTILINE), encoding="utf-8"
+    )
+    every = ["the cluster, device and model files are not those that the plan was made with"]
+    assert warned() == warned("--cluster", "dgx-h100") == every
+    assert warned("--cluster", "dgx-a100") == ["the model file is not the one that the plan was made with"]
+
+
 def test_a_plan_finds_its_model_from_anywhere(answer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "nets").mkdir()
     (tmp_path / "plans").mkdir()
