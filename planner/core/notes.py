@@ -8,8 +8,8 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from planner.core.numbers import percent, significant
-from planner.core.quantities import format_bytes, format_seconds
+from planner.core.numbers import duration_text, percent, significant
+from planner.core.quantities import format_bytes
 
 __all__ = ["SENTENCES", "Note", "note_entry"]
 
@@ -111,8 +111,8 @@ SENTENCES: Mapping[str, str] = {
     "speedup_over_one": "speed-up is over {plan}: {step_time_s:time} per step",
 }
 _FORMATS: Mapping[str, Callable[[Any], str]] = {
-    "time": format_seconds,
-    "times": lambda terms: " and ".join(f"{format_seconds(seconds)} of {name}" for name, seconds in terms.items()),
+    "time": duration_text,
+    "times": lambda terms: " and ".join(f"{duration_text(seconds)} of {name}" for name, seconds in terms.items()),
     "ms": lambda seconds: f"{1e3 * seconds:.3g}",
     "bytes": format_bytes,
     "share": percent,

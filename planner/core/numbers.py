@@ -101,7 +101,7 @@ def time_unit(seconds: float) -> Unit:
     >>> time_unit(0.00423).name
     'ms'
     """
-    return next((unit for unit in _TIMES if seconds >= unit.size), _TIMES[-1] if seconds > 0 else _TIMES[1])
+    return _unit_of(seconds, _TIMES)
 
 
 def duration_unit(seconds: float) -> Unit:
@@ -110,14 +110,20 @@ def duration_unit(seconds: float) -> Unit:
     >>> duration_unit(78.3).name, duration_unit(0.5).name
     ('min', 'ms')
     """
-    return next((unit for unit in _LONG_TIMES if seconds >= unit.size), time_unit(seconds))
+    return _unit_of(seconds, (*_LONG_TIMES, *_TIMES))
+
+
+def _unit_of(seconds: float, units: tuple[Unit, ...]) -> Unit:
+    """First unit in which a time is at least 1 when three digits of it are written; 999.9 us are 1.00 ms."""
+    least = _TIMES[-1] if seconds else _TIMES[1]
+    return next((unit for unit in units if float(f"{abs(seconds) / unit.size:.2e}") >= 1), least)
 
 
 def duration_text(seconds: float | None) -> str:
     """Write a time with its unit.
 
-    >>> duration_text(0.00423), duration_text(5400.0)
-    ('4.23 ms', '1.50 h')
+    >>> duration_text(0.00423), duration_text(90.0), duration_text(5400.0)
+    ('4.23 ms', '1.50 min', '1.50 h')
     """
     if seconds is None or not math.isfinite(seconds):
         return NOT_AVAILABLE

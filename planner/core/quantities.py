@@ -15,7 +15,6 @@ __all__ = [
     "amount",
     "format_bytes",
     "format_rate",
-    "format_seconds",
     "in_tokens",
     "is_ambiguous",
     "number",
@@ -62,6 +61,7 @@ _UNITS: dict[str, dict[str, float]] = {
         "m": 60.0,
         "min": 60.0,
         "h": 3600.0,
+        "days": 86400.0,
     },
     "hz": {f"{prefix}Hz": factor for prefix, factor in _DECIMAL.items()},
     "watts": {"mW": 1e-3} | {f"{prefix}W": factor for prefix, factor in _DECIMAL.items()},
@@ -288,16 +288,3 @@ def format_rate(value: float, unit: str) -> str:
     ('900 GB/s', '12.3 ksamples/s')
     """
     return _scaled(value, _DECIMAL, unit)
-
-
-def format_seconds(value: float) -> str:
-    """Write a time, three significant digits.
-
-    >>> format_seconds(0.00123), format_seconds(90.0), format_seconds(7200.0), format_seconds(0)
-    ('1.23 ms', '90.0 s', '2.00 h', '0 s')
-    """
-    if value == 0:
-        return "0 s"
-    if abs(value) >= 120.0:
-        return _scaled(value, {"min": 60.0, "h": 3600.0}, "")
-    return _scaled(value, {"n": 1e-9, "u": 1e-6, "m": 1e-3, "": 1.0}, "s")

@@ -11,7 +11,7 @@ from costmodel.mesh.framework_rules import facts_of
 from costmodel.mesh.plan import MeshPlan
 from costmodel.network.sizes import sizes_of
 from planner.core.errors import UsageError
-from planner.core.quantities import format_bytes, format_seconds
+from planner.core.numbers import byte_text, duration_text
 from planner.exporters import exporter_of, targets_that_take
 from planner.exporters.job import Job, LayerJob, Nodes, Origin, ServingJob
 from planner.exporters.other_networks import other_network_of
@@ -96,7 +96,7 @@ def _mesh_job(loaded: Loaded[PlanDocument], request: Request, path: Path) -> Pla
     ranked = space.rank([plan])[0]
     rate = f"{ranked['tokens_per_s']:,.0f} tokens/s, {ranked['mfu']:.1%} MFU"
     prediction = [
-        f"{format_seconds(ranked.step_time_s)} per step of {plan.global_batch} samples, {rate}",
+        f"{duration_text(ranked.step_time_s)} per step of {plan.global_batch} samples, {rate}",
         _memory(ranked),
     ]
     if not ranked.fits:
@@ -132,7 +132,7 @@ def _layer_or_data_job(loaded: Loaded[PlanDocument], request: Request, path: Pat
     ranked = space.for_plan(plan).rank([plan])[0]
     rate = f"{ranked.throughput_samples_per_s:,.0f} samples/s"
     prediction = [
-        f"{format_seconds(ranked.step_time_s)} per step of {document.global_batch} samples, {rate}",
+        f"{duration_text(ranked.step_time_s)} per step of {document.global_batch} samples, {rate}",
         _memory(ranked),
     ]
     job = LayerJob(
@@ -190,7 +190,7 @@ def _serving_job(loaded: Loaded[PlanDocument], request: Request, path: Path) -> 
     workload = space.model.workload
     lengths = f"{workload.prompt_tokens} tokens in, {workload.output_tokens} out"
     prediction = [
-        f"first token after {format_seconds(ranked['ttft_s'])}, then {format_seconds(ranked['tpot_s'])} per token ({lengths})",
+        f"first token after {duration_text(ranked['ttft_s'])}, then {duration_text(ranked['tpot_s'])} per token ({lengths})",
         f"{ranked['output_tokens_per_s']:,.0f} output tokens/s with all places taken",
         _memory(ranked),
     ]
@@ -210,7 +210,7 @@ def _serving_job(loaded: Loaded[PlanDocument], request: Request, path: Path) -> 
 
 
 def _memory(ranked: RankedPlan) -> str:
-    used, capacity = format_bytes(ranked.memory_bytes_per_gpu), format_bytes(ranked.memory_capacity_bytes)
+    used, capacity = byte_text(ranked.memory_bytes_per_gpu), byte_text(ranked.memory_capacity_bytes)
     return f"{used} of {capacity} on the fullest GPU"
 
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from costmodel.hardware.cluster import Cluster, DeviceGroup, Level
 from costmodel.hardware.device import Device
 from planner.core.blocks import Block, Column, Facts, Sentence, Table
-from planner.core.quantities import format_bytes, format_rate, format_seconds
+from planner.core.numbers import duration_text
+from planner.core.quantities import format_bytes, format_rate
 
 __all__ = ["cluster_blocks", "device_blocks", "group_words"]
 
@@ -50,16 +51,15 @@ def group_words(group: DeviceGroup) -> str:
 
 
 def _level_table(levels: Sequence[Level]) -> Table:
-    joined, names = [], ["devices", *(f"{level.name} units" for level in levels)]
-    for level, inside in zip(levels, names, strict=False):
-        joined.append(f"{'any number of' if level.size is None else f'{level.size:,}'} {inside}")
+    names = ["devices", *(f"{level.name} units" for level in levels)]
+    sizes = ("any number of" if level.size is None else f"{level.size:,}" for level in levels)
     rates = tuple(format_rate(level.bandwidth_bytes_per_s, "B/s") for level in levels)
     return Table(
         columns=(
             Column("links", tuple(level.name for level in levels), is_text=True),
-            Column("join", tuple(joined), is_text=True),
+            Column("join", tuple(map("{} {}".format, sizes, names)), is_text=True),
             Column("bandwidth", rates, unit="per device"),
             Column("reached", tuple(f"{level.efficiency * 100:.3g} %" for level in levels)),
-            Column("latency", tuple(format_seconds(level.latency_s) for level in levels)),
+            Column("latency", tuple(duration_text(level.latency_s) for level in levels)),
         )
     )

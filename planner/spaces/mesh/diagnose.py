@@ -17,7 +17,7 @@ from costmodel.tolerances import EQUAL
 from planner.core.answer import RankedPlan
 from planner.core.errors import UsageError, no_plan_in_time
 from planner.core.notes import Note
-from planner.core.quantities import format_bytes, format_seconds
+from planner.core.numbers import byte_text, duration_text
 from planner.question.fixed import flag_of, flags_of, given_text, near_multiples, only, without
 from planner.spaces.diagnose import (
     Attempt,
@@ -99,7 +99,7 @@ class MeshDiagnosis(Diagnosis):
         if not found:
             return usual
         ranked, rules = self.space.rank([found[0].plan])[0], "; ".join(self.space.broken(found[0].plan))
-        time = format_seconds(ranked.step_time_s)
+        time = duration_text(ranked.step_time_s)
         return f"{framework.title} does not run what fits, such as {ranked.summary}, {time} per step: {rules}; {usual}"
 
     def reason(self, fixed: MeshRestriction) -> str:
@@ -132,7 +132,7 @@ class MeshDiagnosis(Diagnosis):
                 or f"what the GPUs have no room for is more than their hosts hold: host memory {space.host_memory().value}"
             )
             return f"nothing fits: {short}"
-        need = f" ({format_bytes(miss.memory_bytes)} if its host had room for all that is offloaded)" if beyond else ""
+        need = f" ({byte_text(miss.memory_bytes)} if its host had room for all that is offloaded)" if beyond else ""
         return f"nothing fits: {miss_text(ranked.summary, ranked, need=need)}{space.host_in_words(ranked)}"
 
     def changes(self) -> Sequence[Change]:
@@ -155,7 +155,7 @@ class MeshDiagnosis(Diagnosis):
 
     def works(self, found: Attempt) -> str:
         ranked = self.space.rank([found.plan])[0]
-        return f"it fits: {ranked.summary}, {format_seconds(ranked.step_time_s)} per step"
+        return f"it fits: {ranked.summary}, {duration_text(ranked.step_time_s)} per step"
 
     def advice(self, tried: Mapping[str, Sequence[Attempt]], gpus: int) -> str:
         return (
@@ -173,10 +173,10 @@ class MeshDiagnosis(Diagnosis):
         assert host is not None
         label, size = ranked.largest_memory_part
         return (
-            f"the nearest miss ({ranked.summary}) needs {format_bytes(ranked['host_bytes_per_gpu'])} on the host for each GPU, most "
-            f"of it {_largest_on_host(larger, ranked)}, and there are {format_bytes(host.share_bytes(plan.workers))} "
-            f"({space.host_memory().value}); on the GPU it needs {format_bytes(ranked.memory_bytes_per_gpu)} of "
-            f"{format_bytes(ranked.memory_capacity_bytes)}, where the largest part is {label} with {format_bytes(size)}"
+            f"the nearest miss ({ranked.summary}) needs {byte_text(ranked['host_bytes_per_gpu'])} on the host for each GPU, most "
+            f"of it {_largest_on_host(larger, ranked)}, and there are {byte_text(host.share_bytes(plan.workers))} "
+            f"({space.host_memory().value}); on the GPU it needs {byte_text(ranked.memory_bytes_per_gpu)} of "
+            f"{byte_text(ranked.memory_capacity_bytes)}, where the largest part is {label} with {byte_text(size)}"
         )
 
 
@@ -270,7 +270,7 @@ def _largest_on_host(space: MeshPlanSpace, ranked: RankedPlan) -> str:
         state = min(space.rank([alone])[0]["host_bytes_per_gpu"], ranked["host_bytes_per_gpu"])
     away = ranked["host_bytes_per_gpu"] - state
     name, size = ("optimizer_bytes", state) if state >= away else ("activation_bytes", away)
-    return f"{MESH_FIGURES[name].label} ({format_bytes(size)})"
+    return f"{MESH_FIGURES[name].label} ({byte_text(size)})"
 
 
 # -- one plan that does not fit ---------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from costmodel.serving.plan import SERVING_RULES
 from planner.core.errors import PlannerError
-from planner.core.quantities import format_seconds
+from planner.core.numbers import duration_text
 from planner.question.fixed import flag_of
 from planner.question.resolve import resolve
 from planner.spaces.diagnose import (
@@ -119,7 +119,7 @@ class ServingDiagnosis(Diagnosis):
         fitting = [found for several in tried.values() for found in several if found.fits]
         best = min(fitting, key=lambda found: found.excess)
         ranked = best.space.rank([best.plan])[0]
-        times = " and ".join(f"{LIMITS[name]} {format_seconds(ranked[name])}" for name in self.space.limits)
+        times = " and ".join(f"{LIMITS[name]} {duration_text(ranked[name])}" for name in self.space.limits)
         how = f"{best.words} ({ranked.summary})" if best.words else "with the plan above"
         return f"{said}; the nearest that was reached is {times}, {how}; allow that much, or use a faster device"
 
