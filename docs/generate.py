@@ -17,6 +17,7 @@ import typer
 from costmodel.framework import LayerAssumptions
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.rules import RULES
+from costmodel.serving.workload import ServingAssumptions
 from planner.cli import make_app
 from planner.core.notes import SENTENCES
 from planner.measurements.columns import COLUMNS
@@ -28,6 +29,7 @@ __all__ = [
     "cli_page",
     "cost_model_page",
     "extending_page",
+    "inference_page",
     "json_page",
     "measurements_page",
     "transformers_page",
@@ -151,7 +153,13 @@ def cost_model_page() -> str:
     return _marked(text, "assumptions", _assumptions(LayerAssumptions))
 
 
-def _assumptions(model: type[MeshAssumptions | LayerAssumptions]) -> list[str]:
+def inference_page() -> str:
+    """Text of docs/inference.md: the page as it is, with its list of assumptions written anew."""
+    text = (FOLDER / "inference.md").read_text(encoding="utf-8")
+    return _marked(text, "assumptions", _assumptions(ServingAssumptions))
+
+
+def _assumptions(model: type[MeshAssumptions | LayerAssumptions | ServingAssumptions]) -> list[str]:
     return ["| name | default | meaning | source |", "| --- | --- | --- | --- |"] + [
         f"| `{item.name}` | {item.default:g} | {item.metadata['doc']} | {item.metadata['source']} |"
         for item in fields(model)
@@ -231,6 +239,7 @@ PAGES = {
     FOLDER / "json.md": json_page,
     FOLDER / "cost-model.md": cost_model_page,
     FOLDER / "transformers.md": transformers_page,
+    FOLDER / "inference.md": inference_page,
     FOLDER / "extending.md": extending_page,
     FOLDER / "measurements.md": measurements_page,
 }

@@ -11,6 +11,7 @@ import pytest
 import planner
 from costmodel.framework import LayerAssumptions
 from costmodel.mesh.assumptions import MeshAssumptions
+from costmodel.serving.workload import ServingAssumptions
 from planner.core.errors import PlannerError, UsageError
 
 
@@ -78,13 +79,13 @@ def test_assumptions_belong_to_one_space() -> None:
     assert copied.step_time_s > planner.estimate("alexnet", gpus=2, family="data").step_time_s
 
 
-def test_the_error_of_an_unknown_assumption_names_pages_that_describe_those_of_training() -> None:
+def test_the_error_of_an_unknown_assumption_names_pages_that_describe_all() -> None:
     with pytest.raises(UsageError) as caught:
         planner.estimate("alexnet", gpus=2, family="data", assume={"qqqq": 1})
     docs = Path(__file__).resolve().parents[3] / "docs"
     pages = [(docs / name).read_text(encoding="utf-8") for name in re.findall(r"[\w-]+\.md", str(caught.value))]
-    for model in (LayerAssumptions, MeshAssumptions):
-        assert any(all(f"`{name}`" in page for name in model.__dataclass_fields__) for page in pages), model
+    for model in (LayerAssumptions, MeshAssumptions, ServingAssumptions):
+        assert any(all(f"| `{name}` |" in page for name in model.__dataclass_fields__) for page in pages), model
 
 
 def test_frameworks_are_listed_with_their_sources(document: Any) -> None:
