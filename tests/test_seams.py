@@ -56,7 +56,6 @@ from costmodel.fields import Figure, declared, part, setting
 from costmodel.rates import COMMON_FIGURES
 from planner.core.answer import Assumption, RankedPlan
 from planner.core.request import SpaceInfo, register
-from planner.question.choose import KINDS, Kind
 from planner.report.tables import column_maker
 from planner.spaces.base import PlanSpace
 from planner.report.answer import SpaceReport
@@ -148,17 +147,9 @@ class Space(PlanSpace):
         raise NotImplementedError
 
 
-class Copies(Kind):
-    space = choice = "copies"
-
-    def applies(self, asked):
-        return self.is_named(asked.request)
-
-
-KINDS.insert(0, Copies())
 register(
     SpaceInfo(
-        name="copies", title="Copies", make="copies:make", figures="copies:FIGURES", plan="copies:Plan",
+        name="copies", title="Copies", plans="copies of the work", make="copies:make", figures="copies:FIGURES", plan="copies:Plan",
         product="copies are the workers.",
     )
 )

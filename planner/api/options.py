@@ -493,7 +493,7 @@ class _Space(TypedDict, total=False):
     """Which plans are looked at, and what a device costs."""
 
     space: Annotated[
-        Literal["auto", "mesh", "layers"] | None,
+        str | None,
         Option("--space", "NAME", _SPACES, panel=SPACE, words="planner.core.request:CHOICES"),
     ]
     family: Annotated[

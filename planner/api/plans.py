@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from planner.api.shown import Reads
-from planner.core.request import Space
 
 if TYPE_CHECKING:
     from planner.api.exports import Export
@@ -46,7 +45,7 @@ class Plan:
 
     # -- what it is
 
-    space = Reads[Space](
+    space = Reads[str](
         "_answer.space.name",
         "``layers`` (a split per layer), ``mesh``, ``mixed`` (several kinds of devices) or ``serving``.",
     )

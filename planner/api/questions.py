@@ -168,7 +168,7 @@ def _predict(
     options: Mapping[str, Any],
     progress: Progress | None,
 ) -> _Predicted:
-    from planner.files.plan_file import is_plan_file
+    from planner.files.resources import is_plan_file
 
     with in_python_words() as values:
         if plan is None and (

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from planner.api.plans import Plan
 from planner.api.shown import Answer, Reads, Written
-from planner.core.request import Space
 
 if TYPE_CHECKING:
     from planner.api.exports import Export
@@ -46,7 +45,7 @@ class SearchResult(Written):
     best: Plan
     raw: core.Answer
 
-    space = Reads[Space]("best.space", "``layers``, ``mesh``, ``mixed`` or ``serving``.")
+    space = Reads[str]("best.space", "``layers``, ``mesh``, ``mixed`` or ``serving``.")
 
     proven = Reads[bool]("raw.proof.proven_optimal", "Whether no plan of the stated space is better than the first.")
 

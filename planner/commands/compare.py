@@ -91,14 +91,13 @@ def compare(typed: Typed) -> None:
     values.check()
     from planner.api.comparison import compared
     from planner.comparison.report import comparison_report
-    from planner.files.plan_file import plan_document
 
     predicted = _predicted(typed, files, where, is_searched=is_searched)
     found = compared(predicted)
     for warning in found.warnings:
         remark(where, f"warning: {warning}")
     best = predicted[-1][1].prediction
-    export_plan(where, lambda folder: plan_document(best, folder=folder), "the best plan")
+    export_plan(where, lambda: best, "the best plan")
     emit(comparison_report(found.raw, found.warnings), where)
 
 

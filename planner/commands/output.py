@@ -9,13 +9,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from planner.api.readers import OUTPUT, Option
 from planner.files.output import write_atomically
 
 if TYPE_CHECKING:
     from planner.commands.command import Typed
+    from planner.core.answer import Answer, Estimate
     from planner.core.blocks import Report
     from planner.core.errors import FileProblem
 
@@ -128,22 +129,22 @@ def emit(report: Report, output: Output) -> None:
     sys.stdout.flush()
 
 
-def export_plan(output: Output, document: Callable[[Path], dict[str, Any]], what: str) -> None:
+def export_plan(output: Output, answer: Callable[[], Answer | Estimate], what: str) -> None:
     """Write a plan to the file of --export, where one is asked for.
 
     Parameters
     ----------
     output : Output
-    document : callable
-        Makes the plan file; takes the folder in which it will be.
+    answer : callable
+        Finds the answer whose plan it is.
     what : str
         What is written, in a word or two.
     """
     if output.export is None:
         return
-    from planner.files.plan_file import plan_text
+    from planner.files.plan_file import plan_document, plan_text
 
-    write_atomically(output.export, plan_text(document(output.export.parent)))
+    write_atomically(output.export, plan_text(plan_document(answer(), folder=output.export.parent)))
     remark(output, f"wrote {what} to {output.export}")
 
 

@@ -77,11 +77,10 @@ def optimize(typed: Typed) -> None:
 
 
 def _show_search(answer: Answer, where: Output, files: ReportFiles) -> None:
-    from planner.files.plan_file import plan_document
     from planner.report.answer import search_report
 
     if answer.plans:
-        export_plan(where, lambda folder: plan_document(answer, folder=folder), "the best plan")
+        export_plan(where, lambda: answer, "the best plan")
     report = search_report(answer)
     if answer.plans:
         _write_files(answer, report, files, where)
@@ -141,7 +140,7 @@ def explain(typed: Typed) -> None:
 def _predict(typed: Typed, name: Command) -> None:
     from planner.api.requests import question_about_plan
     from planner.core.errors import SearchInterrupted
-    from planner.files.plan_file import is_plan_file, plan_document
+    from planner.files.resources import is_plan_file
     from planner.report.answer import estimate_report
 
     given, values = typed.given, typed.values
@@ -164,7 +163,7 @@ def _predict(typed: Typed, name: Command) -> None:
         raise KeyboardInterrupt from None  # without the best plan there is nothing to compare with
     for warning in warnings:
         remark(where, f"warning: {warning}")
-    export_plan(where, lambda folder: plan_document(answer, folder=folder), "the plan")
+    export_plan(where, lambda: answer, "the plan")
     report = estimate_report(answer, warnings, name)
     _write_files(answer, report, files, where)
     emit(report, where)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from planner.api.options import SizeOptions, SweepOptions, options_of
 from planner.api.pages import check_figure, is_installed
@@ -23,7 +22,7 @@ from planner.commands.output import (
 from planner.files.output import write_bytes_atomically
 
 if TYPE_CHECKING:
-    from planner.sizing.search import Sized, Trial
+    from planner.sizing.search import Sized
 
 __all__ = ["size", "sweep"]
 
@@ -122,19 +121,13 @@ def size(typed: Typed) -> None:
 def _show_size(sized: Sized, where: Output) -> None:
     from planner.core.errors import NoFeasiblePlan
     from planner.sizing.report import miss_in_words, size_report
+    from planner.sizing.run import answer_of
 
     best = sized.best("least_gpus")
     if best is not None:
-        export_plan(where, functools.partial(_document, sized, best[1]), "the plan of the fewest GPUs, refined,")
+        export_plan(where, lambda: answer_of(sized, best[1]), "the plan of the fewest GPUs, refined,")
     emit(size_report(sized), where)
     if sized.interrupted:
         raise KeyboardInterrupt
     if best is None:
         raise NoFeasiblePlan(miss_in_words(sized))
-
-
-def _document(sized: Sized, trial: Trial, folder: Path) -> dict[str, Any]:
-    from planner.files.plan_file import plan_document
-    from planner.sizing.run import answer_of
-
-    return plan_document(answer_of(sized, trial), folder=folder)

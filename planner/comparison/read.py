@@ -59,7 +59,8 @@ def predicted_file(path: Path, changes: Mapping[str, Any], command_line: str = "
     PlannerError
         Everything in the file that contradicts.
     """
-    from planner.files.plan_file import is_plan_file, read_plan
+    from planner.files.plan_file import read_plan
+    from planner.files.resources import is_plan_file
     from planner.files.text import failure, read_text
     from planner.spaces.plan_question import plan_question, plan_warnings
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from costmodel.fields import Figure, labels_of, parts_of
 from planner.core.blocks import Block, Table
-from planner.core.request import Request, Space, SpaceChoice
+from planner.core.request import Request
 
 if TYPE_CHECKING:
     from costmodel.timeline import Tracks
@@ -366,7 +366,7 @@ class AnswerSpace(ABC):
         Whether devices differ in what they may hold.
     """
 
-    name: ClassVar[Space]
+    name: ClassVar[str]
     predicted: ClassVar[Sequence[str]] = ("step_time_s", "throughput_samples_per_s", "memory_bytes_per_gpu")
     bounds_a_time: ClassVar[bool] = True
     has_figures: ClassVar[bool] = True
@@ -380,7 +380,7 @@ class AnswerSpace(ABC):
 
     @property
     @abstractmethod
-    def choice(self) -> SpaceChoice:
+    def choice(self) -> str:
         """What --space says to ask about it again."""
 
     @property

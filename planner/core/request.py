@@ -20,8 +20,6 @@ __all__ = [
     "Mode",
     "Request",
     "SolverName",
-    "Space",
-    "SpaceChoice",
     "SpaceInfo",
     "imported",
     "register",
@@ -34,10 +32,6 @@ DEFAULT_OUTPUT_TOKENS = 256
 Mode = Literal["training", "inference"]
 CostModelName = Literal["roofline", "paleo"]
 SolverName = Literal["auto", "program", "elimination"]
-# Plans over a device mesh (one degree per parallel dimension for the whole network), or a split per layer.
-SpaceChoice = Literal["auto", "mesh", "layers"]
-# The spaces of plans that a question can be about.
-Space = Literal["layers", "mesh", "mixed", "serving"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,67 +44,88 @@ class SpaceInfo:
         In answers and, as the section of a plan, in plan files.
     title : str
         In the names of its JSON schema.
+    plans : str
+        Its plans, in sentences: "plans over a device mesh".
     make : str
         A function of a resolved question to its `planner.spaces.base.PlanSpace`.
     figures : str
         What its plans cost, by name (`costmodel.fields.declared`).
     product : str
         Which numbers of a plan file multiply to the workers, as a sentence.
+    kind : str
+        The `planner.question.choose.Kind` of its questions: which are its own, and what it refuses.
     plan : str
         The class of a plan, whose settings are the keys of its section; empty: `planner.schema.plan` spells them out.
+    is_chosen : bool
+        Whether --space names it.
     """
 
     name: str
     title: str
+    plans: str
     make: str
     figures: str
     product: str
+    kind: str = "planner.question.choose:Kind"
     plan: str = ""
+    is_chosen: bool = True
 
 
-SPACES: dict[str, SpaceInfo] = {
-    info.name: info
-    for info in (
-        SpaceInfo(
-            name="layers",
-            title="Layerwise",
-            make="planner.spaces.layers.space:layerwise_space",
-            figures="costmodel.layerwise.plan:LAYERWISE_FIGURES",
-            product="The degrees of every layer multiply to the workers; degrees of 1 are left out.",
-        ),
-        SpaceInfo(
-            name="mesh",
-            title="Mesh",
-            make="planner.spaces.mesh.space:mesh_space",
-            figures="costmodel.mesh.plan:MESH_FIGURES",
-            product="tp x cp x pp x dp_replicate x dp_shard are the workers; "
-            "these data-parallel ranks x micro_batch x num_micro_batches the batch.",
-        ),
-        SpaceInfo(
-            name="mixed",
-            title="Mixed",
-            make="planner.spaces.mixed.space:mixed_space",
-            figures="costmodel.mixed.plan:MIXED_FIGURES",
-            product="replicas x the tp of all stages are the workers; "
-            "micro_batch x (replicas x num_micro_batches + longer) the batch.",
-        ),
-        SpaceInfo(
-            name="serving",
-            title="Serving",
-            make="planner.spaces.serving.space:serving_space",
-            figures="costmodel.serving.plan:SERVING_FIGURES",
-            product="tp x pp x dp are the workers; dp x max_batch the sequences at a time (global_batch).",
-        ),
-    )
-}
-# What --space takes.
-CHOICES: list[str] = ["auto", "mesh", "layers"]
+# From the most general one on: a question is about the last whose kind says so.
+SPACES: dict[str, SpaceInfo] = {}
+CHOICES: list[str] = ["auto"]  # what --space takes
 
 
 def register(info: SpaceInfo) -> None:
-    """Add a space, which --space names. Its `planner.question.choose.Kind` says what it refuses."""
+    """Add a space, whose questions are asked for before those of all others."""
     SPACES[info.name] = info
-    CHOICES.append(info.name)
+    if info.is_chosen:
+        CHOICES.insert(1, info.name)
+
+
+for _info in (
+    SpaceInfo(
+        name="layers",
+        title="Layerwise",
+        plans="plans with a split per layer",
+        make="planner.spaces.layers.space:layerwise_space",
+        figures="costmodel.layerwise.plan:LAYERWISE_FIGURES",
+        product="The degrees of every layer multiply to the workers; degrees of 1 are left out.",
+        kind="planner.spaces.layers.kind:LayersKind",
+    ),
+    SpaceInfo(
+        name="mesh",
+        title="Mesh",
+        plans="plans over a device mesh",
+        make="planner.spaces.mesh.space:mesh_space",
+        figures="costmodel.mesh.plan:MESH_FIGURES",
+        product="tp x cp x pp x dp_replicate x dp_shard are the workers; "
+        "these data-parallel ranks x micro_batch x num_micro_batches the batch.",
+        kind="planner.spaces.mesh.kind:MeshKind",
+    ),
+    SpaceInfo(
+        name="serving",
+        title="Serving",
+        plans="plans for serving",
+        make="planner.spaces.serving.space:serving_space",
+        figures="costmodel.serving.plan:SERVING_FIGURES",
+        product="tp x pp x dp are the workers; dp x max_batch the sequences at a time (global_batch).",
+        kind="planner.spaces.serving.kind:ServingKind",
+        is_chosen=False,
+    ),
+    SpaceInfo(
+        name="mixed",
+        title="Mixed",
+        plans="plans over several groups of devices",
+        make="planner.spaces.mixed.space:mixed_space",
+        figures="costmodel.mixed.plan:MIXED_FIGURES",
+        product="replicas x the tp of all stages are the workers; "
+        "micro_batch x (replicas x num_micro_batches + longer) the batch.",
+        kind="planner.spaces.mixed.kind:MixedKind",
+        is_chosen=False,
+    ),
+):
+    register(_info)
 
 
 def imported(source: str) -> Any:
@@ -167,7 +182,7 @@ class Request:
     gap: float = 0.0  # relative; 0 asks for a proof
     seed: int = 0
     solver: SolverName = "auto"
-    space: SpaceChoice = "auto"
+    space: str = "auto"  # one of CHOICES: plans over a device mesh, with a split per layer ...
     mesh: MeshRestriction | None = None  # what is fixed of a plan over a device mesh; None: nothing
     stages: str = (
         ""  # estimate only: blocks of every chunk ("20 20 21 19"), or "equal"; empty: as the planner balances them

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,7 +26,6 @@ __all__ = [
     "PlanProblems",
     "changed_inputs",
     "cost_model_options",
-    "is_plan_file",
     "plan_document",
     "plan_text",
     "read_plan",
@@ -158,22 +156,6 @@ def plan_text(document: Mapping[str, Any]) -> str:
     summary = textwrap.fill(document["prediction"]["summary"], 118, break_on_hyphens=False, break_long_words=False)
     product = next(info.product for name, info in SPACES.items() if name in document)
     return yaml_text(document, f"{summary}\nPredict it again with: planner estimate --plan FILE\n{product}")
-
-
-def is_plan_file(text: str) -> bool:
-    """Whether a name is that of a file that looks like a plan: it says how many workers it uses.
-
-    >>> is_plan_file("alexnet")
-    False
-    """
-    path = Path(text)
-    if path.suffix.lower() not in (".yaml", ".yml") or not path.is_file():
-        return False
-    try:
-        content = path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return False  # whoever reads it as a network says what is wrong
-    return re.search(r"^workers *: *[0-9]", content, re.MULTILINE) is not None
 
 
 def read_plan(path: Path) -> Loaded[PlanDocument]:

@@ -14,7 +14,7 @@ from planner.core.errors import FileProblem, InputFileError, UnknownName
 if TYPE_CHECKING:
     from planner.files.documents import Document
 
-__all__ = ["KINDS", "InMemory", "Kind", "bundled", "bundled_name", "config_folder", "resolve"]
+__all__ = ["KINDS", "InMemory", "Kind", "bundled", "bundled_name", "config_folder", "is_plan_file", "resolve"]
 
 Kind = Literal["models", "devices", "clusters", "frameworks", "calibrations"]
 KINDS: tuple[Kind, ...] = ("models", "devices", "clusters", "frameworks", "calibrations")
@@ -189,3 +189,19 @@ def _exists(path: Path) -> bool:
         return path.exists()
     except (OSError, ValueError):  # name too long, forbidden folder, NUL character
         return False
+
+
+def is_plan_file(text: str) -> bool:
+    """Whether a name is that of a file that looks like a plan: it says how many workers it uses.
+
+    >>> is_plan_file("alexnet")
+    False
+    """
+    path = Path(text)
+    if path.suffix.lower() not in (".yaml", ".yml") or not path.is_file():
+        return False
+    try:
+        content = path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False  # whoever reads it as a network says what is wrong
+    return re.search(r"^workers *: *[0-9]", content, re.MULTILINE) is not None

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from costmodel.framework import NO_FRAMEWORK, Framework
 from costmodel.hardware.cluster import Cluster
@@ -25,7 +25,9 @@ from planner.files.loading import (
 )
 from planner.files.naming.frameworks import framework_of
 from planner.importers.networks import load_model
-from strategies.layerwise.space import Restriction, fixed_by_patterns
+
+if TYPE_CHECKING:
+    from strategies.layerwise.space import Restriction
 
 __all__ = ["DEFAULT_CLUSTER", "default_cluster", "look_up", "pick"]
 
@@ -40,7 +42,12 @@ _T = TypeVar("_T")
 def look_up(
     request: Request,
 ) -> tuple[
-    LoadedModel, tuple[Cluster, dict[str, str]], tuple[str, ...], Restriction, LoadedCalibration | None, Framework
+    LoadedModel,
+    tuple[Cluster, dict[str, str]],
+    tuple[str, ...],
+    Restriction | None,
+    LoadedCalibration | None,
+    Framework,
 ]:
     """Look up everything that is named, and report all that is wrong in one go.
 
@@ -210,17 +217,19 @@ def _collectives(request: Request) -> tuple[str, ...]:
     return (request.collective,)
 
 
-def _restriction(request: Request, model: LoadedModel | None) -> Restriction:
-    """What a request fixes of the plans: splits of layers (--fix) and a family; nothing where the network is not known.
+def _restriction(request: Request, model: LoadedModel | None) -> Restriction | None:
+    """What a request fixes of the plans: splits of layers (--fix) and a family; None where it fixes nothing or the network is not known.
 
     Raises
     ------
     UsageError
         A pattern that fits no layer, splits that layers do not have or that need more workers than there are.
     """
+    if model is None or (not request.fix and request.family is None):
+        return None
+    from strategies.layerwise.space import Restriction, fixed_by_patterns  # questions about other spaces do without
+
     patterns = [parse_fix(text) for text in request.fix]
-    if model is None:
-        return Restriction()  # the layers are not known; that is reported already
     try:
         fixed = fixed_by_patterns(model.graph, patterns)
     except ValueError as error:

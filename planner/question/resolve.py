@@ -6,6 +6,7 @@ import dataclasses
 import re
 from collections import Counter
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from costmodel.fields import with_values
 from costmodel.framework import Framework, LayerAssumptions, cluster_run_by
@@ -21,11 +22,13 @@ from planner.core.answer import Assumption, Setting
 from planner.core.capacity import memory_source, usable_bytes
 from planner.core.errors import UsageError
 from planner.core.quantities import format_bytes
-from planner.core.request import Request, Space
+from planner.core.request import Request
 from planner.files.loading import LoadedCalibration, LoadedModel, calibration_in_words, load_algorithms, load_framework
 from planner.question.choose import Asked, Kind, choose_space, is_transformer, lead_device
 from planner.question.lookup import look_up, pick
-from strategies.layerwise.space import Restriction
+
+if TYPE_CHECKING:
+    from strategies.layerwise.space import Restriction
 
 __all__ = ["Resolved", "check_trainable", "resolve"]
 
@@ -41,7 +44,7 @@ class Resolved:
     model: LoadedModel
     workload: Workload
     cluster: Cluster
-    restriction: Restriction
+    restriction: Restriction | None  # of splits of layers, where something is fixed
     kind: Kind
     setting: Setting
     assumptions: tuple[Assumption, ...]
@@ -49,7 +52,7 @@ class Resolved:
     mesh_assumptions: MeshAssumptions = DEFAULT_ASSUMPTIONS  # before --assume
 
     @property
-    def space(self) -> Space:
+    def space(self) -> str:
         """Name of the space of plans that it is about."""
         return self.kind.space
 

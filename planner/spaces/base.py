@@ -25,7 +25,7 @@ from planner.core.answer import (
 )
 from planner.core.errors import SearchInterrupted, UsageError, no_plan_in_time
 from planner.core.notes import Note
-from planner.core.request import SPACES, Request, SpaceChoice, imported
+from planner.core.request import SPACES, Request, imported
 from strategies.score import Score, score_of
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class PlanSpace(AnswerSpace):
         return self.resolved.request
 
     @property
-    def choice(self) -> SpaceChoice:
+    def choice(self) -> str:
         return self.resolved.kind.choice
 
     @property

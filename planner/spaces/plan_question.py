@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from costmodel.tolerances import EQUAL
 from planner.core.errors import UsageError
-from planner.core.request import Request
+from planner.core.request import SPACES, Request
 from planner.importers.networks import load_model
-from planner.question.choose import KINDS
+from planner.question.choose import kind_of
 from planner.question.resolve import resolve
 from planner.spaces.base import space_of
 
@@ -58,7 +58,7 @@ def plan_question(
 
     document = loaded.content
     asked = request_from_document(document, path.resolve().parent)
-    kind = next(kind for kind in KINDS if getattr(document, kind.space))
+    kind = kind_of(next(name for name in SPACES if getattr(document, name)))
     request = dataclasses.replace(
         asked, command_line=command_line, space=kind.choice, changed=tuple(changes), **changes
     )
@@ -82,7 +82,7 @@ def plan_question(
     if document.serving is not None and request.mode != "inference":
         raise UsageError(f"--mode {request.mode}: the plan is for inference")
     resolved = resolve(request)
-    kind.check_plan_of(resolved.kind, resolved.cluster)
+    kind.check_plan_of(resolved.space, resolved.cluster)
     return document, request, space_of(resolved).plan_of(document, loaded.document)
 
 

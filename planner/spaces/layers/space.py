@@ -37,7 +37,7 @@ from planner.core.quantities import format_bytes
 from planner.question.resolve import Resolved
 from planner.spaces.base import Found, PlanSpace, Progress, check_framework
 from planner.spaces.layers.plans import layerwise_section, plan_from_document, plan_in_words
-from strategies.layerwise.space import BATCH_FAMILIES, FAMILY_NAMES
+from strategies.layerwise.space import BATCH_FAMILIES, FAMILY_NAMES, Restriction
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -69,8 +69,8 @@ def layerwise_space(resolved: Resolved) -> LayerwisePlanSpace:
     """
     check_framework(resolved)
     rule = _rule_of_splits(resolved)
+    restriction = resolved.restriction or Restriction()
     if rule:
-        restriction = resolved.restriction
         splits = [
             f"--fix: {layer} is split by {name}: {rule}"
             for layer, degrees in restriction.fixed.items()
@@ -80,8 +80,9 @@ def layerwise_space(resolved: Resolved) -> LayerwisePlanSpace:
         _check_family(restriction.family, rule)
         if splits:
             raise UsageError(splits[0])
-        resolved = dataclasses.replace(resolved, restriction=dataclasses.replace(restriction, by_batch=True))
-    return LayerwisePlanSpace(resolved=resolved, cache=CostCache(resolved.workload, resolved.cluster))
+        restriction = dataclasses.replace(restriction, by_batch=True)
+    cache = CostCache(resolved.workload, resolved.cluster)
+    return LayerwisePlanSpace(resolved=resolved, restriction=restriction, cache=cache)
 
 
 def _rule_of_splits(resolved: Resolved) -> str:
@@ -102,10 +103,13 @@ class LayerwisePlanSpace(PlanSpace):
 
     Attributes
     ----------
+    restriction : Restriction
+        What is fixed of the splits.
     cache : CostCache
         Costs of layers that were worked out already.
     """
 
+    restriction: Restriction
     cache: CostCache
 
     name = "layers"
@@ -126,7 +130,7 @@ class LayerwisePlanSpace(PlanSpace):
     def refuse_contradiction(self) -> None:
         """Refuse splits of more parts than there are samples."""
         batch = self.resolved.workload.global_batch
-        for name, degrees in self.resolved.restriction.fixed.items():
+        for name, degrees in self.restriction.fixed.items():
             if degrees.get("batch", 0) > batch:
                 raise UsageError(
                     f"--fix: {name} is split {degrees['batch']} ways by the batch, which has {batch} samples"
@@ -142,7 +146,7 @@ class LayerwisePlanSpace(PlanSpace):
             max_workers=request.gpus,
             capacity_bytes=self.resolved.setting.memory_capacity_bytes,
             top=request.top,
-            restriction=self.resolved.restriction,
+            restriction=self.restriction,
             micro_batches=None if request.micro_batches is None else (request.micro_batches,),
             wall_s=self.time_limit_s,
             gap=request.gap,
@@ -168,8 +172,8 @@ class LayerwisePlanSpace(PlanSpace):
 
     def _of_every_family(self, outcome: Outcome, started: float) -> list[Candidate]:
         """Best plan of every family, each by its own exact search; one time limit and one Ctrl-C end them all."""
-        settings, asked = self.settings(), self.resolved.restriction.family
-        families = BATCH_FAMILIES if self.resolved.restriction.by_batch else FAMILY_NAMES
+        settings, asked = self.settings(), self.restriction.family
+        families = BATCH_FAMILIES if self.restriction.by_batch else FAMILY_NAMES
         found: dict[str, Candidate] = {}
         for candidate in outcome.candidates:
             found.setdefault(candidate.family, candidate)
@@ -181,7 +185,7 @@ class LayerwisePlanSpace(PlanSpace):
             result = self._outcome(
                 dataclasses.replace(
                     settings,
-                    restriction=dataclasses.replace(self.resolved.restriction, family=family),
+                    restriction=dataclasses.replace(self.restriction, family=family),
                     top=1,
                     wall_s=max(settings.wall_s - (time.monotonic() - started), 0.0),
                 )
@@ -361,7 +365,7 @@ class LayerwisePlanSpace(PlanSpace):
         """
         self.refuse_contradiction()
         gpus, batch = self.resolved.request.gpus, self.resolved.workload.global_batch
-        restriction = self.resolved.restriction
+        restriction = self.restriction
         everywhere = any(degrees == {"batch": 0} for degrees in restriction.fixed.values())
         if gpus > batch and (restriction.family == "data" or everywhere):
             raise UsageError(
@@ -391,7 +395,7 @@ class LayerwisePlanSpace(PlanSpace):
             No plan is legal.
         """
         _check_family(family, _rule_of_splits(self.resolved))
-        restriction = dataclasses.replace(self.resolved.restriction, family=family)
+        restriction = dataclasses.replace(self.restriction, family=family)
         settings = dataclasses.replace(
             self.settings(), top=1, worker_counts=(workers,), max_workers=workers, restriction=restriction
         )
@@ -407,7 +411,7 @@ class LayerwisePlanSpace(PlanSpace):
     def broken(self, plan: Plan) -> list[str]:
         """Whether a plan is legal and the framework runs it; a plan file says which layer is not."""
         layers = zip(self.resolved.workload.graph.layers, plan.splits, strict=True)
-        if self.resolved.restriction.by_batch and (
+        if self.restriction.by_batch and (
             plan.is_pipeline or any(split.batch != plan.workers for layer, split in layers if layer.kind != "input")
         ):
             return [_rule_of_splits(self.resolved)]

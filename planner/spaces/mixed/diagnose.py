@@ -12,9 +12,9 @@ from costmodel.mixed.model import MixedModel
 from planner.core.capacity import usable_bytes
 from planner.core.errors import UsageError
 from planner.question.fixed import flags_of, near_multiples, without
-from planner.question.mixed import with_fixed
 from planner.spaces.base import Progress
 from planner.spaces.diagnose import Attempt, Change, Diagnosis, miss_text, too_many_gpus
+from planner.spaces.mixed.options import with_fixed
 from planner.spaces.mixed.space import MixedPlanSpace
 from strategies.mesh.settings import Bounds, MeshRestriction
 from strategies.mixed.families import legal_degrees

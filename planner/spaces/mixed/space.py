@@ -47,11 +47,11 @@ from planner.core.notes import Note
 from planner.core.objectives import better_word, check_rates, other_rates
 from planner.core.quantities import format_bytes
 from planner.question.fixed import fixed_by
-from planner.question.mixed import with_fixed
 from planner.question.resolve import Resolved
 from planner.spaces.base import Found, PlanSpace, Progress, check_framework
 from planner.spaces.mesh.plans import mesh_plan_in_words
 from planner.spaces.mesh.space import EFFORT
+from planner.spaces.mixed.options import with_fixed
 from strategies.mesh.search import search_mesh
 from strategies.mesh.settings import MeshSettings
 from strategies.mixed.objective import Weights

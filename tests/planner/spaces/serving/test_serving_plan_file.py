@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodel.serving.plan import ServingPlan
-from planner.files.plan_file import is_plan_file
+from planner.files.resources import is_plan_file
 from planner.schema.answer import estimate_model
 from planner.schema.plan import PlanDocument, ServingEntry
 from tests.cases import mostly

@@ -8,10 +8,9 @@ from costmodel.hardware.cluster import Cluster
 from costmodel.layerwise.splits import divisors
 from costmodel.mesh.plan import RECOMPUTE
 from costmodel.mixed.plan import MIXED_ORDERS
-from costmodel.network.graph import Graph
 from planner.core.errors import UsageError
 from planner.core.request import Request
-from planner.question.choose import LAYERS, MESH
+from planner.question.choose import Asked
 from planner.question.fixed import fixed_by, flag_of, given_text
 from strategies.mesh.settings import Bounds, MeshRestriction
 from strategies.mixed.settings import MixedSettings
@@ -35,41 +34,36 @@ _ABSENT = {
 }
 
 
-def check_mixed(
-    request: Request, graph: Graph, cluster: Cluster, *, is_foldable: bool, of_layers: list[str], of_mesh: list[str]
-) -> None:
+def check_mixed(asked: Asked, cluster: Cluster) -> None:
     """Refuse what plans over several kinds of devices do not know.
 
     Parameters
     ----------
-    request : Request
-    graph : Graph
+    asked : Asked
     cluster : Cluster
         With several groups.
-    is_foldable : bool
-        Whether the network has repeated blocks with attention or experts.
-    of_layers, of_mesh : list of str
-        Options given that only a split per layer, or only a mesh of equal devices knows.
 
     Raises
     ------
     UsageError
         Every option that cannot be used, or a network that cannot be cut into stages.
     """
+    request = asked.request
+    of_layers = asked.of_layers + (["--diverse"] if request.diverse else [])
     kinds = ", ".join(dict.fromkeys(group.device.name for group in cluster.groups))
     where = f"cluster '{cluster.name}' has several groups of devices ({kinds})"
     if request.mode != "training":
         raise UsageError(f"--mode {request.mode}: {where}, which are planned together for training only")
-    if LAYERS.is_named(request) or of_layers:
-        asked = of_layers[0] if of_layers else "a split per layer (--space layers)"
-        raise UsageError(f"{asked}: {where}; plans with a split per layer need devices of one kind")
-    if not is_foldable:
+    if request.space == "layers" or of_layers:
+        option = of_layers[0] if of_layers else "a split per layer (--space layers)"
+        raise UsageError(f"{option}: {where}; plans with a split per layer need devices of one kind")
+    if not asked.has_blocks:
         raise UsageError(
-            f"network '{graph.name}' has no repeated blocks with attention or experts to divide into stages, and {where}; "
+            f"network '{asked.graph.name}' has no repeated blocks with attention or experts to divide into stages, and {where}; "
             "name a cluster of one kind of device"
         )
-    refused = _outside_the_space(request) if of_mesh or request.micro_batches is not None else []
-    if MESH.is_named(request):
+    refused = _outside_the_space(request) if asked.of_mesh or request.micro_batches is not None else []
+    if request.space == "mesh":
         refused.append(f"--space mesh: {where}; a mesh has one kind of device")
     if request.seed:
         refused.append(

@@ -1,0 +1,40 @@
+"""Questions about serving."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from planner.core.errors import UsageError
+from planner.question.choose import Asked, Kind
+
+__all__ = ["ServingKind"]
+
+# Attention that can generate text.
+_GENERATING = frozenset({"self_attention", "latent_attention"})
+
+
+class ServingKind(Kind):
+    """Inference of a network that generates text, without an option of a split per layer."""
+
+    def applies(self, asked: Asked) -> bool:
+        request, graph = asked.request, asked.graph
+        if request.mode != "inference" or request.space == "mesh":
+            return False
+        given = ["--space layers"] if request.space == "layers" else []
+        given += [option for option in asked.of_layers if not option.startswith("--assume ")]
+        given += ["--diverse"] if request.diverse else []
+        served = request.serving_options
+        if given and served:
+            raise UsageError(
+                f"{served[0]} is for serving and {given[0]} for plans with a split per layer; leave one of them out"
+            )
+        generates = any(layer.kind in _GENERATING and layer.params.causal and layer.block for layer in graph.layers)
+        if served and not generates:
+            raise UsageError(
+                f"{served[0]}: network '{graph.name}' does not generate text; without it, "
+                "--mode inference costs the forward pass"
+            )
+        return generates and not given
+
+    def check_assumed(self, assumed: Sequence[tuple[str, float]]) -> None:
+        """Its cost model checks them, with all else that is wrong."""
