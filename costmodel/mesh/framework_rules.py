@@ -6,7 +6,6 @@ rule out of its space (`strategies.mesh.framework_rules`); the check of a single
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
@@ -25,7 +24,6 @@ __all__ = [
     "FACTS",
     "FLAGS",
     "NAMES",
-    "WORDS",
     "Facts",
     "PlanFacts",
     "Refusal",
@@ -85,7 +83,7 @@ class Refusal:
     when : mapping
         Setting of a plan, fact or condition -> values. A plan that has all of them is refused.
     why : str
-        What the framework does, so that people see what is allowed; may name values, as "{pp}" (`values_of`).
+        What the framework does, so that people see what is allowed; it is shown behind the settings of a plan, and without a plan.
     source : str
     instead : str
         What an exported configuration says in its place; empty: such a plan is not exported.
@@ -130,22 +128,17 @@ class Refusal:
         """
         first, *others = (_named(name, values) for name in self.when)
         beside = f" with {' and '.join(others)}" if others else ""
-        return f"{first}{beside}: {self.reason(values)}"
+        return f"{first}{beside}: {self.why}"
 
     def cited(self, values: Mapping[str, Any], framework: str) -> str:
         """The same with what a plan may have instead, and whose rule it is."""
         allowed = f"; allowed: {self.allowed}" if self.allowed else ""
         return f"{self.sentence(values)}{allowed} (rule of {framework}: {self.source})"
 
-    def reason(self, values: Mapping[str, Any]) -> str:
-        """What the framework does, with the values of a plan in the places that name them."""
-        return self.why.format_map(values)
-
     @property
     def words(self) -> str:
         """The rule of no plan in particular: what the framework does, what that allows, and who says so."""
-        why = re.sub(r"{(\w+)}", r"\1", self.why)
-        return f"{why}; allowed: {self.allowed} ({self.source})" if self.allowed else f"{why} ({self.source})"
+        return f"{self.why}; allowed: {self.allowed} ({self.source})" if self.allowed else f"{self.why} ({self.source})"
 
     @property
     def allowed(self) -> str:
@@ -203,7 +196,7 @@ def _named(name: str, values: Mapping[str, Any]) -> str:
         return DERIVED[name].words.format_map(values)
     value = values[name]
     if name == "network":
-        return f"a network that is {_NETWORKS.get(value, value)}"
+        return f"a network that is {_NETWORKS.get(value, value).format_map(values)}"
     if isinstance(value, bool):
         return f"{name} {'on' if value else 'off'}" if name in FLAGS else name if value else f"no {name}"
     return f"{name} {value}"
@@ -227,25 +220,13 @@ NAMES: Mapping[str, tuple[str, ...]] = {
 # How a sentence calls a kind of network, where it is not by its name.
 _NETWORKS: Mapping[str, str] = {
     "llama": "a decoder of Llama's blocks",
-    "plain decoder": "a plain decoder",
+    "plain decoder": "a decoder with {unlike_llama}",
     "decoder": "a decoder, and no plain one",
     "encoder": "an encoder",
     "other encoder": "an encoder unlike BERT",
     "encoder-decoder": "an encoder with a decoder",
 }
 FLAGS: tuple[str, ...] = ("sequence_parallel", "offload_optimizer", "offload_activations")
-# Values that the words of a rule may name besides settings and facts.
-WORDS: tuple[str, ...] = (
-    "workers",
-    "devices_of_node",
-    "fewest",
-    "twice",
-    "positions",
-    "kv_heads",
-    "stage_recompute",
-    "most",
-    "unlike_llama",
-)
 # Facts about the question: names with their values, and yes or no.
 FACTS: Mapping[str, tuple[str, ...]] = {
     "network": NETWORK_KINDS,
@@ -383,7 +364,7 @@ DERIVED: Mapping[str, Derived] = {
     "own_stages": Derived(words="stage_blocks of its own", test=lambda p: p.has_own_stages, fields=("stage_blocks",)),
     "block_splits": Derived(words="block_splits", test=lambda p: bool(p.plan.block_splits), fields=("block_splits",)),
     "part_nodes": Derived(
-        words="workers {workers}",
+        words="workers {workers} on nodes of {devices_of_node}",
         test=lambda p: (
             p.devices_of_node > 0 and p.plan.workers > p.devices_of_node and p.plan.workers % p.devices_of_node > 0
         ),
@@ -411,7 +392,7 @@ DERIVED: Mapping[str, Derived] = {
 
 
 def values_of(plan: PlanFacts) -> dict[str, Any]:
-    """Everything that rules may name, of one plan."""
+    """Everything that conditions and their words may name, of one plan."""
     named = (*DEGREES, *NAMES, *FLAGS)
     return {
         **{name: getattr(plan.plan, name) for name in named},
@@ -419,12 +400,9 @@ def values_of(plan: PlanFacts) -> dict[str, Any]:
         **{name: derived.test(plan) for name, derived in DERIVED.items()},
         "workers": plan.plan.workers,
         "devices_of_node": plan.devices_of_node,
-        "fewest": plan.plan.pp - 1,
-        "twice": 2 * plan.plan.cp,
         "positions": plan.facts.positions,
         "kv_heads": " and ".join(map(str, plan.facts.kv_heads)),
         "stage_recompute": ", ".join(map(str, plan.recomputed)),
-        "most": max(plan.recomputed, default=0),
     }
 
 

@@ -43,8 +43,7 @@ def broken_rules(exporter: Exporter, job: Job, version: str) -> tuple[list[str],
         if refusal.instead:
             # Numbers of recomputed blocks are the plan's, or its stages'.
             own = refusal.subject == "recompute_blocks" and job.plan.stage_recompute
-            reason = f"{refusal.reason(values)}; {refusal.instead.format_map(values)}"
-            instead["stage_recompute" if own else refusal.subject] = reason
+            instead["stage_recompute" if own else refusal.subject] = f"{refusal.why}; {refusal.instead}"
         else:
             refused.append(refusal.sentence(values))
     return refused, instead
@@ -60,7 +59,7 @@ def refusals_of(exporter: Exporter, job: Job, version: str) -> list[str]:
     >>> job = Job(plan=MeshPlan(vpp=2, pp=2), origin=origin, nodes=Nodes(workers=2, capacity=8), blocks=(4,) * 4, network=None, seq=None,
     ...     precision="bf16", optimizer="adam")
     >>> refusals_of(exporter_of("deepspeed"), job, "0.19")
-    ["vpp 2: DeepSpeed's pipelines have one chunk per rank"]
+    ["vpp 2: DeepSpeed's pipelines have no virtual stages"]
     """
     return [*broken_rules(exporter, job, version)[0], *own_refusals(exporter, job, version)]
 
@@ -75,7 +74,7 @@ def refused_by(framework: str, plan: MeshPlan) -> list[str]:
     """Combinations that a framework does not start with, where nothing is known but the plan.
 
     >>> refused_by("deepspeed", MeshPlan(pp=4, dp_shard=2, zero_stage=2))
-    ["pp 4 with zero_stage 2: DeepSpeed's pipeline engine takes ZeRO-1 at most"]
+    ["pp 4 with zero_stage 2: DeepSpeed's pipelines support ZeRO-1 at most"]
     """
     unknown = Facts(values={**dict.fromkeys(FACTS, ""), "experts": plan.ep > 1, "adapters": False})
     rules = [rule for rule in load_framework(framework).framework.rules.of() if not rule.instead]

@@ -111,13 +111,13 @@ _CONDITIONAL_COSTS = {
 
 
 def _words(value: Any) -> str:
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    return " or ".join(map(str, value)) if isinstance(value, list) else str(value)
+    values = value if isinstance(value, list) else [value]
+    return " or ".join({True: "on", False: "off"}[one] if isinstance(one, bool) else str(one) for one in values)
 
 
 def framework_rows() -> list[dict[str, Any]]:
     """Every number and choice of every bundled framework, with its source."""
+    from costmodel.mesh.framework_rules import DERIVED
     from planner.files.documents import parse_document
     from planner.files.resources import bundled
 
@@ -156,7 +156,10 @@ def framework_rows() -> list[dict[str, Any]]:
             (
                 "rules",
                 "refuses",
-                " with ".join(f"{key} {_words(value)}" for key, value in entry["when"].items()),
+                " with ".join(
+                    key.replace("_", " ") if key in DERIVED else f"{key} {_words(value)}"
+                    for key, value in entry["when"].items()
+                ),
                 None,
                 f"{entry['why']} ({entry.get('source') or rules.get('source')})",
             )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias, get_
 from pydantic import Field, model_validator
 
 from costmodel.framework import CONDITIONS, Attention, Condition, Defaults, Framework, StageCut
-from costmodel.mesh.framework_rules import DEGREES, DERIVED, FACTS, FLAGS, NAMES, WORDS, Refusal, Rules, Span, Values
+from costmodel.mesh.framework_rules import DEGREES, DERIVED, FACTS, FLAGS, NAMES, Refusal, Rules, Span, Values
 from costmodel.mesh.plan import MESH_COLUMNS, ORDERS, SCHEDULES
 from planner.schema.calibration import Costs, Source
 from planner.schema.common import FileModel, Name, Text, fail, known
@@ -69,10 +69,6 @@ class RefusalEntry(FileModel):
             _values(name, value)
         if len(self.when) > 1 and any(name in DERIVED for name in self.when):
             fail("is true or false by itself, and stands alone", at="when")
-        for text in (self.why, self.instead):
-            unknown = [name for name in re.findall(r"{(.*?)}", text) if name not in (*_SETTINGS, *WORDS)]
-            if unknown:
-                fail(f"'{{{unknown[0][:60]}}}' names no value (known: {', '.join((*_SETTINGS, *WORDS))})", at="why")
         if self.setting and self.setting not in (*MESH_COLUMNS, *_SETTINGS, *_OF_RUN):
             fail(f"'{self.setting[:60]}' is no setting of a plan", at="setting")
         return self
@@ -152,7 +148,7 @@ class RulesEntry(FileModel):
             has = f"it has {', '.join(degrees or ())}"
             if name not in (degrees or ()):
                 shares = name == "dp_shard"
-                what = "shares nothing between replicas" if shares else f"has no {name} above 1"
+                what = "keeps whole copies in all replicas (no ZeRO)" if shares else f"has no {name} above 1"
                 yield {"zero_stage": Span(1, 3)} if shares else {name: Span(2)}, f"{title} {what}; {has}"
         others = tuple(name for name in SCHEDULES if name not in schedules)
         if others:
@@ -196,7 +192,7 @@ class RulesEntry(FileModel):
             (
                 self.whole_nodes,
                 {"part_nodes": True},
-                f"they are not whole nodes of {{devices_of_node}}, and {title} starts equally many processes on each",
+                f"{title} starts equally many processes on every node",
                 "the prediction is for full nodes and one that is partly used",
                 "placement",
             ),

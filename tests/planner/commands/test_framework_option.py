@@ -94,6 +94,10 @@ def test_frameworks_are_listed_with_their_sources(document: Any) -> None:
     rows = document("list frameworks -v")["items"]
     assert {row["name"] for row in rows} == set(names)
     assert all(row["source"] for row in rows)
+    refusals = [row for row in rows if row["setting"] == "refuses"]
+    assert any(row["value"] == "few micro batches" for row in refusals)
+    # They read without a plan.
+    assert not [row for row in refusals if "{" in row["source"] + row["value"]]
 
 
 @pytest.mark.e2e
@@ -135,7 +139,7 @@ def test_a_plan_file_with_other_splits_is_refused(tmp_path: Path) -> None:
         ),
         ("optimize gpt2 --cluster a100-v100 --framework megatron-lm", "all stages as many devices"),
         ("optimize llama3-8b --gpus 8 --mode inference --framework megatron-lm", "name a serving engine"),
-        ("optimize alexnet --gpus 2 --mode inference --framework vllm", "the models that it serves are transformers"),
+        ("optimize alexnet --gpus 2 --mode inference --framework vllm", "serves transformers only"),
     ],
 )
 def test_what_a_framework_cannot_run_is_refused(words: str, message: str, fails: Any) -> None:

@@ -274,4 +274,6 @@ def test_nanotron_has_llamas_only(
 def test_megatron_has_no_pipelines_for_t5(tmp_path: Path, answer: Any, fails: Any) -> None:
     plan = tmp_path / "plan.yaml"
     answer("estimate", "t5-11b", "--gpus", "8", "--batch", "64", "--pp", "2", "--tp", "4", "-q", "--export", plan)
-    assert "pretrain_t5.py takes no pipelines" in fails("export", plan, "--to", "megatron", "-o", tmp_path / "run")
+    assert "pretrain_t5.py has no pipeline parallelism" in fails(
+        "export", plan, "--to", "megatron", "-o", tmp_path / "run"
+    )

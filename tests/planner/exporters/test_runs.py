@@ -231,7 +231,7 @@ def test_deepspeed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ({"zero_optimization": {"stage": 2}, "pipeline": {"stages": 4}}, "takes ZeRO-1 at most"),
+        ({"zero_optimization": {"stage": 2}, "pipeline": {"stages": 4}}, "support ZeRO-1 at most"),
         ({"fp16": {"enabled": True}, "bf16": {"enabled": True}}, "bf16 and fp16: are both enabled"),
         ({"tensor_parallel": {"autotp_size": 2}, "sequence_parallel_size": 2}, "cp 2 with tp 2"),
         (

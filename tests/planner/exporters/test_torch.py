@@ -92,7 +92,7 @@ def test_refusals_of_whole_plans() -> None:
 def test_refusals_of_meshes(plan: MeshPlan, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         make_export(job_of(plan), "torch")
-    with pytest.raises(UsageError, match="experts split by tensor|no plain decoder|" + words):
+    with pytest.raises(UsageError, match="tensor parallelism inside experts|identical blocks only|" + words):
         make_export(job_of(dataclasses.replace(plan, tp=2), network=MIXTRAL), "torch")
 
 
