@@ -17,12 +17,14 @@ from typing import Any
 import numpy as np
 
 from costmodel.arrays import IntArray
+from costmodel.layerwise.splits import divisors
 from costmodel.mesh.plan import CP_KINDS, RECOMPUTE, SCHEDULES
 from costmodel.mesh.rules import NetworkShape, Rule
 from planner.core.answer import RankedPlan
 from planner.core.errors import NoFeasiblePlan, UsageError
 from planner.core.quantities import format_bytes
-from planner.question.fixed import fixed_by, flag_of, flags_of, given_text, only
+from planner.question.fixed import fixed_by, flag_of, flags_of, given_text, near_multiples, only
+from planner.question.resolve import Resolved
 from strategies.mesh.settings import Bounds, MeshRestriction
 
 __all__ = [
@@ -30,9 +32,11 @@ __all__ = [
     "Change",
     "Diagnosis",
     "allowed_values",
+    "batch_text",
     "data_fields",
     "miss_text",
     "multiplied",
+    "no_share",
     "reason_of_rules",
     "smallest_set",
     "too_many_gpus",
@@ -412,3 +416,35 @@ def multiplied(degrees: Mapping[str, int], fields: Sequence[str]) -> tuple[int, 
     product = math.prod(used.values())
     words = " x ".join(f"{flag_of(field)[2:]} {degree}" for field, degree in used.items()) or "1"
     return product, f"{words} = {product}" if len(used) > 1 else words
+
+
+def batch_text(resolved: Resolved) -> str:
+    """The global batch as an option, or as the default that it is."""
+    return f"{'the default batch of' if resolved.request.batch is None else '--batch'} {resolved.setting.global_batch}"
+
+
+def no_share(
+    resolved: Resolved, degrees: Mapping[str, int], fields: Sequence[str], *, is_whole: bool = False, per_rank: int = 0
+) -> list[str]:
+    """Say that degrees do not divide the global batch, and what does; nothing where they do.
+
+    Parameters
+    ----------
+    resolved : Resolved
+    degrees : mapping
+    fields : sequence of str
+        Those that divide it together.
+    is_whole : bool
+        Whether they have to make the whole batch.
+    per_rank : int
+        GPUs of a data-parallel rank, where the GPUs decide how many ranks there are.
+    """
+    unit, words = multiplied(degrees, fields)
+    batch = resolved.setting.global_batch
+    if is_whole and unit != batch:
+        return [f"{words} is not {batch_text(resolved)}; use --batch {unit}, or other degrees"]
+    name, near = words.rpartition(" ")[0], max((d for d in divisors(batch) if d < unit), default=1)
+    gpus = f"--gpus {near * per_rank} " if per_rank and name == "dp" else ""
+    way = "other degrees" if " x " in words else f"{gpus}--{name} {near}"
+    fault = f"{words} does not divide {batch_text(resolved)}; use --batch {near_multiples(batch, unit)}, or {way}"
+    return [fault] if batch % unit else []

@@ -18,15 +18,18 @@ from planner.core.answer import RankedPlan
 from planner.core.errors import UsageError, no_plan_in_time
 from planner.core.notes import Note
 from planner.core.numbers import byte_text, duration_text
-from planner.question.fixed import flag_of, flags_of, given_text, near_multiples, only, without
+from planner.question.fixed import flag_of, flags_of, given_text, only, without
+from planner.question.resolve import Resolved
 from planner.spaces.diagnose import (
     Attempt,
     Change,
     Diagnosis,
     allowed_values,
+    batch_text,
     data_fields,
     miss_text,
     multiplied,
+    no_share,
     reason_of_rules,
     smallest_set,
     too_many_gpus,
@@ -109,7 +112,7 @@ class MeshDiagnosis(Diagnosis):
         problems = [
             *too_many_gpus(least, setting.gpus),
             *_no_such_division(single),
-            *_no_share_of_batch(single, setting.global_batch, setting.gpus),
+            *_no_share_of_batch(single, space.resolved),
             *_too_many_blocks(space, least, fixed.names.get("schedule", SCHEDULES)),
         ]
         left = _left(least, setting.global_batch)
@@ -199,17 +202,15 @@ def _no_such_division(degrees: Mapping[str, int]) -> list[str]:
     return [f"dp is dp-replicate x dp-shard, and {words} {'is not' if len(parts) == 2 else 'does not divide'} {dp}"]
 
 
-def _no_share_of_batch(degrees: Mapping[str, int], batch: int, most: int) -> list[str]:
-    data = data_fields(degrees)
-    samples, words = multiplied(degrees, (*data, "micro_batch", "num_micro_batches"))
-    if batch % samples:
-        return [f"{words} does not divide --batch {batch} (nearby: {near_multiples(batch, samples)})"]
-    if samples == batch or not {"micro_batch", "num_micro_batches"} <= degrees.keys():
-        return []
-    if "dp" in degrees or set(data) <= degrees.keys():
-        return [f"{words} is not --batch {batch}; use --batch {samples}"]
-    ranks = batch // samples
-    return [f"{words} leaves a dp of {ranks} at --batch {batch}, more than --gpus {most}"] if ranks > most else []
+def _no_share_of_batch(degrees: Mapping[str, int], resolved: Resolved) -> list[str]:
+    fields = (*data_fields(degrees), "micro_batch", "num_micro_batches")
+    is_whole = set(fields) <= degrees.keys()
+    samples, words = multiplied(degrees, fields)
+    ranks, most = resolved.setting.global_batch // samples, resolved.setting.gpus
+    uneven = no_share(resolved, degrees, fields, is_whole=is_whole)
+    if uneven or is_whole or ranks <= most or not set(fields[-2:]) <= degrees.keys():
+        return uneven
+    return [f"{words} leaves a dp of {ranks} at {batch_text(resolved)}, more than --gpus {most}"]
 
 
 def _too_many_blocks(space: MeshPlanSpace, least: Mapping[str, int], schedules: Sequence[str]) -> list[str]:

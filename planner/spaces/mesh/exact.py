@@ -10,6 +10,7 @@ from costmodel.mesh.plan import CP_KINDS, ORDERS, MeshPlan
 from planner.core.answer import Assumption
 from planner.core.errors import UsageError
 from planner.question.fixed import flag_of, near_multiples
+from planner.spaces.diagnose import no_share
 from planner.spaces.mesh.space import MeshPlanSpace
 from strategies.mesh.settings import Bounds, MeshRestriction
 
@@ -41,7 +42,6 @@ class _Builder:
         request = space.resolved.request
         self.space = space
         self.gpus = request.gpus
-        self.batch = space.resolved.workload.global_batch
         self.restriction = request.mesh or MeshRestriction()
         self.problems: list[str] = []
         self.chosen: dict[str, str] = {}
@@ -196,20 +196,14 @@ class _Builder:
         size, number = self.degrees.get("micro_batch"), self.degrees.get("num_micro_batches")
         if "dp" in self.unknown:
             return size or 1, number or 1
-        unit = dp * (size or 1) * (number or 1)
-        parts = {"dp": dp, "micro-batch": size or 1, "micro-batches": number or 1}
-        words = " x ".join(f"{name} {part}" for name, part in parts.items() if part > 1)
-        both = size is not None and number is not None
-        if self.batch % unit or (both and self.batch != unit):
-            near = str(unit) if both else near_multiples(self.batch, unit)
-            relation = "is not" if both else "does not divide by"
-            equals = f" = {unit}" if " x " in words else ""
-            self.problems.append(
-                f"--batch {self.batch}: {relation} {words}{equals}; use --batch {near}, or other degrees"
-            )
+        parts = {"dp": dp, "micro_batch": size or 1, "num_micro_batches": number or 1}
+        is_whole = size is not None and number is not None
+        uneven = no_share(self.space.resolved, parts, tuple(parts), is_whole=is_whole, per_rank=self.gpus // dp)
+        if uneven:
+            self.problems += uneven
             self.unknown |= {"micro_batch", "num_micro_batches"}
             return size or 1, number or 1
-        share = self.batch // dp
+        share = self.space.resolved.workload.global_batch // dp
         if size is None:
             size = share // number if number is not None else 1
             self._note("micro_batch", str(size))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping, Sequence
 
 from costmodel.hardware.cluster import Cluster
@@ -11,9 +10,19 @@ from costmodel.mesh.modules import MeshError
 from costmodel.mixed.model import MixedModel
 from planner.core.capacity import usable_bytes
 from planner.core.errors import UsageError
-from planner.question.fixed import flags_of, near_multiples, without
+from planner.question.fixed import flags_of, without
+from planner.question.resolve import Resolved
 from planner.spaces.base import Progress
-from planner.spaces.diagnose import Attempt, Change, Diagnosis, miss_text, too_many_gpus
+from planner.spaces.diagnose import (
+    Attempt,
+    Change,
+    Diagnosis,
+    batch_text,
+    miss_text,
+    multiplied,
+    no_share,
+    too_many_gpus,
+)
 from planner.spaces.mixed.options import with_fixed
 from planner.spaces.mixed.space import MixedPlanSpace
 from strategies.mesh.settings import Bounds, MeshRestriction
@@ -72,13 +81,13 @@ class MixedDiagnosis(Diagnosis):
 
     def reason(self, fixed: MeshRestriction) -> str:
         space, groups = self.space, self.groups
-        degrees, batch = fixed.degrees, space.model.shape.global_batch
+        degrees = fixed.degrees
         least = {field: max(bounds.least, 1) for field, bounds in degrees.items()}
         blocks = space.model.shape.num_blocks
         problems = [
             *too_many_gpus(least, space.resolved.request.gpus),
             *_no_degree(space, fixed),
-            *_too_many_samples(degrees, least, batch),
+            *_too_many_samples(degrees, least, space.resolved),
         ]
         if least.get("pp", 1) > blocks:
             problems.append(f"every stage has a block, and the network has {blocks}")
@@ -90,7 +99,7 @@ class MixedDiagnosis(Diagnosis):
             )
         return "; ".join(problems) or (
             f"a pipeline takes replicas x tp devices of a group for every stage there ({groups}), and the samples of all replicas add up "
-            f"to --batch {batch}"
+            f"to {batch_text(space.resolved)}"
         )
 
     def missed(self, miss: MixedMiss | None) -> str:
@@ -179,25 +188,12 @@ def _inside(cluster: Cluster) -> str:
     return f"a unit of level '{level.name}'" + (f", whose {level.size} devices it divides" if level.size else "")
 
 
-def _too_many_samples(degrees: Mapping[str, Bounds], least: Mapping[str, int], batch: int) -> list[str]:
+def _too_many_samples(degrees: Mapping[str, Bounds], least: Mapping[str, int], resolved: Resolved) -> list[str]:
     """Replicas and micro-batches that need more samples than there are, or are all given and make another number."""
-    words = {"dp": "dp", "micro_batch": "micro-batch", "num_micro_batches": "micro-batches"}
-    used = {name: least[name] for name in words if name in least}
-    product = math.prod(used.values())
-    text = " x ".join(f"{words[name]} {value}" for name, value in used.items())
-    text += f" = {product}" if len(used) > 1 else ""
-    sizes = degrees["micro_batch"].values if "micro_batch" in degrees else ()
-    if len(sizes) == 1 and batch % sizes[0]:
-        return [f"micro-batch {sizes[0]} does not divide --batch {batch} (nearby: {near_multiples(batch, sizes[0])})"]
-    counts = degrees["num_micro_batches"].values if "num_micro_batches" in degrees else ()
-    if len(counts) == 1 and batch % counts[0]:
-        near = near_multiples(batch, counts[0])
-        return [
-            f"replicas of {counts[0]} micro-batches each take a multiple of that, which --batch {batch} is not (nearby: {near})"
-        ]
-    if product > batch:
-        return [f"{text} is more than --batch {batch}"]
-    exact = len(used) == len(words) and all(len(degrees[name].values) == 1 for name in words)
-    if exact and product != batch:
-        return [f"{text} is not --batch {batch}; use --batch {product}"]
-    return []
+    fields = ("dp", "micro_batch", "num_micro_batches")
+    single = {name: bounds.values[0] for name, bounds in degrees.items() if len(bounds.values) == 1}
+    uneven = no_share(resolved, single, fields[1:2]) or no_share(resolved, single, fields[2:])
+    (samples, words), batch = multiplied(least, fields), resolved.setting.global_batch
+    if uneven or samples > batch:
+        return uneven or [f"{words} is more than {batch_text(resolved)}"]
+    return no_share(resolved, single, fields, is_whole=True) if single.keys() >= {*fields} else []

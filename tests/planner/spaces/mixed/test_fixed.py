@@ -75,7 +75,10 @@ def _numbers(pipeline: dict[str, Any]) -> set[int]:
     ("options", "message"),
     [
         ("--tp 3", "--tp 3: tp 3 does not divide the 16 attention heads"),
-        ("--micro-batch 10", "--micro-batch 10: micro-batch 10 does not divide --batch 48 (nearby: 40 or 50)"),
+        (
+            "--micro-batch 10",
+            "--micro-batch 10: micro-batch 10 does not divide --batch 48; use --batch 40 or 50, or --micro-batch 8",
+        ),
         (
             "--tp 8",
             "tp stays inside a group and a unit of level 'nvlink', whose 4 devices it divides; allowed: 1, 2, 4",
@@ -83,7 +86,10 @@ def _numbers(pipeline: dict[str, Any]) -> set[int]:
         ("--tp 4 --pp 4", "--tp 4 --pp 4 exclude each other: tp 4 x pp 4 = 16 is more than --gpus 8"),
         ("--pp 25", "pp 25 is more than --gpus 8; every stage has a block, and the network has 24"),
         ("--dp 4 --micro-batch 16", "dp 4 x micro-batch 16 = 64 is more than --batch 48"),
-        ("--num-micro-batches 7", "replicas of 7 micro-batches each take a multiple of that, which --batch 48 is not"),
+        (
+            "--num-micro-batches 7",
+            "num-micro-batches 7 does not divide --batch 48; use --batch 42 or 49, or --num-micro-batches 6",
+        ),
         (
             "--dp 1 --zero 1",
             "--dp 1 --zero 1 exclude each other: the equal replicas of a pipeline share optimizer state",
