@@ -10,6 +10,7 @@ from costmodel.tolerances import EQUAL
 from planner.comparison.differences import Comparison, Row
 from planner.core.blocks import Block, Column, Facts, Heading, Report, Sentence, Table
 from planner.core.numbers import (
+    NOT_AVAILABLE,
     Unit,
     byte_text,
     byte_unit,
@@ -71,13 +72,17 @@ def why(comparison: Comparison, n: int) -> str:
     """Say how much faster or slower a plan is than the first, and why."""
     items, scores = comparison.items, comparison.scores
     first, other = items[0], items[n]
+    models, batches = ([i.question.get(name, "") for i in (first, other)] for name in ("model", "global batch"))
+    if models[0] != models[1]:
+        return f"{first.label} and {other.label} are of different networks, {' and '.join(models)}: {first.rates(other, comparison.basis)}."
     low, high = sorted((scores[0], scores[n]))
     if high - low <= EQUAL * high:
         return f"{other.label} is as fast as {first.label}." + _trade(comparison, n, 0, is_equal=True)
     fast, slow = (n, 0) if scores[n] < scores[0] else (0, n)
     better = items[fast].better(ratio_text(high / low), items[slow], comparison.objective)
-    rates = items[fast].rates(items[slow], comparison.basis)
-    return f"{better}: {rates}." + _trade(comparison, fast, slow)
+    # What a larger batch gains per sample is nothing that the plan saves.
+    trade = _trade(comparison, fast, slow) if batches[0] == batches[1] else items[fast].batches(items[slow])
+    return f"{better}: {items[fast].rates(items[slow], comparison.basis)}.{trade}"
 
 
 def _trade(comparison: Comparison, fast: int, slow: int, *, is_equal: bool = False) -> str:
@@ -267,8 +272,8 @@ def _overview(comparison: Comparison) -> Table:
 
 
 def _against(comparison: Comparison, n: int) -> str:
-    if n == 0:
-        return "-"
+    if n == 0 or comparison.items[n].question["model"] != comparison.items[0].question["model"]:
+        return NOT_AVAILABLE if n else "-"
     ratio = comparison.scores[n] / comparison.scores[0]
     return f"{(ratio - 1) * 100:+.1f} %" if ratio < _MANY_TIMES else f"{significant(ratio)}x"
 

@@ -117,6 +117,8 @@ def test_plans_of_different_spaces(answer: Ask, make_plan: Callable[..., str]) -
     mesh = make_plan("mesh.yaml", "estimate", "llama3-8b", "--gpus", "8", "--batch", "8", "--tp", "8")
     found = compared(answer, layers, mesh)
     _adds_up(found)
+    line = next(line for line in answer("compare", layers, mesh).splitlines() if line.startswith("mesh.yaml"))
+    assert " n/a " in line
     assert [plan["space"] for plan in found["plans"]] == ["layers", "mesh"]
     assert found["memory"] == []
 
@@ -318,14 +320,25 @@ def asked(item_: Item, **question: str) -> Item:
     return dataclasses.replace(item_, question={**item_.question, **question})
 
 
-def test_another_network_is_named_before_the_settings() -> None:
+def test_another_network_saves_nothing() -> None:
+    small = {"step_time_s": 5.0, "time_parts": {"compute_s": 1.0, "tp_exposed_s": 4.0, "bubble_s": 0.0}}
+    comparison = compare_items([item("a"), asked(item("b", **small), model="tiny")])
+    assert why(comparison, 1) == "a and b are of different networks, net and tiny: 1.25 s per sample against 625 ms."
+
+
+def test_another_batch_saves_nothing() -> None:
+    half = {"step_time_s": 5.0, "time_parts": {"compute_s": 1.0, "tp_exposed_s": 4.0, "bubble_s": 0.0}}
+    comparison = compare_items([item("a"), asked(item("b", **half), **{"global batch": "9"})])
+    assert why(comparison, 1) == "b is 2.00x faster than a: 625 ms per sample against 1.25 s."
+
+
+def test_another_sequence_length_is_named_before_the_settings() -> None:
     small = {"step_time_s": 5.0, "time_parts": {"compute_s": 1.0, "tp_exposed_s": 4.0, "bubble_s": 0.0}}
     settings = {"workers": "6", "tp": "8", "pp": "1", "num_micro_batches": "8"}
-    other = asked(item("b", settings=settings, **small), model="tiny")
-    assert "It saves 625 ms of compute (model tiny against net, workers 6 against 8)." in why(
+    other = asked(item("b", settings=settings, **small), **{"sequence length": "50"})
+    assert "ms of compute (sequence length 50 against -, workers 6 against 8)." in why(
         compare_items([item("a"), other]), 1
     )
-    assert "(model net against tiny, workers 8 against 6)" not in why(compare_items([item("a"), other]), 1)
 
 
 @pytest.mark.parametrize(
