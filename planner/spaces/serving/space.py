@@ -288,7 +288,12 @@ class ServingPlanSpace(PlanSpace):
     def assumptions(self) -> tuple[Assumption, ...]:
         request, workload = self.resolved.request, self.model.workload
         kept = {"model", "cluster", "workers", "device", "cost model", "mode", "calibration", "framework"}
-        memory = f"{format_bytes(self.capacity_bytes)}, of which {format_bytes(workload.context_bytes)} context"
+        share = (
+            f" (memory_utilisation {self.model.assumptions.memory_utilisation:g} of {format_bytes(self.cluster.device.capacity_bytes)})"
+            if self.capacity_bytes < self.resolved.setting.memory_capacity_bytes
+            else ""
+        )
+        memory = f"{format_bytes(self.capacity_bytes)}{share}, of which {format_bytes(workload.context_bytes)} context"
         return (
             *(a for a in self.resolved.assumptions if a.name in kept),
             Assumption(
@@ -310,9 +315,7 @@ class ServingPlanSpace(PlanSpace):
             Assumption(
                 name="memory per GPU",
                 value=memory,
-                source="memory_utilisation"
-                if self.capacity_bytes < self.resolved.setting.memory_capacity_bytes
-                else memory_source(request, self.cluster.device),
+                source="memory_utilisation" if share else memory_source(request, self.cluster.device),
             ),
             *(
                 [Assumption(name="decoder", value="starts with one token; the encoder reads the prompt once")]
