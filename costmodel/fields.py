@@ -7,10 +7,10 @@ Schema, the tables of parts, the labels of comparisons and of figures follow fro
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, TypeVar
 
-__all__ = ["Figure", "assumption", "declared", "labels_of", "part", "parts_of", "setting", "with_values"]
+__all__ = ["Figure", "assumption", "declared", "idle", "labels_of", "part", "parts_of", "setting", "with_values"]
 
 _T = TypeVar("_T")
 
@@ -102,9 +102,12 @@ def labels_of(figures: Iterable[Figure], total: str) -> dict[str, str]:
     return {figure.name: figure.label for figure in figures if figure.part_of == total}
 
 
-def assumption(default: float, doc: str, source: str) -> float:
-    """Declare an assumption: a field of a dataclass with its default, its meaning and where the default is from."""
-    value: float = field(default=default, metadata={"doc": doc, "source": source})
+def assumption(default: float, doc: str, source: str, *, needs: str = "") -> float:
+    """Declare an assumption: a field of a dataclass with its default, its meaning and where the default is from.
+
+    Where ``needs`` names another one, it changes nothing while that is 0.
+    """
+    value: float = field(default=default, metadata={"doc": doc, "source": source, "needs": needs})
     return value
 
 
@@ -115,6 +118,20 @@ def with_values(assumptions: _T, values: Mapping[str, float]) -> _T:
         changed, **{name: value for name, value in values.items() if name in changed.__dataclass_fields__}
     )
     return found
+
+
+def idle(assumptions: Any, given: Mapping[str, float]) -> dict[str, str]:
+    """Of given values, which are among the assumptions: those that change nothing, with the one that they need and that is 0.
+
+    >>> @dataclass
+    ... class Reading:
+    ...     rate: float = assumption(0.0, "bytes per second", "endless")
+    ...     sample_bytes: float = assumption(0.0, "bytes", "none", needs="rate")
+    >>> idle(Reading(sample_bytes=1e5), {"sample_bytes": 1e5}), idle(Reading(sample_bytes=1e5, rate=1e9), {"sample_bytes": 1e5})
+    ({'sample_bytes': 'rate'}, {})
+    """
+    needs = {item.name: item.metadata["needs"] for item in fields(assumptions) if item.metadata["needs"]}
+    return {name: needs[name] for name in needs if given.get(name) and not getattr(assumptions, needs[name])}
 
 
 def setting(default: _T, doc: str, *, least: int = 1, most: int = 1_000_000, of: Sequence[str] = ()) -> _T:

@@ -140,13 +140,22 @@ class LayerAssumptions:
         "assumption: input is prefetched",
     )
     input_value_bytes: float = assumption(
-        4.0, "bytes per value of a sample that is copied", "frameworks hand images over in fp32"
+        4.0,
+        "bytes per value of a sample that is copied",
+        "frameworks hand images over in fp32",
+        needs="real_input",
     )
     storage_bytes_per_s: float = assumption(
-        0.0, "rate at which a node reads stored samples; 0: it is never waited for", "assumption: storage keeps up"
+        0.0,
+        "rate at which a node reads stored samples; 0: it is never waited for",
+        "assumption: storage keeps up",
+        needs="stored_sample_bytes",
     )
     stored_sample_bytes: float = assumption(
-        0.0, "bytes of a sample as it is stored; 0: storage is never waited for", "assumption: storage keeps up"
+        0.0,
+        "bytes of a sample as it is stored; 0: storage is never waited for",
+        "assumption: storage keeps up",
+        needs="storage_bytes_per_s",
     )
 
     def image_software(self) -> ImageSoftware:
@@ -274,10 +283,9 @@ class Framework:
 
     def __post_init__(self) -> None:
         known = {*MeshAssumptions.__dataclass_fields__, *LayerAssumptions.__dataclass_fields__}
-        for costs in (self.costs, *self.conditional.values()):
-            for name in costs:
-                if name not in known:
-                    raise ValueError(f"framework '{self.name}': '{name}' is no assumption of the cost model")
+        for name in sorted({*self.costs}.union(*self.conditional.values())):
+            if name not in known:
+                raise ValueError(f"framework '{self.name}': '{name}' is no assumption of the cost model")
         frozen = {when: MappingProxyType(dict(costs)) for when, costs in self.conditional.items()}
         object.__setattr__(self, "costs", MappingProxyType(dict(self.costs)))
         object.__setattr__(self, "conditional", MappingProxyType(frozen))
@@ -305,11 +313,8 @@ class Framework:
             "in_fp16": name == "fp16",
             "in_16_bits": name in ("fp16", "bf16"),
         }
-        costs = dict(self.costs)
-        for when, conditional in self.conditional.items():
-            if counts[when]:
-                costs.update(conditional)
-        return costs
+        conditional = [costs for when, costs in self.conditional.items() if counts[when]]
+        return {name: cost for costs in (self.costs, *conditional) for name, cost in costs.items()}
 
 
 NO_FRAMEWORK = Framework()

@@ -160,10 +160,11 @@ def inference_page() -> str:
 
 
 def _assumptions(model: type[MeshAssumptions | LayerAssumptions | ServingAssumptions]) -> list[str]:
-    return ["| name | default | meaning | source |", "| --- | --- | --- | --- |"] + [
-        f"| `{item.name}` | {item.default:g} | {item.metadata['doc']} | {item.metadata['source']} |"
-        for item in fields(model)
-    ]
+    rows = ["| name | default | meaning | source |", "| --- | --- | --- | --- |"]
+    for item in fields(model):
+        needs = f"; counts only with `{item.metadata['needs']}`" if item.metadata["needs"] else ""
+        rows.append(f"| `{item.name}` | {item.default:g} | {item.metadata['doc']}{needs} | {item.metadata['source']} |")
+    return rows
 
 
 def measurements_page() -> str:

@@ -111,6 +111,7 @@ class MeshAssumptions:
         "host_launch_s that a kernel takes to start without the Python code of a module around it: in backward passes, which autograd "
         "runs in C++, and in updates",
         "fit to vTrain's GPT on A100, rounded: layers whose backward pass fills the device still wait for the host in the forward pass",
+        needs="host_launch_s",
     )
     host_collective_s: float = assumption(
         100e-6,
@@ -123,6 +124,7 @@ class MeshAssumptions:
         "fp8, are started one by one in a loop",
         "fit to mixtures on H100, B200 and GB200 (Megatron-Bridge performance summary, 25.09 to 26.06); NVIDIA Transformer Engine runs a "
         "grouped product as one product per expert (Megatron-LM, docs/discussions, DeepSeek-V3 on GB200, section 1)",
+        needs="host_launch_s",
     )
     captured: float = assumption(
         0.0,
@@ -136,6 +138,7 @@ class MeshAssumptions:
         "expert gets reaches the host when the router has run, so that nothing after it can be started ahead",
         "Megatron-LM, megatron/core/transformer/moe/token_dispatcher.py: the counts are copied to the host, which waits for them, unless "
         "tokens are dropped",
+        needs="host_launch_s",
     )
     node_copies: float = assumption(
         0.0,
@@ -164,11 +167,13 @@ class MeshAssumptions:
         0.0,
         "ranks from which on messages between stages are held up",
         "all jobs unless a framework says otherwise",
+        needs="message_hold_s",
     )
     update_launches: float = assumption(
         0.0,
         "kernels (of host_launch_s) that the host starts per weight tensor and step for clipping, the update and copies",
         "none unless a framework says otherwise: multi-tensor optimizers start a few kernels for all tensors together",
+        needs="host_launch_s",
     )
     gradient_passes: float = assumption(
         4.0,

@@ -8,7 +8,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from costmodel.fields import with_values
+from costmodel.fields import idle, with_values
 from costmodel.framework import Framework, LayerAssumptions, cluster_run_by
 from costmodel.hardware.cluster import Cluster
 from costmodel.hardware.device import Device
@@ -97,8 +97,8 @@ def resolve(request: Request) -> Resolved:
     kind.check_objective(request, cluster, reads_tokens=model.seq is not None)
     device = cluster.groups[lead_device(cluster, request.precision)].device
     precision = _precision(request, model, cluster, device, kind)
-    usual_optimizer = "adam" if is_transformer(model.graph) else "momentum"
-    usual_optimizer = "sgd" if request.cost_model == "paleo" else usual_optimizer
+    paleo = request.cost_model == "paleo"
+    usual_optimizer = "sgd" if paleo else "adam" if is_transformer(model.graph) else "momentum"
     optimizer = pick("optimizer", request.optimizer, OPTIMIZERS, usual_optimizer)
     global_batch = request.batch if request.batch is not None else model.global_batch
     most = cluster.max_devices
@@ -109,7 +109,15 @@ def resolve(request: Request) -> Resolved:
         check_trainable(model)
     known = assumptions_of(framework, calibrated, precision, cluster)
     kind.check_assumed(request.assume)
-    layer_assumptions = with_values(known[1], dict(request.assume))
+    given = dict(request.assume)
+    layer_assumptions = with_values(known[1], given)
+    unused = idle(with_values(known[0], given), given) | idle(layer_assumptions, given)
+    if unused:
+        raise UsageError(
+            "\n".join(
+                f"--assume {name}: changes nothing while {need} is 0; give that, too" for name, need in unused.items()
+            )
+        )
     compute, cluster = _compute(request, model, cluster, device, precision, optimizer, layer_assumptions)
     workload = Workload(
         graph=model.graph,
@@ -123,7 +131,6 @@ def resolve(request: Request) -> Resolved:
         framework=framework,
         assumptions=layer_assumptions,
     )
-    paleo = request.cost_model == "paleo"
     setting = Setting(
         model=model.name,
         cluster=cluster.name,
@@ -243,14 +250,12 @@ def _compute(
         return roofline, cluster
     from costmodel.paleo.model import PaleoCompute
 
-    algorithms = None
-    if request.paleo_algorithms is not None:
-        algorithms = load_algorithms(request.paleo_algorithms, [layer.name for layer in model.graph.layers])
+    path, names = request.paleo_algorithms, [layer.name for layer in model.graph.layers]
     paleo = PaleoCompute(
         device=device,
         ppp_comp=request.ppp_comp,
         use_pipeline=request.paleo_pipeline,
-        algorithms=algorithms,
+        algorithms=None if path is None else load_algorithms(path, names),
         extensions=roofline if request.paleo_extensions else None,
     )
     refused = [f"{layer.name}: {paleo.refusal(layer)}" for layer in model.graph.layers if paleo.refusal(layer)]
@@ -307,8 +312,13 @@ def _stated_assumptions(
         value = "none: a well-tuned implementation (--framework names one)"
         rows.append(Assumption(name="framework", value=value, source="default"))
     if calibrated is not None:
-        value = calibration_in_words(calibrated.calibration)
-        rows.append(Assumption(name="calibration", value=value, source=request.source_of("calibration", "")))
+        rows.append(
+            Assumption(
+                name="calibration",
+                value=calibration_in_words(calibrated.calibration),
+                source=request.source_of("calibration", ""),
+            )
+        )
     if workload.training:
         usual = f"default{' of transformers' if is_transformer(model.graph) else ''}"
         rows.append(Assumption(name="optimizer", value=setting.optimizer, source=request.source_of("optimizer", usual)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,22 @@ def test_assumptions_belong_to_one_space() -> None:
         planner.estimate("gpt3-1.3b", gpus=2, tp=2, assume={"real_input": 1})
     copied = planner.estimate("alexnet", gpus=2, family="data", assume={"real_input": 1})
     assert copied.step_time_s > planner.estimate("alexnet", gpus=2, family="data").step_time_s
+
+
+@pytest.mark.parametrize(
+    ("assumed", "network", "options"),
+    [(LayerAssumptions(), "alexnet", {"family": "data"}), (MeshAssumptions(), "gpt3-1.3b", {"tp": 2})],
+)
+def test_an_assumption_that_changes_nothing_by_itself_is_refused(
+    assumed: LayerAssumptions | MeshAssumptions, network: str, options: Any
+) -> None:
+    needs = {item.name: item.metadata["needs"] for item in dataclasses.fields(assumed) if item.metadata["needs"]}
+    for name, other in needs.items():
+        off = {other: 0.0} if getattr(assumed, other) else {}
+        with pytest.raises(UsageError, match=f"^assume {name}: changes nothing while {other} is 0; give that, too$"):
+            planner.estimate(network, gpus=2, assume={name: 0.5, **off}, **options)
+        for fine in ({name: 0.5, other: 1.0}, {name: 0.0, **off}):
+            planner.estimate(network, gpus=2, assume=fine, **options)
 
 
 def test_the_error_of_an_unknown_assumption_names_pages_that_describe_all() -> None:
