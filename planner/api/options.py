@@ -501,7 +501,8 @@ class _Space(TypedDict, total=False):
         Option(
             "--family",
             "NAME",
-            "Only plans of a family: one-device, data, model, hybrid, pipeline, spatial or mixed. Default: all.",
+            "Only plans of a family: one-device, data, model, hybrid, pipeline, spatial or mixed (a different split for each layer). "
+            "Default: all.",
             panel=LAYERS,
             words="one-device data model hybrid pipeline spatial mixed",
         ),

@@ -60,9 +60,9 @@ SENTENCES: Mapping[str, str] = {
     "data_parallelism_wins": (
         "data parallelism wins: {hidden:.0%} of its gradient exchange hides behind the backward pass"
     ),
-    "family_wins_narrowly": "family {family} wins by less than 1 % of the step in every term",
+    "family_wins_narrowly": "{family:family} wins by less than 1 % of the step in every term",
     "family_wins": (
-        "family {family} wins: against the best data parallelism (x{workers}) it saves {saved_s:times}[ and pays {paid_s:times}]"
+        "{family:family} wins: against the best data parallelism (x{workers}) it saves {saved_s:times}[ and pays {paid_s:times}]"
     ),
     "model_parallel_bounds": (
         "PALEO's bounds with the branches on different devices: forward {forward_low_s:time} to {forward_high_s:time}, backward "
@@ -116,6 +116,13 @@ _FORMATS: Mapping[str, Callable[[Any], str]] = {
     "ms": lambda seconds: f"{1e3 * seconds:.3g}",
     "bytes": format_bytes,
     "share": percent,
+    "family": {
+        "model": "model parallelism",
+        "hybrid": "hybrid parallelism",
+        "spatial": "splitting images along their height",
+        "pipeline": "a pipeline",
+        "mixed": "a different split for each layer",
+    }.__getitem__,
     "number": significant,
     "names": ", ".join,
     "have": lambda names: f"{', '.join(names)} {'have' if len(names) > 1 else 'has'}",
