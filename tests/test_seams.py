@@ -295,6 +295,11 @@ def test_a_space_is_one_file(tmp_path: Path) -> None:
     assert plan["copies"] == {"copies": 6}
     again = with_copies(tmp_path, "estimate", "--plan", "plan.yaml", "--json")
     assert json.loads(again.stdout)["plans"][0]["work_s"] == 2.0, again.stderr
+    asked_again = with_copies(tmp_path, "estimate", "--plan", "plan.yaml", "--batch", "24", "--json")
+    assert json.loads(asked_again.stdout)["plans"][0]["work_s"] == 4.0, asked_again.stderr
+    exported = with_copies(tmp_path, "export", "plan.yaml", "--to", "torch", "-o", "run")
+    assert exported.returncode == 2
+    assert "no target writes copies of the work" in exported.stderr
     (tmp_path / "plan.yaml").write_text((tmp_path / "plan.yaml").read_text().replace("copies: 6", "copies: 0"))
     refused = with_copies(tmp_path, "estimate", "--plan", "plan.yaml")
     assert refused.returncode == 2

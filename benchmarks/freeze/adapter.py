@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from planner.core.errors import PlannerError
-from planner.files.plan_file import request_from_document
 from planner.question.resolve import resolve
 from planner.schema.plan import PlanDocument
+from planner.spaces.plan_question import request_from_document
 
 # Of a plan's figures, what depends on the plans beside it.
 _NOT_ITS_OWN = {"rank", "gap", "largest_batch"}

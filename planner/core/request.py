@@ -34,6 +34,17 @@ CostModelName = Literal["roofline", "paleo"]
 SolverName = Literal["auto", "program", "elimination"]
 
 
+# Of plan files whose plan stands in a section of its own, and of those that are for training.
+_IN_SECTION: dict[str, tuple[object, str]] = {
+    "layers": ({}, "a plan has either 'layers' or '{section}'; this one has both"),
+    "stages": ((), "a plan has either 'layers' or '{section}'; this one has both"),
+    "num_micro_batches": (1, "of a plan with '{section}' stands under '{section}'"),
+}
+_TRAINED: dict[str, tuple[object, str]] = {
+    "mode": ("training", "a plan with '{section}' is for training; inference has 'serving' or 'layers'")
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpaceInfo:
     """A space of plans. What stands in another module is named ``module:NAME``, and imported when it is needed.
@@ -56,6 +67,10 @@ class SpaceInfo:
         The `planner.question.choose.Kind` of its questions: which are its own, and what it refuses.
     plan : str
         The class of a plan, whose settings are the keys of its section; empty: `planner.schema.plan` spells them out.
+    job : str
+        A function of a plan file to what exporters write (`planner.exporters.plans`); empty: none writes its plans.
+    keys : mapping of str to (value, sentence)
+        Keys of a plan file that have one value beside its section, and what another one contradicts.
     is_chosen : bool
         Whether --space names it.
     """
@@ -68,6 +83,8 @@ class SpaceInfo:
     product: str
     kind: str = "planner.question.choose:Kind"
     plan: str = ""
+    job: str = ""
+    keys: Mapping[str, tuple[object, str]] = field(default_factory=lambda: _TRAINED | _IN_SECTION)
     is_chosen: bool = True
 
 
@@ -92,6 +109,8 @@ for _info in (
         figures="costmodel.layerwise.plan:LAYERWISE_FIGURES",
         product="The degrees of every layer multiply to the workers; degrees of 1 are left out.",
         kind="planner.spaces.layers.kind:LayersKind",
+        job="planner.exporters.plans:layer_or_data_job",
+        keys={},
     ),
     SpaceInfo(
         name="mesh",
@@ -102,6 +121,7 @@ for _info in (
         product="tp x cp x pp x dp_replicate x dp_shard are the workers; "
         "these data-parallel ranks x micro_batch x num_micro_batches the batch.",
         kind="planner.spaces.mesh.kind:MeshKind",
+        job="planner.exporters.plans:mesh_job",
     ),
     SpaceInfo(
         name="serving",
@@ -111,6 +131,13 @@ for _info in (
         figures="costmodel.serving.plan:SERVING_FIGURES",
         product="tp x pp x dp are the workers; dp x max_batch the sequences at a time (global_batch).",
         kind="planner.spaces.serving.kind:ServingKind",
+        job="planner.exporters.plans:serving_job",
+        keys={
+            "mode": ("inference", "must be inference, since the plan has 'serving'"),
+            "cost_model": ("roofline", "must be roofline, since the plan has 'serving'"),
+            **dict.fromkeys(("optimizer", "lora_rank", "seq"), (None, "belongs to a plan for training")),
+            **_IN_SECTION,
+        },
         is_chosen=False,
     ),
     SpaceInfo(
@@ -122,6 +149,9 @@ for _info in (
         product="replicas x the tp of all stages are the workers; "
         "micro_batch x (replicas x num_micro_batches + longer) the batch.",
         kind="planner.spaces.mixed.kind:MixedKind",
+        keys=_TRAINED
+        | _IN_SECTION
+        | {"device": (None, "takes the place of one kind of device; a plan with 'mixed' has several")},
         is_chosen=False,
     ),
 ):

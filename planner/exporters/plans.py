@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from costmodel.hardware.cluster import Cluster
 from costmodel.mesh.framework_rules import facts_of
@@ -12,22 +12,22 @@ from costmodel.mesh.plan import MeshPlan
 from costmodel.network.sizes import sizes_of
 from planner.core.errors import UsageError
 from planner.core.numbers import byte_text, duration_text
+from planner.core.request import SPACES, imported
 from planner.exporters import exporter_of, targets_that_take
 from planner.exporters.job import Job, LayerJob, Nodes, Origin, ServingJob
 from planner.exporters.other_networks import other_network_of
-from planner.files.plan_file import changed_inputs, request_from_document
+from planner.files.plan_file import changed_inputs
+from planner.question.resolve import resolve
+from planner.spaces.base import space_of
+from planner.spaces.plan_question import request_from_document
 
 if TYPE_CHECKING:
     from planner.core.answer import RankedPlan
-    from planner.core.request import Request
     from planner.files.loading import Loaded
     from planner.question.resolve import Resolved
     from planner.schema.plan import PlanDocument
 
-__all__ = ["PlannedJob", "job_of_plan"]
-
-# A job, the kind of plan it came from (a name in Exporter.TAKES), and warnings.
-PlannedJob = tuple["Job | LayerJob | ServingJob", str, tuple[str, ...]]
+__all__ = ["Planned", "job_of_plan", "layer_or_data_job", "mesh_job", "serving_job"]
 
 # Kind of plan, as in Exporter.TAKES -> how a sentence goes on after "a plan" or "plans".
 _KINDS = {
@@ -36,6 +36,57 @@ _KINDS = {
     "layers": "with a split for each layer",
     "data": "of data parallelism alone",
 }
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """A plan of any space that was read, checked and predicted, for an exporter.
+
+    Attributes
+    ----------
+    space : PlanSpace
+        Of the type of its plan.
+    ranked : RankedPlan
+    path : Path
+        Of the plan file.
+    takes : frozenset of str
+        Kinds of plans that the exporter takes.
+    """
+
+    space: Any
+    ranked: RankedPlan
+    path: Path
+    takes: frozenset[str]
+
+    @property
+    def plan(self) -> Any:
+        """The plan itself."""
+        return self.ranked.plan
+
+    @property
+    def nodes(self) -> Nodes:
+        """Where it runs."""
+        return Nodes(workers=self.plan.workers, capacity=self.space.resolved.cluster.devices_of_node)
+
+    def origin(self, prediction: list[str]) -> Origin:
+        """Where it comes from, and what it promises, in sentences."""
+        from planner import __version__
+
+        resolved = self.space.resolved
+        setting = resolved.setting
+        free = [layer.name for layer in resolved.model.graph.layers if layer.kind == "assumed_free"]
+        if free:
+            names = ", ".join(free[:5]) + (f" and {len(free) - 5} more" if free[5:] else "")
+            prediction = [*prediction, f"ASSUMED FREE, so the prediction leaves them out: {names}"]
+        return Origin(
+            model=setting.model,
+            cluster=setting.cluster,
+            device=setting.device,
+            summary=self.ranked.summary,
+            prediction=tuple(prediction),
+            planner_version=__version__,
+            plan_name=self.path.name,
+        )
 
 
 def job_of_plan(
@@ -60,17 +111,16 @@ def job_of_plan(
         A kind of plan that the exporter does not take.
     """
     document, takes = loaded.content, exporter_of(target).TAKES
-    request = request_from_document(document, path.resolve().parent)
-    if document.mixed is not None:
+    info = SPACES[document.section]
+    if not info.job:
         raise UsageError(
-            f"{path}: no target writes plans over several groups of devices (known: {_takers('mesh')}, for plans over one kind)"
+            f"{path}: no target writes {info.plans} (known: {_takers('mesh')}, for plans over a device mesh)"
         )
-    if document.serving is not None:
-        job, kind, warnings = _serving_job(loaded, request, path)
-    elif document.mesh is not None:
-        job, kind, warnings = _mesh_job(loaded, request, path)
-    else:
-        job, kind, warnings = _layer_or_data_job(loaded, request, path, takes)
+    space: Any = space_of(resolve(request_from_document(document, path.resolve().parent)))
+    plan = space.plan_of(document, loaded.document)
+    space.check(plan)
+    ranked = space.for_plan(plan).rank([plan])[0]
+    job, kind = imported(info.job)(Planned(space=space, ranked=ranked, path=path, takes=takes))
     if kind not in takes:
         alone = "; plans of data parallelism alone (--family data) also go to " + _takers("data")
         why = ", which are for transformers" if kind in ("layers", "data") else ""
@@ -79,21 +129,16 @@ def job_of_plan(
             f"plans {' and plans '.join(_KINDS[name] for name in sorted(takes))}{why}; use {_takers(kind)}"
             + (alone if kind == "layers" else "")
         )
-    return job, warnings
+    return job, _warnings(document, space.resolved, ranked)
 
 
 def _takers(kind: str) -> str:
     return ", ".join(targets_that_take(kind))
 
 
-def _mesh_job(loaded: Loaded[PlanDocument], request: Request, path: Path) -> PlannedJob:
-    from planner.question.resolve import resolve
-    from planner.spaces.mesh.space import mesh_space
-
-    resolved = resolve(request)
-    space = mesh_space(resolved)
-    plan = space.plan_of(loaded.content, loaded.document)
-    ranked = space.rank([plan])[0]
+def mesh_job(planned: Planned) -> tuple[Job, str]:
+    """What exporters of plans over a device mesh write."""
+    space, plan, ranked = planned.space, planned.plan, planned.ranked
     rate = f"{ranked['tokens_per_s']:,.0f} tokens/s, {ranked['mfu']:.1%} MFU"
     prediction = [
         f"{duration_text(ranked.step_time_s)} per step of {plan.global_batch} samples, {rate}",
@@ -101,62 +146,55 @@ def _mesh_job(loaded: Loaded[PlanDocument], request: Request, path: Path) -> Pla
     ]
     if not ranked.fits:
         prediction.append("THE PLAN DOES NOT FIT INTO MEMORY")
+    resolved = space.resolved
     network = sizes_of(resolved.model.graph)
     job = Job(
         plan=plan,
-        origin=_origin(resolved, ranked.summary, prediction, path),
-        nodes=Nodes(workers=plan.workers, capacity=resolved.cluster.devices_of_node),
+        origin=planned.origin(prediction),
+        nodes=planned.nodes,
         blocks=plan.stage_blocks or space.model.blocks_of(plan.pp * plan.vpp),
         network=network,
         other=other_network_of(resolved.model.graph) if network is None else None,
         seq=space.seq,
         precision=resolved.setting.precision,
         optimizer=resolved.setting.optimizer,
-        lora_rank=request.lora_rank,
+        lora_rank=space.request.lora_rank,
         facts=space.model.facts,
     )
-    return job, "mesh", _warnings(loaded.content, resolved, ranked)
+    return job, "mesh"
 
 
-def _layer_or_data_job(loaded: Loaded[PlanDocument], request: Request, path: Path, takes: frozenset[str]) -> PlannedJob:
+def layer_or_data_job(planned: Planned) -> tuple[Job | LayerJob, str]:
     """A split per layer as it is for an exporter that takes one; for others data parallelism alone is a job of its own kind."""
-    from planner.question.resolve import resolve
-    from planner.spaces.layers.space import layerwise_space
-
-    document = loaded.content
-    resolved = resolve(dataclasses.replace(request, space="layers"))
-    graph = resolved.model.graph
-    space = layerwise_space(resolved)
-    plan = space.plan_of(document, loaded.document)
-    space.check(plan)
-    ranked = space.for_plan(plan).rank([plan])[0]
+    plan, ranked, path = planned.plan, planned.ranked, planned.path
+    resolved = planned.space.resolved
+    setting = resolved.setting
     rate = f"{ranked.throughput_samples_per_s:,.0f} samples/s"
     prediction = [
-        f"{duration_text(ranked.step_time_s)} per step of {document.global_batch} samples, {rate}",
+        f"{duration_text(ranked.step_time_s)} per step of {setting.global_batch} samples, {rate}",
         _memory(ranked),
     ]
     job = LayerJob(
         plan=plan,
-        origin=_origin(resolved, ranked.summary, prediction, path),
-        nodes=Nodes(workers=plan.workers, capacity=resolved.cluster.devices_of_node),
-        graph=graph,
-        global_batch=document.global_batch,
-        training=document.mode == "training",
-        precision=resolved.setting.precision,
-        optimizer=resolved.setting.optimizer,
-        seq=resolved.setting.seq,
-        lora_rank=request.lora_rank,
+        origin=planned.origin(prediction),
+        nodes=planned.nodes,
+        graph=resolved.model.graph,
+        global_batch=setting.global_batch,
+        training=resolved.workload.training,
+        precision=setting.precision,
+        optimizer=setting.optimizer,
+        seq=setting.seq,
+        lora_rank=planned.space.request.lora_rank,
     )
-    warnings = _warnings(document, resolved, ranked)
-    if "layers" not in takes:
+    if "layers" not in planned.takes:
         if plan.stages or not job.training:
             raise UsageError(
                 f"{path}: no target takes a plan with a split for each layer that {'has stages' if job.training else 'is for inference'}; "
                 f"plans over a device mesh (--space mesh, for transformers) go to {_takers('mesh')}"
             )
         if job.is_data_parallel:
-            return _data_job(job, path), "data", warnings
-    return job, "layers", warnings
+            return _data_job(job, path), "data"
+    return job, "layers"
 
 
 def _data_job(layered: LayerJob, path: Path) -> Job:
@@ -180,13 +218,9 @@ def _data_job(layered: LayerJob, path: Path) -> Job:
     )
 
 
-def _serving_job(loaded: Loaded[PlanDocument], request: Request, path: Path) -> PlannedJob:
-    from planner.question.resolve import resolve
-    from planner.spaces.serving.space import serving_space
-
-    space = serving_space(resolve(request))
-    plan = space.plan_of(loaded.content, loaded.document)
-    ranked = space.rank([plan])[0]
+def serving_job(planned: Planned) -> tuple[ServingJob, str]:
+    """What serving engines are told."""
+    space, plan, ranked = planned.space, planned.plan, planned.ranked
     workload = space.model.workload
     lengths = f"{workload.prompt_tokens} tokens in, {workload.output_tokens} out"
     prediction = [
@@ -196,8 +230,8 @@ def _serving_job(loaded: Loaded[PlanDocument], request: Request, path: Path) -> 
     ]
     job = ServingJob(
         plan=plan,
-        origin=_origin(space.resolved, ranked.summary, prediction, path),
-        nodes=Nodes(workers=plan.workers, capacity=space.cluster.devices_of_node),
+        origin=planned.origin(prediction),
+        nodes=planned.nodes,
         stages=space.model.layout(plan.pp).blocks,
         has_experts=any(layer.kind == "moe" for layer in space.resolved.model.graph.layers),
         prompt_tokens=workload.prompt_tokens,
@@ -206,7 +240,7 @@ def _serving_job(loaded: Loaded[PlanDocument], request: Request, path: Path) -> 
         kv_precision=space.kv_precision,
         memory_utilisation=_utilisation(space.capacity_bytes, space.cluster),
     )
-    return job, "serving", _warnings(loaded.content, space.resolved, ranked)
+    return job, "serving"
 
 
 def _memory(ranked: RankedPlan) -> str:
@@ -217,25 +251,6 @@ def _memory(ranked: RankedPlan) -> str:
 def _utilisation(capacity_bytes: float, cluster: Cluster) -> float:
     """Share of a device that may be filled, to three digits and not above what was asked for."""
     return int(capacity_bytes / cluster.device.capacity_bytes * 1000 + 1e-6) / 1000
-
-
-def _origin(resolved: Resolved, summary: str, prediction: list[str], path: Path) -> Origin:
-    from planner import __version__
-
-    setting = resolved.setting
-    free = [layer.name for layer in resolved.model.graph.layers if layer.kind == "assumed_free"]
-    if free:
-        names = ", ".join(free[:5]) + (f" and {len(free) - 5} more" if free[5:] else "")
-        prediction = [*prediction, f"ASSUMED FREE, so the prediction leaves them out: {names}"]
-    return Origin(
-        model=setting.model,
-        cluster=setting.cluster,
-        device=setting.device,
-        summary=summary,
-        prediction=tuple(prediction),
-        planner_version=__version__,
-        plan_name=path.name,
-    )
 
 
 def _warnings(document: PlanDocument, resolved: Resolved, ranked: RankedPlan) -> tuple[str, ...]:

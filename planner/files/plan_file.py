@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from costmodel.mesh.assumptions import RENAMED_ASSUMPTIONS
 from costmodel.objectives import OBJECTIVES
 from planner.core.answer import Answer, Estimate, RankedPlan, Setting, assumption_text
 from planner.core.capacity import reserve_of
@@ -30,7 +29,6 @@ __all__ = [
     "plan_text",
     "read_plan",
     "reference",
-    "request_from_document",
 ]
 
 SCHEMA_VERSION = 1
@@ -170,57 +168,6 @@ def read_plan(path: Path) -> Loaded[PlanDocument]:
     from planner.schema.plan import PlanDocument
 
     return load_document(path, PlanDocument)
-
-
-def request_from_document(document: PlanDocument, folder: Path) -> Request:
-    """Ask the question that a plan answered.
-
-    Parameters
-    ----------
-    document : PlanDocument
-    folder : Path
-        Of the plan file: its relative paths start there.
-    """
-
-    def found(text: str | None) -> str | None:
-        is_path = text is not None and Path(text).name != text
-        return str(folder / text) if text is not None and is_path else text
-
-    entry, served = document.serving, {}
-    if entry is not None:
-        names = ("prompt_tokens", "output_tokens", "max_ttft_s", "max_tpot_s", "objective")
-        served = {"kv": entry.kv_precision, **{name: getattr(entry, name) for name in names}}
-    options = document.cost_model_options
-    algorithms = found(options.paleo_algorithms)
-    model = found(document.model)
-    assert model is not None
-    return Request(
-        model=model,
-        cluster=found(document.cluster),
-        device=found(document.device),
-        gpus=document.gpus,
-        batch=document.global_batch if document.serving is None else None,  # of serving, the sequences at a time
-        precision=document.precision,
-        optimizer=document.optimizer,
-        mode=document.mode,
-        cost_model=document.cost_model,
-        ppp_comp=options.ppp_comp,
-        ppp_comm=options.ppp_comm,
-        paleo_pipeline=options.paleo_pipeline,
-        paleo_extensions=options.paleo_extensions,
-        paleo_algorithms=Path(algorithms) if algorithms is not None else None,
-        memory_limit=document.memory_limit,
-        memory_reserve=document.memory_reserve,
-        micro_batches=document.num_micro_batches if document.layers else None,
-        seq=document.seq,
-        lora_rank=document.lora_rank,
-        assume_free=tuple(document.assume_free),
-        assume=tuple((RENAMED_ASSUMPTIONS.get(name, name), value) for name, value in document.assume.items()),
-        calibration=found(document.calibration),
-        framework=found(document.framework),
-        space="auto" if document.mesh is None else "mesh",
-        **served,
-    )
 
 
 class PlanProblems:

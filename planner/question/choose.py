@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from costmodel.framework import LayerAssumptions
 from costmodel.hardware.cluster import Cluster
@@ -16,6 +16,9 @@ from costmodel.network.layers import ATTENTION
 from planner.core.errors import UsageError
 from planner.core.request import SPACES, Request, SpaceInfo, imported
 from planner.question.fixed import flags_of
+
+if TYPE_CHECKING:
+    from planner.schema.plan import PlanDocument
 
 __all__ = ["Asked", "Kind", "choose_space", "is_transformer", "kind_of", "lead_device"]
 
@@ -133,8 +136,17 @@ class Kind:
             if name not in self.assumed.__dataclass_fields__:  # type: ignore[attr-defined]
                 raise UsageError(f"--assume {name}: is no assumption about {self.info.plans}; {self.assumed_words}")
 
-    def check_plan_of(self, space: str, cluster: Cluster) -> None:
-        """Refuse a cluster on which a plan of this kind is a question about another space."""
+    def asked_by(self, document: PlanDocument) -> dict[str, Any]:
+        """Fields of the request of a plan file that not all spaces have."""
+        return {"batch": document.global_batch}
+
+    def with_batch(self, document: PlanDocument, batch: int) -> PlanDocument:
+        """A plan file whose plan is asked for another batch."""
+        return document.model_copy(update={"global_batch": batch})
+
+    def other_question(self, cluster: Cluster) -> str:
+        """Says what makes a question that a plan file answered, with what is changed of it, one about another space."""
+        return f"the plan is one of the {self.info.plans}, and the question is about others"
 
     def without_rate(self, device: Device, cluster: Cluster) -> str:
         """Says that devices compute in other number formats only."""

@@ -328,35 +328,22 @@ class PlanDocument(FileModel):
             fail("this file holds an answer (--output); --export FILE writes the best plan of an answer as a plan file")
         return given
 
+    @property
+    def section(self) -> str:
+        """Where the plan stands, which is the name of its space."""
+        return next(name for name in reversed(SPACES) if getattr(self, name))
+
     @model_validator(mode="after")
     def _one_space(self) -> Self:
-        given = [name for name in SPACES if name != "layers" and getattr(self, name) is not None]
+        given = [name for name in SPACES if getattr(self, name)]
+        if not given:
+            fail("a plan has either 'layers' or 'mesh' (or 'mixed', or 'serving')")
+        for name, (value, contradiction) in SPACES[self.section].keys.items():
+            if getattr(self, name) != value:
+                fail(contradiction.format(section=self.section), at=name)
         if len(given) > 1:
             fail(f"a plan has either '{given[0]}' or '{given[1]}'; this one has both", at=given[1])
-        if not given and not self.layers:
-            fail("a plan has either 'layers' or 'mesh' (or 'mixed', or 'serving')")
-        for section in given:
-            if section == "serving":
-                self._check_serving()
-            elif self.mode != "training":
-                fail(f"a plan with '{section}' is for training; inference has 'serving' or 'layers'", at="mode")
-            for own in ("layers", "stages"):
-                if getattr(self, own):
-                    fail(f"a plan has either 'layers' or '{section}'; this one has both", at=own)
-            if self.num_micro_batches != 1:
-                fail(f"of a plan with '{section}' stands under '{section}'", at="num_micro_batches")
-        if self.mixed is not None and self.device is not None:
-            fail("takes the place of one kind of device; a plan with 'mixed' has several", at="device")
         return self
-
-    def _check_serving(self) -> None:
-        """What belongs to training has no meaning beside ``serving``; it would be ignored."""
-        for own, needed in (("mode", "inference"), ("cost_model", "roofline")):
-            if getattr(self, own) != needed:
-                fail(f"must be {needed}, since the plan has 'serving'", at=own)
-        for own in ("optimizer", "lora_rank", "seq"):
-            if getattr(self, own) is not None:
-                fail("belongs to a plan for training", at=own)
 
 
 # A space that was added has a section, too.

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from costmodel.mesh.assumptions import RENAMED_ASSUMPTIONS
 from costmodel.tolerances import EQUAL
 from planner.core.errors import UsageError
-from planner.core.request import SPACES, Request
+from planner.core.request import Request
 from planner.importers.networks import load_model
 from planner.question.choose import kind_of
 from planner.question.resolve import resolve
@@ -18,9 +19,9 @@ from planner.spaces.base import space_of
 if TYPE_CHECKING:
     from planner.core.answer import Estimate
     from planner.files.loading import Loaded
-    from planner.schema.plan import MeshEntry, PlanDocument
+    from planner.schema.plan import PlanDocument
 
-__all__ = ["plan_question", "plan_warnings"]
+__all__ = ["plan_question", "plan_warnings", "request_from_document"]
 
 # Times that a plan file states of its prediction.
 _STATED = {"step_time_s": "step", "ttft_s": "time to first token", "tpot_s": "time per token"}
@@ -53,15 +54,12 @@ def plan_question(
     PlannerError
         Everything in the file that contradicts itself, its network or what is changed.
     """
-    from planner.files.plan_file import request_from_document
     from planner.schema.plan import Prediction
 
     document = loaded.content
     asked = request_from_document(document, path.resolve().parent)
-    kind = kind_of(next(name for name in SPACES if getattr(document, name)))
-    request = dataclasses.replace(
-        asked, command_line=command_line, space=kind.choice, changed=tuple(changes), **changes
-    )
+    kind = kind_of(document.section)
+    request = dataclasses.replace(asked, command_line=command_line, changed=tuple(changes), **changes)
     if changes:
         others = {name for name, value in changes.items() if value != getattr(asked, name)}
         others |= {"device"} if "cluster" in others and request.device is None else set()
@@ -75,29 +73,57 @@ def plan_question(
             raise UsageError(
                 f"{request.model}: the plan is of another network, {document.model}, which reads {asked.seq:,} positions"
             ) from None
-    if "batch" in changes and document.mixed is not None and request.batch != document.global_batch:
-        raise UsageError("--batch: the plan divides its own batch among its pipelines; search again at another one")
-    if "batch" in changes and document.serving is None:
-        document = document.model_copy(update={"global_batch": request.batch, "mesh": _with_batch(document, request)})
-    if document.serving is not None and request.mode != "inference":
-        raise UsageError(f"--mode {request.mode}: the plan is for inference")
+    mode = kind.info.keys.get("mode", (request.mode, ""))[0]
+    if request.mode != mode:
+        raise UsageError(f"--mode {request.mode}: the plan is for {mode}")
+    if "batch" in changes and request.batch is not None:
+        document = kind.with_batch(document, request.batch)
     resolved = resolve(request)
-    kind.check_plan_of(resolved.space, resolved.cluster)
+    if resolved.space != kind.space:
+        raise UsageError(kind.other_question(resolved.cluster))
     return document, request, space_of(resolved).plan_of(document, loaded.document)
 
 
-def _with_batch(document: PlanDocument, request: Request) -> MeshEntry | None:
-    """The same degrees at another batch: more or fewer micro-batches."""
-    mesh = document.mesh
-    if mesh is None or request.batch is None:
-        return mesh
-    unit = mesh.dp_replicate * mesh.dp_shard * mesh.micro_batch
-    if request.batch % unit:
-        from planner.question.fixed import near_multiples
+def request_from_document(document: PlanDocument, folder: Path) -> Request:
+    """Ask the question that a plan answered.
 
-        near = near_multiples(request.batch, unit)
-        raise UsageError(f"--batch {request.batch}: the plan takes multiples of dp x micro-batch = {unit}; use {near}")
-    return mesh.model_copy(update={"num_micro_batches": request.batch // unit})
+    Parameters
+    ----------
+    document : PlanDocument
+    folder : Path
+        Of the plan file: its relative paths start there.
+    """
+
+    def found(text: str | None) -> str | None:
+        return text if text is None or Path(text).name == text else str(folder / text)
+
+    kind, options = kind_of(document.section), document.cost_model_options
+    algorithms = found(options.paleo_algorithms)
+    return Request(
+        model=found(document.model) or "",
+        cluster=found(document.cluster),
+        device=found(document.device),
+        gpus=document.gpus,
+        precision=document.precision,
+        optimizer=document.optimizer,
+        mode=document.mode,
+        cost_model=document.cost_model,
+        ppp_comp=options.ppp_comp,
+        ppp_comm=options.ppp_comm,
+        paleo_pipeline=options.paleo_pipeline,
+        paleo_extensions=options.paleo_extensions,
+        paleo_algorithms=None if algorithms is None else Path(algorithms),
+        memory_limit=document.memory_limit,
+        memory_reserve=document.memory_reserve,
+        seq=document.seq,
+        lora_rank=document.lora_rank,
+        assume_free=tuple(document.assume_free),
+        assume=tuple((RENAMED_ASSUMPTIONS.get(name, name), value) for name, value in document.assume.items()),
+        calibration=found(document.calibration),
+        framework=found(document.framework),
+        space=kind.choice,
+        **kind.asked_by(document),
+    )
 
 
 def plan_warnings(document: PlanDocument, estimate: Estimate) -> list[str]:

@@ -25,12 +25,12 @@ from planner.files.plan_file import (
     plan_document,
     plan_text,
     read_plan,
-    request_from_document,
 )
 from planner.files.yaml_text import yaml_text
 from planner.importers.networks import load_model
 from planner.schema.plan import PlanDocument
 from planner.spaces.layers.plans import plan_from_document
+from planner.spaces.plan_question import request_from_document
 from tests.planner.conftest import about, problems_of_plan
 
 MakeResult = Callable[..., Answer]
@@ -172,7 +172,7 @@ def test_the_question_round_trips(tmp_path: Path, make_result: MakeResult, setti
     )
     document = PlanDocument.model_validate(plan_document(about(make_result(setting=asked), request), folder=tmp_path))
     again = request_from_document(document, tmp_path)
-    assert again == dataclasses.replace(request, precision="fp32", optimizer="sgd", micro_batches=1)
+    assert again == dataclasses.replace(request, precision="fp32", optimizer="sgd", micro_batches=1, space="layers")
 
 
 def test_a_file_beside_the_plan_is_not_taken_for_a_bundled_name(

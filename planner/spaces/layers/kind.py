@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from costmodel.framework import LayerAssumptions
 from costmodel.hardware.cluster import Cluster
@@ -12,6 +12,9 @@ from planner.core.errors import UsageError
 from planner.core.objectives import check_layer_objective
 from planner.core.request import Request
 from planner.question.choose import Asked, Kind
+
+if TYPE_CHECKING:
+    from planner.schema.plan import PlanDocument
 
 __all__ = ["LayersKind"]
 
@@ -29,6 +32,9 @@ class LayersKind(Kind):
         if self.is_named(asked.request) or not asked.is_mesh_by_itself:
             return None
         return f"a split per layer, not a device mesh: {mesh_fault(asked.graph)}"
+
+    def asked_by(self, document: PlanDocument) -> dict[str, Any]:
+        return {**Kind.asked_by(self, document), "micro_batches": document.num_micro_batches}
 
     def check_objective(self, request: Request, cluster: Cluster, *, reads_tokens: bool) -> None:
         check_layer_objective(request.objective, cluster.device, reads_tokens=reads_tokens)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from costmodel.mesh.modules import mesh_fault
 from planner.core.errors import UsageError
 from planner.question.choose import Asked, Kind
+from planner.question.fixed import near_multiples
+
+if TYPE_CHECKING:
+    from planner.schema.plan import PlanDocument
 
 __all__ = ["MeshKind"]
 
@@ -41,3 +45,13 @@ class MeshKind(Kind):
                 f"{option}: plans over a device mesh are for training; --mode {request.mode} has --space layers"
             )
         return True
+
+    def with_batch(self, document: PlanDocument, batch: int) -> PlanDocument:
+        """The same degrees with more or fewer micro-batches."""
+        mesh: Any = document.mesh
+        unit = mesh.dp_replicate * mesh.dp_shard * mesh.micro_batch
+        if batch % unit:
+            near = near_multiples(batch, unit)
+            raise UsageError(f"--batch {batch}: the plan takes multiples of dp x micro-batch = {unit}; use {near}")
+        again = mesh.model_copy(update={"num_micro_batches": batch // unit})
+        return document.model_copy(update={"global_batch": batch, "mesh": again})

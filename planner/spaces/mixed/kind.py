@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from costmodel.hardware.cluster import Cluster
 from costmodel.hardware.device import Device
 from planner.core.errors import UsageError
 from planner.question.choose import Asked, Kind
+
+if TYPE_CHECKING:
+    from planner.schema.plan import PlanDocument
 
 __all__ = ["MixedKind"]
 
@@ -21,11 +26,13 @@ class MixedKind(Kind):
         check_mixed(asked, asked.cluster)
         return True
 
-    def check_plan_of(self, space: str, cluster: Cluster) -> None:
-        if space != self.space:
-            raise UsageError(
-                f"the plan is for several groups of devices, and cluster '{cluster.name}' has one; name one with groups by --cluster"
-            )
+    def with_batch(self, document: PlanDocument, batch: int) -> PlanDocument:
+        if batch != document.global_batch:
+            raise UsageError("--batch: the plan divides its own batch among its pipelines; search again at another one")
+        return document
+
+    def other_question(self, cluster: Cluster) -> str:
+        return f"the plan is for several groups of devices, and cluster '{cluster.name}' has one; name one with groups by --cluster"
 
     def without_rate(self, device: Device, cluster: Cluster) -> str:
         return f"no device of cluster '{cluster.name}' has a"

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from planner.core.errors import UsageError
 from planner.question.choose import Asked, Kind
+
+if TYPE_CHECKING:
+    from planner.schema.plan import PlanDocument
 
 __all__ = ["ServingKind"]
 
@@ -35,6 +39,14 @@ class ServingKind(Kind):
                 "--mode inference costs the forward pass"
             )
         return generates and not given
+
+    def asked_by(self, document: PlanDocument) -> dict[str, Any]:
+        entry: Any = document.serving
+        names = ("prompt_tokens", "output_tokens", "max_ttft_s", "max_tpot_s", "objective")
+        return {"kv": entry.kv_precision, **{name: getattr(entry, name) for name in names}}
+
+    def with_batch(self, document: PlanDocument, batch: int) -> PlanDocument:
+        return document  # whose batch is the sequences at a time
 
     def check_assumed(self, assumed: Sequence[tuple[str, float]]) -> None:
         """Its cost model checks them, with all else that is wrong."""

@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 from costmodel.mesh.plan import CP_KINDS, ORDERS, RECOMPUTE, SCHEDULES, LayerSplit, MeshPlan
 from planner.core.errors import InputFileError
 from planner.core.request import Request
-from planner.files.plan_file import plan_document, plan_text, read_plan, request_from_document
+from planner.files.plan_file import plan_document, plan_text, read_plan
 from planner.question.resolve import resolve
 from planner.schema.plan import MeshEntry, PlanDocument
 from planner.spaces.mesh.plans import mesh_entry, plan_of_entry
 from planner.spaces.mesh.space import MeshPlanSpace, mesh_space
+from planner.spaces.plan_question import request_from_document
 from tests.planner.conftest import about, problems_of_plan
 from tests.planner.mesh_answers import REQUEST, SETTING, make_ranked, make_result
 
