@@ -196,8 +196,6 @@ def _check_contiguity_of_method(method: str, found: Mapping[str, Any], values: V
     is_chain = method in BASELINES and BASELINES[method][1] == "chain"
     if not is_chain or (kind or ("chain" if contiguous else "")) != "chain":
         does = (
-            "places a chain of down-sets"
-            if is_chain
-            else "takes no account of contiguity; the answer says which there is"
+            "places contiguous stages" if is_chain else "takes no account of contiguity; the answer says which there is"
         )
         values.add(f"{asked}: {values.called('method')} {method} {does}")

@@ -31,6 +31,7 @@ class JsonFile:
     sha256: str
     content: Any
     problems: tuple[FileProblem, ...] = ()  # what cannot be read raises; `Document` has some
+    made_with: tuple[str, ...] = ()  # of content that the planner made: what it rests on, for people
 
     @property
     def value(self) -> Any:

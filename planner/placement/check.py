@@ -237,34 +237,29 @@ def _finish(
 
 def _assignment_violations(workload: _Workload, device_of: Mapping[Any, str], names: Sequence[str]) -> list[str]:
     """Operators that are nowhere, twice, on unknown devices, unsupported, or apart from their colour."""
-    violations = []
     missing = [v for v in workload.nodes if v not in device_of]
-    if missing:
-        violations.append(f"{len(missing)} operators have no device: {_listed(missing)}")
     extra = [v for v in device_of if v not in workload.nodes]
-    if extra:
-        violations.append(f"{len(extra)} operators are not in the workload: {_listed(extra)}")
     there = set(names)
     unknown = sorted({str(name) for name in device_of.values() if name not in there})
-    if unknown:
-        violations.append(
-            f"there are no devices {_listed(unknown)} (there are {workload.accelerators} accelerators and {workload.cpus} CPUs)"
-        )
     refused = [
         v
         for v, node in workload.nodes.items()
         if str(device_of.get(v, "")).startswith("acc") and not node["supportedOnFpga"]
     ]
-    if refused:
-        violations.append(f"{len(refused)} operators are not supported on accelerators: {_listed(refused)}")
     places: dict[Hashable, set[str]] = {}
     for v in workload.nodes:
         if v in device_of:
             places.setdefault(workload.color(v), set()).add(device_of[v])
     torn = [color[1] for color, where in places.items() if len(where) > 1 and isinstance(color, tuple)]
-    if torn:
-        violations.append(f"{len(torn)} colour classes are on several devices: {_listed(torn)}")
-    return violations
+    devices = f"(there are {workload.accelerators} accelerators and {workload.cpus} CPUs)"
+    found = (
+        (missing, f"{len(missing)} operators have no device: {_listed(missing)}"),
+        (extra, f"{len(extra)} operators are not in the workload: {_listed(extra)}"),
+        (unknown, f"there are no devices {_listed(unknown)} {devices}"),
+        (refused, f"{len(refused)} operators are not supported on accelerators: {_listed(refused)}"),
+        (torn, f"{len(torn)} colour classes are on several devices: {_listed(torn)}"),
+    )
+    return [text for items, text in found if items]
 
 
 def _memory_violations(workload: _Workload, devices: Iterable[CheckedDevice]) -> list[str]:

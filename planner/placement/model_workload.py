@@ -63,13 +63,20 @@ def workload_of_model(request: PlaceRequest) -> JsonFile:
     if request.calibration is not None:
         known = load_calibration(request.calibration).calibration
         cluster = cluster_with(cluster_run_by(cluster, framework_of(known.framework).attention), known.values)
-    content = _content(_workload(model, cluster, request), cluster, request)
+    workload = _workload(model, cluster, request)
+    content = _content(workload, cluster, request)
     text = json.dumps(content)
     return JsonFile(
         path=Path(f"{request.workload} on {request.cluster}"),
         text=text,
         sha256=hashlib.sha256(text.encode()).hexdigest(),
         content=content,
+        made_with=(
+            f"cluster {cluster.name}",
+            f"{request.mode} with precision {workload.precision.name}",
+            *([f"{workload.optimizer.name}, memory for one micro-batch in flight"] if workload.training else []),
+            *([f"calibration {request.calibration}"] if request.calibration else []),
+        ),
     )
 
 
@@ -81,12 +88,8 @@ def link_between(levels: Sequence[Level], count: int) -> Level:
     >>> [link_between((node, fabric), count).name for count in (1, 8, 9)]
     ['node', 'node', 'fabric']
     """
-    inside = 1.0
-    for level in levels:
-        inside *= level.size if level.size is not None else np.inf
-        if count <= inside:
-            return level
-    return levels[-1]
+    inside = np.cumprod([level.size or np.inf for level in levels])
+    return next((level for level, devices in zip(levels, inside, strict=True) if count <= devices), levels[-1])
 
 
 def _rate(level: Level) -> float:

@@ -25,7 +25,6 @@ from planner.placement.workload_file import Amount, Count, NodeId, Number, OpenM
 from planner.schema.common import FileModel, Text, fail
 from planner.schema.records import key, record, several
 from strategies.placement.bounds import simple_bound
-from strategies.placement.latency.evaluate import CPU
 from strategies.placement.loads import device_loads, placement_faults
 from strategies.placement.problem import Placement, PlacementProblem, PlacementResult
 
@@ -102,8 +101,7 @@ def placement_text(answer: PlaceAnswer) -> str:
         devices: dict[str, list[Any]] = {}
         for row in rows:
             devices.setdefault(row["device"], []).append(row["nodes"])
-        on_cpu = [answer.problem.node_ids[v] for v in np.flatnonzero(answer.timing.unit == CPU).tolist()]
-        body["devices"] = {**devices, **({"cpu1": _in_rows(on_cpu)} if on_cpu else {})}
+        body["devices"] = {**devices, **({"cpu1": _in_rows(answer.cpu_nodes)} if answer.cpu_nodes else {})}
     return yaml_text(
         {
             "schema_version": 1,
@@ -249,22 +247,18 @@ def expert_placement(problem: PlacementProblem, path: Path) -> PlacementResult:
         groups = [(i, group.nodes) for i, group in enumerate(getattr(split, name)) if group.nodes]
         if len(groups) > count:
             problems.append(file.problem((name, groups[count][0]), f"there are only {count} such devices"))
-        unknown = 0
+        unknown: list[tuple[tuple[str, int, str, int], str]] = []
         for d, (i, nodes) in enumerate(groups[:count], start=first):
             for n, node in enumerate(nodes):
-                v = rank.get(node)
-                message = f"node {str(node)[:40]} is not in the workload"
-                if v is None:
-                    unknown += 1
-                elif device[v] >= 0:
-                    message = f"node {node!r} is placed twice"
+                if node not in rank:
+                    unknown.append(((name, i, "nodes", n), f"node {str(node)[:40]} is not in the workload"))
+                elif device[rank[node]] >= 0:
+                    problems.append(file.problem((name, i, "nodes", n), f"node {node!r} is placed twice"))
                 else:
-                    device[v] = d
-                    continue
-                if v is not None or unknown <= _SHOWN:
-                    problems.append(file.problem((name, i, "nodes", n), message))
-        if unknown > _SHOWN:
-            message = f"{unknown - _SHOWN} more nodes are not in the workload; is this the split of another one?"
+                    device[rank[node]] = d
+        problems += [file.problem(*place_and_text) for place_and_text in unknown[:_SHOWN]]
+        if len(unknown) > _SHOWN:
+            message = f"{len(unknown) - _SHOWN} more nodes are not in the workload; is this the split of another one?"
             problems.append(file.problem((name,), message))
     if problems:
         raise InputFileError(problems)

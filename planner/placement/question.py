@@ -17,7 +17,7 @@ from strategies.placement.baselines import local_search, one_device, solve_chain
 from strategies.placement.contiguous import solve_contiguous
 from strategies.placement.device_program import solve_convex
 from strategies.placement.free import solve_free
-from strategies.placement.latency.evaluate import Timing, latency_greedy, latency_one_device
+from strategies.placement.latency.evaluate import CPU, Timing, latency_greedy, latency_one_device
 from strategies.placement.latency.solve import solve_latency
 from strategies.placement.loads import device_loads
 from strategies.placement.problem import PlacementProblem, PlacementResult
@@ -68,9 +68,12 @@ class PlaceAnswer:
     content : mapping
         The workload as the checker reads it.
     one_device : float
-        Objective of one device, memory aside; for latency of CPUs where operators are not supported.
+        Objective of one device, memory aside; for latency of CPUs where operators are not supported; of Piper's problem that of data
+        parallelism without recomputation.
     timing : Timing or None
         For latency: when each subgraph runs.
+    made_with : tuple of str
+        Of a network: what the times, transfers and sizes of its operators rest on.
     """
 
     objective: str
@@ -81,6 +84,13 @@ class PlaceAnswer:
     content: Mapping[str, Any]
     one_device: float = np.inf
     timing: Timing | None = None
+    made_with: tuple[str, ...] = ()
+
+    @property
+    def cpu_nodes(self) -> list[Any]:
+        """For latency: operators on CPUs."""
+        on_cpu = [] if self.timing is None else np.flatnonzero(self.timing.unit == CPU).tolist()
+        return [self.problem.node_ids[v] for v in on_cpu]
 
 
 # With more devices than this those without operators are not listed one by one.

@@ -3,76 +3,28 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 import numpy as np
 
-from costmodel.tolerances import EQUAL, PRINTED_COST
-from planner.core.blocks import Block, Column, Facts, Heading, Report, Sentence, Table
-from planner.core.numbers import Unit, byte_text, duration_text, percent, significant, time_unit, used_of_total
+from costmodel.tolerances import PRINTED_COST
+from planner.core.blocks import Block, Column, Facts, Report, Sentence, Table
+from planner.core.numbers import Unit, byte_text, duration_text, significant, time_unit, used_of_total
 from planner.placement.check import Checked
 from planner.placement.placement_file import Claim, assignment_of
 from planner.placement.question import PlaceAnswer, rows_of
+from planner.report.answer import memory_text, unproven_text, used_text, verdict_blocks
 from planner.report.documents import RESULT_VERSION
-from planner.report.tables import ratio_text
-from strategies.placement.latency.evaluate import CPU
+from planner.report.tables import compared_words
 
-__all__ = ["TimeWords", "check_report", "place_report", "times_text"]
+__all__ = ["check_report", "place_report"]
 
-_DIGITS = 6
 # Smaller and larger numbers are written with an exponent: nobody counts so many zeros.
 _LEAST_PLAIN, _MOST_PLAIN = 1e-9, 1e15
-_MS = Unit(name="ms", size=1e-3)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimeWords:
-    """How times are written: those of a workload's file have no unit that we know, those of the cost model are seconds."""
-
-    unit: Unit | None = None
-
-    @property
-    def unit_name(self) -> str:
-        """For the head of a column; empty where there is none."""
-        return "" if self.unit is None else self.unit.name
-
-    def number(self, value: float) -> str:
-        """Without the unit.
-
-        >>> TimeWords().number(1e-300), TimeWords().number(0.25)
-        ('1.00000e-300', '0.250000')
-        """
-        scaled = value if self.unit is None else value / self.unit.size
-        if 0 < abs(scaled) < _LEAST_PLAIN or abs(scaled) >= _MOST_PLAIN:
-            return f"{scaled:.{_DIGITS - 1}e}"
-        return significant(scaled, _DIGITS)
-
-    def text(self, value: float) -> str:
-        """With the unit, where there is one."""
-        return f"{self.number(value)} {self.unit_name}".rstrip()
-
-
-def times_text(other: float, value: float, words: TimeWords) -> str:
-    """Say how much faster (or slower) a value is than another.
-
-    >>> times_text(3.0, 2.0, TimeWords())
-    '1.50 times faster than 3.00000'
-    """
-    shown = words.text(other)
-    if value <= 0 or abs(other - value) <= EQUAL * other:
-        return f"as fast as {shown}"
-    ratio = other / value
-    faster = "faster" if ratio > 1 else "slower"
-    return f"{ratio_text(max(ratio, 1 / ratio))} times {faster} than {shown}"
-
-
-_CONTIGUITY = {
-    "chain": "contiguous (a chain of down-sets of the forward graph)",
-    "convex": "contiguous device by device (every device's forward operators are convex)",
-    "none": "not contiguous",
-}
+# Of the sentence that says what goes where; -v has longer ones.
+_MOST_TOLD = 500
 # What the rows of an answer are called in ``--json``.
 _ROWS = {"throughput": "devices", "latency": "subgraphs", "piper": "stages"}
 
@@ -85,6 +37,7 @@ def place_report(answer: PlaceAnswer) -> Report:
     }
     return Report(
         blocks=lambda: _blocks(answer),
+        details=lambda: _details(answer),
         data=lambda: _document(answer),
         records=lambda: [
             {name: value for name, value in row.items() if name not in hidden.get(answer.objective, ())}
@@ -120,7 +73,7 @@ def _document(answer: PlaceAnswer) -> dict[str, Any]:
         available = zip(problem.node_ids, answer.timing.available.tolist(), strict=True)
         own |= {
             "num_subgraphs": request.num_subgraphs,
-            "cpu_nodes": _on_cpus(answer),
+            "cpu_nodes": list(answer.cpu_nodes),
             "available": {str(node): time for node, time in available},
         }
     elif answer.objective == "throughput":
@@ -150,12 +103,6 @@ def _document(answer: PlaceAnswer) -> dict[str, Any]:
     }
 
 
-def _on_cpus(answer: PlaceAnswer) -> list[Any]:
-    """For latency: operators on CPUs."""
-    assert answer.timing is not None
-    return [answer.problem.node_ids[v] for v in np.flatnonzero(answer.timing.unit == CPU).tolist()]
-
-
 def _ratio(other: float, value: float) -> float | None:
     return other / value if np.isfinite(other) and value > 0 else None
 
@@ -163,58 +110,176 @@ def _ratio(other: float, value: float) -> float | None:
 # -- for people
 
 
+# What a placement keeps to, by contiguity: what it is called, and what that means.
+_KINDS = {
+    "chain": ("contiguous placement", "in the forward pass a device reads only from itself and devices before it"),
+    "convex": ("placement of convex parts", "no forward path leaves a device and comes back"),
+    "none": ("placement", "any operators may share a device"),
+}
+_NEXT = "--export placement.yaml keeps it for 'planner place check', -v says more"
+
+
 def _blocks(answer: PlaceAnswer) -> list[Block]:
+    request, rows = answer.request, _rows(answer)
+    text = "; ".join(f"{nodes}{where}" for nodes, where in _held(answer, rows))
+    text = f"{'operators' if request.cluster is None else 'layers'} {text}"
+    if len(text) > _MOST_TOLD:
+        text = f"{_count(answer.problem.num_nodes, 'operator')} divided as in the table; -v lists which are where"
+    word = "Best" if request.method == "auto" else f"Method {request.method}"
+    return [*verdict_blocks(word, text, _facts(answer, rows)), *([_table(answer, rows)] if rows else [])]
+
+
+def _rows(answer: PlaceAnswer) -> list[dict[str, Any]]:
+    """Devices that hold operators, subgraphs or stages, each with its ``place`` in words."""
+    rows = [{"stage": n, **row} for n, row in enumerate(rows_of(answer), start=1) if row.get("num_nodes", 1)]
+    for row in rows:
+        row["place"] = row.get("name") or row.get("device") or f"stage {row['stage']}"
+        row["place"] += f" ({row['type']})" if row.get("type") else ""
+    return rows
+
+
+def _held(answer: PlaceAnswer, rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
+    """Operators that follow each other as first-last, and where they are; layers of a network stand for their backward operators, too."""
+    problem, is_network, parts = answer.problem, answer.request.cluster is not None, answer.request.num_subgraphs or 1
+    names = problem.names if is_network else problem.node_ids
+    rank = {node: v for v, node in enumerate(problem.node_ids)}
+    for row in [*rows, *([{"nodes": answer.cpu_nodes, "place": "CPUs"}] if answer.cpu_nodes else [])]:
+        held = sorted(rank[node] for node in row["nodes"] if not (is_network and problem.backward[rank[node]]))
+        runs = np.split(held, np.flatnonzero(np.diff(held) != 1) + 1) if held else []
+        where = f" on {row['place']}" + (f" (part {row['subgraph']})" if row.get("subgraph") and parts > 1 else "")
+        if answer.objective == "piper":
+            where = f": data x{row['data_parallel']} tensor x{row['tensor_parallel']}".removesuffix(" tensor x1")
+        if runs:
+            yield ", ".join("-".join(str(names[v]) for v in sorted({run[0], run[-1]})) for run in runs), where
+
+
+def _facts(answer: PlaceAnswer, rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """What decides about a placement, as `planner optimize` says it of a plan."""
     request, result, problem = answer.request, answer.result, answer.problem
-    rows = [row for row in rows_of(answer) if row.get("num_nodes", 1)]
-    unit = time_unit(result.objective) if request.cluster is not None else None
-    words = TimeWords(unit=_MS if answer.objective == "piper" else unit)
-    unknown = "" if words.unit is not None else " (in the workload's unit of time)"
-    text = (
-        "proven optimal"
-        if result.proven_optimal
-        else f"at least {TimeWords(unit=unit).text(result.bound)}, gap {percent(result.gap)}"
+    samples = f" of {_count(request.batch, 'sample')}" if request.cluster is not None else ""
+    time = _text(answer, result.objective) + ("" if _unit(answer) else " in the workload's unit of time")
+    facts = [("Time", f"{time} until the last output of a micro-batch{samples} is there")]
+    if answer.timing is None:
+        slowest = max(rows, key=lambda row: row[_DECIDES[answer.objective]])
+        parts = ", ".join(f"{name} {_text(answer, slowest[name])}" for name in _PARTS if name in slowest)
+        facts = [("Time", f"{time} per micro-batch{samples}, set by {slowest['place']}{parts and f': {parts}'}")]
+        if request.cluster is not None and result.objective > 0:
+            rate = significant(request.batch / result.objective)
+            facts.append(("Rate", f"{rate} samples/s once the pipeline is full"))
+    rooms = []
+    for place, parts_of in groupby(rows, key=lambda row: row["place"]):
+        held = list(parts_of)
+        capacity = held[0].get("memory_capacity_bytes", problem.memory_bytes)
+        if capacity is not None:
+            where = f"on {'each device of ' * (answer.objective == 'piper')}{place}, the fullest"
+            rooms.append((sum(row["memory_bytes"] for row in held), capacity, where))
+    if rooms:
+        facts.append(("Memory", memory_text(*min(rooms, key=lambda room: room[1] - room[0]))))
+    noun = (
+        _KINDS[request.contiguity][0] if request.method == "auto" and answer.objective == "throughput" else "placement"
     )
-    bound = [("Bound", f"{text} ({result.proof})"), *([("Stopped", result.stopped)] if result.stopped else [])]
-    if request.assume_free:
-        bound.append(("Assumed free", f"{', '.join(request.assume_free)} (--assume-free)"))
-    method = ("Method", f"{result.method}, {duration_text(result.wall_s)}")
-    own: list[tuple[str, str]]
+    least = f"{_text(answer, result.bound)}: {result.proof}"
+    proof = (
+        f"proven optimal: no {noun} is faster" if result.proven_optimal else unproven_text(result.gap, least, noun=noun)
+    )
+    facts += [("Proof", proof), *([("Stopped", result.stopped)] if result.stopped else [])]
+    return [
+        *facts,
+        ("Devices", _used(answer, rows)),
+        *_compared(answer),
+        ("Assumed", _assumed(answer)),
+        ("Next", _next(answer)),
+    ]
+
+
+def _used(answer: PlaceAnswer, rows: Sequence[Mapping[str, Any]]) -> str:
+    problem, proven = answer.problem, answer.result.proven_optimal
+    if answer.timing is None:
+        used = answer.result.plan.num_devices if answer.objective == "piper" else len(rows)
+        return used_text(used, problem.num_devices, proven=proven, noun="device")
+    used = len({row["device"] for row in rows})
+    text = used_text(used, problem.num_accelerators, proven=proven, noun="accelerator")
+    return text + (f"; {_count(len(answer.cpu_nodes), 'operator')} on CPUs" if answer.cpu_nodes else "")
+
+
+def _compared(answer: PlaceAnswer) -> Iterator[tuple[str, str]]:
+    """What the placement gains over simpler ones."""
+    problem, result, one = answer.problem, answer.result, answer.one_device
+
+    def gain(other: float, name: str, note: str = "") -> str:
+        ratio = other / result.objective if result.objective > 0 else 1.0
+        return f"{compared_words(ratio, 'step_time')} {name} ({_text(answer, other)}{note})"
+
     if answer.objective == "piper":
-        where = f"{problem.num_devices:,} devices"
-        own = [
-            ("Objective", f"{words.text(result.objective)} per micro-batch, the slowest stage"),
-            *bound,
-            ("Devices", f"{result.plan.num_devices:,} of {problem.num_devices:,}"),
-            method,
-        ]
+        name = f"data parallelism on {_count(max(problem.copies), 'device')}"
+        yield from [("Against data parallelism", gain(one, name, ", memory aside"))] if np.isfinite(one) else []
+        return
+    needs_cpus = answer.timing is not None and not (problem.num_accelerators and bool(problem.supported.all()))
+    fits = needs_cpus or float(problem.size_bytes.sum()) <= problem.capacity_bytes
+    note = "" if fits else ", but the operators do not fit into its memory"
+    text = gain(one, "CPUs alone" if needs_cpus else "one device alone", note)
+    yield "Against one device", text if np.isfinite(one) else "no single device can run all operators"
+    chain = result.chain
+    if chain is not None:
+        missing = f"no contiguous placement {'was found' if np.isfinite(chain.bound) else 'exists'}"
+        text = gain(
+            chain.objective,
+            "the best contiguous placement",
+            "" if chain.proven_optimal else ", not proven to be the best",
+        )
+        yield "Against contiguous", missing if chain.placement is None else text
+
+
+def _assumed(answer: PlaceAnswer) -> str:
+    """What decides about the answer beside the graph."""
+    request, problem = answer.request, answer.problem
+    parts = answer.made_with or (f"times, transfers and sizes of {request.workload.name}",)
+    if answer.objective == "piper":
+        links = (
+            f"{problem.num_micro_batches:,} micro-batches, {byte_text(problem.bandwidth_bytes_per_s)}/s between devices"
+        )
+        own = f"{_count(problem.num_devices, 'device')} of {byte_text(problem.memory_bytes)}, {links}"
     elif answer.timing is not None:
-        accelerators = _count(problem.num_accelerators, "accelerator")
-        where = f"{accelerators} of {byte_text(problem.memory_bytes)} and CPUs"
-        own = [
-            ("Objective", f"{words.text(result.objective)}, the latency{unknown}"),
-            *bound,
-            ("Placement", f"{_count(request.num_subgraphs or 1, 'convex subgraph')} per accelerator at most"),
-            ("CPUs", f"{_count(len(_on_cpus(answer)), 'operator')}, each as soon as it can"),
-            method,
-            ("Against one device", _against_one(answer, words)),
-        ]
-        idle = problem.num_accelerators - len({row["device"] for row in rows})
-        own += [("Idle", f"{idle} of {accelerators}")] if idle else []
+        own = f"{_devices_text(problem)}, at most {_count(request.num_subgraphs or 1, 'part')} of the graph on each"
     else:
-        where = _devices_text(problem)
-        own = [
-            ("Objective", f"{words.text(result.objective)}, the largest load{unknown}"),
-            *bound,
-            ("Placement", _CONTIGUITY[request.contiguity]),
-            method,
-            ("Against one device", _against_one(answer, words)),
-        ]
-        if result.chain is not None:
-            own.append(("Against the best contiguous split", _against_chain(answer, words)))
-        idle = problem.num_devices - len(rows)
-        own += [("Idle", f"{idle:,} of {problem.num_devices:,} devices")] if idle else []
-    title = f"{request.workload.name}: {_count(problem.num_nodes, 'operator')} on {where}"
-    return [Heading(title), *([_table(answer, rows, words)] if rows else []), Facts(tuple(own))]
+        own = f"{_devices_text(problem)}, {_KINDS[request.contiguity][1]}"
+    return ", ".join([*parts, own, *(f"{operator} free (--assume-free)" for operator in request.assume_free)])
+
+
+def _next(answer: PlaceAnswer) -> str:
+    request = answer.request
+    if answer.result.stopped == "time limit":
+        return f"--time-limit {2 * request.time_limit_s:g}s searches for longer, {_NEXT}"
+    asks = answer.objective == "throughput" and request.method == "auto" and request.contiguity == "chain"
+    return "--non-contiguous asks whether scattered operators are faster, " * asks + _NEXT
+
+
+def _details(answer: PlaceAnswer) -> list[Block]:
+    """How the answer was found and proven, and where every operator is."""
+    result = answer.result
+    places = [(where.lstrip(": ").removeprefix("on "), nodes) for nodes, where in _held(answer, _rows(answer))]
+    method = ("Method", f"{result.method}, {duration_text(result.wall_s)}")
+    return [Facts((method, ("Bound", f"{_text(answer, result.bound)} ({result.proof})"), *places))]
+
+
+def _unit(answer: PlaceAnswer) -> Unit | None:
+    """Of the times in a table; None where they are those of a file that does not name its unit."""
+    return (
+        None if answer.request.cluster is None and answer.objective != "piper" else time_unit(answer.result.objective)
+    )
+
+
+def _text(answer: PlaceAnswer, value: float) -> str:
+    return _number(value) if _unit(answer) is None else duration_text(value)
+
+
+def _number(value: float) -> str:
+    """A time without its unit.
+
+    >>> _number(1e-300), _number(0.25)
+    ('1.00e-300', '0.250')
+    """
+    return significant(value) if value == 0 or _LEAST_PLAIN <= abs(value) < _MOST_PLAIN else f"{value:.2e}"
 
 
 def _count(number: int, noun: str) -> str:
@@ -222,17 +287,19 @@ def _count(number: int, noun: str) -> str:
 
 
 def _devices_text(problem: Any) -> str:
-    text = f"{problem.num_accelerators} accelerator{'s' * (problem.num_accelerators != 1)} of {byte_text(problem.memory_bytes)}"
-    if problem.types:
-        text = " + ".join(f"{kind.count} {kind.name} of {byte_text(kind.memory_bytes)}" for kind in problem.types)
-    return f"{text} and {problem.num_cpus} CPU{'s' * (problem.num_cpus != 1)}" if problem.num_cpus else text
+    kinds = [f"{kind.count} {kind.name} of {byte_text(kind.memory_bytes)}" for kind in problem.types]
+    text = (
+        " + ".join(kinds) or f"{_count(problem.num_accelerators, 'accelerator')} of {byte_text(problem.memory_bytes)}"
+    )
+    return f"{text} and {_count(problem.num_cpus, 'CPU')}" if problem.num_cpus else text
 
 
 # Of each kind of answer, by the keys of its rows: title and priority of the columns. Times are marked by a unit.
-_TIMES = ("start", "finish", "compute", "communication", "load", "time_s")
+_PARTS = ("compute", "communication")
+_TIMES = ("start", "finish", *_PARTS, "load", "time_s")
 _COLUMNS: dict[str, dict[str, tuple[str, int]]] = {
     "throughput": {
-        "name": ("device", 0),
+        "place": ("device", 0),
         "num_nodes": ("operators", 2),
         "compute": ("compute", 0),
         "communication": ("communication", 0),
@@ -240,8 +307,8 @@ _COLUMNS: dict[str, dict[str, tuple[str, int]]] = {
         "memory_bytes": ("memory", 1),
     },
     "latency": {
-        "device": ("device", 0),
-        "subgraph": ("subgraph", 0),
+        "place": ("device", 0),
+        "subgraph": ("part", 0),
         "num_nodes": ("operators", 2),
         "start": ("start", 0),
         "finish": ("finish", 0),
@@ -263,17 +330,17 @@ _COLUMNS: dict[str, dict[str, tuple[str, int]]] = {
 _DECIDES = {"throughput": "load", "latency": "finish", "piper": "time_s"}
 
 
-def _table(answer: PlaceAnswer, rows: Sequence[Mapping[str, Any]], words: TimeWords) -> Table:
+def _table(answer: PlaceAnswer, rows: Sequence[Mapping[str, Any]]) -> Table:
     columns = dict(_COLUMNS[answer.objective])
     if answer.request.num_subgraphs == 1:
         columns.pop("subgraph", None)
-    decides = _DECIDES[answer.objective]
+    unit, decides = _unit(answer), _DECIDES[answer.objective]
     return Table(
         columns=tuple(
             Column(
                 title=title,
-                unit=words.unit_name if name in _TIMES else "",
-                cells=tuple(_cell(answer, name, {"stage": n, **row}, words) for n, row in enumerate(rows, start=1)),
+                unit=unit.name if unit is not None and name in _TIMES else "",
+                cells=tuple(_cell(answer, name, row, unit) for row in rows),
                 is_text=title in ("device", "ways to run"),
                 flexible=title == "ways to run",
                 priority=priority,
@@ -284,40 +351,17 @@ def _table(answer: PlaceAnswer, rows: Sequence[Mapping[str, Any]], words: TimeWo
     )
 
 
-def _cell(answer: PlaceAnswer, name: str, row: Mapping[str, Any], words: TimeWords) -> str:
+def _cell(answer: PlaceAnswer, name: str, row: Mapping[str, Any], unit: Unit | None) -> str:
     value = row[name]
     if name in _TIMES:
-        return words.number(value)
+        return _number(value / (1.0 if unit is None else unit.size))
     if name == "memory_bytes":
         capacity = row.get("memory_capacity_bytes", answer.problem.memory_bytes)
         return byte_text(value) if capacity is None else used_of_total(value, capacity)
     if name == "way_names":
         counts = Counter(way or f"way {n}" for way, n in zip(value, row["ways"], strict=True))
-        ways = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-        return ", ".join(f"{count} {way}" for way, count in ways)
-    if name == "name" and row["type"]:
-        return f"{value} ({row['type']})"
+        return ", ".join(f"{count} {way}" for way, count in counts.most_common())
     return str(len(value)) if name == "nodes" else f"{value:,}" if isinstance(value, int) else str(value)
-
-
-def _against_one(answer: PlaceAnswer, words: TimeWords) -> str:
-    """What the placement gains over one device, or for latency over CPUs alone where an operator runs on them only."""
-    problem = answer.problem
-    if not np.isfinite(answer.one_device):
-        return "no single device can run all operators"
-    text = times_text(answer.one_device, answer.result.objective, words)
-    if answer.timing is not None and not (problem.num_accelerators and bool(problem.supported.all())):
-        return f"{text} on CPUs alone"
-    fits = float(problem.size_bytes.sum()) <= problem.capacity_bytes
-    return text if fits else f"{text}; it would not fit into its memory"
-
-
-def _against_chain(answer: PlaceAnswer, words: TimeWords) -> str:
-    chain = answer.result.chain
-    if chain.placement is None:
-        return "none was found" if np.isfinite(chain.bound) else "there is none"
-    note = "" if chain.proven_optimal else " (not proven to be the best)"
-    return f"{times_text(chain.objective, answer.result.objective, words)}{note}"
 
 
 # -- checks

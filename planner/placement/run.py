@@ -32,7 +32,7 @@ from strategies.limits import Clock
 from strategies.placement.baselines import one_device_time
 from strategies.placement.contiguous import solve_contiguous
 from strategies.placement.latency.evaluate import evaluate, one_device_latency
-from strategies.placement.piper import solve_piper
+from strategies.placement.piper import data_parallel_time, solve_piper
 from strategies.placement.problem import Placement, PlacementProblem, PlacementResult, without_spare_devices
 
 __all__ = ["check_files", "leaving_time_to_check", "place"]
@@ -86,6 +86,7 @@ def place(request: PlaceRequest, report: Callable[[str, float, float], None]) ->
         content=loaded.content,
         one_device=_ONE_DEVICE[objective](problem),
         timing=evaluate(problem, result.placement) if objective == "latency" else None,
+        made_with=file.made_with,
     )
     # The checker has the last word on every placement that is shown; a baseline's may be more contiguous than it has to be.
     checked = _checked(loaded.content, claim_of(answer))
@@ -224,46 +225,59 @@ _SOLVERS: dict[str, Callable[[Any, PlaceRequest, Clock], Any]] = {
 _ONE_DEVICE: dict[str, Callable[[Any], float]] = {
     "throughput": one_device_time,
     "latency": one_device_latency,
-    "piper": lambda _problem: np.inf,
+    "piper": data_parallel_time,
 }
 
 
 def _nothing_found(result: Any, problem: Any, request: PlaceRequest, objective: str) -> Exception:
     """Why there is no placement to show."""
-    memory = f"{problem.memory_bytes:,.0f} bytes"
-    kind: type[PlannerError] = NoFeasiblePlan
-    if objective == "latency" and result.proven_optimal and np.isfinite(result.objective):
-        text = (
-            f"no placement exists: the {problem.num_accelerators} accelerators of {memory}"
-            f" cannot hold the operators, which need {float(problem.size_bytes.sum()):,.0f} bytes, in so few parts,"
-            " and there are no CPUs (more --devices, --memory or --subgraphs)"
-        )
-    elif result.stopped == "interrupted":
+    if result.stopped == "interrupted":
         return SearchInterrupted(None)
-    elif objective == "latency":
-        longer = "; raise --time-limit" if result.stopped else ""
-        kind, text = LimitReached, f"{result.method}: found no placement that can run{longer}"
-    elif objective == "piper" and (result.stopped or np.isfinite(result.bound)):
-        kind, text = LimitReached, f"no plan was found: {result.proof}"
-    elif objective == "piper":
-        text = (
-            f"no plan exists: no stages on {problem.num_devices} devices of {memory}"
-            " hold all operators (more --devices or --memory)"
-        )
-    elif result.stopped == "time limit":
-        kind, text = LimitReached, "the time limit came before a placement was found; raise --time-limit"
-    elif np.isfinite(result.bound):  # a baseline, or a graph too large for a proof
-        text = f"{result.method}: found no placement within the memory ({result.proof})"
-    else:
-        need, room = float(problem.size_bytes.sum()), problem.memory_bytes * problem.num_accelerators
-        is_chain = request.contiguity == "chain"
-        cpus = "" if request.cluster else f" and {problem.num_cpus} CPUs"
-        text = (
-            f"no placement exists: {'no contiguous cut' if is_chain else 'nothing'} fits the {problem.num_accelerators} accelerators of"
-            f" {memory}{cpus}; the operators need {need:,.0f} bytes in all, the accelerators have {room:,.0f}"
-            f" (more --devices or --memory{', or --non-contiguous' if is_chain and need <= room else ''})"
-        )
-    return kind(text)
+    memory = f"{problem.memory_bytes:,.0f} bytes"
+    if objective == "piper":
+        if result.stopped or np.isfinite(result.bound):
+            return LimitReached(f"no plan was found: {result.stopped or result.proof}")
+        text = f"no stages on {problem.num_devices} devices of {memory} hold all operators (more --devices or --memory)"
+        return NoFeasiblePlan(f"no plan exists: {text}")
+    need, room = float(problem.size_bytes.sum()), problem.memory_bytes * problem.num_accelerators
+    is_latency, is_chain = objective == "latency", request.contiguity == "chain"
+    cpus = "" if request.cluster else f" and {problem.num_cpus} CPUs"
+    # The first that holds.
+    cases: tuple[tuple[bool, type[PlannerError], str], ...] = (
+        (
+            is_latency and result.proven_optimal and bool(np.isfinite(result.objective)),
+            NoFeasiblePlan,
+            (
+                f"no placement exists: the {problem.num_accelerators} accelerators of {memory} cannot hold the operators, which need"
+                f" {need:,.0f} bytes, in so few parts, and there are no CPUs (more --devices, --memory or --subgraphs)"
+            ),
+        ),
+        (
+            is_latency,
+            LimitReached,
+            f"{result.method}: found no placement that can run{'; raise --time-limit' if result.stopped else ''}",
+        ),
+        (
+            result.stopped == "time limit",
+            LimitReached,
+            "the time limit came before a placement was found; raise --time-limit",
+        ),
+        (
+            bool(np.isfinite(result.bound)),  # a baseline, or a graph too large for a proof
+            NoFeasiblePlan,
+            f"{result.method}: found no placement within the memory ({result.proof})",
+        ),
+        (
+            True,
+            NoFeasiblePlan,
+            (
+                f"no placement exists: {'no contiguous cut' if is_chain else 'nothing'} fits the {problem.num_accelerators} accelerators"
+                f" of {memory}{cpus}; the operators need {need:,.0f} bytes in all, the accelerators have {room:,.0f}"
+                f" (more --devices or --memory{', or --non-contiguous' if is_chain and need <= room else ''})"
+            ),
+        ),
+    )
+    return next(kind(text) for holds, kind, text in cases if holds)
 
 
 # -- the checker

@@ -61,9 +61,13 @@ __all__ = [
     "SpaceReport",
     "bottleneck_column",
     "estimate_report",
+    "memory_text",
     "parts_blocks",
     "scale_report",
     "search_report",
+    "unproven_text",
+    "used_text",
+    "verdict_blocks",
 ]
 
 # Parts of a step below this share of it are rounding errors.
@@ -138,14 +142,13 @@ def _search_blocks(answer: Answer) -> list[Block]:
     facts = [
         *_verdict(answer, best),
         ("Proof", _proof(answer, better)),
-        ("Workers", _workers(best.workers, answer.setting.gpus, proven=answer.proof.proven_optimal, better=better)),
+        ("Workers", used_text(best.workers, answer.setting.gpus, proven=answer.proof.proven_optimal, better=better)),
         *answer.space.report.search_facts(answer),
         ("Assumed", _assumed(answer.assumptions, answer.model_assumptions)),
         ("Next", _NEXT.format(explain=explain)),
     ]
     return [
-        Sentence(f"Best: {best.summary}.", strong=True),
-        Facts(tuple(facts)),
+        *verdict_blocks("Best", best.summary, facts),
         answer.space.report.plans_table(answer.plans, answer.objective),
         *_refined(answer, better),
         *benchmark_sentence(answer.error_bars, len(answer.plans)),
@@ -153,11 +156,25 @@ def _search_blocks(answer: Answer) -> list[Block]:
     ]
 
 
+def verdict_blocks(word: str, summary: str, facts: Sequence[tuple[str, str]]) -> list[Block]:
+    """How every answer begins: what was found, in a sentence, and the facts that decide about it."""
+    return [Sentence(f"{word}: {summary}.", strong=True), Facts(tuple(facts))]
+
+
+def memory_text(used_bytes: float, capacity_bytes: float, where: str = "per GPU") -> str:
+    """How much memory is used and how much is left.
+
+    >>> memory_text(9 * 2**30, 80 * 2**30), memory_text(81 * 2**30, 80 * 2**30, "on acc1")
+    ('9.00 GiB of 80.0 GiB per GPU (71.0 GiB to spare)', '81.0 GiB of 80.0 GiB on acc1 (1.00 GiB too much)')
+    """
+    room = capacity_bytes - used_bytes
+    spare = f"{byte_text(room)} to spare" if room >= 0 else f"{byte_text(-room)} too much"
+    return f"{byte_text(used_bytes)} of {byte_text(capacity_bytes)} {where} ({spare})"
+
+
 def _verdict(answer: Answer | Estimate, plan: RankedPlan) -> list[tuple[str, str]]:
     """How long, how fast, how much memory."""
-    room = plan.memory_capacity_bytes - plan.memory_bytes_per_gpu
-    spare = f"{byte_text(room)} to spare" if room >= 0 else f"{byte_text(-room)} too much"
-    memory = f"{byte_text(plan.memory_bytes_per_gpu)} of {byte_text(plan.memory_capacity_bytes)} per GPU ({spare})"
+    memory = memory_text(plan.memory_bytes_per_gpu, plan.memory_capacity_bytes)
     return [*answer.space.report.speed_facts(plan, answer.objective), ("Memory", memory)]
 
 
@@ -176,16 +193,25 @@ def _proof(answer: Answer, better: str) -> str:
         return f"no {uniform}plan of the stated space that fits{kept} is {better} than the first{more}{solver}"
     if proof.bound_s <= 0:
         return "not proven: the search stopped before it had a bound"
-    least = f" (no plan takes less than {duration_text(proof.bound_s)})" if better == "faster" else ""
-    return f"not proven: a plan could be up to {percent(proof.gap)} {better}{least}"
+    return unproven_text(proof.gap, duration_text(proof.bound_s), better=better)
 
 
-def _workers(workers: int, gpus: int, *, proven: bool, better: str) -> str:
-    """Say how many of the GPUs are used."""
-    if workers == gpus:
-        return f"all {gpus} GPUs are used" if gpus > 1 else "one GPU"
-    used = f"{workers} of {gpus} GPUs {'is' if workers == 1 else 'are'} used"
-    return f"{used}; using more is not {better}" if proven else f"{used}; no {better} plan was found on more"
+def unproven_text(gap: float, least: str, *, better: str = "faster", noun: str = "plan") -> str:
+    """How far an answer without a proof may be from the best; ``least`` is the time that nothing beats."""
+    bound = f" (no {noun} takes less than {least})" if better == "faster" else ""
+    return f"not proven: a {noun} could be up to {percent(gap)} {better}{bound}"
+
+
+def used_text(used: int, there: int, *, proven: bool, better: str = "faster", noun: str = "GPU") -> str:
+    """Say how many of the devices are used.
+
+    >>> used_text(4, 4, proven=True), used_text(3, 1024, proven=True, noun="device")
+    ('all 4 GPUs are used', '3 of 1,024 devices are used; using more is not faster')
+    """
+    if used == there:
+        return f"all {there:,} {noun}s are used" if there > 1 else f"one {noun}"
+    text = f"{used:,} of {there:,} {noun}s {'is' if used == 1 else 'are'} used"
+    return f"{text}; using more is not {better}" if proven else f"{text}; no {better} plan was found on more"
 
 
 def _refined(answer: Answer, better: str) -> list[Block]:
@@ -212,9 +238,8 @@ def _estimate_blocks(estimate: Estimate, warnings: Sequence[str], *, is_explaine
         *(("Note", note) for note in estimate.notes),
         *(("Warning", warning) for warning in warnings),
     ]
-    blocks: list[Block] = [
-        Sentence(f"Plan: {estimate.ranked.summary}.", strong=True),
-        Facts(tuple(facts)),
+    blocks = [
+        *verdict_blocks("Plan", estimate.ranked.summary, facts),
         *estimate.space.report.estimate_blocks(estimate),
     ]
     if not is_explained:

@@ -439,7 +439,7 @@ PlaceDocument = record(
     objective_name=key(Literal["throughput"], "throughput: the largest load of a device."),
     contiguity=key(
         Literal["chain", "convex", "none"],
-        "chain: devices take what one down-set adds to another; convex: no path leaves a device and comes back.",
+        "chain: devices follow each other, and each reads only from those before it; convex: no path leaves a device and comes back.",
     ),
     num_accelerators=Count,
     num_cpus=Count,

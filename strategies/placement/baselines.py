@@ -59,7 +59,7 @@ def solve_greedy(problem: PlacementProblem, *, clock: Clock | None = None) -> Pl
 def solve_chain(problem: PlacementProblem, *, clock: Clock | None = None) -> PlacementResult:
     """Cut one topological order optimally, as PipeDream does with its chain of layers."""
     result = solve_orders(problem, clock=clock)
-    method = "one order cut optimally (as PipeDream)"
+    method = "one topological order cut optimally (as PipeDream)"
     return _result(problem, result.placement, result.objective, method, clock=clock, stopped=result.stopped)
 
 

@@ -63,7 +63,7 @@ class TooManyIdealsError(RuntimeError):
     """The graph has more down-sets than allowed."""
 
     def __init__(self, limit: int) -> None:
-        super().__init__(f"more than {limit:,} down-sets")
+        super().__init__(f"more than {limit:,} predecessor-closed sets of operators")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

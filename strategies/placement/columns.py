@@ -407,7 +407,7 @@ def _whole(prices: FloatArray) -> FloatArray:
     return prices / total if total > 0 else np.full(len(prices), 1.0 / max(1, len(prices)))
 
 
-PRICED_PROOF = "what a device can take at the best of a few prices"
+PRICED_PROOF = "Lagrangian bound on the work that a device can do in a time"
 # States at a time of the sweep, and transitions x bins of one sweep: about five seconds.
 _STATES = 64
 _MOST_WORK = 4_000_000_000

@@ -47,8 +47,8 @@ from strategies.placement.problem import BestSoFar, Placement, PlacementProblem,
 __all__ = ["LARGE", "ChainSearch", "solve_contiguous", "solve_orders"]
 
 
-METHOD = "dynamic programming over down-sets"
-ORDERS_METHOD = "dynamic programming over sampled orders"
+METHOD = "dynamic programming over predecessor-closed sets"
+ORDERS_METHOD = "dynamic programming over sampled topological orders"
 # Most down-sets, and most entries of their largest table (two bytes each), about 300 MB; most values of all counts of devices together.
 MAX_IDEALS = 1_000_000
 _MAX_ENTRIES = 150_000_000
@@ -195,7 +195,7 @@ class ChainSearch(BestSoFar):
         while fruitless < _PATIENCE and not self.is_done():
             before = self.value
             seed += 1
-            self.report("chains along sampled orders")
+            self.report("stages along sampled orders")
             if self._is_large:
                 for order in self._near(1, seed):
                     if self._greedy(order) < self.value * _PROMISING:
@@ -247,7 +247,7 @@ class ChainSearch(BestSoFar):
             found = stages.best_chain(limit, self.clock)
             if found is not None:
                 if segment is None or order is None:
-                    self._keep(found.device, found.value, found.order, "chains of down-sets")
+                    self._keep(found.device, found.value, found.order, "stages between predecessor-closed sets")
                 else:
                     self._keep(found.device[segment], found.value, order, "coarse graph cut exactly")
                 return found.value
@@ -273,16 +273,18 @@ class ChainSearch(BestSoFar):
     def _prove(self, family: IdealFamily) -> None:
         """Run the exact program with rising limits until it finds a chain or the last limit finds none."""
         stages = Stages(family, self.graph, self._kinds)
-        exhaustive = f"exhaustive: dynamic programming over all {len(family):,} down-sets"
+        exhaustive = f"exhaustive: dynamic programming over all {len(family):,} predecessor-closed sets"
         for limit in self._limits():
-            self.report("chains of down-sets")
+            self.report("stages between predecessor-closed sets")
             found = stages.best_chain(limit, self.clock)
             if found is not None:
-                self._keep(found.device, found.value, found.order, "chains of down-sets")
+                self._keep(found.device, found.value, found.order, "stages between predecessor-closed sets")
                 break
             if limit > self.bound:  # what a run does not find is above its limit
                 self.bound = limit
-                self.proof = f"no chain of any of the {len(family):,} down-sets has a smaller largest load"
+                self.proof = (
+                    f"no stages between any of the {len(family):,} predecessor-closed sets have a smaller largest load"
+                )
             if self.is_done():
                 return
         self.bound, self.proof = self.value, exhaustive

@@ -161,10 +161,10 @@ _MOST_ASSIGNMENTS = 250
 
 # Of accelerators of one kind, and of several: what their answers and bounds are called.
 _METHODS = (
-    "exchange between devices and covers by sets",
-    "exchange between devices of several kinds and covers by sets",
+    "exchange between pairs of devices and set covering",
+    "exchange between pairs of devices of several kinds and set covering",
 )
-_PROOFS = ("covering by sets of priced blocks", "covering by sets of priced blocks, for each kind its own")
+_PROOFS = ("set-covering linear program", "set-covering linear program with sets for each kind of device")
 # Of the time after the chain, for improving the starts where there are several kinds; the covers get the rest.
 _START_SHARE = 0.3
 # Bins of the loads for finding prices, which keeps two bytes per state, bin and kind, and for proving with them, which keeps none.
@@ -287,7 +287,7 @@ def _rounded(search: FreeSearch, kinds: tuple[Kind, ...], cover: Cover) -> IntAr
     return search.completed(place)
 
 
-LARGE_METHOD = "coarse graphs, cut and exchanged"
+LARGE_METHOD = "coarsened graphs, cut exactly, and exchange between pairs of devices"
 # Segments per device of the coarse graphs that are exchanged, one after the other.
 _SEGMENTS = (20, 60)
 # The exchange may take this share of the time that is left, the bound the rest.

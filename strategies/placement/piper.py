@@ -44,7 +44,7 @@ import numpy as np
 
 from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.tolerances import EQUAL, ROUNDING
-from strategies.limits import Clock, OutOfTimeError
+from strategies.limits import Clock, why_stopped
 from strategies.placement.chain import TooManyIdealsError, enumerate_ideals
 from strategies.placement.contraction import BlockGraph, topological_rank
 from strategies.placement.problem import NodeId, SearchResult
@@ -60,6 +60,7 @@ __all__ = [
     "StageTables",
     "TooManyPointsError",
     "add_operator",
+    "data_parallel_time",
     "empty_front",
     "solve_piper",
     "stage_time",
@@ -168,6 +169,13 @@ def stage_time(
     bandwidth, d = problem.bandwidth_bytes_per_s, data_parallel
     resync = 4 * (d - 1) * parameters / (d * problem.num_micro_batches * bandwidth)
     return float((busy + moved / bandwidth) / d + resync)
+
+
+def data_parallel_time(problem: PiperProblem) -> float:
+    """Time of all operators as one stage, each in its first way on one device, with as many copies as there can be; memory aside."""
+    nodes = tuple(range(problem.num_nodes))
+    is_given = all(1 in ways for ways in problem.options)
+    return stage_time(problem, nodes, (0,) * len(nodes), max(problem.copies), 1) if is_given else float("inf")
 
 
 # More micro-batches in flight than any plan has.
@@ -409,7 +417,7 @@ def _is_simple(ways: Mapping[int, Sequence[PiperOption]]) -> bool:
     )
 
 
-METHOD = "dynamic programming over down-sets, devices and copies"
+METHOD = "dynamic programming over predecessor-closed sets, devices and copies"
 MAX_IDEALS = 2_000
 # First limits above the bound of the compute; then twice as much each time.
 _RISE = (1.02, 1.06, 1.12, 1.25, 1.5)
@@ -436,14 +444,10 @@ def solve_piper(problem: PiperProblem, *, clock: Clock | None = None, max_ideals
     clock = clock or Clock()
     search = _Search(problem, clock)
     try:
-        search.run(max_ideals)
+        return search.result(why_stopped(lambda: search.run(max_ideals)))
     except (TooManyIdealsError, TooManyPointsError) as error:
-        return search.result(f"{error}; {search.proof}")
-    except OutOfTimeError:
-        return search.result(f"stopped by the time limit; {search.proof}", stopped="time limit")
-    except KeyboardInterrupt:
-        return search.result(f"interrupted; {search.proof}", stopped="interrupted")
-    return search.result(search.proof)
+        search.proof = f"{error}; {search.proof}"
+        return search.result("")
 
 
 class _Search:
@@ -460,9 +464,7 @@ class _Search:
     def run(self, max_ideals: int) -> None:
         """Bracket, bisect, and finish among the stages' own times."""
         stages = StageTables(self._problem, max_ideals, self._clock)
-        self.proof = (
-            f"exhaustive: every stage between {stages.num_ideals:,} down-sets, every number of copies and devices"
-        )
+        self.proof = f"exhaustive: every stage between {stages.num_ideals:,} predecessor-closed sets, every number of copies and devices"
         longest = float(np.max(stages.all_times(), initial=0.0))
         limits = [self._bound * rise for rise in _RISE]
         while limits[-1] < longest:
@@ -496,13 +498,13 @@ class _Search:
             self._plan, self._value = plan, value
         return True
 
-    def result(self, proof: str, *, stopped: str = "") -> PiperResult:
+    def result(self, stopped: str) -> PiperResult:
         return PiperResult(
             plan=self._plan,
             objective=self._value,
             bound=min(self._bound, self._value),
             method=METHOD,
-            proof=proof,
+            proof=self.proof,
             wall_s=self._clock.elapsed_s,
             stopped=stopped,
         )

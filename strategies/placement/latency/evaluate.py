@@ -151,7 +151,7 @@ def placement_of(problem: PlacementProblem, accelerator: IntArray, subgraph: Int
     return Placement(device=device, subgraph=np.where(accelerator == CPU, 0, subgraph))
 
 
-PATH_PROOF = "critical path: operators at the faster of their times"
+PATH_PROOF = "critical path, each operator at the faster of its times"
 
 
 def all_on_cpus(problem: PlacementProblem) -> Placement:

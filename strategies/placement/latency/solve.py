@@ -65,11 +65,13 @@ _FEW = 16
 _EFFORT = 5.0
 # With more down-sets than this the bound is the critical path's.
 MAX_IDEALS = 100_000
-METHOD = "labels over down-sets"
-_FLOW_PROOF = "mixture of paths over all chains of down-sets"
-_LABEL_PROOF = "exhaustive: labels over all chains of down-sets"
-_LIMIT_PROOF = "labels over all chains of down-sets: none below it"
-_RELAXED_PROOF = "labels over all chains of down-sets, on accelerators that may run several calls at once"
+METHOD = "label setting over predecessor-closed sets"
+_FLOW_PROOF = "linear program over the critical paths of all sequences of predecessor-closed sets"
+_LABEL_PROOF = "exhaustive: label setting over all sequences of predecessor-closed sets"
+_LIMIT_PROOF = "label setting over all sequences of predecessor-closed sets found nothing faster"
+_RELAXED_PROOF = (
+    "label setting over all sequences of predecessor-closed sets, with accelerators that may run several calls at once"
+)
 # With more down-sets than this a coarse graph comes first, and steps across chokes are not made one by one.
 _LARGE = 8_000
 _MAX_STEPS = 30_000_000
@@ -144,7 +146,7 @@ class _Search(BestSoFar):
             self._close()
             if self.is_done():
                 return
-        self.stage = "chains of down-sets"
+        self.stage = "sequences of predecessor-closed sets"
         self.clock.check()
         _search_lattices(self)
         if not self.is_done():

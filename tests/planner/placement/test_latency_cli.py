@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -44,9 +45,14 @@ def test_json_answer(answer: Any, workload: Path) -> None:
 
 def test_table(answer: Any, workload: Path) -> None:
     out = answer("place", workload, "--objective", "latency", "--width", "100")
-    assert "proven optimal" in out
-    assert "3.25" in out
-    assert "7.50000, the latency" in out
+    assert out.startswith("Best: operators 1-2 on acc1; 3 on acc2.\n\nTime: ")
+    said = " ".join(out.split())
+    assert "Time: 7.50 in the workload's unit of time until the last output of a micro-batch is there" in said
+    assert "on acc1, the fullest (0 B to spare)" in said
+    assert "proven optimal: no placement is faster" in said
+    assert "at most 1 part of the graph on each" in said
+    assert re.search(r"acc2 +1 +3\.25 +7\.50 +4\.00 +0\.250", out)
+    assert "on CPUs" not in out
 
 
 def test_export_and_check(answer: Any, cli: Cli, workload: Path, tmp_path: Path) -> None:

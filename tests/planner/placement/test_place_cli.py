@@ -48,7 +48,7 @@ def test_json_answer(answer: Any, workload: Path) -> None:
     assert [device["name"] for device in found["devices"]] == ["acc1", "acc2", "cpu1"]
     assert max(device["load"] for device in found["devices"]) == found["objective"]
     assert found["wall_s"] >= 0
-    assert "down-sets" in found["method"]
+    assert found["method"] == "dynamic programming over predecessor-closed sets"
     assert found["speedup_over_one_device"] == pytest.approx(36 / 20.5)
 
 
@@ -64,10 +64,73 @@ def test_json_answers_follow_their_schema(answer: Any, workload: Path, tmp_path:
 
 def test_table(answer: Any, workload: Path) -> None:
     out = answer("place", workload, "--devices", "3")
-    assert "row.json: 8 operators on 3 accelerators of 6.00 MiB and 1 CPU" in out
-    assert "proven optimal (exhaustive: dynamic programming over all" in out
+    assert "3 accelerators of 6.00 MiB and 1 CPU" in out
     for word in ("device", "compute", "communication", "load", "memory", "Against one device"):
         assert word in out
+
+
+def test_the_verdict_comes_first(answer: Any, workload: Path) -> None:
+    """What goes where, the time and what sets it, memory to spare, proof, gain, assumptions, the next command."""
+    out = answer("place", workload, "--width", "100")
+    # As in test_json_answer: the CPU does operator 1, 2 to 6 are on one accelerator, 7 and 8 on the other.
+    first, _, *facts = out.splitlines()
+    assert sorted(first.removeprefix("Best: operators ").removesuffix(".").split("; ")) == [
+        "1 on cpu1",
+        "2-6 on acc1",
+        "7-8 on acc2",
+    ]
+    said = " ".join(out.split())
+    assert facts[0].startswith("Time: ")
+    for text in (
+        "20.5 in the workload's unit of time per micro-batch, set by acc1: compute 20.0, communication 0.500",
+        "5.00 MiB of 6.00 MiB on acc1, the fullest (1.00 MiB to spare)",
+        "Proof: proven optimal: no contiguous placement is faster",
+        "Devices: all 3 devices are used",
+        "1.76x faster than one device alone (36.0, but the operators do not fit into its memory)",
+        "times, transfers and sizes of row.json",
+        "--export placement.yaml",
+    ):
+        assert text in said
+    assert len(out.splitlines()) <= 24
+    # How it was found and proven is for those who ask.
+    assert "predecessor-closed" not in out
+    more = answer("place", workload, "-v")
+    assert re.search(r"Bound: +20\.5 \(exhaustive: dynamic programming over all \d+ predecessor-closed sets\)", more)
+
+
+def test_the_verdict_of_a_network(answer: Any) -> None:
+    """Layers are named, figures have three digits, and the rate is that of the micro-batches."""
+    words = ("bert-large", "--cluster", "dgx1-v100", "--devices", "4", "--batch", "4", "--mode", "inference")
+    out = answer("place", *words, "--width", "100")
+    found = json.loads(answer("place", *words, "--json"))
+    assert out.startswith("Best: layers segments-blocks.7.attention on acc1; ")
+    assert f"{4 / found['objective']:.0f} samples/s" in out
+    assert "precision fp16" in out
+    assert len(out.splitlines()) <= 24
+    assert not re.search(r"\d\.\d{5}", out)
+    shortest = answer("place", *words, "--width", "60")
+    assert max(map(len, shortest.splitlines())) <= 60
+
+
+def test_long_lists_of_operators_come_with_details(answer: Any, tmp_path: Path) -> None:
+    """A list that would fill the screen is not cut: the verdict says who lists it."""
+    nodes = [
+        {"id": i, "supportedOnFpga": 1, "cpuLatency": 9e9, "fpgaLatency": 1.0, "size": 1, "colorClass": i % 2}
+        for i in range(400)
+    ]
+    path = tmp_path / "striped.json"
+    path.write_text(json.dumps({"maxFPGAs": 2, "maxCPUs": 0, "maxSizePerFPGA": 200, "nodes": nodes, "edges": []}))
+    out = answer("place", path, "--non-contiguous", "--width", "100")
+    assert out.startswith("Best: 400 operators divided as in the table; -v lists which are where.")
+    more = " ".join(answer("place", path, "--non-contiguous", "--width", "100", "-v").split())
+    assert ", ".join(map(str, range(0, 400, 2))) in more
+
+
+def test_a_baseline_is_not_called_the_best(answer: Any, workload: Path) -> None:
+    out = answer("place", workload, "--method", "one-device", "--memory", "1GiB")
+    assert out.startswith("Method one-device: operators 1-8 on acc1.\n")
+    assert "1.76x slower than the best contiguous placement (20.5)" in out
+    assert "not proven: a placement could be up to " in out
 
 
 def test_csv_has_a_row_per_device(answer: Any, workload: Path) -> None:
@@ -169,7 +232,9 @@ def test_piper_workloads(answer: Any, fails: Any, cli: Cli, tmp_path: Path) -> N
     assert found["objective"] == max(stage["time_s"] for stage in found["stages"])
     assert found["num_devices"] == 4
     assert "ok" in answer("place", "check", path, out)
-    assert "stage" in answer("place", path, "--memory", "1kB")
+    shown = answer("place", path, "--memory", "1kB")
+    assert re.match(r"Best: operators [\w, -]+: data x\d+", shown)
+    assert "on each device of stage " in shown
     saved = yaml.safe_load(out.read_text())
     saved["stages"][0]["data_parallel"] += 1
     out.write_text(yaml.safe_dump(saved))

@@ -245,7 +245,7 @@ def test_says_why_it_gave_up() -> None:
     edges = [EdgeSpec(i, i + 1, 0.75) for i in range(0, 24, 2)]
     problem = PlacementProblem.build(nodes, edges, num_accelerators=5, num_cpus=0, memory_bytes=1.0)
     result = solve_contiguous(problem, max_ideals=100)
-    assert "more than 100 down-sets, too many for a proof" in result.stopped
+    assert "more than 100 predecessor-closed sets of operators, too many for a proof" in result.stopped
     assert "exhaustive" not in result.proof
     assert "; " not in result.proof
     few = solve_contiguous(problem, max_ideals=100, clock=Clock(limit_s=0.0))
