@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from planner.core.errors import UsageError
 from planner.core.request import Request
-from planner.sizing.search import ClusterFacts, Goal, Sized, Trial, size
-from planner.sweeping.answer import key_of, to_plain
+from planner.sizing.search import ClusterAnswer, ClusterFacts, Goal, Sized, Trial, size
+from planner.sweeping.answer import answer, to_plain
 from planner.sweeping.grid import Cell, load_clusters
 from planner.sweeping.run import answers_here
 
 if TYPE_CHECKING:
     from costmodel.hardware.cluster import Cluster
     from planner.core.answer import Answer
+    from planner.spaces.base import PlanSpace
 
 __all__ = ["DEFAULT_MOST_GPUS", "answer_of", "size_training"]
 
@@ -58,29 +61,91 @@ def size_training(
     clusters = _clusters(request, names)
     has_objectives = _checked_network(request, goal, names[0])
     facts = [_facts(request, goal, name, cluster, most_gpus) for name, cluster in clusters.items()]
-    known: dict[str, Trial] = {}
-    asked = 0
+    common = {"request": request, "goal": goal, "has_objectives": has_objectives}
+    cells = [Cell(key=one.name, question={**common, "facts": one}) for one in facts]
+    found = {one.name: ClusterAnswer(facts=one) for one in facts}
+    work = partial(sized_cluster, progress=progress) if jobs == 1 or len(cells) == 1 else sized_cluster
+    interrupted = False
+    try:
+        for cell, row in answers_here(cells, jobs, work):
+            found[cell.key] = row["answer"]
+            if row["interrupted"]:
+                raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        interrupted = True
+    return Sized(request=request, goal=goal, clusters=tuple(found.values()), interrupted=interrupted)
 
-    def ask(cells: Sequence[tuple[ClusterFacts, int, str]]) -> list[Trial]:
-        nonlocal asked
-        questions = [to_plain(_asked(request, *cell)) for cell in cells]
-        keys = [key_of(question, {}, "") for question in questions]
-        wanted = {
-            key: (Cell(key=key, question=question), facts, allowed)
-            for key, question, (facts, allowed, _) in zip(keys, questions, cells, strict=True)
-            if key not in known
-        }
-        for cell, row in answers_here([cell for cell, _, _ in wanted.values()], jobs):
-            _, where, allowed = wanted[cell.key]
-            if row["status"] == "failed":
-                raise UsageError(f"{where.name}, {allowed} GPUs: {row['reason']}")
-            known[cell.key] = Trial.of(row, where, goal, allowed)
-            asked += 1
-            if progress is not None:
-                progress(f"search {asked}: {where.name}, {allowed} GPUs", asked / (asked + len(wanted)))
-        return [known[key] for key in keys]
 
-    return size(request, goal, facts, ask, has_objectives=has_objectives)
+def sized_cluster(question: Mapping[str, Any], progress: Progress | None = None) -> dict[str, Any]:
+    """Size one cluster, in any process: one search after the other, each of which knows what those before it found."""
+    request, goal, has_objectives = (question[name] for name in ("request", "goal", "has_objectives"))
+    known: list[Trial] = []
+    spaces: dict[str | None, PlanSpace] = {}
+
+    def tried(facts: ClusterFacts, allowed: int, objective: str) -> Trial:
+        # The answer of more GPUs that leaves so many out is the answer here, too.
+        same = [t for t in known if t.row["objective"] == objective and t.allowed > allowed >= _workers(t)]
+        if same:
+            trial = dataclasses.replace(same[0], allowed=allowed)
+        else:
+            asked = dataclasses.replace(_asked(request, facts, allowed, objective), top=1)
+            row = _best_row(asked, known, spaces if has_objectives else {})
+            trial = Trial.of(row, facts, goal, allowed)
+        known.append(trial)
+        if progress is not None:
+            progress(f"search {len(known)}: {facts.name}, {allowed} GPUs", len(known) / (len(known) + 1))
+        return trial
+
+    sized = size(
+        request,
+        goal,
+        [question["facts"]],
+        lambda cells: [tried(*cell) for cell in cells],
+        has_objectives=has_objectives,
+    )
+    return {"answer": sized.clusters[0], "interrupted": sized.interrupted}
+
+
+_PLAN = "_plan"
+
+
+def _workers(trial: Trial) -> float:
+    """GPUs that the plan of a trial uses."""
+    return float(trial.row["workers"] or math.inf)
+
+
+def _best_row(asked: Request, known: Sequence[Trial], spaces: dict[str | None, PlanSpace]) -> dict[str, Any]:
+    """The row of a question, as `planner.sweeping.answer.answer`, with its plan for further searches.
+
+    Plans on so few GPUs that the best is known, or known to be late, are not looked at again; where nothing is within a budget, the least
+    money of all plans is asked for. ``spaces``: cost models, by objective.
+    """
+    is_step, is_met = asked.objective is None, any(trial.meets() or trial.goal.budget is None for trial in known)
+    settled = [
+        t
+        for t in known
+        if t.allowed < asked.gpus
+        and (t.row["proven_optimal"] or t.excludes_fewer if is_step else is_met and t.excludes_fewer)
+    ]
+    known_gpus = max((trial.allowed for trial in settled), default=0)
+    beaten = [t for t in known if _workers(t) <= asked.gpus and (is_step or t not in settled)]
+    found: list[Answer] = []
+
+    def best(request: Request) -> Answer:
+        from planner.question.resolve import resolve
+        from planner.spaces.ask import searched
+        from planner.spaces.base import space_of
+
+        if asked.objective not in spaces:
+            spaces[asked.objective] = space_of(resolve(request))
+        space = spaces[asked.objective].after(request, known_gpus, [trial.row[_PLAN] for trial in beaten])
+        found.append(searched(space, 1, compare=False))
+        return found[0]
+
+    row = answer(to_plain(asked), best)
+    if row["status"] == "failed":
+        raise UsageError(f"{asked.cluster}, {asked.gpus} GPUs: {row['reason']}")
+    return {**row, "known_gpus": known_gpus, _PLAN: found[0].plans[0].plan if found else None}
 
 
 def answer_of(sized: Sized, trial: Trial) -> Answer:

@@ -1,12 +1,14 @@
 """Which numbers of GPUs are searched for a training, and what follows from the answers.
 
 Let T(n) be the step of the best plan on *at most* n GPUs. Every plan for n GPUs may be run where there are more, so T never grows with n,
-whatever the best plan on *exactly* n does: more GPUs may well be slower, and then the best plan leaves some out. So the least n that meets
-a deadline is found by bisection, over whole nodes, between a doubling ladder's last count that is late and first that is not.
+whatever the best plan on *exactly* n does: more GPUs may well be slower, and then the best plan leaves some out. So a doubling ladder is
+tried from its top down to the first count that is late, since all below are late too, and the least n that meets the deadline is found by
+bisection, over whole nodes, between that count and the next.
 
-Money is n T(n) and has no such law. The least GPU-hours (and the least joules) of any plan at all are one more search each, with that
-objective: if its plan is in time, it is the cheapest; if even it is too dear, no number of GPUs will do. In between, the cheapest of what
-was tried is the answer, and neighbours of it are tried, too.
+Money is n T(n) and has no such law. The least GPU-hours (and the least joules) of any plan on more GPUs than are known to be late are one
+more search each, with that objective: if its plan is in time, it is the cheapest. In between, the cheapest of what was tried is the answer,
+and neighbours of it are tried, too. Where nothing is within the budget, the rest of the ladder is tried for the nearest miss, and the least
+GPU-hours of all are searched: if even they are too dear, no number of GPUs will do.
 
 A goal is what a training must reach; a trial is a number of GPUs with its best plan, and what the whole training takes with it.
 """
@@ -184,6 +186,13 @@ class Trial:
         """Whether the training ends by the deadline: as predicted, or ``surely`` with a chance of 90 %."""
         return self.has_plan and self.lateness(surely=surely) <= 1.0
 
+    @property
+    def excludes_fewer(self) -> bool:
+        """Whether no plan on so many GPUs or fewer ends by the deadline."""
+        if not self.has_plan:
+            return str(self.row["status"]) in ("no_plan", "refused")
+        return not self.in_time() and bool(self.row["proven_optimal"])
+
     def meets(self, *, surely: bool = False) -> bool:
         """Whether it ends by the deadline, within the budget."""
         return self.in_time(surely=surely) and self.excess(surely=surely) <= 1.0
@@ -270,7 +279,8 @@ class ClusterAnswer:
     def least_money(self) -> float | None:
         """No plan on any number of GPUs up to the most costs less; None where that is not known."""
         for trial in self.trials:
-            if trial.row["objective"] == GPU_HOURS and trial.money is not None and trial.row["proven_optimal"]:
+            is_of_all = trial.row["objective"] == GPU_HOURS and not trial.row.get("known_gpus")
+            if is_of_all and trial.money is not None and trial.row["proven_optimal"]:
                 # GPUs that whole nodes leave idle are not in the bound.
                 return trial.money * int(trial.row["workers"]) / (trial.gpus or 1)
         return None
@@ -366,21 +376,26 @@ def size(request: Request, goal: Goal, clusters: Iterable[ClusterFacts], ask: As
     """
     answers = [ClusterAnswer(facts=facts) for facts in clusters]
     interrupted = False
-
-    def try_all(cells: list[tuple[ClusterAnswer, int, str]]) -> None:
-        for (answer, _, _), trial in zip(cells, ask([(a.facts, n, o) for a, n, o in cells]), strict=True):
-            answer.trials.append(trial)
-
     try:
-        first = [(a, n, STEP_TIME) for a in answers for n in ladder(a.facts.node, a.facts.most)]
-        objectives = (GPU_HOURS, ENERGY) if has_objectives else ()
-        try_all(first + [(a, a.facts.most, objective) for a in answers for objective in objectives])
-        while cells := [(a, n, STEP_TIME) for a in answers for n in a.brackets()]:
-            try_all(cells)
-        for _ in range(_NEIGHBOUR_ROUNDS):
-            if not (cells := [(a, n, STEP_TIME) for a in answers for n in a.neighbours()]):
-                break
-            try_all(cells)
+        for answer in answers:
+            _try_cluster(answer, goal, ask, (GPU_HOURS, ENERGY) if has_objectives else ())
     except KeyboardInterrupt:
         interrupted = True
+    for answer in answers:
+        answer.trials.sort(key=lambda t: (t.row["objective"] != STEP_TIME, t.allowed))
     return Sized(request=request, goal=goal, clusters=tuple(answers), interrupted=interrupted)
+
+
+def _try_cluster(answer: ClusterAnswer, goal: Goal, ask: Ask, objectives: Sequence[str]) -> None:
+    """Make the trials that decide the answers of a cluster."""
+    facts, trials, left = answer.facts, answer.trials, list(ladder(answer.facts.node, answer.facts.most))
+    while left and not (trials and trials[-1].excludes_fewer):
+        trials += ask([(facts, left.pop(), STEP_TIME)])
+    while counts := answer.brackets():
+        trials += ask([(facts, count, STEP_TIME) for count in counts])
+    if is_over_budget := goal.budget is not None and answer.nearest is not None and answer.best("least_gpus") is None:
+        trials += ask([(facts, count, STEP_TIME) for count in left])
+    if is_over_budget or any(trial.in_time() for trial in trials):
+        trials += ask([(facts, facts.most, objective) for objective in objectives])
+    for _ in range(_NEIGHBOUR_ROUNDS):
+        trials += ask([(facts, count, STEP_TIME) for count in answer.neighbours()])

@@ -28,7 +28,7 @@ def optimize(request: Request, progress: Progress | None = None, *, compare: boo
     request : Request
     progress : function of (message, share done), optional
     compare : bool
-        Whether the best plans are compared under the model's error, and refined beyond the space that is proven.
+        Whether the best plans are compared with baselines and under the model's error, and refined beyond the space that is proven.
 
     Raises
     ------
@@ -55,24 +55,25 @@ def searched(space: PlanSpace, top: int, progress: Progress | None = None, *, co
         raise space.no_plan(found.outcome)
     found = dataclasses.replace(found, wall_s=time.monotonic() - started)
     ranked = space.rank(found.plans)
+    interrupted = found.outcome.interrupted
     answer = Answer(
         space=space,
         setting=space.setting(ranked[0].plan),
         objective=space.objective,
         plans=tuple(ranked[: found.shown]),
         proof=space.proof(found, ranked[: found.shown], found.wall_s),
-        baselines=space.baselines(found, ranked[0]),
         assumptions=space.assumptions(),
         model_assumptions=space.model_assumptions(),
         free_layers=space.free_layers,
-        interrupted=found.outcome.interrupted,
+        interrupted=interrupted,
     )
-    answer = dataclasses.replace(answer, notes=tuple(space.search_notes(found, answer)))
-    if found.outcome.interrupted:
-        raise SearchInterrupted(answer)
-    if not compare:
+    if not compare and not interrupted:
         (first,), _ = space.error_bars(ranked[:1])
         return dataclasses.replace(answer, plans=(first, *answer.plans[1:]))
+    answer = dataclasses.replace(answer, baselines=space.baselines(found, ranked[0]))
+    answer = dataclasses.replace(answer, notes=tuple(space.search_notes(found, answer)))
+    if interrupted:
+        raise SearchInterrupted(answer)
     compared, bars = space.error_bars(ranked)
     # A baseline that is one of the plans has that plan's interval.
     baselines = {

@@ -145,6 +145,19 @@ class PlanSpace(AnswerSpace):
         shown = min(self.resolved.request.top, len(plans))
         return Found(plans=plans, shown=shown, outcome=outcome)
 
+    def after(self, asked: Request, known_gpus: int, known: Sequence[Any]) -> PlanSpace:
+        """The question of another request, where all plans on so many GPUs are known; itself where a search would not be quicker.
+
+        Parameters
+        ----------
+        asked : Request
+            The same but for its GPUs.
+        known_gpus : int
+        known : sequence
+            Plans that the others have to beat, the best on so many GPUs among them.
+        """
+        return self
+
     def no_plan(self, outcome: Any) -> Exception:
         """Say why a search found none."""
         if outcome.interrupted:

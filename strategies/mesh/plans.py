@@ -148,8 +148,7 @@ class Incumbents:
 
     def candidates(self) -> list[MeshCandidate]:
         """The plans, best first; scores that differ by rounding only count as equal."""
-        ordered = sorted(self._rows.items(), key=lambda item: (item[1].score, item[0]))
-        rows = [row for _, row in ordered]
+        rows = [row for _, row in sorted(self._rows.items(), key=lambda item: (item[1].score, item[0]))]
         result: list[_Row] = []
         while rows:
             tied = [row for row in rows if row.score <= rows[0].score * (1.0 + EQUAL)]
@@ -245,10 +244,10 @@ class PlanEvaluator:
         if self.modes.plain in modes and len(left):
             fits = self._memory_bytes(plain.take(left), pipeline[left]) <= self.settings.capacity_bytes
             fitting = plain.take(left[fits])
-            self._keep(fitting)
+            self.keep(fitting)
             if self.modes.plain_on_host in modes:
                 sooner = self.least_score(least_s[left[fits], 1], fitting) < self.goal()
-                self._keep(_with_optimizer_on_host(fitting.take(np.flatnonzero(sooner))))
+                self.keep(_with_optimizer_on_host(fitting.take(np.flatnonzero(sooner))))
             # Recomputation, and activations on the host, take longer: what fits is settled, unless computing devices cost more.
             left = left if self.counts_computing else left[~fits]
         if len(left):
@@ -313,7 +312,7 @@ class PlanEvaluator:
         least_s = self._least_s(batch, pipeline)[np.arange(len(batch)), batch.offload_optimizer]
         score = self.least_score(least_s, batch)
         hopeful = np.flatnonzero((score <= self.incumbents.worst) & (score <= best[rows]))
-        np.minimum.at(best, rows[hopeful], self._keep(batch.take(hopeful)))
+        np.minimum.at(best, rows[hopeful], self.keep(batch.take(hopeful)))
 
     def _least_s(self, batch: MeshBatch, pipeline: IntArray) -> FloatArray:
         """Times that plans do not go below, with the optimizer on the device and on the host: (n, 2).
@@ -338,10 +337,9 @@ class PlanEvaluator:
     def _least_blocks(self, batch: MeshBatch, pipeline: IntArray) -> IntArray:
         first, index = _pipelines(batch, pipeline)
         memory = self.model.pipeline_memory(batch.take(first))
-        division = Division.of(batch)
-        return memory.least_recomputed(index, division, self.settings.capacity_bytes)
+        return memory.least_recomputed(index, Division.of(batch), self.settings.capacity_bytes)
 
-    def _keep(self, batch: MeshBatch) -> FloatArray:
+    def keep(self, batch: MeshBatch) -> FloatArray:
         """Evaluate plans exactly, and keep them if they are good; their scores."""
         if not len(batch):
             return np.zeros(0)

@@ -109,6 +109,8 @@ def _search_parts(model: MeshModel, settings: MeshSettings, progress: Progress |
         runs.append(run)
     interrupted = False
     try:
+        if settings.known and runs:
+            runs[0].evaluator.keep(MeshBatch.from_plans(settings.known))
         if counted:
             for run in runs:
                 run.seed()
@@ -285,11 +287,8 @@ class _Run:
     def seed(self) -> None:
         """Find some good plans in a corner of the space, degrees that are powers of two, so that few nodes of the whole are kept."""
         settings = self.space.settings
-        gap = max(settings.gap, _SEED_GAP)
-        corner = MeshSpace.of(
-            self.space.model, replace(settings, restriction=settings.restriction.powers_of_two(), gap=gap)
-        )
-        run = _Run(space=corner, incumbents=self.incumbents, clock=self.clock)
+        corner = replace(settings, restriction=settings.restriction.powers_of_two(), gap=max(settings.gap, _SEED_GAP))
+        run = _Run(space=MeshSpace.of(self.space.model, corner), incumbents=self.incumbents, clock=self.clock)
         run.settle()
         self.outcome.out_of_time = run.outcome.out_of_time
         self.outcome.nearest_miss = run.outcome.nearest_miss

@@ -141,6 +141,7 @@ class MeshSettings:
     wall_s: float = 60.0
     effort: float = float("inf")  # pieces of work, some thousand rows each, that every stage of the search may take
     gap: float = 0.0
+    known: tuple[MeshPlan, ...] = ()  # legal plans, on any number of workers, that the others have to beat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

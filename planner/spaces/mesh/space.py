@@ -40,6 +40,7 @@ from planner.core.notes import Note
 from planner.core.numbers import percent
 from planner.core.objectives import check_rates, stated_rates
 from planner.core.quantities import format_bytes
+from planner.core.request import Request
 from planner.question.fixed import fixed_by
 from planner.question.resolve import Resolved
 from planner.spaces.base import Found, PlanSpace, Progress
@@ -127,6 +128,10 @@ class MeshPlanSpace(PlanSpace):
     peak_flop_per_s : float
         Dense peak of one device in the precision that matrices are computed in.
     constants : MeshAssumptions
+    known_gpus : int
+        All plans on so many GPUs are known, and not searched again.
+    known : tuple of MeshPlan
+        Plans that the others have to beat.
     """
 
     model: MeshModel
@@ -135,6 +140,8 @@ class MeshPlanSpace(PlanSpace):
     flop_per_step: float
     peak_flop_per_s: float
     constants: MeshAssumptions
+    known_gpus: int = 0
+    known: tuple[MeshPlan, ...] = ()
 
     name = "mesh"
     declared = MESH_FIGURES
@@ -176,11 +183,19 @@ class MeshPlanSpace(PlanSpace):
 
     def outcome_of(self, top: int, progress: Progress | None) -> MeshOutcome:
         """Look for the best plans, which differ in a degree unless all are asked for."""
-        settings = self.settings()
+        settings = dataclasses.replace(self.settings(), known=self.known)
         if top > settings.top:
             distinct = None if self.resolved.request.diverse is False else DISTINCT
             settings = dataclasses.replace(settings, top=top, distinct=distinct)
+        if self.known_gpus:
+            counts = tuple(range(self.known_gpus + 1, settings.max_workers + 1))
+            settings = dataclasses.replace(settings, worker_counts=counts)
         return self.outcome(settings, progress)
+
+    def after(self, asked: Request, known_gpus: int, known: Sequence[MeshPlan]) -> MeshPlanSpace:
+        setting = dataclasses.replace(self.resolved.setting, gpus=asked.gpus)
+        resolved = dataclasses.replace(self.resolved, request=asked, setting=setting)
+        return dataclasses.replace(self, resolved=resolved, known_gpus=known_gpus, known=tuple(known))
 
     def baselines(self, found: Found, best: RankedPlan) -> Mapping[str, RankedPlan | None]:
         """Best plan without tensor, context, expert and pipeline parallelism, whatever else is fixed."""

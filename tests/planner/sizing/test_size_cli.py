@@ -12,11 +12,14 @@ from typing import Any
 
 import pytest
 
+from costmodel.mesh.model import MeshModel
 from planner.cli import run
 from planner.core.request import Request
 from planner.schema.results import SizeDocument
 from planner.sizing.search import ClusterFacts, Goal, Sized, Trial, charged_gpus, ladder, size
 from planner.sweeping.answer import search
+from strategies.mesh.search import search_model
+from strategies.mesh.settings import MeshOutcome, MeshSettings
 from tests.cases import mostly
 
 GOAL = ("llama2-7b", "--tokens", "10B", "--batch", "256", "--max-gpus", "64", "--cluster", "h100")
@@ -68,6 +71,37 @@ def test_the_fewest_gpus_that_are_sure(capsys: pytest.CaptureFixture[str], answe
     text = " ".join(answer("size", *GOAL, "--days", limit).split())
     assert "Chance: below 90 %; 16 GPUs of " in text
     assert "not with 90 % probability" in text
+
+
+@pytest.mark.exact
+def test_searches_know_of_each_other(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counts that others settle are not searched, nor plans on counts whose best is known; what is said is what whole searches say."""
+    counts: list[Sequence[int]] = []
+
+    def counted(model: MeshModel, settings: MeshSettings, progress: object = None) -> MeshOutcome:
+        counts.append(settings.worker_counts or range(1, settings.max_workers + 1))
+        return search_model(model, settings)
+
+    monkeypatch.setattr("strategies.mesh.search.search_model", counted)
+    answer = _document(capsys, *GOAL, "--days", "1")["clusters"][0]
+    tried = [t for t in answer["tried"] if t["objective"] == "step_time"]
+    late = [t["allowed_gpus"] for t in tried if not t["meets"]]
+    assert len(counts) <= len(answer["tried"])
+    assert max(late) < answer["least_gpus"]["gpus"] <= max(late) + 8
+    # The ladder ends where it is first late, and all else lies above.
+    assert sum(min(searched) <= min(late) for searched in counts) <= 4
+    for trial in tried:
+        whole = search(Request(model="llama2-7b", cluster="dgx-h100", gpus=trial["allowed_gpus"], batch=256, top=1))
+        assert trial["step_time_s"] == pytest.approx(whole.plans[0].step_time_s)
+        assert trial["proven_optimal"]
+    assert len(counts) <= 3 * len(tried) + 2  # each of the whole searches is one: nothing is compared with it
+
+
+@pytest.mark.exact
+def test_clusters_in_processes_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ("llama2-7b", "--tokens", "10B", "--max-gpus", "16", "--cluster", "h100,a100", "--days", "20")
+    together, apart = _document(capsys, *asked), _document(capsys, *asked, "--jobs", "2")
+    assert {**apart, "command_line": together["command_line"]} == together
 
 
 @pytest.mark.exact
@@ -341,7 +375,8 @@ def test_few_searches_are_made() -> None:
     answer = _sized(world, facts, Goal(samples=100_000.0, deadline_s=1000.0 * 1000.0 / 777.0)).clusters[0]
     least = answer.best("least_gpus")
     assert least.gpus == 784  # 777 in whole nodes
-    assert len(world.asked) <= 13 + 2 + 7 + 6
+    assert len(world.asked) <= 4 + 2 + 7 + 6  # of the ladder those from 4096 down to 512
+    assert min(allowed for allowed, _ in world.asked) == 512
     assert len(set(world.asked)) == len(world.asked)
 
 

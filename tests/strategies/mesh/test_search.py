@@ -386,6 +386,27 @@ def test_the_best_of_the_best_groups(question: dict[str, object], top: int) -> N
     assert found[0].plan == plain[0].plan  # the best is the best
 
 
+@mostly("exact", "question", QUESTIONS, quick=1)
+@mostly("exact", "score", list(SCORES), quick=1)
+def test_what_is_known_of_fewer_workers_is_not_searched_again(question: dict[str, object], score: str) -> None:
+    """The best of all counts up to some, found in two parts, of which the second knows the first: the same plan, for less work."""
+    space = mesh_space(resolve(Request(**question, top=1)))  # type: ignore[arg-type]
+    settings = dataclasses.replace(space.settings(), score=SCORES[score])
+    whole, most = search_model(space.model, settings), settings.max_workers
+    for fewer in (1, most // 2, most - 1):
+        first = search_model(space.model, dataclasses.replace(settings, max_workers=fewer))
+        known = tuple(candidate.plan for candidate in first.candidates)
+        rest = dataclasses.replace(settings, known=known, worker_counts=tuple(range(fewer + 1, most + 1)))
+        found = search_model(space.model, rest)
+        assert found.candidates[0].score == pytest.approx(whole.candidates[0].score, rel=1e-9)
+        assert found.bound_score == found.candidates[0].score
+        assert first.space_size + found.space_size == whole.space_size
+    # All that is known of the best is that nothing beats it.
+    again = search_model(space.model, dataclasses.replace(settings, known=(whole.candidates[0].plan,)))
+    assert again.candidates[0].plan == whole.candidates[0].plan
+    assert again.searched.get("pipelines", 0) <= whole.searched["pipelines"]
+
+
 def test_the_plain_list_can_be_asked_for() -> None:
     for diverse, distinct in ((None, DISTINCT), (True, DISTINCT), (False, None)):
         space = mesh_space(resolve(Request(model="bert-large", gpus=8, diverse=diverse)))
