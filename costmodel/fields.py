@@ -10,7 +10,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, TypeVar
 
-__all__ = ["Figure", "assumption", "declared", "idle", "labels_of", "part", "parts_of", "setting", "with_values"]
+__all__ = [
+    "Figure",
+    "as_run",
+    "assumption",
+    "declared",
+    "idle",
+    "labels_of",
+    "part",
+    "parts_of",
+    "setting",
+    "with_values",
+]
 
 _T = TypeVar("_T")
 
@@ -102,13 +113,22 @@ def labels_of(figures: Iterable[Figure], total: str) -> dict[str, str]:
     return {figure.name: figure.label for figure in figures if figure.part_of == total}
 
 
-def assumption(default: float, doc: str, source: str, *, needs: str = "") -> float:
-    """Declare an assumption: a field of a dataclass with its default, its meaning and where the default is from.
+def assumption(default: float, doc: str, source: str, *, needs: str = "", as_run: float | None = None) -> float:
+    """Declare an assumption: a field of a dataclass with its value in a well-tuned implementation, its meaning and where that is from.
 
-    Where ``needs`` names another one, it changes nothing while that is 0.
+    Where ``needs`` names another one, it changes nothing while that is 0. ``as_run`` is its value in the runs of a framework that does
+    not state it, where that is another.
     """
-    value: float = field(default=default, metadata={"doc": doc, "source": source, "needs": needs})
+    usual = default if as_run is None else as_run
+    value: float = field(default=default, metadata={"doc": doc, "source": source, "needs": needs, "as_run": usual})
     return value
+
+
+def as_run(assumptions: type[_T]) -> _T:
+    """The assumptions about runs of a framework that states none of them."""
+    declaration: Any = assumptions
+    found: _T = declaration(**{item.name: item.metadata["as_run"] for item in fields(declaration)})
+    return found
 
 
 def with_values(assumptions: _T, values: Mapping[str, float]) -> _T:

@@ -2,8 +2,8 @@
 
 A framework is part of a problem. Its data are read from files (`planner.files.loading`); this module says what they mean for the cost
 model: assumptions of plans over a mesh (`MeshAssumptions`) and of plans with a split per layer (`LayerAssumptions`), which attention
-kernels a device runs, and where stages are cut. The neutral values are those of a well-tuned implementation, which adds nothing to the work
-of the layers.
+kernels a device runs, and where stages are cut. The neutral values are those of a well-tuned implementation, which no framework is quicker
+than; a framework that does not state a cost has the one that runs usually have (`costmodel.fields.as_run`).
 
 Updates in a loop
 -----------------
@@ -47,7 +47,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from costmodel.arrays import FloatArray
-from costmodel.fields import assumption, with_values
+from costmodel.fields import as_run, assumption, with_values
 from costmodel.hardware.cluster import Cluster
 from costmodel.hardware.device import Device
 from costmodel.hardware.efficiency import DEFAULT_EFFICIENCY
@@ -97,7 +97,8 @@ class LayerAssumptions:
     device_spread: float = assumption(
         0.0,
         "standard deviation of the time of equal work on devices of one kind, over the mean: workers wait for the slowest of them",
-        "0 unless a framework is named: then 0.08 / 5.4 (Sinha et al., arXiv:2208.11035, abstract)",
+        "under a framework: 0.08 / 5.4 (Sinha et al., arXiv:2208.11035, abstract)",
+        as_run=DEVICE_SPREAD,
     )
     update_call_s: float = assumption(
         0.0,
@@ -177,8 +178,9 @@ class LayerAssumptions:
 
 
 WELL_TUNED = LayerAssumptions()
-# Real jobs, whatever their framework: their devices differ.
-AS_RUN = LayerAssumptions(device_spread=DEVICE_SPREAD)
+# Real jobs, of a framework that says nothing else: their devices differ.
+AS_RUN = as_run(LayerAssumptions)
+_MESH_AS_RUN = as_run(MeshAssumptions)
 
 
 # "balanced": the slowest stage is as fast as possible (`costmodel.mesh.stages`); "equal": as many blocks in each, whatever else the first
@@ -242,7 +244,7 @@ class Framework:
     version : str
         Which versions are meant.
     costs : mapping of str to float
-        Fields of `MeshAssumptions` and `LayerAssumptions` that differ from the neutral ones.
+        Fields of `MeshAssumptions` and `LayerAssumptions` that differ from those of its runs (`costmodel.fields.as_run`).
     conditional : mapping of Condition to such a mapping
         Costs that count on devices which compute in fp4, in fp16 (where losses are scaled) or in 16 bits.
     fitted : frozenset of str
@@ -296,7 +298,7 @@ class Framework:
 
     def mesh_assumptions(self, *, precision: Precision | None = None, has_fp4: bool = False) -> MeshAssumptions:
         """Assumptions of plans over a mesh with the costs of the framework put in; ``has_fp4``: the device computes in fp4."""
-        return with_values(DEFAULT_ASSUMPTIONS, self._counting(precision, has_fp4))
+        return with_values(_MESH_AS_RUN if self.name else DEFAULT_ASSUMPTIONS, self._counting(precision, has_fp4))
 
     def layer_assumptions(
         self, precision: Precision | None = None, *, assumptions: LayerAssumptions | None = None
@@ -317,7 +319,9 @@ class Framework:
         return {name: cost for costs in (self.costs, *conditional) for name, cost in costs.items()}
 
 
-NO_FRAMEWORK = Framework()
+# A well-tuned implementation. On Blackwell the host starts its kernels as CUDA graphs, as recipes of Megatron-Bridge do
+# (scripts/performance/configs).
+NO_FRAMEWORK = Framework(conditional={"on_fp4_devices": {"captured": 1.0}})
 # Software of a run of which nothing is known but that it ran.
 UNKNOWN = Framework(name="unknown", attention="portable")
 

@@ -163,7 +163,11 @@ def _assumptions(model: type[MeshAssumptions | LayerAssumptions | ServingAssumpt
     rows = ["| name | default | meaning | source |", "| --- | --- | --- | --- |"]
     for item in fields(model):
         needs = f"; counts only with `{item.metadata['needs']}`" if item.metadata["needs"] else ""
-        rows.append(f"| `{item.name}` | {item.default:g} | {item.metadata['doc']}{needs} | {item.metadata['source']} |")
+        usual = item.metadata["as_run"]
+        default = f"{item.default:g}" + (
+            "" if usual == item.default else f"; {usual:g} under a framework that does not state it"
+        )
+        rows.append(f"| `{item.name}` | {default} | {item.metadata['doc']}{needs} | {item.metadata['source']} |")
     return rows
 
 

@@ -323,12 +323,12 @@ def add_tensor_parallel(
 ) -> None:
     """Megatron's operators around the split matrices, f and g, or g and its conjugate under sequence parallelism.
 
-    What the backward pass exchanges behind a matrix split by columns may travel while the gradient of its weights is computed
+    What the backward pass adds up behind a matrix split by columns may travel while the gradient of its weights is computed
     (``column_overlap``); all else is waited for.
     """
     width, ranks = workload.precision.activation_bytes, groups.find(role.ranks(keys.tp), np.ones_like(keys.tp))
     if role.moves is not None:
-        add_moves(total, workload, groups, layer, role.moves, keys, flow)
+        add_moves(total, workload, groups, layer, role.moves, keys, flow, weight_gradient_s)
     split = keys.sequence_parallel > 0
 
     def exchange(operation: str, message: FloatArray) -> FloatArray:
@@ -373,9 +373,11 @@ def add_moves(
     moves: Sequence[Move],
     keys: RowKeys,
     flow: GradientFlow,
+    weight_gradient_s: FloatArray,
 ) -> None:
-    """Add collectives at a layer whose split the plan names."""
+    """Add collectives at a layer whose split the plan names; those that may (`Move.is_async`) hide behind ``weight_gradient_s``."""
     width = workload.precision.activation_bytes
+    reduced_s = np.zeros(len(keys))
     for move in moves:
         is_output = move.input_index < 0
         if move.is_backward and not (flow.through if is_output else flow.to_inputs):
@@ -391,9 +393,12 @@ def add_moves(
         )
         group = groups.find(np.full_like(keys.tp, move.transfer.ranks), np.full_like(keys.tp, move.transfer.stride))
         phase = "backward" if move.is_backward else "forward"
-        wait_s = groups.assumptions.collective_wait_s
-        total[f"tp_{phase}_s"] += groups.time_s(move.transfer.operation, group, message) + wait_s
+        sent_s = groups.time_s(move.transfer.operation, group, message)
+        if move.is_async:
+            reduced_s, sent_s = reduced_s + sent_s, np.zeros_like(sent_s)
+        total[f"tp_{phase}_s"] += sent_s + groups.assumptions.collective_wait_s
         total[f"tp_{phase}_starts"] += 1.0
+    total["tp_backward_s"] += np.maximum(reduced_s - groups.assumptions.column_overlap * weight_gradient_s, 0.0)
 
 
 def _repeated_heads(layer: Layer, move: Move) -> float:

@@ -360,16 +360,16 @@ def add_layer(
     role: LayerRole,
     keys: RowKeys,
     shard: Shard | None = None,
-) -> None:
+) -> FloatArray:
     """Add times, weights and messages of one layer of a module; what it keeps in memory depends on its neighbours and is not here.
 
-    The share of a rank may be at hand.
+    The share of a rank may be at hand. Returns the time of the gradient of the layer's weights in every row.
     """
     graph = workload.graph
     index = kind.layers[position]
     layer = graph.layers[index]
     if layer.kind == "input":
-        return
+        return np.zeros(len(keys))
     if shard is None:
         shard = shard_of(graph.layers, kind, position, role, keys)
     flow = flow_of(workload, kind, position)
@@ -390,6 +390,7 @@ def add_layer(
         add_attention_messages(total, workload, layer, shard)
     if layer.kind == "moe":
         add_dispatch(total, workload, groups, layer, keys, flow)
+    return weight_gradient_s
 
 
 # -- terms --------------------------------------------------------------------------------------------------------------

@@ -92,6 +92,9 @@ class Move:
         Which input of the layer it moves; -1: the output.
     is_gathered : bool
         The tensor is gathered for a matrix split by columns.
+    is_async : bool
+        It may travel while the gradient of the layer's weights is computed: what a matrix split by columns sends back to where tensors
+        lie between split layers, which is what software does (`MeshAssumptions.column_overlap`).
     pieces : int
         Pieces of the tensor of which a rank has one after it (forward).
     """
@@ -100,6 +103,7 @@ class Move:
     is_backward: bool
     input_index: int
     is_gathered: bool
+    is_async: bool
     pieces: int
 
 
@@ -476,9 +480,17 @@ def moves_between(held: Layout, needed: Layout, input_index: int) -> list[Move]:
     """Collectives of a layer that reads an input (-1: leaves its output) in another layout than it is held in."""
     forward, backward = transfers(held, needed)
     gathers = needed.form == "gathered"
+    is_async = gathers and held.form != "channels"
     pieces = needed.degree if needed.form in ("channels", "positions") else 1
     return [
-        Move(transfer=t, is_backward=is_backward, input_index=input_index, is_gathered=gathers, pieces=pieces)
+        Move(
+            transfer=t,
+            is_backward=is_backward,
+            input_index=input_index,
+            is_gathered=gathers,
+            is_async=is_async and is_backward,
+            pieces=pieces,
+        )
         for is_backward, some in ((False, forward), (True, backward))
         for t in some
     ]

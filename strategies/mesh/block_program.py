@@ -19,7 +19,7 @@ they all need gathered is gathered once.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -193,20 +193,24 @@ class ModulePrices:
         activations = 0.0 if away else self.alive * (1.0 - self.again)
         return np.asarray(size + per_weight * total["dense_trainable"] + activations * kept)
 
-    def moved(self, position: int, moves: Sequence[Move]) -> tuple[float, float]:
-        """Time over a step of collectives at a layer, by the device and by its host."""
+    def moved(self, position: int, moves: Sequence[Move], weight_gradient_s: float = 0.0) -> tuple[float, float]:
+        """Time over a step of collectives at a layer, by the device and by its host.
+
+        Gradients of gathered inputs are added up while those of weights are computed, which takes so long per pass.
+        """
         total = _empty(1)
         graph = self.model.workload.graph
         flow = flow_of(self.model.workload, self.kind, position)
         layer = graph.layers[self.kind.layers[position]]
-        add_moves(total, self.model.workload, self.groups, layer, moves, self.keys, flow)
+        behind = np.array([weight_gradient_s])
+        add_moves(total, self.model.workload, self.groups, layer, moves, self.keys, flow, behind)
         device, host = self.pass_s(total)
         return float(device[0]), float(host[0])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class LayerCosts(StructOfArrays):
-    """Options of a layer and their costs; arrays (o,), seconds over a step and bytes of a rank."""
+    """Options of a layer and their costs; arrays (o,), seconds over a step (``weight_gradient_s``: per pass) and bytes of a rank."""
 
     # The standard one first; none for a layer that has no splits, whose costs have one entry.
     options: tuple[LayerSplit, ...]
@@ -215,6 +219,7 @@ class LayerCosts(StructOfArrays):
     once_s: FloatArray
     exchange_s: FloatArray
     memory_bytes: FloatArray
+    weight_gradient_s: FloatArray
 
     @property
     def spared_bytes(self) -> float:
@@ -250,20 +255,18 @@ def layer_costs(prices: ModulePrices, position: int) -> LayerCosts:
 
 
 def _filled(options: tuple[LayerSplit, ...], rows: list[list[FloatArray]]) -> LayerCosts:
-    device, host, once, exchange, memory = (np.concatenate(column) for column in zip(*rows, strict=True))
-    return LayerCosts(
-        options=options, device_s=device, host_s=host, once_s=once, exchange_s=exchange, memory_bytes=memory
-    )
+    return LayerCosts(options, *(np.concatenate(column) for column in zip(*rows, strict=True)))
 
 
 def _figures(prices: ModulePrices, position: int, role: LayerRole, keys: RowKeys) -> list[FloatArray]:
-    """Device, host, once, exchange, memory of one role in every row."""
+    """The costs of one role in every row, as `LayerCosts` has them."""
     total = _empty(len(keys))
     model, kind = prices.model, prices.kind
-    add_layer(total, model.workload, prices.groups, kind, position, role, keys)
+    weight_gradient_s = add_layer(total, model.workload, prices.groups, kind, position, role, keys)
     facts = saved_facts(model.workload.graph, kind)[position]
     add_saved_layer(total, model.workload, model.assumptions, kind, keys, position, role, facts)
-    return [*prices.pass_s(total), prices.once_s(total), prices.exchange_s(total), prices.memory_bytes(total)]
+    costs = [*prices.pass_s(total), prices.once_s(total), prices.exchange_s(total), prices.memory_bytes(total)]
+    return [*costs, weight_gradient_s]
 
 
 # A matrix cannot read what is not gathered for it; larger than any step.
@@ -432,7 +435,7 @@ class _Builder:
         self.pairs: list[_Pairs] = []
         self.sets: list[tuple[frozenset[int], ...]] = []
         self.set_costs: list[tuple[FloatArray, FloatArray]] = []
-        self.known: dict[tuple[int, tuple[Move, ...]], tuple[float, float]] = {}
+        self.known: dict[tuple[int, tuple[Move, ...], float], tuple[float, float]] = {}
 
     def build(self) -> ModuleProblem:
         """The whole problem."""
@@ -471,10 +474,10 @@ class _Builder:
             return [self.home]
         return [layout_needed(kind, s.role, s.degree, n, self.home) for s in options]
 
-    def _moved(self, position: int, moves: Sequence[Move]) -> tuple[float, float]:
-        key = (position, tuple(moves))
+    def _moved(self, position: int, moves: Sequence[Move], weight_gradient_s: float = 0.0) -> tuple[float, float]:
+        key = (position, tuple(moves), weight_gradient_s)
         if key not in self.known:
-            self.known[key] = self.prices.moved(position, moves) if moves else (0.0, 0.0)
+            self.known[key] = self.prices.moved(position, moves, weight_gradient_s) if moves else (0.0, 0.0)
         return self.known[key]
 
     # -- nodes and pairs ----------------------------------------------------------------------------------------------------
@@ -507,7 +510,7 @@ class _Builder:
                 for o, needed in enumerate(self._needed(position, n)):
                     if needed.form == "gathered" and shared:
                         continue
-                    device, host = self._moved(position, moves_between(self.home, needed, n))
+                    device, host = self._between(position, o, self.home, needed, n)
                     result[position][0][o] += device
                     result[position][1][o] += host
         return result
@@ -519,8 +522,8 @@ class _Builder:
             assert producer is not None
             times = [
                 [
-                    (0.0, 0.0) if needed.form == "gathered" and shared else self._between(position, held, needed, n)
-                    for needed in self._needed(position, n)
+                    (0.0, 0.0) if needed.form == "gathered" and shared else self._between(position, o, held, needed, n)
+                    for o, needed in enumerate(self._needed(position, n))
                 ]
                 for held in self._held(producer)
             ]
@@ -536,8 +539,9 @@ class _Builder:
     def _is_shared(self, found: list[tuple[int, int]]) -> bool:
         return len(self._gathering(found)) > 1
 
-    def _between(self, position: int, held: Layout, needed: Layout, n: int) -> tuple[float, float]:
-        return self._moved(position, moves_between(held, needed, n))
+    def _between(self, position: int, option: int, held: Layout, needed: Layout, n: int) -> tuple[float, float]:
+        behind = float(self.costs[position].weight_gradient_s[option])
+        return self._moved(position, moves_between(held, needed, n), behind)
 
     def _hub(self, producer: int | None, gathering: dict[tuple[int, int], set[int]]) -> None:
         """The node of a tensor that several matrices gather, each set of degrees once."""
@@ -546,7 +550,14 @@ class _Builder:
         sets = tuple(frozenset(some) for size in sizes for some in itertools.combinations(degrees, size))
         hub = len(self.kind.layers) + len(self.sets)
         position, n = next(iter(gathering))
-        times = [[self._gathered(position, n, held, some) for some in sets] for held in self._held(producer)]
+        behind = dict.fromkeys(degrees, 0.0)  # the longest of the readers: a lower bound whichever of them it is
+        for reader, index in gathering:
+            for needed, weight_gradient_s in zip(
+                self._needed(reader, index), self.costs[reader].weight_gradient_s.tolist(), strict=True
+            ):
+                if needed.form == "gathered":
+                    behind[needed.degree] = max(behind[needed.degree], weight_gradient_s)
+        times = [[self._gathered(position, n, held, some, behind) for some in sets] for held in self._held(producer)]
         cost = np.array(times, dtype=np.float64)
         self.sets.append(sets)
         if producer is None:
@@ -561,13 +572,16 @@ class _Builder:
             ]
             self._add(reader, hub, np.array(missing, dtype=np.float64))
 
-    def _gathered(self, position: int, n: int, held: Layout, degrees: frozenset[int]) -> tuple[float, float]:
-        """Gather a tensor once, and add its gradients up for every degree."""
-        moves: list[Move] = []
+    def _gathered(
+        self, position: int, n: int, held: Layout, degrees: frozenset[int], behind: Mapping[int, float]
+    ) -> FloatArray:
+        """Gather a tensor once, and add its gradients up for every degree while those of weights are computed."""
+        cost, is_gathered = np.zeros(2), False
         for degree in sorted(degrees):
             found = moves_between(held, Layout(form="gathered", degree=degree), n)
-            moves += [m for m in found if m.is_backward or not any(not known.is_backward for known in moves)]
-        return self._moved(position, moves)
+            cost = cost + self._moved(position, [m for m in found if m.is_backward or not is_gathered], behind[degree])
+            is_gathered = is_gathered or not all(m.is_backward for m in found)
+        return cost
 
     def _add(self, producer: int, consumer: int, cost: FloatArray) -> None:
         self.pairs.append(_Pairs(producer=producer, consumer=consumer, device_s=cost[:, :, 0], host_s=cost[:, :, 1]))

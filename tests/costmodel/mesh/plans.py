@@ -25,9 +25,11 @@ from tests.strategies.mesh.networks import decoder, two_level_cluster, workload_
 # Nothing hides behind anything and nothing is lost: times are bytes over bandwidth, memory is tensors.
 BARE = MeshAssumptions(
     tp_overlap=0.0,
+    column_overlap=0.0,
     cp_overlap=0.0,
     ep_overlap=0.0,
     pp_overlap=0.0,
+    scattered_handover=0.0,
     dp_overlap=0.0,
     interference=0.0,
     offload_overlap=0.0,

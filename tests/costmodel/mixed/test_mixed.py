@@ -208,10 +208,13 @@ def test_the_slower_side_counts() -> None:
     assert group_cluster(made, 0).levels == (NODE, FABRIC)
 
 
+_WHOLE = MeshAssumptions(scattered_handover=0.0)  # every rank hands on all that it holds
+
+
 def test_a_stage_waits_for_what_crosses_the_cut() -> None:
     """64 positions x 128 features x 2 bytes from each of two tp ranks and two replicas, four messages through one port."""
     plan = plan_of((0, 2, 4), (1, 2, 3), replicas=2, m=12)
-    reports = stage_reports(MixedModel.build(workload(GRAPH, 24), two()), plan)
+    reports = stage_reports(MixedModel.build(workload(GRAPH, 24), two(), _WHOLE), plan)
     transfer = 64 * 128 * 2 / 0.4e9 + 1e-2
     assert reports[1].transfer_s == pytest.approx(transfer)
     assert reports[0].transfer_s == pytest.approx(transfer)  # the gradient on its way back
@@ -221,7 +224,7 @@ def test_a_stage_waits_for_what_crosses_the_cut() -> None:
 
 
 def test_more_ranks_behind_than_before_are_served_in_turn() -> None:
-    model = MixedModel.build(workload(GRAPH, 8), two())
+    model = MixedModel.build(workload(GRAPH, 8), two(), _WHOLE)
     one = stage_reports(model, plan_of((0, 1, 4), (1, 4, 3)))[1].transfer_s
     assert one == pytest.approx(4 * 64 * 128 * 2 / 0.4e9 + 1e-2)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS
+from costmodel.framework import UNKNOWN
 from costmodel.precision import PRECISIONS
 from planner.core.errors import InputFileError, UnknownName
 from planner.files.loading import framework_aliases, load_framework
@@ -133,7 +133,9 @@ def test_transformers_writes_its_layers_out() -> None:
     # Two casts (6 bytes), a copy and its gradient (8 and 4 + 8), log-softmax (8 and 12), the chosen entries (4).
     assert applied.loss_bytes_per_logit == 2 * 6 + (8 + 4 + 8) + (8 + 12) + 4
     assert not found.fitted
-    assert framework_of("PaddlePaddle 2.5").mesh_assumptions() == replace(DEFAULT_ASSUMPTIONS, autograd_copies=1.0)
+    assert framework_of("PaddlePaddle 2.5").mesh_assumptions() == replace(
+        UNKNOWN.mesh_assumptions(), autograd_copies=1.0
+    )
 
 
 def test_pytorch_loops_over_updates_where_losses_are_scaled() -> None:
@@ -171,4 +173,4 @@ def test_everything_wrong_with_a_file_is_said_with_its_place(tmp_path: Path) -> 
     assert "mine.yaml:8:" in text
     assert "mine.yaml:9:" in text
     path.write_text(_FILE.split("costs:", maxsplit=1)[0], encoding="utf-8")
-    assert load_framework(str(path)).framework.mesh_assumptions() == DEFAULT_ASSUMPTIONS
+    assert load_framework(str(path)).framework.mesh_assumptions() == UNKNOWN.mesh_assumptions()

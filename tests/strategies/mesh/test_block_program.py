@@ -130,7 +130,13 @@ def test_costs_are_those_of_the_cost_model(name: str) -> None:
                     float(apart[0]) * (larger - large) / 1e12
                 )  # a bound: latency is waited for once, not layer by layer
                 assert summed <= float(model.groups.time_s("all_reduce", four, apart)[0])
-                assert built.time_s(1.0, splits) == pytest.approx(16 * passes + update + summed, rel=1e-9)
+                time_s, found_s = 16 * passes + update + summed, built.time_s(1.0, splits)
+                if (
+                    name == "deepseek-v3"
+                ):  # several matrices read a tensor, whose gradient travels behind that of the longest: a bound
+                    assert found_s <= time_s * (1 + 1e-9)
+                else:
+                    assert found_s == pytest.approx(time_s, rel=1e-9)
 
 
 def test_what_is_recomputed_runs_forward_again() -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from costmodel.framework import NO_FRAMEWORK
 from costmodel.mesh.model import MeshModel
 from planner.files.loading import load_framework
 from planner.files.resources import bundled
@@ -48,3 +49,20 @@ def test_the_best_plans_are_those_of_brute_force(name: str, seed: int) -> None:
         capacity = capacity_of(model, plans, share)
         settings = MeshSettings(max_workers=min(workers, 4), capacity_bytes=capacity, top=3, restriction=restriction)
         check_search(model, plans, settings)
+
+
+@pytest.mark.parametrize("name", _of_a_mesh())
+@mostly("exact", "seed", [2, 4, 6, 7], quick=1)
+def test_no_framework_is_quicker_than_a_well_tuned_implementation(name: str, seed: int) -> None:
+    """Any plan, whether the framework can run it or not."""
+    workload, cluster, workers = random_case(seed)
+    well_tuned, own = (
+        MeshModel.build(
+            replace(workload, framework=framework),
+            cluster,
+            framework.mesh_assumptions(precision=workload.precision, has_fp4=True),
+        )
+        for framework in (NO_FRAMEWORK, load_framework(name).framework)
+    )
+    plans = all_plans(well_tuned, min(workers, 8))
+    assert np.all(well_tuned.evaluate(plans).step_time_s <= own.evaluate(plans).step_time_s * (1 + 1e-9))

@@ -163,7 +163,7 @@ def test_what_does_not_fit_names_the_nearest_miss(fails: Any, question: list[str
     assert "and there are 2.00 GiB; the largest part is" in err
     assert "without --memory-limit 2 GiB it works: " in err
     err = fails("optimize", "llama2-13b", *question[1:3], "--gpus", "2", "--batch", "8", code=1)
-    assert "with --gpus 8 it works: 2 replicas" in err
+    assert "with --gpus 8 it works: 1 replica x 1 micro-batch of 8" in err
 
 
 def test_no_time_at_all(fails: Any, question: list[str], tmp_path: Path) -> None:
