@@ -570,6 +570,42 @@ class ScalePoint:
     step_time_low_s: float | None = None
     step_time_high_s: float | None = None
 
+    @classmethod
+    def of(
+        cls,
+        workers: int,
+        global_batch: int,
+        *,
+        step_time_s: float,
+        exposed_communication_s: float,
+        training_samples: float | None,
+        reference: float | None = None,
+        **more: Any,
+    ) -> ScalePoint:
+        """The point of a plan; ``reference``: the throughput of one worker, that of this plan where it is left out.
+
+        >>> point = ScalePoint.of(
+        ...     4, 64, step_time_s=2.0, exposed_communication_s=0.5, training_samples=None, reference=10.0, summary="data", fits=True
+        ... )
+        >>> point.compute_s, point.speedup, point.efficiency
+        (1.5, 3.2, 0.8)
+        """
+        rate = global_batch / step_time_s
+        speedup = rate / (reference or rate)
+        return cls(
+            workers=workers,
+            global_batch=global_batch,
+            batch_per_worker=-(-global_batch // workers),
+            step_time_s=step_time_s,
+            compute_s=step_time_s - exposed_communication_s,
+            exposed_communication_s=exposed_communication_s,
+            throughput_samples_per_s=rate,
+            speedup=speedup,
+            efficiency=speedup / workers,
+            hours=None if training_samples is None else training_samples / rate / 3600.0,
+            **more,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scaling:

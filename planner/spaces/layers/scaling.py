@@ -18,7 +18,6 @@ from planner.report.figures.standard import halved_counts
 from planner.spaces.base import Progress
 from planner.spaces.layers.plans import plan_in_words
 from planner.spaces.layers.space import LayerwisePlanSpace, layerwise_space
-from planner.uncertainty.answers import layer_bars
 from planner.uncertainty.bars import WITHOUT_MODEL
 
 __all__ = ["layer_study", "scale"]
@@ -65,13 +64,12 @@ def scale(
         raise UsageError("--micro-batches: the paper's hybrid formula has none")
     base = resolve(dataclasses.replace(request, gpus=max(workers), family=None, space="layers"))
     single, bars = _point(base, 1, weak=weak, family=family, epochs=epochs, samples=samples)
-    points = []
-    for count in workers:
-        point = single
-        if count != 1:
-            point, bars = _point(base, count, weak=weak, family=family, epochs=epochs, samples=samples)
-        speedup = point.throughput_samples_per_s / single.throughput_samples_per_s
-        points.append(dataclasses.replace(point, speedup=speedup, efficiency=speedup / count))
+    points = [single] if 1 in workers else []
+    for count in [count for count in workers if count != 1]:
+        point, bars = _point(
+            base, count, single.throughput_samples_per_s, weak=weak, family=family, epochs=epochs, samples=samples
+        )
+        points.append(point)
     return Scaling(
         setting=base.setting,
         assumptions=base.assumptions,
@@ -86,35 +84,35 @@ def scale(
 
 
 def _point(
-    base: Resolved, workers: int, *, weak: bool, family: str, epochs: float | None, samples: float | None
+    base: Resolved,
+    workers: int,
+    reference: float | None = None,
+    *,
+    weak: bool,
+    family: str,
+    epochs: float | None,
+    samples: float | None,
 ) -> tuple[ScalePoint, ErrorBars]:
     batch = base.workload.global_batch
     resolved = base.with_batch(batch * workers) if weak else base
     global_batch = resolved.workload.global_batch
     if isinstance(base.workload.compute, PaleoCompute) and family == "hybrid":
-        step, compute, words = _paper_hybrid(resolved, workers)
+        step, exposed, words = _paper_hybrid(resolved, workers)
         fits, bars = True, WITHOUT_MODEL
     else:
         space = layerwise_space(resolved)
         plan = _plan(resolved, workers, family)
-        cost = evaluate(resolved.workload, resolved.cluster, [plan], space.cache)
-        bars = layer_bars(resolved, space.cache, space.rank([plan]))
-        step, compute = float(cost.step_time_s[0]), float(cost.compute_s[0] + cost.update_s[0] + cost.bubble_s[0])
-        words = plan_in_words(resolved.workload.graph, plan)
-        fits = bool(cost.memory_bytes[0] <= resolved.setting.memory_capacity_bytes)
-    throughput = global_batch / step
-    hours = None if epochs is None or samples is None else epochs * samples / throughput / 3600.0
-    point = ScalePoint(
-        workers=workers,
-        global_batch=global_batch,
-        batch_per_worker=-(-global_batch // workers),
+        (ranked,) = space.rank([plan])
+        bars = space.bars([ranked])
+        step, exposed = ranked.step_time_s, ranked.exposed_communication_s
+        words, fits = plan_in_words(resolved.workload.graph, plan), ranked.fits
+    point = ScalePoint.of(
+        workers,
+        global_batch,
         step_time_s=step,
-        compute_s=compute,
-        exposed_communication_s=step - compute,
-        throughput_samples_per_s=throughput,
-        speedup=1.0,
-        efficiency=1.0,
-        hours=hours,
+        exposed_communication_s=exposed,
+        training_samples=None if epochs is None or samples is None else epochs * samples,
+        reference=reference,
         summary=words,
         fits=fits,
         step_time_low_s=bars.low_s[0] if bars.low_s else None,
@@ -124,13 +122,13 @@ def _point(
 
 
 def _paper_hybrid(resolved: Resolved, workers: int) -> tuple[float, float, str]:
-    """PALEO's formula for one weird trick; returns step, compute and words."""
+    """PALEO's formula for one weird trick; returns step, exposed communication and words."""
     workload = resolved.workload
     assert isinstance(workload.compute, PaleoCompute)
     hybrid = hybrid_step(
         workload.graph, workers, -(-workload.global_batch // workers), workload.compute, resolved.cluster
     )
-    return hybrid.step_s, hybrid.step_s - hybrid.sync_s, "the paper's hybrid formula"
+    return hybrid.step_s, hybrid.sync_s, "the paper's hybrid formula"
 
 
 def _plan(resolved: Resolved, workers: int, family: str) -> Plan:

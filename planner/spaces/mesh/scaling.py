@@ -29,6 +29,7 @@ def scale_mesh(
     workers: Sequence[int],
     *,
     weak: bool,
+    family: str = "mesh",
     epochs: float | None = None,
     samples: float | None = None,
 ) -> Scaling:
@@ -41,6 +42,8 @@ def scale_mesh(
     workers : sequence of int
         Ascending.
     weak : bool
+    family : str
+        What the curve is called.
     epochs, samples : float, optional
         Length of a training run; both or none.
 
@@ -87,7 +90,18 @@ def scale_mesh(
         notes.append(Note("speedup_over_one", plan=alone.summary, step_time_s=alone.step_time_s))
     reference = found[first].throughput_samples_per_s / first
     points = tuple(
-        _point(best, count, reference, base.workload.global_batch * (count if weak else 1), epochs, samples)
+        ScalePoint.of(
+            count,
+            base.workload.global_batch * (count if weak else 1),
+            step_time_s=best.step_time_s,
+            exposed_communication_s=best.exposed_communication_s,
+            training_samples=None if epochs is None or samples is None else epochs * samples,
+            reference=reference,
+            summary=best.summary if best.workers == count else f"{best.summary} (on {best.workers})",
+            fits=True,
+            step_time_low_s=best.step_time_low_s,
+            step_time_high_s=best.step_time_high_s,
+        )
         for count, best in found.items()
         if count in workers
     )
@@ -95,7 +109,7 @@ def scale_mesh(
         setting=base.setting,
         assumptions=base.assumptions,
         weak=weak,
-        family="mesh",
+        family=family,
         epochs=epochs,
         samples=samples,
         points=points,
@@ -121,29 +135,6 @@ def _best(space: MeshPlanSpace, *, is_largest: bool) -> RankedPlan | Exception:
     miss = outcome.nearest_miss
     need = "" if miss is None else f"; the nearest miss needs {format_bytes(miss.memory_bytes)} per GPU"
     return NoFeasiblePlan(f"nothing fits{need}, of {format_bytes(resolved.setting.memory_capacity_bytes)}")
-
-
-def _point(
-    best: RankedPlan, count: int, reference: float, batch: int, epochs: float | None, samples: float | None
-) -> ScalePoint:
-    rate = best.throughput_samples_per_s
-    speedup = rate / reference
-    return ScalePoint(
-        workers=count,
-        global_batch=batch,
-        batch_per_worker=-(-batch // count),
-        step_time_s=best.step_time_s,
-        compute_s=best.step_time_s - best.exposed_communication_s,
-        exposed_communication_s=best.exposed_communication_s,
-        throughput_samples_per_s=rate,
-        speedup=speedup,
-        efficiency=speedup / count,
-        hours=None if epochs is None or samples is None else epochs * samples / rate / 3600.0,
-        summary=best.summary if best.workers == count else f"{best.summary} (on {best.workers})",
-        fits=True,
-        step_time_low_s=best.step_time_low_s,
-        step_time_high_s=best.step_time_high_s,
-    )
 
 
 def mesh_study(space: MeshPlanSpace, progress: Progress) -> tuple[list[RankedPlan], list[Curve], str]:
