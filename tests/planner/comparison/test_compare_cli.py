@@ -116,6 +116,13 @@ def test_plans_of_different_spaces(answer: Ask, make_plan: Callable[..., str]) -
     layers = make_plan("layers.yaml", "estimate", "alexnet", "--gpus", "4", "--family", "data")
     mesh = make_plan("mesh.yaml", "estimate", "llama3-8b", "--gpus", "8", "--batch", "8", "--tp", "8")
     found = compared(answer, layers, mesh)
+    images, texts = found["plans"]
+    assert images["tokens_per_s"] is None
+    assert (
+        texts["tokens_per_s"]
+        == pytest.approx(texts["samples_per_s"] * 8192)
+        == pytest.approx(8192 * 8 / texts["step_time_s"])
+    )
     _adds_up(found)
     line = next(line for line in answer("compare", layers, mesh).splitlines() if line.startswith("mesh.yaml"))
     assert " n/a " in line
