@@ -42,10 +42,11 @@ ROOMS = ("costmodel", "strategies", "planner")
 CLI_HEAD = """\
 # Command line
 
-Generated from `--help` by `python docs/generate.py`. `python -m planner` is the same program.
+Generated from `--help-all` by `python docs/generate.py`. `python -m planner` is the same program.
 
     planner COMMAND [OPTIONS] [ARGUMENTS]
 
+- `--help` leaves out options that are rarely needed.
 - The result goes to stdout (or to the file of `-o`), progress and remarks go to stderr. Colour and rules appear on a terminal only;
   `NO_COLOR`, `TERM=dumb` and a pipe give plain ASCII.
 - `--format` is `table`, `json`, `csv`, `markdown` or `yaml`; without it the suffix of `-o` decides. JSON and CSV hold SI units and every
@@ -112,7 +113,8 @@ def cli_page() -> str:
     parts = [CLI_HEAD]
     for name in group.list_commands(root):
         command = group.get_command(root, name)
-        context = typer.Context(command, info_name=name, parent=root, terminal_width=WIDTH)
+        every = {"argv": ["--help-all"]}
+        context = typer.Context(command, info_name=name, parent=root, terminal_width=WIDTH, obj=every)
         text = "\n".join(line.rstrip() for line in command.get_help(context).strip().splitlines())
         parts.append(f"## planner {name}\n\n```text\n{text}\n```\n\n")
     return "".join(parts).rstrip() + "\n"

@@ -78,7 +78,12 @@ def make_app(only: str | None = None, *, names_only: bool = False) -> typer.Type
     for name, (module, function, summary) in _COMMANDS.items():
         if only in (None, name):
             body = _nothing if names_only else getattr(importlib.import_module(module), function)
-            app.command(name, cls=GroupedCommand, short_help=summary)(body)
+            app.command(
+                name,
+                cls=GroupedCommand,
+                short_help=summary,
+                context_settings={"help_option_names": ["-h", "--help", "--help-all"]},
+            )(body)
     app.callback()(_options_of_all)
     return app
 

@@ -91,16 +91,16 @@ def _alias(name: str) -> Option:
     return Option("", None, "", field=name)
 
 
-def _degree(name: str, help: str, **more: Any) -> Option:  # noqa: A002 - what it is
+def _degree(name: str, help: str, *, rare: bool = False, **more: Any) -> Option:  # noqa: A002 - what it is
     """A degree of a mesh plan: 8, 1..8 or 1,2,4."""
     field = f"degrees:{name.replace('-', '_')}"
-    return Option(f"--{name}", "N", help, panel=MESH, field=field, read=partial(Values.bounds, **more))
+    return Option(f"--{name}", "N", help, panel=MESH, field=field, read=partial(Values.bounds, **more), rare=rare)
 
 
-def _name(name: str, help: str, words: str) -> Option:  # noqa: A002 - what it is
+def _name(name: str, help: str, words: str, *, rare: bool = False) -> Option:  # noqa: A002 - what it is
     """A setting of a mesh plan that has a name: one, or several with commas."""
     field = f"names:{name.replace('-', '_')}"
-    return Option(f"--{name}", "NAME", help, panel=MESH, field=field, words=words, is_list=True)
+    return Option(f"--{name}", "NAME", help, panel=MESH, field=field, words=words, is_list=True, rare=rare)
 
 
 # Options of questions about plans and of operator placement.
@@ -112,6 +112,7 @@ AssumeFree: TypeAlias = Annotated[
         "An operator of another program's file that is not known costs nothing, which every output says. Repeatable.",
         is_repeated=True,
         read=Values.texts,
+        rare=True,
     ),
 ]
 Calibration: TypeAlias = Annotated[
@@ -194,6 +195,7 @@ class _Network(TypedDict, total=False):
             "Leave so much memory of every worker free: a share ('5%') or bytes ('4GB'). Default: 5% of what the driver shows, "
             "nothing of a --memory-limit.",
             read=partial(size, shares=True),
+            rare=True,
         ),
     ]
     assume_free: AssumeFree
@@ -238,6 +240,7 @@ class _Network(TypedDict, total=False):
             panel=LAYERS,
             words="costmodel.hardware.collectives:names_of:all_reduce",
             read=Values.text,
+            rare=True,
         ),
     ]
     calibration: Calibration
@@ -259,7 +262,7 @@ class _Network(TypedDict, total=False):
     ]
     cp: Annotated[Degrees | None, _degree("cp", "Context parallel degree: parts of every sequence.")]
     ep: Annotated[Degrees | None, _degree("ep", "Expert parallel degree.")]
-    etp: Annotated[Degrees | None, _degree("etp", "Tensor parallel degree inside an expert.")]
+    etp: Annotated[Degrees | None, _degree("etp", "Tensor parallel degree inside an expert.", rare=True)]
     pp: Annotated[Degrees | None, _degree("pp", "Pipeline stages.")]
     vpp: Annotated[Degrees | None, _degree("vpp", "Virtual stages (chunks) per pipeline rank.")]
     dp: Annotated[Degrees | None, _degree("dp", "Data parallel degree: --dp-replicate x --dp-shard.")]
@@ -295,7 +298,7 @@ class _Network(TypedDict, total=False):
     ]
     recompute_blocks: Annotated[
         Degrees | None,
-        _degree("recompute-blocks", "Blocks per stage that are recomputed under full.", least=0, most=10**6),
+        _degree("recompute-blocks", "Blocks per stage that are recomputed under full.", rare=True, least=0, most=10**6),
     ]
     sequence_parallel: Annotated[
         bool | None,
@@ -313,11 +316,12 @@ class _Network(TypedDict, total=False):
             "cp-kind",
             "How attention sees other positions: ring, all_gather or all_to_all.",
             "costmodel.mesh.plan:CP_KINDS",
+            rare=True,
         ),
     ]
     order: Annotated[
         str | Sequence[str] | None,
-        _name("order", "Rank order, innermost first, as in tp-cp-dp-pp.", "costmodel.mesh.plan:ORDERS"),
+        _name("order", "Rank order, innermost first, as in tp-cp-dp-pp.", "costmodel.mesh.plan:ORDERS", rare=True),
     ]
     offload: Annotated[
         str | Sequence[str] | None,
@@ -361,6 +365,7 @@ class _Mode(TypedDict, total=False):
             "paleo: share of the peak that computation reaches. Default: 1.0.",
             panel=COSTS,
             read=Values.share,
+            rare=True,
         ),
     ]
     ppp_comm: Annotated[
@@ -371,10 +376,12 @@ class _Mode(TypedDict, total=False):
             "paleo: share of the bandwidth that messages reach. Default: 1.0.",
             panel=COSTS,
             read=Values.share,
+            rare=True,
         ),
     ]
     paleo_pipeline: Annotated[
-        bool, Option("--paleo-pipeline", None, "paleo: memory and computation overlap in a layer.", panel=COSTS)
+        bool,
+        Option("--paleo-pipeline", None, "paleo: memory and computation overlap in a layer.", panel=COSTS, rare=True),
     ]
     paleo_algorithms: Annotated[
         PathLike | None,
@@ -384,6 +391,7 @@ class _Mode(TypedDict, total=False):
             "paleo: algorithm of each convolution and pass. Default: gemm.",
             panel=COSTS,
             read=as_given,
+            rare=True,
         ),
     ]
     paleo_extensions: Annotated[
@@ -393,6 +401,7 @@ class _Mode(TypedDict, total=False):
             None,
             "paleo: cost what PALEO cannot evaluate by the roofline instead of refusing it.",
             panel=COSTS,
+            rare=True,
         ),
     ]
 
@@ -485,6 +494,7 @@ class _Serving(TypedDict, total=False):
             panel=SERVING,
             field="serving_degrees:prefill_batch",
             read=partial(Values.bounds, most=_MOST_SEQUENCES),
+            rare=True,
         ),
     ]
 
@@ -527,6 +537,7 @@ class _Space(TypedDict, total=False):
             panel=COSTS,
             field="price_per_hour",
             read=price,
+            rare=True,
         ),
     ]
     power: Annotated[
@@ -538,6 +549,7 @@ class _Space(TypedDict, total=False):
             panel=COSTS,
             field="power_w",
             read=power,
+            rare=True,
         ),
     ]
 
@@ -589,6 +601,7 @@ class _Proof(_TimeLimit, total=False):
             "Seed of the solvers; the answer does not depend on it. Default: 0.",
             panel=SEARCH,
             read=partial(Values.count, least=0, most=_MOST_SEED),
+            rare=True,
         ),
     ]
 
@@ -602,6 +615,7 @@ class _Solver(TypedDict, total=False):
             "Exact method: auto, program (integer program) or elimination. Default: auto.",
             panel=SEARCH,
             words="auto program elimination",
+            rare=True,
         ),
     ]
 
@@ -651,7 +665,7 @@ class OptimizeOptions(_OnePlan, _Objective, _Proof, _Solver, total=False):
             "--top -k", "K", "Show the K best plans. Default: 5.", panel=SEARCH, read=partial(Values.count, most=10_000)
         ),
     ]
-    diverse: Annotated[bool | None, Option("--diverse/--no-diverse", None, _DIVERSE, panel=SEARCH)]
+    diverse: Annotated[bool | None, Option("--diverse/--no-diverse", None, _DIVERSE, panel=SEARCH, rare=True)]
 
 
 class ScaleOptions(_Hardware, _Device, _Length, _Network, _Mode, total=False):

@@ -43,6 +43,7 @@ REPORT_OPTIONS = {
         None,
         "Figures of --html without a script, also where plotly is installed: a smaller file.",
         panel=OUTPUT,
+        rare=True,
     ),
     "plot": Option("--plot", "FILE", "Also write a figure: .svg, or .png with the extra 'plots'.", panel=OUTPUT),
     "figure": Option(
@@ -51,12 +52,14 @@ REPORT_OPTIONS = {
         f"Which figure --plot writes: {', '.join(FIGURE_NAMES)}. Default: breakdown.",
         panel=OUTPUT,
         words="planner.api.pages:FIGURE_NAMES",
+        rare=True,
     ),
     "trace": Option(
         "--trace",
         "FILE",
         "Also write the step as a trace for Perfetto (ui.perfetto.dev): .json or .json.gz.",
         panel=OUTPUT,
+        rare=True,
     ),
 }
 

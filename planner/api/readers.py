@@ -67,6 +67,8 @@ class Option:
         Whether the command line takes it several times.
     field : str
         What the request calls it, where that is another name; a limit of the plans has its kind in front, as in "degrees:tp".
+    rare : bool
+        Rarely needed: ``--help`` leaves it out, ``--help-all`` shows it.
     read : callable, optional
         See `Reader`. Without it the value is that of a switch, one of the words (several of a list), or any text.
     """
@@ -81,6 +83,7 @@ class Option:
     is_list: bool = False
     is_repeated: bool = False
     field: str = ""
+    rare: bool = False
     read: Reader | None = None
 
     def value(self, values: Values, label: str, given: Any) -> Any:

@@ -21,7 +21,7 @@ from planner.api.values import Values, as_flag
 
 __all__ = ["MODEL", "RUN_FROM", "GroupedCommand", "Typed", "argument", "command", "is_completing"]
 
-_REST = "Help"
+_REST, _ALL = "Help", "--help-all"
 # Options that name what is written; every other file that is named is read.
 _WRITTEN = frozenset({"output", "export", "export_workload", "html", "plot", "trace", "output_dir"})
 
@@ -136,8 +136,7 @@ def command(
                 for name, word in words.items()
                 if word not in (None, []) and not (word is False and name in switches)
             }
-            argv = context.obj["argv"] if isinstance(context.obj, dict) else sys.argv[1:]
-            function(Typed(given=given, command_line=shlex.join(["planner", *argv])))
+            function(Typed(given=given, command_line=shlex.join(["planner", *_argv(context)])))
 
         run.__name__, run.__doc__, run.__annotations__ = function.__name__, function.__doc__, types
         run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
@@ -149,6 +148,10 @@ def command(
         return run
 
     return decorate
+
+
+def _argv(context: Any) -> list[str]:
+    return context.obj["argv"] if isinstance(context.obj, dict) else sys.argv[1:]
 
 
 def _default(name: str, kind: Any) -> Any:
@@ -173,6 +176,7 @@ def _annotation(option: Option) -> Any:
             metavar=option.metavar,
             help=option.help,
             rich_help_panel=option.panel,
+            hidden=option.rare and not is_completing(),
             show_default=False,
             autocompletion=complete,
         ),
@@ -183,7 +187,7 @@ def _annotation(option: Option) -> Any:
 
 
 class GroupedCommand(TyperCommand):
-    """A command whose help lists its options by group, in the order in which they are declared.
+    """A command whose help lists its options by group, in the order in which they are declared; rare ones with ``--help-all`` alone.
 
     Plain text, the same with every version of typer and without rich (100 ms).
     """
@@ -197,14 +201,16 @@ class GroupedCommand(TyperCommand):
         """Write arguments, then the groups."""
         arguments: list[tuple[str, str]] = []
         groups: dict[str, list[tuple[str, str]]] = {name: [] for name in (*PANELS, _REST)}
+        is_short, rare = _ALL not in _argv(ctx), "Also show the options that are rarely needed."
         for parameter in self.get_params(ctx):
-            if getattr(parameter, "hidden", False):
+            if is_short and getattr(parameter, "hidden", False):
+                groups[_REST] = [(_ALL, rare)]
                 continue
             text = getattr(parameter, "help", None) or ""
             if parameter.param_type_name == "argument":
                 arguments.append((parameter.metavar or parameter.name or "", text))
                 continue
-            flags = ", ".join(sorted(parameter.opts, key=lambda flag: (flag.startswith("--"), flag)))
+            flags = ", ".join(sorted({*parameter.opts} - {_ALL}, key=lambda flag: (flag.startswith("--"), flag)))
             if parameter.secondary_opts:
                 flags += " / " + ", ".join(parameter.secondary_opts)
             metavar = "" if getattr(parameter, "is_flag", False) else f" {parameter.metavar or ''}"

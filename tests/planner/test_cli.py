@@ -19,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner import __version__
+from planner.api.options import OptimizeOptions, options_of
 from planner.cli import run
 from planner.core.errors import ExitCode, UnknownName, did_you_mean
 from planner.importers.networks import load_model
@@ -341,6 +342,17 @@ def test_help_of_a_command(answer: Any, command: str) -> None:
     flags = OUTPUT_FLAGS if command != "import" else ("--output", "--quiet", "--verbose")
     for flag in flags:
         assert flag in text
+
+
+def test_rare_options_are_in_the_long_help_alone(answer: Any) -> None:
+    short, long = answer("optimize", "--help"), answer("optimize", "--help-all")
+    for name, option in options_of(OptimizeOptions).items():
+        flag = option.flags.split()[0].split("/")[0]
+        assert flag in long
+        assert (f" {flag} " in short) == (not option.rare), name
+    assert "  --help-all  Also show the options that are rarely needed.\n" in short
+    assert len(short.splitlines()) < 0.8 * len(long.splitlines())
+    assert "--help-all" not in answer("list", "--help")
 
 
 def test_python_m_planner() -> None:

@@ -154,7 +154,7 @@ def test_everything_wrong_is_said_at_once(fails: Any) -> None:
 
 @pytest.mark.parametrize("command", ["optimize", "estimate", "explain"])
 def test_the_help_has_a_panel_of_its_own(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run([command, "--help"]) == 0
+    assert run([command, "--help-all"]) == 0
     text = capsys.readouterr().out
     panel = text.split("Which plans over a device mesh are looked at (transformers):")[1].split("\n\n")[0]
     for name in MESH_OPTIONS:
@@ -163,7 +163,7 @@ def test_the_help_has_a_panel_of_its_own(command: str, capsys: pytest.CaptureFix
 
 
 def test_the_help_names_everything_there_is(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["optimize", "--help"]) == 0
+    assert run(["optimize", "--help-all"]) == 0
     text = " ".join(capsys.readouterr().out.split())
     for name in (*SCHEDULES, *RECOMPUTE, *CP_KINDS, *OBJECTIVES):
         assert name in text
