@@ -27,7 +27,7 @@ FIELDS = {
     "etp": "more than 1 is refused",
     "pp": "parallelism.pp",
     "vpp": "more than 1 is refused",
-    "schedule": "parallelism.pp_engine 1f1b, afab (gpipe); -: zero_bubble",
+    "schedule": "parallelism.pp_engine 1f1b, afab (gpipe); -: the others",
     "dp_replicate": "parallelism.dp, with dp_shard; -: beside ZeRO",
     "dp_shard": "parallelism.dp, with dp_replicate",
     "zero_stage": "optimizer.zero_stage 0, 1; more is refused",

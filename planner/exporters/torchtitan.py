@@ -33,7 +33,7 @@ FIELDS = {
     "etp": "v0.2.2: expert_tensor_parallel_degree (1 or tp); -: now",
     "pp": "parallelism.pipeline_parallel_degree",
     "vpp": "parallelism.module_fqns_per_model_part",
-    "schedule": "parallelism.pipeline_parallel_schedule; -: zero_bubble",
+    "schedule": "parallelism.pipeline_parallel_schedule; -: the others",
     "dp_replicate": "parallelism.data_parallel_replicate_degree",
     "dp_shard": "parallelism.data_parallel_shard_degree",
     "zero_stage": "parallelism.fsdp_reshard_after_forward never (2), always (3); -: 1, and 0 beside cp",

@@ -143,24 +143,28 @@ class RulesEntry(FileModel):
 
     def _missing(self, title: str) -> Iterator[tuple[dict[str, Values], str]]:
         """What is refused since it does not have it: condition and reason."""
-        degrees, schedules, stages = self.degrees, self.schedules or SCHEDULES, self.zero_stages or (0, 1, 2, 3)
+        degrees, stages = self.degrees, self.zero_stages or (0, 1, 2, 3)
         for name in get_args(Degree) if degrees is not None else ():
             has = f"it has {', '.join(degrees or ())}"
             if name not in (degrees or ()):
                 shares = name == "dp_shard"
                 what = "keeps whole copies in all replicas (no ZeRO)" if shares else f"has no {name} above 1"
                 yield {"zero_stage": Span(1, 3)} if shares else {name: Span(2)}, f"{title} {what}; {has}"
-        others = tuple(name for name in SCHEDULES if name not in schedules)
-        if others:
-            yield {"schedule": others}, f"{title}'s pipelines run {' and '.join(schedules)}"
         for stage in sorted({0, 1, 2, 3} - set(stages)):
             if stage == 0 or "dp_shard" in (degrees or ("dp_shard",)):
                 yield {"zero_stage": Span(stage, stage)}, f"{title} has ZeRO stages {', '.join(map(str, stages))}"
 
     def _kept(self, title: str) -> list[tuple[bool, dict[str, Values], str, str, str]]:
         """What every plan has in the same way: whether that is so, condition, reason, what an export says instead, and of which setting."""
-        orders = self.orders or ORDERS
+        orders, schedules = self.orders or ORDERS, self.schedules or SCHEDULES
         return [
+            (
+                set(schedules) != set(SCHEDULES),
+                {"schedule": tuple(name for name in SCHEDULES if name not in schedules)},
+                f"pipelines of {title} run {' or '.join(schedules)}",
+                f"{schedules[0]} is written",
+                "",
+            ),
             (
                 self.orders is not None,
                 {"order": tuple(name for name in ORDERS if name not in orders)},
