@@ -22,7 +22,7 @@ from planner.measurements.error_bars import software_of
 from planner.measurements.hardware import framework_of_row
 from planner.measurements.outcomes import DEFAULT, Outcome
 from planner.measurements.tables import Row
-from planner.uncertainty.features import mesh_coordinates
+from planner.spaces.mesh.bars import mesh_coordinates
 
 FILES = (
     "vtrain",

@@ -23,8 +23,9 @@ from planner.files.naming.frameworks import framework_of
 from planner.measurements import convnets, plans
 from planner.measurements.metrics import LEAST_ROWS, Figures
 from planner.measurements.outcomes import Outcome, Preset
+from planner.spaces.mesh.bars import mesh_coordinates, mesh_times
 from planner.uncertainty.bars import Knowledge, bars_of, knowledge_with, one_width
-from planner.uncertainty.features import constants_of, effects_of, mesh_coordinates, mesh_times
+from planner.uncertainty.features import constants_of, effects_of
 
 __all__ = [
     "ErrorModels",
@@ -319,7 +320,9 @@ def _of_transformers(outcomes: Sequence[Outcome], preset: Preset) -> FloatArray:
     question = _meaning(outcomes[0])
     assert isinstance(question, plans.Question)
     model = _with_own_device(plans.model_of(question, preset))
-    names = constants_of(model.workload, model.cluster, max(plan.workers for plan in different), model.assumptions)
+    names = constants_of(
+        model.workload, model.cluster, max(plan.workers for plan in different), model.assumptions.host_launch_s
+    )
     found = np.zeros((len(different), len(CONSTANTS)))
     columns = [list(CONSTANTS).index(name) for name in names]
     found[:, columns] = effects_of(mesh_times(model, different, exact=False), names)

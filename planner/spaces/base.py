@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from costmodel.fields import Figure
+from costmodel.kernels.roofline import RooflineCompute
 from costmodel.tolerances import PROOF_SLACK
 from planner.core.answer import (
     Answer,
@@ -221,9 +222,9 @@ class PlanSpace(AnswerSpace):
 
     def error_bars(self, plans: Sequence[RankedPlan]) -> tuple[list[RankedPlan], ErrorBars]:
         """Plans with their intervals and chances, and where these come from."""
-        from planner.uncertainty.bars import with_bars
+        from planner.uncertainty.bars import WITHOUT_MODEL, with_bars
 
-        bars = self.bars(plans)
+        bars = self.bars(plans) if isinstance(self.resolved.workload.compute, RooflineCompute) else WITHOUT_MODEL
         return list(with_bars(plans, bars)), bars
 
     # -- what was assumed

@@ -18,10 +18,12 @@ from costmodel.uncertainty.intervals import (
     intervals,
     sampled_log_errors,
 )
-from planner.core.answer import ErrorBars
+from planner.core.answer import ErrorBars, RankedPlan
 from planner.core.request import Request
 from planner.files.loading import load_calibration
 from planner.files.naming.frameworks import framework_of
+from planner.question.resolve import Resolved
+from planner.uncertainty.features import Times, constants_of, effects_of, node_size, shares_of
 
 __all__ = [
     "COMPARED_PLANS",
@@ -36,6 +38,8 @@ __all__ = [
     "knowledge_with",
     "near_list",
     "one_width",
+    "plan_bars",
+    "score_weights",
     "serving_knowledge",
     "where_needed",
     "with_bars",
@@ -294,6 +298,46 @@ def bars_of(
         near_list=tuple((near + 1).tolist()),
         near_probability=float(held.mean()),
         near_within=within,
+    )
+
+
+def score_weights(plans: Sequence[RankedPlan]) -> FloatArray:
+    """What the steps of plans are multiplied by to be compared: (plans,)."""
+    return np.array([plan.score / plan.step_time_s for plan in plans])
+
+
+def plan_bars(
+    resolved: Resolved,
+    plans: Sequence[RankedPlan],
+    times: Times | None = None,
+    *,
+    coordinates: FloatArray,
+    host_launch_s: float | None = None,
+    of_transformers: bool = True,
+    mixture: FloatArray | None = None,
+    is_exact: bool = False,
+) -> ErrorBars:
+    """Error bars of plans; without ``times`` they are not compared. ``is_exact``: ``times`` are step times, not bounds."""
+    workers = max(plan.workers for plan in plans)
+    names = () if times is None else constants_of(resolved.workload, resolved.cluster, workers, host_launch_s)
+    devices = tuple(group.device.name for group in resolved.cluster.groups)
+    knowledge = knowledge_of(resolved.request, is_transformer=of_transformers, names=names, devices=devices)
+    knowledge = where_needed(knowledge, len(plans))
+    names = tuple(knowledge.log_sd)
+    steps = np.array([plan.step_time_s for plan in plans])
+    terms = {name: np.array([plan.time_parts[name] for plan in plans]) for name in plans[0].time_parts}
+    candidates = Candidates(
+        step_time_s=steps,
+        shares=shares_of(steps, terms, np.array([plan.workers for plan in plans]) / node_size(resolved.cluster)),
+        effects=effects_of(times, names, steps if is_exact else None)
+        if times is not None and names
+        else np.zeros((len(plans), len(names))),
+        covariance=knowledge.covariance,
+        coordinates=coordinates,
+        mixture=mixture,
+    )
+    return bars_of(
+        candidates, knowledge, seed=resolved.request.seed, weight=score_weights(plans), compares=times is not None
     )
 
 

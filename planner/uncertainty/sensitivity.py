@@ -14,8 +14,7 @@ from costmodel.uncertainty.constants import CONSTANTS, stated_values
 from costmodel.uncertainty.rankings import overtaking
 from planner.core.answer import RankedPlan, Sensitivity
 from planner.question.choose import is_transformer
-from planner.uncertainty.answers import score_weights
-from planner.uncertainty.bars import Knowledge, knowledge_of
+from planner.uncertainty.bars import Knowledge, knowledge_of, score_weights
 from planner.uncertainty.features import Times, constants_of
 
 if TYPE_CHECKING:
@@ -50,7 +49,8 @@ def plan_sensitivity(
     if not isinstance(workload.compute, RooflineCompute):
         return None
     weight = score_weights(plans)
-    names = constants_of(workload, cluster, max(plan.workers for plan in plans), constants)
+    launch_s = None if constants is None else constants.host_launch_s
+    names = constants_of(workload, cluster, max(plan.workers for plan in plans), launch_s)
     of_transformers = constants is not None or is_transformer(workload.graph)
     return sensitivity_of(
         lambda name, factor: times(name, factor) * weight,

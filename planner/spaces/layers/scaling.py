@@ -102,8 +102,7 @@ def _point(
     else:
         space = layerwise_space(resolved)
         plan = _plan(resolved, workers, family)
-        (ranked,) = space.rank([plan])
-        bars = space.bars([ranked])
+        (ranked,), bars = space.error_bars(space.rank([plan]))
         step, exposed = ranked.step_time_s, ranked.exposed_communication_s
         words, fits = plan_in_words(resolved.workload.graph, plan), ranked.fits
     point = ScalePoint.of(

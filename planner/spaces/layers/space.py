@@ -34,6 +34,7 @@ from planner.core.errors import NoFeasiblePlan, UsageError
 from planner.core.notes import Note
 from planner.core.objectives import stated_rates
 from planner.core.quantities import format_bytes
+from planner.question.choose import is_transformer
 from planner.question.resolve import Resolved
 from planner.spaces.base import Found, PlanSpace, Progress, check_framework
 from planner.spaces.layers.plans import layerwise_section, plan_from_document, plan_in_words
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LayerwisePlanSpace", "layerwise_space"]
 
+_OF_TRAINING = "of training steps, since no published forward pass is in the fit"
 # What a note calls the terms of a step.
 _TERMS = {
     "compute_s": "compute",
@@ -336,12 +338,24 @@ class LayerwisePlanSpace(PlanSpace):
         return [bool(saved) for saved in again.compute_s <= 0.8 * costs.compute_s]
 
     def bars(self, plans: Sequence[RankedPlan]) -> ErrorBars:
-        from planner.uncertainty.answers import layer_bars
+        from planner.spaces.layers.bars import layer_mixture, layer_times
+        from planner.uncertainty.bars import plan_bars
 
-        return layer_bars(self.resolved, self.cache, plans)
+        planned = [plan.plan for plan in plans]
+        coordinates, mixture = layer_mixture(self.cache, planned)
+        found = plan_bars(
+            self.resolved,
+            plans,
+            layer_times(self.cache, planned),
+            coordinates=coordinates,
+            of_transformers=is_transformer(self.resolved.workload.graph),
+            mixture=mixture,
+            is_exact=True,
+        )
+        return found if self.resolved.workload.training else dataclasses.replace(found, basis=_OF_TRAINING)
 
     def sensitivity(self, plans: Sequence[RankedPlan]) -> tuple[Sensitivity, ...] | None:
-        from planner.uncertainty.features import layer_times
+        from planner.spaces.layers.bars import layer_times
         from planner.uncertainty.sensitivity import plan_sensitivity
 
         return plan_sensitivity(self.resolved, plans, layer_times(self.cache, [plan.plan for plan in plans]))

@@ -10,7 +10,6 @@ from costmodel.mesh.plan import CP_KINDS, ORDERS, MeshPlan
 from planner.core.answer import Assumption
 from planner.core.errors import UsageError
 from planner.question.fixed import flag_of, near_multiples
-from planner.spaces.diagnose import no_share
 from planner.spaces.mesh.space import MeshPlanSpace
 from strategies.mesh.settings import Bounds, MeshRestriction
 
@@ -198,12 +197,15 @@ class _Builder:
             return size or 1, number or 1
         parts = {"dp": dp, "micro_batch": size or 1, "num_micro_batches": number or 1}
         is_whole = size is not None and number is not None
-        uneven = no_share(self.space.resolved, parts, tuple(parts), is_whole=is_whole, per_rank=self.gpus // dp)
-        if uneven:
-            self.problems += uneven
+        resolved, unit = self.space.resolved, math.prod(parts.values())
+        batch = resolved.workload.global_batch
+        if batch % unit or (is_whole and unit != batch):
+            from planner.spaces.diagnose import no_share  # other plans do without
+
+            self.problems += no_share(resolved, parts, tuple(parts), is_whole=is_whole, per_rank=self.gpus // dp)
             self.unknown |= {"micro_batch", "num_micro_batches"}
             return size or 1, number or 1
-        share = self.space.resolved.workload.global_batch // dp
+        share = batch // dp
         if size is None:
             size = share // number if number is not None else 1
             self._note("micro_batch", str(size))

@@ -14,8 +14,6 @@ from planner.question.resolve import Resolved, resolve
 from planner.report.figures.standard import halved_counts
 from planner.spaces.base import Progress
 from planner.spaces.mesh.space import MeshPlanSpace, mesh_space
-from planner.uncertainty.answers import mesh_bars
-from planner.uncertainty.bars import with_bars
 
 __all__ = ["mesh_study", "scale_mesh"]
 
@@ -74,8 +72,7 @@ def scale_mesh(
         space = mesh_space(dataclasses.replace(resolved, request=asked, setting=setting))
         best = _best(space, is_largest=count == max(workers))
         if isinstance(best, RankedPlan):
-            bars = mesh_bars(space.resolved, space.model, space.constants, [best])
-            found[count] = with_bars([best], bars)[0]
+            (found[count],), bars = space.error_bars([best])
         elif count in workers:
             last = best
             notes.append(Note("no_plan_on", gpus=count, reason=str(best)))

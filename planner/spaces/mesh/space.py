@@ -308,12 +308,16 @@ class MeshPlanSpace(PlanSpace):
         )
 
     def bars(self, plans: Sequence[RankedPlan]) -> ErrorBars:
-        from planner.uncertainty.answers import mesh_bars
+        from planner.spaces.mesh.bars import mesh_coordinates, mesh_times
+        from planner.uncertainty.bars import plan_bars
 
-        return mesh_bars(self.resolved, self.model, self.constants, plans)
+        planned = [plan.plan for plan in plans]
+        times = mesh_times(self.model, planned, exact=False)
+        coordinates, launch_s = mesh_coordinates(planned), self.constants.host_launch_s
+        return plan_bars(self.resolved, plans, times, coordinates=coordinates, host_launch_s=launch_s)
 
     def sensitivity(self, plans: Sequence[RankedPlan]) -> tuple[Sensitivity, ...] | None:
-        from planner.uncertainty.features import mesh_times
+        from planner.spaces.mesh.bars import mesh_times
         from planner.uncertainty.sensitivity import plan_sensitivity
 
         return plan_sensitivity(

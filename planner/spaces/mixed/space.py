@@ -64,6 +64,7 @@ if TYPE_CHECKING:
 __all__ = ["GroupBaseline", "GroupUse", "MeshAlone", "MixedPlanSpace", "fullest_group", "mixed_space"]
 
 _TIME_PARTS = parts_of(MIXED_FIGURES.values(), "step_time_s")
+_OF_ONE_KIND = "of steps on one kind of device, since no published run mixes several"
 _COMMUNICATION = ("tp_exposed_s", "pp_exposed_s", "dp_exposed_s")
 
 
@@ -301,9 +302,10 @@ class MixedPlanSpace(PlanSpace):
         )
 
     def bars(self, plans: Sequence[RankedPlan]) -> ErrorBars:
-        from planner.uncertainty.answers import parts_bars
+        from planner.uncertainty.bars import plan_bars
 
-        return parts_bars(self.resolved, plans)
+        bars = plan_bars(self.resolved, plans, coordinates=np.zeros((len(plans), 1)))
+        return dataclasses.replace(bars, basis=_OF_ONE_KIND)
 
     def sensitivity(self, plans: Sequence[RankedPlan]) -> tuple[Sensitivity, ...] | None:
         # All devices change alike.
@@ -317,7 +319,9 @@ class MixedPlanSpace(PlanSpace):
         known = {
             name
             for g in range(len(model.cluster.groups))
-            for name in constants_of(model.workload, group_cluster(model.cluster, g), workers, model.assumptions)
+            for name in constants_of(
+                model.workload, group_cluster(model.cluster, g), workers, model.assumptions.host_launch_s
+            )
         }
 
         def times(name: str, factor: float) -> FloatArray:

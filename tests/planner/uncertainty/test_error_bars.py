@@ -26,6 +26,8 @@ from planner.core.request import Request
 from planner.files.loading import load_calibration
 from planner.question.resolve import resolve
 from planner.spaces.ask import optimize
+from planner.spaces.layers.bars import layer_mixture
+from planner.spaces.mesh.bars import mesh_coordinates
 from planner.spaces.mesh.space import mesh_space
 from planner.uncertainty.bars import (
     NEAR_PLANS,
@@ -36,7 +38,7 @@ from planner.uncertainty.bars import (
     knowledge_with,
     near_list,
 )
-from planner.uncertainty.features import layer_mixture, mesh_coordinates, node_size
+from planner.uncertainty.features import node_size
 from planner.uncertainty.sensitivity import sensitivity_of
 
 MESH = "gpt3-1.3b --gpus 4 --batch 16 --seq 512"
