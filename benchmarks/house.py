@@ -22,8 +22,9 @@ modules entered
     Modules of the three packages of which some function or class body runs (``sys.setprofile``) while the command line answers.
     Importing ``planner.cli`` comes first and does not count.
 tests on the kind of space
-    A comparison of something called ``space`` with anything not called so, or an ``isinstance`` or a ``case`` with the class of one space
-    (`_CLASS_OF_A_SPACE`), outside the folders of the spaces (`SPACE_FOLDERS`).
+    A comparison of something called ``space`` with anything not called so, or with the name of a space in quotes (``family == "mesh"``,
+    ``"mixed" in document``); a question whether a plan file has the section of one space (``document.serving is None``); an
+    ``isinstance`` or a ``case`` with the class of one space (`_CLASS_OF_A_SPACE`). All outside the folders of the spaces (`SPACE_FOLDERS`).
 loose modules
     Files directly in a package, ``__init__.py`` and ``__main__.py`` aside.
 words of docs written by hand
@@ -56,6 +57,8 @@ _CLASS_OF_A_SPACE = re.compile(
     r"(Ranked)?(Layer|Layerwise|Mesh|Mixed|Serving|Placement)(Answer|Breakdown|Costs|Estimate|Job|Outcome|Plan|Problem|Request|Result|Space)"
     r"|Breakdown|Plan|PipelinePlan|RankedPlan|SearchResult"
 )
+# Names of spaces, which are also the sections of plan files; "layers" are the rows of networks, too.
+_SPACE_NAMES = {"mesh", "mixed", "serving"}
 # These have names of that form, and are the API's classes of every space.
 _CLASSES_OF_EVERY_SPACE = ("planner.api",)
 ONE_ESTIMATE = ("estimate", "llama3-70b", "--tp", "8", "--pp", "4", "--gpus", "64", "--batch", "64")
@@ -184,6 +187,10 @@ def _is_called_space(node: ast.expr) -> bool:
     )
 
 
+def _is_none(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is None
+
+
 def _names_in(node: ast.AST) -> list[str]:
     return [
         n.id if isinstance(n, ast.Name) else n.attr for n in ast.walk(node) if isinstance(n, (ast.Name, ast.Attribute))
@@ -194,6 +201,18 @@ def _asks_for_a_space(node: ast.AST, of_every_space: set[str]) -> bool:
     """Whether an expression tests which space something belongs to."""
     if isinstance(node, ast.Compare):
         operands = [node.left, *node.comparators]
+        if any(isinstance(operand, ast.Constant) and operand.value in _SPACE_NAMES for operand in operands):
+            return True
+        sections = [
+            operand for operand in operands if isinstance(operand, ast.Attribute) and operand.attr in _SPACE_NAMES
+        ]
+        # The limits of a request (`Request.mesh`) are no plan.
+        if (
+            any("request" not in _names_in(section) for section in sections)
+            and len(operands) == 2
+            and _is_none(operands[1])
+        ):
+            return True
         called = [_is_called_space(operand) for operand in operands]
         # Two that are compared with each other are not asked which they are, and an importer's name spaces are other things.
         return any(called) and not all(called) and not any("NAMESPACES" in name for name in _names_in(node))

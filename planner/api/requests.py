@@ -20,7 +20,7 @@ from planner.api.readers import SERVING, Option
 from planner.api.values import Values, as_flag
 from planner.core.errors import InputFileError, PlannerError, UsageError, did_you_mean
 from planner.core.quantities import in_tokens
-from planner.core.request import Request
+from planner.core.request import SPACES, Request, imported
 from planner.question.fixed import flag_of
 
 if TYPE_CHECKING:
@@ -373,8 +373,7 @@ def question_about_plan(
         raise
     request = request_of(options, {"mode": loaded.content.mode, **given}, values, command_line)
     for name, field in fields.items():
-        is_of_serving = options[name].panel == SERVING
-        if _is_of_plan(field) or (is_of_serving and loaded.content.serving is None):
+        if _is_of_plan(field):
             values.add(f"{values.called(name)}: {by}")
     changes = changes_of(options, given, request) | ({"model": request.model} if request.model else {})
 
@@ -435,8 +434,8 @@ def curve_of(given: Mapping[str, Any], values: Values, command_line: str) -> Sca
 
     called = values.called
     options = options_of(ScaleOptions)
-    curve = {name: options.pop(name) for name in ("workers", "weak", "strong", "family", "epochs", "samples")}
-    asked = read_options(curve, given, values)
+    own = {name: options.pop(name) for name in ("workers", "weak", "strong", "family", "epochs", "samples")}
+    asked = read_options(own, given, values)
     weak, epochs, samples = bool(asked.get("weak")), asked.get("epochs"), asked.get("samples")
     counts = asked["workers"] if "workers" in asked else _usual_counts(given.get("cluster"))
     if weak and asked.get("strong"):
@@ -446,13 +445,10 @@ def curve_of(given: Mapping[str, Any], values: Values, command_line: str) -> Sca
     request = request_of(options, given, values, command_line, gpus=max(counts, default=1))
     values.check()
     family = asked.get("family") or resolve(request).kind.scaled_family
-    if family == "mesh":
-        from planner.spaces.mesh.scaling import scale_mesh
-
-        return scale_mesh(request, counts, weak=weak, epochs=epochs, samples=samples)
-    from planner.spaces.layers.scaling import scale
-
-    return scale(request, counts, weak=weak, family=family, epochs=epochs, samples=samples)
+    of_space = SPACES.get(family)  # the best plans of a space, or those of a family with a split per layer
+    draw = imported((of_space and of_space.curve) or SPACES["layers"].curve)
+    curve: Scaling = draw(request, counts, weak=weak, family=family, epochs=epochs, samples=samples)
+    return curve
 
 
 def _usual_counts(cluster: str | None) -> tuple[int, ...]:

@@ -616,6 +616,7 @@ class Scaling:
     free_layers: tuple[str, ...] = ()
     weak: bool
     family: str
+    family_words: str = ""  # where its name does not say what it is
     epochs: float | None
     samples: float | None
     points: tuple[ScalePoint, ...]

@@ -69,6 +69,8 @@ class SpaceInfo:
         The class of a plan, whose settings are the keys of its section; empty: `planner.schema.plan` spells them out.
     job : str
         A function of a plan file to what exporters write (`planner.exporters.plans`); empty: none writes its plans.
+    curve : str
+        A function of a request to its scaling curve, if `planner scale --family` names the space.
     keys : mapping of str to (value, sentence)
         Keys of a plan file that have one value beside its section, and what another one contradicts.
     is_chosen : bool
@@ -84,6 +86,7 @@ class SpaceInfo:
     kind: str = "planner.question.choose:Kind"
     plan: str = ""
     job: str = ""
+    curve: str = ""
     keys: Mapping[str, tuple[object, str]] = field(default_factory=lambda: _TRAINED | _IN_SECTION)
     is_chosen: bool = True
 
@@ -110,6 +113,7 @@ for _info in (
         product="The degrees of every layer multiply to the workers; degrees of 1 are left out.",
         kind="planner.spaces.layers.kind:LayersKind",
         job="planner.exporters.plans:layer_or_data_job",
+        curve="planner.spaces.layers.scaling:scale",
         keys={},
     ),
     SpaceInfo(
@@ -122,6 +126,7 @@ for _info in (
         "these data-parallel ranks x micro_batch x num_micro_batches the batch.",
         kind="planner.spaces.mesh.kind:MeshKind",
         job="planner.exporters.plans:mesh_job",
+        curve="planner.spaces.mesh.scaling:scale_mesh",
     ),
     SpaceInfo(
         name="serving",

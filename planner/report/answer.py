@@ -369,7 +369,7 @@ def _blocks(curve: Scaling) -> list[Block]:
     batch = f"{curve.setting.global_batch:,} samples"
     facts = [
         ("Scaling", f"weak, {batch} per worker" if curve.weak else f"strong, {batch} shared by the workers"),
-        ("Family", "mesh: the best plan on each number of GPUs" if curve.family == "mesh" else curve.family),
+        ("Family", curve.family_words or curve.family),
     ]
     if curve.epochs is not None and curve.samples is not None:
         facts.append(("Training", f"{curve.epochs:g} epochs of {curve.samples:,.0f} samples"))

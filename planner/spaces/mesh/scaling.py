@@ -107,6 +107,7 @@ def scale_mesh(
         assumptions=base.assumptions,
         weak=weak,
         family=family,
+        family_words=f"{family}: the best plan on each number of GPUs",
         epochs=epochs,
         samples=samples,
         points=points,
