@@ -29,7 +29,7 @@ from planner.files.plan_file import (
 from planner.files.yaml_text import yaml_text
 from planner.importers.networks import load_model
 from planner.schema.plan import PlanDocument
-from planner.spaces.layers.plans import plan_from_document
+from planner.spaces.layers.plans import plan_from_document, plan_in_words
 from planner.spaces.plan_question import request_from_document
 from tests.planner.conftest import about, problems_of_plan
 
@@ -38,6 +38,39 @@ MakeResult = Callable[..., Answer]
 
 def names(graph: Graph) -> list[str]:
     return [layer.name for layer in graph.layers]
+
+
+@pytest.mark.parametrize(
+    ("cuts", "replicas", "words"),
+    [
+        ((0, 3, 5, 15), (4, 4, 8), "3 stages: conv1-pool1 x4 | conv2-pool2 x4 | conv3-softmax x8"),
+        (
+            (0, 3, 5, 6, 7, 8, 9, 15),
+            (4, 1, 1, 1, 2, 2, 1),
+            "7 stages: conv1-pool1 x4 | (conv2-pool2 | conv3 | conv4) x1 each | (conv5 | pool5) x2 each | fc6-softmax x1",
+        ),
+    ],
+)
+def test_every_stage_is_named(cuts: tuple[int, ...], replicas: tuple[int, ...], words: str) -> None:
+    """Many stages are grouped, and none is left out."""
+    graph = load_model("alexnet").graph
+    stages = tuple(Stage(first=a, last=b - 1, replicas=r) for a, b, r in zip(cuts, cuts[1:], replicas, strict=False))
+    size = len(graph.layers)
+    plan = Plan(
+        workers=sum(replicas), num_micro_batches=2, splits=(Split(),) * size, collectives=(None,) * size, stages=stages
+    )
+    assert plan_in_words(graph, plan) == f"{words}, 2 micro-batches"
+
+
+def test_every_split_is_counted() -> None:
+    """Many runs of splits are grouped by the split, and none is left out."""
+    graph = load_model("alexnet").graph
+    several = [Split(batch=8), Split(out_channels=8), Split(in_channels=8), Split(height=8), Split(batch=4, height=2)]
+    splits = tuple(several[n % 5] for n in range(len(graph.layers)))
+    words = plan_in_words(graph, Plan(workers=8, num_micro_batches=1, splits=splits, collectives=(None,) * len(splits)))
+    assert words == (
+        "3 layers channels x8, 2 layers rows x8, 1 layer data x8, 1 layer in-channels x8, 1 layer data x4 rows x2"
+    )
 
 
 @pytest.fixture

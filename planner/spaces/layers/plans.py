@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import fields
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,7 @@ __all__ = ["layerwise_section", "plan_from_document", "plan_in_words", "split_in
 
 _DEGREES = tuple(field.name for field in fields(Split))
 _WORDS = (("batch", "data"), ("out_channels", "channels"), ("in_channels", "in-channels"), ("height", "rows"))
-# A plan with more runs of equal splits than this is summarised by counting layers.
+# A plan with more runs of equal splits, or more stages, than this is grouped: layers by their splits, stages by their replicas.
 _MAX_RUNS = 6
 
 
@@ -63,22 +64,22 @@ def _splits_in_words(graph: Graph, plan: Plan) -> list[str]:
     grouped = runs([graph.layers[i].name for i in weighted], labels)
     if len(grouped) <= _MAX_RUNS:
         return [f"{names}: {label}" for names, label in grouped]
-    counted = Counter(labels).most_common()
-    shown = [f"{count} layer{'s' if count > 1 else ''} {label}" for label, count in counted[:3]]
-    if len(counted) > 3:
-        shown.append(f"{sum(count for _, count in counted[3:])} otherwise")
-    return shown
+    return [f"{count} layer{'s' if count > 1 else ''} {label}" for label, count in Counter(labels).most_common()]
 
 
 def _stages_in_words(graph: Graph, plan: Plan) -> str:
-    stages = []
+    spans = []
     for stage in plan.stages:
         names = [graph.layers[i].name for i in range(stage.first, stage.last + 1) if graph.layers[i].kind != "input"]
-        span = names[0] if len(names) == 1 else f"{names[0]}-{names[-1]}"
-        stages.append(f"{span} x{stage.replicas}")
-    if len(stages) > _MAX_RUNS:
-        stages = [stages[0], f"... {len(stages) - 2} stages ...", stages[-1]]
-    return f"{len(plan.stages)} stages: " + " | ".join(stages)
+        spans.append(names[0] if len(names) == 1 else f"{names[0]}-{names[-1]}")
+    # Of many stages, neighbours with equal replicas share the number.
+    each = [(plan.stages[n].replicas, n if len(spans) <= _MAX_RUNS else 0) for n in range(len(spans))]
+    groups = [(key[0], [spans[n] for n in group]) for key, group in groupby(range(len(spans)), key=each.__getitem__)]
+    said = [
+        f"{some[0]} x{replicas}" if len(some) == 1 else f"({' | '.join(some)}) x{replicas} each"
+        for replicas, some in groups
+    ]
+    return f"{len(spans)} stages: " + " | ".join(said)
 
 
 def layerwise_section(request: Request, layer_names: Sequence[str], plan: Plan, folder: Path | None) -> dict[str, Any]:
