@@ -54,7 +54,7 @@ from typing import ClassVar
 
 from costmodel.fields import Figure, declared, part, setting
 from costmodel.rates import COMMON_FIGURES
-from planner.core.answer import Assumption, RankedPlan
+from planner.core.answer import RankedPlan
 from planner.core.request import SpaceInfo, register
 from planner.report.tables import column_maker
 from planner.spaces.base import PlanSpace
@@ -125,20 +125,11 @@ class Space(PlanSpace):
             for plan in plans
         ]
 
-    def assumptions(self):
-        return (Assumption(name="work", value="a second per sample"),)
-
     def exact_plan(self):
         return Plan(copies=self.resolved.request.gpus), ()
 
     def broken(self, plan):
         return [f"copies {plan.copies} do not divide the batch"] if self.batch % plan.copies else []
-
-    def tables(self, plan, ranked):
-        return {}
-
-    def plan_notes(self, ranked):
-        return []
 
     def plan_of(self, document, source):
         return Plan(copies=document.copies.copies)
@@ -149,14 +140,10 @@ class Space(PlanSpace):
 
 register(
     SpaceInfo(
-        name="copies", title="Copies", plans="copies of the work", make="copies:make", figures="copies:FIGURES", plan="copies:Plan",
+        name="copies", title="Copies", plans="copies of the work", make="copies:Space", figures="copies:FIGURES", plan="copies:Plan",
         product="copies are the workers.",
     )
 )
-
-
-def make(resolved):
-    return Space(resolved=resolved)
 """
 
 

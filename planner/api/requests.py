@@ -104,7 +104,7 @@ def request_of(
     if "objective" in fields:
         fields["objective"] = _objective(fields["objective"], mode, values)
     if "assume" in fields:
-        fields["assume"] = _assumed(fields["assume"], mode, values)
+        fields["assume"] = _assumed(fields["assume"], values)
     if "paleo_algorithms" in fields:
         fields["paleo_algorithms"] = Path(fields["paleo_algorithms"])
     known = {name: value for name, value in (fields | more).items() if value is not None and name in _FIELDS}
@@ -207,14 +207,14 @@ _SHARES = frozenset(
 )
 
 
-def _assumed(given: Mapping[str, float] | Sequence[str], mode: str, values: Values) -> tuple[tuple[str, float], ...]:
-    """Read NAME=VALUE; a later one wins. Inference has assumptions of its own: those of serving."""
+def _assumed(given: Mapping[str, float] | Sequence[str], values: Values) -> tuple[tuple[str, float], ...]:
+    """Read NAME=VALUE; a later one wins. Which of them a question has is known with its space (`Kind.check_assumed`)."""
     from costmodel.framework import LayerAssumptions
     from costmodel.mesh.assumptions import RENAMED_ASSUMPTIONS, MeshAssumptions
     from costmodel.serving.workload import ServingAssumptions
 
     label = values.called("assume")
-    models = (ServingAssumptions if mode == "inference" else MeshAssumptions, LayerAssumptions)
+    models = (MeshAssumptions, LayerAssumptions, ServingAssumptions)
     known = tuple(field.name for model in models for field in dataclasses.fields(model))
     texts = [given] if isinstance(given, str) else given
     result: dict[str, float] = {}

@@ -58,7 +58,7 @@ class SpaceInfo:
     plans : str
         Its plans, in sentences: "plans over a device mesh".
     make : str
-        A function of a resolved question to its `planner.spaces.base.PlanSpace`.
+        Its `planner.spaces.base.PlanSpace`, or a function that makes one of a resolved question.
     figures : str
         What its plans cost, by name (`costmodel.fields.declared`).
     product : str

@@ -26,6 +26,7 @@ from planner.core.answer import (
 )
 from planner.core.errors import SearchInterrupted, UsageError, no_plan_in_time
 from planner.core.notes import Note
+from planner.core.objectives import stated_rates
 from planner.core.request import SPACES, Request, imported
 from strategies.score import Score, score_of
 
@@ -233,9 +234,11 @@ class PlanSpace(AnswerSpace):
         """The question as the answer states it."""
         return self.resolved.setting
 
-    @abstractmethod
     def assumptions(self) -> tuple[Assumption, ...]:
         """What was taken for granted about the question."""
+        resolved = self.resolved
+        rates = stated_rates(resolved.request, resolved.cluster, resolved.workload.precision.compute)
+        return (*resolved.assumptions, *rates)
 
     @property
     def assumed(self) -> Any:
@@ -274,13 +277,13 @@ class PlanSpace(AnswerSpace):
         """The space to predict a given plan in: it may name what a search does not choose by itself."""
         return self
 
-    @abstractmethod
     def tables(self, plan: Any, ranked: RankedPlan) -> Mapping[str, tuple[Any, ...]]:
         """Rows by layer, stage and link."""
+        return {}
 
-    @abstractmethod
     def plan_notes(self, ranked: RankedPlan) -> Sequence[str]:
         """What there is to say about one plan: that it does not fit, and what would help."""
+        return self.does_not_fit(ranked)
 
     def does_not_fit(self, ranked: RankedPlan, **more: Any) -> list[Note]:
         """Say that a plan does not fit, if it does not, and what takes most of the memory."""
@@ -390,5 +393,5 @@ def space_of(resolved: Resolved) -> PlanSpace:
     UsageError
         The network or the cluster cannot be planned in it.
     """
-    space: PlanSpace = imported(SPACES[resolved.space].make)(resolved)
+    space: PlanSpace = imported(SPACES[resolved.space].make)(resolved=resolved)
     return space

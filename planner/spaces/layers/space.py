@@ -32,7 +32,6 @@ from planner.core.answer import (
 from planner.core.capacity import limit_notes
 from planner.core.errors import NoFeasiblePlan, UsageError
 from planner.core.notes import Note
-from planner.core.objectives import stated_rates
 from planner.core.quantities import format_bytes
 from planner.question.choose import is_transformer
 from planner.question.resolve import Resolved
@@ -361,11 +360,6 @@ class LayerwisePlanSpace(PlanSpace):
         return plan_sensitivity(self.resolved, plans, layer_times(self.cache, [plan.plan for plan in plans]))
 
     # -- one plan
-
-    def assumptions(self) -> tuple[Assumption, ...]:
-        resolved = self.resolved
-        rates = stated_rates(resolved.request, resolved.cluster, resolved.workload.precision.compute)
-        return (*resolved.assumptions, *rates)
 
     def exact_plan(self) -> tuple[Plan, tuple[Assumption, ...]]:
         """Best plan on exactly the GPUs of the question, within the family and the splits that are fixed.

@@ -38,7 +38,7 @@ from planner.core.capacity import limit_notes
 from planner.core.errors import UsageError
 from planner.core.notes import Note
 from planner.core.numbers import percent
-from planner.core.objectives import check_rates, stated_rates
+from planner.core.objectives import check_rates
 from planner.core.quantities import format_bytes
 from planner.core.request import Request
 from planner.question.fixed import fixed_by
@@ -373,9 +373,7 @@ class MeshPlanSpace(PlanSpace):
         return dataclasses.replace(super().setting(plan), seq=self.seq)
 
     def assumptions(self) -> tuple[Assumption, ...]:
-        resolved = self.resolved
-        rates = stated_rates(resolved.request, resolved.cluster, resolved.workload.precision.compute)
-        return (*resolved.assumptions, self.host_memory(), self.convention(), *rates)
+        return (*super().assumptions(), self.host_memory(), self.convention())
 
     @property
     def assumed(self) -> MeshAssumptions:

@@ -243,7 +243,7 @@ def test_what_is_reached_is_reached(fails: Any, answer: Ask) -> None:
         ((*LLAMA, "--seq", "8"), "--prompt and --output-tokens say how long"),
         ((*LLAMA, "--cp", "2"), "--cp: is for training"),
         ((*LLAMA, "--zero", "1"), "--zero: is for training"),
-        ((*LLAMA, "--assume", "dp_overlap=0.5"), "no such assumption"),
+        ((*LLAMA, "--assume", "dp_overlap=0.5"), "--assume dp_overlap: is for training; serving has "),
         ((*LLAMA, "--assume", "memory_utilisation=1.5"), "is a share"),
         ((*LLAMA, "--prompt", "9", "--family", "data"), "leave one of them out"),
         ((*LLAMA, "--cluster", "dgx-a100", "--precision", "fp8"), "no rate for precision 'fp8'"),

@@ -193,7 +193,7 @@ def test_contradictions_have_a_place(fails: Any, plan: Path, changes: dict[str, 
         (("--gpus", "2"), "--gpus: is decided by --plan"),
         (("--mode", "training"), "--mode training: the plan is for inference"),
         (("--batch", "8"), "--batch: is for training"),
-        (("--assume", "dp_overlap=0.5"), "no such assumption"),
+        (("--assume", "dp_overlap=0.5"), "--assume dp_overlap: is for training; serving has "),
     ],
 )
 def test_what_the_file_decides_is_not_decided_twice(
