@@ -185,9 +185,13 @@ def test_an_objective_is_one_file(question: tuple[str, ...], tmp_path: Path) -> 
     best = answer["plans"][0]
     assert best["carbon_per_step_kg"] == pytest.approx(best["energy_per_step_j"] * 0.4 / 3.6e6)
     assert answer["objective"] == "carbon"
-    assert [plan["energy_per_step_j"] for plan in answer["plans"]] == sorted(
-        plan["energy_per_step_j"] for plan in answer["plans"]
+    by_energy, by_time = (
+        json.loads(usual_planner("optimize", *question, "--objective", name, "--json").stdout)["plans"]
+        for name in ("energy", "step_time")
     )
+    costs = [plan["energy_per_step_j"] for plan in answer["plans"]]
+    assert costs == [plan["energy_per_step_j"] for plan in by_energy]
+    assert costs != [plan["energy_per_step_j"] for plan in by_time]
     prediction = yaml.safe_load((tmp_path / "plan.yaml").read_text(encoding="utf-8"))["prediction"]
     assert prediction["objective"] == "carbon"
     assert prediction["carbon_per_step_kg"] == pytest.approx(best["carbon_per_step_kg"], rel=1e-12)
@@ -249,19 +253,35 @@ def test_a_device_is_one_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 
 def test_a_framework_is_one_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its cost moves the time, its rule refuses a plan, and its default says what a measured row leaves open."""
     framework = yaml.safe_load(bundled("frameworks")["megatron-lm"].read_text(encoding="utf-8"))
     framework["name"] = "imaginary-lm"
-    mine = tmp_path / "imaginary-lm.yaml"
+    framework["costs"]["host_launch_s"] = {"value": 1e-3, "source": "imagined"}
+    framework["rules"]["refuses"] = [{"when": {"cp": "2.."}, "why": "imaginary-lm never splits a sequence"}]
+    mine, with_default = tmp_path / "imaginary-lm.yaml", tmp_path / "with-default.yaml"
     mine.write_text(yaml.safe_dump(framework), encoding="utf-8")
-    question = ["llama3-8b", "--gpus", "8", "--batch", "32", "--tp", "2", "--dp", "4"]
+    framework["defaults"] = {"zero_stage": {"value": 3, "source": "imagined"}}
+    with_default.write_text(yaml.safe_dump(framework), encoding="utf-8")
+    question = ["llama3-8b", "--gpus", "8", "--batch", "32", "--tp", "2"]
     found = []
     for name in ("megatron-lm", str(mine)):
-        assert run(["estimate", *question, "--framework", name, "--json"]) == 0
+        assert run(["estimate", *question, "--dp", "4", "--framework", name, "--json"]) == 0
         found.append(json.loads(capsys.readouterr().out))
     assert found[1]["setting"]["framework"] == "imaginary-lm"
-    assert found[0]["plans"][0]["step_time_s"] == found[1]["plans"][0]["step_time_s"]
+    assert found[1]["plans"][0]["step_time_s"] > 1.2 * found[0]["plans"][0]["step_time_s"]
+    split = ["estimate", *question, "--dp", "2", "--cp", "2", "--framework"]
+    assert run([*split, "megatron-lm"]) == 0
+    assert run([*split, str(mine)]) == 2
+    assert "imaginary-lm never splits a sequence" in capsys.readouterr().err
+    rows = tmp_path / "rows.csv"
+    cells = [f"llama3-8b,8,h100-sxm,{name},3000,32,1,2048,2" for name in (mine, with_default)]
+    head = "model,gpus,device,framework,step_time_ms,global_batch,micro_batch,seq,tp"
+    rows.write_text("\n".join((head, *cells, "")), encoding="utf-8")
+    assert run(["validate", str(rows), "--json"]) == 0
+    times = {row["line"]: row["predicted_s"] for row in json.loads(capsys.readouterr().out)["files"][0]["worst"]}
+    assert times[3] > times[2]
     plan = tmp_path / "plan.yaml"
-    assert run(["estimate", *question, "--framework", str(mine), "--export", str(plan)]) == 0
+    assert run(["estimate", *question, "--dp", "4", "--framework", str(mine), "--export", str(plan)]) == 0
     assert "imaginary-lm" in capsys.readouterr().out
     assert str(mine) in plan.read_text(encoding="utf-8")
 
@@ -299,15 +319,16 @@ def test_a_space_is_one_file(tmp_path: Path) -> None:
     assert "did you mean copies" in wrong.stderr.replace("'", "")
 
 
-# A schedule takes its declaration, its time in closed form, and its name in the help of the option.
-_LIKE_1F1B = """
-    Schedule(name="imaginary", order=_one_f_one_b, in_flight=lambda m, pp, vpp, rank: np.minimum(m, pp - rank)),
+# A schedule takes its declaration, its time in closed form, and its name in the help of the option. This one holds all activations at
+# once, and takes twice as long as 1F1B.
+_SLOW = """
+    Schedule(name="imaginary", order=_one_f_one_b, in_flight=lambda m, pp, vpp, rank: m),
 """
 IMAGINARY_SCHEDULE = {
-    "costmodel/schedules.py": ('    Schedule(name="interleaved"', f'{_LIKE_1F1B}\n    Schedule(name="interleaved"'),
+    "costmodel/schedules.py": ('    Schedule(name="interleaved"', f'{_SLOW}\n    Schedule(name="interleaved"'),
     "costmodel/mesh/schedule.py": (
         '    "1f1b": _one_f_one_b_s,',
-        '    "1f1b": _one_f_one_b_s,\n    "imaginary": _one_f_one_b_s,',
+        '    "1f1b": _one_f_one_b_s,\n    "imaginary": lambda *plans: 2.0 * _one_f_one_b_s(*plans),',
     ),
     "planner/api/options.py": ('"gpipe, 1f1b, ', '"gpipe, imaginary, 1f1b, '),
 }
@@ -315,7 +336,7 @@ IMAGINARY_SCHEDULE = {
 
 @pytest.fixture(scope="module")
 def with_schedule(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Run the planner of a copy of the tree to which a schedule was added that does what 1F1B does."""
+    """Run the planner of a copy of the tree to which a schedule was added."""
     tree = tmp_path_factory.mktemp("tree")
     for package in ("costmodel", "strategies", "planner"):
         shutil.copytree(ROOT / package, tree / package, ignore=shutil.ignore_patterns("__pycache__"))
@@ -345,9 +366,15 @@ def test_a_schedule_is_three_files(with_schedule: Callable[..., subprocess.Compl
     answer = json.loads(done.stdout)
     usual = json.loads(with_schedule("optimize", *question, "--pp", "4", "--schedule", "1f1b", "--json").stdout)
     assert {plan["plan"]["schedule"] for plan in answer["plans"]} == {"imaginary"}
-    for name in ("step_time_s", "memory_bytes_per_gpu"):
-        assert answer["plans"][0][name] == usual["plans"][0][name]
+    assert answer["plans"][0]["step_time_s"] > 1.5 * usual["plans"][0]["step_time_s"]
     assert answer["proven_optimal"]
+    plan = ("--tp", "1", "--dp", "2", "--pp", "4", "--micro-batch", "1", "--schedule")
+    slow, quick = (
+        json.loads(with_schedule("estimate", *question, *plan, name, "--json").stdout)["plans"][0]
+        for name in ("imaginary", "1f1b")
+    )
+    assert slow["step_time_s"] > 1.5 * quick["step_time_s"]
+    assert slow["memory_bytes_per_gpu"] > quick["memory_bytes_per_gpu"]
     assert answer["space_size"] == usual["space_size"]
     shown = with_schedule("estimate", "--plan", "plan.yaml")
     assert "pp 4 (imaginary)" in shown.stdout, shown.stderr
