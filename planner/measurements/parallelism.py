@@ -6,9 +6,13 @@ throughput in some unit, or a failure.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from planner.measurements.hardware import defaults_of
+import numpy as np
+
+from costmodel.mesh.schedule import schedule_is_legal
+from costmodel.schedules import IS_CHUNKED, SCHEDULES
+from planner.measurements.hardware import defaults_of, framework_of_row
 from planner.measurements.tables import Row, RowSkipped
 
 __all__ = [
@@ -21,7 +25,7 @@ __all__ = [
     "is_measured",
     "not_measured",
     "recompute_choices",
-    "schedule_of",
+    "schedules_of",
     "sharding_choices",
     "sharding_of",
     "step_time_s",
@@ -298,23 +302,38 @@ def chunks_of(row: Row, pp: int, blocks: int) -> int:
     return int(row.default("vpp", 2))
 
 
-def schedule_of(row: Row, pp: int, vpp: int, count: int) -> str:
-    """A name of `costmodel.mesh.plan.SCHEDULES` for a plan of ``pp`` stages with ``vpp`` chunks and ``count`` micro-batches.
+def schedules_of(row: Row, pp: int, vpp: int, counts: Sequence[int]) -> dict[int, str]:
+    """Names of `costmodel.schedules.SCHEDULES` for plans of ``pp`` stages with ``vpp`` chunks, by their numbers of micro-batches.
 
-    More chunks than one are interleaved, whatever is stated, where the micro-batches are whole groups of ``pp``.
+    As stated, for the counts that the schedule can run; where nothing is, chunks are interleaved if the micro-batches are whole groups of
+    ``pp``.
 
     >>> row = Row(line=2, cells={"schedule": "zero_bubble"})
-    >>> schedule_of(row, 8, 1, 32), schedule_of(row, 1, 1, 32), schedule_of(row, 8, 2, 32)
-    ('zero_bubble', '1f1b', 'interleaved')
+    >>> schedules_of(row, 8, 1, [32]), schedules_of(row, 1, 1, [32]), schedules_of(Row(line=2, cells={}), 8, 2, [32])
+    ({32: 'zero_bubble'}, {32: '1f1b'}, {32: 'interleaved'})
+
+    Raises
+    ------
+    ImpossiblePlan
+        The schedule runs no such plan.
+    RowSkipped
+        The framework does not have it.
     """
-    if pp < 2:
-        return "1f1b"
-    stated = row.text("schedule")
-    if vpp > 1 and count % pp == 0:
-        return "interleaved"
-    if vpp > 1:
-        row.default("vpp", 1)
-    return stated if stated in ("gpipe", "zero_bubble") else "1f1b"
+    stated = row.text("schedule") if pp > 1 else ""
+    if not stated:
+        if vpp > 1 and any(count % pp for count in counts):
+            row.default("vpp", 1)
+        return {count: "interleaved" if vpp > 1 and count % pp == 0 else "1f1b" for count in counts}
+    position, every = SCHEDULES.index(stated), np.array(counts)
+    legal = schedule_is_legal(*np.broadcast_arrays(position, every, pp, vpp))
+    if not legal.any():
+        needs = "vpp of 2 or more and micro-batches in whole groups of pp" if IS_CHUNKED[position] else "vpp 1"
+        raise ImpossiblePlan(f"schedule {stated} needs {needs}")
+    framework, plan = framework_of_row(row), {"schedule": stated, "pp": pp, "vpp": vpp}
+    for rule in framework.rules.of():
+        if rule.when.keys() <= plan.keys() and rule.holds_for(plan):
+            raise RowSkipped(f"schedule {stated}: {rule.why}")
+    return dict.fromkeys(every[legal].tolist(), stated)
 
 
 # -- recomputation -------------------------------------------------------------------------------------------------------------

@@ -51,7 +51,7 @@ from planner.measurements.parallelism import (
     is_measured,
     not_measured,
     recompute_choices,
-    schedule_of,
+    schedules_of,
     sharding_choices,
     step_time_s,
 )
@@ -180,11 +180,12 @@ def _plans(row: Row, graph: Graph, node: int) -> tuple[tuple[MeshPlan, ...], int
         offload_optimizer=row.flag("cpu_offload") is True,
     )
     choices = recompute_choices(row, blocks, pp * vpp)
+    schedules = schedules_of(row, pp, vpp, [count for _, count in batches])
     plans = []
     for (stage, replicate, shard), (micro_batch, count), (recompute, recomputed) in product(
-        shardings, batches, choices
+        shardings, [batch for batch in batches if batch[1] in schedules], choices
     ):
-        schedule = schedule_of(row, pp, vpp, count)
+        schedule = schedules[count]
         plans.append(
             replace(
                 plan,
