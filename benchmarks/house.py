@@ -16,7 +16,9 @@ folder
     The first folder below a package, with all that lies in it: ``planner/report/figures/svg.py`` counts for ``planner/report``.
     ``planner/(top)`` holds the files that lie directly in the package.
 folders that import each other
-    Pairs of folders of ``planner/`` of which each imports the other. Imports inside functions and under ``TYPE_CHECKING`` count.
+    Pairs of folders of ``planner/`` of which each imports the other. Imports inside functions and under ``TYPE_CHECKING`` count, and so
+    do modules that a string names (``"planner.api.plans:Plan"``), except in the registry (`REGISTRY`). ``import planner``, through which
+    all can be reached, is an import of ``planner/(top)``; the version alone is not.
     ``planner/__main__.py`` counts as a file of ``planner/(top)``; ``planner/__init__.py``, which names the public API, does not.
 modules entered
     Modules of the three packages of which some function or class body runs (``sys.setprofile``) while the command line answers.
@@ -146,9 +148,22 @@ def total(found: dict[str, Size], package: str = "") -> Size:
 # --- Shape ------------------------------------------------------------------------------------------------------------------------------
 
 
-def _imported(tree: ast.Module) -> Iterator[str]:
+# The kinds of spaces are named by their modules here: schemas, in a room below those of the spaces, read them.
+REGISTRY = Path("planner", "core", "request.py")
+_MODULE_IN_TEXT = re.compile(rf"((?:{'|'.join(PACKAGES)})(?:\.\w+)+)\.?(?::.*)?")
+
+
+def module_in(node: ast.AST) -> str:
+    """The module of this project that a string names, as in ``"planner.api.plans:Plan"``; else empty."""
+    named = isinstance(node, ast.Constant) and isinstance(node.value, str) and _MODULE_IN_TEXT.fullmatch(node.value)
+    return named[1] if named else ""
+
+
+def _imported(tree: ast.Module, *, with_strings: bool) -> Iterator[str]:
     """Names of all imported modules, and of what is imported from one (which may be a module)."""
     for node in ast.walk(tree):
+        if with_strings and module_in(node):
+            yield module_in(node)
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -166,9 +181,10 @@ def imports_between_folders(tree: Path, package: str = "planner") -> dict[tuple[
         if module == package:
             continue
         start = folder_of(path, tree)
-        for name in sorted(set(_imported(ast.parse(path.read_text(encoding="utf-8"))))):
+        parsed = ast.parse(path.read_text(encoding="utf-8"))
+        for name in sorted(set(_imported(parsed, with_strings=path.relative_to(tree) != REGISTRY))):
             target = name if name in modules else name.rpartition(".")[0]
-            if target in modules and target != package:
+            if target in modules and name != f"{package}.__version__":
                 end = folder_of(modules[target], tree)
                 if start != end:
                     arrows.setdefault((start, end), []).append(f"{path.relative_to(tree)} -> {target}")

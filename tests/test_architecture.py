@@ -48,9 +48,10 @@ def sources(package: str) -> list[Path]:
 
 @cache
 def nodes(path: Path) -> list[ast.AST]:
-    """Imports, calls, assignments and operations of a file."""
+    """Imports, calls, assignments and operations of a file, and strings that name a module."""
     kinds = (ast.Import, ast.ImportFrom, ast.Call, ast.Assign, ast.BinOp)
-    return [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, kinds)]
+    every = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    return [node for node in every if isinstance(node, kinds) or house.module_in(node)]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -69,7 +70,9 @@ def imported_modules(path: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
             names.add(node.module or "")
-    return names
+        else:
+            names.add(house.module_in(node))
+    return names - {""}
 
 
 @pytest.mark.parametrize("package", sorted(ALLOWED))
@@ -132,7 +135,7 @@ LAYERS = (
 
 
 def upward_imports(tree: Path) -> list[str]:
-    """Imports inside planner/ that do not point downwards, those inside functions and under TYPE_CHECKING included."""
+    """Imports inside planner/ that do not point downwards, those inside functions, under TYPE_CHECKING and by name included."""
     ranks = {f"planner/{name}": rank for rank, name in enumerate(LAYERS)}
     found = []
     for (start, end), places in sorted(house.imports_between_folders(tree).items()):
@@ -156,6 +159,12 @@ def test_imports_inside_the_planner_point_downwards() -> None:
         "def f():\n    from planner.api.plans import Plan",
         "if TYPE_CHECKING:\n    from planner.api.plans import Plan",
         "from planner.nowhere.new import New",
+        "import planner\nplanner.api.plans.Plan",
+        "import planner as everything",
+        "from planner import optimize",
+        "from importlib import import_module\nimport_module('planner.api.plans')",
+        "LAZY = {'Plan': 'planner.api.plans:Plan'}",
+        "def f(name):\n    return import_module(f'planner.api.{name}')",
     ],
 )
 def test_an_import_that_points_upwards_is_found(tmp_path: Path, text: str) -> None:
@@ -163,9 +172,10 @@ def test_an_import_that_points_upwards_is_found(tmp_path: Path, text: str) -> No
         "core/errors.py": text,
         "api/plans.py": "from planner.core import errors",
         "nowhere/new.py": "",
+        "__init__.py": "optimize = 1",
     }.items():
         file = tmp_path / "planner" / name
-        file.parent.mkdir(parents=True)
+        file.parent.mkdir(parents=True, exist_ok=True)
         (file.parent / "__init__.py").touch()
         file.write_text(content)
     (found,) = upward_imports(tmp_path)
