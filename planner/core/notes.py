@@ -58,7 +58,7 @@ SENTENCES: Mapping[str, str] = {
     ),
     # of a split per layer
     "data_parallelism_wins": (
-        "data parallelism wins: {hidden:.0%} of its gradient exchange hides behind the backward pass"
+        "data parallelism wins[: {hidden:share} of its gradient exchange hides behind the backward pass]"
     ),
     "family_wins_narrowly": "{family:family} wins by less than 1 % of the step in every term",
     "family_wins": (

@@ -526,7 +526,7 @@ class LayerwisePlanSpace(PlanSpace):
 def _why(best: RankedPlan, data: RankedPlan | None) -> list[Note]:
     """Say which family wins and what it gains and pays against plain data parallelism."""
     if best.family == "data":
-        hidden = 1.0 - best["exposed_exchange_s"] / best["exchange_s"] if best["exchange_s"] > 0 else 1.0
+        hidden = 1.0 - best["exposed_exchange_s"] / best["exchange_s"] if best["exchange_s"] > 0 else None
         return [Note("data_parallelism_wins", hidden=hidden)]
     if data is None or best.workers == 1:
         return []

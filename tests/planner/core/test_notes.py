@@ -82,6 +82,12 @@ def test_json_has_the_notes_as_sentences_and_as_codes(answer: Any) -> None:
     assert document["note_codes"][0]["code"] in ("family_wins", "data_parallelism_wins", "family_wins_narrowly")
 
 
+def test_what_exchanges_no_gradients_hides_none(answer: Any) -> None:
+    text = answer("optimize", "resnet50", "--gpus", "8", "--mode", "inference")
+    assert "data parallelism wins" in text
+    assert "gradient exchange" not in text.split("Note:")[1]
+
+
 # --- Quantities: every accepted form by hand, refusals by message, and reading back what is written ---------------------------------------
 
 
