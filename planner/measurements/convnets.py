@@ -31,6 +31,7 @@ from planner.measurements.hardware import (
     measured_bytes,
     plausible_bytes,
     precision_of,
+    trainer_of_row,
     usual_node,
 )
 from planner.measurements.outcomes import Comparison, MemoryComparison, Outcome, Preset, outcomes_of
@@ -144,7 +145,7 @@ def asked(row: Row) -> Run:
         measured_s=None if failed else measured_s,
         passes_only=forward_ms is not None and backward_ms is not None,
         ranking=tuple(row.text(column) for column in _SAME),
-        framework=framework_of_row(row),
+        framework=trainer_of_row(row),
         assumptions=image_assumptions(row, precision, is_one_row=_is_one_row(graph_of(name))),
     )
 

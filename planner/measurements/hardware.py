@@ -37,6 +37,7 @@ __all__ = [
     "plausible_bytes",
     "precision_of",
     "sequence_parallel",
+    "trainer_of_row",
     "usual_node",
 ]
 
@@ -49,6 +50,20 @@ def framework_of_row(row: Row) -> Framework:
     """
     found, stated = framework_of(row.text("framework")), row.text("attention_kernels")
     return replace(found, attention=next(kind for kind in get_args(Attention) if kind == stated)) if stated else found
+
+
+def trainer_of_row(row: Row) -> Framework:
+    """The same of a training run.
+
+    Raises
+    ------
+    RowSkipped
+        The framework trains nothing.
+    """
+    found = framework_of_row(row)
+    if found.serves:
+        raise RowSkipped(f"framework {found.name} serves networks and trains none")
+    return found
 
 
 def defaults_of(row: Row) -> Defaults:

@@ -30,7 +30,6 @@ from planner.measurements.fitted import fitted_links, fitted_of
 from planner.measurements.hardware import (
     Machine,
     format_of,
-    framework_of_row,
     gradient_bytes,
     is_narrow_throughout,
     machine_of,
@@ -38,6 +37,7 @@ from planner.measurements.hardware import (
     plausible_bytes,
     precision_of,
     sequence_parallel,
+    trainer_of_row,
     usual_node,
 )
 from planner.measurements.networks import network_of, positions_of
@@ -111,7 +111,7 @@ def _question(row: Row) -> Question:
     measured_s = None if failed else step_time_s(row, global_batch=global_batch, gpus=plans[0].workers, seq=seq)
     if measured_s is None and not failed:
         raise not_measured()
-    framework = framework_of_row(row)
+    framework = trainer_of_row(row)
     precision = precision_of(number_format, machine.device.formats, row.text("products"))
     if is_narrow_throughout(row) and precision.weight_bytes == 2:  # without a copy of the weights in 32 bits
         precision = replace(precision, master_bytes=0)

@@ -89,6 +89,18 @@ def test_a_row_that_cannot_be_read_is_refused_at_its_place_and_the_others_are_re
     )
 
 
+@pytest.mark.parametrize("cells", ["GPT,vllm", "resnet50,vllm"])
+def test_a_training_run_of_what_serves_is_skipped(cells: str, write: Any, answer: Any) -> None:
+    usual = "GPT,megatron-lm" if cells.startswith("GPT") else "resnet50,pytorch"
+    of_gpt = cells.startswith("GPT")
+    header = (
+        f"{HEADER},model,framework" if of_gpt else "model,framework,device,gpus,batch_per_gpu,precision,step_time_ms"
+    )
+    lines = [f"{row()},{text}" if of_gpt else f"{text},v100-16gb,8,128,fp16,160" for text in (usual, cells)]
+    (file,) = json.loads(answer("validate", write(table(*lines, header=header)), "--json"))["files"]
+    assert (file["scored"], file["skipped"]) == (1, {"framework vllm serves networks and trains none": 1})
+
+
 def test_a_table_of_which_no_row_can_be_read_is_refused(write: Any, fails: Any) -> None:
     err = fails("validate", write(table(row(tp="8-way"), row(pp=0))))
     assert "tp '8-way' is no whole number from 1" in err
