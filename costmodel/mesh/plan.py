@@ -82,7 +82,7 @@ MESH_FIGURES: Mapping[str, Figure] = declared(
     *COMMON_FIGURES,
     *TOKEN_FIGURES,
     *COST_FIGURES,
-    Figure(name="host_bytes_per_gpu", doc="Offloaded to the host; not in the memory of the GPU."),
+    Figure(name="host_bytes_per_gpu", doc="Offloaded to the host, of the GPU that offloads most; not in its memory."),
     Figure(
         name="host_capacity_bytes_per_gpu",
         doc="Room on the host of a node for each GPU; null where the cluster file states no host.",

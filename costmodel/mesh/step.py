@@ -267,7 +267,7 @@ def step_costs(
         optimizer_s=update_s,
         offload_s=offload_s,
         memory_bytes=total[rows, fullest],
-        host_bytes=filled.host_bytes[rows, fullest],
+        host_bytes=filled.host_bytes.max(axis=1),
         stage=pipelines.layouts.rank_first[index, fullest],
         **{name: filled.parts[name][rows, fullest] for name in MEMORY_PARTS},
     )

@@ -41,12 +41,12 @@ SENTENCES: Mapping[str, str] = {
         "no ZeRO stage, recomputation, offload or smaller micro-batch makes it fit; `planner optimize` searches the other degrees"
     ),
     "activations_on_host": (
-        "{plan}: activations are kept on the host, which few trainers have a setting for (docs/export.md); "
+        "the plan keeps activations on the host, which few trainers have a setting for (docs/export.md); "
         "--offload none, or optimizer, searches without it"
     ),
     "host_not_described": (
-        "{plan}: keeps {host_bytes:bytes} per GPU on its host, and cluster '{cluster}' does not describe its hosts: that much room is "
-        "taken for granted ('host: {{devices: 8, memory: 2 TB}}' in a cluster file states it; --offload none does without)"
+        "the plan keeps up to {host_bytes:bytes} per GPU on its host, and cluster '{cluster}' does not describe its hosts: that much room "
+        "is taken for granted ('host: {{devices: 8, memory: 2 TB}}' in a cluster file states it; --offload none does without)"
     ),
     "depends_on_assumption": (
         "the first plan depends on {assumption} {value:g}: with {other_value:g} ({meaning}) it takes {step_time_s:time}, and {other_plan} "

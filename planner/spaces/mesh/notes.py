@@ -60,10 +60,10 @@ def cautions(space: MeshPlanSpace, ranked: RankedPlan) -> list[Note]:
     """Say that a plan does what few trainers do, or counts on a host that the cluster file does not describe."""
     notes, plan, cluster = [], ranked.plan, space.resolved.cluster
     if plan.offload_activations:
-        notes.append(Note("activations_on_host", plan=ranked.summary))
-    if cluster.host is None and (plan.offload_optimizer or plan.offload_activations):
-        size, name = ranked["host_bytes_per_gpu"], space.resolved.setting.cluster
-        notes.append(Note("host_not_described", plan=ranked.summary, host_bytes=size, cluster=name))
+        notes.append(Note("activations_on_host"))
+    size = ranked["host_bytes_per_gpu"]
+    if cluster.host is None and size:
+        notes.append(Note("host_not_described", host_bytes=size, cluster=space.resolved.setting.cluster))
     return notes
 
 

@@ -62,10 +62,7 @@ def mesh_plan_in_words(plan: MeshPlan) -> str:
         f"micro-batch {plan.micro_batch}" + (f" x {plan.num_micro_batches}" if plan.num_micro_batches > 1 else "")
     )
     if plan.recompute == "full":
-        part = "chunk" if plan.vpp > 1 else "stage"
-        blocks = f" ({plan.recompute_blocks} block{'s' if plan.recompute_blocks != 1 else ''} per {part})"
-        per_chunk = f" ({_in_runs(plan.stage_recompute)} blocks per chunk)" if plan.stage_recompute else ""
-        words.append(f"recompute full{per_chunk or (blocks if plan.recompute_blocks else '')}")
+        words.append(f"recompute full{_recomputed(plan)}")
     elif plan.recompute != "none":
         words.append(f"recompute {plan.recompute}")
     offloaded = [
@@ -82,6 +79,27 @@ def mesh_plan_in_words(plan: MeshPlan) -> str:
     if plan.block_splits:
         words.append(f"layers {splits_in_words(plan.block_splits)}")
     return ", ".join(words)
+
+
+def _recomputed(plan: MeshPlan) -> str:
+    """How many blocks of which chunks are recomputed.
+
+    >>> _recomputed(MeshPlan(pp=4, stage_recompute=(2, 2, 0, 1)))
+    ' (2 blocks in each of chunks 1-2, 1 block in chunk 4)'
+    """
+    part, first, runs = "chunk" if plan.vpp > 1 else "stage", 1, []
+    for count, run in groupby(plan.stage_recompute):
+        times = len(list(run))
+        where = f"in chunk {first}" if times == 1 else f"in each of chunks {first}-{first + times - 1}"
+        runs += [f"{_blocks(count)} {where}"] if count else []
+        first += times
+    if not plan.stage_recompute and plan.recompute_blocks:
+        runs = [f"{_blocks(plan.recompute_blocks)} per {part}"]
+    return f" ({', '.join(runs)})" if runs else ""
+
+
+def _blocks(count: int) -> str:
+    return f"{count} block{'s' if count != 1 else ''}"
 
 
 def _in_runs(counts: Iterable[int]) -> str:

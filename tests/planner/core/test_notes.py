@@ -53,7 +53,7 @@ def test_optional_parts_need_all_of_their_values() -> None:
     assert Note("does_not_fit", **known, largest="weights", largest_bytes=None) == plain
     more = Note("does_not_fit", **known, largest="weights", largest_bytes=2**29, group="a100")
     assert more == "does not fit: a100 needs 2.00 GiB per GPU, there are 1.00 GiB; most of it are weights (512 MiB)"
-    host = Note("host_not_described", plan="tp 2", host_bytes=2**30, cluster="here")
+    host = Note("host_not_described", host_bytes=2**30, cluster="here")
     assert "('host: {devices: 8, memory: 2 TB}' in a cluster file states it" in host
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 from typing import Any
 
@@ -68,6 +69,15 @@ def test_few_workers_have_the_host_to_themselves(question: Resolved) -> None:
     pair = dataclasses.replace(alone, dp_replicate=2, micro_batch=8)
     half = float(model(question, room).evaluate_plans([pair]).optimizer_bytes[0])
     assert half == pytest.approx(6 * question.workload.graph.weight_count, rel=1e-6)
+
+
+def test_the_host_is_said_to_need_what_most_of_it_is_used_for(answer: Any) -> None:
+    """The fullest device of this plan, in the last stage, sends nothing to its host; those of the first stage do."""
+    options = "optimize llama3-70b --gpus 64 --cluster ethernet-10g --batch 256 --framework deepspeed --lora-rank 16"
+    document = json.loads(answer(*options.split(), "--offload", "optimizer,activations", "--json"))
+    (note,) = (note for note in document["note_codes"] if note["code"] == "host_not_described")
+    assert note["values"]["host_bytes"] == document["refined"]["host_bytes_per_gpu"] > 50 * 2**30
+    assert document["refined"]["summary"] not in "".join(document["notes"])
 
 
 @pytest.mark.exact

@@ -66,7 +66,7 @@ def explain_report(estimate: Estimate, warnings: Sequence[str] = ()) -> Report:
         (MeshPlan(pp=2, stage_blocks=(3, 5)), "pp 2 (1f1b), micro-batch 1, blocks per chunk (3, 5)"),
         (
             MeshPlan(pp=8, recompute="full", stage_recompute=(2,) * 7 + (0,), stage_blocks=(1, *(3,) * 6, 1)),
-            "pp 8 (1f1b), micro-batch 1, recompute full (2 x7, 0 blocks per chunk), blocks per chunk (1, 3 x6, 1)",
+            "pp 8 (1f1b), micro-batch 1, recompute full (2 blocks in each of chunks 1-7), blocks per chunk (1, 3 x6, 1)",
         ),
     ],
 )
