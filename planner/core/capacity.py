@@ -17,7 +17,16 @@ from planner.core.notes import Note
 from planner.core.quantities import QuantityError, format_bytes, parse_quantity
 from planner.core.request import Request
 
-__all__ = ["DEFAULT_RESERVE", "limit_notes", "memory_source", "reserve_of", "unreserved_bytes", "usable_bytes"]
+__all__ = [
+    "DEFAULT_RESERVE",
+    "limit_notes",
+    "memory_source",
+    "memory_words",
+    "reserve_of",
+    "reserve_words",
+    "unreserved_bytes",
+    "usable_bytes",
+]
 
 # Assumption, until the error of the memory model is known from measured runs; trainers commonly leave 5 to 8 %.
 DEFAULT_RESERVE = "5%"
@@ -91,18 +100,46 @@ def unreserved_bytes(device: Device) -> float:
     return usable_bytes(Request(model=""), device)
 
 
-def memory_source(request: Request, device: Device) -> str:
-    """Where the usable memory comes from, for the assumptions of an answer.
+def memory_words(request: Request, device: Device) -> str:
+    """The usable memory and what it is left of, for the assumptions of an answer.
 
     >>> peaks = {"fp32": 1e12}
     >>> device = Device(name="d", peak_flop_per_s=peaks, memory_bytes=80 * 2**30, memory_bandwidth_bytes_per_s=1e12)
-    >>> memory_source(Request(model="m"), device), memory_source(Request(model="m", memory_limit="40 GiB"), device)
-    ('80.0 GiB by the device file, less 5%', 'given')
+    >>> memory_words(Request(model="m"), device), memory_words(Request(model="m", memory_limit="40 GiB"), device)
+    ('76.0 GiB (80.0 GiB by the device file, less 5 %)', '40.0 GiB')
+    >>> memory_words(Request(model="m", memory_limit="200 GiB"), device)
+    '80.0 GiB by the device file'
     """
-    reserve = reserve_of(request)
-    origin = "the device file" if device.driver_memory_bytes is None else "the driver"
-    source = request.source_of("memory_limit", f"{format_bytes(device.capacity_bytes)} by {origin}")
-    return source if reserve is None else f"{source}, less {reserve}"
+    limit, reserve, whole = _limit_of(request), reserve_of(request), device.capacity_bytes
+    origin = "by the device file" if device.driver_memory_bytes is None else "by the driver"
+    of = f"{format_bytes(whole)} {origin}" if limit is None or limit > whole else format_bytes(limit)
+    return (
+        of
+        if reserve is None
+        else f"{format_bytes(usable_bytes(request, device))} ({of}, less {reserve_words(reserve)})"
+    )
+
+
+def reserve_words(reserve: str) -> str:
+    """A reserve as people write it.
+
+    >>> reserve_words("5%"), reserve_words("4 GB")
+    ('5 %', '4 GB')
+    """
+    return re.sub(r"\s*%", " %", reserve)
+
+
+def memory_source(request: Request, device: Device) -> str:
+    """Who says how much memory is usable; empty where nobody does.
+
+    >>> peaks = {"fp32": 1e12}
+    >>> device = Device(name="d", peak_flop_per_s=peaks, memory_bytes=80 * 2**30, memory_bandwidth_bytes_per_s=1e12)
+    >>> [memory_source(Request(model="m", memory_limit=text), device) for text in (None, "40 GiB", "200 GiB")]
+    ['', 'given', '']
+    """
+    limit = _limit_of(request)
+    is_whole = limit is None or limit > device.capacity_bytes
+    return request.source_of("memory_reserve" if is_whole else "memory_limit", "")
 
 
 def limit_notes(request: Request, device: Device) -> list[Note]:

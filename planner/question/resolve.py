@@ -19,7 +19,7 @@ from costmodel.precision import OPTIMIZERS, PRECISIONS, Optimizer, Precision, de
 from costmodel.uncertainty.constants import assumptions_with, cluster_with
 from costmodel.workload import CONTEXT_BYTES, Workload
 from planner.core.answer import Assumption, Setting
-from planner.core.capacity import memory_source, usable_bytes
+from planner.core.capacity import memory_source, memory_words, usable_bytes
 from planner.core.errors import UsageError
 from planner.core.quantities import format_bytes
 from planner.core.request import Request
@@ -158,7 +158,7 @@ def resolve(request: Request) -> Resolved:
         kind=kind,
         setting=setting,
         assumptions=(
-            *_stated_assumptions(request, model, workload, setting, calibrated, memory_source(request, device)),
+            *_stated_assumptions(request, model, workload, setting, calibrated, device),
             *([] if why is None else [Assumption(name="plans", value=why)]),
         ),
         free_layers=_free_layers(model, compute),
@@ -277,7 +277,7 @@ def _stated_assumptions(
     workload: Workload,
     setting: Setting,
     calibrated: LoadedCalibration | None,
-    memory_source: str,
+    device: Device,
 ) -> tuple[Assumption, ...]:
     of_device = "default of transformers on the device" if is_transformer(model.graph) else "default of the device"
     of_cluster = "default" if request.device is None else "default of the device"
@@ -325,8 +325,8 @@ def _stated_assumptions(
     rows.append(
         Assumption(
             name="memory per GPU",
-            value=f"{format_bytes(setting.memory_capacity_bytes)}, of which {format_bytes(workload.context_bytes)} context",
-            source=memory_source,
+            value=f"{memory_words(request, device)}, of which {format_bytes(workload.context_bytes)} context",
+            source=memory_source(request, device),
         )
     )
     if request.collective is not None:

@@ -77,6 +77,7 @@ _MATTER = (
     "cluster",
     "workers",
     "device",
+    "devices",
     "framework",
     "global batch",
     "sequence length",
@@ -174,7 +175,10 @@ def memory_text(used_bytes: float, capacity_bytes: float, where: str = "per GPU"
 
 def _verdict(answer: Answer | Estimate, plan: RankedPlan) -> list[tuple[str, str]]:
     """How long, how fast, how much memory."""
-    memory = memory_text(plan.memory_bytes_per_gpu, plan.memory_capacity_bytes)
+    # Where there are several kinds, of the fullest: the first that is as full.
+    group = next((use.name for use in plan.groups if use.memory_bytes == plan.memory_bytes_per_gpu), None)
+    where = f"per {group or 'GPU'}"
+    memory = memory_text(plan.memory_bytes_per_gpu, plan.memory_capacity_bytes, where)
     return [*answer.space.report.speed_facts(plan, answer.objective), ("Memory", memory)]
 
 

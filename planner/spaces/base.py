@@ -234,8 +234,8 @@ class PlanSpace(AnswerSpace):
         """The question as the answer states it."""
         return self.resolved.setting
 
-    def assumptions(self) -> tuple[Assumption, ...]:
-        """What was taken for granted about the question."""
+    def assumptions(self, plan: Any) -> tuple[Assumption, ...]:
+        """What was taken for granted about the question, where a plan is the answer."""
         resolved = self.resolved
         rates = stated_rates(resolved.request, resolved.cluster, resolved.workload.precision.compute)
         return (*resolved.assumptions, *rates)

@@ -162,9 +162,19 @@ def test_a_limit_draws_no_advice(document: Any, answer: Any) -> None:
     assert "--memory-limit" not in answer("estimate", *QUESTION.split(), "--memory-limit", f"{need * 1.001:.0f} B")
 
 
-def test_the_answer_says_where_its_memory_comes_from(document: Any) -> None:
-    rows = {row["name"]: row["source"] for row in document(f"estimate {QUESTION}")["assumptions"]}
-    assert rows["memory per GPU"] == "79.6 GiB by the driver, less 5%"
+@pytest.mark.parametrize(
+    ("options", "words", "source"),
+    [
+        ("", "75.7 GiB (79.6 GiB by the driver, less 5 %)", ""),
+        ("--memory-limit 40GiB", "40.0 GiB", "given"),
+        ("--memory-limit 200GiB", "79.6 GiB by the driver", ""),
+        ("--memory-limit 40GiB --memory-reserve 10%", "36.0 GiB (40.0 GiB, less 10 %)", "given"),
+    ],
+)
+def test_the_answer_says_where_its_memory_comes_from(options: str, words: str, source: str, document: Any) -> None:
+    rows = {row["name"]: row for row in document(f"estimate {QUESTION} {options}")["assumptions"]}
+    memory = rows["memory per GPU"]
+    assert (memory["value"], memory["source"]) == (f"{words}, of which 512 MiB context", source)
 
 
 @pytest.mark.parametrize(

@@ -372,8 +372,8 @@ class MeshPlanSpace(PlanSpace):
     def setting(self, plan: MeshPlan) -> Setting:
         return dataclasses.replace(super().setting(plan), seq=self.seq)
 
-    def assumptions(self) -> tuple[Assumption, ...]:
-        return (*super().assumptions(), self.host_memory(), self.convention())
+    def assumptions(self, plan: MeshPlan) -> tuple[Assumption, ...]:
+        return (*super().assumptions(plan), self.host_memory(), self.convention())
 
     @property
     def assumed(self) -> MeshAssumptions:

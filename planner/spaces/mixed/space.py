@@ -41,7 +41,7 @@ from planner.core.answer import (
     Sensitivity,
     Setting,
 )
-from planner.core.capacity import limit_notes, reserve_of, usable_bytes
+from planner.core.capacity import limit_notes, reserve_of, reserve_words, usable_bytes
 from planner.core.errors import UsageError
 from planner.core.notes import Note
 from planner.core.objectives import better_word, check_rates, other_rates
@@ -431,22 +431,22 @@ class MixedPlanSpace(PlanSpace):
     def study(self, answer: Answer, progress: Progress) -> tuple[Sequence[RankedPlan], Sequence[Curve], str]:
         return (), (), "Plans over several kinds of GPUs have no scaling curve."
 
-    def assumptions(self) -> tuple[Assumption, ...]:
+    def assumptions(self, plan: MixedPlan) -> tuple[Assumption, ...]:
         request = self.resolved.request
         devices = ", ".join(
             f"{count} of {name} with {format_bytes(capacity)} each"
             for name, count, capacity in zip(self.names, self.devices, self.capacity_bytes, strict=True)
         )
         reserve = reserve_of(request)
-        source = " ".join(
-            [
-                "cluster file",
-                *(["and --memory-limit"] if request.memory_limit else []),
-                *([f"less {reserve}"] if reserve else []),
-            ]
-        )
-        kept = [a for a in self.resolved.assumptions if a.name not in ("device", "memory per GPU")]
-        precision = self.resolved.workload.precision.compute
+        reserved = f"; {reserve_words(reserve)} reserved" if reserve else ""
+        source = f"cluster file{' and --memory-limit' if request.memory_limit else ''}"
+        precision, used = self.resolved.workload.precision.compute, self.model.precision_of(plan.groups).name
+        instead = f"{used} in place of {precision}"
+        kept = [
+            dataclasses.replace(a, value=instead) if a.name == "precision" and used != a.value else a
+            for a in self.resolved.assumptions
+            if a.name not in ("device", "memory per GPU")
+        ]
         peaks = ", ".join(
             f"{name} {group.device.peak(best) / 1e12:.4g}"
             for g, (name, group) in enumerate(zip(self.names, self.model.cluster.groups, strict=True))
@@ -459,7 +459,7 @@ class MixedPlanSpace(PlanSpace):
         rates = self._rates()
         return (
             *kept,
-            Assumption(name="devices", value=devices, source=source),
+            Assumption(name="devices", value=devices + reserved, source=source),
             Assumption(name="MFU", value=value),
             *rates,
         )

@@ -32,7 +32,7 @@ from planner.core.answer import (
     ServingLoad,
     Setting,
 )
-from planner.core.capacity import memory_source
+from planner.core.capacity import memory_source, memory_words
 from planner.core.errors import UsageError
 from planner.core.notes import Note
 from planner.core.quantities import format_bytes
@@ -285,15 +285,14 @@ class ServingPlanSpace(PlanSpace):
             load=self.load,
         )
 
-    def assumptions(self) -> tuple[Assumption, ...]:
+    def assumptions(self, plan: ServingPlan) -> tuple[Assumption, ...]:
         request, workload = self.resolved.request, self.model.workload
         kept = {"model", "cluster", "workers", "device", "cost model", "mode", "calibration", "framework"}
+        is_share, device = self.capacity_bytes < self.resolved.setting.memory_capacity_bytes, self.cluster.device
         share = (
-            f" (memory_utilisation {self.model.assumptions.memory_utilisation:g} of {format_bytes(self.cluster.device.capacity_bytes)})"
-            if self.capacity_bytes < self.resolved.setting.memory_capacity_bytes
-            else ""
+            f"memory_utilisation {self.model.assumptions.memory_utilisation:g} of {format_bytes(device.capacity_bytes)}"
         )
-        memory = f"{format_bytes(self.capacity_bytes)}{share}, of which {format_bytes(workload.context_bytes)} context"
+        memory = f"{format_bytes(self.capacity_bytes)} ({share})" if is_share else memory_words(request, device)
         return (
             *(a for a in self.resolved.assumptions if a.name in kept),
             Assumption(
@@ -314,8 +313,8 @@ class ServingPlanSpace(PlanSpace):
             Assumption(name="keys and values", value=self.kv_precision, source=request.source_of("kv", "default")),
             Assumption(
                 name="memory per GPU",
-                value=memory,
-                source="memory_utilisation" if share else memory_source(request, self.cluster.device),
+                value=f"{memory}, of which {format_bytes(workload.context_bytes)} context",
+                source="memory_utilisation" if is_share else memory_source(request, device),
             ),
             *(
                 [Assumption(name="decoder", value="starts with one token; the encoder reads the prompt once")]
