@@ -75,7 +75,7 @@ class MeshReport(SpaceReport):
 
 
 def _versus_data_parallel(answer: Answer, plain: RankedPlan | None) -> str:
-    best, name = answer.plans[0], "the best plan with data parallelism (ZeRO, FSDP) only"
+    best, name = answer.best, "the best plan with data parallelism (ZeRO, FSDP) only"
     if plain is None:
         return f"{NOT_AVAILABLE}: no plan with data parallelism (ZeRO, FSDP) only fits"
     if plain.plan == best.plan:
