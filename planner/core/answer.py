@@ -428,6 +428,10 @@ class ReportParts(Protocol):
         """What the answer of a search says about this kind of plans, by name."""
         return ()
 
+    def detail_facts(self, answer: Answer) -> Sequence[tuple[str, str]]:
+        """What ``--verbose`` adds to that."""
+        return ()
+
     def plan_facts(self, estimate: Estimate) -> Sequence[tuple[str, str]]:
         """What is said of one plan beside its parts, by name."""
         return ()

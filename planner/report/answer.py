@@ -293,6 +293,7 @@ def _details(answer: Answer | Estimate) -> list[Block]:
     facts = []
     if isinstance(answer, Answer):
         facts.append(("Space", _space(answer.proof.space_size, answer.proof.searched, answer.proof.wall_s)))
+        facts += answer.space.report.detail_facts(answer)
     if answer.free_layers:
         facts.append(("Counted as free", ", ".join(answer.free_layers)))
     facts += bars_facts(answer.error_bars)

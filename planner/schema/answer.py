@@ -181,6 +181,7 @@ SplitCheckEntry = record(
     is_confirmed=key(bool, "No split that the program suggests is faster than the standard one."),
     standard_step_time_s=key(Seconds, "Of the plan with columns, then rows, over all tp ranks."),
     best_step_time_s=key(Seconds, "Of the best split found, the standard one included."),
+    best_ratio=key(Number, "That split takes this share of the standard one's time in the layers (passes and update)."),
     bound_ratio=key(
         Number, "No split takes less than this share of the standard one's time in the layers (passes and update)."
     ),

@@ -44,7 +44,7 @@ from costmodel.mesh.tensor_parallel import (
     sources_of,
     split_options,
 )
-from strategies.layerwise.per_layer.problem import ChoiceProblem, Edge, Limits, objective_s
+from strategies.layerwise.per_layer.problem import ChoiceProblem, Edge, Limits
 from strategies.layerwise.per_layer.search import solve
 
 __all__ = [
@@ -365,16 +365,13 @@ class ModuleProblem:
         picked = zip(self.layers, choice[: len(self.layers)].tolist(), strict=True)
         return tuple(costs.options[o] for costs, o in picked if costs.options)
 
-    def time_s(self, device: float, splits: Sequence[LayerSplit] = ()) -> float:
-        """What a module adds to a step by the mean of `problem`, with the given splits and else the standard ones."""
-        problem = self.problem(device)
-        picks = [next((c.options.index(s) for s in splits if s in c.options), 0) for c in self.layers]
-        choice = np.array([*picks, *(0 for _ in self.tensors)], dtype=np.int64)
-        for n, sets in enumerate(self.tensors, len(picks)):  # tensors do not hear of each other
-            tried = np.repeat(choice[None], len(sets), axis=0)
-            tried[:, n] = np.arange(len(sets))
-            choice = tried[int(np.argmin([objective_s(problem, one) for one in tried]))]
-        return objective_s(problem, choice)
+    def updated_s(self, splits: Sequence[LayerSplit]) -> float:
+        """What it takes to update a module, and to add up what its ranks find, with the given splits and else the standard ones."""
+        return sum(float(c.once_s[pick]) for c, pick in zip(self.layers, self.picks(splits), strict=True))
+
+    def picks(self, splits: Sequence[LayerSplit]) -> list[int]:
+        """The option of every layer with the given splits and else the standard ones."""
+        return [next((c.options.index(s) for s in splits if s in c.options), 0) for c in self.layers]
 
     def spared_bytes(self) -> float:
         """The most memory that a split of the module has less than the standard one."""

@@ -40,8 +40,12 @@ class MeshReport(SpaceReport):
 
     def search_facts(self, answer: Answer) -> list[tuple[str, str]]:
         versus = _versus_data_parallel(answer, answer.baselines["data_parallel"])
-        splits = answer.details.get("splits", ())[:1]
-        return [("Against data parallelism", versus), *(("Inside the blocks", split_text(check)) for check in splits)]
+        splits = answer.best.plan.block_splits
+        own = [text for check, text in _checked(answer) if splits and check.best and check.best.block_splits == splits]
+        return [("Against data parallelism", versus), *(("Inside the blocks", text) for text in own)]
+
+    def detail_facts(self, answer: Answer) -> list[tuple[str, str]]:
+        return [("Inside the blocks", text) for _, text in _checked(answer)]
 
     def estimate_blocks(self, estimate: Estimate) -> list[Block]:
         ranked, stages = estimate.ranked, estimate.tables["stages"]
@@ -86,21 +90,28 @@ def _versus_data_parallel(answer: Answer, plain: RankedPlan | None) -> str:
     return f"{compared} {name}: {plain.summary} ({cost})"
 
 
+def _checked(answer: Answer) -> list[tuple[SplitCheck, str]]:
+    """What was found out about splits, and its words."""
+    return [(check, split_text(check)) for check in answer.details.get("splits", ())]
+
+
 def split_text(check: SplitCheck) -> str:
-    """One sentence about a check, without its full stop."""
-    left = 1.0 - check.bound_ratio
-    bound = (
-        "no other that fits makes the layers faster"
-        if left < _NOT_SHOWN
-        else f"none that fits saves more than {percent(left)} of the time in the layers"
-    )
+    """One sentence about a check, without its full stop; what a split saves and what any may save are both of the time in the layers."""
+    left, saved = 1.0 - check.bound_ratio, 1.0 - check.best_ratio
+    layers = "the layers" if check.plan.pp == 1 else "the layers of all stages"
+    if left < _NOT_SHOWN:
+        bound = "no other that fits makes the layers faster"
+    elif saved < _NOT_SHOWN:
+        bound = f"none that fits saves more than {percent(left)} of the time in {layers}"
+    else:
+        bound = f"of the time in {layers} it saves {percent(saved)}, and none that fits more than {percent(left)}"
     where = f"tp {check.plan.tp}" + (" (sequence parallel)" if check.plan.sequence_parallel else "")
     if check.best is None:
         return f"at {where} the per-layer program confirms the standard split, columns then rows: {bound}"
     gain = percent(1.0 - check.best_step_time_s / check.step_time_s)
     return (
-        f"at {where} the per-layer program finds a split that is {gain} faster than columns then rows "
-        f"({duration_text(check.best_step_time_s)} per step): {splits_in_words(check.best.block_splits)}; {bound}"
+        f"at {where} the per-layer program finds a split that makes the step {gain} shorter than columns then rows: "
+        f"{splits_in_words(check.best.block_splits)}; {bound}"
     )
 
 
@@ -113,6 +124,7 @@ def split_document(check: SplitCheck) -> dict[str, Any]:
         "is_confirmed": check.is_confirmed,
         "standard_step_time_s": check.step_time_s,
         "best_step_time_s": check.best_step_time_s,
+        "best_ratio": check.best_ratio,
         "bound_ratio": check.bound_ratio,
         "splits": {split.layer: {"role": split.role, "degree": split.degree} for split in splits},
     }
