@@ -19,7 +19,7 @@ from typing import Any
 
 from costmodel.fields import Figure
 from costmodel.hardware.device import Device
-from costmodel.hardware.host import DeviceCost, Host, Power
+from costmodel.hardware.host import DEFAULT_IDLE_SHARE, DeviceCost, Host, Power
 
 __all__ = [
     "OBJECTIVES",
@@ -55,6 +55,14 @@ class Objective:
         The cost of a step as an answer gives it.
     unit : str
         Of the figure.
+    rate : str
+        What an answer calls the cost of a device per second, such as "price"; empty: as the objective.
+    rate_text : function of (Device, Host or None), optional
+        That cost in words; else both costs in the unit per second.
+    option : str
+        Which field of a request states it in place of files; empty: none does.
+    is_small : bool
+        One step costs too little to read: answers show it per 1,000 steps or a million samples, under its unit.
     """
 
     name: str
@@ -64,6 +72,10 @@ class Objective:
     unstated: str = ""
     figure: Figure | None = None
     unit: str = ""
+    rate: str = ""
+    rate_text: Callable[[Device, Host | None], str] | None = None
+    option: str = ""
+    is_small: bool = False
 
     @property
     def is_per_device(self) -> bool:
@@ -77,6 +89,15 @@ class Objective:
     def cost_of(self, device: Device, host: Host | None, compute: str) -> DeviceCost | None:
         """What a device costs per second in a format; None where only the step counts, or nobody has stated it."""
         return None if self.cost is None else self.cost(device, host, compute)
+
+    def rate_of(self, device: Device, host: Host | None, compute: str) -> str:
+        """The same in words; empty where there is none."""
+        cost = self.cost_of(device, host, compute)
+        if cost is None:
+            return ""
+        if self.rate_text is not None:
+            return self.rate_text(device, host)
+        return f"{cost.computing:g} {self.unit}/s of a computing GPU, {cost.waiting:g} of a waiting one, with its share of the host"
 
 
 OBJECTIVES: dict[str, Objective] = {}
@@ -99,8 +120,8 @@ def register(objective: Objective) -> Objective:
 def with_figures() -> Mapping[str, Objective]:
     """The objectives that say what a step costs, by the name of their figure.
 
-    >>> [objective.name for objective in with_figures().values()]
-    ['money', 'energy']
+    >>> with_figures()["energy_per_step_j"].name
+    'energy'
     """
     return {found.figure.name: found for found in OBJECTIVES.values() if found.figure is not None}
 
@@ -160,6 +181,13 @@ def _energy(device: Device, host: Host | None, _compute: str) -> DeviceCost | No
     return None if power is None else power.cost
 
 
+def _power_text(device: Device, host: Host | None) -> str:
+    power = Power.of(device, host)
+    assert power is not None
+    idle = "" if device.idle_power_w is not None else f" ({100 * DEFAULT_IDLE_SHARE:g} % of that, an assumption)"
+    return f"{power.busy_w:g} W of a computing GPU, {power.idle_w:g} W of a waiting one{idle}, {power.host_w:g} W of its host"
+
+
 register(Objective(name="step_time", doc="the time of a step", better="faster"))
 register(Objective(name="tokens_per_s", doc="the time per token", better="faster"))
 register(
@@ -181,6 +209,10 @@ register(
             name="money_per_step", doc="In USD; null where no `price_per_hour` is stated.", kind="number", optional=True
         ),
         unit="USD",
+        rate="price",
+        rate_text=lambda device, _: f"{device.price_per_hour:g} USD per GPU and hour",
+        option="price_per_hour",
+        is_small=True,
     )
 )
 register(
@@ -199,6 +231,9 @@ register(
             optional=True,
         ),
         unit="J",
+        rate="power",
+        rate_text=_power_text,
+        option="power_w",
     )
 )
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from costmodel.hardware.cluster import Cluster
 from costmodel.hardware.device import Device
-from costmodel.hardware.host import DEFAULT_IDLE_SHARE, Host, Power
+from costmodel.hardware.host import Host
 from costmodel.objectives import OBJECTIVES, SERVING_OBJECTIVES, with_figures
 from planner.core.answer import Assumption, RankedPlan
 from planner.core.blocks import Column
 from planner.core.errors import UsageError
-from planner.core.numbers import energy_text, percent, significant
+from planner.core.numbers import energy_text, significant
 from planner.core.request import Request
 
 __all__ = [
@@ -23,7 +22,6 @@ __all__ = [
     "cost_of",
     "cost_text",
     "objective_columns",
-    "other_rates",
     "shown_costs",
     "stated_rates",
     "with_unit",
@@ -85,31 +83,18 @@ def check_layer_objective(objective: str | None, device: Device, *, reads_tokens
     check_rates(objective, [device])
 
 
-def stated_rates(request: Request, cluster: Cluster, compute: str) -> tuple[Assumption, ...]:
-    """What a GPU costs or draws in a format such as "bf16", where that is what plans are ranked by."""
-    device, power = cluster.device, Power.of(cluster.device, cluster.host)
-    if request.objective == "money" and device.price_per_hour is not None:
-        source = request.source_of("price_per_hour", "cluster or device file")
-        return (Assumption(name="price", value=f"{device.price_per_hour:g} USD per GPU and hour", source=source),)
-    if request.objective == "energy" and power is not None:
-        idle = "" if device.idle_power_w is not None else f" ({percent(DEFAULT_IDLE_SHARE)} of that, an assumption)"
-        value = f"{power.busy_w:g} W of a computing GPU, {power.idle_w:g} W of a waiting one{idle}, {power.host_w:g} W of its host"
-        return (Assumption(name="power", value=value, source=request.source_of("power_w", "device file")),)
-    source = request.source_of("power_w", request.source_of("price_per_hour", "cluster or device file"))
-    return other_rates(request.objective or "step_time", [(device.name, device, compute)], cluster.host, source)
-
-
-def other_rates(
-    objective: str, devices: Iterable[tuple[str, Device, str]], host: Host | None, source: str
+def stated_rates(
+    request: Request, devices: Sequence[tuple[str, Device, str]], host: Host | None
 ) -> tuple[Assumption, ...]:
-    """What devices, each with its name and format, cost per second by an objective with a figure that is neither money nor energy."""
-    found = OBJECTIVES.get(objective)
-    if found is None or found.figure is None or objective in ("money", "energy"):
+    """What devices, each with its name and a format such as "bf16", cost or draw, where that is what plans are ranked by."""
+    found = OBJECTIVES.get(request.objective or "step_time")
+    if found is None or found.figure is None:
         return ()
-    costs = [(name, found.cost_of(device, host, compute)) for name, device, compute in devices]
-    rates = ", ".join(f"{cost.computing:g} ({cost.waiting:g}) of {name}" for name, cost in costs if cost is not None)
-    value = f"{rates} in {found.unit}/s computing (waiting), with its share of the host"
-    return (Assumption(name=objective, value=value, source=source),)
+    texts = {name: found.rate_of(device, host, compute) for name, device, compute in devices}
+    value = "; ".join(f"{name}: {text}" if len(texts) > 1 else text for name, text in texts.items())
+    files = "cluster or device file" if len(texts) == 1 else "device files"
+    source = request.source_of(found.option, files) if found.option else files
+    return (Assumption(name=found.rate or found.name, value=value, source=source),)
 
 
 def cost_text(objective: str, cost: float | None) -> str:
@@ -131,8 +116,8 @@ def with_unit(cost: float | None, unit: str) -> str:
 class StepCost(NamedTuple):
     """What a step costs by an objective that has a figure, as tables and figures show it: the figure, the objective, the title of a column.
 
-    >>> money, energy = shown_costs()
-    >>> [(cost.title, cost.per("step", 1000), cost.text(1500.0)) for cost in (money, energy)]
+    >>> costs = {cost.name: cost for cost in shown_costs()}
+    >>> [(cost.title, cost.per("step", 1000), cost.text(1500.0)) for cost in (costs["money"], costs["energy"])]
     [('USD', ('1000 steps', 1000), '1,500'), ('energy', ('step', 1), '1.50 kJ')]
     """
 
@@ -146,14 +131,14 @@ class StepCost(NamedTuple):
         return significant(cost) if self.title == self.unit else with_unit(cost, self.unit)
 
     def per(self, one: str, many: int) -> tuple[str, int]:
-        """What it is shown per, and how many these are: many steps for money, of which one costs too little to read."""
-        return (f"{'million' if many == 10**6 else many} {one}s", many) if self.unit == "USD" else (one, 1)
+        """What it is shown per, and how many these are: many steps where one costs too little to read."""
+        return (f"{'million' if many == 10**6 else many} {one}s", many) if self.title == self.unit else (one, 1)
 
 
 def shown_costs() -> list[StepCost]:
     """What answers say of the costs of a step: a new objective with a figure is among them."""
     return [
-        StepCost(figure, found.name, found.unit, "USD" if found.unit == "USD" else found.name)
+        StepCost(figure, found.name, found.unit, found.unit if found.is_small else found.name)
         for figure, found in with_figures().items()
     ]
 
@@ -173,8 +158,8 @@ def objective_columns(plans: Sequence[RankedPlan], objective: str, priority: int
     per = "per M tokens" if per_token else "per M samples"
     if found.figure is None:
         title, unit, cells = "GPU hours", per, [per_million(p, p.workers * p.step_time_s / 3600.0) for p in plans]
-    elif found.unit == "USD":
-        title, unit, cells = "USD", per, [per_million(p, cost_of(objective, p.figures) or 0.0) for p in plans]
+    elif found.is_small:
+        title, unit, cells = found.unit, per, [per_million(p, cost_of(objective, p.figures) or 0.0) for p in plans]
     else:
         title, unit = objective, "per step"
         cells = [with_unit(cost_of(objective, p.figures), found.unit) for p in plans]

@@ -237,7 +237,8 @@ class PlanSpace(AnswerSpace):
     def assumptions(self, plan: Any) -> tuple[Assumption, ...]:
         """What was taken for granted about the question, where a plan is the answer."""
         resolved = self.resolved
-        rates = stated_rates(resolved.request, resolved.cluster, resolved.workload.precision.compute)
+        device, compute = resolved.cluster.device, resolved.workload.precision.compute
+        rates = stated_rates(resolved.request, [(device.name, device, compute)], resolved.cluster.host)
         return (*resolved.assumptions, *rates)
 
     @property

@@ -11,7 +11,6 @@ import numpy as np
 
 from costmodel.arrays import FloatArray
 from costmodel.fields import parts_of
-from costmodel.hardware.host import Power
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.detail import FLOP_CONVENTION, model_flops_per_step
 from costmodel.mesh.model import plans_computing_s
@@ -44,7 +43,7 @@ from planner.core.answer import (
 from planner.core.capacity import limit_notes, reserve_of, reserve_words, usable_bytes
 from planner.core.errors import UsageError
 from planner.core.notes import Note
-from planner.core.objectives import better_word, check_rates, other_rates
+from planner.core.objectives import better_word, check_rates, stated_rates
 from planner.core.quantities import format_bytes
 from planner.question.fixed import fixed_by
 from planner.question.resolve import Resolved
@@ -466,20 +465,9 @@ class MixedPlanSpace(PlanSpace):
 
     def _rates(self) -> tuple[Assumption, ...]:
         """What a device of every group costs or draws, where that is what plans are ranked by."""
-        groups = self.model.cluster.groups
-        used = [(name, g.device) for name, g, n in zip(self.names, groups, self.devices, strict=True) if n]
-        if self.objective == "money":
-            prices = ", ".join(f"{device.price_per_hour:g} of {name}" for name, device in used)
-            return (Assumption(name="price", value=f"{prices} in USD per GPU and hour", source="device files"),)
-        if self.objective != "energy":
-            formats = [self.model.precision_of((g,)).compute for g, n in enumerate(self.devices) if n]
-            devices = [(name, device, best) for (name, device), best in zip(used, formats, strict=True)]
-            return other_rates(self.objective, devices, self.model.cluster.host, "device files")
-        powers = [(name, Power.of(device, self.model.cluster.host)) for name, device in used]
-        text = ", ".join(f"{p.busy_w:g} W ({p.idle_w:g} W) of {name}" for name, p in powers if p is not None)
-        host = next(p.host_w for _, p in powers if p is not None)
-        value = f"{text} computing (waiting), {host:g} W of its host for each"
-        return (Assumption(name="power", value=value, source="device files"),)
+        cluster, used = self.model.cluster, [g for g, n in enumerate(self.devices) if n]
+        devices = [(self.names[g], cluster.groups[g].device, self.model.precision_of((g,)).compute) for g in used]
+        return stated_rates(self.resolved.request, devices, cluster.host)
 
     @property
     def assumed(self) -> MeshAssumptions:

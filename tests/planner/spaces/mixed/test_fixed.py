@@ -169,7 +169,7 @@ def test_money_is_said_in_words(answer: Any, question: list[str]) -> None:
     text = " ".join(answer("optimize", *question, "--objective", "money", "--top", "1", "-v").split())
     assert re.search(r" Step: [0-9.]+ m?s, 0\.[0-9]+ USD per step ", text)
     assert "no plan of the stated space that fits is cheaper than the first" in text
-    assert "price 3.4309 of a100-80gb, 3.9015 of old in USD per GPU and hour (device files)" in text
+    assert "price a100-80gb: 3.4309 USD per GPU and hour; old: 3.9015 USD per GPU and hour (device files)" in text
     assert "x cheaper than the 4 old alone" in text
 
 
@@ -199,7 +199,7 @@ def test_energy_has_a_bound(answer: Any, known_answer: Any, question: list[str])
         assert other["energy_per_step_j"] >= found[0] * (1 - document["gap"]) * (1 - 1e-9)
         assert document["bound_s"] <= other["step_time_s"]
     text = " ".join(answer("optimize", *question, "--objective", "energy", "--top", "1", "-v").split())
-    assert "power 400 W (80 W) of a100-80gb, 300 W (60 W) of old computing (waiting)" in text
+    assert "power a100-80gb: 400 W of a computing GPU, 80 W of a waiting one" in text
     assert "more energy-efficient" in text
 
 
