@@ -24,11 +24,14 @@ __all__ = [
     "KEEPS_ALL",
     "ORDERS",
     "PIPELINE_SCHEDULES",
+    "PLACED_AS",
     "RECOMPUTE",
     "SCHEDULES",
     "Instruction",
     "Schedule",
+    "chunks_of_ranks",
     "instruction_orders",
+    "ranks_of_chunks",
     "schedule_of",
 ]
 
@@ -44,6 +47,11 @@ class Instruction:
 
 Order = Callable[[int, int, int, int], list[Instruction]]
 InFlight = Callable[[IntArray, IntArray, IntArray, IntArray], IntArray]
+Placement = Callable[[IntArray, int], IntArray]
+
+
+def _in_turn(chunk: IntArray, pp: int) -> IntArray:
+    return chunk % pp
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +71,9 @@ class Schedule:
         Gradients of weights run apart from those of inputs, which the stage before waits for, and later.
     keeps_all : bool
         All forward passes come before the first backward pass.
+    rank_of_chunk : function of chunks, an array, and pp
+        Which rank runs a chunk of the network, by default one after the other. The first pp chunks are on the ranks in their order, and all
+        ranks have as many chunks.
     """
 
     name: str
@@ -71,6 +82,7 @@ class Schedule:
     is_chunked: bool = False
     delays_weights: bool = False
     keeps_all: bool = False
+    rank_of_chunk: Placement = _in_turn
 
 
 def _gpipe(rank: int, _pp: int, _vpp: int, m: int) -> list[Instruction]:
@@ -165,11 +177,32 @@ def _which(fact: str) -> BoolArray:
 
 # Facts by the position of a schedule: index them with positions.
 IS_CHUNKED, DELAYS_WEIGHTS, KEEPS_ALL = (_which(fact) for fact in ("is_chunked", "delays_weights", "keeps_all"))
+_PLACEMENTS = [schedule.rank_of_chunk for schedule in PIPELINE_SCHEDULES]
+# The first schedule that puts chunks on the same ranks.
+PLACED_AS: IntArray = np.array([_PLACEMENTS.index(placement) for placement in _PLACEMENTS])
 
 
 def schedule_of(name: str) -> Schedule:
     """Look a schedule up."""
     return PIPELINE_SCHEDULES[SCHEDULES.index(name)]
+
+
+def ranks_of_chunks(schedule: str, pp: int, vpp: int) -> IntArray:
+    """Rank of every chunk, (pp vpp,), in the order of the network.
+
+    >>> ranks_of_chunks("interleaved", 3, 2).tolist()
+    [0, 1, 2, 0, 1, 2]
+    """
+    return schedule_of(schedule).rank_of_chunk(np.arange(pp * vpp), pp)
+
+
+def chunks_of_ranks(schedule: str, pp: int, vpp: int) -> IntArray:
+    """Chunks of every rank, (pp, vpp), in the order of the network.
+
+    >>> chunks_of_ranks("interleaved", 3, 2).tolist()
+    [[0, 3], [1, 4], [2, 5]]
+    """
+    return np.argsort(ranks_of_chunks(schedule, pp, vpp), kind="stable").reshape(pp, vpp)
 
 
 def instruction_orders(schedule: str, pp: int, vpp: int, num_micro_batches: int) -> list[list[Instruction]]:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from costmodel.schedules import Instruction, instruction_orders, schedule_of
+from costmodel.schedules import Instruction, instruction_orders, ranks_of_chunks, schedule_of
 
 __all__ = [
     "STREAMS",
@@ -34,7 +34,7 @@ STREAMS: tuple[str, ...] = ("compute", "receive", "send_forward", "send_backward
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimelineInput:
-    """One pipeline and its times. Chunk c of the ``pp vpp`` chunks, in network order, lives on rank ``c % pp``."""
+    """One pipeline and its times. Its ``pp vpp`` chunks, in network order, are on the ranks that the schedule says."""
 
     schedule: str  # a name of `costmodel.schedules`
     pp: int  # ranks
@@ -103,6 +103,7 @@ def simulate(case: TimelineInput) -> Timeline:
 class _Run:
     def __init__(self, case: TimelineInput, orders: list[list[Instruction]]) -> None:
         self.case, self.orders = case, orders
+        self.ranks = ranks_of_chunks(case.schedule, case.pp, case.vpp)
         self.free_s = [0.0] * case.pp  # when the rank ended its last instruction
         self.end_s: dict[Instruction, float] = {}
         self.spans: list[Span] = []
@@ -144,8 +145,8 @@ class _Run:
             times = self.case.send_backward_s if backward else self.case.send_forward_s
             send = times[min(item.chunk, source.chunk)] if times else 0.0
             if send > 0.0:
-                sender, stream = source.chunk % self.case.pp, "send_backward" if backward else "send_forward"
-                self._add(sender, stream, name, start, send)
+                stream = "send_backward" if backward else "send_forward"
+                self._add(int(self.ranks[source.chunk]), stream, name, start, send)
                 self._add(rank, "receive", name, start, send)
             start += send
         duration = self._duration_s(item)

@@ -29,6 +29,7 @@ from costmodel.mesh.tables import add_layer, module_roles
 from costmodel.mesh.tensor_parallel import check_splits
 from costmodel.network.layers import ATTENTION, Layer
 from costmodel.network.layers.base import PassWork
+from costmodel.schedules import chunks_of_ranks
 from costmodel.workload import Workload
 
 __all__ = [
@@ -145,10 +146,11 @@ def stage_rows(model: MeshModel, plan: MeshPlan) -> list[StageRow]:
     rows = []
     for place in np.argsort(layout.rank_first).tolist():
         rank = int(layout.rank_first[place])
+        own = chunks_of_ranks(plan.schedule, plan.pp, plan.vpp)[rank].tolist()
         rows.append(
             StageRow(
                 rank=rank,
-                blocks="+".join(str(n) for n in layout.blocks[rank :: plan.pp]),
+                blocks="+".join(str(layout.blocks[c]) for c in own),
                 forward_s=float(pipelines.rank_forward_s[0, place]),
                 backward_s=float(pipelines.rank_backward_s[0, place]),
                 recompute_s=float(parts["recompute_s"][0, place]),

@@ -350,9 +350,9 @@ class PipelineMemory:
         """
         modules, batch = layouts.rank_modules, batches[0]
         # in_flight counts chunks; a rank's activations are those of vpp of them.
-        position = np.maximum(layouts.rank_first, 0)
+        ends = np.maximum(layouts.rank_first, 0), np.maximum(layouts.rank_last, 0)
         schedule, m, pp, vpp = (x[:, None] for x in (batch.schedule, batch.num_micro_batches, batch.pp, batch.vpp))
-        alive = in_flight(schedule, m, pp, vpp, position) / vpp
+        alive = np.maximum(*(in_flight(schedule, m, pp, vpp, rank) for rank in ends)) / vpp
         cut = batch.pp[:, None] > 1
         tied = np.where(cut, weigh(modules, table.tied_count, row), 0.0)
         tied_trainable = np.where(cut, weigh(modules, table.tied_trainable, row), 0.0)

@@ -41,6 +41,7 @@ from costmodel.mesh.step import step_costs
 from costmodel.mesh.tables import module_column, module_table, module_weights
 from costmodel.mesh.tensor_parallel import check_splits
 from costmodel.network.graph import once
+from costmodel.schedules import PLACED_AS, SCHEDULES, schedule_of
 from costmodel.workload import Workload
 
 __all__ = ["MeshModel", "computing_s", "least_computing_s", "plans_computing_s", "recomputing_s"]
@@ -65,9 +66,9 @@ class _Cache:
     rows: ModuleRows = field(default_factory=ModuleRows)
     columns: dict[tuple[object, ...], dict[str, FloatArray]] = field(default_factory=dict)  # of modules with own splits
     blocks: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    layouts: dict[tuple[int, int], Layout] = field(default_factory=dict)
+    layouts: dict[tuple[object, ...], Layout] = field(default_factory=dict)
     # All uniform layouts asked for, as arrays, and where they are.
-    places: dict[tuple[int, int], int] = field(default_factory=dict)
+    places: dict[tuple[int, int, int], int] = field(default_factory=dict)
     stacked: LayoutArrays | None = None
     weights: tuple[float, ...] = ()
     facts: Facts | None = None
@@ -181,9 +182,11 @@ class MeshModel:
             return None
         return framework_blocks(self.workload.framework, self.workload.graph, self.modules, chunks)
 
-    def layout(self, pp: int, vpp: int) -> Layout:
+    def layout(self, pp: int, vpp: int, schedule: str = "1f1b") -> Layout:
         """The uniform layout of so many ranks and chunks per rank."""
-        return once(self._cache.layouts, (pp, vpp), lambda: layout_of(self.modules, self.blocks_of(pp * vpp), pp))
+        key = (pp, vpp, schedule_of(schedule).rank_of_chunk)
+        make = partial(layout_of, self.modules, schedule=schedule)
+        return once(self._cache.layouts, key, lambda: make(self.blocks_of(pp * vpp), pp))
 
     def _module_weights(self) -> tuple[float, ...]:
         """Kind of module -> what it weighs when stages are cut, whatever the cluster."""
@@ -241,13 +244,14 @@ class MeshModel:
 
     def _placed(self, batch: MeshBatch) -> tuple[LayoutArrays, IntArray]:
         """Layouts that are known, those of the plans among them, and which of them every plan has."""
-        first, inverse = combined(batch.pp, batch.vpp)
+        placed = PLACED_AS[batch.schedule]
+        first, inverse = combined(batch.pp, batch.vpp, placed)
         cache = self._cache
-        keys = list(zip(batch.pp[first].tolist(), batch.vpp[first].tolist(), strict=True))
+        keys = list(zip(*(column[first].tolist() for column in (batch.pp, batch.vpp, placed)), strict=True))
         missing = [key for key in keys if key not in cache.places]
         if missing or cache.stacked is None:
             cache.places |= {key: len(cache.places) + n for n, key in enumerate(missing)}
-            cache.stacked = stack_layouts([self.layout(*key) for key in cache.places])
+            cache.stacked = stack_layouts([self.layout(pp, vpp, SCHEDULES[as_]) for pp, vpp, as_ in cache.places])
         return cache.stacked, np.array([cache.places[key] for key in keys], dtype=np.int64)[inverse]
 
     def pipelines(self, batch: MeshBatch, layouts: LayoutArrays | None = None, *, exact: bool = True) -> Pipelines:
@@ -343,7 +347,8 @@ class MeshModel:
         known: dict[tuple[object, ...], Layout] = {}
         layouts = []
         for plan in plans:
-            stages = (plan.pp, plan.vpp, plan.stage_blocks, plan.stage_recompute, plan.recompute)
+            placed = schedule_of(plan.schedule).rank_of_chunk
+            stages = (plan.pp, plan.vpp, placed, plan.stage_blocks, plan.stage_recompute, plan.recompute)
             layouts.append(once(known, stages, partial(self.layout_of_plan, plan, every_rank=every_rank)))
         return layouts
 
@@ -363,7 +368,9 @@ class MeshModel:
         if plan.stage_recompute and plan.recompute != "full":
             raise MeshError(f"stage_recompute needs recompute full, not {plan.recompute}")
         blocks = plan.stage_blocks or self.blocks_of(chunks)
-        return layout_of(self.modules, blocks, plan.pp, plan.stage_recompute, every_rank=every_rank)
+        return layout_of(
+            self.modules, blocks, plan.pp, plan.stage_recompute, schedule=plan.schedule, every_rank=every_rank
+        )
 
 
 def least_computing_s(model: MeshModel, batch: MeshBatch) -> FloatArray:

@@ -686,25 +686,33 @@ def _received_s(
 ) -> FloatArray:
     """What every kind of rank receives from its neighbours, of one micro-batch: (n, Q)."""
     modules = layouts.rank_modules
-    # The first chunk of the network receives no input, and the last no gradient.
-    received = np.maximum(batch.vpp[:, None] - modules[:, :, 0], 0.0)
-    received += np.maximum(_chunks_with_backward(passes, pass_of, layouts, batch) - modules[:, :, -1], 0.0)
+    # The first chunk of the network receives no input, and the last no gradient; nor does what stays on the rank.
+    received = np.maximum(batch.vpp[:, None] - modules[:, :, 0] - _staying(layouts), 0.0)
+    received += np.maximum(_chunks_given_gradients(passes, pass_of, layouts, batch) - modules[:, :, -1], 0.0)
     received *= _least(transfer_s)
     return received
 
 
-def _chunks_with_backward(
+def _chunks_given_gradients(
     passes: ModulePasses, pass_of: IntArray, layouts: LayoutArrays, batch: MeshBatch
 ) -> FloatArray:
-    """Chunks of every rank through which a gradient flows: all, or those above the first layer that is trained; (n, Q)."""
+    """Chunks of every rank through which a gradient flows that no other chunk of the rank gives them; (n, Q).
+
+    A gradient flows through all, or through those above the first layer that is trained.
+    """
     flows = passes.compute_backward_s > 0
     if np.all(flows[:, 1:]):  # whatever holds a block or the head has a backward pass
-        return np.repeat(batch.vpp[:, None].astype(np.float64), layouts.rank_first.shape[1], axis=1)
+        return np.asarray(batch.vpp[:, None].astype(np.float64) - _staying(layouts))
     total = np.zeros_like(layouts.rank_first, dtype=np.float64)
     for d in range(layouts.rank_repeats.shape[2]):
         some = weigh(layouts.rank_chunks[:, :, d], flows.astype(np.float64), pass_of)
-        total += np.where(some > 0, layouts.rank_repeats[:, :, d], 0)
+        total += np.where((some > 0) & ~layouts.rank_stays[:, :, d], layouts.rank_repeats[:, :, d], 0)
     return total
+
+
+def _staying(layouts: LayoutArrays) -> IntArray:
+    """Chunks of every rank whose output stays there, (n, Q)."""
+    return np.asarray(np.sum(layouts.rank_repeats * layouts.rank_stays, axis=2))
 
 
 def _least(transfer_s: FloatArray) -> FloatArray:

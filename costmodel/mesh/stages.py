@@ -28,6 +28,7 @@ from costmodel.mesh.modules import MeshError, ModuleKind, Modules
 from costmodel.mesh.plan import RECOMPUTE
 from costmodel.network.graph import Graph
 from costmodel.network.sizes import sizes_of
+from costmodel.schedules import chunks_of_ranks, ranks_of_chunks
 from costmodel.tolerances import EQUAL, ROUNDING
 
 __all__ = [
@@ -55,7 +56,7 @@ class LayoutArrays(StructOfArrays):
 
     run_modules: FloatArray  # (n, R, K) in one chunk of a run
     run_chunks: IntArray  # (n, R) chunks of a run
-    run_cut: FloatArray  # (n, R) elements per sample that enter a chunk of the run: the most of its chunks; none enter the first chunk
+    run_cut: FloatArray  # (n, R) elements per sample that enter a chunk of the run: the most of its chunks; 0 from the same rank
     rank_modules: FloatArray  # (n, Q, K) on a rank, all its chunks together
     rank_first: IntArray  # (n, Q) first pipeline rank of the kind; -1 for padding
     rank_last: IntArray  # (n, Q)
@@ -66,6 +67,7 @@ class LayoutArrays(StructOfArrays):
     rank_chunks: FloatArray  # (n, Q, D, K)
     rank_lengths: IntArray  # (n, Q, D)
     rank_repeats: IntArray  # (n, Q, D)
+    rank_stays: BoolArray  # (n, Q, D) what leaves the chunk goes to another of the same rank
 
 
 _PADDING = {"rank_first": -1, "rank_last": -1, "run_recompute": -1, "rank_recompute": -1}
@@ -242,7 +244,13 @@ def _least_largest(starts: Sequence[float], ends: Sequence[float], chunks: int) 
 
 
 def layout_of(
-    modules: Modules, blocks: Sequence[int], pp: int, recompute: Sequence[int] = (), *, every_rank: bool = False
+    modules: Modules,
+    blocks: Sequence[int],
+    pp: int,
+    recompute: Sequence[int] = (),
+    *,
+    schedule: str = "1f1b",
+    every_rank: bool = False,
 ) -> Layout:
     """Lay chunks of given lengths over the ranks.
 
@@ -255,6 +263,8 @@ def layout_of(
         Ranks; divides the number of chunks.
     recompute : sequence of int, optional
         Recomputed blocks per chunk; every chunk alike where left out.
+    schedule : str
+        Says which rank has which chunk.
     every_rank : bool
         Each rank is a kind of its own.
 
@@ -282,22 +292,27 @@ def layout_of(
     held_by = np.concatenate([np.zeros_like(each[:1]), np.cumsum(each, axis=0)])
     rows = held_by[ends] - held_by[starts]
     cuts = np.asarray(modules.cut_elements, dtype=np.float64)[starts]
-    cuts[0] = 0.0
+    ranks = ranks_of_chunks(schedule, pp, len(blocks) // pp)
+    stays = np.append(ranks[1:] == ranks[:-1], False)
+    enters = np.append(False, ~stays[:-1])
+    cuts[~enters] = 0.0
     rows[0, modules.kind_of[0]] += 1
     rows[-1, modules.kind_of[-1]] += 1
-    differs = np.any(rows[1:] != rows[:-1], axis=1) | (again[1:] != again[:-1])
-    differs[:1] = True  # the first chunk is a run of its own
+    described = np.column_stack([rows, again, stays])
+    # What enters matters as well: the first chunk is a run of its own.
+    differs = np.any(described[1:] != described[:-1], axis=1) | (enters[1:] != enters[:-1])
     new_run = np.flatnonzero(np.concatenate([[True], differs]))
     lengths = np.diff(np.append(new_run, len(blocks)))
     # A rank is described by its chunks, in any order.
-    number, example_of = _numbered(np.column_stack([rows, again]))
-    held = np.sort(number.reshape(-1, pp), axis=0).T
-    # A kind of rank that recurs later holds the same, with fewer activations in flight: the first is the worst.
-    described = [(*chunks, rank if every_rank else 0) for rank, chunks in enumerate(held.tolist())]
+    number, example_of = _numbered(described)
+    own = chunks_of_ranks(schedule, pp, len(blocks) // pp)
+    held = np.sort(number[own], axis=1)
+    # Ranks of a kind hold the same, and have more or fewer activations in flight: the first or the last is the worst.
+    kinds = [(*chunks, rank if every_rank else 0) for rank, chunks in enumerate(held.tolist())]
     first_of: dict[tuple[int, ...], int] = {}
-    for rank, kind in enumerate(described):
+    for rank, kind in enumerate(kinds):
         first_of.setdefault(kind, rank)
-    last_of = {kind: rank for rank, kind in enumerate(described)}
+    last_of = {kind: rank for rank, kind in enumerate(kinds)}
     first = np.array(list(first_of.values()), dtype=np.int64)
     last = np.array([last_of[kind] for kind in first_of], dtype=np.int64)
     rank_chunk, rank_repeats = _different(held[first])
@@ -308,7 +323,7 @@ def layout_of(
         run_modules=rows[new_run],
         run_chunks=lengths.astype(np.int64),
         run_cut=np.maximum.reduceat(cuts, new_run),
-        rank_modules=rows.reshape(-1, pp, rows.shape[1]).sum(axis=0)[first],
+        rank_modules=rows[own[first]].sum(axis=1),
         rank_first=first,
         rank_last=last,
         run_recompute=again[new_run],
@@ -316,6 +331,7 @@ def layout_of(
         rank_chunks=np.where(padding[:, :, None], 0.0, rows[example]),
         rank_lengths=np.where(padding, 0, np.array(blocks, dtype=np.int64)[example]),
         rank_repeats=rank_repeats,
+        rank_stays=stays[example],
         most_blocks=max(blocks),
     )
 

@@ -246,6 +246,7 @@ def _layouts(rows: StageRows, is_block: BoolArray) -> LayoutArrays:
         rank_chunks=modules[:, :, None, :],
         rank_lengths=blocks.astype(np.int64),
         rank_repeats=np.ones(blocks.shape, dtype=np.int64),
+        rank_stays=np.zeros(blocks.shape, dtype=np.bool_),
     )
 
 

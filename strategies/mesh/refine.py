@@ -28,6 +28,7 @@ from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.mesh.communication import Division
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import RECOMPUTE, MeshBatch, MeshPlan
+from costmodel.schedules import chunks_of_ranks
 from costmodel.tolerances import EQUAL
 from strategies.limits import Clock, OutOfTimeError
 from strategies.mesh.framework_rules import is_legal, may
@@ -318,6 +319,7 @@ class StageTables:
             self.model.layouts(batch),
             rank_modules=modules[None].astype(np.float64),
             rank_first=rank[None],
+            rank_last=rank[None],
             **self._chunks(modules, recomputed),
         )
         memory = self.model.pipeline_memory(batch, layouts)
@@ -523,11 +525,10 @@ class LayoutSearch:
     def _plans_of(self, ways: IntArray) -> Iterator[MeshPlan]:
         """Plans of layouts (n, C + 1): every way to recompute as few blocks as fit."""
         plan, chunks = self.tables.plan, self.tables.chunks
-        pp, vpp = plan.pp, plan.vpp
-        n = len(ways)
+        pp, n = plan.pp, len(ways)
         chunk = np.tile(np.arange(chunks), n)
         modules = self.tables.modules(chunk, ways[:, :-1].ravel(), ways[:, 1:].ravel())
-        on_rank = modules.reshape(n, vpp, pp, -1).sum(axis=1).reshape(n * pp, -1)
+        on_rank = modules.reshape(n, chunks, -1)[:, self._own_chunks].sum(axis=2).reshape(n * pp, -1)
         least = self.tables.least_recomputed(np.tile(np.arange(pp), n), on_rank).reshape(n, pp)
         for way, again in zip(ways, least, strict=True):
             if np.any(again < 0):
@@ -539,15 +540,21 @@ class LayoutSearch:
             for recompute in self._recomputations(blocks, again.tolist()):
                 yield replace(plan, stage_blocks=blocks, stage_recompute=recompute, recompute_blocks=max(recompute))
 
+    @property
+    def _own_chunks(self) -> IntArray:
+        plan = self.tables.plan
+        return chunks_of_ranks(plan.schedule, plan.pp, plan.vpp)
+
     def _recomputations(self, blocks: tuple[int, ...], least: list[int]) -> Iterator[tuple[int, ...]]:
         """Blocks that every chunk recomputes: as few on every rank as fit, divided over its chunks in all ways.
 
         Activations that wait on the host take time to get there, so then recomputing more may be quicker; and where the chunks of a rank
         hold different kinds of blocks, more of those that are soon run again.
         """
-        pp, chunks = self.tables.plan.pp, len(blocks)
+        own_chunks, chunks = self._own_chunks, len(blocks)
+        own_blocks = [tuple(row) for row in np.array(blocks)[own_chunks].tolist()]
         if self.tables.plan.offload_activations or (any(least) and self.tables.frees_unequally):
-            totals = [range(n, sum(blocks[rank::pp]) + 1) for rank, n in enumerate(least)]
+            totals = [range(n, sum(own) + 1) for n, own in zip(least, own_blocks, strict=True)]
         elif any(least):
             totals = [range(n, n + 1) for n in least]
         elif self.must_recompute or self.tables.plan.zero_stage >= 3:
@@ -556,10 +563,10 @@ class LayoutSearch:
             return
         else:
             return  # without any is quicker, and takes no more memory
-        for picked in all_shares([blocks[rank::pp] for rank in range(pp)], totals):
-            recompute = tuple(picked[c % pp][c // pp] for c in range(chunks))
-            if any(recompute):
-                yield recompute
+        place = np.argsort(own_chunks, axis=None).tolist()
+        for picked in all_shares(own_blocks, totals):
+            if any(flat := list(itertools.chain(*picked))):
+                yield tuple(flat[n] for n in place)
 
 
 def _moves(way: IntArray, sources: Sequence[int]) -> IntArray:

@@ -28,6 +28,7 @@ from costmodel.hardware.cluster import Cluster
 from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS, MeshAssumptions
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import MeshBatch
+from costmodel.schedules import PLACED_AS, SCHEDULES
 from costmodel.tolerances import EQUAL
 from costmodel.workload import Workload
 from strategies.limits import Clock, OutOfTimeError
@@ -317,9 +318,9 @@ class _Run:
     def _lay_out(self, nodes: Columns) -> None:
         """Lay out the pipelines of some nodes, which takes time where they have thousands of chunks."""
         for pp in distinct(nodes["pp"])[0].tolist():
-            for vpp in {vpp for _, vpp in self.space.chunkings(pp)}:
+            for placed, vpp in sorted({(int(PLACED_AS[s]), vpp) for s, vpp in self.space.chunkings(pp)}):
                 self._check_time()
-                self.space.model.layout(pp, vpp)
+                self.space.model.layout(pp, vpp, SCHEDULES[placed])
 
     def _hopeful(self, unordered: Columns) -> _Hopeful:
         """Pipelines that may fit and beat the goal: first with ranks as near as in any order, then every order of those left."""

@@ -341,9 +341,9 @@ def test_the_clock_is_looked_at_for_every_layout(monkeypatch: pytest.MonkeyPatch
     laid_out: list[tuple[int, int]] = []
     layout = MeshModel.layout
 
-    def count(self: MeshModel, pp: int, vpp: int) -> object:
+    def count(self: MeshModel, pp: int, vpp: int, schedule: str) -> object:
         laid_out.append((pp, vpp))
-        return layout(self, pp, vpp)
+        return layout(self, pp, vpp, schedule)
 
     monkeypatch.setattr(MeshModel, "layout", count)
     outcome = search_model(model, replace(FOUR_WORKERS, wall_s=40_000.0))
