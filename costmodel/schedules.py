@@ -20,6 +20,7 @@ from costmodel.arrays import BoolArray, IntArray
 __all__ = [
     "CP_KINDS",
     "DELAYS_WEIGHTS",
+    "IN_GROUPS",
     "IS_CHUNKED",
     "KEEPS_ALL",
     "ORDERS",
@@ -27,6 +28,8 @@ __all__ = [
     "PLACED_AS",
     "RECOMPUTE",
     "SCHEDULES",
+    "TRAILS",
+    "VPP",
     "Instruction",
     "Schedule",
     "chunks_of_ranks",
@@ -64,11 +67,16 @@ class Schedule:
     order : function of rank, pp, vpp and micro-batches
         The instructions of a rank.
     in_flight : function of micro-batches, pp, vpp and rank, arrays
-        Most activations of one chunk and micro-batch that a rank holds at once, over all its chunks.
-    is_chunked : bool
-        A rank has several chunks (virtual stages), and micro-batches come in whole groups of pp; else it has one chunk.
+        Most activations of one chunk and micro-batch that a rank holds at once, over all its chunks. More micro-batches are not
+        fewer, and along the ranks it only rises or only falls.
+    vpp : int
+        Chunks (virtual stages) of a rank; 0: any number from 2.
+    in_groups : bool
+        Micro-batches come in whole groups of pp.
     delays_weights : bool
         Gradients of weights run apart from those of inputs, which the stage before waits for, and later.
+    trails : bool
+        Rank r runs min(r + 1, m) weight gradients after its last input gradient, as in ZB-H1: what is known of the end of ranks follows.
     keeps_all : bool
         All forward passes come before the first backward pass.
     rank_of_chunk : function of chunks, an array, and pp
@@ -79,10 +87,17 @@ class Schedule:
     name: str
     order: Order
     in_flight: InFlight
-    is_chunked: bool = False
+    vpp: int = 1
+    in_groups: bool = False
     delays_weights: bool = False
+    trails: bool = False
     keeps_all: bool = False
     rank_of_chunk: Placement = _in_turn
+
+    @property
+    def is_chunked(self) -> bool:
+        """Whether ranks have several chunks."""
+        return self.vpp != 1
 
 
 def _gpipe(rank: int, _pp: int, _vpp: int, m: int) -> list[Instruction]:
@@ -144,7 +159,7 @@ PIPELINE_SCHEDULES: tuple[Schedule, ...] = (
         # PipeDream-Flush, arXiv:2104.04473, section 2.2.1.
         in_flight=lambda m, pp, vpp, rank: np.minimum(m, pp - rank),  # noqa: ARG005
     ),
-    Schedule(name="interleaved", order=_interleaved, in_flight=_in_warm_up, is_chunked=True),
+    Schedule(name="interleaved", order=_interleaved, in_flight=_in_warm_up, vpp=0, in_groups=True),
     Schedule(
         name="zero_bubble",
         order=_zero_bubble,
@@ -152,6 +167,7 @@ PIPELINE_SCHEDULES: tuple[Schedule, ...] = (
         # (arXiv:2401.10241, section 2.1). Rank i holds min(m, pp - i) whole ones; the others have had their input gradient (section 2.3).
         in_flight=lambda m, pp, vpp, rank: np.minimum(m, pp),  # noqa: ARG005
         delays_weights=True,
+        trails=True,
     ),
 )
 
@@ -176,7 +192,10 @@ def _which(fact: str) -> BoolArray:
 
 
 # Facts by the position of a schedule: index them with positions.
-IS_CHUNKED, DELAYS_WEIGHTS, KEEPS_ALL = (_which(fact) for fact in ("is_chunked", "delays_weights", "keeps_all"))
+IS_CHUNKED, IN_GROUPS, DELAYS_WEIGHTS, TRAILS, KEEPS_ALL = (
+    _which(fact) for fact in ("is_chunked", "in_groups", "delays_weights", "trails", "keeps_all")
+)
+VPP: IntArray = np.array([schedule.vpp for schedule in PIPELINE_SCHEDULES])
 _PLACEMENTS = [schedule.rank_of_chunk for schedule in PIPELINE_SCHEDULES]
 # The first schedule that puts chunks on the same ranks.
 PLACED_AS: IntArray = np.array([_PLACEMENTS.index(placement) for placement in _PLACEMENTS])

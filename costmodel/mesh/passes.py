@@ -7,8 +7,8 @@ Slack
 -----
 The slack of a rank says how long before the last backward pass of the first rank it is done. A backward pass that rank r does not wait for
 is followed by those of the chunks before its first one, down to the first chunk of the network. So rank r is done at least so long before
-the first rank. A zero-bubble schedule runs ``min(r + 1, m)`` weight gradients on rank r after its last input gradient (ZB-H1, Qi et al.
-2024, arXiv:2401.10241, figure 2 top), so it is done that long before the pipeline:
+the first rank. ZB-H1 (Qi et al. 2024, arXiv:2401.10241, figure 2 top) runs ``min(r + 1, m)`` weight gradients on rank r after its last
+input gradient, so it is done that long before the pipeline; under other schedules that delay them nothing is known:
 
     slack_r = max_{q<=r} [ sum_{q<=c<r} (B_c - W_c) + min(q + 1, m) W_q ] - min(r + 1, m) W_r
 
@@ -33,7 +33,7 @@ from costmodel.mesh.modules import ModuleTable
 from costmodel.mesh.plan import CP_KINDS, RECOMPUTE, MeshBatch
 from costmodel.mesh.schedule import ChunkRuns, makespan_s
 from costmodel.mesh.stages import LayoutArrays, recomputed_modules, recomputed_share, weigh
-from costmodel.schedules import DELAYS_WEIGHTS, IS_CHUNKED
+from costmodel.schedules import DELAYS_WEIGHTS, IS_CHUNKED, TRAILS
 from costmodel.tolerances import ROUNDING
 
 __all__ = [
@@ -396,8 +396,8 @@ def rank_slack_s(
     >>> [rank_slack_s(np.array([n]), np.array([4]), ranks, ranks, 3 * np.array([[1]]), 2 * one, one).tolist() for n in (1, 3)]
     [[[0.0, 2.0, 4.0]], [[0.0, 0.0, 0.0]]]
     """
-    slack = time_before(first, count, backward_s)
-    rows = np.flatnonzero(DELAYS_WEIGHTS[schedule])
+    slack = np.where(DELAYS_WEIGHTS[schedule][:, None], 0.0, time_before(first, count, backward_s))
+    rows = np.flatnonzero(TRAILS[schedule])
     if len(rows):
         slack[rows] = _lagging_s(
             m[rows][:, None], first[rows], last[rows], count[rows], backward_s[rows], weight_s[rows]
@@ -643,7 +643,7 @@ def pipeline_s(
         total[others] = makespan_s(schedule, m, some.pp, some.vpp, runs.take(others), rows_of(weight_s, others))
     rows = np.flatnonzero(loose)
     total[rows] = _one_rank_s(
-        DELAYS_WEIGHTS[batch.schedule[rows]],
+        batch.schedule[rows],
         batch.num_micro_batches[rows][:, None],
         rows_of(rank_last, rows),
         runs.take(rows),
@@ -654,7 +654,7 @@ def pipeline_s(
 
 
 def _one_rank_s(
-    splits_backward: BoolArray,
+    schedule: IntArray,
     m: IntArray,
     last: IntArray,
     runs: ChunkRuns,
@@ -664,6 +664,7 @@ def _one_rank_s(
     """Longest path that stays on one rank between its first and its last pass; see `pipeline_s`."""
     forwards, gradients, inner = (np.zeros_like(last, dtype=np.float64) for _ in range(3))
     start = np.zeros((len(last), 1))
+    splits_backward = DELAYS_WEIGHTS[schedule]
     for r in range(runs.count.shape[1]):
         count = runs.count[:, r][:, None]
         before = np.minimum(np.maximum(last - start, 0.0), count)
@@ -673,11 +674,12 @@ def _one_rank_s(
         inner = np.where((last >= start) & (last < start + count), split, inner)
         start = start + count
     # All of the rank's work and then nothing; or without its weight gradients, and then the gradients before it and
-    # one weight gradient there.
+    # one weight gradient there. Of several chunks, ``inner`` are those of one only, so that does not hold.
     first_weight = np.where(splits_backward, weight_s[:, 0], 0.0)[:, None]
     alone = forwards + m * busy_s
     through = forwards + m * (busy_s - inner) + gradients + np.minimum(first_weight, inner)
-    paths = np.where(splits_backward[:, None], np.maximum(alone, through), alone + gradients)
+    through = np.where(IS_CHUNKED[schedule][:, None], alone, np.maximum(alone, through))
+    paths = np.where(splits_backward[:, None], through, alone + gradients)
     return np.asarray(np.max(np.where(last >= 0, paths, 0.0), axis=1) * (1 - ROUNDING))
 
 

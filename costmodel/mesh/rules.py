@@ -14,11 +14,12 @@ from costmodel.arrays import BoolArray, IntArray
 from costmodel.framework import NO_FRAMEWORK, Framework
 from costmodel.mesh.modules import Modules
 from costmodel.mesh.plan import CP_KINDS, MESH_COLUMNS, RECOMPUTE, SCHEDULES, MeshBatch, MeshPlan
+from costmodel.mesh.schedule import has_chunks
 from costmodel.mesh.stages import uncut_chunks
 from costmodel.mesh.tensor_parallel import roles_of
 from costmodel.network.graph import Graph
 from costmodel.network.layers import ATTENTION
-from costmodel.schedules import IS_CHUNKED
+from costmodel.schedules import IN_GROUPS, IS_CHUNKED, VPP
 
 __all__ = ["RULES", "NetworkShape", "Rule", "broken_rules", "columns_of", "holds", "nearby"]
 
@@ -196,6 +197,8 @@ def _pipeline_message(shape: NetworkShape, v: Mapping[str, int]) -> str:  # noqa
 
 def _chunks_message(shape: NetworkShape, v: Mapping[str, int]) -> str:  # noqa: ARG001
     name = SCHEDULES[v["schedule"]]
+    if VPP[v["schedule"]] > 1:
+        return f"schedule {name} needs vpp {VPP[v['schedule']]}; it is {v['vpp']}"
     if IS_CHUNKED[v["schedule"]]:
         return f"vpp {v['vpp']} is too few chunks for schedule {name}, which needs a vpp of at least 2"
     return f"vpp {v['vpp']} is for schedule {_CHUNKED}; schedule {name} has one chunk per rank"
@@ -372,14 +375,14 @@ RULES: tuple[Rule, ...] = (
         name="schedule-chunks",
         fields=("schedule", "vpp"),
         doc=f"{_CHUNKED} needs vpp > 1, the other schedules have one chunk per rank",
-        test=lambda s, c: IS_CHUNKED[c["schedule"]] == (c["vpp"] > 1),  # noqa: ARG005
+        test=lambda s, c: has_chunks(c["schedule"], c["vpp"]),  # noqa: ARG005
         message=_chunks_message,
     ),
     Rule(
         name="schedule-groups",
         fields=("schedule", "num_micro_batches", "pp"),
-        doc=f"{_CHUNKED} needs whole groups of pp micro-batches",
-        test=lambda s, c: ~IS_CHUNKED[c["schedule"]] | (c["num_micro_batches"] % c["pp"] == 0),  # noqa: ARG005
+        doc=f"{' or '.join(np.array(SCHEDULES)[IN_GROUPS])} needs whole groups of pp micro-batches",
+        test=lambda s, c: ~IN_GROUPS[c["schedule"]] | (c["num_micro_batches"] % c["pp"] == 0),  # noqa: ARG005
         message=lambda s, v: (  # noqa: ARG005
             f"schedule {SCHEDULES[v['schedule']]} needs whole groups of pp {v['pp']} micro-batches; there are {v['num_micro_batches']} "
             f"(nearby: {nearby(v['num_micro_batches'], v['pp'])})"

@@ -25,13 +25,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
 from costmodel.arrays import BoolArray, FloatArray, IntArray, StructOfArrays, rows_of
-from costmodel.schedules import DELAYS_WEIGHTS, IS_CHUNKED, PIPELINE_SCHEDULES, SCHEDULES
+from costmodel.schedules import DELAYS_WEIGHTS, IN_GROUPS, PIPELINE_SCHEDULES, SCHEDULES, VPP, Schedule
 
-__all__ = ["ChunkRuns", "in_flight", "makespan_s", "schedule_is_legal"]
+__all__ = ["ChunkRuns", "has_chunks", "in_flight", "makespan_s", "schedule_is_legal", "thriftiest"]
 
 
 class _Ends:
@@ -113,6 +114,11 @@ class ChunkRuns(StructOfArrays):
     backward_s: FloatArray  # the same; input and weight gradients
 
 
+def has_chunks(schedule: IntArray, vpp: IntArray) -> BoolArray:
+    """Whether a schedule can have so many chunks per rank; arrays (n,), as in `schedule_is_legal`."""
+    return np.asarray(np.where(VPP[schedule] == 0, vpp >= 2, vpp == VPP[schedule]))
+
+
 def schedule_is_legal(schedule: IntArray, m: IntArray, pp: IntArray, vpp: IntArray) -> BoolArray:
     """Which combinations a schedule can run.
 
@@ -136,9 +142,8 @@ def schedule_is_legal(schedule: IntArray, m: IntArray, pp: IntArray, vpp: IntArr
     >>> schedule_is_legal(both, np.array([8, 9]), np.array([4, 4]), both).tolist()
     [True, False]
     """
-    groups = m % np.maximum(pp, 1) == 0
-    legal = np.where(IS_CHUNKED[schedule], (vpp >= 2) & (pp >= 2) & groups, vpp == 1)
-    return np.asarray((m >= 1) & (pp >= 1) & legal)
+    groups = ~IN_GROUPS[schedule] | (m % np.maximum(pp, 1) == 0)
+    return np.asarray((m >= 1) & (pp >= np.minimum(vpp, 2)) & has_chunks(schedule, vpp) & groups)
 
 
 def in_flight(schedule: IntArray, m: IntArray, pp: IntArray, vpp: IntArray, position: IntArray) -> IntArray:
@@ -259,6 +264,34 @@ def _interleaved_s(m: IntArray, pp: IntArray, vpp: IntArray, runs: ChunkRuns, _:
     from costmodel.mesh.interleaved import interleaved_s  # most plans do without
 
     return interleaved_s(m, pp, vpp, runs.count, runs.forward_s, runs.backward_s)
+
+
+@cache
+def thriftiest() -> tuple[int, ...]:
+    """For every schedule, one that never keeps more in flight on any rank and takes all its plans: often the same for several.
+
+    >>> [SCHEDULES[n] for n in thriftiest()]
+    ['1f1b', '1f1b', 'interleaved', '1f1b']
+    """
+    m, pp, rank, vpp = (x.ravel() for x in np.mgrid[1:33, 2:7, 0:6, 1:5])
+    m, pp, rank, vpp = (x[rank < pp] for x in (m, pp, rank, vpp))
+    kept = [schedule.in_flight(m, pp, vpp, rank) for schedule in PIPELINE_SCHEDULES]
+
+    def replaces(a: Schedule, b: Schedule) -> bool:
+        n, k = PIPELINE_SCHEDULES.index(a), PIPELINE_SCHEDULES.index(b)
+        fewer = kept[n] <= kept[k]
+        return (
+            a.rank_of_chunk is b.rank_of_chunk
+            and a.is_chunked == b.is_chunked
+            and a.in_groups <= b.in_groups
+            and a.keeps_all <= b.keeps_all
+            and bool(np.all(fewer[has_chunks(np.full_like(vpp, k), vpp)]))
+        )
+
+    known = [[a for a in PIPELINE_SCHEDULES if replaces(a, b)] for b in PIPELINE_SCHEDULES]
+    return tuple(
+        PIPELINE_SCHEDULES.index(max(some, key=lambda a: sum(a in others for others in known))) for some in known
+    )
 
 
 _Formula = Callable[[IntArray, IntArray, IntArray, ChunkRuns, FloatArray], FloatArray]

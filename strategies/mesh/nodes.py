@@ -14,7 +14,7 @@ With tp, cp, pp and the layout of the experts given, memory falls with dp (more 
 with the number of micro-batches in flight, each by itself. So the plan with the largest dp, the smallest micro-batch and the fewest
 micro-batches of a *family* of nodes needs no more than any of them, whether or not it makes the batch. What would make that loose keeps
 families apart: a single copy has no buffers for gradients (`several`), and micro-batches that fill the pipeline (`deep`) are small ones.
-No schedule with one chunk per rank keeps less in flight than 1F1B (`costmodel.mesh.schedule.in_flight`).
+Of the schedules, those are tried that keep least in flight (`costmodel.mesh.schedule.thriftiest`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from costmodel.arrays import BoolArray, FloatArray, IntArray, combined
 from costmodel.mesh.model import least_computing_s
 from costmodel.mesh.plan import RECOMPUTE, SCHEDULES
 from costmodel.network.graph import once
-from costmodel.schedules import IS_CHUNKED
+from costmodel.schedules import IN_GROUPS
 from costmodel.tolerances import EQUAL
 from strategies.mesh.memory_modes import MemoryModes
 from strategies.mesh.plans import PlanEvaluator
@@ -321,8 +321,8 @@ def _least_bytes(modes: MemoryModes, rows: Columns) -> FloatArray:
     """Least memory of every row, over all pipelines and modes of them."""
     size = len(rows["tp"])
     pipelines = modes.space.with_smallest_pipelines({**rows, "_row": np.arange(size)})
-    # Interleaving needs micro-batches that fill the pipeline.
-    pipelines = selected(pipelines, (pipelines["vpp"] == 1) | (pipelines["deep"] > 0))
+    # Whole groups of micro-batches fill the pipeline.
+    pipelines = selected(pipelines, ~IN_GROUPS[pipelines["schedule"]] | (pipelines["deep"] > 0))
     least = np.full(size, np.inf)
     for start in range(0, len(pipelines["tp"]), _CHUNK):
         piece = selected(pipelines, slice(start, start + _CHUNK))
@@ -381,8 +381,8 @@ class PlanCount:
     def _counted(self, pp: int) -> tuple[int, int, int]:
         """Schedules, chunks and recomputations of a pipeline degree: of any micro-batches, of whole groups of them, and of 1F1B."""
         pairs = [(s, self._recomputations(pp * v)) for s, v in self.space.chunkings(pp)]
-        fixed = sum(count for s, count in pairs if not IS_CHUNKED[s] and s != _1F1B)
-        grouped = sum(count for s, count in pairs if IS_CHUNKED[s])
+        fixed = sum(count for s, count in pairs if not IN_GROUPS[s] and s != _1F1B)
+        grouped = sum(count for s, count in pairs if IN_GROUPS[s])
         return fixed, grouped, sum(count for s, count in pairs if s == _1F1B)
 
     def _recomputations(self, chunks: int) -> int:

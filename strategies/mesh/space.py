@@ -22,8 +22,9 @@ from costmodel.layerwise.splits import divisors
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import CP_KINDS, MESH_COLUMNS, ORDERS, RECOMPUTE, SCHEDULES, MeshBatch
 from costmodel.mesh.rules import NetworkShape, holds
+from costmodel.mesh.schedule import thriftiest
 from costmodel.network.graph import once
-from costmodel.schedules import IS_CHUNKED
+from costmodel.schedules import IS_CHUNKED, VPP
 from strategies.mesh.settings import Bounds, MeshRestriction, MeshSettings
 
 __all__ = ["Columns", "MeshSpace", "batch_of", "distinct", "joined", "selected"]
@@ -31,7 +32,7 @@ __all__ = ["Columns", "MeshSpace", "batch_of", "distinct", "joined", "selected"]
 
 Columns = dict[str, IntArray]
 
-_INTERLEAVED, _1F1B = SCHEDULES.index("interleaved"), SCHEDULES.index("1f1b")
+_1F1B = SCHEDULES.index("1f1b")
 _FULL = RECOMPUTE.index("full")
 _ANY = Bounds()
 _LARGEST_LISTED = 1 << 20
@@ -222,21 +223,21 @@ class MeshSpace:
             # Without a pipeline all schedules are the same.
             return [(_1F1B, 1)] if allowed.allows(1) and _1F1B in schedules else []
         uncut = self.shape.uncut_chunks
-        chunks = range(2, self.shape.num_blocks // pp + 1)
-        pairs = [(s, v) for s in sorted(schedules) for v in (chunks if IS_CHUNKED[s] else (1,))]
+        most = self.shape.num_blocks // pp
+        pairs = [(s, v) for s in sorted(schedules) for v in (range(2, most + 1) if VPP[s] == 0 else (int(VPP[s]),))]
         # Those of one chunk come first.
         pairs.sort(key=lambda pair: bool(IS_CHUNKED[pair[0]]))
-        return [(s, v) for s, v in pairs if allowed.allows(v) and pp * v not in uncut]
+        return [(s, v) for s, v in pairs if v <= max(most, 1) and allowed.allows(v) and pp * v not in uncut]
 
     def with_pipelines(self, nodes: Columns) -> Columns:
         """Nodes with every schedule and number of chunks."""
         return self._by_value(nodes, "pp", ("schedule", "vpp"), self.chunkings)
 
     def with_smallest_pipelines(self, nodes: Columns) -> Columns:
-        """Nodes with every number of chunks, run by the schedule that keeps least in flight, whether or not it is legal."""
+        """Nodes with every number of chunks, run by the schedules that keep least in flight, whether or not these are legal."""
 
         def smallest(pp: int) -> list[tuple[int, int]]:
-            return sorted({(_1F1B if vpp == 1 else _INTERLEAVED, vpp) for _, vpp in self.chunkings(pp)})
+            return sorted({(thriftiest()[s], vpp) for s, vpp in self.chunkings(pp)})
 
         return self._by_value(nodes, "pp", ("schedule", "vpp"), smallest, are_legal=True)
 

@@ -16,10 +16,10 @@ from costmodel.timeline import STREAMS, Span, Timeline, TimelineInput, simulate
 @st.composite
 def cases(draw: st.DrawFn, schedule: str | None = None) -> TimelineInput:
     name = schedule or draw(st.sampled_from(SCHEDULES))
-    is_chunked = schedule_of(name).is_chunked
-    pp = draw(st.integers(2 if is_chunked else 1, 5))
-    vpp = draw(st.integers(2, 3)) if is_chunked else 1
-    m = draw(st.integers(1, 3)) * pp if is_chunked else draw(st.integers(1, 9))
+    rules = schedule_of(name)
+    pp = draw(st.integers(2 if rules.is_chunked else 1, 5))
+    vpp = rules.vpp or draw(st.integers(2, 3))
+    m = draw(st.integers(1, 3)) * pp if rules.in_groups else draw(st.integers(1, 9))
     chunks = pp * vpp
 
     def times(count: int, least: float = 0.0) -> tuple[float, ...]:

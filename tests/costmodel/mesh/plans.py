@@ -212,7 +212,7 @@ def _attempt(rng: random.Random, shape: NetworkShape, schedule: str | None, *, o
         ep=rng.choice([1, 2, 4]) if shape.experts else 1,
         etp=rng.choice([1, 1, 2]) if shape.experts else 1,
         pp=pp,
-        vpp=rng.choice([2, 3]) if schedule_of(chosen).is_chunked else 1,
+        vpp=schedule_of(chosen).vpp or rng.choice([2, 3]),
         schedule=chosen,
         dp_replicate=replicate,
         dp_shard=shard,

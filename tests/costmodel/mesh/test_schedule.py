@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from dataclasses import dataclass
 
@@ -11,10 +12,12 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from costmodel.arrays import FloatArray, IntArray
-from costmodel.mesh.passes import rank_slack_s
-from costmodel.mesh.plan import SCHEDULES
-from costmodel.mesh.schedule import ChunkRuns, in_flight, makespan_s, schedule_is_legal
-from costmodel.schedules import instruction_orders, schedule_of
+from costmodel.mesh import passes
+from costmodel.mesh import schedule as schedule_module
+from costmodel.mesh.passes import pipeline_s, rank_slack_s
+from costmodel.mesh.plan import SCHEDULES, MeshBatch, MeshPlan
+from costmodel.mesh.schedule import ChunkRuns, in_flight, makespan_s, schedule_is_legal, thriftiest
+from costmodel.schedules import PIPELINE_SCHEDULES, VPP, Schedule, instruction_orders, schedule_of
 from costmodel.timeline import Timeline, TimelineInput, simulate
 
 # Worst relative error against the timeline of schedules whose formula is a lower bound; the others are exact but for rounding.
@@ -68,10 +71,10 @@ def makespans(cases: list[Case]) -> FloatArray:
 
 def random_case(rng: np.random.Generator, schedule: str, most_pp: int = 10, most_m: int = 40) -> Case:
     """Uneven blocks per chunk (some recomputed), an embedding before, a head behind, transfers."""
-    is_chunked = schedule_of(schedule).is_chunked
-    pp = int(rng.integers(2 if is_chunked else 1, most_pp + 1))
-    vpp = int(rng.integers(2, 5)) if is_chunked else 1
-    m = pp * int(rng.integers(1, max(1, most_m // pp) + 1)) if is_chunked else int(rng.integers(1, most_m + 1))
+    rules = schedule_of(schedule)
+    pp = int(rng.integers(2 if rules.is_chunked else 1, most_pp + 1))
+    vpp = rules.vpp or int(rng.integers(2, 5))
+    m = pp * int(rng.integers(1, max(1, most_m // pp) + 1)) if rules.in_groups else int(rng.integers(1, most_m + 1))
     chunks, runs = pp * vpp, int(rng.integers(1, 4))
     cuts = np.sort(rng.integers(0, chunks + 1, size=runs - 1))
     blocks = np.repeat(
@@ -112,10 +115,10 @@ def even(schedule: str, pp: int, m: int, vpp: int = 1) -> Case:
 def any_cases(draw: st.DrawFn) -> Case:
     """Anything, however unbalanced."""
     schedule = draw(st.sampled_from(SCHEDULES))
-    is_chunked = schedule_of(schedule).is_chunked
-    pp = draw(st.integers(2 if is_chunked else 1, 7))
-    vpp = draw(st.integers(2, 3)) if is_chunked else 1
-    m = pp * draw(st.integers(1, 4)) if is_chunked else draw(st.integers(1, 12))
+    rules = schedule_of(schedule)
+    pp = draw(st.integers(2 if rules.is_chunked else 1, 7))
+    vpp = rules.vpp or draw(st.integers(2, 3))
+    m = pp * draw(st.integers(1, 4)) if rules.in_groups else draw(st.integers(1, 12))
     left, count = pp * vpp, []
     while left:
         count.append(draw(st.integers(1, left)))
@@ -236,7 +239,7 @@ def test_longer_times_never_make_a_step_shorter(case: Case, name: str, which: in
 @given(any_cases())
 def test_more_micro_batches_never_make_a_step_shorter(case: Case) -> None:
     fields = {item: getattr(case, item) for item in case.__slots__}
-    more = case.m + (case.pp if schedule_of(case.schedule).is_chunked else 1)
+    more = case.m + (case.pp if schedule_of(case.schedule).in_groups else 1)
     before, after = makespans([case, Case(**(fields | {"m": more}))])
     busiest = (
         np.repeat(np.add(case.forward_s, case.backward_s), case.count).reshape(case.vpp, case.pp).sum(axis=0).max()
@@ -347,6 +350,39 @@ def test_activations_in_flight_are_the_peaks_of_the_timeline(schedule: str) -> N
         assert tuple(whole.tolist()) == peaks(schedule, case.pp, case.m, case.vpp, "B")
 
 
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_activations_in_flight_grow_with_micro_batches_and_rise_or_fall_along_the_ranks(schedule: str) -> None:
+    """What bounds of the memory take for granted of every schedule."""
+    code = SCHEDULES.index(schedule)
+    for pp, vpp in itertools.product(
+        range(2, 12), [schedule_of(schedule).vpp] if schedule_of(schedule).vpp else [2, 3, 7]
+    ):
+        rank, m = (x.ravel() for x in np.mgrid[0:pp, 1:80])
+        same = np.ones_like(m)
+        held, least = (
+            in_flight(which * same, m, pp * same, vpp * same, rank).reshape(pp, -1)
+            for which in (code, thriftiest()[code])
+        )
+        assert np.all(np.diff(held, axis=1) >= 0)
+        along = np.diff(held, axis=0)
+        assert np.all(np.all(along >= 0, axis=0) | np.all(along <= 0, axis=0))
+        assert np.all(least <= held)
+
+
+def test_no_schedule_stands_for_one_that_keeps_less_somewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two chunks per rank in a V keep less than interleaved ones on the first rank, and more on the last: both are tried."""
+    v_shaped = Schedule(
+        name="v",
+        order=schedule_of("interleaved").order,
+        in_flight=lambda m, pp, vpp, rank: np.minimum(np.minimum(2 * m, 2 * pp), m + rank + 1),
+        vpp=2,
+    )
+    known = thriftiest()
+    monkeypatch.setattr(schedule_module, "PIPELINE_SCHEDULES", (*PIPELINE_SCHEDULES, v_shaped))
+    monkeypatch.setattr(schedule_module, "VPP", np.array([*VPP, 2]))
+    assert thriftiest.__wrapped__() == (*known, len(PIPELINE_SCHEDULES))
+
+
 # --- How long ranks are done before the first one, against the event-by-event timeline ----------------------------------------------------
 
 
@@ -378,6 +414,28 @@ def slack_of(case: TimelineInput, backward: np.ndarray, weight: np.ndarray) -> n
     ranks = np.arange(case.pp)[None, :]
     schedule, m = np.array([SCHEDULES.index(case.schedule)]), np.array([case.num_micro_batches])
     return rank_slack_s(schedule, m, ranks, ranks, np.ones_like(ranks), backward, weight)[0]
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_weight_gradients_trail_where_it_is_declared(schedule: str) -> None:
+    if schedule_of(schedule).trails:
+        for pp, m in itertools.product(range(1, 6), range(1, 9)):
+            for rank, order in enumerate(instruction_orders(schedule, pp, 1, m)):
+                end = "".join(item.kind for item in order).rpartition("B")[2]
+                assert end == "W" * min(rank + 1, m)
+
+
+def test_nothing_is_known_of_chunks_whose_weight_gradients_lag(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bounds of a schedule with several chunks per rank that delays weight gradients without saying how: all work of a rank, no slack."""
+    code = SCHEDULES.index("interleaved")
+    monkeypatch.setattr(passes, "DELAYS_WEIGHTS", np.arange(len(SCHEDULES)) == code)
+    one, ranks = np.ones((1, 4)), np.arange(2)[None, :]
+    slack = rank_slack_s(np.array([code]), np.array([4]), ranks, ranks, one.astype(int), 2 * one, one)
+    assert slack.tolist() == [[0.0, 0.0]]
+    runs = ChunkRuns(count=one.astype(np.int64), forward_s=one, backward_s=2 * one)
+    plan = MeshPlan(pp=2, vpp=2, num_micro_batches=4, schedule="interleaved")
+    bound = pipeline_s(MeshBatch.from_plans([plan]), ranks, runs, one, np.full((1, 2), 6.0), exact=False)
+    assert bound == pytest.approx([1.0 + 4 * 6.0])  # the second rank waits for one forward pass
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zero_bubble"])

@@ -190,7 +190,7 @@ SCHEDULES_WRITTEN = {
 @pytest.mark.parametrize(("target", "version"), CASES)
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_no_schedule_is_written_as_another_without_a_word(target: str, version: str, schedule: str) -> None:
-    vpp = 2 if schedule_of(schedule).is_chunked else 1
+    vpp = schedule_of(schedule).vpp or 2
     job = job_of(MeshPlan(pp=2, vpp=vpp, schedule=schedule, dp_shard=4, zero_stage=1, num_micro_batches=4))
     refused, cannot = broken_rules(exporter_of(target), job, version)
     refused += own_refusals(exporter_of(target), job, version)
@@ -236,7 +236,7 @@ def test_unknown_targets_and_versions() -> None:
 def test_nothing_is_forgotten(target: str, version: str, data: Any) -> None:
     pp = data.draw(st.sampled_from([1, 2, 4]))
     schedule = data.draw(st.sampled_from(SCHEDULES)) if pp > 1 else "1f1b"
-    vpp = data.draw(st.sampled_from([2, 4])) if schedule_of(schedule).is_chunked else 1
+    vpp = schedule_of(schedule).vpp or data.draw(st.sampled_from([2, 4]))
     recompute = data.draw(st.sampled_from(RECOMPUTE))
     cp, shard = data.draw(st.sampled_from([1, 2])), data.draw(st.sampled_from([1, 2, 8]))
     plan = MeshPlan(

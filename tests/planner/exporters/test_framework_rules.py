@@ -81,7 +81,7 @@ def test_legal_plans_are_those_that_are_written_completely(framework: str, model
         ep=data.draw(one(experts)),
         etp=data.draw(one([1, 1, tp])) if len(experts) > 1 else 1,
         pp=pp,
-        vpp=data.draw(one([2, 4])) if schedule_of(schedule).is_chunked else 1,
+        vpp=schedule_of(schedule).vpp or data.draw(one([2, 4])),
         schedule=schedule,
         dp_replicate=replicate,
         dp_shard=shard,
