@@ -51,12 +51,13 @@ from costmodel.fields import as_run, assumption, with_values
 from costmodel.hardware.cluster import Cluster
 from costmodel.hardware.device import Device
 from costmodel.hardware.efficiency import DEFAULT_EFFICIENCY
+from costmodel.hardware.host import Host, host_rates
 from costmodel.kernels.roofline import ImageSoftware
 from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS, MeshAssumptions
 from costmodel.mesh.framework_rules import Rules
 from costmodel.network.layers import Layer
 from costmodel.network.layers.base import Fusable
-from costmodel.precision import Precision
+from costmodel.precision import Optimizer, Precision
 
 __all__ = [
     "AS_RUN",
@@ -75,6 +76,7 @@ __all__ = [
     "cluster_run_by",
     "copy_s",
     "node_size",
+    "recompute_as_needed",
     "server_round_trip_s",
     "server_transfer_s",
     "slowest_of",
@@ -296,9 +298,31 @@ class Framework:
         """By name and version: a mapping has none."""
         return hash((self.name, self.version))
 
-    def mesh_assumptions(self, *, precision: Precision | None = None, has_fp4: bool = False) -> MeshAssumptions:
-        """Assumptions of plans over a mesh with the costs of the framework put in; ``has_fp4``: the device computes in fp4."""
-        return with_values(_MESH_AS_RUN if self.name else DEFAULT_ASSUMPTIONS, self._counting(precision, has_fp4))
+    def mesh_assumptions(
+        self, *, precision: Precision | None = None, has_fp4: bool = False, host: Host | None = None
+    ) -> MeshAssumptions:
+        """Assumptions of plans over a mesh with the costs of the framework, and the rates of the nodes' host, put in.
+
+        ``has_fp4``: the device computes in fp4. Gradients accumulate as the framework's defaults say; else in 16 bits under fp16
+        (Megatron-LM accumulates in 32 bits by default with bf16 only) and where nothing is kept in 32 bits.
+        """
+        assumed = with_values(_MESH_AS_RUN if self.name else DEFAULT_ASSUMPTIONS, host_rates(host))
+        is_narrow = self.defaults.narrow_weights or (precision is not None and precision.name == "fp16")
+        width = self.defaults.gradient_bytes or (2.0 if is_narrow else assumed.main_gradient_bytes)
+        return with_values(assumed, {"main_gradient_bytes": width, **self._counting(precision, has_fp4)})
+
+    def kept(self, precision: Precision, optimizer: Optimizer) -> tuple[Precision, Optimizer]:
+        """How its runs keep weights and the state of the optimizer: in 16 bits alone where it keeps nothing in 32.
+
+        >>> from costmodel.precision import OPTIMIZERS, PRECISIONS
+        >>> narrow = Framework(name="narrow", defaults=Defaults(narrow_weights=True))
+        >>> precision, optimizer = narrow.kept(PRECISIONS["bf16"], OPTIMIZERS["adam"])
+        >>> precision.master_bytes, optimizer.state_bytes
+        (0, 4)
+        """
+        if not self.defaults.narrow_weights or precision.weight_bytes != 2:
+            return precision, optimizer
+        return replace(precision, master_bytes=0), replace(optimizer, state_bytes=optimizer.state_bytes // 2)
 
     def layer_assumptions(
         self, precision: Precision | None = None, *, assumptions: LayerAssumptions | None = None
@@ -324,6 +348,16 @@ class Framework:
 NO_FRAMEWORK = Framework(conditional={"on_fp4_devices": {"captured": 1.0}})
 # Software of a run of which nothing is known but that it ran.
 UNKNOWN = Framework(name="unknown", attention="portable")
+
+
+def recompute_as_needed(blocks: int) -> tuple[tuple[str, int], ...]:
+    """What is tried where memory says what is recomputed: mode, and blocks of a chunk of so many.
+
+    >>> recompute_as_needed(6)
+    (('none', 0), ('selective', 0), ('full', 1), ('full', 2), ('full', 4), ('full', 6))
+    """
+    counts = (*(count for count in (1, 2, 4, 8, 16, 32, 64) if count < blocks), blocks)
+    return (("none", 0), ("selective", 0), *(("full", count) for count in counts))
 
 
 # Rate of the Triton kernel over that of FlashAttention-2, forward and backward: what steps of llm-foundry on A100 were fitted to it

@@ -28,9 +28,7 @@ __all__ = [
     "flash_attention",
     "format_of",
     "framework_of_row",
-    "gradient_bytes",
     "has_dropout",
-    "is_narrow_throughout",
     "links_of",
     "machine_of",
     "measured_bytes",
@@ -43,13 +41,22 @@ __all__ = [
 
 
 def framework_of_row(row: Row) -> Framework:
-    """The framework that a row names, with the attention kernels that it states.
+    """The framework that a row names, with the attention kernels and the widths of gradients and weights that it states.
 
     >>> framework_of_row(Row(line=2, cells={"framework": "llm-foundry", "attention_kernels": "newest"})).attention
     'newest'
+    >>> framework_of_row(Row(line=2, cells={"gradient_bits": "16", "master_weights": "no"})).defaults.gradient_bytes
+    2.0
     """
     found, stated = framework_of(row.text("framework")), row.text("attention_kernels")
-    return replace(found, attention=next(kind for kind in get_args(Attention) if kind == stated)) if stated else found
+    if stated:
+        found = replace(found, attention=next(kind for kind in get_args(Attention) if kind == stated))
+    bits, master = row.count("gradient_bits"), row.flag("master_weights")
+    if bits is not None or master is not None:
+        width = found.defaults.gradient_bytes if bits is None else bits / 8.0
+        narrow = found.defaults.narrow_weights if master is None else not master
+        found = replace(found, defaults=replace(found.defaults, gradient_bytes=width, narrow_weights=narrow))
+    return found
 
 
 def trainer_of_row(row: Row) -> Framework:
@@ -129,33 +136,6 @@ def has_dropout(row: Row, style: str, *, fused: bool) -> bool:
     if style == "gpt" and fused and defaults_of(row).drops_hidden_states:
         return row.default("dropout", True)
     return not fused and style in ("gpt", "bert")
-
-
-def gradient_bytes(row: Row, number_format: str) -> float:
-    """Bytes per weight of the gradients that accumulate and travel.
-
-    Where nothing is stated: 2 in fp16 (Megatron-LM accumulates in fp32 by default with bf16 only), without a copy of the weights in 32 bits
-    and in NeMo's recipes; else 4.
-
-    >>> [gradient_bytes(Row(line=2, cells=cells), "bf16") for cells in ({"gradient_bits": "16"}, {})]
-    [2.0, 4.0]
-    """
-    stated = row.count("gradient_bits")
-    if stated is not None:
-        return stated / 8.0
-    if number_format == "fp16" or is_narrow_throughout(row):
-        return 2.0
-    return defaults_of(row).gradient_bytes or 4.0
-
-
-def is_narrow_throughout(row: Row) -> bool:
-    """Whether weights, gradients and optimizer state are kept in 16 bits alone.
-
-    >>> [is_narrow_throughout(Row(line=2, cells=cells)) for cells in ({"master_weights": "no"}, {"framework": "torchtune"}, {})]
-    [True, True, False]
-    """
-    stated = row.flag("master_weights")
-    return defaults_of(row).narrow_weights if stated is None else not stated
 
 
 _GIB = 2**30

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from costmodel.framework import recompute_as_needed
 from costmodel.mesh.schedule import schedule_is_legal
 from costmodel.schedules import IS_CHUNKED, SCHEDULES
 from planner.measurements.hardware import defaults_of, framework_of_row
@@ -358,8 +359,7 @@ def recompute_choices(row: Row, blocks: int, chunks: int = 1) -> tuple[tuple[str
     usual = defaults_of(row)
     if not row.text("recompute") and usual.recompute == "as_needed":
         row.default("recompute", "as needed")
-        few = [count for count in (1, 2, 4, 8, 16, 32, 64) if count * chunks < blocks]
-        return (("none", 0), ("selective", 0), *(("full", count) for count in (*few, blocks)))
+        return recompute_as_needed(-(-blocks // chunks))
     counted = row.count("recompute_blocks")
     if counted is not None:
         return (("full", min(counted, blocks)),)

@@ -14,6 +14,7 @@ import numpy as np
 
 from costmodel.arrays import FloatArray
 from costmodel.framework import Framework
+from costmodel.hardware.host import Host
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.communication import Division
 from costmodel.mesh.detail import model_flops_per_step
@@ -30,8 +31,6 @@ from planner.measurements.fitted import fitted_links, fitted_of
 from planner.measurements.hardware import (
     Machine,
     format_of,
-    gradient_bytes,
-    is_narrow_throughout,
     machine_of,
     measured_bytes,
     plausible_bytes,
@@ -113,8 +112,6 @@ def _question(row: Row) -> Question:
         raise not_measured()
     framework = trainer_of_row(row)
     precision = precision_of(number_format, machine.device.formats, row.text("products"))
-    if is_narrow_throughout(row) and precision.weight_bytes == 2:  # without a copy of the weights in 32 bits
-        precision = replace(precision, master_bytes=0)
     return Question(
         row=row,
         graph=graph,
@@ -123,9 +120,10 @@ def _question(row: Row) -> Question:
         framework=framework,
         assumptions=_assumptions(
             framework,
-            gradient_bytes(row, number_format),
-            gathered_copies=float(row.flag("gathered_inputs") is True),
+            precision,
+            machine.cluster.host,
             has_fp4="fp4" in machine.device.formats,
+            gathered_copies=float(row.flag("gathered_inputs") is True),
         ),
         plans=plans,
         parts=parts,
@@ -157,10 +155,10 @@ def _ranking_key(row: Row) -> Hashable:
 
 @cache  # asked for every row; equal ones are one then, which is quick to compare
 def _assumptions(
-    framework: Framework, main_gradient_bytes: float, *, gathered_copies: float, has_fp4: bool
+    framework: Framework, precision: Precision, host: Host | None, *, has_fp4: bool, gathered_copies: float
 ) -> MeshAssumptions:
-    applied = framework.mesh_assumptions(has_fp4=has_fp4)
-    return replace(applied, main_gradient_bytes=main_gradient_bytes, gathered_copies=gathered_copies)
+    applied = framework.mesh_assumptions(precision=precision, has_fp4=has_fp4, host=host)
+    return replace(applied, gathered_copies=gathered_copies)
 
 
 def _plans(row: Row, graph: Graph, node: int) -> tuple[tuple[MeshPlan, ...], int, int]:
@@ -212,15 +210,13 @@ def model_of(question: Question, preset: Preset) -> MeshModel:
         The network has no repeated blocks.
     """
     machine = question.machine
-    # Adam, whose state is as wide as the weights that it updates.
-    width = question.precision.master_bytes or question.precision.weight_bytes
-    optimizer = replace(OPTIMIZERS["adam"], state_bytes=2 * width)
+    precision, optimizer = question.framework.kept(question.precision, OPTIMIZERS["adam"])
     workload = Workload(
         graph=question.graph,
         global_batch=1,
-        precision=question.precision,
+        precision=precision,
         optimizer=optimizer,
-        compute=preset.compute(machine.device, question.precision, optimizer),
+        compute=preset.compute(machine.device, precision, optimizer),
         framework=question.framework,
     )
     return MeshModel.build(

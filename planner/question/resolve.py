@@ -66,7 +66,8 @@ class Resolved:
         if value == getattr(DEFAULT_ASSUMPTIONS, name):
             return "default"
         framework = self.workload.framework
-        return "framework" if getattr(framework.mesh_assumptions(), name) == value else "calibration"
+        usual = framework.mesh_assumptions(precision=self.workload.precision)
+        return "framework" if getattr(usual, name) == value else "calibration"
 
     def with_batch(self, global_batch: int) -> Resolved:
         """Ask the same at another global batch."""
@@ -107,6 +108,7 @@ def resolve(request: Request) -> Resolved:
     kind.check_batch(request, global_batch)
     if request.mode == "training":
         check_trainable(model)
+        precision, optimizer = framework.kept(precision, optimizer)
     known = assumptions_of(framework, calibrated, precision, cluster)
     kind.check_assumed(request.assume)
     given = dict(request.assume)
@@ -162,7 +164,7 @@ def resolve(request: Request) -> Resolved:
             *([] if why is None else [Assumption(name="plans", value=why)]),
         ),
         free_layers=_free_layers(model, compute),
-        mesh_assumptions=_with_host_rates(known[0], cluster),
+        mesh_assumptions=known[0],
     )
 
 
@@ -209,21 +211,12 @@ def assumptions_of(
 ) -> tuple[MeshAssumptions, LayerAssumptions]:
     """What is taken for granted of plans over a mesh and of plans with a split per layer: the framework's, and what was calibrated."""
     has_fp4 = all("fp4" in group.device.formats for group in cluster.groups)
-    mesh = framework.mesh_assumptions(precision=precision, has_fp4=has_fp4)
+    mesh = framework.mesh_assumptions(precision=precision, has_fp4=has_fp4, host=cluster.host)
     layers = framework.layer_assumptions(precision)
     if calibrated is None:
         return mesh, layers
     assumed, values = calibrated.calibration.assumed, calibrated.calibration.values
     return assumptions_with(with_values(mesh, assumed), values), with_values(layers, assumed)
-
-
-def _with_host_rates(known: MeshAssumptions, cluster: Cluster) -> MeshAssumptions:
-    """The assumptions with the rates of the cluster's host, where nothing else says what they are."""
-    rates = host_rates(cluster.host)
-    untouched = {
-        name: rate for name, rate in rates.items() if getattr(known, name) == getattr(DEFAULT_ASSUMPTIONS, name)
-    }
-    return dataclasses.replace(known, **untouched)
 
 
 def _compute(

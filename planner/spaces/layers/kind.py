@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from costmodel.framework import LayerAssumptions
 from costmodel.hardware.cluster import Cluster
 from costmodel.layerwise.splits import divisors
-from costmodel.mesh.modules import mesh_fault
 from planner.core.errors import UsageError
 from planner.core.objectives import check_layer_objective
 from planner.core.request import Request
@@ -31,6 +30,8 @@ class LayersKind(Kind):
     def why(self, asked: Asked) -> str | None:
         if self.is_named(asked.request) or not asked.is_mesh_by_itself:
             return None
+        from costmodel.mesh.modules import mesh_fault  # networks without blocks do without
+
         return f"a split per layer, not a device mesh: {mesh_fault(asked.graph)}"
 
     def asked_by(self, document: PlanDocument) -> dict[str, Any]:

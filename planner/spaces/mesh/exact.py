@@ -6,6 +6,9 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
+from costmodel.framework import recompute_as_needed
 from costmodel.mesh.plan import CP_KINDS, ORDERS, MeshPlan
 from planner.core.answer import Assumption
 from planner.core.errors import UsageError
@@ -19,7 +22,9 @@ __all__ = ["exact_plan"]
 def exact_plan(space: MeshPlanSpace) -> tuple[MeshPlan, tuple[Assumption, ...]]:
     """Build the plan of a request on exactly its GPUs.
 
-    Degrees that are not given are 1; data parallelism takes the GPUs and the micro-batches take the samples that are left.
+    Degrees that are not given are 1; data parallelism takes the GPUs and the micro-batches take the samples that are left. The ZeRO stage,
+    what is recomputed and whether a batch is cut into micro-batches are the framework's, where its file says what it does unless told
+    otherwise.
 
     Returns
     -------
@@ -44,6 +49,7 @@ class _Builder:
         self.restriction = request.mesh or MeshRestriction()
         self.problems: list[str] = []
         self.chosen: dict[str, str] = {}
+        self.usual = space.resolved.workload.framework.defaults
         self.unknown: frozenset[str] = (
             frozenset()
         )  # fields that contradictions leave open: rules about them would only confuse
@@ -79,6 +85,9 @@ class _Builder:
         self.problems += self.space.broken(plan, self.unknown)
         if self.problems:
             raise UsageError("\n".join(self.problems))
+        if self.usual.recompute == "as_needed" and not {"recompute", "recompute_blocks"} & {*self.names, *self.degrees}:
+            plan = self._as_needed(plan)
+        self._note("recompute", plan.recompute, self.usual.recompute)
         plan, misfit = self._with_stages(plan)
         if plan.pp > 1:
             self._note("schedule", plan.schedule)
@@ -119,10 +128,12 @@ class _Builder:
         is_usual = blocks == tuple(model.blocks_of(chunks))
         return plan if is_usual else dataclasses.replace(plan, stage_blocks=blocks), ()
 
-    def _note(self, field: str, value: str) -> None:
+    def _note(self, field: str, value: str, usual: object = None) -> None:
+        """What was chosen for a setting that nobody gave, and whether that is what the framework does."""
         given = field in self.degrees or field in self.names or field in self.restriction.flags
         if not given:
-            self.chosen[flag_of(field)[2:]] = value
+            name = self.space.resolved.workload.framework.name
+            self.chosen[flag_of(field)[2:]] = f"{value} ({name}'s default)" if name and usual else value
 
     def _single_degrees(self, bounds: Mapping[str, Bounds]) -> dict[str, int]:
         result = {}
@@ -143,7 +154,11 @@ class _Builder:
         others = {name: self.degrees[name] for name in ("tp", "cp", "pp") if self.degrees.get(name, 1) > 1}
         product = math.prod(others.values())
         words = " x ".join(f"{name} {degree}" for name, degree in others.items())
-        zero = self.degrees.get("zero_stage", 1 if self.degrees.get("dp_shard", 1) > 1 else 0)
+        shares = product * (self.degrees.get("dp_replicate") or 1) < self.gpus or "cp" in others
+        zero = self.degrees.get("zero_stage")
+        if zero is None:
+            zero = 1 if self.degrees.get("dp_shard", 1) > 1 else 0
+            zero = max(zero, (self.usual.zero_stage or 0) if shares else 0)
         unknown = 1, 1, zero
         if self.gpus % product:
             equals = f" = {product}" if len(others) > 1 else ""
@@ -168,7 +183,7 @@ class _Builder:
             self._nothing_to_share(zero, others if replicate in (None, 1) else {**others, "dp-replicate": dp})
         if "dp" not in self.degrees:
             self._note("dp", str(dp))
-        self._note("zero_stage", str(zero))
+        self._note("zero_stage", str(zero), zero and zero == self.usual.zero_stage)
         if shard is None:
             shard = dp // replicate if replicate is not None else dp if zero else 1
         return dp // shard, shard, zero
@@ -207,7 +222,7 @@ class _Builder:
             return size or 1, number or 1
         share = batch // dp
         if size is None:
-            size = share // number if number is not None else 1
+            size = share // number if number is not None else 1 if self.usual.accumulates else share
             self._note("micro_batch", str(size))
         if number is None:
             number = share // size
@@ -216,11 +231,19 @@ class _Builder:
 
     def _with_recompute(self, plan: MeshPlan) -> MeshPlan:
         blocks = self.degrees.get("recompute_blocks")
-        mode = self.names.get("recompute", "full" if blocks else "none")
-        self._note("recompute", mode)
+        usual = "full" if blocks or self.usual.recompute == "full" else "none"
+        mode = self.names.get("recompute", usual)
         if mode == "full" and blocks is None:
             blocks = self.space.blocks_per_stage(plan)
         return dataclasses.replace(plan, recompute=mode, recompute_blocks=blocks or 0)
+
+    def _as_needed(self, plan: MeshPlan) -> MeshPlan:
+        """The plan with the recomputation that takes least time of all that fits, or least memory where none does."""
+        ways = recompute_as_needed(self.space.blocks_per_stage(plan))
+        plans = [dataclasses.replace(plan, recompute=mode, recompute_blocks=blocks) for mode, blocks in ways]
+        costs = self.space.model.evaluate_plans(plans)
+        memory, capacity = costs.memory_bytes, self.space.resolved.setting.memory_capacity_bytes
+        return plans[int(np.lexsort((costs.step_time_s, np.maximum(memory, capacity)))[0])]
 
     def _with_sequence_parallel(self, plan: MeshPlan) -> MeshPlan:
         """Cut along the positions with tensor parallelism, as Megatron-LM recommends, unless that breaks a rule."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from costmodel.mesh.modules import mesh_fault
 from planner.core.errors import UsageError
 from planner.question.choose import Asked, Kind
 from planner.question.fixed import near_multiples
@@ -32,7 +31,11 @@ class MeshKind(Kind):
                 raise UsageError(f"--space layers: {of_mesh[0]} is for plans over a device mesh (--space mesh)")
             return False
         if not of_mesh and not self.is_named(request):
-            return asked.is_mesh_by_itself and mesh_fault(asked.graph) is None
+            if not asked.is_mesh_by_itself:
+                return False
+            from costmodel.mesh.modules import mesh_fault  # networks without blocks do without
+
+            return mesh_fault(asked.graph) is None
         option = "--space mesh" if self.is_named(request) else of_mesh[0]
         if of_layers:
             raise UsageError(f"{option}: {of_layers[0]} is for plans with a split per layer (--space layers)")

@@ -11,6 +11,7 @@ from benchmarks.datasets.convert import _training_run
 from benchmarks.datasets.published import dataset_of
 from benchmarks.datasets.reading import Row, Unreadable
 from costmodel.mesh.plan import MeshPlan
+from costmodel.precision import PRECISIONS
 from planner.measurements import (
     collective_rows,
     convnets,
@@ -140,4 +141,5 @@ def gradient_bytes(row: Row, number_format: str) -> float:
     cells = Cells()
     cells.put("gradient_bits", words.gradient_bits(row))
     cells.put("framework", words.framework_of(row))
-    return hardware.gradient_bytes(tables.Row(line=row.line, cells=cells), number_format)
+    framework = hardware.framework_of_row(tables.Row(line=row.line, cells=cells))
+    return framework.mesh_assumptions(precision=PRECISIONS[number_format]).main_gradient_bytes

@@ -218,7 +218,11 @@ def test_rows_without_a_device_ran_on_the_one_that_is_named(write: Any, gemm_tab
 @pytest.mark.exact
 def test_the_cluster_that_is_named_takes_the_place_of_the_usual_one(write: Any, plan_table: Any) -> None:
     """Runs on a machine whose links are those of the cluster file: nothing is left for the bandwidth to explain."""
-    own = {"cluster_file": "pcie4-node", "device_file": "a100-80gb"}  # not the device that the file has
+    own = {
+        "cluster_file": "pcie4-node",
+        "device_file": "a100-80gb",
+        "framework": "other",
+    }  # not the device that the file has
     rows = [{**row, **own} for row in plan_table if row["flash_attention"] == "yes"]
     path = write("pcie.csv", "plan", rows, Preset(name="roofline"), noise=0.01)
     path.write_text(path.read_text().replace("pcie4-node", ""))

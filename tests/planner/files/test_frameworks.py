@@ -99,7 +99,8 @@ def test_megatron_as_of_its_code() -> None:
     old, new, exported = (framework_of(n).mesh_assumptions() for n in ("Megatron-DeepSpeed", "NeMo", "Megatron-LM"))
     assert (old.softmax_multiple, old.column_overlap, old.dp_overlap) == (4.0, 0.0, 0.0)
     assert (new.softmax_multiple, new.column_overlap, new.dp_overlap) == (4.0, 0.9, 0.9)
-    assert exported == new  # the exporter switches --overlap-grad-reduce on
+    # The exporter switches --overlap-grad-reduce on; recipes of NeMo do not accumulate gradients in 32 bits.
+    assert replace(exported, main_gradient_bytes=2.0) == new
     assert framework_of("Megatron-LM").stages == "equal"
     bridge = framework_of("NeMo 26.02")
     assert bridge.mesh_assumptions(has_fp4=True) == replace(bridge.mesh_assumptions(), captured=1.0)

@@ -75,11 +75,17 @@ def differing(ours: Any, usual: Any) -> dict[str, float]:
     return {name: getattr(ours, name) for name in fields if getattr(ours, name) != getattr(usual, name)}
 
 
+def stated(row: Row) -> dict[str, float]:
+    """Assumptions that the columns of a row of a transformer state."""
+    bits = row.count("gradient_bits")
+    found = {} if bits is None else {"main_gradient_bytes": bits / 8.0}
+    return {**found, "gathered_copies": 1.0} if row.flag("gathered_inputs") else found
+
+
 def estimate_of_plan(row: Row, plan: MeshPlan) -> float:
     """A row of a transformer as a user would ask it, with the plan that it means."""
     meant = plans.asked(row)
     assert isinstance(meant, plans.Question)
-    usual = meant.framework.mesh_assumptions(precision=meant.precision, has_fp4="fp4" in meant.machine.device.formats)
     found = planner.estimate(
         row.text("model"),
         cluster=cluster_file(meant.machine.cluster, meant.machine.device.name),
@@ -88,7 +94,7 @@ def estimate_of_plan(row: Row, plan: MeshPlan) -> float:
         seq=row.count("seq"),
         precision=meant.precision.name,
         framework=meant.framework.name or None,
-        assume=differing(meant.assumptions, usual) or None,
+        assume=stated(row) or None,
         tp=plan.tp,
         cp=plan.cp,
         ep=plan.ep,
@@ -197,6 +203,71 @@ def test_runs(cells: Mapping[str, str]) -> None:
     assert asked_s == pytest.approx(comparison.predicted_s, rel=1e-9)
     bare = convnets.asked(row).assumptions if comparison.plan is None else None
     assert bare is None or bare != type(bare)()  # the framework adds something
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        {"framework": "torchtitan", "micro_batch": "1"},
+        {"framework": "pytorch-fsdp", "micro_batch": "1"},
+        {"framework": "torchtune", "micro_batch": "1"},
+        {"framework": "megatron-bridge", "micro_batch": "1", "tp": "2"},
+        {"framework": "megatron-bridge", "micro_batch": "4"},  # recomputes what it must
+        {"framework": "megatron-bridge", "micro_batch": "1", "tp": "2", "gradient_bits": "32"},
+        {"framework": "jax"},  # cuts no batch into micro-batches, and recomputes all
+        {
+            "framework": "megatron-lm",
+            "micro_batch": "1",
+            "tp": "4",
+            "sp": "yes",
+            "precision": "fp16",
+            "device": "a100-80gb",
+        },
+        {"framework": "deepspeed", "micro_batch": "1", "zero_stage": "2", "cpu_offload": "yes", "recompute": "full"},
+        {
+            "framework": "pytorch",
+            "micro_batch": "1",
+            "precision": "fp16",
+            "model": "gpt3-1.3b",
+            "flash_attention": "yes",
+            "seq": "2048",
+        },
+    ],
+    ids=lambda cells: ", ".join(cells.values()),
+)
+def test_what_nobody_states_is_the_same(cells: Mapping[str, str]) -> None:
+    """A framework's defaults count in both; only what the columns say is asked."""
+    run = {
+        "model": "llama3-8b",
+        "device": "h100-sxm",
+        "precision": "bf16",
+        "gpus": "16",
+        "global_batch": "64",
+        "seq": "4096",
+    }
+    row = Row(line=2, cells={**run, **cells, "step_time_ms": "9000"})
+    (outcome,) = plans.predict([row], DEFAULT)
+    meant = plans.asked(row)
+    assert isinstance(meant, plans.Question), meant
+    words = {"tp": "tp", "micro_batch": "micro_batch", "zero_stage": "zero"}
+    found = planner.estimate(
+        row.text("model"),
+        cluster=cluster_file(meant.machine.cluster, meant.machine.device.name),
+        gpus=16,
+        batch=64,
+        seq=row.count("seq"),
+        precision=row.text("precision"),
+        framework=row.text("framework"),
+        assume=stated(row) or None,
+        offload="optimizer" if row.flag("cpu_offload") else None,
+        recompute=row.text("recompute") or None,
+        **{word: row.count(name) for name, word in words.items() if row.has(name)},
+    )
+    assert found.step_time_s == pytest.approx(outcome.comparisons[0].predicted_s, rel=1e-9)
+    plan = outcome.comparisons[0].plan
+    assert plan is not None
+    usual = meant.framework.defaults
+    assert row.has("zero_stage") or plan.zero_stage == (usual.zero_stage or 0)
 
 
 # --- The memory that the log of a framework has -------------------------------------------------------------------------------------------
