@@ -249,7 +249,7 @@ class _Network(TypedDict, total=False):
         Option(
             "--framework",
             "NAME|FILE",
-            "What runs the plan: its costs, its defaults, and only plans that it can run ('planner list frameworks'). Default: a "
+            "What runs the plan: its costs, its defaults, and only plans that its rules allow ('planner list frameworks'). Default: a "
             "well-tuned implementation.",
             panel=COSTS,
             words="kind:frameworks",

@@ -87,10 +87,14 @@ def layerwise_space(resolved: Resolved) -> LayerwisePlanSpace:
 
 
 def _rule_of_splits(resolved: Resolved) -> str:
-    """The rule of the framework that splits layers by the batch alone; empty where it has none."""
+    """The rule of the framework that splits layers by the batch alone; empty where it has none.
+
+    What splits all blocks alike splits no layers of them in ways of their own.
+    """
     framework = resolved.workload.framework
-    refusal = next((refusal for refusal in framework.rules.of() if refusal.when.get("layer_splits") is True), None)
-    return "" if refusal is None else refusal.cited({}, framework.name)
+    found = {name: refusal for refusal in framework.rules.of() for name, is_on in refusal.when.items() if is_on is True}
+    refusal = found.get("layer_splits", found.get("block_splits") if resolved.workload.graph.blocks else None)
+    return "" if refusal is None else f"{refusal.why} (rule of {framework.name}: {refusal.source})"
 
 
 def _check_family(family: str | None, rule: str) -> None:

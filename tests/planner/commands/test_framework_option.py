@@ -147,7 +147,15 @@ def test_a_plan_file_with_other_splits_is_refused(tmp_path: Path) -> None:
     ("words", "message"),
     [
         ("estimate alexnet --gpus 2 --framework pytorch --family model", "rule of pytorch: torch.nn.parallel"),
-        ("optimize alexnet --gpus 2 --framework pytorch --family pipeline", "--family pipeline: layers split by more"),
+        (
+            "optimize alexnet --gpus 2 --framework pytorch --family pipeline",
+            "--family pipeline: PyTorch (DDP) copies whole layers",
+        ),
+        (
+            "estimate alexnet --gpus 2 --framework deepspeed --family model",
+            "DeepSpeed splits layers of transformers only",
+        ),
+        ("optimize gpt2 --space layers --gpus 2 --framework megatron-lm --family model", "splits every block alike"),
         ("estimate alexnet --gpus 2 --framework mxnet --fix fc6:out_channels", "--fix: fc6 is split by out_channels"),
         ("scale alexnet --framework pytorch --family hybrid --workers 2", "--family hybrid"),
         (
