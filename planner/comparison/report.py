@@ -242,7 +242,7 @@ def _overview(comparison: Comparison) -> Table:
 
     columns = [
         Column("", tuple(item.label for item in items), is_text=True),
-        Column("plan", tuple(item.summary for item in items), 3, is_text=True, flexible=True),
+        Column("plan", tuple(item.summary for item in items), 3, is_text=True, flexible=True, plans=True),
         Column("GPUs", tuple(f"{item.workers:,}" for item in items), 4),
         Column(
             f"time per {items[0].per(comparison.basis)}",

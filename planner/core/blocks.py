@@ -14,7 +14,7 @@ class Column:
     """One column of a table.
 
     The table drops the columns of the largest ``priority`` first when it gets narrow; 0 always stays. A ``flexible`` column holds words: it
-    may wrap. ``narrow`` (and ``narrow_unit``) are shorter cells, used before a column is dropped.
+    may wrap, that of ``plans`` behind ", " first. ``narrow`` (and ``narrow_unit``) are shorter cells, used before a column is dropped.
     """
 
     title: str
@@ -23,6 +23,7 @@ class Column:
     unit: str = ""
     is_text: bool = False  # left-aligned; numbers are right-aligned
     flexible: bool = False
+    plans: bool = False
     narrow: tuple[str, ...] | None = None
     narrow_unit: str | None = None
 

@@ -57,7 +57,10 @@ def fit(table: Table, width: int | None) -> list[FittedColumn]:
                 break
             widths[max(flexible, key=lambda i: widths[i])] -= 1
     return [
-        fitted._replace(width=size, cells=tuple(tuple(wrap_words(text, size)) for (text,) in fitted.cells))
+        fitted._replace(
+            width=size,
+            cells=tuple(tuple(wrap_words(text, size, plans=fitted.column.plans)) for (text,) in fitted.cells),
+        )
         if fitted.column.flexible
         else fitted
         for fitted, size in zip(columns, widths, strict=True)
@@ -90,15 +93,17 @@ class _Parts(textwrap.TextWrapper):
     wordsep_re = re.compile(r"(\s+|[^\s/_-]*[/_-]+(?=\S))|(?<=[a-z])(?=[A-Z])")
 
 
-def wrap_words(text: str, width: int) -> list[str]:
-    """Wrap words; groups such as "fc6-fc8: channels x16" stay together where they fit, for a line breaks at ", " first.
+def wrap_words(text: str, width: int, *, plans: bool = True) -> list[str]:
+    """Wrap words; groups of ``plans`` such as "fc6-fc8: channels x16" stay together where they fit: a line breaks at ", " first.
 
     >>> wrap_words("conv1-conv5: data x16, fc6-fc8: channels x16", 24)
     ['conv1-conv5: data x16,', 'fc6-fc8: channels x16']
+    >>> wrap_words("FSDP, whose weights are shared, 40 layers", 24, plans=False)
+    ['FSDP, whose weights are', 'shared, 40 layers']
     """
     if len(text) <= width:
         return [text]
-    groups = text.split(", ")
+    groups = text.split(", ") if plans else [text]
     lines: list[str] = []
     for i, group in enumerate(groups):
         part = group + ("," if i < len(groups) - 1 else "")

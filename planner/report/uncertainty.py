@@ -222,6 +222,7 @@ def sensitivity_blocks(rows: Sequence[Sensitivity] | None) -> list[Block]:
                 tuple(f"#{row.winner}: {row.winner_summary}" for row in changing),
                 is_text=True,
                 flexible=True,
+                plans=True,
             ),
         )
     )

@@ -244,7 +244,7 @@ def _table(rows: list[tuple[Trial, str, str]]) -> Table:
             *([spans] if any(t.time_low_s is not None for t in trials) else []),
             Column("USD", tuple(_money(t.money) for t in trials), 2),
             Column("energy", energy, 4),
-            Column("plan", plans, 3, is_text=True, flexible=True),
+            Column("plan", plans, 3, is_text=True, flexible=True, plans=True),
             Column("what binds", tuple(text for _, _, text in rows), 5, is_text=True, flexible=True),
         )
     )

@@ -71,7 +71,7 @@ def _blocks(swept: Swept) -> list[Block]:
             Column(cost.title, texts(cost.figure, cost.text), 7 + n, unit="per step")
             for n, cost in enumerate(shown_costs())
         ),
-        Column("plan, or why there is none", reasons, 3, is_text=True, flexible=True),
+        Column("plan, or why there is none", reasons, 3, is_text=True, flexible=True, plans=True),
     ]
     shown = [c for c in columns if c.priority == 0 or any(c.cells)]
     unproven = [row["gap"] for row in rows if row["status"] == "ok" and not row["proven_optimal"]]

@@ -183,6 +183,13 @@ def test_words_wrap_at_groups_and_nothing_is_cut() -> None:
     assert " ".join(wrap_words(many, 20)) == many
 
 
+def test_only_plans_break_behind_every_comma() -> None:
+    words = "Baichuan 2, 40 layers of 5120"
+    of_plans, of_words = (Column("a", (words,), is_text=True, flexible=True, plans=plans) for plans in (True, False))
+    assert fit(Table(columns=(of_plans,)), 24)[0].cells == (("Baichuan 2,", "40 layers of 5120"),)
+    assert fit(Table(columns=(of_words,)), 24)[0].cells == (("Baichuan 2, 40 layers of", "5120"),)
+
+
 def test_paths_and_names_of_code_break_between_their_parts() -> None:
     words = wrap_words("megatron/core/tensor_parallel/LinearWithAsyncCommunication.py works in place", 24)
     assert words == ["megatron/core/tensor_", "parallel/LinearWithAsync", "Communication.py works", "in place"]
