@@ -81,7 +81,7 @@ def _show_search(answer: Answer, where: Output, files: ReportFiles) -> None:
 
     if answer.plans:
         export_plan(where, lambda: answer, "the best plan")
-    report = search_report(answer)
+    report = search_report(answer, where.export)
     if answer.plans:
         _write_files(answer, report, files, where)
     emit(report, where)

@@ -100,13 +100,13 @@ _MATTER = (
 )
 
 
-_NEXT = "--export plan.yaml keeps the plan, {explain} says where its time goes, -v says more"
+_NEXT = "{keep}{explain} says where its time goes, -v says more"
 
 
-def search_report(answer: Answer) -> Report:
-    """Ranked plans in every form."""
+def search_report(answer: Answer, exported: object = None) -> Report:
+    """Ranked plans in every form; ``exported`` is the file that the best is in already, if any."""
     return Report(
-        blocks=lambda: _search_blocks(answer),
+        blocks=lambda: _search_blocks(answer, exported),
         details=lambda: _details(answer),
         data=lambda: search_document(answer),
         records=lambda: [plan.row() for plan in answer.plans],
@@ -134,19 +134,21 @@ def estimate_report(
 # -- a search
 
 
-def _search_blocks(answer: Answer) -> list[Block]:
+def _search_blocks(answer: Answer, exported: object) -> list[Block]:
     best, better = answer.best, better_word(answer.objective)
     # 'planner explain' with the same options is about the first uniform plan.
+    by_file = exported is not None or answer.refined is not None
     explain = (
-        "'planner explain' with the same options" if answer.refined is None else "'planner explain --plan plan.yaml'"
+        f"'planner explain --plan {exported or 'plan.yaml'}'" if by_file else "'planner explain' with the same options"
     )
+    keep = "--export plan.yaml keeps the plan, " if exported is None else ""
     facts = [
         *_verdict(answer, best),
         ("Proof", _proof(answer, better)),
         ("Workers", used_text(best.workers, answer.setting.gpus, proven=answer.proof.proven_optimal, better=better)),
         *answer.space.report.search_facts(answer),
         ("Assumed", _assumed(answer.assumptions, answer.model_assumptions)),
-        ("Next", _NEXT.format(explain=explain)),
+        ("Next", _NEXT.format(keep=keep, explain=explain)),
     ]
     return [
         *verdict_blocks("Best", best.summary, facts),
@@ -370,7 +372,7 @@ def _blocks(curve: Scaling) -> list[Block]:
         columns.append(column("training", lambda p: "" if p.hours is None else f"{p.hours:,.2f}", 1, unit="hours"))
     if not all(point.fits for point in points):
         columns.append(column("memory", lambda p: "fits" if p.fits else "too much", 2))
-    columns.append(Column("plan", tuple(point.summary for point in points), 8, is_text=True, flexible=True))
+    columns.append(Column("plan", tuple(point.summary for point in points), 8, is_text=True, flexible=True, plans=True))
     batch = f"{curve.setting.global_batch:,} samples"
     facts = [
         ("Scaling", f"weak, {batch} per worker" if curve.weak else f"strong, {batch} shared by the workers"),
@@ -411,7 +413,7 @@ class SpaceReport(ReportParts):
 
     def plans_table(self, plans: Sequence[RankedPlan], objective: str, *, ranks: bool = True) -> Table:
         columns = [
-            Column(title="plan", cells=tuple(plan.summary for plan in plans), is_text=True, flexible=True),
+            Column(title="plan", cells=tuple(plan.summary for plan in plans), is_text=True, flexible=True, plans=True),
             *self.columns(plans, objective),
         ]
         if not ranks:
@@ -432,8 +434,9 @@ class SpaceReport(ReportParts):
         ]
 
     def size_columns(self, plans: Sequence[RankedPlan]) -> list[Column]:
-        """How many devices plans take."""
-        return [column_maker(plans)("GPUs", lambda plan: f"{plan.workers:,}", 6)]
+        """How many devices plans take; always shown where they take different numbers."""
+        priority = 0 if len({plan.workers for plan in plans}) > 1 else 6
+        return [column_maker(plans)("GPUs", lambda plan: f"{plan.workers:,}", priority)]
 
     def figure_columns(self, plans: Sequence[RankedPlan]) -> list[Column]:
         """Columns between the step time and the bottleneck."""

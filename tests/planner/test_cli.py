@@ -225,6 +225,21 @@ def test_explain_one_device(answer: Any) -> None:
     )
 
 
+def test_next_names_the_file_that_was_written(answer: Any, tmp_path: Path) -> None:
+    path = str(tmp_path / "best.yaml")
+    text = answer("optimize", "mlp", "--gpus", "4", "--export", path, "--width", "300")
+    assert f"planner explain --plan {path}" in text
+    assert "keeps the plan" not in text
+
+
+def test_plans_on_fewer_gpus_are_marked(answer: Any) -> None:
+    """However narrow the terminal is, where counts differ; of plans that all take as many, the column goes early."""
+    for options, is_marked in (("--family data --no-diverse", True), ("--fix *:batch=4", False)):
+        text = answer("optimize", "alexnet", "--gpus", "4", *options.split(), "--width", "60")
+        head = next(line for line in text.splitlines() if line.startswith("#"))
+        assert ("GPUs" in head) is is_marked
+
+
 def test_explain_shows_layers_and_why(answer: Any) -> None:
     text = answer("explain", "alexnet", "--gpus", "8", "--family", "data")
     for part in ("Where the step goes", "Layer by layer", "conv1", "total", "Against the best plan", "difference"):

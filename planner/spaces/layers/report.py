@@ -48,7 +48,7 @@ class LayerwiseReport(SpaceReport):
     bottleneck_priority = 7
 
     def size_columns(self, plans: Sequence[RankedPlan]) -> list[Column]:
-        return []
+        return [column for column in super().size_columns(plans) if column.priority == 0]
 
     def figure_columns(self, plans: Sequence[RankedPlan]) -> list[Column]:
         column = column_maker(plans)

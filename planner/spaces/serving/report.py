@@ -41,7 +41,7 @@ class ServingReport(SpaceReport):
         first, each = time_unit(min(p["ttft_s"] for p in plans)), time_unit(min(p["tpot_s"] for p in plans))
         column = column_maker(plans)
         columns = [
-            column("GPUs", lambda p: f"{p.workers:,}", 5),
+            *self.size_columns(plans),
             column("first token", lambda p: significant(p["ttft_s"] / first.size), 0, unit=first.name),
             column("per token", lambda p: significant(p["tpot_s"] / each.size), 0, unit=each.name),
             column("output", lambda p: significant(p["output_tokens_per_s"]), 1, unit="tokens/s"),
