@@ -500,9 +500,14 @@ class Answer(_Answered):
     interrupted: bool = False
 
     @property
+    def listed(self) -> tuple[RankedPlan, ...]:
+        """Plans as a table has them: the refined one, where there is one, before those of the proven space."""
+        return self.plans if self.refined is None else (self.refined, *self.plans)
+
+    @property
     def best(self) -> RankedPlan:
-        """What to run: the refined plan where there is one, else the first."""
-        return self.plans[0] if self.refined is None else self.refined
+        """What to run."""
+        return self.listed[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

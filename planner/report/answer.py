@@ -16,7 +16,6 @@ from planner.core.answer import (
     Answer,
     Assumption,
     Estimate,
-    Proof,
     RankedPlan,
     ReportParts,
     Scaling,
@@ -109,7 +108,7 @@ def search_report(answer: Answer, exported: object = None) -> Report:
         blocks=lambda: _search_blocks(answer, exported),
         details=lambda: _details(answer),
         data=lambda: search_document(answer),
-        records=lambda: [plan.row() for plan in answer.plans],
+        records=lambda: [plan.row() for plan in answer.listed],
     )
 
 
@@ -152,9 +151,8 @@ def _search_blocks(answer: Answer, exported: object) -> list[Block]:
     ]
     return [
         *verdict_blocks("Best", best.summary, facts),
-        answer.space.report.plans_table(answer.plans, answer.objective),
-        *_refined(answer, better),
-        *benchmark_sentence(answer.error_bars, len(answer.plans)),
+        answer.space.report.plans_table(answer.listed, answer.objective),
+        *_benchmark(answer),
         *([Facts(tuple(("Note", note) for note in answer.notes))] if answer.notes else []),
     ]
 
@@ -190,16 +188,20 @@ def _has_limits(setting: Setting) -> bool:
 
 
 def _proof(answer: Answer, better: str) -> str:
-    proof: Proof = answer.proof
+    proof, refined = answer.proof, answer.refined
+    noun, first, beyond = "plan", "the first", ""
+    if refined is not None:
+        noun, first = "uniform plan", f"plan 1 ({duration_text(answer.plans[0].step_time_s)})"
+        words = "splits of its own inside the blocks" if refined.plan.block_splits else "stages of its own"
+        beyond = f"; plan 0 has {words} and is {percent(-refined.gap)} {better}, but not proven"
     if proof.proven_optimal:
-        uniform = "" if answer.refined is None else "uniform "
         more = f", and these are its {len(answer.plans)} best" if len(answer.plans) > 1 and proof.proven_top else ""
         solver = f" ({proof.solver})" if proof.solver else ""
         kept = " and keeps the limits" if _has_limits(answer.setting) else ""
-        return f"no {uniform}plan of the stated space that fits{kept} is {better} than the first{more}{solver}"
+        return f"no {noun} of the stated space that fits{kept} is {better} than {first}{more}{solver}{beyond}"
     if proof.bound_s <= 0:
         return "not proven: the search stopped before it had a bound"
-    return unproven_text(proof.gap, duration_text(proof.bound_s), better=better)
+    return unproven_text(proof.gap, duration_text(proof.bound_s), better=better, noun=noun) + beyond
 
 
 def unproven_text(gap: float, least: str, *, better: str = "faster", noun: str = "plan") -> str:
@@ -220,17 +222,12 @@ def used_text(used: int, there: int, *, proven: bool, better: str = "faster", no
     return f"{text}; using more is not {better}" if proven else f"{text}; no {better} plan was found on more"
 
 
-def _refined(answer: Answer, better: str) -> list[Block]:
-    """What the plan with stages or splits of its own gains over the table."""
-    refined = answer.refined
-    if refined is None:
-        return []
-    words = "splits of its own inside the blocks" if refined.plan.block_splits else "stages of its own"
-    text = (
-        f"The table lists uniform plans. The best plan has {words} and is {percent(-refined.gap)} {better} than the first of them; "
-        "--export writes it."
-    )
-    return [Sentence(text)]
+def _benchmark(answer: Answer) -> list[Sentence]:
+    """What to benchmark; the refined plan is not compared with the others under the model's error."""
+    found = benchmark_sentence(answer.error_bars, len(answer.plans))
+    if answer.refined is None:
+        return found
+    return [Sentence(f"Of the uniform plans, {text[0].lower()}{text[1:]}") for text in (block.text for block in found)]
 
 
 # -- one plan

@@ -226,7 +226,8 @@ def column_maker(plans: Sequence[T]) -> Callable[..., Column]:
 def ranked_table(columns: Sequence[Column], plans: Sequence[RankedPlan], *, gap_priority: int = 1) -> Table:
     """Columns of plans between their ranks and how far behind the first they are."""
     ranks = Column(title="#", cells=tuple(str(plan.rank) for plan in plans))
-    gaps = tuple("-" if plan.rank == 1 else gap_text(plan.gap) for plan in plans)
+    first = plans[0].gap  # below 0 where it is better than those that gaps are measured against
+    gaps = ("-", *(gap_text((1.0 + plan.gap) / (1.0 + first) - 1.0 if first else plan.gap) for plan in plans[1:]))
     gap = Column(title="gap to", unit="first", cells=gaps, priority=gap_priority)
     return Table(columns=(ranks, *columns, gap), highlight=0)
 

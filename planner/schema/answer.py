@@ -340,7 +340,7 @@ LinkEntry = record(
 PlanHead = record(
     "PlanHead",
     "What every space says of a plan.",
-    rank=key(int, "1 is the best.", ge=1),
+    rank=key(int, "1 is the best of the space; 0: `refined`, which is better than that.", ge=0),
     **INTERVAL,
     probability_best=key(
         Number | None,
@@ -444,8 +444,8 @@ def _mesh_search_keys(cost: Any) -> dict[str, Any]:
         "refined": key(
             cost | None,
             "Best plan found with `stage_blocks` and `stage_recompute` of its own, or `block_splits` that save at least "
-            "1 %, where it is better than all uniform ones (its `gap` is negative); null: none is. `--export` writes it. `bound_s` "
-            "and `proven_optimal` are about the uniform space.",
+            "1 %, where it is better than all uniform ones, those of `plans` (its `rank` is 0, its `gap` negative); null: none "
+            "is. `--export` writes it. `proven_optimal`, `bound_s` and `gap` are about the uniform plans: this one may be below the bound.",
         ),
         "splits": key(
             several(SplitCheckEntry),

@@ -55,16 +55,19 @@ _LEAST_BUSY = 0.002
 
 
 def shown_plans(answer: Answer | Estimate) -> dict[str, RankedPlan]:
-    """Plans of an answer by what each is shown for: the ranked ones as "#1", "#2", ..., then what they are compared with."""
+    """Plans of an answer by what each is shown for: those of its table as "#1", "#2", ..., then what they are compared with."""
     if isinstance(answer, Estimate):
         best = answer.best
         is_best = best is None or best.plan == answer.ranked.plan
         return {"this plan": answer.ranked} | ({} if is_best or best is None else {"the best": best})
     ranked = [plan.plan for plan in answer.plans]
-    found = [("refined", answer.refined), *answer.space.report.compared(answer)]
     return {
-        **{f"#{plan.rank}": plan for plan in answer.plans},
-        **{label: plan for label, plan in found if plan is not None and plan.plan not in ranked},
+        **{f"#{plan.rank}": plan for plan in answer.listed},
+        **{
+            label: plan
+            for label, plan in answer.space.report.compared(answer)
+            if plan is not None and plan.plan not in ranked
+        },
     }
 
 

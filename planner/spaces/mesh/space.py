@@ -230,7 +230,9 @@ class MeshPlanSpace(PlanSpace):
         if refined is not None:
             others = [note for note in answer.notes if note not in _host_notes(answer.plans[0])]
             (barred,), _ = self.error_bars([refined])
-            answer = dataclasses.replace(answer, refined=barred, notes=(*others, *_host_notes(refined)))
+            answer = dataclasses.replace(
+                answer, refined=dataclasses.replace(barred, rank=0), notes=(*others, *_host_notes(refined))
+            )
         more = (
             *cautions(self, answer.best),
             *pessimistic_notes(self, settings, answer.plans),

@@ -12,7 +12,7 @@ import yaml
 
 from costmodel.mesh.plan import LayerSplit, MeshPlan
 from planner.cli import run
-from planner.core.blocks import Sentence
+from planner.core.blocks import Sentence, Table
 from planner.core.errors import SearchInterrupted
 from planner.core.request import Request
 from planner.files.plan_file import plan_document, plan_text
@@ -45,6 +45,7 @@ def test_the_best_of_all_is_told_written_and_predicted_again(answer: Any, tmp_pa
     assert json.loads(checked.model_dump_json(exclude_unset=True)) == found
     refined, best = found["refined"], found["plans"][0]
     assert refined["step_time_s"] < best["step_time_s"] * (1 - 1e-4)
+    assert refined["rank"] == 0
     assert refined["gap"] == pytest.approx(refined["step_time_s"] / best["step_time_s"] - 1)
     assert refined["memory_bytes_per_gpu"] <= refined["memory_capacity_bytes"]
     stages = refined["plan"]["stage_blocks"]
@@ -87,13 +88,26 @@ def test_other_objectives_say_what_is_better() -> None:
     uneven = make_ranked(dataclasses.replace(PLAN, stage_blocks=(19, 20, 21, 20)), 19.0, gap=-0.05)
     result = make_result(refined=uneven, objective="gpu_hours")
     said = [block.text for block in search_report(result).blocks() if isinstance(block, Sentence)]
-    assert any("is 5.0 % cheaper than the first of them" in text for text in said)
+    assert not any("5.0 %" in text for text in said)
+    flat = " ".join(plain_text(search_report(result).blocks(), None).split())
+    assert "is cheaper than plan 1 (20.0 s); plan 0 has stages of its own and is 5.0 % cheaper, but not proven" in flat
     assert result.best is uneven
     for answered, command in ((result, " --plan plan.yaml'"), (make_result(), "' with the same options")):
         assert f"'planner explain{command}" in plain_text(search_report(answered).blocks(), None)
     document = plan_document(result)
     assert document["mesh"]["stage_blocks"] == (19, 20, 21, 20)
     assert yaml.safe_load(plan_text(document))["mesh"]["stage_blocks"] == [19, 20, 21, 20]
+
+
+def test_every_table_begins_with_it() -> None:
+    uneven = make_ranked(dataclasses.replace(PLAN, stage_blocks=(19, 20, 21, 20)), 16.0, rank=0, gap=-0.2)
+    result = make_result(refined=uneven)
+    assert result.listed == (result.best, *result.plans)
+    rows = search_report(result).records()
+    assert [(row["rank"], row["step_time_s"]) for row in rows] == [(0, 16.0), (1, 20.0), (2, 21.0)]
+    table = next(block for block in search_report(result).blocks() if isinstance(block, Table))
+    assert table.columns[0].cells == ("0", "1", "2")
+    assert table.columns[-1].cells == ("-", "+25.0 %", "+31.2 %")  # slower than the plan that is the best
 
 
 def test_data_parallelism_is_compared_with_the_best_plan_of_all() -> None:
@@ -197,26 +211,27 @@ def test_what_is_better_is_told_written_and_predicted_again(answer: Any, tmp_pat
             UNEVEN,
             [
                 "Best: pp 8",
-                "The best plan has stages of its own and is",
-                "1 pp 8",
-                "no uniform plan of the stated space that fits is faster than the first",
+                "plan 0 has stages of its own and is",
+                "0 pp 8",
+                "no uniform plan of the stated space that fits is faster than plan 1 (",
             ],
         ),
         (
             WIDE,
             [
                 "Best: tp 16",
-                "The best plan has splits of its own inside the blocks and is",
+                "0 tp 16",
+                "plan 0 has splits of its own inside the blocks and is",
                 "the per-layer program finds a split that makes the step",
             ],
         ),
     ],
     ids=["stages", "splits"],
 )
-def test_one_line_under_the_table(answer: Any, question: str, words: list[str]) -> None:
+def test_the_verdict_and_the_table_begin_with_it(answer: Any, question: str, words: list[str]) -> None:
     flat = " ".join(answer("optimize", *question.split()).split())
     assert flat.startswith(words[0])
-    for word in ("faster than the first of them; --export writes it.", *words):
+    for word in ("% faster, but not proven", *words):
         assert word in flat
 
 
