@@ -335,16 +335,23 @@ IMAGINARY_SCHEDULE = {
 
 
 @pytest.fixture(scope="module")
-def with_schedule(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Run the planner of a copy of the tree to which a schedule was added."""
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the tree to which a schedule was added."""
     tree = tmp_path_factory.mktemp("tree")
     for package in ("costmodel", "strategies", "planner"):
         shutil.copytree(ROOT / package, tree / package, ignore=shutil.ignore_patterns("__pycache__"))
-    (tree / "configs").symlink_to(ROOT / "configs")
+    shutil.copytree(ROOT / "configs", tree / "configs")
+    shutil.copytree(ROOT / "docs", tree / "docs")
     for name, (before, after) in IMAGINARY_SCHEDULE.items():
         text = (tree / name).read_text(encoding="utf-8")
         assert text.count(before) == 1, name
         (tree / name).write_text(text.replace(before, after), encoding="utf-8")
+    return tree
+
+
+@pytest.fixture(scope="module")
+def with_schedule(tree: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run the planner of that copy."""
 
     def planner(*arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -393,6 +400,30 @@ def test_a_schedule_is_three_files(with_schedule: Callable[..., subprocess.Compl
     wrong = with_schedule("optimize", *question, "--schedule", "imaginry")
     assert wrong.returncode == 2
     assert "did you mean imaginary" in wrong.stderr.replace("'", "")
+
+
+@pytest.mark.e2e
+def test_docs_list_what_was_added(tree: Path) -> None:
+    """Pages of docs/generate.py, in a tree with an imaginary objective, schedule and framework."""
+    (tree / "carbon.py").write_text(CARBON, encoding="utf-8")
+    framework = yaml.safe_load((tree / "configs" / "frameworks" / "megatron-lm.yaml").read_text(encoding="utf-8"))
+    (tree / "configs" / "frameworks" / "imaginary-lm.yaml").write_text(
+        yaml.safe_dump(framework | {"name": "imaginary-lm", "aliases": []}), encoding="utf-8"
+    )
+    code = "import carbon, generate, json\nprint(json.dumps([page() for page in generate.PAGES.values()]))"
+    path = os.pathsep.join((str(tree), str(tree / "docs")))
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True, text=True, cwd=tree, check=False, timeout=120, env={**os.environ, "PYTHONPATH": path},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    text = "\n".join(json.loads(done.stdout))
+    cli = " ".join(text.split())
+    assert "mfu, gpu_hours, money, energy or carbon. Default: step_time." in cli
+    assert "gpipe, imaginary, 1f1b, interleaved or zero_bubble." in cli
+    assert "| `carbon_per_step_kg` |" in text
+    assert "`imaginary`" in text
+    assert "imaginary-lm" in text
 
 
 def usual_planner(*arguments: str) -> subprocess.CompletedProcess[str]:

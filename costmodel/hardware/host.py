@@ -19,12 +19,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import ArrayLike
-
-from costmodel.arrays import FloatArray
 from costmodel.hardware.device import Device
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    from costmodel.arrays import FloatArray
 
 __all__ = ["DEFAULT_IDLE_SHARE", "USABLE_SHARE", "DeviceCost", "Host", "HostError", "Power", "host_rates"]
 
@@ -172,6 +174,8 @@ class DeviceCost:
             Of a device, averaged over the workers; at most the step.
         workers : array_like (n,)
         """
+        import numpy as np  # names of objectives are shown without it
+
         more = self.computing - self.waiting
         return np.asarray(
             np.asarray(workers) * (self.waiting * np.asarray(step_s) + more * np.asarray(computing_s)), dtype=np.float64

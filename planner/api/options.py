@@ -70,8 +70,8 @@ _FORMATS = (
     "where it is much faster than fp32, else fp32; fp32 with paleo."
 )
 _OBJECTIVES = (
-    "What is best: step_time, tokens_per_s, tokens_per_s_per_gpu, mfu, gpu_hours, money or energy (per token or sample). "
-    "Default: step_time. Serving: throughput, latency, ttft, tpot or tokens_per_s_per_gpu. Default: throughput."
+    "What is best: {costmodel.objectives:OBJECTIVES}. Default: step_time. "
+    "Serving: {costmodel.objectives:SERVING_OBJECTIVES}. Default: throughput."
 )
 _DIVERSE = (
     "List plans that really differ: over a device mesh the best of each tp, cp, ep, pp, ZeRO stage, micro-batch and schedule (the "
@@ -286,7 +286,7 @@ class _Network(TypedDict, total=False):
     ]
     schedule: Annotated[
         str | Sequence[str] | None,
-        _name("schedule", "gpipe, 1f1b, interleaved or zero_bubble.", "costmodel.mesh.plan:SCHEDULES"),
+        _name("schedule", "gpipe, 1f1b, interleaved or zero_bubble.", "costmodel.schedules:SCHEDULES"),
     ]
     recompute: Annotated[
         str | Sequence[str] | None,

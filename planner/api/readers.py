@@ -56,6 +56,7 @@ class Option:
     metavar : str, optional
         What stands for the value in the help; None for a switch.
     help, panel : str
+        Words in braces are put in when the help is shown, as in "{costmodel.objectives:OBJECTIVES}"; what holds them does without numpy.
     words : str
         Values to complete, and to choose from: "kind:models" for bundled files, "module:NAME" for a tuple, mapping or set,
         "module:NAME:ARGUMENT" for a function of one, else the words themselves.
@@ -180,7 +181,7 @@ def power(values: Values, label: str, value: Any) -> tuple[float, float | None] 
 def words_from(source: str) -> tuple[str, ...]:
     """Words of a source, as `Option.words` names it; what holds them is imported only now.
 
-    >>> words_from("roofline paleo"), "alexnet" in words_from("kind:models"), "1f1b" in words_from("costmodel.mesh.plan:SCHEDULES")
+    >>> words_from("roofline paleo"), "alexnet" in words_from("kind:models"), "1f1b" in words_from("costmodel.schedules:SCHEDULES")
     (('roofline', 'paleo'), True, True)
     """
     module, colon, name = source.partition(":")

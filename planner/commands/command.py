@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 import shlex
 import sys
 from collections.abc import Callable, Mapping
@@ -15,7 +16,7 @@ import typer
 from typer.core import TyperCommand
 
 from planner.api.pages import writable
-from planner.api.readers import PANELS, Option
+from planner.api.readers import PANELS, Option, words_from
 from planner.api.requests import read_options
 from planner.api.values import Values, as_flag
 
@@ -174,7 +175,7 @@ def _annotation(option: Option) -> Any:
         typer.Option(
             *flags,
             metavar=option.metavar,
-            help=option.help,
+            help=_with_words(option.help) if is_completing() else option.help,
             rich_help_panel=option.panel,
             hidden=option.rare and not is_completing(),
             show_default=False,
@@ -184,6 +185,14 @@ def _annotation(option: Option) -> Any:
 
 
 # -- help -------------------------------------------------------------------------------------------------------------------
+
+
+def _with_words(text: str) -> str:
+    """A help with the words that its braces stand for."""
+    for source in re.findall(r"{([\w.]+:\w+)}", text):
+        *words, last = words_from(source)
+        text = text.replace(f"{{{source}}}", f"{', '.join(words)} or {last}")
+    return text
 
 
 class GroupedCommand(TyperCommand):
@@ -206,7 +215,7 @@ class GroupedCommand(TyperCommand):
             if is_short and getattr(parameter, "hidden", False):
                 groups[_REST] = [(_ALL, rare)]
                 continue
-            text = getattr(parameter, "help", None) or ""
+            text = _with_words(getattr(parameter, "help", None) or "")
             if parameter.param_type_name == "argument":
                 arguments.append((parameter.metavar or parameter.name or "", text))
                 continue
