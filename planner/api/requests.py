@@ -445,6 +445,11 @@ def curve_of(given: Mapping[str, Any], values: Values, command_line: str) -> Sca
     request = request_of(options, given, values, command_line, gpus=max(counts, default=1))
     values.check()
     family = asked.get("family") or resolve(request).kind.scaled_family
+    if not family:
+        raise UsageError(
+            f"{called('mode')} inference: '{request.model}' generates text, token by token, and a scaling curve is of whole batches; "
+            f"'planner optimize {request.model} --mode inference --gpus {max(counts)}' finds what serves most on up to so many GPUs"
+        )
     of_space = SPACES.get(family)  # the best plans of a space, or those of a family with a split per layer
     draw = imported((of_space and of_space.curve) or SPACES["layers"].curve)
     curve: Scaling = draw(request, counts, weak=weak, family=family, epochs=epochs, samples=samples)

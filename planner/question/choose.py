@@ -82,7 +82,7 @@ class Kind:
     has_objectives : bool
         Whether ``planner size`` can search by money and energy.
     scaled_family : str
-        What ``planner scale`` follows unless --family says otherwise.
+        What ``planner scale`` follows unless --family says otherwise; empty: there is no curve.
     assumed : type
         Assumptions that --assume may change.
     assumed_words : str

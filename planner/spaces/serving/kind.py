@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from planner.core.errors import UsageError
 from planner.question.choose import Asked, Kind
@@ -19,6 +19,8 @@ _GENERATING = frozenset({"self_attention", "latent_attention"})
 
 class ServingKind(Kind):
     """Inference of a network that generates text, without an option of a split per layer."""
+
+    scaled_family: ClassVar[str] = ""
 
     def applies(self, asked: Asked) -> bool:
         request, graph = asked.request, asked.graph
