@@ -144,7 +144,7 @@ def link_blocks(rows: Sequence[LinkRow], step_time_s: float) -> list[Block]:
             Column("ranks", (*(f"{row.group:,}" for row in rows), ""), 3, unit="of a group"),
             Column("stride", (*(f"{row.stride:,}" for row in rows), ""), 5),
             Column("slowest link", (*(row.level for row in rows), ""), is_text=True),
-            Column("of it", (*(significant(row.bytes_per_s / 1e9) for row in rows), ""), 2, unit="GB/s per rank"),
+            Column("its rate", (*(significant(row.bytes_per_s / 1e9) for row in rows), ""), 2, unit="GB/s per rank"),
             Column("waits", tuple(significant(s / unit.size) for s in seconds), unit=unit.name),
             Column("share", tuple(percent(s / step_time_s) for s in seconds), 1, unit="of step"),
             Column("", bars, 4, is_text=True),

@@ -225,6 +225,24 @@ def test_explain_one_device(answer: Any) -> None:
     )
 
 
+def test_a_curve_of_what_generates_text_is_refused_with_what_to_ask(answer: Any, fails: Any) -> None:
+    error = fails("scale", "llama3-8b", "--gpus", "8,16", "--mode", "inference")
+    command = "optimize llama3-8b --mode inference --gpus 16"
+    assert f"'planner {command}'" in error
+    assert "tokens/s" in answer(*command.split())
+
+
+def test_explain_adds_up_the_memory(answer: Any) -> None:
+    """The layers of the table and the context are the memory of the verdict: 749 + 512 MiB = 1.23 GiB."""
+    text = answer("explain", "alexnet", "--width", "160")
+    layers = next(line for line in text.splitlines() if line.startswith("total")).split()[-1]
+    parts = " ".join(text.split("What fills the memory")[1].split())
+    assert float(layers) == pytest.approx(749)
+    assert "1.23 GiB of 75.7 GiB" in text
+    assert "context of the driver and libraries 0.500" in parts
+    assert "memory 1.23 100 %" in parts
+
+
 def test_next_names_the_file_that_was_written(answer: Any, tmp_path: Path) -> None:
     path = str(tmp_path / "best.yaml")
     text = answer("optimize", "mlp", "--gpus", "4", "--export", path, "--width", "300")

@@ -22,7 +22,7 @@ from planner.core.numbers import (
 )
 from planner.core.objectives import cost_of, cost_text
 from planner.report.answer import SpaceReport, parts_blocks
-from planner.report.tables import column_maker, compared_words
+from planner.report.tables import column_maker, compared_words, parts_table
 
 __all__ = ["REPORT", "layer_totals"]
 
@@ -84,7 +84,15 @@ class LayerwiseReport(SpaceReport):
         ]
 
     def explain_blocks(self, estimate: Estimate) -> list[Block]:
-        return [Heading("Layer by layer (per step, on the slowest worker)"), _layer_table(estimate.tables["layers"])]
+        size = estimate.ranked.memory_bytes_per_gpu
+        parts = dict(estimate.space.memory_parts(estimate.ranked.plan, size))
+        words, unit = dict(zip(parts, parts, strict=True)), byte_unit(size)
+        return [
+            Heading("Layer by layer (per step, on the slowest worker)"),
+            _layer_table(estimate.tables["layers"]),
+            Heading("What fills the memory (of the fullest GPU: its layers, and the context beside them)"),
+            parts_table(parts, words, size, unit, title="size", name="memory"),
+        ]
 
     def baselines_document(self, answer: Answer) -> dict[str, Any]:
         return {name: None if plan is None else plan.record() for name, plan in answer.baselines.items()}
