@@ -629,7 +629,12 @@ class EstimateOptions(_OnePlan, total=False):
 
     gpus: Annotated[
         int | None,
-        Option("--gpus -g", "N", "Use exactly N workers. Default: 1.", read=partial(Values.count, most=MAX_GPUS)),
+        Option(
+            "--gpus -g",
+            "N",
+            "Use exactly N workers. Default: those of the degrees that are given, else 1.",
+            read=partial(Values.count, most=MAX_GPUS),
+        ),
     ]
 
 

@@ -322,6 +322,13 @@ def _readable_cluster(name: str) -> Cluster | None:
         return None
 
 
+def _ranks(request: Request) -> int:
+    """Workers of a plan of these degrees; 1 where none is given."""
+    degrees = {} if request.mesh is None else {n: b.least for n, b in request.mesh.degrees.items() if b.least == b.most}
+    replicas = ("dp",) if "dp" in degrees else ("dp_replicate", "dp_shard")
+    return math.prod(degrees.get(name, 1) for name in ("tp", "cp", "pp", *replicas))
+
+
 # -- a question about one plan ----------------------------------------------------------------------------------------------
 
 
@@ -360,6 +367,8 @@ def question_about_plan(
         given, stages, notes = with_run(given, run_from[0], Path(run_from[1]))
     if plan is None:
         request = request_of(options, given, values, command_line, stages=stages)
+        if "gpus" not in given:
+            request = dataclasses.replace(request, gpus=_ranks(request))
         return lambda progress: (_predicted(command, request, None, progress), ()), tuple(notes)
     by = f"is decided by {values.called('plan') if values.called is as_flag else 'the plan'}; leave one of them out"
     fields = {name: option.field or name for name, option in options.items() if name in given}

@@ -132,7 +132,8 @@ def estimate(typed: Typed) -> None:
 def explain(typed: Typed) -> None:
     """Show where the time of a plan goes, layer by layer, and why it is not the best.
 
-    Without --plan, --family, --fix and degrees the best plan itself is explained; without --gpus, one worker.
+    Without --plan, --family, --fix and degrees the best plan itself is explained. Without --gpus,
+    the degrees say how many workers there are.
     """
     _predict(typed, "explain")
 

@@ -416,3 +416,18 @@ def test_nothing_is_written_when_nothing_fits(fails: Any, tmp_path: Path) -> Non
         f"optimize llama3-70b --gpus 1 --batch 4 --export {tmp_path / 'plan.yaml'} -o {tmp_path / 'out.json'}", code=1
     )
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("degrees", "gpus"),
+    [
+        ("--tp 4", 4),
+        ("--tp 2 --pp 2 --dp 2", 8),
+        ("--cp 2 --dp-replicate 2 --dp-shard 2 --zero 1", 8),
+        ("--gpus 8 --tp 2", 8),
+        ("--recompute full", 1),
+    ],
+)
+def test_degrees_say_how_many_gpus_there_are(answer: Any, degrees: str, gpus: int) -> None:
+    found = json.loads(answer("estimate", "llama3-8b", *degrees.split(), "--json", "--quiet"))
+    assert found["plans"][0]["workers"] == found["gpus"] == gpus
