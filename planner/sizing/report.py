@@ -259,6 +259,8 @@ def _best_facts(sized: Sized, answer: ClusterAnswer, trial: Trial) -> list[tuple
         chance = "at least 90 % to meet the goal" if sure[1] == trial else other
     proof = f"{'no smaller number meets the goal' if known else 'not proven: a smaller number may do'} on {answer.facts.name}"
     reason = _binding(answer, trial, "least_gpus").partition(": ")[2]
+    is_mesh = known and trial.row["tp"] is not None
+    among = " among plans uniform over stages; planner optimize also tries stages that differ" if is_mesh else ""
     takes: dict[str, tuple[str, Callable[[Trial], str | None]]] = {
         "cheapest": ("Cheapest", lambda t: None if t.money is None else _usd(t.money)),
         "least_energy": ("Least energy", lambda t: energy_text(t.energy_j)),
@@ -273,7 +275,7 @@ def _best_facts(sized: Sized, answer: ClusterAnswer, trial: Trial) -> list[tuple
         ("Cost", _usd(trial.money)),
         *([] if trial.time_high_s is None else [("Chance", chance)]),
         *others,
-        ("Proof", f"{proof} ({reason})" if (trial.gpus or 0) > 1 else reason),
+        ("Proof", f"{proof} ({reason}){among}" if (trial.gpus or 0) > 1 else reason),
     ]
 
 

@@ -107,7 +107,7 @@ def scale_mesh(
         assumptions=base.assumptions,
         weak=weak,
         family=family,
-        family_words=f"{family}: the best plan on each number of GPUs",
+        family_words=f"{family}: the best plan uniform over stages on each number of GPUs; planner optimize also tries stages that differ",
         epochs=epochs,
         samples=samples,
         points=points,

@@ -206,6 +206,27 @@ def test_the_verdict_comes_first_and_every_plan_once(
     assert any(line.startswith("Error bars:") for line in lines[table:])
 
 
+@pytest.mark.e2e
+def test_the_proof_says_that_stages_that_differ_were_not_tried(answer: Any) -> None:
+    said = " ".join(answer("size", *GOAL, "--days", "1").split())
+    assert "no smaller number meets the goal on dgx-h100 (" in said
+    assert ") among plans uniform over stages; planner optimize also tries stages that differ" in said
+    assert "uniform over stages" not in answer(
+        "size",
+        "alexnet",
+        "--samples",
+        "1.28M",
+        "--epochs",
+        "90",
+        "--days",
+        "1",
+        "--cluster",
+        "dgx1-v100",
+        "--max-gpus",
+        "8",
+    )
+
+
 # --- Which counts are tried and what is answered, against brute force over made-up clusters where more GPUs may be slower -----------------
 
 

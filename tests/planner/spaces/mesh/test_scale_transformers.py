@@ -73,6 +73,11 @@ def test_degrees_can_be_fixed(curve: Ask) -> None:
     assert all(point["summary"].startswith("tp 4") for point in found["points"])
 
 
+def test_the_curve_says_that_stages_are_alike(answer: Any) -> None:
+    said = " ".join(answer("scale", "gpt3-1.3b", "--workers", "8", "--batch", "64").split())
+    assert "uniform over stages on each number of GPUs; planner optimize also tries stages that differ" in said
+
+
 def test_other_families_and_networks_are_as_before(curve: Ask) -> None:
     assert curve("alexnet", "--gpus", "1,2")["family"] == "data"
     found = curve("bert-large", "--workers", "1,2", "--batch", "8", "--family", "data")
