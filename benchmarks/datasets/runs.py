@@ -329,7 +329,8 @@ def _plan(row: Row, cells: Cells) -> None:
     name, blocks = recompute_of(row.text("recompute"))
     cells.put("recompute", name)
     cells.put("recompute_blocks", blocks)
-    cells.put("schedule", schedule_of(row.text("schedule")))
+    schedule = schedule_of(row.text("schedule"))  # tables say 1F1B of interleaved chunks, too
+    cells.put("schedule", "interleaved" if schedule == "1f1b" and _number(cells, "vpp") > 1 else schedule)
     cells.put("sp", yes_or_no(row.text("sp")))
 
 
