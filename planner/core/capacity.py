@@ -157,6 +157,8 @@ def _reserve_bytes(text: str, capacity: float) -> float:
     >>> _reserve_bytes("5 %", 200.0), _reserve_bytes("0.05", 200.0), _reserve_bytes("0", 200.0), _reserve_bytes("1 kB", 1e6)
     (10.0, 10.0, 0.0, 1000.0)
     """
+    if text.strip().startswith("-"):
+        raise UsageError(f"--memory-reserve {text}: is below 0")
     if match := _PERCENT.fullmatch(text):
         share = float(match[1]) / 100.0
     elif match := _NUMBER.fullmatch(text):

@@ -6,7 +6,7 @@ A space says what is special about its plans in a subclass of `SpaceReport`; eve
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any, Literal
 
@@ -16,6 +16,7 @@ from planner.core.answer import (
     Answer,
     Assumption,
     Estimate,
+    Proof,
     RankedPlan,
     ReportParts,
     Scaling,
@@ -196,9 +197,8 @@ def _proof(answer: Answer, better: str) -> str:
         beyond = f"; plan 0 has {words} and is {percent(-refined.gap)} {better}, but not proven"
     if proof.proven_optimal:
         more = f", and these are its {len(answer.plans)} best" if len(answer.plans) > 1 and proof.proven_top else ""
-        solver = f" ({proof.solver})" if proof.solver else ""
         kept = " and keeps the limits" if _has_limits(answer.setting) else ""
-        return f"no {noun} of the stated space that fits{kept} is {better} than {first}{more}{solver}{beyond}"
+        return f"no {noun} of the stated space that fits{kept} is {better} than {first}{more}{beyond}"
     if proof.bound_s <= 0:
         return "not proven: the search stopped before it had a bound"
     return unproven_text(proof.gap, duration_text(proof.bound_s), better=better, noun=noun) + beyond
@@ -291,22 +291,28 @@ def _details(answer: Answer | Estimate) -> list[Block]:
     """How the space was searched, everything that was assumed, and the constants of the cost model."""
     facts = []
     if isinstance(answer, Answer):
-        facts.append(("Space", _space(answer.proof.space_size, answer.proof.searched, answer.proof.wall_s)))
+        facts.append(("Space", _space(answer.proof)))
         facts += answer.space.report.detail_facts(answer)
     if answer.free_layers:
-        facts.append(("Counted as free", ", ".join(answer.free_layers)))
+        facts.append(("Layers that cost nothing", ", ".join(answer.free_layers)))
     facts += bars_facts(answer.error_bars)
     facts += sensitivity_facts(answer.sensitivity) if isinstance(answer, Estimate) else []
     return [Facts((*facts, *assumption_rows(answer.assumptions, answer.model_assumptions, answer.setting)))]
 
 
-def _space(space_size: int | None, searched: Mapping[str, int], wall_s: float) -> str:
+def _space(proof: Proof) -> str:
     """Say how many plans there are and how they were handled."""
-    handled = [f"{big_count(count)} {how}" for how, count in searched.items() if count]
+    space_size = proof.space_size
+    handled = [
+        f"{big_count(count)} {how.replace('cells', 'groups of plans').replace('bounded away', 'excluded by their bounds')}"
+        for how, count in proof.searched.items()
+        if count
+    ]
+    handled += [f"proven by {proof.solver}"] if proof.solver else []
     if space_size is not None:
         size = f"{big_count(space_size)} distinct plan{'s' if space_size != 1 else ''}"
         handled.insert(0, size + (f" (10^{math.log10(space_size):.1f})" if space_size >= 1000 else ""))
-    return f"{'; '.join(handled)}; searched in {duration_text(wall_s)}"
+    return f"{'; '.join(handled)}; searched in {duration_text(proof.wall_s)}"
 
 
 def scale_report(curve: Scaling) -> Report:
@@ -383,7 +389,13 @@ def _blocks(curve: Scaling) -> list[Block]:
     notes = [("Note", note) for note in curve.notes]
     return [
         Table(columns=tuple(columns)),
-        Facts((*facts, *([("Counted as free", ", ".join(curve.free_layers))] if curve.free_layers else []), *notes)),
+        Facts(
+            (
+                *facts,
+                *([("Layers that cost nothing", ", ".join(curve.free_layers))] if curve.free_layers else []),
+                *notes,
+            )
+        ),
     ]
 
 

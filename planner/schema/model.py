@@ -203,6 +203,7 @@ def _known_entry(value: Any) -> Any:
         return value
     if "type" not in value:
         hint = next((h for key in value if (h := did_you_mean(key, ["type", *_GROUP_KEYS]))), "")
+        hint = "; did you mean 'type' by 'kind'?" if "kind" in value else hint
         fail(f"missing key 'type' (or 'block', or 'branches'){hint}")
     kind = value["type"]
     if not isinstance(kind, str):

@@ -46,7 +46,7 @@ def sweep_report(swept: Swept, command_line: str) -> Report:
 
 def _blocks(swept: Swept) -> list[Block]:
     rows = swept.rows
-    facts = [("Cells", _counted(swept))]
+    facts = [("Questions", _counted(swept))]
     if not rows:
         return [Facts(tuple(facts))]
 

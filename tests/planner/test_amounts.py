@@ -182,7 +182,7 @@ def test_the_answer_says_where_its_memory_comes_from(options: str, words: str, s
     [
         ("5", "'5' has no unit"),
         ("100%", "leaves nothing"),
-        ("-1%", "or a share such as '5%'"),
+        ("-1%", "--memory-reserve -1%: is below 0"),
         ("79.5 GiB", "512 MiB are taken before any tensor is placed"),
         ("much", "or a share such as '5%'"),
     ],

@@ -243,6 +243,20 @@ def test_explain_adds_up_the_memory(answer: Any) -> None:
     assert "memory 1.23 100 %" in parts
 
 
+def test_a_layer_with_a_kind_is_asked_for_its_type(fails: Any, tmp_path: Path) -> None:
+    path = tmp_path / "net.yaml"
+    path.write_text("schema_version: 1\nname: a\nglobal_batch: 8\nlayers:\n  - {name: c, kind: convolution}\n")
+    assert "missing key 'type' (or 'block', or 'branches'); did you mean 'type' by 'kind'?" in fails(
+        "optimize", str(path), "--gpus", "2"
+    )
+
+
+def test_the_method_of_a_proof_comes_with_verbose(answer: Any) -> None:
+    text = " ".join(answer("optimize", "alexnet", "--gpus", "4", "-v").split())
+    assert "proven by elimination" in text
+    assert "(elimination" not in text
+
+
 def test_next_names_the_file_that_was_written(answer: Any, tmp_path: Path) -> None:
     path = str(tmp_path / "best.yaml")
     text = answer("optimize", "mlp", "--gpus", "4", "--export", path, "--width", "300")
