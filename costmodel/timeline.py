@@ -28,7 +28,8 @@ __all__ = [
 ]
 
 
-# Streams of a rank. The two directions of sending are independent links; whatever a rank receives, it receives one after the other.
+# Streams of a rank. The two directions of sending, along the ranks and against them, are independent links; whatever a rank receives, it
+# receives one after the other.
 STREAMS: tuple[str, ...] = ("compute", "receive", "send_forward", "send_backward", "exchange", "optimizer")
 
 
@@ -103,7 +104,7 @@ def simulate(case: TimelineInput) -> Timeline:
 class _Run:
     def __init__(self, case: TimelineInput, orders: list[list[Instruction]]) -> None:
         self.case, self.orders = case, orders
-        self.ranks = ranks_of_chunks(case.schedule, case.pp, case.vpp)
+        self.ranks: list[int] = ranks_of_chunks(case.schedule, case.pp, case.vpp).tolist()
         self.free_s = [0.0] * case.pp  # when the rank ended its last instruction
         self.end_s: dict[Instruction, float] = {}
         self.spans: list[Span] = []
@@ -141,12 +142,13 @@ class _Run:
         start = self.free_s[rank]
         if source is not None:
             start = max(start, self.end_s[source])
-            backward = item.kind == "B"
-            times = self.case.send_backward_s if backward else self.case.send_forward_s
-            send = times[min(item.chunk, source.chunk)] if times else 0.0
+            sender, first = self.ranks[source.chunk], min(item.chunk, source.chunk)
+            times = self.case.send_backward_s if item.kind == "B" else self.case.send_forward_s
+            send = times[first] if times and sender != rank else 0.0
             if send > 0.0:
-                stream = "send_backward" if backward else "send_forward"
-                self._add(int(self.ranks[source.chunk]), stream, name, start, send)
+                # A link is of one direction between two ranks; chunks may follow each other along the ranks or against them.
+                along = ((self.ranks[first] + 1) % self.case.pp == self.ranks[first + 1]) == (item.kind == "F")
+                self._add(sender, "send_forward" if along else "send_backward", name, start, send)
                 self._add(rank, "receive", name, start, send)
             start += send
         duration = self._duration_s(item)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodel.schedules import SCHEDULES, instruction_orders, schedule_of
+from costmodel.schedules import SCHEDULES, chunks_of_ranks, instruction_orders, ranks_of_chunks, schedule_of
 from costmodel.timeline import STREAMS, Span, Timeline, TimelineInput, simulate
 
 
@@ -25,6 +25,10 @@ def cases(draw: st.DrawFn, schedule: str | None = None) -> TimelineInput:
     def times(count: int, least: float = 0.0) -> tuple[float, ...]:
         return tuple(draw(st.lists(st.floats(least, 5.0), min_size=count, max_size=count)))
 
+    def sends() -> tuple[float, ...]:
+        ranks = ranks_of_chunks(name, pp, vpp)
+        return tuple(t * bool(a != b) for t, a, b in zip(times(chunks - 1), ranks, ranks[1:], strict=False))
+
     backward = times(chunks, 0.1)
     share = draw(st.floats(0.0, 1.0))
     return TimelineInput(
@@ -35,8 +39,8 @@ def cases(draw: st.DrawFn, schedule: str | None = None) -> TimelineInput:
         forward_s=times(chunks, 0.1),
         backward_s=backward,
         weight_s=tuple(share * b for b in backward),
-        send_forward_s=times(chunks - 1),
-        send_backward_s=times(chunks - 1),
+        send_forward_s=sends(),
+        send_backward_s=sends(),
         exchange_s=times(pp),
         optimizer_s=times(pp),
     )
@@ -81,7 +85,7 @@ def test_all_work_is_there_exactly_once(case: TimelineInput) -> None:
     expected = Counter(f"{k} c{c} m{i}" for k in ("FBW" if split else "FB") for c in chunks for i in micro_batches)
     assert Counter(span.name for span in compute(timeline)) == expected
     for rank in range(case.pp):
-        own = [c for c in chunks if c % case.pp == rank]
+        own = chunks_of_ranks(case.schedule, case.pp, case.vpp)[rank]
         work = case.num_micro_batches * sum(case.forward_s[c] + case.backward_s[c] for c in own)
         assert sum(span.duration_s for span in compute(timeline) if span.rank == rank) == pytest.approx(work)
     moved = case.num_micro_batches * (sum(case.send_forward_s) + sum(case.send_backward_s))

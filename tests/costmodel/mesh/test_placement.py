@@ -80,11 +80,14 @@ def test_ranks_of_a_v_are_as_busy_as_the_timeline_says(in_a_v: MeshModel, blocks
         if span.stream in ("compute", "receive"):
             happened[span.track] += span.duration_s
     assert busy == pytest.approx(happened, rel=1e-9)
-    sent = [
-        span.track
-        for span in mesh_tracks(in_a_v, plan, inside=False).spans
-        if span.stream in ("send_forward", "send_backward")
-    ]
+    sent, ends = [], {}
+    for span in mesh_tracks(in_a_v, plan, inside=False).spans:
+        if span.stream in ("send_forward", "send_backward"):
+            sent.append(span.track)
+            assert span.start_s >= ends.get((span.track, span.stream), 0.0) * (
+                1 - 1e-9
+            )  # a link is busy with one transfer at a time
+            ends[span.track, span.stream] = span.end_s
     assert np.bincount(sent).tolist() == [12, 24, 12]
 
 
