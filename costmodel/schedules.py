@@ -18,15 +18,12 @@ import numpy as np
 from costmodel.arrays import BoolArray, IntArray
 
 __all__ = [
-    "CP_KINDS",
     "DELAYS_WEIGHTS",
     "IN_GROUPS",
     "IS_CHUNKED",
     "KEEPS_ALL",
-    "ORDERS",
     "PIPELINE_SCHEDULES",
     "PLACED_AS",
-    "RECOMPUTE",
     "SCHEDULES",
     "TRAILS",
     "VPP",
@@ -172,18 +169,6 @@ PIPELINE_SCHEDULES: tuple[Schedule, ...] = (
 )
 
 
-# Names that settings of a mesh plan have; a batch of plans holds their positions in these tuples.
-RECOMPUTE: tuple[str, ...] = ("none", "selective", "full")
-CP_KINDS: tuple[str, ...] = ("ring", "all_gather", "all_to_all")
-# Which dimension is numbered first (neighbouring ranks) after tp, which is always innermost: outer ones cross slower links.
-ORDERS: tuple[str, ...] = (
-    "tp-cp-dp-pp",
-    "tp-cp-pp-dp",
-    "tp-dp-cp-pp",
-    "tp-dp-pp-cp",
-    "tp-pp-cp-dp",
-    "tp-pp-dp-cp",
-)
 SCHEDULES: tuple[str, ...] = tuple(schedule.name for schedule in PIPELINE_SCHEDULES)
 
 

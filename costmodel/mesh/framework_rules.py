@@ -9,14 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from costmodel.mesh.plan import CP_KINDS, ORDERS, RECOMPUTE, SCHEDULES, MeshPlan
 from costmodel.network.graph import Graph
 from costmodel.network.sizes import NETWORK_KINDS, network_kind, sizes_of
-from costmodel.schedules import CP_KINDS, ORDERS, RECOMPUTE, SCHEDULES
-
-if TYPE_CHECKING:
-    from costmodel.mesh.plan import MeshPlan
 
 __all__ = [
     "DEGREES",

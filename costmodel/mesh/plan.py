@@ -13,7 +13,7 @@ import numpy as np
 from costmodel.arrays import DeclaredColumns, IntArray, PlanBatch, with_columns
 from costmodel.fields import Figure, declared, part, setting
 from costmodel.rates import COMMON_FIGURES, COST_FIGURES, TOKEN_FIGURES
-from costmodel.schedules import CP_KINDS, ORDERS, RECOMPUTE, SCHEDULES
+from costmodel.schedules import SCHEDULES
 
 __all__ = [
     "CP_KINDS",
@@ -31,6 +31,20 @@ __all__ = [
     "MeshCosts",
     "MeshPlan",
 ]
+
+
+# Names that settings of a mesh plan have; a batch of plans holds their positions in these tuples.
+RECOMPUTE: tuple[str, ...] = ("none", "selective", "full")
+CP_KINDS: tuple[str, ...] = ("ring", "all_gather", "all_to_all")
+# Which dimension is numbered first (neighbouring ranks) after tp, which is always innermost: outer ones cross slower links.
+ORDERS: tuple[str, ...] = (
+    "tp-cp-dp-pp",
+    "tp-cp-pp-dp",
+    "tp-dp-cp-pp",
+    "tp-dp-pp-cp",
+    "tp-pp-cp-dp",
+    "tp-pp-dp-cp",
+)
 
 
 STEP_FIGURES: tuple[Figure, ...] = (

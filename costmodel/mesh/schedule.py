@@ -279,13 +279,12 @@ def thriftiest() -> tuple[int, ...]:
 
     def replaces(a: Schedule, b: Schedule) -> bool:
         n, k = PIPELINE_SCHEDULES.index(a), PIPELINE_SCHEDULES.index(b)
-        fewer = kept[n] <= kept[k]
         return (
             a.rank_of_chunk is b.rank_of_chunk
             and a.is_chunked == b.is_chunked
             and a.in_groups <= b.in_groups
             and a.keeps_all <= b.keeps_all
-            and bool(np.all(fewer[has_chunks(np.full_like(vpp, k), vpp)]))
+            and bool(np.all((kept[n] <= kept[k])[has_chunks(np.full_like(vpp, k), vpp)]))
         )
 
     known = [[a for a in PIPELINE_SCHEDULES if replaces(a, b)] for b in PIPELINE_SCHEDULES]
