@@ -90,27 +90,33 @@ def rows_of(kind: str, names: Sequence[str] = (), *, verbose: bool = False) -> S
     ----------
     kind : str
     names : sequence of str
-        Only these, by any name that they have; all without any.
+        Only these, by any name that they have, or the path of a file; all without any.
     verbose : bool
         Every number of the frameworks, with its source.
 
     Raises
     ------
     UnknownName
+    InputFileError
+        Every problem of a file that is not bundled.
     """
     from planner.files.listing import file_rows, framework_rows
+    from planner.files.loading import load_document
+    from planner.files.resources import Kind, bundled, resolve
+    from planner.schema import DOCUMENTS
 
-    if kind in _ROWS:
-        rows: Sequence[Mapping[str, Any]] = imported(_ROWS[kind])()
-    else:
-        from planner.files.resources import Kind, resolve
-
-        rows = framework_rows() if kind == "frameworks" and verbose else file_rows(kind)
-        names = [resolve(cast("Kind", kind), name).stem for name in names]
-    known = {row["name"] for row in rows}
+    one = kind.removesuffix("s")
+    if kind not in _ROWS:
+        known = bundled(cast("Kind", kind)).values()
+        files = dict.fromkeys(resolve(cast("Kind", kind), name) for name in names) or known
+        for path in files:
+            if path not in known:
+                load_document(path, imported(DOCUMENTS[one]))
+        return framework_rows(files) if kind == "frameworks" and verbose else file_rows(kind, files)
+    rows: Sequence[Mapping[str, Any]] = imported(_ROWS[kind])()
     for name in names:
-        if name not in known:
-            raise UnknownName(kind=kind.removesuffix("s"), name=name, known=known)
+        if name not in [row["name"] for row in rows]:
+            raise UnknownName(kind=one, name=name, known=[row["name"] for row in rows])
     return [row for row in rows if row["name"] in names] if names else rows
 
 

@@ -95,7 +95,7 @@ _KINDS = ("models", "devices", "clusters", "frameworks", "calibrations", "collec
         "models, devices, clusters, frameworks, calibrations, collectives, importers or exporters.",
         " ".join(_KINDS),
     ),
-    names=argument(list[str] | None, "[NAME]...", "Only these of them."),
+    names=argument(list[str] | None, "[NAME]...", "Only these of them, or files of your own."),
 )
 def list_(typed: Typed) -> None:
     """List the bundled models, devices, clusters, frameworks and calibrations, the collectives, the importers or the exporters.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 from planner.core.blocks import Block, Column, Heading, Report, Sentence, Table
 from planner.report.documents import RESULT_VERSION
@@ -56,16 +57,15 @@ def _cell(value: Any) -> str:
     return "" if value is None else f"{value:,}" if type(value) is int else _words(value)
 
 
-def file_rows(kind: str) -> list[dict[str, Any]]:
-    """Name and main facts of every bundled file, as the file writes them."""
+def file_rows(kind: str, files: Iterable[Path]) -> list[dict[str, Any]]:
+    """Name and main facts of files of a kind, as each writes them."""
     from planner.files.documents import parse_document
-    from planner.files.resources import Kind, bundled
 
     rows = []
-    for name, path in bundled(cast("Kind", kind)).items():
+    for path in files:
         content = parse_document(path).value
         description = str(content.get(_DESCRIPTION) or content.get("source") or "").strip()
-        rows.append({"name": name, **_FACTS[kind](content), _DESCRIPTION: description})
+        rows.append({"name": path.stem, **_FACTS[kind](content), _DESCRIPTION: description})
     return rows
 
 
@@ -115,14 +115,13 @@ def _words(value: Any) -> str:
     return " or ".join({True: "on", False: "off"}[one] if isinstance(one, bool) else str(one) for one in values)
 
 
-def framework_rows() -> list[dict[str, Any]]:
-    """Every number and choice of every bundled framework, with its source."""
+def framework_rows(files: Iterable[Path]) -> list[dict[str, Any]]:
+    """Every number and choice of frameworks, with its source."""
     from costmodel.mesh.framework_rules import DERIVED
     from planner.files.documents import parse_document
-    from planner.files.resources import bundled
 
     rows: list[dict[str, Any]] = []
-    for name, path in bundled("frameworks").items():
+    for path in files:
         content = parse_document(path).value
         rules = content.get("rules") or {}
         its: list[tuple[str, str | None, Any, str | None, Any]] = [
@@ -166,7 +165,7 @@ def framework_rows() -> list[dict[str, Any]]:
             for entry in rules.get("refuses") or ()
         ]
         rows += [
-            dict(zip(_KEYS, (name, *values), strict=True))
+            dict(zip(_KEYS, (path.stem, *values), strict=True))
             for values in its or [("nothing", None, None, None, content.get(_DESCRIPTION))]
         ]
     return rows

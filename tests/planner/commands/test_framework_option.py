@@ -14,6 +14,7 @@ from costmodel.framework import LayerAssumptions
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.serving.workload import ServingAssumptions
 from planner.core.errors import PlannerError, UsageError
+from planner.files.resources import bundled
 
 
 def test_an_answer_names_what_runs_it(document: Any) -> None:
@@ -180,6 +181,18 @@ def test_a_list_shows_what_is_named(document: Any, answer: Any, fails: Any) -> N
     assert "framework 'nanotrn' is not known; did you mean 'nanotron'?" in fails("list", "frameworks", "nanotrn")
     assert "did you mean 'h100-nvl' or" in fails("list", "devices", "h100")
     assert "did you mean 'ring'?" in fails("list", "collectives", "ringg")
+
+
+def test_a_list_shows_files_of_ones_own(document: Any, answer: Any, fails: Any, tmp_path: Path) -> None:
+    for kind, name in (
+        ("frameworks", "nanotron"), ("devices", "h100-sxm"), ("clusters", "dgx-h100"), ("models", "alexnet"), ("calibrations", "default"),
+    ):  # fmt: skip
+        mine = tmp_path / f"my-{name}.yaml"
+        mine.write_bytes(bundled(kind)[name].read_bytes())
+        own, theirs = document(f"list {kind} {mine} {name}")["items"]
+        assert own == {**theirs, "name": f"my-{name}"}
+    assert answer("list", "frameworks", str(tmp_path / "my-nanotron.yaml"), "-v").startswith("my-nanotron\n\nwhat ")
+    assert "my-dgx-h100.yaml:" in fails("list", "frameworks", str(tmp_path / "my-dgx-h100.yaml"))
 
 
 def test_a_serving_engine_serves() -> None:
