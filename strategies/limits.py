@@ -6,7 +6,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-__all__ = ["UNLIMITED", "Clock", "OutOfTimeError", "why_stopped"]
+__all__ = ["UNLIMITED", "Clock", "OutOfTimeError", "Progress", "why_stopped"]
+
+Progress = Callable[[str, float], None]  # takes what is being done, and the share of it that is done
 
 
 class OutOfTimeError(RuntimeError):

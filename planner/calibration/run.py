@@ -14,10 +14,10 @@ from costmodel.uncertainty.constants import CONSTANTS, CalibratedConstant, Calib
 from planner.calibration.fit import Data, Fit, Prior, cross_validate, fit, jacobian
 from planner.calibration.measurements import Machinery, Measurements, TableUse, read_measurements
 from planner.measurements.metrics import Figures, error_summary, far_off
+from strategies.limits import Progress
 
 __all__ = ["Calibrated", "Errors", "Finding", "calibrate"]
 
-Progress = Callable[[str, float], None]
 
 # A constant is determined where the measurements say at least as much about it as the prior: half of the variance is gone.
 _DETERMINED = 0.5

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,13 +11,12 @@ from planner.core.request import Request
 from planner.spaces.ask import estimate as predict
 from planner.spaces.ask import optimize
 from planner.spaces.items import Item, item_of
+from strategies.limits import Progress
 
 if TYPE_CHECKING:
     from planner.core.answer import Estimate
 
 __all__ = ["Predicted", "best_of_question", "labels_of", "predicted_file", "predicted_question"]
-
-Progress = Callable[[str, float], None]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from planner.sizing.search import ClusterAnswer, ClusterFacts, Goal, Sized, Tria
 from planner.sweeping.answer import answer, to_plain
 from planner.sweeping.grid import Cell, load_clusters
 from planner.sweeping.run import answers_here
+from strategies.limits import Progress
 
 if TYPE_CHECKING:
     from costmodel.hardware.cluster import Cluster
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
 __all__ = ["DEFAULT_MOST_GPUS", "answer_of", "size_training"]
 
-Progress = Callable[[str, float], None]
 
 DEFAULT_MOST_GPUS = 4_096
 

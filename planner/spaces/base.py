@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -28,6 +28,7 @@ from planner.core.errors import SearchInterrupted, UsageError, no_plan_in_time
 from planner.core.notes import Note
 from planner.core.objectives import stated_rates
 from planner.core.request import SPACES, Request, imported
+from strategies.limits import Progress
 from strategies.score import Score, score_of
 
 if TYPE_CHECKING:
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Found", "PlanSpace", "Progress", "check_framework", "space_of"]
 
-Progress = Callable[[str, float], None]
 
 _DEFAULT_TIME_LIMIT_S = 60.0
 

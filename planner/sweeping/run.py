@@ -16,6 +16,7 @@ from typing import Any
 from planner.sweeping.answer import COLUMNS, answer
 from planner.sweeping.grid import Cell
 from planner.sweeping.journal import Journal
+from strategies.limits import Progress
 
 __all__ = ["Swept", "answers_here", "failed_row", "journal_of", "run"]
 
@@ -136,9 +137,6 @@ def _interrupts_held() -> Iterator[None]:
 def _ignore_interrupts() -> None:
     """The same on systems that cannot hold a signal back."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
-Progress = Callable[[str, float], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ What is returned is evaluated by `costmodel.layerwise.evaluate`; what is not sol
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import chain
 
 import numpy as np
@@ -30,11 +30,10 @@ from strategies.layerwise.per_layer.problem import Limits, Solution, Status
 from strategies.layerwise.per_layer.search import is_confirmed, solve
 from strategies.layerwise.pipeline.search import PipelineSearch, replica_table
 from strategies.layerwise.space import BATCH_FAMILIES, count_layer_plans, count_pipelines
-from strategies.limits import Clock
+from strategies.limits import Clock, Progress
 
 __all__ = ["Candidate", "Outcome", "SearchSettings", "search"]
 
-Progress = Callable[[str, float], None]
 
 # A worker count whose tables of moves between layers need more (tensor, pair of layouts) is left open, with its bound.
 _MOST_PAIRS = 60_000_000

@@ -18,7 +18,7 @@ Recomputation, offloading and the order of the ranks do not make a plan differen
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -31,7 +31,7 @@ from costmodel.mesh.plan import MeshBatch
 from costmodel.schedules import PLACED_AS, SCHEDULES
 from costmodel.tolerances import EQUAL
 from costmodel.workload import Workload
-from strategies.limits import Clock, OutOfTimeError
+from strategies.limits import Clock, OutOfTimeError, Progress
 from strategies.mesh.framework_rules import allowed_parts
 from strategies.mesh.memory_modes import MemoryModes, ModeNeeds
 from strategies.mesh.nodes import Families, NodeBounds, PlanCount, families_of_nodes, pieces_of
@@ -42,7 +42,6 @@ from strategies.mesh.time_bounds import least_step_s, worthy
 
 __all__ = ["search_corner", "search_mesh", "search_model"]
 
-Progress = Callable[[str, float], None]
 
 # Rows handled at a time: large enough for numpy, small enough for the caches.
 _CHUNK = 16_384

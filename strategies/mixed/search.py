@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,7 +22,7 @@ from costmodel.mixed.plan import MixedError, MixedPlan, group_names, group_range
 from costmodel.precision import Precision
 from costmodel.tolerances import EQUAL
 from costmodel.workload import Workload
-from strategies.limits import Clock
+from strategies.limits import Clock, Progress
 from strategies.mixed.families import Family, RateBook, families_of, partitions, shapes_of
 from strategies.mixed.leaf import Leaf, LeafSolver, nearest_miss
 from strategies.mixed.objective import PartShape, SideBySide, Weights
@@ -30,8 +30,6 @@ from strategies.mixed.settings import MixedBaseline, MixedCandidate, MixedOutcom
 
 __all__ = ["search_mixed"]
 
-
-Progress = Callable[[str, float], None]
 
 _DEFAULTS = MixedSettings()
 _MOST_GROUPS = 4  # beyond, the orders of the groups alone are too many

@@ -19,6 +19,7 @@ from planner.core.numbers import (
 )
 from planner.core.objectives import StepCost, shown_costs, with_unit
 from planner.report.figures.kinds import Box, Dot, Line, Plot, Rows
+from strategies.limits import Progress
 
 __all__ = [
     "FIGURES",
@@ -36,7 +37,6 @@ __all__ = [
     "timeline",
 ]
 
-Progress = Callable[[str, float], None]
 
 # Names of --figure, and what they show.
 FIGURES: dict[str, str] = {
