@@ -71,6 +71,11 @@ class Comparison:
         scores = self.scores
         return min(fitting, key=lambda n: (scores[n], n))
 
+    def is_found_again(self, n: int) -> bool:
+        """Whether a search found the first plan."""
+        differing = (*self.question, *self.settings, *self.layers)
+        return bool(self.items[n].found) and all(values[n] == values[0] for _, values in differing)
+
     def work(self, n: int) -> int:
         """Steps, samples or tokens of one step of a plan."""
         return self.items[n].work(self.basis)

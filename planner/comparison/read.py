@@ -107,7 +107,8 @@ def best_of_question(
     )
     answer = optimize(base, progress)
     estimate = predict(dataclasses.replace(base, space=answer.space.choice), answer.best.plan)
-    proof = "; no plan of its space is better" if answer.proof.proven_optimal else " that proved nothing"
+    noun = "plan of its space" if answer.refined is None else "uniform plan"
+    proof = f"; no {noun} is better" if answer.proof.proven_optimal else " that proved nothing"
     return Predicted(question=base, prediction=estimate, found=f"by a search{proof}")
 
 

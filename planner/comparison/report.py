@@ -54,6 +54,8 @@ _DEVICE_TERMS = frozenset({"compute_s", "recompute_s", "optimizer_s", "decode_co
 # Smaller changes, relative to the slower plan, only make a sentence longer.
 _LEAST = 0.01
 _MOST_TERMS = 3
+# What plans have beyond the space that a search goes through.
+_OF_ITS_OWN = ("stage_blocks", "stage_recompute", "block_splits")
 _MOST_CAUSES = 3
 
 
@@ -75,6 +77,8 @@ def why(comparison: Comparison, n: int) -> str:
     models, batches = ([i.question.get(name, "") for i in (first, other)] for name in ("model", "global batch"))
     if models[0] != models[1]:
         return f"{first.label} and {other.label} are of different networks, {' and '.join(models)}: {first.rates(other, comparison.basis)}."
+    if comparison.is_found_again(n):
+        return f"{first.label} is the best plan: the search finds no other."
     low, high = sorted((scores[0], scores[n]))
     if high - low <= EQUAL * high:
         return f"{other.label} is as fast as {first.label}." + _trade(comparison, n, 0, is_equal=True)
@@ -82,6 +86,10 @@ def why(comparison: Comparison, n: int) -> str:
     better = items[fast].better(ratio_text(high / low), items[slow], comparison.objective)
     # What a larger batch gains per sample is nothing that the plan saves.
     trade = _trade(comparison, fast, slow) if batches[0] == batches[1] else items[fast].batches(items[slow])
+    if other.found and slow == n and first.fits and any(first.settings.get(name) for name in _OF_ITS_OWN):
+        trade += (
+            f" {first.label} has stages or splits of its own: the search tries these for its best uniform plans only."
+        )
     return f"{better}: {items[fast].rates(items[slow], comparison.basis)}.{trade}"
 
 
@@ -177,6 +185,8 @@ def _blocks(comparison: Comparison, warnings: Sequence[str]) -> list[Block]:
     ):
         if rows:
             blocks += [Heading(heading), _text_table(comparison, rows)]
+    if len(items) == 2 and comparison.is_found_again(1):
+        return [*blocks, _facts(comparison, warnings)]
     times = _totals(comparison)
     first = [item.first_token_s or 0.0 for item in items]
     memory = [item.memory_bytes for item in items]
@@ -226,12 +236,13 @@ def _totals(comparison: Comparison) -> list[float]:
 
 def _reasons(comparison: Comparison) -> list[str]:
     others = range(1, len(comparison.items))
+    memory = [memory_sentence(comparison, n) for n in others if not comparison.is_found_again(n)]
     tight = [
         f"{item.label} does not fit: it needs {used_of_total(item.memory_bytes, item.memory_capacity_bytes)} per GPU."
         for item in comparison.items
         if not item.fits
     ]
-    return [why(comparison, n) for n in others] + [memory_sentence(comparison, n) for n in others] + tight
+    return [why(comparison, n) for n in others] + memory + tight
 
 
 def _overview(comparison: Comparison) -> Table:

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from planner.comparison.differences import compare_items
-from planner.comparison.report import memory_sentence, why
+from planner.comparison.report import comparison_report, memory_sentence, why
 from planner.core.errors import UsageError
+from planner.report.text import plain_text
 from planner.schema.results import CompareDocument
 from planner.spaces.items import Item
 from planner.spaces.serving.items import ServedItem
@@ -303,6 +304,24 @@ def test_equal_plans() -> None:
     assert why(comparison, 1) == "b is as fast as a."
     assert comparison.settings == ()
     assert comparison.same == {"workers": "8", "tp": "8", "num_micro_batches": "8"}
+
+
+def test_a_search_that_finds_the_same_plan_says_so_and_shows_no_zeros() -> None:
+    comparison = compare_items([item("a"), item("best found", found="by a search")])
+    assert why(comparison, 1) == "a is the best plan: the search finds no other."
+    said = plain_text(comparison_report(comparison).blocks(), 200)
+    assert "Found:" in said
+    assert "needs as much memory" not in said
+    assert "Where the time" not in said
+
+
+def test_a_plan_that_beats_the_search_is_told_why() -> None:
+    words = "a has stages or splits of its own: the search tries these for its best uniform plans only."
+    found: dict[str, object] = {"found": "by a search", "step_time_s": 16.0, "time_parts": {"compute_s": 16.0}}
+    own = {"tp": "8", "stage_blocks": "11 12 9"}
+    assert words in why(compare_items([item("a", settings=own), item("best found", **found)]), 1)
+    assert words not in why(compare_items([item("a"), item("best found", **found)]), 1)
+    assert words not in why(compare_items([item("a", settings=own), item("b", **{**found, "found": ""})]), 1)
 
 
 def test_another_batch_is_compared_per_sample_and_another_length_per_token() -> None:
