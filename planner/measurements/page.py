@@ -52,7 +52,7 @@ def _section(file: FileScore, by: str | None) -> list[str]:
     known = [("kind", file.kind), ("times compared", f"{score['comparisons']:,}"), *facts_of(file)]
     parts = [
         f"<h2>{escaped(file.file)}</h2>",
-        facts([pair for pair in known if pair[0] not in ("skipped", "fitted constants")]),
+        facts([pair for pair in known if pair[0] != "skipped"]),
         _charts(file),
     ]
     if by is not None and file.parts:

@@ -25,6 +25,7 @@ def validation_report(scores: Sequence[FileScore], by: str | None = None) -> Rep
     """
     return Report(
         blocks=lambda: _blocks(scores, by),
+        details=lambda: [Facts(tuple((f"fitted constants, {file.file}", fitted_text(file)) for file in scores))],
         data=lambda: {"schema_version": RESULT_VERSION, "by": by, "files": [_document(score, by) for score in scores]},
         records=lambda: _records(scores, by),
     )
@@ -157,7 +158,7 @@ SECTIONS: Mapping[tuple[str, ...], tuple[Figure, ...]] = {
     ),
     ("list_questions",): (
         Figure("list_questions", _count, "lists", "groups with at least three different plans"),
-        Figure("list_holds_best", percent, "hold the best", "share of the lists to benchmark with the plan measured best", "on\nlist", 3),
+        Figure("list_holds_best", percent, "hold the best", "share of the lists with the plan measured best", "best\non list", 3),
         Figure("list_length", significant, "length", "median number of plans on a list"),
         Figure("list_plans", significant, "of plans", "median number of plans of a group"),
     ),
@@ -182,20 +183,23 @@ def parts_of(file: FileScore) -> list[tuple[str, Score, Score]]:
 
 
 def _blocks(scores: Sequence[FileScore], by: str | None) -> list[Block]:
+    groups = any(file.score["groups"] for file in scores)
     blocks: list[Block] = [
         _table("file", [(file.file.rsplit("/", maxsplit=1)[-1], file.score, file.paleo) for file in scores]),
         Sentence(
             "Errors are shares of the measured time; bias is the mean of log(predicted / measured), below 0 where predictions are too "
-            "short; skill is 1 - error / error of FLOPs over peak at one fitted efficiency; tau and regret are means over groups of "
-            "alternatives (rows that differ in the plan only)."
+            "short; skill is 1 - error / error of FLOPs over peak at one fitted efficiency"
+            + groups * "; tau and regret are means over groups of alternatives (rows that differ in the plan only)"
+            + "."
         ),
     ]
     if any(file.score["interval_rows"] for file in scores):
         blocks.append(
-            Sentence(
-                "Inside: share of the measured times within the 80 % interval that planner optimize prints; on list: share of the groups "
-                "whose list to benchmark holds the plan measured best."
-            )
+            Sentence("Inside: share of the measured times within the 80 % interval that planner optimize prints.")
+        )
+    if any(file.score["list_questions"] for file in scores):
+        blocks.append(
+            Sentence("Best on list: share of the groups whose list to benchmark holds the plan measured best.")
         )
     for file in scores:
         blocks += [Heading(f"{file.file} ({file.kind})"), Facts(pairs=tuple(facts_of(file)))]
@@ -226,7 +230,7 @@ def facts_of(file: FileScore) -> list[tuple[str, str]]:
     scored = f"{score['scored']:,} of {score['usable']:,} usable rows ({percent(score['coverage'])}), {score['rows']:,} in all"
     pairs = [*(("remark", remark) for remark in file.remarks), ("scored", scored)]
     if score["skipped"]:
-        pairs.append(("skipped", _reasons(score["skipped"])))
+        pairs.append(("skipped", _reasons(score["skipped"], score.lines)))
     if score["failures"]:
         apart = "; ".join(f"{count:,} {reason}" for reason, count in score["failures_apart"].items()) or "none"
         pairs.append(("failed runs", f"{score['failures']:,}; counted apart, as crashes or hangs: {apart}"))
@@ -240,12 +244,12 @@ def facts_of(file: FileScore) -> list[tuple[str, str]]:
         pairs.append(("lists to benchmark", f"{held}; {median}"))
     lacking = ", ".join(f"{name} ({count:,})" for name, count in list(score["defaults"].items())[:12])
     taken = f"; taken by default: {lacking}" if lacking else ""
-    fitted = f": {', '.join(sorted(score.fitted))}" if score.fitted else ""
-    return [
-        *pairs,
-        ("without any default", percent(score["without_default"]) + taken),
-        ("fitted constants", f"{len(score.fitted)}{fitted}"),
-    ]
+    return [*pairs, ("without any default", percent(score["without_default"]) + taken)]
+
+
+def fitted_text(file: FileScore) -> str:
+    """The constants that were fitted to measurements, by name."""
+    return f"{len(file.score.fitted)}: {', '.join(sorted(file.score.fitted))}" if file.score.fitted else "none"
 
 
 def _bars(file: FileScore) -> str:
@@ -253,19 +257,30 @@ def _bars(file: FileScore) -> str:
     score, known, compared = file.score, file.score["interval_rows"], file.score["comparisons"]
     rows = f"{known:,} times" if known == compared else f"{known:,} of {compared:,} times"
     text = (
-        f"{percent(score['interval_coverage'])} of {rows} inside the 80 % interval; interval score {significant(score['interval_score'])}, "
-        f"of one width for all {significant(score['interval_score_one_width'])} (of the one that suits these rows best "
-        f"{significant(score['interval_score_hindsight'])})"
+        f"{percent(score['interval_coverage'])} of {rows} inside the 80 % interval; "
+        f"interval score (its width and what lies outside: smaller is better) {significant(score['interval_score'])}, "
+        f"of one width for all {significant(score['interval_score_one_width'])}, "
+        f"of the one that suits these rows best {significant(score['interval_score_hindsight'])}"
     )
     return f"{text}; they were fitted to this very file" if file.in_sample else text
 
 
-def _reasons(skipped: Mapping[str, int]) -> str:
-    """The most frequent reasons, and how many rows the others leave out; --json has all."""
+def _reasons(skipped: Mapping[str, int], lines: Mapping[str, Sequence[int]]) -> str:
+    """The most frequent reasons with the first lines, and how many rows the others leave out; --json has all."""
     ordered = sorted(skipped.items(), key=lambda pair: (-pair[1], pair[0]))
-    parts = [f"{count:,} {reason}" for reason, count in ordered[:_MOST_REASONS]]
+    parts = [f"{count:,} {reason} ({_at(lines[reason])})" for reason, count in ordered[:_MOST_REASONS]]
     others = [count for _, count in ordered[_MOST_REASONS:]]
     return "; ".join([*parts, f"{sum(others):,} for {len(others):,} other reasons"] if others else parts)
+
+
+def _at(lines: Sequence[int]) -> str:
+    """The first lines of a file.
+
+    >>> _at([7]), _at([2, 3, 5, 8])
+    ('line 7', 'lines 2, 3, 5, ...')
+    """
+    first = ", ".join(map(str, lines[:3]))
+    return f"line{'s' if len(lines) > 1 else ''} {first}{', ...' if len(lines) > 3 else ''}"
 
 
 def _worst(score: Score) -> Table:

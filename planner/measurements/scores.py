@@ -56,6 +56,7 @@ class Score:
     figures: Mapping[str, Any]
     fitted: frozenset[str]
     worst: tuple[ComparedRow, ...]
+    lines: Mapping[str, Sequence[int]]  # of the rows that are skipped, by reason
 
     def __getitem__(self, name: str) -> Any:
         """One figure."""
@@ -100,8 +101,14 @@ def score(outcomes: Sequence[Outcome], factor: float | None = None, models: Erro
         "without_default": sum(not outcome.row.defaults for outcome in good) / len(good) if good else None,
         "defaults": dict(Counter(name for outcome in good for name in outcome.row.defaults).most_common()),
     }
+    lines: dict[str, list[int]] = {}
+    for outcome in outcomes:
+        if outcome.skipped:
+            lines.setdefault(outcome.skipped, []).append(outcome.row.line)
     largest = sorted(pairs, key=lambda pair: (-_badness(pair[1]), pair[0].row.line))
-    return Score(figures=figures, fitted=fitted, worst=tuple(_compared(*pair) for pair in largest[:_WORST]))
+    return Score(
+        figures=figures, fitted=fitted, worst=tuple(_compared(*pair) for pair in largest[:_WORST]), lines=lines
+    )
 
 
 def _badness(comparison: Comparison) -> float:

@@ -305,7 +305,7 @@ def _check_header(path: Path, columns: Sequence[str], text: str) -> None:
         f"separates its cells by {mark}; a table of measurements has commas (and a point in 0.5)"
         if mark
         else (
-            "names no column that is known in its first line (planner validate --template KIND prints one; docs/measurements.md)"
+            "its first line names no column of a table of measurements (planner validate --template KIND prints one; docs/measurements.md)"
         )
     )
     raise table_problem(path, words, 1)

@@ -32,23 +32,23 @@ REFUSED: dict[str, tuple[str | bytes, str]] = {
     "a column without its unit": (
         "device,precision,m,n,k,times\n", "missing columns: time_ms (the file has 'times'). Template: device,precision,m,n,k,time_ms"
     ),
-    "nothing known": ("a,b\n1,2\n", ":1:1: names no column that is known in its first line"),
-    "capitals": (GEMM.upper() + "\n", ":1:1: names no column that is known in its first line"),
+    "nothing known": ("a,b\n1,2\n", ":1:1: its first line names no column"),
+    "capitals": (GEMM.upper() + "\n", ":1:1: its first line names no column"),
     "semicolons": ("device;precision;m;n;k;time_ms\np100;fp32;1;2;3;0,3\n", ":1:1: separates its cells by semicolons"),
     "tabs": ("device\tm\tn\tk\ttime_ms\np100\t1\t2\t3\t0,3\n", ":1:1: separates its cells by tabs"),
-    "a line for spreadsheets": ("sep=,\n" + table(row()), ":1:1: names no column that is known in its first line"),
-    "a comment": ("# my runs\n" + table(row()), ":1:1: names no column that is known in its first line"),
+    "a line for spreadsheets": ("sep=,\n" + table(row()), ":1:1: its first line names no column"),
+    "a comment": ("# my runs\n" + table(row()), ":1:1: its first line names no column"),
     "two columns of one name": (table(row() + ",1", header=HEADER + ",tp"), ":1:1: two columns are called tp"),
     "an open quote": (table('"GPT,2048'), "is no CSV table: "),
-    "a web page": ("<!DOCTYPE html><html>\n<body>404</body>\n", ":1:1: names no column that is known"),
+    "a web page": ("<!DOCTYPE html><html>\n<body>404</body>\n", ":1:1: its first line names no column"),
     "bytes": (bytes(range(256)) * 20, "is not UTF-8 text"),
     "NUL": (table("\0\0"), "is not text: it holds NUL characters"),
     "Latin-1": (table(row(style="gpt\u00e9")).encode("latin-1"), "is not UTF-8 text; save it as CSV in UTF-8"),
     "UTF-16 cut short": (table(row()).encode("utf-16")[:-1], "is not UTF-8 text"),
-    "a title": ("Our runs" + "," * 16 + "\n\n" + table(row()), ":1:1: names no column that is known in its first line"),
-    "a title without commas": ("Our runs\n" + table(row()), ":1:1: names no column that is known in its first line"),
-    "a title with one": ("Our runs, of June\n\n" + table(row()), ":1:1: names no column that is known in its first line"),
-    "names of groups": ("shape" + "," * 8 + "plan" + "," * 8 + "\n" + table(row()), "names no column that is known in its first line"),
+    "a title": ("Our runs" + "," * 16 + "\n\n" + table(row()), ":1:1: its first line names no column"),
+    "a title without commas": ("Our runs\n" + table(row()), ":1:1: its first line names no column"),
+    "a title with one": ("Our runs, of June\n\n" + table(row()), ":1:1: its first line names no column"),
+    "names of groups": ("shape" + "," * 8 + "plan" + "," * 8 + "\n" + table(row()), "its first line names no column"),
 }  # fmt: skip
 
 
@@ -97,7 +97,13 @@ def test_a_training_run_of_what_serves_is_skipped(cells: str, write: Any, answer
         f"{HEADER},model,framework" if of_gpt else "model,framework,device,gpus,batch_per_gpu,precision,step_time_ms"
     )
     lines = [f"{row()},{text}" if of_gpt else f"{text},v100-16gb,8,128,fp16,160" for text in (usual, cells)]
-    (file,) = json.loads(answer("validate", write(table(*lines, header=header)), "--json"))["files"]
+    path = write(table(*lines, header=header))
+    text = " ".join(answer("validate", path).split())
+    assert "1 framework vllm serves networks and trains none (line 3)" in text
+    assert "tau and regret" not in text
+    assert "fitted constants" not in text
+    assert "fitted constants" in answer("validate", path, "-v")
+    (file,) = json.loads(answer("validate", path, "--json"))["files"]
     assert (file["scored"], file["skipped"]) == (1, {"framework vllm serves networks and trains none": 1})
 
 
