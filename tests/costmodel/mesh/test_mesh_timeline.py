@@ -17,7 +17,7 @@ from costmodel.mesh.communication import mesh_strides
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import MeshBatch, MeshPlan
 from costmodel.mesh.tracks import mesh_tracks
-from costmodel.schedules import SCHEDULES, schedule_of
+from costmodel.schedules import SCHEDULES, chunks_of_ranks, schedule_of
 from costmodel.timeline import Timeline, TimelineInput, Tracks, TrackSpan, simulate
 from tests.costmodel.mesh import plans as make
 
@@ -248,9 +248,10 @@ def _ends(model: MeshModel, plan: MeshPlan) -> tuple[tuple[float, ...], tuple[fl
     apart = max(max(extents) // ranks, 1)
     exchanges, updates = [], []
     for rank in range(plan.pp):
-        modules = [u for c in range(rank, len(blocks), plan.pp) for u in range(int(starts[c]), int(starts[c + 1]))]
+        own = chunks_of_ranks(plan.schedule, plan.pp, plan.vpp)[rank].tolist()
+        modules = [u for c in own for u in range(int(starts[c]), int(starts[c + 1]))]
         modules += [0] if rank == 0 else []
-        modules += [len(kinds) - 1] if rank == plan.pp - 1 else []
+        modules += [len(kinds) - 1] if len(blocks) - 1 in own else []
         count = sum(float(table.dense_trainable[0, kinds[u]]) for u in modules)
         hides = [u for u in modules if u != len(kinds) - 1]  # the head is the first to have a gradient
         backward = sum(chunks.times[kinds[u]][1] for u in hides)
