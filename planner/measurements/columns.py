@@ -183,7 +183,7 @@ _ALL = (
         "lora_targets",
         ("qkv", "all"),
         "products with adapters: those of queries, keys and values, or all of a block",
-        "qkv",
+        "that of the framework, else qkv",
     ),
     # number formats
     _choice("precision", _FORMATS, "number format", "bf16; of kernels and networks for images fp32"),

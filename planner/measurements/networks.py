@@ -14,7 +14,7 @@ from planner.files.naming.models import nearest_models, transformer_called
 from planner.files.resources import bundled
 from planner.importers.hugging_face import parts
 from planner.importers.networks import load_model
-from planner.measurements.hardware import flash_attention, has_dropout
+from planner.measurements.hardware import defaults_of, flash_attention, has_dropout
 from planner.measurements.tables import Row, RowSkipped
 
 __all__ = [
@@ -92,7 +92,11 @@ def network_of(row: Row, number_format: str) -> Graph:
         shape = shape_of(row, fused=flash_attention(row, number_format))
         graph = transformer(replace(shape, seq=row.count("computed_seq") or shape.seq))
     rank = row.count("lora_rank")
-    return graph if rank is None else with_adapters(graph, rank, everywhere=row.text("lora_targets") == _EVERYWHERE)
+    if rank is None:
+        return graph
+    targets = row.text("lora_targets")
+    everywhere = targets == _EVERYWHERE or (not targets and defaults_of(row).adapts_all)
+    return with_adapters(graph, rank, everywhere=everywhere)
 
 
 def shape_of(row: Row, *, fused: bool) -> TransformerShape:

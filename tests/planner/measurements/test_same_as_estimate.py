@@ -24,6 +24,7 @@ from planner.files.resources import bundled
 from planner.measurements import convnets, plans
 from planner.measurements.fitted import _OF_STEPS, _ONLY, fitted_of
 from planner.measurements.kinds import recognise
+from planner.measurements.networks import network_of
 from planner.measurements.outcomes import DEFAULT, Outcome, Preset
 from planner.measurements.plans import reported_bytes
 from planner.measurements.tables import Row, read_table
@@ -268,6 +269,21 @@ def test_what_nobody_states_is_the_same(cells: Mapping[str, str]) -> None:
     assert plan is not None
     usual = meant.framework.defaults
     assert row.has("zero_stage") or plan.zero_stage == (usual.zero_stage or 0)
+
+
+@pytest.mark.parametrize(
+    ("cells", "trained"),
+    [
+        ({}, "qkv"),
+        ({"framework": "accelerate"}, "all"),  # recipes of PEFT
+        ({"framework": "accelerate", "lora_targets": "qkv"}, "qkv"),
+        ({"lora_targets": "all"}, "all"),
+    ],
+)
+def test_adapters_stand_where_the_framework_puts_them(cells: Mapping[str, str], trained: str) -> None:
+    row = Row(line=2, cells={"model": "llama3-8b", "lora_rank": "8", **cells})
+    layers = [layer for layer in network_of(row, "bf16").layers if layer.lora_rank]
+    assert len(layers) == 32 * (1 if trained == "qkv" else 4)
 
 
 # --- The memory that the log of a framework has -------------------------------------------------------------------------------------------
