@@ -188,6 +188,9 @@ def read_placement_file(path: Path) -> Claim:
     """
     document = parse_document(path, keep_faults=True)
     written = document.value if isinstance(document.value, dict) else {}
+    if {"model", "cluster"} <= written.keys():
+        text = f"is a plan of 'planner optimize', not a placement; 'planner estimate --plan {path}' predicts it"
+        raise InputFileError([FileProblem(path=path, message=text)])
     objective = str(written.get("objective"))
     file = validate(_FILES.get(objective, _FILES["throughput"]), document)
     device_of: dict[Any, str] = {}

@@ -304,7 +304,7 @@ def _facts(sized: Sized) -> list[tuple[str, str]]:
     known = [answer.facts for answer in sized.clusters]
     has_idle_nodes = any((trial.gpus or 0) > trial.facts.node > 1 for trial in trials)
     assumed = [
-        *(f"{f.price_per_hour:g} USD per GPU and hour ({f.name})" for f in known if f.price_per_hour is not None),
+        *(f"{_money(f.price_per_hour)} USD per GPU and hour ({f.name})" for f in known if f.price_per_hour is not None),
         f"goodput {percent(goal.goodput)}",
         *(["GPUs are paid for singly inside one node, in whole nodes beyond it"] if has_idle_nodes else []),
     ]

@@ -257,6 +257,14 @@ def test_the_method_of_a_proof_comes_with_verbose(answer: Any) -> None:
     assert "(elimination" not in text
 
 
+def test_a_plan_is_no_placement_and_that_takes_one_line(answer: Any, fails: Any, tmp_path: Path) -> None:
+    path = str(tmp_path / "plan.yaml")
+    answer("optimize", "mlp", "--gpus", "2", "--export", path)
+    error = fails("place", "check", "alexnet", path)
+    assert "is a plan of 'planner optimize', not a placement" in error
+    assert len(error.splitlines()) == 1
+
+
 def test_next_names_the_file_that_was_written(answer: Any, tmp_path: Path) -> None:
     path = str(tmp_path / "best.yaml")
     text = answer("optimize", "mlp", "--gpus", "4", "--export", path, "--width", "300")
