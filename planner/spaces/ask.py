@@ -8,14 +8,17 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from planner.core.answer import Answer, Assumption, Estimate, Proof, RankedPlan
 from planner.core.errors import NoFeasiblePlan, SearchInterrupted
 from planner.core.notes import Note
 from planner.core.request import Request
 from planner.question.resolve import resolve
-from planner.spaces.base import PlanSpace, Progress, space_of
+from planner.spaces.base import PlanSpace, space_of
+
+if TYPE_CHECKING:
+    from strategies.limits import Progress
 
 __all__ = ["compared_parts", "estimate", "explain", "optimize", "predicted", "searched"]
 

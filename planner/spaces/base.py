@@ -28,7 +28,6 @@ from planner.core.errors import SearchInterrupted, UsageError, no_plan_in_time
 from planner.core.notes import Note
 from planner.core.objectives import stated_rates
 from planner.core.request import SPACES, Request, imported
-from strategies.limits import Progress
 from strategies.score import Score, score_of
 
 if TYPE_CHECKING:
@@ -39,8 +38,9 @@ if TYPE_CHECKING:
     from planner.question.resolve import Resolved
     from planner.schema.plan import PlanDocument
     from planner.spaces.items import Item
+    from strategies.limits import Progress
 
-__all__ = ["Found", "PlanSpace", "Progress", "check_framework", "space_of"]
+__all__ = ["Found", "PlanSpace", "check_framework", "space_of"]
 
 
 _DEFAULT_TIME_LIMIT_S = 60.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from costmodel.layerwise.evaluate import evaluate
 from costmodel.layerwise.plan import Plan
@@ -15,10 +16,12 @@ from planner.core.errors import PlannerError, UsageError
 from planner.core.request import Request
 from planner.question.resolve import Resolved, resolve
 from planner.report.figures.standard import halved_counts
-from planner.spaces.base import Progress
 from planner.spaces.layers.plans import plan_in_words
 from planner.spaces.layers.space import LayerwisePlanSpace, layerwise_space
 from planner.uncertainty.bars import WITHOUT_MODEL
+
+if TYPE_CHECKING:
+    from strategies.limits import Progress
 
 __all__ = ["layer_study", "scale"]
 

@@ -35,7 +35,7 @@ from planner.core.notes import Note
 from planner.core.quantities import format_bytes
 from planner.question.choose import is_transformer
 from planner.question.resolve import Resolved
-from planner.spaces.base import Found, PlanSpace, Progress, check_framework
+from planner.spaces.base import Found, PlanSpace, check_framework
 from planner.spaces.layers.plans import layerwise_section, plan_from_document, plan_in_words
 from strategies.layerwise.space import BATCH_FAMILIES, FAMILY_NAMES, Restriction
 
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from planner.files.documents import Document
     from planner.schema.plan import PlanDocument
     from strategies.layerwise.candidates import Candidate, Outcome, SearchSettings
+    from strategies.limits import Progress
 
 __all__ = ["LayerwisePlanSpace", "layerwise_space"]
 

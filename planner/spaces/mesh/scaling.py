@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from planner.core.answer import Curve, ErrorBars, RankedPlan, ScalePoint, Scaling
 from planner.core.errors import NoFeasiblePlan, SearchInterrupted, UsageError
@@ -12,8 +13,10 @@ from planner.core.quantities import format_bytes
 from planner.core.request import Request
 from planner.question.resolve import Resolved, resolve
 from planner.report.figures.standard import halved_counts
-from planner.spaces.base import Progress
 from planner.spaces.mesh.space import MeshPlanSpace, mesh_space
+
+if TYPE_CHECKING:
+    from strategies.limits import Progress
 
 __all__ = ["mesh_study", "scale_mesh"]
 

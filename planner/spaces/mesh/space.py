@@ -43,7 +43,7 @@ from planner.core.quantities import format_bytes
 from planner.core.request import Request
 from planner.question.fixed import fixed_by
 from planner.question.resolve import Resolved
-from planner.spaces.base import Found, PlanSpace, Progress
+from planner.spaces.base import Found, PlanSpace
 from planner.spaces.mesh.plans import (
     MUCH_HOST,
     bottleneck_in_words,
@@ -56,6 +56,7 @@ from strategies.mesh.settings import DISTINCT, Bounds, MeshOutcome, MeshRestrict
 
 if TYPE_CHECKING:
     from costmodel.timeline import Tracks
+    from strategies.limits import Progress
 
 __all__ = ["EFFORT", "MeshPlanSpace", "mesh_space"]
 

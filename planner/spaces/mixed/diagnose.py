@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from costmodel.hardware.cluster import Cluster
 from costmodel.mesh.modules import MeshError
@@ -12,7 +13,6 @@ from planner.core.capacity import usable_bytes
 from planner.core.errors import UsageError
 from planner.question.fixed import flags_of, without
 from planner.question.resolve import Resolved
-from planner.spaces.base import Progress
 from planner.spaces.diagnose import (
     Attempt,
     Change,
@@ -29,6 +29,9 @@ from strategies.mesh.settings import Bounds, MeshRestriction
 from strategies.mixed.families import legal_degrees
 from strategies.mixed.search import search_mixed
 from strategies.mixed.settings import MixedMiss, MixedOutcome, MixedSettings
+
+if TYPE_CHECKING:
+    from strategies.limits import Progress
 
 __all__ = ["DIAGNOSIS", "searched"]
 

@@ -47,7 +47,7 @@ from planner.core.objectives import better_word, check_rates, stated_rates
 from planner.core.quantities import format_bytes
 from planner.question.fixed import fixed_by
 from planner.question.resolve import Resolved
-from planner.spaces.base import Found, PlanSpace, Progress, check_framework
+from planner.spaces.base import Found, PlanSpace, check_framework
 from planner.spaces.mesh.plans import mesh_plan_in_words
 from planner.spaces.mesh.space import EFFORT
 from planner.spaces.mixed.options import with_fixed
@@ -59,6 +59,7 @@ from strategies.score import score_of
 
 if TYPE_CHECKING:
     from costmodel.timeline import Tracks
+    from strategies.limits import Progress
 
 __all__ = ["GroupBaseline", "GroupUse", "MeshAlone", "MixedPlanSpace", "fullest_group", "mixed_space"]
 

@@ -39,7 +39,7 @@ from planner.core.quantities import format_bytes
 from planner.core.request import DEFAULT_OUTPUT_TOKENS, DEFAULT_PROMPT_TOKENS, Request
 from planner.question.fixed import flag_of, near_multiples
 from planner.question.resolve import Resolved
-from planner.spaces.base import Found, PlanSpace, Progress, check_framework
+from planner.spaces.base import Found, PlanSpace, check_framework
 from planner.spaces.serving.plans import family_of_serving_plan, serving_plan_in_words
 from strategies.mesh.settings import Bounds
 from strategies.serving.search import (
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 
     from costmodel.timeline import Tracks
     from planner.spaces.items import Item
+    from strategies.limits import Progress
 
 __all__ = ["LIMITS", "ServingPlanSpace", "missed_limits", "serving_space"]
 
