@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from costmodel.framework import NO_FRAMEWORK
+from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS
 from costmodel.mesh.model import MeshModel
 from planner.files.loading import load_framework
 from planner.files.resources import bundled
@@ -54,13 +55,16 @@ def test_the_best_plans_are_those_of_brute_force(name: str, seed: int) -> None:
 @pytest.mark.parametrize("name", _of_a_mesh())
 @mostly("exact", "seed", [2, 4, 6, 7], quick=1)
 def test_no_framework_is_quicker_than_a_well_tuned_implementation(name: str, seed: int) -> None:
-    """Any plan, whether the framework can run it or not."""
+    """Any plan, whether the framework can run it or not, with gradients in the same format."""
     workload, cluster, workers = random_case(seed)
     well_tuned, own = (
         MeshModel.build(
             replace(workload, framework=framework),
             cluster,
-            framework.mesh_assumptions(precision=workload.precision, has_fp4=True),
+            replace(
+                framework.mesh_assumptions(precision=workload.precision, has_fp4=True),
+                main_gradient_bytes=DEFAULT_ASSUMPTIONS.main_gradient_bytes,
+            ),
         )
         for framework in (NO_FRAMEWORK, load_framework(name).framework)
     )
