@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
@@ -161,3 +161,15 @@ def reference_data() -> Path:
     if not (folder / "paleo").is_dir():
         pytest.skip(f"reference data not found at {folder} (set PLANNER_REFERENCE_DATA)")
     return folder
+
+
+@pytest.fixture
+def new_file(tmp_path: Path) -> Callable[[str, str], Path]:
+    """Write a file of a name and a text into the folder of the test."""
+
+    def write(name: str, text: str) -> Path:
+        path = tmp_path / name
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return write

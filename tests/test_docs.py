@@ -57,9 +57,8 @@ def test_examples_of_the_runner(tutorials: Any) -> None:
     assert tuple(doctest.testmod(tutorials)) == (0, 3)
 
 
-def test_a_changed_answer_is_noticed(tutorials: Any, tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text("```console\n$ planner list calibrations\nname     description\n```\n", encoding="utf-8")
+def test_a_changed_answer_is_noticed(tutorials: Any, tmp_path: Path, new_file: Any) -> None:
+    page = new_file("page.md", "```console\n$ planner list calibrations\nname     description\n```\n")
     ((block, body),) = tutorials.run_page(page, tmp_path)
     assert tutorials.stable(body) != tutorials.stable(block.body)
     assert "default" in body

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -50,7 +51,7 @@ register(
 # Copies: every device does all the work of its share of the batch, at a second per sample.
 COPIES = """
 import dataclasses
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from costmodel.fields import Figure, declared, part, setting
 from costmodel.rates import COMMON_FIGURES
@@ -234,13 +235,12 @@ def test_schema_and_errors_know_an_added_objective(tmp_path: Path) -> None:
     assert "did you mean carbon" in wrong.stderr.replace("'", "")
 
 
-def test_a_device_is_one_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_device_is_one_file(tmp_path: Path, new_file: Any, capsys: pytest.CaptureFixture[str]) -> None:
     device = yaml.safe_load(bundled("devices")["h100-sxm"].read_text(encoding="utf-8"))
     device |= {"name": "imaginary-1", "memory": "40 GB"}
     device.pop("driver_memory", None)
     device["source"].pop("driver_memory", None)
-    mine = tmp_path / "imaginary-1.yaml"
-    mine.write_text(yaml.safe_dump(device), encoding="utf-8")
+    mine = new_file("imaginary-1.yaml", yaml.safe_dump(device))
     question = ["estimate", "alexnet", "--gpus", "2", "--family", "data", "--device", str(mine)]
     assert run([*question, "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)

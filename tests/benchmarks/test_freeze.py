@@ -46,13 +46,12 @@ def written(folder: Path, name: str, content: Any) -> Path:
     return folder
 
 
-def test_differences_are_grouped_and_expected_ones_set_apart(tmp_path: Path) -> None:
+def test_differences_are_grouped_and_expected_ones_set_apart(tmp_path: Path, new_file: Any) -> None:
     before = written(
         tmp_path / "a", "answers/one", {"plans": [{"step_time_s": 1.0, "old": 1}, {"step_time_s": 2.0, "old": 1}]}
     )
     after = written(tmp_path / "b", "answers/one", {"plans": [{"step_time_s": 1.1}, {"step_time_s": 2.6}]})
-    allowing = tmp_path / "allowed.yaml"
-    allowing.write_text("- {path: 'answers/*.plans.*.old', reason: it is gone}\n")
+    allowing = new_file("allowed.yaml", "- {path: 'answers/*.plans.*.old', reason: it is gone}\n")
     text, unexpected = report(compare(before, after), read_allowed(allowing), examples=1)
     assert unexpected == 2
     assert text.splitlines() == [

@@ -27,10 +27,8 @@ FREE = ["--assume-free", "Frob"]
 
 
 @pytest.fixture
-def network(tmp_path: Path) -> str:
-    path = tmp_path / "net.prototxt"
-    path.write_text(NET)
-    return str(path)
+def network(new_file: Any) -> str:
+    return str(new_file("net.prototxt", NET))
 
 
 COMMANDS = {
@@ -70,9 +68,8 @@ def test_plan_files_keep_it(network: str, tmp_path: Path, answer: Any) -> None:
     assert "Frob" in json.dumps(json.loads(answer("explain", "--plan", str(plan), "--json"))["assumptions"])
 
 
-def test_an_imported_file_says_it_for_good(network: str, tmp_path: Path, answer: Any) -> None:
-    path = tmp_path / "net.yaml"
-    path.write_text(text_of(load_model(network, assume_free=["Frob"])))
+def test_an_imported_file_says_it_for_good(network: str, new_file: Any, answer: Any) -> None:
+    path = new_file("net.yaml", text_of(load_model(network, assume_free=["Frob"])))
     assumptions = json.loads(answer("optimize", str(path), *COMMANDS["optimize"], "--json"))["assumptions"]
     assert any("Frob" in json.dumps(one) for one in assumptions)
 
@@ -93,9 +90,8 @@ def test_assumptions_about_nothing_are_refused(model: str, operator: str, networ
     assert operator in error
 
 
-def test_placing_a_file_of_operators_takes_no_such_option(tmp_path: Path, fails: Any) -> None:
-    path = tmp_path / "graph.json"
-    path.write_text("{}")
+def test_placing_a_file_of_operators_takes_no_such_option(new_file: Any, fails: Any) -> None:
+    path = new_file("graph.json", "{}")
     assert "--assume-free: only has a meaning for a network with --cluster" in fails("place", str(path), *FREE)
 
 

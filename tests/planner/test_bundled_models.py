@@ -238,15 +238,13 @@ def gnmt_weights(layers: int) -> int:
     return embeddings + encoder + decoder + attention + hidden * vocabulary + vocabulary
 
 
-def test_gnmt(tmp_path: Path) -> None:
+def test_gnmt(new_file: Any) -> None:
     """With four layers on each side it is the network of MLPerf, which has 160,671,297 parameters (NVIDIA apex, tests)."""
     assert gnmt_weights(8) == graph("gnmt").weight_count
     assert graph("gnmt").weight_count == pytest.approx(278e6, rel=0.002)  # arXiv:1701.06538, table 2
     text = bundled("models")["gnmt"].read_text()
     assert text.count("repeat: 6") == 2
-    path = tmp_path / "gnmt4.yaml"
-    path.write_text(text.replace("repeat: 6", "repeat: 2"))
-    small = load_model(str(path)).graph
+    small = load_model(str(new_file("gnmt4.yaml", text.replace("repeat: 6", "repeat: 2")))).graph
     assert small.weight_count == gnmt_weights(4)
     shared_embedding = 32_320 * 1024
     second_biases = 9 * 4 * 1024  # PyTorch's LSTM has two biases per gate: 5 cells in the encoder, 4 in the decoder

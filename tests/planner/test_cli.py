@@ -243,9 +243,10 @@ def test_explain_adds_up_the_memory(answer: Any) -> None:
     assert "memory 1.23 100 %" in parts
 
 
-def test_a_layer_with_a_kind_is_asked_for_its_type(fails: Any, tmp_path: Path) -> None:
-    path = tmp_path / "net.yaml"
-    path.write_text("schema_version: 1\nname: a\nglobal_batch: 8\nlayers:\n  - {name: c, kind: convolution}\n")
+def test_a_layer_with_a_kind_is_asked_for_its_type(fails: Any, new_file: Any) -> None:
+    path = new_file(
+        "net.yaml", "schema_version: 1\nname: a\nglobal_batch: 8\nlayers:\n  - {name: c, kind: convolution}\n"
+    )
     assert "missing key 'type' (or 'block', or 'branches'); did you mean 'type' by 'kind'?" in fails(
         "optimize", str(path), "--gpus", "2"
     )
@@ -356,15 +357,13 @@ def test_import_writes_a_model_file(answer: Any, reference_data: Path, tmp_path:
         assert all(a.kind == b.kind and a.output_shape == b.output_shape for a, b in pairs)
 
 
-def test_import_round_trips_the_bundled_models(tmp_path: Path) -> None:
+def test_import_round_trips_the_bundled_models(new_file: Any) -> None:
     """Blocks, branches and joins, written out layer by layer."""
     from planner.files.network_file import network_text
 
     for name in ("googlenet", "resnet50", "gnmt", "dcgan-generator"):
         model = load_model(name)
-        path = tmp_path / f"{name}.yaml"
-        path.write_text(network_text(model), encoding="utf-8")
-        again = load_model(str(path))
+        again = load_model(str(new_file(f"{name}.yaml", network_text(model))))
         assert again.graph.edges == model.graph.edges
         assert [layer.output_shape for layer in again.graph.layers] == [
             layer.output_shape for layer in model.graph.layers

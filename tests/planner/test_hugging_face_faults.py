@@ -73,9 +73,8 @@ def test_all_faults_come_at_once_with_their_places(tmp_path: Path) -> None:
     ]
 
 
-def test_the_command_prints_them_and_ends_with_2(tmp_path: Path, fails: Any) -> None:
-    path = tmp_path / "config.json"
-    path.write_text(EVERYTHING_WRONG)
+def test_the_command_prints_them_and_ends_with_2(tmp_path: Path, new_file: Any, fails: Any) -> None:
+    path = new_file("config.json", EVERYTHING_WRONG)
     for command in (["import", str(path)], ["import", str(tmp_path)], ["optimize", str(path), "--gpus", "8"]):
         err = fails(*command)
         assert f"{path}:5:24: num_hidden_layers: must be at least 1, got -3" in err

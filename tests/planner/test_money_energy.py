@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -38,18 +37,16 @@ def test_bundled_power_and_prices_have_sources_and_are_sensible(name: str) -> No
         assert device.busy_power_w is None
 
 
-def test_a_cluster_s_price_goes_before_the_device_s(tmp_path: Path) -> None:
+def test_a_cluster_s_price_goes_before_the_device_s(new_file: Any) -> None:
     text = bundled("clusters")["dgx-a100"].read_text(encoding="utf-8")
-    mine = tmp_path / "mine.yaml"
-    mine.write_text(text.replace("\nsource:\n", "\nprice_per_hour: 1.25\nsource:\n"), encoding="utf-8")
+    mine = new_file("mine.yaml", text.replace("\nsource:\n", "\nprice_per_hour: 1.25\nsource:\n"))
     assert load_cluster(str(mine)).cluster.device.price_per_hour == 1.25
     assert load_cluster("dgx-a100").cluster.device.price_per_hour == load_device("a100-80gb").device.price_per_hour
 
 
-def test_mixed_clusters_state_prices_by_device(tmp_path: Path, fails: Any) -> None:
+def test_mixed_clusters_state_prices_by_device(new_file: Any, fails: Any) -> None:
     text = bundled("clusters")["a100-v100"].read_text(encoding="utf-8")
-    mine = tmp_path / "mine.yaml"
-    mine.write_text(text.replace("\nsource:\n", "\nprice_per_hour: 1.25\nsource:\n"), encoding="utf-8")
+    mine = new_file("mine.yaml", text.replace("\nsource:\n", "\nprice_per_hour: 1.25\nsource:\n"))
     assert "about one kind of device" in fails("optimize", "llama2-7b", "--gpus", "8", "--cluster", str(mine))
     assert "has several" in fails("optimize", "llama2-7b", "--gpus", "8", "--cluster", "a100-v100", "--price", "1")
 

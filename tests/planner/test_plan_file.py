@@ -74,11 +74,9 @@ def test_every_split_is_counted() -> None:
 
 
 @pytest.fixture
-def plan_path(tmp_path: Path, make_result: MakeResult) -> Path:
+def plan_path(new_file: Any, make_result: MakeResult) -> Path:
     document = plan_document(make_result())
-    path = tmp_path / "plan.yaml"
-    path.write_text(plan_text(document), encoding="utf-8")
-    return path
+    return new_file("plan.yaml", plan_text(document))
 
 
 def problems_of(path: Path, graph: Graph) -> list[str]:
@@ -165,7 +163,7 @@ def test_an_input_may_have_any_layout_of_all_workers(plan_path: Path, alexnet: G
     assert plan_from_document(loaded.content, alexnet, loaded.document).splits[0] == Split(out_channels=4, height=4)
 
 
-def test_pipelines_round_trip(tmp_path: Path, alexnet: Graph, make_result: MakeResult) -> None:
+def test_pipelines_round_trip(new_file: Any, alexnet: Graph, make_result: MakeResult) -> None:
     cut = alexnet.index("fc6")
     last = len(alexnet.layers) - 1
     plan = Plan(
@@ -177,8 +175,7 @@ def test_pipelines_round_trip(tmp_path: Path, alexnet: Graph, make_result: MakeR
     )
     result = make_result()
     document = plan_document(result, dataclasses.replace(result.plans[0], plan=plan, workers=6))
-    path = tmp_path / "plan.yaml"
-    path.write_text(plan_text(document), encoding="utf-8")
+    path = new_file("plan.yaml", plan_text(document))
     assert "  - {first: data, last: pool5, replicas: 4}" in path.read_text(encoding="utf-8").splitlines()
     loaded = read_plan(path)
     assert plan_from_document(loaded.content, alexnet, loaded.document) == plan
@@ -352,9 +349,8 @@ def test_words_stay_words(word: str) -> None:
 
 
 @pytest.mark.parametrize("value", [1e-05, 1e300, 5e-324, 0.1 + 0.2, -1.5e-9, 1e22, 123456789.123456789, 3.0])
-def test_numbers_keep_every_digit(value: float, tmp_path: Path) -> None:
-    path = tmp_path / "n.yaml"
-    path.write_text(yaml_text({"x": value}), encoding="utf-8")
+def test_numbers_keep_every_digit(value: float, new_file: Any) -> None:
+    path = new_file("n.yaml", yaml_text({"x": value}))
     assert yaml.safe_load(path.read_text(encoding="utf-8"))["x"] == value
     assert parse_document(path).value["x"] == value
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -225,11 +226,9 @@ MIXTRAL = "4096,32,32,8,14336,32000,4096,h100-sxm,64,256,1,8,4000"
 
 
 @pytest.fixture
-def outcomes(tmp_path: Path) -> Callable[[str], list[Outcome]]:
+def outcomes(new_file: Any) -> Callable[[str], list[Outcome]]:
     def predict(text: str) -> list[Outcome]:
-        path = tmp_path / "runs.csv"
-        path.write_text(text)
-        return predict_table(read(path))[1]
+        return predict_table(read(new_file("runs.csv", text)))[1]
 
     return predict
 
@@ -247,10 +246,10 @@ def test_a_bundled_mixture_with_its_widths_is_that_mixture(outcomes: Callable[[s
 
 
 @pytest.mark.parametrize("name", ["my MoE", "Moe 8x7B", "Mixtral 8x7B (16 layers)", "some-30B-A3B"])
-def test_a_mixture_is_never_taken_for_a_dense_network(tmp_path: Path, name: str) -> None:
-    path = tmp_path / "runs.csv"
-    path.write_text(
-        HEADER + f"{name},," + MIXTRAL.replace("4096,32", "4096,16", 1).replace("1,8,4000", "1,,4000") + ",,\n"
+def test_a_mixture_is_never_taken_for_a_dense_network(new_file: Any, name: str) -> None:
+    path = new_file(
+        "runs.csv",
+        HEADER + f"{name},," + MIXTRAL.replace("4096,32", "4096,16", 1).replace("1,8,4000", "1,,4000") + ",,\n",
     )
     (problem,) = convert(path).refused
     assert "experts" in problem.message
@@ -299,10 +298,8 @@ def test_patches_may_be_counted_without_the_class_token() -> None:
         "hidden,layers,heads,device,nodes,gpus_per_node,global_batch,tokens_per_s_per_gpu\n4096,32,32,H100,8,8,128,9000\n",
     ],
 )
-def test_runs_need_no_column_that_another_replaces(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "runs.csv"
-    path.write_text(text)
-    table = read(path)
+def test_runs_need_no_column_that_another_replaces(new_file: Any, text: str) -> None:
+    table = read(new_file("runs.csv", text))
     assert recognise(table).name == "plan"
     assert [outcome.skipped for outcome in predict_table(table)[1]] == [""]
 

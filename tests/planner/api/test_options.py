@@ -139,11 +139,10 @@ REVEALED = [
 
 
 @pytest.mark.e2e
-def test_types_as_a_checker_sees_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_types_as_a_checker_sees_them(tmp_path: Path, new_file: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     api = pytest.importorskip("mypy.api")
     assert (REPOSITORY / "planner" / "py.typed").is_file()
-    program = tmp_path / "program.py"
-    program.write_text(textwrap.dedent(PROGRAM), encoding="utf-8")
+    program = new_file("program.py", textwrap.dedent(PROGRAM))
     monkeypatch.setenv("MYPYPATH", str(REPOSITORY))
     out, err, _ = api.run([
         "--strict", "--follow-imports", "silent", "--config-file", "", "--ignore-missing-imports", "--no-error-summary",

@@ -222,20 +222,16 @@ def test_pages_figures_and_traces(tmp_path: Path) -> None:
         result.write_html(tmp_path / "a.txt")
 
 
-def test_a_run_of_today(tmp_path: Path) -> None:
-    script = tmp_path / "train.sh"
-    script.write_text(
-        "pretrain --tensor-model-parallel-size 4 --micro-batch-size 1 --global-batch-size 16", encoding="utf-8"
-    )
+def test_a_run_of_today(new_file: Any) -> None:
+    script = new_file("train.sh", "pretrain --tensor-model-parallel-size 4 --micro-batch-size 1 --global-batch-size 16")
     found = planner.estimate("llama3-8b", run_from=("megatron", script), gpus=8)
     assert found.plan.settings["tp"] == 4
     assert found.plan.global_batch == 16
 
 
-def test_what_of_a_run_was_read_otherwise_is_said(tmp_path: Path) -> None:
-    script = tmp_path / "train.sh"
-    script.write_text(
-        "torchrun --nproc_per_node 8 pretrain_gpt.py --micro-batch-size 1 --global-batch-size 16", encoding="utf-8"
+def test_what_of_a_run_was_read_otherwise_is_said(new_file: Any) -> None:
+    script = new_file(
+        "train.sh", "torchrun --nproc_per_node 8 pretrain_gpt.py --micro-batch-size 1 --global-batch-size 16"
     )
     found = planner.estimate("llama3-8b", run_from=("megatron", script), gpus=16, tp=8)
     assert any("the script starts 8" in warning for warning in found.warnings)

@@ -114,10 +114,9 @@ def test_the_guide_lists_every_constant() -> None:
         assert f"| `{name}` | {constant.meaning} | {constant.prior_log_sd * 100:.0f} % |" in guide
 
 
-def test_the_file_of_the_guide_is_valid(ask: Any, tmp_path: Path) -> None:
+def test_the_file_of_the_guide_is_valid(ask: Any, new_file: Any) -> None:
     guide = (Path(__file__).parents[3] / "docs" / "calibration.md").read_text(encoding="utf-8")
-    path = tmp_path / "mine.yaml"
-    path.write_text(guide.split("```yaml\n")[1].split("```")[0])
+    path = new_file("mine.yaml", guide.split("```yaml\n")[1].split("```")[0])
     out, _ = ask("estimate", "alexnet", "--gpus", "8", "--family", "data", "--calibration", str(path))
     assert "calibration mine (matmul_rate x 0.93, inter_node_bandwidth x 0.80)" in " ".join(out.split())
 
@@ -268,7 +267,7 @@ def test_a_calibration_that_cannot_be_used(fails: Any, options: str, message: st
     ],
 )
 def test_a_wrong_calibration_file_is_named_with_its_line(
-    fails: Any, tmp_path: Path, change: dict[str, Any], message: str
+    fails: Any, new_file: Any, change: dict[str, Any], message: str
 ) -> None:
     content: dict[str, Any] = {
         "schema_version": 1,
@@ -276,8 +275,7 @@ def test_a_wrong_calibration_file_is_named_with_its_line(
         "constants": {"matmul_rate": {"log_sd": 0.1, "prior_log_sd": 0.1}},
         "residual": {"log_sd": 0.1},
     }
-    path = tmp_path / "wrong.yaml"
-    path.write_text(yaml.safe_dump({**content, **change}))
+    path = new_file("wrong.yaml", yaml.safe_dump({**content, **change}))
     err = fails("optimize", "alexnet", "--gpus", "2", "--calibration", path)
     assert message in err
     assert f"{path}:" in err

@@ -158,11 +158,9 @@ def test_a_fit_that_does_not_help_rows_left_out_is_not_used(write: Any, gemm_tab
 
 
 @pytest.mark.e2e
-def test_the_file_holds_what_was_found(gemm: Path, tmp_path: Path) -> None:
+def test_the_file_holds_what_was_found(gemm: Path, new_file: Any) -> None:
     result = _run(gemm)
-    path = tmp_path / "fitted.yaml"
-    path.write_text(calibration_text(result), encoding="utf-8")
-    loaded = load_calibration(str(path)).calibration
+    loaded = load_calibration(str(new_file("fitted.yaml", calibration_text(result)))).calibration
     assert loaded.values == result.calibration.values
     np.testing.assert_allclose(loaded.correlation, result.calibration.correlation)
 
@@ -201,16 +199,16 @@ def test_rows_of_another_device_are_counted(write: Any, gemm_table: Any) -> None
 
 
 @pytest.mark.e2e
-def test_rows_without_a_device_ran_on_the_one_that_is_named(write: Any, gemm_table: Any, tmp_path: Path) -> None:
+def test_rows_without_a_device_ran_on_the_one_that_is_named(
+    write: Any, gemm_table: Any, tmp_path: Path, new_file: Any
+) -> None:
     """A device of the user's own, in a file: the column may be missing."""
     whole = write("all.csv", "gemm", gemm_table, GEMM_PRESET, noise=0.02)
     bare = tmp_path / "bare.csv"
     lines = whole.read_text().splitlines()
     bare.write_text("\n".join(line.partition(",")[2] for line in lines) + "\n")
     text = (Path(load_device("p100").path)).read_text().replace("name: p100", "name: my-box", 1)
-    own = tmp_path / "my-box.yaml"
-    own.write_text(text)
-    result = _run(bare, machinery=machinery_of(str(own), None, None))
+    result = _run(bare, machinery=machinery_of(str(new_file("my-box.yaml", text)), None, None))
     assert result.tables[0].used == 64
     assert result.calibration.values == _run(whole).calibration.values
 
@@ -298,11 +296,11 @@ def test_times_in_another_unit_are_doubted(write: Any, gemm_table: Any) -> None:
     ],
 )
 def test_other_links_than_the_clusters_are_pointed_out(
-    tmp_path: Path, cluster: str | None, device: str, stated: str, said: str
+    new_file: Any, cluster: str | None, device: str, stated: str, said: str
 ) -> None:
-    path = tmp_path / "runs.csv"
-    path.write_text(
-        f"model,device,gpus,global_batch,inter_bw_Gbps_per_node,step_time_ms\ngpt2,{device},16,64,{stated},900\n"
+    path = new_file(
+        "runs.csv",
+        f"model,device,gpus,global_batch,inter_bw_Gbps_per_node,step_time_ms\ngpt2,{device},16,64,{stated},900\n",
     )
     found = link_remark(machinery_of(device, cluster, None), read_table(path))
     assert (said in found) if said else not found

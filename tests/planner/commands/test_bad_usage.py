@@ -39,14 +39,12 @@ def fails(fails: Any) -> Any:
 
 
 @pytest.fixture
-def model(tmp_path: Path) -> Any:
+def model(new_file: Any) -> Any:
     """Write a model file, with one piece replaced."""
 
     def write(old: str = "", new: str = "") -> Path:
         assert old in MODEL
-        path = tmp_path / "tiny.yaml"
-        path.write_text(MODEL.replace(old, new, 1) if old else MODEL, encoding="utf-8")
-        return path
+        return new_file("tiny.yaml", MODEL.replace(old, new, 1) if old else MODEL)
 
     return write
 
@@ -213,9 +211,8 @@ def test_files_that_cannot_be_read(fails: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content", ["[" * 10_000_000, "a: &a [x, x]\n" + "".join(f"b{i}: &b{i} [*a, *a]\n" for i in range(9))]
 )
-def test_bombs_are_refused(fails: Any, tmp_path: Path, content: str) -> None:
-    path = tmp_path / "bomb.yaml"
-    path.write_text(content, encoding="utf-8")
+def test_bombs_are_refused(fails: Any, new_file: Any, content: str) -> None:
+    path = new_file("bomb.yaml", content)
     assert fails("optimize", str(path), "--gpus", "4")[0].startswith(str(path))
 
 
@@ -368,12 +365,11 @@ def test_a_network_with_nothing_to_train_is_not_trained(fails: Any, tmp_path: Pa
 
 
 @pytest.mark.parametrize("command", ["estimate", "optimize", "explain", "scale"])
-def test_a_network_without_work_has_no_step(fails: Any, tmp_path: Path, command: str) -> None:
-    path = tmp_path / "views.yaml"
-    path.write_text(
+def test_a_network_without_work_has_no_step(fails: Any, new_file: Any, command: str) -> None:
+    path = new_file(
+        "views.yaml",
         "schema_version: 1\nname: views\nglobal_batch: 8\nlayers:\n"
         "  - {name: x, type: input, shape: [3, 8, 8]}\n  - {name: f, type: flatten}\n",
-        encoding="utf-8",
     )
     size = ("--workers", "1,2") if command == "scale" else ("--gpus", "2")
     message = "\n".join(fails(command, str(path), "--mode", "inference", *size))

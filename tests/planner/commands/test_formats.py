@@ -122,10 +122,8 @@ CONFIG = {
 
 
 @pytest.fixture
-def config(tmp_path: Path) -> str:
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps(CONFIG), encoding="utf-8")
-    return str(path)
+def config(new_file: Any) -> str:
+    return str(new_file("config.json", json.dumps(CONFIG)))
 
 
 def test_both_forms_say_the_same(config: str, tmp_path: Path, answer: Callable[..., str]) -> None:

@@ -35,11 +35,10 @@ def test_a_plan_file_keeps_it(tmp_path: Path) -> None:
     assert planner.estimate(plan=path).step_time_s == result.step_time_s
 
 
-def test_a_file_of_ones_own(tmp_path: Path) -> None:
-    path = tmp_path / "mine.yaml"
-    path.write_text(
+def test_a_file_of_ones_own(new_file: Any) -> None:
+    path = new_file(
+        "mine.yaml",
         'schema_version: 1\nname: mine\ntitle: Mine\nversion: "1"\ncosts:\n  device_spread: {value: 0.1, source: guess}\n',
-        encoding="utf-8",
     )
     mine = planner.estimate("alexnet", gpus=2, family="data", framework=path)
     usual = planner.estimate("alexnet", gpus=2, family="data", framework="tensorflow")

@@ -213,10 +213,9 @@ def test_formats(answer: Ask, make_plan: Callable[..., str], tmp_path: Path) -> 
 
 
 @pytest.mark.e2e
-def test_mistakes(fails: Any, make_plan: Callable[..., str], tmp_path: Path) -> None:
+def test_mistakes(fails: Any, make_plan: Callable[..., str], tmp_path: Path, new_file: Any) -> None:
     plan = make_plan("a.yaml", "estimate", "alexnet", "--gpus", "2", "--family", "data")
-    model = tmp_path / "net.yaml"
-    model.write_text("schema_version: 1\nname: x\n", encoding="utf-8")
+    model = new_file("net.yaml", "schema_version: 1\nname: x\n")
     binary = tmp_path / "b.yaml"
     binary.write_bytes(b"\xff\xfe\x00workers: 1")
     assert "needs two plans" in fails("compare")

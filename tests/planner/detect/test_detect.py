@@ -218,9 +218,8 @@ def test_the_command_writes_what_the_planner_reads(tmp_path: Path, answer: Any) 
     assert answer("optimize", "alexnet", "--gpus", "1", "--cluster", str(path))
 
 
-def test_files_that_are_there_are_kept_unless_forced(tmp_path: Path, answer: Any, fails: Any) -> None:
-    path = tmp_path / "cluster.yaml"
-    path.write_text("mine", encoding="utf-8")
+def test_files_that_are_there_are_kept_unless_forced(tmp_path: Path, new_file: Any, answer: Any, fails: Any) -> None:
+    path = new_file("cluster.yaml", "mine")
     assert "--force" in fails("detect", "-o", str(path))
     assert [entry.name for entry in tmp_path.iterdir()] == ["cluster.yaml"]
     assert path.read_text(encoding="utf-8") == "mine"
@@ -266,8 +265,6 @@ def test_json(answer: Any) -> None:
         "",
     ],
 )
-def test_texts_stay_texts(text: str, tmp_path: Path) -> None:
+def test_texts_stay_texts(text: str, new_file: Any) -> None:
     """By this project's reader, which knows more numbers than others."""
-    path = tmp_path / "t.yaml"
-    path.write_text(f"key: {quoted(text)}\n", encoding="utf-8")
-    assert parse_document(path).value["key"] == text
+    assert parse_document(new_file("t.yaml", f"key: {quoted(text)}\n")).value["key"] == text

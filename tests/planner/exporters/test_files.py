@@ -178,14 +178,13 @@ def test_layouts_mean_the_blocks(blocks: tuple[int, ...]) -> None:
     assert stages[-1][-1] == "L"
 
 
-def test_torchtitan_recipe_changes_the_configuration(tmp_path: Path) -> None:
+def test_torchtitan_recipe_changes_the_configuration(tmp_path: Path, new_file: Any) -> None:
     # No activation checkpointing: its policy is a class of torchtitan's.
     text = make_export(PIPELINE, "torchtitan").files["planned.py"]
-    base = tmp_path / "base_recipe.py"
-    base.write_text(
+    new_file(
+        "base_recipe.py",
         "from types import SimpleNamespace as N\ndef tiny():\n"
         "    return N(parallelism=N(tensor_parallel_degree=1), training=N(steps=7), activation_checkpoint=None)\n",
-        encoding="utf-8",
     )
     (tmp_path / "planned.py").write_text(text, encoding="utf-8")
     code = (
@@ -250,15 +249,13 @@ def test_megatron_batch_arithmetic() -> None:
         (ServingPlan(tp=8, ep=16, dp=4), True, ["SERVER_ADDR", "--data-parallel-size 2", "rank=$((node % 2))"]),
     ],
 )
-def test_servers(plan: ServingPlan, experts: bool, words: list[str], tmp_path: Path) -> None:
+def test_servers(plan: ServingPlan, experts: bool, words: list[str], new_file: Any) -> None:
     export = make_export(serving_job(plan, has_experts=experts), "vllm")
     script = export.files["serve.sh"]
     for word in words:
         assert word in script
     assert not {"ep", "etp"} & set(export.account.cannot)
-    path = tmp_path / "serve.sh"
-    path.write_text(script, encoding="utf-8")
-    subprocess.run(["bash", "-n", str(path)], check=True)
+    subprocess.run(["bash", "-n", str(new_file("serve.sh", script))], check=True)
 
 
 def test_servers_side_by_side_get_devices_and_ports_of_their_own(tmp_path: Path) -> None:
@@ -279,7 +276,7 @@ def test_servers_side_by_side_get_devices_and_ports_of_their_own(tmp_path: Path)
 
 @pytest.mark.parametrize("job", [FSDP, DATA, CONTEXT], ids=["fsdp", "data", "context"])
 @pytest.mark.filterwarnings("ignore")
-def test_accelerate_loads_its_file(job: Any, tmp_path: Path) -> None:
+def test_accelerate_loads_its_file(job: Any, new_file: Any) -> None:
     pytest.importorskip("accelerate", reason="accelerate is not installed")
     pytest.importorskip(
         "transformers", reason="transformers, which accelerate asks for with tensor parallelism, is not installed"
@@ -288,8 +285,7 @@ def test_accelerate_loads_its_file(job: Any, tmp_path: Path) -> None:
     from accelerate.parallelism_config import ParallelismConfig
     from accelerate.utils.dataclasses import TorchContextParallelConfig
 
-    path = tmp_path / "accelerate.yaml"
-    path.write_text(make_export(job, "accelerate").files["accelerate.yaml"], encoding="utf-8")
+    path = new_file("accelerate.yaml", make_export(job, "accelerate").files["accelerate.yaml"])
     config = load_config_from_file(str(path))
     plan = job.plan
     assert config.num_processes == plan.workers
@@ -306,12 +302,11 @@ def test_accelerate_loads_its_file(job: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("job", [FSDP, DATA, PLAIN_PIPELINE], ids=["fsdp", "data", "pipeline"])
 @pytest.mark.filterwarnings("ignore")
-def test_deepspeed_loads_its_file(job: Any, tmp_path: Path) -> None:
+def test_deepspeed_loads_its_file(job: Any, new_file: Any) -> None:
     pytest.importorskip("deepspeed", reason="deepspeed is not installed")
     from deepspeed.runtime.config import DeepSpeedConfig
 
-    path = tmp_path / "ds_config.json"
-    path.write_text(make_export(job, "deepspeed").files["ds_config.json"], encoding="utf-8")
+    path = new_file("ds_config.json", make_export(job, "deepspeed").files["ds_config.json"])
     plan = job.plan
     ranks = SimpleNamespace(get_data_parallel_world_size=lambda: plan.dp)
     config = DeepSpeedConfig(str(path), mpu=ranks)

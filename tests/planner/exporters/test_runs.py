@@ -406,11 +406,10 @@ def test_estimate_predicts_what_was_exported(tmp_path: Path, answer: Any) -> Non
         ("optimizer",),
     ],
 )
-def test_any_value_of_a_deepspeed_key_is_read_or_refused(keys: tuple[str, ...], value: object, tmp_path: Path) -> None:
+def test_any_value_of_a_deepspeed_key_is_read_or_refused(keys: tuple[str, ...], value: object, new_file: Any) -> None:
     content: dict[str, object] = {"train_batch_size": 8}
     content |= {keys[0]: value if len(keys) == 1 else {keys[1]: value}}
-    path = tmp_path / "ds.json"
-    path.write_text(json.dumps(content), encoding="utf-8")
+    path = new_file("ds.json", json.dumps(content))
     with contextlib.suppress(InputFileError):
         read_run("deepspeed", path)
 

@@ -280,7 +280,7 @@ layers:
 """
 
 
-def test_a_tied_layer_shares_weights_that_there_are(tmp_path: Path) -> None:
+def test_a_tied_layer_shares_weights_that_there_are(tmp_path: Path, new_file: Any) -> None:
     assert error(tmp_path, TIED.replace("out_features: 32000", "out_features: 64000")) == (
         "7:5: head: tied: no layer has 64,000 x 64 weights that it could share; embedding 'embedding' has 32,000 x 64"
     )
@@ -290,18 +290,16 @@ def test_a_tied_layer_shares_weights_that_there_are(tmp_path: Path) -> None:
     )
     # A table that is another's is none to share.
     assert len(errors(tmp_path, TIED.replace("dim: 64}", "dim: 64, tied: true}"))) == 2
-    path = tmp_path / "good.yaml"
-    path.write_text(TIED)
-    assert load_model(str(path)).graph.weight_count == 32000 * 64
+    assert load_model(str(new_file("good.yaml", TIED))).graph.weight_count == 32000 * 64
 
 
-def test_a_name_used_twice_in_a_repeated_block_is_said_once(tmp_path: Path, fails: Any) -> None:
-    path = tmp_path / "twice.yaml"
-    path.write_text(
+def test_a_name_used_twice_in_a_repeated_block_is_said_once(new_file: Any, fails: Any) -> None:
+    path = new_file(
+        "twice.yaml",
         "schema_version: 1\nname: twice\nsource: test\nglobal_batch: 8\nblocks:\n  b:\n    layers:\n"
         "      - {name: a, type: linear, out_features: 8}\n"
         "      - {name: a, type: linear, out_features: 8}\n"
-        "layers:\n  - {name: data, type: input, shape: [16, 8]}\n  - {name: blocks, block: b, repeat: 12}\n"
+        "layers:\n  - {name: data, type: input, shape: [16, 8]}\n  - {name: blocks, block: b, repeat: 12}\n",
     )
     (line,) = [text for text in fails("estimate", str(path)).splitlines() if "two layers have the name" in text]
     assert line.startswith(f"{path}:9:")
@@ -451,12 +449,12 @@ def test_bad_paleo_json(tmp_path: Path, old: str, new: str, expected: str) -> No
         load_model(str(path))
 
 
-def test_a_number_that_is_not_finite_hides_no_other_problem(tmp_path: Path) -> None:
-    path = tmp_path / "many.yaml"
-    path.write_text(
+def test_a_number_that_is_not_finite_hides_no_other_problem(new_file: Any) -> None:
+    path = new_file(
+        "many.yaml",
         "schema_version: 1\nname: x\nglobal_batch: .inf\nlayers:\n"
         "  - {name: data, type: input, shape: [3, 8, 8]}\n"
-        "  - {name: c, type: convolutoin, out_channels: 4, kernel: 3}\n"
+        "  - {name: c, type: convolutoin, out_channels: 4, kernel: 3}\n",
     )
     with pytest.raises(InputFileError) as caught:
         load_model(str(path))

@@ -182,7 +182,7 @@ def imported(text: str, folder: Path) -> Graph:
 DATA = 'layer { name: "data" type: "Input" top: "data" input_param { shape { dim: 8 dim: 3 dim: 16 dim: 16 } } }\n'
 
 
-def test_the_phase_that_trains_is_read(tmp_path: Path) -> None:
+def test_the_phase_that_trains_is_read(new_file: Any) -> None:
     text = """
     layer { name: "train" type: "Data" top: "data" top: "label" include { phase: TRAIN } transform_param { crop_size: 32 }
             data_param { batch_size: 256 } }
@@ -194,9 +194,7 @@ def test_the_phase_that_trains_is_read(tmp_path: Path) -> None:
     layer { name: "acc" type: "Accuracy" bottom: "fc" bottom: "label" include { phase: TEST } }
     layer { name: "loss" type: "SoftmaxWithLoss" bottom: "fc" bottom: "label" top: "loss" }
     """
-    path = tmp_path / "train_val.prototxt"
-    path.write_text(text)
-    model = import_network(path)
+    model = import_network(new_file("train_val.prototxt", text))
     assert [(layer.name, layer.output_shape) for layer in model.graph.layers] == [
         ("train", (3, 32, 32)), ("fc", (10,)), ("loss", (10,)),
     ]  # fmt: skip
@@ -253,9 +251,8 @@ def test_squeeze_and_excitation_after_global_pooling(tmp_path: Path) -> None:
         (DATA, "no layers in the phase TRAIN"),
     ],
 )  # fmt: skip
-def test_one_clear_error(text: str, message: str, tmp_path: Path, fails: Any) -> None:
-    path = tmp_path / "net.prototxt"
-    path.write_text(text)
+def test_one_clear_error(text: str, message: str, tmp_path: Path, new_file: Any, fails: Any) -> None:
+    path = new_file("net.prototxt", text)
     with pytest.raises(InputFileError, match=message) as caught:
         import_network(path)
     assert len(caught.value.problems) == 1

@@ -58,12 +58,10 @@ def test_defaults_of_a_text_part(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_import_writes_the_same_network(name: str, tmp_path: Path) -> None:
+def test_import_writes_the_same_network(name: str, tmp_path: Path, new_file: Any) -> None:
     """The YAML that `planner import` writes loads back to the identical graph."""
     read = load_model(str(written(tmp_path, PUBLISHED[name][1])))
-    target = tmp_path / "network.yaml"
-    target.write_text(text_of(read), encoding="utf-8")
-    again = load_model(str(target))
+    again = load_model(str(new_file("network.yaml", text_of(read))))
     assert again.graph.layers == read.graph.layers
     assert again.graph.edges == read.graph.edges
     assert (again.global_batch, again.seq, again.name, again.source) == (
@@ -166,12 +164,10 @@ def test_both_names_of_a_key_are_read(tmp_path: Path) -> None:
 # --- files and commands
 
 
-def test_folders_and_other_names(tmp_path: Path) -> None:
+def test_folders_and_other_names(tmp_path: Path, new_file: Any) -> None:
     path = published("openai-community/gpt2", tmp_path).path
     assert load_model(str(tmp_path)).path == path
-    other = tmp_path / "gpt2.json"
-    other.write_text(path.read_text())
-    assert load_model(str(other)).graph == load_model(str(tmp_path)).graph
+    assert load_model(str(new_file("gpt2.json", path.read_text()))).graph == load_model(str(tmp_path)).graph
     empty = tmp_path / "empty"
     empty.mkdir()
     with pytest.raises(InputFileError, match="is a folder"):

@@ -68,10 +68,9 @@ def test_splits_become_the_plain_network(splits: int, reference_data: Path) -> N
 
 
 @pytest.mark.parametrize("name", PARAMETERS)
-def test_import_writes_the_same_network(name: str, reference_data: Path, tmp_path: Path) -> None:
+def test_import_writes_the_same_network(name: str, reference_data: Path, new_file: Any) -> None:
     source = net_file(reference_data, name)
-    target = tmp_path / f"{name}.yaml"
-    target.write_text(text_of(load_model(str(source))))
+    target = new_file(f"{name}.yaml", text_of(load_model(str(source))))
     written, read = load_model(str(target)), load_model(str(source))
     assert written.graph.layers == read.graph.layers
     assert written.graph.edges == read.graph.edges

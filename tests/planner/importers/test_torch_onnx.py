@@ -165,9 +165,8 @@ def test_an_archive_is_what_was_traced(tmp_path: Path) -> None:
     assert layers_of(archive) == layers_of(planner.from_torch(module, (torch_models.ids(),)))
 
 
-def test_a_mesh_plan_is_found_for_what_was_imported(tmp_path: Path, answer: Any) -> None:
-    path = tmp_path / "gpt.yaml"
-    path.write_text(text_of(traced("gpt")))
+def test_a_mesh_plan_is_found_for_what_was_imported(new_file: Any, answer: Any) -> None:
+    path = new_file("gpt.yaml", text_of(traced("gpt")))
     assert "tp" in answer("optimize", str(path), "--gpus", "4", "--batch", "16")
 
 

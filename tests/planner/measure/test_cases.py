@@ -37,7 +37,7 @@ TORCHRUN = {
 
 @pytest.mark.parametrize("large", [False, True])
 @pytest.mark.parametrize("quick", [False, True])
-def test_every_case_is_predicted(large: bool, quick: bool, tmp_path: Path) -> None:
+def test_every_case_is_predicted(large: bool, quick: bool, new_file: Any) -> None:
     """The table of all cases is one that validation reads: no row is skipped, none predicted by accident as another kernel."""
     precisions = ("fp32", "tf32", "bf16", "fp16") if large else ("fp32", "bf16")
     cases = kernel_cases(large=large, quick=quick, precisions=precisions)
@@ -53,9 +53,7 @@ def test_every_case_is_predicted(large: bool, quick: bool, tmp_path: Path) -> No
             1e-6,
         )
         rows.append(row_of(case, Timing(samples_s=(time_s,) * 5), MACHINE))
-    path = tmp_path / "all.csv"
-    path.write_text(table_text(rows))
-    kind, outcomes = predict_table(read_table(path))
+    kind, outcomes = predict_table(read_table(new_file("all.csv", table_text(rows))))
     assert kind.name == "measured"
     assert {outcome.skipped for outcome in outcomes} == {""}
     assert all(len(outcome.comparisons) == 1 for outcome in outcomes)
@@ -234,7 +232,7 @@ def test_processes_without_torchrun() -> None:
         processes_of({name: text for name, text in TORCHRUN.items() if name != "MASTER_PORT"})
 
 
-def test_the_report_of_a_table(tmp_path: Path) -> None:
+def test_the_report_of_a_table(new_file: Any) -> None:
     """Predicted against measured, what is not predicted, what scatters, and what was left out."""
     case = kernel_cases(large=True, quick=True, precisions=("bf16",))[0]
     steady, restless = Timing(samples_s=(1e-4,) * 5), Timing(samples_s=(1e-4, 1e-4, 2e-4, 4e-4, 8e-4))
@@ -242,9 +240,7 @@ def test_the_report_of_a_table(tmp_path: Path) -> None:
     for timing, device in ((steady, "a100-80gb"), (restless, "a100-80gb"), (steady, "abacus")):
         measured.add(row_of(case, timing, MACHINE | {"device": device}))
     measured.skipped["time limit"] += 3
-    path = tmp_path / "m.csv"
-    path.write_text(table_text(measured.rows))
-    report = measure_report(path, "a100-80gb", "x", "y", measured)
+    report = measure_report(new_file("m.csv", table_text(measured.rows)), "a100-80gb", "x", "y", measured)
     document = MeasureDocument.model_validate_json(json_text(report.data()))
     assert [row.measured_s for row in document.rows] == pytest.approx([1e-4, 2e-4, 1e-4])
     assert document.rows[0].ratio == pytest.approx((document.rows[0].predicted_s or 0) / 1e-4)

@@ -243,9 +243,8 @@ def test_every_kernel_runs_and_means_what_its_row_says() -> None:
     assert {key[0] for key in seen} == {"gemm", "copy", "convolution", "elementwise", "attention", "recurrent"}
 
 
-def test_a_calibration_counts_in_the_report(tmp_path: Path) -> None:
-    path = tmp_path / "m.csv"
-    path.write_text("kernel,device,precision,m,n,k,time_ms\ngemm,a100-80gb,bf16,8192,8192,8192,4.5\n")
+def test_a_calibration_counts_in_the_report(new_file: Any) -> None:
+    path = new_file("m.csv", "kernel,device,precision,m,n,k,time_ms\ngemm,a100-80gb,bf16,8192,8192,8192,4.5\n")
     reports = [
         measure_report(path, "a100-80gb", "here", "PyTorch", Measured(), constants).data()["rows"][0]["predicted_s"]
         for constants in (None, {"matmul_rate": 0.5})
@@ -280,11 +279,9 @@ def test_every_command_that_predicts_takes_a_calibration(command: str, answer: A
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "measurements.md").read_text(encoding="utf-8")
 
 
-def test_the_example_is_scored_and_its_times_are_plausible(tmp_path: Path) -> None:
+def test_the_example_is_scored_and_its_times_are_plausible(new_file: Any) -> None:
     (example,) = re.findall(r"validated by the tests -->\n```csv\n(.*?)```", PAGE, flags=re.DOTALL)
-    path = tmp_path / "example.csv"
-    path.write_text(example)
-    kind, outcomes = predict_table(read_table(path))
+    kind, outcomes = predict_table(read_table(new_file("example.csv", example)))
     assert kind.name == "measured"
     assert len(outcomes) == 6
     for outcome in outcomes:

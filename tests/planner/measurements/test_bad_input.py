@@ -365,9 +365,8 @@ def test_networks_are_not_read_from_pipes(tmp_path: Path, fails: Any) -> None:
     assert "is not a regular file" in fails("estimate", str(pipe), "--gpus", "2")
 
 
-def test_tables_longer_than_any_are_refused_at_once(tmp_path: Path) -> None:
-    path = tmp_path / "long.csv"
-    path.write_text("a,b\n" * 500_001, encoding="utf-8")
+def test_tables_longer_than_any_are_refused_at_once(new_file: Any) -> None:
+    path = new_file("long.csv", "a,b\n" * 500_001)
     with pytest.raises(InputFileError, match="has more than 500,000 lines"):
         read_table(path)
 

@@ -49,11 +49,9 @@ def line(
 
 
 @pytest.fixture
-def table(tmp_path: Path) -> Any:
+def table(new_file: Any) -> Any:
     def save(*lines: str, header: str = HEADER) -> str:
-        path = tmp_path / "runs.csv"
-        path.write_text("\n".join([header, *lines]) + "\n")
-        return str(path)
+        return str(new_file("runs.csv", "\n".join([header, *lines]) + "\n"))
 
     return save
 
@@ -349,7 +347,7 @@ def test_the_report_says_when_the_bars_saw_the_rows(table: Any, figures: Any, tm
     assert "interval score" in text
 
 
-def test_the_bundled_bars_name_their_tables(reference_data: Path, tmp_path: Path, figures: Any) -> None:
+def test_the_bundled_bars_name_their_tables(reference_data: Path, new_file: Any, figures: Any) -> None:
     """Every table that the bundled error models were fitted to is known again by its contents."""
     found = {entry["file"]: entry["sha256"] for entry in BUNDLED["source"]["tables"]}
     assert len(found) == 8
@@ -357,8 +355,9 @@ def test_the_bundled_bars_name_their_tables(reference_data: Path, tmp_path: Path
     for name, sha256 in found.items():
         assert hashlib.sha256((reference_data / "measurements" / name).read_bytes()).hexdigest() == sha256
     assert load_calibration().tables == frozenset(found.values())
-    rows = tmp_path / "rows.csv"
-    rows.write_text(convert(reference_data / "measurements" / "misc_transformers.csv").frame().to_csv(index=False))
+    rows = new_file(
+        "rows.csv", convert(reference_data / "measurements" / "misc_transformers.csv").frame().to_csv(index=False)
+    )
     file = figures(str(rows))
     assert file["error_bars_in_sample"]
     assert file["interval_rows"] == file["comparisons"]

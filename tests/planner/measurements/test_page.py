@@ -91,10 +91,8 @@ def test_every_time_is_a_point_with_a_title(runs: str) -> None:
     assert any(title.startswith("line 2, step: predicted ") and "measured 1.00 s" in title for title in titles)
 
 
-def test_a_file_of_failures_has_no_charts(tmp_path: Path) -> None:
-    path = tmp_path / "failed.csv"
-    path.write_text(f"{HEADER}\n{row(8, '', oom='yes')}\n")
-    text, root = made(str(path))
+def test_a_file_of_failures_has_no_charts(new_file: Any) -> None:
+    text, root = made(str(new_file("failed.csv", f"{HEADER}\n{row(8, '', oom='yes')}\n")))
     assert "There is no time to compare." in text
     assert list(root.iter("svg")) == []
 
@@ -164,7 +162,7 @@ def test_the_histogram_counts_every_ratio_once() -> None:
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
-def test_a_click_sorts_and_a_second_one_turns_round(tmp_path: Path) -> None:
+def test_a_click_sorts_and_a_second_one_turns_round(new_file: Any) -> None:
     """The page's own script, on a table made of plain objects."""
     rows = [[Cell("b", "b"), Cell("n/a")], [Cell("a", "a"), Cell("10 %", 0.1)], [Cell("c", "c"), Cell("9 %", 0.09)]]
     text = page("x", [table([("name", ""), ("error", "")], rows)])
@@ -187,8 +185,7 @@ spans[1].onclick();seen.push(order(),ths[1].attrs["aria-sort"]);spans[1].onclick
 let stopped=false;spans[0].onkeydown({key:"Enter",preventDefault(){stopped=true}});seen.push(order(),ths[0].attrs["aria-sort"],stopped,
  ths[1].attrs["aria-sort"]===undefined);console.log(JSON.stringify(seen));
 """
-    path = tmp_path / "play.js"
-    path.write_text(stage + script[1] + play)
+    path = new_file("play.js", stage + script[1] + play)
     out = subprocess.run(["node", str(path)], capture_output=True, text=True, check=True, timeout=60).stdout
     assert out.strip() == '["cab","ascending","acb","descending","abc","ascending",true,true]'
 
@@ -242,8 +239,7 @@ def test_no_answer_goes_over_a_table(runs: str, tmp_path: Path, fails: Any) -> N
     assert Path(runs).read_bytes() == before
 
 
-def test_nothing_is_written_when_a_table_is_bad(tmp_path: Path, fails: Any) -> None:
-    bad = tmp_path / "bad.csv"
-    bad.write_text("a,b\n1,2\n")
+def test_nothing_is_written_when_a_table_is_bad(tmp_path: Path, new_file: Any, fails: Any) -> None:
+    bad = new_file("bad.csv", "a,b\n1,2\n")
     fails("validate", bad, "--html", tmp_path / "report.html")
     assert list(tmp_path.iterdir()) == [bad]

@@ -351,9 +351,8 @@ _FILES = {
 
 
 @pytest.mark.parametrize("kind", _FILES)
-def test_constants_that_are_not_counted_change_nothing(kind: str, tmp_path: Path) -> None:
-    path = tmp_path / "table.csv"
-    path.write_text(_FILES[kind])
+def test_constants_that_are_not_counted_change_nothing(kind: str, new_file: Any) -> None:
+    path = new_file("table.csv", _FILES[kind])
 
     def outcomes(*changed: tuple[str, float]) -> list[Outcome]:
         table = read_table(path)

@@ -103,11 +103,9 @@ def test_every_form(ask: Any, tmp_path: Path, form: str) -> None:
     assert ask(written(tmp_path, PLAN, plan_row(1, 1, 8, 1900)), "--format", form)
 
 
-def test_templates_are_tables(ask: Any, tmp_path: Path) -> None:
+def test_templates_are_tables(ask: Any, new_file: Any) -> None:
     text = ask("--template", "plan")
-    path = tmp_path / "mine.csv"
-    path.write_text(text)
-    (file,) = json.loads(ask(str(path), "--json"))["files"]
+    (file,) = json.loads(ask(str(new_file("mine.csv", text)), "--json"))["files"]
     assert (file["scored"], file["skipped"]) == (1, {})
     assert "did you mean 'plan'" in ask("--template", "plans", code=2)
 

@@ -206,11 +206,9 @@ def content() -> dict[str, Any]:
 
 
 @pytest.fixture
-def mixed(tmp_path: Path) -> Callable[[dict[str, Any]], Path]:
+def mixed(new_file: Any) -> Callable[[dict[str, Any]], Path]:
     def write(workload: dict[str, Any]) -> Path:
-        path = tmp_path / "mixed.json"
-        path.write_text(json.dumps(workload))
-        return path
+        return new_file("mixed.json", json.dumps(workload))
 
     return write
 

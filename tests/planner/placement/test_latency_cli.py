@@ -17,7 +17,7 @@ Cli = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def workload(tmp_path: Path) -> Path:
+def workload(new_file: Any) -> Path:
     """Operators 1 -> 2 -> 3 of 1, 2 and 4, of 1 MiB each; two accelerators of 2 MiB."""
     nodes = [
         {"id": i, "supportedOnFpga": 1, "cpuLatency": 10.0 * t, "fpgaLatency": t, "size": 2**20}
@@ -25,9 +25,7 @@ def workload(tmp_path: Path) -> Path:
     ]
     edges = [{"sourceId": 1, "destId": 2, "cost": 0.5}, {"sourceId": 2, "destId": 3, "cost": 0.25}]
     content = {"maxFPGAs": 2, "maxCPUs": 8, "maxSizePerFPGA": 2 * 2**20, "nodes": nodes, "edges": edges}
-    path = tmp_path / "row.json"
-    path.write_text(json.dumps(content))
-    return path
+    return new_file("row.json", json.dumps(content))
 
 
 def test_json_answer(answer: Any, workload: Path) -> None:
@@ -71,14 +69,15 @@ def test_export_and_check(answer: Any, cli: Cli, workload: Path, tmp_path: Path)
     assert "holds" in out  # and 3 MiB are too much
 
 
-def test_several_subgraphs_use_one_accelerator(answer: Any, tmp_path: Path) -> None:
+def test_several_subgraphs_use_one_accelerator(answer: Any, new_file: Any) -> None:
     """An unsupported operator between two others: one accelerator runs both with two subgraphs, only one of them with one."""
     nodes = [
         {"id": i, "supportedOnFpga": int(i != 2), "cpuLatency": 10.0, "fpgaLatency": 1.0, "size": 1} for i in (1, 2, 3)
     ]
     edges = [{"sourceId": i, "destId": i + 1, "cost": 0.5} for i in (1, 2)]
-    path = tmp_path / "between.json"
-    path.write_text(json.dumps({"maxFPGAs": 1, "maxCPUs": 1, "maxSizePerFPGA": 2, "nodes": nodes, "edges": edges}))
+    path = new_file(
+        "between.json", json.dumps({"maxFPGAs": 1, "maxCPUs": 1, "maxSizePerFPGA": 2, "nodes": nodes, "edges": edges})
+    )
     one, two = (
         json.loads(answer("place", path, "--objective", "latency", "--subgraphs", q, "--json")) for q in ("1", "2")
     )

@@ -24,7 +24,7 @@ Cli = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def workload(tmp_path: Path) -> Path:
+def workload(new_file: Any) -> Path:
     """Eight operators in a row, 1 to 8 times as long; two devices and a CPU."""
     nodes = [
         {"id": i, "supportedOnFpga": 1, "cpuLatency": 20.0 * i, "fpgaLatency": float(i), "size": 2**20}
@@ -32,9 +32,7 @@ def workload(tmp_path: Path) -> Path:
     ]
     edges = [{"sourceId": i, "destId": i + 1, "cost": 0.25} for i in range(1, 8)]
     content = {"maxFPGAs": 2, "maxCPUs": 1, "maxSizePerFPGA": 6 * 2**20, "nodes": nodes, "edges": edges}
-    path = tmp_path / "row.json"
-    path.write_text(json.dumps(content))
-    return path
+    return new_file("row.json", json.dumps(content))
 
 
 def test_json_answer(answer: Any, workload: Path) -> None:
@@ -52,12 +50,11 @@ def test_json_answer(answer: Any, workload: Path) -> None:
     assert found["speedup_over_one_device"] == pytest.approx(36 / 20.5)
 
 
-def test_json_answers_follow_their_schema(answer: Any, workload: Path, tmp_path: Path) -> None:
+def test_json_answers_follow_their_schema(answer: Any, workload: Path, new_file: Any) -> None:
     for words in ((), ("--non-contiguous",), ("--method", "greedy")):
         document = json.loads(answer("place", workload, "--json", *words))
         assert isinstance(AnyPlacement.model_validate(document).root, PlaceDocument)
-    path = tmp_path / "piper.json"
-    path.write_text(json.dumps(random_content(4)))
+    path = new_file("piper.json", json.dumps(random_content(4)))
     document = json.loads(answer("place", path, "--json", "--memory", "1kB"))
     assert isinstance(AnyPlacement.model_validate(document).root, PiperDocument)
 
@@ -112,14 +109,15 @@ def test_the_verdict_of_a_network(answer: Any) -> None:
     assert max(map(len, shortest.splitlines())) <= 60
 
 
-def test_long_lists_of_operators_come_with_details(answer: Any, tmp_path: Path) -> None:
+def test_long_lists_of_operators_come_with_details(answer: Any, new_file: Any) -> None:
     """A list that would fill the screen is not cut: the verdict says who lists it."""
     nodes = [
         {"id": i, "supportedOnFpga": 1, "cpuLatency": 9e9, "fpgaLatency": 1.0, "size": 1, "colorClass": i % 2}
         for i in range(400)
     ]
-    path = tmp_path / "striped.json"
-    path.write_text(json.dumps({"maxFPGAs": 2, "maxCPUs": 0, "maxSizePerFPGA": 200, "nodes": nodes, "edges": []}))
+    path = new_file(
+        "striped.json", json.dumps({"maxFPGAs": 2, "maxCPUs": 0, "maxSizePerFPGA": 200, "nodes": nodes, "edges": []})
+    )
     out = answer("place", path, "--non-contiguous", "--width", "100")
     assert out.startswith("Best: 400 operators divided as in the table; -v lists which are where.")
     more = " ".join(answer("place", path, "--non-contiguous", "--width", "100", "-v").split())
@@ -167,9 +165,8 @@ def test_check_finds_tampering(answer: Any, cli: Cli, workload: Path, tmp_path: 
     assert "there are no devices acc7" in text
 
 
-def test_check_needs_a_placement_file(fails: Any, workload: Path, tmp_path: Path) -> None:
-    path = tmp_path / "p.yaml"
-    path.write_text("schema_version: 3\nobjective: speed\ndevices: [1]\nlimits: {accelerator: 2}\n")
+def test_check_needs_a_placement_file(fails: Any, workload: Path, new_file: Any) -> None:
+    path = new_file("p.yaml", "schema_version: 3\nobjective: speed\ndevices: [1]\nlimits: {accelerator: 2}\n")
     err = fails("place", "check", workload, path)
     assert f"{path}:1:17: schema_version: expected 1, got 3" in err
     assert f"{path}:2:12: objective: expected 'throughput', 'latency' or 'piper', got 'speed'" in err
@@ -177,11 +174,11 @@ def test_check_needs_a_placement_file(fails: Any, workload: Path, tmp_path: Path
     assert "check: needs two files" in fails("place", "check", workload)
 
 
-def test_check_of_a_latency_placement(cli: Cli, workload: Path, tmp_path: Path) -> None:
-    path = tmp_path / "p.yaml"
-    path.write_text(
+def test_check_of_a_latency_placement(cli: Cli, workload: Path, new_file: Any) -> None:
+    path = new_file(
+        "p.yaml",
         "schema_version: 1\nobjective: latency\nlimits: {accelerators: 2, subgraphs: 2}\n"
-        "devices:\n  acc1: [[1, 2], [5, 6]]\n  acc2: [[3, 4]]\n  cpu: [7, 8]\nobjective_value: 322.25\n"
+        "devices:\n  acc1: [[1, 2], [5, 6]]\n  acc2: [[3, 4]]\n  cpu: [7, 8]\nobjective_value: 322.25\n",
     )
     # 1 + 2 and out; in, 3 + 4 and out; in, 5 + 6 and out; the CPU takes 140 and 160.
     code, out, _ = cli("check", workload, path, "--json")
@@ -203,9 +200,11 @@ def test_baselines_are_never_better(answer: Any, workload: Path) -> None:
             assert found["objective"] >= best["objective"]
 
 
-def test_expert_files(answer: Any, fails: Any, workload: Path, tmp_path: Path) -> None:
-    path = tmp_path / "expert.json"
-    path.write_text(json.dumps({"fpgas": [{"nodes": [1, 2, 3, 4, 5]}, {"nodes": [6, 7, 8]}], "cpus": [{"nodes": []}]}))
+def test_expert_files(answer: Any, fails: Any, workload: Path, new_file: Any) -> None:
+    path = new_file(
+        "expert.json",
+        json.dumps({"fpgas": [{"nodes": [1, 2, 3, 4, 5]}, {"nodes": [6, 7, 8]}], "cpus": [{"nodes": []}]}),
+    )
     found = json.loads(answer("place", workload, "--method", "expert", "--expert", path, "--json"))
     assert found["objective"] == 21.25
     assert found["contiguity"] == "chain"
@@ -299,14 +298,13 @@ def interrupted_after(function: Callable[..., Any], answers: int) -> Callable[..
 
 
 @pytest.mark.e2e
-def test_answers_do_not_depend_on_hash_seeds(tmp_path: Path) -> None:
+def test_answers_do_not_depend_on_hash_seeds(new_file: Any) -> None:
     content = content_of(random_problem(12))
     for entry in content["nodes"]:  # type: ignore[attr-defined]
         entry["id"] = f"n{entry['id']}"
     for edge in content["edges"]:  # type: ignore[attr-defined]
         edge |= {"sourceId": f"n{edge['sourceId']}", "destId": f"n{edge['destId']}"}
-    path = tmp_path / "w.json"
-    path.write_text(json.dumps(content))
+    path = new_file("w.json", json.dumps(content))
     for extra in ("--contiguous", "--non-contiguous"):
         outputs = set()
         for seed in ("0", "1", "2"):

@@ -23,10 +23,8 @@ def _content(**more: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-def workload(tmp_path: Path) -> Path:
-    path = tmp_path / "row.json"
-    path.write_text(json.dumps(_content()))
-    return path
+def workload(new_file: Any) -> Path:
+    return new_file("row.json", json.dumps(_content()))
 
 
 @pytest.mark.parametrize("flag", ["--export", "--output", "--export-workload"])

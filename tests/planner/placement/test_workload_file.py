@@ -37,10 +37,8 @@ def message(tmp_path: Path, content: Any, overrides: dict[str, float] | None = N
     return str(caught.value).replace(str(path), "w.json")
 
 
-def test_reads_a_workload(tmp_path: Path) -> None:
-    path = tmp_path / "w.json"
-    path.write_text(json.dumps(workload()))
-    loaded = load_workload(path, {"maxFPGAs": 5})
+def test_reads_a_workload(new_file: Any) -> None:
+    loaded = load_workload(new_file("w.json", json.dumps(workload())), {"maxFPGAs": 5})
     problem = loaded.problem
     assert problem.node_ids == (1, 2, 3)
     assert problem.backward.tolist() == [False, False, True]
@@ -106,14 +104,13 @@ def test_a_cycle_is_spelled_out(tmp_path: Path) -> None:
     assert "the graph has a cycle of 3 nodes: 1 -> 2 -> 4 -> 1" in text
 
 
-def test_costs_of_one_source_must_agree(tmp_path: Path) -> None:
+def test_costs_of_one_source_must_agree(tmp_path: Path, new_file: Any) -> None:
     nodes = [node(1), node(2), node(3)]
     edges = [{"sourceId": 1, "destId": 2, "cost": 0.5}, {"sourceId": 1, "destId": 3, "cost": 0.6}]
     text = message(tmp_path, workload(nodes=nodes, edges=edges))
     assert "edges[1].cost: costs of the edges that leave node 1 differ: 0.6 here, 0.5 in edges[0]" in text
     edges[1]["cost"] = 0.5 + 1e-7  # within the format's tolerance
-    path = tmp_path / "ok.json"
-    path.write_text(json.dumps(workload(nodes=nodes, edges=edges)))
+    path = new_file("ok.json", json.dumps(workload(nodes=nodes, edges=edges)))
     assert load_workload(path).problem.transfer_time[0] == 0.5 + 1e-7
 
 
@@ -164,7 +161,6 @@ def test_an_override_must_leave_room(tmp_path: Path) -> None:
     assert "needs 10 bytes, more than the 3 of an accelerator" in text
 
 
-def test_an_unsupported_operator_needs_no_accelerator_time(tmp_path: Path) -> None:
-    path = tmp_path / "w.json"
-    path.write_text(json.dumps(workload(nodes=[node(1, supportedOnFpga=0, fpgaLatency=None)], edges=[])))
+def test_an_unsupported_operator_needs_no_accelerator_time(new_file: Any) -> None:
+    path = new_file("w.json", json.dumps(workload(nodes=[node(1, supportedOnFpga=0, fpgaLatency=None)], edges=[])))
     assert load_workload(path).problem.accelerator_time.tolist() == [0.0]

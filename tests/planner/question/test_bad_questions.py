@@ -96,9 +96,8 @@ def test_a_limit_that_excludes_everything(fails: Any, tmp_path: Path, command: s
         ("[{device: h100, count: 8}]", "did you mean 'h100-nvl' or 'h100-pcie' or 'h100-sxm'?"),
     ],
 )
-def test_a_cluster_with_an_empty_group(fails: Any, tmp_path: Path, groups: str, message: str) -> None:
-    path = tmp_path / "mine.yaml"
-    path.write_text(CLUSTER.format(groups=groups))
+def test_a_cluster_with_an_empty_group(fails: Any, tmp_path: Path, new_file: Any, groups: str, message: str) -> None:
+    path = new_file("mine.yaml", CLUSTER.format(groups=groups))
     err = refused(fails, tmp_path, f"{LLAMA} --cluster {path}")
     assert message in err
     assert err.startswith(f"{path}:3:")
@@ -116,27 +115,26 @@ def test_a_cluster_with_an_empty_group(fails: Any, tmp_path: Path, groups: str, 
     ],
 )  # fmt: skip
 def test_a_config_json_that_contradicts_itself(
-    fails: Any, tmp_path: Path, config: dict[str, Any], messages: list[str]
+    fails: Any, tmp_path: Path, new_file: Any, config: dict[str, Any], messages: list[str]
 ) -> None:
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps({**LLAMA_CONFIG, **config}))
+    path = new_file("config.json", json.dumps({**LLAMA_CONFIG, **config}))
     err = refused(fails, tmp_path, f"optimize {path} --gpus 8")
     for message in messages:
         assert message in err
     assert all(line.startswith(f"{path}:1:") for line in err.strip().splitlines())
 
 
-def test_what_a_config_json_leaves_out_is_said(tmp_path: Path, answer: Any) -> None:
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps({**LLAMA_CONFIG, "num_hidden_layers": 32}))
+def test_what_a_config_json_leaves_out_is_said(new_file: Any, answer: Any) -> None:
+    path = new_file("config.json", json.dumps({**LLAMA_CONFIG, "num_hidden_layers": 32}))
     assert "not written in the file, so as in LlamaConfig: vocab_size 32000, max_position_embeddings 2048" in " ".join(
         answer("estimate", str(path), "--gpus", "8", "--batch", "8").split()
     )
 
 
-def test_a_length_is_not_blamed_for_a_file_that_is_wrong_by_itself(tmp_path: Path, fails: Any) -> None:
-    path = tmp_path / "wrong.yaml"
-    path.write_text(load_model("bert-large").path.read_text().replace("max_positions: 512", "max_positions: 100"))
+def test_a_length_is_not_blamed_for_a_file_that_is_wrong_by_itself(tmp_path: Path, new_file: Any, fails: Any) -> None:
+    path = new_file(
+        "wrong.yaml", load_model("bert-large").path.read_text().replace("max_positions: 512", "max_positions: 100")
+    )
     err = refused(fails, tmp_path, f"optimize {path} --gpus 8 --seq 300")
     assert err.startswith(f"{path}:")
     assert "max_positions 100" in err
@@ -176,10 +174,9 @@ def test_a_board_without_nvlink_gets_none() -> None:
     assert stated["cluster"] == ("pcie4-node", "default of the device")
 
 
-def test_a_device_of_ones_own_stays_on_the_default(tmp_path: Path) -> None:
+def test_a_device_of_ones_own_stays_on_the_default(new_file: Any) -> None:
     text = bundled("devices")["h100-sxm"].read_text(encoding="utf-8")
-    mine = tmp_path / "mine.yaml"
-    mine.write_text(text.replace("name: h100-sxm", "name: half-gpu"), encoding="utf-8")
+    mine = new_file("mine.yaml", text.replace("name: h100-sxm", "name: half-gpu"))
     assert default_cluster(str(mine)) == "dgx-h100"
 
 
@@ -254,11 +251,8 @@ layers:
 
 @pytest.mark.e2e
 @pytest.mark.parametrize("is_open", [True, False])
-def test_auto_falls_back_to_a_split_per_layer(is_open: bool, tmp_path: Path, answer: Any) -> None:
-    path = tmp_path / "net.yaml"
-    path.write_text(
-        _BLOCK + ("" if is_open else "  - {name: head, type: linear, out_features: 10}\n"), encoding="utf-8"
-    )
+def test_auto_falls_back_to_a_split_per_layer(is_open: bool, new_file: Any, answer: Any) -> None:
+    path = new_file("net.yaml", _BLOCK + ("" if is_open else "  - {name: head, type: linear, out_features: 10}\n"))
     result = json.loads(answer("optimize", str(path), "--gpus", "2", "--json"))
     said = [entry for entry in result["assumptions"] if entry["name"] == "plans"]
     assert bool(said) == is_open

@@ -130,10 +130,9 @@ def test_the_breakdown_on_the_page_is_the_answer(tmp_path: Path, answer: Any) ->
 @pytest.mark.parametrize(
     "kind", ["static", pytest.param("live", marks=pytest.mark.skipif(not HAS_PLOTLY, reason="needs plotly"))]
 )
-def test_names_of_users_stay_words(kind: str, tmp_path: Path) -> None:
+def test_names_of_users_stay_words(kind: str, tmp_path: Path, new_file: Any) -> None:
     nasty = "<img src=x onerror=alert(1)>"
-    model = tmp_path / f"{nasty}.yaml"
-    model.write_text((ROOT / "configs" / "models" / "mlp.yaml").read_text())
+    model = new_file(f"{nasty}.yaml", (ROOT / "configs" / "models" / "mlp.yaml").read_text())
     target = tmp_path / "page.html"
     more = ["--static"] if kind == "static" else []
     question = ["optimize", str(model), "--gpus", "2", "-o", str(tmp_path / "o.txt"), "--quiet", *more]

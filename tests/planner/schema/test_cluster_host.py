@@ -104,7 +104,6 @@ def test_an_unknown_host_has_no_limit_and_that_is_said(tmp_path: Path, answer: A
     assert stated["host memory"] == "without a limit (the cluster file states none)"
 
 
-def test_several_devices_are_groups(tmp_path: Path, fails: Any) -> None:
-    path = tmp_path / "mixed.yaml"
-    path.write_text("device: [a100-80gb, v100-32gb]\n", encoding="utf-8")
+def test_several_devices_are_groups(new_file: Any, fails: Any) -> None:
+    path = new_file("mixed.yaml", "device: [a100-80gb, v100-32gb]\n")
     assert "1:9: device: is one name; several kinds are 'groups: [" in fails(*SMALL, "--cluster", str(path))

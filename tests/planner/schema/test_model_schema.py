@@ -341,10 +341,9 @@ def test_a_loaded_model_says_where_it_comes_from(tmp_path: Path) -> None:
     assert len(model.sha256) == 64
 
 
-def test_the_example_of_the_documentation(tmp_path: Path) -> None:
+def test_the_example_of_the_documentation(new_file: Any) -> None:
     page = (Path(__file__).parents[3] / "docs" / "model-files.md").read_text()
-    path = tmp_path / "net.yaml"
-    path.write_text(page.split("```yaml\n")[1].split("```")[0])
+    path = new_file("net.yaml", page.split("```yaml\n")[1].split("```")[0])
     names = [layer.name for layer in load_model(str(path)).graph.layers]
     assert names[:3] == ["data", "stem", "stage.1.conv1"]
     assert names[-4:] == ["mix.1x1", "mix.pool", "mix.concat", "fc"]

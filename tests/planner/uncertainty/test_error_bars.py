@@ -171,12 +171,9 @@ def test_paleo_has_no_error_bars_and_says_so(document: Any, answer: Any) -> None
 
 
 @pytest.mark.e2e
-def test_a_surer_calibration_gives_narrower_intervals(document: Any, tmp_path: Path) -> None:
+def test_a_surer_calibration_gives_narrower_intervals(document: Any, new_file: Any) -> None:
     entries = "\n".join(f"  {name}: {{log_sd: 0.001, prior_log_sd: {c.prior_log_sd}}}" for name, c in CONSTANTS.items())
-    file = tmp_path / "mine.yaml"
-    file.write_text(
-        f"schema_version: 1\nname: mine\nconstants:\n{entries}\nresidual: {{log_sd: 0.01}}\n", encoding="utf-8"
-    )
+    file = new_file("mine.yaml", f"schema_version: 1\nname: mine\nconstants:\n{entries}\nresidual: {{log_sd: 0.01}}\n")
     usual, own = document(f"optimize {MESH}"), document(f"optimize {MESH} --calibration {file}")
 
     def width(found: dict[str, Any]) -> float:
@@ -286,7 +283,7 @@ def test_sensitivity_lists_the_constants(document: Any, answer: Any, known_answe
 
 @pytest.mark.exact
 @pytest.mark.parametrize("question", ["llama2-7b --gpus 16 --batch 64", LAYERS])
-def test_a_stated_change_makes_another_plan_win(document: Any, tmp_path: Path, question: str) -> None:
+def test_a_stated_change_makes_another_plan_win(document: Any, new_file: Any, question: str) -> None:
     """Searched again with the constant as stated, and with nine tenths of the change: nothing else was told to the search."""
     base = document(f"optimize {question} --top 10")["plans"]
     row = next(row for row in document(f"explain {question} --sensitivity")["sensitivity"] if row["factor"] is not None)
@@ -295,9 +292,9 @@ def test_a_stated_change_makes_another_plan_win(document: Any, tmp_path: Path, q
         factor = math.exp(share * math.log(row["factor"]))
         prior = CONSTANTS[row["constant"]].prior_log_sd
         entry = f"{{value: {factor!r}, log_sd: {prior}, prior_log_sd: {prior}}}"
-        file = tmp_path / "changed.yaml"
-        file.write_text(
-            f"schema_version: 1\nname: c\nconstants:\n  {row['constant']}: {entry}\nresidual: {{log_sd: 0.1}}\n"
+        file = new_file(
+            "changed.yaml",
+            f"schema_version: 1\nname: c\nconstants:\n  {row['constant']}: {entry}\nresidual: {{log_sd: 0.1}}\n",
         )
         return str(document(f"optimize {question} --top 1 --calibration {file}")["plans"][0]["summary"])
 
@@ -417,10 +414,9 @@ def test_assumptions_given_stay_given(document: Any) -> None:
 
 
 @pytest.mark.e2e
-def test_a_calibration_of_ones_own_needs_a_name_and_a_value(document: Any, tmp_path: Path) -> None:
+def test_a_calibration_of_ones_own_needs_a_name_and_a_value(document: Any, new_file: Any) -> None:
     """What is not stated is as bundled: the errors of the others, the prior of the constant."""
-    file = tmp_path / "mine.yaml"
-    file.write_text("schema_version: 1\nname: mine\nconstants:\n  host_launch: {value: 1.0}\n", encoding="utf-8")
+    file = new_file("mine.yaml", "schema_version: 1\nname: mine\nconstants:\n  host_launch: {value: 1.0}\n")
     loaded = load_calibration(str(file)).calibration
     assert loaded.constants["host_launch"].log_sd == CONSTANTS["host_launch"].prior_log_sd
     bundled = load_calibration().calibration

@@ -34,11 +34,9 @@ def space() -> MeshPlanSpace:
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(new_file: Any) -> Path:
     document = plan_document(make_result(), make_ranked(PLAN))
-    file = tmp_path / "plan.yaml"
-    file.write_text(plan_text(document), encoding="utf-8")
-    return file
+    return new_file("plan.yaml", plan_text(document))
 
 
 degrees = st.integers(1, 4096)

@@ -174,10 +174,8 @@ def file_of_wide(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture
-def written(file_of_wide: str, tmp_path: Path) -> Path:
-    path = tmp_path / "plan.yaml"
-    path.write_text(file_of_wide, encoding="utf-8")
-    return path
+def written(file_of_wide: str, new_file: Any) -> Path:
+    return new_file("plan.yaml", file_of_wide)
 
 
 @pytest.mark.e2e

@@ -203,12 +203,11 @@ def test_energy_has_a_bound(answer: Any, known_answer: Any, question: list[str])
     assert "more energy-efficient" in text
 
 
-def test_a_missing_price_is_refused(fails: Any, question: list[str], tmp_path: Path) -> None:
-    device = tmp_path / "device.yaml"
-    device.write_text(
+def test_a_missing_price_is_refused(fails: Any, question: list[str], tmp_path: Path, new_file: Any) -> None:
+    device = new_file(
+        "device.yaml",
         "schema_version: 1\nname: homemade\nmemory: 40 GiB\nmemory_bandwidth: 1 TB/s\npeak: {fp16: 100 TFLOP/s, fp32: 10 TFLOP/s}\n"
         "source: {memory: a test, memory_bandwidth: a test, peak: a test}\n",
-        encoding="utf-8",
     )
     path = tmp_path / "cluster.yaml"
     question[2] = str(path)

@@ -200,9 +200,8 @@ def test_a_cluster_with_an_empty_group(
     assert f"{path}:{place}: {message}" in fails("optimize", MODEL, "--cluster", str(path), "--gpus", "8")
 
 
-def test_groups_that_straddle_a_node(fails: Any, tmp_path: Path) -> None:
-    path = tmp_path / "straddling.yaml"
-    path.write_text(CLUSTER.replace("count: 4}", "count: 3}"), encoding="utf-8")
+def test_groups_that_straddle_a_node(fails: Any, new_file: Any) -> None:
+    path = new_file("straddling.yaml", CLUSTER.replace("count: 4}", "count: 3}"))
     assert "group 'old' of cluster 'small-mix' starts 3 devices into a unit of level 'nvlink'" in fails(
         "optimize", MODEL, "--cluster", str(path), "--gpus", "7"
     )

@@ -267,9 +267,8 @@ def test_the_search_answers_and_proves(answer: Any) -> None:
     assert any(a["name"] == "decoder" for a in found["assumptions"])
 
 
-def test_an_encoder_that_sees_earlier_positions_only_is_no_encoder(tmp_path: Any) -> None:
-    path = tmp_path / "odd.yaml"
-    path.write_text(load_model("t5-11b").path.read_text().replace("causal: false", "causal: true"))
+def test_an_encoder_that_sees_earlier_positions_only_is_no_encoder(new_file: Any) -> None:
+    path = new_file("odd.yaml", load_model("t5-11b").path.read_text().replace("causal: false", "causal: true"))
     with pytest.raises(ServingError, match="of the encoder sees earlier positions only"):
         served(load_model(str(path)).graph)
 

@@ -211,11 +211,9 @@ def test_a_plan_for_training_knows_no_prompts(fails: Any, tmp_path: Path, answer
     assert json.loads(answer("explain", str(path), "--json"))["plans"][0]["plan"]["tp"] == 8
 
 
-def test_only_plans_look_like_plans(tmp_path: Path, plan: Path) -> None:
+def test_only_plans_look_like_plans(new_file: Any, plan: Path) -> None:
     assert is_plan_file(str(plan))
-    network = tmp_path / "network.yaml"
-    network.write_text("schema_version: 1\nname: workers\nlayers: []\n")
-    assert not is_plan_file(str(network))
+    assert not is_plan_file(str(new_file("network.yaml", "schema_version: 1\nname: workers\nlayers: []\n")))
     assert not is_plan_file("llama3-8b")
 
 
