@@ -48,9 +48,8 @@ def test_a_plan_file_becomes_a_folder(tmp_path: Path, capsys: pytest.CaptureFixt
         "export.json",
     }
     text = (tmp_path / "run" / "train.sh").read_text(encoding="utf-8")
-    assert "--num-distributed-optimizer-instances 2" in text
-    assert "--tensor-model-parallel-size 8" in text
-    assert "# Predicted: " in text
+    for words in ("--num-distributed-optimizer-instances 2", "--tensor-model-parallel-size 8", "# Predicted: "):
+        assert words in text
 
 
 def test_errors_leave_no_folder(tmp_path: Path, fails: Any) -> None:

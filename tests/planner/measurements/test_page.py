@@ -58,9 +58,8 @@ def test_everything_is_on_the_page(runs: str) -> None:
     titles = set(texts(root, "th"))
     assert {"file", "tp", "MAPE", "tau", "regret", "OOM recall", "paleo MAPE", "paleo median", "paleo tau"} <= titles
     cells = texts(root, "td")
-    assert "no measured time" in cells
-    assert "predicted under half of the memory" in cells
-    assert "vocab" in cells
+    for words in ("no measured time", "predicted under half of the memory", "vocab"):
+        assert words in cells
     (score,) = validate_files([runs])
     for figure in (score.score["mape"], score.paleo["mape"]):
         assert any(f'data-v="{figure}"' in line for line in text.splitlines())

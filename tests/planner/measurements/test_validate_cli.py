@@ -114,9 +114,8 @@ def test_bad_files_are_all_named(ask: Any, tmp_path: Path) -> None:
     (tmp_path / "empty.csv").write_text("")
     (tmp_path / "odd.csv").write_text("a,b\n1,2\n")
     message = ask(str(tmp_path / "empty.csv"), str(tmp_path / "odd.csv"), str(tmp_path / "none.csv"), code=2)
-    assert "is empty" in message
-    assert "its first line names no column of a table of measurements" in message
-    assert "no such file" in message
+    for words in ("is empty", "its first line names no column of a table of measurements", "no such file"):
+        assert words in message
     assert "Traceback" not in message
     assert "at least one CSV file" in ask(code=2)
 

@@ -45,10 +45,13 @@ def test_table(answer: Any, workload: Path) -> None:
     out = answer("place", workload, "--objective", "latency", "--width", "100")
     assert out.startswith("Best: operators 1-2 on acc1; 3 on acc2.\n\nTime: ")
     said = " ".join(out.split())
-    assert "Time: 7.50 in the workload's unit of time until the last output of a micro-batch is there" in said
-    assert "on acc1, the fullest (0 B to spare)" in said
-    assert "proven optimal: no placement is faster" in said
-    assert "at most 1 part of the graph on each" in said
+    for words in (
+        "Time: 7.50 in the workload's unit of time until the last output of a micro-batch is there",
+        "on acc1, the fullest (0 B to spare)",
+        "proven optimal: no placement is faster",
+        "at most 1 part of the graph on each",
+    ):
+        assert words in said
     assert re.search(r"acc2 +1 +3\.25 +7\.50 +4\.00 +0\.250", out)
     assert "on CPUs" not in out
 

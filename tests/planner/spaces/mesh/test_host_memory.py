@@ -125,10 +125,13 @@ def test_nothing_fits_on_devices_nor_hosts(fails: Any) -> None:
     assert found is not None, text
     # Weights and 32-bit gradients of 405 billion weights on 16 devices at least, without the optimizer state.
     assert float(found[1]) > float(found[2]) > 405.8e9 * 6 / 16 / 2**30
-    assert "there are 75.7 GiB" in text
-    assert "the largest part is optimizer state and master weights" in text
-    assert "the host is full" in text
-    assert "with --gpus 32 it fits: tp 8" in text
+    for words in (
+        "there are 75.7 GiB",
+        "the largest part is optimizer state and master weights",
+        "the host is full",
+        "with --gpus 32 it fits: tp 8",
+    ):
+        assert words in text
 
 
 def test_an_estimate_says_that_the_host_is_full(answer: Any) -> None:

@@ -206,9 +206,8 @@ def test_what_is_left_open_has_a_default(document: Any, options: str, plan: dict
 
 def test_defaults_are_printed(answer: Any) -> None:
     text = " ".join(answer("estimate", *SMALL.split(), "--tp", "2", "-v").split())
-    assert "plan with dp 2, zero 0, micro-batch 1, num-micro-batches 8" in text
-    assert "sequence-parallel on" in text
-    assert "(left open)" in text
+    for words in ("plan with dp 2, zero 0, micro-batch 1, num-micro-batches 8", "sequence-parallel on", "(left open)"):
+        assert words in text
 
 
 def test_estimate_shows_where_time_and_memory_go(answer: Any) -> None:
@@ -376,17 +375,19 @@ def test_a_plan_that_cannot_be_says_everything_that_is_wrong(fails: Any, command
 )
 def test_a_restriction_that_excludes_everything_names_the_rule(fails: Any, options: str, message: str) -> None:
     (line,) = fails(f"optimize {SMALL} {options}")
-    assert message in line
-    assert "no legal plan" in line
-    assert options.split(maxsplit=1)[0] in line
+    for words in (message, "no legal plan", options.split(maxsplit=1)[0]):
+        assert words in line
 
 
 @pytest.mark.e2e
 def test_nothing_fits_names_the_nearest_miss_and_a_way_out(fails: Any) -> None:
     (line,) = fails("optimize llama3-70b --gpus 2 --batch 16", code=1)
-    assert "nothing fits: the nearest miss (" in line
-    assert "per GPU and there are 75.7 GiB; the largest part is" in line
-    assert "with --gpus " in line
+    for words in (
+        "nothing fits: the nearest miss (",
+        "per GPU and there are 75.7 GiB; the largest part is",
+        "with --gpus ",
+    ):
+        assert words in line
     (line,) = fails("optimize llama3-70b --gpus 2 --batch 16 --cluster k20-pcie", code=1)
     assert "more memory" in line
 

@@ -75,13 +75,16 @@ def test_the_table_says_what_it_is_faster_than(answer: Any, question: list[str])
     assert "4 of old with 15.2 GiB each; 5 % reserved" in text
     assert "GiB per a100-80gb (" in text or "GiB per old (" in text
     text = " ".join(answer("optimize", *question, "--top", "2", "-v").split())
-    assert "no plan of the stated space that fits is faster than the first" in text
-    assert "x faster than the 4 a100-80gb alone" in text
-    assert "x faster than the 4 old alone" in text
-    assert "4 of 4 a100-80gb, 4 of 4 old are used" in text
-    assert "old has no bf16, so the whole job runs in fp16" in text
-    assert "families" in text
-    assert "micro-batches of" in text
+    for words in (
+        "no plan of the stated space that fits is faster than the first",
+        "x faster than the 4 a100-80gb alone",
+        "x faster than the 4 old alone",
+        "4 of 4 a100-80gb, 4 of 4 old are used",
+        "old has no bf16, so the whole job runs in fp16",
+        "families",
+        "micro-batches of",
+    ):
+        assert words in text
 
 
 @pytest.mark.e2e
@@ -163,9 +166,12 @@ def test_other_questions_are_refused(fails: Any, question: list[str], cluster: s
 
 def test_what_does_not_fit_names_the_nearest_miss(fails: Any, question: list[str]) -> None:
     err = fails("optimize", *question, "--memory-limit", "2 GiB", code=1)
-    assert "nothing fits: the nearest miss (1 replica x 48 micro-batches of 1: " in err
-    assert "and there are 2.00 GiB; the largest part is" in err
-    assert "without --memory-limit 2 GiB it works: " in err
+    for words in (
+        "nothing fits: the nearest miss (1 replica x 48 micro-batches of 1: ",
+        "and there are 2.00 GiB; the largest part is",
+        "without --memory-limit 2 GiB it works: ",
+    ):
+        assert words in err
     err = fails("optimize", "llama2-13b", *question[1:3], "--gpus", "2", "--batch", "8", code=1)
     assert "with --gpus 8 it works: 1 replica x 1 micro-batch of 8" in err
 

@@ -21,13 +21,16 @@ ESTIMATE = ("estimate", "llama3-8b", "--mode", "inference", "--gpus", "2", "--tp
 
 def test_the_table_names_the_best_plan_its_times_and_the_proof(answer: Ask) -> None:
     text = answer(*LLAMA, "--prompt", "500", "--output-tokens", "100", "--max-tpot", "20ms", "-v")
-    assert "Best: " in text
-    assert "first token after" in text
-    assert "no plan of the stated space that fits and keeps the limits is faster than the first" in text
-    assert " enumerated; " in text
-    assert "time per token at most 20.0 ms" in text
-    assert "prompt 500 tokens (given)" in text
-    assert "memory_utilisation 0.9" in text
+    for words in (
+        "Best: ",
+        "first token after",
+        "no plan of the stated space that fits and keeps the limits is faster than the first",
+        " enumerated; ",
+        "time per token at most 20.0 ms",
+        "prompt 500 tokens (given)",
+        "memory_utilisation 0.9",
+    ):
+        assert words in text
 
 
 @pytest.mark.e2e
@@ -172,9 +175,8 @@ def test_a_split_per_layer_of_a_transformer_can_still_be_asked_for(answer: Ask) 
 
 def test_nothing_fits_names_the_nearest_miss_and_the_way_out(fails: Any) -> None:
     err = fails("optimize", "llama3-70b", "--mode", "inference", "--gpus", "1", code=1)
-    assert "nothing fits: the nearest miss (one GPU" in err
-    assert "the largest part is weights" in err
-    assert "with --gpus 2 it works" in err
+    for words in ("nothing fits: the nearest miss (one GPU", "the largest part is weights", "with --gpus 2 it works"):
+        assert words in err
 
 
 @pytest.mark.exact
