@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -148,25 +149,32 @@ register(
 """
 
 
-def with_carbon(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def with_carbon(folder: Path, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
     """Run the planner with the objective."""
-    return with_module(folder, "carbon", CARBON, *arguments)
+    return with_module(folder, "carbon", CARBON, *arguments, code=code)
 
 
-def with_copies(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def with_copies(folder: Path, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
     """Run the planner with the space."""
-    return with_module(folder, "copies", COPIES, *arguments)
+    return with_module(folder, "copies", COPIES, *arguments, code=code)
 
 
-def with_module(folder: Path, name: str, text: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def with_module(folder: Path, name: str, text: str, *arguments: str, code: int) -> subprocess.CompletedProcess[str]:
     """Run the planner after a module that adds something."""
     (folder / f"{name}.py").write_text(text, encoding="utf-8")
-    code = f"import {name}, sys\nfrom planner.cli import run\nsys.exit(run({list(arguments)!r}))"
-    path = os.pathsep.join((str(folder), str(ROOT)))
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True, text=True, cwd=folder, check=False, timeout=120, env={**os.environ, "PYTHONPATH": path},
+    program = f"import {name}, sys\nfrom planner.cli import run\nsys.exit(run({list(arguments)!r}))"
+    return run_in(folder, os.pathsep.join((str(folder), str(ROOT))), "-c", program, code=code)
+
+
+def run_in(folder: Path, path: str, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    """Run Python in a folder, with a path of modules; it must exit with a code."""
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        capture_output=True, text=True, cwd=folder, check=False, timeout=120,
+        env={**os.environ, "PYTHONPATH": path, "COLUMNS": "200"},
     )  # fmt: skip
+    assert done.returncode == code, done.stderr
+    return done
 
 
 @pytest.mark.e2e
@@ -181,7 +189,6 @@ def with_module(folder: Path, name: str, text: str, *arguments: str) -> subproce
 )
 def test_an_objective_is_one_file(question: tuple[str, ...], tmp_path: Path) -> None:
     done = with_carbon(tmp_path, "optimize", *question, "--objective", "carbon", "--json", "--export", "plan.yaml")
-    assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
     best = answer["plans"][0]
     assert best["carbon_per_step_kg"] == pytest.approx(best["energy_per_step_j"] * 0.4 / 3.6e6)
@@ -216,8 +223,7 @@ def test_studies_and_pages_show_an_added_objective(tmp_path: Path) -> None:
     assert "kg CO2" in with_carbon(tmp_path, "sweep", *question, "--width", "200").stdout
     for count in ("2", "4"):
         asked = ("--cluster", "dgx1-v100", "--gpus", count, "--batch", "512")
-        saved = with_carbon(tmp_path, "optimize", "alexnet", *asked, "--export", f"{count}.yaml", "--html", "page.html")
-        assert saved.returncode == 0, saved.stderr
+        with_carbon(tmp_path, "optimize", "alexnet", *asked, "--export", f"{count}.yaml", "--html", "page.html")
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert "carbon per step" in page
     assert "Step time against carbon" in page
@@ -230,8 +236,7 @@ def test_studies_and_pages_show_an_added_objective(tmp_path: Path) -> None:
 @pytest.mark.e2e
 def test_schema_and_errors_know_an_added_objective(tmp_path: Path) -> None:
     assert "carbon_per_step_kg" in with_carbon(tmp_path, "schema", "result").stdout
-    wrong = with_carbon(tmp_path, "optimize", "alexnet", "--gpus", "4", "--objective", "carbn")
-    assert wrong.returncode == 2
+    wrong = with_carbon(tmp_path, "optimize", "alexnet", "--gpus", "4", "--objective", "carbn", code=2)
     assert "did you mean carbon" in wrong.stderr.replace("'", "")
 
 
@@ -290,7 +295,6 @@ def test_a_framework_is_one_file(tmp_path: Path, capsys: pytest.CaptureFixture[s
 def test_a_space_is_one_file(tmp_path: Path) -> None:
     question = ("alexnet", "--gpus", "6", "--batch", "12", "--space", "copies")
     done = with_copies(tmp_path, "optimize", *question, "--json", "--export", "plan.yaml")
-    assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
     assert (answer["space"], answer["space_size"], answer["proven_optimal"]) == ("copies", 5, True)
     assert [plan["plan"] for plan in answer["plans"]] == [{"copies": n} for n in (6, 4, 3, 2, 1)]
@@ -304,18 +308,15 @@ def test_a_space_is_one_file(tmp_path: Path) -> None:
     assert json.loads(again.stdout)["plans"][0]["work_s"] == 2.0, again.stderr
     asked_again = with_copies(tmp_path, "estimate", "--plan", "plan.yaml", "--batch", "24", "--json")
     assert json.loads(asked_again.stdout)["plans"][0]["work_s"] == 4.0, asked_again.stderr
-    exported = with_copies(tmp_path, "export", "plan.yaml", "--to", "torch", "-o", "run")
-    assert exported.returncode == 2
+    exported = with_copies(tmp_path, "export", "plan.yaml", "--to", "torch", "-o", "run", code=2)
     assert "no target writes copies of the work" in exported.stderr
     (tmp_path / "plan.yaml").write_text((tmp_path / "plan.yaml").read_text().replace("copies: 6", "copies: 0"))
-    refused = with_copies(tmp_path, "estimate", "--plan", "plan.yaml")
-    assert refused.returncode == 2
+    refused = with_copies(tmp_path, "estimate", "--plan", "plan.yaml", code=2)
     assert re.search(r"plan.yaml:\d+:\d+: ", refused.stderr)
     for kind in ("plan", "result"):
         assert "Devices that do the same." in with_copies(tmp_path, "schema", kind).stdout
     assert "work_s" in with_copies(tmp_path, "schema", "result").stdout
-    wrong = with_copies(tmp_path, "optimize", "alexnet", "--space", "copys")
-    assert wrong.returncode == 2
+    wrong = with_copies(tmp_path, "optimize", "alexnet", "--space", "copys", code=2)
     assert "did you mean copies" in wrong.stderr.replace("'", "")
 
 
@@ -352,15 +353,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def with_schedule(tree: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Run the planner of that copy."""
-
-    def planner(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "planner", *arguments],
-            capture_output=True, text=True, cwd=tree, check=False, timeout=120,
-            env={**os.environ, "PYTHONPATH": str(tree), "COLUMNS": "200"},
-        )  # fmt: skip
-
-    return planner
+    return functools.partial(run_in, tree, str(tree), "-m", "planner")
 
 
 @pytest.mark.e2e
@@ -369,7 +362,6 @@ def test_a_schedule_is_three_files(with_schedule: Callable[..., subprocess.Compl
     done = with_schedule(
         "optimize", *question, "--pp", "4", "--schedule", "imaginary", "--json", "--export", "plan.yaml"
     )
-    assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
     usual = json.loads(with_schedule("optimize", *question, "--pp", "4", "--schedule", "1f1b", "--json").stdout)
     assert {plan["plan"]["schedule"] for plan in answer["plans"]} == {"imaginary"}
@@ -397,8 +389,7 @@ def test_a_schedule_is_three_files(with_schedule: Callable[..., subprocess.Compl
     for kind in ("plan", "result"):
         assert '"imaginary"' in with_schedule("schema", kind).stdout
     assert "imaginary" in with_schedule("optimize", "--help").stdout
-    wrong = with_schedule("optimize", *question, "--schedule", "imaginry")
-    assert wrong.returncode == 2
+    wrong = with_schedule("optimize", *question, "--schedule", "imaginry", code=2)
     assert "did you mean imaginary" in wrong.stderr.replace("'", "")
 
 
@@ -410,13 +401,8 @@ def test_docs_list_what_was_added(tree: Path) -> None:
     (tree / "configs" / "frameworks" / "imaginary-lm.yaml").write_text(
         yaml.safe_dump(framework | {"name": "imaginary-lm", "aliases": []}), encoding="utf-8"
     )
-    code = "import carbon, generate, json\nprint(json.dumps([page() for page in generate.PAGES.values()]))"
-    path = os.pathsep.join((str(tree), str(tree / "docs")))
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True, text=True, cwd=tree, check=False, timeout=120, env={**os.environ, "PYTHONPATH": path},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    program = "import carbon, generate, json\nprint(json.dumps([page() for page in generate.PAGES.values()]))"
+    done = run_in(tree, os.pathsep.join((str(tree), str(tree / "docs"))), "-c", program)
     text = "\n".join(json.loads(done.stdout))
     cli = " ".join(text.split())
     assert "mfu, gpu_hours, money, energy or carbon. Default: step_time." in cli
@@ -427,11 +413,4 @@ def test_docs_list_what_was_added(tree: Path) -> None:
 
 def usual_planner(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run the planner of this tree."""
-    return subprocess.run(
-        [sys.executable, "-m", "planner", *arguments],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        check=False,
-        timeout=120,
-    )
+    return run_in(ROOT, str(ROOT), "-m", "planner", *arguments)
