@@ -152,23 +152,24 @@ def test_the_receiver_waits_for_a_transfer() -> None:
     assert sent == [(0, "send_forward", 1.0), (1, "send_backward", 5.0)]
 
 
-def test_orders_of_the_publications() -> None:
-    def order(schedule: str, rank: int, pp: int, vpp: int, m: int) -> str:
-        return " ".join(
-            f"{i.kind}{i.micro_batch}" if vpp == 1 else f"{i.kind}{i.chunk // pp}.{i.micro_batch}"
-            for i in instruction_orders(schedule, pp, vpp, m)[rank]
-        )
-
-    # PipeDream-Flush, arXiv:2104.04473, figure 4 top: second of four devices.
-    assert order("1f1b", 1, 4, 1, 5) == "F0 F1 F2 B0 F3 B1 F4 B2 B3 B4"
-    # Its interleaved form for two devices with two chunks: warm-up of 2 (pp - 1 - rank) + (vpp - 1) pp forwards.
-    assert order("interleaved", 0, 2, 2, 4) == (
-        "F0.0 F0.1 F1.0 F1.1 F0.2 B1.0 F0.3 B1.1 F1.2 B0.0 F1.3 B0.1 B1.2 B1.3 B0.2 B0.3"
+@pytest.mark.parametrize(
+    ("schedule", "rank", "pp", "vpp", "m", "order"),
+    [
+        # PipeDream-Flush, arXiv:2104.04473, figure 4 top: second of four devices.
+        ("1f1b", 1, 4, 1, 5, "F0 F1 F2 B0 F3 B1 F4 B2 B3 B4"),
+        # Its interleaved form for two devices with two chunks: warm-up of 2 (pp - 1 - rank) + (vpp - 1) pp forwards.
+        ("interleaved", 0, 2, 2, 4, "F0.0 F0.1 F1.0 F1.1 F0.2 B1.0 F0.3 B1.1 F1.2 B0.0 F1.3 B0.1 B1.2 B1.3 B0.2 B0.3"),
+        ("interleaved", 1, 2, 2, 2, "F0.0 F0.1 F1.0 B1.0 F1.1 B1.1 B0.0 B0.1"),
+        # ZB-H1, arXiv:2401.10241, figure 2 top: first and last of four devices.
+        ("zero_bubble", 0, 4, 1, 5, "F0 F1 F2 F3 B0 W0 F4 B1 W1 B2 W2 B3 W3 B4 W4"),
+        ("zero_bubble", 3, 4, 1, 5, "F0 B0 F1 B1 F2 B2 F3 B3 W0 F4 B4 W1 W2 W3 W4"),
+    ],
+)
+def test_orders_of_the_publications(schedule: str, rank: int, pp: int, vpp: int, m: int, order: str) -> None:
+    assert order == " ".join(
+        f"{i.kind}{i.micro_batch}" if vpp == 1 else f"{i.kind}{i.chunk // pp}.{i.micro_batch}"
+        for i in instruction_orders(schedule, pp, vpp, m)[rank]
     )
-    assert order("interleaved", 1, 2, 2, 2) == "F0.0 F0.1 F1.0 B1.0 F1.1 B1.1 B0.0 B0.1"
-    # ZB-H1, arXiv:2401.10241, figure 2 top: first and last of four devices.
-    assert order("zero_bubble", 0, 4, 1, 5) == "F0 F1 F2 F3 B0 W0 F4 B1 W1 B2 W2 B3 W3 B4 W4"
-    assert order("zero_bubble", 3, 4, 1, 5) == "F0 B0 F1 B1 F2 B2 F3 B3 W0 F4 B4 W1 W2 W3 W4"
 
 
 @pytest.mark.parametrize(("pp", "m"), [(1, 3), (2, 2), (4, 4), (4, 12), (8, 32)])

@@ -43,6 +43,19 @@ def answer(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.fixture
+def said(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[str, str]]:
+    """Run a command that must exit with a code; its stdout and stderr."""
+
+    def ask(*arguments: object, code: int = 0) -> tuple[str, str]:
+        found = run([str(argument) for argument in arguments])
+        out, err = capsys.readouterr()
+        assert found == code, err
+        return out, err
+
+    return ask
+
+
+@pytest.fixture
 def fails(capsys: pytest.CaptureFixture[str]) -> Any:
     """Run a command that must fail; its message."""
 
@@ -92,6 +105,14 @@ def document(answer: Any) -> Any:
 def known_document(known_answer: Any) -> Any:
     """As ``document``, answered once however many tests ask."""
     return _in_json(known_answer)
+
+
+def edited(path: Path, old: str, new: str) -> Path:
+    """The file, with a text that stands in it once replaced."""
+    text = path.read_text(encoding="utf-8")
+    assert text.count(old) == 1, f"{old!r} stands {text.count(old)} times in\n{text}"
+    path.write_text(text.replace(old, new), encoding="utf-8")
+    return path
 
 
 def problems_of_plan(path: Path, plan_of: Callable[[PlanDocument, Document], object]) -> list[str]:

@@ -31,7 +31,7 @@ from planner.importers.networks import load_model
 from planner.schema.plan import PlanDocument
 from planner.spaces.layers.plans import plan_from_document, plan_in_words
 from planner.spaces.plan_question import request_from_document
-from tests.planner.conftest import about, problems_of_plan
+from tests.planner.conftest import about, edited, problems_of_plan
 
 MakeResult = Callable[..., Answer]
 
@@ -83,13 +83,6 @@ def problems_of(path: Path, graph: Graph) -> list[str]:
     """What is wrong with a plan file, as LINE:COLUMN: text."""
     found = problems_of_plan(path, lambda content, document: plan_from_document(content, graph, document))
     return [problem.removeprefix(f"{path}:") for problem in found]
-
-
-def edited(path: Path, old: str, new: str) -> Path:
-    text = path.read_text(encoding="utf-8")
-    assert text.count(old) == 1, f"{old!r} stands {text.count(old)} times in\n{text}"
-    path.write_text(text.replace(old, new), encoding="utf-8")
-    return path
 
 
 def line_of(path: Path, text: str) -> int:

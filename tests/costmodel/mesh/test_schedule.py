@@ -323,13 +323,21 @@ def peaks(schedule: str, pp: int, m: int, vpp: int, last_use: str) -> tuple[int,
     return tuple(int(np.cumsum(order).max()) for order in steps)
 
 
-def test_peak_activations_by_hand() -> None:
-    assert peaks("gpipe", 3, 5, 1, "B") == (5, 5, 5)
-    assert peaks("1f1b", 3, 5, 1, "B") == (3, 2, 1)
-    assert peaks("1f1b", 3, 2, 1, "B") == (2, 2, 1)
-    assert peaks("zero_bubble", 3, 5, 1, "W") == (3, 3, 3)
-    assert peaks("zero_bubble", 3, 5, 1, "B") == (3, 2, 1)
-    assert peaks("interleaved", 2, 4, 2, "B") == (5, 3)
+@pytest.mark.parametrize(
+    ("schedule", "pp", "m", "vpp", "last_use", "found"),
+    [
+        ("gpipe", 3, 5, 1, "B", (5, 5, 5)),
+        ("1f1b", 3, 5, 1, "B", (3, 2, 1)),
+        ("1f1b", 3, 2, 1, "B", (2, 2, 1)),
+        ("zero_bubble", 3, 5, 1, "W", (3, 3, 3)),
+        ("zero_bubble", 3, 5, 1, "B", (3, 2, 1)),
+        ("interleaved", 2, 4, 2, "B", (5, 3)),
+    ],
+)
+def test_peak_activations_by_hand(
+    schedule: str, pp: int, m: int, vpp: int, last_use: str, found: tuple[int, ...]
+) -> None:
+    assert peaks(schedule, pp, m, vpp, last_use) == found
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)

@@ -41,12 +41,15 @@ def test_rows_that_are_not_padded_begin_where_whole_and_share_let_them() -> None
         return [float(np.min(numbers)) for numbers in products]
 
     assert aligned(1024, 50257) == []  # padded unless it says otherwise
-    assert aligned(1024, 50257, padded=False) == [1.0] * 3
-    assert aligned(1001, 50256, padded=False) == [1.0] * 3
-    assert aligned(1024, 50256, padded=False) == [8.0] * 3
-    assert aligned(1024, 24, ways=2, padded=False) == [4.0] * 3  # shares of 12
-    assert aligned(1024, 56, ways=4, padded=False) == [2.0] * 3  # shares of 14
-    assert aligned(1024, 15, ways=2, padded=False) == [1.0] * 3  # shares of 8 are no faster than the whole
+    for inputs, outputs, ways, found in (
+        (1024, 50257, 1, 1.0),
+        (1001, 50256, 1, 1.0),
+        (1024, 50256, 1, 8.0),
+        (1024, 24, 2, 4.0),  # shares of 12
+        (1024, 56, 4, 2.0),  # shares of 14
+        (1024, 15, 2, 1.0),  # shares of 8 are no faster than the whole
+    ):
+        assert aligned(inputs, outputs, ways, padded=False) == [found] * 3, (inputs, outputs, ways)
 
 
 def test_dropout_inside_a_sum_writes_its_mask_alone() -> None:

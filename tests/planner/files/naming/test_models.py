@@ -320,12 +320,18 @@ def test_other_devices_are_not_taken_for_these(text: str) -> None:
     assert named_device(text) == (None, ())
 
 
-def test_memory_that_another_column_states() -> None:
-    assert device_called("A100", 40.0)[0] == "a100-40gb"
-    assert device_called("V100", 32.0)[0] == "v100-32gb"
-    assert device_called("MI250", 128.0)[0] == "mi250-oam"  # counted by modules
-    assert device_called("MI250X", 64.0)[0] == "mi250x-gcd"
-    assert device_called("A100 PCIe", 40.0)[0] == "a100-pcie-40gb"
+@pytest.mark.parametrize(
+    ("text", "gigabytes", "device"),
+    [
+        ("A100", 40.0, "a100-40gb"),
+        ("V100", 32.0, "v100-32gb"),
+        ("MI250", 128.0, "mi250-oam"),  # counted by modules
+        ("MI250X", 64.0, "mi250x-gcd"),
+        ("A100 PCIe", 40.0, "a100-pcie-40gb"),
+    ],
+)
+def test_memory_that_another_column_states(text: str, gigabytes: float, device: str) -> None:
+    assert device_called(text, gigabytes)[0] == device
 
 
 @pytest.mark.parametrize("name", bundled("devices"))

@@ -20,7 +20,7 @@ from planner.schema.plan import MeshEntry, PlanDocument
 from planner.spaces.mesh.plans import mesh_entry, plan_of_entry
 from planner.spaces.mesh.space import MeshPlanSpace, mesh_space
 from planner.spaces.plan_question import request_from_document
-from tests.planner.conftest import about, problems_of_plan
+from tests.planner.conftest import about, edited, problems_of_plan
 from tests.planner.mesh_answers import REQUEST, SETTING, make_ranked, make_result
 
 PLAN = MeshPlan(
@@ -108,9 +108,7 @@ def test_an_edit_that_contradicts_is_found(
     path: Path, space: MeshPlanSpace, old: str, new: str, where: str, message: str
 ) -> None:
     text = path.read_text(encoding="utf-8")
-    assert text.count(old) == 1
-    path.write_text(text.replace(old, new), encoding="utf-8")
-    found = problems_of_plan(path, space.plan_of)
+    found = problems_of_plan(edited(path, old, new), space.plan_of)
     line = text[: text.index(old) + old.count("\n")].count("\n") + 1
     matching = [problem for problem in found if message in problem]
     assert matching, found

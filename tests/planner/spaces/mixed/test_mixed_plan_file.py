@@ -20,7 +20,7 @@ from planner.spaces.ask import predicted
 from planner.spaces.mixed.plans import mixed_entry
 from planner.spaces.mixed.space import MixedPlanSpace, mixed_space
 from planner.spaces.plan_question import plan_question
-from tests.planner.conftest import problems_of_plan
+from tests.planner.conftest import edited, problems_of_plan
 
 REQUEST = Request(
     model="gpt3-1.3b", cluster="a100-v100", gpus=48, batch=44, memory_limit="30 GiB", assume=(("dp_overlap", 0.5),)
@@ -132,10 +132,7 @@ def test_a_file_round_trips(path: Path, space: MixedPlanSpace) -> None:
 def test_contradictions_have_a_place(
     path: Path, space: MixedPlanSpace, old: str, new: str, where: str, message: str
 ) -> None:
-    text = path.read_text(encoding="utf-8")
-    assert text.count(old) == 1
-    path.write_text(text.replace(old, new), encoding="utf-8")
-    found = problems_of_plan(path, space.plan_of)
+    found = problems_of_plan(edited(path, old, new), space.plan_of)
     assert any(f": {where}: " in line and message in line for line in found), found
     assert all(line.startswith(f"{path}:") and line.removeprefix(f"{path}:")[0].isdigit() for line in found)
 
