@@ -12,7 +12,6 @@ import pytest
 import yaml
 
 import planner
-from planner.cli import run
 from planner.core.errors import UsageError
 from planner.importers.networks import load_model
 from planner.importers.sources import text_of
@@ -43,16 +42,13 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("command", sorted(COMMANDS))
-def test_every_command_takes_it_and_says_so(
-    command: str, network: str, capsys: pytest.CaptureFixture[str], fails: Any
-) -> None:
+def test_every_command_takes_it_and_says_so(command: str, network: str, said: Any, fails: Any) -> None:
     words = [command, network, *COMMANDS[command]]
     assert "Frob (1)" in fails(*words)
     for format_ in ("json", "markdown"):
-        assert run([*words, *FREE, "--format", format_]) == 0
-        shown = capsys.readouterr()
-        assert "Frob" in (shown.out if format_ == "json" or command != "sweep" else shown.out + shown.err)
-        assert "ASSUMED FREE by --assume-free: Frob" in shown.err
+        out, err = said(*words, *FREE, "--format", format_)
+        assert "Frob" in (out if format_ == "json" or command != "sweep" else out + err)
+        assert "ASSUMED FREE by --assume-free: Frob" in err
 
 
 @pytest.mark.e2e

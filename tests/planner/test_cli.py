@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 
 from planner import __version__
 from planner.api.options import OptimizeOptions, options_of
-from planner.cli import run
 from planner.core.errors import ExitCode, UnknownName, did_you_mean
 from planner.importers.networks import load_model
 from planner.schema import DOCUMENTS, json_schema
@@ -148,18 +147,15 @@ def test_a_plan_on_another_cluster(answer: Any, tmp_path: Path) -> None:
     assert "cluster dgx-a100 (given), device a100-80gb, global batch 60 (plan file), precision bf16 (plan file)" in text
 
 
-def test_a_changed_model_is_a_warning(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], answer: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_changed_model_is_a_warning(tmp_path: Path, said: Any, answer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     model = tmp_path / "mine.yaml"
     text = (ROOT / "configs" / "models" / "mlp.yaml").read_text(encoding="utf-8")
     model.write_text(text, encoding="utf-8")
-    assert run(["optimize", "mine.yaml", "--gpus", "2", "--export", "plan.yaml"]) == 0
+    said("optimize", "mine.yaml", "--gpus", "2", "--export", "plan.yaml")
     assert "Warning" not in answer("estimate", "--plan", "plan.yaml")
     model.write_text(text + "# changed\n", encoding="utf-8")
-    assert run(["estimate", "--plan", "plan.yaml"]) == 0
-    out, err = capsys.readouterr()
+    out, err = said("estimate", "--plan", "plan.yaml")
     assert "the model file is not the one that the plan was made with" in err
     assert "Warning:" in out
 

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from planner.cli import run
 from planner.core.answer import Answer
 from planner.core.errors import SearchInterrupted
 from planner.core.request import Request
@@ -54,25 +53,22 @@ def test_files_keep_their_mode_and_links(answer: Any, tmp_path: Path) -> None:
     json.loads(path.read_text(encoding="utf-8"))
 
 
-def test_remarks_go_to_stderr(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_remarks_go_to_stderr(said: Any, tmp_path: Path) -> None:
     path = tmp_path / "plan.yaml"
-    assert run(["optimize", "mlp", "--gpus", "2", "--json", "--export", str(path)]) == 0
-    out, err = capsys.readouterr()
+    out, err = said("optimize", "mlp", "--gpus", "2", "--json", "--export", path)
     json.loads(out)
     assert err == f"planner: wrote the best plan to {path}\n"
-    assert run(["optimize", "mlp", "--gpus", "2", "--json", "--export", str(path), "-q"]) == 0
-    assert capsys.readouterr().err == ""
+    assert said("optimize", "mlp", "--gpus", "2", "--json", "--export", path, "-q")[1] == ""
 
 
-def test_verbose_logs_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["optimize", "mlp", "--gpus", "2", "--json", "-v"]) == 0
-    out, err = capsys.readouterr()
+def test_verbose_logs_to_stderr(said: Any) -> None:
+    out, err = said("optimize", "mlp", "--gpus", "2", "--json", "-v")
     json.loads(out)
     assert "done" in err
 
 
 @pytest.mark.e2e
-def test_a_terminal_gets_colour(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_terminal_gets_colour(monkeypatch: pytest.MonkeyPatch, said: Any) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv("COLUMNS", "90")
@@ -81,8 +77,7 @@ def test_a_terminal_gets_colour(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
             patch.delenv("NO_COLOR", raising=False)
             if name:
                 patch.setenv(name, value)
-            assert run(["optimize", "mlp", "--gpus", "2"]) == 0
-        text = capsys.readouterr().out
+            text, _ = said("optimize", "mlp", "--gpus", "2")
         assert ("\x1b[" in text) is coloured
         assert coloured or text.isascii()
 
@@ -122,13 +117,12 @@ def test_names_as_typed_send_no_escapes_to_the_terminal(fails: Any) -> None:
     assert "al\\x1b[31mexnet" in error
 
 
-def test_a_closed_reader_is_silent(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_closed_reader_is_silent(monkeypatch: pytest.MonkeyPatch, said: Any) -> None:
     def closed(_: str) -> int:
         raise BrokenPipeError
 
     monkeypatch.setattr(sys.stdout, "write", closed)
-    assert run(["list", "models"]) == 0
-    assert capsys.readouterr().err == ""
+    assert said("list", "models")[1] == ""
 
 
 @pytest.mark.e2e
@@ -151,21 +145,20 @@ def fake_search(monkeypatch: pytest.MonkeyPatch, behave: Any) -> None:
 
 
 def test_ctrl_c_prints_the_best_so_far(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], make_result: Any, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, said: Any, make_result: Any, tmp_path: Path
 ) -> None:
     def interrupted(request: Request, progress: object) -> Answer:
         raise SearchInterrupted(make_result(proven_optimal=False, proven_top=False, gap=0.5))
 
     fake_search(monkeypatch, interrupted)
     path = tmp_path / "plan.yaml"
-    assert run(["optimize", "alexnet", "--gpus", "16", "--json", "--export", str(path)]) == 130
-    out, err = capsys.readouterr()
+    out, err = said("optimize", "alexnet", "--gpus", "16", "--json", "--export", path, code=130)
     assert len(json.loads(out)["plans"]) == 4
     assert "interrupted: these are the best plans so far" in err
     assert path.exists()
 
 
-def test_ctrl_c_before_a_plan(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ctrl_c_before_a_plan(monkeypatch: pytest.MonkeyPatch, said: Any) -> None:
     def interrupted(request: Request, progress: object) -> Answer:
         raise SearchInterrupted(None)
 
@@ -174,8 +167,7 @@ def test_ctrl_c_before_a_plan(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
 
     for behave in (interrupted, killed):
         fake_search(monkeypatch, behave)
-        assert run(["optimize", "alexnet", "--gpus", "16"]) == 130
-        out, err = capsys.readouterr()
+        out, err = said("optimize", "alexnet", "--gpus", "16", code=130)
         assert out == ""
         assert "interrupted" in err
         assert "Traceback" not in err
@@ -201,15 +193,13 @@ main()
     assert done.stderr.strip() == "interrupted"
 
 
-def test_an_internal_error_is_short(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_internal_error_is_short(monkeypatch: pytest.MonkeyPatch, said: Any) -> None:
     def broken(request: Request, progress: object) -> Answer:
         raise KeyError("x\nsecond line")
 
     fake_search(monkeypatch, broken)
-    assert run(["optimize", "alexnet", "--gpus", "2"]) == 70
-    err = capsys.readouterr().err
+    _, err = said("optimize", "alexnet", "--gpus", "2", code=70)
     assert err.startswith("internal error: KeyError")
     assert "report" in err
     assert "Traceback" not in err
-    assert run(["optimize", "alexnet", "--gpus", "2", "--verbose"]) == 70
-    assert "Traceback" in capsys.readouterr().err
+    assert "Traceback" in said("optimize", "alexnet", "--gpus", "2", "--verbose", code=70)[1]

@@ -11,7 +11,6 @@ import yaml
 
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.uncertainty.constants import CONSTANTS
-from planner.cli import run
 from planner.files.loading import load_device
 from planner.measurements.kinds import KINDS
 from planner.measurements.outcomes import Preset
@@ -24,23 +23,14 @@ SLOWER = Preset(name="roofline", efficiency=(("matmul_fraction", 0.8 * P100.matm
 
 
 @pytest.fixture
-def ask(capsys: pytest.CaptureFixture[str]) -> Any:
-    def call(*arguments: str) -> tuple[str, str]:
-        assert run(list(arguments)) == 0
-        return capsys.readouterr()
-
-    return call
-
-
-@pytest.fixture
 def table(write: Any, gemm_table: Any) -> str:
     return str(write("gemm.csv", "gemm", gemm_table, SLOWER, noise=0.02))
 
 
 @pytest.mark.e2e
-def test_it_writes_a_file_and_says_what_it_found(ask: Any, table: str, tmp_path: Path) -> None:
+def test_it_writes_a_file_and_says_what_it_found(said: Any, table: str, tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
-    out, err = ask("calibrate", table, "--device", "p100", "-o", str(path))
+    out, err = said("calibrate", table, "--device", "p100", "-o", str(path))
     assert f"wrote {path}" in err
     assert "on rows left out of the fit (5 folds)" in out
     assert "Not determined by these rows" in out
@@ -56,15 +46,15 @@ def test_it_writes_a_file_and_says_what_it_found(ask: Any, table: str, tmp_path:
 
 
 @pytest.mark.e2e
-def test_a_slip_in_the_name_of_a_framework_is_pointed_out(ask: Any, table: str) -> None:
+def test_a_slip_in_the_name_of_a_framework_is_pointed_out(said: Any, table: str) -> None:
     words = "is no framework that is known; no framework's costs count; did you mean 'nanotron'?"
-    assert f"--framework nanotrn {words}" in ask("calibrate", table, "--framework", "nanotrn")[1]
-    assert "is no framework" not in ask("calibrate", table, "--framework", "mine")[1]
+    assert f"--framework nanotrn {words}" in said("calibrate", table, "--framework", "nanotrn")[1]
+    assert "is no framework" not in said("calibrate", table, "--framework", "mine")[1]
 
 
 @pytest.mark.e2e
-def test_json_follows_the_schema(ask: Any, table: str) -> None:
-    out, err = ask("calibrate", table, "--json")
+def test_json_follows_the_schema(said: Any, table: str) -> None:
+    out, err = said("calibrate", table, "--json")
     result = CalibrationResult.model_validate(json.loads(out))
     assert "-o FILE" in err
     assert result.all.left_out is not None
@@ -73,11 +63,11 @@ def test_json_follows_the_schema(ask: Any, table: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [kind.name for kind in KINDS])
-def test_every_template_can_be_calibrated(ask: Any, kind: str, tmp_path: Path) -> None:
+def test_every_template_can_be_calibrated(said: Any, kind: str, tmp_path: Path) -> None:
     """One row of each kind: read, predicted and counted; too few to fit to, which the answer and the file say."""
     path, into = tmp_path / "runs.csv", tmp_path / "mine.yaml"
-    path.write_text(ask("validate", "--template", kind)[0])
-    out, _ = ask("calibrate", str(path), "-o", str(into))
+    path.write_text(said("validate", "--template", kind)[0])
+    out, _ = said("calibrate", str(path), "-o", str(into))
     assert "1 distinct configuration cannot determine the" in out
     assert "the bundled constants are kept" in " ".join(out.split())
     file = CalibrationFile.model_validate(yaml.safe_load(into.read_text()))
@@ -87,21 +77,21 @@ def test_every_template_can_be_calibrated(ask: Any, kind: str, tmp_path: Path) -
 
 
 @pytest.mark.e2e
-def test_the_same_seed_gives_the_same_bytes(ask: Any, table: str, tmp_path: Path) -> None:
+def test_the_same_seed_gives_the_same_bytes(said: Any, table: str, tmp_path: Path) -> None:
     texts = []
     for _ in range(2):
         path = tmp_path / "again.yaml"
-        ask("calibrate", table, "--seed", "3", "-q", "-o", str(path))
+        said("calibrate", table, "--seed", "3", "-q", "-o", str(path))
         texts.append(path.read_bytes())
     assert texts[0] == texts[1]
 
 
 @pytest.mark.e2e
-def test_validate_with_the_file_says_the_same_error(ask: Any, table: str, tmp_path: Path) -> None:
+def test_validate_with_the_file_says_the_same_error(said: Any, table: str, tmp_path: Path) -> None:
     path = str(tmp_path / "mine.yaml")
-    reported = json.loads(ask("calibrate", table, "--json", "-o", path)[0])["all"]
-    bundled = json.loads(ask("validate", table, "--json")[0])["files"][0]
-    fitted = json.loads(ask("validate", table, "--json", "--calibration", path)[0])["files"][0]
+    reported = json.loads(said("calibrate", table, "--json", "-o", path)[0])["all"]
+    bundled = json.loads(said("validate", table, "--json")[0])["files"][0]
+    fitted = json.loads(said("validate", table, "--json", "--calibration", path)[0])["files"][0]
     assert bundled["median_ape"] == pytest.approx(reported["before"]["median_ape"], rel=1e-9)
     assert fitted["median_ape"] == pytest.approx(reported["after"]["median_ape"], rel=1e-9)
     assert fitted["mape"] == pytest.approx(reported["after"]["mape"], rel=1e-9)
@@ -114,10 +104,10 @@ def test_the_guide_lists_every_constant() -> None:
         assert f"| `{name}` | {constant.meaning} | {constant.prior_log_sd * 100:.0f} % |" in guide
 
 
-def test_the_file_of_the_guide_is_valid(ask: Any, new_file: Any) -> None:
+def test_the_file_of_the_guide_is_valid(said: Any, new_file: Any) -> None:
     guide = (Path(__file__).parents[3] / "docs" / "calibration.md").read_text(encoding="utf-8")
     path = new_file("mine.yaml", guide.split("```yaml\n")[1].split("```")[0])
-    out, _ = ask("estimate", "alexnet", "--gpus", "8", "--family", "data", "--calibration", str(path))
+    out, _ = said("estimate", "alexnet", "--gpus", "8", "--family", "data", "--calibration", str(path))
     assert "calibration mine (matmul_rate x 0.93, inter_node_bandwidth x 0.80)" in " ".join(out.split())
 
 
@@ -144,11 +134,11 @@ ONE_GPU = ("optimize", "gpt3-1.3b", "--gpus", "1", "--batch", "64", "--json", "-
 
 
 @pytest.mark.e2e
-def test_half_the_rates_take_twice_the_time(ask: Any, slow_compute: str, tmp_path: Path) -> None:
+def test_half_the_rates_take_twice_the_time(said: Any, slow_compute: str, tmp_path: Path) -> None:
     """On one device a large step is all compute; small sizes and launches change less."""
     plan = tmp_path / "plan.yaml"
-    bundled = json.loads(ask(*ONE_GPU)[0])
-    slower = json.loads(ask(*ONE_GPU, "--calibration", slow_compute, "--export", str(plan))[0])
+    bundled = json.loads(said(*ONE_GPU)[0])
+    slower = json.loads(said(*ONE_GPU, "--calibration", slow_compute, "--export", str(plan))[0])
     ratio = slower["plans"][0]["step_time_s"] / bundled["plans"][0]["step_time_s"]
     assert 1.9 < ratio <= 2.0 + 1e-9
     assert "calibration" in slower["setting"]["inputs"]
@@ -158,25 +148,25 @@ def test_half_the_rates_take_twice_the_time(ask: Any, slow_compute: str, tmp_pat
     document = PlanDocument.model_validate(yaml.safe_load(plan.read_text()))
     assert document.calibration == slow_compute
     assert document.provenance.inputs["calibration"] == slower["setting"]["inputs"]["calibration"]
-    again = json.loads(ask("estimate", "--plan", str(plan), "--json")[0])
+    again = json.loads(said("estimate", "--plan", str(plan), "--json")[0])
     assert again["plans"][0]["step_time_s"] == pytest.approx(slower["plans"][0]["step_time_s"], rel=1e-12)
 
 
-def test_a_changed_calibration_is_noticed(ask: Any, slow_compute: str, tmp_path: Path) -> None:
+def test_a_changed_calibration_is_noticed(said: Any, slow_compute: str, tmp_path: Path) -> None:
     plan = tmp_path / "plan.yaml"
-    ask(*ONE_GPU, "--calibration", slow_compute, "--export", str(plan))
+    said(*ONE_GPU, "--calibration", slow_compute, "--export", str(plan))
     Path(slow_compute).write_text(Path(slow_compute).read_text().replace("0.5", "0.6"))
-    _, err = ask("estimate", "--plan", str(plan))
+    _, err = said("estimate", "--plan", str(plan))
     assert "the calibration file is not the one that the plan was made with" in err
 
 
-def test_the_default_calibration_changes_no_prediction(ask: Any) -> None:
-    bundled = json.loads(ask(*ONE_GPU)[0])
-    default = json.loads(ask(*ONE_GPU, "--calibration", "default")[0])
+def test_the_default_calibration_changes_no_prediction(said: Any) -> None:
+    bundled = json.loads(said(*ONE_GPU)[0])
+    default = json.loads(said(*ONE_GPU, "--calibration", "default")[0])
     assert default["plans"][0]["step_time_s"] == bundled["plans"][0]["step_time_s"]
 
 
-def test_a_calibration_brings_the_attention_kernels_of_its_framework(ask: Any, tmp_path: Path) -> None:
+def test_a_calibration_brings_the_attention_kernels_of_its_framework(said: Any, tmp_path: Path) -> None:
     """Factors on the rate of FlashAttention-2 say nothing of kernels made for the device; an A100 has no others."""
     compute = {}
     for framework in ("nanotron", "nemo"):
@@ -185,24 +175,24 @@ def test_a_calibration_brings_the_attention_kernels_of_its_framework(ask: Any, t
         path.write_text(yaml.safe_dump({**content, "source": {"framework": framework}}))
         fixed = ("--gpus", "8", "--tp", "8", "--batch", "8", "--seq", "16384", "--recompute", "none")
         for cluster in ("dgx-h100", "dgx-a100"):
-            answer = ask("estimate", "llama3-8b", *fixed, "--cluster", cluster, "--calibration", str(path), "--json")
+            answer = said("estimate", "llama3-8b", *fixed, "--cluster", cluster, "--calibration", str(path), "--json")
             compute[framework, cluster] = json.loads(answer[0])["plans"][0]["compute_s"]
     hopper, ampere = (compute["nanotron", name] / compute["nemo", name] for name in ("dgx-h100", "dgx-a100"))
     assert 1.0 < ampere < 1.05  # what else the profiles say
     assert hopper > 1.08 * ampere
 
 
-def test_assumptions_say_that_they_are_calibrated(ask: Any, tmp_path: Path) -> None:
+def test_assumptions_say_that_they_are_calibrated(said: Any, tmp_path: Path) -> None:
     path = tmp_path / "host.yaml"
     entry = {"value": 2.0, "log_sd": 0.1, "prior_log_sd": 0.5}
     content = {"schema_version": 1, "name": "host", "constants": {"host_launch": entry}, "residual": {"log_sd": 0.1}}
     path.write_text(yaml.safe_dump(content))
     arguments = ("estimate", "gpt3-1.3b", "--gpus", "8", "--json", "--calibration", str(path))
-    rows = {row["name"]: row for row in json.loads(ask(*arguments)[0])["assumptions"]}
+    rows = {row["name"]: row for row in json.loads(said(*arguments)[0])["assumptions"]}
     assert rows["host_launch_s"]["source"] == "calibration"
     assert float(rows["host_launch_s"]["value"]) == pytest.approx(2 * MeshAssumptions().host_launch_s)
     assert rows["host_collective_s"]["source"] == "default"
-    given = json.loads(ask(*arguments, "--assume", "host_launch_s=1e-5")[0])
+    given = json.loads(said(*arguments, "--assume", "host_launch_s=1e-5")[0])
     rows = {row["name"]: row for row in given["assumptions"]}
     assert (rows["host_launch_s"]["source"], float(rows["host_launch_s"]["value"])) == ("given", 1e-5)
 
@@ -216,8 +206,8 @@ def test_assumptions_say_that_they_are_calibrated(ask: Any, tmp_path: Path) -> N
         ("scale", "alexnet", "--workers", "1,4", "--json"),
     ],
 )
-def test_every_command_that_predicts_takes_it(ask: Any, slow_compute: str, arguments: tuple[str, ...]) -> None:
-    bundled, slower = (json.loads(ask(*arguments, *more)[0]) for more in ((), ("--calibration", slow_compute)))
+def test_every_command_that_predicts_takes_it(said: Any, slow_compute: str, arguments: tuple[str, ...]) -> None:
+    bundled, slower = (json.loads(said(*arguments, *more)[0]) for more in ((), ("--calibration", slow_compute)))
 
     def step(document: dict[str, Any]) -> float:
         rows = document.get("plans") or document.get("points")
@@ -316,14 +306,14 @@ def test_tables_that_cannot_be_fitted_to(fails: Any, tmp_path: Path, text: str, 
 
 
 @pytest.mark.e2e
-def test_bad_rows_are_counted_beside_good_ones(ask: Any, table: str) -> None:
+def test_bad_rows_are_counted_beside_good_ones(said: Any, table: str) -> None:
     text = Path(table).read_text()
     Path(table).write_text(text + "abacus,fp32,64,64,64,1\np100,fp32,64,64,64,nan\np100,fp99,64,64,64,1\n")
-    out = json.loads(ask("calibrate", table, "--json")[0])["files"][0]
+    out = json.loads(said("calibrate", table, "--json")[0])["files"][0]
     assert (out["rows"], out["used"]) == (67, 64)
     assert sum(out["skipped"].values()) == 3
     assert any("abacus" in reason for reason in out["skipped"])
-    shown = ask("calibrate", table)[0]
+    shown = said("calibrate", table)[0]
     assert "1 device 'abacus' is not known" in " ".join(shown.split())
 
 

@@ -11,7 +11,6 @@ import pytest
 
 from costmodel.mesh.plan import MeshPlan
 from costmodel.network.sizes import sizes_of
-from planner.cli import run
 from planner.files.plan_file import plan_document, plan_text
 from planner.importers.networks import load_model
 from tests.planner.conftest import about
@@ -30,15 +29,8 @@ def _plan_file(folder: Path, plan: MeshPlan = PLAN) -> Path:
     return path
 
 
-def _ask(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    code = run(["export", *arguments])
-    out, err = capsys.readouterr()
-    return code, out, err
-
-
-def test_a_plan_file_becomes_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = _ask(capsys, str(_plan_file(tmp_path)), "--to", "megatron", "-o", str(tmp_path / "run"), "--json")
-    assert code == 0, err
+def test_a_plan_file_becomes_a_folder(tmp_path: Path, said: Any) -> None:
+    out, _ = said("export", _plan_file(tmp_path), "--to", "megatron", "-o", tmp_path / "run", "--json")
     document = json.loads(out)
     assert document["target"] == "megatron"
     assert {Path(row["file"]).name for row in document["files"]} == {
@@ -66,16 +58,14 @@ def test_errors_leave_no_folder(tmp_path: Path, fails: Any) -> None:
     assert "-o: is missing" in fails("export", plan, "--to", "megatron")
 
 
-def test_strict_and_force(tmp_path: Path, capsys: pytest.CaptureFixture[str], fails: Any) -> None:
+def test_strict_and_force(tmp_path: Path, said: Any, fails: Any) -> None:
     plan = str(_plan_file(tmp_path, dataclasses.replace(PLAN, offload_activations=True)))
     where = ("--to", "megatron", "-o", str(tmp_path / "run"))
     assert "cannot express offload_activations" in fails("export", plan, *where, "--strict")
     assert not (tmp_path / "run").exists()
-    code, _, err = _ask(capsys, plan, *where)
-    assert code == 0
-    assert "not expressed: offload_activations: " in err
+    assert "not expressed: offload_activations: " in said("export", plan, *where)[1]
     fails("export", plan, *where)
-    assert _ask(capsys, plan, *where, "--force", "-q")[2] == ""
+    assert said("export", plan, *where, "--force", "-q")[1] == ""
 
 
 def _layer_plan(folder: Path, layers: dict[str, Any], workers: int = 4) -> Path:
@@ -173,11 +163,10 @@ def test_what_is_assumed_free_stands_in_every_file(tmp_path: Path, answer: Any) 
             assert "ASSUMED FREE, so the prediction leaves them out: odd" in text, (target, name)
 
 
-def test_a_plan_that_does_not_fit_warns(tmp_path: Path, capsys: pytest.CaptureFixture[str], answer: Any) -> None:
+def test_a_plan_that_does_not_fit_warns(tmp_path: Path, said: Any, answer: Any) -> None:
     plan = tmp_path / "plan.yaml"
     answer("estimate", "llama3-8b", "--gpus", "2", "--batch", "8", "--tp", "2", "-q", "--export", plan)
-    code, _, err = _ask(capsys, str(plan), "--to", "megatron", "-o", str(tmp_path / "run"))
-    assert code == 0
+    _, err = said("export", plan, "--to", "megatron", "-o", tmp_path / "run")
     assert "warning: the plan does not fit into memory: " in err
 
 
@@ -235,15 +224,15 @@ def test_stages_of_a_split_per_layer_have_no_target(tmp_path: Path, answer: Any,
     ],
 )
 def test_networks_that_are_no_plain_decoders(
-    model: str, degrees: list[str], words: list[str], tmp_path: Path, answer: Any, capsys: pytest.CaptureFixture[str]
+    model: str, degrees: list[str], words: list[str], tmp_path: Path, answer: Any, said: Any
 ) -> None:
     plan = tmp_path / "plan.yaml"
     answer("estimate", model, "--gpus", "8", "--batch", "64", *degrees, "-q", "--export", plan)
     answer("export", plan, "--to", "megatron", "-o", tmp_path / "run")
     script = (tmp_path / "run" / "train.sh").read_text(encoding="utf-8")
     assert [word for word in words if word not in script] == []
-    code, _, err = _ask(capsys, str(plan), "--to", "torchtitan", "-o", str(tmp_path / "titan"))
-    assert code == (0 if model == "deepseek-v3" else 2)
+    code = 0 if model == "deepseek-v3" else 2
+    _, err = said("export", plan, "--to", "torchtitan", "-o", tmp_path / "titan", code=code)
     assert ("torchtitan has no such model" in err) == (code == 2)
 
 
@@ -258,15 +247,12 @@ def test_networks_that_are_no_plain_decoders(
         ("llama2-7b", None),
     ],
 )
-def test_nanotron_has_llamas_only(
-    model: str, words: str | None, tmp_path: Path, answer: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_nanotron_has_llamas_only(model: str, words: str | None, tmp_path: Path, answer: Any, said: Any) -> None:
     # nanotron's models/llama.py: gate_up_proj, TritonRMSNorm, rotary embedding, every matrix without bias.
     plan = tmp_path / "plan.yaml"
     degrees = ("--dp-shard", "8", "--zero", "1")
     answer("estimate", model, "--gpus", "8", "--batch", "64", *degrees, "-q", "--export", plan)
-    code, _, err = _ask(capsys, str(plan), "--to", "nanotron", "-o", str(tmp_path / "run"))
-    assert code == (0 if words is None else 2), err
+    _, err = said("export", plan, "--to", "nanotron", "-o", tmp_path / "run", code=0 if words is None else 2)
     assert words is None or words in err
 
 

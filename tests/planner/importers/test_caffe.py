@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodel.network.graph import Graph
-from planner.cli import run
 from planner.core.errors import InputFileError
 from planner.importers.caffe import detect
 from planner.importers.caffe.text_format import MAX_VALUES, Fault, parse
@@ -266,14 +265,11 @@ def test_a_bomb_of_values_is_refused_quickly() -> None:
         parse("a: [" + "1," * (MAX_VALUES + 1) + "1]")
 
 
-def test_assumed_free_layers_are_listed_by_every_answer(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], answer: Any
-) -> None:
+def test_assumed_free_layers_are_listed_by_every_answer(tmp_path: Path, said: Any, answer: Any) -> None:
     path, out = tmp_path / "net.prototxt", tmp_path / "net.yaml"
     fc = 'layer { name: "fc" type: "InnerProduct" bottom: "x" top: "fc" inner_product_param { num_output: 4 } }'
     path.write_text(DATA + 'layer { name: "odd" type: "Frob" bottom: "data" top: "x" }\n' + fc)
-    assert run(["import", str(path), "--assume-free", "Frob", "-o", str(out)]) == 0
-    assert "ASSUMED FREE" in capsys.readouterr().err
+    assert "ASSUMED FREE" in said("import", path, "--assume-free", "Frob", "-o", out)[1]
     assert "assumed_free/Frob/odd" in answer("optimize", str(out), "--gpus", "2")
 
 

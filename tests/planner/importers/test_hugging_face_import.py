@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import yaml
 
-from planner.cli import run
 from planner.core.errors import InputFileError, UsageError
 from planner.importers.hugging_face.config import IMAGES_PER_STEP, TOKENS_PER_STEP
 from planner.importers.hugging_face.families import ARCHITECTURES, WITH_TEXT_PART
@@ -145,13 +144,13 @@ def test_defaults_are_those_of_the_config_class(tmp_path: Path) -> None:
     assert mistral.graph.weight_count == PUBLISHED["mistralai/Mistral-7B-v0.1"][0]
     assert "MistralConfig" in mistral.notes[0]
     assert "num_key_value_heads 8" in mistral.notes[0]
-    assert loaded(tmp_path, **whole({"model_type": "gpt2"})).graph.weight_count == PUBLISHED["openai-community/gpt2"][0]
-    assert (
-        loaded(tmp_path, **whole({"model_type": "deepseek_v3"})).graph.weight_count
-        == PUBLISHED["deepseek-ai/DeepSeek-V3"][0]
-    )
-    assert loaded(tmp_path, **whole({"model_type": "opt"})).graph.weight_count == PUBLISHED["facebook/opt-125m"][0]
-    assert loaded(tmp_path, **whole({"model_type": "gemma2"})).graph.weight_count == PUBLISHED["google/gemma-2-2b"][0]
+    for kind, name in (
+        ("gpt2", "openai-community/gpt2"),
+        ("deepseek_v3", "deepseek-ai/DeepSeek-V3"),
+        ("opt", "facebook/opt-125m"),
+        ("gemma2", "google/gemma-2-2b"),
+    ):
+        assert loaded(tmp_path, **whole({"model_type": kind})).graph.weight_count == PUBLISHED[name][0], kind
     assert published("openai-community/gpt2", tmp_path).notes == ()
 
 
@@ -307,16 +306,12 @@ def test_published_networks_have_no_such_keys(tmp_path: Path) -> None:
 
 
 @pytest.mark.e2e
-def test_the_commands_say_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_commands_say_it(tmp_path: Path, said: Any) -> None:
     config = json.loads(PUBLISHED["Qwen/Qwen2.5-0.5B"][1])
     path = written(tmp_path, json.dumps({**config, "quantization_config": {"quant_method": "awq", "bits": 4}}))
-    assert run(["import", str(path)]) == 0
-    out, err = capsys.readouterr()
     note = f"quantization_config (awq, 4 bits) {FORMAT}"
-    assert f"# {note}" in out
-    assert run(["optimize", str(path), "--gpus", "8", "--device", "H100-SXM"]) == 0
-    out, err = capsys.readouterr()
-    assert note in " ".join((out + err).split())
+    assert f"# {note}" in said("import", path)[0]
+    assert note in " ".join("".join(said("optimize", path, "--gpus", "8", "--device", "H100-SXM")).split())
 
 
 def test_the_network_is_that_without_the_key(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from planner.cli import run
 from planner.core.errors import InputFileError
 from planner.measurements.kinds import KINDS, recognise
 from planner.measurements.scores import REFUSED as REFUSED_ROW
@@ -66,13 +65,10 @@ def test_a_file_that_is_no_table(
     assert [entry.name for entry in tmp_path.iterdir()] == ["runs.csv"]
 
 
-def test_a_row_that_cannot_be_read_is_refused_at_its_place_and_the_others_are_read(
-    write: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_row_that_cannot_be_read_is_refused_at_its_place_and_the_others_are_read(write: Any, said: Any) -> None:
     bad = row(tp="8-way", precision="bf15")
     path = write(table(row(), row() + ",7", "", row() + ",8,9", bad, row()))
-    assert run(["validate", path, "--json"]) == 0
-    out, err = capsys.readouterr()
+    out, err = said("validate", path, "--json")
     (file,) = json.loads(out)["files"]
     assert (file["rows"], file["scored"], file["skipped"]) == (5, 2, {REFUSED_ROW: 3})
     columns = {name: 1 + len(",".join(bad.split(",")[:n])) + (n > 0) for n, name in enumerate(HEADER.split(","))}
@@ -203,11 +199,10 @@ CELLS: dict[str, tuple[dict[str, object], str]] = {
 @pytest.mark.parametrize("command", ["validate", "calibrate"])
 @pytest.mark.parametrize(("cells", "message"), CELLS.values(), ids=CELLS)
 def test_a_cell_that_is_not_what_its_column_says_refuses_its_row(
-    command: str, cells: dict[str, object], message: str, write: Any, capsys: pytest.CaptureFixture[str]
+    command: str, cells: dict[str, object], message: str, write: Any, said: Any
 ) -> None:
     path = write(table(row(), row(**cells)))
-    assert run([command, path]) == 0
-    err = capsys.readouterr().err
+    _, err = said(command, path)
     for words in (message, f"{path}:3:", "1 row refused, the others are read"):
         assert words in err
 
@@ -313,14 +308,13 @@ def test_calibration_says_what_a_table_lacks(write: Any, tmp_path: Path, answer:
 
 
 @pytest.mark.fuzz
-def test_many_rows_and_many_reasons(write: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_many_rows_and_many_reasons(write: Any, said: Any) -> None:
     """Thousands of rows are read in seconds, and thousands of reasons fill no screen."""
     lines = [f"dev{'a' * (n % 50)}{n}x,fp32,64,64,64,1" for n in range(5_000)]
     path = write("\n".join([GEMM, *lines, "p100,fp32,1024,512,2048,0.3"]) + "\n")
     start = time.process_time()
-    assert run(["validate", path]) == 0
+    out, _ = said("validate", path)
     assert time.process_time() - start < 7.5
-    out = capsys.readouterr().out
     assert "other reasons" in out
     assert len(out) < 8000
 
@@ -342,12 +336,10 @@ def test_each_column_that_is_missing_is_named(kind: Any, write: Any) -> None:
 
 
 @pytest.mark.e2e
-def test_calibration_remarks_on_columns_that_are_not_read(
-    write: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_calibration_remarks_on_columns_that_are_not_read(write: Any, tmp_path: Path, said: Any) -> None:
     path = write(table(row(), row(micro_batch=2), header=HEADER.replace("memory_gib", "memory_gb")))
-    assert run(["calibrate", path, "-o", str(tmp_path / "mine.yaml")]) == 0
-    assert "column 'memory_gb' is not read; did you mean 'memory_gib'?" in capsys.readouterr().err
+    _, err = said("calibrate", path, "-o", tmp_path / "mine.yaml")
+    assert "column 'memory_gb' is not read; did you mean 'memory_gib'?" in err
 
 
 @pytest.mark.parametrize("command", ["validate", "calibrate"])

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from planner.cli import run
 from planner.measurements.page import ratio_bins, ratio_histogram, scatter, validation_page
 from planner.measurements.scores import ComparedRow, validate_files
 from planner.report.figures.svg import draw
@@ -193,17 +192,14 @@ let stopped=false;spans[0].onkeydown({key:"Enter",preventDefault(){stopped=true}
 
 
 @pytest.mark.e2e
-def test_the_command_writes_the_page_beside_its_answer(
-    runs: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_writes_the_page_beside_its_answer(runs: str, tmp_path: Path, said: Any) -> None:
     target = tmp_path / "report.html"
-    assert run(["validate", runs, "--html", str(target), "--by", "tp", "--json"]) == 0
-    out, err = capsys.readouterr()
+    out, err = said("validate", runs, "--html", target, "--by", "tp", "--json")
     assert out.startswith("{")
     assert f"wrote {target}" in err
     first = target.read_text()
     parsed(first)
-    assert run(["validate", runs, "--html", str(target), "--by", "tp", "--quiet"]) == 0
+    said("validate", runs, "--html", target, "--by", "tp", "--quiet")
     assert target.read_text() == first  # the same question, the same page
     assert sorted(path.name for path in tmp_path.iterdir()) == ["report.html", "runs.csv"]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,6 @@ import pytest
 import yaml
 
 from planner.schema.results import AnyPlacement, LatencyDocument
-
-Cli = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
@@ -56,7 +53,7 @@ def test_table(answer: Any, workload: Path) -> None:
     assert "on CPUs" not in out
 
 
-def test_export_and_check(answer: Any, cli: Cli, workload: Path, tmp_path: Path) -> None:
+def test_export_and_check(answer: Any, said: Any, workload: Path, tmp_path: Path) -> None:
     file = tmp_path / "placement.yaml"
     answer("place", workload, "--objective", "latency", "--subgraphs", "2", "--export", file)
     out = answer("place", "check", workload, file, "--json")
@@ -66,8 +63,7 @@ def test_export_and_check(answer: Any, cli: Cli, workload: Path, tmp_path: Path)
     # Another order of the same subgraphs cannot run.
     content["devices"] = {"acc1": [[3], [1, 2]]}
     file.write_text(yaml.safe_dump(content))
-    code, out, _ = cli("check", workload, file)
-    assert code == 1
+    out, _ = said("place", "check", workload, file, code=1)
     assert "circle" in out
     assert "holds" in out  # and 3 MiB are too much
 

@@ -15,12 +15,11 @@ from typing import Any
 import pytest
 import yaml
 
+from planner.cli import run
 from planner.schema.results import AnyPlacement, PiperDocument, PlaceDocument
 from strategies.placement import contiguous
 from tests.strategies.placement.small_problems import content_of, random_problem
 from tests.strategies.placement.test_piper import random_content
-
-Cli = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
@@ -146,7 +145,7 @@ def test_export_and_check(answer: Any, workload: Path, tmp_path: Path, extra: tu
     assert json.loads(answer("place", "check", workload, out, "--json"))["ok"] is True
 
 
-def test_check_finds_tampering(answer: Any, cli: Cli, workload: Path, tmp_path: Path) -> None:
+def test_check_finds_tampering(answer: Any, said: Any, workload: Path, tmp_path: Path) -> None:
     out = tmp_path / "placement.yaml"
     answer("place", workload, "--export", out)
     content = yaml.safe_load(out.read_text())
@@ -154,13 +153,11 @@ def test_check_finds_tampering(answer: Any, cli: Cli, workload: Path, tmp_path: 
     content["devices"][first], moved = content["devices"][first][1:], content["devices"][first][0]
     content["devices"][second].append(moved)
     out.write_text(yaml.safe_dump(content))
-    code, text, _ = cli("check", workload, out)
-    assert code == 1
+    text, _ = said("place", "check", workload, out, code=1)
     assert "the file claims" in text
     content["devices"]["acc7"] = [99]
     out.write_text(yaml.safe_dump(content))
-    code, text, _ = cli("check", workload, out)
-    assert code == 1
+    text, _ = said("place", "check", workload, out, code=1)
     assert "operators are not in the workload: 99" in text
     assert "there are no devices acc7" in text
 
@@ -177,21 +174,19 @@ def test_check_needs_a_placement_file(fails: Any, workload: Path, new_file: Any)
     assert "check: needs two files" in fails("place", "check", workload)
 
 
-def test_check_of_a_latency_placement(cli: Cli, workload: Path, new_file: Any) -> None:
+def test_check_of_a_latency_placement(said: Any, workload: Path, new_file: Any) -> None:
     path = new_file(
         "p.yaml",
         "schema_version: 1\nobjective: latency\nlimits: {accelerators: 2, subgraphs: 2}\n"
         "devices:\n  acc1: [[1, 2], [5, 6]]\n  acc2: [[3, 4]]\n  cpu: [7, 8]\nobjective_value: 322.25\n",
     )
     # 1 + 2 and out; in, 3 + 4 and out; in, 5 + 6 and out; the CPU takes 140 and 160.
-    code, out, _ = cli("check", workload, path, "--json")
-    found = json.loads(out)
+    found = json.loads(said("place", "check", workload, path, "--json")[0])
     assert found["violations"] == []
     assert found["objective"] == pytest.approx(3.25 + 7.5 + 11.5 + 300)
-    assert code == 0
     path.write_text(path.read_text().replace("subgraphs: 2", "subgraphs: 1"))
-    code, out, _ = cli("check", workload, path)
-    assert (code, "acc1 runs subgraph 1" in out) == (1, True)
+    out, _ = said("place", "check", workload, path, code=1)
+    assert "acc1 runs subgraph 1" in out
 
 
 def test_baselines_are_never_better(answer: Any, workload: Path) -> None:
@@ -223,7 +218,7 @@ def test_expert_files(answer: Any, fails: Any, workload: Path, new_file: Any) ->
     assert "holds more than its memory" in fails("place", workload, "--method", "expert", "--expert", path)
 
 
-def test_piper_workloads(answer: Any, fails: Any, cli: Cli, tmp_path: Path) -> None:
+def test_piper_workloads(answer: Any, fails: Any, said: Any, tmp_path: Path) -> None:
     content = random_content(4)
     path, out = tmp_path / "piper.json", tmp_path / "plan.yaml"
     path.write_text(json.dumps(content))
@@ -240,7 +235,7 @@ def test_piper_workloads(answer: Any, fails: Any, cli: Cli, tmp_path: Path) -> N
     saved = yaml.safe_load(out.read_text())
     saved["stages"][0]["data_parallel"] += 1
     out.write_text(yaml.safe_dump(saved))
-    assert cli("check", path, out)[0] == 1
+    said("place", "check", path, out, code=1)
     assert "no plan exists" in fails("place", path, "--memory", "1B", code=1)
 
 
@@ -272,17 +267,16 @@ def test_errors(fails: Any, workload: Path, words: tuple[str, ...], code: int, e
     assert expected in fails("place", workload, *words, code=code)
 
 
-def test_ctrl_c_shows_the_best_so_far(cli: Cli, workload: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_shows_the_best_so_far(said: Any, workload: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(contiguous.Stages, "best_chain", interrupted_after(contiguous.Stages.best_chain, 0))
-    code, out, err = cli(workload, "--json")
-    assert code == 130
+    out, err = said("place", workload, "--json", code=130)
     found = json.loads(out)
     assert found["stopped"] == "interrupted"
     assert found["bound"] <= found["objective"]
     assert "interrupted" in err
     monkeypatch.setattr(contiguous, "greedy_stages", interrupted_after(contiguous.greedy_stages, 0))
-    code, out, err = cli(workload)
-    assert (code, out) == (130, "")
+    out, err = said("place", workload, code=130)
+    assert out == ""
     assert "interrupted before a plan was found" in err
 
 
@@ -329,7 +323,7 @@ def test_missing_and_several_files(fails: Any, workload: Path) -> None:
 
 
 @pytest.mark.e2e
-def test_broken_workloads_never_show_a_traceback(cli: Cli, tmp_path: Path) -> None:
+def test_broken_workloads_never_show_a_traceback(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """Values of a valid file replaced by nonsense, one at a time."""
     rng = random.Random(5)
     path = tmp_path / "w.json"
@@ -345,6 +339,6 @@ def test_broken_workloads_never_show_a_traceback(cli: Cli, tmp_path: Path) -> No
         else:
             holder[key] = rng.choice(nonsense)
         path.write_text(json.dumps(content))
-        code, _, err = cli(path, "--json")
+        code, err = run(["place", str(path), "--json"]), capsys.readouterr().err
         assert code in (0, 1, 2), (trial, err)
         assert "internal error" not in err

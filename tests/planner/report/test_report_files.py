@@ -39,9 +39,12 @@ sys.exit(run(sys.argv[1:]))
 """
 
 
-def without_extras(*arguments: str) -> subprocess.CompletedProcess[str]:
+def without_extras(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    """Run the planner where no extra is installed; it must exit with a code."""
     command = [sys.executable, "-c", WITHOUT, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=120, check=False)
+    assert done.returncode == code, done.stderr
+    return done
 
 
 def parsed(path: Path) -> ET.Element:
@@ -149,7 +152,6 @@ def test_names_of_users_stay_words(kind: str, tmp_path: Path, new_file: Any) -> 
 def test_without_extras_the_page_has_pictures(tmp_path: Path) -> None:
     target = tmp_path / "page.html"
     done = without_extras("optimize", "mlp", "--gpus", "2", "--html", str(target))
-    assert done.returncode == 0, done.stderr
     assert "with the extra 'plots'" in done.stderr
     root = parsed(target)
     assert len(list(root.iter("svg"))) >= 8
@@ -159,11 +161,9 @@ def test_without_extras_the_page_has_pictures(tmp_path: Path) -> None:
 @pytest.mark.e2e
 def test_without_extras_svg_is_drawn_and_png_refused_before_the_search(tmp_path: Path) -> None:
     target = tmp_path / "plot.svg"
-    done = without_extras("optimize", "mlp", "--gpus", "2", "--plot", str(target))
-    assert done.returncode == 0, done.stderr
+    without_extras("optimize", "mlp", "--gpus", "2", "--plot", str(target))
     assert ET.parse(target).getroot().tag.endswith("svg")  # noqa: S314 - of our own making
-    done = without_extras("optimize", "mlp", "--gpus", "2", "--plot", str(tmp_path / "plot.png"))
-    assert done.returncode == 2
+    done = without_extras("optimize", "mlp", "--gpus", "2", "--plot", str(tmp_path / "plot.png"), code=2)
     assert "pip install 'paleo-planner[plots]'" in done.stderr
     assert done.stdout == ""
     assert [path.name for path in tmp_path.iterdir()] == ["plot.svg"]
@@ -348,17 +348,16 @@ def test_bytes_are_json_and_the_same_every_time() -> None:
         ["optimize", "alexnet", "--gpus", "2"],
     ],
 )
-def test_the_command_writes_the_step(question: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_writes_the_step(question: list[str], tmp_path: Path, said: Any) -> None:
     target = tmp_path / "trace.json"
-    assert run([*question, "--trace", str(target), "--json"]) == 0
-    out, err = capsys.readouterr()
+    out, err = said(*question, "--trace", target, "--json")
     assert f"wrote {target}" in err
     document = json.loads(target.read_text())
     step = json.loads(out)["plans"][0]["step_time_s"]
     assert end_us(checked(document)) == pytest.approx(step * 1e6, rel=0.01)
     assert document["otherData"]["predicted_step_time_s"] == step
     packed = tmp_path / "trace.json.gz"
-    assert run([*question, "--trace", str(packed), "--quiet"]) == 0
+    said(*question, "--trace", packed, "--quiet")
     again = json.loads(gzip.decompress(packed.read_bytes()))
     assert again["traceEvents"] == document["traceEvents"]
 

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from costmodel.mesh.model import MeshModel
-from planner.cli import run
 from planner.core.request import Request
 from planner.schema.results import SizeDocument
 from planner.sizing.search import ClusterFacts, Goal, Sized, Trial, charged_gpus, ladder, size
@@ -25,16 +24,15 @@ from tests.cases import mostly
 GOAL = ("llama2-7b", "--tokens", "10B", "--batch", "256", "--max-gpus", "64", "--cluster", "h100")
 
 
-def _document(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> dict[str, Any]:
-    assert run(["size", *arguments, "--json"]) == code
-    document = json.loads(capsys.readouterr().out)
+def _document(said: Any, *arguments: str) -> dict[str, Any]:
+    document = json.loads(said("size", *arguments, "--json")[0])
     SizeDocument.model_validate(document)
     return dict(document)
 
 
 @pytest.mark.exact
-def test_the_fewest_gpus_by_hand(capsys: pytest.CaptureFixture[str]) -> None:
-    document = _document(capsys, *GOAL, "--days", "1", "--price", "2", "--power", "700 W,70 W")
+def test_the_fewest_gpus_by_hand(said: Any) -> None:
+    document = _document(said, *GOAL, "--days", "1", "--price", "2", "--power", "700 W,70 W")
     best = document["least_gpus"]
     steps = math.ceil(10e9 / (256 * 4096))
 
@@ -55,13 +53,13 @@ def test_the_fewest_gpus_by_hand(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.exact
-def test_the_fewest_gpus_that_are_sure(capsys: pytest.CaptureFixture[str], answer: Any) -> None:
+def test_the_fewest_gpus_that_are_sure(said: Any, answer: Any) -> None:
     """The deadline is just kept by the prediction, so that only more GPUs keep it with 90 % probability."""
-    tried = _document(capsys, *GOAL, "--days", "1")["clusters"][0]["tried"]
+    tried = _document(said, *GOAL, "--days", "1")["clusters"][0]["tried"]
     eight = next(t for t in tried if t["gpus"] == 8)
     assert eight["time_low_s"] < eight["time_s"] < eight["time_high_s"]
     limit = f"{eight['time_s'] * 1.01 / 86400:.6f}"
-    found = _document(capsys, *GOAL, "--days", limit)
+    found = _document(said, *GOAL, "--days", limit)
     least, sure = found["least_gpus"], found["least_gpus_90"]
     assert least["gpus"] == 8
     assert least["meets_90"] is False
@@ -74,7 +72,7 @@ def test_the_fewest_gpus_that_are_sure(capsys: pytest.CaptureFixture[str], answe
 
 
 @pytest.mark.exact
-def test_searches_know_of_each_other(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_searches_know_of_each_other(said: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Counts that others settle are not searched, nor plans on counts whose best is known; what is said is what whole searches say."""
     counts: list[Sequence[int]] = []
 
@@ -83,7 +81,7 @@ def test_searches_know_of_each_other(capsys: pytest.CaptureFixture[str], monkeyp
         return search_model(model, settings)
 
     monkeypatch.setattr("strategies.mesh.search.search_model", counted)
-    answer = _document(capsys, *GOAL, "--days", "1")["clusters"][0]
+    answer = _document(said, *GOAL, "--days", "1")["clusters"][0]
     tried = [t for t in answer["tried"] if t["objective"] == "step_time"]
     late = [t["allowed_gpus"] for t in tried if not t["meets"]]
     assert len(counts) <= len(answer["tried"])
@@ -98,23 +96,22 @@ def test_searches_know_of_each_other(capsys: pytest.CaptureFixture[str], monkeyp
 
 
 @pytest.mark.exact
-def test_clusters_in_processes_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
+def test_clusters_in_processes_of_their_own(said: Any) -> None:
     asked = ("llama2-7b", "--tokens", "10B", "--max-gpus", "16", "--cluster", "h100,a100", "--days", "20")
-    together, apart = _document(capsys, *asked), _document(capsys, *asked, "--jobs", "2")
+    together, apart = _document(said, *asked), _document(said, *asked, "--jobs", "2")
     assert {**apart, "command_line": together["command_line"]} == together
 
 
 @pytest.mark.exact
-def test_goodput_lengthens_the_training(capsys: pytest.CaptureFixture[str]) -> None:
-    whole = _document(capsys, *GOAL, "--days", "400")["cheapest"]
-    half = _document(capsys, *GOAL, "--days", "400", "--goodput", "50%")["cheapest"]
+def test_goodput_lengthens_the_training(said: Any) -> None:
+    whole = _document(said, *GOAL, "--days", "400")["cheapest"]
+    half = _document(said, *GOAL, "--days", "400", "--goodput", "50%")["cheapest"]
     assert half["money"] == pytest.approx(2 * whole["money"])
 
 
 @pytest.mark.exact
-def test_nothing_will_do(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["size", *GOAL, "--days", "0.01", "--budget", "100", "--json"]) == 1
-    out, errors = capsys.readouterr()
+def test_nothing_will_do(said: Any) -> None:
+    out, errors = said("size", *GOAL, "--days", "0.01", "--budget", "100", "--json", code=1)
     document = json.loads(out)
     SizeDocument.model_validate(document)
     assert document["least_gpus"] is None
@@ -125,9 +122,9 @@ def test_nothing_will_do(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.exact
-def test_the_exported_plan_is_the_answer(capsys: pytest.CaptureFixture[str], answer: Any, tmp_path: Path) -> None:
+def test_the_exported_plan_is_the_answer(said: Any, answer: Any, tmp_path: Path) -> None:
     file = tmp_path / "plan.yaml"
-    best = _document(capsys, *GOAL, "--days", "1", "--export", str(file))["least_gpus"]
+    best = _document(said, *GOAL, "--days", "1", "--export", str(file))["least_gpus"]
     assert json.loads(answer("estimate", "--plan", str(file), "--json"))["step_time_s"] == pytest.approx(
         best["step_time_s"]
     )
@@ -166,20 +163,17 @@ def test_bad_usage(fails: Any, arguments: tuple[str, ...], words: str) -> None:
 
 
 @pytest.mark.exact
-def test_the_steps_are_stated_with_what_the_batch_came_from(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_steps_are_stated_with_what_the_batch_came_from(said: Any) -> None:
     """How many GPUs have work depends on the batch: who acts on an answer has to see it."""
     asked = ("llama2-7b", "--tokens", "10B", "--max-gpus", "8", "--cluster", "h100", "--days", "0.01")
-    assert run(["size", *asked]) == 1
-    captured = capsys.readouterr()
-    said = " ".join(captured.out.split())
+    text = " ".join(said("size", *asked, code=1)[0].split())
     for words in ("usual for the network; --batch sets another", "more samples per step", " days late"):
-        assert words in said
-    assert "times the deadline" not in said
-    assert "000 %" not in said
-    assert run(["size", *asked, "--batch", "256"]) == 1
-    said = " ".join(capsys.readouterr().out.split())
-    assert f"{math.ceil(10e9 / (256 * 4096)):,} with a global batch of 256 samples of 4,096 positions" in said
-    assert "usual" not in said
+        assert words in text
+    assert "times the deadline" not in text
+    assert "000 %" not in text
+    text = " ".join(said("size", *asked, "--batch", "256", code=1)[0].split())
+    assert f"{math.ceil(10e9 / (256 * 4096)):,} with a global batch of 256 samples of 4,096 positions" in text
+    assert "usual" not in text
 
 
 @pytest.mark.parametrize(("most", "is_charged_by_node"), [("8", False), ("16", True)])

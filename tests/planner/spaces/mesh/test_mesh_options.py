@@ -17,7 +17,6 @@ from planner.api.options import OptimizeOptions, options_of
 from planner.api.readers import MESH
 from planner.api.requests import request_of
 from planner.api.values import Values
-from planner.cli import run
 from planner.core.errors import UsageError
 from planner.core.request import Request
 from planner.importers.networks import load_model
@@ -153,18 +152,19 @@ def test_everything_wrong_is_said_at_once(fails: Any) -> None:
 
 
 @pytest.mark.parametrize("command", ["optimize", "estimate", "explain"])
-def test_the_help_has_a_panel_of_its_own(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run([command, "--help-all"]) == 0
-    text = capsys.readouterr().out
-    panel = text.split("Which plans over a device mesh are looked at (transformers):")[1].split("\n\n")[0]
+def test_the_help_has_a_panel_of_its_own(command: str, said: Any) -> None:
+    panel = (
+        said(command, "--help-all")[0]
+        .split("Which plans over a device mesh are looked at (transformers):")[1]
+        .split("\n\n")[0]
+    )
     for name in MESH_OPTIONS:
         assert f"--{name.replace('_', '-')}" in panel
     assert "--family" not in panel
 
 
-def test_the_help_names_everything_there_is(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["optimize", "--help-all"]) == 0
-    text = " ".join(capsys.readouterr().out.split())
+def test_the_help_names_everything_there_is(said: Any) -> None:
+    text = " ".join(said("optimize", "--help-all")[0].split())
     for name in (*SCHEDULES, *RECOMPUTE, *CP_KINDS, *OBJECTIVES):
         assert name in text
 
