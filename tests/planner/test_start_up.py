@@ -27,6 +27,7 @@ _OF_OTHERS = (
 _ALLOWED = {
     *("costmodel.mesh", "costmodel.mesh.assumptions"),  # the constants of a calibration
     "costmodel.mesh.framework_rules",  # a part of every framework
+    "costmodel.mesh.plan",  # the settings that rules name
     *(f"planner.spaces.{name}.kind" for name in ("mesh", "mixed", "serving")),  # each says that it does not apply
 }
 _NEVER = (

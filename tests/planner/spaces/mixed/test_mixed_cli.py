@@ -72,7 +72,7 @@ def _flop_of_a_step(document: dict[str, Any]) -> float:
 def test_the_table_says_what_it_is_faster_than(answer: Any, question: list[str]) -> None:
     text = " ".join(answer("optimize", *question, "--top", "2").split())
     assert "precision fp16 in place of bf16" in text
-    assert "4 of old with 15.2 GiB each; 5 % reserved" in text
+    assert "4 of old with 30.2 GiB each; 5 % reserved" in text
     assert "GiB per a100-80gb (" in text or "GiB per old (" in text
     text = " ".join(answer("optimize", *question, "--top", "2", "-v").split())
     for words in (
