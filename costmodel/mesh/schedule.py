@@ -32,7 +32,7 @@ import numpy as np
 from costmodel.arrays import BoolArray, FloatArray, IntArray, StructOfArrays, rows_of
 from costmodel.schedules import DELAYS_WEIGHTS, IN_GROUPS, PIPELINE_SCHEDULES, SCHEDULES, VPP, Schedule
 
-__all__ = ["ChunkRuns", "has_chunks", "in_flight", "makespan_s", "schedule_is_legal", "thriftiest"]
+__all__ = ["ChunkRuns", "has_chunks", "in_flight", "least_in_flight", "makespan_s", "schedule_is_legal"]
 
 
 class _Ends:
@@ -267,10 +267,10 @@ def _interleaved_s(m: IntArray, pp: IntArray, vpp: IntArray, runs: ChunkRuns, _:
 
 
 @cache
-def thriftiest() -> tuple[int, ...]:
+def least_in_flight() -> tuple[int, ...]:
     """For every schedule, one that never keeps more in flight on any rank and takes all its plans: often the same for several.
 
-    >>> [SCHEDULES[n] for n in thriftiest()]
+    >>> [SCHEDULES[n] for n in least_in_flight()]
     ['1f1b', '1f1b', 'interleaved', '1f1b']
     """
     m, pp, rank, vpp = (x.ravel() for x in np.mgrid[1:33, 2:7, 0:6, 1:5])

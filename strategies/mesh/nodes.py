@@ -14,7 +14,7 @@ With tp, cp, pp and the layout of the experts given, memory falls with dp (more 
 with the number of micro-batches in flight, each by itself. So the plan with the largest dp, the smallest micro-batch and the fewest
 micro-batches of a *family* of nodes needs no more than any of them, whether or not it makes the batch. What would make that loose keeps
 families apart: a single copy has no buffers for gradients (`several`), and micro-batches that fill the pipeline (`deep`) are small ones.
-Of the schedules, those are tried that keep least in flight (`costmodel.mesh.schedule.thriftiest`).
+Of the schedules, those are tried that keep least in flight (`costmodel.mesh.schedule.least_in_flight`).
 """
 
 from __future__ import annotations

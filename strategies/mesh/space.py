@@ -22,7 +22,7 @@ from costmodel.layerwise.splits import divisors
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import CP_KINDS, MESH_COLUMNS, ORDERS, RECOMPUTE, SCHEDULES, MeshBatch
 from costmodel.mesh.rules import NetworkShape, holds
-from costmodel.mesh.schedule import thriftiest
+from costmodel.mesh.schedule import least_in_flight
 from costmodel.network.graph import once
 from costmodel.schedules import IS_CHUNKED, VPP
 from strategies.mesh.settings import Bounds, MeshRestriction, MeshSettings
@@ -237,7 +237,7 @@ class MeshSpace:
         """Nodes with every number of chunks, run by the schedules that keep least in flight, whether or not these are legal."""
 
         def smallest(pp: int) -> list[tuple[int, int]]:
-            return sorted({(thriftiest()[s], vpp) for s, vpp in self.chunkings(pp)})
+            return sorted({(least_in_flight()[s], vpp) for s, vpp in self.chunkings(pp)})
 
         return self._by_value(nodes, "pp", ("schedule", "vpp"), smallest, are_legal=True)
 

@@ -16,7 +16,7 @@ from costmodel.mesh import passes
 from costmodel.mesh import schedule as schedule_module
 from costmodel.mesh.passes import pipeline_s, rank_slack_s
 from costmodel.mesh.plan import SCHEDULES, MeshBatch, MeshPlan
-from costmodel.mesh.schedule import ChunkRuns, in_flight, makespan_s, schedule_is_legal, thriftiest
+from costmodel.mesh.schedule import ChunkRuns, in_flight, least_in_flight, makespan_s, schedule_is_legal
 from costmodel.schedules import PIPELINE_SCHEDULES, VPP, Schedule, instruction_orders, schedule_of
 from costmodel.timeline import Timeline, TimelineInput, simulate
 
@@ -369,7 +369,7 @@ def test_activations_in_flight_grow_with_micro_batches_and_rise_or_fall_along_th
         same = np.ones_like(m)
         held, least = (
             in_flight(which * same, m, pp * same, vpp * same, rank).reshape(pp, -1)
-            for which in (code, thriftiest()[code])
+            for which in (code, least_in_flight()[code])
         )
         assert np.all(np.diff(held, axis=1) >= 0)
         along = np.diff(held, axis=0)
@@ -385,10 +385,10 @@ def test_no_schedule_stands_for_one_that_keeps_less_somewhere(monkeypatch: pytes
         in_flight=lambda m, pp, vpp, rank: np.minimum(np.minimum(2 * m, 2 * pp), m + rank + 1),
         vpp=2,
     )
-    known = thriftiest()
+    known = least_in_flight()
     monkeypatch.setattr(schedule_module, "PIPELINE_SCHEDULES", (*PIPELINE_SCHEDULES, v_shaped))
     monkeypatch.setattr(schedule_module, "VPP", np.array([*VPP, 2]))
-    assert thriftiest.__wrapped__() == (*known, len(PIPELINE_SCHEDULES))
+    assert least_in_flight.__wrapped__() == (*known, len(PIPELINE_SCHEDULES))
 
 
 # --- How long ranks are done before the first one, against the event-by-event timeline ----------------------------------------------------
