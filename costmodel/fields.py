@@ -15,12 +15,12 @@ __all__ = [
     "as_run",
     "assumption",
     "declared",
-    "idle",
     "labels_of",
     "part",
     "parts_of",
     "setting",
     "with_values",
+    "without_effect",
 ]
 
 _T = TypeVar("_T")
@@ -140,15 +140,17 @@ def with_values(assumptions: _T, values: Mapping[str, float]) -> _T:
     return found
 
 
-def idle(assumptions: Any, given: Mapping[str, float]) -> dict[str, str]:
-    """Of given values, which are among the assumptions: those that change nothing, with the one that they need and that is 0.
+def without_effect(assumptions: Any, given: Mapping[str, float]) -> dict[str, str]:
+    """Given values that change nothing, because the assumption that they need is 0: name -> that one's name.
 
     >>> @dataclass
     ... class Reading:
     ...     rate: float = assumption(0.0, "bytes per second", "endless")
     ...     sample_bytes: float = assumption(0.0, "bytes", "none", needs="rate")
-    >>> idle(Reading(sample_bytes=1e5), {"sample_bytes": 1e5}), idle(Reading(sample_bytes=1e5, rate=1e9), {"sample_bytes": 1e5})
-    ({'sample_bytes': 'rate'}, {})
+    >>> without_effect(Reading(sample_bytes=1e5), {"sample_bytes": 1e5})
+    {'sample_bytes': 'rate'}
+    >>> without_effect(Reading(sample_bytes=1e5, rate=1e9), {"sample_bytes": 1e5, "rate": 1e9})
+    {}
     """
     needs = {item.name: item.metadata["needs"] for item in fields(assumptions) if item.metadata["needs"]}
     return {name: needs[name] for name in needs if given.get(name) and not getattr(assumptions, needs[name])}

@@ -246,7 +246,7 @@ class Framework:
     version : str
         Which versions are meant.
     costs : mapping of str to float
-        Fields of `MeshAssumptions` and `LayerAssumptions` that differ from those of its runs (`costmodel.fields.as_run`).
+        Assumptions that it states: fields of `MeshAssumptions` and `LayerAssumptions`. The others are those of `costmodel.fields.as_run`.
     conditional : mapping of Condition to such a mapping
         Costs that count on devices which compute in fp4, in fp16 (where losses are scaled) or in 16 bits.
     fitted : frozenset of str

@@ -8,7 +8,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from costmodel.fields import idle, with_values
+from costmodel.fields import with_values, without_effect
 from costmodel.framework import Framework, LayerAssumptions, cluster_run_by
 from costmodel.hardware.cluster import Cluster
 from costmodel.hardware.device import Device
@@ -113,7 +113,7 @@ def resolve(request: Request) -> Resolved:
     kind.check_assumed(request.assume)
     given = dict(request.assume)
     layer_assumptions = with_values(known[1], given)
-    unused = idle(with_values(known[0], given), given) | idle(layer_assumptions, given)
+    unused = without_effect(with_values(known[0], given), given) | without_effect(layer_assumptions, given)
     if unused:
         raise UsageError(
             "\n".join(

@@ -201,7 +201,7 @@ class _Search:
         updated = np.array([program.updated_s(splits) for program in self.programs])
         return np.asarray(self.counts * (self.prices.passes * each + updated))
 
-    def _elsewhere_s(self) -> FloatArray:
+    def _cp_and_ep_s(self) -> FloatArray:
         """Kind of module -> what the device of one waits for context and expert parallelism, which the programs leave out."""
         passes = self.model.pipelines(MeshBatch.from_plans([self.plan])).passes
         again = self.model.is_block * (self.prices.recomputed if self.plan.recompute == "full" else 0.0)
@@ -217,8 +217,8 @@ class _Search:
         """Ask the programs, evaluate what they suggest, and then what of it is better left out."""
         bounds: list[float] = []
         suggested: list[list[Splits]] = [[] for _ in _AIMS]
-        for program, room, usual, elsewhere in zip(
-            self.programs, self.rooms, self.standard, self._elsewhere_s().tolist(), strict=True
+        for program, room, usual, waiting in zip(
+            self.programs, self.rooms, self.standard, self._cp_and_ep_s().tolist(), strict=True
         ):
             leasts = []
             for aim, (device, exposed) in enumerate(_AIMS):
@@ -226,7 +226,7 @@ class _Search:
                 own = found[0].splits if found else usual
                 suggested[aim].append(() if own == usual else own)
                 if not exposed:
-                    leasts.append(least + device * elsewhere)
+                    leasts.append(least + device * waiting)
             bounds.append(max(leasts))  # the longer of device and host is waited for
         self.bound_ratio = min(float(self.counts @ bounds / self.standard_s.sum()), 1.0)
         self._evaluate([_joined(parts) for parts in suggested])
