@@ -85,9 +85,10 @@ class _Builder:
         self.problems += self.space.broken(plan, self.unknown)
         if self.problems:
             raise UsageError("\n".join(self.problems))
-        if self.usual.recompute == "as_needed" and not {"recompute", "recompute_blocks"} & {*self.names, *self.degrees}:
+        usual = None if "recompute" in self.names else self._usual_recompute
+        if usual == "as_needed":
             plan = self._as_needed(plan)
-        self._note("recompute", plan.recompute, self.usual.recompute)
+        self._note("recompute", plan.recompute, usual)
         plan, misfit = self._with_stages(plan)
         if plan.pp > 1:
             self._note("schedule", plan.schedule)
@@ -229,10 +230,14 @@ class _Builder:
             self._note("num_micro_batches", str(number))
         return size, number
 
+    @property
+    def _usual_recompute(self) -> str | None:
+        """What the framework recomputes unless told; None where a number of blocks tells it."""
+        return None if "recompute_blocks" in self.degrees else self.usual.recompute
+
     def _with_recompute(self, plan: MeshPlan) -> MeshPlan:
         blocks = self.degrees.get("recompute_blocks")
-        usual = "full" if blocks or self.usual.recompute == "full" else "none"
-        mode = self.names.get("recompute", usual)
+        mode = self.names.get("recompute", "full" if blocks or self._usual_recompute == "full" else "none")
         if mode == "full" and blocks is None:
             blocks = self.space.blocks_per_stage(plan)
         return dataclasses.replace(plan, recompute=mode, recompute_blocks=blocks or 0)

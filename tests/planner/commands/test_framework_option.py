@@ -35,6 +35,17 @@ def test_a_plan_file_keeps_it(tmp_path: Path) -> None:
     assert planner.estimate(plan=path).step_time_s == result.step_time_s
 
 
+@pytest.mark.parametrize(("framework", "usual"), [("jax", "full"), ("megatron-bridge", "none")])
+def test_no_blocks_to_recompute_take_the_place_of_what_it_does(document: Any, framework: str, usual: str) -> None:
+    command = f"estimate llama3-8b --tp 8 --gpus 8 --batch 8 --framework {framework}"
+    for given, said in (
+        ("", f"recompute {usual} ({framework}'s default)"),
+        (" --recompute-blocks 0", "recompute none"),
+    ):
+        plan = next(row["value"] for row in document(f"{command}{given}")["assumptions"] if row["name"] == "plan")
+        assert plan.endswith(said)
+
+
 def test_a_file_of_ones_own(new_file: Any) -> None:
     path = new_file(
         "mine.yaml",
