@@ -459,9 +459,11 @@ def curve_of(given: Mapping[str, Any], values: Values, command_line: str) -> Sca
             f"{called('mode')} inference: '{request.model}' generates text, token by token, and a scaling curve is of whole batches; "
             f"'planner optimize {request.model} --mode inference --gpus {max(counts)}' finds what serves most on up to so many GPUs"
         )
-    of_space = SPACES.get(family)  # the best plans of a space, or those of a family with a split per layer
-    draw = imported((of_space and of_space.curve) or SPACES["layers"].curve)
-    curve: Scaling = draw(request, counts, weak=weak, family=family, epochs=epochs, samples=samples)
+    # The best plans of a space that has a curve of its own, else those of a family with a split per layer.
+    curves = {name: info.curve for name, info in SPACES.items() if info.curve}
+    curve: Scaling = imported(curves.get(family, curves["layers"]))(
+        request, counts, weak=weak, family=family, epochs=epochs, samples=samples
+    )
     return curve
 
 

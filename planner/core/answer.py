@@ -93,6 +93,11 @@ class Setting:
     load: ServingLoad | None = None  # None: the question is not about serving
     framework: str = ""  # empty: a well-tuned implementation
 
+    @property
+    def has_limits(self) -> bool:
+        """Whether the times of requests have limits."""
+        return self.load is not None and bool(self.load.limits)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankedPlan:
@@ -587,15 +592,14 @@ class ScalePoint:
         *,
         step_time_s: float,
         exposed_communication_s: float,
-        training_samples: float | None,
+        epochs: float | None = None,
+        samples: float | None = None,
         reference: float | None = None,
         **more: Any,
     ) -> ScalePoint:
         """The point of a plan; ``reference``: the throughput of one worker, that of this plan where it is left out.
 
-        >>> point = ScalePoint.of(
-        ...     4, 64, step_time_s=2.0, exposed_communication_s=0.5, training_samples=None, reference=10.0, summary="data", fits=True
-        ... )
+        >>> point = ScalePoint.of(4, 64, step_time_s=2.0, exposed_communication_s=0.5, reference=10.0, summary="data", fits=True)
         >>> point.compute_s, point.speedup, point.efficiency
         (1.5, 3.2, 0.8)
         """
@@ -611,7 +615,7 @@ class ScalePoint:
             throughput_samples_per_s=rate,
             speedup=speedup,
             efficiency=speedup / workers,
-            hours=None if training_samples is None else training_samples / rate / 3600.0,
+            hours=None if epochs is None or samples is None else epochs * samples / rate / 3600.0,
             **more,
         )
 

@@ -34,8 +34,8 @@ _PERCENT = re.compile(r"\s*([0-9]{1,9}(?:\.[0-9]{0,9})?|\.[0-9]{1,9})\s*%\s*")
 _NUMBER = re.compile(r"\s*(0(?:\.[0-9]{0,9})?|\.[0-9]{1,9})\s*")
 
 
-def _limit_of(request: Request) -> float | None:
-    """Bytes of --memory-limit; None where it is not given.
+def _limit_on(device: Device, request: Request) -> float | None:
+    """Bytes of --memory-limit; None where it is not given, or more than a device has.
 
     Raises
     ------
@@ -45,9 +45,10 @@ def _limit_of(request: Request) -> float | None:
     if request.memory_limit is None:
         return None
     try:
-        return parse_quantity(request.memory_limit, "bytes")
+        limit = parse_quantity(request.memory_limit, "bytes")
     except QuantityError as error:
         raise UsageError(f"--memory-limit: {error}") from None
+    return limit if limit <= device.capacity_bytes else None
 
 
 def reserve_of(request: Request) -> str | None:
@@ -78,13 +79,13 @@ def usable_bytes(request: Request, device: Device) -> float:
     >>> usable_bytes(Request(model="m", memory_limit="79 GB", memory_reserve="4 GB"), device)
     75000000000.0
     """
-    limit = _limit_of(request)
+    limit = _limit_on(device, request)
     if limit is not None and limit <= CONTEXT_BYTES:
         raise UsageError(
             f"--memory-limit {request.memory_limit}: {format_bytes(CONTEXT_BYTES)} are taken before any tensor is placed "
             "(driver and libraries); give more than that"
         )
-    capacity = device.capacity_bytes if limit is None else min(limit, device.capacity_bytes)
+    capacity = device.capacity_bytes if limit is None else limit
     reserve = reserve_of(request)
     left = capacity if reserve is None else capacity - _reserve_bytes(reserve, capacity)
     if request.memory_reserve is not None and left <= CONTEXT_BYTES:
@@ -110,14 +111,12 @@ def memory_words(request: Request, device: Device) -> str:
     >>> memory_words(Request(model="m", memory_limit="200 GiB"), device)
     '80.0 GiB by the device file'
     """
-    limit, reserve, whole = _limit_of(request), reserve_of(request), device.capacity_bytes
-    origin = "by the device file" if device.driver_memory_bytes is None else "by the driver"
-    of = f"{format_bytes(whole)} {origin}" if limit is None or limit > whole else format_bytes(limit)
-    return (
-        of
-        if reserve is None
-        else f"{format_bytes(usable_bytes(request, device))} ({of}, less {reserve_words(reserve)})"
-    )
+    limit, reserve = _limit_on(device, request), reserve_of(request)
+    origin = "the device file" if device.driver_memory_bytes is None else "the driver"
+    there = f"{format_bytes(device.capacity_bytes)} by {origin}" if limit is None else format_bytes(limit)
+    if reserve is None:
+        return there
+    return f"{format_bytes(usable_bytes(request, device))} ({there}, less {reserve_words(reserve)})"
 
 
 def reserve_words(reserve: str) -> str:
@@ -137,17 +136,14 @@ def memory_source(request: Request, device: Device) -> str:
     >>> [memory_source(Request(model="m", memory_limit=text), device) for text in (None, "40 GiB", "200 GiB")]
     ['', 'given', '']
     """
-    limit = _limit_of(request)
-    is_whole = limit is None or limit > device.capacity_bytes
-    return request.source_of("memory_reserve" if is_whole else "memory_limit", "")
+    return request.source_of("memory_reserve" if _limit_on(device, request) is None else "memory_limit", "")
 
 
 def limit_notes(request: Request, device: Device) -> list[Note]:
     """Say that --memory-limit is more than a device has."""
-    limit, capacity = _limit_of(request), device.capacity_bytes
-    if limit is None or limit <= capacity:
+    given, capacity = request.memory_limit, device.capacity_bytes
+    if given is None or _limit_on(device, request) is not None:
         return []
-    given = request.memory_limit
     return [Note("memory_limit_above_device", limit=given, device=device.name, capacity_bytes=capacity)]
 
 

@@ -20,7 +20,6 @@ from planner.core.answer import (
     RankedPlan,
     ReportParts,
     Scaling,
-    Setting,
     assumption_text,
 )
 from planner.core.blocks import Block, Column, Facts, Heading, Report, Sentence, Table
@@ -100,9 +99,6 @@ _MATTER = (
 )
 
 
-_NEXT = "{keep}{explain} says where its time goes, -v says more"
-
-
 def search_report(answer: Answer, exported: object = None) -> Report:
     """Ranked plans in every form; ``exported`` is the file that the best is in already, if any."""
     return Report(
@@ -148,7 +144,7 @@ def _search_blocks(answer: Answer, exported: object) -> list[Block]:
         ("Workers", used_text(best.workers, answer.setting.gpus, proven=answer.proof.proven_optimal, better=better)),
         *answer.space.report.search_facts(answer),
         ("Assumed", _assumed(answer.assumptions, answer.model_assumptions)),
-        ("Next", _NEXT.format(keep=keep, explain=explain)),
+        ("Next", f"{keep}{explain} says where its time goes, -v says more"),
     ]
     return [
         *verdict_blocks("Best", best.summary, facts),
@@ -183,11 +179,6 @@ def _verdict(answer: Answer | Estimate, plan: RankedPlan) -> list[tuple[str, str
     return [*answer.space.report.speed_facts(plan, answer.objective), ("Memory", memory)]
 
 
-def _has_limits(setting: Setting) -> bool:
-    """Whether the plans of a search keep limits on times of requests."""
-    return setting.load is not None and bool(setting.load.limits)
-
-
 def _proof(answer: Answer, better: str) -> str:
     proof, refined = answer.proof, answer.refined
     noun, first, beyond = "plan", "the first", ""
@@ -197,7 +188,7 @@ def _proof(answer: Answer, better: str) -> str:
         beyond = f"; plan 0 has {words} and is {percent(-refined.gap)} {better}, but not proven"
     if proof.proven_optimal:
         more = f", and these are its {len(answer.plans)} best" if len(answer.plans) > 1 and proof.proven_top else ""
-        kept = " and keeps the limits" if _has_limits(answer.setting) else ""
+        kept = " and keeps the limits" if answer.setting.has_limits else ""
         return f"no {noun} of the stated space that fits{kept} is {better} than {first}{more}{beyond}"
     if proof.bound_s <= 0:
         return "not proven: the search stopped before it had a bound"
@@ -262,7 +253,7 @@ def _comparison_blocks(estimate: Estimate) -> list[Block]:
     if best is None:
         return []
     if ranked.gap <= _NOISE and ranked.fits:
-        kept = " that keeps the limits" if _has_limits(estimate.setting) else ""
+        kept = " that keeps the limits" if estimate.setting.has_limits else ""
         return [Sentence(f"No plan of the stated space{kept} is {better_word(estimate.objective)}.", strong=True)]
     noise = _NOISE * ranked.step_time_s
     # What one plan does not have at all is a zero, not the rest of a rounded sum.
@@ -494,5 +485,7 @@ def parts_blocks(
     if not value > 0:
         return []
     unit = time_unit(value) if total.endswith("_s") else byte_unit(value)
-    table = parts_table(ranked.parts(total), ranked.labels(total), value, unit, title=title, name=name, term=term)
+    labels = ranked.labels(total)
+    parts = [(labels[part], share) for part, share in ranked.parts(total).items()]
+    table = parts_table(parts, value, unit, title=title, name=name, term=term)
     return [Heading(heading), table]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, TypeVar
 
@@ -55,8 +55,7 @@ def waterfall(values: Sequence[float], total: float, width: int = _WIDTH) -> tup
 
 
 def parts_table(
-    parts: Mapping[str, float],
-    words: Mapping[str, str],
+    parts: Iterable[tuple[str, float]],
     total: float,
     unit: Unit,
     *,
@@ -68,17 +67,15 @@ def parts_table(
 
     Parameters
     ----------
-    parts : mapping of str to float
-        SI units; parts of nothing are left out.
-    words : mapping of str to str
-        What people call them.
+    parts : iterable of (str, float)
+        What people call each, and its value in SI units; parts of nothing are left out.
     total : float
     unit : Unit
         In which they are shown.
     title, name, term : str
         Of the column of values, of the sum, and of the column of words.
     """
-    rows = [(words[key], float(value)) for key, value in parts.items() if value > ROUNDING * total]
+    rows = [(word, float(value)) for word, value in parts if value > ROUNDING * total]
     values = [value for _, value in rows]
     return Table(
         columns=(
@@ -93,9 +90,7 @@ def parts_table(
     )
 
 
-def comparison_table(
-    rows: Sequence[tuple[str, float, float]], unit: Unit, *, term: str = "part", total: bool = True
-) -> Table:
+def comparison_table(rows: Sequence[tuple[str, float, float]], unit: Unit, *, total: bool) -> Table:
     """Terms of a plan, of the best plan, and by how much they differ; ``total`` where the last row is the sum."""
 
     def column(name: str, values: Sequence[float], *, signed: bool = False) -> Column:
@@ -104,7 +99,7 @@ def comparison_table(
 
     return Table(
         columns=(
-            Column(title=term, cells=tuple(row[0] for row in rows), is_text=True),
+            Column(title="part", cells=tuple(row[0] for row in rows), is_text=True),
             column("this plan", [a for _, a, _ in rows]),
             column("best plan", [b for _, _, b in rows]),
             column("difference", [a - b for _, a, b in rows], signed=True),

@@ -89,7 +89,7 @@ def sized_cluster(question: Mapping[str, Any], progress: Progress | None = None)
             trial = dataclasses.replace(same[0], allowed=allowed)
         else:
             asked = dataclasses.replace(_asked(request, facts, allowed, objective), top=1)
-            row = _best_row(asked, known, spaces if has_objectives else {})
+            row = _best_row(asked, known, spaces)
             trial = Trial.of(row, facts, goal, allowed)
         known.append(trial)
         if progress is not None:

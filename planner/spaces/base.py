@@ -148,17 +148,20 @@ class PlanSpace(AnswerSpace):
         return Found(plans=plans, shown=shown, outcome=outcome)
 
     def after(self, asked: Request, known_gpus: int, known: Sequence[Any]) -> PlanSpace:
-        """The question of another request, where all plans on so many GPUs are known; itself where a search would not be quicker.
+        """The space of the same question on other GPUs; a space may search the quicker for what is known.
 
         Parameters
         ----------
         asked : Request
             The same but for its GPUs.
         known_gpus : int
+            All plans on so many GPUs are known.
         known : sequence
             Plans that the others have to beat, the best on so many GPUs among them.
         """
-        return self
+        from planner.question.resolve import resolve
+
+        return self if asked == self.resolved.request else space_of(resolve(asked))
 
     def no_plan(self, outcome: Any) -> Exception:
         """Say why a search found none."""
@@ -171,7 +174,7 @@ class PlanSpace(AnswerSpace):
         error: Exception = self.module("diagnose").DIAGNOSIS(self).nothing_fits(outcome.nearest_miss)
         return error
 
-    def proof(self, found: Found, plans: Sequence[RankedPlan], wall_s: float) -> Proof:
+    def proof(self, found: Found, plans: Sequence[RankedPlan]) -> Proof:
         """What the search proves about the plans of the list."""
         outcome, best = found.outcome, found.outcome.candidates[0].score
         ratio = min(outcome.bound_score / best, 1.0)
@@ -182,7 +185,7 @@ class PlanSpace(AnswerSpace):
             gap=0.0 if proven else 1.0 - ratio,
             space_size=outcome.space_size or None,
             searched=outcome.searched,
-            wall_s=wall_s,
+            wall_s=found.wall_s,
         )
 
     def most_weight(self) -> float:

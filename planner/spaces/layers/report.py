@@ -85,13 +85,12 @@ class LayerwiseReport(SpaceReport):
 
     def explain_blocks(self, estimate: Estimate) -> list[Block]:
         size = estimate.ranked.memory_bytes_per_gpu
-        parts = dict(estimate.space.memory_parts(estimate.ranked.plan, size))
-        words, unit = dict(zip(parts, parts, strict=True)), byte_unit(size)
+        parts = estimate.space.memory_parts(estimate.ranked.plan, size)
         return [
             Heading("Layer by layer (per step, on the slowest worker)"),
             _layer_table(estimate.tables["layers"]),
             Heading("What fills the memory (of the fullest GPU: its layers, and the context beside them)"),
-            parts_table(parts, words, size, unit, title="size", name="memory"),
+            parts_table(parts, size, byte_unit(size), title="size", name="memory"),
         ]
 
     def baselines_document(self, answer: Answer) -> dict[str, Any]:

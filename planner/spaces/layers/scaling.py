@@ -66,13 +66,10 @@ def scale(
     if request.micro_batches is not None and paper_hybrid:
         raise UsageError("--micro-batches: the paper's hybrid formula has none")
     base = resolve(dataclasses.replace(request, gpus=max(workers), family=None, space="layers"))
-    single, bars = _point(base, 1, weak=weak, family=family, epochs=epochs, samples=samples)
-    points = [single] if 1 in workers else []
-    for count in [count for count in workers if count != 1]:
-        point, bars = _point(
-            base, count, single.throughput_samples_per_s, weak=weak, family=family, epochs=epochs, samples=samples
-        )
-        points.append(point)
+    points: dict[int, ScalePoint] = {}
+    for count in dict.fromkeys((1, *workers)):
+        reference = points[1].throughput_samples_per_s if points else None
+        points[count], bars = _point(base, count, reference, weak=weak, family=family, epochs=epochs, samples=samples)
     return Scaling(
         setting=base.setting,
         assumptions=base.assumptions,
@@ -81,7 +78,7 @@ def scale(
         family=family,
         epochs=epochs,
         samples=samples,
-        points=tuple(points),
+        points=tuple(points[count] for count in workers),
         error_bars=bars,
     )
 
@@ -89,7 +86,7 @@ def scale(
 def _point(
     base: Resolved,
     workers: int,
-    reference: float | None = None,
+    reference: float | None,
     *,
     weak: bool,
     family: str,
@@ -113,7 +110,8 @@ def _point(
         global_batch,
         step_time_s=step,
         exposed_communication_s=exposed,
-        training_samples=None if epochs is None or samples is None else epochs * samples,
+        epochs=epochs,
+        samples=samples,
         reference=reference,
         summary=words,
         fits=fits,

@@ -228,10 +228,10 @@ class LayerwisePlanSpace(PlanSpace):
         rule = _rule_of_splits(self.resolved)
         return f"; plans with other splits were not searched: {rule}" if rule else ""
 
-    def proof(self, found: Found, plans: Sequence[RankedPlan], wall_s: float) -> Proof:
+    def proof(self, found: Found, plans: Sequence[RankedPlan]) -> Proof:
         """What the search proves, of the first plan and of the whole list."""
         outcome: Outcome = found.outcome
-        proof = super().proof(found, plans, wall_s)
+        proof = super().proof(found, plans)
         last = outcome.candidates[: self.resolved.request.top][-1].score
         is_top = proof.proven_optimal and outcome.rest_bound >= last * (1 - PROOF_SLACK)
         is_top = is_top and not self.resolved.request.diverse

@@ -310,12 +310,12 @@ class MixedPlanSpace(PlanSpace):
     def sensitivity(self, plans: Sequence[RankedPlan]) -> tuple[Sensitivity, ...] | None:
         # All devices change alike.
         from costmodel.uncertainty.constants import CONSTANTS, with_constants
-        from planner.uncertainty.bars import knowledge_of
+        from planner.uncertainty.bars import knowledge_of, score_weights
         from planner.uncertainty.features import constants_of
         from planner.uncertainty.sensitivity import sensitivity_of
 
         model, ranked, workers = self.model, [plan.plan for plan in plans], max(plan.workers for plan in plans)
-        weight = np.array([plan.score / plan.step_time_s for plan in plans])
+        weight = score_weights(plans)
         known = {
             name
             for g in range(len(model.cluster.groups))
@@ -447,28 +447,23 @@ class MixedPlanSpace(PlanSpace):
             for a in self.resolved.assumptions
             if a.name not in ("device", "memory per GPU")
         ]
-        peaks = ", ".join(
-            f"{name} {group.device.peak(best) / 1e12:.4g}"
-            for g, (name, group) in enumerate(zip(self.names, self.model.cluster.groups, strict=True))
-            for best in [self.model.precision_of((g,)).compute]
-        )
+        cluster = self.model.cluster
+        kinds = [
+            (name, group.device, self.model.precision_of((g,)).compute)
+            for g, (name, group) in enumerate(zip(self.names, cluster.groups, strict=True))
+        ]
+        peaks = ", ".join(f"{name} {device.peak(best) / 1e12:.4g}" for name, device, best in kinds)
         value = (
             f"{self.flop_per_step:.4g} model FLOP per step ({FLOP_CONVENTION}) over step time x the sum of the dense peaks of the "
             f"devices in use (TFLOP/s in {precision}, or what a device has instead: {peaks})"
         )
-        rates = self._rates()
+        used_kinds = [kind for kind, count in zip(kinds, self.devices, strict=True) if count]
         return (
             *kept,
             Assumption(name="devices", value=devices + reserved, source=source),
             Assumption(name="MFU", value=value),
-            *rates,
+            *stated_rates(request, used_kinds, cluster.host),
         )
-
-    def _rates(self) -> tuple[Assumption, ...]:
-        """What a device of every group costs or draws, where that is what plans are ranked by."""
-        cluster, used = self.model.cluster, [g for g, n in enumerate(self.devices) if n]
-        devices = [(self.names[g], cluster.groups[g].device, self.model.precision_of((g,)).compute) for g in used]
-        return stated_rates(self.resolved.request, devices, cluster.host)
 
     @property
     def assumed(self) -> MeshAssumptions:

@@ -118,8 +118,7 @@ def _times(plan: RankedPlan) -> str:
 def _versus_replicas(answer: Answer) -> str:
     best, plain = answer.plans[0], answer.baselines["data_parallel"]
     if plain is None:
-        load = answer.setting.load
-        return f"{NOT_AVAILABLE}: none fits{' and keeps the limits' if load is not None and load.limits else ''}"
+        return f"{NOT_AVAILABLE}: none fits{' and keeps the limits' if answer.setting.has_limits else ''}"
     if plain.plan == best.plan:
         return "the best plan is one"
     return f"{plain.summary}: {_times(plain)}"

@@ -32,7 +32,6 @@ from planner.core.answer import (
     ServingLoad,
     Setting,
 )
-from planner.core.capacity import memory_source, memory_words
 from planner.core.errors import UsageError
 from planner.core.notes import Note
 from planner.core.quantities import format_bytes
@@ -172,7 +171,7 @@ class ServingPlanSpace(PlanSpace):
     def outcome_of(self, top: int, progress: Progress | None) -> ServingOutcome:
         return search_serving(self.model, dataclasses.replace(self.settings(), top=top), progress)
 
-    def proof(self, found: Found, plans: Sequence[RankedPlan], wall_s: float) -> Proof:
+    def proof(self, found: Found, plans: Sequence[RankedPlan]) -> Proof:
         """What the search proves: it looks at every plan."""
         outcome: ServingOutcome = found.outcome
         is_complete = not (outcome.out_of_time or outcome.interrupted)
@@ -182,7 +181,7 @@ class ServingPlanSpace(PlanSpace):
             gap=0.0 if is_complete else 1.0,
             space_size=outcome.space_size,
             searched=outcome.searched,
-            wall_s=wall_s,
+            wall_s=found.wall_s,
         )
 
     def baselines(self, found: Found, best: RankedPlan) -> Mapping[str, RankedPlan | None]:
@@ -289,13 +288,16 @@ class ServingPlanSpace(PlanSpace):
     def assumptions(self, plan: ServingPlan) -> tuple[Assumption, ...]:
         request, workload = self.resolved.request, self.model.workload
         kept = {"model", "cluster", "workers", "device", "cost model", "mode", "calibration", "framework"}
-        is_share, device = self.capacity_bytes < self.resolved.setting.memory_capacity_bytes, self.cluster.device
-        share = (
-            f"memory_utilisation {self.model.assumptions.memory_utilisation:g} of {format_bytes(device.capacity_bytes)}"
-        )
-        memory = f"{format_bytes(self.capacity_bytes)} ({share})" if is_share else memory_words(request, device)
+        known = {assumption.name: assumption for assumption in self.resolved.assumptions}
+        memory = known["memory per GPU"]
+        if self.capacity_bytes < self.resolved.setting.memory_capacity_bytes:
+            there = format_bytes(self.cluster.device.capacity_bytes)
+            share = f"memory_utilisation {self.model.assumptions.memory_utilisation:g} of {there}"
+            context = format_bytes(workload.context_bytes)
+            value = f"{format_bytes(self.capacity_bytes)} ({share}), of which {context} context"
+            memory = dataclasses.replace(memory, value=value, source="memory_utilisation")
         return (
-            *(a for a in self.resolved.assumptions if a.name in kept),
+            *(a for a in known.values() if a.name in kept),
             Assumption(
                 name="prompt",
                 value=f"{workload.prompt_tokens} tokens",
@@ -306,17 +308,9 @@ class ServingPlanSpace(PlanSpace):
                 value=f"{workload.output_tokens} tokens",
                 source=request.source_of("output_tokens", "default"),
             ),
-            Assumption(
-                name="weights",
-                value=self.resolved.setting.precision,
-                source=request.source_of("precision", "default of transformers on the device"),
-            ),
+            dataclasses.replace(known["precision"], name="weights"),
             Assumption(name="keys and values", value=self.kv_precision, source=request.source_of("kv", "default")),
-            Assumption(
-                name="memory per GPU",
-                value=f"{memory}, of which {format_bytes(workload.context_bytes)} context",
-                source="memory_utilisation" if is_share else memory_source(request, device),
-            ),
+            memory,
             *(
                 [Assumption(name="decoder", value="starts with one token; the encoder reads the prompt once")]
                 if workload.encoder
