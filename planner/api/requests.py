@@ -21,7 +21,7 @@ from planner.api.values import Values, as_flag
 from planner.core.errors import InputFileError, PlannerError, UsageError, did_you_mean
 from planner.core.quantities import in_tokens
 from planner.core.request import SPACES, Request, imported
-from planner.question.fixed import flag_of
+from planner.question.fixed import data_fields, flag_of, single
 
 if TYPE_CHECKING:
     from costmodel.hardware.cluster import Cluster
@@ -268,9 +268,9 @@ def _check_mesh(
             f"{called('sequence_parallel')} {called('tp')} 1 exclude each other: the positions are cut between the ranks of tensor "
             "parallelism, which needs tp > 1 (rule sequence-parallel)"
         )
-    single = {name: bounds.values[0] for name, bounds in degrees.items() if len(bounds.values) == 1}
-    shares = {name: single[name] for name in ("dp_replicate", "dp_shard") if name in single}
-    product, dp = math.prod(shares.values()), single.get("dp")
+    exact = single(degrees)
+    shares = {name: exact[name] for name in ("dp_replicate", "dp_shard") if name in exact}
+    product, dp = math.prod(shares.values()), exact.get("dp")
     if dp is not None and shares and (dp != product if len(shares) == 2 else dp % product):
         given = " ".join(f"{called(name)} {value}" for name, value in shares.items())
         words = " x ".join(f"{flag_of(name)[2:]} {value}" for name, value in shares.items())
@@ -324,9 +324,8 @@ def _readable_cluster(name: str) -> Cluster | None:
 
 def _ranks(request: Request) -> int:
     """Workers of a plan of these degrees; 1 where none is given."""
-    degrees = {} if request.mesh is None else {n: b.least for n, b in request.mesh.degrees.items() if b.least == b.most}
-    replicas = ("dp",) if "dp" in degrees else ("dp_replicate", "dp_shard")
-    return math.prod(degrees.get(name, 1) for name in ("tp", "cp", "pp", *replicas))
+    degrees = {} if request.mesh is None else single(request.mesh.degrees)
+    return math.prod(degrees.get(name, 1) for name in ("tp", "cp", "pp", *data_fields(degrees)))
 
 
 # -- a question about one plan ----------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from costmodel.hardware.device import Device
 from costmodel.workload import CONTEXT_BYTES
 from planner.core.errors import UsageError
 from planner.core.notes import Note
-from planner.core.quantities import QuantityError, format_bytes, parse_quantity
+from planner.core.quantities import QuantityError, byte_text, parse_quantity
 from planner.core.request import Request
 
 __all__ = [
@@ -82,7 +82,7 @@ def usable_bytes(request: Request, device: Device) -> float:
     limit = _limit_on(device, request)
     if limit is not None and limit <= CONTEXT_BYTES:
         raise UsageError(
-            f"--memory-limit {request.memory_limit}: {format_bytes(CONTEXT_BYTES)} are taken before any tensor is placed "
+            f"--memory-limit {request.memory_limit}: {byte_text(CONTEXT_BYTES)} are taken before any tensor is placed "
             "(driver and libraries); give more than that"
         )
     capacity = device.capacity_bytes if limit is None else limit
@@ -90,8 +90,8 @@ def usable_bytes(request: Request, device: Device) -> float:
     left = capacity if reserve is None else capacity - _reserve_bytes(reserve, capacity)
     if request.memory_reserve is not None and left <= CONTEXT_BYTES:
         raise UsageError(
-            f"--memory-reserve {request.memory_reserve}: leaves {format_bytes(max(left, 0.0))} of the {format_bytes(capacity)} of a "
-            f"{device.name}, and {format_bytes(CONTEXT_BYTES)} are taken before any tensor is placed (driver and libraries)"
+            f"--memory-reserve {request.memory_reserve}: leaves {byte_text(max(left, 0.0))} of the {byte_text(capacity)} of a "
+            f"{device.name}, and {byte_text(CONTEXT_BYTES)} are taken before any tensor is placed (driver and libraries)"
         )
     return left
 
@@ -113,10 +113,10 @@ def memory_words(request: Request, device: Device) -> str:
     """
     limit, reserve = _limit_on(device, request), reserve_of(request)
     origin = "the device file" if device.driver_memory_bytes is None else "the driver"
-    there = f"{format_bytes(device.capacity_bytes)} by {origin}" if limit is None else format_bytes(limit)
+    there = f"{byte_text(device.capacity_bytes)} by {origin}" if limit is None else byte_text(limit)
     if reserve is None:
         return there
-    return f"{format_bytes(usable_bytes(request, device))} ({there}, less {reserve_words(reserve)})"
+    return f"{byte_text(usable_bytes(request, device))} ({there}, less {reserve_words(reserve)})"
 
 
 def reserve_words(reserve: str) -> str:

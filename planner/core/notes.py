@@ -8,8 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from planner.core.numbers import duration_text, percent, significant
-from planner.core.quantities import format_bytes
+from planner.core.numbers import byte_text, duration_text, percent, significant
 
 __all__ = ["SENTENCES", "Note", "note_entry"]
 
@@ -114,7 +113,7 @@ _FORMATS: Mapping[str, Callable[[Any], str]] = {
     "time": duration_text,
     "times": lambda terms: " and ".join(f"{duration_text(seconds)} of {name}" for name, seconds in terms.items()),
     "ms": lambda seconds: f"{1e3 * seconds:.3g}",
-    "bytes": format_bytes,
+    "bytes": byte_text,
     "share": percent,
     "family": {
         "model": "model parallelism",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from planner.core.quantities import NOT_AVAILABLE, format_bytes, format_rate, significant
+from planner.core.quantities import NOT_AVAILABLE, byte_text, format_rate, significant
 
 __all__ = [
     "NOT_AVAILABLE",
@@ -136,15 +136,6 @@ def duration_text(seconds: float | None) -> str:
 def byte_unit(size_bytes: float) -> Unit:
     """Largest binary unit in which a size is at least 1."""
     return next((unit for unit in _BYTES if size_bytes >= unit.size), _BYTES[-1])
-
-
-def byte_text(size_bytes: float | None) -> str:
-    """Write a size in binary units.
-
-    >>> byte_text(9.1 * 2**30)
-    '9.10 GiB'
-    """
-    return NOT_AVAILABLE if size_bytes is None or not math.isfinite(size_bytes) else format_bytes(size_bytes)
 
 
 def used_of_total(used_bytes: float, total_bytes: float) -> str:

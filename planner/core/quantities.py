@@ -13,7 +13,7 @@ __all__ = [
     "NOT_AVAILABLE",
     "QuantityError",
     "amount",
-    "format_bytes",
+    "byte_text",
     "format_rate",
     "in_tokens",
     "is_ambiguous",
@@ -272,13 +272,15 @@ def _scaled(value: float, prefixes: dict[str, float], unit: str) -> str:
     return f"{significant(value / factor).replace(',', '')} {chosen}{unit}".rstrip()
 
 
-def format_bytes(value: float) -> str:
-    """Write bytes in binary units, three significant digits.
+def byte_text(size_bytes: float | None) -> str:
+    """Write a size in binary units, three significant digits.
 
-    >>> format_bytes(80 * 2**30), format_bytes(1536), format_bytes(0)
-    ('80.0 GiB', '1.50 KiB', '0 B')
+    >>> byte_text(80 * 2**30), byte_text(1536), byte_text(0), byte_text(None)
+    ('80.0 GiB', '1.50 KiB', '0 B', 'n/a')
     """
-    return _scaled(value, {"": 1.0} | _BINARY, "B")
+    if size_bytes is None or not math.isfinite(size_bytes):
+        return NOT_AVAILABLE
+    return _scaled(size_bytes, {"": 1.0} | _BINARY, "B")
 
 
 def format_rate(value: float, unit: str) -> str:

@@ -9,16 +9,19 @@ from typing import TYPE_CHECKING
 from planner.core.request import Request
 
 if TYPE_CHECKING:
-    from strategies.mesh.settings import MeshRestriction
+    from strategies.mesh.settings import Bounds, MeshRestriction
 
 __all__ = [
     "FIELD_OF_OPTION",
+    "data_fields",
     "fixed_by",
     "flag_of",
     "flags_of",
     "given_text",
+    "left_open",
     "near_multiples",
     "only",
+    "single",
     "without",
 ]
 
@@ -51,6 +54,29 @@ def fixed_by(request: Request) -> MeshRestriction:
         return restriction
     fixed = {"num_micro_batches": Bounds(values=(request.micro_batches,))}
     return dataclasses.replace(restriction, degrees={**restriction.degrees, **fixed})
+
+
+def single(degrees: Mapping[str, Bounds]) -> dict[str, int]:
+    """Degrees of which only one value is allowed.
+
+    >>> from strategies.mesh.settings import Bounds
+    >>> single({"tp": Bounds(values=(8,)), "pp": Bounds(low=2, high=2), "dp": Bounds(values=(2, 4))})
+    {'tp': 8, 'pp': 2}
+    """
+    return {field: bounds.least for field, bounds in degrees.items() if bounds.least == bounds.most}
+
+
+def left_open(degrees: Mapping[str, Bounds]) -> list[str]:
+    """Refuse degrees of several values, where one plan is meant."""
+    exact = single(degrees)
+    return [
+        f"{flag_of(name)}: leaves open which plan is meant; give one value" for name in degrees if name not in exact
+    ]
+
+
+def data_fields(degrees: Mapping[str, object]) -> tuple[str, ...]:
+    """Fields that make up data parallelism, in the words that the user chose."""
+    return ("dp",) if "dp" in degrees else ("dp_replicate", "dp_shard")
 
 
 def flags_of(restriction: MeshRestriction) -> dict[str, str]:

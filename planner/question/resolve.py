@@ -21,7 +21,7 @@ from costmodel.workload import CONTEXT_BYTES, Workload
 from planner.core.answer import Assumption, Setting
 from planner.core.capacity import memory_source, memory_words, usable_bytes
 from planner.core.errors import UsageError
-from planner.core.quantities import format_bytes
+from planner.core.numbers import byte_text
 from planner.core.request import Request
 from planner.files.loading import LoadedCalibration, LoadedModel, calibration_in_words, load_algorithms, load_framework
 from planner.question.choose import Asked, Kind, choose_space, is_transformer, lead_device
@@ -318,7 +318,7 @@ def _stated_assumptions(
     rows.append(
         Assumption(
             name="memory per GPU",
-            value=f"{memory_words(request, device)}, of which {format_bytes(workload.context_bytes)} context",
+            value=f"{memory_words(request, device)}, of which {byte_text(workload.context_bytes)} context",
             source=memory_source(request, device),
         )
     )

@@ -7,17 +7,17 @@ from collections.abc import Sequence
 from costmodel.hardware.cluster import Cluster, DeviceGroup, Level
 from costmodel.hardware.device import Device
 from planner.core.blocks import Block, Column, Facts, Sentence, Table
-from planner.core.numbers import duration_text
-from planner.core.quantities import format_bytes, format_rate
+from planner.core.numbers import byte_text, duration_text
+from planner.core.quantities import format_rate
 
 __all__ = ["cluster_blocks", "device_blocks", "group_words"]
 
 
 def device_blocks(device: Device) -> list[Block]:
     """Rates, memory, power and price of a device."""
-    memory = format_bytes(device.memory_bytes)
+    memory = byte_text(device.memory_bytes)
     if device.driver_memory_bytes is not None:
-        memory += f" ({format_bytes(device.driver_memory_bytes)} by the driver)"
+        memory += f" ({byte_text(device.driver_memory_bytes)} by the driver)"
     peaks = ", ".join(f"{name} {format_rate(rate, 'FLOP/s')}" for name, rate in device.peak_flop_per_s.items())
     idle = "" if device.idle_power_w is None else f", {device.idle_power_w:g} W while it waits"
     facts = {
@@ -38,7 +38,7 @@ def cluster_blocks(cluster: Cluster) -> list[Block]:
     host = cluster.host
     if host is not None and host.memory_bytes is not None:
         power = "" if host.power_w is None else f", {host.power_w:g} W beside its devices"
-        facts.append(("Host", f"{format_bytes(host.memory_bytes)} for {host.devices} devices{power}"))
+        facts.append(("Host", f"{byte_text(host.memory_bytes)} for {host.devices} devices{power}"))
     if cluster.description:
         facts.append(("Description", cluster.description))
     return [Sentence(cluster.name, strong=True), _level_table(cluster.levels), Facts(tuple(facts))]
@@ -47,7 +47,7 @@ def cluster_blocks(cluster: Cluster) -> list[Block]:
 def group_words(group: DeviceGroup) -> str:
     """How many of which device, as far as that is known."""
     count = "" if group.num_devices is None else f"{group.num_devices:,} x "
-    return f"{count}{group.device.name} ({format_bytes(group.device.memory_bytes)})"
+    return f"{count}{group.device.name} ({byte_text(group.device.memory_bytes)})"
 
 
 def _level_table(levels: Sequence[Level]) -> Table:

@@ -22,8 +22,8 @@ from costmodel.mesh.plan import CP_KINDS, RECOMPUTE, SCHEDULES
 from costmodel.mesh.rules import NetworkShape, Rule
 from planner.core.answer import RankedPlan
 from planner.core.errors import NoFeasiblePlan, UsageError
-from planner.core.quantities import format_bytes
-from planner.question.fixed import fixed_by, flag_of, flags_of, given_text, near_multiples, only
+from planner.core.numbers import byte_text
+from planner.question.fixed import data_fields, fixed_by, flag_of, flags_of, given_text, near_multiples, only
 from planner.question.resolve import Resolved
 from strategies.mesh.settings import Bounds, MeshRestriction
 
@@ -33,7 +33,6 @@ __all__ = [
     "Diagnosis",
     "allowed_values",
     "batch_text",
-    "data_fields",
     "miss_text",
     "multiplied",
     "no_share",
@@ -236,8 +235,8 @@ def miss_text(plan: str, ranked: RankedPlan, *, of: str = "", need: str = "") ->
     """
     label, size = ranked.largest_memory_part
     return (
-        f"the nearest miss ({plan}) needs {format_bytes(ranked.memory_bytes_per_gpu)} per GPU{of}{need} and there are "
-        f"{format_bytes(ranked.memory_capacity_bytes)}; the largest part is {label} with {format_bytes(size)}"
+        f"the nearest miss ({plan}) needs {byte_text(ranked.memory_bytes_per_gpu)} per GPU{of}{need} and there are "
+        f"{byte_text(ranked.memory_capacity_bytes)}; the largest part is {label} with {byte_text(size)}"
     )
 
 
@@ -401,11 +400,6 @@ def too_many_gpus(least: Mapping[str, int], most: int) -> list[str]:
     return [f"{words} is more than --gpus {most}"] if gpus > most else []
 
 
-def data_fields(degrees: Mapping[str, int]) -> tuple[str, ...]:
-    """Fields that make up data parallelism, in the words that the user chose."""
-    return ("dp",) if "dp" in degrees else ("dp_replicate", "dp_shard")
-
-
 def multiplied(degrees: Mapping[str, int], fields: Sequence[str]) -> tuple[int, str]:
     """Product of some degrees, and how it is written.
 
@@ -443,8 +437,10 @@ def no_share(
     batch = resolved.setting.global_batch
     if is_whole and unit != batch:
         return [f"{words} is not {batch_text(resolved)}; use --batch {unit}, or other degrees"]
-    name, near = words.rpartition(" ")[0], max((d for d in divisors(batch) if d < unit), default=1)
-    gpus = f"--gpus {near * per_rank} " if per_rank and name == "dp" else ""
-    way = "other degrees" if " x " in words else f"{gpus}--{name} {near}"
-    fault = f"{words} does not divide {batch_text(resolved)}; use --batch {near_multiples(batch, unit)}, or {way}"
-    return [fault] if batch % unit else []
+    if batch % unit == 0:
+        return []
+    above_one = [field for field in fields if degrees.get(field, 1) > 1]
+    near = max(divisor for divisor in divisors(batch) if divisor < unit)
+    gpus = f"--gpus {near * per_rank} " if per_rank and above_one == ["dp"] else ""
+    way = f"{gpus}{flag_of(above_one[0])} {near}" if len(above_one) == 1 else "other degrees"
+    return [f"{words} does not divide {batch_text(resolved)}; use --batch {near_multiples(batch, unit)}, or {way}"]

@@ -32,7 +32,7 @@ from planner.core.answer import (
 from planner.core.capacity import limit_notes
 from planner.core.errors import NoFeasiblePlan, UsageError
 from planner.core.notes import Note
-from planner.core.quantities import format_bytes
+from planner.core.numbers import byte_text
 from planner.question.choose import is_transformer
 from planner.question.resolve import Resolved
 from planner.spaces.base import Found, PlanSpace, check_framework
@@ -219,8 +219,8 @@ class LayerwisePlanSpace(PlanSpace):
         need, have = miss.memory_bytes, setting.memory_capacity_bytes
         words = plan_in_words(self.resolved.workload.graph, miss.plan)
         return NoFeasiblePlan(
-            f"nothing fits: the plan of least memory ({words}) needs {format_bytes(need)} per GPU and there are "
-            f"{format_bytes(have)}; use more GPUs, a device with more memory, a smaller --batch, or --optimizer sgd{self._excluded()}"
+            f"nothing fits: the plan of least memory ({words}) needs {byte_text(need)} per GPU and there are "
+            f"{byte_text(have)}; use more GPUs, a device with more memory, a smaller --batch, or --optimizer sgd{self._excluded()}"
         )
 
     def _excluded(self) -> str:

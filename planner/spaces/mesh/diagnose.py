@@ -18,7 +18,7 @@ from planner.core.answer import RankedPlan
 from planner.core.errors import UsageError, no_plan_in_time
 from planner.core.notes import Note
 from planner.core.numbers import byte_text, duration_text
-from planner.question.fixed import flag_of, flags_of, given_text, only, without
+from planner.question.fixed import data_fields, flag_of, flags_of, given_text, only, single, without
 from planner.question.resolve import Resolved
 from planner.spaces.diagnose import (
     Attempt,
@@ -26,7 +26,6 @@ from planner.spaces.diagnose import (
     Diagnosis,
     allowed_values,
     batch_text,
-    data_fields,
     miss_text,
     multiplied,
     no_share,
@@ -108,11 +107,11 @@ class MeshDiagnosis(Diagnosis):
     def reason(self, fixed: MeshRestriction) -> str:
         space, setting = self.space, self.space.resolved.setting
         least = {field: min(allowed_values(bounds), default=1) for field, bounds in fixed.degrees.items()}
-        single = {field: bounds.values[0] for field, bounds in fixed.degrees.items() if len(bounds.values) == 1}
+        degrees = single(fixed.degrees)
         problems = [
             *too_many_gpus(least, setting.gpus),
-            *_no_such_division(single),
-            *_no_share_of_batch(single, space.resolved),
+            *_no_such_division(degrees),
+            *_no_share_of_batch(degrees, space.resolved),
             *_too_many_blocks(space, least, fixed.names.get("schedule", SCHEDULES)),
         ]
         left = _left(least, setting.global_batch)

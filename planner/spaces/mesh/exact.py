@@ -12,9 +12,9 @@ from costmodel.framework import recompute_as_needed
 from costmodel.mesh.plan import CP_KINDS, ORDERS, MeshPlan
 from planner.core.answer import Assumption
 from planner.core.errors import UsageError
-from planner.question.fixed import flag_of, near_multiples
+from planner.question.fixed import flag_of, left_open, near_multiples, single
 from planner.spaces.mesh.space import MeshPlanSpace
-from strategies.mesh.settings import Bounds, MeshRestriction
+from strategies.mesh.settings import MeshRestriction
 
 __all__ = ["exact_plan"]
 
@@ -47,13 +47,13 @@ class _Builder:
         self.space = space
         self.gpus = request.gpus
         self.restriction = request.mesh or MeshRestriction()
-        self.problems: list[str] = []
+        self.problems = left_open(self.restriction.degrees)
         self.chosen: dict[str, str] = {}
         self.usual = space.resolved.workload.framework.defaults
         self.unknown: frozenset[str] = (
             frozenset()
         )  # fields that contradictions leave open: rules about them would only confuse
-        self.degrees = self._single_degrees(self.restriction.degrees)
+        self.degrees = single(self.restriction.degrees)
         if request.micro_batches is not None:
             self.degrees["num_micro_batches"] = request.micro_batches
         self.names = {name: self._single_name(name, allowed) for name, allowed in self.restriction.names.items()}
@@ -135,15 +135,6 @@ class _Builder:
         if not given:
             name = self.space.resolved.workload.framework.name
             self.chosen[flag_of(field)[2:]] = f"{value} ({name}'s default)" if name and usual else value
-
-    def _single_degrees(self, bounds: Mapping[str, Bounds]) -> dict[str, int]:
-        result = {}
-        for field, allowed in bounds.items():
-            if allowed.least == allowed.most:
-                result[field] = allowed.least
-            else:
-                self.problems.append(f"{flag_of(field)}: leaves open which plan is meant; give one value")
-        return result
 
     def _single_name(self, field: str, allowed: tuple[str, ...]) -> str:
         if len(allowed) > 1:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from planner.core.answer import Curve, ErrorBars, RankedPlan, ScalePoint, Scaling
 from planner.core.errors import NoFeasiblePlan, SearchInterrupted, UsageError
 from planner.core.notes import Note
-from planner.core.quantities import format_bytes
+from planner.core.numbers import byte_text
 from planner.core.request import Request
 from planner.question.resolve import Resolved, resolve
 from planner.report.figures.standard import halved_counts
@@ -135,8 +135,8 @@ def _best(space: MeshPlanSpace, *, is_largest: bool) -> RankedPlan | Exception:
     if is_largest:
         return space.no_plan(outcome)
     miss = outcome.nearest_miss
-    need = "" if miss is None else f"; the nearest miss needs {format_bytes(miss.memory_bytes)} per GPU"
-    return NoFeasiblePlan(f"nothing fits{need}, of {format_bytes(resolved.setting.memory_capacity_bytes)}")
+    need = "" if miss is None else f"; the nearest miss needs {byte_text(miss.memory_bytes)} per GPU"
+    return NoFeasiblePlan(f"nothing fits{need}, of {byte_text(resolved.setting.memory_capacity_bytes)}")
 
 
 def mesh_study(space: MeshPlanSpace, progress: Progress) -> tuple[list[RankedPlan], list[Curve], str]:

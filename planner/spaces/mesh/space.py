@@ -37,9 +37,8 @@ from planner.core.answer import (
 from planner.core.capacity import limit_notes
 from planner.core.errors import UsageError
 from planner.core.notes import Note
-from planner.core.numbers import percent
+from planner.core.numbers import byte_text, percent
 from planner.core.objectives import check_rates
-from planner.core.quantities import format_bytes
 from planner.core.request import Request
 from planner.question.fixed import fixed_by
 from planner.question.resolve import Resolved
@@ -395,9 +394,7 @@ class MeshPlanSpace(PlanSpace):
         host = self.resolved.cluster.host
         if host is None:
             return Assumption(name="host memory", value="without a limit (the cluster file states none)")
-        value = (
-            f"{format_bytes(host.memory_bytes)} per {host.devices} GPUs, of which {percent(USABLE_SHARE)} for tensors"
-        )
+        value = f"{byte_text(host.memory_bytes)} per {host.devices} GPUs, of which {percent(USABLE_SHARE)} for tensors"
         return Assumption(name="host memory", value=value, source="cluster file")
 
     def is_host_full(self, ranked: RankedPlan) -> bool:
@@ -410,7 +407,7 @@ class MeshPlanSpace(PlanSpace):
         room = ranked["host_capacity_bytes_per_gpu"]
         if not self.is_host_full(ranked):
             return ""
-        return f"; the host is full: it has room for {format_bytes(room)} per GPU ({self.host_memory().value})"
+        return f"; the host is full: it has room for {byte_text(room)} per GPU ({self.host_memory().value})"
 
     def convention(self) -> Assumption:
         """How MFU is counted."""

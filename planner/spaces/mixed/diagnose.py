@@ -11,7 +11,7 @@ from costmodel.mesh.modules import MeshError
 from costmodel.mixed.model import MixedModel
 from planner.core.capacity import usable_bytes
 from planner.core.errors import UsageError
-from planner.question.fixed import flags_of, without
+from planner.question.fixed import flags_of, single, without
 from planner.question.resolve import Resolved
 from planner.spaces.diagnose import (
     Attempt,
@@ -194,9 +194,9 @@ def _inside(cluster: Cluster) -> str:
 def _too_many_samples(degrees: Mapping[str, Bounds], least: Mapping[str, int], resolved: Resolved) -> list[str]:
     """Replicas and micro-batches that need more samples than there are, or are all given and make another number."""
     fields = ("dp", "micro_batch", "num_micro_batches")
-    single = {name: bounds.values[0] for name, bounds in degrees.items() if len(bounds.values) == 1}
-    uneven = no_share(resolved, single, fields[1:2]) or no_share(resolved, single, fields[2:])
+    exact = single(degrees)
+    uneven = no_share(resolved, exact, fields[1:2]) or no_share(resolved, exact, fields[2:])
     (samples, words), batch = multiplied(least, fields), resolved.setting.global_batch
     if uneven or samples > batch:
         return uneven or [f"{words} is more than {batch_text(resolved)}"]
-    return no_share(resolved, single, fields, is_whole=True) if single.keys() >= {*fields} else []
+    return no_share(resolved, exact, fields, is_whole=True) if exact.keys() >= {*fields} else []

@@ -43,8 +43,8 @@ from planner.core.answer import (
 from planner.core.capacity import limit_notes, reserve_of, reserve_words, usable_bytes
 from planner.core.errors import UsageError
 from planner.core.notes import Note
+from planner.core.numbers import byte_text
 from planner.core.objectives import better_word, check_rates, stated_rates
-from planner.core.quantities import format_bytes
 from planner.question.fixed import fixed_by
 from planner.question.resolve import Resolved
 from planner.spaces.base import Found, PlanSpace, check_framework
@@ -434,7 +434,7 @@ class MixedPlanSpace(PlanSpace):
     def assumptions(self, plan: MixedPlan) -> tuple[Assumption, ...]:
         request = self.resolved.request
         devices = ", ".join(
-            f"{count} of {name} with {format_bytes(capacity)} each"
+            f"{count} of {name} with {byte_text(capacity)} each"
             for name, count, capacity in zip(self.names, self.devices, self.capacity_bytes, strict=True)
         )
         reserve = reserve_of(request)

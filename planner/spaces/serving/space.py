@@ -34,9 +34,9 @@ from planner.core.answer import (
 )
 from planner.core.errors import UsageError
 from planner.core.notes import Note
-from planner.core.quantities import format_bytes
+from planner.core.numbers import byte_text
 from planner.core.request import DEFAULT_OUTPUT_TOKENS, DEFAULT_PROMPT_TOKENS, Request
-from planner.question.fixed import flag_of, near_multiples
+from planner.question.fixed import flag_of, left_open, near_multiples, single
 from planner.question.resolve import Resolved
 from planner.spaces.base import Found, PlanSpace, check_framework
 from planner.spaces.serving.plans import family_of_serving_plan, serving_plan_in_words
@@ -291,10 +291,10 @@ class ServingPlanSpace(PlanSpace):
         known = {assumption.name: assumption for assumption in self.resolved.assumptions}
         memory = known["memory per GPU"]
         if self.capacity_bytes < self.resolved.setting.memory_capacity_bytes:
-            there = format_bytes(self.cluster.device.capacity_bytes)
-            share = f"memory_utilisation {self.model.assumptions.memory_utilisation:g} of {there}"
-            context = format_bytes(workload.context_bytes)
-            value = f"{format_bytes(self.capacity_bytes)} ({share}), of which {context} context"
+            value = (
+                f"{byte_text(self.capacity_bytes)} (memory_utilisation {self.model.assumptions.memory_utilisation:g} of "
+                f"{byte_text(self.cluster.device.capacity_bytes)}), of which {byte_text(workload.context_bytes)} context"
+            )
             memory = dataclasses.replace(memory, value=value, source="memory_utilisation")
         return (
             *(a for a in known.values() if a.name in kept),
@@ -337,13 +337,8 @@ class ServingPlanSpace(PlanSpace):
         Degrees that are left out are 1 and replicas take the GPUs that are left; prompts are read whole, one per pass; as many sequences
         as fit are held.
         """
-        gpus, problems, chosen = self.resolved.request.gpus, [], []
-        values: dict[str, int] = {}
-        for field, bounds in self.degrees.items():
-            if bounds.least == bounds.most:
-                values[field] = bounds.least
-            else:
-                problems.append(f"--{field.replace('_', '-')}: leaves open which plan is meant; give one value")
+        gpus, values, chosen = self.resolved.request.gpus, single(self.degrees), []
+        problems = left_open(self.degrees)
         if problems:
             raise UsageError("\n".join(problems))
         tp, pp = values.get("tp", 1), values.get("pp", 1)

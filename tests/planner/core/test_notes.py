@@ -18,7 +18,7 @@ from planner.core.numbers import duration_text
 from planner.core.quantities import (
     DIMENSIONS,
     QuantityError,
-    format_bytes,
+    byte_text,
     format_rate,
     parse_quantity,
 )
@@ -162,7 +162,7 @@ def test_every_refusal_gives_an_example() -> None:
 
 @given(st.floats(min_value=1.0, max_value=1e17))
 def test_what_is_written_reads_back_to_three_digits(value: float) -> None:
-    assert parse_quantity(format_bytes(value), "bytes") == pytest.approx(value, rel=0.006)
+    assert parse_quantity(byte_text(value), "bytes") == pytest.approx(value, rel=0.006)
     assert parse_quantity(format_rate(value, "B/s"), "bytes_per_s") == pytest.approx(value, rel=0.006)
     assert parse_quantity(format_rate(value, "FLOP/s"), "flop_per_s") == pytest.approx(value, rel=0.006)
 
@@ -190,5 +190,5 @@ def test_seconds(value: float, text: str) -> None:
 
 
 def test_rounding_moves_to_the_next_prefix() -> None:
-    assert format_bytes(1023.99) == "1.00 KiB"
+    assert byte_text(1023.99) == "1.00 KiB"
     assert format_rate(999.9e9, "B/s") == "1.00 TB/s"
