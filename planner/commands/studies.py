@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import typer
 
 from planner.api.options import SizeOptions, SweepOptions, options_of
 from planner.api.pages import check_figure, is_installed
@@ -12,7 +13,6 @@ from planner.commands.command import MODEL, Typed, command
 from planner.commands.output import (
     EXPORT_OPTION,
     OUTPUT_OPTIONS,
-    Output,
     Progress,
     emit,
     export_plan,
@@ -20,9 +20,6 @@ from planner.commands.output import (
     remark,
 )
 from planner.files.output import write_bytes_atomically
-
-if TYPE_CHECKING:
-    from planner.sizing.search import Sized
 
 __all__ = ["size", "sweep"]
 
@@ -109,17 +106,13 @@ def size(typed: Typed) -> None:
     planner size resnet50 --samples 1.28M --epochs 90 --days 1 --cluster dgx1-v100 --batch 1024
     """  # noqa: D301 - the \b of click, "keep these lines", not a backslash
     from planner.api.studies import size_question
+    from planner.core.errors import ExitCode, NoFeasiblePlan
 
     question = size_question(typed.given, typed.values, typed.command_line)
     where = output_of(typed)
     typed.values.check()
     with Progress(where) as progress:
         sized = question(progress)
-    _show_size(sized, where)
-
-
-def _show_size(sized: Sized, where: Output) -> None:
-    from planner.core.errors import NoFeasiblePlan
     from planner.sizing.report import miss_in_words, size_report
     from planner.sizing.run import answer_of
 
@@ -130,4 +123,6 @@ def _show_size(sized: Sized, where: Output) -> None:
     if sized.interrupted:
         raise KeyboardInterrupt
     if best is None:
+        if where.format == "table" and where.path is None:  # which says so already
+            raise typer.Exit(ExitCode.NO_PLAN)
         raise NoFeasiblePlan(miss_in_words(sized))

@@ -13,6 +13,7 @@ __all__ = [
     "big_count",
     "byte_text",
     "byte_unit",
+    "counted",
     "duration_text",
     "duration_unit",
     "energy_text",
@@ -148,6 +149,15 @@ def used_of_total(used_bytes: float, total_bytes: float) -> str:
         return byte_text(used_bytes)
     unit = byte_unit(total_bytes)
     return f"{significant(used_bytes / unit.size)} / {short(total_bytes / unit.size)} {unit.name}"
+
+
+def counted(number: int, noun: str) -> str:
+    """A number of things in words.
+
+    >>> counted(1, "GPU"), counted(2048, "GPU")
+    ('1 GPU', '2,048 GPUs')
+    """
+    return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 def big_count(count: int) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 
 from costmodel.tolerances import PRINTED_COST
 from planner.core.blocks import Block, Column, Facts, Report, Sentence, Table
-from planner.core.numbers import Unit, byte_text, duration_text, significant, time_unit, used_of_total
+from planner.core.numbers import Unit, byte_text, counted, duration_text, significant, time_unit, used_of_total
 from planner.placement.check import Checked
 from planner.placement.placement_file import Claim, assignment_of
 from planner.placement.question import PlaceAnswer, rows_of
@@ -124,7 +124,7 @@ def _blocks(answer: PlaceAnswer) -> list[Block]:
     text = "; ".join(f"{nodes}{where}" for nodes, where in _held(answer, rows))
     text = f"{'operators' if request.cluster is None else 'layers'} {text}"
     if len(text) > _MOST_TOLD:
-        text = f"{_count(answer.problem.num_nodes, 'operator')} divided as in the table; -v lists which are where"
+        text = f"{counted(answer.problem.num_nodes, 'operator')} divided as in the table; -v lists which are where"
     word = "Best" if request.method == "auto" else f"Method {request.method}"
     return [*verdict_blocks(word, text, _facts(answer, rows)), *([_table(answer, rows)] if rows else [])]
 
@@ -156,7 +156,7 @@ def _held(answer: PlaceAnswer, rows: Sequence[Mapping[str, Any]]) -> Iterator[tu
 def _facts(answer: PlaceAnswer, rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
     """What decides about a placement, as `planner optimize` says it of a plan."""
     request, result, problem = answer.request, answer.result, answer.problem
-    samples = f" of {_count(request.batch, 'sample')}" if request.cluster is not None else ""
+    samples = f" of {counted(request.batch, 'sample')}" if request.cluster is not None else ""
     time = _text(answer, result.objective) + ("" if _unit(answer) else " in the workload's unit of time")
     facts = [("Time", f"{time} until the last output of a micro-batch{samples} is there")]
     if answer.timing is None:
@@ -199,7 +199,7 @@ def _used(answer: PlaceAnswer, rows: Sequence[Mapping[str, Any]]) -> str:
         return used_text(used, problem.num_devices, proven=proven, noun="device")
     used = len({row["device"] for row in rows})
     text = used_text(used, problem.num_accelerators, proven=proven, noun="accelerator")
-    return text + (f"; {_count(len(answer.cpu_nodes), 'operator')} on CPUs" if answer.cpu_nodes else "")
+    return text + (f"; {counted(len(answer.cpu_nodes), 'operator')} on CPUs" if answer.cpu_nodes else "")
 
 
 def _compared(answer: PlaceAnswer) -> Iterator[tuple[str, str]]:
@@ -211,7 +211,7 @@ def _compared(answer: PlaceAnswer) -> Iterator[tuple[str, str]]:
         return f"{compared_words(ratio, 'step_time')} {name} ({_text(answer, other)}{note})"
 
     if answer.objective == "piper":
-        name = f"data parallelism on {_count(max(problem.copies), 'device')}"
+        name = f"data parallelism on {counted(max(problem.copies), 'device')}"
         yield from [("Against data parallelism", gain(one, name, ", memory aside"))] if np.isfinite(one) else []
         return
     needs_cpus = answer.timing is not None and not (problem.num_accelerators and bool(problem.supported.all()))
@@ -238,9 +238,9 @@ def _assumed(answer: PlaceAnswer) -> str:
         links = (
             f"{problem.num_micro_batches:,} micro-batches, {byte_text(problem.bandwidth_bytes_per_s)}/s between devices"
         )
-        own = f"{_count(problem.num_devices, 'device')} of {byte_text(problem.memory_bytes)}, {links}"
+        own = f"{counted(problem.num_devices, 'device')} of {byte_text(problem.memory_bytes)}, {links}"
     elif answer.timing is not None:
-        own = f"{_devices_text(problem)}, at most {_count(request.num_subgraphs or 1, 'part')} of the graph on each"
+        own = f"{_devices_text(problem)}, at most {counted(request.num_subgraphs or 1, 'part')} of the graph on each"
     else:
         own = f"{_devices_text(problem)}, {_KINDS[request.contiguity][1]}"
     return ", ".join([*parts, own, *(f"{operator} free (--assume-free)" for operator in request.assume_free)])
@@ -282,16 +282,12 @@ def _number(value: float) -> str:
     return significant(value) if value == 0 or _LEAST_PLAIN <= abs(value) < _MOST_PLAIN else f"{value:.2e}"
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'s' * (number != 1)}"
-
-
 def _devices_text(problem: Any) -> str:
     kinds = [f"{kind.count} {kind.name} of {byte_text(kind.memory_bytes)}" for kind in problem.types]
     text = (
-        " + ".join(kinds) or f"{_count(problem.num_accelerators, 'accelerator')} of {byte_text(problem.memory_bytes)}"
+        " + ".join(kinds) or f"{counted(problem.num_accelerators, 'accelerator')} of {byte_text(problem.memory_bytes)}"
     )
-    return f"{text} and {_count(problem.num_cpus, 'CPU')}" if problem.num_cpus else text
+    return f"{text} and {counted(problem.num_cpus, 'CPU')}" if problem.num_cpus else text
 
 
 # Of each kind of answer, by the keys of its rows: title and priority of the columns. Times are marked by a unit.
@@ -377,7 +373,7 @@ def check_report(name: str, claim: Claim, checked: Checked, *, sha256: str) -> R
         problems.append(f"the file claims a bound of {bound!r}, above its own objective of {objective!r}")
     same = None if claim.workload_sha256 is None else claim.workload_sha256 == sha256
     note = "the workload is not the file that the placement was made for (another SHA-256)"
-    state = _count(len(problems), "problem") if problems else "ok"
+    state = counted(len(problems), "problem") if problems else "ok"
     return Report(
         blocks=lambda: [
             Sentence(f"{name}: {state}, objective {significant(objective, 10)}", strong=True),

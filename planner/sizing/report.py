@@ -7,7 +7,7 @@ from typing import Any
 
 from costmodel.hardware.host import DEFAULT_IDLE_SHARE
 from planner.core.blocks import Block, Column, Facts, Heading, Report, Sentence, Table
-from planner.core.numbers import NOT_AVAILABLE, Unit, energy_text, percent, significant
+from planner.core.numbers import NOT_AVAILABLE, Unit, counted, energy_text, percent, significant
 from planner.report.documents import RESULT_VERSION
 from planner.report.uncertainty import span_text
 from planner.sizing.search import SECONDS_PER_DAY, WISHES, ClusterAnswer, Sized, Trial
@@ -42,10 +42,9 @@ _OF_ROW = (
 
 def _wrong(trial: Trial, *, surely: bool = False) -> str:
     """What keeps a trial from meeting the goal, as predicted or ``surely`` with a chance of 90 %."""
-    count = trial.gpus or trial.allowed
-    what = f"{count:,} GPU" if count == 1 else f"{count:,} GPUs"
+    what = counted(trial.gpus or trial.allowed, "GPU")
     if not trial.has_plan:
-        return f"memory: nothing fits on {trial.allowed:,} GPU{'s' if trial.allowed != 1 else ''}"
+        return f"memory: nothing fits on {what}"
     if not trial.in_time():
         return f"the deadline: {what} would take {_days(trial.time_s)}"
     if not trial.in_time(surely=surely):
@@ -196,16 +195,15 @@ def miss_in_words(sized: Sized) -> str:
     parts = [f"{_days(trial.time_s)}{f', {_late(trial)}' if trial.lateness() > 1 else ''}"]
     if trial.money is not None:
         parts.append(f"{_usd(trial.money)}{f', {_dear(trial)}' if trial.excess() > 1 else ''}")
-    return f"nothing meets the goal; the nearest miss is {trial.gpus:,} GPUs of {trial.facts.name}: {'; '.join(parts)}"
+    return f"nothing meets the goal; the nearest miss is {_gpus(trial)}: {'; '.join(parts)}"
 
 
 # -- for people ------------------------------------------------------------------------------------------------------------
 
 
 def _blocks(sized: Sized) -> list[Block]:
-    named: dict[
-        int, tuple[ClusterAnswer, Trial, list[str]]
-    ] = {}  # one row of the table for each trial, whatever it is best for
+    # One row of the table for each trial, whatever it is best for.
+    named: dict[int, tuple[ClusterAnswer, Trial, list[str]]] = {}
     for answer in sized.clusters:
         for wish in _ANSWERS:
             trial = answer.best(wish)
@@ -280,7 +278,7 @@ def _best_facts(sized: Sized, answer: ClusterAnswer, trial: Trial) -> list[tuple
 
 
 def _gpus(trial: Trial) -> str:
-    return f"{trial.gpus:,} GPU{'s' if trial.gpus != 1 else ''} of {trial.facts.name}"
+    return f"{counted(trial.gpus or 0, 'GPU')} of {trial.facts.name}"
 
 
 def _time(trial: Trial) -> str:
@@ -346,7 +344,7 @@ def _steps(sized: Sized, row: Any) -> str:
     """How the training is cut into steps, which decides how many GPUs have work."""
     is_usual = sized.request.batch is None
     length = f" of {row['seq']:,} positions" if row["seq"] else ""
-    samples = f"{row['batch']:,} sample{'s' if row['batch'] != 1 else ''}{length}"
+    samples = f"{counted(row['batch'], 'sample')}{length}"
     origin = " (usual for the network; --batch sets another)" if is_usual else ""
     text = f"{sized.goal.steps(row):,} with a global batch of {samples}{origin}"
     is_late = sized.best("least_gpus") is None and any(trial.lateness() > 1 for trial in sized.trials)

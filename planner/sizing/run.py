@@ -1,17 +1,17 @@
-"""Asks the searches of a sizing: the same cells as a sweep, in this process or in many."""
+"""Asks the searches of a sizing, cluster by cluster, in this process or in many."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from planner.core.errors import UsageError
+from planner.core.errors import LimitReached, UsageError
 from planner.core.request import Request
-from planner.sizing.search import ClusterAnswer, ClusterFacts, Goal, Sized, Trial, size
-from planner.sweeping.answer import answer, to_plain
+from planner.sizing.search import STEP_TIME, ClusterAnswer, ClusterFacts, Goal, Sized, Trial, size_cluster
+from planner.sweeping.answer import answered
 from planner.sweeping.grid import Cell, load_clusters
 from planner.sweeping.run import answers_here
 from strategies.limits import Progress
@@ -53,6 +53,8 @@ def size_training(
 
     Raises
     ------
+    LimitReached
+        A process died each time, perhaps for want of memory.
     UsageError
         A cluster with several kinds of GPUs, a budget without a price, tokens of a network whose input is no sequence.
     PlannerError
@@ -65,87 +67,65 @@ def size_training(
     cells = [Cell(key=one.name, question={**common, "facts": one}) for one in facts]
     found = {one.name: ClusterAnswer(facts=one) for one in facts}
     work = partial(sized_cluster, progress=progress) if jobs == 1 or len(cells) == 1 else sized_cluster
-    interrupted = False
-    try:
+    with contextlib.suppress(KeyboardInterrupt):
         for cell, row in answers_here(cells, jobs, work):
+            if "answer" not in row:
+                raise LimitReached(f"--cluster {cell.key}: {row['reason']}")
             found[cell.key] = row["answer"]
-            if row["interrupted"]:
-                raise KeyboardInterrupt
-    except KeyboardInterrupt:
-        interrupted = True
-    return Sized(request=request, goal=goal, clusters=tuple(found.values()), interrupted=interrupted)
+            if not row["answer"].complete:
+                break
+    return Sized(request=request, goal=goal, clusters=tuple(found.values()))
 
 
 def sized_cluster(question: Mapping[str, Any], progress: Progress | None = None) -> dict[str, Any]:
     """Size one cluster, in any process: one search after the other, each of which knows what those before it found."""
-    request, goal, has_objectives = (question[name] for name in ("request", "goal", "has_objectives"))
-    known: list[Trial] = []
-    spaces: dict[str | None, PlanSpace] = {}
+    request, goal, facts, has_objectives = (question[name] for name in ("request", "goal", "facts", "has_objectives"))
+    spaces: dict[str, PlanSpace] = {}
 
-    def tried(facts: ClusterFacts, allowed: int, objective: str) -> Trial:
+    def tried(allowed: int, objective: str, known: Sequence[Trial]) -> Trial:
         # The answer of more GPUs that leaves so many out is the answer here, too.
-        same = [t for t in known if t.row["objective"] == objective and t.allowed > allowed >= _workers(t)]
+        same = [t for t in known if t.row["objective"] == objective and t.allowed > allowed >= t.workers]
         if same:
             trial = dataclasses.replace(same[0], allowed=allowed)
         else:
             asked = dataclasses.replace(_asked(request, facts, allowed, objective), top=1)
-            row = _best_row(asked, known, spaces)
-            trial = Trial.of(row, facts, goal, allowed)
-        known.append(trial)
+            trial = _searched(asked, facts, goal, known, spaces)
         if progress is not None:
-            progress(f"search {len(known)}: {facts.name}, {allowed} GPUs", len(known) / (len(known) + 1))
+            count = len(known) + 1
+            progress(f"search {count}: {facts.name}, {allowed} GPUs", count / (count + 1))
         return trial
 
-    sized = size(
-        request,
-        goal,
-        [question["facts"]],
-        lambda cells: [tried(*cell) for cell in cells],
-        has_objectives=has_objectives,
-    )
-    return {"answer": sized.clusters[0], "interrupted": sized.interrupted}
+    return {"answer": size_cluster(facts, goal, tried, has_objectives=has_objectives)}
 
 
-_PLAN = "_plan"
-
-
-def _workers(trial: Trial) -> float:
-    """GPUs that the plan of a trial uses."""
-    return float(trial.row["workers"] or math.inf)
-
-
-def _best_row(asked: Request, known: Sequence[Trial], spaces: dict[str | None, PlanSpace]) -> dict[str, Any]:
-    """The row of a question, as `planner.sweeping.answer.answer`, with its plan for further searches.
-
-    Plans on so few GPUs that the best is known, or known to be late, are not looked at again; where nothing is within a budget, the least
-    money of all plans is asked for. ``spaces``: cost models, by objective.
-    """
-    is_step, is_met = asked.objective is None, any(trial.meets() or trial.goal.budget is None for trial in known)
-    settled = [
-        t
-        for t in known
-        if t.allowed < asked.gpus
-        and (t.row["proven_optimal"] or t.excludes_fewer if is_step else is_met and t.excludes_fewer)
-    ]
+def _searched(
+    asked: Request, facts: ClusterFacts, goal: Goal, known: Sequence[Trial], spaces: dict[str, PlanSpace]
+) -> Trial:
+    """Search one count, without the smaller counts that other trials settle; ``spaces`` keeps cost models by objective."""
+    fewer = [trial for trial in known if trial.allowed < asked.gpus]
+    if asked.objective is None:
+        settled = [trial for trial in fewer if trial.row["proven_optimal"] or trial.excludes_fewer]
+        rivals = [trial for trial in known if trial.workers <= asked.gpus]
+    else:
+        # Plans that are late do not count, but where nothing is within the budget, the least money of all plans is asked for.
+        is_met = goal.budget is None or any(trial.meets() for trial in known)
+        settled = [trial for trial in fewer if is_met and trial.excludes_fewer]
+        rivals = [trial for trial in known if trial.has_plan and trial not in settled]
     known_gpus = max((trial.allowed for trial in settled), default=0)
-    beaten = [t for t in known if _workers(t) <= asked.gpus and (is_step or t not in settled)]
-    found: list[Answer] = []
+    plans = [trial.plan for trial in rivals]
 
-    def best(request: Request) -> Answer:
+    def search(request: Request) -> Answer:
         from planner.question.resolve import resolve
         from planner.spaces.ask import searched
         from planner.spaces.base import space_of
 
-        if asked.objective not in spaces:
-            spaces[asked.objective] = space_of(resolve(request))
-        space = spaces[asked.objective].after(request, known_gpus, [trial.row[_PLAN] for trial in beaten])
-        found.append(searched(space, 1, compare=False))
-        return found[0]
+        objective = request.objective or STEP_TIME
+        if objective not in spaces:
+            spaces[objective] = space_of(resolve(request))
+        return searched(spaces[objective].after(request, known_gpus, plans), 1, compare=False)
 
-    row = answer(to_plain(asked), best)
-    if row["status"] == "failed":
-        raise UsageError(f"{asked.cluster}, {asked.gpus} GPUs: {row['reason']}")
-    return {**row, "known_gpus": known_gpus, _PLAN: found[0].plans[0].plan if found else None}
+    row, found = answered(asked, search)
+    return Trial.of(row, facts, goal, asked.gpus, None if found is None else found.plans[0].plan, known_gpus)
 
 
 def answer_of(sized: Sized, trial: Trial) -> Answer:
@@ -157,8 +137,8 @@ def answer_of(sized: Sized, trial: Trial) -> Answer:
 
 def _asked(request: Request, facts: ClusterFacts, allowed: int, objective: str) -> Request:
     # Step time is the default; naming it would be refused for splits per layer.
-    known = None if objective == "step_time" else objective
-    return dataclasses.replace(request, cluster=facts.name, gpus=allowed, objective=known)
+    stated = None if objective == STEP_TIME else objective
+    return dataclasses.replace(request, cluster=facts.name, gpus=allowed, objective=stated)
 
 
 def _checked_network(request: Request, goal: Goal, cluster: str) -> bool:

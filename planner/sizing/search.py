@@ -15,6 +15,7 @@ A goal is what a training must reach; a trial is a number of GPUs with its best 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,6 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from planner.core.request import Request
+from planner.sweeping.grid import doubling_counts
 
 __all__ = [
     "SECONDS_PER_DAY",
@@ -33,7 +35,7 @@ __all__ = [
     "Trial",
     "charged_gpus",
     "ladder",
-    "size",
+    "size_cluster",
 ]
 
 SECONDS_PER_DAY = 86_400.0
@@ -116,6 +118,10 @@ class Trial:
         Of the whole training.
     time_low_s, time_high_s : float or None
         Between these the training takes with a chance of 80 %; None where nothing is known of errors.
+    plan : Any
+        The plan itself, for searches that come after.
+    known_gpus : int
+        Plans on so many GPUs or fewer were not searched: what matters of them was known.
     """
 
     facts: ClusterFacts
@@ -128,11 +134,21 @@ class Trial:
     time_high_s: float | None = None
     money: float | None = None
     energy_j: float | None = None
+    plan: Any = None
+    known_gpus: int = 0
 
     @classmethod
-    def of(cls, row: Mapping[str, Any], facts: ClusterFacts, goal: Goal, allowed: int) -> Trial:
+    def of(
+        cls,
+        row: Mapping[str, Any],
+        facts: ClusterFacts,
+        goal: Goal,
+        allowed: int,
+        plan: Any = None,
+        known_gpus: int = 0,
+    ) -> Trial:
         """What a row means."""
-        found = cls(facts=facts, goal=goal, allowed=allowed, row=row)
+        found = cls(facts=facts, goal=goal, allowed=allowed, row=row, plan=plan, known_gpus=known_gpus)
         if row["status"] != "ok":
             return found
         time_s, gpus = goal.time_s(row), charged_gpus(row["workers"], facts.node)
@@ -153,6 +169,11 @@ class Trial:
     def has_plan(self) -> bool:
         """Whether something fits."""
         return self.time_s is not None
+
+    @property
+    def workers(self) -> float:
+        """GPUs that its plan uses; infinitely many where it has none."""
+        return float(self.row["workers"] or math.inf)
 
     @property
     def cost(self) -> float:
@@ -227,8 +248,8 @@ WISHES: dict[str, Callable[[Trial], _Key]] = {
 }
 
 
-# Cells (cluster, GPUs at most, objective) -> their trials, in the same order.
-Ask = Callable[[Sequence[tuple[ClusterFacts, int, str]]], list[Trial]]
+# GPUs at most, objective, trials before it -> its trial.
+Ask = Callable[[int, str, Sequence[Trial]], Trial]
 
 STEP_TIME, GPU_HOURS, ENERGY = "step_time", "gpu_hours", "energy"
 # Rounds in which neighbours of the cheapest count are tried.
@@ -243,21 +264,18 @@ def ladder(node: int, most: int) -> tuple[int, ...]:
     >>> ladder(6, 3)
     (1, 2, 3)
     """
-    counts = {n for n in (1 << k for k in range(node.bit_length())) if n <= min(node, most)}
-    counts.add(min(node, most))
-    nodes = most // node
-    counts |= {node << k for k in range(nodes.bit_length())}
-    if nodes:
-        counts.add(nodes * node)
-    return tuple(sorted(n for n in counts if n <= most))
+    inside = min(node, most)
+    counts = {*doubling_counts(1, inside), inside, *doubling_counts(node, most), most // node * node}
+    return tuple(sorted(counts - {0}))
 
 
 @dataclass(slots=True, kw_only=True)
 class ClusterAnswer:
-    """Trials on one cluster."""
+    """Trials on one cluster; not complete where Ctrl-C came before the last."""
 
     facts: ClusterFacts
     trials: list[Trial] = field(default_factory=list)
+    complete: bool = False
 
     def ladder_trials(self) -> list[Trial]:
         """Those that make the step least, by the GPUs allowed."""
@@ -265,9 +283,9 @@ class ClusterAnswer:
 
     def best(self, wish: str) -> Trial | None:
         """The best for one of `WISHES` of those that meet the goal; None where none does."""
-        keyed = [(WISHES[wish](trial), trial) for trial in self.trials if trial.meets()]
-        known = [(key, n, trial) for n, (key, trial) in enumerate(keyed) if key is not None]
-        return min(known)[2] if known else None
+        key = WISHES[wish]
+        counted = (trial for trial in self.trials if trial.meets() and key(trial) is not None)
+        return min(counted, key=lambda trial: key(trial) or (), default=None)
 
     @property
     def nearest(self) -> Trial | None:
@@ -279,7 +297,7 @@ class ClusterAnswer:
     def least_money(self) -> float | None:
         """No plan on any number of GPUs up to the most costs less; None where that is not known."""
         for trial in self.trials:
-            is_of_all = trial.row["objective"] == GPU_HOURS and not trial.row.get("known_gpus")
+            is_of_all = trial.row["objective"] == GPU_HOURS and not trial.known_gpus
             if is_of_all and trial.money is not None and trial.row["proven_optimal"]:
                 # GPUs that whole nodes leave idle are not in the bound.
                 return trial.money * int(trial.row["workers"]) / (trial.gpus or 1)
@@ -297,21 +315,16 @@ class ClusterAnswer:
         return is_known and is_next and not nearest.in_time()
 
     def brackets(self) -> list[int]:
-        """Counts to try next for the least GPUs in time, as predicted and with a chance of 90 %."""
-        found = (self.bracket(), self.bracket(surely=True))
-        return sorted({count for count in found if count is not None})
-
-    def bracket(self, *, surely: bool = False) -> int | None:
-        """The count to try next for the least GPUs in time; None where nothing is left between."""
-        trials = self.ladder_trials()
-        timely = [t.allowed for t in trials if t.in_time(surely=surely)]
-        if not timely:
-            return None
-        high = min(timely)
-        low = max((t.allowed for t in trials if t.allowed < high), default=0)
-        step = self.facts.node if high > self.facts.node else 1
-        between = (high - low) // step
-        return low + between // 2 * step if between > 1 else None
+        """Counts to try next for the least GPUs in time, as predicted and with a chance of 90 %; none where nothing is left between."""
+        trials, found = self.ladder_trials(), set()
+        for surely in (False, True):
+            high = min((t.allowed for t in trials if t.in_time(surely=surely)), default=0)
+            low = max((t.allowed for t in trials if t.allowed < high), default=0)
+            step = self.facts.node if high > self.facts.node else 1
+            between = (high - low) // step
+            if between > 1:
+                found.add(low + between // 2 * step)
+        return sorted(found)
 
     def neighbours(self) -> list[int]:
         """Counts between the cheapest and those tried on either side of it, where its cheapness is not proven."""
@@ -335,7 +348,11 @@ class Sized:
     request: Request
     goal: Goal
     clusters: tuple[ClusterAnswer, ...]
-    interrupted: bool = False
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether Ctrl-C left something untried."""
+        return not all(answer.complete for answer in self.clusters)
 
     def best(self, wish: str) -> tuple[ClusterAnswer, Trial] | None:
         """The best of all clusters for one of `WISHES`."""
@@ -356,46 +373,43 @@ class Sized:
         return min(known, key=lambda pair: pair[1].missed_by, default=None)
 
 
-def size(request: Request, goal: Goal, clusters: Iterable[ClusterFacts], ask: Ask, *, has_objectives: bool) -> Sized:
-    """Find how many GPUs of every cluster meet a goal.
+def size_cluster(facts: ClusterFacts, goal: Goal, ask: Ask, *, has_objectives: bool) -> ClusterAnswer:
+    """Find how many GPUs of a cluster meet a goal.
 
     Parameters
     ----------
-    request : Request
+    facts : ClusterFacts
     goal : Goal
-    clusters : iterable of ClusterFacts
     ask : function
-        Searches cells.
+        Makes a trial.
     has_objectives : bool
         Whether searches can make GPU-hours and energy least (plans over a mesh).
 
     Returns
     -------
-    Sized
+    ClusterAnswer
         After Ctrl-C, with what was tried until then.
     """
-    answers = [ClusterAnswer(facts=facts) for facts in clusters]
-    interrupted = False
-    try:
-        for answer in answers:
-            _try_cluster(answer, goal, ask, (GPU_HOURS, ENERGY) if has_objectives else ())
-    except KeyboardInterrupt:
-        interrupted = True
-    for answer in answers:
-        answer.trials.sort(key=lambda t: (t.row["objective"] != STEP_TIME, t.allowed))
-    return Sized(request=request, goal=goal, clusters=tuple(answers), interrupted=interrupted)
+    answer = ClusterAnswer(facts=facts)
+    trials, left = answer.trials, list(ladder(facts.node, facts.most))
 
+    def search(counts: Iterable[int], objective: str = STEP_TIME) -> None:
+        for count in counts:
+            trials.append(ask(count, objective, trials))
 
-def _try_cluster(answer: ClusterAnswer, goal: Goal, ask: Ask, objectives: Sequence[str]) -> None:
-    """Make the trials that decide the answers of a cluster."""
-    facts, trials, left = answer.facts, answer.trials, list(ladder(answer.facts.node, answer.facts.most))
-    while left and not (trials and trials[-1].excludes_fewer):
-        trials += ask([(facts, left.pop(), STEP_TIME)])
-    while counts := answer.brackets():
-        trials += ask([(facts, count, STEP_TIME) for count in counts])
-    if is_over_budget := goal.budget is not None and answer.nearest is not None and answer.best("least_gpus") is None:
-        trials += ask([(facts, count, STEP_TIME) for count in left])
-    if is_over_budget or any(trial.in_time() for trial in trials):
-        trials += ask([(facts, facts.most, objective) for objective in objectives])
-    for _ in range(_NEIGHBOUR_ROUNDS):
-        trials += ask([(facts, count, STEP_TIME) for count in answer.neighbours()])
+    with contextlib.suppress(KeyboardInterrupt):
+        while left and not (trials and trials[-1].excludes_fewer):
+            search([left.pop()])
+        while counts := answer.brackets():
+            search(counts)
+        is_over_budget = goal.budget is not None and answer.nearest is not None and answer.best("least_gpus") is None
+        if is_over_budget:
+            search(left)
+        if has_objectives and (is_over_budget or any(trial.in_time() for trial in trials)):
+            search([facts.most], GPU_HOURS)
+            search([facts.most], ENERGY)
+        for _ in range(_NEIGHBOUR_ROUNDS):
+            search(answer.neighbours())
+        answer.complete = True
+    trials.sort(key=lambda t: (t.row["objective"] != STEP_TIME, t.allowed))
+    return answer

@@ -28,6 +28,7 @@ from planner.core.errors import SearchInterrupted, UsageError, no_plan_in_time
 from planner.core.notes import Note
 from planner.core.objectives import stated_rates
 from planner.core.request import SPACES, Request, imported
+from planner.question.resolve import Resolved, resolve
 from strategies.score import Score, score_of
 
 if TYPE_CHECKING:
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from planner.files.documents import Document
-    from planner.question.resolve import Resolved
     from planner.schema.plan import PlanDocument
     from planner.spaces.items import Item
     from strategies.limits import Progress
@@ -159,8 +159,6 @@ class PlanSpace(AnswerSpace):
         known : sequence
             Plans that the others have to beat, the best on so many GPUs among them.
         """
-        from planner.question.resolve import resolve
-
         return self if asked == self.resolved.request else space_of(resolve(asked))
 
     def no_plan(self, outcome: Any) -> Exception:

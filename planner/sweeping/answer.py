@@ -21,7 +21,7 @@ from planner.report.machine import finite
 if TYPE_CHECKING:
     from planner.core.answer import Answer
 
-__all__ = ["COLUMNS", "DEGREES", "answer", "from_plain", "key_of", "search", "to_plain"]
+__all__ = ["COLUMNS", "DEGREES", "answer", "answered", "from_plain", "key_of", "row_of_question", "search", "to_plain"]
 
 _NAMES = ("model", "cluster", "device", "calibration", "framework")  # names or paths
 # What an answer does not depend on.
@@ -150,15 +150,16 @@ COLUMNS: Mapping[str, type] = {
 }
 
 
-def answer(plain: Mapping[str, Any], searched: Callable[[Request], Answer] | None = None) -> dict[str, Any]:
+_STATUS = {NoFeasiblePlan: "no_plan", LimitReached: "limit"}
+
+
+def answer(plain: Mapping[str, Any]) -> dict[str, Any]:
     """Search one cell of a grid.
 
     Parameters
     ----------
     plain : mapping
         Of `planner.sweeping.answer.to_plain`.
-    searched : function of a request, optional
-        Answers it in place of `search`.
 
     Returns
     -------
@@ -171,26 +172,38 @@ def answer(plain: Mapping[str, Any], searched: Callable[[Request], Answer] | Non
     KeyboardInterrupt
         Ctrl-C: half an answer is none.
     """
-    request = from_plain(plain)
-    row: dict[str, Any] = dict.fromkeys(COLUMNS)
-    row |= {"model": request.model, "cluster": request.cluster, "gpus": request.gpus, "batch": request.batch}
-    row |= {"seq": request.seq, "objective": request.objective or "step_time"}
     try:
-        result = (searched or search)(request)
+        return answered(from_plain(plain), search)[0]
+    except Exception as error:
+        return row_of_question(plain, "failed", f"internal error: {type(error).__name__}: {error}"[:1000])
+
+
+def answered(request: Request, search: Callable[[Request], Answer]) -> tuple[dict[str, Any], Answer | None]:
+    """The values of `COLUMNS` for a question, and its answer; without a plan, the reason in words, and None.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        Ctrl-C: half an answer is none.
+    """
+    asked = to_plain(request)
+    try:
+        result = search(request)
     except SearchInterrupted:
         raise KeyboardInterrupt from None
-    except NoFeasiblePlan as error:
-        return row | {"status": "no_plan", "reason": str(error)}
-    except LimitReached as error:
-        return row | {"status": "limit", "reason": str(error)}
     except PlannerError as error:
-        return row | {"status": "refused", "reason": str(error)}
-    except Exception as error:
-        return row | {"status": "failed", "reason": f"internal error: {type(error).__name__}: {error}"[:1000]}
-    found = row | row_of(result)
+        return row_of_question(asked, _STATUS.get(type(error), "refused"), str(error)), None
+    found = row_of_question(asked, "ok", None) | row_of(result)
     if request.assume_free:  # wherever a row goes, it says so
         found["model"] = f"{found['model']} (assumed free: {', '.join(request.assume_free)})"
-    return dict(finite(found))
+    return dict(finite(found)), result
+
+
+def row_of_question(question: Mapping[str, Any], status: str, reason: str | None) -> dict[str, Any]:
+    """What a row says of its question; without an answer, of the reason."""
+    asked = {name: question.get(name) for name in ("model", "cluster", "gpus", "batch", "seq")}
+    stated = {"objective": question.get("objective") or "step_time", "status": status, "reason": reason}
+    return dict.fromkeys(COLUMNS) | asked | stated
 
 
 def search(request: Request) -> Answer:
@@ -209,7 +222,6 @@ def row_of(answer: Answer) -> dict[str, Any]:
         "device": setting.device,
         "batch": setting.global_batch,
         "seq": setting.seq,
-        "status": "ok",
         "plan": best.summary,
         "proven_optimal": answer.proof.proven_optimal,
         "gap": answer.proof.gap,

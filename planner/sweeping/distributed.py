@@ -8,9 +8,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from planner.core.errors import UsageError
-from planner.sweeping.answer import answer
+from planner.sweeping.answer import answer, row_of_question
 from planner.sweeping.grid import Cell
-from planner.sweeping.run import failed_row
 
 __all__ = ["CONNECT_S", "WORKER_S", "answers_of_dask"]
 
@@ -111,10 +110,10 @@ def _answers(distributed: Any, client: Any, cells: Sequence[Cell]) -> Iterator[t
             if future.cancelled():
                 raise TimeoutError("it gave up a cell that was asked for")
             error = future.exception()
-            if isinstance(error, distributed.scheduler.KilledWorker):
-                yield cell, failed_row(cell, "the workers that searched it died each time, perhaps for want of memory")
-            else:
-                yield cell, failed_row(cell, f"{type(error).__name__}: {_words(error)}")
+            is_dead = isinstance(error, distributed.scheduler.KilledWorker)
+            died = "the workers that searched it died each time, perhaps for want of memory"
+            reason = died if is_dead else f"{type(error).__name__}: {_words(error)}"
+            yield cell, row_of_question(cell.question, "failed", reason)
     finally:
         client.cancel([future for future in futures if not future.done()])
 

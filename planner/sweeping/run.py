@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from planner.sweeping.answer import COLUMNS, answer
+from planner.sweeping.answer import COLUMNS, answer, row_of_question
 from planner.sweeping.grid import Cell
 from planner.sweeping.journal import Journal
 from strategies.limits import Progress
 
-__all__ = ["Swept", "answers_here", "failed_row", "journal_of", "run"]
+__all__ = ["Swept", "answers_here", "journal_of", "run"]
 
 Work = Callable[[Mapping[str, Any]], dict[str, Any]]
 
@@ -71,14 +71,9 @@ def _tried_alone(cell: Cell, work: Work) -> dict[str, Any]:
         for _, row in _in_pool([cell], 1, work):
             if row is not None:
                 return row
-    return failed_row(cell, "the process that searched it died each time, perhaps for want of memory")
-
-
-def failed_row(cell: Cell, reason: str) -> dict[str, Any]:
-    """A row that says why there is no answer."""
-    question = cell.question
-    known = {name: question.get(name) for name in ("model", "cluster", "gpus", "batch", "seq")}
-    return dict.fromkeys(COLUMNS) | known | {"status": "failed", "reason": reason}
+    return row_of_question(
+        cell.question, "failed", "the process that searched it died each time, perhaps for want of memory"
+    )
 
 
 def _in_pool(cells: Sequence[Cell], jobs: int, work: Work) -> Iterator[tuple[Cell, dict[str, Any] | None]]:

@@ -34,7 +34,7 @@ from planner.core.errors import NoFeasiblePlan, UsageError
 from planner.core.notes import Note
 from planner.core.numbers import byte_text
 from planner.question.choose import is_transformer
-from planner.question.resolve import Resolved
+from planner.question.resolve import Resolved, resolve
 from planner.spaces.base import Found, PlanSpace, check_framework
 from planner.spaces.layers.plans import layerwise_section, plan_from_document, plan_in_words
 from strategies.layerwise.space import BATCH_FAMILIES, FAMILY_NAMES, Restriction
@@ -498,8 +498,6 @@ class LayerwisePlanSpace(PlanSpace):
         return estimate.tables["layers"]
 
     def without_fixed(self, gpus: int, top: int) -> LayerwisePlanSpace:
-        from planner.question.resolve import resolve
-
         free = dataclasses.replace(
             self.resolved.request, space="layers", family=None, fix=(), diverse=False, top=top, gpus=gpus
         )

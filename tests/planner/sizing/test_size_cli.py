@@ -15,8 +15,8 @@ import pytest
 from costmodel.mesh.model import MeshModel
 from planner.core.request import Request
 from planner.schema.results import SizeDocument
-from planner.sizing.search import ClusterFacts, Goal, Sized, Trial, charged_gpus, ladder, size
-from planner.sweeping.answer import search
+from planner.sizing.search import ClusterAnswer, ClusterFacts, Goal, Trial, charged_gpus, ladder, size_cluster
+from planner.sweeping.answer import row_of_question, search
 from strategies.mesh.search import search_model
 from strategies.mesh.settings import MeshOutcome, MeshSettings
 from tests.cases import mostly
@@ -73,7 +73,7 @@ def test_the_fewest_gpus_that_are_sure(said: Any, answer: Any) -> None:
 
 @pytest.mark.exact
 def test_searches_know_of_each_other(said: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Counts that others settle are not searched, nor plans on counts whose best is known; what is said is what whole searches say."""
+    """A search leaves out counts that earlier ones have settled, and finds what a search of its own finds."""
     counts: list[Sequence[int]] = []
 
     def counted(model: MeshModel, settings: MeshSettings, progress: object = None) -> MeshOutcome:
@@ -93,6 +93,23 @@ def test_searches_know_of_each_other(said: Any, monkeypatch: pytest.MonkeyPatch)
         assert trial["step_time_s"] == pytest.approx(whole.plans[0].step_time_s)
         assert trial["proven_optimal"]
     assert len(counts) <= 3 * len(tried) + 2  # each of the whole searches is one: nothing is compared with it
+
+
+def _defect(*arguments: object) -> None:
+    raise RuntimeError("a defect")
+
+
+def test_a_defect_is_no_bad_usage(said: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("planner.spaces.ask.searched", _defect)
+    assert "internal error: " in said("size", *GOAL, "--days", "1", code=70)[1]
+
+
+def test_a_process_that_dies_is_a_limit(fails: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "planner.sizing.run.answers_here",
+        lambda cells, *_: [(cell, row_of_question(cell.question, "failed", "it died")) for cell in cells],
+    )
+    assert "--cluster dgx-h100: it died" in fails("size", *GOAL, "--days", "1", code=3)
 
 
 @pytest.mark.exact
@@ -166,7 +183,9 @@ def test_bad_usage(fails: Any, arguments: tuple[str, ...], words: str) -> None:
 def test_the_steps_are_stated_with_what_the_batch_came_from(said: Any) -> None:
     """How many GPUs have work depends on the batch: who acts on an answer has to see it."""
     asked = ("llama2-7b", "--tokens", "10B", "--max-gpus", "8", "--cluster", "h100", "--days", "0.01")
-    text = " ".join(said("size", *asked, code=1)[0].split())
+    out, errors = said("size", *asked, code=1)
+    assert errors == ""  # the verdict is in the table
+    text = " ".join(out.split())
     for words in ("usual for the network; --batch sets another", "more samples per step", " days late"):
         assert words in text
     assert "times the deadline" not in text
@@ -252,13 +271,7 @@ class _World:
         self.upper = upper  # of the intervals, over the predicted time
         self.asked: list[tuple[int, str]] = []
 
-    def ask(self, goal: Goal) -> Callable[[Sequence[tuple[ClusterFacts, int, str]]], list[Trial]]:
-        def answer(cells: Sequence[tuple[ClusterFacts, int, str]]) -> list[Trial]:
-            return [self._one(facts, allowed, objective, goal) for facts, allowed, objective in cells]
-
-        return answer
-
-    def _one(self, facts: ClusterFacts, allowed: int, objective: str, goal: Goal) -> Trial:
+    def search(self, facts: ClusterFacts, goal: Goal, allowed: int, objective: str) -> Trial:
         self.asked.append((allowed, objective))
         known = {w: s for w, s in self.exact_s.items() if w <= allowed}
         if not known:
@@ -286,8 +299,10 @@ def _world(rng: random.Random, most: int) -> _World:
     return _World(exact)
 
 
-def _sized(world: _World, facts: ClusterFacts, goal: Goal, *, objectives: bool = True) -> Sized:
-    return size(Request(model="m"), goal, [facts], world.ask(goal), has_objectives=objectives)
+def _sized(world: _World, facts: ClusterFacts, goal: Goal) -> ClusterAnswer:
+    return size_cluster(
+        facts, goal, lambda allowed, objective, _: world.search(facts, goal, allowed, objective), has_objectives=True
+    )
 
 
 @mostly("exact", "seed", range(300))
@@ -300,7 +315,7 @@ def test_against_every_plan_on_every_count(seed: int) -> None:
     deadline = None if seed % 5 == 0 else steps * rng.uniform(2.0, 500.0)
     budget = None if seed % 3 == 0 and deadline is not None else rng.uniform(0.2, 4.0) * 2.0 * 1e6 / 3600.0
     goal = Goal(samples=steps * BATCH, deadline_s=deadline, budget=budget)
-    answer = _sized(world, facts, goal).clusters[0]
+    answer = _sized(world, facts, goal)
 
     def cost(w: int) -> float:
         return charged_gpus(w, facts.node) * steps * world.exact_s[w] / 3600.0 * 2.0
@@ -341,7 +356,7 @@ def test_the_fewest_gpus_that_are_sure_against_every_count(seed: int) -> None:
     world = _world(rng, most)
     upper, deadline = rng.choice([1.0, 1.1, 1.5]), 1000 * rng.uniform(2.0, 500.0)
     world.upper = upper
-    answer = _sized(world, facts, Goal(samples=1000 * BATCH, deadline_s=deadline)).clusters[0]
+    answer = _sized(world, facts, Goal(samples=1000 * BATCH, deadline_s=deadline))
     sure = [charged_gpus(w, node) for w, s in world.exact_s.items() if 1000 * s * upper <= deadline]
     found, least = answer.best("least_gpus_90"), answer.best("least_gpus")
     assert (None if found is None else found.gpus) == min(sure, default=None)
@@ -356,17 +371,17 @@ def test_a_budget_has_to_hold_at_the_upper_end_too() -> None:
     facts = ClusterFacts(name="c", node=1, most=4, price_per_hour=1.0)
     world = _World({1: 3600.0, 2: 1800.0, 4: 1000.0}, upper=1.2)
     goal = Goal(samples=10 * BATCH, budget=11.0)  # one or two GPUs cost 10, at most 12
-    answer = _sized(world, facts, goal).clusters[0]
+    answer = _sized(world, facts, goal)
     assert answer.best("least_gpus") is not None
     assert answer.best("least_gpus_90") is None
     goal = Goal(samples=10 * BATCH, budget=12.0)
-    sure = _sized(world, facts, goal).clusters[0].best("least_gpus_90")
+    sure = _sized(world, facts, goal).best("least_gpus_90")
     assert sure.gpus == 1
 
 
 def test_without_error_bars_nothing_is_sure() -> None:
     facts = ClusterFacts(name="c", node=1, most=4, price_per_hour=None)
-    answer = _sized(_World({1: 3600.0}), facts, Goal(samples=BATCH, deadline_s=1e9)).clusters[0]
+    answer = _sized(_World({1: 3600.0}), facts, Goal(samples=BATCH, deadline_s=1e9))
     assert answer.best("least_gpus") is not None
     assert answer.best("least_gpus_90") is None
 
@@ -385,7 +400,7 @@ def test_the_ladder_is_of_whole_nodes(node: int, most: int) -> None:
 def test_few_searches_are_made() -> None:
     world = _World({w: 1000.0 / w for w in range(1, 4097)})
     facts = ClusterFacts(name="c", node=8, most=4096, price_per_hour=1.0)
-    answer = _sized(world, facts, Goal(samples=100_000.0, deadline_s=1000.0 * 1000.0 / 777.0)).clusters[0]
+    answer = _sized(world, facts, Goal(samples=100_000.0, deadline_s=1000.0 * 1000.0 / 777.0))
     least = answer.best("least_gpus")
     assert least.gpus == 784  # 777 in whole nodes
     assert len(world.asked) <= 4 + 2 + 7 + 6  # of the ladder those from 4096 down to 512
@@ -395,17 +410,15 @@ def test_few_searches_are_made() -> None:
 
 def test_ctrl_c_keeps_what_was_tried() -> None:
     world = _World({1: 10.0, 2: 5.0})
-    goal = Goal(samples=1000.0, deadline_s=1.0)
-    calls = 0
+    goal = Goal(samples=1000.0, deadline_s=1e6)
+    facts = ClusterFacts(name="c", node=1, most=4, price_per_hour=None)
 
-    def ask(cells: Sequence[tuple[ClusterFacts, int, str]]) -> list[Trial]:
-        nonlocal calls
-        calls += 1
-        raise KeyboardInterrupt
+    def ask(allowed: int, objective: str, known: Sequence[Trial]) -> Trial:
+        if known:
+            raise KeyboardInterrupt
+        return world.search(facts, goal, allowed, objective)
 
-    facts = ClusterFacts(name="c", node=1, most=2, price_per_hour=None)
-    sized = size(Request(model="m"), goal, [facts], ask, has_objectives=False)
-    assert sized.interrupted
-    assert sized.best("least_gpus") is None
-    assert calls == 1
-    assert not world.asked
+    answer = size_cluster(facts, goal, ask, has_objectives=False)
+    assert not answer.complete
+    assert [trial.allowed for trial in answer.trials] == [4]
+    assert answer.best("least_gpus") is answer.trials[0]

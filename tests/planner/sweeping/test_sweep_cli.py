@@ -97,7 +97,7 @@ def test_a_killed_sweep_goes_on_where_it_stopped(tmp_path: Path, whole: bytes, j
     process = subprocess.Popen(
         _command(*GRID, "-o", "out.csv", "--jobs", jobs), cwd=tmp_path, env=_environment(), start_new_session=True
     )
-    _wait_for(journal, 3, process)
+    _wait_for(journal, 4, process)  # the last may not be committed yet
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     with Journal(journal) as opened:  # as the next sweep does
