@@ -113,11 +113,11 @@ def rows_of(kind: str, names: Sequence[str] = (), *, verbose: bool = False) -> S
             if path not in known:
                 load_document(path, imported(DOCUMENTS[one]))
         return framework_rows(files) if kind == "frameworks" and verbose else file_rows(kind, files)
-    rows: Sequence[Mapping[str, Any]] = imported(_ROWS[kind])()
+    rows: Mapping[str, Mapping[str, Any]] = {row["name"]: row for row in imported(_ROWS[kind])()}
     for name in names:
-        if name not in [row["name"] for row in rows]:
-            raise UnknownName(kind=one, name=name, known=[row["name"] for row in rows])
-    return [row for row in rows if row["name"] in names] if names else rows
+        if name not in rows:
+            raise UnknownName(kind=one, name=name, known=list(rows))
+    return [row for name, row in rows.items() if name in (names or rows)]
 
 
 def _lister(kind: str, example: str) -> Callable[[], Listing]:

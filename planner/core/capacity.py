@@ -141,10 +141,16 @@ def memory_source(request: Request, device: Device) -> str:
 
 def limit_notes(request: Request, device: Device) -> list[Note]:
     """Say that --memory-limit is more than a device has."""
-    given, capacity = request.memory_limit, device.capacity_bytes
-    if given is None or _limit_on(device, request) is not None:
+    if request.memory_limit is None or _limit_on(device, request) is not None:
         return []
-    return [Note("memory_limit_above_device", limit=given, device=device.name, capacity_bytes=capacity)]
+    return [
+        Note(
+            "memory_limit_above_device",
+            limit=request.memory_limit,
+            device=device.name,
+            capacity_bytes=device.capacity_bytes,
+        )
+    ]
 
 
 def _reserve_bytes(text: str, capacity: float) -> float:

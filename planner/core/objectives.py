@@ -114,7 +114,7 @@ def with_unit(cost: float | None, unit: str) -> str:
 
 
 class StepCost(NamedTuple):
-    """What a step costs by an objective that has a figure, as tables and figures show it: the figure, the objective, the title of a column.
+    """What a step costs by an objective that has a figure, as tables and figures show it.
 
     >>> costs = {cost.name: cost for cost in shown_costs()}
     >>> [(cost.title, cost.per("step", 1000), cost.text(1500.0)) for cost in (costs["money"], costs["energy"])]
@@ -124,23 +124,25 @@ class StepCost(NamedTuple):
     figure: str
     name: str
     unit: str
-    title: str
+    is_small: bool
+
+    @property
+    def title(self) -> str:
+        """Of a column: the unit, where answers write costs without it."""
+        return self.unit if self.is_small else self.name
 
     def text(self, cost: float | None) -> str:
-        """A cell below the title, which may be the unit."""
-        return significant(cost) if self.title == self.unit else with_unit(cost, self.unit)
+        """A cell below the title."""
+        return significant(cost) if self.is_small else with_unit(cost, self.unit)
 
     def per(self, one: str, many: int) -> tuple[str, int]:
         """What it is shown per, and how many these are: many steps where one costs too little to read."""
-        return (f"{'million' if many == 10**6 else many} {one}s", many) if self.title == self.unit else (one, 1)
+        return (f"{'million' if many == 10**6 else many} {one}s", many) if self.is_small else (one, 1)
 
 
 def shown_costs() -> list[StepCost]:
     """What answers say of the costs of a step: a new objective with a figure is among them."""
-    return [
-        StepCost(figure, found.name, found.unit, found.unit if found.is_small else found.name)
-        for figure, found in with_figures().items()
-    ]
+    return [StepCost(figure, found.name, found.unit, found.is_small) for figure, found in with_figures().items()]
 
 
 def objective_columns(plans: Sequence[RankedPlan], objective: str, priority: int) -> list[Column]:

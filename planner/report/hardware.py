@@ -52,12 +52,15 @@ def group_words(group: DeviceGroup) -> str:
 
 def _level_table(levels: Sequence[Level]) -> Table:
     names = ["devices", *(f"{level.name} units" for level in levels)]
-    sizes = ("any number of" if level.size is None else f"{level.size:,}" for level in levels)
+    joined = tuple(
+        f"{'any number of' if level.size is None else f'{level.size:,}'} {inside}"
+        for level, inside in zip(levels, names, strict=False)
+    )
     rates = tuple(format_rate(level.bandwidth_bytes_per_s, "B/s") for level in levels)
     return Table(
         columns=(
             Column("links", tuple(level.name for level in levels), is_text=True),
-            Column("join", tuple(map("{} {}".format, sizes, names)), is_text=True),
+            Column("join", joined, is_text=True),
             Column("bandwidth", rates, unit="per device"),
             Column("reached", tuple(f"{level.efficiency * 100:.3g} %" for level in levels)),
             Column("latency", tuple(duration_text(level.latency_s) for level in levels)),

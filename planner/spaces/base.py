@@ -227,7 +227,7 @@ class PlanSpace(AnswerSpace):
         from planner.uncertainty.bars import WITHOUT_MODEL, with_bars
 
         bars = self.bars(plans) if isinstance(self.resolved.workload.compute, RooflineCompute) else WITHOUT_MODEL
-        return list(with_bars(plans, bars)), bars
+        return with_bars(plans, bars), bars
 
     # -- what was assumed
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -45,8 +44,6 @@ __all__ = [
     "with_bars",
     "with_chances",
 ]
-
-_T = TypeVar("_T", bound=Any)
 
 # Plans that are compared, however many are shown, so that chances do not depend on --top. More would be more of the same: plans within a
 # few percent of the first that differ from it in one setting. To be sure of 8 takes a search no longer than of the 5 that are shown, give
@@ -381,18 +378,19 @@ def with_equals(chosen: IntArray, log_times: FloatArray) -> IntArray:
     return np.flatnonzero((apart <= _EQUAL_TIME).any(axis=1))
 
 
-def with_chances(plans: Sequence[_T], bars: ErrorBars) -> tuple[_T, ...]:
+def with_chances(plans: Sequence[RankedPlan], bars: ErrorBars) -> list[RankedPlan]:
     """Ranked plans with their chance to be the best, where they were compared."""
     chances = bars.probability_best
     compared = (replace(plan, probability_best=chance) for plan, chance in zip(plans, chances, strict=False))
-    return (*compared, *plans[len(chances) :])
+    return [*compared, *plans[len(chances) :]]
 
 
-def with_bars(plans: Sequence[_T], bars: ErrorBars) -> tuple[_T, ...]:
+def with_bars(plans: Sequence[RankedPlan], bars: ErrorBars) -> list[RankedPlan]:
     """Ranked plans with their interval and their chance."""
     if not bars.low_s:
-        return tuple(plans)
+        return list(plans)
     timed = [
-        replace(plan, step_time_low_s=bars.low_s[n], step_time_high_s=bars.high_s[n]) for n, plan in enumerate(plans)
+        replace(plan, step_time_low_s=low, step_time_high_s=high)
+        for plan, low, high in zip(plans, bars.low_s, bars.high_s, strict=True)
     ]
     return with_chances(timed, bars)

@@ -219,7 +219,7 @@ def pareto(plans: Sequence[RankedPlan]) -> list[Plot]:
 def _cost_axis(cost: StepCost, plans: Sequence[RankedPlan]) -> _Axis:
     values = [plan.get(cost.figure) for plan in plans]
     words, steps = cost.per("step", 1000)
-    size, unit = 1.0, "" if cost.title == cost.unit else f" ({cost.unit})"
+    size, unit = 1.0, "" if cost.is_small else f" ({cost.unit})"
     if cost.unit == "J":
         size, unit = (1e6, " (MJ)") if max(value or 0.0 for value in values) >= 1e6 else (1e3, " (kJ)")
     shown = [None if value is None else steps * value / size for value in values]

@@ -72,14 +72,16 @@ def _stages_in_words(graph: Graph, plan: Plan) -> str:
     for stage in plan.stages:
         names = [graph.layers[i].name for i in range(stage.first, stage.last + 1) if graph.layers[i].kind != "input"]
         spans.append(names[0] if len(names) == 1 else f"{names[0]}-{names[-1]}")
-    # Of many stages, neighbours with equal replicas share the number.
-    each = [(plan.stages[n].replicas, n if len(spans) <= _MAX_RUNS else 0) for n in range(len(spans))]
-    groups = [(key[0], [spans[n] for n in group]) for key, group in groupby(range(len(spans)), key=each.__getitem__)]
-    said = [
-        f"{some[0]} x{replicas}" if len(some) == 1 else f"({' | '.join(some)}) x{replicas} each"
-        for replicas, some in groups
-    ]
-    return f"{len(spans)} stages: " + " | ".join(said)
+    words = [f"{span} x{stage.replicas}" for span, stage in zip(spans, plan.stages, strict=True)]
+    if len(spans) > _MAX_RUNS:  # neighbours with equal replicas share the number
+        groups = [list(group) for _, group in groupby(range(len(spans)), key=lambda n: plan.stages[n].replicas)]
+        words = [
+            f"({' | '.join(spans[n] for n in group)}) x{plan.stages[group[0]].replicas} each"
+            if len(group) > 1
+            else words[group[0]]
+            for group in groups
+        ]
+    return f"{len(spans)} stages: " + " | ".join(words)
 
 
 def layerwise_section(request: Request, layer_names: Sequence[str], plan: Plan, folder: Path | None) -> dict[str, Any]:

@@ -271,7 +271,7 @@ class ServingPlanSpace(PlanSpace):
         from planner.uncertainty.bars import with_chances
 
         barred, bars = serving_bars(self.resolved, self.model, self.objective, plans)
-        return list(with_chances(barred, bars)), bars
+        return with_chances(barred, bars), bars
 
     # -- one plan
 
