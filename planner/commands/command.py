@@ -210,10 +210,10 @@ class GroupedCommand(TyperCommand):
         """Write arguments, then the groups."""
         arguments: list[tuple[str, str]] = []
         groups: dict[str, list[tuple[str, str]]] = {name: [] for name in (*PANELS, _REST)}
-        is_short, rare = _ALL not in _argv(ctx), "Also show the options that are rarely needed."
+        is_short = _ALL not in _argv(ctx)
         for parameter in self.get_params(ctx):
             if is_short and getattr(parameter, "hidden", False):
-                groups[_REST] = [(_ALL, rare)]
+                groups[_REST] = [(_ALL, "Also show the options that are rarely needed.")]
                 continue
             text = _with_words(getattr(parameter, "help", None) or "")
             if parameter.param_type_name == "argument":

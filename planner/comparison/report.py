@@ -74,9 +74,11 @@ def why(comparison: Comparison, n: int) -> str:
     """Say how much faster or slower a plan is than the first, and why."""
     items, scores = comparison.items, comparison.scores
     first, other = items[0], items[n]
-    models, batches = ([i.question.get(name, "") for i in (first, other)] for name in ("model", "global batch"))
-    if models[0] != models[1]:
-        return f"{first.label} and {other.label} are of different networks, {' and '.join(models)}: {first.rates(other, comparison.basis)}."
+    if first.question["model"] != other.question["model"]:
+        return (
+            f"{first.label} and {other.label} are of different networks, {first.question['model']} and {other.question['model']}: "
+            f"{first.rates(other, comparison.basis)}."
+        )
     if comparison.is_found_again(n):
         return f"{first.label} is the best plan: the search finds no other."
     low, high = sorted((scores[0], scores[n]))
@@ -85,7 +87,8 @@ def why(comparison: Comparison, n: int) -> str:
     fast, slow = (n, 0) if scores[n] < scores[0] else (0, n)
     better = items[fast].better(ratio_text(high / low), items[slow], comparison.objective)
     # What a larger batch gains per sample is nothing that the plan saves.
-    trade = _trade(comparison, fast, slow) if batches[0] == batches[1] else items[fast].batches(items[slow])
+    is_same_batch = first.question.get("global batch") == other.question.get("global batch")
+    trade = _trade(comparison, fast, slow) if is_same_batch else items[fast].batches(items[slow])
     if other.found and slow == n and first.fits and any(first.settings.get(name) for name in _OF_ITS_OWN):
         trade += (
             f" {first.label} has stages or splits of its own: the search tries these for its best uniform plans only."

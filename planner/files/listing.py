@@ -124,54 +124,54 @@ def framework_rows(files: Iterable[Path]) -> list[dict[str, Any]]:
     for path in files:
         content = parse_document(path).value
         rules = content.get("rules") or {}
-        its: list[tuple[str, str | None, Any, str | None, Any]] = [
-            (
+        its = [
+            _setting(
                 section.split("_")[0].removesuffix("s"),
                 key,
                 entry.get("value"),
-                _CONDITIONAL_COSTS.get(section),
                 ("fitted: " if entry.get("fitted") else "") + str(entry.get("source")),
+                _CONDITIONAL_COSTS.get(section),
             )
             for section in ("costs", *_CONDITIONAL_COSTS, "defaults")
             for key, entry in (content.get(section) or {}).items()
         ]
         its += [
-            (key, key, content[key]["value"], None, content[key].get("source"))
+            _setting(key, key, content[key]["value"], content[key].get("source"))
             for key in ("stages", "attention")
             if content.get(key)
         ]
         its += [
-            (
+            _setting(
                 "version" if key == "version" else "rules",
                 key,
                 " ".join(map(str, value)) if isinstance(value, list) else value,
-                None,
                 rules.get("source"),
             )
             for key, value in rules.items()
             if key not in ("source", "refuses") and value is not None
         ]
         its += [
-            (
+            _setting(
                 "rules",
                 "refuses",
                 " with ".join(
                     key.replace("_", " ") if key in DERIVED else f"{key} {_words(value)}"
                     for key, value in entry["when"].items()
                 ),
-                None,
                 f"{entry['why']} ({entry.get('source') or rules.get('source')})",
             )
             for entry in rules.get("refuses") or ()
         ]
         rows += [
-            dict(zip(_KEYS, (path.stem, *values), strict=True))
-            for values in its or [("nothing", None, None, None, content.get(_DESCRIPTION))]
+            {"name": path.stem, **row} for row in its or [_setting("nothing", None, None, content.get(_DESCRIPTION))]
         ]
     return rows
 
 
-_KEYS = ("name", "what", "setting", "value", "when", "source")
+def _setting(what: str, name: str | None, value: Any, source: Any, when: str | None = None) -> dict[str, Any]:
+    return {"what": what, "setting": name, "value": value, "when": when, "source": source}
+
+
 _FACTS = {
     "models": _model_facts,
     "devices": _device_facts,
