@@ -21,7 +21,7 @@ from planner.api.values import Values, as_flag
 from planner.core.errors import InputFileError, PlannerError, UsageError, did_you_mean
 from planner.core.quantities import in_tokens
 from planner.core.request import SPACES, Request, imported
-from planner.question.fixed import data_fields, flag_of, single
+from planner.question.fixed import data_fields, no_such_division, single
 
 if TYPE_CHECKING:
     from costmodel.hardware.cluster import Cluster
@@ -269,15 +269,11 @@ def _check_mesh(
             "parallelism, which needs tp > 1 (rule sequence-parallel)"
         )
     exact = single(degrees)
-    shares = {name: exact[name] for name in ("dp_replicate", "dp_shard") if name in exact}
-    product, dp = math.prod(shares.values()), exact.get("dp")
-    if dp is not None and shares and (dp != product if len(shares) == 2 else dp % product):
-        given = " ".join(f"{called(name)} {value}" for name, value in shares.items())
-        words = " x ".join(f"{flag_of(name)[2:]} {value}" for name, value in shares.items())
-        relation = f"= {product} is not" if len(shares) == 2 else "does not divide"
-        values.add(
-            f"{called('dp')} {dp} {given} exclude each other: dp is dp-replicate x dp-shard, and {words} {relation} {dp}"
+    for fault in no_such_division(exact):
+        given = " ".join(
+            f"{called(name)} {exact[name]}" for name in ("dp", "dp_replicate", "dp_shard") if name in exact
         )
+        values.add(f"{given} exclude each other: {fault}")
     if "cp_kind" in names and set(_listed(degrees.get("cp"))) == {1}:
         kinds = ",".join(names["cp_kind"])
         values.add(

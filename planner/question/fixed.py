@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from planner.core.request import Request
@@ -19,7 +20,9 @@ __all__ = [
     "flags_of",
     "given_text",
     "left_open",
+    "multiplied",
     "near_multiples",
+    "no_such_division",
     "only",
     "single",
     "without",
@@ -77,6 +80,31 @@ def left_open(degrees: Mapping[str, Bounds]) -> list[str]:
 def data_fields(degrees: Mapping[str, object]) -> tuple[str, ...]:
     """Fields that make up data parallelism, in the words that the user chose."""
     return ("dp",) if "dp" in degrees else ("dp_replicate", "dp_shard")
+
+
+def multiplied(degrees: Mapping[str, int], fields: Sequence[str]) -> tuple[int, str]:
+    """Product of some degrees, and how it is written.
+
+    >>> multiplied({"tp": 8, "dp_shard": 2, "pp": 4}, ("tp", "dp_shard"))
+    (16, 'tp 8 x dp-shard 2 = 16')
+    """
+    used = {field: degrees[field] for field in fields if degrees.get(field, 1) > 1}
+    product = math.prod(used.values())
+    words = " x ".join(f"{flag_of(field)[2:]} {degree}" for field, degree in used.items()) or "1"
+    return product, f"{words} = {product}" if len(used) > 1 else words
+
+
+def no_such_division(degrees: Mapping[str, int]) -> list[str]:
+    """Say that data parallelism is not what its parts make; nothing where it is, or where the one or the other is open.
+
+    >>> no_such_division({"dp": 8, "dp_replicate": 2, "dp_shard": 2})
+    ['dp is dp-replicate x dp-shard, and dp-replicate 2 x dp-shard 2 = 4 is not 8']
+    """
+    dp, parts = degrees.get("dp"), {n: degrees[n] for n in ("dp_replicate", "dp_shard") if n in degrees}
+    product, words = multiplied(parts, tuple(parts))
+    if dp is None or not parts or (dp == product if len(parts) == 2 else dp % product == 0):
+        return []
+    return [f"dp is dp-replicate x dp-shard, and {words} {'is not' if len(parts) == 2 else 'does not divide'} {dp}"]
 
 
 def flags_of(restriction: MeshRestriction) -> dict[str, str]:

@@ -23,7 +23,16 @@ from costmodel.mesh.rules import NetworkShape, Rule
 from planner.core.answer import RankedPlan
 from planner.core.errors import NoFeasiblePlan, UsageError
 from planner.core.numbers import byte_text
-from planner.question.fixed import data_fields, fixed_by, flag_of, flags_of, given_text, near_multiples, only
+from planner.question.fixed import (
+    data_fields,
+    fixed_by,
+    flag_of,
+    flags_of,
+    given_text,
+    multiplied,
+    near_multiples,
+    only,
+)
 from planner.question.resolve import Resolved
 from strategies.mesh.settings import Bounds, MeshRestriction
 
@@ -31,10 +40,8 @@ __all__ = [
     "Attempt",
     "Change",
     "Diagnosis",
-    "allowed_values",
     "batch_text",
     "miss_text",
-    "multiplied",
     "no_share",
     "reason_of_rules",
     "smallest_set",
@@ -294,7 +301,7 @@ def reason_of_rules(
     left : mapping
         Field that nobody fixed -> values that the fixed ones leave it.
     """
-    allowed: dict[str, Sequence[int]] = {field: allowed_values(bounds) for field, bounds in fixed.degrees.items()}
+    allowed: dict[str, Sequence[int]] = {field: _allowed_values(bounds) for field, bounds in fixed.degrees.items()}
     allowed |= {
         field: [_CATEGORIES[field].index(n) for n in names]
         for field, names in fixed.names.items()
@@ -385,7 +392,7 @@ def _with_name(text: str, rule: Rule) -> str:
     return f"{text} (rule {rule.name})"
 
 
-def allowed_values(bounds: Bounds) -> Sequence[int]:
+def _allowed_values(bounds: Bounds) -> Sequence[int]:
     """Values of one degree that the user allows."""
     return bounds.values or range(bounds.low or 0, min(bounds.high or _MOST_VALUES, _MOST_VALUES) + 1)
 
@@ -398,18 +405,6 @@ def too_many_gpus(least: Mapping[str, int], most: int) -> list[str]:
     """
     gpus, words = multiplied(least, ("tp", "cp", "pp", *data_fields(least)))
     return [f"{words} is more than --gpus {most}"] if gpus > most else []
-
-
-def multiplied(degrees: Mapping[str, int], fields: Sequence[str]) -> tuple[int, str]:
-    """Product of some degrees, and how it is written.
-
-    >>> multiplied({"tp": 8, "dp_shard": 2, "pp": 4}, ("tp", "dp_shard"))
-    (16, 'tp 8 x dp-shard 2 = 16')
-    """
-    used = {field: degrees[field] for field in fields if degrees.get(field, 1) > 1}
-    product = math.prod(used.values())
-    words = " x ".join(f"{flag_of(field)[2:]} {degree}" for field, degree in used.items()) or "1"
-    return product, f"{words} = {product}" if len(used) > 1 else words
 
 
 def batch_text(resolved: Resolved) -> str:

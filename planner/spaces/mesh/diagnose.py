@@ -18,16 +18,24 @@ from planner.core.answer import RankedPlan
 from planner.core.errors import UsageError, no_plan_in_time
 from planner.core.notes import Note
 from planner.core.numbers import byte_text, duration_text
-from planner.question.fixed import data_fields, flag_of, flags_of, given_text, only, single, without
+from planner.question.fixed import (
+    data_fields,
+    flag_of,
+    flags_of,
+    given_text,
+    multiplied,
+    no_such_division,
+    only,
+    single,
+    without,
+)
 from planner.question.resolve import Resolved
 from planner.spaces.diagnose import (
     Attempt,
     Change,
     Diagnosis,
-    allowed_values,
     batch_text,
     miss_text,
-    multiplied,
     no_share,
     reason_of_rules,
     smallest_set,
@@ -106,11 +114,11 @@ class MeshDiagnosis(Diagnosis):
 
     def reason(self, fixed: MeshRestriction) -> str:
         space, setting = self.space, self.space.resolved.setting
-        least = {field: min(allowed_values(bounds), default=1) for field, bounds in fixed.degrees.items()}
+        least = {field: bounds.least for field, bounds in fixed.degrees.items()}
         degrees = single(fixed.degrees)
         problems = [
             *too_many_gpus(least, setting.gpus),
-            *_no_such_division(degrees),
+            *no_such_division(degrees),
             *_no_share_of_batch(degrees, space.resolved),
             *_too_many_blocks(space, least, fixed.names.get("schedule", SCHEDULES)),
         ]
@@ -191,14 +199,6 @@ def _left(least: Mapping[str, int], batch: int) -> dict[str, Sequence[int]]:
     """Numbers of micro-batches that are left once samples and replicas are known."""
     samples = multiplied(least, (*data_fields(least), "micro_batch"))[0]
     return {} if batch % samples else {"num_micro_batches": list(divisors(batch // samples))}
-
-
-def _no_such_division(degrees: Mapping[str, int]) -> list[str]:
-    dp, parts = degrees.get("dp"), {n: degrees[n] for n in ("dp_replicate", "dp_shard") if n in degrees}
-    product, words = multiplied(parts, tuple(parts))
-    if dp is None or not parts or (dp == product if len(parts) == 2 else dp % product == 0):
-        return []
-    return [f"dp is dp-replicate x dp-shard, and {words} {'is not' if len(parts) == 2 else 'does not divide'} {dp}"]
 
 
 def _no_share_of_batch(degrees: Mapping[str, int], resolved: Resolved) -> list[str]:

@@ -11,7 +11,7 @@ from costmodel.mesh.modules import MeshError
 from costmodel.mixed.model import MixedModel
 from planner.core.capacity import usable_bytes
 from planner.core.errors import UsageError
-from planner.question.fixed import flags_of, single, without
+from planner.question.fixed import flags_of, multiplied, single, without
 from planner.question.resolve import Resolved
 from planner.spaces.diagnose import (
     Attempt,
@@ -19,7 +19,6 @@ from planner.spaces.diagnose import (
     Diagnosis,
     batch_text,
     miss_text,
-    multiplied,
     no_share,
     too_many_gpus,
 )
@@ -85,7 +84,7 @@ class MixedDiagnosis(Diagnosis):
     def reason(self, fixed: MeshRestriction) -> str:
         space, groups = self.space, self.groups
         degrees = fixed.degrees
-        least = {field: max(bounds.least, 1) for field, bounds in degrees.items()}
+        least = {field: bounds.least for field, bounds in degrees.items()}
         blocks = space.model.shape.num_blocks
         problems = [
             *too_many_gpus(least, space.resolved.request.gpus),

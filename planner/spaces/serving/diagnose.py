@@ -14,7 +14,6 @@ from planner.spaces.diagnose import (
     Attempt,
     Change,
     Diagnosis,
-    allowed_values,
     miss_text,
     reason_of_rules,
     too_many_gpus,
@@ -54,7 +53,7 @@ class ServingDiagnosis(Diagnosis):
 
     def reason(self, fixed: MeshRestriction) -> str:
         most = self.settings.max_workers
-        least = {field: min(allowed_values(bounds), default=1) for field, bounds in fixed.degrees.items()}
+        least = {field: bounds.least for field, bounds in fixed.degrees.items()}
         left: dict[str, Sequence[int]] = {"vpp": (1,), "dp": range(1, most + 1), "prefill_chunk": (0, *_SIZES)}
         left |= dict.fromkeys(("max_batch", "prefill_batch"), _SIZES)
         problems = too_many_gpus(least, most)
