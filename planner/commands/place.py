@@ -70,7 +70,7 @@ def place(typed: Typed) -> None:
     if where.export is not None:
         write_atomically(where.export, placement_text(answer))
         remark(where, f"wrote {where.export}")
-    emit(place_report(answer), where)
+    emit(place_report(answer, where.export), where)
     if answer.result.stopped == "interrupted":
         raise KeyboardInterrupt  # the best so far is shown; the exit code says that it was stopped
 

@@ -119,7 +119,7 @@ def size(typed: Typed) -> None:
     best = sized.best("least_gpus")
     if best is not None:
         export_plan(where, lambda: answer_of(sized, best[1]), "the plan of the fewest GPUs, refined,")
-    emit(size_report(sized), where)
+    emit(size_report(sized, where.export), where)
     if sized.interrupted:
         raise KeyboardInterrupt
     if best is None:

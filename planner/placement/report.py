@@ -29,14 +29,14 @@ _MOST_TOLD = 500
 _ROWS = {"throughput": "devices", "latency": "subgraphs", "piper": "stages"}
 
 
-def place_report(answer: PlaceAnswer) -> Report:
-    """Devices, objective, bound and what proved it."""
+def place_report(answer: PlaceAnswer, exported: object = None) -> Report:
+    """Devices, objective, bound and what proved it; ``exported`` is the file that the placement is in already, if any."""
     hidden = {
         "throughput": ("nodes",) if getattr(answer.problem, "types", ()) else ("nodes", "type"),
         "latency": ("nodes",),
     }
     return Report(
-        blocks=lambda: _blocks(answer),
+        blocks=lambda: _blocks(answer, exported),
         details=lambda: _details(answer),
         data=lambda: _document(answer),
         records=lambda: [
@@ -52,9 +52,8 @@ def place_report(answer: PlaceAnswer) -> Report:
 def _document(answer: PlaceAnswer) -> dict[str, Any]:
     request, result, problem = answer.request, answer.result, answer.problem
     rows = rows_of(answer)
-    assignment: dict[Any, Any]
     if answer.objective == "piper":
-        assignment = {node: i for i, stage in enumerate(rows, start=1) for node in stage["nodes"]}
+        assignment: Mapping[Any, Any] = {node: i for i, stage in enumerate(rows, start=1) for node in stage["nodes"]}
         own = {
             "num_devices": problem.num_devices,
             "used_devices": result.plan.num_devices,
@@ -116,17 +115,17 @@ _KINDS = {
     "convex": ("placement of convex parts", "no forward path leaves a device and comes back"),
     "none": ("placement", "any operators may share a device"),
 }
-_NEXT = "--export placement.yaml keeps it for 'planner place check', -v says more"
 
 
-def _blocks(answer: PlaceAnswer) -> list[Block]:
+def _blocks(answer: PlaceAnswer, exported: object) -> list[Block]:
     request, rows = answer.request, _rows(answer)
-    text = "; ".join(f"{nodes}{where}" for nodes, where in _held(answer, rows))
+    is_at = ": " if answer.objective == "piper" else " on "
+    text = "; ".join(f"{nodes}{is_at}{where}" for where, nodes in _held(answer, rows))
     text = f"{'operators' if request.cluster is None else 'layers'} {text}"
     if len(text) > _MOST_TOLD:
         text = f"{counted(answer.problem.num_nodes, 'operator')} divided as in the table; -v lists which are where"
     word = "Best" if request.method == "auto" else f"Method {request.method}"
-    return [*verdict_blocks(word, text, _facts(answer, rows)), *([_table(answer, rows)] if rows else [])]
+    return [*verdict_blocks(word, text, _facts(answer, rows, exported)), *([_table(answer, rows)] if rows else [])]
 
 
 def _rows(answer: PlaceAnswer) -> list[dict[str, Any]]:
@@ -139,21 +138,21 @@ def _rows(answer: PlaceAnswer) -> list[dict[str, Any]]:
 
 
 def _held(answer: PlaceAnswer, rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
-    """Operators that follow each other as first-last, and where they are; layers of a network stand for their backward operators, too."""
+    """Places with their operators, those that follow each other as first-last; layers stand for their backward operators, too."""
     problem, is_network, parts = answer.problem, answer.request.cluster is not None, answer.request.num_subgraphs or 1
     names = problem.names if is_network else problem.node_ids
     rank = {node: v for v, node in enumerate(problem.node_ids)}
     for row in [*rows, *([{"nodes": answer.cpu_nodes, "place": "CPUs"}] if answer.cpu_nodes else [])]:
         held = sorted(rank[node] for node in row["nodes"] if not (is_network and problem.backward[rank[node]]))
         runs = np.split(held, np.flatnonzero(np.diff(held) != 1) + 1) if held else []
-        where = f" on {row['place']}" + (f" (part {row['subgraph']})" if row.get("subgraph") and parts > 1 else "")
+        where = row["place"] + (f" (part {row['subgraph']})" if row.get("subgraph") and parts > 1 else "")
         if answer.objective == "piper":
-            where = f": data x{row['data_parallel']} tensor x{row['tensor_parallel']}".removesuffix(" tensor x1")
+            where = f"data x{row['data_parallel']} tensor x{row['tensor_parallel']}".removesuffix(" tensor x1")
         if runs:
-            yield ", ".join("-".join(str(names[v]) for v in sorted({run[0], run[-1]})) for run in runs), where
+            yield where, ", ".join("-".join(str(names[v]) for v in sorted({run[0], run[-1]})) for run in runs)
 
 
-def _facts(answer: PlaceAnswer, rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+def _facts(answer: PlaceAnswer, rows: Sequence[Mapping[str, Any]], exported: object) -> list[tuple[str, str]]:
     """What decides about a placement, as `planner optimize` says it of a plan."""
     request, result, problem = answer.request, answer.result, answer.problem
     samples = f" of {counted(request.batch, 'sample')}" if request.cluster is not None else ""
@@ -188,7 +187,7 @@ def _facts(answer: PlaceAnswer, rows: Sequence[Mapping[str, Any]]) -> list[tuple
         ("Devices", _used(answer, rows)),
         *_compared(answer),
         ("Assumed", _assumed(answer)),
-        ("Next", _next(answer)),
+        ("Next", _next(answer, exported)),
     ]
 
 
@@ -246,20 +245,23 @@ def _assumed(answer: PlaceAnswer) -> str:
     return ", ".join([*parts, own, *(f"{operator} free (--assume-free)" for operator in request.assume_free)])
 
 
-def _next(answer: PlaceAnswer) -> str:
-    request = answer.request
+def _next(answer: PlaceAnswer, exported: object) -> str:
+    request, check = answer.request, "'planner place check'"
+    hints = [f"--export placement.yaml keeps it for {check}" if exported is None else f"{check} checks {exported}"]
     if answer.result.stopped == "time limit":
-        return f"--time-limit {2 * request.time_limit_s:g}s searches for longer, {_NEXT}"
-    asks = answer.objective == "throughput" and request.method == "auto" and request.contiguity == "chain"
-    return "--non-contiguous asks whether scattered operators are faster, " * asks + _NEXT
+        hints = [f"--time-limit {2 * request.time_limit_s:g}s searches for longer", *hints]
+    elif answer.objective == "throughput" and request.method == "auto" and request.contiguity == "chain":
+        hints = ["--non-contiguous asks whether scattered operators are faster", *hints]
+    return ", ".join([*hints, "-v says more"])
 
 
 def _details(answer: PlaceAnswer) -> list[Block]:
     """How the answer was found and proven, and where every operator is."""
     result = answer.result
-    places = [(where.lstrip(": ").removeprefix("on "), nodes) for nodes, where in _held(answer, _rows(answer))]
     method = ("Method", f"{result.method}, {duration_text(result.wall_s)}")
-    return [Facts((method, ("Bound", f"{_text(answer, result.bound)} ({result.proof})"), *places))]
+    return [
+        Facts((method, ("Bound", f"{_text(answer, result.bound)} ({result.proof})"), *_held(answer, _rows(answer))))
+    ]
 
 
 def _unit(answer: PlaceAnswer) -> Unit | None:

@@ -102,10 +102,10 @@ def _money(money: float | None) -> str:
     return f"{money:,.0f}" if money >= 1000 else significant(money)
 
 
-def size_report(sized: Sized) -> Report:
-    """Answer in every form."""
+def size_report(sized: Sized, exported: object = None) -> Report:
+    """Answer in every form; ``exported`` is the file that the plan of the fewest GPUs is in already, if any."""
     return Report(
-        blocks=lambda: _blocks(sized),
+        blocks=lambda: _blocks(sized, exported),
         details=lambda: [Facts(tuple(_details(sized)))],
         data=lambda: _document(sized),
         records=lambda: [_record(trial) for trial in sized.trials],
@@ -201,7 +201,7 @@ def miss_in_words(sized: Sized) -> str:
 # -- for people ------------------------------------------------------------------------------------------------------------
 
 
-def _blocks(sized: Sized) -> list[Block]:
+def _blocks(sized: Sized, exported: object) -> list[Block]:
     # One row of the table for each trial, whatever it is best for.
     named: dict[int, tuple[ClusterAnswer, Trial, list[str]]] = {}
     for answer in sized.clusters:
@@ -224,7 +224,7 @@ def _blocks(sized: Sized) -> list[Block]:
         miss = miss_in_words(sized)
         verdict = f"{miss[0].upper()}{miss[1:]}."
     table = [_table(rows)] if rows else []
-    return [Sentence(verdict, strong=True), Facts(tuple(_facts(sized))), *table, *_tried(sized)]
+    return [Sentence(verdict, strong=True), Facts(tuple(_facts(sized, exported))), *table, *_tried(sized)]
 
 
 def _table(rows: list[tuple[Trial, str, str]]) -> Table:
@@ -290,7 +290,7 @@ def _span(trial: Trial) -> str:
     return span_text((trial.time_low_s, trial.time_high_s), _DAYS)
 
 
-def _facts(sized: Sized) -> list[tuple[str, str]]:
+def _facts(sized: Sized, exported: object) -> list[tuple[str, str]]:
     goal, trials = sized.goal, sized.trials
     found = sized.best("least_gpus")
     limits = [
@@ -310,7 +310,12 @@ def _facts(sized: Sized) -> list[tuple[str, str]]:
     following = "a longer --days, a larger --budget, another --cluster or more --max-gpus may do"
     if found is not None:
         ranked = f"'planner optimize {sized.request.model} --cluster {found[1].facts.name} --gpus {found[1].gpus}'"
-        following = f"--export plan.yaml keeps the plan, {ranked} with the same options ranks the plans on these GPUs"
+        keep = (
+            "--export plan.yaml keeps the plan"
+            if exported is None
+            else f"'planner explain --plan {exported}' explains the plan"
+        )
+        following = f"{keep}, {ranked} with the same options ranks the plans on these GPUs"
     return [
         *([] if found is None else _best_facts(sized, *found)),
         *(
