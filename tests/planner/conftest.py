@@ -28,18 +28,11 @@ GIB = 2**30
 
 
 @pytest.fixture
-def answer(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
+def answer(said: Callable[..., tuple[str, str]], monkeypatch: pytest.MonkeyPatch) -> Any:
     """Run a command that must succeed; its stdout."""
     for name in ("NO_COLOR", "COLUMNS", "TERM"):
         monkeypatch.delenv(name, raising=False)
-
-    def ask(*arguments: object) -> str:
-        code = run([str(argument) for argument in arguments])
-        out, err = capsys.readouterr()
-        assert code == 0, err
-        return out
-
-    return ask
+    return lambda *arguments: said(*arguments)[0]
 
 
 @pytest.fixture
@@ -56,14 +49,13 @@ def said(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[str, str]]:
 
 
 @pytest.fixture
-def fails(capsys: pytest.CaptureFixture[str]) -> Any:
+def fails(said: Callable[..., tuple[str, str]], capsys: pytest.CaptureFixture[str]) -> Any:
     """Run a command that must fail; its message."""
 
     def ask(*arguments: object, code: int = 2) -> str:
         capsys.readouterr()  # what commands before it said
-        found = run([str(argument) for argument in arguments])
-        out, err = capsys.readouterr()
-        assert (found, out) == (code, ""), err
+        out, err = said(*arguments, code=code)
+        assert out == "", err
         assert "Traceback" not in err
         assert "internal error" not in err
         return err
