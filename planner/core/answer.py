@@ -94,9 +94,9 @@ class Setting:
     framework: str = ""  # empty: a well-tuned implementation
 
     @property
-    def has_limits(self) -> bool:
-        """Whether the times of requests have limits."""
-        return self.load is not None and bool(self.load.limits)
+    def limits(self) -> dict[str, float]:
+        """Limits on the times of requests, by the figure that they are about."""
+        return {} if self.load is None else self.load.limits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

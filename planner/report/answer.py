@@ -188,7 +188,7 @@ def _proof(answer: Answer, better: str) -> str:
         beyond = f"; plan 0 has {words} and is {percent(-refined.gap)} {better}, but not proven"
     if proof.proven_optimal:
         more = f", and these are its {len(answer.plans)} best" if len(answer.plans) > 1 and proof.proven_top else ""
-        kept = " and keeps the limits" if answer.setting.has_limits else ""
+        kept = " and keeps the limits" if answer.setting.limits else ""
         return f"no {noun} of the stated space that fits{kept} is {better} than {first}{more}{beyond}"
     if proof.bound_s <= 0:
         return "not proven: the search stopped before it had a bound"
@@ -253,7 +253,7 @@ def _comparison_blocks(estimate: Estimate) -> list[Block]:
     if best is None:
         return []
     if ranked.gap <= _NOISE and ranked.fits:
-        kept = " that keeps the limits" if estimate.setting.has_limits else ""
+        kept = " that keeps the limits" if estimate.setting.limits else ""
         return [Sentence(f"No plan of the stated space{kept} is {better_word(estimate.objective)}.", strong=True)]
     noise = _NOISE * ranked.step_time_s
     # What one plan does not have at all is a zero, not the rest of a rounded sum.

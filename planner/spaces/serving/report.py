@@ -21,6 +21,7 @@ from planner.report.answer import SpaceReport, bottleneck_column, parts_blocks
 from planner.report.tables import column_maker
 from planner.report.uncertainty import bars_columns, span_text
 from planner.spaces.serving.plans import command_of
+from planner.spaces.serving.space import LIMITS
 
 __all__ = ["REPORT"]
 
@@ -118,16 +119,15 @@ def _times(plan: RankedPlan) -> str:
 def _versus_replicas(answer: Answer) -> str:
     best, plain = answer.plans[0], answer.baselines["data_parallel"]
     if plain is None:
-        return f"{NOT_AVAILABLE}: none fits{' and keeps the limits' if answer.setting.has_limits else ''}"
+        return f"{NOT_AVAILABLE}: none fits{' and keeps the limits' if answer.setting.limits else ''}"
     if plain.plan == best.plan:
         return "the best plan is one"
     return f"{plain.summary}: {_times(plain)}"
 
 
 def _limits(answer: Answer | Estimate) -> list[tuple[str, str]]:
-    limits = answer.setting.load.limits if answer.setting.load is not None else {}
-    words = {"ttft_s": "time to first token", "tpot_s": "time per token"}
-    text = ", ".join(f"{words[name]} at most {duration_text(value)}" for name, value in limits.items())
+    limits = answer.setting.limits.items()
+    text = ", ".join(f"{LIMITS[name]} at most {duration_text(value)}" for name, value in limits)
     return [("Limits", text)] if text else []
 
 
