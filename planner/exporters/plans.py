@@ -68,16 +68,19 @@ class Planned:
         """Where it runs."""
         return Nodes(workers=self.plan.workers, capacity=self.space.resolved.cluster.devices_of_node)
 
-    def origin(self, prediction: list[str]) -> Origin:
-        """Where it comes from, and what it promises, in sentences."""
+    def origin(self, *times: str) -> Origin:
+        """Where it comes from, and what it promises, in sentences: its times, its memory, and what they leave out."""
         from planner import __version__
 
         resolved = self.space.resolved
         setting = resolved.setting
+        prediction = [*times, _memory(self.ranked)]
+        if not self.ranked.fits:
+            prediction.append("THE PLAN DOES NOT FIT INTO MEMORY")
         free = [layer.name for layer in resolved.model.graph.layers if layer.kind == "assumed_free"]
         if free:
             names = ", ".join(free[:5]) + (f" and {len(free) - 5} more" if free[5:] else "")
-            prediction = [*prediction, f"ASSUMED FREE, so the prediction leaves them out: {names}"]
+            prediction.append(f"ASSUMED FREE, so the prediction leaves them out: {names}")
         return Origin(
             model=setting.model,
             cluster=setting.cluster,
@@ -140,17 +143,11 @@ def mesh_job(planned: Planned) -> tuple[Job, str]:
     """What exporters of plans over a device mesh write."""
     space, plan, ranked = planned.space, planned.plan, planned.ranked
     rate = f"{ranked['tokens_per_s']:,.0f} tokens/s, {ranked['mfu']:.1%} MFU"
-    prediction = [
-        f"{duration_text(ranked.step_time_s)} per step of {plan.global_batch} samples, {rate}",
-        _memory(ranked),
-    ]
-    if not ranked.fits:
-        prediction.append("THE PLAN DOES NOT FIT INTO MEMORY")
     resolved = space.resolved
     network = sizes_of(resolved.model.graph)
     job = Job(
         plan=plan,
-        origin=planned.origin(prediction),
+        origin=planned.origin(f"{duration_text(ranked.step_time_s)} per step of {plan.global_batch} samples, {rate}"),
         nodes=planned.nodes,
         blocks=plan.stage_blocks or space.model.blocks_of(plan.pp * plan.vpp),
         network=network,
@@ -170,13 +167,11 @@ def layer_or_data_job(planned: Planned) -> tuple[Job | LayerJob, str]:
     resolved = planned.space.resolved
     setting = resolved.setting
     rate = f"{ranked.throughput_samples_per_s:,.0f} samples/s"
-    prediction = [
-        f"{duration_text(ranked.step_time_s)} per step of {setting.global_batch} samples, {rate}",
-        _memory(ranked),
-    ]
     job = LayerJob(
         plan=plan,
-        origin=planned.origin(prediction),
+        origin=planned.origin(
+            f"{duration_text(ranked.step_time_s)} per step of {setting.global_batch} samples, {rate}"
+        ),
         nodes=planned.nodes,
         graph=resolved.model.graph,
         global_batch=setting.global_batch,
@@ -223,14 +218,12 @@ def serving_job(planned: Planned) -> tuple[ServingJob, str]:
     space, plan, ranked = planned.space, planned.plan, planned.ranked
     workload = space.model.workload
     lengths = f"{workload.prompt_tokens} tokens in, {workload.output_tokens} out"
-    prediction = [
-        f"first token after {duration_text(ranked['ttft_s'])}, then {duration_text(ranked['tpot_s'])} per token ({lengths})",
-        f"{ranked['output_tokens_per_s']:,.0f} output tokens/s with all places taken",
-        _memory(ranked),
-    ]
     job = ServingJob(
         plan=plan,
-        origin=planned.origin(prediction),
+        origin=planned.origin(
+            f"first token after {duration_text(ranked['ttft_s'])}, then {duration_text(ranked['tpot_s'])} per token ({lengths})",
+            f"{ranked['output_tokens_per_s']:,.0f} output tokens/s with all places taken",
+        ),
         nodes=planned.nodes,
         stages=space.model.layout(plan.pp).blocks,
         has_experts=any(layer.kind == "moe" for layer in space.resolved.model.graph.layers),
@@ -255,6 +248,5 @@ def _utilisation(capacity_bytes: float, cluster: Cluster) -> float:
 
 def _warnings(document: PlanDocument, resolved: Resolved, ranked: RankedPlan) -> tuple[str, ...]:
     """Files that are not those that the plan was made with; more memory than there is."""
-    does_fit = ranked.memory_bytes_per_gpu <= ranked.memory_capacity_bytes
-    beyond = [] if does_fit else [f"the plan does not fit into memory: {_memory(ranked)}"]
+    beyond = [] if ranked.fits else [f"the plan does not fit into memory: {_memory(ranked)}"]
     return (*changed_inputs(document, resolved.setting), *beyond)

@@ -163,11 +163,16 @@ def test_what_is_assumed_free_stands_in_every_file(tmp_path: Path, answer: Any) 
             assert "ASSUMED FREE, so the prediction leaves them out: odd" in text, (target, name)
 
 
-def test_a_plan_that_does_not_fit_warns(tmp_path: Path, said: Any, answer: Any) -> None:
-    plan = tmp_path / "plan.yaml"
-    answer("estimate", "llama3-8b", "--gpus", "2", "--batch", "8", "--tp", "2", "-q", "--export", plan)
-    _, err = said("export", plan, "--to", "megatron", "-o", tmp_path / "run")
+@pytest.mark.parametrize(
+    ("plan", "target"),
+    [("llama3-8b --tp 2", "megatron"), ("alexnet --family data --memory-limit 600MiB", "deepspeed")],
+)
+def test_a_plan_that_does_not_fit_warns(plan: str, target: str, tmp_path: Path, said: Any, answer: Any) -> None:
+    file, folder = tmp_path / "plan.yaml", tmp_path / "run"
+    answer("estimate", *plan.split(), "--gpus", "2", "--batch", "8", "-q", "--export", file)
+    _, err = said("export", file, "--to", target, "-o", folder)
     assert "warning: the plan does not fit into memory: " in err
+    assert "THE PLAN DOES NOT FIT INTO MEMORY" in (folder / "README.md").read_text()
 
 
 @pytest.mark.e2e
