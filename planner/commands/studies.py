@@ -97,9 +97,9 @@ def sweep(typed: Typed) -> None:
 def size(typed: Typed) -> None:
     """Find how many of which GPUs finish a training in time and within a budget.
 
-    Says the fewest GPUs, the cheapest way and the one of least energy on every cluster, with the plan, what binds, and all that was
-    tried; where nothing will do, the nearest miss. Counts are whole nodes (single GPUs inside one): doubled first, then every
-    gap that matters halved.
+    Shows the fewest GPUs, the least cost and the least energy on every cluster, with the plan and what keeps it from being better.
+    Where nothing meets the goal, it shows the nearest miss. It tries whole nodes, and single GPUs inside one node: the most
+    GPUs first, then half as many until that is too late, then counts in between.
 
     \b
     planner size llama3-70b --tokens 1T --days 30 --budget 2M --cluster a100,h100 --batch 1024 --seq 8192

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from planner.core.numbers import byte_text, duration_text, percent, significant
+from planner.core.numbers import byte_text, counted, duration_text, percent, significant
 
 __all__ = ["SENTENCES", "Note", "note_entry"]
 
@@ -126,7 +126,7 @@ _FORMATS: Mapping[str, Callable[[Any], str]] = {
     "names": ", ".join,
     "have": lambda names: f"{', '.join(names)} {'have' if len(names) > 1 else 'has'}",
     "counts": lambda counts: ", ".join(f"{count} of {name}" for name, count in counts.items()),
-    "gpus": lambda count: f"{count:,} GPU{'s' if count > 1 else ''}",
+    "gpus": lambda count: counted(count, "GPU"),
 }
 
 

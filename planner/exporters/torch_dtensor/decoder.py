@@ -7,6 +7,7 @@ ColwiseParallel and RowwiseParallel; FSDP2 (`fully_shard`) is ZeRO-2 or ZeRO-3. 
 from __future__ import annotations
 
 from costmodel.network.sizes import NetworkSizes
+from planner.core.numbers import counted
 from planner.exporters.account import Account
 from planner.exporters.common import SPLITS, account_basics, account_script, header
 from planner.exporters.job import Job
@@ -55,8 +56,10 @@ def render(job: Job, account: Account, checked: str) -> dict[str, str]:
 def _account(job: Job, account: Account) -> None:
     plan = job.plan
     account_basics(job, account)
-    samples = f"{plan.micro_batch} sample{'s' if plan.micro_batch > 1 else ''} per data-parallel rank"
-    account.left_to_user("micro_batch", f"{samples} in the data loader; ranks of one tp group read the same")
+    samples = counted(plan.micro_batch, "sample")
+    account.left_to_user(
+        "micro_batch", f"{samples} per data-parallel rank in the data loader; ranks of one tp group read the same"
+    )
     account.left_to_user("num_micro_batches", f"{plan.num_micro_batches} pass{'es' if plan.num_micro_batches > 1 else ''} per step" + (
         ", all but the last within set_requires_gradient_sync(False)" if plan.num_micro_batches > 1 else ""))  # fmt: skip
     account.left_to_user("optimizer", f"{job.optimizer}, built in your script after parallelize")

@@ -14,6 +14,7 @@ import numpy as np
 from costmodel.layerwise.plan import Plan, Stage, runs
 from costmodel.layerwise.splits import Split, SplitTable, legal_splits
 from planner.core.errors import did_you_mean
+from planner.core.numbers import counted
 from planner.core.request import Request
 from planner.files.plan_file import PlanProblems, cost_model_options
 
@@ -64,7 +65,7 @@ def _splits_in_words(graph: Graph, plan: Plan) -> list[str]:
     grouped = runs([graph.layers[i].name for i in weighted], labels)
     if len(grouped) <= _MAX_RUNS:
         return [f"{names}: {label}" for names, label in grouped]
-    return [f"{count} layer{'s' if count > 1 else ''} {label}" for label, count in Counter(labels).most_common()]
+    return [f"{counted(count, 'layer')} {label}" for label, count in Counter(labels).most_common()]
 
 
 def _stages_in_words(graph: Graph, plan: Plan) -> str:

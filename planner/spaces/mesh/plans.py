@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from costmodel.mesh.modules import MeshError
 from costmodel.mesh.plan import MESH_FIGURES, LayerSplit, MeshPlan
+from planner.core.numbers import counted
 
 if TYPE_CHECKING:
     from planner.files.plan_file import PlanProblems
@@ -91,15 +92,11 @@ def _recomputed(plan: MeshPlan) -> str:
     for count, run in groupby(plan.stage_recompute):
         times = len(list(run))
         where = f"in chunk {first}" if times == 1 else f"in each of chunks {first}-{first + times - 1}"
-        runs += [f"{_blocks(count)} {where}"] if count else []
+        runs += [f"{counted(count, 'block')} {where}"] if count else []
         first += times
     if not plan.stage_recompute and plan.recompute_blocks:
-        runs = [f"{_blocks(plan.recompute_blocks)} per {part}"]
+        runs = [f"{counted(plan.recompute_blocks, 'block')} per {part}"]
     return f" ({', '.join(runs)})" if runs else ""
-
-
-def _blocks(count: int) -> str:
-    return f"{count} block{'s' if count != 1 else ''}"
 
 
 def _in_runs(counts: Iterable[int]) -> str:

@@ -85,14 +85,17 @@ def test_a_row_that_cannot_be_read_is_refused_at_its_place_and_the_others_are_re
     )
 
 
-@pytest.mark.parametrize("cells", ["GPT,vllm", "resnet50,vllm"])
-def test_a_training_run_of_what_serves_is_skipped(cells: str, write: Any, answer: Any) -> None:
-    usual = "GPT,megatron-lm" if cells.startswith("GPT") else "resnet50,pytorch"
-    of_gpt = cells.startswith("GPT")
-    header = (
-        f"{HEADER},model,framework" if of_gpt else "model,framework,device,gpus,batch_per_gpu,precision,step_time_ms"
-    )
-    lines = [f"{row()},{text}" if of_gpt else f"{text},v100-16gb,8,128,fp16,160" for text in (usual, cells)]
+@pytest.mark.parametrize(
+    ("header", "lines"),
+    [
+        (f"{HEADER},model,framework", [f"{row()},GPT,megatron-lm", f"{row()},GPT,vllm"]),
+        (
+            "model,framework,device,gpus,batch_per_gpu,precision,step_time_ms",
+            ["resnet50,pytorch,v100-16gb,8,128,fp16,160", "resnet50,vllm,v100-16gb,8,128,fp16,160"],
+        ),
+    ],
+)
+def test_a_training_run_of_what_serves_is_skipped(header: str, lines: list[str], write: Any, answer: Any) -> None:
     path = write(table(*lines, header=header))
     text = " ".join(answer("validate", path).split())
     assert "1 framework vllm serves networks and trains none (line 3)" in text
