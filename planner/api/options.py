@@ -735,7 +735,7 @@ class SweepOptions(_Device, _Network, _Objective, _Space, _Jobs, _Proof, total=F
         Option(
             "--gpus -g",
             "LIST",
-            "Workers at most, one cell each: 8,16,32..1024; a range doubles, as in 32,64,128,...,1024.",
+            "Workers at most, one question each: 8,16,32..1024; a range doubles, as in 32,64,128,...,1024.",
             read=Values.doubled_counts,
         ),
     ]

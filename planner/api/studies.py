@@ -32,7 +32,7 @@ Wish: TypeAlias = Literal["least_gpus", "least_gpus_90", "cheapest", "least_ener
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Sweep(Answer):
-    """A grid of searches: one row per cell, in the order of the axes; iterating gives the rows.
+    """A grid of searches: one row per question, in the order of the axes; iterating gives the rows.
 
     Attributes
     ----------
@@ -61,7 +61,7 @@ class Sweep(Answer):
         Raises
         ------
         UsageError
-            Another ending, or no cell has a plan.
+            Another ending, or no question has a plan.
         """
         from planner.api.report_files import write_figure
         from planner.core.errors import UsageError
@@ -73,7 +73,7 @@ class Sweep(Answer):
             values.check()
             drawn = scaling_figure(self.raw.rows)
             if drawn is None:
-                raise UsageError("no cell has a plan, so there is nothing to draw")
+                raise UsageError("no question has a plan, so there is nothing to draw")
             write_figure(drawn, Path(path))
         return Path(path)
 
@@ -84,7 +84,7 @@ class Sweep(Answer):
         return iter(self.rows)
 
     def __repr__(self) -> str:
-        return f"<planner.Sweep of {len(self)} cells>"
+        return f"<planner.Sweep of {len(self)} questions>"
 
     def _report(self) -> Report:
         from planner.sweeping.report import sweep_report
@@ -192,7 +192,7 @@ def sweep(
     Raises
     ------
     PlannerError
-        A mistake that is the same in every cell; one cell without a plan is a row that says why.
+        A mistake that is the same in every question; one without a plan is a row that says why.
     TypeError
         A keyword that does not exist.
     Interrupted
@@ -318,7 +318,7 @@ def _axes(found: Mapping[str, Any], values: Values) -> Axes:
         seqs=found.get("seq", (None,)),
     )
     if axes.size > _MOST_CELLS:
-        values.add(f"the grid has {axes.size:,} cells, more than {_MOST_CELLS:,}; give shorter lists")
+        values.add(f"the grid has {axes.size:,} questions, more than {_MOST_CELLS:,}; give shorter lists")
     return axes
 
 

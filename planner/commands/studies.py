@@ -19,6 +19,7 @@ from planner.commands.output import (
     output_of,
     remark,
 )
+from planner.core.numbers import counted
 from planner.files.output import write_bytes_atomically
 
 __all__ = ["size", "sweep"]
@@ -40,7 +41,7 @@ def sweep(typed: Typed) -> None:
     """Search a grid of clusters, numbers of GPUs, batches and lengths: one row each, to a CSV or Parquet file.
 
     With -o, rows that are done are kept in a journal beside the file (FILE.journal): the same command goes on where a killed one
-    stopped. A cell where nothing fits is a row that says why.
+    stopped. A question without a plan is a row that says why.
 
     \b
     planner sweep llama3-70b --gpus 8,16,32..1024 --cluster a100,h100 --batch 1024 --jobs 4 -o sweep.csv
@@ -76,7 +77,7 @@ def sweep(typed: Typed) -> None:
         emit(report, where)
     drawn = None if figure is None else scaling_figure(swept.rows)
     if figure is not None and drawn is None:
-        remark(where, f"no figure: no cell has a plan, so {figure} was not written")
+        remark(where, f"no figure: no question has a plan, so {figure} was not written")
     if figure is not None and drawn is not None:
         from planner.api.report_files import write_figure
 
@@ -84,7 +85,7 @@ def sweep(typed: Typed) -> None:
     if swept.interrupted:
         left = swept.total - len(swept.rows)
         how = "the same command goes on" if target is not None else "with --output FILE the next run would go on"
-        remark(where, f"{left} cells are left; {how}")
+        remark(where, f"{counted(left, 'question')} left; {how}")
         raise KeyboardInterrupt
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import io
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -91,9 +92,7 @@ def _blocks(swept: Swept) -> list[Block]:
 
 
 def _counted(swept: Swept) -> str:
-    counts: dict[str, int] = {}
-    for row in swept.rows:
-        counts[row["status"]] = counts.get(row["status"], 0) + 1
+    counts = Counter(row["status"] for row in swept.rows)
     words = {"ok": "with a plan", "no_plan": "where nothing fits", "limit": "stopped by the time limit"}
     words |= {"refused": "that contradict themselves", "failed": "that failed"}
     parts = [f"{count} {words[status]}" for status, count in counts.items()]

@@ -185,11 +185,11 @@ def run(
     interrupted = False
     try:
         done = len(cells) - len(missing)
-        say(f"cell {done} of {len(cells)}", done / max(len(cells), 1))
+        say(f"question {done} of {len(cells)}", done / max(len(cells), 1))
         for cell, row in _answers(missing, jobs, dask):
             journal.add(cell.key, row)
             done += 1
-            say(f"cell {done} of {len(cells)}: {cell.words}", done / len(cells))
+            say(f"question {done} of {len(cells)}: {cell.words}", done / len(cells))
     except KeyboardInterrupt:
         interrupted = True
     # A journal of an earlier version lacks columns that were added since.

@@ -45,7 +45,7 @@ def test_a_journal_is_not_searched_again(tmp_path: Path) -> None:
     again = planner.sweep("alexnet", gpus=[1, 2, 3], journal=journal, progress=lambda words, _: heard.append(words))
     assert again.raw.taken == 2
     assert again.rows[:2] == first.rows
-    assert [words.partition(":")[0] for words in heard] == ["cell 2 of 3", "cell 3 of 3"]
+    assert [words.partition(":")[0] for words in heard] == ["question 2 of 3", "question 3 of 3"]
     assert planner.sweep("alexnet", gpus=[1, 2], journal=journal, fresh=True).raw.taken == 0
 
 
