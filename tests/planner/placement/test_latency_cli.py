@@ -93,7 +93,7 @@ def test_baselines(answer: Any, workload: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "named"),
     [
         (("--objective", "latency", "--cpus", "2"), "unlimited"),
         (("--objective", "latency", "--contiguity", "convex"), "--subgraphs"),
@@ -102,8 +102,8 @@ def test_baselines(answer: Any, workload: Path) -> None:
         (("--subgraphs", "2"), "--objective latency"),
     ],
 )
-def test_options_that_do_not_go_together(fails: Any, workload: Path, words: tuple[str, ...], said: str) -> None:
-    assert said in fails("place", workload, *words)
+def test_options_that_do_not_go_together(fails: Any, workload: Path, words: tuple[str, ...], named: str) -> None:
+    assert named in fails("place", workload, *words)
 
 
 def test_training_is_refused(fails: Any, workload: Path) -> None:
