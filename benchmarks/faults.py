@@ -54,7 +54,7 @@ FAULTS = [
         ("2 * (pp - 1 - rank) + (vpp - 1) * pp", "(pp - 1 - rank) + (vpp - 1) * pp", "shorter warm-up of interleaved"),
         # memory of the mesh
         ("(activations + working + logits)", "(activations + working)", "allocator's slack forgets the logits"),
-        ("in_flight(schedule, m, pp, vpp, position) / vpp", "in_flight(schedule, m, pp, vpp, position)", "chunks kept whole"),
+        ("vpp, rank) for rank in ends)) / vpp", "vpp, rank) for rank in ends))", "chunks kept whole"),
         ("np.where(batch.pp > 1, 2.0 * entering, 0.0)", "np.where(batch.pp > 1, entering, 0.0)", "one buffer between stages"),
         ("optimizer.state_bytes + precision.master_bytes if", "optimizer.state_bytes if", "no master weights"),
         ("np.where(zero >= stage, shard * width, width)", "np.where(zero > stage, shard * width, width)", "ZeRO a stage late"),
@@ -108,7 +108,7 @@ FAULTS = [
         ('{"flop": len(sources) - 1.0}', '{"flop": float(len(sources))}', "a sum of n terms takes n additions"),
         # what is asked and answered
         ("return share * capacity", "return (1.0 - share) * capacity", "the reserve and the rest exchanged"),
-        ("min(limit, device.capacity_bytes)", "limit", "a limit above the memory of a device"),
+        ("limit if limit <= device.capacity_bytes else None", "limit", "a limit above the memory of a device"),
         ('0.01 if stripped.endswith("%") else 1.0', "1.0", "5% is 5"),
         ("gap=plan.score / best - 1.0", "gap=plan.score / best", "a gap of 100 % for the best plan"),
         ("self.samples * self.seq / self.step_time_s", "self.samples / self.step_time_s", "samples/s called tokens/s"),
@@ -122,7 +122,7 @@ FAULTS = [
          "matrices split by outputs read a piece of the inputs"),
         # measurements
         ("(2.0 if operation == \"all_reduce\" else 1.0) * (ranks - 1) / ranks", "(ranks - 1) / ranks", "bus bandwidth of an all-reduce"),
-        ("return stated / 8.0", "return stated", "bits of gradients as bytes"),
+        ("if bits is None else bits / 8.0", "if bits is None else bits", "bits of gradients as bytes"),
         ("picked / float(np.min(real))", "picked / float(np.mean(real))", "regret against the average plan"),
     ),
 ]  # fmt: skip
