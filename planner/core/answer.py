@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from costmodel.fields import Figure, labels_of, parts_of
+from costmodel.fields import Figure, parts_of
 from planner.core.blocks import Block, Table
 from planner.core.request import Request
 
@@ -195,9 +195,9 @@ class RankedPlan:
         """Figures that add up to another."""
         return {name: float(self.figures[name]) for name in parts_of(self.declared.values(), total)}
 
-    def labels(self, total: str) -> dict[str, str]:
-        """What people call them."""
-        return labels_of(self.declared.values(), total)
+    def labelled_parts(self, total: str) -> dict[str, float]:
+        """The same by what people call them."""
+        return {self.declared[name].label: value for name, value in self.parts(total).items()}
 
     @property
     def time_parts(self) -> dict[str, float]:
@@ -217,8 +217,7 @@ class RankedPlan:
     @property
     def largest_memory_part(self) -> tuple[str, float]:
         """What people call the largest term of the memory, and its size."""
-        name, size = max(self.memory_parts.items(), key=lambda part: part[1])
-        return self.declared[name].label, size
+        return max(self.labelled_parts("memory_bytes_per_gpu").items(), key=lambda part: part[1])
 
     def record(self) -> dict[str, Any]:
         """Every figure by its key in ``--json``, without the plan itself."""

@@ -74,7 +74,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Questions about one space of plans: by itself, those that name it.
+    """Questions about one space of plans; unless a space has a kind of its own, those that name it by --space.
 
     Attributes
     ----------
@@ -111,7 +111,7 @@ class Kind:
         return request.space == self.space
 
     def applies(self, asked: Asked) -> bool:
-        """Whether a question is of this kind, where none of a space that was registered later is.
+        """Whether a question is of this kind; kinds of spaces that were registered later are asked first.
 
         Raises
         ------
@@ -137,7 +137,7 @@ class Kind:
                 raise UsageError(f"--assume {name}: is no assumption about {self.info.plans}; {self.assumed_words}")
 
     def asked_by(self, document: PlanDocument) -> dict[str, Any]:
-        """Fields of the request of a plan file that not all spaces have."""
+        """Fields of the request that a plan file of this space answers, beside those that every space has."""
         return {"batch": document.global_batch}
 
     def with_batch(self, document: PlanDocument, batch: int) -> PlanDocument:
@@ -145,11 +145,11 @@ class Kind:
         return document.model_copy(update={"global_batch": batch})
 
     def other_question(self, cluster: Cluster) -> str:
-        """Says what makes a question that a plan file answered, with what is changed of it, one about another space."""
+        """Why a plan file does not answer its question any more where what is changed makes it one about another space."""
         return f"the plan is one of the {self.info.plans}, and the question is about others"
 
     def without_rate(self, device: Device, cluster: Cluster) -> str:
-        """Says that devices compute in other number formats only."""
+        """How a sentence begins that says that devices have no rate in a number format."""
         return f"device '{device.name}' has no"
 
 

@@ -485,7 +485,5 @@ def parts_blocks(
     if not value > 0:
         return []
     unit = time_unit(value) if total.endswith("_s") else byte_unit(value)
-    labels = ranked.labels(total)
-    parts = [(labels[part], share) for part, share in ranked.parts(total).items()]
-    table = parts_table(parts, value, unit, title=title, name=name, term=term)
+    table = parts_table(ranked.labelled_parts(total).items(), value, unit, title=title, name=name, term=term)
     return [Heading(heading), table]

@@ -11,8 +11,8 @@ from costmodel.hardware.cluster import LinkRow
 from costmodel.tolerances import EQUAL, ROUNDING
 from planner.core.answer import STATED, Assumption, RankedPlan, Setting, assumption_text
 from planner.core.blocks import Block, Column, Heading, Table
-from planner.core.numbers import Unit, byte_unit, percent, significant, time_unit
-from planner.core.objectives import better_word
+from planner.core.numbers import Unit, byte_text, byte_unit, duration_text, percent, significant, time_unit
+from planner.core.objectives import better_word, cost_of, cost_text
 
 __all__ = [
     "assumption_rows",
@@ -21,6 +21,7 @@ __all__ = [
     "comparison_table",
     "gap_text",
     "link_blocks",
+    "paid_text",
     "parts_table",
     "ranked_table",
     "ratio_text",
@@ -238,6 +239,12 @@ def gap_text(gap: float) -> str:
     if abs(gap) < 1e-4:
         return "<0.01 %"
     return f"{'+' if gap > 0 else ''}{significant(gap * 100)} %"
+
+
+def paid_text(plan: RankedPlan, objective: str) -> str:
+    """What a plan takes: the time of a step, what else it is ranked by, and memory."""
+    cost = cost_text(objective, cost_of(objective, plan.figures))
+    return f"{duration_text(plan.step_time_s)}{cost}, {byte_text(plan.memory_bytes_per_gpu)}"
 
 
 def ratio_text(ratio: float) -> str:

@@ -170,10 +170,10 @@ def compared_parts(plan: RankedPlan, best: RankedPlan) -> tuple[tuple[str, float
     several = len(plan.time_totals) > 1
     rows = []
     for total in plan.time_totals:
-        theirs = best.parts(total)
+        theirs = best.labelled_parts(total)
         prefix = f"{_TITLES[total]}: " if several else ""
-        for name, label in plan.labels(total).items():
-            rows.append((f"{prefix}{label}", plan.parts(total)[name], theirs[name]))
+        for label, value in plan.labelled_parts(total).items():
+            rows.append((f"{prefix}{label}", value, theirs[label]))
     return tuple(sorted(rows, key=lambda row: row[2] - row[1]))
 
 

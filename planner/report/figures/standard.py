@@ -145,9 +145,9 @@ def _gpus(plan: RankedPlan) -> str:
 
 def _worded(plan: RankedPlan, total: str) -> dict[str, float]:
     """Parts of a figure of a plan by what people call them, without rounding errors; empty where it is known as a whole only."""
-    parts, words = plan.parts(total), plan.labels(total)
+    parts = plan.labelled_parts(total)
     least = ROUNDING * sum(parts.values())
-    return {words[key]: value if value > least else 0.0 for key, value in parts.items()}
+    return {word: value if value > least else 0.0 for word, value in parts.items()}
 
 
 def _stacked(

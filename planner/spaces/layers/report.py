@@ -12,17 +12,14 @@ from planner.core.blocks import Block, Column, Heading, Table
 from planner.core.numbers import (
     NOT_AVAILABLE,
     Unit,
-    byte_text,
     byte_unit,
-    duration_text,
     percent,
     significant,
     time_unit,
     used_of_total,
 )
-from planner.core.objectives import cost_of, cost_text
 from planner.report.answer import SpaceReport, parts_blocks
-from planner.report.tables import column_maker, compared_words, parts_table
+from planner.report.tables import column_maker, compared_words, paid_text, parts_table
 
 __all__ = ["REPORT", "layer_totals"]
 
@@ -117,23 +114,20 @@ def _versus_data_parallel(answer: Answer, best: RankedPlan) -> list[tuple[str, s
         return [(name, "plain data parallelism fits on no number of workers")]
     on_all = f"on all {gpus} GPUs"
     if every is not None:
-        text = f"{_compared(best, every, objective)} {on_all} ({_cost(every, objective)})"
+        text = f"{_compared(best, every, objective)} {on_all} ({paid_text(every, objective)})"
     elif gpus > answer.setting.global_batch:
         text = f"{on_all} it is impossible: a batch of {answer.setting.global_batch} has no {gpus} parts"
     else:
         text = f"{on_all} it does not fit"
     if every is None or fewer.workers != every.workers:
-        text += f"; {_compared(best, fewer, objective)} on {fewer.workers}, its best number ({_cost(fewer, objective)})"
+        text += (
+            f"; {_compared(best, fewer, objective)} on {fewer.workers}, its best number ({paid_text(fewer, objective)})"
+        )
     return [(name, text)]
 
 
 def _compared(best: RankedPlan, other: RankedPlan, objective: str) -> str:
     return f"{compared_words(other.score / best.score, objective)} plain data parallelism"
-
-
-def _cost(plan: RankedPlan, objective: str) -> str:
-    paid = cost_text(objective, cost_of(objective, plan.figures))
-    return f"{duration_text(plan.step_time_s)}{paid}, {byte_text(plan.memory_bytes_per_gpu)}"
 
 
 def layer_totals(layers: Sequence[LayerCost]) -> dict[str, Any]:

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 from planner.core.answer import Answer, Estimate, RankedPlan
 from planner.core.blocks import Block, Column, Heading, Sentence
 from planner.core.numbers import NOT_AVAILABLE, byte_text, duration_text, percent, significant, used_of_total
-from planner.core.objectives import cost_of, cost_text
 from planner.report.answer import SpaceReport, parts_blocks
 from planner.report.documents import with_plan
-from planner.report.tables import column_maker, compared_words, rows_table
+from planner.report.tables import column_maker, compared_words, paid_text, rows_table
 from planner.spaces.mesh.plans import splits_in_words
 
 if TYPE_CHECKING:
@@ -85,9 +84,7 @@ def _versus_data_parallel(answer: Answer, plain: RankedPlan | None) -> str:
     if plain.plan == best.plan:
         return "the best plan is one"
     compared = compared_words(plain.score / best.score, answer.objective)
-    paid = cost_text(answer.objective, cost_of(answer.objective, plain.figures))
-    cost = f"{duration_text(plain.step_time_s)}{paid}, {byte_text(plain.memory_bytes_per_gpu)}"
-    return f"{compared} {name}: {plain.summary} ({cost})"
+    return f"{compared} {name}: {plain.summary} ({paid_text(plain, answer.objective)})"
 
 
 def _checked(answer: Answer) -> list[tuple[SplitCheck, str]]:
