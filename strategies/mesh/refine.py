@@ -20,7 +20,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import InitVar, dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -46,6 +46,8 @@ __all__ = [
     "refine_top",
     "refinement",
 ]
+
+_T = TypeVar("_T")
 
 
 def count_cuts(loads: FloatArray, limit: float) -> FloatArray:
@@ -461,7 +463,7 @@ class LayoutSearch:
     def _enumerate(self, best: BestLayout, limit: float, clock: Clock) -> bool:
         """Evaluate all layouts within a limit; False if time ran out, or what may be evaluated."""
         for ways in cuts(self.loads, limit, piece=_PIECE):
-            for plans in _grouped(self._plans_of(ways)):
+            for plans in _grouped(itertools.chain.from_iterable(self._plans_of(ways))):
                 if not clock.left_s or best.is_spent(best.most_evaluated):
                     return False
                 self._evaluate(best, plans)
@@ -504,17 +506,12 @@ class LayoutSearch:
     def _least(self, best: BestLayout, ways: IntArray, clock: Clock, most: int | None) -> FloatArray:
         """Step of layouts, each at (nearly) its best recomputation; infinite for those that do not fit, or that a limit left out."""
         values = np.full(len(ways), np.inf)
-        owners: list[int] = []
-        plans: list[MeshPlan] = []
-        for n, way in enumerate(ways):
-            own = list(itertools.islice(self._plans_of(way[None]), _SHARES))
-            owners += [n] * len(own)
-            plans += own
-        for start in range(0, len(plans), _PIECE):
-            if start and (not clock.left_s or best.is_spent(most)):
+        owned = ((n, plan) for n, own in enumerate(self._plans_of(ways)) for plan in itertools.islice(own, _SHARES))
+        for piece in _grouped(owned):
+            owners, plans = zip(*piece, strict=True)
+            np.minimum.at(values, list(owners), self._evaluate(best, plans))
+            if not clock.left_s or best.is_spent(most):
                 break
-            piece = slice(start, start + _PIECE)
-            np.minimum.at(values, owners[piece], self._evaluate(best, plans[piece]))
         return values
 
     def _evaluate(self, best: BestLayout, plans: Sequence[MeshPlan]) -> FloatArray:
@@ -522,23 +519,28 @@ class LayoutSearch:
 
     # -- plans --------------------------------------------------------------------------------------------------------------
 
-    def _plans_of(self, ways: IntArray) -> Iterator[MeshPlan]:
-        """Plans of layouts (n, C + 1): every way to recompute as few blocks as fit."""
-        plan, chunks = self.tables.plan, self.tables.chunks
-        pp, n = plan.pp, len(ways)
+    def _plans_of(self, ways: IntArray) -> Iterator[Iterator[MeshPlan]]:
+        """Of each of some layouts (n, C + 1): the plans that recompute as few blocks as fit, divided over chunks in every way."""
+        pp, chunks, n = self.tables.plan.pp, self.tables.chunks, len(ways)
         chunk = np.tile(np.arange(chunks), n)
         modules = self.tables.modules(chunk, ways[:, :-1].ravel(), ways[:, 1:].ravel())
         on_rank = modules.reshape(n, chunks, -1)[:, self._own_chunks].sum(axis=2).reshape(n * pp, -1)
         least = self.tables.least_recomputed(np.tile(np.arange(pp), n), on_rank).reshape(n, pp)
-        for way, again in zip(ways, least, strict=True):
-            if np.any(again < 0):
-                continue
-            blocks = tuple(np.diff(way).tolist())
-            if plan.recompute != "full":
-                yield replace(plan, stage_blocks=blocks, recompute_blocks=0)
-                continue
-            for recompute in self._recomputations(blocks, again.tolist()):
-                yield replace(plan, stage_blocks=blocks, stage_recompute=recompute, recompute_blocks=max(recompute))
+        return (
+            self._recomputed(tuple(np.diff(way).tolist()), again)
+            for way, again in zip(ways, least.tolist(), strict=True)
+        )
+
+    def _recomputed(self, blocks: tuple[int, ...], least: list[int]) -> Iterator[MeshPlan]:
+        """Plans of one layout; ``least``: blocks that every rank has to recompute, -1 where it does not fit anyhow."""
+        plan = self.tables.plan
+        if min(least) < 0:
+            return
+        if plan.recompute != "full":
+            yield replace(plan, stage_blocks=blocks, recompute_blocks=0)
+            return
+        for recompute in self._recomputations(blocks, least):
+            yield replace(plan, stage_blocks=blocks, stage_recompute=recompute, recompute_blocks=max(recompute))
 
     @property
     def _own_chunks(self) -> IntArray:
@@ -586,7 +588,7 @@ def _moves(way: IntArray, sources: Sequence[int]) -> IntArray:
     return np.array(found, dtype=np.int64).reshape(-1, len(way))
 
 
-def _grouped(plans: Iterator[MeshPlan]) -> Iterator[list[MeshPlan]]:
+def _grouped(plans: Iterator[_T]) -> Iterator[list[_T]]:
     while piece := list(itertools.islice(plans, _PIECE)):
         yield piece
 
