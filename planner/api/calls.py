@@ -1,17 +1,19 @@
-"""A call of Python: objects as inputs, the call as text, and errors in the words of Python."""
+"""A call of Python: keywords as options declare them, objects as inputs, the call as text, and errors in the words of Python."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import inspect
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, get_args
 
 from planner.api.options import aliases_of, options_of
 from planner.api.values import Values
-from planner.core.errors import PlannerError, SearchInterrupted, UsageError
+from planner.core.errors import PlannerError, SearchInterrupted, UsageError, did_you_mean
 from planner.files.resources import InMemory, Kind, bundled
 
 if TYPE_CHECKING:
@@ -19,9 +21,12 @@ if TYPE_CHECKING:
     from planner.api.results import SearchResult
     from planner.api.studies import Sizing, Sweep
 
-__all__ = ["Interrupted", "call_text", "given_in_python", "in_python_words", "reference_to"]
+__all__ = ["Interrupted", "call_text", "given_in_python", "in_python_words", "reference_to", "takes_options"]
 
 _FLAG = re.compile(r"(?<![\w-])--([a-z][a-z0-9]*(?:-[a-z0-9]+)*)")
+
+_Parameters = ParamSpec("_Parameters")
+_Result = TypeVar("_Result")
 
 
 class Interrupted(KeyboardInterrupt):
@@ -115,6 +120,38 @@ def reference_to(kind: Kind, given: Any, place: str = "") -> str:
     except (OSError, ValueError):  # a name too long, a NUL character: the loader says so
         return text
     return str(path.resolve()) if is_file else text
+
+
+def takes_options(
+    declared: type,
+) -> Callable[[Callable[_Parameters, _Result]], Callable[_Parameters, _Result]]:
+    """Show the keywords of a class of options in a function's signature, for `help`, notebooks and a wrong keyword's error."""
+
+    def decorate(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
+        signature = inspect.signature(function)
+        own = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
+        types = {name: get_args(annotation)[0] for name, annotation in declared.__annotations__.items()}
+        # A type as it is written here: a reference to it would be shown with everything around it.
+        keywords = [
+            inspect.Parameter(
+                name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=getattr(kind, "__forward_arg__", kind)
+            )
+            for name, kind in types.items()
+        ]
+        known = [p.name for p in (*own, *keywords) if p.kind is not inspect.Parameter.POSITIONAL_ONLY]
+
+        @functools.wraps(function)
+        def checked(*positional: _Parameters.args, **given: _Parameters.kwargs) -> _Result:
+            for name in given:
+                if name not in known:
+                    hint = did_you_mean(name, known)
+                    raise TypeError(f"planner.{function.__name__}() got an unexpected keyword argument '{name}'{hint}")
+            return function(*positional, **given)
+
+        checked.__signature__ = signature.replace(parameters=[*own, *keywords])  # type: ignore[attr-defined]
+        return checked
+
+    return decorate
 
 
 def given_in_python(declared: type, model: Any, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,12 +7,10 @@ request.
 # No "from __future__ import annotations": the declarations are read from the annotations.
 
 import datetime as dt
-import functools
-import inspect
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Literal, ParamSpec, TypeAlias, TypedDict, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypedDict, get_args
 
 from planner.api.readers import (
     COSTS,
@@ -29,7 +27,6 @@ from planner.api.readers import (
     size,
 )
 from planner.api.values import MAX_GPUS, Values
-from planner.core.errors import did_you_mean
 from planner.core.request import DEFAULT_OUTPUT_TOKENS, DEFAULT_PROMPT_TOKENS
 
 if TYPE_CHECKING:
@@ -50,7 +47,6 @@ __all__ = [
     "SweepOptions",
     "aliases_of",
     "options_of",
-    "takes_options",
 ]
 
 # One number, or several: 8, "1..8", range(1, 9), [1, 2, 4].
@@ -808,9 +804,6 @@ class SizeOptions(_Device, _Load, _Length, _Network, _Space, _Jobs, _Proof, tota
     ]
 
 
-# -- the declarations as data ---------------------------------------------------------------------------------------------
-
-
 def options_of(declared: type, *names: str) -> dict[str, Option]:
     """Options of a class by keyword, those that are named first; other names of a keyword are left out.
 
@@ -826,39 +819,3 @@ def aliases_of(declared: type) -> dict[str, str]:
     """Other names of keywords, as ``micro_batches`` is one of ``num_micro_batches``."""
     options = {name: get_args(annotation)[1] for name, annotation in declared.__annotations__.items()}
     return {name: option.field for name, option in options.items() if not option.flags}
-
-
-_Parameters = ParamSpec("_Parameters")
-_Result = TypeVar("_Result")
-
-
-def takes_options(
-    declared: type,
-) -> Callable[[Callable[_Parameters, _Result]], Callable[_Parameters, _Result]]:
-    """Show the keywords of a class of options in a function's signature, for `help`, notebooks and a wrong keyword's error."""
-
-    def decorate(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
-        signature = inspect.signature(function)
-        own = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
-        types = {name: get_args(annotation)[0] for name, annotation in declared.__annotations__.items()}
-        # A type as it is written here: a reference to it would be shown with everything around it.
-        keywords = [
-            inspect.Parameter(
-                name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=getattr(kind, "__forward_arg__", kind)
-            )
-            for name, kind in types.items()
-        ]
-        known = [p.name for p in (*own, *keywords) if p.kind is not inspect.Parameter.POSITIONAL_ONLY]
-
-        @functools.wraps(function)
-        def checked(*positional: _Parameters.args, **given: _Parameters.kwargs) -> _Result:
-            for name in given:
-                if name not in known:
-                    hint = did_you_mean(name, known)
-                    raise TypeError(f"planner.{function.__name__}() got an unexpected keyword argument '{name}'{hint}")
-            return function(*positional, **given)
-
-        checked.__signature__ = signature.replace(parameters=[*own, *keywords])  # type: ignore[attr-defined]
-        return checked
-
-    return decorate

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from planner.api.calls import Interrupted, given_in_python, in_python_words, reference_to
-from planner.api.options import options_of, takes_options
+from planner.api.calls import Interrupted, given_in_python, in_python_words, reference_to, takes_options
+from planner.api.options import options_of
 from planner.api.place_options import PlaceOptions
 from planner.api.requests import read_options
 from planner.api.shown import Answer, Reads

@@ -9,8 +9,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Unpack
 
-from planner.api.calls import Interrupted, call_text, given_in_python, in_python_words, reference_to
-from planner.api.options import SizeOptions, SweepOptions, options_of, takes_options
+from planner.api.calls import Interrupted, call_text, given_in_python, in_python_words, reference_to, takes_options
+from planner.api.options import SizeOptions, SweepOptions, options_of
 from planner.api.pages import check_figure, writable
 from planner.api.plans import Plan
 from planner.api.requests import Progress, read_options, request_of

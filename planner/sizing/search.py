@@ -284,8 +284,8 @@ class ClusterAnswer:
     def best(self, wish: str) -> Trial | None:
         """The best for one of `WISHES` of those that meet the goal; None where none does."""
         key = WISHES[wish]
-        counted = (trial for trial in self.trials if trial.meets() and key(trial) is not None)
-        return min(counted, key=lambda trial: key(trial) or (), default=None)
+        known = (trial for trial in self.trials if trial.meets() and key(trial) is not None)
+        return min(known, key=lambda trial: key(trial) or (), default=None)
 
     @property
     def nearest(self) -> Trial | None:

@@ -50,9 +50,8 @@ class _Builder:
         self.problems = left_open(self.restriction.degrees)
         self.chosen: dict[str, str] = {}
         self.usual = space.resolved.workload.framework.defaults
-        self.unknown: frozenset[str] = (
-            frozenset()
-        )  # fields that contradictions leave open: rules about them would only confuse
+        # Fields that contradictions leave open: rules about them would only confuse.
+        self.unknown: frozenset[str] = frozenset()
         self.degrees = single(self.restriction.degrees)
         if request.micro_batches is not None:
             self.degrees["num_micro_batches"] = request.micro_batches
