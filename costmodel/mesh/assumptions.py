@@ -91,7 +91,14 @@ class MeshAssumptions:
         "Megatron-LM --accumulate-allreduce-grads-in-fp32, its default with bf16",
     )
     bucket_bytes: float = assumption(
-        160e6, "gradients of the last bucket, which nothing hides", "Megatron-LM DDP buckets: 40 M elements of 4 bytes"
+        160e6,
+        "gradients that are exchanged together; nothing hides the last of these buckets",
+        "Megatron-LM, megatron/core/distributed/distributed_data_parallel.py: 40 M elements of 4 bytes",
+    )
+    bucket_bytes_per_rank: float = assumption(
+        4e6,
+        "bytes that a bucket has at least for each rank that exchanges it, so that the latency of its collective stays a small share",
+        "the same file: 1 M elements of 4 bytes",
     )
     bucket_wait_s: float = assumption(
         0.0,

@@ -81,6 +81,8 @@ _BEFORE = {
 _RADIX = 1 << 31
 # Latency, seconds per byte and seconds per root of a byte of groups, (g,) each.
 _Law = tuple[FloatArray, FloatArray, FloatArray]
+# Bytes of the weights that all ranks of a stage share, and of routed experts, (n, X) each.
+_Pair = tuple[FloatArray, FloatArray]
 
 
 def strides(order: IntArray, tp: IntArray, cp: IntArray, dp: IntArray, pp: IntArray) -> dict[str, IntArray]:
@@ -566,55 +568,59 @@ class CopyTimes:
         """A selection of the plans."""
         return CopyTimes.of(self.groups, self.division.take(index), has_experts=len(self.expert_shard) > 0)
 
-    def gather_s(self, dense_bytes: FloatArray, expert_bytes: FloatArray) -> FloatArray:
-        """Time to gather weights from their shards."""
-        return self._both("all_gather", self.shard, self.expert_shard, dense_bytes, expert_bytes)
+    def gather_s(self, dense_bytes: FloatArray, expert_bytes: FloatArray, gradients: _Pair | None = None) -> FloatArray:
+        """Time to gather weights from their shards, bucket by bucket where the bytes of their gradients are given."""
+        return self._both("all_gather", (self.shard, self.expert_shard), (dense_bytes, expert_bytes), gradients)
 
     def reduce_s(self, dense_bytes: FloatArray, expert_bytes: FloatArray, *, in_buckets: bool = True) -> FloatArray:
         """Time to reduce gradients into their shards; not in buckets where ZeRO-3 reduces module by module."""
-        return self._both(
-            "reduce_scatter", self.shard, self.expert_shard, dense_bytes, expert_bytes, in_buckets=in_buckets
-        )
+        gradients = dense_bytes, expert_bytes
+        shards = self.shard, self.expert_shard
+        return self._both("reduce_scatter", shards, gradients, gradients if in_buckets else None)
 
     def whole_s(self, dense_bytes: FloatArray, expert_bytes: FloatArray) -> FloatArray:
         """Time to add up whole gradients over the ranks that share the optimizer, all at once."""
-        return self._both("all_reduce", self.shard, self.expert_shard, dense_bytes, expert_bytes)
+        return self._both("all_reduce", (self.shard, self.expert_shard), (dense_bytes, expert_bytes), None)
 
     def replicate_s(self, dense_bytes: FloatArray, expert_bytes: FloatArray) -> FloatArray:
         """Time to add up the gradients of the copies, each rank its shard, in buckets."""
         dense = dense_bytes / self.division.shard[:, None]
         experts = expert_bytes / self.division.expert_shard[:, None]
-        return self._both("all_reduce", self.replicate, self.expert_replicate, dense, experts, in_buckets=True)
+        copies = self.replicate, self.expert_replicate
+        return self._both("all_reduce", copies, (dense, experts), (dense_bytes, expert_bytes))
+
+    @property
+    def bucket_bytes(self) -> FloatArray:
+        """Gradients that are exchanged together, (n, 1); 0 where all are."""
+        assumptions, division = self.groups.assumptions, self.division
+        if not assumptions.bucket_bytes:
+            return np.zeros((len(division.shard), 1))
+        least = assumptions.bucket_bytes_per_rank * division.shard * division.replicate
+        return np.asarray(np.maximum(assumptions.bucket_bytes, least)[:, None])
 
     def _both(
-        self,
-        operation: str,
-        dense: IntArray,
-        experts: IntArray,
-        dense_bytes: FloatArray,
-        expert_bytes: FloatArray,
-        *,
-        in_buckets: bool = False,
+        self, operation: str, groups: tuple[IntArray, IntArray], messages: _Pair, gradients: _Pair | None
     ) -> FloatArray:
-        """Both kinds of weights."""
+        """Both kinds of weights; in as many buckets as ``gradients`` fill, each of which pays the latency of its collective.
+
+        On several nodes each bucket of gradients waits for the ranks of other nodes, too.
+        """
         total: FloatArray | None = None
-        for group, message in ((dense, dense_bytes), (experts, expert_bytes)):
+        wait_s, bucket = self.groups.assumptions.bucket_wait_s, self.bucket_bytes
+        for kind, (group, message) in enumerate(zip(groups, messages, strict=True)):
             if not len(group):
                 continue
-            timed = self._buckets_s if in_buckets else self.groups.time_s
-            time = timed(operation, group, message)
+            if gradients is None:
+                time = self.groups.time_s(operation, group, message)
+            else:
+                pieces = np.maximum(gradients[kind] / np.where(bucket > 0, bucket, np.inf), 1.0)
+                time = self.groups.time_s(operation, group, message / pieces)
+                if wait_s and operation != "all_gather":
+                    time = time + np.where((time > 0) & self.groups.spans_nodes(group)[:, None], wait_s, 0.0)
+                time = pieces * time
             total = time if total is None else total + time
         assert total is not None
         return total
-
-    def _buckets_s(self, operation: str, group: IntArray, message_bytes: FloatArray) -> FloatArray:
-        """Gradients travel bucket by bucket, each of which pays the latency of its collective and waits for ranks of other nodes."""
-        size, wait_s = self.groups.assumptions.bucket_bytes, self.groups.assumptions.bucket_wait_s
-        pieces = np.maximum(message_bytes / size, 1.0) if size > 0 else np.ones_like(message_bytes)
-        each_s = self.groups.time_s(operation, group, message_bytes / pieces)
-        if wait_s:
-            each_s = each_s + np.where((each_s > 0) & self.groups.spans_nodes(group)[:, None], wait_s, 0.0)
-        return np.asarray(pieces * each_s)
 
 
 def exposed_exchange(
@@ -622,19 +628,18 @@ def exposed_exchange(
     exchange_s: FloatArray,
     exchanged_bytes: FloatArray,
     compute_s: FloatArray,
-    last_bytes: FloatArray | float = 0.0,
+    last_bytes: FloatArray | float,
 ) -> FloatArray:
     """What compute does not hide of an exchange: at least the last bucket, which only then is complete, or what compute alongside it loses.
 
-    ``last_bytes`` come together at the end, all in the last bucket: gradients of an embedding.
+    ``last_bytes`` come together at the end: a bucket, or gradients of an embedding if these are more.
 
     >>> from costmodel.mesh.assumptions import MeshAssumptions
-    >>> a = MeshAssumptions(dp_overlap=0.5, bucket_bytes=1e6, interference=0.05)
-    >>> exposed_exchange(a, np.array([1.0]), np.array([1e7]), np.array([1.0])).tolist()  # half hidden
+    >>> a = MeshAssumptions(dp_overlap=0.5, interference=0.05)
+    >>> exposed_exchange(a, np.array([1.0]), np.array([1e7]), np.array([1.0]), 1e6).tolist()  # half hidden
     [0.5]
-    >>> exposed_exchange(a, np.array([1.0]), np.array([1e7]), np.array([9.0])).tolist()  # all but the last of ten buckets
+    >>> exposed_exchange(a, np.array([1.0]), np.array([1e7]), np.array([9.0]), 1e6).tolist()  # all but the last of ten buckets
     [0.1]
     """
-    bucket = np.maximum(assumptions.bucket_bytes, last_bytes)
-    last = exchange_s * np.clip(bucket / np.maximum(exchanged_bytes, 1.0), assumptions.interference, 1.0)
+    last = exchange_s * np.clip(last_bytes / np.maximum(exchanged_bytes, 1.0), assumptions.interference, 1.0)
     return np.asarray(np.maximum(exchange_s - assumptions.dp_overlap * compute_s, last))

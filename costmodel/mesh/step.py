@@ -139,7 +139,8 @@ class StepEnd:
             reduce = np.where(stage == 1, self.times.whole_s(dense, experts), reduce)
         exchange = reduce + self.times.replicate_s(dense, experts)
         hiding = np.where((stage == 1) | (stage == 2), assumptions.zero_overlap, 1.0) * backward
-        last = self.embedding_trainable * self.gradient_width
+        embedding = self.embedding_trainable * self.gradient_width
+        last = np.maximum(self.times.bucket_bytes, embedding)
         exposed = exposed_exchange(assumptions, exchange, dense + experts, hiding, last)
         if np.any(stage == 2):
             # ZeRO-2 keeps a share of the gradients only, so it reduces after every micro-batch.
@@ -151,12 +152,14 @@ class StepEnd:
     def _gathering(self, dense: FloatArray, experts: FloatArray, stage: IntArray) -> FloatArray:
         """Gathering of updated weights that the next forward pass does not hide (ZeRO-1 and 2): (n, Q)."""
         assumptions, width = self.groups.assumptions, self.workload.precision.weight_bytes
-        gather = self.times.gather_s(dense * width, experts * width)
+        # What adds up whole gradients knows no buckets of weights: it gathers them all at once.
+        buckets = None if assumptions.zero_whole else (dense * self.gradient_width, experts * self.gradient_width)
+        gather = self.times.gather_s(dense * width, experts * width, buckets)
+        bucket = self.times.bucket_bytes * width / self.gradient_width
+        last = np.maximum(bucket, self.embedding_trainable * width)
         forward = rows_of(self.pipelines.rank_forward_s[:, self.ranks], self.index)
         forward = assumptions.zero_overlap * forward
-        exposed = exposed_exchange(
-            assumptions, gather, (dense + experts) * width, forward, self.embedding_trainable * width
-        )
+        exposed = exposed_exchange(assumptions, gather, (dense + experts) * width, forward, last)
         if assumptions.shard_piece_s:
             pieces = self.division.shard[:, None] * rows_of(self.memory.tensors[:, self.ranks], self.index)
             exposed = exposed + assumptions.shard_piece_s * np.where(self.division.shard[:, None] > 1, pieces, 0)

@@ -267,24 +267,25 @@ def _step_end(
     division = Division.of(batch, strides(batch.order, batch.tp, batch.cp, batch.dp, rows.group_stages))
     times = CopyTimes.of(model.groups, division, has_experts=bool(np.any(memory.experts)))
     dense, experts = memory.dense_trainable, memory.expert_trainable
-    width = max(assumptions.main_gradient_bytes, float(workload.precision.gradient_bytes))
-    gradients = ((dense + experts) * width)[:, 0]
-    reduce = (times.reduce_s(dense * width, experts * width) + times.replicate_s(dense * width, experts * width))[:, 0]
+    wide = assumptions.gradient_width(workload.precision)
+    both = dense * wide, experts * wide
+    gradients = (both[0] + both[1])[:, 0]
+    reduce = (times.reduce_s(*both) + times.replicate_s(*both))[:, 0]
     if assumptions.zero_whole:
-        reduce = np.where(sharded & ~unlike, times.whole_s(dense * width, experts * width)[:, 0], reduce)
+        reduce = np.where(sharded & ~unlike, times.whole_s(*both)[:, 0], reduce)
     if np.any(unlike):
         shares = gradients * rows.tp / rows.fewest_ranks
         across = all_reduce_across_s(
             shares, rows.shapes.astype(np.float64), rows.cross_bytes_per_s, rows.cross_latency_s
         )
-        back = np.where(sharded, 0.0, times.gather_s(dense * width, experts * width)[:, 0])
+        back = np.where(sharded, 0.0, times.gather_s(*both)[:, 0])
         reduce = reduce + np.where(unlike, across + back, 0.0)
     kept, embedding = np.where(sharded, assumptions.zero_overlap, 1.0), memory.embedding_trainable[:, 0]
-    exposed = exposed_exchange(assumptions, reduce, gradients, kept * backward_s, embedding * width)
+    last = np.maximum(times.bucket_bytes[:, 0] / wide, embedding)
+    exposed = exposed_exchange(assumptions, reduce, gradients, kept * backward_s, last * wide)
     width = float(workload.precision.weight_bytes)
-    gather = times.gather_s(dense * width, experts * width)[:, 0]
-    weights = ((dense + experts) * width)[:, 0]
-    gathering = exposed_exchange(assumptions, gather, weights, kept * forward_s, embedding * width)
+    gather = times.gather_s(dense * width, experts * width, None if assumptions.zero_whole else both)[:, 0]
+    gathering = exposed_exchange(assumptions, gather, gradients * width / wide, kept * forward_s, last * width)
     pieces = assumptions.shard_piece_s * rows.replicas * memory.tensors[:, 0]
     exposed = exposed + np.where(sharded, gathering + np.where(rows.replicas > 1, pieces, 0.0), 0.0)
     whole = (dense + experts)[:, 0]

@@ -34,6 +34,7 @@ BARE = MeshAssumptions(
     interference=0.0,
     offload_overlap=0.0,
     bucket_bytes=0.0,
+    bucket_bytes_per_rank=0.0,
     gradient_passes=0.0,
     allocator_slack=0.0,
     host_launch_s=0.0,
@@ -174,6 +175,7 @@ def assumptions(rng: random.Random) -> MeshAssumptions:
     return MeshAssumptions(
         **shares,
         bucket_bytes=rng.choice([0.0, 1e5, 160e6]),
+        bucket_bytes_per_rank=1e5 * shares["tp_overlap"],
         bucket_wait_s=2e-4 * shares["cp_overlap"],
         gather_overlap=1.0 - shares["ep_overlap"],
         interference=0.2 * shares["pp_overlap"],

@@ -143,6 +143,10 @@ def test_every_bucket_pays_the_latency() -> None:
     plan = MeshPlan(dp_replicate=2, num_micro_batches=2)
     whole, parts = (_step_s(plan, replace(make.BARE, bucket_bytes=size / n), cluster=cluster) for n in (1, 4))
     assert parts - whole == pytest.approx(3 * 2e-3, rel=1e-6)  # a ring of two ranks takes two steps per bucket
+    grown = replace(
+        make.BARE, bucket_bytes=size / 8, bucket_bytes_per_rank=size / 4
+    )  # two ranks: half of the gradients
+    assert _step_s(plan, grown, cluster=cluster) - whole == pytest.approx(2e-3, rel=1e-6)
 
 
 @pytest.mark.parametrize(

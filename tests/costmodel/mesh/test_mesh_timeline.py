@@ -6,7 +6,7 @@ import random
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 import pytest
@@ -223,11 +223,24 @@ def test_pipelines_of_whole_plans_agree_with_the_timeline(schedule: str) -> None
     assert np.mean(np.abs(errors) < 1e-9) > 0.9
 
 
-def _buckets_s(model: MeshModel, operation: str, size: int, stride: int, message: float) -> float:
-    """Gradients travel bucket by bucket, and wait for each where the last rank is on another node than the first."""
-    bucket = model.assumptions.bucket_bytes
-    pieces = max(message / bucket, 1.0) if bucket else 1.0
-    waits = size > 1 and message > 0 and (size - 1) * stride >= (model.cluster.levels[0].size or np.inf)
+def _bucket_bytes(model: MeshModel, plan: MeshPlan) -> float:
+    """Gradients of a bucket, which grows with the ranks that exchange it; 0 where all travel at once."""
+    assumed = model.assumptions
+    return assumed.bucket_bytes and max(assumed.bucket_bytes, assumed.bucket_bytes_per_rank * plan.dp * plan.cp)
+
+
+def _buckets_s(
+    model: MeshModel, plan: MeshPlan, gradients: float, operation: str, size: int, stride: int, message: float
+) -> float:
+    """Messages travel in as many parts as gradients fill buckets; those of gradients wait for ranks of other nodes."""
+    bucket = _bucket_bytes(model, plan)
+    pieces = max(gradients / bucket, 1.0) if bucket else 1.0
+    waits = (
+        operation != "all_gather"
+        and size > 1
+        and message > 0
+        and (size - 1) * stride >= (model.cluster.levels[0].size or np.inf)
+    )
     return pieces * (
         _message_s(model, operation, size, stride, message / pieces) + waits * model.assumptions.bucket_wait_s
     )
@@ -259,19 +272,24 @@ def _ends(model: MeshModel, plan: MeshPlan) -> tuple[tuple[float, ...], tuple[fl
             backward -= sum(chunks.times[kinds[u]][3] for u in hides)
         forward = sum(chunks.times[kinds[u]][0] for u in modules)
 
-        def shown(time: float, size: float, hiding: float) -> float:
-            last = time * min(model.assumptions.bucket_bytes / max(size, 1.0), 1.0)
-            return max(time - model.assumptions.dp_overlap * hiding, last, model.assumptions.interference * time)
+        gradients = 4 * count
+
+        at_last = max(min(_bucket_bytes(model, plan) / max(gradients, 1.0), 1.0), model.assumptions.interference)
+        together = partial(_buckets_s, model, plan, gradients)
 
         if shared:
-            reduce = _buckets_s(model, "reduce_scatter", ranks, apart, 4 * count)
+            reduce = together("reduce_scatter", ranks, apart, gradients)
             outer = int(stride["dp"][0]) * plan.dp_shard
-            reduce += _buckets_s(model, "all_reduce", plan.dp_replicate, outer, 4 * count / ranks)
-            gather = _message_s(model, "all_gather", ranks, apart, 2 * count)
-            exchanges.append(shown(reduce, 4 * count, backward) + shown(gather, 2 * count, forward))
+            reduce += together("all_reduce", plan.dp_replicate, outer, gradients / ranks)
+            gather = together("all_gather", ranks, apart, 2 * count)
+            overlap = model.assumptions.dp_overlap
+            exchanges.append(
+                max(reduce - overlap * backward, at_last * reduce) + max(gather - overlap * forward, at_last * gather)
+            )
             count /= ranks
         else:
-            exchanges.append(shown(_buckets_s(model, "all_reduce", ranks, apart, 4 * count), 4 * count, backward))
+            reduce = together("all_reduce", ranks, apart, gradients)
+            exchanges.append(max(reduce - model.assumptions.dp_overlap * backward, at_last * reduce))
         device = model.workload.compute.device
         passes = 16 * count / (device.memory_bandwidth_bytes_per_s * device.efficiency.memory_fraction)  # four, of fp32
         updates.append(float(model.workload.compute.update_s(np.array(count))) + passes)

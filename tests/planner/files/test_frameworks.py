@@ -99,8 +99,10 @@ def test_megatron_as_of_its_code() -> None:
     old, new, exported = (framework_of(n).mesh_assumptions() for n in ("Megatron-DeepSpeed", "NeMo", "Megatron-LM"))
     assert (old.softmax_multiple, old.column_overlap, old.dp_overlap) == (4.0, 0.0, 0.0)
     assert (new.softmax_multiple, new.column_overlap, new.dp_overlap) == (4.0, 0.9, 0.9)
-    # The exporter switches --overlap-grad-reduce on; recipes of NeMo do not accumulate gradients in 32 bits.
-    assert replace(exported, main_gradient_bytes=2.0) == new
+    # The exporter switches --overlap-grad-reduce on; recipes of NeMo do not accumulate gradients in 32 bits, and fix the size of buckets.
+    assert (exported.bucket_bytes, exported.bucket_bytes_per_rank) == (40e6 * 4, 1e6 * 4)
+    buckets = {"bucket_bytes": 128 * 2**20 * 2.0, "bucket_bytes_per_rank": 0.0}
+    assert replace(exported, main_gradient_bytes=2.0, **buckets) == new
     assert framework_of("Megatron-LM").stages == "equal"
     bridge = framework_of("NeMo 26.02")
     assert bridge.mesh_assumptions(has_fp4=True) == replace(bridge.mesh_assumptions(), captured=1.0)
@@ -134,8 +136,9 @@ def test_transformers_writes_its_layers_out() -> None:
     # Two casts (6 bytes), a copy and its gradient (8 and 4 + 8), log-softmax (8 and 12), the chosen entries (4).
     assert applied.loss_bytes_per_logit == 2 * 6 + (8 + 4 + 8) + (8 + 12) + 4
     assert not found.fitted
+    buckets = {"bucket_bytes": 25 * 2**20, "bucket_bytes_per_rank": 0.0}
     assert framework_of("PaddlePaddle 2.5").mesh_assumptions() == replace(
-        UNKNOWN.mesh_assumptions(), autograd_copies=1.0
+        UNKNOWN.mesh_assumptions(), autograd_copies=1.0, **buckets
     )
 
 

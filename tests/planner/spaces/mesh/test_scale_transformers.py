@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import planner
 from planner.core.request import Request
 from planner.spaces.ask import optimize
 
@@ -170,3 +172,23 @@ def test_without_a_size_it_is_asked_for(fails: Any, name: str, message: str) -> 
 def test_scaling_stops_at_the_size(answer: Any, tmp_path: Path, size: str, counts: list[int]) -> None:
     found = json.loads(answer("scale", "alexnet", "--cluster", cluster_file(tmp_path, size), "--json"))
     assert [point["workers"] for point in found["points"]] == counts
+
+
+@pytest.mark.parametrize(
+    ("model", "cluster", "sizes", "degrees"),
+    [
+        ("llama3-8b", "dgx-b200", (64, 128, 256, 512, 1024, 2048), {"cp": 2}),
+        ("llama3-70b", "dgx-h100", (1024, 4096, 16384), {"tp": 8, "pp": 4}),
+    ],
+)
+def test_the_exposed_exchange_grows_no_faster_than_the_logarithm_of_the_ranks(
+    model: str, cluster: str, sizes: tuple[int, ...], degrees: dict[str, int]
+) -> None:
+    """Every rank sends as much on 64 GPUs as on 2,048: buckets grow with the ranks, so that latency stays a small share."""
+    per_gpu = 2 / degrees.get("tp", 1)
+    options: dict[str, Any] = {"cluster": cluster, "zero": 1, "micro_batch": 1, **degrees}
+    answers = [planner.estimate(model, gpus=n, batch=int(per_gpu * n), **options) for n in sizes]
+    times = [answer.time_parts["dp_exposed_s"] for answer in answers]
+    assert max(times) <= 2 * times[0]
+    for n, time_s in zip(sizes, times, strict=True):
+        assert time_s <= times[0] * math.log2(n) / math.log2(sizes[0]) * 1.25
