@@ -36,7 +36,7 @@ BEGIN, END = "<!-- tables: python benchmarks/accuracy.py --write -->", "<!-- end
 
 # Constants of Efficiency; all others are of MeshAssumptions.
 EFFICIENCY = (
-    *("attention_fraction", "attention_backward_fraction", "sustained_fraction", "elementwise_fraction"),
+    *("attention_fraction", "attention_backward_fraction", "step_fraction", "elementwise_fraction"),
     "odd_fraction",
 )
 Point = tuple[tuple[str, float], ...]
@@ -51,7 +51,7 @@ _HOST: Grid = {
     "collective_wait_s": tuple(n * 25e-6 for n in range(6, 15)),
 }
 _KERNELS: Grid = {
-    "sustained_fraction": (0.80, 0.85, 0.90),
+    "step_fraction": (0.80, 0.85, 0.90),
     "elementwise_fraction": (0.5, 0.7),
     "attention_fraction": (0.5, 0.6),
 }
@@ -169,14 +169,14 @@ PARTS = (
         file="nvidia_dle_resnet_bert",
         keep=lambda row: "BERT" in row.text("model_as_published"),
         folds={"device": ("device",), "GPUs": ("gpus",)},
-        grid={"sustained_fraction": (0.80, 0.85, 0.90, 1.0), "elementwise_fraction": (0.5, 0.7, 1.0)},
+        grid={"step_fraction": (0.80, 0.85, 0.90, 1.0), "elementwise_fraction": (0.5, 0.7, 1.0)},
     ),
     Part(
         name="InternLM 7B, A100",
         file="misc_transformers",
         keep=lambda _: True,
         folds={"GPUs": ("gpus",)},
-        grid={"sustained_fraction": (0.75, 0.80, 0.85, 0.90, 1.0)},
+        grid={"step_fraction": (0.75, 0.80, 0.85, 0.90, 1.0)},
     ),
 )
 
@@ -198,7 +198,7 @@ ABLATIONS: Mapping[str, Point] = {
     "traffic of an unfused loss": (("loss_bytes_per_logit", 0.0),),
     "latency of each gradient bucket": (("bucket_bytes", 0.0),),
     "rate of fused attention": (("attention_fraction", 1.0), ("attention_backward_fraction", 1.0)),
-    "sustained against best matrix rate": (("sustained_fraction", 1.0),),
+    "sustained against best matrix rate": (("step_fraction", 1.0),),
     "slow products of odd rows": (("odd_fraction", 1.0),),
     "element-wise kernels inside a step": (("elementwise_fraction", 1.0),),
     "softmax of attention in five kernels": (("softmax_multiple", 0.0),),

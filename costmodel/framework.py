@@ -361,7 +361,7 @@ def recompute_as_needed(blocks: int) -> tuple[tuple[str, int], ...]:
 
 
 # Rate of the Triton kernel over that of FlashAttention-2, forward and backward: what steps of llm-foundry on A100 were fitted to it
-# (`DEFAULT_EFFICIENCY`), times the matmul_fraction of 0.87 there, over 73 and 63 % of the peak (T. Dao, FlashAttention-2,
+# (`DEFAULT_EFFICIENCY`), times the 0.87 of the peak that products reach there, over 73 and 63 % of the peak (T. Dao, FlashAttention-2,
 # arXiv:2307.08691, section 1). Its authors found theirs 1.3 to 2.5 times as fast as the Triton kernel and 1.7 to 3 times as fast as the
 # first one in CUDA (section 4.1).
 _FIRST_SHARE = (0.71, 0.67)

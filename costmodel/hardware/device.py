@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
+from typing import Self
 
 from costmodel.hardware.efficiency import DEFAULT_EFFICIENCY, Efficiency
 
-__all__ = ["DEFAULT_LAUNCH_OVERHEAD_S", "FORMATS", "Device", "DeviceError"]
+__all__ = ["DEFAULT_LAUNCH_OVERHEAD_S", "FORMATS", "USUAL_LANES", "Device", "DeviceError"]
 
 # Number formats a peak may be stated for, from wide to narrow.
 FORMATS: tuple[str, ...] = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4")
@@ -17,6 +18,24 @@ FORMATS: tuple[str, ...] = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4")
 # Least time of a kernel: an empty one takes about 3 us on recent systems (NVIDIA developer forum, "Too much time for kernel launch
 # latency", thread 233645); with 5 us the smallest GEMMs of DeepBench on P100 are met best.
 DEFAULT_LAUNCH_OVERHEAD_S = 5e-6
+
+# Lanes (fp32 multiply-adds per clock) of a multiprocessor that the multiples of `Efficiency` are stated for.
+USUAL_LANES = 128.0
+# 0.97 is the highest share of a peak in the MAMF table of ml-engineering (S. Bekman): few lanes reach no more, either.
+_BEST_FRACTION = 0.97
+# An RTX 5090 reaches 236 of 209.5 TFLOP/s in bf16 (zzc0721/torch-performance-test-data, database.md).
+_MOST_OVER_PEAK = 1.15
+# Formats whose share of the peak stands for that of another on the same units, best first: as many bits, then more, then fewer.
+_ALIKE: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "fp32": ("tf32", "bf16", "fp16"),
+        "tf32": ("bf16", "fp16"),
+        "fp16": ("bf16", "tf32"),
+        "bf16": ("fp16", "tf32"),
+        "fp8": ("bf16", "fp16"),
+        "fp4": ("fp8", "bf16", "fp16"),
+    }
+)
 
 
 class DeviceError(ValueError):
@@ -54,6 +73,11 @@ class Device:
         What it draws while it waits; None where nobody has stated it (`costmodel.hardware.host` has a default).
     driver_memory_bytes : float or None
         What the driver shows of the memory; None where nobody has stated it.
+    best_flop_per_s : mapping of str to float
+        Number format -> rate that a large matrix product of the best shape reaches at full clocks, where somebody measured it; `best`
+        knows what the others reach.
+    best_source : str
+        Where these come from.
 
     Raises
     ------
@@ -87,6 +111,8 @@ class Device:
     idle_power_w: float | None = None
     lanes_per_multiprocessor: int = 128
     driver_memory_bytes: float | None = None
+    best_flop_per_s: Mapping[str, float] = field(default_factory=dict)
+    best_source: str = ""
 
     def __post_init__(self) -> None:
         """Check the numbers and make the rates read-only."""
@@ -116,8 +142,11 @@ class Device:
             if not (math.isfinite(value) and value >= 0):
                 raise DeviceError(f"device '{self.name}': {what} is {value}, expected 0 or more")
         self._check_power()
-        ordered = {name: float(self.peak_flop_per_s[name]) for name in FORMATS if name in self.peak_flop_per_s}
-        object.__setattr__(self, "peak_flop_per_s", MappingProxyType(ordered))
+        self._check_rates()
+        for name in ("peak_flop_per_s", "best_flop_per_s"):
+            rates = getattr(self, name)
+            ordered = {key: float(rates[key]) for key in FORMATS if key in rates}
+            object.__setattr__(self, name, MappingProxyType(ordered))
 
     def _check_power(self) -> None:
         """What waits draws no more than what computes."""
@@ -129,6 +158,17 @@ class Device:
             raise DeviceError(
                 f"device '{self.name}': idle power is {self.idle_power_w:g} W, more than the {self.busy_power_w:g} W when busy"
             )
+
+    def _check_rates(self) -> None:
+        """A best rate belongs to a peak, and is hardly above it: clocks of graphics boards are higher than what they are sold for."""
+        for name, rate in self.best_flop_per_s.items():
+            if name not in self.peak_flop_per_s:
+                raise DeviceError(f"device '{self.name}': best.{name}: the device states no {name} peak")
+            if not 0.0 < rate <= _MOST_OVER_PEAK * self.peak_flop_per_s[name]:
+                raise DeviceError(
+                    f"device '{self.name}': best.{name} is {rate / 1e12:.4g} TFLOP/s, expected a rate above 0 and up to "
+                    f"{_MOST_OVER_PEAK:g} times its peak of {self.peak_flop_per_s[name] / 1e12:.4g} TFLOP/s"
+                )
 
     @property
     def capacity_bytes(self) -> float:
@@ -189,3 +229,73 @@ class Device:
         except KeyError:
             has = ", ".join(self.peak_flop_per_s)
             raise DeviceError(f"device '{self.name}' has no peak rate for {number_format}; it has {has}") from None
+
+    def halves(self, number_format: str) -> float:
+        """Numbers of a format that a lane of the vector units multiplies at once: two of 16 bits, where it can; else one."""
+        return 1.0 if self.has_matrix_units(number_format) else self.peak(number_format) / self.peak_flop_per_s["fp32"]
+
+    def best(self, number_format: str) -> float:
+        """Rate that a large matrix product of the best shape reaches at full clocks, in FLOP/s.
+
+        Where nobody measured the format, it reaches the share of its peak that the format most alike reaches of its own; vector units
+        that of matrix units, but not the other way round. Without any, `Efficiency.matmul_fraction`.
+
+        Raises
+        ------
+        DeviceError
+            The device does not compute in that format.
+
+        Examples
+        --------
+        >>> device = Device(
+        ...     name="d", peak_flop_per_s={"fp32": 20e12, "bf16": 300e12, "fp8": 600e12}, memory_bytes=80e9,
+        ...     memory_bandwidth_bytes_per_s=2e12, best_flop_per_s={"bf16": 240e12},
+        ... )
+        >>> device.best("bf16") / 1e12, device.best("fp8") / 1e12
+        (240.0, 480.0)
+        """
+        stated = self.best_flop_per_s.get(number_format)
+        if stated is not None:
+            return stated
+        peak = self.peak(number_format)
+        if self.has_matrix_units(number_format):
+            return peak * self._share_of_alike(number_format, self.efficiency.matmul_fraction)
+        return peak * self.lane_share(self.halves(number_format))
+
+    def lane_share(self, wide: float = 1.0) -> float:
+        """Share of the peak of vector units that a large product reaches whose lanes multiply so many numbers at once.
+
+        Unless the device states it, by the lanes that share a multiprocessor's memory.
+        """
+        loss = self.efficiency.vector_loss
+        lost = 1.0 + loss * self.lanes_per_multiprocessor * wide / USUAL_LANES
+        stated = self.best_flop_per_s.get("fp32")
+        if stated is not None:
+            return stated / self.peak("fp32") * (1.0 + loss * self.lanes_per_multiprocessor / USUAL_LANES) / lost
+        usual = self._share_of_alike("fp32", self.efficiency.matmul_fraction)
+        # Nor do few lanes reach more than the best products anywhere.
+        return min(usual * (1.0 + loss) / lost, max(usual, _BEST_FRACTION))
+
+    def _share_of_alike(self, number_format: str, otherwise: float) -> float:
+        """Share of its peak that the format most alike reaches of those on matrix units whose best rate is stated."""
+        for name in _ALIKE[number_format]:
+            if name in self.best_flop_per_s and self.has_matrix_units(name):
+                return self.best_flop_per_s[name] / self.peak(name)
+        return otherwise
+
+    def with_peaks(self, peak_flop_per_s: Mapping[str, float]) -> Self:
+        """The device with other peaks: what it reaches of them stays the same share.
+
+        >>> device = Device(
+        ...     name="d", peak_flop_per_s={"fp32": 20e12}, memory_bytes=80e9, memory_bandwidth_bytes_per_s=2e12,
+        ...     best_flop_per_s={"fp32": 18e12},
+        ... )
+        >>> device.with_peaks({"fp32": 40e12}).best("fp32") / 1e12
+        36.0
+        """
+        best = {
+            name: rate * peak_flop_per_s[name] / self.peak(name)
+            for name, rate in self.best_flop_per_s.items()
+            if name in peak_flop_per_s
+        }
+        return replace(self, peak_flop_per_s=peak_flop_per_s, best_flop_per_s=best)

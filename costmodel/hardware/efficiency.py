@@ -19,13 +19,7 @@ class Efficiency:
     Attributes
     ----------
     matmul_fraction : float
-        Share of the peak that a large matrix product reaches.
-    lane_fraction : float
-        Rate of a large product on vector units over matmul_fraction, where matrix units are stated by that: lanes that share their
-        issue with integer work (GeForce from the RTX 30 on) are slower.
-    narrow_fraction : float
-        Share of its peak that a large product of 8 or fewer bits reaches, over matmul_fraction: its operands move and its power rise
-        twice as fast.
+        Share of the peak that a large matrix product reaches where the device states no best rate (`Device.best`).
     winograd_fraction, fft_fraction : float
         Rate of the products of these convolution algorithms over that of a large matrix product on vector units: they do not run on
         matrix cores.
@@ -40,9 +34,9 @@ class Efficiency:
     portable_attention_fraction : float
         Rate of a fused attention that was written for an earlier generation over that of the last two: FlashAttention-2 runs on Hopper
         with the instructions of Ampere.
-    sustained_fraction : float
-        Share of its best rate that a matrix product keeps up through a training step, where the power limit lowers the clocks and other
-        work has filled the caches.
+    step_fraction : float
+        Share of its rate that a matrix product keeps up through a training step, where other work has filled the caches and is in
+        flight.
     elementwise_fraction : float
         Share of its best rate that an element-wise kernel keeps up through a training step, where casts and copies that no graph shows
         come with it. The last two do not apply to kernels timed alone.
@@ -67,7 +61,7 @@ class Efficiency:
         the lanes and to their square. A lane that multiplies two halves at once counts twice.
     vector_loss : float
         What 128 lanes of a multiprocessor lose waiting for its shared memory, over what they compute; fewer lanes lose less. The
-        matmul_fraction of vector units is that of 128 lanes.
+        matmul_fraction of vector units is that of 128 lanes; a best rate that a device states is its own.
     vector_floor : float
         Least side of a tile there, as a multiple of ``tile_half``, for 128 lanes and in proportion to them.
     thin_tile, thin_depth, thin_fill, thin_split : float
@@ -92,15 +86,13 @@ class Efficiency:
     """
 
     matmul_fraction: float = 0.80
-    lane_fraction: float = 1.0
-    narrow_fraction: float = 1.0
     winograd_fraction: float = 0.80
     fft_fraction: float = 0.50
     vector_fraction: float = 0.80
     attention_fraction: float = 1.0
     attention_backward_fraction: float = 1.0
     portable_attention_fraction: float = 1.0
-    sustained_fraction: float = 1.0
+    step_fraction: float = 1.0
     elementwise_fraction: float = 1.0
     odd_fraction: float = 1.0
     memory_fraction: float = 0.85
@@ -139,7 +131,7 @@ class Efficiency:
 DEFAULT_EFFICIENCY = Efficiency(
     attention_fraction=0.60,
     attention_backward_fraction=0.48,
-    sustained_fraction=0.85,
+    step_fraction=0.85,
     elementwise_fraction=0.70,
     odd_fraction=0.37,
     winograd_fraction=0.87,
@@ -169,7 +161,7 @@ DEFAULT_EFFICIENCY = Efficiency(
     "ResNet-50 in fp32 on V100 (NVIDIA DeepLearningExamples). The fraction of peak of other devices is 0.51 to 0.97 in "
     "the MAMF table of ml-engineering (S. Bekman). tile_half, depth_half, split_depth: assumptions within what the step times "
     "below allow; fill_outputs: half a wave of 128 x 128 tiles on 16 multiprocessors, for devices that do not state how many "
-    "they have. sustained_fraction, elementwise_fraction, attention_fraction, attention_backward_fraction: fit to step times of "
+    "they have. step_fraction, elementwise_fraction, attention_fraction, attention_backward_fraction: fit to step times of "
     "MPT on A100 (llm-foundry), GPT on A100 (Megatron-LM) and transformers on H100 (NeMo), rounded. odd_fraction: fit to the heads of "
     "vTrain's GPT on A100 (arXiv:2312.12391), 50,257 words on one device against 25,128 on each of two; with 12,564 on each of four and "
     "6,282 on each of eight 0.73 and 0.64 were found, for 0.79 and 0.58 here. memory_fraction, "

@@ -11,7 +11,7 @@ PALEO's platform percent of peak is made dependent on the size of the operation.
 and memory traffic (roofline: Williams, Waterman, Patterson, CACM 52(4), 2009). A matrix product of m x k by k x n is charged for whole
 tiles, for the start of its inner loop, and for a device that is only full when enough outputs are in flight:
 
-    compute = 2 { count (m + m0) (n + n0) (k + k0) + outputs0 [k k1 / (k + k1) + k0] } / (peak fraction)
+    compute = 2 { count (m + m0) (n + n0) (k + k0) + outputs0 [k k1 / (k + k1) + k0] } / (best rate)
 
 The last bracket is the depth of the inner loop where few outputs must fill the device: a long one is cut into pieces that run side
 by side (split-k). The four sizes are those of products on matrix units, where libraries choose larger tiles for many outputs: there
@@ -36,8 +36,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from costmodel.arrays import FloatArray
-from costmodel.hardware.device import Device
-from costmodel.hardware.efficiency import NARROW_FORMATS, EfficiencyError
+from costmodel.hardware.device import USUAL_LANES, Device
+from costmodel.hardware.efficiency import EfficiencyError
 from costmodel.network.layers import Kernel, Layer, LayerWork, Shard
 from costmodel.network.layers.base import Fusable, PassWork
 from costmodel.precision import Optimizer, Precision
@@ -49,10 +49,6 @@ _SIXTEEN_BITS = frozenset({"fp16", "bf16"})
 # Algorithms, and the fraction that applies to them: fused attention, and convolutions that run outside the matrix cores.
 _ATTENTION = {"attention": "attention_fraction", "attention_backward": "attention_backward_fraction"}
 _VECTOR_ALGORITHMS = {"winograd": "winograd_fraction", "fft": "fft_fraction", "fft_tiling": "fft_fraction"}
-# Lanes (fp32 multiply-adds per clock) of a multiprocessor that the multiples of `Efficiency` are stated for.
-_USUAL_LANES = 128.0
-# 0.97 is the highest share of a peak in the MAMF table of ml-engineering (S. Bekman).
-_BEST_FRACTION = 0.97
 # Numbers of 16 bits that matrix units load at once, 16 bytes (NVIDIA, Matrix Multiplication Background User's Guide).
 _WHOLE_LOAD = 8.0
 # Rows of the tiles of cuDNN's kernels for gradients of weights: maxwell_ and volta_scudnn_128x64_stridedB_splitK_interior_nn in profiles of
@@ -158,7 +154,7 @@ def kernel_time_s(
     is_product = gemm is not None and tiling != "depthwise"
     rate = _rate_flop_per_s(device, precision, algorithm, is_product=is_product, on_vectors=on_vectors)
     if sustained and gemm is not None:
-        rate *= efficiency.sustained_fraction
+        rate *= efficiency.step_fraction
     elif sustained:
         memory_s = memory_s / efficiency.elementwise_fraction
     if tiling == "scattered":
@@ -181,23 +177,22 @@ def _rate_flop_per_s(
     efficiency = device.efficiency
     if algorithm in _VECTOR_ALGORITHMS:
         fraction: float = getattr(efficiency, _VECTOR_ALGORITHMS[algorithm])
-        wide = _halves(device, precision) if algorithm == "winograd" else 1.0
-        return device.vector_peak_flop_per_s * wide * _vector_fraction(device, wide) * fraction
+        wide = device.halves(precision) if algorithm == "winograd" else 1.0
+        return device.vector_peak_flop_per_s * wide * device.lane_share(wide) * fraction
     if algorithm in _ATTENTION:
         fraction = getattr(efficiency, _ATTENTION[algorithm])
-        return device.peak(precision) * efficiency.matmul_fraction * fraction
+        # Fused attention is measured in 16 bits; in other formats it reaches the same share of their peak.
+        measured = next(
+            (name for name in (precision, "bf16", "fp16") if name in device.formats & _SIXTEEN_BITS), precision
+        )
+        return device.peak(precision) * device.best(measured) / device.peak(measured) * fraction
     if algorithm != "gemm":
         known = ", ".join((*_ATTENTION, *_VECTOR_ALGORITHMS))
         raise EfficiencyError(f"unknown algorithm '{algorithm}' (known: gemm, {known})")
     if is_product and on_vectors and device.has_matrix_units(precision):
-        return device.vector_peak_flop_per_s * _vector_fraction(device)
+        return device.vector_peak_flop_per_s * device.lane_share()
     if is_product:
-        units = device.has_matrix_units(precision)
-        narrow = efficiency.narrow_fraction if precision in NARROW_FORMATS else 1.0
-        wide = _halves(device, precision)
-        return device.peak(precision) * (
-            efficiency.matmul_fraction * narrow if units else _vector_fraction(device, wide)
-        )
+        return device.best(precision)
     return device.vector_peak_flop_per_s * efficiency.vector_fraction
 
 
@@ -209,19 +204,6 @@ def _gathered_s(device: Device, precision: str, outputs: ArrayLike, positions: f
     clocks_per_s = device.vector_peak_flop_per_s / (2.0 * device.lanes_per_multiprocessor)
     gathered = np.asarray(outputs, dtype=np.float64) * (positions + e.window_start) * width
     return np.asarray(gathered / (e.window_bytes * clocks_per_s))
-
-
-def _halves(device: Device, precision: str) -> float:
-    """Numbers of a format that a lane of the vector units multiplies at once: two halves of 16 bits, where it can; else one."""
-    return 1.0 if device.has_matrix_units(precision) else device.peak(precision) / device.peak_flop_per_s["fp32"]
-
-
-def _vector_fraction(device: Device, wide: float = 1.0) -> float:
-    """Share of the peak of vector units that a large product reaches, by the lanes that share a multiprocessor's memory."""
-    stated, loss = device.efficiency.matmul_fraction * device.efficiency.lane_fraction, device.efficiency.vector_loss
-    gained = stated * (1.0 + loss) / (1.0 + loss * device.lanes_per_multiprocessor * wide / _USUAL_LANES)
-    # Nor do few lanes reach more than the best products anywhere.
-    return min(gained, max(stated, _BEST_FRACTION))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,7 +240,7 @@ def _sizes(device: Device, precision: str, algorithm: str, tiling: str) -> _Size
             # Gradients of weights are cut until the device is full, whatever the library.
             wave=0.0 if tiling in ("weights", "sums") else e.fill_outputs * e.matrix_fill,
         )
-    lanes = device.lanes_per_multiprocessor * _halves(device, precision) / _USUAL_LANES
+    lanes = device.lanes_per_multiprocessor * device.halves(precision) / USUAL_LANES
     if tiling not in ("library", "sums", "unaligned", "grouped") or algorithm in _VECTOR_ALGORITHMS:
         weights = tiling == "weights" and algorithm not in _VECTOR_ALGORITHMS
         winograd = algorithm == "winograd"

@@ -41,6 +41,9 @@ __all__ = [
 
 Where = Literal["efficiency", "overhead", "assumption", "link"]
 
+# Fields of `Device` that hold a rate by number format.
+_RATES = frozenset({"best_flop_per_s"})
+
 # Levels that join up to so many devices are inside a node, and so is the innermost of several: no bundled node has more (k80-20gbe).
 _MOST_IN_NODE = 16
 
@@ -93,9 +96,9 @@ CONSTANTS: Mapping[str, Constant] = MappingProxyType(
             _constant(
                 "matmul_rate",
                 "efficiency",
-                "matmul_fraction",
+                "matmul_fraction best_flop_per_s",
                 0.17,
-                "share of its peak that a large matrix product reaches",
+                "rate that a large matrix product reaches",
             ),
             _constant(
                 "matmul_size",
@@ -121,7 +124,7 @@ CONSTANTS: Mapping[str, Constant] = MappingProxyType(
             _constant(
                 "sustained_rate",
                 "efficiency",
-                "sustained_fraction",
+                "step_fraction",
                 0.1,
                 "share of its best rate that a matrix product keeps up through a training step",
             ),
@@ -173,22 +176,31 @@ def device_with(device: Device, values: Mapping[str, float]) -> Device:
     Examples
     --------
     >>> device = Device(name="d", peak_flop_per_s={"fp32": 1e12}, memory_bytes=1e9, memory_bandwidth_bytes_per_s=1e11)
-    >>> device_with(device, {"matmul_rate": 0.5, "launch_overhead": 2}).efficiency.matmul_fraction
+    >>> round(device_with(device, {"matmul_rate": 0.5, "launch_overhead": 2}).best("fp32") / 1e12, 9)
     0.4
     """
     checked = _checked(values)
     fractions: dict[str, Any] = {}
+    rates: dict[str, Any] = {}
     launch_s = device.launch_overhead_s
     for name, factor in checked.items():
         constant = CONSTANTS[name]
         if constant.where == "efficiency":
-            fractions |= {item: _scaled(item, getattr(device.efficiency, item), factor) for item in constant.fields}
+            shares = (item for item in constant.fields if item not in _RATES)
+            fractions |= {item: _scaled(item, getattr(device.efficiency, item), factor) for item in shares}
+            rates |= {item: _slower(device, item, factor) for item in constant.fields if item in _RATES}
         elif "launch_overhead_s" in constant.fields:
             launch_s *= factor
     if not fractions and launch_s == device.launch_overhead_s:
         return device
     efficiency: Efficiency = replace(device.efficiency, **fractions) if fractions else device.efficiency
-    return replace(device, efficiency=efficiency, launch_overhead_s=launch_s)
+    return replace(device, efficiency=efficiency, launch_overhead_s=launch_s, **rates)
+
+
+def _slower(device: Device, item: str, factor: float) -> dict[str, float]:
+    """Rates times a factor, up to the peak (or what is measured above it)."""
+    stated: Mapping[str, float] = getattr(device, item)
+    return {name: min(factor * rate, max(rate, device.peak(name))) for name, rate in stated.items()}
 
 
 def assumptions_with(assumptions: MeshAssumptions, values: Mapping[str, float]) -> MeshAssumptions:
@@ -280,7 +292,12 @@ def stated_values(name: str, cluster: Cluster, assumptions: MeshAssumptions) -> 
         found = {f"{level.name}.{item}": getattr(level, item) for level in chosen for item in constant.fields}
         return {item: value for item, value in found.items() if value or not item.endswith("ring_step_s")}
     if constant.where == "efficiency":
-        return {item: getattr(device.efficiency, item) for item in constant.fields}
+        rates = {
+            f"{name} {item}": rate
+            for item in _RATES & {*constant.fields}
+            for name, rate in getattr(device, item).items()
+        }
+        return rates or {item: getattr(device.efficiency, item) for item in constant.fields if item not in _RATES}
     return {item: getattr(device if hasattr(device, item) else assumptions, item) for item in constant.fields}
 
 

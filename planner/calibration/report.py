@@ -123,7 +123,7 @@ def _errors_document(key: str, errors: Errors) -> dict[str, Any]:
 
 
 # Where a field is a time, a rate or a share: what people read it in.
-_UNITS = {"_bytes_per_s": (1e9, " GB/s"), "_s": (1e-6, " us")}
+_UNITS = {"_bytes_per_s": (1e9, " GB/s"), "_flop_per_s": (1e12, " TFLOP/s"), "_s": (1e-6, " us")}
 
 
 def calibration_report(found: Calibrated, cluster: Cluster | None, command_line: str = "") -> Report:

@@ -50,7 +50,7 @@ _ONLY = {
     "expert_launches": frozenset(("moe",)),
 }
 # Of training steps, not of kernels timed alone.
-_OF_STEPS = frozenset(("sustained_fraction", "elementwise_fraction"))
+_OF_STEPS = frozenset(("step_fraction", "elementwise_fraction"))
 
 
 def fitted_of(
@@ -79,9 +79,11 @@ def fitted_of(
     >>> device = load_device("p100").device
     >>> product, step = fitted_of(device, kinds=frozenset(["linear"]), alone=True), fitted_of(device, kinds=frozenset(["linear"]))
     >>> "winograd_fraction" in product | step, sorted(step - product)
-    (False, ['elementwise_fraction', 'sustained_fraction'])
+    (False, ['elementwise_fraction', 'step_fraction'])
     """
     found = {name for name in _of_device(device.name, device.efficiency) if _is_used(name, kinds, alone=alone)}
+    if _SAYS_SO.search(device.best_source):
+        found = found - {"matmul_fraction"} | {f"{device.name}: best"}
     for item in fields(assumptions) if assumptions is not None else ():
         if (framework is not None and item.name in framework.fitted) or not _is_used(item.name, kinds, alone=alone):
             continue

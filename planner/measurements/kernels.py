@@ -252,7 +252,7 @@ def _product(row: Row, preset: Preset) -> tuple[Unit, list[Timed]]:
         # The device as it is without matrix units: two halves per lane.
         fp32 = unit.device.peak("fp32")
         peaks = {name: min(rate, 2.0 * fp32) for name, rate in unit.device.peak_flop_per_s.items()}
-        ran_on = _on_device(unit, replace(unit.device, peak_flop_per_s=peaks), preset)
+        ran_on = _on_device(unit, unit.device.with_peaks(peaks), preset)
     return unit, [("product", _product_s(ran_on, m, n, k), 2.0 * m * n * k, positive_ms(row, "time_ms"))]
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 from pydantic import Field, create_model, model_validator
 
-from costmodel.hardware.device import DEFAULT_LAUNCH_OVERHEAD_S, Device, DeviceError
+from costmodel.hardware.device import DEFAULT_LAUNCH_OVERHEAD_S, FORMATS, Device, DeviceError
 from costmodel.hardware.efficiency import DEFAULT_EFFICIENCY, Efficiency
 from planner.schema.common import (
     Bandwidth,
@@ -31,8 +31,20 @@ from planner.schema.records import key, record
 __all__ = ["DeviceFile"]
 
 
+# Keys of `efficiency` that became rates of their own, understood for one release -> what to write now.
+_FORMER = {
+    "narrow_fraction": "write best: {fp8: 1.39 PFLOP/s}, the rate; this is what fp8 and fp4 reach over the other formats",
+    "lane_fraction": "write best: {fp32: 24.5 TFLOP/s}, the rate; this is what fp32 reaches over the other formats",
+    "sustained_fraction": "now called step_fraction",
+}
+_FORMATS = {
+    "fp32": "32-bit floats, not through tf32",
+    "tf32": "32-bit storage, 19-bit products on matrix cores",
+}
+
 if TYPE_CHECKING:
     EfficiencyEntry: TypeAlias = FileModel
+    Rates: TypeAlias = Any
     Peaks: TypeAlias = Any
     PowerEntry: TypeAlias = Any
 else:
@@ -48,18 +60,15 @@ else:
             for field in fields(Efficiency)
             if field.name != "source"
         },
+        **{name: key(Fraction | None, doc, default=None, deprecated=True) for name, doc in _FORMER.items()},
     )
-    Peaks = record(
-        "Peaks",
+    Rates = record(
+        "Rates",
         "Dense (not sparse) matrix rates by number format; a multiply-add counts as two operations.",
         FileModel,
-        fp32=key(FlopRate, "32-bit floats, not through tf32"),
-        tf32=key(FlopRate | None, "32-bit storage, 19-bit products on matrix cores", default=None),
-        fp16=key(FlopRate | None, default=None),
-        bf16=key(FlopRate | None, default=None),
-        fp8=key(FlopRate | None, default=None),
-        fp4=key(FlopRate | None, default=None),
+        **{name: key(FlopRate | None, _FORMATS.get(name), default=None) for name in FORMATS},
     )
+    Peaks = record("Peaks", "The same, of which every device has fp32.", Rates, fp32=key(FlopRate, _FORMATS["fp32"]))
     PowerEntry = record(
         "PowerEntry",
         "What a device draws; `costmodel.hardware.host` makes joules of it.",
@@ -86,6 +95,11 @@ class DeviceFile(FileModel):
     )
     memory_bandwidth: Bandwidth = Field(description="peak of that memory, '3.35 TB/s'")
     peak: Peaks
+    best: Rates = Field(
+        default_factory=Rates,
+        description="what large matrix products of the best shape reach at full clocks, as measured, by number format; the others as "
+        "the format most alike, in shares of their peaks, or `matmul_fraction` of `efficiency` without any",
+    )
     vector_rate: FlopRate | None = Field(
         default=None, description="rate of element-wise kernels; the fp32 peak unless stated"
     )
@@ -120,17 +134,21 @@ class DeviceFile(FileModel):
         >>> file.to_domain().peak("fp16")
         125000000000000.0
         """
-        return Device(
+        efficiency = self.efficiency.model_dump()
+        former = {name: efficiency.pop(name) for name in _FORMER}
+        if former["sustained_fraction"] is not None:
+            efficiency["step_fraction"] = former["sustained_fraction"]
+        device = Device(
             name=self.name,
             description=self.description,
-            peak_flop_per_s={k: v for k, v in self.peak.model_dump().items() if v is not None},
+            peak_flop_per_s=self.peak.model_dump(exclude_none=True),
+            best_flop_per_s=self.best.model_dump(exclude_none=True),
+            best_source=self.source.get("best", ""),
             memory_bytes=self.memory,
             memory_bandwidth_bytes_per_s=self.memory_bandwidth,
             clock_hz=self.clock or 0.0,
             launch_overhead_s=self.launch_overhead,
-            efficiency=Efficiency(
-                source=self.source.get("efficiency", DEFAULT_EFFICIENCY.source), **self.efficiency.model_dump()
-            ),
+            efficiency=Efficiency(source=self.source.get("efficiency", DEFAULT_EFFICIENCY.source), **efficiency),
             vector_flop_per_s=self.vector_rate,
             price_per_hour=self.price_per_hour,
             busy_power_w=None if self.power is None else self.power.busy,
@@ -138,3 +156,6 @@ class DeviceFile(FileModel):
             lanes_per_multiprocessor=self.lanes_per_multiprocessor,
             driver_memory_bytes=self.driver_memory,
         )
+        shares = {"fp32": former["lane_fraction"], **dict.fromkeys(("fp8", "fp4"), former["narrow_fraction"])}
+        own = {name: share * device.best(name) for name, share in shares.items() if share and name in device.formats}
+        return replace(device, best_flop_per_s=own | dict(device.best_flop_per_s)) if own else device

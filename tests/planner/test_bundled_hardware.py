@@ -266,6 +266,18 @@ def test_bad_devices(change: dict[str, Any], message: str) -> None:
     assert message in messages(DeviceFile, GOOD_DEVICE | change)
 
 
+def test_former_shares_of_the_peak_are_understood() -> None:
+    """0.5 x 0.8 of 10 TFLOP/s in fp32, 0.5 x 0.9 of 200 in 8 bits; a rate that is stated counts."""
+    peak = {"fp32": "10 TFLOP/s", "bf16": "100 TFLOP/s", "fp8": "200 TFLOP/s"}
+    former = {"matmul_fraction": 0.5, "narrow_fraction": 0.9, "lane_fraction": 0.8, "sustained_fraction": 0.7}
+    found = DeviceFile.model_validate(GOOD_DEVICE | {"peak": peak, "efficiency": former}).to_domain()
+    rates = [found.best(name) for name in ("fp32", "bf16", "fp8")]
+    assert rates == pytest.approx([4e12, 50e12, 90e12])
+    assert found.efficiency.step_fraction == 0.7
+    both = {"peak": peak, "efficiency": former, "best": {"fp8": "70 TFLOP/s"}}
+    assert DeviceFile.model_validate(GOOD_DEVICE | both).to_domain().best("fp8") == 70e12
+
+
 def levels(*changes: dict[str, Any]) -> dict[str, Any]:
     return {"levels": [level | change for level, change in zip(GOOD_CLUSTER["levels"], changes, strict=True)]}
 

@@ -329,8 +329,9 @@ class LayerwisePlanSpace(PlanSpace):
         if not isinstance(compute, RooflineCompute):
             return None
         rates = {name: 2.0 * rate for name, rate in compute.device.peak_flop_per_s.items()}
-        faster = dataclasses.replace(compute.device, peak_flop_per_s=rates)
-        workload = dataclasses.replace(cache.workload, compute=dataclasses.replace(compute, device=faster))
+        workload = dataclasses.replace(
+            cache.workload, compute=dataclasses.replace(compute, device=compute.device.with_peaks(rates))
+        )
         return cache.changed(workload, cache.cluster)
 
     def _compute_bound(self, plans: Sequence[Plan], costs: CostBatch) -> list[bool]:

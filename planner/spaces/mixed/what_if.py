@@ -151,8 +151,7 @@ def _hardware(space: MixedPlanSpace, plan: MixedPlan) -> Iterator[tuple[str, Mix
 def _faster(model: MixedModel, group: int) -> DeviceGroup:
     found = model.cluster.groups[group]
     device = dataclasses.replace(
-        found.device,
-        peak_flop_per_s={name: MORE * peak for name, peak in found.device.peak_flop_per_s.items()},
+        found.device.with_peaks({name: MORE * peak for name, peak in found.device.peak_flop_per_s.items()}),
         memory_bandwidth_bytes_per_s=MORE * found.device.memory_bandwidth_bytes_per_s,
     )
     return dataclasses.replace(found, device=device)

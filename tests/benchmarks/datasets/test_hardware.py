@@ -248,7 +248,7 @@ def test_attention_kernels_of_an_earlier_generation(
     assert taken.attention_fraction == pytest.approx(forward * full.attention_fraction)
     assert taken.attention_backward_fraction == pytest.approx(backward * full.attention_backward_fraction)
     assert found.cluster.device == found.device
-    assert found.device.efficiency.matmul_fraction == own.device.efficiency.matmul_fraction
+    assert found.device.best("fp32") == own.device.best("fp32")
     file = device_called(device)[0] or ""
     assert machine_of(row(device_file=file, framework=framework, flash_attention=kernel)).device == found.device
 

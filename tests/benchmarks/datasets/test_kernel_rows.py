@@ -93,7 +93,7 @@ def test_the_best_of_many_shapes_fills_tiles_and_waves() -> None:
     ]
     device, flop = load_device("a100-80gb").device, 2.0 * 1024 * 10240 * 5120
     efficiency = device.efficiency
-    at_best_s = flop / (312e12 * efficiency.matmul_fraction) * (1 + efficiency.depth_half / 5120)
+    at_best_s = flop / device.best("bf16") * (1 + efficiency.depth_half / 5120)
     assert found.predicted_s == pytest.approx(device.launch_overhead_s + at_best_s, rel=1e-9)
     other = only(PRODUCTS, device="A100 SXM", precision="bf16", m=1024, n=10240, k=5120, time_ms=0.4).comparisons[0]
     assert other.predicted_s > 1.05 * found.predicted_s

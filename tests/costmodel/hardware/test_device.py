@@ -74,6 +74,45 @@ def test_who_has_matrix_units() -> None:
     assert not any(alike.has_matrix_units(name) for name in FORMATS)
 
 
+@pytest.mark.parametrize(
+    ("best", "message"),
+    [
+        ({"fp8": 1e12}, "best.fp8: the device states no fp8 peak"),
+        ({"bf16": 5e12}, "best.bf16 is 5 TFLOP/s, expected a rate above 0 and up to 1.15 times its peak of 4 TFLOP/s"),
+        ({"fp32": 0.0}, "best.fp32 is 0 TFLOP/s"),
+        ({"fp32": math.nan}, "best.fp32 is nan TFLOP/s"),
+    ],
+)
+def test_a_best_rate_belongs_to_a_peak(best: dict[str, float], message: str) -> None:
+    with pytest.raises(DeviceError, match=message):
+        Device(**(GOOD | {"peak_flop_per_s": {"fp32": 1e12, "bf16": 4e12}, "best_flop_per_s": best}))
+
+
+PEAKS = {"fp32": 10e12, "tf32": 50e12, "fp16": 100e12, "bf16": 100e12, "fp8": 200e12, "fp4": 400e12}
+
+
+def test_formats_without_a_best_rate_reach_the_share_of_the_format_most_alike() -> None:
+    """0.9 of the peak in bf16 and 0.6 in 8 bits; lanes of 128 per multiprocessor as matrix units, unless they state a rate."""
+    stated = Device(**(GOOD | {"peak_flop_per_s": PEAKS, "best_flop_per_s": {"bf16": 90e12, "fp8": 120e12}}))
+    shares = {name: stated.best(name) / rate for name, rate in PEAKS.items()}
+    assert shares == pytest.approx({"fp32": 0.9, "tf32": 0.9, "fp16": 0.9, "bf16": 0.9, "fp8": 0.6, "fp4": 0.6})
+    lanes = Device(**(GOOD | {"peak_flop_per_s": PEAKS, "best_flop_per_s": {"fp32": 5e12}}))
+    assert (lanes.best("fp32"), lanes.lane_share(), lanes.best("bf16")) == (5e12, 0.5, 80e12)
+    twice = stated.with_peaks({name: 2.0 * rate for name, rate in PEAKS.items() if name != "fp8"})
+    assert (twice.best("bf16"), dict(twice.best_flop_per_s)) == (180e12, {"bf16": 180e12})
+
+
+def test_few_lanes_wait_less_for_the_memory_they_share() -> None:
+    """(1 + 0.4) / (1 + 0.4 / 2) of 0.8 with 64 lanes; two halves per lane are as many as 128; a stated rate is of its own lanes."""
+    pascal = {"peak_flop_per_s": {"fp32": 10e12, "fp16": 20e12}, "lanes_per_multiprocessor": 64}
+    derived = Device(**(GOOD | pascal))
+    assert derived.best("fp32") == pytest.approx(10e12 * 0.8 * 1.4 / 1.2)
+    assert derived.best("fp16") == pytest.approx(20e12 * 0.8)
+    stated = Device(**(GOOD | pascal | {"best_flop_per_s": {"fp32": 9e12}}))
+    assert stated.best("fp32") == 9e12
+    assert stated.best("fp16") == pytest.approx(18e12 * 1.2 / 1.4)
+
+
 # --- Ranges of the constants of the efficiency model; what they are for is tested in test_kernel_time.py ----------------------------------
 
 

@@ -28,7 +28,8 @@ from costmodel.uncertainty.constants import (
 
 DEVICE = Device(
     name="d",
-    peak_flop_per_s={"fp32": 1e13, "bf16": 1e14},
+    peak_flop_per_s={"fp32": 1e13, "bf16": 1e14, "fp16": 1e14},
+    best_flop_per_s={"fp16": 6e13},
     memory_bytes=1e10,
     memory_bandwidth_bytes_per_s=1e12,
     efficiency=Efficiency(
@@ -62,7 +63,7 @@ def test_every_constant_changes_what_it_names_and_nothing_else() -> None:
         changed = {
             *(f for f in Efficiency.__dataclass_fields__ if _efficiency(cluster, f) != _efficiency(CLUSTER, f)),
             *(f for f in MeshAssumptions.__dataclass_fields__ if getattr(assumed, f) != getattr(assumptions, f)),
-            *(f for f in ("launch_overhead_s",) if getattr(cluster.device, f) != getattr(DEVICE, f)),
+            *(f for f in ("launch_overhead_s", "best_flop_per_s") if getattr(cluster.device, f) != getattr(DEVICE, f)),
             *(
                 f
                 for f in ("bandwidth_bytes_per_s", "latency_s", "ring_step_s", "efficiency")
@@ -109,6 +110,15 @@ def test_a_group_keeps_its_own_links() -> None:
     changed = cluster_with(cluster, {"intra_node_bandwidth": 2.0, "matmul_rate": 0.5})
     assert changed.groups[0].levels[0].bandwidth_bytes_per_s == 100e9
     assert [group.device.efficiency.matmul_fraction for group in changed.groups] == [0.35, 0.35]
+
+
+def test_rates_that_a_device_states_stay_below_its_peak_or_what_was_measured_above_it() -> None:
+    stated = replace(DEVICE, best_flop_per_s={"fp32": 1.1e13, "bf16": 8e13})
+    assert dict(device_with(stated, {"matmul_rate": 0.5}).best_flop_per_s) == {"fp32": 5.5e12, "bf16": 4e13}
+    assert dict(device_with(stated, {"matmul_rate": 2.0}).best_flop_per_s) == {"fp32": 1.1e13, "bf16": 1e14}
+    cluster = replace(CLUSTER, groups=(DeviceGroup(device=stated),))
+    values = stated_values("matmul_rate", cluster, MeshAssumptions())
+    assert values == {"fp32 best_flop_per_s": 1.1e13, "bf16 best_flop_per_s": 8e13}
 
 
 def test_an_overlap_is_changed_by_its_exposed_share() -> None:

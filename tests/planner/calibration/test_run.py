@@ -24,10 +24,8 @@ A100 = load_device("a100-80gb").device.efficiency
 TRUE_PLAN = {"matmul_rate": 0.8, "elementwise_rate": 0.7, "host_launch": 1.6}
 PLAN_PRESET = Preset(
     name="roofline",
-    efficiency=(
-        ("matmul_fraction", 0.8 * A100.matmul_fraction),
-        ("elementwise_fraction", 0.7 * A100.elementwise_fraction),
-    ),
+    efficiency=(("elementwise_fraction", 0.7 * A100.elementwise_fraction),),
+    constants=(("matmul_rate", 0.8),),
     assumed=(("host_launch_s", 1.6 * MeshAssumptions().host_launch_s),),
 )
 P100 = load_device("p100").device.efficiency
