@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Self
 
 from costmodel.hardware.efficiency import DEFAULT_EFFICIENCY, Efficiency
+from costmodel.tolerances import ROUNDING
 
 __all__ = ["DEFAULT_LAUNCH_OVERHEAD_S", "FORMATS", "USUAL_LANES", "Device", "DeviceError"]
 
@@ -76,8 +77,10 @@ class Device:
     best_flop_per_s : mapping of str to float
         Number format -> rate that a large matrix product of the best shape reaches at full clocks, where somebody measured it; `best`
         knows what the others reach.
+    sustained_flop_per_s : mapping of str to float
+        Number format -> what is left of that rate at the board's power limit, held for seconds; `sustained` knows the others.
     best_source : str
-        Where these come from.
+        Where the best rates come from.
 
     Raises
     ------
@@ -112,6 +115,7 @@ class Device:
     lanes_per_multiprocessor: int = 128
     driver_memory_bytes: float | None = None
     best_flop_per_s: Mapping[str, float] = field(default_factory=dict)
+    sustained_flop_per_s: Mapping[str, float] = field(default_factory=dict)
     best_source: str = ""
 
     def __post_init__(self) -> None:
@@ -143,7 +147,7 @@ class Device:
                 raise DeviceError(f"device '{self.name}': {what} is {value}, expected 0 or more")
         self._check_power()
         self._check_rates()
-        for name in ("peak_flop_per_s", "best_flop_per_s"):
+        for name in ("peak_flop_per_s", "best_flop_per_s", "sustained_flop_per_s"):
             rates = getattr(self, name)
             ordered = {key: float(rates[key]) for key in FORMATS if key in rates}
             object.__setattr__(self, name, MappingProxyType(ordered))
@@ -160,14 +164,23 @@ class Device:
             )
 
     def _check_rates(self) -> None:
-        """A best rate belongs to a peak, and is hardly above it: clocks of graphics boards are higher than what they are sold for."""
+        """A rate belongs to a peak, and is hardly above it: clocks of graphics boards are higher than what they are sold for."""
+        for kind, rates in (("best", self.best_flop_per_s), ("sustained", self.sustained_flop_per_s)):
+            for name in rates:
+                if name not in self.peak_flop_per_s:
+                    raise DeviceError(f"device '{self.name}': {kind}.{name}: the device states no {name} peak")
         for name, rate in self.best_flop_per_s.items():
-            if name not in self.peak_flop_per_s:
-                raise DeviceError(f"device '{self.name}': best.{name}: the device states no {name} peak")
             if not 0.0 < rate <= _MOST_OVER_PEAK * self.peak_flop_per_s[name]:
                 raise DeviceError(
                     f"device '{self.name}': best.{name} is {rate / 1e12:.4g} TFLOP/s, expected a rate above 0 and up to "
                     f"{_MOST_OVER_PEAK:g} times its peak of {self.peak_flop_per_s[name] / 1e12:.4g} TFLOP/s"
+                )
+        for name, rate in self.sustained_flop_per_s.items():
+            # Rounding apart: factors of a calibration multiply both.
+            if not 0.0 < rate <= (1.0 + ROUNDING) * self.best(name):
+                raise DeviceError(
+                    f"device '{self.name}': sustained.{name} is {rate / 1e12:.4g} TFLOP/s, expected a rate above 0 and up to "
+                    f"best.{name} ({self.best(name) / 1e12:.4g} TFLOP/s)"
                 )
 
     @property
@@ -259,7 +272,9 @@ class Device:
             return stated
         peak = self.peak(number_format)
         if self.has_matrix_units(number_format):
-            return peak * self._share_of_alike(number_format, self.efficiency.matmul_fraction)
+            return peak * self._share_of_alike(
+                number_format, self.best_flop_per_s, self.peak, self.efficiency.matmul_fraction
+            )
         return peak * self.lane_share(self.halves(number_format))
 
     def lane_share(self, wide: float = 1.0) -> float:
@@ -272,15 +287,45 @@ class Device:
         stated = self.best_flop_per_s.get("fp32")
         if stated is not None:
             return stated / self.peak("fp32") * (1.0 + loss * self.lanes_per_multiprocessor / USUAL_LANES) / lost
-        usual = self._share_of_alike("fp32", self.efficiency.matmul_fraction)
+        usual = self._share_of_alike("fp32", self.best_flop_per_s, self.peak, self.efficiency.matmul_fraction)
         # Nor do few lanes reach more than the best products anywhere.
         return min(usual * (1.0 + loss) / lost, max(usual, _BEST_FRACTION))
 
-    def _share_of_alike(self, number_format: str, otherwise: float) -> float:
-        """Share of its peak that the format most alike reaches of those on matrix units whose best rate is stated."""
+    def sustained(self, number_format: str) -> float:
+        """Rate that is left of `best` where such products follow one another for seconds, at the board's power limit, in FLOP/s.
+
+        Where nobody measured the format, the share that is left of the best rate of the format most alike; without any, and on vector
+        units, all of it.
+
+        Raises
+        ------
+        DeviceError
+            The device does not compute in that format.
+
+        Examples
+        --------
+        >>> device = Device(
+        ...     name="d", peak_flop_per_s={"fp32": 20e12, "bf16": 300e12, "fp8": 600e12}, memory_bytes=80e9,
+        ...     memory_bandwidth_bytes_per_s=2e12, best_flop_per_s={"bf16": 250e12}, sustained_flop_per_s={"bf16": 200e12},
+        ... )
+        >>> [device.sustained(name) / 1e12 for name in ("bf16", "fp8")], device.sustained("fp32") == device.best("fp32")
+        ([200.0, 400.0], True)
+        """
+        stated = self.sustained_flop_per_s.get(number_format)
+        if stated is not None:
+            return stated
+        best = self.best(number_format)
+        if not self.sustained_flop_per_s or not self.has_matrix_units(number_format):
+            return best
+        return best * self._share_of_alike(number_format, self.sustained_flop_per_s, self.best, 1.0)
+
+    def _share_of_alike(
+        self, number_format: str, stated: Mapping[str, float], whole: Callable[[str], float], otherwise: float
+    ) -> float:
+        """Share of the whole that the format most alike reaches, of those on matrix units that state a rate."""
         for name in _ALIKE[number_format]:
-            if name in self.best_flop_per_s and self.has_matrix_units(name):
-                return self.best_flop_per_s[name] / self.peak(name)
+            if name in stated and self.has_matrix_units(name):
+                return stated[name] / whole(name)
         return otherwise
 
     def with_peaks(self, peak_flop_per_s: Mapping[str, float]) -> Self:
@@ -293,9 +338,12 @@ class Device:
         >>> device.with_peaks({"fp32": 40e12}).best("fp32") / 1e12
         36.0
         """
-        best = {
-            name: rate * peak_flop_per_s[name] / self.peak(name)
-            for name, rate in self.best_flop_per_s.items()
-            if name in peak_flop_per_s
-        }
-        return replace(self, peak_flop_per_s=peak_flop_per_s, best_flop_per_s=best)
+        best, sustained = (
+            {
+                name: rate * peak_flop_per_s[name] / self.peak(name)
+                for name, rate in rates.items()
+                if name in peak_flop_per_s
+            }
+            for rates in (self.best_flop_per_s, self.sustained_flop_per_s)
+        )
+        return replace(self, peak_flop_per_s=peak_flop_per_s, best_flop_per_s=best, sustained_flop_per_s=sustained)

@@ -21,6 +21,13 @@ the arithmetic of a multiprocessor per clock: the shared memory that feeds it is
 kernels for tiles below a least side f, so that m + m0 is max(m, f) + m0 there: 16, 32 and 64 columns take alike. Convolutions and
 recurrent cells run kernels made for thin matrices.
 
+That is at full clocks. At the power limit of the board clocks fall until what the busy share of the device draws is what there is. A
+device of which the share e = FLOP / charged FLOP works draws e f^g at the clock f; at the limit f = (W / e)^(1/g), so that the rate, e f,
+goes with W^p e^(1 - p), p = 1/g: one exponent says how rates follow watts and how little half-empty tiles cost at the limit. With S the
+rate sustained there by products that leave nothing idle,
+
+    compute = max(charged / (best rate), FLOP^p charged^(1 - p) / S)
+
 Every size enters through an increasing function that is not negative at 0 and adds up to no less in pieces (concave, or the larger of
 itself and a constant), so more work never takes less time and pieces never take less than the whole. `costmodel.hardware.efficiency` has
 the numbers and their sources.
@@ -42,8 +49,22 @@ from costmodel.network.layers import Kernel, Layer, LayerWork, Shard
 from costmodel.network.layers.base import Fusable, PassWork
 from costmodel.precision import Optimizer, Precision
 
-__all__ = ["EAGER", "ComputeModel", "CostModelError", "ImageSoftware", "PassTimes", "RooflineCompute", "kernel_time_s"]
+__all__ = [
+    "EAGER",
+    "POWER_EXPONENT",
+    "ComputeModel",
+    "CostModelError",
+    "ImageSoftware",
+    "PassTimes",
+    "RooflineCompute",
+    "kernel_time_s",
+]
 
+
+# Exponent of the power limit in the rate of products that it limits: boards with the same dies reach (W2 / W1)^0.57 to 0.67 of one another
+# (MI300X at 750 W and MI325X at 1000 W: AMD, Measuring Max-Achievable FLOPs part 2, table 1, bf16 0.61, fp16 0.67, fp8 0.61; B200 at 1000 W
+# and B300 at 1100 W: S. Bekman, ml-engineering, compute/accelerator/README.md, MSMF, bf16 0.57, fp8 0.66).
+POWER_EXPONENT = 0.6
 
 _SIXTEEN_BITS = frozenset({"fp16", "bf16"})
 # Algorithms, and the fraction that applies to them: fused attention, and convolutions that run outside the matrix cores.
@@ -66,7 +87,7 @@ def kernel_time_s(
     algorithm: str = "gemm",
     tiling: str = "library",
     launches: int = 1,
-    sustained: bool = False,
+    in_step: bool = False,
     aligned: ArrayLike | None = None,
     window: tuple[ArrayLike, float] | None = None,
 ) -> FloatArray:
@@ -98,7 +119,7 @@ def kernel_time_s(
         step with 64 heads of 216 and 163 s with 128 heads of 108.
     launches : int
         The kernel is that many equal ones, one after the other; flop and bytes are their sum.
-    sustained : bool
+    in_step : bool
         The kernel is part of a training step, not timed alone.
     aligned : array, optional
         Rows of a matrix of 16 bits begin at multiples of so many numbers (8, 4, 2 or 1), and not of 16 bytes: a library multiplies it
@@ -153,27 +174,31 @@ def kernel_time_s(
     on_vectors = tiling == "unaligned" and precision in _SIXTEEN_BITS
     is_product = gemm is not None and tiling != "depthwise"
     rate = _rate_flop_per_s(device, precision, algorithm, is_product=is_product, on_vectors=on_vectors)
-    if sustained and gemm is not None:
-        rate *= efficiency.step_fraction
-    elif sustained:
+    if in_step and gemm is None:
         memory_s = memory_s / efficiency.elementwise_fraction
     if tiling == "scattered":
         memory_s = memory_s / efficiency.strided_gradient_fraction
+    charged = flops
     if gemm is not None and is_product:
-        flops = _charged_flop(_sizes(device, precision, algorithm, tiling), flops, gemm)
-    compute_s = flops / rate
-    if window is not None and efficiency.window_bytes:
-        compute_s = np.maximum(compute_s, _gathered_s(device, precision, *window))
+        charged = _charged_flop(_sizes(device, precision, algorithm, tiling), flops, gemm)
     if aligned is not None and precision in _SIXTEEN_BITS and device.has_matrix_units(precision):
         halvings = np.log2(_WHOLE_LOAD / np.asarray(aligned))
-        compute_s = compute_s / (1.0 - (1.0 - efficiency.odd_fraction) * halvings / np.log2(_WHOLE_LOAD))
+        charged = charged / (1.0 - (1.0 - efficiency.odd_fraction) * halvings / np.log2(_WHOLE_LOAD))
+    compute_s = charged / rate
+    limit = device.sustained(precision)
+    if is_product and not on_vectors and algorithm not in _VECTOR_ALGORITHMS and limit < device.best(precision):
+        compute_s = np.maximum(compute_s, flops**POWER_EXPONENT * charged ** (1.0 - POWER_EXPONENT) / limit)
+    if in_step and gemm is not None:
+        compute_s = compute_s / efficiency.step_fraction
+    if window is not None and efficiency.window_bytes:
+        compute_s = np.maximum(compute_s, _gathered_s(device, precision, *window))
     return np.asarray(launches * (device.launch_overhead_s + np.maximum(compute_s, memory_s)))
 
 
 def _rate_flop_per_s(
     device: Device, precision: str, algorithm: str, *, is_product: bool, on_vectors: bool = False
 ) -> float:
-    """Sustained rate of a large kernel."""
+    """Rate of a large kernel at full clocks."""
     efficiency = device.efficiency
     if algorithm in _VECTOR_ALGORITHMS:
         fraction: float = getattr(efficiency, _VECTOR_ALGORITHMS[algorithm])
@@ -384,15 +409,15 @@ class RooflineCompute:
     def work_times(self, layer: Layer, work: LayerWork, shard: Shard, *, needs_input_gradient: bool) -> PassTimes:
         """The same where the work of the share is at hand."""
         zero = np.zeros_like(shard.batch)
-        sustained = self._is_sustained(layer)
-        into = self._pass_s(work.backward_input, zero, sustained=sustained) if needs_input_gradient else zero
+        in_step = self._is_in_step(layer)
+        into = self._pass_s(work.backward_input, zero, in_step=in_step) if needs_input_gradient else zero
         return PassTimes(
-            forward_s=self._pass_s(work.forward, zero, sustained=sustained),
+            forward_s=self._pass_s(work.forward, zero, in_step=in_step),
             backward_input_s=into,
-            backward_weight_s=self._pass_s(work.backward_weight, zero, sustained=sustained),
+            backward_weight_s=self._pass_s(work.backward_weight, zero, in_step=in_step),
         )
 
-    def _is_sustained(self, layer: Layer) -> bool:
+    def _is_in_step(self, layer: Layer) -> bool:
         """Whether a layer runs at the rates of a long training step: layers of sequences, not those of images.
 
         The two fractions stand for power limits under dense products and for casts around element-wise kernels; training steps of
@@ -414,10 +439,8 @@ class RooflineCompute:
         work = layer.family.work(layer, shard)
         names = []
         for alternatives in (work.forward, work.backward_input, work.backward_weight):
-            sustained = self._is_sustained(layer)
-            times = [
-                float(np.sum([np.ravel(self._kernel_s(k, sustained=sustained))[0] for k in a])) for a in alternatives
-            ]
+            in_step = self._is_in_step(layer)
+            times = [float(np.sum([np.ravel(self._kernel_s(k, in_step=in_step))[0] for k in a])) for a in alternatives]
             best = alternatives[int(np.argmin(times))] if times else ()
             names.append(next((k.algorithm for k in best if k.gemm is not None), ""))
         return (names[0], names[1], names[2])
@@ -433,24 +456,24 @@ class RooflineCompute:
     def sum_s(self, layer: Layer, elements: FloatArray) -> FloatArray:
         """One element-wise kernel; software whose layers add to what is there leaves it out."""
         kernel = Kernel(flop=0.0 * elements, elements=elements, fusable="gradient sum")
-        return self._pass_s(((kernel,),), 0.0 * elements, sustained=self._is_sustained(layer))
+        return self._pass_s(((kernel,),), 0.0 * elements, in_step=self._is_in_step(layer))
 
     def is_free(self, layer: Layer) -> bool:
         """Only views are free."""
         return layer.family.is_view
 
-    def _pass_s(self, alternatives: PassWork, zero: FloatArray, *, sustained: bool) -> FloatArray:
+    def _pass_s(self, alternatives: PassWork, zero: FloatArray, *, in_step: bool) -> FloatArray:
         """Cheapest alternative, element by element."""
         best: FloatArray | None = None
         for kernels in alternatives:
             total = zero
             for kernel in kernels:
                 if kernel.fusable not in self.software.fuses:
-                    total = total + self._kernel_s(kernel, sustained=sustained)
+                    total = total + self._kernel_s(kernel, in_step=in_step)
             best = total if best is None else np.minimum(best, total)
         return zero if best is None else best
 
-    def _kernel_s(self, kernel: Kernel, *, sustained: bool) -> FloatArray:
+    def _kernel_s(self, kernel: Kernel, *, in_step: bool) -> FloatArray:
         time = kernel_time_s(
             self.device,
             self.precision.compute,
@@ -460,7 +483,7 @@ class RooflineCompute:
             algorithm=kernel.algorithm,
             tiling=kernel.tiling,
             launches=kernel.launches,
-            sustained=sustained,
+            in_step=in_step,
             aligned=kernel.aligned,
             window=kernel.window,
         )

@@ -526,7 +526,7 @@ class ModuleTimer:
             algorithm=kernel.algorithm,
             tiling=kernel.tiling,
             launches=kernel.launches,
-            sustained=True,  # a full server never rests, as a training step does not
+            in_step=True,  # a full server never rests, as a training step does not
         )
         if layer.kind in _FUSED:
             time = time - kernel.launches * self.device.launch_overhead_s

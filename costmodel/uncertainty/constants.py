@@ -42,7 +42,7 @@ __all__ = [
 Where = Literal["efficiency", "overhead", "assumption", "link"]
 
 # Fields of `Device` that hold a rate by number format.
-_RATES = frozenset({"best_flop_per_s"})
+_RATES = ("best_flop_per_s", "sustained_flop_per_s")
 
 # Levels that join up to so many devices are inside a node, and so is the innermost of several: no bundled node has more (k80-20gbe).
 _MOST_IN_NODE = 16
@@ -96,7 +96,7 @@ CONSTANTS: Mapping[str, Constant] = MappingProxyType(
             _constant(
                 "matmul_rate",
                 "efficiency",
-                "matmul_fraction best_flop_per_s",
+                "matmul_fraction best_flop_per_s sustained_flop_per_s",
                 0.17,
                 "rate that a large matrix product reaches",
             ),
@@ -294,7 +294,8 @@ def stated_values(name: str, cluster: Cluster, assumptions: MeshAssumptions) -> 
     if constant.where == "efficiency":
         rates = {
             f"{name} {item}": rate
-            for item in _RATES & {*constant.fields}
+            for item in constant.fields
+            if item in _RATES
             for name, rate in getattr(device, item).items()
         }
         return rates or {item: getattr(device.efficiency, item) for item in constant.fields if item not in _RATES}

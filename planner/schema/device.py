@@ -100,6 +100,11 @@ class DeviceFile(FileModel):
         description="what large matrix products of the best shape reach at full clocks, as measured, by number format; the others as "
         "the format most alike, in shares of their peaks, or `matmul_fraction` of `efficiency` without any",
     )
+    sustained: Rates = Field(
+        default_factory=Rates,
+        description="what is left of `best` at the board's power limit, held for seconds; the others as the format most alike, in shares "
+        "of their best rates, and all of it without any",
+    )
     vector_rate: FlopRate | None = Field(
         default=None, description="rate of element-wise kernels; the fp32 peak unless stated"
     )
@@ -143,6 +148,7 @@ class DeviceFile(FileModel):
             description=self.description,
             peak_flop_per_s=self.peak.model_dump(exclude_none=True),
             best_flop_per_s=self.best.model_dump(exclude_none=True),
+            sustained_flop_per_s=self.sustained.model_dump(exclude_none=True),
             best_source=self.source.get("best", ""),
             memory_bytes=self.memory,
             memory_bandwidth_bytes_per_s=self.memory_bandwidth,

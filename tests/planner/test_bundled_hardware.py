@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import functools
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -264,6 +265,33 @@ def messages(model: type[DeviceFile] | type[ClusterFile], content: dict[str, Any
 )
 def test_bad_devices(change: dict[str, Any], message: str) -> None:
     assert message in messages(DeviceFile, GOOD_DEVICE | change)
+
+
+# Boards since 2022 of which nobody published what large products reach.
+UNMEASURED = {
+    "trainium1",
+    "trainium1-core",
+    "trainium2",
+    "trainium2-core",
+    "tpu-v5e",
+    "tpu-v5p",
+    "cpu-xeon-8480",
+    "rtx-a5500",
+}
+
+
+@pytest.mark.parametrize("name", sorted(DEVICES))
+def test_rates_since_2022_are_measured(name: str) -> None:
+    """What the product of a training step reaches is stated by format, with where it was measured, and in order."""
+    found, file = device(name), raw(DEVICES[name])
+    for number_format in found.formats:
+        assert found.sustained(number_format) <= found.best(number_format) <= 1.15 * found.peak(number_format)
+    year = re.search(r"\b(20[0-9]{2})\)", file["description"])
+    if year is not None and int(year[1]) >= 2022 and name not in UNMEASURED:
+        trained_in = "bf16" if "bf16" in found.formats else "fp16"
+        assert trained_in in {*found.best_flop_per_s, *found.sustained_flop_per_s}
+    for key in ("best", "sustained"):
+        assert (key in file) == (key in file["source"])
 
 
 def test_former_shares_of_the_peak_are_understood() -> None:

@@ -99,7 +99,7 @@ def test_the_table_shows_energy(answer: Any) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("llama2-7b", "--objective", "energy", "--device", "h20"), "states no power"),
+        (("llama2-7b", "--objective", "energy", "--device", "gh200"), "states no power"),
         (("llama2-7b", "--objective", "money", "--device", "h20"), "states no price"),
         (("llama2-7b", "--power", "700"), "has no unit"),
         (("llama2-7b", "--power", "100 W,200 W"), "no more than a busy one"),
@@ -110,7 +110,7 @@ def test_the_table_shows_energy(answer: Any) -> None:
         (("alexnet", "--objective", "mfu"), "--objective gpu_hours"),
         (("alexnet", "--objective", "tokens_per_s"), "the network reads no tokens; --objective step_time"),
         (("alexnet", "--objective", "tokens_per_s_per_gpu"), "the network reads no tokens; --objective gpu_hours"),
-        (("alexnet", "--objective", "energy", "--device", "h20"), "states no power"),
+        (("alexnet", "--objective", "energy", "--device", "gh200"), "states no power"),
         (("alexnet", "--objective", "money", "--device", "h20"), "states no price"),
         (("alexnet", "--objective", "ttft", "--mode", "inference"), "is for networks that generate text"),
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from costmodel.kernels.roofline import EAGER, ImageSoftware, PassTimes, Roofline
 from costmodel.layerwise.splits import shard_of, split_table
 from costmodel.network.layers import Layer
 from costmodel.precision import OPTIMIZERS, PRECISIONS
+from planner.files.loading import load_device
 from tests.costmodel.network.layers.cases import layer as layer_of
 
 A100 = Device(
@@ -229,6 +231,112 @@ def test_products_of_a_format_reach_the_rate_stated_for_it() -> None:
         for name in ("bf16", "fp8", "fp4")
     ]
     assert times == pytest.approx([2e15 / (312e12 * 0.8), 2e15 / (624e12 * 0.72), 2e15 / (1248e12 * 0.72)])
+
+
+# 1,000 TFLOP/s at full clocks, 800 at the power limit; nothing else that costs time but what a test asks for.
+LIMITED = Device(
+    name="limited",
+    peak_flop_per_s={"fp32": 100e12, "bf16": 1000e12},
+    memory_bytes=80e9,
+    memory_bandwidth_bytes_per_s=1e15,
+    launch_overhead_s=0.0,
+    best_flop_per_s={"bf16": 1000e12},
+    sustained_flop_per_s={"bf16": 800e12},
+    efficiency=Efficiency(tile_half=0, depth_half=0, fill_outputs=0, attention_fraction=0.5, odd_fraction=0.5),
+)
+
+
+@pytest.mark.parametrize(
+    ("half", "expected_ms"),
+    [
+        (0.0, 1.25),  # 1 TFLOP at 800 TFLOP/s
+        (
+            2e3 * (1.25**0.5 - 1.0),
+            1.25**0.4 / 0.8,
+        ),  # a quarter more is charged: 1.367 ms at the limit, 1.25 at full clocks
+        (2e3 * (2.0**0.5 - 1.0), 2.0),  # half of it idles: 2 ms at full clocks, 1.649 at the limit
+    ],
+)
+def test_products_are_limited_by_power_or_by_what_idles_by_hand(half: float, expected_ms: float) -> None:
+    """1 TFLOP of 2,000 x 2,000 outputs; tiles charge (1 + half / 2,000)^2 of it."""
+    device = replace(LIMITED, efficiency=replace(LIMITED.efficiency, tile_half=half))
+    time = kernel_time_s(device, "bf16", flop=1e12, memory_bytes=0.0, gemm=(2e3, 2e3, 125e3))
+    assert float(time) == pytest.approx(expected_ms * 1e-3, rel=1e-12)
+
+
+def test_only_what_draws_power_is_limited() -> None:
+    def seconds(precision: str = "bf16", **options: Any) -> list[float]:
+        both = (LIMITED, replace(LIMITED, sustained_flop_per_s={}))
+        found = (
+            kernel_time_s(d, precision, flop=1e12, memory_bytes=0.0, gemm=(2e3, 2e3, 125e3), **options) for d in both
+        )
+        return [float(time) for time in found]
+
+    assert seconds() == pytest.approx([1.25e-3, 1e-3])
+    for options in (
+        {"precision": "fp32"},
+        {"tiling": "unaligned"},
+        {"tiling": "depthwise"},
+        {"algorithm": "winograd"},
+        {"algorithm": "attention"},  # 500 TFLOP/s: below the limit
+        {"aligned": 1.0},  # half of the rate
+    ):
+        limited, full = seconds(**options)
+        assert limited == full, options
+    # In a step both lose the same share.
+    efficiency = replace(LIMITED.efficiency, step_fraction=0.5)
+    step = replace(LIMITED, efficiency=efficiency)
+    time = kernel_time_s(step, "bf16", flop=1e12, memory_bytes=0.0, gemm=(2e3, 2e3, 125e3), in_step=True)
+    assert float(time) == pytest.approx(2.5e-3)
+
+
+usual_limit = replace(
+    LIMITED, sustained_flop_per_s={"bf16": 500e12}, efficiency=replace(DEFAULT_EFFICIENCY, fill_outputs=1e6)
+)
+
+
+@given(extent, extent, extent, st.floats(0.05, 0.95), st.floats(1.0, 4.0))
+def test_a_limit_keeps_the_order_of_products(m: int, n: int, k: int, cut: float, more: float) -> None:
+    """More work takes no less time, pieces no less than the whole, and a lower limit makes nothing quicker."""
+    whole = gemm_s(usual_limit, m, n, k)
+    for larger in ((more * m, n, k), (m, more * n, k), (m, n, more * k)):
+        assert gemm_s(usual_limit, *larger) >= whole * (1 - 1e-12)
+    for first, second in (
+        ((cut * m, n, k), ((1 - cut) * m, n, k)),
+        ((m, cut * n, k), (m, (1 - cut) * n, k)),
+        ((m, n, cut * k), (m, n, (1 - cut) * k)),
+    ):
+        assert gemm_s(usual_limit, *first) + gemm_s(usual_limit, *second) >= whole * (1 - 1e-12)
+    lower = replace(usual_limit, sustained_flop_per_s={"bf16": 400e12})
+    free = replace(usual_limit, sustained_flop_per_s={})
+    assert gemm_s(lower, m, n, k) >= whole >= gemm_s(free, m, n, k)
+    assert gemm_s(replace(usual_limit, sustained_flop_per_s={"bf16": 1000e12}), m, n, k) == gemm_s(free, m, n, k)
+
+
+# TFLOP/s in fp8 of H200, square products of random numbers after 10,000 others (Azure AI benchmarking guide, ND H200 v5).
+AZURE_H200 = {4096: 1249, 8192: 1301, 16384: 1366, 32768: 1350}
+# TFLOP/s in bf16 of 2,816 x 1,536 outputs on H200, by the inner loop, held for seconds (S. Bekman, ml-engineering,
+# compute/accelerator/benchmarks/README.md, "The K walk").
+K_WALK_H200 = {4096: 722, 6144: 749, 10240: 741, 20480: 727}
+
+
+def _rate(device: Device, precision: str, m: float, n: float, k: float) -> float:
+    flop, moved = 2.0 * m * n * k, 2.0 * (m * n + n * k + k * m)
+    return flop / float(kernel_time_s(device, precision, flop=flop, memory_bytes=moved, gemm=(m, n, k))) / 1e12
+
+
+def test_held_products_of_others_on_h200() -> None:
+    """The rates of the device file are from another table. Without a limit the largest would be a tenth too quick.
+
+    One shape with ever longer inner loops gets no quicker at the limit, though it wastes less: it is never predicted above it.
+    """
+    device = load_device("h200").device
+    for size, measured in AZURE_H200.items():
+        assert _rate(device, "fp8", size, size, size) == pytest.approx(measured, rel=0.05), size
+    free = replace(device, sustained_flop_per_s={})
+    assert _rate(free, "fp8", 32768, 32768, 32768) > 1.1 * AZURE_H200[32768]
+    for depth, measured in K_WALK_H200.items():
+        assert 0.8 * measured < _rate(device, "bf16", 2816, 1536, depth) < device.sustained("bf16") / 1e12, depth
 
 
 def test_batch_equals_scalars() -> None:

@@ -30,6 +30,7 @@ DEVICE = Device(
     name="d",
     peak_flop_per_s={"fp32": 1e13, "bf16": 1e14, "fp16": 1e14},
     best_flop_per_s={"fp16": 6e13},
+    sustained_flop_per_s={"fp16": 5e13},
     memory_bytes=1e10,
     memory_bandwidth_bytes_per_s=1e12,
     efficiency=Efficiency(
@@ -63,7 +64,11 @@ def test_every_constant_changes_what_it_names_and_nothing_else() -> None:
         changed = {
             *(f for f in Efficiency.__dataclass_fields__ if _efficiency(cluster, f) != _efficiency(CLUSTER, f)),
             *(f for f in MeshAssumptions.__dataclass_fields__ if getattr(assumed, f) != getattr(assumptions, f)),
-            *(f for f in ("launch_overhead_s", "best_flop_per_s") if getattr(cluster.device, f) != getattr(DEVICE, f)),
+            *(
+                f
+                for f in ("launch_overhead_s", "best_flop_per_s", "sustained_flop_per_s")
+                if getattr(cluster.device, f) != getattr(DEVICE, f)
+            ),
             *(
                 f
                 for f in ("bandwidth_bytes_per_s", "latency_s", "ring_step_s", "efficiency")
@@ -113,12 +118,14 @@ def test_a_group_keeps_its_own_links() -> None:
 
 
 def test_rates_that_a_device_states_stay_below_its_peak_or_what_was_measured_above_it() -> None:
-    stated = replace(DEVICE, best_flop_per_s={"fp32": 1.1e13, "bf16": 8e13})
+    stated = replace(DEVICE, best_flop_per_s={"fp32": 1.1e13, "bf16": 8e13}, sustained_flop_per_s={"bf16": 7e13})
     assert dict(device_with(stated, {"matmul_rate": 0.5}).best_flop_per_s) == {"fp32": 5.5e12, "bf16": 4e13}
-    assert dict(device_with(stated, {"matmul_rate": 2.0}).best_flop_per_s) == {"fp32": 1.1e13, "bf16": 1e14}
+    quicker = device_with(stated, {"matmul_rate": 2.0})
+    assert dict(quicker.best_flop_per_s) == {"fp32": 1.1e13, "bf16": 1e14}
+    assert dict(quicker.sustained_flop_per_s) == {"bf16": 1e14}
     cluster = replace(CLUSTER, groups=(DeviceGroup(device=stated),))
     values = stated_values("matmul_rate", cluster, MeshAssumptions())
-    assert values == {"fp32 best_flop_per_s": 1.1e13, "bf16 best_flop_per_s": 8e13}
+    assert values == {"fp32 best_flop_per_s": 1.1e13, "bf16 best_flop_per_s": 8e13, "bf16 sustained_flop_per_s": 7e13}
 
 
 def test_an_overlap_is_changed_by_its_exposed_share() -> None:

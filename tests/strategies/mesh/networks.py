@@ -60,14 +60,16 @@ def two_level_cluster(
     memory: float = 16e9,
     inside: float = 100e9,
     outside: float = 10e9,
+    is_limited: bool = False,
 ) -> Cluster:
-    """Nodes of equal devices."""
+    """Nodes of equal devices; with ``is_limited``, their power limit halves the rates of large products."""
     device = Device(
         name="d",
         peak_flop_per_s={"fp32": peak / 8, "bf16": peak},
         memory_bytes=memory,
         memory_bandwidth_bytes_per_s=1e12,
         launch_overhead_s=1e-6,
+        sustained_flop_per_s={"bf16": 0.4 * peak} if is_limited else {},
     )
     levels = (
         Level(name="node", size=per_node, bandwidth_bytes_per_s=inside, latency_s=1e-6),
@@ -97,6 +99,9 @@ def random_case(seed: int) -> tuple[Workload, Cluster, int]:
         dense_blocks=rng.choice([0, 1]),
     )
     cluster = two_level_cluster(
-        per_node=rng.choice([2, 4]), inside=rng.choice([20e9, 300e9]), outside=rng.choice([2e9, 25e9])
+        per_node=rng.choice([2, 4]),
+        inside=rng.choice([20e9, 300e9]),
+        outside=rng.choice([2e9, 25e9]),
+        is_limited=seed % 2 == 1,
     )
     return workload_of(graph, cluster, rng.choice([4, 6, 8])), cluster, rng.choice([2, 4, 6])
