@@ -100,10 +100,11 @@ _KINDS = ("models", "devices", "clusters", "frameworks", "calibrations", "collec
 def list_(typed: Typed) -> None:
     """List the bundled models, devices, clusters, frameworks and calibrations, the collectives, the importers or the exporters.
 
-    With -v, frameworks come with every cost, default and rule, and its source.
+    With -v, devices come with their best and sustained rates by format, and frameworks with every cost, default and rule, and its source.
 
     \b
     planner list devices
+    planner list devices b200 -v
     planner list frameworks megatron-lm -v
     """  # noqa: D301 - the \b of click, "keep these lines", not a backslash
     what = typed.given["what"]

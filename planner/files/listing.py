@@ -6,10 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from planner.core.blocks import Block, Column, Heading, Report, Sentence, Table
+from planner.core.blocks import Block, Column, Facts, Heading, Report, Sentence, Table
+from planner.core.numbers import percent
+from planner.core.quantities import format_rate
 from planner.report.documents import RESULT_VERSION
 
-__all__ = ["collective_rows", "file_rows", "framework_rows", "listing_report"]
+__all__ = ["collective_rows", "device_rows", "file_rows", "framework_rows", "listing_report"]
 
 _DESCRIPTION = "description"
 
@@ -26,6 +28,8 @@ def listing_report(kind: str, rows: Sequence[Mapping[str, Any]]) -> Report:
 def _blocks(kind: str, rows: Sequence[Mapping[str, Any]]) -> list[Block]:
     if not rows:
         return [Sentence(f"no {kind} are bundled")]
+    if "best_flop_per_s" in rows[0]:
+        return _rate_blocks(rows)
     if "setting" not in rows[0]:
         return [_table(rows)]
     # Many rows of each: its name stands once, above them.
@@ -33,6 +37,42 @@ def _blocks(kind: str, rows: Sequence[Mapping[str, Any]]) -> list[Block]:
     for row in rows:
         groups[row["name"]].append({key: value for key, value in row.items() if key != "name" and value is not None})
     return [block for name, its in groups.items() for block in (Heading(name), _table(its))]
+
+
+def _rate_blocks(rows: Sequence[Mapping[str, Any]]) -> list[Block]:
+    """A table of rates per device, what it is above and where they come from below."""
+    blocks: list[Block] = []
+    for name in dict.fromkeys(row["name"] for row in rows):
+        its = [row for row in rows if row["name"] == name]
+        first = its[0]
+        power = "" if first["power_w"] is None else f"{first['power_w']:g} W"
+        title = first[_DESCRIPTION] if power in first[_DESCRIPTION] else f"{first[_DESCRIPTION]}, {power}"
+        cells = [
+            {
+                "format": row["format"],
+                "peak": format_rate(row["peak_flop_per_s"], "FLOP/s"),
+                **{key: _rate(row, key) for key in ("best", "sustained")},
+                "of peak": percent(row["sustained_share"]),
+            }
+            for row in its
+        ]
+        sources = [(key, first[f"{key.lower()}_source"]) for key in ("Peak", "Best", "Sustained")]
+        blocks += [Heading(name), Sentence(title), _table(cells)]
+        blocks.append(Facts(tuple((key, text) for key, text in sources if text)))
+    if any(row["best_is_assumed"] or row["sustained_is_assumed"] for row in rows):
+        blocks.append(Sentence(_ASSUMED))
+    return blocks
+
+
+# The rule is that of `Device.best` and `Device.sustained`.
+_ASSUMED = (
+    "* assumed, as nobody measured it: the share of the format most alike, or a usual share of the peak; at the power limit, all of the "
+    "best rate where no format has another."
+)
+
+
+def _rate(row: Mapping[str, Any], key: str) -> str:
+    return format_rate(row[f"{key}_flop_per_s"], "FLOP/s") + ("*" if row[f"{key}_is_assumed"] else "")
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
@@ -77,6 +117,33 @@ def _device_facts(content: Mapping[str, Any]) -> dict[str, Any]:
     peak = content.get("peak")
     rates = ", ".join(f"{name} {rate}" for name, rate in peak.items()) if isinstance(peak, dict) else ""
     return {"memory": content.get("memory"), "memory_bandwidth": content.get("memory_bandwidth"), "peak": rates}
+
+
+def device_rows(files: Iterable[Path]) -> list[dict[str, Any]]:
+    """Peak, best and sustained rate of every format of devices, with their sources."""
+    from planner.files.documents import parse_document
+    from planner.files.loading import load_device
+
+    rows: list[dict[str, Any]] = []
+    for path in files:
+        device, source = load_device(str(path)).device, parse_document(path).value["source"]
+        rows += [
+            {
+                "name": path.stem,
+                "format": name,
+                "peak_flop_per_s": peak,
+                "best_flop_per_s": device.best(name),
+                "sustained_flop_per_s": device.sustained(name),
+                "sustained_share": device.sustained(name) / peak,
+                "best_is_assumed": name not in device.best_flop_per_s,
+                "sustained_is_assumed": name not in device.sustained_flop_per_s,
+                "power_w": device.busy_power_w,
+                **{f"{key}_source": source.get(key) for key in ("peak", "best", "sustained")},
+                _DESCRIPTION: device.description,
+            }
+            for name, peak in device.peak_flop_per_s.items()
+        ]
+    return rows
 
 
 def _cluster_facts(content: Mapping[str, Any]) -> dict[str, Any]:

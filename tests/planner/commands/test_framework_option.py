@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 import planner
 from costmodel.framework import LayerAssumptions
@@ -191,6 +192,38 @@ def test_a_list_shows_what_is_named(document: Any, answer: Any, fails: Any) -> N
     assert "framework 'nanotrn' is not known; did you mean 'nanotron'?" in fails("list", "frameworks", "nanotrn")
     assert "did you mean 'h100-nvl' or" in fails("list", "devices", "h100")
     assert "did you mean 'ring'?" in fails("list", "collectives", "ringg")
+
+
+B200_RATES = """\
+format  peak          best           sustained      of peak
+------  ------------  -------------  -------------  -------
+fp32    80.0 TFLOP/s  61.8 TFLOP/s*  61.8 TFLOP/s*  77.2 %
+tf32    1.12 PFLOP/s  868 TFLOP/s*   720 TFLOP/s*   64.0 %
+fp16    2.25 PFLOP/s  1.74 PFLOP/s*  1.38 PFLOP/s   61.4 %
+bf16    2.25 PFLOP/s  1.74 PFLOP/s   1.44 PFLOP/s   64.0 %
+fp8     4.50 PFLOP/s  3.35 PFLOP/s   2.79 PFLOP/s   62.0 %
+fp4     9.00 PFLOP/s  6.75 PFLOP/s   5.63 PFLOP/s   62.5 %
+"""
+
+
+def test_devices_are_listed_with_their_rates_by_format(document: Any, answer: Any, tmp_path: Path) -> None:
+    """What is assumed is what the file does not state; devices without a measured rate say so."""
+    shown = answer("list", "devices", "b200", "k20", "-v", "--width", "150")
+    assert shown.startswith("b200\nNVIDIA B200 in an HGX or DGX B200, 1000 W (Blackwell, 2024)\n\n" + B200_RATES)
+    assert "Sustained: the MSMF of ml-engineering" in shown
+    assert shown.rstrip().splitlines()[-2].startswith("* assumed, as nobody measured it")
+    files = {path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in bundled("devices").values()}
+    rows = document("list devices -v")["items"]
+    assert {row["name"] for row in rows} == set(files)
+    for row in rows:
+        name, number_format = row["name"], row["format"]
+        for kind in ("best", "sustained"):
+            assert row[f"{kind}_is_assumed"] == (number_format not in files[name].get(kind, {})), (name, number_format)
+            assert row[f"{kind}_source"] == files[name]["source"].get(kind)
+        assert row["sustained_share"] == row["sustained_flop_per_s"] / row["peak_flop_per_s"]
+    mine = tmp_path / "mine.yaml"
+    mine.write_bytes(bundled("devices")["b200"].read_bytes())
+    assert [row["name"] for row in document(f"list devices {mine} -v")["items"]] == 6 * ["mine"]
 
 
 def test_a_list_shows_files_of_ones_own(document: Any, answer: Any, fails: Any, tmp_path: Path) -> None:
