@@ -35,6 +35,10 @@ SENTENCES: Mapping[str, str] = {
         "small. Larger micro-batches, less splitting, or CUDA graphs and fused kernels help; what is assumed of hosts (eager PyTorch) is "
         "--assume host_launch_s=... and host_collective_s=..."
     ),
+    "power_limited": (
+        "a {device} is at its power limit[ of {power_w:g} W] in large products: in {number_format} they run at {share:share} of what they "
+        "reach at full clocks (`planner list devices {device} -v`)"
+    ),
     "fits_with": "it fits with {options}: {step_time_s:time} per step",
     "fits_with_nothing": (
         "no ZeRO stage, recomputation, offload or smaller micro-batch makes it fit; `planner optimize` searches the other degrees"

@@ -15,7 +15,7 @@ from planner.spaces.mesh.plans import mesh_plan_in_words
 from planner.spaces.mesh.space import EFFORT, MeshPlanSpace, mesh_space
 from strategies.mesh.settings import DISTINCT, MeshSettings
 
-__all__ = ["batch_notes", "cautions", "pessimistic_notes", "rounder_batch"]
+__all__ = ["batch_notes", "cautions", "pessimistic_notes", "power_notes", "rounder_batch"]
 
 # Searches under a pessimistic assumption, or at another batch, are short (0.1 s for 16,384 GPUs): in a corner of the space (degrees that
 # are powers of two), and only roughly. What they find is a plan that exists, so that the sentence is true.
@@ -26,6 +26,9 @@ _WORTH_SAYING = 0.01
 _FEW = 0.05
 # Per sample, below which the other batch is not worth a sentence.
 _FASTER = 0.05
+# A power limit that takes more than this of the rate of large products, in a plan that computes for most of its step, is worth a sentence.
+_LIMITED = 0.95
+_MOSTLY = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +68,16 @@ def cautions(space: MeshPlanSpace, ranked: RankedPlan) -> list[Note]:
     if cluster.host is None and size:
         notes.append(Note("host_not_described", host_bytes=size, cluster=space.resolved.setting.cluster))
     return notes
+
+
+def power_notes(space: MeshPlanSpace, ranked: RankedPlan) -> list[Note]:
+    """Say that the power limit of the device decides how fast a plan computes."""
+    device, used = space.resolved.cluster.device, space.resolved.workload.precision.compute
+    share = device.sustained(used) / device.best(used)
+    computing_s = ranked.time_parts["compute_s"] - ranked["host_s"]
+    if share > _LIMITED or computing_s < _MOSTLY * ranked.step_time_s:
+        return []
+    return [Note("power_limited", device=device.name, number_format=used, share=share, power_w=device.busy_power_w)]
 
 
 def pessimistic_notes(space: MeshPlanSpace, settings: MeshSettings, plans: Sequence[RankedPlan]) -> list[Note]:

@@ -433,7 +433,7 @@ class MeshPlanSpace(PlanSpace):
         }
 
     def plan_notes(self, ranked: RankedPlan) -> list[str]:
-        from planner.spaces.mesh.notes import cautions
+        from planner.spaces.mesh.notes import cautions, power_notes
 
         notes: list[str] = [*self.resolved.model.notes, *_host_notes(ranked)]
         if not ranked.fits:
@@ -442,7 +442,7 @@ class MeshPlanSpace(PlanSpace):
             from planner.spaces.mesh.diagnose import fitting_change
 
             notes.append(fitting_change(self, ranked.plan))
-        return [*notes, *cautions(self, ranked)]
+        return [*notes, *cautions(self, ranked), *power_notes(self, ranked)]
 
     def explained(self, estimate: Estimate, plans: Sequence[RankedPlan], proof: Proof | None) -> Estimate:
         from strategies.mesh.block_search import split_plan

@@ -358,3 +358,21 @@ def test_the_list_says_what_its_plans_differ_in() -> None:
     for diverse, count in ((None, 1), (False, 0)):
         found = optimize(Request(model="bert-large", gpus=8, batch=64, diverse=diverse))
         assert len(notes_with(found.notes, "--no-diverse shows all")) == count
+
+
+@pytest.mark.parametrize(
+    ("options", "is_said"),
+    [
+        ("--device b200 --gpus 8 --tp 1 --batch 64", True),
+        ("--device a100-80gb --gpus 8 --tp 1 --batch 8", False),  # states no sustained rate
+        ("--device b200 --gpus 64 --tp 8 --batch 8", False),  # computes for less than half of the step
+    ],
+)
+def test_a_power_limit_is_said_where_it_decides(options: str, is_said: bool, answer: Any) -> None:
+    """1,439 of 1,737 TFLOP/s, at 1000 W: S. Bekman, ml-engineering, MSMF and MAMF of the B200."""
+    notes = json.loads(answer("estimate", "llama3-8b", "--zero", "1", *options.split(), "--json"))["note_codes"]
+    said = [note for note in notes if note["code"] == "power_limited"]
+    assert bool(said) == is_said
+    for note in said:
+        assert note["values"]["share"] == pytest.approx(1439 / 1737)
+        assert "b200 is at its power limit of 1000 W in large products: in bf16 they run at 82.8 %" in note["text"]
