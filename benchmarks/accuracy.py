@@ -24,7 +24,7 @@ import numpy as np
 
 from benchmarks.datasets import read
 from planner.files.loading import load_calibration
-from planner.measurements import plans
+from planner.measurements import hardware, plans
 from planner.measurements.hardware import framework_of_row
 from planner.measurements.outcomes import DEFAULT, PALEO, Outcome, Preset, calibrated
 from planner.measurements.plans import predict
@@ -216,7 +216,7 @@ ABLATIONS: Mapping[str, Point] = {
 # What is known of frameworks beside constants -> what is put in place of a name to be without it.
 FRAMEWORK_ABLATIONS: Mapping[str, tuple[Any, str, Any]] = {
     "stages as the framework cuts them": (
-        plans,
+        hardware,
         "framework_of_row",
         lambda row: replace(framework_of_row(row), stages="balanced"),
     ),
