@@ -58,8 +58,6 @@ _KERNELS: Grid = {
 _NANOTRON: Grid = {
     # One constant: a rank that comes late is late by what starting a collective takes.
     "host_collective_s contended_step_s": tuple(n * 25e-6 for n in range(6, 15)),
-    "message_hold_s": (0.0, 0.3, 0.4, 0.5, 0.6),
-    "bucket_wait_s": (0.0, 300e-6, 600e-6, 900e-6),
 }
 
 
@@ -81,6 +79,8 @@ class Part:
         Constant -> values tried.
     calibration : str
         Of the machines that the rows ran on, where they waited for something that no framework explains; empty: none.
+    same_work : columns
+        Runs of which equal texts do the same work per slot of their pipeline, see `undisturbed`; empty: none is taken as disturbed.
     has_outliers : bool
         The median of the errors chooses, not their mean.
     """
@@ -93,6 +93,7 @@ class Part:
     has_outliers: bool = False
     together: str = ""
     calibration: str = ""
+    same_work: Sequence[str] = ()
 
 
 def _is_mixture(row: Row) -> bool:
@@ -135,6 +136,7 @@ PARTS = (
         grid=_NANOTRON,
         has_outliers=True,
         calibration="ultra-scale-playbook",
+        same_work=("model_as_published", "tp", "pp", "micro_batch"),
     ),
     Part(
         name="llm-foundry, A100 FSDP",
@@ -188,8 +190,6 @@ ABLATIONS: Mapping[str, Point] = {
     "waits of tensor-parallel collectives": (("collective_wait_s", 0.0),),
     "exchange behind the backward pass": (("dp_overlap", 0.9),),
     "collectives held up by transfers between nodes": (("contended_step_s", 0.0),),
-    "messages held up in jobs of 512 ranks": (("message_hold_s", 0.0),),
-    "waits of gradient buckets over nodes": (("bucket_wait_s", 0.0),),
     "exchange behind the backward pass under ZeRO-1": (("zero_overlap", 1.0),),
     "whole gradients under ZeRO-1": (("zero_whole", 0.0),),
     "pieces of gathered weights": (("shard_piece_s", 0.0),),
@@ -282,6 +282,29 @@ def _trials(
     return Trials(rows=rows, points=points, errors=errors, calibration=calibration)
 
 
+def undisturbed(part: Part, outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """Those that were not disturbed, by what was measured alone.
+
+    A run is disturbed that takes over twice as long per slot of its pipeline as the quickest run of the same network, tensor and pipeline
+    parallelism and micro-batch on any number of nodes. Replicas change only the exchange of gradients, which may double a slot where a step
+    has a single one; a run held up by the machine takes up to twenty times as long.
+    """
+
+    def slot_s(row: Row) -> float:
+        return float(row.text("step_time_ms")) / (int(row.text("grad_accum")) + int(row.text("pp")) - 1)
+
+    least: dict[tuple[str, ...], float] = {}
+    works = [tuple(outcome.row.text(column) for column in part.same_work) for outcome in outcomes]
+    for outcome, work in zip(outcomes, works, strict=True):
+        if outcome.comparisons:
+            least[work] = min(slot_s(outcome.row), least.get(work, np.inf))
+    return [
+        outcome
+        for outcome, work in zip(outcomes, works, strict=True)
+        if not outcome.comparisons or slot_s(outcome.row) <= 2.0 * least[work]
+    ]
+
+
 def without_fact(rows: Sequence[Row], change: tuple[Any, str, Any], preset: Preset = DEFAULT) -> list[Outcome]:
     """Predict without something that is known of frameworks: a module, a name in it, and what stands there instead."""
     fresh = [Row(line=row.line, cells=row.cells) for row in rows]  # those given know their framework by now
@@ -369,7 +392,11 @@ def _fits(part: Part, folder: Path) -> list[str]:
     chosen = ", ".join(f"{name} {value:g}" for name, value in trials.points[best])
     lines.append(own(f"in sample: {chosen}", trials.outcomes(best)))
     for fold, columns in part.folds.items():
-        lines.append(own(f"left out by {fold}", left_out(part, trials, columns)))
+        outcomes = left_out(part, trials, columns)
+        lines.append(own(f"left out by {fold}", outcomes))
+        if part.same_work:
+            calm = undisturbed(part, outcomes)
+            lines.append(line(f"not disturbed ({len(calm)}), left out by {fold}", score(calm)))
     return [*lines, own("preset `paleo`", predict(rows, PALEO))]
 
 

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
-from costmodel.arrays import FloatArray, IntArray
 from costmodel.fields import assumption
 from costmodel.precision import Precision
 
@@ -100,11 +97,6 @@ class MeshAssumptions:
         "bytes that a bucket has at least for each rank that exchanges it, so that the latency of its collective stays a small share",
         "the same file: 1 M elements of 4 bytes",
     )
-    bucket_wait_s: float = assumption(
-        0.0,
-        "time that the exchange of a bucket of gradients waits for ranks of other nodes, besides its message",
-        "none unless a framework says otherwise",
-    )
     allocator_slack: float = assumption(
         0.08,
         "share of activations and working memory lost to fragmentation",
@@ -167,17 +159,6 @@ class MeshAssumptions:
         "exchange tensors: the processes that move data take turns with those that start kernels, and a collective waits for whichever of "
         "its ranks was held up",
         "none unless a framework says otherwise",
-    )
-    message_hold_s: float = assumption(
-        0.0,
-        "time that a stage waits for a message of its neighbours, besides its transfer, in jobs of message_hold_ranks ranks or more",
-        "none unless a framework says otherwise",
-    )
-    message_hold_ranks: float = assumption(
-        0.0,
-        "ranks from which on messages between stages are held up",
-        "all jobs unless a framework says otherwise",
-        needs="message_hold_s",
     )
     update_launches: float = assumption(
         0.0,
@@ -278,31 +259,6 @@ class MeshAssumptions:
         "blocks whose gathered weights are held at once under ZeRO-3",
         "PyTorch FSDP: the current block and the one prefetched",
     )
-
-    def exposed_transfer_s(self, sent_s: FloatArray, ranks: IntArray | int) -> FloatArray:
-        """What a stage waits for a message of a neighbour.
-
-        Parameters
-        ----------
-        sent_s : array
-            Time that the message takes; 0 where nothing is sent.
-        ranks : array or int
-            Ranks of the whole job, in a shape that fits.
-
-        Returns
-        -------
-        array of ``sent_s``'s shape
-
-        Examples
-        --------
-        >>> held = MeshAssumptions(pp_overlap=0.5, message_hold_s=0.25, message_hold_ranks=512)
-        >>> held.exposed_transfer_s(np.array([0.0, 0.5, 0.5]), np.array([512, 512, 256])).tolist()
-        [0.0, 0.5, 0.25]
-        """
-        exposed = sent_s * (1.0 - self.pp_overlap)
-        if self.message_hold_s:
-            exposed = exposed + np.where((sent_s > 0) & (ranks >= self.message_hold_ranks), self.message_hold_s, 0.0)
-        return np.asarray(exposed)
 
     def gradient_width(self, precision: Precision) -> float:
         """Bytes of a gradient that is accumulated and exchanged."""

@@ -38,7 +38,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from costmodel.arrays import BoolArray, FloatArray, IntArray, StructOfArrays
+from costmodel.arrays import FloatArray, IntArray, StructOfArrays
 from costmodel.hardware.cluster import Cluster, span
 from costmodel.hardware.collectives import collective_s, names_of
 from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS, MeshAssumptions
@@ -191,11 +191,6 @@ class GroupTimes:
         order = np.argsort(known.arrived, kind="stable")
         known.keys, known.ids = known.arrived[order], order
         return known.ids[np.searchsorted(known.keys, key)]
-
-    def spans_nodes(self, group: IntArray) -> BoolArray:
-        """Which groups, by their numbers, have ranks on several nodes (of `node_size`, from whose first rank they begin)."""
-        key = self._known.arrived[group]
-        return np.asarray((key // _RADIX - 1) * (key % _RADIX) >= self.node_size)
 
     def time_s(self, operation: str, group: IntArray, message_bytes: FloatArray) -> FloatArray:
         """Time of messages, by the algorithm of `library_s` that is the quickest for each.
@@ -489,7 +484,7 @@ def p2p_s(
     if np.any(scatters):
         ranks = groups.find(np.where(scatters & (batch.pp > 1), batch.tp, 1), np.ones_like(batch.tp))
         time = time + groups.time_s("all_gather", ranks, whole)
-    return assumptions.exposed_transfer_s(time, batch.workers[:, None])
+    return np.asarray(time * (1.0 - assumptions.pp_overlap))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -601,12 +596,9 @@ class CopyTimes:
     def _both(
         self, operation: str, groups: tuple[IntArray, IntArray], messages: _Pair, gradients: _Pair | None
     ) -> FloatArray:
-        """Both kinds of weights; in as many buckets as ``gradients`` fill, each of which pays the latency of its collective.
-
-        On several nodes each bucket of gradients waits for the ranks of other nodes, too.
-        """
+        """Both kinds of weights; in as many buckets as ``gradients`` fill, each of which pays the latency of its collective."""
         total: FloatArray | None = None
-        wait_s, bucket = self.groups.assumptions.bucket_wait_s, self.bucket_bytes
+        bucket = self.bucket_bytes
         for kind, (group, message) in enumerate(zip(groups, messages, strict=True)):
             if not len(group):
                 continue
@@ -614,10 +606,7 @@ class CopyTimes:
                 time = self.groups.time_s(operation, group, message)
             else:
                 pieces = np.maximum(gradients[kind] / np.where(bucket > 0, bucket, np.inf), 1.0)
-                time = self.groups.time_s(operation, group, message / pieces)
-                if wait_s and operation != "all_gather":
-                    time = time + np.where((time > 0) & self.groups.spans_nodes(group)[:, None], wait_s, 0.0)
-                time = pieces * time
+                time = pieces * self.groups.time_s(operation, group, message / pieces)
             total = time if total is None else total + time
         assert total is not None
         return total

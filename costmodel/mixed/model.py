@@ -210,7 +210,6 @@ class MixedModel:
             plan.order,
             plan.sequence_parallel,
             self.precision_of(plan.groups).name,
-            plan.workers if self.assumptions.message_hold_s else 0,
         )
         return once(self._cache.transfers, key, lambda: self._transfers_s(plan, pipeline, s))
 
@@ -235,7 +234,7 @@ class MixedModel:
             time = link.send_s(message)
         if scatters:  # activations are gathered on one side, their gradients on the other: the longer of both
             time = time + np.maximum(*(self._gathered_s(stage, tensor_bytes) for stage in (sender, receiver)))
-        return self.assumptions.exposed_transfer_s(time, plan.workers)
+        return time * (1.0 - self.assumptions.pp_overlap)
 
     def _gathered_s(self, stage: MixedStage, tensor_bytes: FloatArray) -> FloatArray:
         """Time in which the tensor-parallel ranks of a stage gather what they have a share each of."""

@@ -147,7 +147,7 @@ CONSTANTS: Mapping[str, Constant] = MappingProxyType(
             _constant(
                 "host_collective",
                 "overhead",
-                "host_collective_s collective_wait_s contended_step_s bucket_wait_s",
+                "host_collective_s collective_wait_s contended_step_s",
                 0.5,
                 "time of the host to start a collective inside a layer, and what devices wait for its ranks",
             ),

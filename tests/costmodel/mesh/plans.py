@@ -176,7 +176,6 @@ def assumptions(rng: random.Random) -> MeshAssumptions:
         **shares,
         bucket_bytes=rng.choice([0.0, 1e5, 160e6]),
         bucket_bytes_per_rank=1e5 * shares["tp_overlap"],
-        bucket_wait_s=2e-4 * shares["cp_overlap"],
         gather_overlap=1.0 - shares["ep_overlap"],
         interference=0.2 * shares["pp_overlap"],
         dispatch_width=1.0 - 0.5 * shares["cp_overlap"],

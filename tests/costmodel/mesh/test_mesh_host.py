@@ -9,7 +9,7 @@ import pytest
 
 from costmodel.hardware.cluster import Cluster
 from costmodel.mesh.assumptions import MeshAssumptions
-from costmodel.mesh.plan import MeshBatch, MeshPlan
+from costmodel.mesh.plan import MeshPlan
 from tests.costmodel.mesh import plans as make
 from tests.strategies.mesh.networks import decoder
 
@@ -147,21 +147,6 @@ def test_every_bucket_pays_the_latency() -> None:
         make.BARE, bucket_bytes=size / 8, bucket_bytes_per_rank=size / 4
     )  # two ranks: half of the gradients
     assert _step_s(plan, grown, cluster=cluster) - whole == pytest.approx(2e-3, rel=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("tp", "dp", "zero", "waits"), [(1, 2, 0, 0), (2, 2, 0, 4), (1, 4, 0, 4), (1, 4, 1, 4), (2, 1, 0, 0)]
-)
-def test_buckets_wait_for_ranks_of_other_nodes(tp: int, dp: int, zero: int, waits: int) -> None:
-    """Nodes of two: two ranks side by side wait for nothing, two that are two apart and four do, once per bucket."""
-    cluster, graph = make.ideal_nodes(2), _graph()
-    plan = MeshPlan(tp=tp, sequence_parallel=tp > 1, zero_stage=zero, num_micro_batches=4 // dp)
-    plan = replace(plan, **{"dp_shard" if zero else "dp_replicate": dp})
-    model = make.model_of(graph, 4, cluster, make.BARE)
-    size = 4.0 * float(model.rows(MeshBatch.from_plans([plan])).dense_trainable[0, model.modules.kind_of].sum())
-    some = replace(make.BARE, bucket_bytes=size / 4)
-    more = _step_s(plan, replace(some, bucket_wait_s=1e-2), cluster=cluster) - _step_s(plan, some, cluster=cluster)
-    assert more == pytest.approx(waits * 1e-2, rel=1e-6, abs=1e-12)
 
 
 def test_memory_of_copies() -> None:
@@ -334,9 +319,7 @@ def test_more_of_anything_is_never_quicker() -> None:
         "contended_step_s",
         "update_launches",
         "gradient_passes",
-        "message_hold_s",
         "shard_piece_s",
-        "bucket_wait_s",
     )
     for name in names:
         times = [
@@ -346,17 +329,6 @@ def test_more_of_anything_is_never_quicker() -> None:
             for value in (0.0, 1e-5, 1e-3)
         ]
         assert np.all(np.diff(times, axis=0) >= 0)
-
-
-def test_messages_between_stages_are_held_up_in_large_jobs() -> None:
-    """Two stages, four micro-batches: each of five slots waits once for a neighbour, if the job has as many ranks as that takes."""
-    plan, hold_s = MeshPlan(pp=2, num_micro_batches=4), 1e-3
-    free, held, small = (
-        _step_s(plan, replace(make.BARE, message_hold_s=hold, message_hold_ranks=ranks))
-        for hold, ranks in ((0.0, 0.0), (hold_s, 2.0), (hold_s, 3.0))
-    )
-    assert held - free == pytest.approx(5.0 * hold_s, rel=1e-6)
-    assert small == free
 
 
 def _sharded_s(assumptions: MeshAssumptions, plan: MeshPlan, blocks: int) -> float:

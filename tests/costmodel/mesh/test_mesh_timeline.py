@@ -232,18 +232,10 @@ def _bucket_bytes(model: MeshModel, plan: MeshPlan) -> float:
 def _buckets_s(
     model: MeshModel, plan: MeshPlan, gradients: float, operation: str, size: int, stride: int, message: float
 ) -> float:
-    """Messages travel in as many parts as gradients fill buckets; those of gradients wait for ranks of other nodes."""
+    """Messages travel in as many parts as gradients fill buckets."""
     bucket = _bucket_bytes(model, plan)
     pieces = max(gradients / bucket, 1.0) if bucket else 1.0
-    waits = (
-        operation != "all_gather"
-        and size > 1
-        and message > 0
-        and (size - 1) * stride >= (model.cluster.levels[0].size or np.inf)
-    )
-    return pieces * (
-        _message_s(model, operation, size, stride, message / pieces) + waits * model.assumptions.bucket_wait_s
-    )
+    return pieces * _message_s(model, operation, size, stride, message / pieces)
 
 
 def _ends(model: MeshModel, plan: MeshPlan) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -120,8 +120,6 @@ def test_one_group_alone_is_the_mesh_model(
     assumed = MeshAssumptions(
         contended_step_s=contended_step_s,
         host_launch_s=host_launch_s,
-        message_hold_s=contended_step_s,
-        bucket_wait_s=contended_step_s,
         pp_overlap=0.3,
         scattered_handover=scattered_handover,
     )

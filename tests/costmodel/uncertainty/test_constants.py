@@ -58,7 +58,7 @@ def test_without_factors_nothing_changes() -> None:
 
 
 def test_every_constant_changes_what_it_names_and_nothing_else() -> None:
-    assumptions = MeshAssumptions(collective_wait_s=1e-4, contended_step_s=1e-4, bucket_wait_s=1e-4)
+    assumptions = MeshAssumptions(collective_wait_s=1e-4, contended_step_s=1e-4)
     for name, constant in CONSTANTS.items():
         cluster, assumed = with_constants(CLUSTER, assumptions, {name: 0.5})
         changed = {

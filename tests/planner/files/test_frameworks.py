@@ -15,7 +15,7 @@ from planner.files.naming.frameworks import framework_called, framework_of
 from planner.files.resources import bundled
 
 # Waits of one cluster's days, which belong to a calibration: no plan can be found that dodges them.
-_OF_ONE_CLUSTER = {"message_hold_s", "message_hold_ranks", "bucket_wait_s", "collective_wait_s", "unusable_memory"}
+_OF_ONE_CLUSTER = {"collective_wait_s", "unusable_memory"}
 
 
 @pytest.mark.parametrize("name", bundled("frameworks"))

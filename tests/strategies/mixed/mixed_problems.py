@@ -172,7 +172,6 @@ def random_case(seed: int) -> tuple[Workload, Cluster, MixedSettings]:
             bucket_bytes=rng.choice([1e3, 1e5]),
             contended_step_s=rng.choice([0.0, 0.0, 1e-5]),
             dp_overlap=rng.choice([0.0, 0.9]),
-            bucket_wait_s=rng.choice([0.0, 1e-5]),
         ),
     )
     # What the whole network on one device needs tells what is tight.
