@@ -302,7 +302,7 @@ class PipelineMemory:
     input_bytes: FloatArray  # (c, Q) of the blocks, all recomputed
     share: FloatArray  # (c, Q) of what the blocks need not keep then, that is recomputed in full
     alive: FloatArray  # (c, Q) micro-batches in flight
-    waiting_bytes: FloatArray  # (c, 1) two blocks on their way to or from the host
+    waiting_bytes: FloatArray  # (c, Q) what two blocks keep, on its way to or from the host
     logits_bytes: FloatArray  # (c, Q)
     again_bytes: FloatArray  # (c, 1) a block run again, and the gradient under way
     gathered_bytes: FloatArray  # (c, 1) weights that ZeRO-3 gathers
@@ -550,7 +550,8 @@ class _Saved:
         self.row, self.layouts, self.alive, self.is_block = row, layouts, alive, is_block
         self.all = np.where(is_block, table.saved_bytes, 0.0)
         self.selective = np.where(is_block, table.saved_selective_bytes, 0.0)
-        self.freed = np.where(is_block, table.saved_bytes - table.input_bytes, 0.0)
+        self.inputs = np.where(is_block, table.input_bytes, 0.0)
+        self.freed = self.all - self.inputs
         self.all_alive = weigh(layouts.rank_modules, self.all, row) * alive
         self.under_way = np.max(np.where(is_block, table.widest_bytes, 0.0), axis=1)[row][:, None]
         self.is_training = is_training
@@ -569,10 +570,12 @@ class _Saved:
         share = np.zeros_like(kept)
         if np.any(kind == _FULL):
             share = np.where(kind == _FULL, self._share(batch), share)
+            # Of a rank that runs all of its blocks again, inputs alone are kept.
+            most = np.where(share >= 1.0, np.max(self.inputs, axis=1)[self.row][:, None], most)
         return {
             "kept_bytes": kept,
             "share": share,
-            "waiting_bytes": 2.0 * most,
+            "waiting_bytes": 2.0 * most + np.zeros_like(kept),
             "again_bytes": again + 2.0 * self.under_way if self.is_training else self.under_way,
         }
 

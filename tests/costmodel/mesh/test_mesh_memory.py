@@ -148,6 +148,17 @@ def test_optimizer_state_on_the_host_leaves_the_device() -> None:
     assert costs.host_bytes[0] == pytest.approx(12 * _gpt_weights(2, 512), rel=1e-12)
 
 
+@pytest.mark.parametrize(("again", "per_block"), [(6, 2), (5, 34 + SCORES)], ids=["all", "all but one"])
+def test_activations_on_the_host_leave_what_two_blocks_keep(again: int, per_block: float) -> None:
+    """Six blocks: inputs of 2 s b h bytes where all are run again, of which two wait; a block that is not keeps (34 + 5 a s / h) s b h."""
+    plan = MeshPlan(micro_batch=B, recompute="full", recompute_blocks=again)
+    graph = make.gpt(blocks=6, features=H, heads=A, positions=S, dropout=True)
+    model = make.model_of(graph, B, make.ideal_cluster())
+    on_device, away = model.evaluate_plans([plan, replace(plan, offload_activations=True)]).activation_bytes
+    kept = SBH * (2 * again + (6 - again) * (34 + SCORES))
+    assert on_device - away == pytest.approx(max(kept - 2 * SBH * per_block, 0.0), rel=1e-9)
+
+
 def test_experts_are_shared_over_the_ranks_that_hold_the_same_ones() -> None:
     """8 ranks, ep 4: an expert has 2 copies, everything else 8 (DeepSpeed-MoE, arXiv:2201.05596, section 5.3)."""
     features, ffn, experts = 64, 128, 4

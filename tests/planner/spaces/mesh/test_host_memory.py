@@ -73,7 +73,9 @@ def test_few_workers_have_the_host_to_themselves(question: Resolved) -> None:
 
 def test_the_host_is_said_to_need_what_most_of_it_is_used_for(answer: Any) -> None:
     """The fullest device of this plan, in the last stage, sends nothing to its host; those of the first stage do."""
-    options = "optimize llama3-70b --gpus 64 --cluster ethernet-10g --batch 256 --framework deepspeed --lora-rank 16"
+    options = (
+        "optimize llama3-70b --gpus 64 --cluster ethernet-10g --batch 256 --framework deepspeed --lora-rank 16 --pp 8"
+    )
     document = json.loads(answer(*options.split(), "--offload", "optimizer,activations", "--json"))
     (note,) = (note for note in document["note_codes"] if note["code"] == "host_not_described")
     assert note["values"]["host_bytes"] == document["refined"]["host_bytes_per_gpu"] > 30 * 2**30
