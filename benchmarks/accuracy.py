@@ -220,7 +220,7 @@ FRAMEWORK_ABLATIONS: Mapping[str, tuple[Any, str, Any]] = {
         "framework_of_row",
         lambda row: replace(framework_of_row(row), stages="balanced"),
     ),
-    "memory of the rank that reports it (memory)": (plans, "_FIRST_RANK", frozenset()),
+    "memory of the rank that reports it (memory)": (plans, "_LOGS", {}),
 }
 
 

@@ -35,6 +35,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(problem, file=sys.stderr)
     if found.refused:
         print(f"{len(found.refused):,} rows refused, {len(found.rows):,} converted", file=sys.stderr)
+    if found.unread:
+        print(f"columns not read: {', '.join(found.unread)}", file=sys.stderr)
     if not found.rows:
         return 1
     text = found.frame().to_csv(index=False, lineterminator="\n")

@@ -78,12 +78,15 @@ class Converted:
         Line of the published table, and the canonical row.
     refused : tuple of FileProblem
         Lines that cannot be read, and why.
+    unread : tuple of str
+        Columns with cells that no converter asked for.
     """
 
     path: Path
     sha256: str
     rows: tuple[tuple[int, Cells], ...]
     refused: tuple[FileProblem, ...]
+    unread: tuple[str, ...] = ()
 
     def frame(self) -> pd.DataFrame:
         """The rows as a data frame of texts; empty where nothing is stated."""
@@ -119,7 +122,7 @@ def convert(path: Path) -> Converted:
             rows.append((row.line, cells))
         except reading.Unreadable as trouble:
             refused.append(FileProblem(path=path, line=row.line, column=1, message=str(trouble)))
-    return Converted(path=path, sha256=table.sha256, rows=tuple(rows), refused=tuple(refused))
+    return Converted(path=path, sha256=table.sha256, rows=tuple(rows), refused=tuple(refused), unread=table.unread)
 
 
 def _converter(table: reading.Table) -> RowConverter:

@@ -147,6 +147,7 @@ def measured(row: Row) -> Cells:
     put_attention(row, cells)
     if row.text("kernel").lower() == "collective":
         cells.counts(row, "nodes", "gpus_per_node", "nvlink_domain")
+    row.asked.update(row.cells)
     for name, text in row.cells.items():
         if text and name not in _READ_APART:
             cells.setdefault(name, text)

@@ -128,7 +128,39 @@ def _pipedream(row: Row, cells: Cells) -> None:
         cells.put("profiler", "pipedream")
 
 
+def _sailor(row: Row, cells: Cells) -> None:
+    """Its stages count embedding and head as layers, nothing is dropped, and its memory is what the driver shows.
+
+    eth-easl/sailor, third_party/Megatron-DeepSpeed/megatron/model/gpt_neo_model.py (the dropout of the attention is built, but never
+    applied) and deepspeed/pipe_engine.py (_exec_schedule logs what nvidia-smi reports).
+
+    >>> cells = Cells(layers="32")
+    >>> _sailor(Row(line=2, cells={"stage_layers": "7/9/9/9"}), cells)
+    >>> cells["stage_blocks"], cells["memory_counts"]
+    ('6/9/9/8', 'used')
+    """
+    cells.put("dropout", False)
+    cells.put("memory_counts", "used")
+    if row.has("stage_layers"):
+        layers = [int(word) for word in row.text("stage_layers").split("/")]
+        layers[0] -= 1
+        layers[-1] -= 1
+        cells.put("stage_blocks", "/".join(str(count) for count in layers))
+
+
+def _simumax(_row: Row, cells: Cells) -> None:
+    """Its memory is torch.cuda.max_memory_allocated, as Megatron-LM reports it (MooreThreads/SimuMax, docs/FULL_RESULTS.md)."""
+    cells.put("memory_counts", "allocated")
+
+
 DATASETS: tuple[Dataset, ...] = (
+    Dataset(name="sailor", doc="GPT-Neo and OPT on GH200 (eth-easl/sailor, MIT)", source=r"\bsailor\b", adapt=_sailor),
+    Dataset(
+        name="simumax",
+        doc="dense networks and mixtures on A100 over PCIe (MooreThreads/SimuMax, Apache-2.0)",
+        source=r"\bsimumax\b",
+        adapt=_simumax,
+    ),
     Dataset(
         name="vtrain", doc="runs of GPT on A100 (VIA-Research/vTrain, MIT style)", source=r"\bvtrain\b", adapt=_vtrain
     ),

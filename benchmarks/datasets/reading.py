@@ -25,6 +25,8 @@ _NO = frozenset(
         "completed", "finished", "done", "fits",
     )
 )  # fmt: skip
+# Columns about a row, not about a run.
+_ABOUT = re.compile(r"^(?:source|provenance|status|url|license|comment)|_derived$|^$")
 # More than anything has that is counted: devices, samples, features, positions.
 _MOST = 10**9
 # Nothing runs with 0 of these.
@@ -50,6 +52,8 @@ class Row:
         In the file, from 1.
     cells : mapping
         Column -> text, without surrounding blanks; empty where it is not stated.
+    asked : set of str
+        Columns that somebody has asked for; rows of a table share it.
 
     Examples
     --------
@@ -60,13 +64,16 @@ class Row:
 
     line: int
     cells: Mapping[str, str]
+    asked: set[str] = field(default_factory=set, compare=False, repr=False)
 
     def text(self, name: str) -> str:
         """Text of a cell; empty where there is none."""
+        self.asked.add(name)
         return self.cells.get(name, "")
 
     def has(self, *names: str) -> bool:
         """Whether all these cells say something."""
+        self.asked.update(names)
         return all(self.cells.get(name) for name in names)
 
     @property
@@ -160,6 +167,13 @@ class Table:
     sha256: str = ""
     renamed: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
+    @property
+    def unread(self) -> tuple[str, ...]:
+        """Columns with cells that nobody has asked for, without those that only say where a row is from."""
+        asked = set().union(*(row.asked for row in self.rows))
+        rest = [name for name in self.columns if name not in asked and not _ABOUT.search(name)]
+        return tuple(name for name in rest if any(row.cells.get(name) for row in self.rows))
+
     def column(self, name: str) -> str | None:
         """The name that a column is read under, by that name or by what the file calls it; None where there is none."""
         return name if name in self.columns else self.renamed.get(name, (None, ""))[0]
@@ -211,10 +225,10 @@ def read_table(path: Path) -> Table:
     places = {name: place for place, name in enumerate(columns)}
     lines.reverse()  # and let go of, one by one
     lines.pop()
-    rows = []
+    rows, asked = [], set[str]()
     while lines:
         number, line = lines.pop()
-        rows.append(_row(places, line, number, path, known, units))
+        rows.append(_row(places, line, number, path, known, units, asked))
     return Table(path=path, columns=columns, rows=tuple(rows), sha256=sha256, renamed=renamed)
 
 
@@ -314,6 +328,7 @@ def _row(
     path: Path,
     known: dict[str, str],
     units: Mapping[int, str],
+    asked: set[str],
 ) -> Row:
     words = [known[text] if text in known else _known(text, known) for text in line]
     for name in FILE_COLUMNS:
@@ -323,7 +338,7 @@ def _row(
     for place, unit in units.items():
         if place < len(words):
             words[place] = with_unit(words[place], unit)
-    return Row(line=number, cells=_Cells(places, tuple(words)))
+    return Row(line=number, cells=_Cells(places, tuple(words)), asked=asked)
 
 
 def _known(text: str, known: dict[str, str]) -> str:

@@ -36,6 +36,7 @@ from planner.measurements.hardware import machine_of, usual_node
 from planner.measurements.networks import (
     TransformerShape,
     bundled_transformer,
+    cut_network,
     shape_of,
     stack_of,
     transformer,
@@ -130,9 +131,11 @@ def _network(row: Row, cells: Cells) -> None:
     adapters = says_adapters(row)
     if name is not None and adapters and not row.has(*_STACK) and not is_particular(bundled_transformer(name, None)):
         known = bundled_transformer(name, None)
-        row = Row(line=row.line, cells={**row.cells, **stack_of(known), **widths_of(known)})
-    if name is not None and (not row.has(*_STACK) or _is_particular(row, name)):
+        row = replace(row, cells={**row.cells, **stack_of(known), **widths_of(known)})
+    cut = _cut_layers(row, name)
+    if name is not None and (cut or not row.has(*_STACK) or _is_particular(row, name)):
         _put_bundled(row, cells, name)
+        cells.put("cut_layers", cut)
     else:
         _put_shape(row, cells, name)
         adapters = adapters if adapters is not None else _counts_no_weight_gradients(row, cells)
@@ -166,6 +169,36 @@ def _is_particular(row: Row, name: str) -> bool:
     return True
 
 
+_CUT = re.compile(r"\bcut (?:down )?to (\d+) layers")
+
+
+def _cut_layers(row: Row, name: str | None) -> int | None:
+    """Layers of a row that says of a bundled mixture that it is cut to so many; None where it does not.
+
+    Raises
+    ------
+    Unreadable
+        Other cells contradict the network that is left.
+    """
+    said = _CUT.search(row.text("model").lower())
+    if said is None or name is None or not is_particular(bundled_transformer(name, None)):
+        return None
+    graph = cut_network(bundled_transformer(name, None), int(said[1]))
+    has_experts = [any(layer.kind == "moe" for layer in block) for block in graph.blocks.values()]
+    params = [layer.params for layer in graph.layers if layer.kind == "moe"]
+    facts = {
+        **{column: int(text) for column, text in stack_of(graph).items()},
+        "dense_layers": has_experts.count(False),
+        "experts": max(known.experts for known in params),
+        "top_k": max(known.top_k for known in params),
+        "shared_expert_ffn": max(known.shared_width for known in params),
+    }
+    for column, value in facts.items():
+        if row.has(column) and row.count(column) != value:
+            raise Unreadable(f"column {column} is {row.text(column)}, '{name}' cut to {said[1]} layers has {value}")
+    return int(said[1])
+
+
 def _planner_row(cells: Cells) -> tables.Row:
     return tables.Row(line=1, cells=cells)
 
@@ -183,6 +216,7 @@ def _put_shape(row: Row, cells: Cells, name: str | None) -> None:
     if not (hidden and row.count("layers") and heads):
         raise Unreadable(_unknown(row))
     cells.counts(row, "hidden", "layers", "kv_heads", "head_dim", "ffn", "experts", "top_k", "expert_ffn")
+    cells.counts(row, "shared_expert_ffn", "dense_layers")
     cells.put("heads", heads)
     padded = _PADDED.search(row.text("vocab").lower())
     cells.put("vocab", int(padded[1].replace(",", "")) if padded else row.count("vocab"))
@@ -209,7 +243,7 @@ def _with_known_widths(row: Row, name: str) -> Row:
     if is_particular(known) or not agrees(row, known):
         return row
     taken = {column: text for column, text in widths_of(known).items() if not row.text(column)}
-    return Row(line=row.line, cells={**row.cells, **taken})
+    return replace(row, cells={**row.cells, **taken})
 
 
 def _usual_heads(hidden: int) -> int:
@@ -319,7 +353,7 @@ _IN_TOKENS = re.compile(r"([0-9][0-9.,]*) ?([kKmMgGbB]i?)? ?(?:tok|tokens?)\b")
 
 
 def _plan(row: Row, cells: Cells) -> None:
-    cells.counts(row, "gpus", "tp", "pp", "cp", "ep", "dp", "vpp", "micro_batch", "grad_accum")
+    cells.counts(row, "gpus", "tp", "pp", "cp", "ep", "etp", "dp", "vpp", "micro_batch", "grad_accum")
     _degrees(row, cells)
     _batch(row, cells)
     stage, group = sharding_of(row, usual_node(machine_of(_planner_row(cells)).cluster))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 
 from benchmarks.datasets.reading import Row
 from costmodel.network.graph import Graph
@@ -89,7 +90,7 @@ def with_published_shape(row: Row) -> Row:
         return row
     known = {name: str(value) for name, value in shape.items()}
     stated = {name: cell for name, cell in row.cells.items() if cell}
-    return Row(line=row.line, cells={**row.cells, **known, **stated})
+    return replace(row, cells={**row.cells, **known, **stated})
 
 
 def maxtext_shape(billions: int) -> _Shape:

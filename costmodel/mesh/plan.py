@@ -17,6 +17,7 @@ from costmodel.schedules import SCHEDULES
 
 __all__ = [
     "CP_KINDS",
+    "MEASURED_MEMORY",
     "MEMORY_FIGURES",
     "MEMORY_PARTS",
     "MESH_COLUMNS",
@@ -236,6 +237,13 @@ class MeshBatch(PlanBatch[MeshPlan]):
 # DeclaredColumns of MeshCosts that add up to step_time_s, in the order of reports, and to memory_bytes.
 TIME_PARTS: tuple[str, ...] = tuple(figure.name for figure in STEP_FIGURES)
 MEMORY_PARTS: tuple[str, ...] = tuple(figure.name for figure in MEMORY_FIGURES)
+# What a figure of measured memory counts: tensors (PyTorch's max_memory_allocated), what its allocator holds besides (max_memory_reserved),
+# or all that is gone from the device (nvidia-smi). Whether a plan fits is decided by the last.
+MEASURED_MEMORY: Mapping[str, tuple[str, ...]] = {
+    "allocated": tuple(name for name in MEMORY_PARTS if name not in ("slack_bytes", "context_bytes")),
+    "reserved": tuple(name for name in MEMORY_PARTS if name != "context_bytes"),
+    "used": MEMORY_PARTS,
+}
 
 
 @with_columns(("step_time_s", *TIME_PARTS, "host_s", "memory_bytes", *MEMORY_PARTS, "host_bytes"))

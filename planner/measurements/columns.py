@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from typing import Literal
 
 from costmodel.framework import LayerAssumptions
-from costmodel.mesh.plan import RECOMPUTE, SCHEDULES
+from costmodel.mesh.plan import MEASURED_MEMORY, RECOMPUTE, SCHEDULES
 from planner.core.errors import did_you_mean
 from planner.files.resources import bundled
 
 __all__ = ["COLUMNS", "FUSED", "Column"]
 
-Type = Literal["text", "count", "number", "choice", "set", "flag"]
+Type = Literal["text", "count", "counts", "number", "choice", "set", "flag"]
 _FORMATS = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4")
 _PASSES = ("forward", "backward", "backward_input", "backward_weight")
 # Software that is none of the bundled frameworks is "other"; a framework file is named by its path.
@@ -40,7 +41,8 @@ class Column:
     doc : str
         What a cell says.
     type : str
-        ``text``; ``count`` (a whole number); ``number`` (above 0); ``choice`` or ``set`` (joined by "+") of the allowed ones; ``flag``.
+        ``text``; ``count`` (a whole number); ``counts`` (joined by "/"); ``number`` (above 0); ``choice`` or ``set`` (joined by "+") of the
+        allowed ones; ``flag``.
     unit : str
         Of a number; empty where it has none.
     allowed : tuple of str
@@ -73,6 +75,7 @@ class Column:
         ('whole number', 'number, GiB', 'yes, no')
         """
         words = {"text": "text", "count": "whole number", "number": "number", "flag": "yes, no"}
+        words["counts"] = "whole numbers joined by /"
         listed = ", ".join(self.allowed) if self.type == "choice" else " + ".join(self.allowed)
         return words.get(self.type, listed) + (f", {self.unit}" if self.unit else "")
 
@@ -92,6 +95,9 @@ class Column:
             if set(parts) <= set(self.allowed) or (self.files and text.endswith(_FILES)):
                 return ""
             return f"'{shown}' is none of {', '.join(self.allowed)}{did_you_mean(shown, self.allowed)}"
+        if self.type == "counts":
+            is_list = re.fullmatch(r"[0-9]{1,5}(/[0-9]{1,5})*", text)
+            return "" if is_list else f"'{shown}' is no list of whole numbers such as 7/8/8/7"
         return self._number_problem(text, shown) if self.type != "text" else ""
 
     def _number_problem(self, text: str, shown: str) -> str:
@@ -156,6 +162,7 @@ _ALL = (
     ),
     _count("hidden", "width of the model; of a kernel: features", "that of the bundled network"),
     _count("layers", "blocks", "those of the bundled network", 10_000),
+    _count("cut_layers", "blocks that are kept of a bundled network, its first ones", "all", 10_000),
     _count("heads", "attention heads", "those of the bundled network"),
     _count("kv_heads", "heads of keys and values", "`heads`"),
     _count("head_dim", "features of a head", "`hidden / heads`"),
@@ -163,6 +170,8 @@ _ALL = (
     _count("experts", "experts in every block", "none"),
     _count("top_k", "experts of a token", "2"),
     _count("expert_ffn", "inner width of an expert", "`ffn`"),
+    _count("shared_expert_ffn", "inner width of the experts that every token passes, together", "none"),
+    _count("dense_layers", "first blocks, which have no experts", "none", 10_000),
     _count("vocab", "rows of the embedding", "gpt 50304, llama 32000, nemotron 256000, bert 30522, vit 1000"),
     _flag("tied", "the head shares the embedding", "yes for gpt and bert, else no"),
     _flag(
@@ -269,8 +278,15 @@ _ALL = (
     _count("pp", "pipeline parallel degree", "1"),
     _count("cp", "context parallel degree", "1"),
     _count("ep", "expert parallel degree", "1"),
+    _count("etp", "tensor parallel degree inside an expert", "1"),
     _count("dp", "replicas, whether they share weights or not", "what is left of `gpus`"),
     _count("vpp", "chunks of a pipeline rank", "1; 2 where `schedule` is interleaved"),
+    Column(
+        name="stage_blocks",
+        doc="blocks of every chunk of the pipeline, in the order of the network",
+        type="counts",
+        empty="as the framework cuts",
+    ),
     _choice("schedule", tuple(SCHEDULES), "of the pipeline", "1f1b, interleaved where `vpp` is above 1"),
     _flag(
         "sp",
@@ -300,6 +316,19 @@ _ALL = (
     _number_of("frames_per_s", "frames/s", "throughput of all devices in frames of a spectrogram"),
     _number_of("audio_samples_per_s", "samples/s", "throughput of all devices in samples of a wave"),
     _number_of("memory_gib", "GiB", "memory of the fullest device", "no memory is compared", 1e5),
+    _choice(
+        "memory_counts",
+        tuple(MEASURED_MEMORY),
+        "what `memory_gib` counts: allocated (tensors: PyTorch's max_memory_allocated), reserved (with what its allocator holds unused: "
+        "max_memory_reserved), used (with the context of driver and libraries: nvidia-smi)",
+        "used; nanotron reserved",
+    ),
+    _choice(
+        "memory_rank",
+        ("fullest", "first"),
+        "rank of the pipeline whose memory was measured",
+        "fullest; nanotron first",
+    ),
     _flag("oom", "the run failed: it is scored for feasibility only"),
     _time("forward_ms", "forward pass of a network, without an optimizer step"),
     _time("backward_ms", "backward pass of a network"),

@@ -21,6 +21,7 @@ __all__ = [
     "ExpertShape",
     "TransformerShape",
     "bundled_transformer",
+    "cut_network",
     "network_of",
     "positions_of",
     "shape_of",
@@ -44,11 +45,13 @@ _TOP_K = 2  # Lepikhin et al., GShard (arXiv:2006.16668), section 2.2; Mixtral's
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertShape:
-    """Experts of a block, as the columns ``experts``, ``top_k`` and ``expert_ffn`` state them."""
+    """Experts of a block, as the columns ``experts``, ``top_k``, ``expert_ffn``, ``shared_expert_ffn`` and ``dense_layers`` state them."""
 
     count: int
     top_k: int
     ffn: int  # inner width of one; 0: that of the column ffn
+    shared_ffn: int = 0  # of those that every token passes, together
+    dense_layers: int = 0  # first blocks, which have none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +91,9 @@ def network_of(row: Row, number_format: str) -> Graph:
                 raise RowSkipped(
                     f"column {column} contradicts the bundled network '{name}': give the model another name"
                 )
+        graph = cut_network(graph, row.count("cut_layers") or len(graph.blocks))
+    elif row.has("cut_layers"):
+        raise RowSkipped("cut_layers is for a bundled network (column model)")
     else:
         shape = shape_of(row, fused=flash_attention(row, number_format))
         graph = transformer(replace(shape, seq=row.count("computed_seq") or shape.seq))
@@ -162,7 +168,7 @@ def experts_of(row: Row) -> ExpertShape | None:
     Examples
     --------
     >>> experts_of(Row(line=2, cells={"experts": "8"}))
-    ExpertShape(count=8, top_k=2, ffn=0)
+    ExpertShape(count=8, top_k=2, ffn=0, shared_ffn=0, dense_layers=0)
     """
     count = row.count("experts")
     if count is None:
@@ -172,7 +178,16 @@ def experts_of(row: Row) -> ExpertShape | None:
     top_k = row.count("top_k") or row.default("top_k", min(_TOP_K, count))
     if top_k > count:
         raise RowSkipped("top_k is above the number of experts")
-    return ExpertShape(count=count, top_k=top_k, ffn=row.count("expert_ffn") or 0)
+    dense = row.count("dense_layers") or 0
+    if dense >= (row.count("layers") or dense + 1):
+        raise RowSkipped("dense_layers leaves no block with experts")
+    return ExpertShape(
+        count=count,
+        top_k=top_k,
+        ffn=row.count("expert_ffn") or 0,
+        shared_ffn=row.count("shared_expert_ffn") or 0,
+        dense_layers=dense,
+    )
 
 
 # Ten times what any published transformer has, and small enough that its weights can be counted in 64 bits.
@@ -230,14 +245,15 @@ def transformer(shape: TransformerShape) -> Graph:
     is_bert, bare = shape.style == "bert", shape.style in ("llama", "nemotron")
     norm = parts.rms_norm if shape.style == "llama" else parts.layer_norm
     rate = _DROPPED if shape.dropout else 0.0
-    body = _block(shape, norm, rate, bias=not bare)
+    bodies = {is_dense: _block(shape, norm, rate, bias=not bare, is_dense=is_dense) for is_dense in (False, True)}
+    dense = shape.experts.dense_layers if shape.experts is not None else 0
     specs: list[LayerSpec] = []
     _add(specs, [parts.entry("tokens", "input", shape=(1, shape.seq)), *parts.embedding(shape.vocab, shape.hidden)[1:]])
     if not bare:
         _add(specs, [parts.entry("positions", "position_embedding", max_positions=shape.seq)])
     _add(specs, [*([parts.layer_norm("embedding_norm")] if is_bert else []), *parts.dropout("dropout", rate)])
     for index in range(shape.layers):
-        _add(specs, body, f"blocks.{index}")
+        _add(specs, bodies[index < dense], f"blocks.{index}")
     if is_bert:  # the transform before the masked words are predicted
         _add(
             specs,
@@ -251,7 +267,7 @@ def transformer(shape: TransformerShape) -> Graph:
 _DROPPED = 0.1  # of the hidden states (GPT-2's and BERT's configurations)
 
 
-def _block(shape: TransformerShape, norm: parts.Norm, rate: float, *, bias: bool) -> list[parts.Entry]:
+def _block(shape: TransformerShape, norm: parts.Norm, rate: float, *, bias: bool, is_dense: bool) -> list[parts.Entry]:
     """Layers of one block, by the parts that configurations of Hugging Face are read into."""
     heads = parts.Heads(heads=shape.heads, kv_heads=shape.kv_heads, head_dim=shape.head_dim)
     is_bert, is_gated = shape.style == "bert", shape.style == "llama"
@@ -264,7 +280,7 @@ def _block(shape: TransformerShape, norm: parts.Norm, rate: float, *, bias: bool
         causal=shape.style not in ("bert", "vit"),
         fused=shape.fused,
     )
-    if shape.experts is not None:
+    if shape.experts is not None and not is_dense:
         known = shape.experts
         feeding = [
             parts.entry(
@@ -273,6 +289,7 @@ def _block(shape: TransformerShape, norm: parts.Norm, rate: float, *, bias: bool
                 experts=known.count,
                 top_k=known.top_k,
                 ffn=known.ffn or shape.ffn,
+                shared_ffn=known.shared_ffn,
                 gated=is_gated,
                 bias=bias,
             )
@@ -328,6 +345,53 @@ def positions_of(row: Row, graph: Graph) -> int | None:
     if len(shape) == 2:
         return shape[-1]
     return next((layer.output_shape[1] for layer in graph.layers if layer.kind == "self_attention"), None)
+
+
+@cache
+def cut_network(graph: Graph, layers: int) -> Graph:
+    """The first blocks of a network, with what comes before and after all of them.
+
+    Parameters
+    ----------
+    graph : Graph
+    layers : int
+        Blocks that are kept.
+
+    Raises
+    ------
+    RowSkipped
+        It has no more blocks than that, or more than one stack of them.
+
+    Examples
+    --------
+    >>> whole = bundled_transformer("deepseek-v2", None)
+    >>> kinds = [{layer.kind for layer in block} for block in cut_network(whole, 4).blocks.values()]
+    >>> ["moe" in known for known in kinds], "latent_attention" in kinds[0]
+    ([False, True, True, True], True)
+    """
+    blocks = list(graph.blocks)
+    if layers == len(blocks):
+        return graph
+    if layers > len(blocks):
+        raise RowSkipped(f"network '{graph.name}' has {len(blocks)} blocks, column cut_layers says {layers}")
+    places = [index for index, layer in enumerate(graph.layers) if layer.block]
+    if len(places) != places[-1] - places[0] + 1:
+        raise RowSkipped(
+            f"network '{graph.name}' has more than one stack of blocks: cut_layers is for one", usable=True
+        )
+    ends = {graph.blocks[blocks[-1]][-1].name: graph.blocks[blocks[layers - 1]][-1].name}
+    specs = [
+        LayerSpec(
+            name=layer.name,
+            kind=layer.kind,
+            params=layer.params,
+            inputs=tuple(ends.get(name, name) for name in layer.inputs),
+            block=layer.block,
+        )
+        for layer in graph.layers
+        if layer.block not in blocks[layers:]
+    ]
+    return Graph.build(graph.name, specs)
 
 
 @cache

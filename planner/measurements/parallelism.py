@@ -233,6 +233,24 @@ def _open_batches(row: Row, per_replica: int) -> list[tuple[int, int]]:
     return [(size, per_replica // size) for size in sizes]
 
 
+def stages_of(row: Row, chunks: int, blocks: int) -> tuple[int, ...]:
+    """Blocks of every chunk of the pipeline, as stated; empty where nothing is, or there is one chunk.
+
+    >>> stages_of(Row(line=2, cells={"stage_blocks": "6/9/9/8"}), 4, 32)
+    (6, 9, 9, 8)
+
+    Raises
+    ------
+    RowSkipped
+        It states other chunks or blocks than the rest of the row.
+    """
+    text = row.text("stage_blocks")
+    stated = tuple(int(word) for word in text.split("/")) if text else ()
+    if stated and (len(stated) != chunks or sum(stated) != blocks):
+        raise RowSkipped(f"stage_blocks {text} is not {blocks} blocks in {chunks} chunks (pp x vpp)")
+    return stated if chunks > 1 else ()
+
+
 # -- sharding ------------------------------------------------------------------------------------------------------------------
 
 

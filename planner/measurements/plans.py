@@ -9,6 +9,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from costmodel.mesh.communication import Division
 from costmodel.mesh.detail import model_flops_per_step
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.modules import MeshError
-from costmodel.mesh.plan import TIME_PARTS, MeshBatch, MeshCosts, MeshPlan
+from costmodel.mesh.plan import MEASURED_MEMORY, TIME_PARTS, MeshBatch, MeshCosts, MeshPlan
 from costmodel.mesh.rules import RULES, NetworkShape, columns_of
 from costmodel.mesh.stages import stack_layouts
 from costmodel.network.graph import Graph
@@ -52,12 +53,20 @@ from planner.measurements.parallelism import (
     recompute_choices,
     schedules_of,
     sharding_choices,
+    stages_of,
     step_time_s,
 )
 from planner.measurements.tables import Row, RowSkipped
 from planner.uncertainty.features import node_size, shares_of
 
-__all__ = ["Question", "asked", "model_of", "predict", "predict_training", "reported_bytes"]
+__all__ = ["MemoryLog", "Question", "asked", "model_of", "predict", "predict_training", "reported_bytes"]
+
+
+class MemoryLog(NamedTuple):
+    """What a measured memory is: what it counts, a name of `costmodel.mesh.plan.MEASURED_MEMORY`, and of which rank of the pipeline."""
+
+    counts: str
+    rank: str  # "fullest" or "first"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +85,7 @@ class Question:
     global_batch: int
     measured_s: float | None
     measured_bytes: float | None
+    log: MemoryLog
     failed: bool
     ranking: Hashable
 
@@ -130,6 +140,7 @@ def _question(row: Row) -> Question:
         global_batch=global_batch,
         measured_s=measured_s,
         measured_bytes=memory_bytes,
+        log=_log_of(row, framework),
         failed=failed,
         ranking=_ranking_key(row),
     )
@@ -173,12 +184,14 @@ def _plans(row: Row, graph: Graph, node: int) -> tuple[tuple[MeshPlan, ...], int
         pp=pp,
         cp=cp,
         ep=row.count("ep") or 1,
+        etp=row.count("etp") or 1,
         sequence_parallel=tp > 1 and sequence_parallel(row, has_experts="moe" in graph.kinds),
         dp_replicate=dp,
         offload_optimizer=row.flag("cpu_offload") is True,
     )
     choices = recompute_choices(row, blocks, pp * vpp)
     schedules = schedules_of(row, pp, vpp, [count for _, count in batches])
+    stages = stages_of(row, pp * vpp, blocks)
     plans = []
     for (stage, replicate, shard), (micro_batch, count), (recompute, recomputed) in product(
         shardings, [batch for batch in batches if batch[1] in schedules], choices
@@ -191,6 +204,7 @@ def _plans(row: Row, graph: Graph, node: int) -> tuple[tuple[MeshPlan, ...], int
                 dp_shard=shard,
                 zero_stage=stage,
                 vpp=vpp if schedule == "interleaved" else 1,
+                stage_blocks=stages,
                 schedule=schedule,
                 micro_batch=micro_batch,
                 num_micro_batches=count,
@@ -226,12 +240,27 @@ def model_of(question: Question, preset: Preset) -> MeshModel:
 
 # -- what the cost model says ---------------------------------------------------------------------------------------------------
 
-# Frameworks whose log has the memory of the first pipeline rank, not of the fullest: nanotron, src/nanotron/helpers.py, rank 0 writes it.
-_FIRST_RANK = frozenset({"nanotron"})
+# Framework -> what its log counts (a name of MEASURED_MEMORY), and of which rank; of others it is taken for what nvidia-smi shows of the
+# fullest. nanotron: src/nanotron/helpers.py, rank 0 writes what PyTorch's allocator holds.
+_LOGS = {"nanotron": MemoryLog("reserved", "first")}
+_SMI = MemoryLog("used", "fullest")
 
 
-def reported_bytes(model: MeshModel, plans: Sequence[MeshPlan], fullest_bytes: FloatArray) -> FloatArray:
-    """Memory as the log of a framework has it, (n,).
+def _log_of(row: Row, framework: Framework) -> MemoryLog:
+    """What the measured memory of a row is: as stated, else what the log of its framework has."""
+    usual = _LOGS.get(framework.name, _SMI)
+    if not row.has("memory_gib"):
+        return usual
+    return MemoryLog(
+        row.text("memory_counts") or row.default("memory_counts", usual.counts),
+        row.text("memory_rank") or row.default("memory_rank", usual.rank),
+    )
+
+
+def reported_bytes(
+    model: MeshModel, plans: Sequence[MeshPlan], fullest_bytes: FloatArray, log: MemoryLog
+) -> FloatArray:
+    """Memory as a log has it, (n,).
 
     Parameters
     ----------
@@ -239,18 +268,20 @@ def reported_bytes(model: MeshModel, plans: Sequence[MeshPlan], fullest_bytes: F
     plans : sequence of MeshPlan
     fullest_bytes : array (n,)
         Memory of the fullest rank of each.
+    log : MemoryLog
 
     Returns
     -------
     array (n,)
-        The same; or of the first rank, what libraries hold beside PyTorch's allocator left out.
+        The same; or of the first rank, or of the rank that has most of what the log counts.
     """
-    if model.workload.framework.name not in _FIRST_RANK or not plans:
+    if log == _SMI or not plans:
         return fullest_bytes
     batch = MeshBatch.from_plans(plans)
     layouts = stack_layouts(model.layouts_of_plans(plans, every_rank=True))
-    memory = model.pipeline_memory(batch, layouts).divided(np.arange(len(plans)), Division.of(batch))
-    return np.asarray(memory.total_bytes[:, 0] - memory.parts["context_bytes"][:, 0])
+    parts = model.pipeline_memory(batch, layouts).divided(np.arange(len(plans)), Division.of(batch)).parts
+    counted = np.sum([parts[name] for name in MEASURED_MEMORY[log.counts]], axis=0)
+    return np.asarray(counted[:, 0] if log.rank == "first" else np.max(counted, axis=1))
 
 
 # What lies outside has the wrong unit (ms for s, us for ms), in shares of the FLOPs at the peak: from half, since FLOPs are counted in more
@@ -293,7 +324,11 @@ def _answers(questions: Sequence[Question], preset: Preset) -> list[Outcome]:
     batch = MeshBatch.from_plans([_checked(plan) for plan in plans])
     broken = _broken(NetworkShape.of(first.graph, model.modules, 1, first.framework), batch)
     legal = np.flatnonzero([not message for message in broken])
-    costs, reported = _costs(model, [plans[int(index)] for index in legal])
+    legal_plans = [plans[int(index)] for index in legal]
+    costs = _costs(model, legal_plans)
+    fullest = costs.memory_bytes if costs is not None else np.zeros(0)
+    logs = {question.log for question in questions}
+    reported = {log: reported_bytes(model, legal_plans, fullest, log) for log in logs}
     step_shares: list[tuple[float, ...]] = []
     if costs is not None:
         terms = {name: getattr(costs, name) for name in TIME_PARTS}
@@ -318,8 +353,8 @@ def _answers(questions: Sequence[Question], preset: Preset) -> list[Outcome]:
             predicted_bytes=float(costs.memory_bytes[kept]),
             capacity_bytes=usable,
             device_bytes=question.machine.capacity_bytes,
-            measured_bytes=plausible_bytes(question.row, question.measured_bytes, float(reported[kept])),
-            reported_bytes=float(reported[kept]),
+            measured_bytes=plausible_bytes(question.row, question.measured_bytes, float(reported[question.log][kept])),
+            reported_bytes=float(reported[question.log][kept]),
         )
         plan, seconds = plans[int(legal[chosen])], float(costs.step_time_s[chosen])
         used = fitted | fitted_links(cluster, plan.workers)
@@ -328,13 +363,12 @@ def _answers(questions: Sequence[Question], preset: Preset) -> list[Outcome]:
     return outcomes
 
 
-def _costs(model: MeshModel, plans: Sequence[MeshPlan]) -> tuple[MeshCosts | None, FloatArray]:
-    """Costs of legal plans, and their memory as the framework reports it."""
+def _costs(model: MeshModel, plans: Sequence[MeshPlan]) -> MeshCosts | None:
+    """Costs of legal plans; None where there are none."""
     if not plans:
-        return None, np.zeros(0)
+        return None
     own = any(plan.stage_blocks for plan in plans)
-    costs = model.evaluate_plans(plans) if own else model.evaluate(MeshBatch.from_plans(plans))
-    return costs, reported_bytes(model, plans, costs.memory_bytes)
+    return model.evaluate_plans(plans) if own else model.evaluate(MeshBatch.from_plans(plans))
 
 
 def _cut(plan: MeshPlan, blocks: int) -> MeshPlan:

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.datasets.convert import convert, read
 from benchmarks.datasets.reading import Row, Unreadable
-from benchmarks.datasets.runs import says_adapters
+from benchmarks.datasets.runs import says_adapters, transformer_run
 from benchmarks.datasets.shapes import bundled_name, maxtext_shape, with_published_shape
 from planner.importers.networks import load_model
 from planner.measurements.kinds import predict_table, recognise
@@ -407,3 +407,32 @@ def test_adapters_of_a_mixture_leave_its_experts_as_they_are(model: str) -> None
     }
     whole, adapters = (run(**cells, model=model, task=task) for task in ("SFT", "LoRA"))
     assert seconds(adapters) < 0.8 * seconds(whole)
+
+
+# -- networks that are cut, and cells that nobody reads ---------------------------------------------------------------------------
+
+_CUT = {
+    "model": "DeepSeek-V2 cut to 4 layers", "net": "MoE", "hidden": 5120, "layers": 4, "heads": 128, "seq": 4096, "vocab": 102400,
+    "experts": 160, "top_k": 6, "expert_ffn": 1536, "shared_expert_ffn": 3072, "dense_layers": 1, "device": "A100", "gpus": 8,
+    "ep": 8, "dp": 8, "micro_batch": 1, "global_batch": 32, "step_time_ms": 3600,
+}  # fmt: skip
+
+
+def test_a_bundled_mixture_may_be_cut() -> None:
+    cells = transformer_run(row(**_CUT))
+    assert (cells["model"], cells["cut_layers"]) == ("deepseek-v2", "4")
+
+
+@pytest.mark.parametrize(("column", "value"), [("shared_expert_ffn", 1536), ("dense_layers", 2), ("hidden", 4096)])
+def test_a_cut_network_is_not_contradicted(column: str, value: int) -> None:
+    with pytest.raises(Unreadable, match=f"column {column} is {value}, 'deepseek-v2' cut to 4 layers has"):
+        transformer_run(row(**{**_CUT, column: value}))
+
+
+def test_columns_that_nobody_reads_are_named(tmp_path: Path) -> None:
+    table = tmp_path / "runs.csv"
+    table.write_text(
+        "source,model,device,gpus,micro_batch,step_time_ms,mood,empty\nme,llama3-8b,A100,8,1,900,good,\n",
+        encoding="utf-8",
+    )
+    assert convert(table).unread == ("mood",)

@@ -16,7 +16,7 @@ from costmodel.framework import NO_FRAMEWORK, Framework
 from costmodel.hardware.cluster import Cluster
 from costmodel.hardware.efficiency import DEFAULT_EFFICIENCY, Efficiency
 from costmodel.mesh.detail import stage_rows
-from costmodel.mesh.plan import MeshPlan
+from costmodel.mesh.plan import MEASURED_MEMORY, MeshPlan
 from planner.files.documents import parse_document
 from planner.files.loading import load_device
 from planner.files.naming.frameworks import framework_of
@@ -26,8 +26,8 @@ from planner.measurements.fitted import _OF_STEPS, _ONLY, fitted_of
 from planner.measurements.kinds import recognise
 from planner.measurements.networks import network_of
 from planner.measurements.outcomes import DEFAULT, Outcome, Preset
-from planner.measurements.plans import reported_bytes
-from planner.measurements.tables import Row, read_table
+from planner.measurements.plans import MemoryLog, asked, reported_bytes
+from planner.measurements.tables import Row, RowSkipped, read_table
 from tests.costmodel.mesh import plans as make
 from tests.strategies.mesh.networks import decoder
 
@@ -188,7 +188,7 @@ _RUNS: tuple[Mapping[str, str], ...] = (
     },
     {
         "model": "resnet50", "framework": "tensorflow", "parameter_servers": "yes", "data": "real", "storage_MBps": "400",
-        "sample_kB": "110", "device": "k80", "precision": "fp32", "gpus": "16", "batch_per_gpu": "32", "step_time_ms": "900",
+        "sample_kB": "110", "device": "k80", "precision": "fp32", "gpus": "16", "batch_per_gpu": "32", "step_time_ms": "2000",
     },
 )  # fmt: skip
 
@@ -303,9 +303,91 @@ def test_the_log_has_the_memory_of_the_first_rank() -> None:
     costs = model.evaluate_plans([plan])
     rows = stage_rows(model, plan)
     assert rows[1].memory_bytes == costs.memory_bytes[0] > rows[0].memory_bytes
-    logged = reported_bytes(_model(vocabulary=65536, framework=_NANOTRON), [plan], costs.memory_bytes)
+    logged = reported_bytes(model, [plan], costs.memory_bytes, MemoryLog("reserved", "first"))
     assert logged[0] == pytest.approx(rows[0].memory_bytes - model.workload.context_bytes, rel=1e-12)
-    assert np.array_equal(reported_bytes(model, [plan], costs.memory_bytes), costs.memory_bytes)
+    tensors = reported_bytes(model, [plan], costs.memory_bytes, MemoryLog("allocated", "fullest"))
+    outside = costs.slack_bytes + costs.context_bytes
+    assert tensors[0] == pytest.approx(rows[1].memory_bytes - outside[0], rel=1e-12)
+    assert np.array_equal(
+        reported_bytes(model, [plan], costs.memory_bytes, MemoryLog("used", "fullest")), costs.memory_bytes
+    )
+
+
+@pytest.mark.parametrize(
+    ("framework", "cells", "counts", "rank"),
+    [
+        ("", {}, "used", "fullest"),
+        ("nanotron", {}, "reserved", "first"),
+        ("nanotron", {"memory_counts": "allocated"}, "allocated", "first"),
+        ("megatron-lm", {"memory_rank": "first"}, "used", "first"),
+    ],
+)
+def test_a_row_says_what_its_memory_counts(framework: str, cells: dict[str, str], counts: str, rank: str) -> None:
+    row = {"model": "llama3-8b", "device": "a100-80gb", "gpus": "8", "tp": "8", "micro_batch": "1", "memory_gib": "20"}
+    question = asked(Row(line=2, cells={**row, "framework": framework, "step_time_ms": "2000", **cells}))
+    assert question.log == MemoryLog(counts, rank)
+    assert ("memory_counts" in question.row.defaults) == ("memory_counts" not in cells)  # what is assumed is counted
+
+
+def test_the_memory_of_a_row_is_what_its_log_counts() -> None:
+    row = {"model": "llama3-8b", "device": "a100-80gb", "gpus": "8", "tp": "8", "micro_batch": "1", "memory_gib": "20"}
+    found = [
+        plans.predict([Row(line=2, cells={**row, "step_time_ms": "2000", "memory_counts": counts})], DEFAULT)[0].memory
+        for counts in MEASURED_MEMORY
+    ]
+    assert found[0].reported_bytes < found[1].reported_bytes < found[2].reported_bytes == found[2].predicted_bytes
+    assert len({memory.predicted_bytes for memory in found}) == 1  # whether it fits is another question
+
+
+# --- Stages as a row states them ----------------------------------------------------------------------------------------------------------
+
+
+def test_stages_of_a_row() -> None:
+    row = {"model": "llama3-8b", "device": "a100-80gb", "gpus": "4", "pp": "4", "micro_batch": "1", "global_batch": "8"}
+    row["step_time_ms"] = "9000"
+    question = asked(Row(line=2, cells={**row, "stage_blocks": "6/9/9/8"}))
+    assert {plan.stage_blocks for plan in question.plans} == {(6, 9, 9, 8)}
+    equal, own = (
+        plans.predict([Row(line=2, cells={**row, "stage_blocks": text})], DEFAULT)[0].comparisons[0].predicted_s
+        for text in ("8/8/8/8", "5/11/8/8")
+    )
+    assert own > equal  # the stage of 11 decides
+    for text in ("8/8/16", "8/8/8/9"):
+        refused = asked(Row(line=2, cells={**row, "stage_blocks": text}))
+        assert isinstance(refused, RowSkipped)
+        assert refused.reason == f"stage_blocks {text} is not 32 blocks in 4 chunks (pp x vpp)"
+
+
+# --- Networks with blocks of two kinds, and cut ones --------------------------------------------------------------------------------------
+
+
+def test_a_mixture_with_dense_blocks_and_shared_experts() -> None:
+    cells = {"hidden": "64", "layers": "4", "heads": "4", "ffn": "256", "style": "llama", "vocab": "1000", "seq": "64"}
+    cells |= {"model": "own", "experts": "8", "top_k": "2", "expert_ffn": "32", "tied": "no"}
+    plain = network_of(Row(line=2, cells=cells), "bf16").weight_count
+    dense = network_of(Row(line=2, cells={**cells, "dense_layers": "1"}), "bf16")
+    assert ["moe" in {layer.kind for layer in block} for block in dense.blocks.values()] == [False, True, True, True]
+    assert dense.weight_count - plain == 3 * 64 * 256 - (8 * 3 * 64 * 32 + 8 * 64)
+    shared = network_of(Row(line=2, cells={**cells, "shared_expert_ffn": "48"}), "bf16").weight_count
+    assert shared - plain == 4 * 3 * 64 * 48
+    with pytest.raises(RowSkipped, match="dense_layers leaves no block with experts"):
+        network_of(Row(line=2, cells={**cells, "dense_layers": "4"}), "bf16")
+
+
+def test_the_first_blocks_of_a_bundled_network() -> None:
+    # DeepSeek-V2 (arXiv:2405.04434, section 3.1.2): latent attention, feed-forward part, mixture of 160 and 2, embedding and head.
+    attention = 5120 * 1536 + 1536 + 1536 * 128 * 192 + 5120 * 576 + 512 + 512 * 128 * 256 + 128 * 128 * 5120
+    mixture = 162 * 3 * 5120 * 1536 + 160 * 5120
+    cells = {"model": "deepseek-v2", "seq": "4096", "cut_layers": "4"}
+    graph = network_of(Row(line=2, cells=cells), "bf16")
+    norms = (4 * 2 + 1) * 5120
+    assert graph.weight_count == 4 * attention + 3 * 5120 * 12288 + 3 * mixture + 2 * 102400 * 5120 + norms
+    with pytest.raises(RowSkipped, match="has 60 blocks, column cut_layers says 61"):
+        network_of(Row(line=2, cells={**cells, "cut_layers": "61"}), "bf16")
+    with pytest.raises(RowSkipped, match="more than one stack of blocks"):
+        network_of(Row(line=2, cells={"model": "t5-base", "cut_layers": "12"}), "bf16")
+    with pytest.raises(RowSkipped, match="for a bundled network"):
+        network_of(Row(line=2, cells={"model": "own", "cut_layers": "4"}), "bf16")
 
 
 # --- Constants that predictions use and that measurements chose are counted ---------------------------------------------------------------
