@@ -21,9 +21,10 @@ import numpy as np
 from costmodel.hardware.cluster import LinkRow, link_rows
 from costmodel.layerwise.splits import shard_of, split_table
 from costmodel.mesh.communication import Division, mesh_strides
+from costmodel.mesh.memory import add_saved_layer, saved_facts
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.modules import MODULE_COLUMNS, RowKeys
-from costmodel.mesh.plan import MeshBatch, MeshPlan
+from costmodel.mesh.plan import MEMORY_PARTS, MeshBatch, MeshPlan
 from costmodel.mesh.stages import stack_layouts
 from costmodel.mesh.tables import add_layer, module_roles
 from costmodel.mesh.tensor_parallel import check_splits
@@ -58,11 +59,13 @@ class LayerRow:
     tp_exchange_s: float  # both passes
     weight_count: int  # of the whole layer
     weights_per_rank: int
+    saved_bytes: float  # that it adds to what a micro-batch keeps for the backward pass, nothing recomputed
+    saved_selective_bytes: float  # the same under selective recomputation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageRow:
-    """One pipeline rank; times of one micro-batch."""
+    """One pipeline rank; times of one micro-batch. The parts of its memory add up to it, and what is on the host is beside it."""
 
     rank: int
     blocks: str  # per chunk: "8" or "4+4"
@@ -70,11 +73,18 @@ class StageRow:
     backward_s: float
     recompute_s: float
     transfer_s: float
+    in_flight: float  # micro-batches whose activations it keeps at once, in chunks of equal size
     memory_bytes: float
     weight_bytes: float
     gradient_bytes: float
     optimizer_bytes: float
     activation_bytes: float
+    working_bytes: float
+    logits_bytes: float
+    buffer_bytes: float
+    slack_bytes: float
+    context_bytes: float
+    host_bytes: float
 
 
 def layer_rows(model: MeshModel, plan: MeshPlan) -> list[LayerRow]:
@@ -95,10 +105,13 @@ def layer_rows(model: MeshModel, plan: MeshPlan) -> list[LayerRow]:
     check_splits(graph, model.modules, plan)
     rows = []
     for number, kind in enumerate(model.modules.kinds):
+        facts = saved_facts(graph, kind)
         for position, role in enumerate(module_roles(graph, kind, keys, plan.block_splits)):
             layer = graph.layers[kind.layers[position]]
             total = {name: np.zeros(1) for name in MODULE_COLUMNS}
             add_layer(total, model.workload, model.groups, kind, position, role, keys)
+            if model.workload.training:
+                add_saved_layer(total, model.workload, model.assumptions, kind, keys, position, role, facts[position])
             one = {name: float(value[0]) for name, value in total.items()}
             rows.append(
                 LayerRow(
@@ -113,6 +126,8 @@ def layer_rows(model: MeshModel, plan: MeshPlan) -> list[LayerRow]:
                     tp_exchange_s=one["tp_forward_s"] + one["tp_backward_s"],
                     weight_count=layer.weight_count + layer.norm_count,
                     weights_per_rank=round(one["dense_count"] + one["expert_count"]),
+                    saved_bytes=one["saved_bytes"],
+                    saved_selective_bytes=one["saved_selective_bytes"],
                 )
             )
     return rows
@@ -141,7 +156,8 @@ def stage_rows(model: MeshModel, plan: MeshPlan) -> list[StageRow]:
     pipelines = model.pipelines(batch, layouts)
     parts = pipelines.rank_parts()
     division = Division.of(batch)
-    memory = model.pipeline_memory(batch, layouts).divided(np.zeros(1, dtype=np.int64), division)
+    pipeline = model.pipeline_memory(batch, layouts)
+    memory = pipeline.divided(np.zeros(1, dtype=np.int64), division)
     total = memory.total_bytes[0]
     rows = []
     for place in np.argsort(layout.rank_first).tolist():
@@ -155,11 +171,10 @@ def stage_rows(model: MeshModel, plan: MeshPlan) -> list[StageRow]:
                 backward_s=float(pipelines.rank_backward_s[0, place]),
                 recompute_s=float(parts["recompute_s"][0, place]),
                 transfer_s=float(parts["transfer_s"][0, place]),
+                in_flight=float(pipeline.alive[0, place]),
                 memory_bytes=float(total[place]),
-                **{
-                    name: float(memory.parts[name][0, place])
-                    for name in ("weight_bytes", "gradient_bytes", "optimizer_bytes", "activation_bytes")
-                },
+                host_bytes=float(memory.host_bytes[0, place]),
+                **{name: float(memory.parts[name][0, place]) for name in MEMORY_PARTS},
             )
         )
     return rows

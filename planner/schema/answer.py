@@ -197,11 +197,18 @@ MeshStageEntry = record(
     backward_s=Seconds,
     recompute_s=Seconds,
     transfer_s=key(Seconds, "To and from the neighbouring stages."),
-    memory_bytes=Amount,
+    in_flight=key(Amount, "Micro-batches whose activations it keeps at once."),
+    memory_bytes=key(Amount, "Of the GPU; the parts that follow, but for host_bytes, add up to it."),
     weight_bytes=Amount,
     gradient_bytes=Amount,
     optimizer_bytes=key(Amount, "Optimizer state and master weights."),
     activation_bytes=Amount,
+    working_bytes=Amount,
+    logits_bytes=Amount,
+    buffer_bytes=key(Amount, "Communication buffers."),
+    slack_bytes=key(Amount, "Lost to the allocator."),
+    context_bytes=key(Amount, "Driver and libraries."),
+    host_bytes=key(Amount, "Offloaded to the host."),
 )
 
 MeshLayerEntry = record(
@@ -218,6 +225,8 @@ MeshLayerEntry = record(
     tp_exchange_s=key(Seconds, "Tensor-parallel communication of both passes."),
     weight_count=key(int, "Of the whole layer.", ge=0),
     weights_per_rank=key(int, ge=0),
+    saved_bytes=key(Amount, "What it adds to what a micro-batch keeps for the backward pass, nothing recomputed."),
+    saved_selective_bytes=key(Amount, "The same under selective recomputation."),
 )
 
 ServingLayerEntry = record(

@@ -122,7 +122,7 @@ def make_result(**changes: Any) -> Answer:
 def make_layer(**changes: Any) -> LayerRow:
     row = LayerRow(
         unit="blocks.1", count=80, name="qkv", kind="linear", split="column", forward_s=0.004, backward_s=0.008,
-        tp_exchange_s=0.001, weight_count=83_886_080, weights_per_rank=10_485_760,
+        tp_exchange_s=0.001, weight_count=83_886_080, weights_per_rank=10_485_760, saved_bytes=2.0**26, saved_selective_bytes=2.0**26,
     )  # fmt: skip
     return dataclasses.replace(row, **changes)
 
@@ -131,6 +131,8 @@ def make_stage(**changes: Any) -> StageRow:
     row = StageRow(
         rank=0, blocks="20", forward_s=0.15, backward_s=0.3, recompute_s=0.0, transfer_s=0.001, memory_bytes=56.0 * GIB,
         weight_bytes=4.0 * GIB, gradient_bytes=8.0 * GIB, optimizer_bytes=12.0 * GIB, activation_bytes=28.0 * GIB,
+        working_bytes=1.0 * GIB, logits_bytes=0.0, buffer_bytes=0.5 * GIB, slack_bytes=2.0 * GIB, context_bytes=0.5 * GIB, host_bytes=0.0,
+        in_flight=4.0,
     )  # fmt: skip
     return dataclasses.replace(row, **changes)
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from costmodel.mesh.plan import MEMORY_PARTS
 from planner.core.answer import Answer, Estimate, RankedPlan
 from planner.core.blocks import Block, Column, Heading, Sentence
 from planner.core.numbers import NOT_AVAILABLE, byte_text, duration_text, percent, significant, used_of_total
@@ -14,12 +16,31 @@ from planner.report.tables import column_maker, compared_words, paid_text, rows_
 from planner.spaces.mesh.plans import splits_in_words
 
 if TYPE_CHECKING:
+    from costmodel.mesh.detail import StageRow
     from strategies.mesh.block_search import SplitCheck
 
 __all__ = ["REPORT", "split_text"]
 
 # Below this a bound and what it bounds are the same to people.
 _NOT_SHOWN = 5e-4
+
+
+# What a stage says of its memory, in the order of its table.
+_MEMORY = ("in_flight", "memory_bytes", *MEMORY_PARTS, "host_bytes")
+
+
+def _memory_rows(stages: Sequence[StageRow]) -> list[dict[str, Any]]:
+    """What fills the memory of every stage."""
+    most = max(row.memory_bytes for row in stages)
+    return [
+        {
+            "rank": row.rank,
+            "blocks": row.blocks,
+            "fullest": row.memory_bytes == most,
+            **{name: getattr(row, name) for name in _MEMORY},
+        }
+        for row in stages
+    ]
 
 
 class MeshReport(SpaceReport):
@@ -61,7 +82,9 @@ class MeshReport(SpaceReport):
             size = byte_text(ranked["host_bytes_per_gpu"])
             blocks.append(Sentence(f"On the host, beside this: {size} per GPU, {limit}."))
         if len(stages) > 1:
-            blocks += [Heading("Stage by stage (one rank each, one micro-batch)"), rows_table(stages)]
+            times = [{name: value for name, value in asdict(row).items() if name not in _MEMORY} for row in stages]
+            blocks += [Heading("Stage by stage (one rank each, one micro-batch)"), rows_table(times)]
+            blocks += [Heading("Memory stage by stage (one rank each)"), rows_table(_memory_rows(stages))]
         return blocks
 
     def explain_blocks(self, estimate: Estimate) -> list[Block]:

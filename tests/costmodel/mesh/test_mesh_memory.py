@@ -8,9 +8,9 @@ import pytest
 
 from costmodel.hardware.cluster import Cluster, DeviceGroup
 from costmodel.hardware.device import Device
-from costmodel.mesh.detail import stage_rows
+from costmodel.mesh.detail import layer_rows, stage_rows
 from costmodel.mesh.model import MeshModel
-from costmodel.mesh.plan import MeshBatch, MeshPlan
+from costmodel.mesh.plan import MEMORY_PARTS, MeshBatch, MeshPlan
 from costmodel.network.graph import Graph
 from tests.costmodel.mesh import plans as make
 from tests.networks import Layers
@@ -198,6 +198,37 @@ def test_the_last_stage_keeps_a_copy_of_tied_weights() -> None:
     assert [row.weight_bytes for row in rows] == pytest.approx(
         [2 * (table + blocks), 2 * (table + blocks + 2 * H)], rel=1e-12
     )
+
+
+# -- stage by stage, and layer by layer -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+def test_the_parts_of_every_stage_add_up(recompute: str) -> None:
+    model = make.model_of(make.gpt(blocks=8, vocabulary=5000), 64, make.ideal_cluster())
+    plan = MeshPlan(pp=4, dp_shard=2, zero_stage=1, num_micro_batches=8, recompute=recompute, offload_optimizer=True)
+    rows, costs = stage_rows(model, plan), model.evaluate_plans([plan])
+    for row in rows:
+        assert sum(getattr(row, name) for name in MEMORY_PARTS) == pytest.approx(row.memory_bytes, rel=1e-12)
+    fullest = max(rows, key=lambda row: row.memory_bytes)
+    assert [getattr(fullest, name) for name in MEMORY_PARTS] == [
+        float(getattr(costs, name)[0]) for name in MEMORY_PARTS
+    ]
+    assert max(row.host_bytes for row in rows) == costs.host_bytes[0] > 0
+    # 1F1B: a stage has as many micro-batches as stages follow, and its own.
+    assert [row.in_flight for row in rows] == [4, 3, 2, 1]
+
+
+def test_the_layers_of_a_stage_keep_what_its_activations_are() -> None:
+    model = make.model_of(make.gpt(blocks=8), 64, make.ideal_cluster())
+    for recompute, name in (("none", "saved_bytes"), ("selective", "saved_selective_bytes")):
+        plan = MeshPlan(tp=2, pp=4, micro_batch=2, num_micro_batches=8, recompute=recompute)
+        row = stage_rows(model, plan)[1]  # two blocks
+        layers = [layer for layer in layer_rows(model, plan) if layer.unit not in ("embedding", "head")]
+        assert {layer.count for layer in layers} == {8}
+        entering = 2 * S * H * 2  # what the block reads, in 16 bits
+        one = entering + sum(getattr(layer, name) for layer in layers)
+        assert row.activation_bytes == pytest.approx(2 * one * row.in_flight, rel=1e-12)
 
 
 # -- micro-batches in flight -----------------------------------------------------------------------------------------------
