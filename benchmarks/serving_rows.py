@@ -29,9 +29,10 @@ from pathlib import Path
 import numpy as np
 from interval_rows import Rows
 
+from costmodel.precision import PRECISIONS
 from costmodel.serving.model import SERVING_CONSTANTS, ServingModel
 from costmodel.serving.plan import ServingBatch, ServingPlan
-from costmodel.serving.workload import WEIGHT_FORMATS, ServingAssumptions, ServingWorkload
+from costmodel.serving.workload import ServingAssumptions, ServingWorkload
 from costmodel.uncertainty.constants import CONSTANTS
 from planner.core.request import Request
 from planner.files.loading import load_cluster, load_device
@@ -121,15 +122,13 @@ def _graph(name: str):  # type: ignore[no-untyped-def]
 
 def served(figure: Figure) -> ServingModel:
     """The cost model of a figure's question."""
-    weights = WEIGHT_FORMATS[
-        "bf16" if figure.quantity == "tpot_s" else "fp16" if figure.device == "a100-80gb" else "fp8"
-    ]
+    weights = PRECISIONS["bf16" if figure.quantity == "tpot_s" else "fp16" if figure.device == "a100-80gb" else "fp8"]
     in_fp8 = weights.name == "fp8" and figure.quantity != "request_s" and figure.model not in _WIDE_CACHE
     workload = ServingWorkload(
         graph=_graph(figure.model),
         prompt_tokens=figure.prompt,
         output_tokens=figure.output,
-        weights=weights,
+        precision=weights,
         kv_bytes=1.0 if in_fp8 else 2.0,
     )
     cluster = load_cluster(MACHINES[figure.device]).cluster.with_device(load_device(figure.device).device)

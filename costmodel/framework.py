@@ -322,7 +322,7 @@ class Framework:
         """
         if not self.defaults.narrow_weights or precision.weight_bytes != 2:
             return precision, optimizer
-        return replace(precision, master_bytes=0), replace(optimizer, state_bytes=optimizer.state_bytes // 2)
+        return replace(precision, master_bytes=0.0), replace(optimizer, state_bytes=optimizer.state_bytes // 2)
 
     def layer_assumptions(
         self, precision: Precision | None = None, *, assumptions: LayerAssumptions | None = None

@@ -1,37 +1,179 @@
-"""Number formats and optimizers: bytes per weight, gradient, optimizer state and activation."""
+"""Number formats, which tensor of a run has which of them, and optimizers.
+
+A `Format` says bits and scales; a `Precision` says what has which format. Every width of the cost model is read from one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 
-__all__ = ["OPTIMIZERS", "PRECISIONS", "Optimizer", "Precision", "default_precision"]
+from costmodel.network.layers import Layer
+
+__all__ = ["FORMATS", "OPTIMIZERS", "PRECISIONS", "Format", "Optimizer", "Precision", "default_precision"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Format:
+    """A number format: bits of an element, and the scales that blocks of elements share.
+
+    Attributes
+    ----------
+    name : str
+    bits : int
+    scale_bytes : float
+        Of all scales of one block.
+    block : int
+        Elements of a block; scales of whole rows or tensors do not count.
+    weight_block : int
+        The same of a matrix of weights, where it is cut into other blocks; 0: into such ones.
+
+    Examples
+    --------
+    >>> mxfp8 = Format(name="mxfp8", bits=8, scale_bytes=1.0, block=32)
+    >>> mxfp8.bytes
+    1.03125
+    """
+
+    name: str
+    bits: int
+    scale_bytes: float = 0.0
+    block: int = 1
+    weight_block: int = 0
+
+    @property
+    def bytes(self) -> float:
+        """Bytes of an element with its share of the scales."""
+        return self.bits / 8.0 + self.scale_bytes / self.block
+
+    @property
+    def weight_bytes(self) -> float:
+        """The same of an element of a matrix of weights."""
+        return self.bits / 8.0 + self.scale_bytes / (self.weight_block or self.block)
+
+
+FORMATS: dict[str, Format] = {
+    f.name: f
+    for f in (
+        Format(name="fp32", bits=32),
+        Format(name="tf32", bits=32),
+        Format(name="fp16", bits=16),
+        Format(name="bf16", bits=16),
+        Format(name="fp8", bits=8),
+    )
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Precision:
-    """A training precision: what is computed in, and what is kept in which width.
+    """Which tensor of a run has which number format.
 
-    Sources: NVIDIA, Train With Mixed Precision (16-bit weights, gradients and activations; a 32-bit master copy of the weights);
-    NVIDIA, Transformer Engine, Using FP8 (inputs of matrix products are cast to 8 bits; weights, gradients and activations stay 16-bit).
+    Attributes
+    ----------
+    name : str
+    plain : Format
+        Of all that is not narrow: activations between layers, embedding, head, norms and attention.
+    narrow : Format or None
+        Of what enters the products of the blocks; None: they are computed in the plain format.
+    products : tuple of str
+        Rates of the device that products run at, the first that it has; the fields of `Device.peak_flop_per_s`.
+    covers : frozenset of str
+        Kinds of layers whose products are narrow, of those in repeated blocks.
+    master_bytes : float
+        Of a 32-bit copy of a trained weight; 0 where the weights are 32-bit already.
+    gradient_bytes : float
+        Of a gradient as it is computed.
     """
 
     name: str
-    compute: str  # key of Device.peak_flop_per_s
-    weight_bytes: int
-    gradient_bytes: int
-    master_bytes: int  # 32-bit copy of the weights; 0 where the weights are 32-bit already
-    activation_bytes: int
+    plain: Format
+    products: tuple[str, ...]
+    narrow: Format | None = None
+    covers: frozenset[str] = frozenset({"linear", "moe"})
+    master_bytes: float = 4.0
+    gradient_bytes: float = 2.0
+
+    @property
+    def compute(self) -> str:
+        """Key of `Device.peak_flop_per_s` of the products."""
+        return self.products[0]
+
+    @property
+    def activation_bytes(self) -> float:
+        """Bytes of an activation between layers."""
+        return self.plain.bytes
+
+    @property
+    def weight_bytes(self) -> float:
+        """Bytes of a weight that is computed with."""
+        return self.plain.bytes
+
+    @property
+    def operand(self) -> Format:
+        """Of what enters products of narrow layers."""
+        return self.narrow or self.plain
+
+    @property
+    def casts(self) -> bool:
+        """Whether what enters products is cast to the narrow format."""
+        return self.narrow is not None
+
+    @property
+    def cast_bytes(self) -> float:
+        """Bytes that the cast of an element moves: it is read, and written as it is and transposed, for the gradient of the weights.
+
+        fp8 tensor cores multiply rows by rows only (NVIDIA Transformer Engine, cast_transpose).
+
+        >>> PRECISIONS["fp8"].cast_bytes, PRECISIONS["bf16"].cast_bytes
+        (4.0, 0.0)
+        """
+        return 0.0 if self.narrow is None else self.plain.bytes + 2.0 * self.narrow.bytes
+
+    def narrows(self, layer: Layer) -> bool:
+        """Whether the products of a layer are narrow."""
+        return self.narrow is not None and layer.kind in self.covers and bool(layer.block)
+
+    def stored_bytes(self, layer: Layer) -> float:
+        """Bytes of a weight of a layer that is served."""
+        return self.operand.weight_bytes if self.narrows(layer) else self.plain.bytes
+
+    @property
+    def unquantised(self) -> Precision:
+        """That of layers that are not narrow."""
+        return replace(self, narrow=None, products=(self.plain.name,))
+
+    def on(self, formats: Collection[str]) -> Precision:
+        """The same on a device with rates for some formats, of which fp32 is one.
+
+        Where it has none for these products, it computes in the next wider format that it has.
+
+        >>> PRECISIONS["fp16"].on({"fp32"}).compute, PRECISIONS["fp8"].on({"fp32", "bf16"}).casts
+        ('fp32', False)
+        """
+        found = next((name for name in self.products if name in formats), "")
+        if found:
+            return self if found == self.compute else replace(self, products=(found,))
+        wider = ("fp8", self.plain.name) if self.narrow is not None and self.narrow.bits < 8 else (self.plain.name,)
+        found = next(name for name in (*wider, *_WIDER.get(self.plain.name, ()), "fp32") if name in formats)
+        return replace(self, products=(found,), narrow=FORMATS["fp8"] if found == "fp8" else None)
 
 
+# Formats of products that stand in for one that a device does not have, the best first.
+_WIDER = {"bf16": ("fp16",), "fp16": ("bf16",)}
+_FP32, _TF32, _FP16, _BF16, _FP8 = (FORMATS[name] for name in ("fp32", "tf32", "fp16", "bf16", "fp8"))
+
+# NVIDIA, Train With Mixed Precision (16-bit weights, gradients and activations; a 32-bit master copy of the weights); NVIDIA, Transformer
+# Engine, Using FP8 (inputs of matrix products are cast to 8 bits; weights, gradients and activations stay 16-bit); vLLM documentation,
+# quantization, FP8 W8A8 (linear layers of the blocks in fp8, the head is left out), as compressed checkpoints do (DeepSeek-V3).
 PRECISIONS: dict[str, Precision] = {
     p.name: p
     for p in (
-        Precision(name="fp32", compute="fp32", weight_bytes=4, gradient_bytes=4, master_bytes=0, activation_bytes=4),
-        Precision(name="tf32", compute="tf32", weight_bytes=4, gradient_bytes=4, master_bytes=0, activation_bytes=4),
-        Precision(name="fp16", compute="fp16", weight_bytes=2, gradient_bytes=2, master_bytes=4, activation_bytes=2),
-        Precision(name="bf16", compute="bf16", weight_bytes=2, gradient_bytes=2, master_bytes=4, activation_bytes=2),
-        Precision(name="fp8", compute="fp8", weight_bytes=2, gradient_bytes=2, master_bytes=4, activation_bytes=2),
+        Precision(name="fp32", plain=_FP32, products=("fp32",), master_bytes=0.0, gradient_bytes=4.0),
+        Precision(name="tf32", plain=_TF32, products=("tf32",), master_bytes=0.0, gradient_bytes=4.0),
+        Precision(name="fp16", plain=_FP16, products=("fp16",)),
+        Precision(name="bf16", plain=_BF16, products=("bf16",)),
+        Precision(name="fp8", plain=_BF16, products=("fp8",), narrow=_FP8),
+        Precision(name="fp4", plain=_BF16, products=("fp4",), narrow=replace(_FP8, name="fp4")),
     )
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, fields
 
-__all__ = ["DEFAULT_EFFICIENCY", "NARROW_FORMATS", "Efficiency", "EfficiencyError"]
+__all__ = ["DEFAULT_EFFICIENCY", "Efficiency", "EfficiencyError"]
 
 
 class EfficiencyError(ValueError):
@@ -167,6 +167,3 @@ DEFAULT_EFFICIENCY = Efficiency(
     "6,282 on each of eight 0.73 and 0.64 were found, for 0.79 and 0.58 here. memory_fraction, "
     "vector_fraction: assumptions",
 )
-
-# Number formats of 8 bits or fewer.
-NARROW_FORMATS = frozenset({"fp8", "fp4"})

@@ -165,7 +165,7 @@ def place(pairs: LayoutPairs, cluster: Cluster) -> PlacedPairs:
 
 
 def edge_times(
-    producers: Sequence[Layer], placed: PlacedPairs, micro_batch: int, element_bytes: int
+    producers: Sequence[Layer], placed: PlacedPairs, micro_batch: int, element_bytes: float
 ) -> tuple[FloatArray, FloatArray]:
     """Time to move each producer's output, for every pair of layouts.
 
@@ -176,7 +176,7 @@ def edge_times(
     placed : PlacedPairs
     micro_batch : int
         Samples over all workers.
-    element_bytes : int
+    element_bytes : float
 
     Returns
     -------
@@ -191,7 +191,7 @@ def edge_times(
 
 
 def gather_times(
-    producers: Sequence[Layer], table: SplitTable, cluster: Cluster, micro_batch: int, element_bytes: int
+    producers: Sequence[Layer], table: SplitTable, cluster: Cluster, micro_batch: int, element_bytes: float
 ) -> tuple[FloatArray, FloatArray]:
     """Part of a move that the consumer decides alone: the all-gather over what its output channels split, and its adjoint.
 
@@ -207,7 +207,7 @@ def gather_times(
     cluster : Cluster
     micro_batch : int
         Samples over all workers.
-    element_bytes : int
+    element_bytes : float
 
     Returns
     -------

@@ -349,7 +349,7 @@ class _Costing:
                 times[:, k, served] = self._servers_s(weights[k])[served]
         return times
 
-    def _static_bytes_per_weight(self) -> int:
+    def _static_bytes_per_weight(self) -> float:
         p = self.workload.precision
         if not self.workload.training:
             return p.weight_bytes

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from costmodel.arrays import BoolArray, FloatArray, IntArray, rows_of
-from costmodel.hardware.efficiency import NARROW_FORMATS
 from costmodel.hardware.host import Host
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.communication import Division
@@ -43,7 +42,6 @@ __all__ = [
 
 # Of a norm that is written out, in bytes per element beyond its input in 16 bits: that in fp32 (4), and the normalised one (2).
 _NORM_KEPT = 4.0 + 2.0 - 2.0
-_FP8_BYTES = 1.0
 
 
 def add_saved(
@@ -122,10 +120,9 @@ def add_saved_layer(
         received = _received_bytes(layer, role, keys, width)
         total["saved_bytes"] += received
         total["saved_selective_bytes"] += received
-    is_cast = workload.precision.compute in NARROW_FORMATS and assumptions.fp8_kept > 0
+    cast = workload.precision.operand.bytes if assumptions.fp8_kept else width
     kept = layer.family.saved_elements(layer, shard) * width
-    if is_cast:
-        kept = kept - layer.family.cast_elements(layer, shard) * (width - _FP8_BYTES)
+    kept = kept - layer.family.cast_elements(layer, shard) * (width - cast)
     extra = kept * facts.has_backward
     pieces = keys.cp if role.role in ("column", "channel", "repeated") else whole
     elements = _elements(layer, keys, pieces.astype(np.float64), shard.split_out if role.role != "experts" else 1.0)
@@ -141,10 +138,10 @@ def add_saved_layer(
         extra = extra + assumptions.autograd_copies * size * facts.has_backward
     elif layer.kind == "rms_norm":  # its input in fp32, and what is multiplied by its weights
         extra = extra + assumptions.norm_copies * _NORM_KEPT * elements * facts.has_backward
-    kept, again = (size * use.share(_FP8_BYTES / width if is_cast else 1.0) for use in (facts.kept, facts.needed_again))
+    kept, again = (size * use.share(cast / width) for use in (facts.kept, facts.needed_again))
     total["saved_bytes"] += extra + kept
     if not facts.is_repeated:
-        inside = layer.family.repeated_elements(layer, shard) * (_FP8_BYTES if is_cast else width) * facts.has_backward
+        inside = layer.family.repeated_elements(layer, shard) * cast * facts.has_backward
         total["saved_selective_bytes"] += extra - inside + again
 
 
@@ -233,14 +230,14 @@ def _saved_facts(graph: Graph, kind: ModuleKind) -> list[SavedFacts]:
     ]
 
 
-def _gathered_bytes(layer: Layer, keys: RowKeys, width: int) -> FloatArray:
+def _gathered_bytes(layer: Layer, keys: RowKeys, width: float) -> FloatArray:
     """What the input of a matrix has, gathered under sequence parallelism, beyond the share that is kept anyway."""
     rows = keys.micro_batch * np.ceil(np.prod(layer.input_shapes[0][1:]) / keys.cp)
     beyond = np.where(keys.sequence_parallel > 0, 1.0 - 1.0 / keys.tp, 0.0)
     return np.asarray(rows * layer.input_shapes[0][0] * width * beyond)
 
 
-def _received_bytes(layer: Layer, role: LayerRole, keys: RowKeys, width: int) -> FloatArray:
+def _received_bytes(layer: Layer, role: LayerRole, keys: RowKeys, width: float) -> FloatArray:
     """Inputs in the layout in which the layer reads them, where that is not how they were left and they are not gathered again."""
     moved = {m.input_index: m.pieces for m in role.moves or () if not (m.is_backward or m.is_gathered)}
     total = np.zeros(len(keys))

@@ -519,7 +519,7 @@ def build_pipelines(
     rows: Callable[[MeshBatch], ModuleTable],
     *,
     is_block: BoolArray,
-    activation_bytes: int,
+    activation_bytes: float,
     exact: bool,
 ) -> Pipelines:
     """Time the pipelines of many plans.
@@ -532,7 +532,7 @@ def build_pipelines(
     rows : function of MeshBatch to ModuleTable
         Work, messages and memory of every kind of module.
     is_block : array (K,)
-    activation_bytes : int
+    activation_bytes : float
     exact : bool
         False: ``makespan_s`` of interleaved and zero-bubble pipelines is a lower bound, which is much quicker.
 

@@ -20,7 +20,6 @@ import numpy as np
 from costmodel.arrays import FloatArray
 from costmodel.hardware.cluster import Cluster
 from costmodel.hardware.device import FORMATS, Device
-from costmodel.hardware.efficiency import NARROW_FORMATS
 from costmodel.kernels.roofline import ComputeModel, PassTimes, RooflineCompute
 from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS, MeshAssumptions
 from costmodel.mesh.communication import GroupTimes, add_attention_messages, add_dispatch, add_tensor_parallel
@@ -32,6 +31,7 @@ from costmodel.network.graph import Graph
 from costmodel.network.layers import ATTENTION, Layer, LayerWork, Shard
 from costmodel.network.layers.base import PassWork
 from costmodel.network.layers.mixture import MixtureParams
+from costmodel.precision import Precision
 from costmodel.workload import Workload
 
 __all__ = [
@@ -39,7 +39,6 @@ __all__ = [
     "expert_bytes",
     "expert_kernels",
     "expert_repeats",
-    "fp8_bytes",
     "module_column",
     "module_roles",
     "module_table",
@@ -82,7 +81,7 @@ _ADAPTER_IN, _ADAPTER_OUT = 5.0, 4.0
 
 
 def unfused_bytes(
-    layer: Layer, shard: Shard, elements: FloatArray, width: int, assumptions: MeshAssumptions
+    layer: Layer, shard: Shard, elements: FloatArray, width: float, assumptions: MeshAssumptions
 ) -> tuple[FloatArray, FloatArray]:
     """Bytes of the forward and the backward pass beyond those of `LayerFamily.work`.
 
@@ -92,7 +91,7 @@ def unfused_bytes(
     shard : Shard
     elements : array (n,)
         Of the output, on one rank.
-    width : int
+    width : float
         Bytes of an activation.
     assumptions : MeshAssumptions
         ``loss_bytes_per_logit``, ``softmax_multiple``, ``autograd_copies``, ``norm_copies`` and ``adapter_copies``.
@@ -116,7 +115,7 @@ def unfused_bytes(
 
 
 def _plain_bytes(
-    layer: Layer, shard: Shard, elements: FloatArray, width: int, assumptions: MeshAssumptions
+    layer: Layer, shard: Shard, elements: FloatArray, width: float, assumptions: MeshAssumptions
 ) -> tuple[FloatArray, FloatArray]:
     """`unfused_bytes` of what has one kernel in Megatron-LM and several where it is written out in Python."""
     copies, normed = assumptions.autograd_copies * width, np.zeros_like(elements)
@@ -158,50 +157,23 @@ def softmax_kernels(layer: Layer, shard: Shard, assumptions: MeshAssumptions) ->
     return np.asarray(np.where(rows % multiple, _SOFTMAX_KERNELS, 0.0))
 
 
-def fp8_bytes(inputs: FloatArray, outputs: FloatArray, width: int) -> tuple[FloatArray, FloatArray]:
-    """Bytes that casting to fp8 moves in the forward and the backward pass of a matrix.
-
-    The input, and backward the gradient of the output, is read once and written twice in fp8: as it is, and transposed for the gradient
-    of the weights, since fp8 tensor cores multiply rows by rows only (NVIDIA Transformer Engine, cast_transpose).
-
-    Parameters
-    ----------
-    inputs, outputs : arrays (n,)
-        Elements on one rank.
-    width : int
-        Bytes of an activation.
-
-    Examples
-    --------
-    >>> [x.tolist() for x in fp8_bytes(np.array([10.0]), np.array([20.0]), 2)]
-    [[40.0], [80.0]]
-    """
-    return (width + 2.0) * inputs, (width + 2.0) * outputs
-
-
-def expert_bytes(layer: Layer, shard: Shard, width: int, *, is_fp8: bool) -> tuple[FloatArray, FloatArray]:
+def expert_bytes(layer: Layer, shard: Shard, precision: Precision) -> tuple[FloatArray, FloatArray]:
     """Bytes of the routed experts of a mixture in the forward and the backward pass, beyond those of `LayerFamily.work`.
 
-    Casts of both products under fp8, limits before the activation, and biases.
+    Casts of what enters both products and of the gradients of their results, limits before the activation, and biases.
 
     Parameters
     ----------
     layer : Layer
         A mixture of experts.
     shard : Shard
-    width : int
-        Bytes of an activation.
-    is_fp8 : bool
+    precision : Precision
     """
     params = layer.params
     rows = rows_held(layer, shard) * params.top_k * params.capacity_factor
     inside, outside = rows * np.ceil(params.ffn / shard.split_out), rows * layer.output_shape[0]
     entering = (params.matrices - 1.0) * inside  # the activation
-    forward, backward = np.zeros_like(rows), np.zeros_like(rows)
-    if is_fp8:
-        for inputs, outputs in ((outside, entering), (inside, outside)):
-            there, back = fp8_bytes(inputs, outputs, width)
-            forward, backward = forward + there, backward + back
+    forward, backward = precision.cast_bytes * (outside + inside), precision.cast_bytes * (entering + outside)
     if params.limited:
         forward, backward = forward + _LIMIT_FORWARD * entering, backward + _LIMIT_BACKWARD * entering
     if params.bias:
@@ -209,11 +181,11 @@ def expert_bytes(layer: Layer, shard: Shard, width: int, *, is_fp8: bool) -> tup
     return forward, backward
 
 
-def expert_kernels(params: MixtureParams, shard: Shard, *, is_fp8: bool) -> tuple[FloatArray, FloatArray]:
+def expert_kernels(params: MixtureParams, shard: Shard, precision: Precision) -> tuple[FloatArray, FloatArray]:
     """Kernels of single experts that the host of a rank starts in the forward and the backward pass.
 
-    Two products and their four gradients per expert that the rank holds; under fp8 a cast of what enters each product, and backward of
-    the gradient of its result; with biases one kernel for that of the second product, and two for its gradients.
+    Two products and their four gradients per expert that the rank holds; in narrow formats a cast of what enters each product, and
+    backward of the gradient of its result; with biases one kernel for that of the second product, and two for its gradients.
 
     Examples
     --------
@@ -221,43 +193,40 @@ def expert_kernels(params: MixtureParams, shard: Shard, *, is_fp8: bool) -> tupl
     >>> shard = Shard(
     ...     batch=one, out_channels=one, in_channels=one, height=one, split_out=one, split_in=one, split_height=one, experts=4 * one
     ... )
-    >>> [n.tolist() for n in expert_kernels(MixtureParams(experts=64, top_k=2, ffn=8), shard, is_fp8=True)]
+    >>> [n.tolist() for n in expert_kernels(MixtureParams(experts=64, top_k=2, ffn=8), shard, PRECISIONS["fp8"])]
     [[64.0], [96.0]]
     """
     held = np.ceil(params.experts / shard.experts)
-    casts, biases = 2.0 * is_fp8, 1.0 * params.bias
+    casts, biases = 2.0 * precision.casts, 1.0 * params.bias
     return held * (2.0 + casts + biases), held * (4.0 + casts + 2.0 * biases)
 
 
-def expert_repeats(layer: Layer, shard: Shard, width: int, *, is_fp8: bool) -> tuple[FloatArray, FloatArray]:
+def expert_repeats(layer: Layer, shard: Shard, precision: Precision) -> tuple[FloatArray, FloatArray]:
     """Bytes and kernels with which selective recomputation makes again what leaves the activations of a mixture.
 
-    The activation of the routed and of the shared experts, a kernel each; under fp8 the cast of its result, one by one for the experts
-    that the rank holds (kernels of single experts are not among those counted here).
+    The activation of the routed and of the shared experts, a kernel each; in narrow formats the cast of its result, one by one for the
+    experts that the rank holds (kernels of single experts are not among those counted here).
 
     Parameters
     ----------
     layer : Layer
         A mixture of experts.
     shard : Shard
-    width : int
-        Bytes of an activation.
-    is_fp8 : bool
+    precision : Precision
     """
-    params = layer.params
-    each = params.matrices * width + is_fp8 * (width + 1.0)  # read once or, gated, both halves; written
+    params, width = layer.params, precision.activation_bytes
+    cast = precision.casts * (width + precision.operand.bytes)  # read, and written one way
+    each = params.matrices * width + cast  # read once or, gated, both halves; written
     kernels = np.full_like(shard.batch, 1.0 + bool(params.shared_width), dtype=np.float64)
     return np.asarray(layer.family.repeated_elements(layer, shard) * each), kernels
 
 
-def _moved(work: PassWork, width: int) -> FloatArray | float:
+def _moved(work: PassWork, width: float) -> FloatArray | float:
     return sum((np.asarray(kernel.elements) * width for kernel in work[0]), 0.0) if work else 0.0
 
 
 # The largest of a module's layers counts, not their sum.
 _LARGEST = frozenset({"widest_bytes"})
-# Under fp8 and fp4 these layers compute in bf16 (NVIDIA Transformer Engine: fp8 covers the linear layers).
-_NARROW_KINDS = frozenset({"linear", "moe"})
 
 
 def module_table(
@@ -374,8 +343,8 @@ def add_layer(
         shard = shard_of(graph.layers, kind, position, role, keys)
     flow = flow_of(workload, kind, position)
     work = layer.family.work(layer, shard) if isinstance(workload.compute, RooflineCompute) else None
-    weight_gradient_s = _add_compute(total, workload, layer, role, shard, flow, work)
-    _add_unfused(total, workload, groups.assumptions, layer, role, shard, flow)
+    weight_gradient_s = _add_compute(total, workload, layer, shard, flow, work)
+    _add_unfused(total, workload, groups.assumptions, layer, shard, flow)
     if work is not None:
         _add_launches(total, workload, groups.assumptions, layer, shard, flow, work)
     add_tensor_parallel(total, workload, groups, layer, role, shard, keys, flow, weight_gradient_s)
@@ -396,28 +365,24 @@ def add_layer(
 # -- terms --------------------------------------------------------------------------------------------------------------
 
 
-def _compute_of(workload: Workload, layer: Layer, role: LayerRole) -> ComputeModel:
-    """What computes a layer: under narrow formats some kinds, and the head of the network, in bf16."""
-    compute = workload.compute
-    if not isinstance(compute, RooflineCompute) or workload.precision.compute not in NARROW_FORMATS:
+def _compute_of(workload: Workload, layer: Layer) -> ComputeModel:
+    """What computes a layer: in a recipe of narrow formats only some kinds are narrow, and none outside the blocks."""
+    compute, precision = workload.compute, workload.precision
+    if not isinstance(compute, RooflineCompute) or not precision.casts or precision.narrows(layer):
         return compute
-    is_head = layer.kind == "linear" and (role.role == "column" or role.degree == 1) and not layer.block
-    if layer.kind in _NARROW_KINDS and not is_head:
-        return compute
-    return replace(compute, precision=replace(compute.precision, compute="bf16"))
+    return replace(compute, precision=precision.unquantised)
 
 
 def _add_compute(
     total: dict[str, FloatArray],
     workload: Workload,
     layer: Layer,
-    role: LayerRole,
     shard: Shard,
     flow: GradientFlow,
     work: LayerWork | None,
 ) -> FloatArray:
     """Add times of the device; returns that of the gradient of the layer's weights."""
-    compute = _compute_of(workload, layer, role)
+    compute = _compute_of(workload, layer)
     if work is not None and isinstance(compute, RooflineCompute):
         times = compute.work_times(layer, work, shard, needs_input_gradient=flow.to_inputs)
     else:
@@ -442,25 +407,24 @@ def _add_unfused(
     workload: Workload,
     assumptions: MeshAssumptions,
     layer: Layer,
-    role: LayerRole,
     shard: Shard,
     flow: GradientFlow,
 ) -> None:
     """What kernels that are not fused move besides."""
-    compute = _compute_of(workload, layer, role)
+    compute = _compute_of(workload, layer)
     if not isinstance(compute, RooflineCompute):
         return
-    rate, width = compute.device.stream_bytes_per_s, workload.precision.activation_bytes
+    rate, precision = compute.device.stream_bytes_per_s, compute.precision
     elements = rows_held(layer, shard) * shard.out_channels
-    forward, backward = unfused_bytes(layer, shard, elements, width, assumptions)
-    if layer.kind == "linear" and compute.precision.compute in NARROW_FORMATS:
-        forward, backward = fp8_bytes(rows_held(layer, shard) * shard.in_channels, elements, width)
-    elif layer.kind == "moe":
-        is_fp8 = compute.precision.compute in NARROW_FORMATS
-        forward, backward = expert_bytes(layer, shard, width, is_fp8=is_fp8)
-        again, kernels = expert_repeats(layer, shard, width, is_fp8=is_fp8)
+    forward, backward = unfused_bytes(layer, shard, elements, precision.activation_bytes, assumptions)
+    if layer.kind == "moe":
+        forward, backward = expert_bytes(layer, shard, precision)
+        again, kernels = expert_repeats(layer, shard, precision)
         total["selective_s"] += again / rate * flow.through
         total["selective_launches"] += kernels * flow.through
+    elif precision.narrows(layer):
+        forward = forward + precision.cast_bytes * rows_held(layer, shard) * shard.in_channels
+        backward = backward + precision.cast_bytes * elements
     total["forward_s"] += forward / rate
     if flow.runs_again:
         total["selective_s"] += forward / rate
@@ -495,7 +459,7 @@ def _add_launches(
     forward, through, weights = single * forward, single * through, single * weights
     apart = single * softmax_kernels(layer, shard, assumptions)
     if layer.kind == "moe":
-        each, returned = expert_kernels(layer.params, shard, is_fp8=workload.precision.compute in NARROW_FORMATS)
+        each, returned = expert_kernels(layer.params, shard, workload.precision)
         total["forward_launches"] += assumptions.expert_launches * each
         total["backward_launches"] += assumptions.expert_launches * returned * flow.through
         started = forward + assumptions.expert_launches * each

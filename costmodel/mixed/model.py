@@ -29,7 +29,6 @@ from costmodel.mixed.plan import (
     check_groups,
     crossing,
     group_cluster,
-    group_names,
 )
 from costmodel.network.graph import once
 from costmodel.precision import PRECISIONS, Precision
@@ -39,14 +38,6 @@ __all__ = ["MixedModel"]
 
 
 # What to compute in where a device lacks a format: the next with the same range or, at last, the same width.
-_FALLBACKS: dict[str, tuple[str, ...]] = {
-    "fp8": ("bf16", "fp16", "fp32"),
-    "bf16": ("fp16", "fp32"),
-    "fp16": ("bf16", "fp32"),
-    "tf32": ("fp32",),
-}
-
-
 @dataclass(slots=True, kw_only=True)
 class _Cache:
     models: dict[tuple[int, str], MeshModel] = field(default_factory=dict)
@@ -109,10 +100,8 @@ class MixedModel:
     def _best_precision(self, groups: tuple[int, ...]) -> Precision:
         wanted = self.workload.precision
         shared = frozenset.intersection(*(self.cluster.groups[g].device.formats for g in groups))
-        for name in (wanted.compute, *_FALLBACKS.get(wanted.compute, ())):
-            if name in shared:
-                return wanted if name == wanted.compute else PRECISIONS[name]
-        raise MixedError(f"no number format for all of {', '.join(group_names(self.cluster)[g] for g in groups)}")
+        found = wanted.on(shared)
+        return found if found.narrow == wanted.narrow else PRECISIONS[found.compute]
 
     def group_model(self, group: int, precision: Precision) -> MeshModel:
         """The mesh model of one group alone."""

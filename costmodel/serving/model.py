@@ -118,7 +118,7 @@ class ServingModel:
             The device does not compute in the format of the weights.
         """
         check_generates(workload)
-        cluster.device.peak(workload.weights.compute)
+        cluster.device.peak(workload.precision.compute)
         assumed, modules = assumptions or ServingAssumptions(), fold(workload.graph)
         timer = ModuleTimer.build(workload, cluster, modules, assumed)
         one = np.ones(1, dtype=np.int64)
@@ -253,7 +253,7 @@ def _passes(
 
 def _transfer_s(model: ServingModel, batch: ServingBatch, keys: PassKeys) -> FloatArray:
     """Time to hand a pass on to the next stage; every tensor-parallel rank sends to its peer."""
-    message = keys.rows * model.token_elements * model.workload.weights.activation_bytes
+    message = keys.rows * model.token_elements * model.workload.precision.activation_bytes
     pair = np.where(batch.pp > 1, 2, 1)
     return model.timer.exchange_s("point_to_point", pair, batch.tp * batch.sharing, message)
 
@@ -374,7 +374,7 @@ def _memory(
     answers = np.maximum(batch.prefill_batch + beside, batch.group_batch)
     tied = np.where(batch.pp[:, None] > 1, sizes.tied_bytes, 0.0)
     sequence = weigh(modules, sizes.cache_bytes)
-    between = np.where(batch.pp > 1, 2.0 * rows * model.token_elements * model.workload.weights.activation_bytes, 0.0)
+    between = np.where(batch.pp > 1, 2.0 * rows * model.token_elements * model.workload.precision.activation_bytes, 0.0)
     buffers = between + rows * np.max(sizes.dispatch_bytes, axis=1)
     one = np.ones_like(sequence)
     parts = {

@@ -369,8 +369,6 @@ def _decode_kernels(layer: Layer, keys: PassKeys, workload: ServingWorkload) -> 
     return [WeightedKernel(kernel=kernel, weights=0.0 * cached, cached=cached, runs=keys.decodes > 0)]
 
 
-# Layers whose matrices are stored in the format of the weights; the others keep that of the activations.
-_QUANTISED = frozenset({"linear", "moe"})
 # An addition is part of the norm after it (vLLM, fused_add_rms_norm): it moves data, but is no kernel of its own.
 _FUSED = frozenset({"add"})
 # Nothing is dropped when a network answers.
@@ -488,7 +486,7 @@ class ModuleTimer:
         elif layer.kind == "moe":
             kernels = mixture_kernels(layer, keys, self.assumptions.expert_spread)
         elif layer.kind == _SAMPLED:
-            kernels = [sampling_kernel(layer, rows, self.workload.weights.activation_bytes)]
+            kernels = [sampling_kernel(layer, rows, self.workload.precision.activation_bytes)]
         else:
             kernels = _family_kernels(layer, shard_of(self.layers, kind, position, role, row_keys), rows > 0)
         times = [self._kernel_s(layer, kernel) for kernel in kernels]
@@ -508,18 +506,15 @@ class ModuleTimer:
         return replace(keys, chunk=np.minimum(keys.chunk, 1))
 
     def _kernel_s(self, layer: Layer, item: WeightedKernel) -> FloatArray:
-        form = self.workload.weights
-        quantised = self._is_quantised(layer)
-        width = form.weight_bytes if quantised else form.activation_bytes
-        kernel = item.kernel
+        precision, kernel = self.workload.precision, item.kernel
         moved = (
-            (kernel.elements - item.weights) * form.activation_bytes
-            + item.weights * width
+            (kernel.elements - item.weights) * precision.activation_bytes
+            + item.weights * precision.stored_bytes(layer)
             + item.cached * self.workload.kv_bytes
         )
         time = kernel_time_s(
             self.device,
-            form.compute if quantised else form.activation_compute,
+            precision.compute if precision.narrows(layer) else precision.plain.name,
             flop=kernel.flop,
             memory_bytes=moved,
             gemm=kernel.gemm,
@@ -532,12 +527,9 @@ class ModuleTimer:
             time = time - kernel.launches * self.device.launch_overhead_s
         return np.where(item.runs, time, 0.0)
 
-    def _is_quantised(self, layer: Layer) -> bool:
-        return layer.kind in _QUANTISED and bool(layer.block)
-
     def _tensor_parallel_s(self, kind: ModuleKind, position: int, role: LayerRole, keys: RowKeys) -> FloatArray:
         layer = self.layers[kind.layers[position]]
-        width, stride = self.workload.weights.activation_bytes, np.ones_like(keys.tp)
+        width, stride = self.workload.precision.activation_bytes, np.ones_like(keys.tp)
         shown = 1.0 - self.assumptions.tp_overlap
         if layer.kind == _SAMPLED and role.role == "channel":
             # The head is split over the vocabulary; every rank gets all of it and chooses the same tokens (vLLM, logits_processor.py;
@@ -561,16 +553,18 @@ class ModuleTimer:
 
         Inside a node every rank gathers the tokens of all and adds the results up where they came from.
         """
-        apart, form = keys.sharing > 1, self.workload.weights
+        apart, precision = keys.sharing > 1, self.workload.precision
         elements = own_rows(keys) * layer.params.top_k * layer.output_shape[0]
         most = elements * fullest_rank(layer, keys.ep, self.assumptions.expert_spread)
         # Tokens leave in the format in which experts compute, results return as activations (DeepEP: FP8 dispatching, BF16 combining).
-        leaving, returning = (
-            most * width for width in (min(form.weight_bytes, form.activation_bytes), form.activation_bytes)
-        )
+        leaving, returning = most * precision.operand.bytes, most * precision.activation_bytes
         ranks = np.where(apart, keys.ep, 1)
         trade = self._all_to_all_s(ranks, keys.etp, leaving) + self._all_to_all_s(ranks, keys.etp, returning)
-        inside, stride, sent = np.where(apart, keys.etp, 1), np.ones_like(keys.etp), elements * form.activation_bytes
+        inside, stride, sent = (
+            np.where(apart, keys.etp, 1),
+            np.ones_like(keys.etp),
+            elements * precision.activation_bytes,
+        )
         gathered = sent * keys.etp
         shared = self.exchange_s("all_gather", inside, stride, gathered) + self.exchange_s(
             "reduce_scatter", inside, stride, gathered
@@ -588,7 +582,7 @@ class ModuleTimer:
     def _gather_s(self, layer: Layer, keys: PassKeys) -> FloatArray:
         """An all-gather of the tokens of all ranks, as activations, and a reduce-scatter of the results."""
         ranks = np.where(keys.sharing > 1, keys.ep * keys.etp, 1)
-        message = own_rows(keys) * layer.output_shape[0] * self.workload.weights.activation_bytes * ranks
+        message = own_rows(keys) * layer.output_shape[0] * self.workload.precision.activation_bytes * ranks
         stride = np.ones_like(ranks)
         return self.exchange_s("all_gather", ranks, stride, message) + self.exchange_s(
             "reduce_scatter", ranks, stride, message
@@ -612,21 +606,21 @@ class ModuleTimer:
 
     def layer_sizes(self, kind: ModuleKind, position: int, role: LayerRole, keys: PassKeys) -> dict[str, FloatArray]:
         """Sizes of one layer of a module in every row: the fields of `ModuleSizes`, (n,) each."""
-        index, form = kind.layers[position], self.workload.weights
+        index, width = kind.layers[position], self.workload.precision.activation_bytes
         layer, none = self.layers[index], np.zeros(len(keys))
         result = {item.name: none for item in fields(ModuleSizes)}
         if layer.kind in _ABSENT:
             return result
         shard = shard_of(self.layers, kind, position, role, _row_keys(keys, np.ones(len(keys))))
-        width = form.weight_bytes if self._is_quantised(layer) else form.activation_bytes
         share = _weight_share(layer, role, shard, keys)
         routed, shared = float(layer.expert_count), float(layer.shared_count)
         dense = float(layer.weight_count + layer.norm_count + layer.adapter_count) - routed - shared
-        result["weight_bytes"] = (dense * share + shared / keys.tp + routed / (keys.ep * keys.etp)) * width
-        result["tied_bytes"] = layer.tied_count * share * form.activation_bytes
+        stored = self.workload.precision.stored_bytes(layer)
+        result["weight_bytes"] = (dense * share + shared / keys.tp + routed / (keys.ep * keys.etp)) * stored
+        result["tied_bytes"] = layer.tied_count * share * width
         if layer.kind in ATTENTION:
             result["cache_bytes"] = self._cache_bytes(self.workload.graph.layers[index], keys.tp)
-        result["row_bytes"] = (shard.in_channels + shard.out_channels + layer.output_shape[0]) * form.activation_bytes
+        result["row_bytes"] = (shard.in_channels + shard.out_channels + layer.output_shape[0]) * width
         if layer.kind == "moe":
             result["row_bytes"], result["dispatch_bytes"] = self._mixture_row(layer, keys)
         if layer.kind == _SAMPLED:
@@ -648,7 +642,7 @@ class ModuleTimer:
 
     def _mixture_row(self, layer: Layer, keys: PassKeys) -> tuple[FloatArray, FloatArray]:
         """Bytes at the widest moment of a mixture, and of tokens under way, per new token of a replica."""
-        p, d, width = layer.params, float(layer.output_shape[0]), self.workload.weights.activation_bytes
+        p, d, width = layer.params, float(layer.output_shape[0]), self.workload.precision.activation_bytes
         arriving = keys.sharing * p.top_k / keys.ep * fullest_rank(layer, keys.ep, self.assumptions.expert_spread)
         inside = d + p.matrices * np.ceil(p.ffn / keys.etp)
         under_way = np.where(keys.sharing > 1, 2.0 * p.top_k * d / keys.tp, 0.0) * width

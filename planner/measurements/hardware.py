@@ -342,18 +342,6 @@ def _node_size(cluster: Cluster) -> int:
     return size
 
 
-# As with fp8, only what enters products is narrower (NVIDIA, Transformer Engine, NVFP4; its recipe keeps weights and activations in bf16).
-_FP4 = replace(PRECISIONS["fp8"], name="fp4", compute="fp4")
-_FALLBACK = {
-    "fp4": ("fp8", "bf16", "fp16", "fp32"),
-    "fp8": ("bf16", "fp16", "fp32"),
-    "bf16": ("fp16", "fp32"),
-    "fp16": ("bf16", "fp32"),
-    "tf32": ("fp32",),
-    "fp32": (),
-}
-
-
 def format_of(row: Row, default: str) -> str:
     """Number format of a row."""
     return row.text("precision") or row.default("precision", default)
@@ -384,8 +372,7 @@ def precision_of(name: str, formats: frozenset[str], products: str = "") -> Prec
     >>> precision_of("fp16", frozenset({"fp16", "fp32"}), "fp32").compute
     'fp32'
     """
-    known = PRECISIONS[name] if name != "fp4" else _FP4
     if products and products not in formats:
         raise RowSkipped(f"the device does not compute in {products} (column products)")
-    compute = next(f for f in (known.compute, *_FALLBACK[name], "fp32") if f in formats)
-    return replace(known, compute=products or compute)
+    found = PRECISIONS[name].on(formats)
+    return replace(found, products=(products,)) if products else found

@@ -11,6 +11,7 @@ from costmodel.hardware.cluster import Cluster
 from costmodel.mesh.modules import MeshError
 from costmodel.mesh.rules import NetworkShape
 from costmodel.objectives import SERVING_OBJECTIVES
+from costmodel.precision import FORMATS
 from costmodel.serving.model import ServingModel
 from costmodel.serving.plan import (
     SERVING_FIGURES,
@@ -21,7 +22,7 @@ from costmodel.serving.plan import (
     ServingPlan,
     broken_serving_rules,
 )
-from costmodel.serving.workload import KV_FORMATS, WEIGHT_FORMATS, ServingAssumptions, ServingError, ServingWorkload
+from costmodel.serving.workload import ServingAssumptions, ServingError, ServingWorkload
 from planner.core.answer import (
     Answer,
     Assumption,
@@ -79,17 +80,16 @@ def serving_space(resolved: Resolved) -> ServingPlanSpace:
             "(vllm, sglang or tensorrt-llm), or leave --framework out"
         )
     check_framework(resolved)
-    graph, precision = resolved.model.graph, resolved.setting.precision
-    weights = WEIGHT_FORMATS[precision]
-    kv = request.kv or weights.activation_compute.replace("tf32", "fp32")
+    graph, precision = resolved.model.graph, resolved.workload.precision
+    kv = request.kv or precision.plain.name.replace("tf32", "fp32")
     assumptions = ServingAssumptions(**dict(request.assume))
     try:
         workload = ServingWorkload(
             graph=graph,
             prompt_tokens=request.prompt_tokens or DEFAULT_PROMPT_TOKENS,
             output_tokens=request.output_tokens or DEFAULT_OUTPUT_TOKENS,
-            weights=weights,
-            kv_bytes=KV_FORMATS[kv],
+            precision=precision,
+            kv_bytes=FORMATS[kv].bytes,
         )
         model = ServingModel.build(workload, resolved.cluster, assumptions)
     except (ServingError, MeshError) as error:

@@ -550,7 +550,7 @@ def test_images_in_tf32_are_transposed_for_the_matrix_units() -> None:
     transposed_s = 3e-6 + 2 * elements * 4 / (2e12 * 0.85)
     halved = replace(A100_SUSTAINED, peak_flop_per_s={"fp32": 19.5e12, "tf32": 156e12, "bf16": 156e12})
     plain = RooflineCompute(
-        device=halved, precision=replace(PRECISIONS["tf32"], compute="bf16"), optimizer=OPTIMIZERS["sgd"]
+        device=halved, precision=replace(PRECISIONS["tf32"], products=("bf16",)), optimizer=OPTIMIZERS["sgd"]
     )
     tf32 = RooflineCompute(device=halved, precision=PRECISIONS["tf32"], optimizer=OPTIMIZERS["sgd"])
     shard = shard_of(conv, split_table([1]), 64)

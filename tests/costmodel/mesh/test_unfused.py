@@ -9,7 +9,8 @@ import pytest
 
 from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS
 from costmodel.mesh.plan import MeshPlan
-from costmodel.mesh.tables import expert_bytes, fp8_bytes, unfused_bytes
+from costmodel.mesh.tables import expert_bytes, unfused_bytes
+from costmodel.precision import PRECISIONS
 from tests.costmodel.mesh import plans as make
 from tests.costmodel.network.layers.cases import layer, shard
 from tests.strategies.mesh.networks import decoder, workload_of
@@ -93,21 +94,20 @@ def test_dropout_before_adapters_and_scaling_behind_them() -> None:
 
 
 def test_casts_to_fp8_write_every_number_twice() -> None:
-    forward, backward = fp8_bytes(np.array([100.0]), np.array([300.0]), 2)
-    assert (forward[0], backward[0]) == (100 * (2 + 1 + 1), 300 * (2 + 1 + 1))
+    assert PRECISIONS["fp8"].cast_bytes == 2 + 1 + 1
 
 
 def test_experts_beyond_their_products() -> None:
     """16 tokens with 2 experts each: casts of what enters products and comes back, limits before the activation, biases in fp32."""
     rows, inner, outer = 16 * 2, 96, 64
 
-    def moved(*, is_fp8: bool = False, **params: object) -> list[float]:
+    def moved(*, precision: str = "bf16", **params: object) -> list[float]:
         mixture = layer("moe", (outer, 16), experts=8, top_k=2, ffn=inner, **params)
-        return [float(part[0]) for part in expert_bytes(mixture, shard(mixture, experts=4), 2, is_fp8=is_fp8)]
+        return [float(part[0]) for part in expert_bytes(mixture, shard(mixture, experts=4), PRECISIONS[precision])]
 
     assert moved() == [0.0, 0.0]
     # The gated activation reads 2 x 96 and writes 96.
-    assert moved(is_fp8=True) == [4 * rows * (outer + inner), 4 * rows * (2 * inner + outer)]
+    assert moved(precision="fp8") == [4 * rows * (outer + inner), 4 * rows * (2 * inner + outer)]
     assert moved(limited=True) == [rows * 2 * inner * (2 * 2 + 2 * 2), rows * 2 * inner * (2 + 2 + 6 + 2 + 2)]
     assert moved(bias=True) == [rows * outer * (4 + 10 + 8 + 6), rows * outer * (6 + 6 + 4 + 12 + 12)]
 

@@ -6,9 +6,10 @@ from costmodel.hardware.cluster import Cluster, DeviceGroup, Level
 from costmodel.hardware.device import Device
 from costmodel.hardware.efficiency import Efficiency
 from costmodel.network.graph import Graph
+from costmodel.precision import PRECISIONS
 from costmodel.serving.model import ServingModel
 from costmodel.serving.plan import ServingBatch, ServingCosts, ServingPlan
-from costmodel.serving.workload import WEIGHT_FORMATS, ServingAssumptions, ServingWorkload
+from costmodel.serving.workload import ServingAssumptions, ServingWorkload
 from tests.strategies.mesh.networks import decoder
 
 P = ServingPlan
@@ -72,7 +73,7 @@ def model(
         graph=graph,
         prompt_tokens=prompt,
         output_tokens=output,
-        weights=WEIGHT_FORMATS[weights],
+        precision=PRECISIONS[weights],
         kv_bytes=kv_bytes,
         context_bytes=0,
     )

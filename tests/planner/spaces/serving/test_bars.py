@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from costmodel.precision import PRECISIONS
 from costmodel.serving.model import SERVING_CONSTANTS, ServingModel
 from costmodel.serving.plan import ServingBatch, ServingPlan
-from costmodel.serving.workload import WEIGHT_FORMATS, ServingWorkload
+from costmodel.serving.workload import ServingWorkload
 from costmodel.uncertainty.intervals import intervals, standard_deviations
 from planner.core.request import Request
 from planner.files.loading import load_cluster
@@ -38,7 +39,7 @@ def served(name: str, prompt: int = 1024, output: int = 256) -> ServingModel:
         graph=load_model(name).graph,
         prompt_tokens=prompt,
         output_tokens=output,
-        weights=WEIGHT_FORMATS["bf16"],
+        precision=PRECISIONS["bf16"],
         kv_bytes=2.0,
     )
     return ServingModel.build(workload, load_cluster("dgx-h100").cluster)

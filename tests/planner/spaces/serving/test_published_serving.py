@@ -13,9 +13,10 @@ import pytest
 from costmodel.kernels.roofline import kernel_time_s
 from costmodel.mesh.rules import NetworkShape
 from costmodel.network.graph import Graph
+from costmodel.precision import PRECISIONS
 from costmodel.serving.model import ServingModel, serving_layer_rows
 from costmodel.serving.plan import ServingBatch, ServingPlan, broken_serving_rules
-from costmodel.serving.workload import WEIGHT_FORMATS, ServingAssumptions, ServingError, ServingWorkload, encoder_layers
+from costmodel.serving.workload import ServingAssumptions, ServingError, ServingWorkload, encoder_layers
 from planner.files.loading import load_cluster, load_device
 from planner.importers.networks import load_model
 from strategies.mesh.settings import Bounds
@@ -30,7 +31,7 @@ def model(
         graph=load_model(name).graph,
         prompt_tokens=prompt,
         output_tokens=output,
-        weights=WEIGHT_FORMATS[weights],
+        precision=PRECISIONS[weights],
         kv_bytes=kv_bytes,
     )
     return ServingModel.build(work, load_cluster("dgx-h100").cluster, ServingAssumptions(**assumed))
