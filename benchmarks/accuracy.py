@@ -206,7 +206,6 @@ ABLATIONS: Mapping[str, Point] = {
     "experts started one by one": (("expert_launches", 0.0),),
     "waits for the counts of tokens": (("dispatch_waits", 0.0),),
     "one copy of a token per node": (("node_copies", 1.0),),
-    "inputs kept in fp8 (memory, and what is recomputed)": (("fp8_kept", 0.0),),
     "what plain autograd moves and keeps": (("autograd_copies", 0.0), ("gradient_copies", 0.0)),
     "gathered inputs that are kept (memory)": (("gathered_copies", 0.0),),
     "buckets beside the gradients (memory)": (("bucket_copies", 0.0),),

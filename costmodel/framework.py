@@ -219,6 +219,10 @@ class Defaults:
         Its recipes of GPT drop hidden states.
     adapts_all : bool
         Adapters are put to all matrices of a block, not to those of the attention alone.
+    fp8 : str
+        Recipes (keys of `PRECISIONS`, with blanks between them) that it means by fp8, the first that the device runs.
+    casts_in_passes : bool
+        Narrow formats are cast for each product, and neither kept nor gathered (`Precision.in_passes`).
     """
 
     sequence_parallel: bool | None = None
@@ -231,6 +235,8 @@ class Defaults:
     gradient_bytes: float | None = None
     drops_hidden_states: bool = False
     adapts_all: bool = False
+    fp8: str = ""
+    casts_in_passes: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -312,14 +318,16 @@ class Framework:
         return with_values(assumed, {"main_gradient_bytes": width, **self._counting(precision, has_fp4)})
 
     def kept(self, precision: Precision, optimizer: Optimizer) -> tuple[Precision, Optimizer]:
-        """How its runs keep weights and the state of the optimizer: in 16 bits alone where it keeps nothing in 32.
+        """How its runs keep weights and the state of the optimizer: in 16 bits alone where it keeps nothing in 32, and casts of no pass.
 
         >>> from costmodel.precision import OPTIMIZERS, PRECISIONS
         >>> narrow = Framework(name="narrow", defaults=Defaults(narrow_weights=True))
         >>> precision, optimizer = narrow.kept(PRECISIONS["bf16"], OPTIMIZERS["adam"])
         >>> precision.master_bytes, optimizer.state_bytes
-        (0, 4)
+        (0.0, 4)
         """
+        if self.defaults.casts_in_passes and precision.casts:
+            precision = replace(precision, in_passes=True, copies=1, wide_weights=False, gathers_weights=False)
         if not self.defaults.narrow_weights or precision.weight_bytes != 2:
             return precision, optimizer
         return replace(precision, master_bytes=0.0), replace(optimizer, state_bytes=optimizer.state_bytes // 2)

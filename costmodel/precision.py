@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
+from costmodel.arrays import FloatArray
 from costmodel.network.layers import Layer
 
 __all__ = ["FORMATS", "OPTIMIZERS", "PRECISIONS", "Format", "Optimizer", "Precision", "default_precision"]
@@ -52,6 +54,10 @@ class Format:
         return self.bits / 8.0 + self.scale_bytes / (self.weight_block or self.block)
 
 
+# Scales. fp8_block: fp32 for 128 activations of a row, and for 128 x 128 weights (DeepSeek-V3, arXiv:2412.19437, section 3.3.2;
+# Transformer Engine, csrc/quantizer.cpp, Float8BlockQuantizer::get_scale_shape); mxfp8 and mxfp4: one byte for 32 (OCP Microscaling Formats
+# 1.0); nvfp4: one byte for 16 (NVFP4Quantizer::get_scale_shape); int4: 16 bits and a zero of 4 bits for 128 (AWQ, arXiv:2306.00978; GPTQ,
+# arXiv:2210.17323); nf4: one byte for 64 codes and 4 for 256 such blocks (QLoRA, arXiv:2305.14314, section 3, double quantization).
 FORMATS: dict[str, Format] = {
     f.name: f
     for f in (
@@ -60,38 +66,78 @@ FORMATS: dict[str, Format] = {
         Format(name="fp16", bits=16),
         Format(name="bf16", bits=16),
         Format(name="fp8", bits=8),
+        Format(name="fp8_block", bits=8, scale_bytes=4.0, block=128, weight_block=128 * 128),
+        Format(name="mxfp8", bits=8, scale_bytes=1.0, block=32),
+        Format(name="int8", bits=8),
+        Format(name="nvfp4", bits=4, scale_bytes=1.0, block=16),
+        Format(name="mxfp4", bits=4, scale_bytes=1.0, block=32),
+        Format(name="int4", bits=4, scale_bytes=2.5, block=128),
+        Format(name="nf4", bits=4, scale_bytes=1.0 + 4.0 / 256.0, block=64),
     )
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Precision:
-    """Which tensor of a run has which number format.
+    """Which tensor of a run has which number format: a format that all of it is in, or a recipe of narrow products.
+
+    In a recipe the products of the blocks are narrow; attention, norms, activations, router, embedding and head, what leaves products, and
+    gradients are in the plain format (NVIDIA Transformer Engine, docs/examples/fp8_primer; DeepSeek-V3, arXiv:2412.19437, section 3.3.1).
 
     Attributes
     ----------
     name : str
+    about : str
+        Who calls it so.
     plain : Format
-        Of all that is not narrow: activations between layers, embedding, head, norms and attention.
+        Of all that is not narrow.
+    products : tuple of str
+        Rates of the device that products run at, the first that it has: keys of `Device.peak_flop_per_s`.
     narrow : Format or None
         Of what enters the products of the blocks; None: they are computed in the plain format.
-    products : tuple of str
-        Rates of the device that products run at, the first that it has; the fields of `Device.peak_flop_per_s`.
+    stored : Format or None
+        Of weights that are not trained, where they are kept in another format than that of their products.
     covers : frozenset of str
-        Kinds of layers whose products are narrow, of those in repeated blocks.
+        Kinds of layers whose products (or stored weights) are narrow, of those in repeated blocks.
     master_bytes : float
         Of a 32-bit copy of a trained weight; 0 where the weights are 32-bit already.
     gradient_bytes : float
         Of a gradient as it is computed.
+    reads : int
+        Times that a tensor is read to be cast: 2 where its largest value is found first.
+    copies : int
+        Narrow copies of a tensor, row by row and column by column: products of narrow formats read along one side of both matrices only.
+    shares_copy : bool
+        One copy serves both ways on devices that read both (`Device.reads_both_ways`).
+    in_passes : bool
+        Tensors are cast for each product in every pass, and neither kept nor gathered in the narrow format (torchao).
+    wide_weights : bool
+        A copy of the weights in the plain format is kept beside the narrow ones.
+    gathers_weights : bool
+        Weights travel between the ranks that share the optimizer in the narrow format.
+    dispatches : bool
+        Tokens travel to their experts, and gradients on that way, in the narrow format.
+    plain_weight_gradient : bool
+        Gradients of weights are products in the plain format.
     """
 
     name: str
     plain: Format
     products: tuple[str, ...]
+    about: str = ""
     narrow: Format | None = None
+    stored: Format | None = None
     covers: frozenset[str] = frozenset({"linear", "moe"})
     master_bytes: float = 4.0
     gradient_bytes: float = 2.0
+    reads: int = 1
+    copies: int = 2
+    shares_copy: bool = False
+    in_passes: bool = False
+    wide_weights: bool = False
+    gathers_weights: bool = False
+    dispatches: bool = False
+    plain_weight_gradient: bool = False
 
     @property
     def compute(self) -> str:
@@ -105,7 +151,7 @@ class Precision:
 
     @property
     def weight_bytes(self) -> float:
-        """Bytes of a weight that is computed with."""
+        """Bytes of a weight that is not narrow."""
         return self.plain.bytes
 
     @property
@@ -119,61 +165,247 @@ class Precision:
         return self.narrow is not None
 
     @property
+    def kind(self) -> str:
+        """The format that all of it is in, or "narrow"."""
+        return self.plain.name if self.narrow is None and self.stored is None else "narrow"
+
+    @property
     def cast_bytes(self) -> float:
-        """Bytes that the cast of an element moves: it is read, and written as it is and transposed, for the gradient of the weights.
+        """Bytes that one cast of an element moves: it is read, and written once or, for the gradient of the weights, both ways.
 
-        fp8 tensor cores multiply rows by rows only (NVIDIA Transformer Engine, cast_transpose).
-
-        >>> PRECISIONS["fp8"].cast_bytes, PRECISIONS["bf16"].cast_bytes
-        (4.0, 0.0)
+        >>> [PRECISIONS[name].cast_bytes for name in ("bf16", "fp8-delayed", "fp8-tensorwise", "mxfp8", "nvfp4", "fp8-rowwise")]
+        [0.0, 4.0, 6.0, 4.0625, 5.125, 3.0]
         """
-        return 0.0 if self.narrow is None else self.plain.bytes + 2.0 * self.narrow.bytes
+        return 0.0 if self.narrow is None else self.reads * self.plain.bytes + self.copies * self.narrow.bytes
+
+    def casts_bytes(
+        self, inputs: FloatArray, outputs: FloatArray, weights: FloatArray, *, after_norm: bool = False
+    ) -> tuple[FloatArray, FloatArray]:
+        """Bytes that casts around a narrow matrix move in the forward and the backward pass.
+
+        What enters it, and backward the gradient of what leaves it; with `in_passes` for each product apart, the weights too, which are
+        else cast once a step. Weights that are kept in another format than that of their products are read, and written in it, first
+        (bitsandbytes, MatMul4Bit). A norm in front of a matrix finds the largest value itself, or writes the narrow format.
+
+        Parameters
+        ----------
+        inputs, outputs, weights : arrays (n,)
+            Elements on one rank.
+        after_norm : bool
+            What enters comes from a norm (Transformer Engine, LayerNormLinear).
+
+        Examples
+        --------
+        >>> PRECISIONS["fp8-delayed"].casts_bytes(10.0, 20.0, 0.0), PRECISIONS["fp8-rowwise"].casts_bytes(10.0, 20.0, 0.0)
+        ((40.0, 80.0), (30.0, 150.0))
+        """
+        each, moved = self.cast_bytes, 0.0
+        if self.stored is not None:
+            moved = self.stored.weight_bytes + self.operand.bytes
+        if not self.in_passes:
+            spared = self.plain.bytes if after_norm and self.shares_copy else 0.0
+            return (each - spared) * inputs + moved * weights, each * outputs + moved * weights
+        again = 0.0 if self.plain_weight_gradient else 1.0
+        every = (moved + each) * weights
+        return each * inputs + every, each * (again * inputs + (1.0 + again) * outputs) + every
+
+    @property
+    def held_bytes(self) -> float:
+        """Bytes of a narrow weight in a training run: its copies, or what is not trained."""
+        if self.stored is not None:
+            return self.stored.weight_bytes
+        if self.narrow is None or self.in_passes:
+            return self.plain.bytes
+        return self.wide_weights * self.plain.bytes + self.copies * self.narrow.weight_bytes
+
+    @property
+    def served_bytes(self) -> float:
+        """Bytes of a narrow weight of a network that is not trained."""
+        return (self.stored or self.operand).weight_bytes
+
+    @property
+    def gathered_bytes(self) -> float:
+        """Bytes of a narrow weight on its way between ranks that share the optimizer."""
+        return self.operand.weight_bytes if self.gathers_weights else self.plain.bytes
+
+    def sized(
+        self, width: float, dense: FloatArray, narrow: FloatArray, experts: FloatArray
+    ) -> tuple[FloatArray, FloatArray]:
+        """Bytes of weights outside routed experts, of which some are narrow, and of the experts, where narrow ones have a width."""
+        plain, of_experts = self.plain.bytes, self.covers_experts
+        return plain * dense + (width - plain) * narrow, (width if of_experts else plain) * experts
+
+    @property
+    def covers_experts(self) -> bool:
+        """Whether routed experts are narrow."""
+        return "moe" in self.covers and self.kind == "narrow"
+
+    def updates_bytes(
+        self, narrow: FloatArray, experts: FloatArray, narrow_share: FloatArray, expert_share: FloatArray
+    ) -> FloatArray | float:
+        """Bytes that casts of trained weights move once a step.
+
+        Ranks that gather narrow weights cast the share that they update; the columns, where they are a copy of their own, are written when
+        the rows have come (Megatron-LM, post_all_gather_processing). Others cast the whole.
+
+        Parameters
+        ----------
+        narrow, experts : arrays
+            Weights of a rank in narrow layers outside routed experts, and in routed experts.
+        narrow_share, expert_share : arrays
+            Those that it updates.
+        """
+        if self.narrow is None or self.in_passes or self.stored is not None:
+            return 0.0
+        once = self.reads * self.plain.bytes + self.copies * self.narrow.weight_bytes
+        whole, share = narrow + self.covers_experts * experts, narrow_share + self.covers_experts * expert_share
+        if not self.gathers_weights:
+            return once * whole
+        return once * share + 2.0 * (self.copies - 1) * self.narrow.weight_bytes * (whole - share)
+
+    def gathers_bytes(self, *, is_gradient: bool) -> float:
+        """Bytes of an element of a narrow matrix's input, or of its output's gradient, that tensor-parallel ranks gather.
+
+        A gradient in blocks with scales is needed along both sides, so that it travels as it is where two copies are no smaller
+        (Transformer Engine, docs/examples/advanced_optimizations: gathers of narrow tensors in all its recipes).
+        """
+        if self.narrow is None or self.in_passes:
+            return self.plain.bytes
+        copies = self.copies if is_gradient and not self.shares_copy else 1
+        return min(copies * self.narrow.bytes, self.plain.bytes)
+
+    @property
+    def dispatch_share(self) -> float:
+        """Bytes of a token on its way to the experts over those of an activation."""
+        return self.operand.bytes / self.plain.bytes if self.dispatches else 1.0
+
+    @property
+    def kept(self) -> Format:
+        """In which the backward pass finds what entered a narrow product."""
+        return self.plain if self.in_passes else self.operand
 
     def narrows(self, layer: Layer) -> bool:
         """Whether the products of a layer are narrow."""
-        return self.narrow is not None and layer.kind in self.covers and bool(layer.block)
+        return self.narrow is not None and self.holds(layer)
+
+    def holds(self, layer: Layer) -> bool:
+        """Whether a recipe covers the weights of a layer."""
+        return layer.kind in self.covers and bool(layer.block) and (self.narrow or self.stored) is not None
 
     def stored_bytes(self, layer: Layer) -> float:
         """Bytes of a weight of a layer that is served."""
-        return self.operand.weight_bytes if self.narrows(layer) else self.plain.bytes
+        return self.served_bytes if self.holds(layer) else self.plain.bytes
 
     @property
     def unquantised(self) -> Precision:
         """That of layers that are not narrow."""
-        return replace(self, narrow=None, products=(self.plain.name,))
+        return replace(self, narrow=None, stored=None, products=(self.plain.name,))
 
-    def on(self, formats: Collection[str]) -> Precision:
+    def on(self, formats: Collection[str], *, reads_both_ways: bool = False, serves: bool = False) -> Precision:
         """The same on a device with rates for some formats, of which fp32 is one.
 
-        Where it has none for these products, it computes in the next wider format that it has.
+        Where it has none for these products, it computes in the next wider format that it has. A server keeps the weights narrow all the
+        same (vLLM, docs/features/quantization/fp8.md: weights alone, by Marlin's kernels, on devices without fp8).
 
         >>> PRECISIONS["fp16"].on({"fp32"}).compute, PRECISIONS["fp8"].on({"fp32", "bf16"}).casts
         ('fp32', False)
+        >>> PRECISIONS["fp8"].on({"fp32", "bf16"}, serves=True).stored.name
+        'fp8'
         """
+        copies = 1 if self.shares_copy and reads_both_ways else self.copies
         found = next((name for name in self.products if name in formats), "")
         if found:
-            return self if found == self.compute else replace(self, products=(found,))
-        wider = ("fp8", self.plain.name) if self.narrow is not None and self.narrow.bits < 8 else (self.plain.name,)
-        found = next(name for name in (*wider, *_WIDER.get(self.plain.name, ()), "fp32") if name in formats)
-        return replace(self, products=(found,), narrow=FORMATS["fp8"] if found == "fp8" else None)
+            return replace(
+                self, products=(found,), copies=copies, plain=FORMATS[found] if found in _WIDER else self.plain
+            )
+        eight_bits = ("fp8",) if self.casts and not serves else ()
+        wider = (*eight_bits, self.plain.name, *_WIDER.get(self.plain.name, ()), "fp32")
+        found = next(name for name in wider if name in formats)
+        if found == "fp8":
+            return replace(self, products=(found,), narrow=FORMATS[found])
+        stored = (self.stored or self.narrow) if serves else None
+        plain = FORMATS[found] if self.plain.bits == 16 and found in _WIDER else self.plain
+        return replace(self, products=(found,), plain=plain, narrow=None, stored=stored)
+
+    def runs_on(self, formats: Collection[str]) -> bool:
+        """Whether a device has a rate for the products."""
+        return any(name in formats for name in self.products)
 
 
 # Formats of products that stand in for one that a device does not have, the best first.
 _WIDER = {"bf16": ("fp16",), "fp16": ("bf16",)}
-_FP32, _TF32, _FP16, _BF16, _FP8 = (FORMATS[name] for name in ("fp32", "tf32", "fp16", "bf16", "fp8"))
+_MIXTURES = frozenset({"moe"})
 
-# NVIDIA, Train With Mixed Precision (16-bit weights, gradients and activations; a 32-bit master copy of the weights); NVIDIA, Transformer
-# Engine, Using FP8 (inputs of matrix products are cast to 8 bits; weights, gradients and activations stay 16-bit); vLLM documentation,
-# quantization, FP8 W8A8 (linear layers of the blocks in fp8, the head is left out), as compressed checkpoints do (DeepSeek-V3).
+
+def _recipe(name: str, about: str, narrow: str, products: tuple[str, ...] = (), **other: Any) -> Precision:
+    """Products of a narrow format among bf16."""
+    return Precision(
+        name=name,
+        about=about,
+        plain=FORMATS["bf16"],
+        narrow=FORMATS[narrow],
+        products=products or (narrow,),
+        **other,
+    )
+
+
+def _weights(name: str, about: str, stored: str, **other: Any) -> Precision:
+    """Narrow weights that are not trained; products are computed in 16 bits."""
+    return Precision(
+        name=name, about=about, plain=FORMATS["bf16"], products=("bf16", "fp16"), stored=FORMATS[stored], **other
+    )
+
+
+_TENSOR: dict[str, Any] = {"shares_copy": True, "gathers_weights": True}
+_BY_BLOCKS = ("mxfp8", "fp8_block", "fp8")
+# 16-bit training: NVIDIA, Train With Mixed Precision (16-bit weights, gradients and activations; a 32-bit copy of the weights).
+# Recipes: Transformer Engine, common/recipe/__init__.py and csrc/quantizer.cpp; what is kept narrow and what travels so: Megatron-LM,
+# megatron/core/distributed/param_and_grad_buffer.py (0.16.1), and Megatron-Bridge, training/mixed_precision.py, fp8_param_gather (0.3.1).
+# torchao 0.18: float8/float8_linear.py (rowwise), which saves its inputs as they are. int8: AQT of MaxText (casts taken as torchao's).
+# Weights alone: vLLM, model_executor/layers/quantization; bitsandbytes, autograd/_functions.py.
 PRECISIONS: dict[str, Precision] = {
     p.name: p
     for p in (
-        Precision(name="fp32", plain=_FP32, products=("fp32",), master_bytes=0.0, gradient_bytes=4.0),
-        Precision(name="tf32", plain=_TF32, products=("tf32",), master_bytes=0.0, gradient_bytes=4.0),
-        Precision(name="fp16", plain=_FP16, products=("fp16",)),
-        Precision(name="bf16", plain=_BF16, products=("bf16",)),
-        Precision(name="fp8", plain=_BF16, products=("fp8",), narrow=_FP8),
-        Precision(name="fp4", plain=_BF16, products=("fp4",), narrow=replace(_FP8, name="fp4")),
+        Precision(name="fp32", plain=FORMATS["fp32"], products=("fp32",), master_bytes=0.0, gradient_bytes=4.0),
+        Precision(name="tf32", plain=FORMATS["tf32"], products=("tf32",), master_bytes=0.0, gradient_bytes=4.0),
+        Precision(name="fp16", plain=FORMATS["fp16"], products=("fp16",)),
+        Precision(name="bf16", plain=FORMATS["bf16"], products=("bf16",)),
+        _recipe(
+            "fp8",
+            "training: the recipe that the framework means; serving: one scale per tensor or row",
+            "fp8",
+            **_TENSOR,
+        ),
+        _recipe("fp8-delayed", "Transformer Engine DelayedScaling: scales of earlier steps", "fp8", **_TENSOR),
+        _recipe("fp8-tensorwise", "Transformer Engine Float8CurrentScaling", "fp8", reads=2, **_TENSOR),
+        _recipe("fp8-rowwise", "torchao rowwise (torchtitan)", "fp8", copies=1, in_passes=True),
+        _recipe(
+            "fp8-rowwise-gw-hp",
+            "torchao rowwise_with_gw_hp: gradients of weights in bf16",
+            "fp8",
+            copies=1,
+            in_passes=True,
+            plain_weight_gradient=True,
+        ),
+        _recipe("fp8-blockwise", "Transformer Engine Float8BlockScaling", "fp8_block", _BY_BLOCKS, wide_weights=True),
+        _recipe(
+            "fp8-deepseek",
+            "DeepSeek-V3: fp8-blockwise, and tokens travel to experts in fp8",
+            "fp8_block",
+            _BY_BLOCKS,
+            dispatches=True,
+        ),
+        _recipe("mxfp8", "Transformer Engine MXFP8BlockScaling: a scale for 32 elements", "mxfp8"),
+        _recipe("nvfp4", "Transformer Engine NVFP4BlockScaling", "nvfp4", reads=2, wide_weights=True),
+        _recipe("mxfp4", "OCP Microscaling: a scale for 32 elements of 4 bits", "mxfp4", wide_weights=True),
+        _recipe(
+            "int8", "AQT (training), SmoothQuant (serving): products of int8", "int8", reads=2, copies=1, in_passes=True
+        ),
+        _weights("w8a16", "weights in int8, products in 16 bits", "int8"),
+        _weights("w4a16", "weights in int4, a scale for 128 (AWQ, GPTQ)", "int4"),
+        _weights("w4a16-mxfp4", "experts in mxfp4 (gpt-oss), products in 16 bits", "mxfp4", covers=_MIXTURES),
+        _weights("nf4", "weights in 4-bit NormalFloat with double quantization (QLoRA, bitsandbytes)", "nf4"),
+        replace(_recipe("w4a8", "weights in int4, products in fp8", "fp8"), stored=FORMATS["int4"]),
     )
 }
 

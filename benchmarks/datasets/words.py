@@ -6,7 +6,9 @@ import re
 
 from benchmarks.datasets.cells import Cells
 from benchmarks.datasets.reading import Row, Unreadable
+from costmodel.precision import PRECISIONS
 from planner.files.naming.frameworks import framework_called
+from planner.files.naming.precisions import precision_called
 from planner.measurements.tables import short_name
 
 __all__ = [
@@ -55,6 +57,8 @@ _OTHER_WORDS = (
     (r"16(?![0-9])|half|tensor.?cores?\b", "fp16"),
     (r"32(?![0-9])|single|full\b(?!.*(?:16|8))|fp\b|o0\b", "fp32"),
 )
+# NVIDIA Transformer Engine 1 had no other recipe (NeMo's container of July 2024).
+_DELAYED = re.compile(r"\b24\.\d\d\b")
 _ADDED = re.compile(r"(?:bf|fp)(?:16|32) ?(?:\+|&|and|w/|with) ?(?:mx|nv)?fp[48]\b")
 _MATH = re.compile(r"\b(fp8|bf16|fp16|tf32|fp32) math")
 _TENSOR_CORES = re.compile(r"\btensor.?(?:core|op)s?\b")
@@ -65,7 +69,7 @@ def precision_of(row: Row) -> str:
     """Number format of a row; empty where it states none.
 
     >>> [precision_of(Row(line=2, cells={"precision": text})) for text in ("BFloat16", "16-mixed", "AMP (bf16)", "MXFP8", "O2", "")]
-    ['bf16', 'fp16', 'bf16', 'fp8', 'fp16', '']
+    ['bf16', 'fp16', 'bf16', 'mxfp8', 'fp16', '']
 
     Raises
     ------
@@ -75,6 +79,9 @@ def precision_of(row: Row) -> str:
     text = row.text("precision").lower()
     if not text:
         return ""
+    called = precision_called(text)
+    if called is not None and PRECISIONS.get(called, PRECISIONS["fp8"]).casts:
+        return "fp8-delayed" if called == "fp8" and _DELAYED.search(row.text("framework")) else called
     text = re.sub(r"(?<=[a-z])-(?=\d)", "", text.replace("float", "fp").replace("bfp", "bf"))
     found = next((name for pattern, name in (*_FORMATS, *_OTHER_WORDS) if re.match(pattern, text)), None)
     # Else, and where another one is mixed with it or added to it ("bf16 + fp8"), the narrowest that is named anywhere.
@@ -85,9 +92,9 @@ def precision_of(row: Row) -> str:
         return found
     if _MIXED.match(text):
         return "fp16"
-    if re.match(r"int8|aqt|w8a8", text):  # products of 8 bits, at the rate of the other such format
-        return "fp8"
-    raise Unreadable(f"precision '{short_name(row.text('precision'))}' is not known (fp32, tf32, fp16, bf16, fp8, fp4)")
+    if re.match(r"int8|aqt", text):
+        return "int8"
+    raise Unreadable(f"precision '{short_name(row.text('precision'))}' is not known (planner list precisions)")
 
 
 def put_precision(row: Row, cells: Cells, default: str = "") -> None:

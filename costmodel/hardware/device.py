@@ -14,7 +14,18 @@ from costmodel.tolerances import ROUNDING
 __all__ = ["DEFAULT_LAUNCH_OVERHEAD_S", "FORMATS", "USUAL_LANES", "Device", "DeviceError"]
 
 # Number formats a peak may be stated for, from wide to narrow.
-FORMATS: tuple[str, ...] = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4")
+FORMATS: tuple[str, ...] = (
+    "fp32",
+    "tf32",
+    "fp16",
+    "bf16",
+    "fp8",
+    "fp8_block",
+    "mxfp8",
+    "int8",
+    "nvfp4",
+    "mxfp4",
+)
 
 # Least time of a kernel: an empty one takes about 3 us on recent systems (NVIDIA developer forum, "Too much time for kernel launch
 # latency", thread 233645); with 5 us the smallest GEMMs of DeepBench on P100 are met best.
@@ -34,7 +45,11 @@ _ALIKE: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "fp16": ("bf16", "tf32"),
         "bf16": ("fp16", "tf32"),
         "fp8": ("bf16", "fp16"),
-        "fp4": ("fp8", "bf16", "fp16"),
+        "fp8_block": ("fp8", "bf16", "fp16"),
+        "mxfp8": ("fp8", "bf16", "fp16"),
+        "int8": ("fp8", "bf16", "fp16"),
+        "nvfp4": ("mxfp4", "fp8", "bf16", "fp16"),
+        "mxfp4": ("nvfp4", "fp8", "bf16", "fp16"),
     }
 )
 
@@ -81,6 +96,8 @@ class Device:
         Number format -> what is left of that rate at the board's power limit, held for seconds; `sustained` knows the others.
     best_source : str
         Where the best rates come from.
+    reads_both_ways : bool
+        Products of 8 bits read matrices along either side, so that they need no transposed copies.
 
     Raises
     ------
@@ -117,6 +134,7 @@ class Device:
     best_flop_per_s: Mapping[str, float] = field(default_factory=dict)
     sustained_flop_per_s: Mapping[str, float] = field(default_factory=dict)
     best_source: str = ""
+    reads_both_ways: bool = False
 
     def __post_init__(self) -> None:
         """Check the numbers and make the rates read-only."""
@@ -206,6 +224,11 @@ class Device:
     def formats(self) -> frozenset[str]:
         """Number formats with a peak rate."""
         return frozenset(self.peak_flop_per_s)
+
+    @property
+    def has_fp4(self) -> bool:
+        """Whether it computes in a format of 4 bits."""
+        return not self.formats.isdisjoint(("nvfp4", "mxfp4"))
 
     @property
     def vector_peak_flop_per_s(self) -> float:

@@ -36,7 +36,7 @@ the numbers and their sources.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -411,10 +411,12 @@ class RooflineCompute:
         zero = np.zeros_like(shard.batch)
         in_step = self._is_in_step(layer)
         into = self._pass_s(work.backward_input, zero, in_step=in_step) if needs_input_gradient else zero
+        wide = self.precision.plain_weight_gradient and self.precision.casts
+        of_weights = replace(self, precision=self.precision.unquantised) if wide else self
         return PassTimes(
             forward_s=self._pass_s(work.forward, zero, in_step=in_step),
             backward_input_s=into,
-            backward_weight_s=self._pass_s(work.backward_weight, zero, in_step=in_step),
+            backward_weight_s=of_weights._pass_s(work.backward_weight, zero, in_step=in_step),
         )
 
     def _is_in_step(self, layer: Layer) -> bool:
@@ -473,12 +475,23 @@ class RooflineCompute:
             best = total if best is None else np.minimum(best, total)
         return zero if best is None else best
 
+    def _moved_bytes(self, kernel: Kernel) -> ArrayLike:
+        """Bytes that a kernel reads and writes: m x k and k x n of a narrow product are narrow, what it leaves is not."""
+        precision = self.precision
+        if not precision.casts or kernel.gemm is None:
+            return kernel.elements * precision.activation_bytes
+        m, n = (np.asarray(extent, dtype=np.float64) for extent in kernel.gemm[:2])
+        operands = np.minimum(kernel.flop * (0.5 / m + 0.5 / n), kernel.elements)
+        return kernel.elements * precision.activation_bytes - operands * (
+            precision.activation_bytes - precision.operand.bytes
+        )
+
     def _kernel_s(self, kernel: Kernel, *, in_step: bool) -> FloatArray:
         time = kernel_time_s(
             self.device,
             self.precision.compute,
             flop=kernel.flop,
-            memory_bytes=kernel.elements * self.precision.activation_bytes,
+            memory_bytes=self._moved_bytes(kernel),
             gemm=kernel.gemm,
             algorithm=kernel.algorithm,
             tiling=kernel.tiling,

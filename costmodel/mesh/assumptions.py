@@ -42,12 +42,6 @@ class MeshAssumptions:
         "Megatron-LM without --overlap-moe-expert-parallel-comm hides none; DualPipe (DeepSeek-V3, arXiv:2412.19437, section 3.2.1) "
         "and that option hide all that compute is long enough for: 1",
     )
-    dispatch_width: float = assumption(
-        1.0,
-        "width of tokens on their way to the experts (and of gradients on that way) over that of the activations",
-        "1: dispatched as they are (Megatron-LM); 8-bit numbers with a scale of 4 bytes per 128 are 0.52 of 16-bit ones (DeepSeek-V3, "
-        "arXiv:2412.19437, section 3.3.3; DeepEP), what experts answer travels in 16 bits",
-    )
     pp_overlap: float = assumption(
         0.0, "share of transfers between stages hidden", "Megatron-LM 1F1B sends and receives between its computations"
     )
@@ -232,12 +226,6 @@ class MeshAssumptions:
         0.0,
         "1: what enters an adapter goes through dropout first, and what leaves it is scaled, each in a kernel of its own; 0: neither",
         "none unless a framework says otherwise",
-    )
-    fp8_kept: float = assumption(
-        1.0,
-        "1: products in fp8 keep what entered them in 8 bits; 0: in the format of the activations",
-        "NVIDIA Transformer Engine (pytorch/module/linear.py, grouped_linear.py) keeps the cast input for weight gradients; what "
-        "others keep stays as it is (Megatron-LM, docs/discussions, DeepSeek-V3 on GB200, section 2.2.2)",
     )
     gathered_copies: float = assumption(
         0.0,

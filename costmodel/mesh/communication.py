@@ -48,6 +48,7 @@ from costmodel.mesh.tensor_parallel import LayerRole, Move, rows_held
 from costmodel.network.layers import Layer, Shard
 from costmodel.network.layers.base import positions_of
 from costmodel.network.layers.mixture import MixtureParams
+from costmodel.precision import Precision
 from costmodel.tolerances import EQUAL
 from costmodel.workload import Workload
 
@@ -340,8 +341,10 @@ def add_tensor_parallel(
     if role.gathers and role.moves is None:
         start("forward", several * split)
         start("backward", several * flow.to_inputs)
-        message = shard.batch * np.ceil(np.prod(layer.input_shapes[0][1:]) / keys.cp) * layer.input_shapes[0][0] * width
-        total["tp_forward_s"] += np.where(split, exchange("all_gather", message), 0.0)
+        elements = shard.batch * np.ceil(np.prod(layer.input_shapes[0][1:]) / keys.cp) * layer.input_shapes[0][0]
+        message = elements * width
+        gathered = elements * _gathered_width(workload.precision, layer, is_gradient=False)
+        total["tp_forward_s"] += np.where(split, exchange("all_gather", gathered), 0.0)
         if flow.to_inputs:
             sent = np.where(split, exchange("reduce_scatter", message), exchange("all_reduce", message))
             total["tp_backward_s"] += np.maximum(sent - groups.assumptions.column_overlap * weight_gradient_s, 0.0)
@@ -351,7 +354,8 @@ def add_tensor_parallel(
         message = rows_held(layer, shard) * layer.output_shape[0] * width
         total["tp_forward_s"] += np.where(split, exchange("reduce_scatter", message), exchange("all_reduce", message))
         if flow.through:
-            total["tp_backward_s"] += np.where(split, exchange("all_gather", message), 0.0)
+            back = message / width * _gathered_width(workload.precision, layer, is_gradient=True)
+            total["tp_backward_s"] += np.where(split, exchange("all_gather", back), 0.0)
     if role.role == "channel":
         for inner in layer.family.work(layer, shard).exchanges:
             if inner.over == "out_channels" and (inner.phase == "forward" or flow.through):
@@ -360,6 +364,11 @@ def add_tensor_parallel(
                 phase = "forward" if inner.phase == "forward" else "backward"
                 start(phase, several * repeats)
                 total[f"tp_{phase}_s"] += time
+
+
+def _gathered_width(precision: Precision, layer: Layer, *, is_gradient: bool) -> float:
+    """Bytes of an element of a layer's input, or of its output's gradient, that tensor-parallel ranks gather."""
+    return precision.gathers_bytes(is_gradient=is_gradient) if precision.narrows(layer) else precision.activation_bytes
 
 
 def add_moves(
@@ -373,13 +382,15 @@ def add_moves(
     weight_gradient_s: FloatArray,
 ) -> None:
     """Add collectives at a layer whose split the plan names; those that may (`Move.is_async`) hide behind ``weight_gradient_s``."""
-    width = workload.precision.activation_bytes
+    precision = workload.precision
     reduced_s = np.zeros(len(keys))
     for move in moves:
         is_output = move.input_index < 0
         if move.is_backward and not (flow.through if is_output else flow.to_inputs):
             continue
         shape = layer.output_shape if is_output else layer.input_shapes[move.input_index]
+        gathers = move.transfer.operation == "all_gather" and is_output == move.is_backward
+        width = _gathered_width(precision, layer, is_gradient=is_output) if gathers else precision.activation_bytes
         message = (
             _repeated_heads(layer, move)
             * keys.micro_batch

@@ -14,6 +14,7 @@ from typing import Any
 from costmodel.mesh.plan import CP_KINDS, ORDERS, RECOMPUTE, SCHEDULES, MeshPlan
 from costmodel.network.graph import Graph
 from costmodel.network.sizes import NETWORK_KINDS, network_kind, sizes_of
+from costmodel.precision import PRECISIONS
 
 __all__ = [
     "DEGREES",
@@ -227,7 +228,7 @@ FLAGS: tuple[str, ...] = ("sequence_parallel", "offload_optimizer", "offload_act
 # Facts about the question: names with their values, and yes or no.
 FACTS: Mapping[str, tuple[str, ...]] = {
     "network": NETWORK_KINDS,
-    "precision": ("fp32", "tf32", "fp16", "bf16", "fp8"),
+    "precision": ("fp32", "tf32", "fp16", "bf16", "narrow"),
     "optimizer": ("sgd", "momentum", "adam"),
     "experts": (),
     "adapters": (),
@@ -284,7 +285,7 @@ def facts_of(graph: Graph, precision: str, optimizer: str) -> Facts:
         values={
             "network": network_kind(graph, sizes),
             "unlike_llama": ", ".join(sizes.unlike_llama) if sizes is not None else "",
-            "precision": precision,
+            "precision": PRECISIONS[precision].kind,
             "optimizer": optimizer,
             "experts": any(layer.kind == "moe" for layer in graph.layers),
             "adapters": any(layer.lora_rank for layer in graph.layers),

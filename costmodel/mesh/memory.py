@@ -120,7 +120,7 @@ def add_saved_layer(
         received = _received_bytes(layer, role, keys, width)
         total["saved_bytes"] += received
         total["saved_selective_bytes"] += received
-    cast = workload.precision.operand.bytes if assumptions.fp8_kept else width
+    cast = workload.precision.kept.bytes
     kept = layer.family.saved_elements(layer, shard) * width
     kept = kept - layer.family.cast_elements(layer, shard) * (width - cast)
     extra = kept * facts.has_backward
@@ -289,9 +289,10 @@ class PipelineMemory:
 
     workload: Workload
     assumptions: MeshAssumptions
-    # Weights of a rank before ZeRO, counts (c, Q).
-    dense: FloatArray
-    experts: FloatArray
+    # Weights of a rank before ZeRO, bytes and counts (c, Q).
+    dense_bytes: FloatArray
+    expert_bytes: FloatArray
+    narrow_trainable: FloatArray
     dense_trainable: FloatArray
     expert_trainable: FloatArray
     outside_bytes: FloatArray  # (c, Q) activations of embedding and head, all micro-batches in flight
@@ -353,10 +354,14 @@ class PipelineMemory:
         cut = batch.pp[:, None] > 1
         tied = np.where(cut, weigh(modules, table.tied_count, row), 0.0)
         tied_trainable = np.where(cut, weigh(modules, table.tied_trainable, row), 0.0)
+        precision = workload.precision
+        width = precision.held_bytes if workload.training else precision.served_bytes
+        held = precision.sized(width, table.dense_count, table.narrow_count, table.expert_count)
         saved = _Saved(table, row, layouts, is_block, alive, is_training=workload.training)
         common = {
-            "dense": weigh(modules, table.dense_count, row) + tied,
-            "experts": weigh(modules, table.expert_count, row),
+            "dense_bytes": weigh(modules, held[0], row) + precision.weight_bytes * tied,
+            "expert_bytes": weigh(modules, held[1], row),
+            "narrow_trainable": weigh(modules, table.narrow_trainable, row),
             "dense_trainable": weigh(modules, table.dense_trainable, row) + tied_trainable,
             "expert_trainable": weigh(modules, table.expert_trainable, row),
             "outside_bytes": weigh(modules, np.where(is_block, 0.0, table.saved_bytes), row) * alive,
@@ -364,9 +369,7 @@ class PipelineMemory:
             "alive": alive,
             "logits_bytes": weigh(modules, table.logits_bytes, row)
             * np.where(KEEPS_ALL[batch.schedule], batch.num_micro_batches, 1)[:, None],
-            "gathered_bytes": assumptions.prefetched_units
-            * workload.precision.weight_bytes
-            * np.max(table.dense_count + table.expert_count, axis=1)[row][:, None],
+            "gathered_bytes": assumptions.prefetched_units * np.max(held[0] + held[1], axis=1)[row][:, None],
             "gradient_bytes": float(workload.precision.gradient_bytes)
             * np.max(table.dense_trainable + table.expert_trainable, axis=1)[row][:, None],
             "buffer_bytes": _buffers(assumptions, table, row, batch, is_block)[:, None],
@@ -431,7 +434,7 @@ class PipelineMemory:
 
     def lasting_bytes(self, on_host: int) -> tuple[FloatArray, FloatArray]:
         """What does not depend on it, and what of the activations is on the host if there is room; (c, Q) each, padding not cleared."""
-        every = np.arange(len(self.dense))
+        every = np.arange(len(self.dense_bytes))
         activations, away = self._activations(every, np.full(len(every), on_host))
         lasting = (1.0 + self.assumptions.allocator_slack) * (activations + self.again_bytes + self.logits_bytes)
         return lasting + self.buffer_bytes + float(self.workload.context_bytes), away
@@ -452,7 +455,7 @@ class PipelineMemory:
         workload, precision = self.workload, self.workload.precision
         zero = division.zero_stage[:, None]
         shard, expert_shard = 1.0 / division.shard[:, None], 1.0 / division.expert_shard[:, None]
-        has_experts = bool(np.any(self.experts))
+        has_experts = bool(np.any(self.expert_bytes))
 
         def share(dense: FloatArray, experts: FloatArray, stage: int, width: float) -> FloatArray:
             held = rows_of(dense, index) * np.where(zero >= stage, shard * width, width)
@@ -470,7 +473,7 @@ class PipelineMemory:
             exchanged = (zero == 0) & (division.replicate[:, None] > 1)
             gradients = gradients + np.where(exchanged, self.assumptions.bucket_copies * whole, 0.0)
         return {
-            "weight_bytes": share(self.dense, self.experts, 3, float(precision.weight_bytes)),
+            "weight_bytes": share(self.dense_bytes, self.expert_bytes, 3, 1.0),
             "gradient_bytes": gradients,
             "optimizer_bytes": share(self.dense_trainable, self.expert_trainable, 1, float(state)),
         }

@@ -55,7 +55,6 @@ _BEYOND_ROWS = (
     "pp_overlap",
     "dp_overlap",
     "offload_overlap",
-    "dispatch_width",
 )
 
 
@@ -265,7 +264,7 @@ class MeshModel:
             self.groups,
             self.rows,
             is_block=self.is_block,
-            activation_bytes=self.workload.precision.activation_bytes,
+            precision=self.workload.precision,
             exact=exact,
         )
 
@@ -300,7 +299,10 @@ class MeshModel:
         zero = np.zeros(len(batch), dtype=np.int64)
         bare = replace(batch, order=zero, pp=zero + 1)
         table = self.rows(bare)
-        passes = module_passes(table, bare, mesh_strides(bare), self.groups, is_block=self.is_block)
+        share = self.workload.precision.dispatch_share
+        passes = module_passes(
+            table, bare, mesh_strides(bare), self.groups, is_block=self.is_block, dispatch_share=share
+        )
         counts = np.bincount(self.modules.kind_of, minlength=len(self.modules.kinds)).astype(np.float64)
         both = passes.forward_s + passes.backward_s + passes.recompute_s
         forward = np.min(np.where(self.is_block, passes.forward_s, np.inf), axis=1)

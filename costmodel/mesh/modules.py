@@ -302,6 +302,8 @@ class ModuleTable:
     logits_bytes: FloatArray  # the loss and what enters it; not in saved_bytes
     dense_count: FloatArray  # weights of a rank outside routed experts
     expert_count: FloatArray
+    narrow_count: FloatArray  # the part of dense_count that a recipe keeps in a narrow format
+    narrow_trainable: FloatArray
     dense_trainable: FloatArray
     expert_trainable: FloatArray
     tied_count: FloatArray  # weights of another module that this one needs a copy of

@@ -33,6 +33,7 @@ from costmodel.mesh.modules import ModuleTable
 from costmodel.mesh.plan import CP_KINDS, RECOMPUTE, MeshBatch
 from costmodel.mesh.schedule import ChunkRuns, makespan_s
 from costmodel.mesh.stages import LayoutArrays, recomputed_modules, recomputed_share, weigh
+from costmodel.precision import Precision
 from costmodel.schedules import DELAYS_WEIGHTS, IS_CHUNKED, TRAILS
 from costmodel.tolerances import ROUNDING
 
@@ -96,6 +97,7 @@ def module_passes(
     groups: GroupTimes,
     *,
     is_block: BoolArray,
+    dispatch_share: float = 1.0,
     alone: FloatArray | None = None,
 ) -> ModulePasses:
     """Add the communication inside the modules.
@@ -110,6 +112,8 @@ def module_passes(
     groups : GroupTimes
     is_block : array (K,)
         Kinds that are repeated blocks: the others are not recomputed.
+    dispatch_share : float
+        `Precision.dispatch_share`.
     alone : array (n,), optional
         `alone_share`; without it none, which bounds the times of every pipeline.
 
@@ -126,7 +130,7 @@ def module_passes(
     """
     assumptions = groups.assumptions
     cp_forward, cp_backward = _context_parallel(table, batch, stride, groups)
-    ep_forward, ep_backward = _expert_parallel(table, batch, stride, groups, alone)
+    ep_forward, ep_backward = _expert_parallel(table, batch, stride, groups, dispatch_share, alone)
     shown = 1.0 - assumptions.tp_overlap
     tp_forward, tp_backward = table.tp_forward_s * shown, table.tp_backward_s * shown
     host = _host_times(table, batch, stride, groups)
@@ -178,7 +182,12 @@ def alone_share(batch: MeshBatch) -> FloatArray:
 
 
 def _expert_parallel(
-    table: ModuleTable, batch: MeshBatch, stride: dict[str, IntArray], groups: GroupTimes, alone: FloatArray | None
+    table: ModuleTable,
+    batch: MeshBatch,
+    stride: dict[str, IntArray],
+    groups: GroupTimes,
+    wide: float,
+    alone: FloatArray | None,
 ) -> tuple[FloatArray, FloatArray]:
     """What the passes of a module wait for tokens on their way to the experts and back, (n, K) each.
 
@@ -188,7 +197,6 @@ def _expert_parallel(
     assumptions, ranks = groups.assumptions, groups.find(batch.ep, stride["ep"])
     message = sent_bytes(table, batch, stride["ep"], groups)
     back = groups.time_s("all_to_all", ranks, message)
-    wide = assumptions.dispatch_width
     there = back if wide == 1.0 else groups.time_s("all_to_all", ranks, wide * message)
     forward = there + back + table.etp_forward_s
     backward = np.where(table.returned_bytes > 0, forward, 0.0)
@@ -519,7 +527,7 @@ def build_pipelines(
     rows: Callable[[MeshBatch], ModuleTable],
     *,
     is_block: BoolArray,
-    activation_bytes: float,
+    precision: Precision,
     exact: bool,
 ) -> Pipelines:
     """Time the pipelines of many plans.
@@ -532,7 +540,7 @@ def build_pipelines(
     rows : function of MeshBatch to ModuleTable
         Work, messages and memory of every kind of module.
     is_block : array (K,)
-    activation_bytes : float
+    precision : Precision
     exact : bool
         False: ``makespan_s`` of interleaved and zero-bubble pipelines is a lower bound, which is much quicker.
 
@@ -556,9 +564,10 @@ def build_pipelines(
         {name: value[first] for name, value in stride.items()},
         groups,
         is_block=is_block,
+        dispatch_share=precision.dispatch_share,
         alone=alone_share(distinct) if hides_tokens else None,
     )
-    transfer_s = p2p_s(groups, batch, layouts.run_cut, activation_bytes, (stride["pp"],))
+    transfer_s = p2p_s(groups, batch, layouts.run_cut, precision.activation_bytes, (stride["pp"],))
     chunks = chunk_passes(passes, pass_of, layouts, batch, transfer_s, is_block)
     runs = ChunkRuns(count=layouts.run_chunks, forward_s=chunks.forward_s, backward_s=chunks.backward_s)
     rank_again = recomputed_modules(layouts, batch.recompute, batch.recompute_blocks)

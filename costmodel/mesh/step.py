@@ -91,6 +91,7 @@ class StepEnd:
         self.gradient_width = self.groups.assumptions.gradient_width(workload.precision)
         self.dense = rows_of(memory.dense_trainable[:, ranks], index)
         self.experts = rows_of(memory.expert_trainable[:, ranks], index)
+        self.narrow = rows_of(memory.narrow_trainable[:, ranks], index)
         # Their gradients come last and share a bucket: PyTorch DDP and Megatron-LM cut no weight tensor.
         self.embedding_trainable = rows_of(memory.embedding_trainable[:, ranks], index)
 
@@ -151,15 +152,16 @@ class StepEnd:
 
     def _gathering(self, dense: FloatArray, experts: FloatArray, stage: IntArray) -> FloatArray:
         """Gathering of updated weights that the next forward pass does not hide (ZeRO-1 and 2): (n, Q)."""
-        assumptions, width = self.groups.assumptions, self.workload.precision.weight_bytes
+        assumptions, precision = self.groups.assumptions, self.workload.precision
         # What adds up whole gradients knows no buckets of weights: it gathers them all at once.
         buckets = None if assumptions.zero_whole else (dense * self.gradient_width, experts * self.gradient_width)
-        gather = self.times.gather_s(dense * width, experts * width, buckets)
-        bucket = self.times.bucket_bytes * width / self.gradient_width
-        last = np.maximum(bucket, self.embedding_trainable * width)
+        moved = precision.sized(precision.gathered_bytes, dense, self.narrow, experts)
+        gather = self.times.gather_s(*moved, buckets)
+        bucket = self.times.bucket_bytes * precision.gathered_bytes / self.gradient_width
+        last = np.maximum(bucket, self.embedding_trainable * precision.weight_bytes)
         forward = rows_of(self.pipelines.rank_forward_s[:, self.ranks], self.index)
         forward = assumptions.zero_overlap * forward
-        exposed = exposed_exchange(assumptions, gather, (dense + experts) * width, forward, last)
+        exposed = exposed_exchange(assumptions, gather, moved[0] + moved[1], forward, last)
         if assumptions.shard_piece_s:
             pieces = self.division.shard[:, None] * rows_of(self.memory.tensors[:, self.ranks], self.index)
             exposed = exposed + assumptions.shard_piece_s * np.where(self.division.shard[:, None] > 1, pieces, 0)
@@ -169,14 +171,20 @@ class StepEnd:
         """Time of the optimizer on the device, or else on the host with both transfers: (n, Q) each."""
         workload, assumptions, division = self.workload, self.groups.assumptions, self.division
         sharded = division.zero_stage[:, None] > 0
-        elements = self.dense / np.where(sharded, division.shard[:, None], 1)
-        elements = elements + self.experts / np.where(sharded, division.expert_shard[:, None], 1)
+        shards, expert_shards = (
+            np.where(sharded, count[:, None], 1) for count in (division.shard, division.expert_shard)
+        )
+        elements, experts = self.dense / shards, self.experts / expert_shards
+        elements = elements + experts
         moved = elements * (assumptions.main_gradient_bytes + workload.precision.weight_bytes)
         touched = elements * workload.optimizer.bytes_moved_per_weight(workload.precision)
         hosted = moved / assumptions.host_bytes_per_s + touched / assumptions.host_update_bytes_per_s
         on_device = workload.compute.update_s(elements)
         passed = self.dense + self.experts if assumptions.zero_whole else elements
         passes_s = gradient_passes_s(workload, self.groups, passed)
+        if isinstance(workload.compute, RooflineCompute):
+            cast = workload.precision.updates_bytes(self.narrow, self.experts, self.narrow / shards, experts)
+            passes_s = passes_s + cast / workload.compute.device.stream_bytes_per_s
         on_device, hosted = on_device + passes_s, hosted + passes_s
         if assumptions.update_launches:
             started = assumptions.host_launch_s * assumptions.bare_launch * assumptions.update_launches
@@ -304,7 +312,7 @@ def _ended(
     exact: bool,
 ) -> tuple[_Gathering, StepEnd]:
     """The passes of plans, and what follows them."""
-    times = CopyTimes.of(groups, division, has_experts=bool(np.any(memory.experts)))
+    times = CopyTimes.of(groups, division, has_experts=bool(np.any(memory.expert_bytes)))
     passes = _gathered(workload, pipelines, times, index, exact=exact)
     # Rank 0 ends last: what it leaves is a bound for all.
     ranks = slice(None) if exact else slice(0, 1)
@@ -411,10 +419,11 @@ def _module_exchanges(
     workload: Workload, pipelines: Pipelines, times: CopyTimes, module: IntArray, is_cut: BoolArray
 ) -> tuple[FloatArray, FloatArray]:
     """Time to gather the weights of every kind of module, and to scatter its gradients: (n, K) each."""
-    table, width = pipelines.table, workload.precision.weight_bytes
+    table, precision = pipelines.table, workload.precision
     cut = is_cut[:, None]
     dense = rows_of(table.dense_count, module) + np.where(cut, rows_of(table.tied_count, module), 0.0)
-    gather = times.gather_s(dense * width, rows_of(table.expert_count, module) * width)
+    narrow, experts = rows_of(table.narrow_count, module), rows_of(table.expert_count, module)
+    gather = times.gather_s(*precision.sized(precision.gathered_bytes, dense, narrow, experts))
     if not workload.training:
         return gather, np.zeros_like(gather)
     wide = times.groups.assumptions.gradient_width(workload.precision)

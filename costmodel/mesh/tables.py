@@ -173,7 +173,9 @@ def expert_bytes(layer: Layer, shard: Shard, precision: Precision) -> tuple[Floa
     rows = rows_held(layer, shard) * params.top_k * params.capacity_factor
     inside, outside = rows * np.ceil(params.ffn / shard.split_out), rows * layer.output_shape[0]
     entering = (params.matrices - 1.0) * inside  # the activation
-    forward, backward = precision.cast_bytes * (outside + inside), precision.cast_bytes * (entering + outside)
+    weights = np.ceil(params.experts / shard.experts) * np.ceil(params.ffn / shard.split_out) * params.matrices
+    weights = weights * layer.output_shape[0]
+    forward, backward = precision.casts_bytes(outside + inside, entering + outside, weights)
     if params.limited:
         forward, backward = forward + _LIMIT_FORWARD * entering, backward + _LIMIT_BACKWARD * entering
     if params.bias:
@@ -193,6 +195,7 @@ def expert_kernels(params: MixtureParams, shard: Shard, precision: Precision) ->
     >>> shard = Shard(
     ...     batch=one, out_channels=one, in_channels=one, height=one, split_out=one, split_in=one, split_height=one, experts=4 * one
     ... )
+    >>> from costmodel.precision import PRECISIONS
     >>> [n.tolist() for n in expert_kernels(MixtureParams(experts=64, top_k=2, ffn=8), shard, PRECISIONS["fp8"])]
     [[64.0], [96.0]]
     """
@@ -344,11 +347,13 @@ def add_layer(
     flow = flow_of(workload, kind, position)
     work = layer.family.work(layer, shard) if isinstance(workload.compute, RooflineCompute) else None
     weight_gradient_s = _add_compute(total, workload, layer, shard, flow, work)
-    _add_unfused(total, workload, groups.assumptions, layer, shard, flow)
+    producers = graph.producers[index]
+    after_norm = bool(producers) and all(graph.layers[u].kind.endswith("norm") for u in producers)
+    _add_unfused(total, workload, groups.assumptions, layer, shard, flow, after_norm=after_norm)
     if work is not None:
         _add_launches(total, workload, groups.assumptions, layer, shard, flow, work)
     add_tensor_parallel(total, workload, groups, layer, role, shard, keys, flow, weight_gradient_s)
-    weights = _weights(layer, role, shard, keys)
+    weights = _weights(layer, role, shard, keys, is_narrow=workload.precision.holds(layer))
     for name, column in weights.items():
         total[name] += column
     if workload.training and layer.has_weights:
@@ -368,7 +373,7 @@ def add_layer(
 def _compute_of(workload: Workload, layer: Layer) -> ComputeModel:
     """What computes a layer: in a recipe of narrow formats only some kinds are narrow, and none outside the blocks."""
     compute, precision = workload.compute, workload.precision
-    if not isinstance(compute, RooflineCompute) or not precision.casts or precision.narrows(layer):
+    if not isinstance(compute, RooflineCompute) or precision.kind != "narrow" or precision.holds(layer):
         return compute
     return replace(compute, precision=precision.unquantised)
 
@@ -409,6 +414,8 @@ def _add_unfused(
     layer: Layer,
     shard: Shard,
     flow: GradientFlow,
+    *,
+    after_norm: bool,
 ) -> None:
     """What kernels that are not fused move besides."""
     compute = _compute_of(workload, layer)
@@ -422,9 +429,10 @@ def _add_unfused(
         again, kernels = expert_repeats(layer, shard, precision)
         total["selective_s"] += again / rate * flow.through
         total["selective_launches"] += kernels * flow.through
-    elif precision.narrows(layer):
-        forward = forward + precision.cast_bytes * rows_held(layer, shard) * shard.in_channels
-        backward = backward + precision.cast_bytes * elements
+    elif precision.holds(layer):
+        entering, weights = rows_held(layer, shard) * shard.in_channels, shard.in_channels * shard.out_channels
+        there, back = precision.casts_bytes(entering, elements, weights, after_norm=after_norm)
+        forward, backward = forward + there, backward + back
     total["forward_s"] += forward / rate
     if flow.runs_again:
         total["selective_s"] += forward / rate
@@ -505,7 +513,7 @@ def _weight_only_s(
     return np.asarray(times.backward_s - needed.backward_s)
 
 
-def _weights(layer: Layer, role: LayerRole, shard: Shard, keys: RowKeys) -> dict[str, FloatArray]:
+def _weights(layer: Layer, role: LayerRole, shard: Shard, keys: RowKeys, *, is_narrow: bool) -> dict[str, FloatArray]:
     """Columns of the table that count the weights of a rank."""
     tp = role.ranks(keys.tp).astype(np.float64)
     routed, shared = float(layer.expert_count), float(layer.shared_count)
@@ -518,8 +526,12 @@ def _weights(layer: Layer, role: LayerRole, shard: Shard, keys: RowKeys) -> dict
     experts = routed / (keys.ep * keys.etp)
     adapter, repeated = _adapter_share(layer, role, share)
     tied, none = layer.tied_count * share, np.zeros_like(tp)
+    narrow = shared / keys.etp if layer.kind == "moe" else own  # a router is not
+    narrow = narrow if is_narrow else none
     found = {
         "dense_count": own + adapter,
+        "narrow_count": narrow,
+        "narrow_trainable": none if layer.is_frozen else narrow,
         "expert_count": experts,
         "dense_trainable": adapter if layer.is_frozen else own,
         "expert_trainable": none if layer.is_frozen else experts,

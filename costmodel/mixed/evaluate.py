@@ -265,7 +265,7 @@ def _step_end(
     unlike, sharded = rows.shapes > 1, rows.zero_stage > 0
     batch = _batch(replace(rows, zero_stage=np.where(unlike | sharded, 1, 0)), np.arange(len(rows)))
     division = Division.of(batch, strides(batch.order, batch.tp, batch.cp, batch.dp, rows.group_stages))
-    times = CopyTimes.of(model.groups, division, has_experts=bool(np.any(memory.experts)))
+    times = CopyTimes.of(model.groups, division, has_experts=bool(np.any(memory.expert_bytes)))
     dense, experts = memory.dense_trainable, memory.expert_trainable
     wide = assumptions.gradient_width(workload.precision)
     both = dense * wide, experts * wide
@@ -283,9 +283,11 @@ def _step_end(
     kept, embedding = np.where(sharded, assumptions.zero_overlap, 1.0), memory.embedding_trainable[:, 0]
     last = np.maximum(times.bucket_bytes[:, 0] / wide, embedding)
     exposed = exposed_exchange(assumptions, reduce, gradients, kept * backward_s, last * wide)
-    width = float(workload.precision.weight_bytes)
-    gather = times.gather_s(dense * width, experts * width, None if assumptions.zero_whole else both)[:, 0]
-    gathering = exposed_exchange(assumptions, gather, gradients * width / wide, kept * forward_s, last * width)
+    precision = workload.precision
+    moved = precision.sized(precision.gathered_bytes, dense, memory.narrow_trainable, experts)
+    gather = times.gather_s(*moved, None if assumptions.zero_whole else both)[:, 0]
+    last = last * precision.weight_bytes
+    gathering = exposed_exchange(assumptions, gather, (moved[0] + moved[1])[:, 0], kept * forward_s, last)
     pieces = assumptions.shard_piece_s * rows.replicas * memory.tensors[:, 0]
     exposed = exposed + np.where(sharded, gathering + np.where(rows.replicas > 1, pieces, 0.0), 0.0)
     whole = (dense + experts)[:, 0]

@@ -101,7 +101,7 @@ class MixedModel:
         wanted = self.workload.precision
         shared = frozenset.intersection(*(self.cluster.groups[g].device.formats for g in groups))
         found = wanted.on(shared)
-        return found if found.narrow == wanted.narrow else PRECISIONS[found.compute]
+        return found if found.compute in wanted.products else PRECISIONS[found.compute]
 
     def group_model(self, group: int, precision: Precision) -> MeshModel:
         """The mesh model of one group alone."""

@@ -509,9 +509,15 @@ class ModuleTimer:
         precision, kernel = self.workload.precision, item.kernel
         moved = (
             (kernel.elements - item.weights) * precision.activation_bytes
-            + item.weights * precision.stored_bytes(layer)
+            + item.weights * precision.stored_bytes(layer) / self._unpacking_share(layer)
             + item.cached * self.workload.kv_bytes
         )
+        cast: FloatArray | float = 0.0
+        if kernel.gemm is not None and precision.narrows(layer):
+            # Rows are read as activations and written narrow, which the product reads.
+            inputs = kernel.flop / (2.0 * kernel.gemm[1])
+            moved = moved - inputs * (precision.activation_bytes - precision.operand.bytes)
+            cast = inputs * (precision.activation_bytes + precision.operand.bytes) / self.device.stream_bytes_per_s
         time = kernel_time_s(
             self.device,
             precision.compute if precision.narrows(layer) else precision.plain.name,
@@ -525,7 +531,14 @@ class ModuleTimer:
         )
         if layer.kind in _FUSED:
             time = time - kernel.launches * self.device.launch_overhead_s
-        return np.where(item.runs, time, 0.0)
+        return np.where(item.runs, time + cast, 0.0)
+
+    def _unpacking_share(self, layer: Layer) -> float:
+        """Rate at which weights are read that are unpacked on the way to their product, over that of others."""
+        stored = self.workload.precision.stored
+        if stored is None or not self.workload.precision.holds(layer):
+            return 1.0
+        return self.assumptions.unpacked_4_bits if stored.bits == 4 else self.assumptions.unpacked_8_bits
 
     def _tensor_parallel_s(self, kind: ModuleKind, position: int, role: LayerRole, keys: RowKeys) -> FloatArray:
         layer = self.layers[kind.layers[position]]

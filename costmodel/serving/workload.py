@@ -82,7 +82,6 @@ class ServingWorkload:
         """Earlier positions that a decoding pass reads per sequence, on average: pass j of 1 .. output - 1 sees the first + j.
 
         >>> from costmodel.network.graph import Graph
-        from costmodel.precision import PRECISIONS, Precision
         >>> ServingWorkload(graph=Graph(name="g", layers=(), edges=()), prompt_tokens=100, output_tokens=3).decode_context
         101.5
         """
@@ -122,6 +121,17 @@ class ServingAssumptions:
     )
     page_tokens: float = assumption(
         16.0, "tokens per page of cache; the last page of a sequence may stay empty", "vLLM, --block-size: 16"
+    )
+    unpacked_4_bits: float = assumption(
+        0.55,
+        "rate at which weights of 4 bits are read whose products are computed in 16 (or 8) bits, over that of weights of 16 bits",
+        "Marlin's kernels on an H100, one row, 8192 x 8192: 1.28 TB/s where fp16 reads 2.30 (humming, pull request 2, tables of its "
+        "benchmarks)",
+    )
+    unpacked_8_bits: float = assumption(
+        0.75,
+        "the same of weights of 8 bits",
+        "the same: 1.73 TB/s",
     )
     tp_overlap: float = assumption(
         0.0, "share of tensor-parallel communication hidden", "engines run it between the matrix products"

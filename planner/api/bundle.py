@@ -27,6 +27,7 @@ __all__ = [
     "list_frameworks",
     "list_importers",
     "list_models",
+    "list_precisions",
     "load_cluster",
     "load_device",
     "load_model",
@@ -78,6 +79,7 @@ class Listing(Answer):
 # What lists the things of a kind, where these are no bundled files.
 _ROWS = {
     "collectives": "planner.files.listing:collective_rows",
+    "precisions": "planner.files.listing:precision_rows",
     "importers": "planner.importers.sources:format_rows",
     "exporters": "planner.exporters:exporter_rows",
 }
@@ -137,6 +139,7 @@ def _lister(kind: str, example: str) -> Callable[[], Listing]:
 
 list_models = _lister("models", "llama3-70b")
 list_devices = _lister("devices", "h100-sxm")
+list_precisions = _lister("precisions", "fp8-blockwise")
 list_clusters = _lister("clusters", "dgx-h100")
 list_frameworks = _lister("frameworks", "megatron-lm")
 list_calibrations = _lister("calibrations", "default")

@@ -62,8 +62,9 @@ _MOST_TOKENS = 10**8
 _MOST_SEQUENCES = 10**6
 _MOST_SEED = 2**31 - 1
 _FORMATS = (
-    "Number formats: fp32, tf32, fp16, bf16 or fp8. Default: of transformers bf16, or fp16 on V100 and T4, of others the same "
-    "where it is much faster than fp32, else fp32; fp32 with paleo."
+    "A number format (bf16, fp8, nvfp4, w4a16) or a recipe as frameworks call it (mxfp8, fp8-blockwise, Float8CurrentScaling): "
+    "'planner list precisions'. Default: of transformers bf16, or fp16 on V100 and T4, of others the same where it is much faster than "
+    "fp32, else fp32; fp32 with paleo."
 )
 _OBJECTIVES = (
     "What is best: {costmodel.objectives:OBJECTIVES}. Default: step_time. "
@@ -169,7 +170,9 @@ class _Length(TypedDict, total=False):
 class _Network(TypedDict, total=False):
     """What every question about the plans of a network may say."""
 
-    precision: Annotated[str | None, Option("--precision", "NAME", _FORMATS, words="costmodel.precision:PRECISIONS")]
+    precision: Annotated[
+        str | None, Option("--precision", "NAME", _FORMATS, words="costmodel.precision:PRECISIONS", read=as_given)
+    ]
     optimizer: Annotated[
         str | None,
         Option(
@@ -453,9 +456,9 @@ class _Serving(TypedDict, total=False):
         Option(
             "--kv-precision",
             "NAME",
-            "Cache of keys and values: fp32, fp16, bf16 or fp8. Default: as activations.",
+            "Cache of keys and values: fp32, fp16, bf16, fp8, int8 or nvfp4. Default: as activations.",
             panel=SERVING,
-            words="fp32 fp16 bf16 fp8",
+            words="fp32 fp16 bf16 fp8 int8 nvfp4",
             field="kv",
         ),
     ]

@@ -84,7 +84,17 @@ def export(typed: Typed) -> None:
     emit(export_report(written, folder), where)
 
 
-_KINDS = ("models", "devices", "clusters", "frameworks", "calibrations", "collectives", "importers", "exporters")
+_KINDS = (
+    "models",
+    "devices",
+    "clusters",
+    "frameworks",
+    "calibrations",
+    "precisions",
+    "collectives",
+    "importers",
+    "exporters",
+)
 
 
 @command(
@@ -92,13 +102,13 @@ _KINDS = ("models", "devices", "clusters", "frameworks", "calibrations", "collec
     what=argument(
         str,
         "WHAT",
-        "models, devices, clusters, frameworks, calibrations, collectives, importers or exporters.",
+        "models, devices, clusters, frameworks, calibrations, precisions, collectives, importers or exporters.",
         " ".join(_KINDS),
     ),
     names=argument(list[str] | None, "[NAME]...", "Only these of them, or files of your own."),
 )
 def list_(typed: Typed) -> None:
-    """List the bundled models, devices, clusters, frameworks and calibrations, the collectives, the importers or the exporters.
+    """List the bundled models, devices, clusters, frameworks and calibrations, number formats, collectives, importers or exporters.
 
     With -v, devices come with their best and sustained rates by format, and frameworks with every cost, default and rule, and its source.
 

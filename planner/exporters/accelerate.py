@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from costmodel.mesh.plan import MeshPlan
+from costmodel.precision import PRECISIONS
 from planner.exporters.account import Account
 from planner.exporters.common import SPLITS, account_basics, account_script, header
 from planner.exporters.job import Job
@@ -124,7 +125,12 @@ def _config(job: Job, account: Account) -> dict[str, Any]:
 def _precision(job: Job, account: Account) -> str:
     if job.precision == "tf32":
         account.left_to_user("precision", "torch.set_float32_matmul_precision('high') in your script")
-    return {"fp32": "no", "tf32": "no"}.get(job.precision, job.precision)
+    precision = PRECISIONS[job.precision]
+    if precision.casts and job.precision not in ("fp8", "fp8-delayed"):
+        account.left_to_user("precision", f"the recipe {job.precision}, in fp8_config of Accelerate")
+    if precision.stored is not None:
+        account.left_to_user("precision", f"weights in {job.precision}, by quantization_config of your model")
+    return "fp8" if precision.casts else {"fp32": "no", "tf32": "no"}.get(precision.plain.name, precision.plain.name)
 
 
 def _mesh(job: Job) -> dict[str, Any]:

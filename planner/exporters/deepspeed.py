@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from costmodel.mesh.plan import MeshPlan
+from costmodel.precision import PRECISIONS
 from planner.core.errors import FileProblem, InputFileError
 from planner.exporters.account import Account
 from planner.exporters.common import SPLITS, account_basics, account_script, header, is_even_layout
@@ -50,7 +51,7 @@ FIELDS = {
     "stage_blocks": "by hand: PipelineModule(partition_method=)",
     "stage_recompute": "-: activation_checkpoint_interval is the same on every stage",
     "block_splits": SPLITS,
-    "precision": "bf16.enabled, fp16.enabled; -: fp8",
+    "precision": "bf16.enabled, fp16.enabled; -: narrow formats",
     "optimizer": "by hand: the optimizer of your script, since DeepSpeed wants its learning rate beside it",
     "seq": "by hand: your data",
     "lora_rank": "by hand: adapters of your model",
@@ -93,8 +94,8 @@ def _config(job: Job, account: Account) -> dict[str, Any]:
 def _precision(job: Job, account: Account) -> dict[str, Any]:
     if job.precision == "tf32":
         account.left_to_user("precision", "torch.set_float32_matmul_precision('high') in your script")
-    name = {"bf16": "bf16", "fp8": "bf16", "fp16": "fp16"}.get(job.precision)
-    return {name: {"enabled": True}} if name else {}
+    name = PRECISIONS[job.precision].plain.name
+    return {name: {"enabled": True}} if name in ("bf16", "fp16") else {}
 
 
 def _parallel(job: Job, account: Account) -> dict[str, Any]:

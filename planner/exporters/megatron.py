@@ -16,12 +16,14 @@ from pathlib import Path
 from costmodel.mesh.framework_rules import order_in_effect
 from costmodel.mesh.plan import MeshPlan
 from costmodel.network.sizes import NetworkSizes
+from costmodel.precision import PRECISIONS
 from planner.core.errors import FileProblem, InputFileError
 from planner.exporters.account import Account
 from planner.exporters.common import SPLITS, account_basics, chunk_repeats, header, is_even_layout
 from planner.exporters.job import Job
 from planner.exporters.runs import Run, problem
 from planner.exporters.shell import shell_array, start_scripts
+from planner.files.naming.precisions import precision_called
 
 __all__ = [
     "CP_COMM",
@@ -156,7 +158,7 @@ FIELDS = {
     "stage_blocks": "--pipeline-model-parallel-layout where stages are unequal",
     "stage_recompute": "as recompute_blocks; -: unless it is the same number on every stage",
     "block_splits": SPLITS,
-    "precision": "--bf16, --fp16, --fp8-format hybrid",
+    "precision": "--bf16, --fp16, --fp8-format, --fp8-recipe, --fp4-format; -: other recipes",
     "optimizer": "--optimizer, --sgd-momentum",
     "seq": "--seq-length, --max-position-embeddings",
     "lora_rank": "-: Megatron-LM trains whole networks",
@@ -282,19 +284,47 @@ def _memory(job: Job) -> list[tuple[str, ...]]:
     return arguments
 
 
+# Recipe -> arguments beside --bf16 (megatron/training/arguments.py, --fp8-recipe and --fp4-recipe).
+_RECIPES: dict[str, tuple[tuple[str, ...], ...]] = {
+    "fp8": (("--fp8-format", "hybrid"),),
+    "fp8-delayed": (("--fp8-format", "hybrid"), ("--fp8-recipe", "delayed")),
+    "fp8-tensorwise": (("--fp8-format", "hybrid"), ("--fp8-recipe", "tensorwise")),
+    "fp8-blockwise": (("--fp8-format", "e4m3"), ("--fp8-recipe", "blockwise")),
+    "mxfp8": (("--fp8-format", "e4m3"), ("--fp8-recipe", "mxfp8")),
+    "nvfp4": (("--fp4-format", "e2m1"), ("--fp4-recipe", "nvfp4")),
+}
+
+
+def _recipe_arguments(job: Job, account: Account) -> list[tuple[str, ...]]:
+    precision = PRECISIONS[job.precision]
+    if precision.kind != "narrow":
+        return []
+    if job.precision not in _RECIPES:
+        account.impossible("precision", f"Megatron-LM has no recipe {job.precision}; {precision.plain.name} is written")
+        return []
+    arguments = list(_RECIPES[job.precision])
+    if precision.wide_weights:
+        return arguments
+    if job.plan.zero_stage:  # kept narrow by the distributed optimizer alone
+        arguments.append(("--fp8-param-gather",))
+        if job.precision == "mxfp8":
+            arguments.append(("--reuse-grad-buf-for-mxfp8-param-ag",))
+    else:
+        account.left_to_user(
+            "precision",
+            "weights are kept in fp8 with the distributed optimizer (ZeRO) only: without it, beside a copy in bf16",
+        )
+    return arguments
+
+
 def _run_arguments(job: Job, account: Account) -> list[tuple[str, ...]]:
-    precisions: dict[str, list[tuple[str, ...]]] = {
-        "fp32": [],
-        "tf32": [],
-        "fp16": [("--fp16",)],
-        "bf16": [("--bf16",)],
-        "fp8": [("--bf16",), ("--fp8-format", "hybrid")],
-    }
+    plain = PRECISIONS[job.precision].plain.name
     if job.precision == "tf32":
         account.left_to_user(
             "precision", "torch.set_float32_matmul_precision('high') before training; there is no argument for it"
         )
-    arguments = list(precisions[job.precision])
+    arguments: list[tuple[str, ...]] = [(f"--{plain}",)] if plain in ("fp16", "bf16") else []
+    arguments += _recipe_arguments(job, account)
     if job.optimizer == "adam":
         arguments.append(("--optimizer", "adam"))
     else:
@@ -366,7 +396,7 @@ _OF_THE_PLAN = frozenset(
     }
 )  # fmt: skip
 # Megatron's own flags that a letter or two tell from one that is read.
-_LOOK_ALIKE = frozenset({"fp4-format"})
+_LOOK_ALIKE: frozenset[str] = frozenset({"fp4-param"})
 # Shorter names are near too much; a beginning of this length is an abbreviation, which argparse takes.
 _SHORTEST = 8
 # Two letters of a flag of twenty.
@@ -402,7 +432,7 @@ _NUMBERS = {*_DEGREES, *_NETWORK, "global-batch-size", "seq-length", "nnodes", "
             "num-virtual-stages-per-pipeline-rank", "num-layers-per-virtual-pipeline-stage",
             "num-distributed-optimizer-instances"}  # fmt: skip
 _WORDS = {"cp-comm-type", "recompute-granularity", "recompute-method", "data-parallel-sharding-strategy", "optimizer",
-          "fp8-format", "pipeline-model-parallel-layout", "sgd-momentum"}  # fmt: skip
+          "fp8-format", "fp8-recipe", "fp4-format", "fp4-recipe", "pipeline-model-parallel-layout", "sgd-momentum"}  # fmt: skip
 _FLAGS = {"sequence-parallel", "use-distributed-optimizer", "use-megatron-fsdp", "use-torch-fsdp2", "recompute-activations",
           "optimizer-cpu-offload", "use-tp-pp-dp-mapping", "bf16", "fp16"}  # fmt: skip
 _ASSIGNMENT = re.compile(r"(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)\+?=(.*)\Z", re.DOTALL)
@@ -606,8 +636,12 @@ def _memory_of_run(path: Path, found: dict[str, str], numbers: dict[str, int], r
         run.notes.append("--recompute-method uniform: every block is recomputed by itself, not in groups")
     if "optimizer-cpu-offload" in found:
         run.mesh["offload"] = "optimizer"
-    precision = "fp8" if "fp8-format" in found else next((name for name in ("bf16", "fp16") if name in found), "fp32")
-    run.options["precision"] = precision
+    recipe = {"fp8-format": found.get("fp8-recipe", "delayed"), "fp4-format": found.get("fp4-recipe", "nvfp4")}
+    narrow = next((word for flag, word in recipe.items() if flag in found), None)
+    precision = next((name for name in ("bf16", "fp16") if name in found), "fp32")
+    if narrow is not None and (known := precision_called(narrow)) is None:
+        raise problem(path, f"is '{narrow}'; known: delayed, tensorwise, blockwise, mxfp8, nvfp4", "--fp8-recipe")
+    run.options["precision"] = precision if narrow is None else str(known)
     optimizer = found.get("optimizer", "adam")
     if optimizer == "sgd":
         run.options["optimizer"] = "sgd" if found.get("sgd-momentum") in ("0", "0.0") else "momentum"

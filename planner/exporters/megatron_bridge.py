@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from costmodel.precision import PRECISIONS
 from planner.exporters.account import Account
 from planner.exporters.common import SPLITS, account_basics, header, is_even_layout
 from planner.exporters.job import Job
@@ -148,14 +149,29 @@ def _memory(job: Job) -> list[str]:
     return overrides
 
 
+# Names of `megatron.bridge.training.mixed_precision`.
+_MIXED = {
+    "fp32": "null",
+    "tf32": "null",
+    "fp16": "fp16_mixed",
+    "bf16": "bf16_mixed",
+    "fp8": "bf16_with_fp8_current_scaling_mixed",
+    "fp8-tensorwise": "bf16_with_fp8_current_scaling_mixed",
+    "fp8-delayed": "bf16_with_fp8_delayed_scaling_mixed",
+    "fp8-blockwise": "bf16_with_fp8_subchannel_scaling_mixed",
+    "mxfp8": "bf16_with_mxfp8_mixed",
+    "nvfp4": "bf16_with_nvfp4_mixed",
+}
+
+
 def _run_overrides(job: Job, account: Account) -> list[str]:
-    overrides = {
-        "fp32": ["mixed_precision=null"],
-        "tf32": ["mixed_precision=null"],
-        "fp16": ["mixed_precision=fp16_mixed"],
-        "bf16": ["mixed_precision=bf16_mixed"],
-        "fp8": ["mixed_precision=bf16_with_fp8_current_scaling_mixed"],
-    }[job.precision]
+    precision = PRECISIONS[job.precision]
+    mixed = _MIXED.get(job.precision) or _MIXED[precision.plain.name]
+    if job.precision not in _MIXED:
+        account.impossible(
+            "precision", f"Megatron-Bridge has no recipe {job.precision}; {precision.plain.name} is written"
+        )
+    overrides = [f"mixed_precision={mixed}"]
     if job.precision == "tf32":
         account.left_to_user(
             "precision", "torch.set_float32_matmul_precision('high') before training; there is no override for it"

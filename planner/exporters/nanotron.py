@@ -41,7 +41,7 @@ FIELDS = {
     "stage_blocks": "as nanotron cuts them; -: any other way",
     "stage_recompute": "all blocks; -: fewer",
     "block_splits": SPLITS,
-    "precision": "model.dtype; -: fp8, fp16, tf32",
+    "precision": "model.dtype; -: narrow formats, fp16, tf32",
     "optimizer": "optimizer.optimizer_factory.name",
     "seq": "tokens.sequence_length",
     "lora_rank": "-: nanotron trains whole networks",

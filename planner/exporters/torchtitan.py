@@ -10,6 +10,7 @@ import itertools
 import json
 from typing import Any
 
+from costmodel.precision import PRECISIONS
 from planner.exporters.account import Account
 from planner.exporters.common import SPLITS, account_basics, header
 from planner.exporters.job import Job
@@ -47,7 +48,7 @@ FIELDS = {
     "stage_blocks": "parallelism.module_fqns_per_model_part; by hand where the network is no plain decoder",
     "stage_recompute": "all blocks; -: fewer",
     "block_splits": SPLITS,
-    "precision": "training.mixed_precision_param; by hand: fp8; -: fp16",
+    "precision": "training.mixed_precision_param; by hand: fp8, mxfp8, nvfp4; -: fp16, other recipes",
     "optimizer": "by hand: that of the configuration",
     "seq": "training.max_context_length; v0.2.2: training.seq_len",
     "lora_rank": "-: adapters are a model of their own",
@@ -88,14 +89,26 @@ def render(job: Job, account: Account, version: str) -> dict[str, str]:
     return {name: text, **start_scripts(job, head, environment=environment, settings=lines, command=command)}
 
 
+# Recipe -> what torchtitan/components/quantization has for it.
+_CONVERTERS = {
+    "fp8": "Float8LinearConverter, recipe rowwise",
+    "fp8-rowwise": "Float8LinearConverter, recipe rowwise",
+    "fp8-rowwise-gw-hp": "Float8LinearConverter, recipe rowwise_with_gw_hp",
+    "mxfp8": "MXFP8LinearConverter",
+    "nvfp4": "NVFP4LinearConverter",
+}
+
+
 def _settings(job: Job, account: Account, *, is_toml: bool) -> dict[str, dict[str, Any]]:
     account_basics(job, account)
     parallelism = _parallelism(job, account, is_toml=is_toml)
     training = _batch(job, parallelism, is_toml=is_toml)
     training["mixed_precision_param"] = "float32" if job.precision in ("fp32", "tf32") else "bfloat16"
     training["mixed_precision_reduce"] = "float32"
-    if job.precision == "fp8":
-        account.left_to_user("precision", "the float8 converter of your model")
+    if job.precision in _CONVERTERS:
+        account.left_to_user("precision", f"the converter of your model: {_CONVERTERS[job.precision]}")
+    elif PRECISIONS[job.precision].kind == "narrow":
+        account.impossible("precision", f"torchtitan has no converter for {job.precision}; bfloat16 is written")
     if job.precision == "tf32":
         account.left_to_user("precision", "torch.set_float32_matmul_precision('high') before training")
     account.left_to_user("optimizer", "Adam with the rates of your configuration")

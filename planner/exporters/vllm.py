@@ -10,6 +10,7 @@ Three ways to start, by what the experts and the nodes allow:
 
 from __future__ import annotations
 
+from costmodel.precision import PRECISIONS
 from planner.exporters.account import Account
 from planner.exporters.common import account_placement, header
 from planner.exporters.job import ServingJob
@@ -38,7 +39,15 @@ FIELDS = {
     "stages": "VLLM_PP_LAYER_PARTITION",
     "placement": "nodes and devices of a server",
 }
-_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "tf32": "float32", "fp8": "bfloat16"}
+_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "tf32": "float32"}
+# Recipe -> --quantization; empty: the checkpoint says it.
+_QUANTIZATION = {
+    **dict.fromkeys(("fp8", "fp8-delayed", "fp8-tensorwise", "fp8-rowwise"), "fp8"),
+    "nf4": "bitsandbytes",
+    "mxfp8": "modelopt_mxfp8",
+    "nvfp4": "modelopt_fp4",
+    "w4a16-mxfp4": "mxfp4",
+}
 
 
 def _replicas_per_server(job: ServingJob) -> int:
@@ -109,15 +118,19 @@ def _arguments(job: ServingJob, account: Account) -> list[tuple[str, ...]]:
         ("--max-num-seqs", str(plan.max_batch)),
         ("--max-model-len", str(length)),
         ("--gpu-memory-utilization", f"{job.memory_utilisation:g}"),
-        ("--dtype", _DTYPES[job.precision]),
+        ("--dtype", _DTYPES[PRECISIONS[job.precision].plain.name]),
     ]
-    if job.precision == "fp8":
-        arguments.append(("--quantization", "fp8"))
+    if job.precision in _QUANTIZATION:
+        arguments.append(("--quantization", _QUANTIZATION[job.precision]))
+    elif PRECISIONS[job.precision].kind == "narrow":
+        account.left_to_user(
+            "precision", f"name a checkpoint whose weights are in {job.precision}: vLLM reads that from it"
+        )
     if job.precision == "tf32":
         account.left_to_user("precision", "let matrices be computed in tf32: no argument does")
     if job.kv_precision == "fp8":
         arguments.append(("--kv-cache-dtype", "fp8"))
-    elif _DTYPES[job.kv_precision] == _DTYPES[job.precision]:
+    elif _DTYPES.get(job.kv_precision) == _DTYPES[PRECISIONS[job.precision].plain.name]:
         arguments.append(("--kv-cache-dtype", "auto"))
     else:
         account.impossible("kv_precision", f"the cache has the format of --dtype or fp8, not {job.kv_precision}")

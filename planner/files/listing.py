@@ -11,7 +11,7 @@ from planner.core.numbers import percent
 from planner.core.quantities import format_rate
 from planner.report.documents import RESULT_VERSION
 
-__all__ = ["collective_rows", "device_rows", "file_rows", "framework_rows", "listing_report"]
+__all__ = ["collective_rows", "device_rows", "file_rows", "framework_rows", "listing_report", "precision_rows"]
 
 _DESCRIPTION = "description"
 
@@ -246,6 +246,32 @@ _FACTS = {
     "frameworks": _framework_facts,
     "calibrations": _calibration_facts,
 }
+
+
+def precision_rows() -> list[dict[str, Any]]:
+    """Every number format and recipe, by the names that options take."""
+    from costmodel.precision import PRECISIONS
+    from planner.files.loading import load_device
+    from planner.files.naming.precisions import WORDS
+    from planner.files.resources import bundled
+
+    formats = [load_device(name).device.formats for name in bundled("devices")]
+    return [
+        {
+            "name": name,
+            "weights": (known.stored or known.operand).name if known.kind == "narrow" else known.plain.name,
+            "weight_bytes": round(known.held_bytes, 4),
+            "products": ", ".join(known.products),
+            "kept": known.kept.name,
+            "cast_bytes": known.cast_bytes,
+            "parameter_gather": known.operand.name if known.gathers_weights else known.plain.name,
+            "dispatch": known.operand.name if known.dispatches else known.plain.name,
+            "devices": sum(known.runs_on(each) for each in formats),
+            "other_names": ", ".join(WORDS.get(name, ())),
+            _DESCRIPTION: known.about,
+        }
+        for name, known in PRECISIONS.items()
+    ]
 
 
 def collective_rows() -> list[dict[str, Any]]:

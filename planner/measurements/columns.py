@@ -8,14 +8,16 @@ from dataclasses import dataclass
 from typing import Literal
 
 from costmodel.framework import LayerAssumptions
+from costmodel.hardware.device import FORMATS
 from costmodel.mesh.plan import MEASURED_MEMORY, RECOMPUTE, SCHEDULES
 from planner.core.errors import did_you_mean
+from planner.files.naming.precisions import precision_called
 from planner.files.resources import bundled
 
 __all__ = ["COLUMNS", "FUSED", "Column"]
 
 Type = Literal["text", "count", "counts", "number", "choice", "set", "flag"]
-_FORMATS = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4")
+_PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "mxfp8", "nvfp4", "int8")
 _PASSES = ("forward", "backward", "backward_input", "backward_weight")
 # Software that is none of the bundled frameworks is "other"; a framework file is named by its path.
 _FRAMEWORKS = (*bundled("frameworks"), "other")
@@ -85,14 +87,15 @@ class Column:
         >>> COLUMNS["tp"].problem("8"), COLUMNS["tp"].problem("8-way")
         ('', "'8-way' is no whole number from 1")
         >>> COLUMNS["precision"].problem("bf15")
-        "'bf15' is none of fp32, tf32, fp16, bf16, fp8, fp4; did you mean 'bf16'?"
+        "'bf15' is none of fp32, tf32, fp16, bf16, fp8, fp4, mxfp8, nvfp4, int8; did you mean 'bf16'?"
         """
         shown = text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
         if self.type == "flag":
             return "" if text in ("yes", "no") else f"'{shown}' is neither yes nor no"
         if self.type in ("choice", "set"):
             parts = text.split("+") if self.type == "set" else [text]
-            if set(parts) <= set(self.allowed) or (self.files and text.endswith(_FILES)):
+            is_called = self.name == "precision" and precision_called(text) is not None
+            if set(parts) <= set(self.allowed) or is_called or (self.files and text.endswith(_FILES)):
                 return ""
             return f"'{shown}' is none of {', '.join(self.allowed)}{did_you_mean(shown, self.allowed)}"
         if self.type == "counts":
@@ -195,8 +198,14 @@ _ALL = (
         "that of the framework, else qkv",
     ),
     # number formats
-    _choice("precision", _FORMATS, "number format", "bf16; of kernels and networks for images fp32"),
-    _choice("products", _FORMATS, "format that products are computed in, where it is another one"),
+    _choice(
+        "precision",
+        _PRECISIONS,
+        "number format or recipe, by any name of planner list precisions",
+        "bf16; of kernels and networks for images fp32",
+    ),
+    _flag("casts", "of a product: the time holds the cast of the m x k numbers from 16 bits"),
+    _choice("products", FORMATS, "format that products are computed in, where it is another one"),
     _choice(
         "gradient_bits",
         ("16", "32"),
@@ -243,7 +252,7 @@ _ALL = (
         "that of the framework",
     ),
     _flag("gathered_inputs", "inputs are kept as they are gathered under sequence parallelism"),
-    _flag("flash_attention", "attention is fused", "yes in bf16, fp8 and fp4, else no"),
+    _flag("flash_attention", "attention is fused", "yes in bf16 and narrower formats, else no"),
     _flag("fast_convolutions", "convolutions by FFT and Winograd's algorithm, too", "yes"),
     _choice(
         "layout", ("channels_first", "channels_last"), "how images lie in memory in 16 bits", "that of the framework"

@@ -13,11 +13,12 @@ from costmodel.framework import Attention, Defaults, Framework, LayerAssumptions
 from costmodel.hardware.cluster import Cluster, Level
 from costmodel.hardware.device import Device
 from costmodel.mixed.plan import group_cluster
-from costmodel.precision import PRECISIONS, Precision
+from costmodel.precision import Precision
 from planner.core.errors import PlannerError, did_you_mean
 from planner.files.loading import load_cluster, load_device
 from planner.files.naming.devices import SPARE_CLUSTER, device_called
 from planner.files.naming.frameworks import framework_of
+from planner.files.naming.precisions import meanings, precision_called
 from planner.files.resources import bundled
 from planner.measurements.tables import Row, RowSkipped, short_name
 
@@ -120,7 +121,7 @@ def plausible_bytes(row: Row, measured: float | None, predicted: float) -> float
 def flash_attention(row: Row, number_format: str) -> bool:
     """Whether attention is fused: where nothing is stated, in bf16 and narrower ones (software since 2022), else not."""
     stated = row.flag("flash_attention")
-    return row.default("flash_attention", number_format in ("bf16", "fp8", "fp4")) if stated is None else stated
+    return row.default("flash_attention", number_format not in ("fp32", "tf32", "fp16")) if stated is None else stated
 
 
 def has_dropout(row: Row, style: str, *, fused: bool) -> bool:
@@ -344,11 +345,13 @@ def _node_size(cluster: Cluster) -> int:
 
 def format_of(row: Row, default: str) -> str:
     """Number format of a row."""
-    return row.text("precision") or row.default("precision", default)
+    return precision_called(row.text("precision")) or row.default("precision", default)
 
 
 @cache
-def precision_of(name: str, formats: frozenset[str], products: str = "") -> Precision:
+def precision_of(
+    name: str, formats: frozenset[str], products: str = "", fp8: str | None = None, *, reads_both_ways: bool = False
+) -> Precision:
     """Number formats of a run: where a device does not compute in a format, it stores it and computes in the next wider one that it has.
 
     Parameters
@@ -359,6 +362,10 @@ def precision_of(name: str, formats: frozenset[str], products: str = "") -> Prec
         Those of the device.
     products : str
         Format that products are computed in, where it is another one.
+    fp8 : str, optional
+        What a framework that trains means by fp8 (`Defaults.fp8`); None: the row is about a kernel.
+    reads_both_ways : bool
+        See `Device.reads_both_ways`.
 
     Raises
     ------
@@ -368,11 +375,13 @@ def precision_of(name: str, formats: frozenset[str], products: str = "") -> Prec
     Examples
     --------
     >>> precision_of("fp16", frozenset({"fp32"})).compute, precision_of("fp16", frozenset({"fp32"})).activation_bytes
-    ('fp32', 2)
+    ('fp32', 2.0)
     >>> precision_of("fp16", frozenset({"fp16", "fp32"}), "fp32").compute
     'fp32'
     """
     if products and products not in formats:
         raise RowSkipped(f"the device does not compute in {products} (column products)")
-    found = PRECISIONS[name].on(formats)
+    wanted = meanings(name, fp8 or "", serves=fp8 is None)
+    known = next((each for each in wanted if each.runs_on(formats)), wanted[-1])
+    found = known.on(formats, reads_both_ways=reads_both_ways)
     return replace(found, products=(products,)) if products else found

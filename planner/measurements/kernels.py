@@ -15,7 +15,7 @@ import numpy as np
 
 from costmodel.arrays import FloatArray
 from costmodel.hardware.device import Device
-from costmodel.kernels.roofline import ComputeModel
+from costmodel.kernels.roofline import ComputeModel, kernel_time_s
 from costmodel.network.layers import ATTENTION, Layer, Shard, family_of
 from costmodel.network.layers.base import PassWork, Shape, params_from
 from costmodel.precision import Precision
@@ -255,7 +255,11 @@ def _product(row: Row, preset: Preset) -> tuple[Unit, list[Timed]]:
         lanes = {name: rate for name, rate in unit.device.best_flop_per_s.items() if name == "fp32"}
         device = replace(unit.device, peak_flop_per_s=peaks, best_flop_per_s=lanes, sustained_flop_per_s={})
         ran_on = _on_device(unit, device, preset)
-    return unit, [("product", _product_s(ran_on, m, n, k), 2.0 * m * n * k, positive_ms(row, "time_ms"))]
+    time_s = _product_s(ran_on, m, n, k)
+    if row.flag("casts") and unit.precision.casts:
+        moved = m * k * (unit.precision.plain.bytes + unit.precision.operand.bytes)
+        time_s += float(kernel_time_s(unit.device, unit.precision.compute, flop=0.0, memory_bytes=moved))
+    return unit, [("product", time_s, 2.0 * m * n * k, positive_ms(row, "time_ms"))]
 
 
 def _on_device(unit: Unit, device: Device, preset: Preset) -> Unit:

@@ -121,7 +121,14 @@ def _question(row: Row) -> Question:
     if measured_s is None and not failed:
         raise not_measured()
     framework = trainer_of_row(row)
-    precision = precision_of(number_format, machine.device.formats, row.text("products"))
+    device = machine.device
+    precision = precision_of(
+        number_format,
+        device.formats,
+        row.text("products"),
+        framework.defaults.fp8,
+        reads_both_ways=device.reads_both_ways,
+    )
     return Question(
         row=row,
         graph=graph,
@@ -132,7 +139,7 @@ def _question(row: Row) -> Question:
             framework,
             precision,
             machine.cluster.host,
-            has_fp4="fp4" in machine.device.formats,
+            has_fp4=machine.device.has_fp4,
             gathered_copies=float(row.flag("gathered_inputs") is True),
         ),
         plans=plans,

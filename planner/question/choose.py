@@ -13,6 +13,7 @@ from costmodel.hardware.device import Device
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.network.graph import Graph
 from costmodel.network.layers import ATTENTION
+from costmodel.precision import Precision
 from planner.core.errors import UsageError
 from planner.core.request import SPACES, Request, SpaceInfo, imported
 from planner.question.fixed import flags_of
@@ -170,8 +171,8 @@ def choose_space(asked: Asked) -> Kind:
     return next(kind for kind in map(kind_of, reversed(SPACES)) if kind.applies(asked))
 
 
-def lead_device(cluster: Cluster, wanted: str | None) -> int:
-    """The group whose number format a job has unless it is told: the fastest, among those that have the wanted one.
+def lead_device(cluster: Cluster, wanted: Sequence[Precision]) -> int:
+    """The group whose number format a job has unless it is told: the fastest, among those that have one of the wanted.
 
     Returns
     -------
@@ -179,5 +180,6 @@ def lead_device(cluster: Cluster, wanted: str | None) -> int:
         Position of the group; the first of all where none has the format.
     """
     rates = [group.device.peak_flop_per_s for group in cluster.groups]
-    speeds = [max(rate.values()) if wanted is None else rate.get(wanted, 0.0) for rate in rates]
+    products = [name for precision in wanted for name in precision.products]
+    speeds = [max((rate.get(name, 0.0) for name in products), default=max(rate.values())) for rate in rates]
     return speeds.index(max(speeds))

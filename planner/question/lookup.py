@@ -24,6 +24,7 @@ from planner.files.loading import (
     load_framework,
 )
 from planner.files.naming.frameworks import framework_of
+from planner.files.naming.precisions import BARE, precision_called
 from planner.importers.networks import load_model
 
 if TYPE_CHECKING:
@@ -70,11 +71,8 @@ def look_up(
     framework = tried(_framework, request, calibrated)
     collectives = tried(_collectives, request)
     restriction = tried(_restriction, request, model)
-    for kind, name, known in (
-        ("precision", request.precision, PRECISIONS),
-        ("optimizer", request.optimizer, OPTIMIZERS),
-    ):
-        tried(pick, kind, name, known, next(iter(known)))
+    tried(pick, "optimizer", request.optimizer, OPTIMIZERS, "adam")
+    tried(called, request.precision)
     if len(faults) == 1:
         raise faults[0]
     if faults:
@@ -142,6 +140,20 @@ def _framework(request: Request, calibrated: LoadedCalibration | None) -> Framew
             "of them out"
         )
     return replace(found, attention=of_calibration.attention) if of_calibration.name else found
+
+
+def called(precision: str | None) -> str | None:
+    """The number format or recipe that a word means; None where none is given.
+
+    Raises
+    ------
+    UnknownName
+    """
+    name = None if precision is None else precision_called(precision)
+    if precision is not None and name is None:
+        hint = "list them: planner list precisions"
+        raise UnknownName(kind="precision", name=precision, known=[*PRECISIONS, *BARE], hint=hint)
+    return name
 
 
 def pick(kind: str, name: str | None, known: Mapping[str, _T], default: str) -> _T:

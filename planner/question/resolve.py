@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -24,8 +25,9 @@ from planner.core.errors import UsageError
 from planner.core.numbers import byte_text
 from planner.core.request import Request
 from planner.files.loading import LoadedCalibration, LoadedModel, calibration_in_words, load_algorithms, load_framework
+from planner.files.naming.precisions import meanings
 from planner.question.choose import Asked, Kind, choose_space, is_transformer, lead_device
-from planner.question.lookup import look_up, pick
+from planner.question.lookup import called, look_up, pick
 
 if TYPE_CHECKING:
     from strategies.layerwise.space import Restriction
@@ -96,8 +98,11 @@ def resolve(request: Request) -> Resolved:
     asked = Asked(request=request, graph=model.graph, cluster=cluster)
     kind = choose_space(asked)
     kind.check_objective(request, cluster, reads_tokens=model.seq is not None)
-    device = cluster.groups[lead_device(cluster, request.precision)].device
-    precision = _precision(request, model, cluster, device, kind)
+    named = called(request.precision)
+    serves = request.mode == "inference"
+    wanted = () if named is None else meanings(named, framework.defaults.fp8, serves=serves)
+    device = cluster.groups[lead_device(cluster, wanted)].device
+    precision = _precision(request, model, cluster, device, kind, wanted)
     paleo = request.cost_model == "paleo"
     usual_optimizer = "sgd" if paleo else "adam" if is_transformer(model.graph) else "momentum"
     optimizer = pick("optimizer", request.optimizer, OPTIMIZERS, usual_optimizer)
@@ -190,27 +195,42 @@ def _free_layers(model: LoadedModel, compute: ComputeModel) -> tuple[str, ...]:
     return free
 
 
-def _precision(request: Request, model: LoadedModel, cluster: Cluster, device: Device, kind: Kind) -> Precision:
+def _precision(
+    request: Request,
+    model: LoadedModel,
+    cluster: Cluster,
+    device: Device,
+    kind: Kind,
+    wanted: Sequence[Precision],
+) -> Precision:
     """The one asked for, or that which the cost model or the device makes usual; a device without it is refused."""
-    paleo = request.cost_model == "paleo"
+    paleo, serves = request.cost_model == "paleo", request.mode == "inference"
     usual = default_precision(device.peak_flop_per_s, is_transformer=is_transformer(model.graph))
-    precision = pick("precision", request.precision, PRECISIONS, "fp32" if paleo else usual)
-    if precision.compute not in device.peak_flop_per_s:
+    wanted = wanted or (PRECISIONS["fp32" if paleo else usual],)
+    precision = next((known for known in wanted if known.runs_on(device.formats)), wanted[-1])
+    keeps_narrow = serves and precision.casts  # weights alone, where the device has no rate
+    if not precision.runs_on(device.formats) and not keeps_narrow:
         known = ", ".join(sorted(device.peak_flop_per_s))
-        asked = f"--precision {precision.name}: " if request.precision is not None else ""
+        asked = f"--precision {request.precision}: " if request.precision is not None else ""
         raise UsageError(
-            f"{asked}{kind.without_rate(device, cluster)} rate for precision '{precision.name}'; it has {known}"
+            f"{asked}{kind.without_rate(device, cluster)} rate for precision '{request.precision or usual}'; it has {known}"
         )
     if paleo and precision.name != "fp32":
         raise UsageError(f"the paleo cost model knows fp32 only, not '{precision.name}'; use --cost-model roofline")
-    return precision
+    covered = [layer for layer in model.graph.layers if precision.stored is not None and precision.holds(layer)]
+    if not serves and any(layer.weight_count and not layer.is_frozen for layer in covered):
+        raise UsageError(
+            f"--precision {request.precision}: is a format of weights that are not trained; train adapters (--lora-rank), or use --mode "
+            "inference"
+        )
+    return precision.on(device.formats, reads_both_ways=device.reads_both_ways, serves=serves)
 
 
 def assumptions_of(
     framework: Framework, calibrated: LoadedCalibration | None, precision: Precision, cluster: Cluster
 ) -> tuple[MeshAssumptions, LayerAssumptions]:
     """What is taken for granted of plans over a mesh and of plans with a split per layer: the framework's, and what was calibrated."""
-    has_fp4 = all("fp4" in group.device.formats for group in cluster.groups)
+    has_fp4 = all(group.device.has_fp4 for group in cluster.groups)
     mesh = framework.mesh_assumptions(precision=precision, has_fp4=has_fp4, host=cluster.host)
     layers = framework.layer_assumptions(precision)
     if calibrated is None:

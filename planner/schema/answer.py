@@ -415,7 +415,7 @@ ServingHead = record(
     "The requests that are served.",
     prompt_tokens=key(int, "Mean length of a prompt.", ge=1),
     output_tokens=key(int, "Mean length of an answer.", ge=1),
-    kv_precision=key(str, "Cache of keys and values: fp32, fp16, bf16 or fp8."),
+    kv_precision=key(str, "Cache of keys and values: fp32, fp16, bf16, fp8, int8 or nvfp4."),
     max_ttft_s=key(Seconds | None, "Limit on the time to first token."),
     max_tpot_s=key(Seconds | None, "Limit on the time per token."),
 )

@@ -33,13 +33,19 @@ __all__ = ["DeviceFile"]
 
 # Keys of `efficiency` that became rates of their own, understood for one release -> what to write now.
 _FORMER = {
-    "narrow_fraction": "write best: {fp8: 1.39 PFLOP/s}, the rate; this is what fp8 and fp4 reach over the other formats",
+    "narrow_fraction": "write best: {fp8: 1.39 PFLOP/s}, the rate; this is what narrow formats reach over the others",
     "lane_fraction": "write best: {fp32: 24.5 TFLOP/s}, the rate; this is what fp32 reaches over the other formats",
     "sustained_fraction": "now called step_fraction",
 }
+_NARROW = FORMATS[FORMATS.index("fp8") :]
 _FORMATS = {
     "fp32": "32-bit floats, not through tf32",
     "tf32": "32-bit storage, 19-bit products on matrix cores",
+    "fp8": "a scale for a tensor or a row",
+    "fp8_block": "scales in fp32 for 1 x 128 and 128 x 128 numbers",
+    "mxfp8": "a scale of one byte for 32 numbers (OCP Microscaling)",
+    "nvfp4": "a scale of one byte for 16 numbers of 4 bits",
+    "mxfp4": "a scale of one byte for 32 numbers of 4 bits (OCP Microscaling)",
 }
 
 if TYPE_CHECKING:
@@ -105,6 +111,11 @@ class DeviceFile(FileModel):
         description="what is left of `best` at the board's power limit, held for seconds; the others as the format most alike, in shares "
         "of their best rates, and all of it without any",
     )
+    reads_both_ways: bool = Field(
+        default=False,
+        strict=True,
+        description="products of 8 bits read matrices along either side, so that they need no transposed copies",
+    )
     vector_rate: FlopRate | None = Field(
         default=None, description="rate of element-wise kernels; the fp32 peak unless stated"
     )
@@ -161,7 +172,8 @@ class DeviceFile(FileModel):
             idle_power_w=None if self.power is None else self.power.idle,
             lanes_per_multiprocessor=self.lanes_per_multiprocessor,
             driver_memory_bytes=self.driver_memory,
+            reads_both_ways=self.reads_both_ways,
         )
-        shares = {"fp32": former["lane_fraction"], **dict.fromkeys(("fp8", "fp4"), former["narrow_fraction"])}
+        shares = {"fp32": former["lane_fraction"], **dict.fromkeys(_NARROW, former["narrow_fraction"])}
         own = {name: share * device.best(name) for name, share in shares.items() if share and name in device.formats}
         return replace(device, best_flop_per_s=own | dict(device.best_flop_per_s)) if own else device

@@ -146,7 +146,7 @@ else:
         prompt_tokens=key(Tokens, "Mean length of a prompt."),
         output_tokens=key(Tokens, "Mean length of an answer."),
         kv_precision=key(
-            Literal["fp32", "fp16", "bf16", "fp8"] | None,
+            Literal["fp32", "fp16", "bf16", "fp8", "int8", "nvfp4"] | None,
             "Cache of keys and values; that of the activations where it is left out.",
             default=None,
         ),

@@ -171,8 +171,8 @@ class ModulePrices:
         if not workload.training:
             return np.zeros_like(total["dense_count"])
         gradients = (total["dense_trainable"] * self.groups.assumptions.gradient_width(workload.precision))[None]
-        weights = (total["dense_count"] * workload.precision.weight_bytes)[None]
-        none = np.zeros_like(gradients)
+        precision, none = workload.precision, np.zeros_like(gradients)
+        weights = precision.sized(precision.gathered_bytes, total["dense_count"], total["narrow_count"], none)[0][None]
         exchanged = copies.replicate_s(gradients, none)
         if self.plan.zero_stage:
             exchanged = exchanged + copies.reduce_s(gradients, none) + copies.gather_s(weights, none)
@@ -183,7 +183,9 @@ class ModulePrices:
         workload, plan = self.model.workload, self.plan
         precision, shared = workload.precision, plan.dp_shard * plan.cp if plan.zero_stage else 1
         share = [1.0 / shared if plan.zero_stage >= stage else 1.0 for stage in (1, 2, 3)]
-        size = precision.weight_bytes * share[2] * total["dense_count"]
+        width = precision.held_bytes if workload.training else precision.served_bytes
+        none = np.zeros_like(total["dense_count"])
+        size = share[2] * precision.sized(width, total["dense_count"], total["narrow_count"], none)[0]
         if not workload.training:
             return np.asarray(size)
         state = 0 if plan.offload_optimizer else workload.optimizer.state_bytes + precision.master_bytes

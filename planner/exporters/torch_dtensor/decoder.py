@@ -7,6 +7,7 @@ ColwiseParallel and RowwiseParallel; FSDP2 (`fully_shard`) is ZeRO-2 or ZeRO-3. 
 from __future__ import annotations
 
 from costmodel.network.sizes import NetworkSizes
+from costmodel.precision import PRECISIONS
 from planner.core.numbers import counted
 from planner.exporters.account import Account
 from planner.exporters.common import SPLITS, account_basics, account_script, header
@@ -38,7 +39,7 @@ FIELDS = {
     "stage_blocks": "no pipelines",
     "stage_recompute": "no pipelines",
     "block_splits": SPLITS,
-    "precision": "MixedPrecisionPolicy; by hand: without data parallelism; -: fp8",
+    "precision": "MixedPrecisionPolicy; by hand: without data parallelism; -: narrow formats",
     "optimizer": "by hand: your script",
     "seq": "by hand: your data",
     "lora_rank": "by hand: adapters of your model",
@@ -84,10 +85,12 @@ def _account_memory(job: Job, account: Account) -> None:
     if job.precision == "tf32":
         account.left_to_user("precision", "torch.set_float32_matmul_precision('high') in your script")
     elif plan.dp == 1 and job.precision != "fp32":
-        account.left_to_user("precision", f"torch.autocast, or a model of {_DTYPES[job.precision]}")
+        account.left_to_user(
+            "precision", f"torch.autocast, or a model of {_DTYPES[PRECISIONS[job.precision].plain.name]}"
+        )
 
 
-_DTYPES = {"fp32": "float32", "tf32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp8": "bfloat16"}
+_DTYPES = {"fp32": "float32", "tf32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 
 # Roles of the parts of a decoder -> names as LlamaForCausalLM of Hugging Face transformers has them.
 _NAMES = {
@@ -248,5 +251,5 @@ def _plan_text(job: Job, head: list[str]) -> str:
 
 
 def _policy(precision: str) -> str:
-    dtype = _DTYPES[precision]
+    dtype = _DTYPES[PRECISIONS[precision].plain.name]
     return "" if dtype == "float32" else f"param_dtype=torch.{dtype}, reduce_dtype=torch.float32"

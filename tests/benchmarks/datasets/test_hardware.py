@@ -127,7 +127,7 @@ def test_the_usual_links_are_noted_as_a_default() -> None:
     ("text", "name"),
     [
         ("bf16 (fp32 grad accum)", "bf16"),
-        ("FP8-CS", "fp8"),
+        ("FP8-CS", "fp8-tensorwise"),
         ("amp_bf16", "bf16"),
         ("amp", "fp16"),
         ("fp16 storage, fp32 math", "fp16"),

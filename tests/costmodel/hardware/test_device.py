@@ -43,8 +43,8 @@ def test_clock_and_launch_may_be_zero(key: str) -> None:
 
 
 def test_formats() -> None:
-    with pytest.raises(DeviceError, match="unknown number format 'int8'"):
-        Device(**(GOOD | {"peak_flop_per_s": {"fp32": 1.0, "int8": 2.0}}))
+    with pytest.raises(DeviceError, match="unknown number format 'int7'"):
+        Device(**(GOOD | {"peak_flop_per_s": {"fp32": 1.0, "int7": 2.0}}))
     with pytest.raises(DeviceError, match="no fp32"):
         Device(**(GOOD | {"peak_flop_per_s": {"bf16": 1.0}}))
     device = Device(**(GOOD | {"peak_flop_per_s": {"bf16": 4.0, "fp32": 1.0}}))
@@ -93,21 +93,21 @@ def test_what_is_sustained_is_no_more_than_the_best() -> None:
     message = r"sustained.bf16 is 36 TFLOP/s, expected a rate above 0 and up to best.bf16 \(35 TFLOP/s\)"
     with pytest.raises(DeviceError, match=message):
         Device(**(GOOD | peaks | {"sustained_flop_per_s": {"bf16": 36e12}}))
-    with pytest.raises(DeviceError, match=r"sustained\.fp4: the device states no fp4 peak"):
-        Device(**(GOOD | peaks | {"sustained_flop_per_s": {"fp4": 36e12}}))
+    with pytest.raises(DeviceError, match=r"sustained\.nvfp4: the device states no nvfp4 peak"):
+        Device(**(GOOD | peaks | {"sustained_flop_per_s": {"nvfp4": 36e12}}))
     # Of the default of 0.8 of the peak where no best rate is stated.
     with pytest.raises(DeviceError, match=r"best.bf16 \(32 TFLOP/s\)"):
         Device(**(GOOD | peaks | {"best_flop_per_s": {}, "sustained_flop_per_s": {"bf16": 33e12}}))
 
 
-PEAKS = {"fp32": 10e12, "tf32": 50e12, "fp16": 100e12, "bf16": 100e12, "fp8": 200e12, "fp4": 400e12}
+PEAKS = {"fp32": 10e12, "tf32": 50e12, "fp16": 100e12, "bf16": 100e12, "fp8": 200e12, "nvfp4": 400e12}
 
 
 def test_formats_without_a_best_rate_reach_the_share_of_the_format_most_alike() -> None:
     """0.9 of the peak in bf16 and 0.6 in 8 bits; lanes of 128 per multiprocessor as matrix units, unless they state a rate."""
     stated = Device(**(GOOD | {"peak_flop_per_s": PEAKS, "best_flop_per_s": {"bf16": 90e12, "fp8": 120e12}}))
     shares = {name: stated.best(name) / rate for name, rate in PEAKS.items()}
-    assert shares == pytest.approx({"fp32": 0.9, "tf32": 0.9, "fp16": 0.9, "bf16": 0.9, "fp8": 0.6, "fp4": 0.6})
+    assert shares == pytest.approx({"fp32": 0.9, "tf32": 0.9, "fp16": 0.9, "bf16": 0.9, "fp8": 0.6, "nvfp4": 0.6})
     lanes = Device(**(GOOD | {"peak_flop_per_s": PEAKS, "best_flop_per_s": {"fp32": 5e12}}))
     assert (lanes.best("fp32"), lanes.lane_share(), lanes.best("bf16")) == (5e12, 0.5, 80e12)
     twice = stated.with_peaks({name: 2.0 * rate for name, rate in PEAKS.items() if name != "fp8"})
@@ -116,10 +116,10 @@ def test_formats_without_a_best_rate_reach_the_share_of_the_format_most_alike() 
 
 def test_the_power_limit_takes_as_much_from_the_format_most_alike() -> None:
     """Three quarters of the best rate in bf16, half in 8 bits; nothing from lanes, nor where nobody says."""
-    rates = {"best_flop_per_s": {"bf16": 80e12, "fp4": 360e12}, "sustained_flop_per_s": {"bf16": 60e12, "fp8": 80e12}}
+    rates = {"best_flop_per_s": {"bf16": 80e12, "nvfp4": 360e12}, "sustained_flop_per_s": {"bf16": 60e12, "fp8": 80e12}}
     stated = Device(**(GOOD | {"peak_flop_per_s": PEAKS} | rates))
     left = {name: stated.sustained(name) / stated.best(name) for name in PEAKS}
-    expected = {"fp32": 1.0, "tf32": 0.75, "fp16": 0.75, "bf16": 0.75, "fp8": 0.5, "fp4": 0.5}
+    expected = {"fp32": 1.0, "tf32": 0.75, "fp16": 0.75, "bf16": 0.75, "fp8": 0.5, "nvfp4": 0.5}
     assert left == pytest.approx(expected)
     free = Device(**(GOOD | {"peak_flop_per_s": PEAKS}))
     assert [free.sustained(name) for name in PEAKS] == [free.best(name) for name in PEAKS]

@@ -222,13 +222,13 @@ def test_large_products_reach_the_stated_fraction() -> None:
 
 def test_products_of_a_format_reach_the_rate_stated_for_it() -> None:
     """0.72 of the peak in 8 bits, and so in 4; 16 bits have a rate of their own."""
-    peaks = {"fp32": 19.5e12, "bf16": 312e12, "fp8": 624e12, "fp4": 1248e12}
+    peaks = {"fp32": 19.5e12, "bf16": 312e12, "fp8": 624e12, "nvfp4": 1248e12}
     best = {"bf16": 0.8 * 312e12, "fp8": 0.72 * 624e12}
     efficiency = Efficiency(tile_half=0, depth_half=0, fill_outputs=0)
     device = replace(A100, peak_flop_per_s=peaks, best_flop_per_s=best, efficiency=efficiency, launch_overhead_s=0.0)
     times = [
         float(kernel_time_s(device, name, flop=2e15, memory_bytes=0.0, gemm=(1e5, 1e5, 1e5)))
-        for name in ("bf16", "fp8", "fp4")
+        for name in ("bf16", "fp8", "nvfp4")
     ]
     assert times == pytest.approx([2e15 / (312e12 * 0.8), 2e15 / (624e12 * 0.72), 2e15 / (1248e12 * 0.72)])
 

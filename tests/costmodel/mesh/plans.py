@@ -178,7 +178,6 @@ def assumptions(rng: random.Random) -> MeshAssumptions:
         bucket_bytes_per_rank=1e5 * shares["tp_overlap"],
         gather_overlap=1.0 - shares["ep_overlap"],
         interference=0.2 * shares["pp_overlap"],
-        dispatch_width=1.0 - 0.5 * shares["cp_overlap"],
         scattered_handover=float(shares["ep_overlap"] > 0.0),
         host_launch_s=0.0,
         host_collective_s=0.0,

@@ -299,11 +299,11 @@ def _cluster() -> Cluster:
     return replace(one, groups=(DeviceGroup(device=device),))
 
 
-def _kept(precision: str, *, experts: int = 0, fp8_kept: float = 1.0, column: str = "saved_bytes") -> float:
+def _kept(precision: str, *, experts: int = 0, column: str = "saved_bytes") -> float:
     graph = decoder(blocks=2, features=_FEATURES, ffn=_INNER, positions=_POSITIONS, experts=experts)
     cluster = _cluster()
     workload = workload_of(graph, cluster, 1, precision)
-    model = MeshModel.build(workload, cluster, replace(make.BARE, fp8_kept=fp8_kept))
+    model = MeshModel.build(workload, cluster, make.BARE)
     table = model.rows(MeshBatch.from_plans([MeshPlan()]))
     return float(getattr(table, column)[0, 1])
 
@@ -328,7 +328,7 @@ def test_experts_keep_their_tokens_in_eight_bits() -> None:
 
 @pytest.mark.parametrize("experts", [0, _EXPERTS])
 def test_products_that_keep_them_as_they_are(experts: int) -> None:
-    assert _kept("fp8", experts=experts, fp8_kept=0.0) == _kept("bf16", experts=experts)
+    assert _kept("fp8-rowwise", experts=experts) == _kept("bf16", experts=experts)
 
 
 # --- Selective recomputation of latent attention and of mixtures, against counts by hand; and its host ------------------------------------

@@ -332,5 +332,13 @@ def test_memories_of_several_recomputations_are_those_of_each(seed: int) -> None
     ]
     for one, memory in zip(batches, model.pipeline_memories(batches), strict=True):
         alone = model.pipeline_memory(one)
-        for name in ("kept_bytes", "input_bytes", "share", "waiting_bytes", "again_bytes", "logits_bytes", "dense"):
+        for name in (
+            "kept_bytes",
+            "input_bytes",
+            "share",
+            "waiting_bytes",
+            "again_bytes",
+            "logits_bytes",
+            "dense_bytes",
+        ):
             assert np.array_equal(getattr(memory, name), getattr(alone, name)), name

@@ -91,7 +91,7 @@ class Chunks:
         message = self._dispatched_bytes(kind)
         each = sum(
             _message_s(self.model, "all_to_all", plan.ep, self.stride["ep"], width * message)
-            for width in (shown.dispatch_width, 1.0)
+            for width in (self.model.workload.precision.dispatch_share, 1.0)
         ) + self._value("etp_forward_s", kind)
         both = each * (2 if trains else 1)
         if not both or not shown.ep_overlap:

@@ -17,6 +17,7 @@ from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import MeshBatch, MeshCosts, MeshPlan
 from costmodel.network.graph import Graph
 from costmodel.network.layers.mixture import MixtureParams
+from costmodel.precision import FORMATS
 from tests.costmodel.mesh import plans as make
 from tests.networks import Layers
 from tests.strategies.mesh.networks import decoder, two_level_cluster
@@ -237,13 +238,16 @@ def test_overlaps_hide_the_share_that_they_state(name: str) -> None:
     assert most == pytest.approx(none / 4, rel=1e-9)
 
 
-def _tokens_s(**assumed: float) -> float:
+def _tokens_s(*, in_fp8: bool = False, **assumed: float) -> float:
     """What a plan of one mixture per stage waits for tokens, its compute being as slow as a device of one FLOP per second makes it."""
     graph = decoder(blocks=2, experts=4, features=H, positions=S)
     peak = assumed.pop("peak", 1.0)
     cluster = make.ideal_cluster(bandwidth=RATE, peak=peak, memory_bandwidth=peak)
     plan = MeshPlan(ep=2, dp_replicate=2, pp=2, num_micro_batches=8)
     model = make.model_of(graph, 16, cluster, replace(make.BARE, **assumed))
+    if in_fp8:
+        precision = replace(model.workload.precision, narrow=FORMATS["fp8"], dispatches=True)
+        model = replace(model, workload=replace(model.workload, precision=precision))
     return float(model.evaluate_plans([plan]).ep_exposed_s[0])
 
 
@@ -266,7 +270,7 @@ def test_half_the_compute_hides_half_of_what_is_longer() -> None:
 
 
 def test_tokens_in_eight_bits_are_narrower_one_way() -> None:
-    assert _tokens_s(dispatch_width=0.5) == pytest.approx(0.75 * _tokens_s(), rel=1e-9)
+    assert _tokens_s(in_fp8=True) == pytest.approx(0.75 * _tokens_s(), rel=1e-9)
 
 
 def test_cross_attention_moves_the_keys_of_the_other_sequence() -> None:

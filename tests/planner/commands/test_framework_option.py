@@ -202,7 +202,10 @@ tf32    1.12 PFLOP/s  868 TFLOP/s*   720 TFLOP/s*   64.0 %
 fp16    2.25 PFLOP/s  1.74 PFLOP/s*  1.38 PFLOP/s   61.4 %
 bf16    2.25 PFLOP/s  1.74 PFLOP/s   1.44 PFLOP/s   64.0 %
 fp8     4.50 PFLOP/s  3.35 PFLOP/s   2.79 PFLOP/s   62.0 %
-fp4     9.00 PFLOP/s  6.75 PFLOP/s   5.63 PFLOP/s   62.5 %
+mxfp8   4.50 PFLOP/s  3.35 PFLOP/s*  2.79 PFLOP/s*  62.0 %
+int8    4.50 PFLOP/s  3.35 PFLOP/s*  2.79 PFLOP/s*  62.0 %
+nvfp4   9.00 PFLOP/s  6.75 PFLOP/s   5.63 PFLOP/s   62.5 %
+mxfp4   9.00 PFLOP/s  6.75 PFLOP/s*  5.22 PFLOP/s   58.0 %
 """
 
 
@@ -223,7 +226,7 @@ def test_devices_are_listed_with_their_rates_by_format(document: Any, answer: An
         assert row["sustained_share"] == row["sustained_flop_per_s"] / row["peak_flop_per_s"]
     mine = tmp_path / "mine.yaml"
     mine.write_bytes(bundled("devices")["b200"].read_bytes())
-    assert [row["name"] for row in document(f"list devices {mine} -v")["items"]] == 6 * ["mine"]
+    assert [row["name"] for row in document(f"list devices {mine} -v")["items"]] == 9 * ["mine"]
 
 
 def test_a_list_shows_files_of_ones_own(document: Any, answer: Any, fails: Any, tmp_path: Path) -> None:

@@ -95,11 +95,11 @@ def test_a_variable_may_have_itself_with_a_default(tmp_path: Path) -> None:
 def test_flags_that_are_not_modelled_are_listed(tmp_path: Path) -> None:
     script = (
         "torchrun --nproc_per_node 8 --rdzv-backend c10d pretrain_gpt.py --tensor-model-parallel-size 2 --micro-batch-size 1 "
-        "--lr 1e-4 --save x --tp-comm-overlap --cpu-offloading --cpu_offloading_num_layers=4 --fp4-format e2m1 --made-up-flag 3"
+        "--lr 1e-4 --save x --tp-comm-overlap --cpu-offloading --cpu_offloading_num_layers=4 --first-last-layers-bf16 --made-up-flag 3"
     )
     (note,) = read_run("megatron", _file(tmp_path, script)).notes
     assert note.endswith(
-        ": --tp-comm-overlap, --cpu-offloading, --cpu-offloading-num-layers, --fp4-format, --made-up-flag"
+        ": --tp-comm-overlap, --cpu-offloading, --cpu-offloading-num-layers, --first-last-layers-bf16, --made-up-flag"
     )
     # What the exporter writes is what is modelled.
     for job in (PIPELINE, FSDP, EXPERTS, CONTEXT):

@@ -76,7 +76,10 @@ def test_a_row_that_cannot_be_read_is_refused_at_its_place_and_the_others_are_re
         ":3:1: has 18 cells, the header names 17 columns (quote cells that hold commas)",
         ":5:1: has 19 cells, the header names 17 columns (quote cells that hold commas)",
         f":6:{columns['tp']}: tp '8-way' is no whole number from 1",
-        f":6:{columns['precision']}: precision 'bf15' is none of fp32, tf32, fp16, bf16, fp8, fp4; did you mean 'bf16'?",
+        (
+            f":6:{columns['precision']}: precision 'bf15' is none of fp32, tf32, fp16, bf16, fp8, fp4, mxfp8, nvfp4, "
+            "int8; did you mean 'bf16'?"
+        ),
     )
     assert all(f"{path}{message}" in err for message in messages), err
     assert "3 rows refused, the others are read" in err

@@ -106,7 +106,6 @@ def test_the_best_plans_are_those_of_brute_force_where_tokens_travel_behind_othe
     assumptions = MeshAssumptions(
         ep_overlap=rng.choice([0.3, 1.0]),
         interference=rng.choice([0.0, 0.16]),
-        dispatch_width=rng.choice([0.5, 1.0]),
         captured=rng.choice([0.0, 1.0]),
         host_launch_s=rng.choice([0.0, 1e-5]),
         host_collective_s=0.0,

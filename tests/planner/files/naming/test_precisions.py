@@ -1,0 +1,82 @@
+"""Words for number formats and recipes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from costmodel.precision import PRECISIONS
+from planner.files.loading import load_framework
+from planner.files.naming.precisions import BARE, WORDS, meanings, precision_called
+
+
+def test_every_word_means_one_thing() -> None:
+    words = [word for name, others in WORDS.items() for word in (name.replace("-", ""), *others)]
+    assert len(words) == len(set(words))
+    assert set(WORDS) == set(PRECISIONS) | set(BARE)
+    assert all(precision_called(name) == name for name in WORDS)
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        # Transformer Engine, Megatron-LM, Megatron-Bridge
+        ("DelayedScaling", "fp8-delayed"), ("Float8CurrentScaling", "fp8-tensorwise"), ("MXFP8BlockScaling", "mxfp8"),
+        ("Float8BlockScaling", "fp8-blockwise"), ("NVFP4BlockScaling", "nvfp4"), ("tensorwise", "fp8-tensorwise"),
+        ("bf16_with_fp8_current_scaling_mixed", "fp8-tensorwise"), ("bf16_with_fp8_delayed_scaling_mixed", "fp8-delayed"),
+        ("bf16-with-fp8-subchannel-scaling-mixed", "fp8-blockwise"), ("bf16_with_mxfp8_mixed", "mxfp8"),
+        ("bf16_with_nvfp4_mixed", "nvfp4"), ("fp8_cs", "fp8-tensorwise"), ("fp8_mx", "mxfp8"), ("fp8_sc", "fp8-blockwise"),
+        ("bf16_mixed", "bf16"), ("fp16_mixed", "fp16"),
+        # torchao, vLLM, SGLang, TensorRT-LLM
+        ("rowwise_with_gw_hp", "fp8-rowwise-gw-hp"), ("awq_marlin", "w4a16"), ("gptq", "w4a16"), ("fp8_per_block", "fp8-blockwise"),
+        ("experts_int8", "w8a16"), ("modelopt_fp4", "nvfp4"), ("w8a8_int8", "int8"), ("W4A16_AWQ", "w4a16"), ("W4A8_AWQ", "w4a8"),
+        ("FP8_BLOCK_SCALES", "fp8-blockwise"), ("bitsandbytes", "nf4"), ("QLoRA", "nf4"),
+        # plain formats
+        ("torch.bfloat16", None), ("bfloat16", "bf16"), ("BF16", "bf16"), ("16-mixed", "fp16"), ("float32", "fp32"), ("", None),
+    ],
+)  # fmt: skip
+def test_words_of_the_field(text: str, meant: str | None) -> None:
+    assert precision_called(text) == meant
+
+
+def test_fp8_is_what_the_framework_means() -> None:
+    said = {
+        name: meanings("fp8", load_framework(name).framework.defaults.fp8)[-1].name
+        for name in ("megatron-lm", "megatron-bridge", "torchtitan", "pytorch-fsdp")
+    }
+    assert said == {
+        "megatron-lm": "fp8-delayed",
+        "megatron-bridge": "fp8-tensorwise",
+        "torchtitan": "fp8-rowwise",
+        "pytorch-fsdp": "fp8-delayed",
+    }
+
+
+def test_answers_name_the_recipe(document: Any) -> None:
+    asked = "estimate llama3-8b --gpus 8 --batch 8 --precision"
+    for words, meant in (
+        ("fp8 --framework megatron-bridge", "fp8-tensorwise"),
+        ("FP8 --framework megatron-bridge --cluster dgx-b200", "mxfp8"),
+        ("fp4 --cluster dgx-b200", "nvfp4"),
+        ("bfloat16", "bf16"),
+    ):
+        assert document(f"{asked} {words}")["setting"]["precision"] == meant
+
+
+def test_mistakes_say_what_to_do(fails: Any) -> None:
+    asked = "estimate llama3-8b --gpus 8 --batch 8 --precision"
+    for words, message in (
+        ("fp7", "did you mean 'fp8'"),
+        ("mxfp8", "device 'h100-sxm' has no rate"),
+        ("nf4", "train adapters (--lora-rank), or use --mode inference"),
+    ):
+        assert message in fails(*f"{asked} {words}".split())
+    fails("estimate", "llama3-8b", "--precision", "fp8", "--gpus", "2", "--framework", "deepspeed")
+
+
+def test_precisions_are_listed(document: Any) -> None:
+    rows = {row["name"]: row for row in document("list precisions")["items"]}
+    assert set(rows) == set(PRECISIONS)
+    assert rows["nvfp4"]["weight_bytes"] == 3.125
+    assert rows["mxfp8"]["devices"] < rows["fp8-delayed"]["devices"]
