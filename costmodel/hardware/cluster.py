@@ -4,6 +4,9 @@ A level joins units of the level inside it: level 0 joins devices into (say) nod
 numbered so that they fill a unit before the next begins. A group is ``size`` ranks that are ``stride`` apart; the other ranks belong to
 groups of the same form that communicate at the same time, which is what the bandwidths below account for.
 
+A *domain* is the unit of fast links: the innermost one that holds a whole node. A rack of NVLink holds several nodes, and a job may use
+equally many devices of every rack and leave the others idle; ranks then fill that share of a domain before the next domain begins.
+
 `link_rows` shows the step of a plan from the network: which links its groups use, and how long it waits for each.
 """
 
@@ -16,11 +19,25 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from costmodel.arrays import BoolArray, FloatArray
+from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.hardware.device import Device
 from costmodel.hardware.host import Host
 
-__all__ = ["Cluster", "ClusterError", "DeviceGroup", "GroupSpan", "Level", "LinkRow", "link_level", "link_rows", "span"]
+__all__ = [
+    "AT_BEST",
+    "Cluster",
+    "ClusterError",
+    "DeviceGroup",
+    "GroupSpan",
+    "Level",
+    "LinkRow",
+    "link_level",
+    "link_rows",
+    "span",
+]
+
+# In place of the devices used of a domain: what no number of them beats.
+AT_BEST = -1
 
 
 class ClusterError(ValueError):
@@ -182,6 +199,86 @@ class Cluster:
         return self.levels[0].size or self.max_devices or 1
 
     @property
+    def domain_level(self) -> int | None:
+        """The innermost level whose units hold a node, the outermost one aside; None where there is none."""
+        inside = 1
+        for place, level in enumerate(self.levels[:-1]):
+            inside *= level.size or 1
+            if inside >= self.devices_of_node:
+                return place
+        return None
+
+    @property
+    def domain_size(self) -> int | None:
+        """Devices of a domain; None where there is none.
+
+        >>> device = Device(name="d", peak_flop_per_s={"fp32": 1e12}, memory_bytes=1e9, memory_bandwidth_bytes_per_s=1e11)
+        >>> rack = Level(name="nvlink", size=72, bandwidth_bytes_per_s=900e9, latency_s=1e-6)
+        >>> fabric = Level(name="fabric", size=None, bandwidth_bytes_per_s=10e9, latency_s=5e-6)
+        >>> Cluster(name="c", groups=(DeviceGroup(device=device),), levels=(rack, fabric)).domain_size
+        72
+        """
+        place = self.domain_level
+        return None if place is None else math.prod(level.size or 1 for level in self.levels[: place + 1])
+
+    def shares(self, workers: int) -> tuple[int, ...]:
+        """Devices that a job may use of every domain, the most first; empty where it fits into one domain.
+
+        Whole nodes that share the job out evenly and are more than half of a domain: of fewer, two would fit into one. All devices
+        where no such number is, the last domain then holding fewer, or where a domain is one node.
+
+        Examples
+        --------
+        >>> device = Device(name="d", peak_flop_per_s={"fp32": 1e12}, memory_bytes=1e9, memory_bandwidth_bytes_per_s=1e11)
+        >>> rack = Level(name="nvlink", size=72, bandwidth_bytes_per_s=900e9, latency_s=1e-6)
+        >>> fabric = Level(name="fabric", size=None, bandwidth_bytes_per_s=10e9, latency_s=5e-6)
+        >>> host = Host(devices=4, memory_bytes=1e12)
+        >>> racks = Cluster(name="c", groups=(DeviceGroup(device=device),), levels=(rack, fabric), host=host)
+        >>> racks.shares(72), racks.shares(512), racks.shares(576)
+        ((), (64, 72), (72, 64, 48))
+        """
+        size, node = self.domain_size, self.domain_unit
+        if size is None or workers <= size:
+            return ()
+        if not self.has_shares:
+            return (size,)
+        most = math.inf if self.num_domains is None else self.num_domains
+        even = [g for g in range(size - size % node, size // 2, -node) if workers % g == 0 and workers // g <= most]
+        return tuple(even if size in even else [*even, size])
+
+    @property
+    def has_shares(self) -> bool:
+        """Whether a domain holds several nodes, so that a job may use some of them."""
+        return self.devices_of_node < (self.domain_size or 0)
+
+    @property
+    def domain_unit(self) -> int:
+        """What may be used of a domain is a multiple of it: a node; one device where a domain is no more than that."""
+        return self.devices_of_node if self.has_shares else 1
+
+    @property
+    def domain_name(self) -> str:
+        """What to call a domain: "an nvlink domain"."""
+        name = "" if self.domain_level is None else self.levels[self.domain_level].name
+        return f"{'an' if name[:1] in 'aeinou' else 'a'} {name} domain"
+
+    @property
+    def num_domains(self) -> int | None:
+        """Domains that there are; None where there is no end."""
+        place = self.domain_level
+        if place is None or self.levels[-1].size is None:
+            return None
+        return math.prod(level.size or 1 for level in self.levels[place + 1 :])
+
+    def share(self, workers: ArrayLike) -> IntArray:
+        """Devices that a job uses of every domain unless told: the most that share it out evenly, else all; 0 without domains."""
+        if not self.has_shares:
+            return np.full(np.shape(workers), self.domain_size or 0)
+        counts, inverse = np.unique(np.asarray(workers, dtype=np.int64), return_inverse=True)
+        each = [(self.shares(count) or (self.domain_size or 0,))[0] for count in counts.tolist()]
+        return np.array(each, dtype=np.int64)[inverse].reshape(np.shape(workers))
+
+    @property
     def device(self) -> Device:
         """The device, where all are equal.
 
@@ -253,7 +350,13 @@ class GroupSpan:
         return self.fan_out > 1.0
 
 
-def span(cluster: Cluster, size: ArrayLike, stride: ArrayLike, workers: ArrayLike | None = None) -> GroupSpan:
+def span(
+    cluster: Cluster,
+    size: ArrayLike,
+    stride: ArrayLike,
+    workers: ArrayLike | None = None,
+    domain: ArrayLike | None = None,
+) -> GroupSpan:
     """Lay groups of ranks over the levels of a cluster.
 
     Parameters
@@ -266,6 +369,9 @@ def span(cluster: Cluster, size: ArrayLike, stride: ArrayLike, workers: ArrayLik
     workers : array, optional
         All ranks in use. Where given, groups that do not divide the units may lie across a boundary, and the worst group counts;
         otherwise the group that starts at rank 0.
+    domain : array, optional
+        Devices used of every domain; unless given those of `Cluster.share`, or all where ``workers`` is not given. `AT_BEST`: a group that
+        is no worse off than with any number of them.
 
     Returns
     -------
@@ -274,10 +380,15 @@ def span(cluster: Cluster, size: ArrayLike, stride: ArrayLike, workers: ArrayLik
 
     Notes
     -----
-    A group covers ``size stride`` neighbouring ranks, so it touches ``ceil(size stride / C)`` units of capacity C, or one per rank
-    where the stride is larger than C. A port of a level serves ``shared_by`` neighbouring ranks, so ``min(stride, shared_by)`` groups
-    share it. M ranks in a unit reach ``min(M, ceil(M stride / shared_by))`` ports, and never send more than they can
-    get out over the levels inside.
+    A group covers a block of ``b = size stride`` neighbouring ranks. Blocks start at multiples of ``c = gcd(b, C)`` inside units of
+    capacity C, a group that is alone at 0. So the worst touches ``ceil((C - c + b) / C)`` units, or one per rank where the stride is
+    larger than C, and has c ranks of its block in the emptiest of them, C where the blocks fill their units.
+
+    A port of a level serves ``shared_by`` neighbouring ranks, so ``min(stride, shared_by)`` groups share it. M ranks in a unit reach
+    ``min(M, ceil(M stride / shared_by))`` ports, and never send more than they can get out over the levels inside.
+
+    No number of devices per domain lets a block touch fewer than ``ceil(b / C)`` domains, or has more of it in the emptiest one than
+    the mean; a smaller number may have less to do over the levels inside.
 
     Examples
     --------
@@ -290,26 +401,42 @@ def span(cluster: Cluster, size: ArrayLike, stride: ArrayLike, workers: ArrayLik
     [[8.0, 8.0, 1.0], [1.0, 4.0, 4.0]]
     >>> (s.fewest_bytes_per_s[1] / 1e9).tolist()  # out of a node
     [80.0, 80.0, 10.0]
+    >>> worst = span(cluster, 3, 1, 12)  # of ranks 6, 7 and 8 two are on the first node
+    >>> worst.units_inside[1].tolist(), worst.most_inside[1].tolist(), worst.fewest_inside[1].tolist()
+    (2.0, 2.0, 1.0)
     """
     n, t = np.broadcast_arrays(np.asarray(size, dtype=np.float64), np.asarray(stride, dtype=np.float64))
+    every = n * t if workers is None else workers
+    if domain is None:
+        domain = (cluster.domain_size or 0) if workers is None else cluster.share(workers)
+    n, t, every, used = np.broadcast_arrays(n, t, *(np.asarray(x, dtype=np.float64) for x in (every, domain)))
+    block, at_best, place = n * t, used == AT_BEST, cluster.domain_level
+    fits = block <= (cluster.domain_size or 0)
     rows: list[tuple[FloatArray, ...]] = []
-    inside, units, most, fewest = 1.0, n, np.ones_like(n), np.ones_like(n)
+    inside, units, most, fewest, whole = np.ones_like(n), n, np.ones_like(n), np.ones_like(n), 1.0
     # What the ranks of a unit can get out over the levels inside it.
     most_limit = single_limit = np.full_like(n, np.inf)
-    for level in cluster.levels:
-        most_rate = np.minimum(_ports_bytes_per_s(level, most, t), most_limit)
-        fewest_rate = np.minimum(_ports_bytes_per_s(level, fewest, t), np.minimum(fewest * single_limit, most_limit))
-        single_limit = np.minimum(_ports_bytes_per_s(level, np.ones_like(n), t), single_limit)
-        capacity = math.inf if level.size is None or level is cluster.levels[-1] else inside * level.size
-        units_here = _units(n, t, capacity, workers)
-        joined = math.inf if math.isinf(capacity) else np.ceil(capacity / np.maximum(t, inside))
-        fan_out = np.minimum(units - (units_here - 1.0), joined)
-        rows.append((fan_out, units, most, fewest, most_rate, fewest_rate, single_limit))
-        members = math.inf if math.isinf(capacity) else np.ceil(capacity / t)
+    for number, level in enumerate(cluster.levels):
+        most_rate = np.minimum(_ports_bytes_per_s(level, most, t, inside), most_limit)
+        fewest_rate = np.minimum(
+            _ports_bytes_per_s(level, fewest, t, inside), np.minimum(fewest * single_limit, most_limit)
+        )
+        single_limit = np.minimum(_ports_bytes_per_s(level, np.ones_like(n), t, inside), single_limit)
+        whole = math.inf if level.size is None or level is cluster.levels[-1] else whole * level.size
+        capacity = inside * whole if math.isinf(whole) else inside * (level.size or 1)
+        if number == place:
+            capacity = np.minimum(used, whole)
+        if not math.isinf(whole):
+            even = np.ceil(block / np.ceil(block / whole))
+            capacity = np.where(at_best, np.where(fits | (block <= whole), whole, even), capacity)
+        here = _units(n, t, capacity, every, even=at_best)
+        joined = np.ceil(capacity / np.maximum(t, inside))
+        fan_out = np.maximum(np.minimum(units - (here.touched - 1.0), joined), 1.0)
+        # Inside a domain that the group leaves, a smaller share may have less to do.
+        shown = np.where(at_best & ~fits & (here.touched > 1.0), 1.0, fan_out)
+        rows.append((shown, units, most, fewest, most_rate, fewest_rate, single_limit))
         most_limit = fan_out * most_rate
-        most = np.minimum(n - (units_here - 1.0), members)
-        fewest = np.clip(n - (units_here - 1.0) * most, 1.0, most)
-        inside, units = capacity, units_here
+        units, most, fewest, inside = here.touched, here.most, here.fewest, capacity
     columns = [np.stack(column) for column in zip(*rows, strict=True)]
     return GroupSpan(
         size=n,
@@ -323,25 +450,36 @@ def span(cluster: Cluster, size: ArrayLike, stride: ArrayLike, workers: ArrayLik
     )
 
 
-def _units(size: FloatArray, stride: FloatArray, capacity: float, workers: ArrayLike | None) -> FloatArray:
-    """Units of a capacity that a group touches."""
-    if math.isinf(capacity):
-        return np.ones_like(size)
+@dataclass(frozen=True, slots=True)
+class _Units:
+    """Units of one capacity that a group touches, and its ranks in the fullest and the emptiest of them."""
+
+    touched: FloatArray
+    most: FloatArray
+    fewest: FloatArray
+
+
+def _units(size: FloatArray, stride: FloatArray, capacity: FloatArray, workers: FloatArray, even: BoolArray) -> _Units:
+    """Lay groups over units of a capacity; ``even``: as evenly as can be."""
     block = size * stride
-    touched = np.ceil(block / capacity)
-    if workers is not None:
-        # Blocks start at multiples of gcd(block, capacity) inside a unit; the worst starts at the last of them.
-        common = np.gcd(np.rint(block).astype(np.int64), int(capacity))
-        worst = np.ceil((capacity - common + block) / capacity)
-        everything = np.asarray(workers, dtype=np.float64)
-        touched = np.where((everything > block) & (everything > capacity), worst, touched)
-    return np.asarray(np.minimum(touched, size))
+    room = np.where(np.isinf(capacity), block, capacity)
+    alone = even | (workers <= block) | (workers <= room)
+    common = np.gcd(np.rint(block).astype(np.int64), np.rint(room).astype(np.int64))
+    start = np.where(alone, room, common)
+    touched = np.minimum(np.ceil((room - start + block) / room), size)
+    most = np.minimum(size - (touched - 1.0), np.ceil(room / stride))
+    rest = np.mod(block, room)
+    left = np.where(alone & (rest > 0), rest, start)
+    fewest = np.where(even, most, np.clip(np.floor(left / stride), 1.0, most))
+    is_one = touched <= 1.0
+    return _Units(touched, np.where(is_one, size, most), np.where(is_one, size, fewest))
 
 
-def _ports_bytes_per_s(level: Level, members: FloatArray, stride: FloatArray) -> FloatArray:
-    """Bandwidth of a group's members of one unit over the ports of the unit."""
-    sharing = np.minimum(stride, level.shared_by)
-    ports = np.minimum(members, np.ceil(members * stride / level.shared_by))
+def _ports_bytes_per_s(level: Level, members: FloatArray, stride: FloatArray, inside: FloatArray) -> FloatArray:
+    """Bandwidth of a group's members of one unit over the ports of the unit, of which so many devices are in use."""
+    shared = np.minimum(level.shared_by, inside)
+    sharing = np.minimum(stride, shared)
+    ports = np.minimum(members, np.ceil(members * stride / shared))
     return np.asarray(ports * level.port_bytes_per_s / sharing)
 
 

@@ -400,12 +400,13 @@ def _pairwise_all_to_all(traffic: Traffic) -> FloatArray:
     """Every rank sends 1/n of what it holds to every other.
 
     ``max over levels of M (n - M)/n B/G, plus sum of (ranks reached over the level) a``: the M ranks of a unit send everything that
-    is not for one another out of it; the levels carry their traffic at the same time.
+    is not for one another out of it; the levels carry their traffic at the same time. Ranks of the emptiest unit have most of
+    their partners far away.
     """
     where = traffic.span
     shape = np.broadcast_shapes(traffic.message_bytes.shape, where.size.shape)
     busiest, steps_s = np.zeros(shape), np.zeros(shape)
-    within = [*where.most_inside, where.size]
+    within = [*where.fewest_inside, where.size]
     for level in traffic.levels:
         for members, rate in (
             (where.most_inside[level], where.most_bytes_per_s[level]),

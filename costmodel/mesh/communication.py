@@ -11,12 +11,15 @@ Collectives are those that libraries run (`costmodel.hardware.collectives.librar
 message of B bytes, with c > 0 where pieces are handed on from stage to stage, so a group needs three numbers per algorithm, found once
 by asking the formulas.
 
-Tokens sent to experts on other nodes
--------------------------------------
+Groups that do not divide what is used of a domain may lie across its end: the worst of them counts (`costmodel.hardware.cluster.span`), and
+is never quicker than a group that no share of a domain beats (`AT_BEST`), so that times of those are bounds on every cluster.
 
-A token with k experts is sent once to every node that holds one of them and copied there (DeepEP, HybridEP). Experts drawn evenly reach
-``N (1 - (1 - 1/N)^k)`` of N nodes. A router that draws groups of experts first (DeepSeek-V3, arXiv:2412.19437, section 2.1.2: 4 of 8)
-reaches as many as fewer draws would: that number of draws stands for its k.
+Tokens sent to experts in other domains
+---------------------------------------
+
+A token with k experts is sent once to every domain (node, rack) that holds one of them and copied there (DeepEP, HybridEP). Experts
+drawn evenly reach ``N (1 - (1 - 1/N)^k)`` of N domains. A router that draws groups of experts first (DeepSeek-V3, arXiv:2412.19437,
+section 2.1.2: 4 of 8) reaches as many as fewer draws would: that number of draws stands for its k.
 
 Messages
 --------
@@ -38,8 +41,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from costmodel.arrays import FloatArray, IntArray, StructOfArrays
-from costmodel.hardware.cluster import Cluster, span
+from costmodel.arrays import BoolArray, FloatArray, IntArray, StructOfArrays
+from costmodel.hardware.cluster import AT_BEST, Cluster, GroupSpan, span
 from costmodel.hardware.collectives import collective_s, names_of
 from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS, MeshAssumptions
 from costmodel.mesh.modules import GradientFlow, ModuleTable, RowKeys
@@ -79,7 +82,10 @@ _BEFORE = {
     for b in ("cp", "dp", "pp")
     if a != b
 }
-_RADIX = 1 << 31
+# Bits of a group's number for its size, its stride and its place, and of a place for the ranks in use. There are at most 10^6 ranks.
+_BITS, _WORKERS = 21, 32
+_MANY = (1 << 31) - 1
+_ALONE = 3
 # Latency, seconds per byte and seconds per root of a byte of groups, (g,) each.
 _Law = tuple[FloatArray, FloatArray, FloatArray]
 # Bytes of the weights that all ranks of a stage share, and of routed experts, (n, X) each.
@@ -137,6 +143,7 @@ class _Known:
     )  # of the sorted keys, in order of arrival
     arrived: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # keys in order of arrival
     laws: dict[str, list[_Law]] = field(default_factory=dict)
+    domains: FloatArray = field(default_factory=lambda: np.zeros(0))  # that the groups touch, in order of arrival
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +157,7 @@ class GroupTimes:
     >>> device = Device(name="d", peak_flop_per_s={"fp32": 1e12}, memory_bytes=1e9, memory_bandwidth_bytes_per_s=1e11)
     >>> level = Level(name="l", size=None, bandwidth_bytes_per_s=1e9, latency_s=0.0)
     >>> groups = GroupTimes(cluster=Cluster(name="c", groups=(DeviceGroup(device=device),), levels=(level,)))
-    >>> four = groups.find(np.array([4]), np.array([1]))
+    >>> four = groups.find(np.array([4]), np.array([1]), np.array([0]))
     >>> round(float(groups.time_s("all_gather", four, np.array([4e9]))[0]), 9)  # 3 of 4 GB arrive over a link of 1 GB/s
     3.0
     """
@@ -164,34 +171,106 @@ class GroupTimes:
         is_alike = cluster.levels == self.cluster.levels
         return GroupTimes(cluster=cluster, assumptions=assumptions, _known=self._known if is_alike else _Known())
 
-    @property
-    def node_size(self) -> float:
-        """Devices that the innermost level joins."""
-        return float(self.cluster.levels[0].size or np.inf)
+    def places(self, batch: MeshBatch) -> IntArray:
+        """Where the groups of plans lie, (n,): what they use of every domain, and how many ranks there are; 0: as well as can be."""
+        full, used = self.cluster.domain_size or 0, batch.domain_gpus
+        if np.any(used == 0):
+            used = np.where(used == 0, self.cluster.share(batch.workers), used)
+        return np.where(batch.domain_gpus == AT_BEST, 0, (full - used << _WORKERS) + batch.workers)
 
-    def find(self, size: IntArray, stride: IntArray) -> IntArray:
+    def settled(self, place: IntArray, block: IntArray) -> IntArray:
+        """Places as far as they matter to groups inside blocks of so many neighbouring ranks: equal ones lay these out alike, (n,).
+
+        It is 0 where the blocks divide a domain.
+        """
+        idle, room, is_even, fits = self._laid(place, block)
+        return np.where(is_even & fits, 0, (idle << _WORKERS) + np.where(is_even, _MANY, room))
+
+    def _laid(self, place: IntArray, block: IntArray) -> tuple[IntArray, IntArray, BoolArray, BoolArray]:
+        """Of blocks in places: idle devices of a domain, ranks of the smallest unit that holds all, and two answers.
+
+        They are whether blocks and units of every level divide each other, and whether a block fits into a domain.
+        """
+        idle, workers = place >> _WORKERS, place & _MANY
+        room = np.full_like(place, _MANY)
+        # Without any units all ranks are in one.
+        is_even, fits = np.ones(place.shape, dtype=np.bool_), np.full(place.shape, len(self.cluster.levels) == 1)
+        for number, capacity in reversed(list(enumerate(self._capacities(idle)))):
+            room = np.where(workers <= capacity, capacity, room)
+            is_even &= (capacity % block == 0) | (block % capacity == 0)
+            if number == self.cluster.domain_level:
+                fits = block <= capacity
+        return idle, np.where(workers <= block, block, room), is_even, fits
+
+    def _capacities(self, idle: IntArray) -> list[IntArray]:
+        """Ranks that units of every level but the outermost hold, with so many idle devices in every domain."""
+        found: list[IntArray] = []
+        inside = np.ones_like(idle)
+        for number, level in enumerate(self.cluster.levels[:-1]):
+            inside = inside * (level.size or 1)
+            if number == self.cluster.domain_level:
+                inside = inside - idle
+            found.append(inside)
+        return found
+
+    def find(self, size: IntArray, stride: IntArray, place: IntArray) -> IntArray:
         """Numbers of groups, to ask for times with.
 
         Parameters
         ----------
         size, stride : arrays (n,)
             Ranks of a group, and their distance.
+        place : array (n,)
+            From `places`; 0 for groups that lie as well as can be.
 
         Returns
         -------
         array (n,)
         """
-        key = np.where(size > 1, size * _RADIX + stride, _RADIX)
+        block = size * stride
+        idle, room, is_even, fits = self._laid(place, block)
+        starts = is_even | (room == block)
+        level = np.zeros_like(place)
+        for capacity in self._capacities(idle):
+            level += room > capacity
+        where = np.where((place == 0) | (starts & fits), 0, 1 + (idle << _ALONE) + np.where(starts, 0, 1 + level))
+        key = np.where(size > 1, (size << 2 * _BITS) + (stride << _BITS) + where, 1 << 2 * _BITS)
         known = self._known
         if len(known.keys):
-            place = np.minimum(known.keys.searchsorted(key), len(known.keys) - 1)
-            if (known.keys[place] == key).all():
-                return known.ids[place]
+            at = np.minimum(known.keys.searchsorted(key), len(known.keys) - 1)
+            if (known.keys[at] == key).all():
+                return known.ids[at]
         new = np.setdiff1d(key, known.keys)
         known.arrived = np.concatenate([known.arrived, new])
+        known.domains = np.concatenate([known.domains, self._domains(new)])
         order = np.argsort(known.arrived, kind="stable")
         known.keys, known.ids = known.arrived[order], order
         return known.ids[np.searchsorted(known.keys, key)]
+
+    def domains(self, group: IntArray) -> FloatArray:
+        """Domains of fast links (nodes, racks) that groups touch, by their numbers; 1 where a cluster has none."""
+        return np.asarray(self._known.domains[group])
+
+    def _domains(self, keys: IntArray) -> FloatArray:
+        number = self.cluster.domain_level
+        if number is None:
+            return np.ones(len(keys))
+        return np.asarray(self._spans(keys)[0].units_inside[number + 1])
+
+    def _spans(self, keys: IntArray) -> tuple[GroupSpan, GroupSpan]:
+        """How groups lie, and how they would as well as can be."""
+        size, stride, where = keys >> 2 * _BITS, (keys >> _BITS) % (1 << _BITS), keys % (1 << _BITS)
+        size, stride = size.astype(np.float64), np.maximum(stride, 1).astype(np.float64)
+        code = np.maximum(where - 1, 0)
+        idle, level = code >> _ALONE, code % (1 << _ALONE)
+        rooms = [
+            size * stride,
+            *(np.asarray(c, dtype=np.float64) for c in self._capacities(idle)),
+            np.full(len(keys), np.inf),
+        ]
+        workers = np.choose(level, rooms)
+        used = np.where(where == 0, AT_BEST, (self.cluster.domain_size or 0) - idle)
+        return tuple(span(self.cluster, size, stride, workers, domain) for domain in (used, AT_BEST))  # type: ignore[return-value]
 
     def time_s(self, operation: str, group: IntArray, message_bytes: FloatArray) -> FloatArray:
         """Time of messages, by the algorithm of `library_s` that is the quickest for each.
@@ -243,20 +322,24 @@ class GroupTimes:
         return done
 
     def _table(self, operation: str, keys: IntArray) -> list[_Law]:
-        size, stride = keys // _RADIX, np.maximum(keys % _RADIX, 1)
-        where = span(self.cluster, size.astype(np.float64), stride.astype(np.float64))
-        result = []
+        here, at_best = self._spans(keys)
+        found = []
         for name in names_of(operation, in_libraries=True):
-            latency_s, once, four_times = (
-                collective_s(operation, name, np.full(len(keys), message), where, self.cluster)
-                for message in (_NO_BYTES, _PROBE_BYTES, 4.0 * _PROBE_BYTES)
-            )
-            # a + b B + c sqrt(B) at B and 4 B, less a: b B + c sqrt(B) and 4 b B + 2 c sqrt(B).
-            slope = np.maximum((four_times - latency_s) - 2.0 * (once - latency_s), 0.0) / (2.0 * _PROBE_BYTES)
-            rest = once - latency_s - slope * _PROBE_BYTES
-            root = np.where(rest > EQUAL * once, rest, 0.0) / np.sqrt(_PROBE_BYTES)
-            result.append((latency_s, slope, root))
-        return result
+            real, least = (self._law(operation, name, where) for where in (here, at_best))
+            found.append((np.maximum(real[0], least[0]), np.maximum(real[1], least[1]), np.maximum(real[2], least[2])))
+        return found
+
+    def _law(self, operation: str, name: str, where: GroupSpan) -> _Law:
+        """The three numbers of an algorithm."""
+        latency_s, once, four_times = (
+            collective_s(operation, name, np.full(where.size.shape, message), where, self.cluster)
+            for message in (_NO_BYTES, _PROBE_BYTES, 4.0 * _PROBE_BYTES)
+        )
+        # a + b B + c sqrt(B) at B and 4 B, less a: b B + c sqrt(B) and 4 b B + 2 c sqrt(B).
+        slope = np.maximum((four_times - latency_s) - 2.0 * (once - latency_s), 0.0) / (2.0 * _PROBE_BYTES)
+        rest = once - latency_s - slope * _PROBE_BYTES
+        root = np.where(rest > EQUAL * once, rest, 0.0) / np.sqrt(_PROBE_BYTES)
+        return latency_s, slope, root
 
 
 def reached(places: FloatArray, draws: FloatArray) -> FloatArray:
@@ -283,24 +366,22 @@ def free_draws(params: MixtureParams) -> float:
     return math.log(1.0 - found / groups) / math.log(1.0 - 1.0 / groups)
 
 
-def sent_bytes(table: ModuleTable, batch: MeshBatch, stride: IntArray, groups: GroupTimes) -> FloatArray:
+def sent_bytes(table: ModuleTable, groups: GroupTimes, ranks: IntArray) -> FloatArray:
     """What a rank sends to the ranks that share the experts, (n, K).
 
     Parameters
     ----------
     table : ModuleTable
         One row per plan.
-    batch : MeshBatch
-    stride : array (n,)
-        Of the ranks that share experts.
     groups : GroupTimes
+    ranks : array (n,)
+        Numbers of the groups that share experts.
     """
-    every = table.dispatch_bytes
-    nodes = np.maximum(batch.ep * stride / groups.node_size, 1.0)[:, None]
-    if groups.assumptions.node_copies or not np.any(nodes > 1.0) or not np.any(every):
+    every, domains = table.dispatch_bytes, groups.domains(ranks)[:, None]
+    if groups.assumptions.node_copies or not np.any(domains > 1.0) or not np.any(every):
         return every
     draws = table.drawn_bytes / np.where(every > 0.0, table.token_bytes, 1.0)
-    return np.asarray(np.where(nodes > 1.0, np.minimum(reached(nodes, draws) * table.token_bytes, every), every))
+    return np.asarray(np.where(domains > 1.0, np.minimum(reached(domains, draws) * table.token_bytes, every), every))
 
 
 # Numbers per position that the loss over a split vocabulary adds up, in a collective each: the maximum, the sum, and the label's logit
@@ -324,7 +405,10 @@ def add_tensor_parallel(
     What the backward pass adds up behind a matrix split by columns may travel while the gradient of its weights is computed
     (``column_overlap``); all else is waited for.
     """
-    width, ranks = workload.precision.activation_bytes, groups.find(role.ranks(keys.tp), np.ones_like(keys.tp))
+    width, ranks = (
+        workload.precision.activation_bytes,
+        groups.find(role.ranks(keys.tp), np.ones_like(keys.tp), keys.place),
+    )
     if role.moves is not None:
         add_moves(total, workload, groups, layer, role.moves, keys, flow, weight_gradient_s)
     split = keys.sequence_parallel > 0
@@ -399,7 +483,8 @@ def add_moves(
             * width
             / move.transfer.parts
         )
-        group = groups.find(np.full_like(keys.tp, move.transfer.ranks), np.full_like(keys.tp, move.transfer.stride))
+        ranks, stride = np.full_like(keys.tp, move.transfer.ranks), np.full_like(keys.tp, move.transfer.stride)
+        group = groups.find(ranks, stride, keys.place)
         phase = "backward" if move.is_backward else "forward"
         sent_s = groups.time_s(move.transfer.operation, group, message)
         if move.is_async:
@@ -457,7 +542,7 @@ def add_dispatch(
     total["drawn_bytes"] += tokens * features * free_draws(layer.params)
     total["returned_bytes"] += sent * flow.through
     gathered = sent * keys.etp
-    ranks = groups.find(keys.etp, np.ones_like(keys.etp))
+    ranks = groups.find(keys.etp, np.ones_like(keys.etp), keys.place)
     gather = groups.time_s("all_gather", ranks, gathered)
     total["etp_forward_s"] += gather + groups.time_s("reduce_scatter", ranks, gathered)
 
@@ -478,7 +563,8 @@ def p2p_s(
         Numbers per sample that enter the chunks.
     activation_bytes : float
     strides : sequence of arrays (n,)
-        Distances from a stage to the one before it; the shortest time counts.
+        Distances from a stage to the one before it; the shortest time counts. Of all stages the slowest transfer counts, for which the
+        others wait.
 
     Returns
     -------
@@ -490,10 +576,11 @@ def p2p_s(
     scatters = holds_whole & (assumptions.scattered_handover > 0.0)
     whole = cut * (batch.micro_batch / batch.cp * activation_bytes)[:, None]
     share = whole / np.where(holds_whole & ~scatters, 1, batch.tp)[:, None]
-    pair = np.where(batch.pp > 1, 2, 1)
-    time = np.minimum.reduce([groups.time_s("point_to_point", groups.find(pair, stride), share) for stride in strides])
+    place = groups.places(batch)
+    stages = [groups.find(batch.pp, stride, place) for stride in strides]
+    time = np.minimum.reduce([groups.time_s("point_to_point", group, share) for group in stages])
     if np.any(scatters):
-        ranks = groups.find(np.where(scatters & (batch.pp > 1), batch.tp, 1), np.ones_like(batch.tp))
+        ranks = groups.find(np.where(scatters & (batch.pp > 1), batch.tp, 1), np.ones_like(batch.tp), place)
         time = time + groups.time_s("all_gather", ranks, whole)
     return np.asarray(time * (1.0 - assumptions.pp_overlap))
 
@@ -550,29 +637,32 @@ class CopyTimes:
 
     groups: GroupTimes
     division: Division
+    place: IntArray  # of the plans, (n,)
     shard: IntArray  # numbers of the groups, (n,)
     replicate: IntArray
     expert_shard: IntArray
     expert_replicate: IntArray
 
     @classmethod
-    def of(cls, groups: GroupTimes, division: Division, *, has_experts: bool) -> CopyTimes:
-        """Look the groups up."""
+    def of(cls, groups: GroupTimes, division: Division, place: IntArray, *, has_experts: bool) -> CopyTimes:
+        """Look the groups up; ``place`` is that of `GroupTimes.places`."""
         nothing = np.zeros(0, dtype=np.int64)
         # The copies of an expert's shard are a whole set of shards apart.
         apart = division.expert_stride * division.expert_shard
         return cls(
             groups=groups,
             division=division,
-            shard=groups.find(division.shard, division.shard_stride),
-            replicate=groups.find(division.replicate, division.replicate_stride),
-            expert_shard=groups.find(division.expert_shard, division.expert_stride) if has_experts else nothing,
-            expert_replicate=groups.find(division.expert_replicate, apart) if has_experts else nothing,
+            place=place,
+            shard=groups.find(division.shard, division.shard_stride, place),
+            replicate=groups.find(division.replicate, division.replicate_stride, place),
+            expert_shard=groups.find(division.expert_shard, division.expert_stride, place) if has_experts else nothing,
+            expert_replicate=groups.find(division.expert_replicate, apart, place) if has_experts else nothing,
         )
 
     def take(self, index: IntArray) -> CopyTimes:
         """A selection of the plans."""
-        return CopyTimes.of(self.groups, self.division.take(index), has_experts=len(self.expert_shard) > 0)
+        has_experts = len(self.expert_shard) > 0
+        return CopyTimes.of(self.groups, self.division.take(index), self.place[index], has_experts=has_experts)
 
     def gather_s(self, dense_bytes: FloatArray, expert_bytes: FloatArray, gradients: _Pair | None = None) -> FloatArray:
         """Time to gather weights from their shards, bucket by bucket where the bytes of their gradients are given."""

@@ -23,7 +23,7 @@ from costmodel.layerwise.splits import shard_of, split_table
 from costmodel.mesh.communication import Division, mesh_strides
 from costmodel.mesh.memory import add_saved_layer, saved_facts
 from costmodel.mesh.model import MeshModel
-from costmodel.mesh.modules import MODULE_COLUMNS, RowKeys
+from costmodel.mesh.modules import MODULE_COLUMNS
 from costmodel.mesh.plan import MEMORY_PARTS, MeshBatch, MeshPlan
 from costmodel.mesh.stages import stack_layouts
 from costmodel.mesh.tables import add_layer, module_roles
@@ -100,7 +100,7 @@ def layer_rows(model: MeshModel, plan: MeshPlan) -> list[LayerRow]:
     list of LayerRow
         In network order; equal modules once.
     """
-    keys = RowKeys.of(MeshBatch.from_plans([plan]))
+    keys = model.row_keys(MeshBatch.from_plans([plan]))
     graph = model.workload.graph
     check_splits(graph, model.modules, plan)
     rows = []

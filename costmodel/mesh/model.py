@@ -19,7 +19,7 @@ from functools import partial
 import numpy as np
 
 from costmodel.arrays import BoolArray, FloatArray, IntArray, combined, rows_of
-from costmodel.hardware.cluster import Cluster
+from costmodel.hardware.cluster import AT_BEST, Cluster
 from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS, MeshAssumptions
 from costmodel.mesh.communication import Division, GroupTimes, mesh_strides
 from costmodel.mesh.framework_rules import Facts, PlanFacts, facts_of
@@ -193,9 +193,13 @@ class MeshModel:
             self._cache.weights = module_weights(self.workload, self.cluster, self.modules, self.assumptions)
         return self._cache.weights
 
+    def row_keys(self, batch: MeshBatch) -> RowKeys:
+        """Rows of the table of modules that plans need."""
+        return RowKeys.of(batch, self.groups.settled(self.groups.places(batch), batch.tp))
+
     def rows(self, batch: MeshBatch) -> ModuleTable:
         """Module costs of every plan, one row each; new rows are computed together."""
-        columns = RowKeys.of(batch).columns().values()
+        columns = self.row_keys(batch).columns().values()
         first, inverse = combined(*columns, *batch.split_columns)
         keys = zip(*(column[first].tolist() for column in columns), strict=True)
         patterns: list[tuple[LayerSplit, ...]] = [()] * len(first)
@@ -206,14 +210,14 @@ class MeshModel:
         missing = known.missing(wanted)
         plain = [n for n in missing if not patterns[n]]
         if plain:
-            some = RowKeys.of(batch.take(first[plain]))
+            some = self.row_keys(batch.take(first[plain]))
             table = module_table(self.workload, self.cluster, self.modules, some, self.assumptions, groups=self.groups)
             known.add([wanted[n] for n in plain], table)
         # Rows with a pattern of their own are few; what it does not name is taken from the others.
         for n in missing:
             if patterns[n]:
                 one = replace(batch.take(first[[n]]), split=None, patterns=((),))
-                known.add([wanted[n]], self._pattern_row(RowKeys.of(one), patterns[n], self.rows(one)))
+                known.add([wanted[n]], self._pattern_row(self.row_keys(one), patterns[n], self.rows(one)))
         return known.table(wanted, inverse)
 
     def _pattern_row(self, keys: RowKeys, splits: Sequence[LayerSplit], standard: ModuleTable) -> ModuleTable:
@@ -277,7 +281,7 @@ class MeshModel:
     ) -> list[PipelineMemory]:
         """The same of pipelines that differ in nothing but what they recompute."""
         batch = batches[0]
-        first, row = combined(*RowKeys.of(batch).columns().values(), *batch.split_columns)
+        first, row = combined(*self.row_keys(batch).columns().values(), *batch.split_columns)
         return PipelineMemory.build(
             self.workload,
             self.assumptions,
@@ -293,11 +297,11 @@ class MeshModel:
         """What one micro-batch takes: through the network (n,), forward through its quickest block (n,), through one block (n, blocks).
 
         Forward, backward, and what the plan recomputes (full: all blocks); the last of every kind of block.
-        Ranks are numbered as well as they can be (context-parallel and expert ranks next to the tensor-parallel
+        Ranks are numbered and lie as well as they can (context-parallel and expert ranks next to the tensor-parallel
         ones), and stages cost no transfers.
         """
         zero = np.zeros(len(batch), dtype=np.int64)
-        bare = replace(batch, order=zero, pp=zero + 1)
+        bare = replace(batch, order=zero, pp=zero + 1, domain_gpus=zero + AT_BEST)
         table = self.rows(bare)
         share = self.workload.precision.dispatch_share
         passes = module_passes(

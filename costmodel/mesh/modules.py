@@ -5,8 +5,8 @@ them is trained, are of another kind than those that have a backward pass.
 
 Layers before the first trained one have no backward pass, and keep no activations for one.
 
-Costs of a module are rows of a table (`ModuleTable`), one for each (tp, sequence parallel, cp, ep, etp, micro-batch). All that plans
-differ in besides does not change the time of a module.
+Costs of a module are rows of a table (`ModuleTable`), one for each (tp, sequence parallel, cp, ep, etp, micro-batch) and, where the
+tensor-parallel ranks may lie across the end of a domain, its place. All that plans differ in besides does not change the time of a module.
 """
 
 from __future__ import annotations
@@ -260,18 +260,20 @@ class RowKeys(StructOfArrays):
     ep: IntArray
     etp: IntArray
     micro_batch: IntArray
+    place: IntArray  # of the tensor-parallel ranks (`costmodel.mesh.communication.GroupTimes.settled`)
 
     @classmethod
-    def of(cls, batch: MeshBatch) -> RowKeys:
+    def of(cls, batch: MeshBatch, place: IntArray) -> RowKeys:
         """Those of plans."""
-        return cls(**{item.name: getattr(batch, item.name) for item in fields(cls)})
+        names = [item.name for item in fields(cls) if item.name != "place"]
+        return cls(**{name: getattr(batch, name) for name in names}, place=place)
 
     def __len__(self) -> int:
         return len(self.tp)
 
     def without_experts(self) -> tuple[RowKeys, IntArray]:
         """The rows that differ but for ep and etp, and which of them every row is."""
-        first, row = combined(self.tp, self.sequence_parallel, self.cp, self.micro_batch)
+        first, row = combined(self.tp, self.sequence_parallel, self.cp, self.micro_batch, self.place)
         one = np.ones(len(first), dtype=np.int64)
         return replace(self.take(first), ep=one, etp=one), row
 

@@ -128,12 +128,14 @@ def module_passes(
     and scatters their gradients after it. *All-to-all* (DeepSpeed Ulysses, arXiv:2309.14509) trades positions for
     heads before and after.
     """
-    assumptions = groups.assumptions
-    cp_forward, cp_backward = _context_parallel(table, batch, stride, groups)
-    ep_forward, ep_backward = _expert_parallel(table, batch, stride, groups, dispatch_share, alone)
+    assumptions, place = groups.assumptions, groups.places(batch)
+    cp_forward, cp_backward = _context_parallel(table, batch, groups, groups.find(batch.cp, stride["cp"], place))
+    ep_forward, ep_backward = _expert_parallel(
+        table, groups, groups.find(batch.ep, stride["ep"], place), dispatch_share, alone
+    )
     shown = 1.0 - assumptions.tp_overlap
     tp_forward, tp_backward = table.tp_forward_s * shown, table.tp_backward_s * shown
-    host = _host_times(table, batch, stride, groups)
+    host = _host_times(table, batch, groups, groups.find(batch.pp, stride["pp"], place))
     # What the host needs beyond the device's time, the device waits.
     forward = np.maximum(table.forward_s, host.forward_s - (tp_forward + cp_forward + ep_forward))
     weight = np.where(table.weight_s > 0, np.maximum(table.weight_s, host.weight_s), 0.0)
@@ -182,20 +184,15 @@ def alone_share(batch: MeshBatch) -> FloatArray:
 
 
 def _expert_parallel(
-    table: ModuleTable,
-    batch: MeshBatch,
-    stride: dict[str, IntArray],
-    groups: GroupTimes,
-    wide: float,
-    alone: FloatArray | None,
+    table: ModuleTable, groups: GroupTimes, ranks: IntArray, wide: float, alone: FloatArray | None
 ) -> tuple[FloatArray, FloatArray]:
     """What the passes of a module wait for tokens on their way to the experts and back, (n, K) each.
 
     With ``ep_overlap`` the tokens of one micro-batch travel while another is computed, forward alongside backward: of E seconds in both
     passes max(E - ep_overlap C, interference E) remain alongside C seconds of compute, and all of them where a micro-batch runs alone.
     """
-    assumptions, ranks = groups.assumptions, groups.find(batch.ep, stride["ep"])
-    message = sent_bytes(table, batch, stride["ep"], groups)
+    assumptions = groups.assumptions
+    message = sent_bytes(table, groups, ranks)
     back = groups.time_s("all_to_all", ranks, message)
     there = back if wide == 1.0 else groups.time_s("all_to_all", ranks, wide * message)
     forward = there + back + table.etp_forward_s
@@ -221,7 +218,7 @@ class _HostTimes:
     weight_s: FloatArray
 
 
-def _host_times(table: ModuleTable, batch: MeshBatch, stride: dict[str, IntArray], groups: GroupTimes) -> _HostTimes:
+def _host_times(table: ModuleTable, batch: MeshBatch, groups: GroupTimes, stages: IntArray) -> _HostTimes:
     """Kernels and collectives are started one after the other, by one process per device."""
     launch_s, collective_s = groups.assumptions.host_launch_s, groups.assumptions.host_collective_s
     inside: FloatArray | float = 0.0
@@ -229,7 +226,7 @@ def _host_times(table: ModuleTable, batch: MeshBatch, stride: dict[str, IntArray
         rings = (batch.cp - 1)[:, None] * (table.kv_bytes > 0)
         trades = np.where(batch.ep > 1, 2.0, 0.0)[:, None] * (table.dispatch_bytes > 0)
         inside = collective_s * (rings + trades)
-    each = collective_s + _contended_s(batch, stride, groups)
+    each = collective_s + _contended_s(batch, groups, stages)
     bare_s = launch_s * groups.assumptions.bare_launch  # autograd starts kernels without Python code around them
     return _HostTimes(
         forward_s=launch_s * table.forward_launches + each * table.tp_forward_starts + inside,
@@ -238,30 +235,30 @@ def _host_times(table: ModuleTable, batch: MeshBatch, stride: dict[str, IntArray
     )
 
 
-def _contended_s(batch: MeshBatch, stride: dict[str, IntArray], groups: GroupTimes) -> FloatArray:
-    """What a tensor-parallel collective waits for its ranks where the stages of a pipeline are on several nodes, (n, 1).
+def _contended_s(batch: MeshBatch, groups: GroupTimes, stages: IntArray) -> FloatArray:
+    """What a tensor-parallel collective waits for its ranks where the stages of a pipeline are in several domains, (n, 1).
 
-    Every rank is held up now and then, rarely enough that delays of different ranks add up. Those of other nodes are held up twice: where
-    they start the collective, and where they move its data, which inside a node no process does.
+    Every rank is held up now and then, rarely enough that delays of different ranks add up. Those of other domains are held up twice:
+    where they start the collective, and where they move its data, which inside a domain no process does.
     """
     each = groups.assumptions.contended_step_s
     if each == 0.0:
         return np.zeros((len(batch), 1))
-    away = (batch.pp > 1) & (batch.pp * stride["pp"] > groups.node_size)
-    held_up = 2.0 * batch.tp - np.minimum(batch.tp, groups.node_size)
+    away = groups.domains(stages) > 1.0
+    held_up = 2.0 * batch.tp - np.minimum(batch.tp, groups.cluster.domain_size or np.inf)
     return np.where(away, each * np.where(batch.tp > 1, held_up, 0.0), 0.0)[:, None]
 
 
 def _context_parallel(
     table: ModuleTable,
     batch: MeshBatch,
-    stride: dict[str, IntArray],
     groups: GroupTimes,
+    ranks: IntArray,
 ) -> tuple[FloatArray, FloatArray]:
     if not np.any(batch.cp > 1):
         zero = np.zeros_like(table.kv_bytes)
         return zero, zero
-    ranks, column = groups.find(batch.cp, stride["cp"]), batch.cp[:, None].astype(np.float64)
+    column = batch.cp[:, None].astype(np.float64)
     steps, returns = column - 1.0, table.attention_backward_s > 0
 
     def step(message: FloatArray, attention_s: FloatArray) -> FloatArray:
@@ -462,6 +459,7 @@ PIPELINE_FIELDS: tuple[str, ...] = (
     "recompute",
     "recompute_blocks",
     "order",
+    "domain_gpus",
 )
 # What decides the passes of a module, given the order of the ranks.
 PASS_FIELDS = ("tp", "sequence_parallel", "cp", "cp_kind", "ep", "etp", "micro_batch", "recompute")
@@ -477,6 +475,7 @@ class Pipelines:
     table: ModuleTable  # (u, K)
     passes: ModulePasses  # (u, K)
     stride: dict[str, IntArray]
+    place: IntArray  # (c,)
     transfer_s: FloatArray  # (c, R)
     chunks: ChunkPasses  # (c, R)
     makespan_s: FloatArray  # (c,)
@@ -549,13 +548,15 @@ def build_pipelines(
     Pipelines
     """
     stride = mesh_strides(batch)
+    place = groups.places(batch)
     deciding = [getattr(batch, name) for name in PASS_FIELDS]
+    deciding += [groups.find(getattr(batch, name), stride[name], place) for name in ("tp", "cp", "ep")]
     if groups.assumptions.contended_step_s:  # collectives inside a layer feel what stages exchange
-        deciding += [batch.pp, stride["pp"]]
+        deciding.append(groups.find(batch.pp, stride["pp"], place))
     hides_tokens = groups.assumptions.ep_overlap > 0.0
     if hides_tokens:  # by other micro-batches, but for those that fill and drain the pipeline
         deciding += [batch.pp, batch.num_micro_batches]
-    first, pass_of = combined(*deciding, stride["cp"], stride["ep"], *batch.split_columns)
+    first, pass_of = combined(*deciding, *batch.split_columns)
     distinct = batch.take(first)
     table = rows(distinct)
     passes = module_passes(
@@ -585,6 +586,7 @@ def build_pipelines(
         table=table,
         passes=passes,
         stride=stride,
+        place=place,
         transfer_s=transfer_s,
         chunks=chunks,
         makespan_s=makespan,

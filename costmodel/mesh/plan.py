@@ -158,6 +158,11 @@ class MeshPlan:
     offload_optimizer: bool = setting(False, "Optimizer state and update on the host.")
     offload_activations: bool = setting(False, "Saved activations of the blocks wait on the host.")
     order: str = setting("tp-cp-dp-pp", "Rank order, neighbours first.", of=ORDERS)
+    domain_gpus: int = setting(
+        0,
+        "GPUs used of every domain of fast links (NVLink rack, TPU slice); 0: the most that share them out evenly, or all.",
+        least=0,
+    )
     stage_blocks: tuple[int, ...] = setting((), "Blocks per chunk, in network order; empty: balanced by time.", least=0)
     stage_recompute: tuple[int, ...] = setting(
         (), "Blocks recomputed per chunk under `full`; empty: `recompute_blocks` in each.", least=0

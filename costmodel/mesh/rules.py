@@ -12,6 +12,7 @@ import numpy as np
 
 from costmodel.arrays import BoolArray, IntArray
 from costmodel.framework import NO_FRAMEWORK, Framework
+from costmodel.hardware.cluster import Cluster
 from costmodel.mesh.modules import Modules
 from costmodel.mesh.plan import CP_KINDS, MESH_COLUMNS, RECOMPUTE, SCHEDULES, MeshBatch, MeshPlan
 from costmodel.mesh.schedule import has_chunks
@@ -32,7 +33,7 @@ _CHUNKED = " or ".join(np.array(SCHEDULES)[IS_CHUNKED])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkShape:
-    """The numbers of a network and a step that rules refer to."""
+    """The numbers of a network, a step and a cluster that rules refer to."""
 
     heads: tuple[int, ...]  # attention heads, every number that occurs
     kv_heads: tuple[int, ...]
@@ -47,9 +48,17 @@ class NetworkShape:
     framework: str = ""
     uncut_chunks: tuple[int, ...] = ()  # numbers of chunks that the framework cannot cut the network into
     fewest_micro_batches: bool = False  # its 1F1B needs as many micro-batches as stages but one
+    cluster: Cluster | None = None  # whose domains are used; None: of any kind
 
     @classmethod
-    def of(cls, graph: Graph, modules: Modules, global_batch: int, framework: Framework = NO_FRAMEWORK) -> NetworkShape:
+    def of(
+        cls,
+        graph: Graph,
+        modules: Modules,
+        global_batch: int,
+        framework: Framework = NO_FRAMEWORK,
+        cluster: Cluster | None = None,
+    ) -> NetworkShape:
         """Collect the numbers."""
         heads, kv_heads, widths, experts, expert_widths, positions = (set[int]() for _ in range(6))
         causal = False
@@ -81,6 +90,7 @@ class NetworkShape:
             framework=framework.name,
             uncut_chunks=uncut_chunks(framework, graph, modules),
             fewest_micro_batches=framework.rules.fewest_micro_batches,
+            cluster=cluster,
         )
 
 
@@ -207,6 +217,39 @@ def _chunks_message(shape: NetworkShape, v: Mapping[str, int]) -> str:  # noqa: 
 def _recompute(shape: NetworkShape, c: Columns) -> BoolArray:
     full, blocks = c["recompute"] == _FULL, c["recompute_blocks"]
     return np.asarray(np.where(full, (blocks >= 1) & (blocks <= shape.num_blocks), blocks == 0))
+
+
+def _domain_shares(shape: NetworkShape, c: Columns) -> BoolArray:
+    cluster, used = shape.cluster, c["domain_gpus"]
+    if cluster is None:
+        return np.ones(len(used), dtype=np.bool_)
+    size, unit = cluster.domain_size or 0, cluster.domain_unit
+    return np.asarray((used <= 0) | ((used <= size) & (used % unit == 0)))
+
+
+def _domain_message(shape: NetworkShape, v: Mapping[str, int]) -> str:
+    cluster, used = shape.cluster, v["domain_gpus"]
+    assert cluster is not None
+    size, unit = cluster.domain_size, cluster.domain_unit
+    if size is None:
+        return f"domain_gpus {used}: cluster '{cluster.name}' has no domains of fast links that hold whole nodes"
+    if used > size:
+        return f"domain_gpus {used}: {cluster.domain_name} has {size} GPUs"
+    near = nearby(used, unit)
+    return f"domain_gpus {used}: {cluster.domain_name} of {size} GPUs is used in whole nodes of {unit}; {near}"
+
+
+def _domains(shape: NetworkShape, c: Columns) -> BoolArray:
+    cluster, used = shape.cluster, c["domain_gpus"]
+    domains = None if cluster is None else cluster.num_domains
+    workers = c["tp"] * c["cp"] * c["pp"] * c["dp"]
+    return np.asarray((used <= 0) | (domains is None) | (-(-workers // np.maximum(used, 1)) <= (domains or 0)))
+
+
+def _domains_message(shape: NetworkShape, v: Mapping[str, int]) -> str:
+    workers, used = v["tp"] * v["cp"] * v["pp"] * v["dp"], v["domain_gpus"]
+    assert shape.cluster is not None
+    return f"domain_gpus {used}: {workers} GPUs need {-(-workers // used)} domains, the cluster has {shape.cluster.num_domains}"
 
 
 RULES: tuple[Rule, ...] = (
@@ -412,6 +455,20 @@ RULES: tuple[Rule, ...] = (
             f"zero stage {v['zero_stage']} and dp_shard {v['dp_shard']} contradict each other: stages 1 to 3 need dp_shard x cp > 1, "
             "stage 0 has dp_shard 1"
         ),
+    ),
+    Rule(
+        name="domain-nodes",
+        fields=("domain_gpus",),
+        doc="whole nodes of every domain of fast links are used",
+        test=_domain_shares,
+        message=_domain_message,
+    ),
+    Rule(
+        name="domains",
+        fields=("tp", "cp", "pp", "dp", "domain_gpus"),
+        doc="the cluster has enough domains of fast links",
+        test=_domains,
+        message=_domains_message,
     ),
     Rule(
         name="recompute",

@@ -202,7 +202,7 @@ class StepEnd:
             return np.zeros(len(pipelines))
         held = weigh(pipelines.layouts.rank_modules, pipelines.table.apart_trainable, pipelines.pass_of)
         message = np.max(held, axis=1) * self.gradient_width
-        ranks = self.groups.find(pipelines.batch.tp, np.ones_like(pipelines.batch.tp))
+        ranks = self.groups.find(pipelines.batch.tp, np.ones_like(pipelines.batch.tp), pipelines.place)
         return self.groups.time_s("all_reduce", ranks, message)
 
     def tied_exchange_s(self) -> FloatArray:
@@ -212,7 +212,8 @@ class StepEnd:
             return np.zeros(len(pipelines))
         message = np.max(pipelines.table.tied_count, axis=1)[pipelines.pass_of] * self.gradient_width
         pp = pipelines.batch.pp
-        pair = self.groups.find(np.where(pp > 1, 2, 1), pipelines.stride["pp"] * np.maximum(pp - 1, 1))
+        apart = pipelines.stride["pp"] * np.maximum(pp - 1, 1)
+        pair = self.groups.find(np.where(pp > 1, 2, 1), apart, pipelines.place)
         return self.groups.time_s("all_reduce", pair, message)
 
 
@@ -312,7 +313,7 @@ def _ended(
     exact: bool,
 ) -> tuple[_Gathering, StepEnd]:
     """The passes of plans, and what follows them."""
-    times = CopyTimes.of(groups, division, has_experts=bool(np.any(memory.expert_bytes)))
+    times = CopyTimes.of(groups, division, pipelines.place[index], has_experts=bool(np.any(memory.expert_bytes)))
     passes = _gathered(workload, pipelines, times, index, exact=exact)
     # Rank 0 ends last: what it leaves is a bound for all.
     ranks = slice(None) if exact else slice(0, 1)

@@ -604,7 +604,9 @@ def _module_weights(
     workload: Workload, cluster: Cluster, modules: Modules, assumptions: MeshAssumptions
 ) -> tuple[float, ...]:
     one = np.ones(1, dtype=np.int64)
-    keys = RowKeys(tp=one, sequence_parallel=0 * one, cp=one, ep=one, etp=one, micro_batch=_SAMPLES * one)
+    keys = RowKeys(
+        tp=one, sequence_parallel=0 * one, cp=one, ep=one, etp=one, micro_batch=_SAMPLES * one, place=0 * one
+    )
     compute = RooflineCompute(device=_YARDSTICK, precision=workload.precision, optimizer=workload.optimizer)
     table = module_table(replace(workload, compute=compute), cluster, modules, keys, assumptions=assumptions)
     return tuple(float(x) for x in (table.forward_s + table.backward_s)[0])

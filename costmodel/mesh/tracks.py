@@ -93,7 +93,7 @@ class _Passes:
         batch, layouts = MeshBatch.from_plans([plan]), stack_layouts([layout])
         pipelines, memory = model.pipelines(batch, layouts), model.pipeline_memory(batch, layouts)
         division = Division.of(batch)
-        times = CopyTimes.of(model.groups, division, has_experts=bool(np.any(memory.expert_bytes)))
+        times = CopyTimes.of(model.groups, division, pipelines.place, has_experts=bool(np.any(memory.expert_bytes)))
         counts = layout.run_chunks
         sent = np.repeat(pipelines.transfer_s[0], counts)
         forward = np.repeat(pipelines.chunks.forward_s[0] - pipelines.transfer_s[0], counts)

@@ -163,16 +163,17 @@ def cost_stages(model: MeshModel, rows: StageRows) -> StageCosts:
     -------
     StageCosts
     """
-    deciding = [rows.tp, rows.sequence_parallel, rows.etp, rows.micro_batch, rows.recompute]
+    batch = _batch(model, rows)
+    place = model.row_keys(batch).place
+    deciding = [rows.tp, rows.sequence_parallel, rows.etp, rows.micro_batch, rows.recompute, place]
     if model.assumptions.contended_step_s:  # collectives inside a layer feel what stages exchange
         deciding += [rows.stages, rows.replicas, rows.order]
     first, row = combined(*deciding)
-    keys = _batch(rows, first)
+    keys = batch.take(first)
     stride = strides(keys.order, keys.tp, keys.cp, keys.dp, rows.group_stages[first])
     stride["ep"] = np.ones_like(keys.tp)
     table = model.rows(keys)
     passes = module_passes(table, keys, stride, model.groups, is_block=model.is_block)
-    batch = _batch(rows, np.arange(len(rows)))
     layouts = _layouts(rows, model.is_block)
     modules = layouts.run_modules
 
@@ -202,31 +203,30 @@ def cost_stages(model: MeshModel, rows: StageRows) -> StageCosts:
     )
 
 
-def _batch(rows: StageRows, index: IntArray) -> MeshBatch:
-    """The stages as plans of the mesh model: equal replicas that share the optimizer state under ZeRO-1."""
-    one = np.ones(len(index), dtype=np.int64)
-    zero, replicas = rows.zero_stage[index], rows.replicas[index]
-    shared = zero > 0
+def _batch(model: MeshModel, rows: StageRows) -> MeshBatch:
+    """The stages as plans of the mesh model: equal replicas that share the optimizer state under ZeRO-1; groups fill their domains."""
+    one, shared, replicas = np.ones(len(rows), dtype=np.int64), rows.zero_stage > 0, rows.replicas
     return MeshBatch(
-        tp=rows.tp[index],
-        sequence_parallel=rows.sequence_parallel[index],
+        tp=rows.tp,
+        sequence_parallel=rows.sequence_parallel,
         cp=one,
         cp_kind=0 * one,
         ep=one,
-        etp=rows.etp[index],
-        pp=rows.stages[index],
+        etp=rows.etp,
+        pp=rows.stages,
         vpp=one,
         schedule=SCHEDULES.index("1f1b") * one,
         dp_replicate=np.where(shared, 1, replicas),
         dp_shard=np.where(shared, replicas, 1),
-        zero_stage=zero,
-        micro_batch=rows.micro_batch[index],
-        num_micro_batches=rows.num_micro_batches[index],
-        recompute=rows.recompute[index],
-        recompute_blocks=rows.recompute_blocks[index],
+        zero_stage=rows.zero_stage,
+        micro_batch=rows.micro_batch,
+        num_micro_batches=rows.num_micro_batches,
+        recompute=rows.recompute,
+        recompute_blocks=rows.recompute_blocks,
         offload_optimizer=0 * one,
         offload_activations=0 * one,
-        order=rows.order[index],
+        order=rows.order,
+        domain_gpus=(model.cluster.domain_size or 0) * one,
     )
 
 
@@ -263,9 +263,10 @@ def _step_end(
         zero = np.zeros(len(rows))
         return zero, zero
     unlike, sharded = rows.shapes > 1, rows.zero_stage > 0
-    batch = _batch(replace(rows, zero_stage=np.where(unlike | sharded, 1, 0)), np.arange(len(rows)))
+    batch = _batch(model, replace(rows, zero_stage=np.where(unlike | sharded, 1, 0)))
     division = Division.of(batch, strides(batch.order, batch.tp, batch.cp, batch.dp, rows.group_stages))
-    times = CopyTimes.of(model.groups, division, has_experts=bool(np.any(memory.expert_bytes)))
+    place = model.groups.places(batch)
+    times = CopyTimes.of(model.groups, division, place, has_experts=bool(np.any(memory.expert_bytes)))
     dense, experts = memory.dense_trainable, memory.expert_trainable
     wide = assumptions.gradient_width(workload.precision)
     both = dense * wide, experts * wide

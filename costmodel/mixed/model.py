@@ -213,22 +213,26 @@ class MixedModel:
         if sender.group == receiver.group:
             one = np.ones(len(message), dtype=np.int64)
             order, tp = ORDERS.index(plan.order) * one, high * one
-            stride = strides(order, tp, one, pipeline.replicas * one, pipeline.stages_of(sender.group) * one)["pp"]
+            count = pipeline.stages_of(sender.group) * one
+            stride = strides(order, tp, one, pipeline.replicas * one, count)["pp"]
             groups = self._group_times(sender.group)
-            time = groups.time_s("point_to_point", groups.find(2 * one, stride), message)
+            stages = groups.find(count, stride, tp * pipeline.replicas * count)
+            time = groups.time_s("point_to_point", stages, message)
         else:
             link = self.crossing(
                 (sender.group, receiver.group), (sender.tp * pipeline.replicas, receiver.tp * pipeline.replicas)
             )
             time = link.send_s(message)
         if scatters:  # activations are gathered on one side, their gradients on the other: the longer of both
-            time = time + np.maximum(*(self._gathered_s(stage, tensor_bytes) for stage in (sender, receiver)))
+            gathered = (self._gathered_s(pipeline, stage, tensor_bytes) for stage in (sender, receiver))
+            time = time + np.maximum(*gathered)
         return time * (1.0 - self.assumptions.pp_overlap)
 
-    def _gathered_s(self, stage: MixedStage, tensor_bytes: FloatArray) -> FloatArray:
+    def _gathered_s(self, pipeline: MixedPipeline, stage: MixedStage, tensor_bytes: FloatArray) -> FloatArray:
         """Time in which the tensor-parallel ranks of a stage gather what they have a share each of."""
         groups, one = self._group_times(stage.group), np.ones(len(tensor_bytes), dtype=np.int64)
-        return groups.time_s("all_gather", groups.find(stage.tp * one, one), tensor_bytes)
+        place = stage.tp * pipeline.replicas * pipeline.stages_of(stage.group) * one
+        return groups.time_s("all_gather", groups.find(stage.tp * one, one, place), tensor_bytes)
 
     def _group_times(self, group: int) -> GroupTimes:
         return once(
@@ -273,6 +277,7 @@ class MixedModel:
                 "pp"
             ]
             groups = self._group_times(first.group)
-            return float(groups.time_s("all_reduce", groups.find(2 * one, near * (count - 1)), np.array([message]))[0])
+            ends = groups.find(2 * one, near * (count - 1), first.tp * pipeline.replicas * count * one)
+            return float(groups.time_s("all_reduce", ends, np.array([message]))[0])
         link = self.crossing((first.group, last.group), (first.tp * pipeline.replicas, last.tp * pipeline.replicas))
         return float(all_reduce_across_s(message, 2, link.bytes_per_s, link.latency_s))

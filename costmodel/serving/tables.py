@@ -442,8 +442,8 @@ class ModuleTimer:
         )
 
     def exchange_s(self, operation: str, size: IntArray, stride: IntArray, message_bytes: FloatArray) -> FloatArray:
-        """Time of the cheapest collective among ``size`` ranks that are ``stride`` apart."""
-        return np.asarray(self.groups.time_s(operation, self.groups.find(size, stride), message_bytes))
+        """Time of the cheapest collective among ``size`` ranks that are ``stride`` apart; every replica starts in a domain of its own."""
+        return np.asarray(self.groups.time_s(operation, self.groups.find(size, stride, size * stride), message_bytes))
 
     # -- times ------------------------------------------------------------------------------------------------------
 
@@ -672,6 +672,7 @@ def _row_keys(keys: PassKeys, rows: FloatArray) -> RowKeys:
         ep=keys.ep,
         etp=keys.etp,
         micro_batch=np.maximum(rows, 1).astype(np.int64),
+        place=0 * one,
     )
 
 

@@ -322,6 +322,15 @@ class _Network(TypedDict, total=False):
         str | Sequence[str] | None,
         _name("order", "Rank order, innermost first, as in tp-cp-dp-pp.", "costmodel.mesh.plan:ORDERS", rare=True),
     ]
+    domain_gpus: Annotated[
+        Degrees | None,
+        _degree(
+            "domain-gpus",
+            "GPUs used of every domain of fast links, such as 64 of the 72 of an NVLink rack. Default: of racks every share "
+            "that divides the GPUs and is more than half is tried.",
+            rare=True,
+        ),
+    ]
     offload: Annotated[
         str | Sequence[str] | None,
         Option(

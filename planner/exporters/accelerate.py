@@ -13,7 +13,7 @@ from typing import Any
 from costmodel.mesh.plan import MeshPlan
 from costmodel.precision import PRECISIONS
 from planner.exporters.account import Account
-from planner.exporters.common import SPLITS, account_basics, account_script, header
+from planner.exporters.common import SEGMENT, SPLITS, account_basics, account_script, header
 from planner.exporters.job import Job
 from planner.exporters.runs import Run, count_of, problem, section_of, unread_keys
 from planner.exporters.shell import node_ranks, start_scripts
@@ -46,6 +46,7 @@ FIELDS = {
     "offload_optimizer": "-: fsdp_offload_params moves weights, too; written under FSDP",
     "offload_activations": "-: not by the file",
     "order": "tp-cp-dp; -: the others",
+    "domain_gpus": SEGMENT,
     "stage_blocks": "no pipelines",
     "stage_recompute": "all blocks; -: fewer",
     "block_splits": SPLITS,

@@ -9,6 +9,7 @@ from planner.exporters.account import Account
 from planner.exporters.job import Job, Nodes, Origin
 
 __all__ = [
+    "SEGMENT",
     "SPLITS",
     "account_basics",
     "account_collectives",
@@ -20,6 +21,7 @@ __all__ = [
 ]
 
 SPLITS = "-: the trainer splits every block alike"
+SEGMENT = "--segment in train.slurm"
 
 
 def header(origin: Origin, account: Account, program: str) -> list[str]:

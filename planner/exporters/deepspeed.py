@@ -15,7 +15,7 @@ from costmodel.mesh.plan import MeshPlan
 from costmodel.precision import PRECISIONS
 from planner.core.errors import FileProblem, InputFileError
 from planner.exporters.account import Account
-from planner.exporters.common import SPLITS, account_basics, account_script, header, is_even_layout
+from planner.exporters.common import SEGMENT, SPLITS, account_basics, account_script, header, is_even_layout
 from planner.exporters.job import Job
 from planner.exporters.rules import refused_by
 from planner.exporters.runs import Run, count_of, problem, section_of, unread_keys
@@ -48,6 +48,7 @@ FIELDS = {
     "offload_optimizer": "zero_optimization.offload_optimizer; -: without ZeRO",
     "offload_activations": "activation_checkpointing.cpu_checkpointing (full recomputation); -: otherwise",
     "order": "tp-cp-dp-pp; -: the others",
+    "domain_gpus": SEGMENT,
     "stage_blocks": "by hand: PipelineModule(partition_method=)",
     "stage_recompute": "-: activation_checkpoint_interval is the same on every stage",
     "block_splits": SPLITS,

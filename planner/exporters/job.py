@@ -52,6 +52,10 @@ class Nodes:
         Processes, one per device.
     capacity : int
         Devices of one node.
+    domain_gpus : int
+        Devices used of every domain of fast links, where it holds several nodes; else 0.
+    domain : str
+        What such a domain is called: "an nvlink domain".
 
     Examples
     --------
@@ -59,10 +63,14 @@ class Nodes:
     (8, 4)
     >>> Nodes(workers=12, capacity=8).per_node, Nodes(workers=12, capacity=8).is_even  # 3 nodes of 4, not 8 and 4
     (4, False)
+    >>> Nodes(workers=512, capacity=4, domain_gpus=64).segment  # 16 nodes of every domain
+    16
     """
 
     workers: int
     capacity: int
+    domain_gpus: int = 0
+    domain: str = "a domain"
 
     @property
     def per_node(self) -> int:
@@ -75,6 +83,12 @@ class Nodes:
     def count(self) -> int:
         """Nodes."""
         return self.workers // self.per_node
+
+    @property
+    def segment(self) -> int:
+        """Nodes that must lie in one domain each time, and divide all (Slurm's --segment); 0 where no domain holds several, or one all."""
+        segment = math.gcd(self.count, self.domain_gpus // self.per_node)
+        return segment if 1 < segment < self.count else 0
 
     @property
     def is_even(self) -> bool:

@@ -19,7 +19,7 @@ from costmodel.network.sizes import NetworkSizes
 from costmodel.precision import PRECISIONS
 from planner.core.errors import FileProblem, InputFileError
 from planner.exporters.account import Account
-from planner.exporters.common import SPLITS, account_basics, chunk_repeats, header, is_even_layout
+from planner.exporters.common import SEGMENT, SPLITS, account_basics, chunk_repeats, header, is_even_layout
 from planner.exporters.job import Job
 from planner.exporters.runs import Run, problem
 from planner.exporters.shell import shell_array, start_scripts
@@ -155,6 +155,7 @@ FIELDS = {
     "offload_optimizer": "--optimizer-cpu-offload",
     "offload_activations": "-: not by an argument",
     "order": "tp-cp-dp-pp, tp-cp-pp-dp by --use-tp-pp-dp-mapping; -: the others",
+    "domain_gpus": SEGMENT,
     "stage_blocks": "--pipeline-model-parallel-layout where stages are unequal",
     "stage_recompute": "as recompute_blocks; -: unless it is the same number on every stage",
     "block_splits": SPLITS,

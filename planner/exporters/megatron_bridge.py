@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from costmodel.precision import PRECISIONS
 from planner.exporters.account import Account
-from planner.exporters.common import SPLITS, account_basics, header, is_even_layout
+from planner.exporters.common import SEGMENT, SPLITS, account_basics, header, is_even_layout
 from planner.exporters.job import Job
 from planner.exporters.megatron import (
     CP_COMM,
@@ -42,6 +42,7 @@ FIELDS = {
     "offload_optimizer": "optimizer.optimizer_cpu_offload",
     "offload_activations": "-: not beside pipelines, and not checked",
     "order": "tp-cp-dp-pp, tp-cp-pp-dp by dist.use_tp_pp_dp_mapping; -: the others",
+    "domain_gpus": SEGMENT,
     "stage_blocks": "model.pipeline_model_parallel_layout where stages are unequal",
     "stage_recompute": "as recompute_blocks; -: unless it is the same number on every stage",
     "block_splits": SPLITS,

@@ -7,7 +7,7 @@ from typing import Any
 from costmodel.mesh.stages import threshold_blocks, threshold_last
 from costmodel.network.sizes import NetworkSizes
 from planner.exporters.account import Account
-from planner.exporters.common import SPLITS, account_basics, header
+from planner.exporters.common import SEGMENT, SPLITS, account_basics, header
 from planner.exporters.job import Job
 from planner.exporters.shell import start_scripts
 from planner.files.yaml_text import yaml_text
@@ -38,6 +38,7 @@ FIELDS = {
     "offload_optimizer": "-: no setting",
     "offload_activations": "-: no setting",
     "order": "tp-cp-dp-pp, with experts tp-cp-pp-dp; -: the others",
+    "domain_gpus": SEGMENT,
     "stage_blocks": "as nanotron cuts them; -: any other way",
     "stage_recompute": "all blocks; -: fewer",
     "block_splits": SPLITS,

@@ -66,7 +66,17 @@ class Planned:
     @property
     def nodes(self) -> Nodes:
         """Where it runs."""
-        return Nodes(workers=self.plan.workers, capacity=self.space.resolved.cluster.devices_of_node)
+        cluster, workers = self.space.resolved.cluster, self.plan.workers
+        used = getattr(self.plan, "domain_gpus", None)  # other kinds of plans leave it open
+        if used is None:
+            return Nodes(workers=workers, capacity=cluster.devices_of_node)
+        used = used or int(cluster.share(workers)) or cluster.devices_of_node
+        return Nodes(
+            workers=workers,
+            capacity=min(cluster.devices_of_node, used),
+            domain_gpus=used if cluster.has_shares else 0,
+            domain=cluster.domain_name,
+        )
 
     def origin(self, *times: str) -> Origin:
         """Where it comes from, and what it promises, in sentences: its times, its memory, and what they leave out."""

@@ -132,12 +132,13 @@ def slurm_script(header: Sequence[str], nodes: Nodes, job_name: str, script: str
         "#SBATCH --ntasks-per-node=1",
         f"#SBATCH --gpus-per-node={nodes.per_node}",
         "#SBATCH --exclusive",
+        *([f"#SBATCH --segment={nodes.segment}"] if nodes.segment else []),
         *comment(header),
         "#",
         *comment(
             [
                 f"Submit it in the folder that it lies in, or name that folder in PLAN_FOLDER; its arguments go to {script}.",
-                "Ranks follow the order of the nodes in the allocation: ask for nodes that are near each other.",
+                *_nearness(nodes),
             ]
         ),
         "set -euo pipefail",
@@ -153,6 +154,17 @@ def slurm_script(header: Sequence[str], nodes: Nodes, job_name: str, script: str
         f'srun --kill-on-bad-exit=1 bash "$folder/{script}" "$@"',
     ]
     return "\n".join(lines) + "\n"
+
+
+def _nearness(nodes: Nodes) -> list[str]:
+    """Which nodes must be near each other."""
+    if not nodes.segment:
+        return ["Ranks follow the order of the nodes in the allocation: ask for nodes that are near each other."]
+    return [
+        f"Every {nodes.segment} nodes in the order of ranks lie in {nodes.domain}: the prediction is for {nodes.domain_gpus} GPUs of each.",
+        "--segment asks for that. It counts where Slurm knows the domains (topology/block); an older Slurm refuses the line: delete it.",
+        "Node numbers must follow the domains, too (BlockAsNodeRank in Slurm's TopologyParam).",
+    ]
 
 
 # -- scripts of torch --------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from typing import Any
 
 from costmodel.precision import PRECISIONS
 from planner.exporters.account import Account
-from planner.exporters.common import SPLITS, account_basics, header
+from planner.exporters.common import SEGMENT, SPLITS, account_basics, header
 from planner.exporters.job import Job
 from planner.exporters.shell import comment, start_scripts
 
@@ -45,6 +45,7 @@ FIELDS = {
     "offload_optimizer": "-: training.enable_cpu_offload moves weights and gradients, too; written beside ZeRO",
     "offload_activations": "-: no setting",
     "order": "tp-cp-dp-pp; -: the others",
+    "domain_gpus": SEGMENT,
     "stage_blocks": "parallelism.module_fqns_per_model_part; by hand where the network is no plain decoder",
     "stage_recompute": "all blocks; -: fewer",
     "block_splits": SPLITS,

@@ -106,8 +106,8 @@ class ModulePrices:
             model=model,
             plan=plan,
             kind=kind,
-            keys=RowKeys.of(batch),
-            copies=CopyTimes.of(model.groups, Division.of(batch), has_experts=False),
+            keys=model.row_keys(batch),
+            copies=CopyTimes.of(model.groups, Division.of(batch), model.groups.places(batch), has_experts=False),
             passes=plan.num_micro_batches + (plan.pp - 1.0) / plan.vpp,
             recomputed=float(memory.share[0, first]),
             alive=float(memory.alive[0, first]),
@@ -160,7 +160,7 @@ class ModulePrices:
         passed = trained if self.model.assumptions.zero_whole else some
         update = workload.compute.update_s(2.0 * some) - workload.compute.update_s(some)
         update = update + gradient_passes_s(workload, self.groups, passed)
-        ranks = self.groups.find(np.array([plan.tp]), np.ones(1, dtype=np.int64))
+        ranks = self.groups.find(self.keys.tp, np.ones(1, dtype=np.int64), self.keys.place)
         once, twice = self.groups.time_s("all_reduce", ranks, _LARGE_BYTES * np.array([[1.0, 2.0]]))[0]
         message = total["apart_trainable"] * self.groups.assumptions.gradient_width(workload.precision)
         return np.asarray(update + message * (twice - once) / _LARGE_BYTES)

@@ -26,7 +26,7 @@ __all__ = ["MemoryMode", "MemoryModes", "ModeNeeds", "recomputing"]
 
 
 _FULL, _NONE = RECOMPUTE.index("full"), RECOMPUTE.index("none")
-_FIELDS = tuple(name for name in PIPELINE_FIELDS if name not in ("order", "cp_kind"))
+_FIELDS = tuple(name for name in PIPELINE_FIELDS if name not in ("order", "cp_kind", "domain_gpus"))
 
 MemoryMode = tuple[int, int, int]  # recomputation, offload_optimizer, offload_activations
 
@@ -113,7 +113,8 @@ class MemoryModes:
         kind, optimizer, activations = self.each[v]
         most = self.space.most_blocks(pipeline.pp, pipeline.vpp)
         plan = _wholly_shared(recomputing(pipeline, kind, most), self.stages[z]).plan(0)
-        return replace(plan, offload_optimizer=bool(optimizer), offload_activations=bool(activations))
+        placed = replace(plan, domain_gpus=max(plan.domain_gpus, 0))
+        return replace(placed, offload_optimizer=bool(optimizer), offload_activations=bool(activations))
 
 
 def _wholly_shared(batch: MeshBatch, stage: int) -> MeshBatch:

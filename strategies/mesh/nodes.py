@@ -359,6 +359,9 @@ class PlanCount:
         spread = (nodes["cp"] > 1) * 4 + (nodes["dp"] > 1) * 2 + (nodes["pp"] > 1)
         offloads = len(space.flags("offload_optimizer")) * len(space.flags("offload_activations"))
         per_node = orders[spread] * self._pipeline_counts(nodes) * self._sharding_counts(nodes) * offloads
+        if space.has_shares:
+            counts, row = distinct(workers_of(nodes))
+            per_node = per_node * np.array([len(space.domain_shares(int(n))) for n in counts], dtype=np.int64)[row]
         # 63 bits hold a node's plans; the sum of all may need more.
         high, low = np.divmod(per_node, 1 << 32)
         return (int(high.sum()) << 32) + int(low.sum())

@@ -53,7 +53,7 @@ KEY: tuple[str, ...] = (
     "micro_batch",
     "num_micro_batches",
 )
-# Ties between modes of the same plan go to the simplest.
+# Ties between modes of the same plan go to the simplest, then to the one in the fewest domains.
 _TUNED = ("offload_optimizer", "offload_activations", "recompute", "recompute_blocks", "order")
 
 
@@ -95,7 +95,7 @@ class Incumbents:
             if score[n] > self.worst:
                 break
             key = tuple(int(getattr(batch, name)[n]) for name in KEY)
-            tuned = tuple(int(getattr(batch, name)[n]) for name in _TUNED)
+            tuned = (*(int(getattr(batch, name)[n]) for name in _TUNED), -int(batch.domain_gpus[n]))
             known = self._rows.get(key)
             if known is None or (float(score[n]), tuned) < (known.score, known.tuned):
                 self._rows[key] = _Row(

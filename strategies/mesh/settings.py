@@ -72,7 +72,7 @@ class MeshRestriction:
     ----------
     degrees : mapping
         Field of MeshPlan with integer values (tp, cp, ep, etp, pp, vpp, dp_replicate, dp_shard, zero_stage, micro_batch,
-        num_micro_batches, recompute_blocks) or "dp" (replicas of either kind) -> allowed values.
+        num_micro_batches, recompute_blocks, domain_gpus) or "dp" (replicas of either kind) -> allowed values.
     names : mapping
         Field of MeshPlan with names (schedule, recompute, cp_kind, order) -> allowed names.
     flags : mapping

@@ -3,7 +3,8 @@
 The stated space: every worker count up to the limit; tp, cp, pp, dp, ep, etp, micro-batch, vpp and shares of dp of
 any size that the rules allow (`costmodel.mesh.rules`); with and without sequence parallelism; every kind of context
 parallelism, schedule, ZeRO stage, rank order (orders that number the ranks alike are one); no, selective and full
-recomputation of any number of blocks per chunk; optimizer state and activations on the device or the host.
+recomputation of any number of blocks per chunk; optimizer state and activations on the device or the host; where a domain of fast
+links holds several nodes, the shares of it that `costmodel.hardware.cluster.Cluster.shares` has.
 
 It is enumerated in three levels. A *node* fixes what decides the work of a rank: tp, sequence parallelism, cp and its
 kind, ep, etp, micro-batch, dp and pp. A *pipeline* adds schedule, vpp and order: the pipeline's time without data
@@ -18,6 +19,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from costmodel.arrays import BoolArray, IntArray, combined, ranges
+from costmodel.hardware.cluster import AT_BEST
 from costmodel.layerwise.splits import divisors
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import CP_KINDS, MESH_COLUMNS, ORDERS, RECOMPUTE, SCHEDULES, MeshBatch
@@ -36,7 +38,7 @@ _1F1B = SCHEDULES.index("1f1b")
 _FULL = RECOMPUTE.index("full")
 _ANY = Bounds()
 _LARGEST_LISTED = 1 << 20
-_KIND = "_kind"
+_KIND, _WORKERS = "_kind", "_workers"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +62,7 @@ class MeshSpace:
     def of(cls, model: MeshModel, settings: MeshSettings) -> MeshSpace:
         """The space of a model."""
         workload = model.workload
-        shape = NetworkShape.of(workload.graph, model.modules, workload.global_batch, workload.framework)
+        shape = NetworkShape.of(workload.graph, model.modules, workload.global_batch, workload.framework, model.cluster)
         return cls(model=model, shape=shape, settings=settings)
 
     @property
@@ -242,12 +244,34 @@ class MeshSpace:
         return self._by_value(nodes, "pp", ("schedule", "vpp"), smallest, are_legal=True)
 
     def with_orders(self, pipelines: Columns) -> Columns:
-        """Rows with every order of the ranks that numbers them differently."""
+        """Rows with every order of the ranks that numbers them differently, and with every share of a domain."""
         shape_of = (pipelines["cp"] > 1) * 4 + (pipelines["dp"] > 1) * 2 + (pipelines["pp"] > 1)
         pipelines = {**pipelines, "_spread": shape_of.astype(np.int64)}
         ordered = self._by_value(pipelines, "_spread", ("order",), lambda mask: [(o,) for o in self.orders(mask)])
-        del ordered["_spread"]
-        return ordered
+        spread = ordered.pop("_spread")
+        if not self.has_shares:
+            return {**ordered, "domain_gpus": np.zeros_like(spread)}
+        ordered[_WORKERS] = ordered["tp"] * ordered["cp"] * ordered["pp"] * ordered["dp"]
+        shared = self._by_value(ordered, _WORKERS, ("domain_gpus",), lambda n: [(g,) for g in self.domain_shares(n)])
+        del shared[_WORKERS]
+        return shared
+
+    @property
+    def has_shares(self) -> bool:
+        """Whether plans may use different shares of a domain."""
+        return self.model.cluster.has_shares or "domain_gpus" in self.restriction.degrees
+
+    def domain_shares(self, workers: int) -> tuple[int, ...]:
+        """Devices that so many workers may use of every domain: those of `Cluster.shares`, or all that the user allows."""
+        cluster, wanted = self.model.cluster, self.restriction.degrees.get("domain_gpus")
+        if wanted is None:
+            return cluster.shares(workers) or (0,)
+        unit = cluster.domain_unit
+        each = np.arange(unit, (cluster.domain_size or 0) + 1, unit)
+        known = {"domain_gpus": self.values("domain_gpus", each)}
+        one = np.ones(len(known["domain_gpus"]), dtype=np.int64)
+        columns = {**known, "tp": workers * one, "cp": one, "pp": one, "dp": one}
+        return tuple(selected(known, holds(self.shape, columns, frozenset(known)))["domain_gpus"][::-1].tolist())
 
     def orders(self, mask: int) -> list[int]:
         """Orders that differ, by which of cp (4), dp (2) and pp (1) are larger than 1."""
@@ -349,7 +373,7 @@ def _pairs_in(pairs: Mapping[str, IntArray]) -> list[tuple[int, int]]:
 
 
 def batch_of(columns: Columns) -> MeshBatch:
-    """Complete rows as a batch; what is missing takes the neutral value.
+    """Complete rows as a batch; what is missing takes the neutral value, the place of the ranks that which nothing beats.
 
     >>> one = np.array([1])
     >>> batch_of({"tp": 2 * one, "dp": one}).tp.tolist()
@@ -361,7 +385,7 @@ def batch_of(columns: Columns) -> MeshBatch:
         ("tp", "cp", "ep", "etp", "pp", "vpp", "dp_replicate", "dp_shard", "micro_batch", "num_micro_batches"), one
     )
     filled = {name: neutral.get(name, zero) for name in MESH_COLUMNS}
-    filled["schedule"] = np.full(size, _1F1B)
+    filled["schedule"], filled["domain_gpus"] = np.full(size, _1F1B), np.full(size, AT_BEST)
     filled |= {name: column for name, column in columns.items() if name in MESH_COLUMNS}
     if "dp" in columns and "dp_shard" not in columns:
         filled["dp_replicate"] = columns["dp"]

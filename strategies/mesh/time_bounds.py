@@ -23,6 +23,7 @@ from dataclasses import replace
 import numpy as np
 
 from costmodel.arrays import BoolArray, FloatArray, IntArray, combined, rows_of
+from costmodel.hardware.cluster import AT_BEST
 from costmodel.mesh.communication import mesh_strides, p2p_s
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.passes import PASS_FIELDS, Pipelines, chunk_passes, module_passes, pipeline_s, time_before
@@ -56,11 +57,12 @@ def worthy(model: MeshModel, batch: MeshBatch, is_worthy: Callable[[FloatArray, 
     first, pass_of = combined(*(getattr(batch, name) for name in PASS_FIELDS))
     distinct = batch.take(first)
     zero = np.zeros(len(distinct), dtype=np.int64)
-    bare = replace(distinct, order=zero, pp=zero + 1)
+    bare = replace(distinct, order=zero, pp=zero + 1, domain_gpus=zero + AT_BEST)
     passes = module_passes(model.rows(bare), bare, mesh_strides(bare), model.groups, is_block=model.is_block)
     busy = weigh(model.rank_modules(batch), passes.forward_s + passes.backward_s, pass_of)
     rows = np.flatnonzero(is_worthy(batch.num_micro_batches * np.max(busy, axis=1), batch))
     batch, pass_of, busy = batch.take(rows), pass_of[rows], rows_of(busy, rows)
+    batch = replace(batch, domain_gpus=np.full(len(batch), AT_BEST))
     layouts = model.layouts(batch)
     strides = (batch.tp, batch.tp * batch.cp, batch.tp * batch.dp, batch.tp * batch.cp * batch.dp)
     transfer_s = p2p_s(model.groups, batch, layouts.run_cut, model.workload.precision.activation_bytes, strides)

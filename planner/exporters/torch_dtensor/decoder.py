@@ -10,7 +10,7 @@ from costmodel.network.sizes import NetworkSizes
 from costmodel.precision import PRECISIONS
 from planner.core.numbers import counted
 from planner.exporters.account import Account
-from planner.exporters.common import SPLITS, account_basics, account_script, header
+from planner.exporters.common import SEGMENT, SPLITS, account_basics, account_script, header
 from planner.exporters.job import Job
 from planner.exporters.shell import PLAN, comment, scripts
 
@@ -36,6 +36,7 @@ FIELDS = {
     "offload_optimizer": "-: CPUOffloadPolicy moves the weights, too",
     "offload_activations": "RUN_UNDER: torch.autograd.graph.save_on_cpu, by hand",
     "order": "tp-cp-dp-pp; -: the others",
+    "domain_gpus": SEGMENT,
     "stage_blocks": "no pipelines",
     "stage_recompute": "no pipelines",
     "block_splits": SPLITS,

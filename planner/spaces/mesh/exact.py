@@ -77,6 +77,7 @@ class _Builder:
             schedule=self.names.get("schedule", "interleaved" if get("vpp", 1) > 1 else "1f1b"),
             cp_kind=self.names.get("cp_kind", MeshPlan().cp_kind),
             order=self.names.get("order", MeshPlan().order),
+            domain_gpus=get("domain_gpus", 0),
             offload_optimizer=self.restriction.flags.get("offload_optimizer", False),
             offload_activations=self.restriction.flags.get("offload_activations", False),
         )

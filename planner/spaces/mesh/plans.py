@@ -75,6 +75,8 @@ def mesh_plan_in_words(plan: MeshPlan) -> str:
         words.append(f"offload {' and '.join(offloaded)}")
     if plan.order != MeshPlan().order:
         words.append(f"order {plan.order}")
+    if plan.domain_gpus:
+        words.append(f"{plan.domain_gpus} GPUs per domain")
     if plan.stage_blocks:
         words.append(f"blocks per chunk ({_in_runs(plan.stage_blocks)})")
     if plan.block_splits:

@@ -95,7 +95,9 @@ def mesh_space(resolved: Resolved) -> MeshPlanSpace:
     return MeshPlanSpace(
         resolved=resolved,
         model=model,
-        shape=NetworkShape.of(workload.graph, model.modules, workload.global_batch, workload.framework),
+        shape=NetworkShape.of(
+            workload.graph, model.modules, workload.global_batch, workload.framework, resolved.cluster
+        ),
         seq=_positions(workload.graph),
         flop_per_step=model_flops_per_step(workload),
         peak_flop_per_s=device.peak(workload.precision.compute),

@@ -51,7 +51,7 @@ def model_of(graph: Graph, batch: int = 8) -> MeshModel:
 def looped_s(model: MeshModel) -> tuple[float, float]:
     """Forward and backward of one sample on one device, layer by layer of the whole graph: what is not reached costs nothing."""
     graph, one = model.workload.graph, np.ones(1, dtype=np.int64)
-    keys = RowKeys(tp=one, sequence_parallel=0 * one, cp=one, ep=one, etp=one, micro_batch=one)
+    keys = RowKeys(tp=one, sequence_parallel=0 * one, cp=one, ep=one, etp=one, micro_batch=one, place=0 * one)
     reached: dict[str, bool] = {}
     forward = backward = 0.0
     places = {i: (kind, p) for kind in model.modules.kinds for p, i in enumerate(kind.layers)}

@@ -22,11 +22,18 @@ from costmodel.timeline import Timeline, TimelineInput, Tracks, TrackSpan, simul
 from tests.costmodel.mesh import plans as make
 
 
-def _message_s(model: MeshModel, operation: str, size: int, stride: int, message_bytes: float) -> float:
-    """The algorithm of a library that is the quickest, asked one message at a time."""
+def _nodes(model: MeshModel, plan: MeshPlan, size: int, stride: int) -> int:
+    """Most nodes that a group has ranks on."""
+    per_node, block = model.cluster.levels[0].size or plan.workers, size * stride
+    starts = [first + n for first in range(0, plan.workers - block + 1, block) for n in range(stride)]
+    return max(len({(start + n * stride) // per_node for n in range(size)}) for start in starts)
+
+
+def _message_s(model: MeshModel, plan: MeshPlan, operation: str, size: int, stride: int, message_bytes: float) -> float:
+    """The algorithm of a library that is the quickest, asked one message at a time of the worst group."""
     if size == 1 or message_bytes == 0.0:
         return 0.0
-    where = span(model.cluster, float(size), float(stride))
+    where = span(model.cluster, float(size), float(stride), float(plan.workers))
     names = names_of(operation, in_libraries=True)
     return min(float(collective_s(operation, name, message_bytes, where, model.cluster)) for name in names)
 
@@ -90,7 +97,7 @@ class Chunks:
         plan, shown = self.plan, self.model.assumptions
         message = self._dispatched_bytes(kind)
         each = sum(
-            _message_s(self.model, "all_to_all", plan.ep, self.stride["ep"], width * message)
+            _message_s(self.model, plan, "all_to_all", plan.ep, self.stride["ep"], width * message)
             for width in (self.model.workload.precision.dispatch_share, 1.0)
         ) + self._value("etp_forward_s", kind)
         both = each * (2 if trains else 1)
@@ -102,9 +109,9 @@ class Chunks:
         return each * (filling + (1 - filling) * full)
 
     def _dispatched_bytes(self, kind: int) -> float:
-        """A token goes once to each node that has one of its experts."""
+        """A token goes once to each node that has one of its experts, of the group with experts on most nodes."""
         every = self._value("dispatch_bytes", kind)
-        nodes = self.plan.ep * self.stride["ep"] / self.model.cluster.levels[0].size
+        nodes = _nodes(self.model, self.plan, self.plan.ep, self.stride["ep"])
         if nodes <= 1 or not every:
             return every
         layers = [self.model.workload.graph.layers[i] for i in self.model.modules.kinds[kind].layers]
@@ -116,14 +123,14 @@ class Chunks:
         stride, cp = self.stride["cp"], plan.cp
         kv = self._value("kv_bytes", kind)
         if plan.cp_kind == "all_to_all":
-            each = _message_s(model, "all_to_all", cp, stride, self._value("heads_bytes", kind))
+            each = _message_s(model, plan, "all_to_all", cp, stride, self._value("heads_bytes", kind))
             return each, each
         if plan.cp_kind == "all_gather":
-            gather = _message_s(model, "all_gather", cp, stride, kv * cp)
-            return gather, gather + _message_s(model, "reduce_scatter", cp, stride, kv * cp)
+            gather = _message_s(model, plan, "all_gather", cp, stride, kv * cp)
+            return gather, gather + _message_s(model, plan, "reduce_scatter", cp, stride, kv * cp)
         result = []
         for copies, name in ((1, "attention_forward_s"), (2, "attention_backward_s")):
-            sent = _message_s(model, "point_to_point", cp, stride, copies * kv)
+            sent = _message_s(model, plan, "point_to_point", cp, stride, copies * kv)
             hidden = model.assumptions.cp_overlap * self._value(name, kind) / cp
             result.append(sum(max(sent - hidden, 0.0) for _ in range(cp - 1)))
         return result[0], result[1]
@@ -136,9 +143,11 @@ class Chunks:
             self.stride["dp"] * plan.dp_shard if plan.dp_shard > 1 else 1,
             self.stride["cp"] * plan.cp if plan.cp > 1 else 1,
         )
-        gather = _message_s(model, "all_gather", ranks, max(extent // ranks, 1), 2 * self._value("dense_count", kind))
+        gather = _message_s(
+            model, plan, "all_gather", ranks, max(extent // ranks, 1), 2 * self._value("dense_count", kind)
+        )
         scatter = _message_s(
-            model, "reduce_scatter", ranks, max(extent // ranks, 1), 4 * self._value("dense_trainable", kind)
+            model, plan, "reduce_scatter", ranks, max(extent // ranks, 1), 4 * self._value("dense_trainable", kind)
         )
         hide, lost = model.assumptions.dp_overlap, model.assumptions.interference
         # Weight gradients of a zero-bubble schedule come later than what is gathered and scattered.
@@ -156,9 +165,9 @@ class Chunks:
         held = self.model.modules.cut_elements[module] * plan.micro_batch * 2 / plan.cp
         scatters = self.model.assumptions.scattered_handover > 0
         message = held / (plan.tp if plan.sequence_parallel or scatters else 1)
-        sent = _message_s(self.model, "point_to_point", 2, self.stride["pp"], message)
+        sent = _message_s(self.model, plan, "point_to_point", plan.pp, self.stride["pp"], message)
         if scatters and not plan.sequence_parallel:
-            sent += _message_s(self.model, "all_gather", plan.tp, 1, held)
+            sent += _message_s(self.model, plan, "all_gather", plan.tp, 1, held)
         return sent * (1 - self.model.assumptions.pp_overlap)
 
     def timeline(self, exchange_s: tuple[float, ...] = (), optimizer_s: tuple[float, ...] = ()) -> Timeline:
@@ -235,7 +244,7 @@ def _buckets_s(
     """Messages travel in as many parts as gradients fill buckets."""
     bucket = _bucket_bytes(model, plan)
     pieces = max(gradients / bucket, 1.0) if bucket else 1.0
-    return pieces * _message_s(model, operation, size, stride, message / pieces)
+    return pieces * _message_s(model, plan, operation, size, stride, message / pieces)
 
 
 def _ends(model: MeshModel, plan: MeshPlan) -> tuple[tuple[float, ...], tuple[float, ...]]:

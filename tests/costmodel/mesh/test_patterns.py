@@ -149,7 +149,7 @@ def test_by_hand() -> None:
     size = np.array([16 * 64 * 2.0])  # bytes of the tensor between the layers, bf16
 
     def reduce_s(ranks: int) -> float:
-        return float(groups.time_s("all_reduce", groups.find(np.array([ranks]), np.array([1])), size)[0])
+        return float(groups.time_s("all_reduce", groups.find(np.array([ranks]), np.array([1]), np.array([0])), size)[0])
 
     assert standard["tp_forward_s"] == pytest.approx(2 * reduce_s(4), rel=1e-12)
     assert two["tp_forward_s"] == pytest.approx(reduce_s(4) + reduce_s(2), rel=1e-12)
@@ -163,7 +163,7 @@ def test_whole_matrices_under_sequence_parallelism_by_hand() -> None:
     costs, groups = _one(model, *splits, sequence_parallel=True), model.groups
     assert costs["apart_trainable"] == 64 * 128 + 64 * 64 + 64 * 256 + 128 * 64
     assert costs["dense_count"] == costs["apart_trainable"] + 2 * 64
-    four = groups.find(np.array([4]), np.array([1]))
+    four = groups.find(np.array([4]), np.array([1]), np.array([0]))
 
     def trade_s(features: int) -> float:
         return float(groups.time_s("all_to_all", four, np.array([16 * features * 2.0 / 4]))[0])
@@ -182,7 +182,7 @@ def test_repeated_key_and_value_heads_travel() -> None:
     model = small(kv_heads=2)
     splits = [(name, "whole", 1) for name in ("qkv", "proj", "up", "glu", "down")]
     costs, groups = _one(model, *splits, sequence_parallel=True), model.groups
-    four = groups.find(np.array([4]), np.array([1]))
+    four = groups.find(np.array([4]), np.array([1]), np.array([0]))
     sent = sum(
         float(groups.time_s("all_to_all", four, np.array([16 * features * 2.0 / 4]))[0]) for features in (16 * 8, 64)
     )

@@ -38,7 +38,7 @@ def job_of(plan: MeshPlan, *, network: NetworkSizes | None = LLAMA3_70B, **chang
     even = tuple(layers // chunks + (c < layers % chunks) for c in range(chunks))
     values: dict[str, Any] = {
         "origin": origin(),
-        "nodes": Nodes(workers=plan.workers, capacity=8),
+        "nodes": Nodes(workers=plan.workers, capacity=8, domain_gpus=getattr(plan, "domain_gpus", 0)),
         "blocks": plan.stage_blocks or even,
         "network": network,
         "seq": 8192,
@@ -51,7 +51,7 @@ def job_of(plan: MeshPlan, *, network: NetworkSizes | None = LLAMA3_70B, **chang
 def serving_job(plan: ServingPlan, **changes: Any) -> ServingJob:
     values: dict[str, Any] = {
         "origin": origin(summary="a way to serve"),
-        "nodes": Nodes(workers=plan.workers, capacity=8),
+        "nodes": Nodes(workers=plan.workers, capacity=8, domain_gpus=getattr(plan, "domain_gpus", 0)),
         "stages": tuple(80 // plan.pp + (s < 80 % plan.pp) for s in range(plan.pp)),
         "has_experts": False,
         "prompt_tokens": 1024,

@@ -56,6 +56,10 @@ PAIRS: dict[str, tuple[MeshPlan, MeshPlan]] = {
     "offload_optimizer": (BASE, dataclasses.replace(BASE, offload_optimizer=True)),
     "offload_activations": (BASE, dataclasses.replace(BASE, offload_activations=True)),
     "order": (PIPED, dataclasses.replace(PIPED, order="tp-cp-pp-dp")),
+    "domain_gpus": (
+        dataclasses.replace(BASE, dp_shard=32),
+        dataclasses.replace(BASE, dp_shard=32, domain_gpus=16),
+    ),
     "stage_blocks": (PIPED, dataclasses.replace(PIPED, stage_blocks=(15, 17))),
     "stage_recompute": (
         dataclasses.replace(PIPED, recompute="full", recompute_blocks=3),
@@ -90,7 +94,7 @@ def _job(plan: MeshPlan) -> Job:
 def _configuration(files: Any) -> dict[str, str]:
     """What a program reads: without README, manifest and comments."""
     return {
-        name: "\n".join(line for line in text.splitlines() if not line.startswith("#"))
+        name: "\n".join(line for line in text.splitlines() if line.startswith("#SBATCH") or not line.startswith("#"))
         for name, text in files.items()
         if name not in (README, MANIFEST)
     }

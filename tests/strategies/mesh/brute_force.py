@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from costmodel.hardware.cluster import Cluster
 from costmodel.hardware.host import Power
 from costmodel.layerwise.splits import divisors
 from costmodel.mesh.framework_rules import order_in_effect
@@ -36,8 +37,20 @@ def _orders_that_differ(cp: int, dp: int, pp: int) -> list[int]:
     return list(seen.values())
 
 
-def all_plans(model: MeshModel, most_workers: int) -> MeshBatch:
-    """Every legal plan, by trying every combination of values."""
+def _shares(cluster: Cluster, workers: int) -> list[int]:
+    """Devices used of every domain that are tried, of clusters whose innermost level is one; 0 where nothing can be chosen."""
+    size, node = cluster.levels[0].size or workers, cluster.host.devices if cluster.host else workers
+    if workers <= size or node >= size:
+        return [0]
+    most = cluster.levels[1].size or workers
+    even = [g for g in range(size // 2 + 1, size + 1) if workers % g == 0 and g % node == 0 and workers // g <= most]
+    return sorted({*even, size})
+
+
+def all_plans(
+    model: MeshModel, most_workers: int, shares_of: Callable[[Cluster, int], list[int]] = _shares
+) -> MeshBatch:
+    """Every legal plan, by trying every combination of values; ``shares_of`` says what workers may use of the domains of a cluster."""
     workload = model.workload
     batch, blocks = workload.global_batch, model.num_blocks
     degrees = range(1, most_workers + 1)
@@ -57,7 +70,7 @@ def all_plans(model: MeshModel, most_workers: int) -> MeshBatch:
         "micro_batch": divisors(batch),
     }
     # Hundreds of thousands of rows, most of them illegal: half as wide takes half as long.
-    columns = {name: np.zeros(1, dtype=np.int32) for name in ("recompute", "recompute_blocks", "order")}
+    columns = {name: np.zeros(1, dtype=np.int32) for name in ("recompute", "recompute_blocks", "order", "domain_gpus")}
     columns |= {name: np.zeros(1, dtype=np.int32) for name in ("offload_optimizer", "offload_activations")}
     for name, candidates in values.items():
         size, count = len(columns["order"]), len(candidates)
@@ -71,14 +84,15 @@ def all_plans(model: MeshModel, most_workers: int) -> MeshBatch:
     shape = NetworkShape.of(workload.graph, model.modules, batch, workload.framework)
     place = np.flatnonzero(holds(shape, columns_of(MeshBatch(**columns))))
     legal = MeshBatch(**{name: column[place].astype(np.int64) for name, column in columns.items()})
-    rows: list[tuple[int, int, int, int, int, int]] = []
+    rows: list[tuple[int, ...]] = []
     for n in range(len(legal)):
         longest = max(model.blocks_of(int(legal.pp[n] * legal.vpp[n])))
         tuned = [(0, 0), (1, 0), *((2, k) for k in range(1, longest + 1))]
         for order in _orders_that_differ(int(legal.cp[n]), int(legal.dp[n]), int(legal.pp[n])):
-            rows += [(n, order, *kind, o, a) for kind in tuned for o in (0, 1) for a in (0, 1)]
+            shares = shares_of(model.cluster, int(legal.workers[n]))
+            rows += [(n, order, *kind, o, a, g) for kind in tuned for o in (0, 1) for a in (0, 1) for g in shares]
     table = np.array(rows, dtype=np.int64)
-    names = ("order", "recompute", "recompute_blocks", "offload_optimizer", "offload_activations")
+    names = ("order", "recompute", "recompute_blocks", "offload_optimizer", "offload_activations", "domain_gpus")
     return replace(legal.take(table[:, 0]), **{name: table[:, k + 1] for k, name in enumerate(names)})
 
 

@@ -137,7 +137,7 @@ def test_costs_are_those_of_the_cost_model(name: str) -> None:
                 streamed = device.memory_bandwidth_bytes_per_s * device.efficiency.memory_fraction
                 update += 4 * 4 * float(trained[0]) / streamed  # norm, scaling, zeroing of fp32 gradients
                 apart = table.apart_trainable[:, number] * max(model.assumptions.main_gradient_bytes, 2.0)
-                four = model.groups.find(np.array([4]), np.array([1]))
+                four = model.groups.find(np.array([4]), np.array([1]), np.array([0]))
                 large, larger = model.groups.time_s("all_reduce", four, np.array([[1e12, 2e12]]))[0].tolist()
                 summed = (
                     float(apart[0]) * (larger - large) / 1e12

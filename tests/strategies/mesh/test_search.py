@@ -51,6 +51,36 @@ def test_the_best_plans_are_those_of_brute_force(seed: int) -> None:
     check_search(model, plans, settings)
 
 
+@mostly("exact", "seed", range(600, 624), quick=6)
+def test_the_best_plans_are_those_of_brute_force_on_racks(seed: int) -> None:
+    """Whatever is used of a rack: every share that is tried, one that is given, or several; also of two racks and no more."""
+    rng = random.Random(seed)
+    workload, nodes, _ = random_case(seed)
+    size, given = rng.choice([(3, ()), (4, ()), (5, ()), (4, (3,)), (4, (2, 4)), (6, (4,))])
+    rack, fabric = dataclasses.replace(nodes.levels[0], size=size), nodes.levels[1]
+    host = Host(devices=1 if size % 2 or 3 in given else rng.choice([1, 2]), memory_bytes=1e15)
+    levels = rack, dataclasses.replace(fabric, size=rng.choice([2, None]))
+    model = MeshModel.build(
+        workload, dataclasses.replace(nodes, levels=levels, host=host), MeshAssumptions(host_launch_s=0.0)
+    )
+    degrees = {
+        "tp": Bounds(high=rng.choice([3, 4])),
+        "cp": Bounds(high=rng.choice([1, 2])),
+        "micro_batch": Bounds(high=2),
+    }
+    if given:
+        degrees["domain_gpus"] = Bounds(values=given)
+        # Two racks hold no more than twice what is used of them.
+        plans = all_plans(model, 6, lambda _, n: [g for g in given if levels[1].size is None or n <= 2 * g])
+    else:
+        plans = all_plans(model, 6)
+    for name, bounds in degrees.items():
+        plans = plans.take(np.flatnonzero([bounds.allows(int(v)) for v in getattr(plans, name)]))
+    capacity = capacity_of(model, plans, rng.choice([0.2, 0.5, 0.99]))
+    restriction = MeshRestriction(degrees=degrees)
+    check_search(model, plans, MeshSettings(max_workers=6, capacity_bytes=capacity, top=3, restriction=restriction))
+
+
 @mostly("exact", "seed", range(200, 260))
 def test_the_best_plans_are_those_of_brute_force_where_next_to_nothing_fits(seed: int) -> None:
     workload, cluster, _ = random_case(seed)
