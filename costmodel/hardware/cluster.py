@@ -31,7 +31,6 @@ __all__ = [
     "GroupSpan",
     "Level",
     "LinkRow",
-    "link_level",
     "link_rows",
     "span",
 ]
@@ -501,6 +500,10 @@ class LinkRow:
         What a rank reaches over it while all others do the same, in one direction.
     waiting_s : float
         Of a step.
+    domains : int
+        Domains of fast links that the worst group touches.
+    fewest_ranks, most_ranks : int
+        Ranks of that group in the emptiest and in the fullest of them.
     """
 
     traffic: str
@@ -509,37 +512,46 @@ class LinkRow:
     level: str
     bytes_per_s: float
     waiting_s: float
+    domains: int
+    fewest_ranks: int
+    most_ranks: int
 
 
-def link_level(cluster: Cluster, group: int, stride: int) -> tuple[Level, float]:
-    """Outermost level that groups of ranks span, and what one rank of each reaches over it, bytes/s.
+def link_rows(cluster: Cluster, found: Iterable[tuple[str, GroupSpan, int, float]]) -> list[LinkRow]:
+    """Rows of traffic: what travels, how one group lies, its stride, seconds waited; groups of one rank have no link and are left out.
 
     Examples
     --------
-    >>> from costmodel.hardware.device import Device
-    >>> from costmodel.hardware.cluster import DeviceGroup
     >>> device = Device(name="d", peak_flop_per_s={"fp32": 1e12}, memory_bytes=1e9, memory_bandwidth_bytes_per_s=1e11)
     >>> node = Level(name="node", size=8, bandwidth_bytes_per_s=100e9, latency_s=1e-6)
     >>> fabric = Level(name="fabric", size=None, bandwidth_bytes_per_s=10e9, latency_s=5e-6)
     >>> cluster = Cluster(name="c", groups=(DeviceGroup(device=device),), levels=(node, fabric))
-    >>> [(link_level(cluster, 8, stride)[0].name, link_level(cluster, 8, stride)[1]) for stride in (1, 8)]
-    [('node', 100000000000.0), ('fabric', 10000000000.0)]
+    >>> (row,) = link_rows(cluster, [("tensor parallel", span(cluster, 6, 1, 24), 1, 0.1)])
+    >>> row.level, row.bytes_per_s, row.domains, row.fewest_ranks, row.most_ranks  # ranks 6 and 7, and 8 to 11
+    ('fabric', 10000000000.0, 2, 2, 4)
     """
-    where = span(cluster, float(group), float(stride))
-    spanned = np.flatnonzero(where.is_spanned)
-    at = int(spanned[-1]) if len(spanned) else 0
-    return cluster.levels[at], float(where.single_bytes_per_s[at])
-
-
-def link_rows(cluster: Cluster, found: Iterable[tuple[str, int, int, float]]) -> list[LinkRow]:
-    """Rows of traffic (what travels, ranks of a group, their stride, seconds waited); groups of one rank have no link and are left out."""
-    rows = []
-    for traffic, group, stride, waiting_s in found:
-        if group > 1:
-            level, rate = link_level(cluster, group, stride)
-            rows.append(
-                LinkRow(
-                    traffic=traffic, group=group, stride=stride, level=level.name, bytes_per_s=rate, waiting_s=waiting_s
-                )
+    rows, place = [], cluster.domain_level
+    for traffic, where, stride, waiting_s in found:
+        size = int(where.size)
+        if size <= 1:
+            continue
+        spanned = np.flatnonzero(where.is_spanned)
+        at = int(spanned[-1]) if len(spanned) else 0
+        domains, fewest, most = 1, size, size
+        if place is not None:
+            lies = (where.units_inside, where.fewest_inside, where.most_inside)
+            domains, fewest, most = (int(value[place + 1]) for value in lies)
+        rows.append(
+            LinkRow(
+                traffic=traffic,
+                group=size,
+                stride=stride,
+                level=cluster.levels[at].name,
+                bytes_per_s=float(where.single_bytes_per_s[at]),
+                waiting_s=waiting_s,
+                domains=domains,
+                fewest_ranks=fewest,
+                most_ranks=min(most, size - (domains - 1) * fewest),
             )
+        )
     return rows

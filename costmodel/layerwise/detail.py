@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from costmodel.hardware.cluster import Cluster, LinkRow, link_rows
+from costmodel.hardware.cluster import Cluster, LinkRow, link_rows, span
 from costmodel.layerwise.evaluate import pipeline_arrays, stage_times
 from costmodel.layerwise.plan import Plan
 from costmodel.layerwise.splits import split_table
@@ -204,4 +204,5 @@ def layer_links(cluster: Cluster, plan: Plan, exposed_s: Mapping[int, float], re
         found.append(("between stages", 2, max(stage.replicas for stage in plan.stages), reshard_s))
     else:
         found.append(("activations", plan.workers, 1, reshard_s))
-    return link_rows(cluster, found)
+    workers = plan.workers
+    return link_rows(cluster, [(name, span(cluster, n, t, workers), t, waits) for name, n, t, waits in found])

@@ -37,7 +37,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 
@@ -246,6 +246,12 @@ class GroupTimes:
         order = np.argsort(known.arrived, kind="stable")
         known.keys, known.ids = known.arrived[order], order
         return known.ids[np.searchsorted(known.keys, key)]
+
+    def span_of(self, size: int, stride: int, place: IntArray) -> GroupSpan:
+        """How one group lies in one place."""
+        group = self.find(np.array([size]), np.array([stride]), place)
+        where = self._spans(self._known.arrived[group])[0]
+        return GroupSpan(**{item.name: getattr(where, item.name)[..., 0] for item in fields(GroupSpan)})
 
     def domains(self, group: IntArray) -> FloatArray:
         """Domains of fast links (nodes, racks) that groups touch, by their numbers; 1 where a cluster has none."""

@@ -197,11 +197,12 @@ def mesh_links(model: MeshModel, plan: MeshPlan) -> list[LinkRow]:
     batch = MeshBatch.from_plans([plan])
     stride = {name: int(value[0]) for name, value in mesh_strides(batch).items()}
     copies, costs = Division.of(batch), model.evaluate_plans([plan])
+    place = model.groups.places(batch)
     inner = [
         ("tensor parallel", plan.tp, stride["tp"], float(costs.tp_exposed_s[0])),
         ("context parallel", plan.cp, stride["cp"], float(costs.cp_exposed_s[0])),
         ("expert parallel", plan.ep, stride["ep"], float(costs.ep_exposed_s[0])),
-        ("between stages", min(plan.pp, 2), stride["pp"], float(costs.pp_exposed_s[0])),
+        ("between stages", plan.pp, stride["pp"], float(costs.pp_exposed_s[0])),
     ]
     shared = int(copies.shard[0]), int(copies.shard_stride[0])
     repeated = int(copies.replicate[0]), int(copies.replicate_stride[0])
@@ -211,7 +212,8 @@ def mesh_links(model: MeshModel, plan: MeshPlan) -> list[LinkRow]:
         ("data parallel, shards", *shared, waiting if widest == 0 else 0.0),
         ("data parallel, copies", *repeated, waiting if widest == 1 else 0.0),
     ]
-    return link_rows(model.cluster, (*inner, *outer))
+    spans = [(name, model.groups.span_of(n, t, place), t, waits) for name, n, t, waits in (*inner, *outer) if n > 1]
+    return link_rows(model.cluster, spans)
 
 
 FLOP_CONVENTION = (

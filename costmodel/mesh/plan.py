@@ -107,6 +107,20 @@ MESH_FIGURES: Mapping[str, Figure] = declared(
         name="host_s",
         doc="The part of `compute_s` in which GPUs wait for their hosts to start kernels and collectives.",
     ),
+    Figure(
+        name="domains",
+        doc="Domains of fast links (nodes, NVLink racks, TPU slices) in use; null where the cluster has none.",
+        kind="count",
+        least=1,
+        optional=True,
+    ),
+    Figure(
+        name="gpus_per_domain",
+        doc="GPUs used of each of them; the last may have fewer.",
+        kind="count",
+        least=1,
+        optional=True,
+    ),
     *STEP_FIGURES,
     *MEMORY_FIGURES,
 )

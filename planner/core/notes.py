@@ -51,6 +51,15 @@ SENTENCES: Mapping[str, str] = {
         "the plan keeps up to {host_bytes:bytes} per GPU on its host, and cluster '{cluster}' does not describe its hosts: that much room "
         "is taken for granted ('host: {{devices: 8, memory: 2 TB}}' in a cluster file states it; --offload none does without)"
     ),
+    "domains_in_part": "uses {used} of the {size} GPUs of {domains} {domain} domains; {idle} GPUs of them stay idle",
+    "more_domains": (
+        "{domains} {domain} domains, where full ones would be {least}; --domain-gpus {size} keeps to {least}, and so does a "
+        "cluster file with a size of the level outside {domain}"
+    ),
+    "groups_straddle": (
+        "{traffic}: some groups of {group} ranks lie in {touched} {domain} domains, with {fewest} to {most} ranks in each"
+        "[; --domain-gpus {other} keeps them in one]"
+    ),
     "depends_on_assumption": (
         "the first plan depends on {assumption} {value:g}: with {other_value:g} ({meaning}) it takes {step_time_s:time}, and {other_plan} "
         "takes {other_step_time_s:time}; --assume {assumption}={other_value:g} searches all plans under it"

@@ -139,6 +139,8 @@ def link_blocks(rows: Sequence[LinkRow], step_time_s: float) -> list[Block]:
             Column("traffic", (*(row.traffic for row in rows), "all of it"), is_text=True),
             Column("ranks", (*(f"{row.group:,}" for row in rows), ""), 3, unit="of a group"),
             Column("stride", (*(f"{row.stride:,}" for row in rows), ""), 5),
+            Column("domains", (*(f"{row.domains:,}" for row in rows), ""), 5),
+            Column("ranks in each", (*(_from_to(row.fewest_ranks, row.most_ranks) for row in rows), ""), 6),
             Column("slowest link", (*(row.level for row in rows), ""), is_text=True),
             Column("its rate", (*(significant(row.bytes_per_s / 1e9) for row in rows), ""), 2, unit="GB/s per rank"),
             Column("waits", tuple(significant(s / unit.size) for s in seconds), unit=unit.name),
@@ -148,6 +150,15 @@ def link_blocks(rows: Sequence[LinkRow], step_time_s: float) -> list[Block]:
         total=True,
     )
     return [Heading("What the step waits for the network, by link"), table]
+
+
+def _from_to(fewest: int, most: int) -> str:
+    """Write a range of counts.
+
+    >>> _from_to(8, 56), _from_to(8, 8)
+    ('8 to 56', '8')
+    """
+    return f"{fewest:,}" if fewest == most else f"{fewest:,} to {most:,}"
 
 
 def rows_table(rows: Sequence[Any]) -> Table:

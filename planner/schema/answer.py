@@ -342,6 +342,9 @@ LinkEntry = record(
     level=key(str, "Outermost level of links that a group spans."),
     bytes_per_s=key(Number, "What a rank reaches over it while all others do the same."),
     waiting_s=key(Seconds, "Of a step."),
+    domains=key(int, "Domains of fast links (nodes, NVLink racks) that the worst group touches.", ge=1),
+    fewest_ranks=key(int, "Ranks of that group in the emptiest of them.", ge=1),
+    most_ranks=key(int, "The same in the fullest.", ge=1),
 )
 
 # -- what every space says -----------------------------------------------------------------------------------------------------

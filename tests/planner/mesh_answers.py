@@ -79,6 +79,8 @@ def make_ranked(plan: MeshPlan = PLAN, step: float = 20.0, **changes: Any) -> Ra
             "host_bytes_per_gpu": 0.0,
             "host_capacity_bytes_per_gpu": None,
             "host_s": 0.0,
+            "domains": 1,
+            "gpus_per_domain": 8,
             "exposed_communication_s": 0.18 * step,
             "gpu_hours_per_million_tokens": plan.workers / tokens_per_s / 3600 * 1e6,
             "money_per_million_tokens": None,

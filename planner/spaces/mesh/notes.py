@@ -7,7 +7,9 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from costmodel.hardware.cluster import LinkRow
 from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS
+from costmodel.mesh.detail import mesh_links
 from costmodel.mesh.plan import MeshPlan
 from planner.core.answer import RankedPlan
 from planner.core.notes import Note
@@ -24,6 +26,8 @@ _GAP = 0.02
 _WORTH_SAYING = 0.01
 # Batches further off than this are another training run, not a rounding of this one.
 _FEW = 0.05
+# Traffic that passes wait for layer by layer.
+_INSIDE_LAYERS = ("tensor parallel", "context parallel", "expert parallel")
 # Per sample, below which the other batch is not worth a sentence.
 _FASTER = 0.05
 # A power limit that takes more than this of the rate of large products, in a plan that computes for most of its step, is worth a sentence.
@@ -67,7 +71,34 @@ def cautions(space: MeshPlanSpace, ranked: RankedPlan) -> list[Note]:
     size = ranked["host_bytes_per_gpu"]
     if cluster.host is None and size:
         notes.append(Note("host_not_described", host_bytes=size, cluster=space.resolved.setting.cluster))
+    return [*notes, *_domain_notes(space, ranked)]
+
+
+def _domain_notes(space: MeshPlanSpace, ranked: RankedPlan) -> list[Note]:
+    """Say how much of a domain that holds several nodes is used, and which groups lie across its end."""
+    plan, cluster, size = ranked.plan, space.resolved.cluster, space.resolved.cluster.domain_size
+    if size is None or plan.workers <= 1:
+        return []
+    used, domains, notes = ranked["gpus_per_domain"], ranked["domains"], []
+    what = {"domain": cluster.levels[cluster.domain_level or 0].name, "size": size, "domains": domains}
+    if cluster.has_shares and domains > 1 and used < size:
+        notes.append(Note("domains_in_part", used=used, idle=domains * size - plan.workers, **what))
+        least = -(-plan.workers // size)
+        if domains > least:
+            notes.append(Note("more_domains", least=least, **what))
+    for row in mesh_links(space.model, plan):
+        block = row.group * row.stride
+        if row.traffic not in _INSIDE_LAYERS or row.domains <= -(-block // size):
+            continue
+        others = [g for g in cluster.shares(plan.workers) if g != used and g % block == 0]
+        notes.append(
+            Note("groups_straddle", traffic=row.traffic, other=others[0] if others else None, **what, **_lies(row))
+        )
     return notes
+
+
+def _lies(row: LinkRow) -> dict[str, int]:
+    return {"group": row.group, "touched": row.domains, "fewest": row.fewest_ranks, "most": row.most_ranks}
 
 
 def power_notes(space: MeshPlanSpace, ranked: RankedPlan) -> list[Note]:

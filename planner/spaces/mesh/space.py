@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from costmodel.hardware.cluster import Cluster
 from costmodel.hardware.host import USABLE_SHARE
 from costmodel.layerwise.splits import divisors
 from costmodel.mesh.assumptions import MeshAssumptions
@@ -294,6 +295,7 @@ class MeshPlanSpace(PlanSpace):
                 "host_capacity_bytes_per_gpu": None if host is None else host.share_bytes(plan.workers),
                 "exposed_communication_s": sum(parts[name] for name in _COMMUNICATION),
                 "host_s": host_s,
+                **_domains_of(self.resolved.cluster, plan),
                 **training_rates(
                     step_time_s=step,
                     workers=plan.workers,
@@ -470,6 +472,14 @@ class MeshPlanSpace(PlanSpace):
         from planner.spaces.mesh.scaling import mesh_study
 
         return mesh_study(self, progress)
+
+
+def _domains_of(cluster: Cluster, plan: MeshPlan) -> dict[str, int | None]:
+    """How many domains a plan uses, and how many devices of each."""
+    if cluster.domain_size is None:
+        return {"domains": None, "gpus_per_domain": None}
+    used = min(plan.domain_gpus or int(cluster.share(plan.workers)), plan.workers)
+    return {"domains": -(-plan.workers // used), "gpus_per_domain": used}
 
 
 def _host_notes(plan: RankedPlan) -> list[Note]:

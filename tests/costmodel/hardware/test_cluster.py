@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodel.hardware.cluster import Cluster, ClusterError, DeviceGroup, Level, link_level, span
+from costmodel.hardware.cluster import Cluster, ClusterError, DeviceGroup, Level, link_rows, span
 from costmodel.hardware.device import Device
 from costmodel.layerwise.detail import layer_links
 from costmodel.layerwise.plan import Plan
@@ -197,9 +197,9 @@ CLUSTER = two_level_cluster(per_node=4, inside=300e9, outside=25e9)
     ("group", "stride", "is_inside"), [(2, 1, True), (4, 1, True), (2, 2, True), (8, 1, False), (2, 4, False)]
 )
 def test_a_group_uses_the_outermost_level_that_it_spans(group: int, stride: int, is_inside: bool) -> None:
-    level, rate = link_level(CLUSTER, group, stride)
-    assert level.name == CLUSTER.levels[0 if is_inside else 1].name
-    assert rate == pytest.approx(300e9 if is_inside else 25e9)
+    (row,) = link_rows(CLUSTER, [("tensor parallel", span(CLUSTER, group, stride), stride, 0.0)])
+    assert row.level == CLUSTER.levels[0 if is_inside else 1].name
+    assert row.bytes_per_s == pytest.approx(300e9 if is_inside else 25e9)
 
 
 def test_tensor_ranks_stay_in_the_node_and_copies_do_not() -> None:

@@ -1,0 +1,70 @@
+"""Racks used in part, from the option to the answer: how many GPUs of each, what stays idle, which groups lie across an end."""
+
+from __future__ import annotations
+
+import pytest
+
+import planner
+from planner.core.errors import UsageError
+
+MIXTURE = {"cluster": "gb200-nvl72", "gpus": 512, "batch": 4096, "seq": 4096, "tp": 2, "ep": 64, "pp": 2, "zero": 1}
+
+
+def codes(answer: object) -> dict[str, dict[str, object]]:
+    return {note.code: dict(note.values) for note in answer.notes if hasattr(note, "code")}  # type: ignore[attr-defined]
+
+
+def test_expert_groups_of_64_want_64_of_72_gpus() -> None:
+    part = planner.estimate("deepseek-v3", **MIXTURE, recompute="selective")
+    full = planner.estimate("deepseek-v3", **MIXTURE, recompute="selective", domain_gpus=72)
+    # 0 is 64, which shares 512 GPUs out evenly; on full racks most expert groups lie in two, with 8 and 56 ranks.
+    assert (part.plan.ranked["gpus_per_domain"], part.plan.ranked["domains"]) == (64, 8)
+    assert full.plan.ranked.step_time_s > 1.25 * part.plan.ranked.step_time_s
+    stated = planner.estimate("deepseek-v3", **MIXTURE, recompute="selective", domain_gpus=64)
+    assert stated.plan.ranked.step_time_s == part.plan.ranked.step_time_s
+    assert codes(part)["domains_in_part"] == {"domain": "nvlink", "size": 72, "used": 64, "domains": 8, "idle": 64}
+    said = codes(full)["groups_straddle"]
+    assert (said["traffic"], said["touched"], said["fewest"], said["most"], said["other"]) == (
+        "expert parallel",
+        2,
+        8,
+        56,
+        64,
+    )
+
+
+def test_more_racks_than_needed_are_said() -> None:
+    found = planner.estimate("llama3-70b", cluster="gb200-nvl72", gpus=576, batch=576, tp=8, zero=3, domain_gpus=64)
+    assert codes(found)["more_domains"] == {"domain": "nvlink", "size": 72, "domains": 9, "least": 8}
+
+
+def test_tensor_parallel_ranks_across_two_nodes_are_said() -> None:
+    found = planner.estimate("gpt3-175b", cluster="dgx-h100", gpus=96, batch=96, tp=6, pp=16)
+    said = codes(found)["groups_straddle"]
+    assert (said["group"], said["touched"], said["fewest"], said["most"], said["other"]) == (6, 2, 2, 4, None)
+    assert "domains_in_part" not in codes(found)
+
+
+def test_the_search_takes_the_share_and_says_so_in_json() -> None:
+    answer = planner.optimize(
+        "deepseek-v3", cluster="gb200-nvl72", gpus=128, batch=512, seq=4096, pp=1, tp=1, ep=64, top=1
+    )
+    entry = answer.to_dict()["plans"][0]
+    assert (entry["plan"]["domain_gpus"], entry["gpus_per_domain"], entry["domains"]) == (64, 64, 2)
+    assert "64 GPUs per domain" in entry["summary"]
+
+
+@pytest.mark.parametrize(
+    ("cluster", "domain_gpus", "words"),
+    [
+        ("gb200-nvl72", 70, "an nvlink domain of 72 GPUs is used in whole nodes of 4; 68 or 72"),
+        ("gb200-nvl72", 80, "an nvlink domain has 72 GPUs"),
+        ("ethernet-10g", 4, "has no domains of fast links"),
+    ],
+)
+def test_a_share_that_a_domain_does_not_have(cluster: str, domain_gpus: int, words: str) -> None:
+    question = {"cluster": cluster, "gpus": 144, "batch": 144, "device": "gb200"}
+    with pytest.raises(UsageError, match=words):
+        planner.estimate("llama3-8b", **question, domain_gpus=domain_gpus)
+    with pytest.raises(UsageError, match=words):
+        planner.optimize("llama3-8b", **question, domain_gpus=domain_gpus)
