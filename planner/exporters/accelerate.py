@@ -76,7 +76,7 @@ def render(job: Job, account: Account, version: str) -> dict[str, str]:
     launcher = ["LAUNCHER=(", "  accelerate launch", f'  --config_file "$here/{CONFIG}"', ")"]
     if nodes.count > 1:
         launcher = [
-            *node_ranks(),
+            *node_ranks(job.nodes),
             *launcher[:-1],
             '  --machine_rank "$node_rank"',
             '  --main_process_ip "$master_addr"',

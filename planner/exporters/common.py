@@ -21,7 +21,7 @@ __all__ = [
 ]
 
 SPLITS = "-: the trainer splits every block alike"
-SEGMENT = "--segment in train.slurm"
+SEGMENT = "--segment in train.slurm; ranks.csv"
 
 
 def header(origin: Origin, account: Account, program: str) -> list[str]:

@@ -17,11 +17,21 @@ from planner.exporters.account import Account
 from planner.exporters.job import Job, LayerJob, ServingJob
 from planner.exporters.rules import broken_rules, own_refusals
 
-__all__ = ["MANIFEST", "README", "AnyJob", "Export", "check_folder", "make_export", "write_folder"]
+__all__ = [
+    "MANIFEST",
+    "RANKS",
+    "README",
+    "AnyJob",
+    "Export",
+    "check_folder",
+    "make_export",
+    "ranks_table",
+    "write_folder",
+]
 
 AnyJob = Job | LayerJob | ServingJob
 
-README, MANIFEST = "README.md", "export.json"
+README, MANIFEST, RANKS = "README.md", "export.json", "ranks.csv"
 # Version of the manifest.
 _MANIFEST_VERSION = 1
 _OF_THE_WHOLE = "The prediction is of the whole plan; without these settings the run differs from it."
@@ -78,6 +88,8 @@ def make_export(job: AnyJob, target: str, version: str | None = None, *, strict:
     if problems:
         raise UsageError("\n".join(f"{exporter.TITLE} cannot run this plan: {problem}" for problem in problems))
     files = exporter.render(job, account, chosen)
+    if isinstance(job, Job) and job.nodes.segment:
+        files = {**files, RANKS: ranks_table(job)}
     account.fill(exporter.FIELDS, job.in_effect)
     if strict and account.cannot:
         listed = "\n".join(
@@ -87,6 +99,23 @@ def make_export(job: AnyJob, target: str, version: str | None = None, *, strict:
     text = _readme(job, account, exporter.TITLE, exporter.VERSIONS[chosen], files)
     manifest = _manifest(job, account, target, chosen, [*files, README, MANIFEST])
     return Export(target=target, version=chosen, files={**files, README: text, MANIFEST: manifest}, account=account)
+
+
+def ranks_table(job: Job) -> str:
+    """Where every rank lies and what it does: domain, node (counted over the whole job), GPU of the node, place in the mesh."""
+    plan, nodes = job.plan, job.nodes
+    sizes = {"tp": plan.tp, "cp": plan.cp, "dp": plan.dp, "pp": plan.pp}
+    rows = [",".join(("rank", "domain", "node", "gpu", *sizes))]
+    for rank in range(plan.workers):
+        domain, inside = divmod(rank, nodes.domain_gpus)
+        place, left = {}, rank
+        for name in plan.order.split("-"):  # neighbours first
+            left, place[name] = divmod(left, sizes[name])
+        node, gpu = divmod(inside, nodes.per_node)
+        rows.append(
+            ",".join(map(str, (rank, domain, domain * nodes.of_domain + node, gpu, *(place[n] for n in sizes))))
+        )
+    return "\n".join(rows) + "\n"
 
 
 def _readme(job: AnyJob, account: Account, title: str, checked: str, files: Mapping[str, str]) -> str:

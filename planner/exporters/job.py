@@ -87,8 +87,12 @@ class Nodes:
     @property
     def segment(self) -> int:
         """Nodes that must lie in one domain each time, and divide all (Slurm's --segment); 0 where no domain holds several, or one all."""
-        segment = math.gcd(self.count, self.domain_gpus // self.per_node)
-        return segment if 1 < segment < self.count else 0
+        return math.gcd(self.count, self.of_domain) if 1 < self.of_domain < self.count else 0
+
+    @property
+    def of_domain(self) -> int:
+        """Nodes of a domain that are used; the last domain may have fewer. 0 where no domain holds several nodes."""
+        return self.domain_gpus // self.per_node
 
     @property
     def is_even(self) -> bool:

@@ -47,7 +47,7 @@ def _torchrun(nodes: Nodes) -> list[str]:
     if nodes.count == 1:
         return ["LAUNCHER=(", "  torchrun --standalone", f"  --nproc-per-node {nodes.per_node}", ")"]
     return [
-        *node_ranks(),
+        *node_ranks(nodes),
         "LAUNCHER=(",
         "  torchrun",
         f"  --nnodes {nodes.count}",
@@ -94,9 +94,16 @@ def start_scripts(
     return {_LAUNCH: script, _SLURM: slurm_script(header[:3], job.nodes, job.origin.model)}
 
 
-def node_ranks() -> list[str]:
+def node_ranks(nodes: Nodes) -> list[str]:
     """Bash lines that set node_rank and master_addr from what Slurm or the user says."""
+    by_domain = [
+        "# The nodes in the order of their domains, from train.slurm.",
+        'if [[ -z "${NODE_RANK:-}" && -n "${PLAN_NODES:-}" ]]; then',
+        """  NODE_RANK=$(( $(tr , '\\n' <<<"$PLAN_NODES" | grep -nxF "$SLURMD_NODENAME" | cut -d: -f1) - 1 ))""",
+        "fi",
+    ]
     return [
+        *(by_domain if nodes.segment else []),
         "# On every node: its number, counted from 0 in the order of the network, and the address of node 0.",
         'node_rank="${NODE_RANK:-${SLURM_NODEID:?set NODE_RANK to the number of this node}}"',
         'master_addr="${MASTER_ADDR:?set MASTER_ADDR to the address of node 0}"',
@@ -147,13 +154,42 @@ def slurm_script(header: Sequence[str], nodes: Nodes, job_name: str, script: str
         f'  echo "no {script} in $folder: submit from its folder, or set PLAN_FOLDER" >&2',
         "  exit 2",
         "fi",
-        # sed reads to the end: where head closes the pipe early, pipefail ends the job.
-        'MASTER_ADDR="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p)"',
+        *(_by_domain(nodes) if nodes.segment else _FIRST_NODE),
         "export MASTER_ADDR",
         'export MASTER_PORT="${MASTER_PORT:-29500}"',
         f'srun --kill-on-bad-exit=1 bash "$folder/{script}" "$@"',
     ]
     return "\n".join(lines) + "\n"
+
+
+# sed reads to the end: where head closes the pipe early, pipefail ends the job.
+_FIRST_NODE = ['MASTER_ADDR="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p)"']
+
+
+def _by_domain(nodes: Nodes) -> list[str]:
+    """Bash lines that put the nodes in the order of their domains into PLAN_NODES, and say where these are not what was planned."""
+    return [
+        "# Each node says which domain it is in: by Slurm's topology, or by the NVLink cluster of its GPUs. Full domains go first.",
+        "domains=\"$(srun --ntasks-per-node=1 bash -c '",
+        "  domain=unknown",
+        '  if [[ "${SLURM_TOPOLOGY_ADDR_PATTERN:-}" == block* ]]; then domain="${SLURM_TOPOLOGY_ADDR%.*}"',
+        "  elif command -v nvidia-smi > /dev/null; then",
+        '    domain="$(nvidia-smi -q | sed -n "s/.*ClusterUUID *: *//p" | sed -n 1p)"',
+        "  fi",
+        '  echo "${domain:-unknown} ${SLURMD_NODENAME}"',
+        "' | sort | awk '",
+        '  { count[$1]++; names[$1] = names[$1] "," $2 }',
+        "  END { for (domain in count) print count[domain], domain, substr(names[domain], 2) }' | sort -k1,1nr -k2,2)\"",
+        """PLAN_NODES="$(cut -d' ' -f3 <<<"$domains" | paste -sd,)\"""",
+        "export PLAN_NODES",
+        'MASTER_ADDR="${PLAN_NODES%%,*}"',
+        f"others=\"$(awk '{{left = {nodes.count} - seen; planned = left < {nodes.of_domain} ? left : {nodes.of_domain}; seen += $1;",
+        '  if ($1 != planned) print "domain " $2 " has " $1 " nodes, the plan " planned}\' <<<"$domains")"',
+        'if [[ -n "$others" ]]; then',
+        '  echo "$others; the prediction does not hold (PLAN_PLACEMENT=strict ends such a job)" >&2',
+        '  [[ "${PLAN_PLACEMENT:-}" != strict ]] || exit 2',
+        "fi",
+    ]
 
 
 def _nearness(nodes: Nodes) -> list[str]:
@@ -163,7 +199,6 @@ def _nearness(nodes: Nodes) -> list[str]:
     return [
         f"Every {nodes.segment} nodes in the order of ranks lie in {nodes.domain}: the prediction is for {nodes.domain_gpus} GPUs of each.",
         "--segment asks for that. It counts where Slurm knows the domains (topology/block); an older Slurm refuses the line: delete it.",
-        "Node numbers must follow the domains, too (BlockAsNodeRank in Slurm's TopologyParam).",
     ]
 
 
