@@ -176,5 +176,5 @@ def _facts(request: Request, goal: Goal, name: str, cluster: Cluster, most_gpus:
             "hour), or write 'price_per_hour: X' in the file"
         )
     most = most_gpus if cluster.max_devices is None else min(most_gpus, cluster.max_devices)
-    node = cluster.levels[0].size or (1 if cluster.host is None else cluster.host.devices)
+    node = (cluster.levels[0].size or 1) if cluster.host is None else cluster.host.devices
     return ClusterFacts(name=name, node=min(node, most), most=most, price_per_hour=price)

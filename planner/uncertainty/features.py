@@ -43,12 +43,10 @@ TIME_TERMS: Mapping[str, tuple[str, ...]] = {
     "gradient_exchange": ("dp_exposed_s", "exposed_exchange_s"),
     "bubble": ("bubble_s",),
 }
-# No bundled node has more devices; larger units are racks.
-_MOST_IN_NODE = 16
 
 
 def node_size(cluster: Cluster) -> int:
-    """Devices of a node: of the innermost levels that join up to 16.
+    """Devices that fast links join: of a domain, or of the only level where that has a size.
 
     >>> from costmodel.hardware.device import Device
     >>> from costmodel.hardware.cluster import DeviceGroup, Level
@@ -58,12 +56,7 @@ def node_size(cluster: Cluster) -> int:
     >>> node_size(Cluster(name="c", groups=(DeviceGroup(device=device),), levels=(node, fabric)))
     8
     """
-    size = 1
-    for depth, level in enumerate(cluster.levels):
-        if level.size is None or (size * level.size > _MOST_IN_NODE and depth > 0):
-            break
-        size *= level.size
-    return size
+    return cluster.domain_size or cluster.levels[0].size or 1
 
 
 def shares_of(step_time_s: ArrayLike, terms: Mapping[str, ArrayLike], nodes: ArrayLike) -> FloatArray:

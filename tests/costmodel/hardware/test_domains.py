@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from costmodel.hardware.cluster import AT_BEST, Cluster, DeviceGroup, Level, span
-from costmodel.hardware.collectives import collective_s
+from costmodel.hardware.collectives import OPERATIONS, collective_s
 from costmodel.hardware.device import Device
 from costmodel.hardware.host import Host
-from costmodel.mesh.communication import Division, mesh_strides
+from costmodel.mesh.communication import Division, GroupTimes, mesh_strides
 from costmodel.mesh.plan import ORDERS, MeshBatch, MeshPlan
 from planner.files.loading import load_cluster
 
@@ -224,6 +224,58 @@ def test_no_share_touches_fewer_domains_or_has_more_in_the_emptiest() -> None:
             assert max(map(len, spread)) >= best.units_inside[1]
             if best.units_inside[1] > 1:
                 assert min(min(ranks.values()) for ranks in spread if len(ranks) > 1) <= best.fewest_inside[1]
+
+
+def random_cluster(rng: np.random.Generator) -> Cluster:
+    """Two or three levels, of links that are slower the further out they are, or hardly; with ports of their own, or shared."""
+    rate, latency_s = rng.uniform(20, 900) * 1e9, rng.uniform(0.5, 5) * 1e-6
+    levels = [Level(name="inner", size=int(rng.choice([6, 8, 12])), bandwidth_bytes_per_s=rate, latency_s=latency_s)]
+    for name, size in (("pod", int(rng.integers(2, 5))), ("fabric", None)):
+        if name == "fabric" or rng.random() < 0.5:
+            rate, latency_s = rate / rng.uniform(1, 20), latency_s * rng.uniform(1, 5)
+            shared_by = int(rng.choice([1, 2]))
+            summed = float(rng.choice([0.0, 0.4]))
+            more = {"shared_by": shared_by, "in_network": summed, "ring_step_s": float(rng.choice([0.0, 1e-5]))}
+            levels.append(Level(name=name, size=size, bandwidth_bytes_per_s=rate, latency_s=latency_s, **more))
+    return Cluster(name="c", groups=RACKS.groups, levels=tuple(levels), host=Host(devices=2, memory_bytes=1e12))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_no_group_is_quicker_than_the_best_that_any_share_allows(seed: int) -> None:
+    """On every cluster, whatever is used of its domains: so bounds of a search hold for stated shares, too."""
+    rng = np.random.default_rng(seed)
+    times = GroupTimes(cluster=random_cluster(rng))
+    size = times.cluster.domain_size
+    assert size is not None
+    keys = np.array(list(every_group(48)))
+    keys = keys[rng.permutation(len(keys))[:300]]
+    best = times.find(keys[:, 0], keys[:, 1], np.zeros(len(keys), dtype=np.int64))
+    for used in range(1, size + 1):
+        plans = [MeshPlan(dp_replicate=int(n), domain_gpus=used) for n in keys[:, 2]]
+        here = times.find(keys[:, 0], keys[:, 1], times.places(MeshBatch.from_plans(plans)))
+        assert np.all(times.domains(here) >= times.domains(best))
+        for operation in OPERATIONS:
+            for size_bytes in (1e2, 1e6, 1e9):
+                message = np.full(len(keys), size_bytes)
+                assert np.all(times.time_s(operation, here, message) >= times.time_s(operation, best, message))
+
+
+@pytest.mark.parametrize("name", ["dgx-h100", "gb200-nvl72", "frontier", "tpu-v5e-pod"])
+def test_ranks_that_are_further_apart_are_no_quicker(name: str) -> None:
+    """What `MeshModel.work_s` takes for granted: context- and expert-parallel ranks are best off as neighbours, whatever is used."""
+    times = GroupTimes(cluster=load_cluster(name).cluster)
+    size = times.cluster.domain_size
+    assert size is not None
+    for cp, tp, used in itertools.product((2, 3, 4, 8, 16, 32), (1, 2, 3, 4, 8), (size, size * 8 // 9)):
+        apart = tp * np.array([1, 2, 3, 4, 6, 8, 16, 64])
+        best = times.find(np.array([cp]), np.array([tp]), np.array([0]))
+        plans = [MeshPlan(dp_replicate=2 * cp * int(t), domain_gpus=used) for t in apart]
+        here = times.find(np.full_like(apart, cp), apart, times.places(MeshBatch.from_plans(plans)))
+        for operation in ("point_to_point", "all_gather", "reduce_scatter", "all_to_all"):
+            for size_bytes in (1e3, 1e9):
+                least = times.time_s(operation, best, np.array([size_bytes]))[0]
+                found = times.time_s(operation, here, np.full(len(apart), size_bytes))
+                assert np.all(found >= least * (1 - 1e-9)), (cp, tp, used, operation, size_bytes)
 
 
 # -- how much of a domain is used -------------------------------------------------------------------------------------------
