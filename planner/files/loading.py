@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from costmodel.hardware.cluster import ClusterError
 from costmodel.network.graph import Graph, GraphError, GraphProblem
+from costmodel.precision import Precision
 from planner.core.errors import FileProblem, InputFileError, UnknownName, UsageError, did_you_mean
 from planner.files.documents import Document, Location, parse_text
 from planner.files.resources import InMemory, Kind, bundled, resolve
@@ -113,6 +114,7 @@ class LoadedModel(Printed):
     counts: Mapping[str, int] = field(default_factory=dict)
     # The network file that an importer made of another program's file.
     content: Mapping[str, Any] | None = None
+    checkpoint: Precision | None = None  # of the published weights, where the file states one
 
     def _blocks(self) -> Sequence[Block]:
         from planner.core.blocks import Facts, Sentence
@@ -233,6 +235,7 @@ def model_of(document: Document, imported: Sequence[str] | None = None, *, seq: 
         counts={str(what): count for what, count in network.counts.items()},
         notes=tuple(imported or ()),
         content=None if imported is None else document.value,
+        checkpoint=None if network.checkpoint is None else network.checkpoint.to_domain(),
     )
 
 

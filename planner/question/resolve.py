@@ -101,6 +101,9 @@ def resolve(request: Request) -> Resolved:
     named = called(request.precision)
     serves = request.mode == "inference"
     wanted = () if named is None else meanings(named, framework.defaults.fp8, serves=serves)
+    published = model.checkpoint if serves else None
+    if published is not None and (named is None or [known.name for known in wanted] == [published.name]):
+        wanted = (published,)
     device = cluster.groups[lead_device(cluster, wanted)].device
     precision = _precision(request, model, cluster, device, kind, wanted)
     paleo = request.cost_model == "paleo"
@@ -310,9 +313,7 @@ def _stated_assumptions(
         Assumption(
             name="precision",
             value=setting.precision,
-            source=request.source_of(
-                "precision", "the paleo cost model" if setting.cost_model == "paleo" else of_device
-            ),
+            source=_source_of_precision(request, model, workload, of_device),
         ),
         *_sequence_assumptions(request, setting),
         Assumption(name="cost model", value=setting.cost_model),
@@ -345,6 +346,17 @@ def _stated_assumptions(
     if request.collective is not None:
         rows.append(Assumption(name="collective", value=request.collective, source=request.source_of("collective", "")))
     return tuple(rows)
+
+
+def _source_of_precision(request: Request, model: LoadedModel, workload: Workload, of_device: str) -> str:
+    """Who says which number format it is: a bare fp8 is what the framework means by it."""
+    framework = workload.framework
+    if request.precision is not None and called(request.precision) != workload.precision.name:
+        who = framework.title if framework.defaults.fp8 else "Transformer Engine" if workload.training else "serving"
+        return f"{request.precision} of {who}"
+    published = not workload.training and model.checkpoint is not None
+    usual = "published weights" if published else "the paleo cost model" if request.cost_model == "paleo" else of_device
+    return request.source_of("precision", usual)
 
 
 def _free_assumptions(model: LoadedModel) -> list[Assumption]:

@@ -60,8 +60,20 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias
 from pydantic import BeforeValidator, Field, create_model, model_validator
 
 from costmodel.network.layers import FAMILIES, LayerFamily
+from costmodel.precision import PRECISIONS, Precision
 from planner.core.errors import did_you_mean
-from planner.schema.common import MAX_INTEGER, FileModel, LazyUnion, Name, Reference, Text, fail, field_type, named
+from planner.schema.common import (
+    MAX_INTEGER,
+    FileModel,
+    LazyUnion,
+    Name,
+    Reference,
+    Text,
+    fail,
+    field_type,
+    known,
+    named,
+)
 
 __all__ = ["MAX_LAYERS", "TRAINING_KEYS", "Block", "BlockUse", "Branches", "LayerEntry", "NetworkFile", "layer_model"]
 
@@ -274,6 +286,22 @@ class Block(FileModel):
         return self
 
 
+class Checkpoint(FileModel):
+    """Format of published weights."""
+
+    format: Annotated[str, known(tuple(PRECISIONS), "no number format")] = Field(
+        description="number format or recipe, as `planner list precisions` calls it"
+    )
+    covers: tuple[Literal["linear", "moe"], ...] = Field(
+        default=("linear", "moe"), min_length=1, description="layers of the blocks whose weights are so"
+    )
+    source: Text = Field(min_length=1, description="where it comes from")
+
+    def to_domain(self) -> Precision:
+        """Make the cost model's precision."""
+        return dataclasses.replace(PRECISIONS[self.format], covers=frozenset(self.covers))
+
+
 class PublishedParameters(FileModel):
     """Number of trainable parameters that somebody published, to compare with the layers of the file.
 
@@ -312,6 +340,9 @@ class NetworkFile(FileModel):
     )
     published_parameters: PublishedParameters | None = Field(
         default=None, description="number of trainable parameters that is published"
+    )
+    checkpoint: Checkpoint | None = Field(
+        default=None, description="format of the published weights, in which a server keeps them unless told otherwise"
     )
     blocks: dict[Name, Block] = Field(default_factory=dict, description="groups of layers, by name")
     layers: tuple[Entry, ...] = Field(min_length=1, description="the network")
