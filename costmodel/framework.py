@@ -324,13 +324,15 @@ class Framework:
         >>> narrow = Framework(name="narrow", defaults=Defaults(narrow_weights=True))
         >>> precision, optimizer = narrow.kept(PRECISIONS["bf16"], OPTIMIZERS["adam"])
         >>> precision.master_bytes, optimizer.state_bytes
-        (0.0, 4)
+        (0.0, 4.0)
         """
         if self.defaults.casts_in_passes and precision.casts:
             precision = replace(precision, in_passes=True, copies=1, wide_weights=False, gathers_weights=False)
         if not self.defaults.narrow_weights or precision.weight_bytes != 2:
             return precision, optimizer
-        return replace(precision, master_bytes=0.0), replace(optimizer, state_bytes=optimizer.state_bytes // 2)
+        if optimizer.name == optimizer.rule:  # of 32 bits
+            optimizer = replace(optimizer, state_bytes=optimizer.state_bytes / 2.0)
+        return replace(precision, master_bytes=0.0), optimizer
 
     def layer_assumptions(
         self, precision: Precision | None = None, *, assumptions: LayerAssumptions | None = None

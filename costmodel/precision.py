@@ -446,11 +446,21 @@ def default_precision(rates: Mapping[str, float], *, is_transformer: bool) -> st
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Optimizer:
-    """State and work per weight; state is 32-bit."""
+    """State and work per weight; state is 32-bit unless the name says otherwise.
+
+    Attributes
+    ----------
+    name : str
+    state_bytes : float
+    flop_per_weight : float
+    rule : str
+        The optimizer whose steps these are: sgd, momentum or adam.
+    """
 
     name: str
-    state_bytes: int
+    state_bytes: float
     flop_per_weight: float
+    rule: str
 
     def bytes_moved_per_weight(self, precision: Precision) -> float:
         """Memory traffic of one fused update: read gradient, read and write state and (master) weights, write the weights.
@@ -462,12 +472,17 @@ class Optimizer:
         return float(max(precision.gradient_bytes, master) + 2 * self.state_bytes + weights)
 
 
-# FLOP: sgd w -= lr g (2); momentum adds v = m v + g (2); Adam (Kingma and Ba, arXiv:1412.6980, algorithm 1) about 12.
+# FLOP: sgd w -= lr g (2); momentum adds v = m v + g (2); Adam (Kingma and Ba, arXiv:1412.6980, algorithm 1) about 12. Moments in bf16
+# (DeepSeek-V3, arXiv:2412.19437, section 3.3.3; Megatron-LM --exp-avg-dtype), in 8 bits with a scale in fp32 for 256 (Dettmers et al.,
+# arXiv:2110.02861; bitsandbytes; torchao, optim/adam.py, block_size), and in 4 bits with one for 128 (torchao, the same).
 OPTIMIZERS: dict[str, Optimizer] = {
     o.name: o
     for o in (
-        Optimizer(name="sgd", state_bytes=0, flop_per_weight=2.0),
-        Optimizer(name="momentum", state_bytes=4, flop_per_weight=4.0),
-        Optimizer(name="adam", state_bytes=8, flop_per_weight=12.0),
+        Optimizer(name="sgd", rule="sgd", state_bytes=0.0, flop_per_weight=2.0),
+        Optimizer(name="momentum", rule="momentum", state_bytes=4.0, flop_per_weight=4.0),
+        Optimizer(name="adam", rule="adam", state_bytes=8.0, flop_per_weight=12.0),
+        Optimizer(name="adam-bf16", rule="adam", state_bytes=4.0, flop_per_weight=12.0),
+        Optimizer(name="adam-8bit", rule="adam", state_bytes=2.0 * (1.0 + 4.0 / 256.0), flop_per_weight=12.0),
+        Optimizer(name="adam-4bit", rule="adam", state_bytes=2.0 * (0.5 + 4.0 / 128.0), flop_per_weight=12.0),
     )
 }

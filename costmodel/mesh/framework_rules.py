@@ -14,7 +14,7 @@ from typing import Any
 from costmodel.mesh.plan import CP_KINDS, ORDERS, RECOMPUTE, SCHEDULES, MeshPlan
 from costmodel.network.graph import Graph
 from costmodel.network.sizes import NETWORK_KINDS, network_kind, sizes_of
-from costmodel.precision import PRECISIONS
+from costmodel.precision import OPTIMIZERS, PRECISIONS
 
 __all__ = [
     "DEGREES",
@@ -286,7 +286,7 @@ def facts_of(graph: Graph, precision: str, optimizer: str) -> Facts:
             "network": network_kind(graph, sizes),
             "unlike_llama": ", ".join(sizes.unlike_llama) if sizes is not None else "",
             "precision": PRECISIONS[precision].kind,
-            "optimizer": optimizer,
+            "optimizer": OPTIMIZERS[optimizer].rule,
             "experts": any(layer.kind == "moe" for layer in graph.layers),
             "adapters": any(layer.lora_rank for layer in graph.layers),
         },

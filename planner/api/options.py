@@ -178,7 +178,8 @@ class _Network(TypedDict, total=False):
         Option(
             "--optimizer",
             "NAME",
-            "sgd, momentum or adam. Default: adam for transformers, else momentum; sgd with paleo.",
+            "sgd, momentum, adam, or adam-bf16, adam-8bit or adam-4bit with narrower moments. Default: adam for transformers, else "
+            "momentum; sgd with paleo.",
             words="costmodel.precision:OPTIMIZERS",
         ),
     ]

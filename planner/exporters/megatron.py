@@ -16,7 +16,7 @@ from pathlib import Path
 from costmodel.mesh.framework_rules import order_in_effect
 from costmodel.mesh.plan import MeshPlan
 from costmodel.network.sizes import NetworkSizes
-from costmodel.precision import PRECISIONS
+from costmodel.precision import OPTIMIZERS, PRECISIONS
 from planner.core.errors import FileProblem, InputFileError
 from planner.exporters.account import Account
 from planner.exporters.common import SEGMENT, SPLITS, account_basics, chunk_repeats, header, is_even_layout
@@ -318,6 +318,16 @@ def _recipe_arguments(job: Job, account: Account) -> list[tuple[str, ...]]:
     return arguments
 
 
+def _moments(job: Job, account: Account) -> list[tuple[str, ...]]:
+    """Format of Adam's moments, which the distributed optimizer keeps narrower than 32 bits."""
+    if job.optimizer == "adam-bf16" and job.plan.zero_stage:
+        return [("--use-precision-aware-optimizer",), ("--exp-avg-dtype", "bf16"), ("--exp-avg-sq-dtype", "bf16")]
+    if job.optimizer != "adam":
+        what = "keeps moments in bf16 with the distributed optimizer (ZeRO) only, and in no fewer bits"
+        account.impossible("optimizer", f"Megatron-LM {what}; adam is written, which takes more memory")
+    return []
+
+
 def _run_arguments(job: Job, account: Account) -> list[tuple[str, ...]]:
     plain = PRECISIONS[job.precision].plain.name
     if job.precision == "tf32":
@@ -326,8 +336,8 @@ def _run_arguments(job: Job, account: Account) -> list[tuple[str, ...]]:
         )
     arguments: list[tuple[str, ...]] = [(f"--{plain}",)] if plain in ("fp16", "bf16") else []
     arguments += _recipe_arguments(job, account)
-    if job.optimizer == "adam":
-        arguments.append(("--optimizer", "adam"))
+    if OPTIMIZERS[job.optimizer].rule == "adam":
+        arguments += [("--optimizer", "adam"), *_moments(job, account)]
     else:
         momentum = "0.9" if job.optimizer == "momentum" else "0.0"
         arguments.append(("--optimizer", "sgd", "--sgd-momentum", momentum))
@@ -433,7 +443,8 @@ _NUMBERS = {*_DEGREES, *_NETWORK, "global-batch-size", "seq-length", "nnodes", "
             "num-virtual-stages-per-pipeline-rank", "num-layers-per-virtual-pipeline-stage",
             "num-distributed-optimizer-instances"}  # fmt: skip
 _WORDS = {"cp-comm-type", "recompute-granularity", "recompute-method", "data-parallel-sharding-strategy", "optimizer",
-          "fp8-format", "fp8-recipe", "fp4-format", "fp4-recipe", "pipeline-model-parallel-layout", "sgd-momentum"}  # fmt: skip
+          "exp-avg-dtype", "exp-avg-sq-dtype", "fp8-format", "fp8-recipe", "fp4-format", "fp4-recipe",
+          "pipeline-model-parallel-layout", "sgd-momentum"}  # fmt: skip
 _FLAGS = {"sequence-parallel", "use-distributed-optimizer", "use-megatron-fsdp", "use-torch-fsdp2", "recompute-activations",
           "optimizer-cpu-offload", "use-tp-pp-dp-mapping", "bf16", "fp16"}  # fmt: skip
 _ASSIGNMENT = re.compile(r"(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)\+?=(.*)\Z", re.DOTALL)
@@ -647,6 +658,6 @@ def _memory_of_run(path: Path, found: dict[str, str], numbers: dict[str, int], r
     if optimizer == "sgd":
         run.options["optimizer"] = "sgd" if found.get("sgd-momentum") in ("0", "0.0") else "momentum"
     elif optimizer == "adam":
-        run.options["optimizer"] = "adam"
+        run.options["optimizer"] = "adam-bf16" if found.get("exp-avg-dtype") == "bf16" else "adam"
     else:
         run.notes.append(f"--optimizer {optimizer}: is not known to the cost model; the network's usual one is taken")

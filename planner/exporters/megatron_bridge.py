@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from costmodel.precision import PRECISIONS
+from costmodel.precision import OPTIMIZERS, PRECISIONS
 from planner.exporters.account import Account
 from planner.exporters.common import SEGMENT, SPLITS, account_basics, header, is_even_layout
 from planner.exporters.job import Job
@@ -177,7 +177,12 @@ def _run_overrides(job: Job, account: Account) -> list[str]:
         account.left_to_user(
             "precision", "torch.set_float32_matmul_precision('high') before training; there is no override for it"
         )
-    if job.optimizer == "adam":
+    if OPTIMIZERS[job.optimizer].rule == "adam":
+        if job.optimizer != "adam":
+            account.left_to_user(
+                "optimizer",
+                f"moments of {job.optimizer}: exp_avg_dtype and exp_avg_sq_dtype of your recipe's optimizer",
+            )
         overrides = [*overrides, "optimizer.optimizer=adam"]
     else:
         momentum = 0.9 if job.optimizer == "momentum" else 0.0

@@ -6,6 +6,7 @@ from typing import Any
 
 from costmodel.mesh.stages import threshold_blocks, threshold_last
 from costmodel.network.sizes import NetworkSizes
+from costmodel.precision import OPTIMIZERS
 from planner.exporters.account import Account
 from planner.exporters.common import SEGMENT, SPLITS, account_basics, header
 from planner.exporters.job import Job
@@ -158,7 +159,7 @@ def _model(job: Job, network: NetworkSizes, account: Account) -> dict[str, Any]:
 
 def _optimizer(job: Job) -> dict[str, Any]:
     factory: dict[str, Any] = {"name": "sgd"}
-    if job.optimizer == "adam":
+    if OPTIMIZERS[job.optimizer].rule == "adam":
         factory = {
             "name": "adamW",
             "adam_beta1": 0.9,

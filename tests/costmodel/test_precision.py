@@ -11,7 +11,7 @@ from costmodel.hardware.cluster import Cluster, DeviceGroup
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import MeshBatch, MeshPlan
 from costmodel.network.layers import Layer
-from costmodel.precision import FORMATS, PRECISIONS, Precision
+from costmodel.precision import FORMATS, OPTIMIZERS, PRECISIONS, Precision
 from planner.files.loading import load_device
 from planner.importers.networks import load_model
 from tests.costmodel.mesh import plans as make
@@ -206,3 +206,11 @@ def test_what_a_device_cannot_compute_is_wider_and_a_server_keeps_its_weights_na
         assert served.stored == PRECISIONS[name].narrow
         assert not served.casts
     assert PRECISIONS["w4a16"].on({"fp32", "fp16"}, serves=True).plain.name == "fp16"
+
+
+def test_moments_in_fewer_bits() -> None:
+    """Codes of both moments and a scale in fp32 for 256 or 128 of each (torchao, optim/adam.py)."""
+    weights = 1 << 20
+    for name, bits, block in (("adam", 32, 0), ("adam-bf16", 16, 0), ("adam-8bit", 8, 256), ("adam-4bit", 4, 128)):
+        scales = weights // block * 4 if block else 0
+        assert OPTIMIZERS[name].state_bytes * weights == 2 * (weights * bits // 8 + scales)

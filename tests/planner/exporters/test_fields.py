@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodel.mesh.plan import CP_KINDS, ORDERS, RECOMPUTE, SCHEDULES, LayerSplit, MeshPlan
+from costmodel.precision import OPTIMIZERS, PRECISIONS
 from costmodel.schedules import schedule_of
 from costmodel.serving.plan import ServingPlan
 from planner.core.errors import UnknownName, UsageError
@@ -267,8 +268,8 @@ def test_nothing_is_forgotten(target: str, version: str, data: Any) -> None:
     job = job_of(
         plan,
         network=data.draw(st.sampled_from([MIXTRAL, None])),
-        precision=data.draw(st.sampled_from(["fp32", "tf32", "fp16", "bf16", "fp8"])),
-        optimizer=data.draw(st.sampled_from(["adam", "sgd", "momentum"])),
+        precision=data.draw(st.sampled_from(list(PRECISIONS))),
+        optimizer=data.draw(st.sampled_from(list(OPTIMIZERS))),
         lora_rank=data.draw(st.sampled_from([None, 8])),
     )
     exporter = exporter_of(target)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,35 @@ def test_megatron_reads_what_the_exporter_writes(job: object, tmp_path: Path) ->
     assert found.options["precision"] == "bf16"
     # `torchrun --standalone` has no --nnodes.
     assert int(found.options["gpus"]) == plan.workers
+
+
+# Recipes and moments that Megatron-LM has, and what else it writes: weights kept narrow need the distributed optimizer.
+@pytest.mark.parametrize(
+    ("precision", "optimizer", "written"),
+    [
+        ("fp8-delayed", "adam", "--fp8-recipe delayed --fp8-param-gather"),
+        ("fp8-tensorwise", "adam", "--fp8-recipe tensorwise --fp8-param-gather"),
+        ("fp8-blockwise", "adam", "--fp8-recipe blockwise"),
+        ("mxfp8", "adam", "--fp8-recipe mxfp8 --fp8-param-gather --reuse-grad-buf-for-mxfp8-param-ag"),
+        ("nvfp4", "adam-bf16", "--fp4-format e2m1 --fp4-recipe nvfp4 --exp-avg-dtype bf16"),
+    ],
+)
+def test_megatron_reads_recipes_that_the_exporter_writes(
+    precision: str, optimizer: str, written: str, tmp_path: Path
+) -> None:
+    job = replace(PIPELINE, precision=precision, optimizer=optimizer, plan=replace(PIPELINE.plan, zero_stage=1))
+    text = " ".join(make_export(job, "megatron").files["train.sh"].split())
+    assert all(word in text for word in written.split())
+    assert ("--fp8-param-gather" in text) == ("--fp8-param-gather" in written)
+    found = read_run("megatron", _file(tmp_path, make_export(job, "megatron").files["train.sh"]))
+    assert (found.options["precision"], found.options["optimizer"]) == (precision, optimizer)
+
+
+def test_recipes_that_megatron_does_not_have_are_listed() -> None:
+    found = make_export(replace(PIPELINE, precision="fp8-rowwise"), "megatron")
+    assert "no recipe fp8-rowwise; bf16 is written" in found.account.cannot["precision"]
+    bridge = make_export(replace(PIPELINE, precision="mxfp8"), "megatron-bridge")
+    assert any("mixed_precision=bf16_with_mxfp8_mixed" in text for text in bridge.files.values())
 
 
 def test_a_script_by_hand(tmp_path: Path) -> None:

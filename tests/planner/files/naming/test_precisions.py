@@ -80,3 +80,24 @@ def test_precisions_are_listed(document: Any) -> None:
     assert set(rows) == set(PRECISIONS)
     assert rows["nvfp4"]["weight_bytes"] == 3.125
     assert rows["mxfp8"]["devices"] < rows["fp8-delayed"]["devices"]
+
+
+def _fits(plan: dict[str, Any]) -> bool:
+    return bool(plan["memory_bytes_per_gpu"] <= plan["memory_capacity_bytes"])
+
+
+def test_servers_keep_the_format_of_published_weights(document: Any) -> None:
+    """gpt-oss-120b fits one GPU of 80 GB (its model card), and does not in bf16."""
+    asked = "estimate gpt-oss-120b --mode inference --gpus 1 --max-batch 1"
+    own, wide = (document(f"{asked} {words}") for words in ("", "--precision bf16"))
+    assert own["setting"]["precision"] == "w4a16-mxfp4"
+    assert (_fits(own["plans"][0]), _fits(wide["plans"][0])) == (True, False)
+    assert document("estimate gpt-oss-120b --gpus 64 --batch 64")["setting"]["precision"] == "bf16"
+
+
+def test_frozen_weights_in_four_bits_fit_where_16_bits_do_not(document: Any) -> None:
+    """LLaMA-65B with adapters of rank 64 on one GPU of 48 GB, its moments on the host (QLoRA, arXiv:2305.14314, abstract)."""
+    asked = "estimate llama-65b --lora-rank 64 --gpus 1 --batch 1 --seq 512 --device a40 --offload optimizer --recompute full"
+    narrow, wide = (document(f"{asked} --precision {name}")["plans"][0] for name in ("nf4", "bf16"))
+    assert (_fits(narrow), _fits(wide)) == (True, False)
+    assert narrow["step_time_s"] > wide["step_time_s"]
