@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+from dataclasses import replace
+
 import pytest
 
 import planner
+from costmodel.mesh.plan import ORDERS, MeshPlan
 from planner.core.errors import UsageError
+from planner.files.loading import load_cluster
+from tests.costmodel.mesh import plans as make
 
 MIXTURE = {"cluster": "gb200-nvl72", "gpus": 512, "batch": 4096, "seq": 4096, "tp": 2, "ep": 64, "pp": 2, "zero": 1}
 
@@ -68,3 +74,24 @@ def test_a_share_that_a_domain_does_not_have(cluster: str, domain_gpus: int, wor
         planner.estimate("llama3-8b", **question, domain_gpus=domain_gpus)
     with pytest.raises(UsageError, match=words):
         planner.optimize("llama3-8b", **question, domain_gpus=domain_gpus)
+
+
+def test_64_of_72_is_a_rack_of_64() -> None:
+    """To the last bit, where degrees are powers of two; and so is twice 64 of 128."""
+    loaded = load_cluster("gb200-nvl72").cluster
+    plans = [
+        MeshPlan(tp=8, pp=4, dp_shard=8, zero_stage=zero, num_micro_batches=16, order=order)
+        for zero, order in itertools.product((1, 3), ORDERS)
+    ]
+    plans += [MeshPlan(cp=4, dp_shard=64, zero_stage=1, num_micro_batches=2), MeshPlan(dp_replicate=128)]
+    racks = {
+        size: replace(loaded, levels=(replace(loaded.levels[0], size=size), loaded.levels[1])) for size in (64, 72, 128)
+    }
+    graph = make.gpt(blocks=8, tied=False)
+    found = {}
+    for size, cluster in racks.items():
+        model = make.model_of(graph, 128, cluster)
+        found[size] = model.evaluate_plans([replace(plan, domain_gpus=64) for plan in plans])
+    for size in (72, 128):
+        for name in ("step_time_s", "dp_exposed_s", "tp_exposed_s", "cp_exposed_s", "pp_exposed_s"):
+            assert getattr(found[size], name).tolist() == getattr(found[64], name).tolist(), (size, name)
