@@ -213,10 +213,10 @@ def look(run: Run) -> Found:
     return Found(
         published=published.plan,
         step_s=ranked.step_time_s,
-        mfu=ranked.mfu,
+        mfu=ranked.figures["mfu"],
         published_step_s=run.step_s,
         published_mfu=run.mfu if by_step is None else by_step,  # type: ignore[arg-type]
-        memory_gib=ranked.memory_bytes_per_gpu / 2**30,
+        memory_gib=ranked.figures["memory_bytes_per_gpu"] / 2**30,
         by_means=_ranking(space, replace(settings, restriction=run.means), published),
         by_all=_ranking(space, settings, published),
     )
@@ -233,7 +233,7 @@ def _ranking(space: MeshPlanSpace, settings: MeshSettings, published: MeshCandid
         space_size=outcome.space_size,
         best=best.summary,
         best_s=best.step_time_s,
-        best_mfu=best.mfu,
+        best_mfu=best.figures["mfu"],
     )
 
 
@@ -246,7 +246,7 @@ def _as_published(run: Run, space: MeshPlanSpace, settings: MeshSettings) -> Mes
             plan = outcome.candidates[0].plan
             if run.names.get("recompute") == "full":  # these runs recompute all blocks, the search no more than it must
                 plan = replace(plan, recompute_blocks=space.blocks_per_stage(plan))
-            step_s = float(space.costs([plan]).step_time_s[0])
+            step_s = float(space.model.evaluate_plans([plan]).step_time_s[0])
             return MeshCandidate(plan=plan, score=step_s, step_time_s=step_s)
     raise SystemExit(f"{run.name}: no plan has the published degrees")
 

@@ -152,7 +152,7 @@ def called(precision: str | None) -> str | None:
     name = None if precision is None else precision_called(precision)
     if precision is not None and name is None:
         hint = "list them: planner list precisions"
-        raise UnknownName(kind="precision", name=precision, known=[*PRECISIONS, *BARE], hint=hint)
+        raise UnknownName(kind="precision", name=precision, known={**PRECISIONS, **BARE}, hint=hint)
     return name
 
 

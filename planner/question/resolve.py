@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Resolved", "check_trainable", "resolve"]
 
+# Recipes of 8 bits with a scale for each block: devices have rates for one or the other.
+_IN_BLOCKS = ("mxfp8", "fp8-blockwise")
 # What importers put behind a name that is taken.
 _NUMBER = re.compile(r"_\d+$")
 
@@ -217,6 +219,7 @@ def _precision(
         asked = f"--precision {request.precision}: " if request.precision is not None else ""
         raise UsageError(
             f"{asked}{kind.without_rate(device, cluster)} rate for precision '{request.precision or usual}'; it has {known}"
+            f"{_instead(precision, device)}"
         )
     if paleo and precision.name != "fp32":
         raise UsageError(f"the paleo cost model knows fp32 only, not '{precision.name}'; use --cost-model roofline")
@@ -227,6 +230,12 @@ def _precision(
             "inference"
         )
     return precision.on(device.formats, reads_both_ways=device.reads_both_ways, serves=serves)
+
+
+def _instead(precision: Precision, device: Device) -> str:
+    """A recipe with blocks and scales that the device has in place of one that it does not."""
+    near = next((name for name in _IN_BLOCKS if PRECISIONS[name].runs_on(device.formats)), None)
+    return f"; {near} has scales for blocks there" if precision.name in _IN_BLOCKS and near else ""
 
 
 def assumptions_of(

@@ -168,8 +168,10 @@ class MeshDiagnosis(Diagnosis):
         return f"it fits: {ranked.summary}, {duration_text(ranked.step_time_s)} per step"
 
     def advice(self, tried: Mapping[str, Sequence[Attempt]], gpus: int) -> str:
+        adapts = self.space.resolved.request.lora_rank is not None
+        less = "--precision nf4" if adapts else "--lora-rank"
         return (
-            "nor was anything found on more GPUs; use a device with more memory, a shorter --seq, --lora-rank, or "
+            f"nor was anything found on more GPUs; use a device with more memory, a shorter --seq, {less}, or "
             "--optimizer sgd"
         )
 

@@ -69,6 +69,8 @@ def test_mistakes_say_what_to_do(fails: Any) -> None:
     for words, message in (
         ("fp7", "did you mean 'fp8'"),
         ("mxfp8", "device 'h100-sxm' has no rate"),
+        ("mxfp8", "; fp8-blockwise has scales for blocks there"),
+        ("nvfp4", "it has bf16, fp16, fp32, fp8, fp8_block, int8, tf32\n"),
         ("nf4", "train adapters (--lora-rank), or use --mode inference"),
     ):
         assert message in fails(*f"{asked} {words}".split())
