@@ -296,6 +296,25 @@ class Precision:
         """Bytes of a weight of a layer that is served."""
         return self.served_bytes if self.holds(layer) else self.plain.bytes
 
+    def formats(self, *, trains: bool = True) -> dict[str, str | float]:
+        """What is in which format, for people and programs.
+
+        >>> known = PRECISIONS["nvfp4"].formats()
+        >>> known["weights"], known["weight_bytes"], known["products"], known["parameter_gather"]
+        ('nvfp4', 3.125, 'nvfp4', 'bf16')
+        """
+        narrow, plain = self.operand.name, self.plain.name
+        return {
+            "weights": (self.stored or self.operand).name,
+            "weight_bytes": round(self.held_bytes if trains else self.served_bytes, 4),
+            "products": ", ".join(self.products),
+            "kept": self.kept.name,
+            "cast_bytes": self.cast_bytes,
+            "parameter_gather": narrow if self.gathers_weights else plain,
+            "input_gather": plain if self.narrow is None or self.in_passes else narrow,
+            "dispatch": narrow if self.dispatches else plain,
+        }
+
     @property
     def unquantised(self) -> Precision:
         """That of layers that are not narrow."""

@@ -92,6 +92,7 @@ class Setting:
     seq: int | None = None  # positions of a sample; None: the network's input is no sequence
     load: ServingLoad | None = None  # None: the question is not about serving
     framework: str = ""  # empty: a well-tuned implementation
+    formats: Mapping[str, str | float] = field(default_factory=dict)  # what is in which number format
 
     @property
     def limits(self) -> dict[str, float]:

@@ -259,13 +259,7 @@ def precision_rows() -> list[dict[str, Any]]:
     return [
         {
             "name": name,
-            "weights": (known.stored or known.operand).name if known.kind == "narrow" else known.plain.name,
-            "weight_bytes": round(known.held_bytes, 4),
-            "products": ", ".join(known.products),
-            "kept": known.kept.name,
-            "cast_bytes": known.cast_bytes,
-            "parameter_gather": known.operand.name if known.gathers_weights else known.plain.name,
-            "dispatch": known.operand.name if known.dispatches else known.plain.name,
+            **known.formats(),
             "devices": sum(known.runs_on(each) for each in formats),
             "other_names": ", ".join(WORDS.get(name, ())),
             _DESCRIPTION: known.about,

@@ -159,6 +159,7 @@ def resolve(request: Request) -> Resolved:
         cost_model_options={"ppp_comp": request.ppp_comp, "ppp_comm": request.ppp_comm} if paleo else {},
         seq=model.seq,
         framework=framework.name,
+        formats=precision.formats(trains=not serves),
     )
     why = kind.why(asked)  # where a network with blocks got another space than it would have by itself
     return Resolved(

@@ -95,6 +95,7 @@ def tail(
         "setting": {
             "device": setting.device,
             "precision": setting.precision,
+            "formats": dict(setting.formats),
             "optimizer": setting.optimizer,
             "mode": setting.mode,
             "framework": setting.framework,

@@ -29,6 +29,9 @@ SettingEntry = record(
     "The question, resolved to names.",
     device=str,
     precision=str,
+    formats=key(
+        dict[str, Number | str], "What is in which number format, as `planner list precisions` has it, on the device."
+    ),
     optimizer=str,
     mode=Literal["training", "inference"],
     framework=key(str, "What runs the plans; empty: a well-tuned implementation."),

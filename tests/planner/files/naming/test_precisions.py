@@ -103,3 +103,12 @@ def test_frozen_weights_in_four_bits_fit_where_16_bits_do_not(document: Any) -> 
     narrow, wide = (document(f"{asked} --precision {name}")["plans"][0] for name in ("nf4", "bf16"))
     assert (_fits(narrow), _fits(wide)) == (True, False)
     assert narrow["step_time_s"] > wide["step_time_s"]
+
+
+def test_answers_say_what_is_in_which_format(document: Any) -> None:
+    """fp8 on Blackwell has scales of a byte for 32 numbers: two copies in training, one in serving."""
+    asked = "estimate llama3-8b --gpus 8 --cluster dgx-b200"
+    found = document(f"{asked} --batch 8 --precision fp8")["setting"]["formats"]
+    assert (found["kept"], found["parameter_gather"], found["weight_bytes"]) == ("mxfp8", "bf16", 2 * 33 / 32)
+    served = document(f"{asked} --mode inference --precision mxfp8")["setting"]["formats"]
+    assert served["weight_bytes"] == round(33 / 32, 4)
