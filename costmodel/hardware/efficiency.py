@@ -52,10 +52,6 @@ class Efficiency:
         outputs0: outputs in flight at which half the device is busy, where the inner loop is short.
     split_depth : float
         k1: steps of the inner loop at which half of it is cut into parallel pieces.
-    matrix_fill : float
-        Least outputs that a product on matrix units is charged for, over its whole inner loop, as a multiple of ``fill_outputs``: a
-        library that cuts no inner loop (but those of gradients of weights) takes as long for few tiles as for a wave of them. 0 where it
-        cuts them.
     vector_tile, vector_depth, vector_fill, vector_split : float
         The four sizes on vector units, as multiples of those above; tile and fill for 128 lanes per multiprocessor, in proportion to
         the lanes and to their square. A lane that multiplies two halves at once counts twice.
@@ -101,7 +97,6 @@ class Efficiency:
     fill_outputs: float = 131072.0
     split_depth: float = 4096.0
     strided_gradient_fraction: float = 1.0
-    matrix_fill: float = 0.0
     vector_tile: float = 1.0
     vector_depth: float = 1.0
     vector_fill: float = 1.0

@@ -14,9 +14,9 @@ tiles, for the start of its inner loop, and for a device that is only full when 
     compute = 2 { count (m + m0) (n + n0) (k + k0) + outputs0 [k k1 / (k + k1) + k0] } / (best rate)
 
 The last bracket is the depth of the inner loop where few outputs must fill the device: a long one is cut into pieces that run side
-by side (split-k). The four sizes are those of products on matrix units, where libraries choose larger tiles for many outputs: there
-outputs0 grows to twice its size, by outputs / (outputs + 2 outputs0); a library that cuts no inner loop charges at least a wave of
-tiles over the whole depth. Products on vector units (fp32, and 16 bits at most twice as fast) have other tiles, whose sides grow with
+by side (split-k). The four sizes are those of products on matrix units, where libraries choose larger tiles for more outputs: there
+outputs0 is between half and twice its size, by outputs / (outputs + 2 outputs0). Products on vector units (fp32, and 16 bits at most
+twice as fast) have other tiles, whose sides grow with
 the arithmetic of a multiprocessor per clock: the shared memory that feeds it is equally wide on all of them. Their library has no
 kernels for tiles below a least side f, so that m + m0 is max(m, f) + m0 there: 16, 32 and 64 columns take alike. Convolutions and
 recurrent cells run kernels made for thin matrices.
@@ -72,6 +72,10 @@ _ATTENTION = {"attention": "attention_fraction", "attention_backward": "attentio
 _VECTOR_ALGORITHMS = {"winograd": "winograd_fraction", "fft": "fft_fraction", "fft_tiling": "fft_fraction"}
 # Numbers of 16 bits that matrix units load at once, 16 bytes (NVIDIA, Matrix Multiplication Background User's Guide).
 _WHOLE_LOAD = 8.0
+# Outputs of the tiles that a library for matrix units takes where there are few and where there are many, over 128 x 128: 128 x 64 (so that
+# more of the device works; cuBLAS has tiles down to 64 x 64: NVIDIA, Matrix Multiplication Background User's Guide, tile quantization) and
+# 256 x 128 (the most efficient one: the same).
+_LEAST_TILE, _LARGEST_TILE = 0.5, 2.0
 # Rows of the tiles of cuDNN's kernels for gradients of weights: maxwell_ and volta_scudnn_128x64_stridedB_splitK_interior_nn in profiles of
 # TensorFlow (operator Conv2DBackpropFilter), 128x128 and 128x32 next to it.
 _TALL = 128.0
@@ -239,31 +243,27 @@ class _Sizes:
     depth: float
     fill: float
     split: float
-    large: float = 0.0  # by how much more of the device larger tiles leave idle, in shares of fill
+    chosen: bool = False  # the library has tiles of several sizes, and takes larger ones for more outputs
     group: float = 0.0  # by how much more a tile wastes of its rows
     floor: float = 0.0  # least side of a tile
     tall: float = 0.0  # the same for its rows alone
-    wave: float = 0.0  # least outputs over the whole depth
 
 
 def _sizes(device: Device, precision: str, algorithm: str, tiling: str) -> _Sizes:
     """Half sizes of a product, by the units it runs on and the kernel it runs in."""
     e = device.efficiency
     if algorithm not in _VECTOR_ALGORITHMS and device.has_matrix_units(precision):
-        # Libraries take tiles of 256 x 128 where there are enough outputs for them (NVIDIA, Matrix Multiplication Background User's Guide:
-        # the most efficient of its tiles), of which half a wave is twice as much; `fill_outputs` is that of 128 x 128.
+        # `fill_outputs` is half a wave of tiles of 128 x 128, of which libraries take smaller and larger ones.
         return _Sizes(
             tile=e.tile_half,
             depth=e.depth_half,
             fill=e.fill_outputs,
             split=e.split_depth,
-            large=1.0 if tiling in ("library", "sums", "grouped") and algorithm == "gemm" else 0.0,
+            chosen=tiling in ("library", "sums", "grouped") and algorithm == "gemm",
             # One tile for all of them, as nobody knows the rows of each when the kernel starts: half of it is empty, where a library that
             # knows them takes one that fits. DeepGEMM's table for one, two and four groups of 1024 rows together (README, masked
             # layout) is then met within 3 % on average, where without this it is 8 % slower.
             group=e.tile_half if tiling == "grouped" else 0.0,
-            # Gradients of weights are cut until the device is full, whatever the library.
-            wave=0.0 if tiling in ("weights", "sums") else e.fill_outputs * e.matrix_fill,
         )
     lanes = device.lanes_per_multiprocessor * device.halves(precision) / USUAL_LANES
     if tiling not in ("library", "sums", "unaligned", "grouped") or algorithm in _VECTOR_ALGORITHMS:
@@ -289,16 +289,13 @@ def _sizes(device: Device, precision: str, algorithm: str, tiling: str) -> _Size
 def _charged_flop(size: _Sizes, flop: FloatArray, gemm: tuple[ArrayLike, ArrayLike, ArrayLike]) -> FloatArray:
     """Operations that the device could have done in the time the product takes.
 
-    ``2 {count (max(m, f, t) + m0 + g) (max(n, f) + n0) (k + k0) + outputs0 [k k1 / (k + k1) + k0]}`` with ``count = flop / (2 m n k)``,
-    at least ``2 wave (k + k0)``.
+    ``2 {count (max(m, f, t) + m0 + g) (max(n, f) + n0) (k + k0) + outputs0 [k k1 / (k + k1) + k0]}`` with ``count = flop / (2 m n k)``.
 
     >>> size = _Sizes(tile=0, depth=0, fill=100, split=10)
     >>> float(_charged_flop(size, np.float64(2000.0), (10, 10, 10)))  # 2000 for the product, 2 x 100 x 5 to fill the device
     3000.0
     >>> float(_charged_flop(_Sizes(tile=0, depth=0, fill=0, split=1, floor=40), np.float64(2e4), (100, 10, 10)))  # 40 columns
     80000.0
-    >>> float(_charged_flop(_Sizes(tile=0, depth=0, fill=0, split=1, wave=900), np.float64(2e3), (10, 10, 10)))  # 900 outputs
-    18000.0
     """
     m, n, k = (np.asarray(extent, dtype=np.float64) for extent in gemm)
     tiles = (np.maximum(m, max(size.floor, size.tall)) + size.tile + size.group) / m
@@ -306,10 +303,10 @@ def _charged_flop(size: _Sizes, flop: FloatArray, gemm: tuple[ArrayLike, ArrayLi
     depth = 1.0 + size.depth / k
     limit = max(size.split, 1.0)
     outputs = flop / (2.0 * k)
-    larger = 1.0 + size.large * outputs / (outputs + 2.0 * size.fill) if size.large else 1.0
-    fill = 2.0 * size.fill * larger * (k * limit / (k + limit) + size.depth)
-    charged = np.maximum(flop * tiles * depth + fill, 2.0 * size.wave * (k + size.depth))
-    return np.asarray(np.where(flop > 0.0, charged, 0.0))
+    many = outputs / (outputs + 2.0 * size.fill) if size.fill else 1.0
+    side = _LEAST_TILE + (_LARGEST_TILE - _LEAST_TILE) * many if size.chosen else 1.0
+    fill = 2.0 * size.fill * side * (k * limit / (k + limit) + size.depth)
+    return np.asarray(np.where(flop > 0.0, flop * tiles * depth + fill, 0.0))
 
 
 class CostModelError(ValueError):

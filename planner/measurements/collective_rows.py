@@ -7,6 +7,7 @@ from functools import partial
 
 from costmodel.hardware.cluster import Cluster, span
 from costmodel.hardware.collectives import OPERATIONS, library_s
+from costmodel.hardware.device import DEFAULT_LAUNCH_OVERHEAD_S
 from planner.measurements.fitted import fitted_links
 from planner.measurements.hardware import Machine, links_of, machine_of
 from planner.measurements.outcomes import Comparison, Outcome, Preset, outcomes_of
@@ -37,8 +38,9 @@ def outcome_of(row: Row, preset: Preset) -> Outcome:
         levels = tuple(level if level.in_network else replace(level, in_network=1.0) for level in cluster.levels)
         cluster = replace(cluster, levels=levels)
     cluster = preset.cluster(cluster)
-    # It is a kernel, and timed alone: in a training step the host launches it while others run.
-    launch_s = 0.0 if preset.name == "paleo" else machine.device.launch_overhead_s
+    # It is a kernel, and timed alone: in a training step the host launches it while others run. nccl-tests launch them one by one, from no
+    # graph; NCCL itself counts 6.6 us where few bytes are sent (NVIDIA/nccl, src/graph/tuning.cc, baseLat).
+    launch_s = 0.0 if preset.name == "paleo" else DEFAULT_LAUNCH_OVERHEAD_S
     predicted_s = launch_s + _library_s(operation, message, ranks, cluster)
     spanned = [
         level.bandwidth_bytes_per_s for level, fan in zip(machine.cluster.levels, lane.fan_out, strict=True) if fan > 1

@@ -235,27 +235,13 @@ def positive_ms(row: Row, name: str) -> float | None:
 
 # -- matrix products -----------------------------------------------------------------------------------------------------------
 
-# Columns a_t and b_t say that a product was called as BLAS has it, matrices column by column. On the first devices with tensor cores these
-# then ran on them only where columns begin at multiples of 16 bytes.
-# Volta and Turing, whose cuBLAS (of CUDA 9 and 10: its guide, tensor core usage) has that rule; that of CUDA 11 takes any matrices.
-_ALIGNED_ONLY = ("v100", "titan-v", "t4", "rtx-20", "titan-rtx", "quadro-rtx", "quadro-gv100")
-_ALIGNED_BYTES = 16
-
 
 def _product(row: Row, preset: Preset) -> tuple[Unit, list[Timed]]:
     m, n, k = row.count("m"), row.count("n"), row.count("k")
     if not (m and n and k):
         raise RowSkipped("m, n or k is not stated")
     unit = unit_of(row, preset)
-    ran_on = unit
-    if _is_unaligned(row, unit, m, n, k) and preset.name != "paleo":
-        # The device as it is without matrix units: two halves per lane.
-        fp32 = unit.device.peak("fp32")
-        peaks = {name: min(rate, 2.0 * fp32) for name, rate in unit.device.peak_flop_per_s.items()}
-        lanes = {name: rate for name, rate in unit.device.best_flop_per_s.items() if name == "fp32"}
-        device = replace(unit.device, peak_flop_per_s=peaks, best_flop_per_s=lanes, sustained_flop_per_s={})
-        ran_on = _on_device(unit, device, preset)
-    time_s = _product_s(ran_on, m, n, k)
+    time_s = _product_s(unit, m, n, k)
     if row.flag("casts") and unit.precision.casts:
         moved = m * k * (unit.precision.plain.bytes + unit.precision.operand.bytes)
         time_s += float(kernel_time_s(unit.device, unit.precision.compute, flop=0.0, memory_bytes=moved))
@@ -270,16 +256,6 @@ def _product_s(unit: Unit, m: int, n: int, k: int) -> float:
     """Time of a product of m x k by k x n: the forward pass of a linear layer with k inputs and n outputs on m samples."""
     layer = layer_of("linear", ((k,),), (("out_features", n), ("bias", False)))
     return float(layer_passes(layer, m, unit.compute)[0, 0])
-
-
-def _is_unaligned(row: Row, unit: Unit, m: int, n: int, k: int) -> bool:
-    """Whether tensor cores of an early device could not take the matrices as they lie."""
-    if not (row.has("a_t") or row.has("b_t")) or not unit.device.name.startswith(_ALIGNED_ONLY):
-        return False
-    if not unit.device.has_matrix_units(unit.precision.compute):
-        return False
-    columns = (k if row.text("a_t") == "T" else m, n if row.text("b_t") == "T" else k, m)
-    return any(int(length * unit.precision.activation_bytes) % _ALIGNED_BYTES for length in columns)
 
 
 # The best of many shapes fills whole tiles and whole waves of them: what a product loses by those on average, this one does not. The

@@ -37,42 +37,14 @@ def test_a_product_is_a_kernel() -> None:
     assert comparison.ideal_s == pytest.approx(2.0 * 1024 * 512 * 2048 / 10.6e12)
 
 
-# Products in 16 bits on V100 (Baidu Research, README of DeepBench at a5a2b60, mixed precision): m, n, k, A transposed, milliseconds.
-V100_PRODUCTS = [
-    (1760, 128, 1760, "N", 0.07),
-    (7680, 64, 2560, "N", 0.10),
-    (2560, 64, 2560, "N", 0.08),
-    (5124, 9124, 2560, "T", 8.73),  # 5124 halves are no multiple of 16 bytes: as long as without tensor cores
-    (3072, 128, 1024, "T", 0.04),
-]
-
-
-@pytest.mark.parametrize(("m", "n", "k", "a_t", "time_ms"), V100_PRODUCTS)
-def test_products_on_the_first_tensor_cores(m: int, n: int, k: int, a_t: str, time_ms: float) -> None:
-    row = {
-        "device": "NV_V100",
-        "precision": "mixed",
-        "m": m,
-        "n": n,
-        "k": k,
-        "a_t": a_t,
-        "b_t": "N",
-        "time_ms": time_ms,
-    }
+# Products of 1,024 x 1,024 outputs in bf16 on an RTX 5090: steps of the inner loop, TFLOP/s on average (huggingface.co/datasets/dnakov/
+# consumer-mamf, first lines of the run of 2025-10-20, at 400 of 575 W, which so small products do not reach).
+@pytest.mark.parametrize(("k", "rate"), [(1024, 93.5), (2048, 123.5), (3072, 141.8), (4096, 149.8)])
+def test_small_products_elsewhere(k: int, rate: float) -> None:
+    time_ms = 2 * 1024 * 1024 * k / (rate * 1e9)
+    row = {"device": "rtx-5090", "precision": "bf16", "m": 1024, "n": 1024, "k": k, "time_ms": time_ms}
     found = only(PRODUCTS, **row).comparisons[0]
-    assert found.predicted_s == pytest.approx(found.measured_s, rel=0.35)
-
-
-def test_early_tensor_cores_take_aligned_matrices_only() -> None:
-    def taken_s(device: str, m: int, a_t: str = "N", b_t: str = "N", n: int = 4096) -> float:
-        row = {"device": device, "precision": "fp16", "m": m, "n": n, "k": 4096, "a_t": a_t, "b_t": b_t, "time_ms": 2}
-        return only(PRODUCTS, **row).comparisons[0].predicted_s
-
-    assert taken_s("v100-16gb", 4100) > 2.5 * taken_s("v100-16gb", 4104)  # 4100 halves, 8200 bytes
-    assert taken_s("v100-16gb", 4096, n=4100) < 1.1 * taken_s("v100-16gb", 4096)  # columns of 4096 all the same
-    assert taken_s("v100-16gb", 4096, n=4100, b_t="T") > 2.5 * taken_s("v100-16gb", 4096, b_t="T")
-    assert taken_s("a100-80gb", 4100) < 1.1 * taken_s("a100-80gb", 4104)  # a later library
-    assert taken_s("p100", 4100) < 1.1 * taken_s("p100", 4104)  # no tensor cores
+    assert found.predicted_s == pytest.approx(found.measured_s, rel=0.2)
 
 
 def test_kernels_on_tensor_cores_find_images_channel_by_channel() -> None:

@@ -120,20 +120,14 @@ def test_products_on_vector_units_by_hand() -> None:
     # Two halves per lane are vector units too, of twice the lanes; a format that is much faster has units of its own.
     halves = 2 * (m + 90) * (n + 90) * (k + 30) + 2 * 800 * (k * 100 / (k + 100) + 30)
     assert product_s(P100, m, n, k, number_format="fp16") == pytest.approx(halves / 10e12, rel=1e-12)
-    # 60,000 outputs are many waves of 2 x 1,000: nearly all have tiles twice as large.
-    own = 2 * (m + 30) * (n + 30) * (k + 20) + 2 * 1000 * (1 + 60 / 62) * (k * 500 / (k + 500) + 20)
+    # 60,000 outputs are many waves of 2 x 1,000: nearly all have tiles twice as large. 2,000 have tiles between half and twice as large.
+    own = 2 * (m + 30) * (n + 30) * (k + 20) + 2 * 1000 * (0.5 + 1.5 * 60 / 62) * (k * 500 / (k + 500) + 20)
     assert product_s(VOLTA, m, n, k, number_format="fp16") == pytest.approx(own / 40e12, rel=1e-12)
+    few = 2 * (50 + 30) * (40 + 30) * (k + 20) + 2 * 1000 * (0.5 + 1.5 / 2) * (k * 500 / (k + 500) + 20)
+    assert product_s(VOLTA, 50, 40, k, number_format="fp16") == pytest.approx(few / 40e12, rel=1e-12)
     # Kernels for convolutions keep theirs.
     thin = 2 * (m + 30) * (n + 30) * (k + 20) + 2 * 1000 * (k * 500 / (k + 500) + 20)
     assert product_s(VOLTA, m, n, k, "thin", "fp16") == pytest.approx(thin / 40e12, rel=1e-12)
-    # A library that cuts no inner loop takes as long for few tiles as for 90,000 outputs; gradients of weights are cut.
-    slow = replace(VOLTA, efficiency=replace(VOLTA.efficiency, matrix_fill=90.0))
-    for tiling in ("library", "recurrent", "thin"):
-        assert product_s(slow, m, n, k, tiling, "fp16") == pytest.approx(2 * 90e3 * (k + 20) / 40e12, rel=1e-12)
-        assert product_s(slow, m / 10, n, k, tiling, "fp16") == product_s(slow, m, n, k, tiling, "fp16")
-        assert product_s(slow, 3 * m, n, k, tiling, "fp16") == product_s(VOLTA, 3 * m, n, k, tiling, "fp16")
-    for tiling in ("weights", "sums"):
-        assert product_s(slow, m, n, k, tiling, "fp16") == product_s(VOLTA, m, n, k, tiling, "fp16")
     assert product_s(VOLTA, m, n, k, "sums", "fp16") == product_s(VOLTA, m, n, k, "library", "fp16")
 
 
@@ -173,9 +167,15 @@ def test_laws_hold_on_vector_units(m: int, n: int, k: int, factor: float, tiling
 
 
 @given(extent, extent, extent, scale, tilings)
-def test_laws_hold_where_no_inner_loop_is_cut(m: int, n: int, k: int, factor: float, tiling: str) -> None:
-    slow = replace(VOLTA, efficiency=replace(P100.efficiency, matrix_fill=90.0))
-    check_laws(slow, (m, n, k), factor, tiling, "fp16")
+def test_laws_hold_on_matrix_units(m: int, n: int, k: int, factor: float, tiling: str) -> None:
+    check_laws(VOLTA, (m, n, k), factor, tiling, "fp16")
+
+
+def test_a_long_inner_loop_is_cut_where_outputs_are_few() -> None:
+    """A million steps for 64 x 64 outputs: no longer than the outputs of a wave for 500 steps of each take, beside the work itself."""
+    product = 2 * (64 + 30) * (64 + 30) * (1e6 + 20)
+    start = 2 * 1000 * 2.0 * (500 + 20)
+    assert product_s(VOLTA, 64, 64, 1e6, number_format="fp16") < (product + start) / 40e12
 
 
 def check_laws(device: Device, shape: tuple[int, int, int], factor: float, tiling: str, number_format: str) -> None:
