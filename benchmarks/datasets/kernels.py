@@ -63,7 +63,9 @@ def product(row: Row) -> Cells:
     cells.put("a_t", row.text("a_t").upper())
     cells.put("b_t", row.text("b_t").upper())
     # Its collector calls the engine's linear layer in fp8, with the cast of what enters (README of the tables).
-    cells.put("casts", (row.text("source").startswith("AIConfigurator") and cells["precision"] == "fp8") or None)
+    cells.put(
+        "casts", (row.text("source").startswith("AIConfigurator") and cells["precision"].startswith("fp8")) or None
+    )
     cells.numbers(row, "time_ms")
     return cells
 

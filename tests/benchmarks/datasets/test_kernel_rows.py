@@ -47,6 +47,18 @@ def test_small_products_elsewhere(k: int, rate: float) -> None:
     assert found.predicted_s == pytest.approx(found.measured_s, rel=0.2)
 
 
+@pytest.mark.parametrize(("precision", "kernels", "moved"), [("fp8", 4, 5), ("fp8-blockwise", 1, 3 + 4 / 128)])
+def test_a_product_in_fp8_may_hold_its_cast(precision: str, kernels: int, moved: float) -> None:
+    """16 bits are read, twice where one scale is that of all inputs, and 8 written; a scale of 32 bits per 128 numbers."""
+    row = {"device": "h100-sxm", "precision": precision, "m": 4096, "n": 64, "k": 4096, "time_ms": 1}
+    alone, both = (
+        only(PRODUCTS, **row, **more).comparisons[0].predicted_s for more in ({}, {"source": "AIConfigurator"})
+    )
+    device = load_device("h100-sxm").device
+    expected = kernels * device.launch_overhead_s + moved * 4096 * 4096 / device.stream_bytes_per_s
+    assert both - alone == pytest.approx(expected, rel=1e-9)
+
+
 def test_kernels_on_tensor_cores_find_images_channel_by_channel() -> None:
     shape = {"n": 16, "c": 256, "h": 28, "w": 28, "k": 256, "r": 1, "s": 1, "fwd_ms": 1}
     found = only(CONVOLUTIONS, device="a100-80gb", precision="fp16", **shape).comparisons[0]
