@@ -53,7 +53,7 @@ _HOST: Grid = {
 _KERNELS: Grid = {
     "step_fraction": (0.80, 0.85, 0.90),
     "elementwise_fraction": (0.5, 0.7),
-    "attention_fraction": (0.5, 0.6),
+    "attention_fraction": (0.6, 0.7, 0.84),
 }
 _NANOTRON: Grid = {
     # One constant: a rank that comes late is late by what starting a collective takes.

@@ -29,8 +29,14 @@ class Efficiency:
     vector_fraction : float
         Share of the vector peak that element-wise kernels reach.
     attention_fraction, attention_backward_fraction : float
-        Rate of a fused attention over that of a matrix product of its size, forward and backward: the exponentials of the softmax run
-        between its products.
+        Rate of a fused attention over that of a large matrix product, forward and backward, for heads of 128 features and long rows: the
+        exponentials of the softmax run between its products.
+    attention_start, attention_backward_start : float
+        Keys that a row of queries costs besides those it sees.
+    attention_tile : float
+        Keys that a row computes in vain where a mask cuts a tile.
+    attention_depth, attention_backward_depth : float
+        Features of a head that take as long as the exponential of a score: narrow heads have more scores.
     portable_attention_fraction : float
         Rate of a fused attention that was written for an earlier generation over that of the last two: FlashAttention-2 runs on Hopper
         with the instructions of Ampere.
@@ -87,6 +93,11 @@ class Efficiency:
     vector_fraction: float = 0.80
     attention_fraction: float = 1.0
     attention_backward_fraction: float = 1.0
+    attention_start: float = 0.0
+    attention_backward_start: float = 0.0
+    attention_tile: float = 0.0
+    attention_depth: float = 0.0
+    attention_backward_depth: float = 0.0
     portable_attention_fraction: float = 1.0
     step_fraction: float = 1.0
     elementwise_fraction: float = 1.0
@@ -124,8 +135,13 @@ class Efficiency:
 
 
 DEFAULT_EFFICIENCY = Efficiency(
-    attention_fraction=0.60,
-    attention_backward_fraction=0.48,
+    attention_fraction=0.41,
+    attention_backward_fraction=0.33,
+    attention_start=75.0,
+    attention_backward_start=270.0,
+    attention_tile=128.0,
+    attention_depth=62.0,
+    attention_backward_depth=24.0,
     step_fraction=0.85,
     elementwise_fraction=0.70,
     odd_fraction=0.37,
@@ -156,7 +172,11 @@ DEFAULT_EFFICIENCY = Efficiency(
     "ResNet-50 in fp32 on V100 (NVIDIA DeepLearningExamples). The fraction of peak of other devices is 0.51 to 0.97 in "
     "the MAMF table of ml-engineering (S. Bekman). tile_half, depth_half, split_depth: assumptions within what the step times "
     "below allow; fill_outputs: half a wave of 128 x 128 tiles on 16 multiprocessors, for devices that do not state how many "
-    "they have. step_fraction, elementwise_fraction, attention_fraction, attention_backward_fraction: fit to step times of "
+    "they have. attention_start, attention_tile, attention_depth and those of the backward pass: what the curves of cuDNN 9 and "
+    "FlashAttention-2 on an H100 SXM say (J. Shah et al., arXiv:2407.08608, figures 5 and 6: heads of 64 and 128 features, 512 to 16k "
+    "positions), rounded; a score takes more than one of the 16 exponentials per clock and multiprocessor (NVIDIA, CUDA C++ Programming "
+    "Guide, throughput of arithmetic instructions). "
+    "step_fraction, elementwise_fraction, attention_fraction, attention_backward_fraction: fit to step times of "
     "MPT on A100 (llm-foundry), GPT on A100 (Megatron-LM) and transformers on H100 (NeMo), rounded. odd_fraction: fit to the heads of "
     "vTrain's GPT on A100 (arXiv:2312.12391), 50,257 words on one device against 25,128 on each of two; with 12,564 on each of four and "
     "6,282 on each of eight 0.73 and 0.64 were found, for 0.79 and 0.58 here. memory_fraction, "

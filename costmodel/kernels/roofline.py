@@ -44,7 +44,7 @@ from numpy.typing import ArrayLike
 
 from costmodel.arrays import FloatArray
 from costmodel.hardware.device import USUAL_LANES, Device
-from costmodel.hardware.efficiency import EfficiencyError
+from costmodel.hardware.efficiency import Efficiency, EfficiencyError
 from costmodel.network.layers import Kernel, Layer, LayerWork, Shard
 from costmodel.network.layers.base import Fusable, PassWork
 from costmodel.precision import Optimizer, Precision
@@ -76,6 +76,8 @@ _WHOLE_LOAD = 8.0
 # more of the device works; cuBLAS has tiles down to 64 x 64: NVIDIA, Matrix Multiplication Background User's Guide, tile quantization) and
 # 256 x 128 (the most efficient one: the same).
 _LEAST_TILE, _LARGEST_TILE = 0.5, 2.0
+# Features of the heads whose rates are published, and rows of the tiles of a fused attention (FlashAttention-2 and 3, cuDNN).
+_HEAD = 128.0
 # Rows of the tiles of cuDNN's kernels for gradients of weights: maxwell_ and volta_scudnn_128x64_stridedB_splitK_interior_nn in profiles of
 # TensorFlow (operator Conv2DBackpropFilter), 128x128 and 128x32 next to it.
 _TALL = 128.0
@@ -110,14 +112,14 @@ def kernel_time_s(
         The matrix product behind the kernel; ``flop / (2 m n k)`` of them run side by side. None for element-wise kernels.
     algorithm : "gemm", "attention", "attention_backward", "winograd", "fft" or "fft_tiling"
         The last three run at the vector peak whatever the precision.
-    tiling : "library", "sums", "unaligned", "grouped", "recurrent", "thin", "weights", "scattered" or "depthwise"
+    tiling : "library", "sums", "unaligned", "grouped", "recurrent", "thin", "weights", "scattered", "depthwise" or "masked"
         A matrix product of a library, such a one that sums over all samples (gradients of weights), one of matrices in 16 bits
         whose rows do not begin at multiples of 16 bytes, several in one kernel
         whose numbers of rows only the device knows, that of a recurrent cell, a kernel made for thin matrices, or such a one for the
         gradient of the weights of a convolution. "scattered" is no product: sums that the gradient of a strided convolution adds to
         memory (cuDNN Developer Guide, CUDNN_CONVOLUTION_BWD_DATA_ALGO_0: by atomic additions); kernels for matrix units gather instead,
         and it takes no time (CUTLASS, implicit GEMM convolution). "depthwise": one channel per group, so that lanes add up windows and
-        no tile of a product is computed.
+        no tile of a product is computed. "masked": fused attention whose mask cuts tiles.
         Matrix units load 16 bytes at once (NVIDIA, Matrix Multiplication Background User's Guide, tensor core requirements): the third
         kind runs on vector units. GPT of 13,824 features on A100 (BigScience, train/tr11-176B-ml/chronicles-prequel.md) took 121 s per
         step with 64 heads of 216 and 163 s with 128 heads of 108.
@@ -183,7 +185,9 @@ def kernel_time_s(
     if tiling == "scattered":
         memory_s = memory_s / efficiency.strided_gradient_fraction
     charged = flops
-    if gemm is not None and is_product:
+    if gemm is not None and algorithm in _ATTENTION:
+        charged = _attention_flop(efficiency, flops, gemm, algorithm, is_masked=tiling == "masked")
+    elif gemm is not None and is_product:
         charged = _charged_flop(_sizes(device, precision, algorithm, tiling), flops, gemm)
     if aligned is not None and precision in _SIXTEEN_BITS and device.has_matrix_units(precision):
         halvings = np.log2(_WHOLE_LOAD / np.asarray(aligned))
@@ -192,7 +196,7 @@ def kernel_time_s(
     limit = device.sustained(precision)
     if is_product and not on_vectors and algorithm not in _VECTOR_ALGORITHMS and limit < device.best(precision):
         compute_s = np.maximum(compute_s, flops**POWER_EXPONENT * charged ** (1.0 - POWER_EXPONENT) / limit)
-    if in_step and gemm is not None:
+    if in_step and gemm is not None and algorithm not in _ATTENTION:
         compute_s = compute_s / efficiency.step_fraction
     if window is not None and efficiency.window_bytes:
         compute_s = np.maximum(compute_s, _gathered_s(device, precision, *window))
@@ -307,6 +311,38 @@ def _charged_flop(size: _Sizes, flop: FloatArray, gemm: tuple[ArrayLike, ArrayLi
     side = _LEAST_TILE + (_LARGEST_TILE - _LEAST_TILE) * many if size.chosen else 1.0
     fill = 2.0 * size.fill * side * (k * limit / (k + limit) + size.depth)
     return np.asarray(np.where(flop > 0.0, flop * tiles * depth + fill, 0.0))
+
+
+def _attention_flop(
+    e: Efficiency, flop: FloatArray, gemm: tuple[ArrayLike, ArrayLike, ArrayLike], algorithm: str, *, is_masked: bool
+) -> FloatArray:
+    """Operations that a fused attention could have done in its time on long rows of heads of 128 features.
+
+    ``gemm`` is queries, keys that each of them sees, and features of a head. A row of queries starts, works on one tile across the edge
+    of a mask in vain, and takes one exponential per score, which counts for more where heads are narrow. Half a wave of tiles is idle, but
+    no more than work (few rows are cut along their keys):
+
+        2 products d (rows + min(rows, rows0)) (keys + start + tile) (1 + d0 / d) / (1 + d0 / 128)
+
+    >>> e = Efficiency(attention_start=100, attention_depth=64, fill_outputs=0, tile_half=0)
+    >>> flop = np.float64(2 * 2 * 128 * 8 * 1000)  # eight rows of a thousand keys
+    >>> float(_attention_flop(e, flop, (8, 1000, 128), "attention", is_masked=False) / flop)
+    1.1
+    >>> flop = np.float64(2 * 2 * 64 * 8 * 1000)
+    >>> round(float(_attention_flop(e, flop, (8, 1000, 64), "attention", is_masked=False) / flop), 3)  # 1.1 x 2 / 1.5
+    1.467
+    """
+    queries, keys, depth = (np.asarray(extent, dtype=np.float64) for extent in gemm)
+    forward = algorithm == "attention"
+    products, start, narrow = (
+        (2.0, e.attention_start, e.attention_depth)
+        if forward
+        else (5.0, e.attention_backward_start, e.attention_backward_depth)
+    )
+    rows = flop / (2.0 * products * keys * depth) * ((queries + e.tile_half) / queries)
+    rows = rows + np.minimum(rows, e.fill_outputs / _HEAD)
+    keys = keys + start + (e.attention_tile if is_masked else 0.0)
+    return np.asarray(2.0 * products * depth * rows * keys * ((1.0 + narrow / depth) / (1.0 + narrow / _HEAD)))
 
 
 class CostModelError(ValueError):

@@ -79,11 +79,11 @@ def test_only_attention_is_slower_and_only_where_the_device_has_other_kernels() 
 
 
 def test_the_default_rate_is_that_of_the_first_kernels() -> None:
-    """Steps of llm-foundry on A100 found it: 0.60 and 0.48 (FlashAttention-2 has 73 and 63 % of the peak of 0.87)."""
+    """Steps of llm-foundry on A100 found 0.55 of FlashAttention-2; devices without a rate of their own are about as slow."""
     ampere, other = load_device("a100-80gb").device, load_device("gaudi2").device
     first = with_attention(ampere, "first").efficiency
-    assert (first.attention_fraction, first.attention_backward_fraction) == pytest.approx((0.60, 0.48), abs=0.005)
-    assert (other.efficiency.attention_fraction, other.efficiency.attention_backward_fraction) == (0.60, 0.48)
+    assert (first.attention_fraction, first.attention_backward_fraction) == pytest.approx((0.55 * 0.84, 0.55 * 0.72))
+    assert (other.efficiency.attention_fraction, other.efficiency.attention_backward_fraction) == (0.41, 0.33)
     assert with_attention(other, "first") is other
 
 

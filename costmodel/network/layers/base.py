@@ -237,7 +237,9 @@ def share_of_output(layer: Layer, shard: Shard) -> Any:
 # its gradient), the gradient of an activation after a normalisation, a concatenation.
 Fusable = Literal["", "activation", "bias", "normalised gradient", "concatenation", "gradient sum"]
 # What kind of kernel it is (`costmodel.kernels.roofline.kernel_time_s`).
-Tiling = Literal["library", "sums", "unaligned", "grouped", "recurrent", "thin", "weights", "scattered", "depthwise"]
+Tiling = Literal[
+    "library", "sums", "unaligned", "grouped", "recurrent", "thin", "weights", "scattered", "depthwise", "masked"
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from costmodel.framework import with_attention
 from costmodel.hardware.device import Device, DeviceError
 from costmodel.hardware.efficiency import DEFAULT_EFFICIENCY, Efficiency, EfficiencyError
 from costmodel.kernels.roofline import EAGER, ImageSoftware, PassTimes, RooflineCompute, kernel_time_s
@@ -556,3 +557,34 @@ def test_images_in_tf32_are_transposed_for_the_matrix_units() -> None:
     shard = shard_of(conv, split_table([1]), 64)
     times = [float(c.pass_times(conv, shard, needs_input_gradient=True).forward_s[0]) for c in (plain, tf32)]
     assert times[1] - times[0] == pytest.approx(transposed_s, rel=1e-9)
+
+
+# TFLOP/s of cuDNN 9 and FlashAttention-2 in 16 bits on an H100 SXM: 16k tokens, 2,048 features in all heads (J. Shah et al.,
+# arXiv:2407.08608, figures 5 and 6, as text extractions of the figures have them). Pass, features of a head, mask -> by positions.
+POSITIONS = (512, 1024, 2048, 4096, 8192, 16384)
+PUBLISHED_ATTENTION = {
+    ("attention", 128, True): ((315, 410, 484, 518, 529, 539), (191, 260, 298, 319, 333, 335)),
+    ("attention", 64, True): ((225, 288, 334, 363, 379, 388), (180, 229, 262, 284, 295, 299)),
+    ("attention_backward", 128, False): ((305, 408, 465, 499, 518, 516), (214, 260, 291, 310, 318, 322)),
+    ("attention_backward", 64, False): ((266, 348, 395, 417, 432, 433), (198, 238, 264, 279, 287, 291)),
+}
+
+
+@pytest.mark.parametrize("kind", PUBLISHED_ATTENTION)
+@pytest.mark.parametrize(("kernels", "column"), [("newest", 0), ("portable", 1)])
+def test_fused_attention_against_published_curves(kind: tuple[str, int, bool], kernels: Any, column: int) -> None:
+    """Short rows and narrow heads are slower by what starts a row, the edge of a mask and exponentials: one set of sizes for both."""
+    algorithm, dim, causal = kind
+    device = with_attention(load_device("h100-sxm").device, kernels)
+    errors = []
+    for positions, published in zip(POSITIONS, PUBLISHED_ATTENTION[kind][column], strict=True):
+        heads, batch, seen = 2048 // dim, 16384 // positions, positions / 2 if causal else positions
+        flop = 2.0 * (2 if algorithm == "attention" else 5) * dim * batch * heads * positions * seen
+        gemm, tiling = (positions, seen, dim), "masked" if causal else "library"
+        seconds = kernel_time_s(
+            device, "bf16", flop=flop, memory_bytes=0.0, gemm=gemm, algorithm=algorithm, tiling=tiling
+        )
+        errors.append(np.log(flop / float(seconds) / 1e12 / published))
+    assert np.mean(np.abs(errors)) < 0.2, errors
+    assert np.max(np.abs(errors)) < 0.30, errors
+    assert np.ptp(errors[2:]) < 0.15, errors

@@ -44,7 +44,9 @@ def test_operations_of_a_fused_attention(causal: bool) -> None:
     assert moved(work(one, batch=b).forward) == 4 * b * s * h
     assert moved(work(one, batch=b).backward_input) == 8 * b * s * h
     (kernel,) = work(one, batch=b).forward[0]
-    assert products(kernel) == b * a * 2 * (0.5 if causal else 1.0)  # two products per head and sample
+    assert products(kernel) == b * a * 2  # two products per head and sample, over the keys that a query sees
+    assert kernel.gemm is not None
+    assert [float(np.max(extent)) for extent in kernel.gemm] == [s, s / 2 if causal else s, h // a]
 
 
 def test_a_written_out_attention_moves_every_score() -> None:
