@@ -192,6 +192,8 @@ def parse_text(
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line, column = (mark.line + 1, mark.column + 1) if mark else (0, 0)
+        if "nesting depth" in str(error.problem):  # libyaml has a limit of its own, and reads ahead
+            raise failure(path, f"nested more than {MAX_DEPTH} levels deep", line, column) from None
         raise failure(path, f"is not YAML: {_syntax_message(error, text, line)}", line, column) from None
     except yaml.reader.ReaderError as error:
         # The position of the error counts bytes or characters, depending on the parser.

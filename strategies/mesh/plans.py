@@ -363,6 +363,8 @@ class PlanEvaluator:
         allowed = np.array(self.space.recompute_counts(int(most.max(initial=1))), dtype=np.int64)
         if not len(allowed):
             return batch, np.zeros(0, dtype=np.int64)
+        # On the way to the host, chunks that run all of their blocks again leave less behind than they would block by block.
+        blocks = np.where(batch.offload_activations > 0, np.minimum(blocks, most), blocks)
         place = np.searchsorted(allowed, np.maximum(blocks, 1))
         chosen = allowed[np.minimum(place, len(allowed) - 1)]
         rows = np.flatnonzero((place < len(allowed)) & (chosen <= most) & (blocks <= most))

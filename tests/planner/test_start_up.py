@@ -84,7 +84,7 @@ def costings(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize(("network", "faster"), [("alexnet", 2), ("resnet50", 1)])
+@pytest.mark.parametrize(("network", "faster"), [("overfeat", 2), ("resnet50", 1)])
 def test_a_search_costs_layers_three_times_and_once_per_constant(
     network: str, faster: int, costings: dict[str, int]
 ) -> None:

@@ -56,7 +56,12 @@ WORDS: dict[str, tuple[str, ...]] = {
     "nf4": ("bitsandbytes", "bnb", "bnb4bit", "bitsandbytes4bit", "qlora"),
 }
 _SERVED = {"fp8": "fp8", "mxfp4": "w4a16-mxfp4"}
-_CALLED = {re.sub("-", "", word): name for name, words in WORDS.items() for word in (name, *words)}
+
+
+@cache
+def _called() -> dict[str, str]:
+    """Word without marks -> the name of what is meant."""
+    return {re.sub("-", "", word): name for name, words in WORDS.items() for word in (name, *words)}
 
 
 @cache
@@ -70,7 +75,7 @@ def precision_called(text: str) -> str | None:
     """
     word = re.sub(r"[^a-z0-9]", "", text.lower())
     short = re.sub(r"^bf16with|(?<=.)(?:mixed|true|recipe)$", "", word)
-    return _CALLED.get(word) or _CALLED.get(short)
+    return _called().get(word) or _called().get(short)
 
 
 def meanings(name: str, fp8: str = "", *, serves: bool = False) -> tuple[Precision, ...]:

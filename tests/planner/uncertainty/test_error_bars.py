@@ -71,7 +71,7 @@ def test_the_table_shows_them(answer: Any, question: str) -> None:
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize("question", [MESH, LAYERS])
+@pytest.mark.parametrize("question", [MESH, "alexnet --gpus 3"])  # of plans that tie for the eighth place, any may take it
 def test_chances_and_lists_do_not_depend_on_how_many_plans_are_shown(document: Any, question: str) -> None:
     whole = document(f"optimize {question} --top 24")
     chances = [plan["probability_best"] for plan in whole["plans"]]
@@ -278,7 +278,8 @@ def test_sensitivity_lists_the_constants(document: Any, answer: Any, known_answe
     assert heading
     names = {name for row in rows for name in (row["constant"], *row["now"])}
     assert not [name for name in names if "_" in name and name in table]
-    assert all(name in more for name in names)
+    in_one_line = " ".join(more.split())
+    assert all(name in in_one_line for name in names)
 
 
 @pytest.mark.exact
