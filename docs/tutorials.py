@@ -1,4 +1,4 @@
-"""Runs the commands of docs/index.md and docs/tutorials/*.md, and keeps what they answer in the pages.
+"""Runs the commands of README.md, docs/index.md and docs/tutorials/*.md, and keeps what they answer in the pages.
 
 Usage: ``python docs/tutorials.py`` rewrites the answers; a test runs the same commands and compares. A page's blocks look like ::
 
@@ -34,7 +34,7 @@ from planner.cli import run as planner
 __all__ = ["PAGES", "Block", "answered", "blocks", "run_page", "stable"]
 
 FOLDER = Path(__file__).resolve().parent / "tutorials"
-PAGES = (FOLDER.parent / "index.md", *sorted(FOLDER.glob("*.md")))
+PAGES = (FOLDER.parents[1] / "README.md", FOLDER.parent / "index.md", *sorted(FOLDER.glob("*.md")))
 WIDTH = 100
 # Of tests (see tests/conftest.py), no part of the project.
 REFERENCE = Path(os.environ.get("PLANNER_REFERENCE_DATA", FOLDER.parents[2] / "shared"))
