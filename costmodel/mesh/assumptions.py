@@ -199,6 +199,19 @@ class MeshAssumptions:
         "and their softmax from which the gradient is made",
         as_run=2.0,
     )
+    loss_chunks: float = assumption(
+        1.0,
+        "chunks of the positions of a rank whose logits and loss are computed one after the other, their gradients at once; 1: all "
+        "together; 0: as many as outputs of the head per feature, so that logits take the room of what enters the head",
+        "none unless a framework says otherwise; 0 in Liger-Kernel, ops/fused_linear_cross_entropy.py: cdiv(V, H) chunks",
+    )
+    mlp_chunks: float = assumption(
+        1.0,
+        "chunks of the positions of a rank that go through the feed-forward part of a block one after the other, again in the backward "
+        "pass; 1: all together; 0: one per as many positions as the block has features",
+        "none unless a framework says otherwise; 0 in DeepSpeed, runtime/sequence_parallel/ulysses_sp.py, TiledMLP: ceil(seqlen / hidden) "
+        "shards (Arctic Long Sequence Training, arXiv:2506.13996, section 3.1.1)",
+    )
     softmax_multiple: float = assumption(
         0.0,
         "attention that is written out has one kernel for scale, mask and softmax only where micro-batch x heads of a rank is a multiple "
@@ -210,6 +223,11 @@ class MeshAssumptions:
         "1: plain autograd. The activation of a gated feed-forward part is kept next to its product and computed in a kernel of its own, "
         "rotary embeddings and changes of layout around the attention are kernels of their own; 0: fused functions",
         "nanotron, src/nanotron/models/llama.py; Megatron-LM's fused SwiGLU and rotary embeddings",
+    )
+    hosted_gradients: float = assumption(
+        0.0,
+        "1: where the optimizer is on the host, gradients go there as each module's are found; 0: they add up on the device",
+        "Megatron-LM --optimizer-cpu-offload copies them for the update; 1 in DeepSpeed (ZeRO-Offload, arXiv:2101.06840, section 4.1)",
     )
     gradient_copies: float = assumption(
         0.0,

@@ -10,7 +10,7 @@ What a module keeps for its backward pass is found layer by layer, for each kind
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from costmodel.mesh.modules import ModuleKind, ModuleTable, RowKeys, is_repeated
 from costmodel.mesh.plan import MEMORY_PARTS, RECOMPUTE, MeshBatch
 from costmodel.mesh.schedule import in_flight
 from costmodel.mesh.stages import LayoutArrays, recomputed_modules, weigh
-from costmodel.mesh.tensor_parallel import LayerRole, shard_of
+from costmodel.mesh.tensor_parallel import LayerRole, chunks_of, in_mlp, rows_held, shard_of
 from costmodel.network.graph import Graph
 from costmodel.network.layers import ATTENTION, Layer, Shard
 from costmodel.schedules import KEEPS_ALL
@@ -129,20 +129,34 @@ def add_saved_layer(
     if role.role == "column":  # repeated key and value heads included
         elements = elements / np.ceil(layer.output_shape[0] / shard.split_out) * shard.out_channels
     size = elements * width
-    if facts.has_backward or not workload.training:
-        total["widest_bytes"] = np.maximum(total["widest_bytes"], size)
-    if layer.kind == "softmax" or facts.feeds_loss:
-        total["logits_bytes"] += assumptions.logits_copies * extra if layer.kind == "softmax" else size
+    chunks = chunks_of(graph, kind, position, assumptions, shard)
+    at_once = 1.0 if chunks is None else 1.0 / chunks
+    is_loss = layer.kind == "softmax" or facts.feeds_loss
+    is_inside = chunks is not None and any(in_mlp(graph, kind)[r] for r in kind.readers(position))
+    if not workload.training or (facts.has_backward and not is_inside):
+        total["widest_bytes"] = np.maximum(total["widest_bytes"], at_once * size if is_inside else size)
+    if is_loss:
+        total["logits_bytes"] += at_once * (assumptions.logits_copies * extra if layer.kind == "softmax" else size)
+        total["logits_bytes"] += _made_with_the_loss(layer, shard, facts, at_once) * width
         return
     if layer.kind == "glu":  # the activation of one half
         extra = extra + assumptions.autograd_copies * size * facts.has_backward
     elif layer.kind == "rms_norm":  # its input in fp32, and what is multiplied by its weights
         extra = extra + assumptions.norm_copies * _NORM_KEPT * elements * facts.has_backward
     kept, again = (size * use.share(cast / width) for use in (facts.kept, facts.needed_again))
+    if is_inside:  # of one chunk: its tensors, and their gradients
+        total["chunk_bytes"] += at_once * (extra + kept + size) * facts.has_backward
+        return
     total["saved_bytes"] += extra + kept
     if not facts.is_repeated:
         inside = layer.family.repeated_elements(layer, shard) * cast * facts.has_backward
         total["saved_selective_bytes"] += extra - inside + again
+
+
+def _made_with_the_loss(layer: Layer, shard: Shard, facts: SavedFacts, at_once: FloatArray | float) -> FloatArray:
+    """Elements of the gradient of what enters the head, which is found with the loss of each chunk where there are several."""
+    is_made = (np.asarray(at_once) < 1.0) & (layer.kind == "linear" and facts.has_backward)
+    return np.where(is_made, rows_held(layer, shard) * shard.in_channels, 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -404,8 +418,11 @@ class PipelineMemory:
         """
         parts = self._states(index, division)
         exists = rows_of(self.exists, index)
-        hosted = np.where(division.offload_optimizer[:, None] > 0, parts["optimizer_bytes"], 0.0)
-        parts["optimizer_bytes"] = parts["optimizer_bytes"] - hosted
+        on_host = division.offload_optimizer[:, None] > 0
+        state, gradients = (np.where(on_host, part, 0.0) for part in self._hosted(parts))
+        parts["optimizer_bytes"] = parts["optimizer_bytes"] - state
+        parts["gradient_bytes"] = parts["gradient_bytes"] - gradients
+        hosted = state + gradients
         activations, away = self._activations(index, division.offload_activations)
         # What the host has no room for stays on the device: state first, since it was to come back anyway.
         room = rows_of(self.host_share_bytes, index)
@@ -427,10 +444,16 @@ class PipelineMemory:
         return RankMemory(parts=parts, host_bytes=hosted)
 
     def state_bytes(self, index: IntArray, division: Division) -> tuple[FloatArray, FloatArray]:
-        """What depends on how dp is divided: all of it, and the optimizer state therein; (n, Q) each, padding not cleared."""
+        """What depends on how dp is divided: all of it, and what an optimizer on the host frees; (n, Q) each, padding not cleared."""
         states = self._states(index, division)
         slack = 1.0 + self.assumptions.allocator_slack
-        return sum(states.values()) + slack * self.gathered(index, division), states["optimizer_bytes"]
+        held = self.gathered(index, division)
+        waiting = self.gathered(index, replace(division, offload_optimizer=np.ones_like(index))) - held
+        return sum(states.values()) + slack * held, sum(self._hosted(states)) - slack * waiting
+
+    def _hosted(self, parts: dict[str, FloatArray]) -> tuple[FloatArray, FloatArray]:
+        """State and gradients that an optimizer on the host keeps there."""
+        return parts["optimizer_bytes"], self.assumptions.hosted_gradients * parts["gradient_bytes"]
 
     def lasting_bytes(self, on_host: int) -> tuple[FloatArray, FloatArray]:
         """What does not depend on it, and what of the activations is on the host if there is room; (c, Q) each, padding not cleared."""
@@ -479,13 +502,14 @@ class PipelineMemory:
         }
 
     def gathered(self, index: IntArray, division: Division) -> FloatArray:
-        """Whole weights and gradients of the module at hand, (n, 1)."""
+        """Whole weights of the module at hand, and gradients that are scattered or leave for the host, (n, 1)."""
         sharded = ((division.shard > 1) | (division.expert_shard > 1))[:, None]
         zero = division.zero_stage[:, None]
         weights = np.where(sharded & (zero >= 3), self.gathered_bytes[index], 0.0)
         if not self.workload.training:
             return weights
-        return weights + np.where(sharded & (zero >= 2), self.gradient_bytes[index], 0.0)
+        leaves = (division.offload_optimizer[:, None] > 0) & (self.assumptions.hosted_gradients > 0.0)
+        return weights + np.where((sharded & (zero >= 2)) | leaves, self.gradient_bytes[index], 0.0)
 
     def least_recomputed(self, index: IntArray, division: Division, capacity_bytes: float) -> IntArray:
         """Fewest blocks per chunk that must be recomputed in full to fit, pipelines with recompute "full" being given; (n,).
@@ -553,7 +577,8 @@ class _Saved:
         self.inputs = np.where(is_block, table.input_bytes, 0.0)
         self.freed = self.all - self.inputs
         self.all_alive = weigh(layouts.rank_modules, self.all, row) * alive
-        self.under_way = np.max(np.where(is_block, table.widest_bytes, 0.0), axis=1)[row][:, None]
+        under_way = np.maximum(2.0 * table.widest_bytes, table.chunk_bytes) if is_training else table.widest_bytes
+        self.under_way = np.max(np.where(is_block, under_way, 0.0), axis=1)[row][:, None]
         self.is_training = is_training
 
     def under(self, batch: MeshBatch) -> dict[str, FloatArray]:
@@ -576,7 +601,7 @@ class _Saved:
             "kept_bytes": kept,
             "share": share,
             "waiting_bytes": 2.0 * most + np.zeros_like(kept),
-            "again_bytes": again + 2.0 * self.under_way if self.is_training else self.under_way,
+            "again_bytes": again + self.under_way if self.is_training else self.under_way,
         }
 
     def blocks(self) -> FloatArray:

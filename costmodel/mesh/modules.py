@@ -322,6 +322,9 @@ class ModuleTable:
     tp_forward_starts: FloatArray
     tp_backward_starts: FloatArray
     widest_bytes: FloatArray  # largest tensor of a rank: the gradient that is under way in the backward pass
+    chunk_bytes: (
+        FloatArray  # one chunk of a feed-forward part that is computed in chunks: its tensors and their gradients
+    )
 
     @classmethod
     def of_stack(cls, stack: FloatArray) -> ModuleTable:

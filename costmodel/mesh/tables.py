@@ -17,7 +17,7 @@ from dataclasses import fields, replace
 
 import numpy as np
 
-from costmodel.arrays import FloatArray
+from costmodel.arrays import BoolArray, FloatArray
 from costmodel.hardware.cluster import Cluster
 from costmodel.hardware.device import FORMATS, Device
 from costmodel.kernels.roofline import ComputeModel, PassTimes, RooflineCompute
@@ -26,7 +26,15 @@ from costmodel.mesh.communication import GroupTimes, add_attention_messages, add
 from costmodel.mesh.memory import add_saved, add_saved_inputs
 from costmodel.mesh.modules import MODULE_COLUMNS, GradientFlow, ModuleKind, Modules, ModuleTable, RowKeys, flow_of
 from costmodel.mesh.plan import LayerSplit
-from costmodel.mesh.tensor_parallel import LayerRole, roles_of, rows_held, shard_of, split_roles
+from costmodel.mesh.tensor_parallel import (
+    LayerRole,
+    chunks_of,
+    in_mlp,
+    roles_of,
+    rows_held,
+    shard_of,
+    split_roles,
+)
 from costmodel.network.graph import Graph
 from costmodel.network.layers import ATTENTION, Layer, LayerWork, Shard
 from costmodel.network.layers.base import PassWork
@@ -345,15 +353,24 @@ def add_layer(
     if shard is None:
         shard = shard_of(graph.layers, kind, position, role, keys)
     flow = flow_of(workload, kind, position)
-    work = layer.family.work(layer, shard) if isinstance(workload.compute, RooflineCompute) else None
-    weight_gradient_s = _add_compute(total, workload, layer, shard, flow, work)
-    producers = graph.producers[index]
-    after_norm = bool(producers) and all(graph.layers[u].kind.endswith("norm") for u in producers)
-    _add_unfused(total, workload, groups.assumptions, layer, shard, flow, after_norm=after_norm)
-    if work is not None:
-        _add_launches(total, workload, groups.assumptions, layer, shard, flow, work)
-    add_tensor_parallel(total, workload, groups, layer, role, shard, keys, flow, weight_gradient_s)
     weights = _weights(layer, role, shard, keys, is_narrow=workload.precision.holds(layer))
+    chunks = chunks_of(graph, kind, position, groups.assumptions, shard)
+    if chunks is None:
+        weight_gradient_s = _add_passes(total, workload, groups.assumptions, kind, position, shard, flow)
+        add_tensor_parallel(total, workload, groups, layer, role, shard, keys, flow, weight_gradient_s)
+    else:
+        again = bool(in_mlp(graph, kind)[position]) and flow.through
+        flow = replace(flow, runs_again=flow.runs_again and not again)
+        one = {name: np.zeros(len(keys)) for name in MODULE_COLUMNS}
+        part = replace(shard, sequence=shard.sequence * chunks)
+        weight_gradient_s = chunks * _add_passes(one, workload, groups.assumptions, kind, position, part, flow)
+        own = {name: chunks * column for name, column in one.items()}
+        _add_chunk_sums(own, workload, chunks - 1.0, weights)
+        add_tensor_parallel(own, workload, groups, layer, role, shard, keys, flow, weight_gradient_s)
+        if again:
+            _repeat_forward(own, groups.assumptions, chunks > 1.0)
+        for name, column in own.items():
+            total[name] += column
     for name, column in weights.items():
         total[name] += column
     if workload.training and layer.has_weights:
@@ -365,6 +382,46 @@ def add_layer(
     if layer.kind == "moe":
         add_dispatch(total, workload, groups, layer, keys, flow)
     return weight_gradient_s
+
+
+def _add_passes(
+    total: dict[str, FloatArray],
+    workload: Workload,
+    assumptions: MeshAssumptions,
+    kind: ModuleKind,
+    position: int,
+    shard: Shard,
+    flow: GradientFlow,
+) -> FloatArray:
+    """Add what the device computes, and what its host starts; returns the time of the gradient of the layer's weights."""
+    graph, index = workload.graph, kind.layers[position]
+    layer, producers = graph.layers[index], graph.producers[index]
+    work = layer.family.work(layer, shard) if isinstance(workload.compute, RooflineCompute) else None
+    weight_gradient_s = _add_compute(total, workload, layer, shard, flow, work)
+    after_norm = bool(producers) and all(graph.layers[u].kind.endswith("norm") for u in producers)
+    _add_unfused(total, workload, assumptions, layer, shard, flow, after_norm=after_norm)
+    if work is not None:
+        _add_launches(total, workload, assumptions, layer, shard, flow, work)
+    return weight_gradient_s
+
+
+def _add_chunk_sums(
+    total: dict[str, FloatArray], workload: Workload, sums: FloatArray, weights: dict[str, FloatArray]
+) -> None:
+    """Every chunk but the first adds its gradient of the weights to that of those before it: read, read and written."""
+    if workload.training and isinstance(workload.compute, RooflineCompute):
+        moved = 3.0 * workload.precision.gradient_bytes * sums * weights["dense_trainable"]
+        total["backward_s"] += moved / workload.compute.device.stream_bytes_per_s
+        total["weight_s"] += moved / workload.compute.device.stream_bytes_per_s
+
+
+def _repeat_forward(total: dict[str, FloatArray], assumptions: MeshAssumptions, is_cut: BoolArray) -> None:
+    """The backward pass of a feed-forward part that is cut into chunks runs its forward pass again, chunk by chunk."""
+    for name in ("s", "launches"):
+        priced = assumptions.bare_launch if name == "launches" and assumptions.bare_launch else 1.0
+        total[f"backward_{name}"] += np.where(is_cut, total[f"forward_{name}"] / priced, 0.0)
+    for name in ("s", "starts"):
+        total[f"tp_backward_{name}"] += np.where(is_cut, total[f"tp_forward_{name}"], 0.0)
 
 
 # -- terms --------------------------------------------------------------------------------------------------------------

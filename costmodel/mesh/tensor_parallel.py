@@ -37,6 +37,7 @@ import numpy as np
 
 from costmodel.arrays import FloatArray, IntArray
 from costmodel.layerwise.splits import divisors
+from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.modules import MeshError, ModuleKind, Modules, RowKeys
 from costmodel.mesh.plan import LayerSplit, MeshPlan
 from costmodel.network.graph import Graph
@@ -53,7 +54,9 @@ __all__ = [
     "Role",
     "Transfer",
     "check_splits",
+    "chunks_of",
     "home_of",
+    "in_mlp",
     "layout_held",
     "layout_needed",
     "moves_between",
@@ -601,6 +604,58 @@ def shard_of(layers: Sequence[Layer], kind: ModuleKind, position: int, role: Lay
 def rows_held(layer: Layer, shard: Shard) -> FloatArray:
     """Positions of all samples of a share."""
     return np.asarray(shard.batch * np.ceil(np.prod(layer.output_shape[1:]) / shard.sequence))
+
+
+def chunks_of(
+    graph: Graph, kind: ModuleKind, position: int, assumptions: MeshAssumptions, shard: Shard
+) -> FloatArray | None:
+    """Chunks of a rank's positions that a layer of a module computes one after the other, (n,); None: all together.
+
+    The loss and the matrix whose outputs enter it have ``loss_chunks``, the feed-forward part of a block ``mlp_chunks``.
+    """
+    if assumptions.loss_chunks == 1.0 == assumptions.mlp_chunks:
+        return None
+    layer = graph.layers[kind.layers[position]]
+    rows, features = rows_held(layer, shard), in_mlp(graph, kind)[position]
+    matrix = _head_of(graph, kind, position)
+    if matrix is not None:
+        count = assumptions.loss_chunks or np.ceil(matrix.output_shape[0] / matrix.input_shapes[0][0])
+    else:
+        count = (assumptions.mlp_chunks or np.ceil(rows / features)) if features else 1.0
+    return None if np.all(count == 1.0) else np.minimum(count + 0.0 * rows, rows)
+
+
+def _head_of(graph: Graph, kind: ModuleKind, position: int) -> Layer | None:
+    """The matrix whose outputs enter the loss, of that matrix and of the loss."""
+    layers = [graph.layers[index] for index in kind.layers]
+    if layers[position].kind == "softmax":
+        position = kind.inputs[position][0]
+    is_head = position >= 0 and any(layers[r].kind == "softmax" for r in kind.readers(position))
+    return layers[position] if is_head and layers[position].kind == "linear" else None
+
+
+def in_mlp(graph: Graph, kind: ModuleKind) -> tuple[int, ...]:
+    """Of every layer in the feed-forward part of a block, its routed experts excepted, the features that leave that part; else 0.
+
+    It reaches from a matrix that is split by columns, to the row-split one behind it with no attention between.
+    """
+    return graph.once(("mlp", kind), lambda: _in_mlp(graph, kind))
+
+
+def _in_mlp(graph: Graph, kind: ModuleKind) -> tuple[int, ...]:
+    roles, layers = roles_of(graph, kind), [graph.layers[index] for index in kind.layers]
+    found = [0] * len(layers)
+    for p in reversed(range(len(layers) if kind.is_block else 0)):
+        if roles[p].role in ("column", "channel") and layers[p].kind not in ATTENTION:
+            behind = {
+                layers[r].output_shape[0] if roles[r].role == "row" else found[r] * (roles[r].role == "channel")
+                for r in kind.readers(p)
+            }
+            found[p] = behind.pop() if len(behind) == 1 else 0
+    for p, layer in enumerate(layers):
+        if roles[p].role == "row" and any(q >= 0 and found[q] for q in kind.inputs[p]):
+            found[p] = layer.output_shape[0]
+    return tuple(found)
 
 
 def _column_width(layers: Sequence[Layer], kind: ModuleKind, position: int, ranks: FloatArray) -> FloatArray:

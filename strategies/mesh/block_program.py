@@ -189,7 +189,9 @@ class ModulePrices:
         if not workload.training:
             return np.asarray(size)
         state = 0 if plan.offload_optimizer else workload.optimizer.state_bytes + precision.master_bytes
-        per_weight = self.groups.assumptions.gradient_width(workload.precision) * share[1] + state * share[0]
+        leaves = plan.offload_optimizer and self.groups.assumptions.hosted_gradients
+        gradients = 0.0 if leaves else self.groups.assumptions.gradient_width(workload.precision) * share[1]
+        per_weight = gradients + state * share[0]
         kept = total["saved_selective_bytes" if self.is_selective else "saved_bytes"]
         away = self.kind.is_block and plan.offload_activations
         activations = 0.0 if away else self.alive * (1.0 - self.again)

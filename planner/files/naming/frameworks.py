@@ -34,6 +34,7 @@ _CALLED: tuple[tuple[str, str], ...] = (
     (r"levanter", "levanter"),
     (r"easylm", "easylm"),
     (r"olmo", "olmo"),
+    (r"arctic.?training|\balst\b", "arctic-training"),
     (r"deepspeed", "deepspeed"),
     (r"\bjax\b", "jax"),
     (r"fsdp", "pytorch-fsdp"),
