@@ -409,7 +409,8 @@ def add_tensor_parallel(
     """Megatron's operators around the split matrices, f and g, or g and its conjugate under sequence parallelism.
 
     What the backward pass adds up behind a matrix split by columns may travel while the gradient of its weights is computed
-    (``column_overlap``); all else is waited for.
+    (``column_overlap``). Under sequence parallelism its input is gathered again for that gradient, while that of the input is computed.
+    All else is waited for.
     """
     width, ranks = (
         workload.precision.activation_bytes,
@@ -437,7 +438,8 @@ def add_tensor_parallel(
         total["tp_forward_s"] += np.where(split, exchange("all_gather", gathered), 0.0)
         if flow.to_inputs:
             sent = np.where(split, exchange("reduce_scatter", message), exchange("all_reduce", message))
-            total["tp_backward_s"] += np.maximum(sent - groups.assumptions.column_overlap * weight_gradient_s, 0.0)
+            again = np.where(split, exchange("all_gather", gathered), 0.0)
+            total["tp_backward_s"] += _beside_gradients_s(groups, sent, again, weight_gradient_s)
     if role.reduces and role.moves is None:
         start("forward", several)
         start("backward", several * (split & flow.through))
@@ -473,7 +475,7 @@ def add_moves(
 ) -> None:
     """Add collectives at a layer whose split the plan names; those that may (`Move.is_async`) hide behind ``weight_gradient_s``."""
     precision = workload.precision
-    reduced_s = np.zeros(len(keys))
+    reduced_s, again_s = np.zeros(len(keys)), np.zeros(len(keys))
     for move in moves:
         is_output = move.input_index < 0
         if move.is_backward and not (flow.through if is_output else flow.to_inputs):
@@ -493,11 +495,29 @@ def add_moves(
         group = groups.find(ranks, stride, keys.place)
         phase = "backward" if move.is_backward else "forward"
         sent_s = groups.time_s(move.transfer.operation, group, message)
+        if move.is_gathered and not move.is_backward and flow.to_inputs:
+            again_s = again_s + sent_s
         if move.is_async:
             reduced_s, sent_s = reduced_s + sent_s, np.zeros_like(sent_s)
         total[f"tp_{phase}_s"] += sent_s + groups.assumptions.collective_wait_s
         total[f"tp_{phase}_starts"] += 1.0
-    total["tp_backward_s"] += np.maximum(reduced_s - groups.assumptions.column_overlap * weight_gradient_s, 0.0)
+    total["tp_backward_s"] += _beside_gradients_s(groups, reduced_s, again_s, weight_gradient_s)
+
+
+def _beside_gradients_s(
+    groups: GroupTimes, sent_s: FloatArray, again_s: FloatArray, weight_gradient_s: FloatArray
+) -> FloatArray:
+    """What remains of two collectives behind the gradients of a matrix.
+
+    Its input is gathered again for the gradient of the weights while that of the input is computed, which takes as long. Then the gradient
+    of the input travels while that of the weights is computed. Megatron-LM, megatron/core/tensor_parallel/layers.py, LinearWithGradAccumulationAndAsyncCommunication.backward. Frameworks that hide
+    nothing keep what they gathered; so do frozen weights, which have no gradient.
+    """
+    hidden = groups.assumptions.column_overlap
+    shown = np.maximum(sent_s - hidden * weight_gradient_s, 0.0)
+    if hidden == 0.0:
+        return shown
+    return shown + np.where(weight_gradient_s > 0.0, np.maximum(again_s - hidden * weight_gradient_s, 0.0), 0.0)
 
 
 def _repeated_heads(layer: Layer, move: Move) -> float:

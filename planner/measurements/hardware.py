@@ -306,22 +306,35 @@ def _joined(known: Cluster, links: Links) -> int:
 
 
 def _node_level(levels: list[Level], size: int, bandwidth: float | None) -> tuple[Level, ...]:
-    """Levels inside a node of so many devices: the bundled ones where they fit, else one."""
-    inside = 1
+    """Levels inside a node of so many devices: the bundled ones as far as they are needed, else one like the innermost.
+
+    A stated bandwidth is that of the innermost.
+
+    >>> pair, node = (Level(name=n, size=s, bandwidth_bytes_per_s=1e9, latency_s=0.0) for n, s in (("pair", 2), ("node", 4)))
+    >>> [[level.size for level in _node_level([pair, node], size, None)] for size in (1, 2, 3, 4, 8, 16)]
+    [[1], [2], [3], [2, 2], [2, 4], [2, 8]]
+    """
+    kept, left = [], size
     for level in levels:
-        inside *= level.size or size
-    if inside == size and bandwidth is None:
-        return tuple(replace(level, size=level.size or size) for level in levels)
-    last = replace(levels[-1], size=size, shared_by=1)
-    if bandwidth is None:
-        return (last,)
-    reached = last.bandwidth_bytes_per_s * last.efficiency
-    if bandwidth < last.bandwidth_bytes_per_s:
+        inside = min(level.size or left, left)
+        if inside > 1 and left % inside == 0:
+            kept.append(replace(level, size=inside))
+            left //= inside
+    if left > 1 and len(kept) == len(levels):
+        kept[-1] = replace(kept[-1], size=left * (kept[-1].size or 1))
+    elif left > 1 or not kept:
+        kept = [replace(levels[0], size=size, shared_by=1)]
+    return tuple(kept) if bandwidth is None else (_with_bandwidth(kept[0], bandwidth), *kept[1:])
+
+
+def _with_bandwidth(inner: Level, bandwidth: float) -> Level:
+    reached = inner.bandwidth_bytes_per_s * inner.efficiency
+    if bandwidth < inner.bandwidth_bytes_per_s:
         # Less than the links of the device are built for: what somebody measured, of which nothing more is lost, and no more than what
         # collectives reach.
-        kept = tuple(key for key in last.fitted if key != "efficiency" or reached < bandwidth)
-        return (replace(last, bandwidth_bytes_per_s=min(bandwidth, reached), efficiency=1.0, fitted=kept),)
-    return (replace(last, bandwidth_bytes_per_s=bandwidth),)
+        kept = tuple(key for key in inner.fitted if key != "efficiency" or reached < bandwidth)
+        return replace(inner, bandwidth_bytes_per_s=min(bandwidth, reached), efficiency=1.0, fitted=kept)
+    return replace(inner, bandwidth_bytes_per_s=bandwidth)
 
 
 def _lone_network(level: Level) -> Level:

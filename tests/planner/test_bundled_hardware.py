@@ -245,6 +245,17 @@ def test_large_all_reduces_reach_the_published_bus_bandwidth(name: str, ranks: i
     assert bus_bandwidth(name, ranks) == pytest.approx(measured, rel=0.04)
 
 
+@pytest.mark.parametrize(
+    ("ranks", "stride", "low", "high"),
+    [(2, 1, 20.8, 24.0), (4, 1, 20.8, 24.0), (8, 1, 11.0, 16.0), (4, 2, 7.0, 7.7), (2, 4, 3.6, 4.1)],
+)
+def test_pcie_nodes_are_as_fast_as_measured(ranks: int, stride: int, low: float, high: float) -> None:
+    """GB/s of eight A100 at two processors: groups at one (SimuMax, NVIDIA), at both, and two and four of those at once (SimuMax)."""
+    here = cluster("pcie4-node")
+    time = float(all_reduce_s("ring", 16e9, span(here, ranks, stride), here))
+    assert low <= 2 * (ranks - 1) / ranks * 16 / time <= high
+
+
 def test_small_and_medium_all_reduces_on_eight_h100(reference_data: Path) -> None:
     """nccl-tests on a DGX H100; beyond 64 MiB the measured ones reduce inside the switch, which no algorithm here does."""
     path = reference_data / "measurements" / "collectives.csv"

@@ -117,12 +117,20 @@ _BLOCKS, _HEADS, _SEQUENCE = 2, 4, 32
 
 
 def _gpt_step_s(
-    *, tp: int = 2, micro_batch: int = 1, recompute: str = "none", bandwidth: float = 1e9, **changes: float
+    *,
+    tp: int = 2,
+    micro_batch: int = 1,
+    recompute: str = "none",
+    bandwidth: float = 1e9,
+    cut: bool = False,
+    **changes: float,
 ) -> float:
     graph = make.gpt(blocks=_BLOCKS, features=_FEATURES, heads=_HEADS, positions=_SEQUENCE, vocabulary=_WORDS)
     cluster = make.ideal_cluster(bandwidth=bandwidth)
     model = make.model_of(graph, 4, cluster, replace(make.BARE, **changes))
-    plan = MeshPlan(tp=tp, micro_batch=micro_batch, num_micro_batches=4 // micro_batch, recompute=recompute)
+    plan = MeshPlan(
+        tp=tp, micro_batch=micro_batch, num_micro_batches=4 // micro_batch, recompute=recompute, sequence_parallel=cut
+    )
     return float(model.evaluate_plans([plan]).step_time_s[0])
 
 
@@ -165,6 +173,16 @@ def test_gradients_of_inputs_travel_behind_those_of_weights(share: float) -> Non
     shown = _gpt_step_s(bandwidth=1e6) - _gpt_step_s(bandwidth=1e6, column_overlap=share)
     outputs = _BLOCKS * (3 * _FEATURES + 4 * _FEATURES) + _WORDS
     assert shown == pytest.approx(share * 4 * 2 * _SEQUENCE * _FEATURES * (outputs / 2) / 1e12, rel=1e-3)
+
+
+@pytest.mark.parametrize("share", [1e-9, 0.5])
+def test_inputs_cut_by_positions_are_gathered_again_for_the_weights(share: float) -> None:
+    """Over a slow link: those of queries, keys and values, the wide matrix, and the head, beside the gradients of inputs."""
+    outputs = _BLOCKS * (3 * _FEATURES + 4 * _FEATURES) + _WORDS
+    hidden = share * 4 * 2 * _SEQUENCE * _FEATURES * (outputs / 2) / 1e12
+    again = 4 * (2 * _BLOCKS + 1) * _SEQUENCE * _FEATURES * 2 / 2 / 1e6  # each rank receives half of 2 bytes per number
+    shown = _gpt_step_s(bandwidth=1e6, cut=True, column_overlap=share) - _gpt_step_s(bandwidth=1e6, cut=True)
+    assert shown == pytest.approx(again - 2 * hidden, rel=1e-3)
 
 
 def test_no_more_is_hidden_than_is_sent() -> None:

@@ -300,7 +300,7 @@ def test_no_trainer_takes_offloaded_activations_as_they_are() -> None:
 
 @pytest.mark.parametrize(
     ("cluster", "offload", "is_said"),
-    [("pcie4-node", True, True), ("pcie4-node", False, False), ("dgx-a100", True, False)],
+    [("aws-trn1", True, True), ("aws-trn1", False, False), ("pcie4-node", True, False)],
 )
 def test_a_host_that_nobody_described(cluster: str, offload: bool, is_said: bool) -> None:
     restriction = MeshRestriction(flags={"offload_optimizer": offload, "offload_activations": False})
