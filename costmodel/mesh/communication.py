@@ -510,8 +510,9 @@ def _beside_gradients_s(
     """What remains of two collectives behind the gradients of a matrix.
 
     Its input is gathered again for the gradient of the weights while that of the input is computed, which takes as long. Then the gradient
-    of the input travels while that of the weights is computed. Megatron-LM, megatron/core/tensor_parallel/layers.py, LinearWithGradAccumulationAndAsyncCommunication.backward. Frameworks that hide
-    nothing keep what they gathered; so do frozen weights, which have no gradient.
+    of the input travels while that of the weights is computed (Megatron-LM, megatron/core/tensor_parallel/layers.py,
+    LinearWithGradAccumulationAndAsyncCommunication.backward). Frameworks that hide nothing keep what they gathered; frozen weights have no
+    gradient.
     """
     hidden = groups.assumptions.column_overlap
     shown = np.maximum(sent_s - hidden * weight_gradient_s, 0.0)
