@@ -13,6 +13,7 @@ more.
 from __future__ import annotations
 
 import itertools
+import math
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -270,6 +271,42 @@ def operator_tables(data: Data) -> list[str]:
     return _table("operators", lines)
 
 
+# A product of so many operations is large: a tenth of a millisecond at 1 PFLOP/s, some forty starts of a kernel.
+LARGE_FLOP = 1e11
+
+
+def products(data: Data) -> list[str]:
+    """Matrix products by device and format, nothing fitted to them: the large ones, and all."""
+    tables = {
+        "": kernels.predict_products([*data.rows("serving_kernels_gemm"), *data.rows("deepbench_gemm")], DEFAULT),
+        ", best shape": kernels.predict_peaks(data.rows("mamf_matmul_peak"), DEFAULT),
+    }
+    lines = []
+    for part, least in (("products of 1e11 FLOP and more", LARGE_FLOP), ("all products", 0.0)):
+        groups: dict[str, list[Outcome]] = {}
+        for kind, outcomes in tables.items():
+            for outcome in outcomes if least or not kind else ():
+                row = outcome.row
+                if kind or 2.0 * math.prod(row.count(side) or 0 for side in "mnk") >= least:
+                    groups.setdefault(f"{row.text('device')}, {row.text('precision')}{kind}", []).append(outcome)
+        lines.append(Line(name=f"**{part}**", errors=errors(outcome for group in groups.values() for outcome in group)))
+        lines += [Line(name=name, errors=errors(group)) for name, group in sorted(groups.items())]
+    return _table("product", lines)
+
+
+def attention(data: Data) -> list[str]:
+    """Operators of an engine's attention: those that read prompts, by device and formats of queries and cache."""
+    outcomes = kernels.predict_measured(data.rows("serving_kernels_attention"), DEFAULT)
+    groups: dict[str, list[Outcome]] = {}
+    for outcome in outcomes:
+        row = outcome.row
+        name = f"{row.text('device')}, {row.text('precision')}, cache in {row.text('kv_precision')}"
+        groups.setdefault(name, []).append(outcome)
+    lines = [Line(name="**attention of TensorRT-LLM**", errors=errors(outcomes))]
+    lines += [Line(name=name, errors=errors(group)) for name, group in sorted(groups.items())]
+    return _table("attention", lines)
+
+
 def _without_profiler(rows: Sequence[Row]) -> list[Outcome]:
     bare = [Row(line=r.line, cells={**r.cells, "profiler": ""}, defaults=r.defaults) for r in rows]
     return operators.predict(bare, DEFAULT)
@@ -347,6 +384,8 @@ SECTIONS: Mapping[str, Callable[[Data], list[str]]] = {
     "Kernels (DeepBench)": kernel_tables,
     "Convolutional networks": networks,
     "Operators and peaks": operator_tables,
+    "Products by device and format": products,
+    "Attention of engines": attention,
     "Collectives of 1 MB and more": collectives,
 }
 

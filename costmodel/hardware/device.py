@@ -35,6 +35,8 @@ DEFAULT_LAUNCH_OVERHEAD_S = 5e-6
 USUAL_LANES = 128.0
 # 0.97 is the highest share of a peak in the MAMF table of ml-engineering (S. Bekman): few lanes reach no more, either.
 _BEST_FRACTION = 0.97
+# Matrix cores are at least twice as fast as lanes; a little less for how datasheets round.
+_FASTER = 1.8
 # An RTX 5090 reaches 236 of 209.5 TFLOP/s in bf16 (zzc0721/torch-performance-test-data, database.md).
 _MOST_OVER_PEAK = 1.15
 # Formats whose share of the peak stands for that of another on the same units, best first: as many bits, then more, then fewer.
@@ -238,16 +240,19 @@ class Device:
     def has_matrix_units(self, number_format: str) -> bool:
         """Whether products in a format run on units of their own.
 
-        Those do that are more than twice as fast as in fp32, and all but fp32 of a device that knows tf32 (no lane multiplies in
-        that) and is not equally fast in all of them. Matrix units of GeForce, from the RTX 30 on, are no faster than two halves per
-        lane would be.
+        Products in fp32 do where lanes are slower than its peak: matrix cores of CDNA multiply in fp32, too (AMD, CDNA 2 white paper,
+        table 1: 256 FLOP per clock and compute unit, lanes 128). Of the other formats, those do that are more than twice as fast as
+        fp32, and all of a device that knows tf32 (no lane multiplies in that) and is not equally fast in all of them. Matrix units of
+        GeForce, from the RTX 30 on, are no faster than two halves per lane would be.
 
         >>> peaks = {"fp32": 15.7e12, "fp16": 125e12}
         >>> v100 = Device(name="v100", peak_flop_per_s=peaks, memory_bytes=16e9, memory_bandwidth_bytes_per_s=900e9)
         >>> v100.has_matrix_units("fp16"), v100.has_matrix_units("fp32")
         (True, False)
         """
-        if number_format != "fp32" and "tf32" in self.peak_flop_per_s:
+        if number_format == "fp32":
+            return self.peak("fp32") > _FASTER * self.vector_peak_flop_per_s
+        if "tf32" in self.peak_flop_per_s:
             return max(self.peak_flop_per_s.values()) > self.peak_flop_per_s["fp32"]
         # Two halves per lane make a format twice as fast, and no more; a little slack for how datasheets round.
         return self.peak(number_format) > 2.2 * self.peak_flop_per_s["fp32"]

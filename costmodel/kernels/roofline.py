@@ -35,6 +35,7 @@ the numbers and their sources.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -67,6 +68,9 @@ __all__ = [
 POWER_EXPONENT = 0.6
 
 _SIXTEEN_BITS = frozenset({"fp16", "bf16"})
+# Formats whose kernels run through the whole inner loop in one piece: DeepGEMM (csrc/jit_kernels/impls, sm90_fp8_gemm_1d2d) adds up blocks
+# of 128 in fp32, and has no tiles that share a sum.
+_UNCUT = frozenset({"fp8_block"})
 # Algorithms, and the fraction that applies to them: fused attention, and convolutions that run outside the matrix cores.
 _ATTENTION = {"attention": "attention_fraction", "attention_backward": "attention_backward_fraction"}
 _VECTOR_ALGORITHMS = {"winograd": "winograd_fraction", "fft": "fft_fraction", "fft_tiling": "fft_fraction"}
@@ -186,7 +190,8 @@ def kernel_time_s(
         memory_s = memory_s / efficiency.strided_gradient_fraction
     charged = flops
     if gemm is not None and algorithm in _ATTENTION:
-        charged = _attention_flop(efficiency, flops, gemm, algorithm, is_masked=tiling == "masked")
+        wide = device.peak(precision) / device.peak(_measured_format(device, precision))
+        charged = _attention_flop(efficiency, flops, gemm, algorithm, tiling, wide=wide)
     elif gemm is not None and is_product:
         charged = _charged_flop(_sizes(device, precision, algorithm, tiling), flops, gemm)
     if aligned is not None and precision in _SIXTEEN_BITS and device.has_matrix_units(precision):
@@ -214,10 +219,7 @@ def _rate_flop_per_s(
         return device.vector_peak_flop_per_s * wide * device.lane_share(wide) * fraction
     if algorithm in _ATTENTION:
         fraction = getattr(efficiency, _ATTENTION[algorithm])
-        # Fused attention is measured in 16 bits; in other formats it reaches the same share of their peak.
-        measured = next(
-            (name for name in (precision, "bf16", "fp16") if name in device.formats & _SIXTEEN_BITS), precision
-        )
+        measured = _measured_format(device, precision)
         return device.peak(precision) * device.best(measured) / device.peak(measured) * fraction
     if algorithm != "gemm":
         known = ", ".join((*_ATTENTION, *_VECTOR_ALGORITHMS))
@@ -227,6 +229,11 @@ def _rate_flop_per_s(
     if is_product:
         return device.best(precision)
     return device.vector_peak_flop_per_s * efficiency.vector_fraction
+
+
+def _measured_format(device: Device, precision: str) -> str:
+    """Format that the rates of fused attention were measured in: 16 bits. In others its products reach the same share of their peak."""
+    return next((name for name in (precision, "bf16", "fp16") if name in device.formats & _SIXTEEN_BITS), precision)
 
 
 def _gathered_s(device: Device, precision: str, outputs: ArrayLike, positions: float) -> FloatArray:
@@ -262,7 +269,7 @@ def _sizes(device: Device, precision: str, algorithm: str, tiling: str) -> _Size
             tile=e.tile_half,
             depth=e.depth_half,
             fill=e.fill_outputs,
-            split=e.split_depth,
+            split=math.inf if precision in _UNCUT else e.split_depth,
             chosen=tiling in ("library", "sums", "grouped") and algorithm == "gemm",
             # One tile for all of them, as nobody knows the rows of each when the kernel starts: half of it is empty, where a library that
             # knows them takes one that fits. DeepGEMM's table for one, two and four groups of 1024 rows together (README, masked
@@ -309,40 +316,59 @@ def _charged_flop(size: _Sizes, flop: FloatArray, gemm: tuple[ArrayLike, ArrayLi
     outputs = flop / (2.0 * k)
     many = outputs / (outputs + 2.0 * size.fill) if size.fill else 1.0
     side = _LEAST_TILE + (_LARGEST_TILE - _LEAST_TILE) * many if size.chosen else 1.0
-    fill = 2.0 * size.fill * side * (k * limit / (k + limit) + size.depth)
+    fill = 2.0 * size.fill * side * (k / (1.0 + k / limit) + size.depth)
     return np.asarray(np.where(flop > 0.0, flop * tiles * depth + fill, 0.0))
 
 
 def _attention_flop(
-    e: Efficiency, flop: FloatArray, gemm: tuple[ArrayLike, ArrayLike, ArrayLike], algorithm: str, *, is_masked: bool
+    e: Efficiency,
+    flop: FloatArray,
+    gemm: tuple[ArrayLike, ArrayLike, ArrayLike],
+    algorithm: str,
+    tiling: str,
+    *,
+    wide: float = 1.0,
 ) -> FloatArray:
     """Operations that a fused attention could have done in its time on long rows of heads of 128 features.
 
-    ``gemm`` is queries, keys that each of them sees, and features of a head. A row of queries starts, works on one tile across the edge
-    of a mask in vain, and takes one exponential per score, which counts for more where heads are narrow. Half a wave of tiles is idle, but
-    no more than work (few rows are cut along their keys):
+    ``gemm`` is queries, keys that each of them sees, and features of a head. Queries fill tiles of 128, none of which holds two heads or
+    samples; half a wave of tiles is idle, and one lasts as long as its longest row of keys, twice the mean under a mask. A row of queries
+    starts, works on one tile across the edge of a mask in vain, and takes one exponential per score: these count for more where heads are
+    narrow, and where products are ``wide`` times as fast as in 16 bits, as exponentials are not:
 
-        2 products d (rows + min(rows, rows0)) (keys + start + tile) (1 + d0 / d) / (1 + d0 / 128)
+        2 products d max{(rows + rows0) (keys + start + tile), 2 rows0 (longest + start + tile)} (1 + wide d0 / d) / (1 + d0 / 128)
+
+    Kernels that decode pack the heads that share keys into a tile, and cut keys into pieces where rows are few: half a wave of them is no
+    more than work.
 
     >>> e = Efficiency(attention_start=100, attention_depth=64, fill_outputs=0, tile_half=0)
-    >>> flop = np.float64(2 * 2 * 128 * 8 * 1000)  # eight rows of a thousand keys
-    >>> float(_attention_flop(e, flop, (8, 1000, 128), "attention", is_masked=False) / flop)
+    >>> flop = np.float64(2 * 2 * 128 * 256 * 1000)  # 256 rows of a thousand keys
+    >>> float(_attention_flop(e, flop, (256, 1000, 128), "attention", "library") / flop)
     1.1
-    >>> flop = np.float64(2 * 2 * 64 * 8 * 1000)
-    >>> round(float(_attention_flop(e, flop, (8, 1000, 64), "attention", is_masked=False) / flop), 3)  # 1.1 x 2 / 1.5
-    1.467
+    >>> float(_attention_flop(e, flop, (256, 1000, 128), "attention", "library", wide=2.0) / flop)  # 1.1 x 2 / 1.5
+    1.4666666666666668
+    >>> float(_attention_flop(e, flop, (32, 1000, 128), "attention", "library") / flop)  # a quarter of each tile
+    4.4
+    >>> float(_attention_flop(e, flop, (32, 1000, 128), "attention", "decode") / flop)
+    1.1
     """
     queries, keys, depth = (np.asarray(extent, dtype=np.float64) for extent in gemm)
-    forward = algorithm == "attention"
+    forward, masked = algorithm == "attention", tiling == "masked"
     products, start, narrow = (
         (2.0, e.attention_start, e.attention_depth)
         if forward
         else (5.0, e.attention_backward_start, e.attention_backward_depth)
     )
-    rows = flop / (2.0 * products * keys * depth) * ((queries + e.tile_half) / queries)
-    rows = rows + np.minimum(rows, e.fill_outputs / _HEAD)
-    keys = keys + start + (e.attention_tile if is_masked else 0.0)
-    return np.asarray(2.0 * products * depth * rows * keys * ((1.0 + narrow / depth) / (1.0 + narrow / _HEAD)))
+    rows, idle = flop / (2.0 * products * keys * depth), e.fill_outputs / _HEAD
+    longer = start + (e.attention_tile if masked else 0.0)
+    if tiling == "decode":
+        rows = rows * ((queries + e.tile_half) / queries)
+        pairs = (rows + np.minimum(rows, idle)) * (keys + longer)
+    else:
+        rows = rows * (np.maximum(queries + e.tile_half, _HEAD) / queries)
+        longest = (2.0 * keys if masked else keys) + longer
+        pairs = np.where(rows > 0.0, np.maximum((rows + idle) * (keys + longer), 2.0 * idle * longest), 0.0)
+    return np.asarray(2.0 * products * depth * pairs * ((1.0 + wide * narrow / depth) / (1.0 + narrow / _HEAD)))
 
 
 class CostModelError(ValueError):
@@ -463,7 +489,7 @@ class RooflineCompute:
     def _keeps_channels_apart(self) -> bool:
         """Whether images lie channel by channel before matrix units: frameworks keep those of 32 bits so, and benchmarks of kernels all."""
         product, all_do = self.precision.compute, self.alone or self.software.channels_first
-        return product == "tf32" or (all_do and self.device.has_matrix_units(product))
+        return product == "tf32" or (all_do and product != "fp32" and self.device.has_matrix_units(product))
 
     def cost_key(self, layer: Layer) -> Hashable:  # noqa: ARG002 - shapes decide alone
         """Nothing beyond kind, parameters and shapes."""

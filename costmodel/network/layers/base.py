@@ -238,7 +238,17 @@ def share_of_output(layer: Layer, shard: Shard) -> Any:
 Fusable = Literal["", "activation", "bias", "normalised gradient", "concatenation", "gradient sum"]
 # What kind of kernel it is (`costmodel.kernels.roofline.kernel_time_s`).
 Tiling = Literal[
-    "library", "sums", "unaligned", "grouped", "recurrent", "thin", "weights", "scattered", "depthwise", "masked"
+    "library",
+    "sums",
+    "unaligned",
+    "grouped",
+    "recurrent",
+    "thin",
+    "weights",
+    "scattered",
+    "depthwise",
+    "masked",
+    "decode",
 ]
 
 

@@ -340,6 +340,40 @@ def test_held_products_of_others_on_h200() -> None:
         assert 0.8 * measured < _rate(device, "bf16", 2816, 1536, depth) < device.sustained("bf16") / 1e12, depth
 
 
+# TFLOP/s of rocBLAS in fp32 on gfx90a, a die of an MI250X or MI250, square products ("SGEMM Benchmark Results", 2024, as found by a
+# search of public repositories). Lanes of the MI250X die reach 23.9.
+ROCBLAS_GFX90A = {2048: 27.75, 4096: 34.34, 8192: 36.99}
+
+
+def test_products_in_fp32_run_on_matrix_cores_of_cdna() -> None:
+    """The share of the peak is that of bf16 there, the tiles are those of matrix units; neither is from products in fp32."""
+    device = load_device("mi250x-gcd").device
+    assert device.has_matrix_units("fp32")
+    assert not load_device("mi50").device.has_matrix_units("fp32")
+    for size, measured in ROCBLAS_GFX90A.items():
+        assert _rate(device, "fp32", size, size, size) == pytest.approx(measured, rel=0.05), size
+
+
+# TFLOP/s of DeepGEMM in fp8 by blocks on H20 (deepseek-ai/DeepGEMM, pull request 186, which is open: "w/o split-k"), 8,192 deep.
+DEEPGEMM_H20 = {(128, 64): 12, (128, 128): 24, (128, 256): 47, (256, 64): 24, (256, 128): 47, (256, 256): 93}
+
+
+def test_products_by_blocks_run_through_the_whole_inner_loop() -> None:
+    """Up to a wave of tiles takes as long as one, and twice the loop twice as long; a library that cuts the loop is quicker."""
+    device = load_device("h20").device
+    measured = [2.0 * m * n * 8192 / rate for (m, n), rate in DEEPGEMM_H20.items()]
+    found = [2.0 * m * n * 8192 / _rate(device, "fp8_block", m, n, 8192) for m, n in DEEPGEMM_H20]
+    assert max(measured) < 1.05 * min(measured)
+    assert max(found) < 1.4 * min(found)
+    # Its tiles may be as narrow as 16 columns, which no size here knows.
+    assert all(1.0 < ours / theirs < 2.6 for ours, theirs in zip(found, measured, strict=True))
+    for m, n in DEEPGEMM_H20:
+        assert _rate(device, "fp8_block", m, n, 8192) < 0.8 * _rate(device, "fp8", m, n, 8192)
+    depths = np.array([2.0**14, 2.0**15, 2.0**16])
+    times = 2.0 * 128 * 64 * depths / np.array([_rate(device, "fp8_block", 128, 64, k) for k in depths]) / 1e12
+    assert np.diff(np.log2(times - device.launch_overhead_s)) == pytest.approx([1.0, 1.0], abs=0.01)
+
+
 def test_batch_equals_scalars() -> None:
     rng = np.random.default_rng(0)
     m, n, k, moved = rng.uniform(1, 5000, (4, 30))
@@ -588,3 +622,63 @@ def test_fused_attention_against_published_curves(kind: tuple[str, int, bool], k
     assert np.mean(np.abs(errors)) < 0.2, errors
     assert np.max(np.abs(errors)) < 0.30, errors
     assert np.ptp(errors[2:]) < 0.15, errors
+
+
+# The same in fp8, no mask (figure 7): cuDNN 9 and FlashAttention-3.
+PUBLISHED_FP8_ATTENTION = {
+    64: ((344, 398, 447, 413, 431, 438), (240, 396, 462, 568, 596, 613)),
+    128: ((617, 751, 886, 864, 971, 1005), (348, 596, 733, 918, 974, 1008)),
+    256: ((686, 878, 1001, 1087, 1122, 1139), (510, 744, 931, 966, 1151, 1171)),
+}
+
+
+@pytest.mark.parametrize("dim", PUBLISHED_FP8_ATTENTION)
+def test_attention_in_fp8_waits_for_its_exponentials(dim: int) -> None:
+    """Products are twice as fast as in 16 bits, exponentials are not: 64 features gain 1.3 times, 256 gain 1.7."""
+    device = load_device("h100-sxm").device
+    for n, positions in enumerate(POSITIONS[2:], 2):
+        heads, batch = 2048 // dim, 16384 // positions
+        flop = 4.0 * dim * batch * heads * positions**2
+        wide, narrow = (
+            flop
+            / float(
+                kernel_time_s(
+                    device, f, flop=flop, memory_bytes=0.0, gemm=(positions, positions, dim), algorithm="attention"
+                )
+            )
+            / 1e12
+            for f in ("bf16", "fp8")
+        )
+        published = np.exp(np.mean(np.log([rates[n] for rates in PUBLISHED_FP8_ATTENTION[dim]])))
+        assert narrow == pytest.approx(published, rel=0.25), positions
+        assert 1.2 < narrow / wide < 1.8
+
+
+def test_short_queries_fill_whole_tiles() -> None:
+    """One query of each of many heads takes as long as 96 (and 32 lost on average): a tile of 128 holds one head of one sample.
+
+    Where few heads work, the device waits for the longest row of keys: twice the mean under a mask.
+    """
+    device = load_device("h100-sxm").device
+
+    def attention_s(queries: float, heads: float, keys: float, tiling: Any = "library") -> float:
+        flop = 4.0 * 128 * heads * queries * keys
+        time = kernel_time_s(
+            device,
+            "bf16",
+            flop=flop,
+            memory_bytes=0.0,
+            gemm=(queries, keys, 128),
+            algorithm="attention",
+            tiling=tiling,
+        )
+        return float(time) - device.launch_overhead_s
+
+    assert attention_s(1, 1e5, 512) == pytest.approx(attention_s(96, 1e5, 512), rel=1e-9)
+    assert attention_s(224, 1e5, 512) == pytest.approx(2.0 * attention_s(96, 1e5, 512), rel=1e-2)
+    assert attention_s(1, 1e5, 512, "decode") == pytest.approx(33 / 128 * attention_s(1, 1e5, 512), rel=1e-2)
+    assert attention_s(64, 4, 512) == attention_s(64, 8, 512)  # one tile each, side by side
+    e = device.efficiency
+    rate = e.attention_fraction * device.best("bf16") / (2.0 * e.fill_outputs / 128.0 / 128.0)  # of a multiprocessor
+    longest = 2 * 512 + e.attention_start + e.attention_tile
+    assert attention_s(64, 4, 512, "masked") == pytest.approx(4.0 * 128 * 128 * longest / rate, rel=1e-9)
