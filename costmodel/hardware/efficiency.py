@@ -34,7 +34,7 @@ class Efficiency:
     attention_start, attention_backward_start : float
         Keys that a row of queries costs besides those it sees.
     attention_tile : float
-        Keys that a row computes in vain where a mask cuts a tile.
+        Side of a tile: fewer queries take as long as so many, and a row computes so many keys in vain where a mask cuts a tile.
     attention_depth, attention_backward_depth : float
         Features of a head that take as long as the exponential of a score: narrow heads have more scores.
     portable_attention_fraction : float

@@ -331,22 +331,22 @@ def _attention_flop(
 ) -> FloatArray:
     """Operations that a fused attention could have done in its time on long rows of heads of 128 features.
 
-    ``gemm`` is queries, keys that each of them sees, and features of a head. Queries fill tiles of 128, none of which holds two heads or
-    samples; half a wave of tiles is idle, and one lasts as long as its longest row of keys, twice the mean under a mask. A row of queries
-    starts, works on one tile across the edge of a mask in vain, and takes one exponential per score: these count for more where heads are
-    narrow, and where products are ``wide`` times as fast as in 16 bits, as exponentials are not:
+    ``gemm`` is queries, keys that each of them sees, and features of a head. Queries fill tiles, none of which holds two heads or samples;
+    half a wave of tiles is idle, and one lasts as long as its longest row of keys, twice the mean under a mask. A row of queries starts,
+    works on one tile across the edge of a mask in vain, and takes one exponential per score: these count for more where heads are narrow,
+    and where products are ``wide`` times as fast as in 16 bits, as exponentials are not:
 
         2 products d max{(rows + rows0) (keys + start + tile), 2 rows0 (longest + start + tile)} (1 + wide d0 / d) / (1 + d0 / 128)
 
     Kernels that decode pack the heads that share keys into a tile, and cut keys into pieces where rows are few: half a wave of them is no
     more than work.
 
-    >>> e = Efficiency(attention_start=100, attention_depth=64, fill_outputs=0, tile_half=0)
+    >>> e = Efficiency(attention_start=100, attention_depth=64, attention_tile=128, fill_outputs=0, tile_half=0)
     >>> flop = np.float64(2 * 2 * 128 * 256 * 1000)  # 256 rows of a thousand keys
     >>> float(_attention_flop(e, flop, (256, 1000, 128), "attention", "library") / flop)
     1.1
     >>> float(_attention_flop(e, flop, (256, 1000, 128), "attention", "library", wide=2.0) / flop)  # 1.1 x 2 / 1.5
-    1.4666666666666668
+    1.4666666666666666
     >>> float(_attention_flop(e, flop, (32, 1000, 128), "attention", "library") / flop)  # a quarter of each tile
     4.4
     >>> float(_attention_flop(e, flop, (32, 1000, 128), "attention", "decode") / flop)
@@ -365,7 +365,7 @@ def _attention_flop(
         rows = rows * ((queries + e.tile_half) / queries)
         pairs = (rows + np.minimum(rows, idle)) * (keys + longer)
     else:
-        rows = rows * (np.maximum(queries + e.tile_half, _HEAD) / queries)
+        rows = rows * (np.maximum(queries + e.tile_half, e.attention_tile) / queries)
         longest = (2.0 * keys if masked else keys) + longer
         pairs = np.where(rows > 0.0, np.maximum((rows + idle) * (keys + longer), 2.0 * idle * longest), 0.0)
     return np.asarray(2.0 * products * depth * pairs * ((1.0 + wide * narrow / depth) / (1.0 + narrow / _HEAD)))

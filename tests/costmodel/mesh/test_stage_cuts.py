@@ -32,19 +32,19 @@ def test_stages_are_cut_by_the_costs_of_matrices() -> None:
 
 
 def test_equal_stages_whatever_the_head_takes() -> None:
-    """A head of 19 blocks by its weights: a balanced cut puts fewer blocks beside it."""
-    assert model_of(NO_FRAMEWORK, 12288).blocks_of(2) == (5, 3)
-    assert model_of(EQUAL, 12288).blocks_of(2) == (4, 4)
-    assert model_of(EQUAL, 12288).blocks_of(4) == (2,) * 4
-    assert model_of(EQUAL, 12288).blocks_of(3) == model_of(NO_FRAMEWORK, 12288).blocks_of(3)  # does not come out even
+    """A head of 26 blocks by its weights: a balanced cut puts fewer blocks beside it."""
+    assert model_of(NO_FRAMEWORK, 16384).blocks_of(2) == (5, 3)
+    assert model_of(EQUAL, 16384).blocks_of(2) == (4, 4)
+    assert model_of(EQUAL, 16384).blocks_of(4) == (2,) * 4
+    assert model_of(EQUAL, 16384).blocks_of(3) == model_of(NO_FRAMEWORK, 16384).blocks_of(3)  # does not come out even
 
 
 def test_the_cut_of_the_framework_is_what_is_costed() -> None:
     """A plan that states these stages costs the same as one that leaves them to the framework."""
-    model = model_of(EQUAL, 12288)
+    model = model_of(EQUAL, 16384)
     own, stated = MeshPlan(pp=2, num_micro_batches=8), MeshPlan(pp=2, num_micro_batches=8, stage_blocks=(4, 4))
     times = model.evaluate_plans([own, stated]).step_time_s
-    assert times[0] == times[1] > model_of(NO_FRAMEWORK, 12288).evaluate_plans([own]).step_time_s[0]
+    assert times[0] == times[1] > model_of(NO_FRAMEWORK, 16384).evaluate_plans([own]).step_time_s[0]
 
 
 def test_a_cut_may_leave_the_loss_without_the_last_stage() -> None:
