@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from unittest import mock
 import numpy as np
 
 from benchmarks.datasets import read
+from benchmarks.pages import measurements, put, table
 from planner.files.loading import load_calibration
 from planner.measurements import hardware, plans
 from planner.measurements.hardware import framework_of_row
@@ -31,6 +32,11 @@ from planner.measurements.plans import predict
 from planner.measurements.scores import Score, score
 from planner.measurements.tables import Row
 
+# Published runs on Blackwell, as their sources print them: NVIDIA's performance summary of Megatron-Bridge and its recipes for GB200, each
+# row with its page and commit. Pre-training only; what a recipe recomputes is that of scripts/performance/configs of Megatron-Bridge
+# (3dafb00 and 3d277f6): dense networks recompute nothing, and their FSDP moves activations to the host. "FP8" beside "MXFP8" is FP8-CS, as
+# the page of 26.02 wrote both ways.
+BLACKWELL = "blackwell_training"
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "accuracy.md"
 BEGIN, END = "<!-- tables: python benchmarks/accuracy.py --write -->", "<!-- end of the tables -->"
 
@@ -67,16 +73,18 @@ class Part:
 
     Attributes
     ----------
-    name, file : str
+    name : str
+    files : sequence of str
+        Names of tables of the reference data, or of this folder.
     keep : function of Row
-        Which rows of the file belong to it.
+        Which rows of the files belong to it.
     folds : mapping
-        Name -> columns whose texts are the groups left out, one after the other.
+        Name -> columns whose texts are the groups left out, one after the other; none where nothing is fitted.
     together : str
         Column of which equal texts ("1" or not) make groups of rows that choose the constants together, each by its mean; empty: the part's
         own rows do.
     grid : mapping
-        Constant -> values tried.
+        Constant -> values tried; empty: none was fitted to these rows.
     calibration : str
         Of the machines that the rows ran on, where they waited for something that no framework explains; empty: none.
     same_work : columns
@@ -86,10 +94,10 @@ class Part:
     """
 
     name: str
-    file: str
+    files: Sequence[str]
     keep: Callable[[Row], bool]
-    folds: Mapping[str, Sequence[str]]
-    grid: Grid
+    folds: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    grid: Grid = field(default_factory=dict)
     has_outliers: bool = False
     together: str = ""
     calibration: str = ""
@@ -107,12 +115,29 @@ def _is_dense(row: Row) -> bool:
     return not _is_mixture(row) and "task=" not in row.text("notes")
 
 
+def _has_experts(row: Row) -> bool:
+    return row.has("experts") or _is_mixture(row)
+
+
+def _blackwell(*formats: str) -> Callable[[Row], bool]:
+    return lambda row: not _has_experts(row) and row.text("precision") in formats
+
+
+def _is_large(row: Row) -> bool:
+    return _is_dense(row) and (row.number("gpus") or 0) >= LARGE_GPUS
+
+
+def _measures_memory(row: Row, device: str) -> bool:
+    return row.has("memory_gib") and row.text("device") == device
+
+
+LARGE_GPUS = 64
 _VTRAIN_FOLDS = {"hidden size": ("hidden",), "model": ("hidden", "layers"), "tp": ("tp",)}
 
 PARTS = (
     Part(
         name="vTrain, single node",
-        file="vtrain",
+        files=("vtrain",),
         keep=lambda row: row.text("nodes") == "1",
         folds=_VTRAIN_FOLDS,
         grid=_HOST,
@@ -121,7 +146,7 @@ PARTS = (
     ),
     Part(
         name="vTrain, several nodes",
-        file="vtrain",
+        files=("vtrain",),
         keep=lambda row: row.text("nodes") != "1",
         folds=_VTRAIN_FOLDS,
         grid=_HOST,
@@ -130,7 +155,7 @@ PARTS = (
     ),
     Part(
         name="nanotron, H100 sweep",
-        file="hf_ultrascale_nanotron",
+        files=("hf_ultrascale_nanotron",),
         keep=lambda _: True,
         folds={"model": ("model_as_published",), "nodes": ("nodes",)},
         grid=_NANOTRON,
@@ -140,45 +165,70 @@ PARTS = (
     ),
     Part(
         name="llm-foundry, A100 FSDP",
-        file="llm_foundry",
+        files=("llm_foundry",),
         keep=lambda _: True,
         folds={"model": ("model_as_published",)},
         grid=_KERNELS,
     ),
     Part(
         name="Megatron-LM, A100 and V100",
-        file="megatron_lm",
+        files=("megatron_lm",),
         keep=lambda _: True,
         folds={"model": ("model_as_published",)},
         grid=_KERNELS,
     ),
     Part(
         name="NeMo, H100, dense pre-training",
-        file="nemo_megatron_bridge",
+        files=("nemo_megatron_bridge",),
         keep=_is_dense,
         folds={"model": ("model_as_published",)},
         grid=_KERNELS,
     ),
     Part(
         name="mixtures of experts, H100",
-        file="nemo_megatron_bridge",
+        files=("nemo_megatron_bridge",),
         keep=_is_mixture,
         folds={"model": ("model_as_published",)},
         grid={"expert_launches": (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 1.0)},
     ),
     Part(
         name="BERT-Large, V100 and A100",
-        file="nvidia_dle_resnet_bert",
+        files=("nvidia_dle_resnet_bert",),
         keep=lambda row: "BERT" in row.text("model_as_published"),
         folds={"device": ("device",), "GPUs": ("gpus",)},
         grid={"step_fraction": (0.80, 0.85, 0.90, 1.0), "elementwise_fraction": (0.5, 0.7, 1.0)},
     ),
     Part(
         name="InternLM 7B, A100",
-        file="misc_transformers",
+        files=("misc_transformers",),
         keep=lambda _: True,
         folds={"GPUs": ("gpus",)},
         grid={"step_fraction": (0.75, 0.80, 0.85, 0.90, 1.0)},
+    ),
+    Part(
+        name=f"large dense training, {LARGE_GPUS} GPUs and more",
+        files=("megatron_lm", "nemo_megatron_bridge", "misc_transformers", "llm_foundry", "vtrain"),
+        keep=_is_large,
+        folds={"model": ("model_as_published", "hidden"), "machine": ("device",), "framework": ("framework",)},
+        grid=_KERNELS,
+    ),
+    *(
+        Part(name=f"Blackwell, dense, {name}", files=(BLACKWELL,), keep=_blackwell(*formats))
+        for name, formats in {
+            "bf16": ("bf16",),
+            "fp8": ("fp8-tensorwise", "fp8-delayed"),
+            "mxfp8": ("mxfp8",),
+            "nvfp4": ("nvfp4",),
+        }.items()
+    ),
+    Part(name="Blackwell, mixtures", files=(BLACKWELL,), keep=_has_experts),
+    *(
+        Part(name=f"measured memory, {name}", files=("training_moe_and_memory",), keep=keep)
+        for name, keep in {
+            "dense, A100 over PCIe": lambda row: _measures_memory(row, "a100-pcie-80gb") and not _has_experts(row),
+            "dense, GH200": lambda row: _measures_memory(row, "gh200") and not _has_experts(row),
+            "mixtures, A100 over PCIe": lambda row: _measures_memory(row, "a100-pcie-80gb") and _has_experts(row),
+        }.items()
     ),
 )
 
@@ -236,7 +286,13 @@ def preset_of(point: Point = (), calibration: str = "") -> Preset:
 
 def rows_of(part: Part, folder: Path) -> list[Row]:
     """The rows of a part."""
-    return [row for row in read(folder / f"{part.file}.csv").rows if part.keep(row)]
+    return [row for row in _rows(tuple(part.files), folder) if part.keep(row)]
+
+
+@lru_cache(maxsize=4)
+def _rows(files: tuple[str, ...], folder: Path) -> list[Row]:
+    """All rows of some tables."""
+    return [row for name in files for row in read(table(folder, name)).rows]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -263,20 +319,21 @@ class Trials:
 
 def trials_of(part: Part, folder: Path) -> Trials:
     """The rows that choose a part's constants, with every point of its grid."""
-    return _trials(part.file, None if part.together else part.keep, tuple(part.grid.items()), folder, part.calibration)
+    keep = None if part.together else part.keep
+    return _trials(tuple(part.files), keep, tuple(part.grid.items()), folder, part.calibration)
 
 
 @lru_cache(maxsize=1)  # parts that choose their constants together have the same
 def _trials(
-    file: str,
+    files: tuple[str, ...],
     keep: Callable[[Row], bool] | None,
     grid: tuple[tuple[str, tuple[float, ...]], ...],
     folder: Path,
     calibration: str = "",
 ) -> Trials:
-    rows = [row for row in read(folder / f"{file}.csv").rows if keep is None or keep(row)]
-    names, values = zip(*grid, strict=True)
-    points = [tuple(zip(names, point, strict=True)) for point in itertools.product(*values)]
+    rows = [row for row in _rows(files, folder) if keep is None or keep(row)]
+    names = [name for name, _ in grid]
+    points = [tuple(zip(names, point, strict=True)) for point in itertools.product(*(values for _, values in grid))]
     errors = np.array([errors_of(predict(rows, preset_of(point, calibration))) for point in points])
     return Trials(rows=rows, points=points, errors=errors, calibration=calibration)
 
@@ -374,6 +431,11 @@ def ablated(rows: Sequence[Row], calibration: str = "") -> Iterator[tuple[str, l
 
 def _fits(part: Part, folder: Path) -> list[str]:
     """Lines of the first table."""
+    if not part.grid:
+        rows = rows_of(part, folder)
+        found = {"nothing fitted": DEFAULT, "preset `paleo`": PALEO}
+        bold, paleo = (line(name, score(predict(rows, preset))) for name, preset in found.items())
+        return [bold.replace("| ", f"| **{part.name}** ({len(rows)}), ", 1), paleo]
     trials = trials_of(part, folder)
     rows = trials.rows
     scored = [n for n, row in enumerate(rows) if part.keep(row)]
@@ -427,8 +489,6 @@ def accuracy(folder: Path, text: str = "") -> str:
 
 def main(arguments: Sequence[str]) -> None:
     """Print the tables, or write them."""
-    from pages import measurements, put  # of the folder of this script, which other modules import by its package
-
     text = accuracy(measurements(), " ".join(word for word in arguments if word != "--write"))
     if "--write" in arguments:
         put(PAGE, BEGIN, text, END)

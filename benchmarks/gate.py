@@ -19,6 +19,8 @@ from typing import Any
 import yaml
 
 from benchmarks.datasets import read
+from benchmarks.pages import measurements
+from benchmarks.pages import table as table_path
 from planner.measurements.kinds import predict_table
 from planner.measurements.scores import score
 
@@ -29,6 +31,7 @@ WORSE = 1.1  # times the record
 # Table -> the column whose texts tell its sources apart; empty: it is one source.
 TABLES: Mapping[str, str] = {
     "collectives": "",
+    "blackwell_training": "precision",
     "convnet_benchmarks_layers": "device",
     "convnet_benchmarks_nets": "device",
     "deepbench_allreduce": "device",
@@ -57,7 +60,7 @@ Figures = dict[str, float]
 
 def figures(folder: Path, table: str) -> dict[str, Figures]:
     """Errors of each source of a table, as shares of what was measured."""
-    _, outcomes = predict_table(read(folder / f"{table}.csv"))
+    _, outcomes = predict_table(read(table_path(folder, table)))
     column = TABLES[table]
     sources: dict[str, list[Any]] = {}
     for outcome in outcomes:
@@ -98,8 +101,6 @@ def worse(today: Mapping[str, Figures], record: Mapping[str, Mapping[str, Any]],
 
 def main(arguments: list[str]) -> int:
     """Compare, or record; 1 where a figure is worse."""
-    from pages import measurements  # of the folder of this script
-
     parser = argparse.ArgumentParser(description="Compare prediction errors with those on record.")
     parser.add_argument("--write", action="store_true", help="record figures that are better")
     parser.add_argument(

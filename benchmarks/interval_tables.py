@@ -27,6 +27,8 @@ from costmodel.uncertainty.rankings import probability_best, shortest_list
 from planner.measurements.kinds import recognise
 from planner.uncertainty.bars import SAME_WITHIN, near_list
 
+NAMED_ROWS = 30  # held-back runs from which on a framework must do better than an unknown one
+
 
 def bounds(found: Folds) -> tuple[FloatArray, FloatArray]:
     """Logarithms of the ends of every row's interval, by the fit without it."""
@@ -70,6 +72,33 @@ def interval_table(found: Folds) -> list[str]:
         lines.append(
             f"| {name} | {np.count_nonzero(weight)} | {mean[0]:.1%} | {width:.2f} | {mean[1]:.3f} "
             f"| {mean[2]:.1%} | {width_one:.2f} | {mean[3]:.3f} |"
+        )
+    return lines
+
+
+def named_table(without_models: Folds, without_files: Folds) -> list[str]:
+    """Intervals of named frameworks, models left out, beside those of the same rows as rows of an unknown framework.
+
+    A coverage is told in standard deviations of that of as many runs, each of which is inside with a chance of 0.8.
+    """
+    rows = without_models.rows
+    measured = np.log(rows.measured_s)
+    own, unknown = ((*bounds(folds), measured) for folds in (without_models, without_files))
+    inside = (own[0] <= measured) & (measured <= own[1])
+    score, score_unknown = interval_score(*own), interval_score(*unknown)
+    lines = [
+        "| framework | runs | coverage | deviations from 80 % | interval score | of an unknown framework | share of an unknown one's |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
+        "| **named frameworks** | | | | | | |",
+    ]
+    for kind in np.unique(rows.kind[~np.isin(rows.kind, POPULATIONS)]).tolist():
+        mine = rows.kind == kind
+        if (count := int(mine.sum())) < NAMED_ROWS:
+            continue
+        covered, both = inside[mine].mean(), (score[mine].mean(), score_unknown[mine].mean())
+        off = abs(covered - 0.8) / (0.8 * 0.2 / count) ** 0.5
+        lines.append(
+            f"| {kind} | {count} | {covered:.1%} | {off:.2f} | {both[0]:.3f} | {both[1]:.3f} | {both[0] / both[1]:.2f} |"
         )
     return lines
 
@@ -172,6 +201,10 @@ def text_of(without_models: Folds, without_files: Folds, other_sources: Sequence
             "Framework, machine and models are all new to the fit; rows are scored as those of an unknown framework.",
             "",
             *interval_table(without_files),
+            "",
+            "### Intervals: named frameworks",
+            "",
+            *named_table(without_models, without_files),
             "",
             "### Intervals: sources in no file, each left out",
             "",

@@ -26,7 +26,7 @@ from serving import serving_models
 from serving_rows import figure_rows
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE, CALIBRATION = ROOT / "docs" / "accuracy.md", ROOT / "configs" / "calibration" / "default.yaml"
+PAGE, CALIBRATION = ROOT / "docs" / "accuracy.md", ROOT / "configs" / "calibrations" / "default.yaml"
 BEGIN, END = "<!-- error bars: python benchmarks/intervals.py --write -->", "<!-- end of the error bars -->"
 
 

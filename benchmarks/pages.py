@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-__all__ = ["measurements", "put"]
+__all__ = ["measurements", "put", "table"]
 
 
 def measurements() -> Path:
@@ -15,6 +15,16 @@ def measurements() -> Path:
         raise SystemExit("PLANNER_REFERENCE_DATA names no folder with the tables of measurements")
     folder = Path(given)
     return folder / "measurements" if (folder / "measurements").is_dir() else folder
+
+
+def table(folder: Path, name: str) -> Path:
+    """A table of measurements: of this folder, else of the reference data.
+
+    >>> table(Path("data"), "vtrain")
+    PosixPath('data/vtrain.csv')
+    """
+    own = Path(__file__).with_name(f"{name}.csv")
+    return own if own.exists() else folder / f"{name}.csv"
 
 
 def put(page: Path, begin: str, text: str, end: str) -> None:

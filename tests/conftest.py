@@ -156,10 +156,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 @pytest.fixture(scope="session")
 def reference_data() -> Path:
-    """Folder of published reference data; tests that need it skip where it is absent."""
-    folder = Path(os.environ.get("PLANNER_REFERENCE_DATA", REPOSITORY.parent / "shared"))
+    """Folder of published reference data; tests that need it skip where it is absent, and fail where it is named and not there."""
+    named = os.environ.get("PLANNER_REFERENCE_DATA")
+    folder = Path(named or REPOSITORY.parent / "shared")
     if not (folder / "paleo").is_dir():
-        pytest.skip(f"reference data not found at {folder} (set PLANNER_REFERENCE_DATA)")
+        (pytest.fail if named else pytest.skip)(f"reference data not found at {folder} (set PLANNER_REFERENCE_DATA)")
     return folder
 
 

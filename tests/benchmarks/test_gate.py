@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.gate import ROOT, TABLES, figures, recorded, worse
+from benchmarks.pages import table as table_path
 from tests.cases import mostly
 
 
@@ -21,7 +22,7 @@ def test_tables_that_should_be_at_hand_are() -> None:
     folder = Path(os.environ.get("PLANNER_REFERENCE_DATA", ROOT.parent / "shared"))
     if "PLANNER_REFERENCE_DATA" not in os.environ and not folder.is_dir():
         pytest.skip(f"reference data not found at {folder} (set PLANNER_REFERENCE_DATA)")
-    assert [name for name in TABLES if not (folder / "measurements" / f"{name}.csv").is_file()] == []
+    assert [name for name in TABLES if not table_path(folder / "measurements", name).is_file()] == []
 
 
 def test_the_record_names_tables_that_exist_and_reasons_that_the_changelog_gives() -> None:

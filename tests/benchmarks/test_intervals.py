@@ -174,7 +174,13 @@ def part(**changes: Any) -> Any:
     """A part whose constants are found on a grid of two points."""
     from accuracy import Part
 
-    given: dict[str, Any] = {"name": "p", "file": "f", "keep": lambda _: True, "folds": {}, "grid": {"x": (0.0, 1.0)}}
+    given: dict[str, Any] = {
+        "name": "p",
+        "files": ("f",),
+        "keep": lambda _: True,
+        "folds": {},
+        "grid": {"x": (0.0, 1.0)},
+    }
     return Part(**{**given, **changes})
 
 
