@@ -221,6 +221,8 @@ class Defaults:
         Adapters are put to all matrices of a block, not to those of the attention alone.
     fp8 : str
         Recipes (keys of `PRECISIONS`, with blanks between them) that it means by fp8, the first that the device runs.
+    forces_balance : bool
+        Its published runs send equally many tokens to every expert.
     casts_in_passes : bool
         Narrow formats are cast for each product, and neither kept nor gathered (`Precision.in_passes`).
     """
@@ -236,6 +238,7 @@ class Defaults:
     drops_hidden_states: bool = False
     adapts_all: bool = False
     fp8: str = ""
+    forces_balance: bool = False
     casts_in_passes: bool = False
 
 

@@ -21,6 +21,7 @@ from benchmarks.datasets.shapes import (
 )
 from benchmarks.datasets.sharding import offloads_optimizer, sharding_of
 from benchmarks.datasets.words import (
+    balance_of,
     gradient_bits,
     has_failed,
     keeps_no_master_weights,
@@ -363,6 +364,9 @@ def _plan(row: Row, cells: Cells) -> None:
     name, blocks = recompute_of(row.text("recompute"))
     cells.put("recompute", name)
     cells.put("recompute_blocks", blocks)
+    balance, capacity = balance_of(row.text("expert_balance"))
+    cells.put("expert_balance", balance)
+    cells.put("expert_capacity", capacity)
     schedule = schedule_of(row.text("schedule"))  # tables say 1F1B of interleaved chunks, too
     cells.put("schedule", "interleaved" if schedule == "1f1b" and _number(cells, "vpp") > 1 else schedule)
     cells.put("sp", yes_or_no(row.text("sp")))

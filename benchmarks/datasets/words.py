@@ -12,6 +12,7 @@ from planner.files.naming.precisions import precision_called
 from planner.measurements.tables import short_name
 
 __all__ = [
+    "balance_of",
     "framework_of",
     "gradient_bits",
     "has_failed",
@@ -206,6 +207,30 @@ def recompute_of(text: str) -> tuple[str, int | None]:
     if named is None and flag is None:
         raise Unreadable("column recompute is none of none, selective, full")
     return named or ("full" if flag else "none"), None
+
+
+# -- experts ----
+
+# Megatron-LM --moe-router-force-load-balancing, --moe-expert-capacity-factor, --moe-pad-expert-input-to-capacity.
+_BALANCE = (
+    (r".*\bpad(?:ded|ding)?\b", "padded"),
+    (r"forced?\b|balanced\b|even\b|fake|uniform", "forced"),
+    (r"dropless|no.?drop|free|real\b|router", "dropless"),
+    (r"(?:tokens? )?drop(?:s|ped|ping)?\b|capped|capacity", "dropped"),
+)
+_CAPACITY = re.compile(r"capacity\D*([0-9]+(?:\.[0-9]+)?)")
+
+
+def balance_of(text: str) -> tuple[str, float | None]:
+    """What becomes of the loads of experts, in the planner's words, and their capacity over the mean.
+
+    >>> [balance_of(text) for text in ("forced (padded to capacity 1)", "dropless", "token drop, capacity factor 1.25", "")]
+    [('padded', 1.0), ('dropless', None), ('dropped', 1.25), ('', None)]
+    """
+    word = text.lower()
+    found = next((name for pattern, name in _BALANCE if re.match(pattern, word)), "")
+    capacity = _CAPACITY.search(word)
+    return found, float(capacity[1]) if capacity and found in ("padded", "dropped") else None
 
 
 # -- failures -----------------------------------------------------------------------------------------------------------------

@@ -136,6 +136,31 @@ class MeshAssumptions:
         "tokens are dropped",
         needs="host_launch_s",
     )
+    expert_spread: float = assumption(
+        1.0,
+        "standard deviation of the tokens of an expert over their mean, of routers balanced by an auxiliary loss: those that share the "
+        "experts wait for the rank that gets most; 0: all get equally many, as with --moe-router-force-load-balancing",
+        "as in serving, where two gains of a load balancer say it. In training it falls: 2.2 with new routers (Megatron-MoE-ModelZoo, "
+        "best_practice/qwen3: forced and real balance of 235B differ as ranks of 16 experts with 1.8 times the mean explain), 0.3 in the end "
+        "(Wang et al., arXiv:2408.15664, table 2: of 64 experts the fullest has 1.72 times the mean)",
+    )
+    biased_spread: float = assumption(
+        0.06,
+        "the same of routers balanced by a bias per expert that follows the loads (DeepSeek-V3)",
+        "expert_spread times 0.04 / 0.72, how far the fullest expert exceeds the mean with such a bias and with an auxiliary loss "
+        "(arXiv:2408.15664, table 2)",
+    )
+    expert_capacity: float = assumption(
+        0.0,
+        "most tokens that an expert takes, over the mean; the others are dropped. 0: none is",
+        "none unless a framework says otherwise: dropless; Megatron-LM --moe-expert-capacity-factor",
+    )
+    expert_padding: float = assumption(
+        0.0,
+        "1: every expert computes as many tokens as it may take, be they there or not, and the host waits for no counts (dispatch_waits)",
+        "Megatron-LM --moe-pad-expert-input-to-capacity",
+        needs="expert_capacity",
+    )
     node_copies: float = assumption(
         0.0,
         "1: a token travels to another node once for each of its experts there; 0: once, and is copied to its experts inside the node",
@@ -265,6 +290,11 @@ class MeshAssumptions:
         "blocks whose gathered weights are held at once under ZeRO-3",
         "PyTorch FSDP: the current block and the one prefetched",
     )
+
+    @property
+    def is_padded(self) -> bool:
+        """Whether experts compute their whole capacity."""
+        return self.expert_capacity > 0.0 and self.expert_padding > 0.0
 
     def gradient_width(self, precision: Precision) -> float:
         """Bytes of a gradient that is accumulated and exchanged."""

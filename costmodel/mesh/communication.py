@@ -18,7 +18,8 @@ Tokens sent to experts in other domains
 ---------------------------------------
 
 A token with k experts is sent once to every domain (node, rack) that holds one of them and copied there (DeepEP, HybridEP). Experts
-drawn evenly reach ``N (1 - (1 - 1/N)^k)`` of N domains. A router that draws groups of experts first (DeepSeek-V3, arXiv:2412.19437,
+drawn evenly reach ``N (1 - (1 - 1/N)^k)`` of N domains. The fullest domain gets more than the mean one, but no token twice. A router
+that draws groups of experts first (DeepSeek-V3, arXiv:2412.19437,
 section 2.1.2: 4 of 8) reaches as many as fewer draws would: that number of draws stands for its k.
 
 Messages
@@ -47,10 +48,10 @@ from costmodel.hardware.collectives import collective_s, names_of
 from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS, MeshAssumptions
 from costmodel.mesh.modules import GradientFlow, ModuleTable, RowKeys
 from costmodel.mesh.plan import ORDERS, MeshBatch
-from costmodel.mesh.tensor_parallel import LayerRole, Move, rows_held
+from costmodel.mesh.tensor_parallel import LayerRole, Move, expert_load, rows_held
 from costmodel.network.layers import Layer, Shard
 from costmodel.network.layers.base import positions_of
-from costmodel.network.layers.mixture import MixtureParams
+from costmodel.network.layers.mixture import MixtureParams, largest_of
 from costmodel.precision import Precision
 from costmodel.tolerances import EQUAL
 from costmodel.workload import Workload
@@ -372,8 +373,8 @@ def free_draws(params: MixtureParams) -> float:
     return math.log(1.0 - found / groups) / math.log(1.0 - 1.0 / groups)
 
 
-def sent_bytes(table: ModuleTable, groups: GroupTimes, ranks: IntArray) -> FloatArray:
-    """What a rank sends to the ranks that share the experts, (n, K).
+def sent_bytes(table: ModuleTable, groups: GroupTimes, ranks: IntArray, ep: IntArray) -> FloatArray:
+    """What the fullest rank trades with the ranks that share the experts, (n, K).
 
     Parameters
     ----------
@@ -382,12 +383,29 @@ def sent_bytes(table: ModuleTable, groups: GroupTimes, ranks: IntArray) -> Float
     groups : GroupTimes
     ranks : array (n,)
         Numbers of the groups that share experts.
+    ep : array (n,)
+        Ranks of these groups.
     """
-    every, domains = table.dispatch_bytes, groups.domains(ranks)[:, None]
+    every, domains = table.dispatch_bytes + table.uneven_bytes, groups.domains(ranks)[:, None]
     if groups.assumptions.node_copies or not np.any(domains > 1.0) or not np.any(every):
         return every
-    draws = table.drawn_bytes / np.where(every > 0.0, table.token_bytes, 1.0)
-    return np.asarray(np.where(domains > 1.0, np.minimum(reached(domains, draws) * table.token_bytes, every), every))
+    some = every > 0.0
+    draws = table.drawn_bytes / np.where(some, table.token_bytes, 1.0)
+    once = reached(domains, draws) * table.token_bytes
+    beyond = table.uneven_bytes / np.where(some, table.dispatch_bytes, 1.0) * domain_share(domains[:, 0], ep)[:, None]
+    once = np.minimum(once * (1.0 + beyond), domains * table.token_bytes)
+    return np.asarray(np.where(domains > 1.0, np.minimum(once, every), every))
+
+
+def domain_share(domains: FloatArray, ep: IntArray) -> FloatArray:
+    """What the fullest of some domains gets beyond the mean one, over what the fullest of ``ep`` ranks does.
+
+    Both are sums of equally uneven loads (`costmodel.network.layers.mixture.fullest_rank`).
+
+    >>> domain_share(np.array([1.0, 8.0, 64.0]), np.array([64, 64, 64])).round(3).tolist()
+    [0.0, 0.217, 1.0]
+    """
+    return np.asarray(np.sqrt(domains / ep) * largest_of(domains) / np.maximum(largest_of(ep), largest_of(np.array(2))))
 
 
 # Numbers per position that the loss over a split vocabulary adds up, in a collective each: the maximum, the sum, and the label's logit
@@ -563,12 +581,16 @@ def add_dispatch(
     """Tokens travel to their experts and back; with etp > 1 the ranks of an expert gather them and reduce the results."""
     features = layer.output_shape[0] * workload.precision.activation_bytes
     tokens = keys.micro_batch * np.ceil(np.prod(layer.output_shape[1:]) / (keys.cp * keys.tp))
+    load = layer.params.capacity_factor * expert_load(layer.params, keys.ep, groups.assumptions)
+    if groups.assumptions.is_padded:  # as many places for every expert, full or not
+        tokens, load = tokens * load, np.ones_like(load)
     sent = tokens * layer.params.top_k * features
     total["dispatch_bytes"] += sent
+    total["uneven_bytes"] += sent * (load - 1.0)
     total["token_bytes"] += tokens * features
     total["drawn_bytes"] += tokens * features * free_draws(layer.params)
     total["returned_bytes"] += sent * flow.through
-    gathered = sent * keys.etp
+    gathered = sent * load * keys.etp
     ranks = groups.find(keys.etp, np.ones_like(keys.etp), keys.place)
     gather = groups.time_s("all_gather", ranks, gathered)
     total["etp_forward_s"] += gather + groups.time_s("reduce_scatter", ranks, gathered)

@@ -25,6 +25,7 @@ from costmodel.mesh.stages import LayoutArrays, recomputed_modules, weigh
 from costmodel.mesh.tensor_parallel import LayerRole, chunks_of, in_mlp, rows_held, shard_of
 from costmodel.network.graph import Graph
 from costmodel.network.layers import ATTENTION, Layer, Shard
+from costmodel.network.layers.mixture import largest_of
 from costmodel.schedules import KEEPS_ALL
 from costmodel.tolerances import EQUAL
 from costmodel.workload import Workload
@@ -36,6 +37,7 @@ __all__ = [
     "add_saved",
     "add_saved_inputs",
     "add_saved_layer",
+    "kept_load",
     "saved_facts",
 ]
 
@@ -81,6 +83,26 @@ def add_saved_inputs(total: dict[str, FloatArray], workload: Workload, kind: Mod
             total["saved_selective_bytes"] += elements * width
 
 
+# Sums whose largest is the peak of a run: some ranks, in thousands of steps.
+_SUMS = np.array(1e5)
+
+
+def kept_load(load: FloatArray, ep: FloatArray, mixtures: int) -> FloatArray:
+    """Tokens that the fullest rank keeps of so many mixtures at the peak of a run, over the mean, where it computes ``load`` of one.
+
+    Loads of different mixtures and micro-batches are independent, so the excess of their sum grows with the root of their number (a first
+    stage keeps as many micro-batches of a layer as the network has more layers than it); the peak is the largest of `_SUMS` of them.
+
+    Examples
+    --------
+    >>> load = 1 + 0.25 * largest_of(np.array([8.0]))  # of 8 ranks with 16 experts each
+    >>> (kept_load(load, np.array([8.0]), 94) - 1).round(3).tolist()  # 0.25 x 4.37 / sqrt(94)
+    [0.113]
+    """
+    worst = largest_of(_SUMS) / np.maximum(largest_of(ep), largest_of(np.array(2)))
+    return np.asarray(1.0 + (load - 1.0) * np.minimum(worst / np.sqrt(mixtures), 1.0))
+
+
 def add_saved_layer(
     total: dict[str, FloatArray],
     workload: Workload,
@@ -111,7 +133,10 @@ def add_saved_layer(
         return
     whole = keys.cp * np.where(keys.sequence_parallel > 0, keys.tp, 1)
     if shard is None:
-        shard = shard_of(graph.layers, kind, position, role, keys)
+        shard = shard_of(graph.layers, kind, position, role, keys, assumptions)
+    if layer.kind == "moe" and not assumptions.is_padded:
+        mixtures = sum(1 for other in graph.layers if other.kind == "moe")
+        shard = replace(shard, load=kept_load(shard.load, shard.experts, mixtures))
     if role.gathers and facts.keeps_input and assumptions.gathered_copies:
         again_whole = assumptions.gathered_copies * _gathered_bytes(layer, keys, width)
         total["saved_bytes"] += again_whole
@@ -554,7 +579,7 @@ def _buffers(
     gathered = np.where((batch.sequence_parallel > 0) & (batch.tp > 1), 3.0 * entering * batch.tp, 0.0)
     between = np.where(batch.pp > 1, 2.0 * entering, 0.0)
     buckets = np.where(batch.dp * batch.cp > 1, 2.0 * assumptions.bucket_bytes, 0.0)
-    tokens = np.where(batch.ep > 1, 2.0 * np.max(table.dispatch_bytes, axis=1)[row], 0.0)
+    tokens = np.where(batch.ep > 1, np.max(2.0 * table.dispatch_bytes + table.uneven_bytes, axis=1)[row], 0.0)
     return np.asarray(gathered + between + buckets + tokens)
 
 

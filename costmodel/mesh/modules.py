@@ -294,7 +294,8 @@ class ModuleTable:
     kv_bytes: FloatArray  # keys and values of a rank's positions
     heads_bytes: FloatArray  # queries, keys, values and outputs of a rank's positions
     dispatch_bytes: FloatArray  # tokens that a rank sends to experts, once for each expert of theirs
-    token_bytes: FloatArray  # the same tokens, each once
+    uneven_bytes: FloatArray  # what the rank whose experts get most tokens receives beyond that
+    token_bytes: FloatArray  # the tokens that a rank sends, each once
     drawn_bytes: FloatArray  # each as often as `costmodel.mesh.communication.free_draws` says
     returned_bytes: FloatArray  # the same of their gradients
     saved_bytes: FloatArray  # kept for the backward pass, nothing recomputed

@@ -131,7 +131,7 @@ def module_passes(
     assumptions, place = groups.assumptions, groups.places(batch)
     cp_forward, cp_backward = _context_parallel(table, batch, groups, groups.find(batch.cp, stride["cp"], place))
     ep_forward, ep_backward = _expert_parallel(
-        table, groups, groups.find(batch.ep, stride["ep"], place), dispatch_share, alone
+        table, groups, groups.find(batch.ep, stride["ep"], place), batch.ep, dispatch_share, alone
     )
     shown = 1.0 - assumptions.tp_overlap
     tp_forward, tp_backward = table.tp_forward_s * shown, table.tp_backward_s * shown
@@ -184,7 +184,7 @@ def alone_share(batch: MeshBatch) -> FloatArray:
 
 
 def _expert_parallel(
-    table: ModuleTable, groups: GroupTimes, ranks: IntArray, wide: float, alone: FloatArray | None
+    table: ModuleTable, groups: GroupTimes, ranks: IntArray, ep: IntArray, wide: float, alone: FloatArray | None
 ) -> tuple[FloatArray, FloatArray]:
     """What the passes of a module wait for tokens on their way to the experts and back, (n, K) each.
 
@@ -192,7 +192,7 @@ def _expert_parallel(
     passes max(E - ep_overlap C, interference E) remain alongside C seconds of compute, and all of them where a micro-batch runs alone.
     """
     assumptions = groups.assumptions
-    message = sent_bytes(table, groups, ranks)
+    message = sent_bytes(table, groups, ranks, ep)
     back = groups.time_s("all_to_all", ranks, message)
     there = back if wide == 1.0 else groups.time_s("all_to_all", ranks, wide * message)
     forward = there + back + table.etp_forward_s

@@ -178,7 +178,7 @@ def expert_bytes(layer: Layer, shard: Shard, precision: Precision) -> tuple[Floa
     precision : Precision
     """
     params = layer.params
-    rows = rows_held(layer, shard) * params.top_k * params.capacity_factor
+    rows = rows_held(layer, shard) * params.top_k * params.capacity_factor * shard.load
     inside, outside = rows * np.ceil(params.ffn / shard.split_out), rows * layer.output_shape[0]
     entering = (params.matrices - 1.0) * inside  # the activation
     weights = np.ceil(params.experts / shard.experts) * np.ceil(params.ffn / shard.split_out) * params.matrices
@@ -315,7 +315,9 @@ def _module_part(
     """Columns of some layers of a module."""
     total = {name: np.zeros(len(keys)) for name in MODULE_COLUMNS}
     layers = workload.graph.layers
-    shards = {position: shard_of(layers, kind, position, roles[position], keys) for position in positions}
+    shards = {
+        position: shard_of(layers, kind, position, roles[position], keys, groups.assumptions) for position in positions
+    }
     for position, shard in shards.items():
         add_layer(total, workload, groups, kind, position, roles[position], keys, shard)
     add_saved(total, workload, groups.assumptions, kind, keys, roles, shards)
@@ -351,7 +353,7 @@ def add_layer(
     if layer.kind == "input":
         return np.zeros(len(keys))
     if shard is None:
-        shard = shard_of(graph.layers, kind, position, role, keys)
+        shard = shard_of(graph.layers, kind, position, role, keys, groups.assumptions)
     flow = flow_of(workload, kind, position)
     weights = _weights(layer, role, shard, keys, is_narrow=workload.precision.holds(layer))
     chunks = chunks_of(graph, kind, position, groups.assumptions, shard)
@@ -528,7 +530,8 @@ def _add_launches(
         total["forward_launches"] += assumptions.expert_launches * each
         total["backward_launches"] += assumptions.expert_launches * returned * flow.through
         started = forward + assumptions.expert_launches * each
-        total["forward_s"] += assumptions.dispatch_waits * assumptions.host_launch_s * started
+        waits = 0.0 if assumptions.is_padded else assumptions.dispatch_waits
+        total["forward_s"] += waits * assumptions.host_launch_s * started
     total["forward_launches"] += forward + apart
     if flow.runs_again:
         total["selective_launches"] += forward + apart

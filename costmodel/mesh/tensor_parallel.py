@@ -42,6 +42,7 @@ from costmodel.mesh.modules import MeshError, ModuleKind, Modules, RowKeys
 from costmodel.mesh.plan import LayerSplit, MeshPlan
 from costmodel.network.graph import Graph
 from costmodel.network.layers import ATTENTION, Layer, Shard
+from costmodel.network.layers.mixture import MixtureParams, fullest_rank
 
 __all__ = [
     "CHANNELWISE",
@@ -566,8 +567,33 @@ def _heads_fit(layer: Layer | None, degree: int) -> bool:
     return heads % degree == 0 and (kv % degree == 0 or degree % kv == 0)
 
 
-def shard_of(layers: Sequence[Layer], kind: ModuleKind, position: int, role: LayerRole, keys: RowKeys) -> Shard:
-    """Share of one rank of a layer of a module, in every row."""
+def expert_load(params: MixtureParams, ep: IntArray, assumptions: MeshAssumptions) -> FloatArray:
+    """Tokens that the fullest of ``ep`` ranks computes over those of the mean one, (n,), beyond what the network states.
+
+    Examples
+    --------
+    >>> params, ep = MixtureParams(experts=128, top_k=8, ffn=1), np.array([1, 8])
+    >>> padded = MeshAssumptions(expert_capacity=1.25, expert_padding=1.0)
+    >>> [expert_load(params, ep, a).round(2).tolist() for a in (MeshAssumptions(), MeshAssumptions(expert_capacity=1.25), padded)]
+    [[1.0, 1.36], [1.0, 1.25], [1.25, 1.25]]
+    """
+    if params.capacity_factor != 1.0:
+        return np.ones(len(ep))
+    if assumptions.is_padded:
+        return np.full(len(ep), assumptions.expert_capacity)
+    spread = assumptions.biased_spread if params.is_balanced_by_bias else assumptions.expert_spread
+    return fullest_rank(params, ep, spread, assumptions.expert_capacity)
+
+
+def shard_of(
+    layers: Sequence[Layer],
+    kind: ModuleKind,
+    position: int,
+    role: LayerRole,
+    keys: RowKeys,
+    assumptions: MeshAssumptions | None = None,
+) -> Shard:
+    """Share of one rank of a layer of a module, in every row; under assumptions that of the rank whose experts get most tokens."""
     layer = layers[kind.layers[position]]
     tp, ranks = keys.tp.astype(np.float64), role.ranks(keys.tp).astype(np.float64)
     one = np.ones_like(tp)
@@ -598,6 +624,7 @@ def shard_of(layers: Sequence[Layer], kind: ModuleKind, position: int, role: Lay
         split_height=one,
         sequence=sequence,
         experts=keys.ep.astype(np.float64),
+        load=one if assumptions is None or layer.kind != "moe" else expert_load(layer.params, keys.ep, assumptions),
     )
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from statistics import NormalDist
 
 import numpy as np
 
@@ -24,6 +23,7 @@ from costmodel.mesh.modules import ModuleKind, Modules, RowKeys
 from costmodel.mesh.tensor_parallel import LayerRole, roles_of, shard_of
 from costmodel.network.layers import ATTENTION, Kernel, Layer, Shape, Shard
 from costmodel.network.layers.attention import pairs_of_positions
+from costmodel.network.layers.mixture import fullest_rank
 from costmodel.network.layers.sequence import GLU_FLOP, GLU_PASSES
 from costmodel.serving.workload import ServingAssumptions, ServingWorkload
 
@@ -38,7 +38,6 @@ __all__ = [
     "attention_kernels",
     "cache_elements",
     "expected_experts",
-    "fullest_rank",
     "mixture_kernels",
     "own_rows",
     "query_context",
@@ -127,29 +126,6 @@ def expected_experts(held: FloatArray, experts: float, top_k: float, tokens: Flo
     return np.asarray(np.clip(held * (1.0 - missed), np.minimum(held, 1.0), held))
 
 
-def fullest_rank(layer: Layer, ep: IntArray, spread: float) -> FloatArray:
-    """Tokens of the rank whose experts get most of them, over those of the mean rank.
-
-    The loads of ``E / ep`` experts add up to one with a standard deviation of ``spread sqrt(ep / E)`` of it; of ``ep`` such sums the
-    largest is expected at the normal quantile of ``(ep - 3/8) / (ep + 1/4)`` (G. Blom, Statistical Estimates and Transformed Beta
-    Variables, 1958). A ``capacity_factor`` that the network states says it instead.
-
-    Parameters
-    ----------
-    layer : Layer
-        A mixture of experts.
-    ep : array of int
-    spread : float
-        Standard deviation of the experts' loads over their mean.
-    """
-    p = layer.params
-    if p.capacity_factor != 1.0:
-        return np.full(len(ep), float(p.capacity_factor))
-    degrees, index = np.unique(ep, return_inverse=True)
-    largest = [NormalDist().inv_cdf((n - 0.375) / (n + 0.25)) if n > 1 else 0.0 for n in degrees.tolist()]
-    return np.asarray((1.0 + spread * np.sqrt(degrees / p.experts) * np.array(largest))[index.reshape(-1)])
-
-
 def mixture_kernels(layer: Layer, keys: PassKeys, spread: float = 0.0) -> list[WeightedKernel]:
     """Router, dispatch, the experts that are hit, combination, and shared experts.
 
@@ -161,7 +137,7 @@ def mixture_kernels(layer: Layer, keys: PassKeys, spread: float = 0.0) -> list[W
     tokens, sharing = keys.rows, keys.sharing
     own = np.where(sharing > 1, np.ceil(tokens / keys.tp), tokens)
     held = np.ceil(p.experts / keys.ep)
-    rows = np.maximum(sharing * tokens * p.top_k / keys.ep, 1.0) * fullest_rank(layer, keys.ep, spread)
+    rows = np.maximum(sharing * tokens * p.top_k / keys.ep, 1.0) * fullest_rank(p, keys.ep, spread)
     count = np.minimum(expected_experts(held, float(p.experts), float(p.top_k), sharing * tokens), rows)
     width = np.ceil(p.ffn / keys.etp)
     everywhere, one = tokens > 0, np.ones_like(tokens)
@@ -568,7 +544,7 @@ class ModuleTimer:
         """
         apart, precision = keys.sharing > 1, self.workload.precision
         elements = own_rows(keys) * layer.params.top_k * layer.output_shape[0]
-        most = elements * fullest_rank(layer, keys.ep, self.assumptions.expert_spread)
+        most = elements * fullest_rank(layer.params, keys.ep, self.assumptions.expert_spread)
         # Tokens leave in the format in which experts compute, results return as activations (DeepEP: FP8 dispatching, BF16 combining).
         leaving, returning = most * precision.operand.bytes, most * precision.activation_bytes
         ranks = np.where(apart, keys.ep, 1)
@@ -656,7 +632,7 @@ class ModuleTimer:
     def _mixture_row(self, layer: Layer, keys: PassKeys) -> tuple[FloatArray, FloatArray]:
         """Bytes at the widest moment of a mixture, and of tokens under way, per new token of a replica."""
         p, d, width = layer.params, float(layer.output_shape[0]), self.workload.precision.activation_bytes
-        arriving = keys.sharing * p.top_k / keys.ep * fullest_rank(layer, keys.ep, self.assumptions.expert_spread)
+        arriving = keys.sharing * p.top_k / keys.ep * fullest_rank(p, keys.ep, self.assumptions.expert_spread)
         inside = d + p.matrices * np.ceil(p.ffn / keys.etp)
         under_way = np.where(keys.sharing > 1, 2.0 * p.top_k * d / keys.tp, 0.0) * width
         return (2.0 * d + arriving * inside) * width, under_way

@@ -316,6 +316,14 @@ _ALL = (
         "activation checkpointing",
         "that of the framework, which may be the fastest that fits; else none",
     ),
+    _choice(
+        "expert_balance",
+        ("forced", "dropless", "dropped", "padded"),
+        "tokens of an expert: equally many whatever the router says, all that the router sends, at most `expert_capacity`, or places for "
+        "so many, full or not",
+        "forced where the framework's published runs are; else dropless",
+    ),
+    _number_of("expert_capacity", "times the mean", "most tokens of an expert where they are dropped or padded", "1"),
     _count("recompute_blocks", "blocks of a stage that are recomputed in full", "all"),
     # what was measured
     _time("step_time_ms", "a step"),

@@ -141,6 +141,7 @@ def _question(row: Row) -> Question:
             machine.cluster.host,
             has_fp4=machine.device.has_fp4,
             gathered_copies=float(row.flag("gathered_inputs") is True),
+            **(_expert_loads(row, framework) if "moe" in graph.kinds else {}),
         ),
         plans=plans,
         parts=parts,
@@ -173,10 +174,20 @@ def _ranking_key(row: Row) -> Hashable:
 
 @cache  # asked for every row; equal ones are one then, which is quick to compare
 def _assumptions(
-    framework: Framework, precision: Precision, host: Host | None, *, has_fp4: bool, gathered_copies: float
+    framework: Framework, precision: Precision, host: Host | None, *, has_fp4: bool, **stated: float
 ) -> MeshAssumptions:
-    applied = framework.mesh_assumptions(precision=precision, has_fp4=has_fp4, host=host)
-    return replace(applied, gathered_copies=gathered_copies)
+    return replace(framework.mesh_assumptions(precision=precision, has_fp4=has_fp4, host=host), **stated)
+
+
+def _expert_loads(row: Row, framework: Framework) -> dict[str, float]:
+    """What a row says of the loads of experts, as assumptions; dropless ones are as unequal as its framework's are."""
+    usual = "forced" if framework.defaults.forces_balance else "dropless"
+    balance = row.text("expert_balance") or row.default("expert_balance", usual)
+    if balance == "forced":
+        return {"expert_spread": 0.0, "biased_spread": 0.0, "expert_capacity": 0.0}
+    if balance == "dropless":
+        return {"expert_capacity": 0.0}
+    return {"expert_capacity": row.number("expert_capacity") or 1.0, "expert_padding": float(balance == "padded")}
 
 
 def _plans(row: Row, graph: Graph, node: int) -> tuple[tuple[MeshPlan, ...], int, int]:

@@ -189,8 +189,8 @@ class SplitLimits:
 class Shard:
     """The largest share that one worker holds, for many splits at once; every field has shape (n,).
 
-    For channelwise layers ``in_channels`` is the worker's share of the first input's channels. ``sequence`` and ``experts`` may be
-    left out (nothing is cut) or be scalars.
+    For channelwise layers ``in_channels`` is the worker's share of the first input's channels. ``sequence``, ``experts`` and ``load``
+    may be left out (nothing is cut) or be scalars.
 
     Examples
     --------
@@ -212,10 +212,13 @@ class Shard:
     # Pieces that the positions of a sequence are cut into (context or sequence parallel), and workers that share the experts.
     sequence: FloatArray = field(default_factory=lambda: np.ones(()))
     experts: FloatArray = field(default_factory=lambda: np.ones(()))
+    load: FloatArray = field(
+        default_factory=lambda: np.ones(())
+    )  # tokens of the worker whose experts get most, over the mean
 
     def __post_init__(self) -> None:
         """Give every field the same shape."""
-        for name in ("sequence", "experts"):
+        for name in ("sequence", "experts", "load"):
             value = np.asarray(getattr(self, name), dtype=np.float64)
             if value.shape != np.shape(self.batch):
                 object.__setattr__(self, name, np.broadcast_to(value, np.shape(self.batch)))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Literal
 
 import numpy as np
 
-from costmodel.arrays import FloatArray
+from costmodel.arrays import FloatArray, IntArray
 from costmodel.network.layers.base import (
     InnerExchange,
     Kernel,
@@ -25,7 +26,7 @@ from costmodel.network.layers.base import (
 )
 from costmodel.network.layers.sequence import GLU_FLOP, GLU_PASSES
 
-__all__ = ["Mixture", "MixtureParams"]
+__all__ = ["Mixture", "MixtureParams", "fullest_rank", "largest_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +51,7 @@ class MixtureParams:
     top_groups: int = param(doc="groups that a token's experts may be in; 0: all", default=0, minimum=0)
     router_bias: bool = param(doc="a bias per expert in the router", default=False)
     capacity_factor: float = param(
-        doc="load of the fullest worker over the mean; an assumption about balance", default=1.0, minimum=1.0
+        doc="load of the fullest worker over the mean, where it is known; 1: as assumed", default=1.0, minimum=1.0
     )
 
     @property
@@ -63,6 +64,51 @@ class MixtureParams:
         """Matrices per expert."""
         return 3 if self.gated else 2
 
+    @property
+    def is_balanced_by_bias(self) -> bool:
+        """Whether a bias per expert, which follows the loads, balances the router; where all matrices have biases it is one of those."""
+        return self.router_bias and not self.bias
+
+
+def largest_of(numbers: FloatArray | IntArray) -> FloatArray:
+    """How many standard deviations the largest of so many normal numbers is expected above their mean.
+
+    The normal quantile of ``(n - 3/8) / (n + 1/4)`` (G. Blom, Statistical Estimates and Transformed Beta Variables, 1958).
+
+    >>> largest_of(np.array([1, 8, 64])).round(2).tolist()
+    [0.0, 1.43, 2.34]
+    """
+    several, index = np.unique(numbers, return_inverse=True)
+    found = [NormalDist().inv_cdf((n - 0.375) / (n + 0.25)) if n > 1 else 0.0 for n in several.tolist()]
+    return np.array(found)[index.reshape(np.shape(numbers))]
+
+
+def fullest_rank(params: MixtureParams, ep: IntArray, spread: float, capacity: float = 0.0) -> FloatArray:
+    """Tokens of the rank whose experts get most of them, over those of the mean rank.
+
+    The loads of ``E / ep`` experts add up to one with a standard deviation of ``spread sqrt(ep / E)`` of it, and ``ep`` such sums have
+    their largest at `largest_of`. A ``capacity_factor`` that the network states says it instead.
+
+    Parameters
+    ----------
+    params : MixtureParams
+    ep : array of int
+    spread : float
+        Standard deviation of the experts' loads over their mean.
+    capacity : float
+        Most that an expert takes, over the mean; 0: all that it gets.
+
+    Examples
+    --------
+    >>> params = MixtureParams(experts=128, top_k=8, ffn=1)
+    >>> fullest_rank(params, np.array([1, 8, 128]), 1.0).round(2).tolist(), fullest_rank(params, np.array([8]), 1.0, 1.25).tolist()
+    ([1.0, 1.36, 3.58], [1.25])
+    """
+    if params.capacity_factor != 1.0:
+        return np.full(len(ep), params.capacity_factor)
+    load = 1.0 + spread * np.sqrt(ep / params.experts) * largest_of(ep)
+    return np.asarray(np.minimum(load, capacity) if capacity else load)
+
 
 @register(
     "moe",
@@ -72,8 +118,8 @@ class MixtureParams:
 class Mixture(LayerFamily):
     """Experts after a router (Shazeer et al., arXiv:1701.06538; shared experts as in DeepSeekMoE, arXiv:2401.06066).
 
-    In a share, ``experts`` workers divide the experts and ``split_out`` workers divide the width of each. Tokens are spread evenly,
-    times ``capacity_factor``: a worker receives as many as it sends.
+    In a share, ``experts`` workers divide the experts and ``split_out`` workers divide the width of each. The worker that gets most tokens
+    counts: ``load`` times what it sends, or ``capacity_factor`` times where the network states that.
     """
 
     keeps_inside = True
@@ -129,7 +175,7 @@ class Mixture(LayerFamily):
         # Weights and sums the answers; its gradient also needs the product of answer and gradient for the router.
         combine = Kernel(flop=2.0 * sent * d, elements=(tokens + sent) * d)
         combine_back = Kernel(flop=3.0 * sent * d, elements=(tokens + 2.0 * sent) * d)
-        networks = [_routed(p, d, sent, shard)]
+        networks = [_routed(p, d, _received(p, tokens, shard), shard)]
         if p.shared_width:
             networks.append(_network(p, d, tokens, np.ceil(p.shared_width / shard.split_out), np.ones_like(tokens)))
         through = (combine_back, *(kernel for network in networks for kernel in network.through))
@@ -159,7 +205,7 @@ class Mixture(LayerFamily):
         """
         p: MixtureParams = layer.params
         tokens = shard.batch * positions_of(layer.output_shape, shard)
-        rows = tokens * p.top_k * p.capacity_factor
+        rows = _received(p, tokens, shard)
         hidden = float(p.matrices) * np.ceil(p.ffn / shard.split_out)  # 2f before and f after a gate; f and f without
         shared = float(p.matrices) * np.ceil(p.shared_width / shard.split_out)
         return np.asarray(rows * (layer.output_shape[0] + hidden) + tokens * (shared + 2.0 * p.experts))
@@ -167,14 +213,14 @@ class Mixture(LayerFamily):
     def cast_elements(self, layer: Layer, shard: Shard) -> FloatArray:
         """The dispatched tokens, and what leaves the activations."""
         p: MixtureParams = layer.params
-        rows = shard.batch * positions_of(layer.output_shape, shard) * p.top_k * p.capacity_factor
+        rows = _received(p, shard.batch * positions_of(layer.output_shape, shard), shard)
         return np.asarray(rows * layer.output_shape[0] + self.repeated_elements(layer, shard))
 
     def repeated_elements(self, layer: Layer, shard: Shard) -> FloatArray:
         """What leaves the activations (as that of a gated feed-forward part; DeepSeek-V3, arXiv:2412.19437, section 3.3.3)."""
         p: MixtureParams = layer.params
         tokens = shard.batch * positions_of(layer.output_shape, shard)
-        rows = tokens * p.top_k * p.capacity_factor
+        rows = _received(p, tokens, shard)
         return np.asarray(rows * np.ceil(p.ffn / shard.split_out) + tokens * np.ceil(p.shared_width / shard.split_out))
 
 
@@ -228,10 +274,14 @@ class _Network:
         return (self.down.weight_gradient, self.up.weight_gradient)
 
 
-def _routed(params: MixtureParams, features: float, sent: FloatArray, shard: Shard) -> _Network:
+def _received(params: MixtureParams, tokens: FloatArray, shard: Shard) -> FloatArray:
+    """Tokens that the experts of the fullest worker get, where each worker sends so many."""
+    return np.asarray(tokens * params.top_k * params.capacity_factor * shard.load)
+
+
+def _routed(params: MixtureParams, features: float, rows: FloatArray, shard: Shard) -> _Network:
     """The experts that the fullest worker holds; no more of them work than there are tokens."""
     held = np.ceil(params.experts / shard.experts)
-    rows = sent * params.capacity_factor
     return _network(params, features, rows, np.ceil(params.ffn / shard.split_out), np.minimum(held, rows))
 
 

@@ -21,6 +21,7 @@ from costmodel.mesh.model import MeshModel, plans_computing_s
 from costmodel.mesh.modules import MeshError
 from costmodel.mesh.plan import MEMORY_PARTS, MESH_FIGURES, TIME_PARTS, MeshBatch, MeshCosts, MeshPlan
 from costmodel.mesh.rules import RULES, NetworkShape, Rule, columns_of
+from costmodel.mesh.tensor_parallel import expert_load
 from costmodel.network.graph import Graph
 from costmodel.objectives import step_costs
 from costmodel.rates import training_rates
@@ -379,19 +380,27 @@ class MeshPlanSpace(PlanSpace):
         return dataclasses.replace(super().setting(plan), seq=self.seq)
 
     def assumptions(self, plan: MeshPlan) -> tuple[Assumption, ...]:
-        return (*super().assumptions(plan), self.host_memory(), self.convention())
+        return (*super().assumptions(plan), *self.expert_loads(plan), self.host_memory(), self.convention())
 
     @property
     def assumed(self) -> MeshAssumptions:
         return self.constants
 
-    def model_assumptions(self) -> tuple[Assumption, ...]:
-        """What the mesh model takes for granted, by name; how unevenly the router spreads tokens is the network's to say."""
+    def expert_loads(self, plan: MeshPlan) -> tuple[Assumption, ...]:
+        """How much more than the mean the rank computes whose experts get most tokens; nothing where all get as many."""
         layers = self.resolved.workload.graph.layers
-        loads = sorted({layer.params.capacity_factor for layer in layers if layer.kind == "moe"})
-        text = " and ".join(f"{load:g}" for load in loads)
-        fullest = Assumption(name="expert load (fullest over mean)", value=text, source="model file")
-        return (*super().model_assumptions(), *([fullest] if loads else []))
+        mixtures = dict.fromkeys(layer.params for layer in layers if layer.kind == "moe")
+        ep = np.array([plan.ep])
+        loads = [p.capacity_factor * float(expert_load(p, ep, self.constants)[0]) for p in mixtures]
+        if max(loads, default=1.0) == 1.0:
+            return ()
+        is_stated = any(params.capacity_factor != 1.0 for params in mixtures)
+        source = "model file" if is_stated else "--assume expert_spread=0 where all experts get equally many"
+        return (
+            Assumption(
+                name="tokens of the fullest rank of experts", value=f"{max(loads):.3g} x the mean", source=source
+            ),
+        )
 
     def host_memory(self) -> Assumption:
         """How much the host of a node holds."""

@@ -28,6 +28,7 @@ BARE = MeshAssumptions(
     column_overlap=0.0,
     cp_overlap=0.0,
     ep_overlap=0.0,
+    expert_spread=0.0,
     pp_overlap=0.0,
     scattered_handover=0.0,
     dp_overlap=0.0,
@@ -179,6 +180,9 @@ def assumptions(rng: random.Random) -> MeshAssumptions:
         gather_overlap=1.0 - shares["ep_overlap"],
         interference=0.2 * shares["pp_overlap"],
         scattered_handover=float(shares["ep_overlap"] > 0.0),
+        expert_spread=2.0 * shares["pp_overlap"],
+        expert_capacity=1.25 * float(shares["dp_overlap"] > 0.5),
+        expert_padding=float(shares["ep_overlap"] > 0.5),
         host_launch_s=0.0,
         host_collective_s=0.0,
     )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache, partial
+from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -36,6 +38,11 @@ def _message_s(model: MeshModel, plan: MeshPlan, operation: str, size: int, stri
     where = span(model.cluster, float(size), float(stride), float(plan.workers))
     names = names_of(operation, in_libraries=True)
     return min(float(collective_s(operation, name, message_bytes, where, model.cluster)) for name in names)
+
+
+def _quantile(n: int) -> float:
+    """Where the largest of n normal numbers is expected."""
+    return NormalDist().inv_cdf((n - 0.375) / (n + 0.25))
 
 
 class Chunks:
@@ -110,13 +117,16 @@ class Chunks:
 
     def _dispatched_bytes(self, kind: int) -> float:
         """A token goes once to each node that has one of its experts, of the group with experts on most nodes."""
-        every = self._value("dispatch_bytes", kind)
+        even = self._value("dispatch_bytes", kind)
+        every = even + self._value("uneven_bytes", kind)
         nodes = _nodes(self.model, self.plan, self.plan.ep, self.stride["ep"])
         if nodes <= 1 or not every:
             return every
         layers = [self.model.workload.graph.layers[i] for i in self.model.modules.kinds[kind].layers]
         (chosen,) = {layer.params.top_k for layer in layers if layer.kind == "moe"}
-        return min(every, every / chosen * nodes * (1.0 - (1.0 - 1.0 / nodes) ** chosen))
+        copies = nodes * (1.0 - (1.0 - 1.0 / nodes) ** chosen)
+        beyond = (every / even - 1.0) * math.sqrt(nodes / self.plan.ep) * _quantile(nodes) / _quantile(self.plan.ep)
+        return min(every, even / chosen * min(copies * (1.0 + beyond), nodes))
 
     def _context(self, kind: int) -> tuple[float, float]:
         plan, model = self.plan, self.model

@@ -454,3 +454,28 @@ def test_constants_that_are_not_counted_change_nothing(kind: str, new_file: Any)
         times = [[c.predicted_s for outcome in found for c in outcome.comparisons] for found in (before, after)]
         assert times[0]
         assert times[0] == times[1], name
+
+
+@pytest.mark.parametrize(
+    ("cells", "expected"),
+    [
+        ({}, (1.0, 0.0, 0.0)),
+        ({"framework": "megatron-bridge"}, (0.0, 0.0, 0.0)),  # its published runs force balance
+        ({"framework": "megatron-bridge", "expert_balance": "dropless"}, (1.0, 0.0, 0.0)),
+        ({"expert_balance": "forced"}, (0.0, 0.0, 0.0)),
+        ({"expert_balance": "dropped", "expert_capacity": "1.25"}, (1.0, 1.25, 0.0)),
+        ({"expert_balance": "padded"}, (1.0, 1.0, 1.0)),
+    ],
+)
+def test_a_row_says_how_tokens_are_spread_over_experts(
+    cells: dict[str, str], expected: tuple[float, float, float]
+) -> None:
+    row = {
+        "model": "qwen3-30b-a3b", "device": "h100-sxm", "gpus": "16", "gpus_per_node": "8", "ep": "8", "global_batch": "64",
+        "step_time_ms": "2000",
+    }  # fmt: skip
+    question = plans.asked(Row(line=2, cells={**row, **cells}))
+    assert isinstance(question, plans.Question)
+    found = question.assumptions
+    assert (found.expert_spread, found.expert_capacity, found.expert_padding) == expected
+    assert ("expert_balance" in question.row.defaults) == ("expert_balance" not in cells)  # what is assumed is counted
