@@ -141,8 +141,8 @@ class MeshAssumptions:
         "standard deviation of the tokens of an expert over their mean, of routers balanced by an auxiliary loss: those that share the "
         "experts wait for the rank that gets most; 0: all get equally many, as with --moe-router-force-load-balancing",
         "as in serving, where two gains of a load balancer say it. In training it falls: 2.2 with new routers (Megatron-MoE-ModelZoo, "
-        "best_practice/qwen3: forced and real balance of 235B differ as ranks of 16 experts with 1.8 times the mean explain), 0.3 in the end "
-        "(Wang et al., arXiv:2408.15664, table 2: of 64 experts the fullest has 1.72 times the mean)",
+        "best_practice/qwen3: forced and real balance of 235B differ as ranks of 16 experts with 1.8 times the mean explain), 0.3 in the "
+        "end (Wang et al., arXiv:2408.15664, table 2: of 64 experts the fullest has 1.72 times the mean)",
     )
     biased_spread: float = assumption(
         0.06,
