@@ -58,6 +58,7 @@ __all__ = [
     "ImageSoftware",
     "PassTimes",
     "RooflineCompute",
+    "attention_starts",
     "kernel_time_s",
 ]
 
@@ -369,6 +370,14 @@ def _attention_flop(
         longest = (2.0 * keys if masked else keys) + longer
         pairs = np.where(rows > 0.0, np.maximum((rows + idle) * (keys + longer), 2.0 * idle * longest), 0.0)
     return np.asarray(2.0 * products * depth * pairs * ((1.0 + wide * narrow / depth) / (1.0 + narrow / _HEAD)))
+
+
+def attention_starts(compute: ComputeModel, *, is_forward: bool) -> float:
+    """Keys that a row of queries takes as long as where it starts and at the edge of its mask, beside those that it sees."""
+    if not isinstance(compute, RooflineCompute):
+        return 0.0
+    e = compute.device.efficiency
+    return (e.attention_start if is_forward else e.attention_backward_start) + e.attention_tile
 
 
 class CostModelError(ValueError):

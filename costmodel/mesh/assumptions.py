@@ -36,6 +36,13 @@ class MeshAssumptions:
         "share of the attention of one ring step behind which the next step's keys and values travel",
         "Liu et al., Ring Attention (arXiv:2310.01889), section 3: fully hidden if compute is longer; 10 % is lost to interference",
     )
+    cp_balance: float = assumption(
+        2.0,
+        "how context parallelism by ring or all-gather gives positions to ranks. 2: of each document an early and a late piece; 1: of each "
+        "sequence (head-tail, zig-zag), so that documents packed into it are uneven; 0: one piece of each sequence",
+        "2: Transformer Engine, thd_get_partitioned_indices, and WLB-LLM (arXiv:2503.17924); 1: Llama 3 (arXiv:2407.21783, section 3.3.2)",
+        as_run=1.0,
+    )
     ep_overlap: float = assumption(
         0.0,
         "share of the compute of a mixture behind which its tokens of another micro-batch travel, while the pipeline is full",

@@ -269,6 +269,7 @@ class MeshModel:
             self.rows,
             is_block=self.is_block,
             precision=self.workload.precision,
+            varies=self.workload.graph.is_packed,
             exact=exact,
         )
 

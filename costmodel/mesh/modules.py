@@ -169,7 +169,7 @@ def _owners(graph: Graph) -> list[int]:
 def _signature(graph: Graph, index: int) -> object:
     layer, needs = graph.layers[index], graph.needs_gradient
     flows = (needs[index], *(needs[u] for u in graph.producers[index]))
-    return (layer.kind, layer.params, layer.input_shapes, layer.output_shape, layer.frozen, layer.lora_rank, flows)
+    return (*layer.signature, layer.output_shape, flows)
 
 
 def _cuts(graph: Graph, owner: list[int], count: int) -> tuple[int, ...]:
@@ -291,6 +291,12 @@ class ModuleTable:
     etp_forward_s: FloatArray  # gathering and reducing tokens inside experts
     attention_forward_s: FloatArray  # part of forward_s that hides a ring of keys and values
     attention_backward_s: FloatArray
+    # What attention takes longer on the fullest context-parallel rank (ring, all-gather) than on all of them on average, and the standard
+    # deviation of its time from one sequence of packed documents to another.
+    uneven_forward_s: FloatArray
+    uneven_backward_s: FloatArray
+    spread_forward_s: FloatArray
+    spread_backward_s: FloatArray
     kv_bytes: FloatArray  # keys and values of a rank's positions
     heads_bytes: FloatArray  # queries, keys, values and outputs of a rank's positions
     dispatch_bytes: FloatArray  # tokens that a rank sends to experts, once for each expert of theirs

@@ -28,6 +28,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from costmodel.arrays import BoolArray, FloatArray, IntArray, combined, rows_of
+from costmodel.framework import slowest_of
 from costmodel.mesh.communication import GroupTimes, mesh_strides, p2p_s, sent_bytes
 from costmodel.mesh.modules import ModuleTable
 from costmodel.mesh.plan import CP_KINDS, RECOMPUTE, MeshBatch
@@ -50,11 +51,12 @@ __all__ = [
     "pipeline_columns",
     "pipeline_s",
     "rank_slack_s",
+    "slowest_draw",
     "time_before",
 ]
 
 
-_RING, _ALL_GATHER = CP_KINDS.index("ring"), CP_KINDS.index("all_gather")
+_RING, _ALL_GATHER, _ALL_TO_ALL = (CP_KINDS.index(kind) for kind in ("ring", "all_gather", "all_to_all"))
 _SELECTIVE, _FULL = RECOMPUTE.index("selective"), RECOMPUTE.index("full")
 
 
@@ -99,6 +101,7 @@ def module_passes(
     is_block: BoolArray,
     dispatch_share: float = 1.0,
     alone: FloatArray | None = None,
+    slowest: FloatArray | None = None,
 ) -> ModulePasses:
     """Add the communication inside the modules.
 
@@ -116,6 +119,8 @@ def module_passes(
         `Precision.dispatch_share`.
     alone : array (n,), optional
         `alone_share`; without it none, which bounds the times of every pipeline.
+    slowest : array (n,), optional
+        `slowest_draw`; without it all replicas compute as long, which bounds the times, too.
 
     Returns
     -------
@@ -136,10 +141,11 @@ def module_passes(
     shown = 1.0 - assumptions.tp_overlap
     tp_forward, tp_backward = table.tp_forward_s * shown, table.tp_backward_s * shown
     host = _host_times(table, batch, groups, groups.find(batch.pp, stride["pp"], place))
+    more, more_back = _uneven(table, batch, slowest)
     # What the host needs beyond the device's time, the device waits.
-    forward = np.maximum(table.forward_s, host.forward_s - (tp_forward + cp_forward + ep_forward))
+    forward = np.maximum(table.forward_s + more, host.forward_s - (tp_forward + cp_forward + ep_forward))
     weight = np.where(table.weight_s > 0, np.maximum(table.weight_s, host.weight_s), 0.0)
-    gradient = table.backward_s - table.weight_s
+    gradient = table.backward_s - table.weight_s + more_back
     waiting = host.backward_s - (tp_backward + cp_backward + ep_backward)
     backward = np.where(table.backward_s > 0, np.maximum(gradient, waiting) + weight, 0.0)
     launch_s = assumptions.host_launch_s
@@ -163,11 +169,44 @@ def module_passes(
         ep_forward_s=ep_forward,
         ep_backward_s=ep_backward,
         recompute_s=recompute,
-        host_wait_s=forward - table.forward_s + backward - table.backward_s,
+        host_wait_s=forward - (table.forward_s + more) + backward - (table.backward_s + more_back),
         idle_forward_s=forward + tp_forward + cp_forward + ep_forward - host.forward_s,
         idle_backward_s=backward + tp_backward + cp_backward + ep_backward - host.backward_s - host.weight_s,
         idle_again_s=np.where(recompute > 0, recompute - started, 0.0),
     )
+
+
+def _uneven(
+    table: ModuleTable, batch: MeshBatch, slowest: FloatArray | None
+) -> tuple[FloatArray | float, FloatArray | float]:
+    """How much longer attention to packed documents takes, forward and backward, where it takes longest.
+
+    All-to-all context parallelism gives every rank all positions of its heads.
+    """
+    is_spread = slowest is not None and bool(np.any(table.spread_forward_s))
+    if not (is_spread or np.any(table.uneven_forward_s)):
+        return 0.0, 0.0
+    kept = batch.cp_kind[:, None] != _ALL_TO_ALL
+    draw = 0.0 if slowest is None else slowest[:, None]
+    return (
+        kept * table.uneven_forward_s + draw * table.spread_forward_s,
+        kept * table.uneven_backward_s + draw * table.spread_backward_s,
+    )
+
+
+def slowest_draw(batch: MeshBatch) -> FloatArray:
+    """By how many standard deviations of a micro-batch's time, per micro-batch, the slowest replica exceeds the mean, (n,).
+
+    The expected largest of dp sums of m normal times each, which the exchange of gradients waits for (Blom's quantile, as in
+    `costmodel.framework.slowest_of`), over m.
+
+    >>> from costmodel.mesh.plan import MeshPlan
+    >>> batch = MeshBatch.from_plans([MeshPlan(), MeshPlan(dp_replicate=8), MeshPlan(dp_replicate=8, num_micro_batches=4)])
+    >>> slowest_draw(batch).round(3).tolist()
+    [0.0, 1.434, 0.717]
+    """
+    largest = slowest_of(batch.dp, 1.0) - 1.0
+    return np.asarray(largest / np.sqrt(batch.num_micro_batches))
 
 
 def alone_share(batch: MeshBatch) -> FloatArray:
@@ -527,6 +566,7 @@ def build_pipelines(
     *,
     is_block: BoolArray,
     precision: Precision,
+    varies: bool = False,
     exact: bool,
 ) -> Pipelines:
     """Time the pipelines of many plans.
@@ -540,6 +580,8 @@ def build_pipelines(
         Work, messages and memory of every kind of module.
     is_block : array (K,)
     precision : Precision
+    varies : bool
+        Sequences differ in the time of their attention.
     exact : bool
         False: ``makespan_s`` of interleaved and zero-bubble pipelines is a lower bound, which is much quicker.
 
@@ -556,6 +598,8 @@ def build_pipelines(
     hides_tokens = groups.assumptions.ep_overlap > 0.0
     if hides_tokens:  # by other micro-batches, but for those that fill and drain the pipeline
         deciding += [batch.pp, batch.num_micro_batches]
+    if varies:  # from sequence to sequence, so that the slowest of the replicas decides
+        deciding += [batch.dp, batch.num_micro_batches]
     first, pass_of = combined(*deciding, *batch.split_columns)
     distinct = batch.take(first)
     table = rows(distinct)
@@ -567,6 +611,7 @@ def build_pipelines(
         is_block=is_block,
         dispatch_share=precision.dispatch_share,
         alone=alone_share(distinct) if hides_tokens else None,
+        slowest=slowest_draw(distinct) if varies else None,
     )
     transfer_s = p2p_s(groups, batch, layouts.run_cut, precision.activation_bytes, (stride["pp"],))
     chunks = chunk_passes(passes, pass_of, layouts, batch, transfer_s, is_block)

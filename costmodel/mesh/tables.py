@@ -12,7 +12,7 @@ runs the plan, a quicker device could move a cut to a worse place, and the same 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 
 import numpy as np
@@ -20,7 +20,7 @@ import numpy as np
 from costmodel.arrays import BoolArray, FloatArray
 from costmodel.hardware.cluster import Cluster
 from costmodel.hardware.device import FORMATS, Device
-from costmodel.kernels.roofline import ComputeModel, PassTimes, RooflineCompute
+from costmodel.kernels.roofline import ComputeModel, PassTimes, RooflineCompute, attention_starts
 from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS, MeshAssumptions
 from costmodel.mesh.communication import GroupTimes, add_attention_messages, add_dispatch, add_tensor_parallel
 from costmodel.mesh.memory import add_saved, add_saved_inputs
@@ -37,6 +37,7 @@ from costmodel.mesh.tensor_parallel import (
 )
 from costmodel.network.graph import Graph
 from costmodel.network.layers import ATTENTION, Layer, LayerWork, Shard
+from costmodel.network.layers.attention import one_document
 from costmodel.network.layers.base import PassWork
 from costmodel.network.layers.mixture import MixtureParams
 from costmodel.precision import Precision
@@ -356,6 +357,8 @@ def add_layer(
         shard = shard_of(graph.layers, kind, position, role, keys, groups.assumptions)
     flow = flow_of(workload, kind, position)
     weights = _weights(layer, role, shard, keys, is_narrow=workload.precision.holds(layer))
+    attends = layer.kind in ATTENTION
+    before = {name: total[f"attention_{name}_s"].copy() for name in ("forward", "backward") if attends}
     chunks = chunks_of(graph, kind, position, groups.assumptions, shard)
     if chunks is None:
         weight_gradient_s = _add_passes(total, workload, groups.assumptions, kind, position, shard, flow)
@@ -379,8 +382,10 @@ def add_layer(
         if not layer.is_frozen:
             total["tensors"] += 1.0
         _add_accumulation(total, workload, groups, weights)
-    if layer.kind in ATTENTION:
+    if attends:
         add_attention_messages(total, workload, layer, shard)
+        own_s = {name: total[f"attention_{name}_s"] - time for name, time in before.items()}
+        _add_uneven(total, workload, groups.assumptions, layer, keys, own_s)
     if layer.kind == "moe":
         add_dispatch(total, workload, groups, layer, keys, flow)
     return weight_gradient_s
@@ -405,6 +410,33 @@ def _add_passes(
     if work is not None:
         _add_launches(total, workload, assumptions, layer, shard, flow, work)
     return weight_gradient_s
+
+
+def _add_uneven(
+    total: dict[str, FloatArray],
+    workload: Workload,
+    assumptions: MeshAssumptions,
+    layer: Layer,
+    keys: RowKeys,
+    passes_s: Mapping[str, FloatArray],
+) -> None:
+    """What ranks and sequences differ by in an attention that skips what its mask hides; ``passes_s``: its times by pass.
+
+    Only what it takes per key differs, not where its rows of queries start (`costmodel.kernels.roofline`).
+    """
+    is_cut = assumptions.cp_balance == 0.0 and layer.kind in ("self_attention", "latent_attention")
+    if not layer.params.fused or (layer.documents is None and not is_cut):
+        return
+    mask = {"causal": layer.params.causal, "window": getattr(layer.params, "window", 0)}
+    positions = layer.output_shape[1]
+    packed = one_document(positions) if layer.documents is None else layer.documents
+    degrees, place = np.unique(keys.cp, return_inverse=True)
+    fullest = np.array([packed.fullest(cp, assumptions.cp_balance, **mask) for cp in degrees.tolist()])
+    spread, seen = packed.spread(**mask) / np.sqrt(keys.micro_batch), packed.pairs(**mask) / positions
+    for name, time in passes_s.items():
+        starts = attention_starts(workload.compute, is_forward=name == "forward")
+        total[f"uneven_{name}_s"] += (fullest[place] - 1.0) * time * (seen / (seen + starts))
+        total[f"spread_{name}_s"] += spread * time * (seen / (seen + starts))
 
 
 def _add_chunk_sums(

@@ -114,6 +114,11 @@ class Graph:
         return cls(name=name, layers=tuple(layers), edges=tuple(edges))
 
     @cached_property
+    def is_packed(self) -> bool:
+        """Whether documents are packed into its sequences."""
+        return any(layer.documents is not None for layer in self.layers)
+
+    @cached_property
     def weight_count(self) -> int:
         """Parameters, biases included, attached normalisation and adapters excluded.
 

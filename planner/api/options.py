@@ -21,6 +21,7 @@ from planner.api.readers import (
     SPACE,
     Option,
     as_given,
+    counts,
     fixes,
     power,
     price,
@@ -199,6 +200,26 @@ class _Network(TypedDict, total=False):
         ),
     ]
     assume_free: AssumeFree
+    doc_lengths: Annotated[
+        int | str | Sequence[int] | None,
+        Option(
+            "--doc-lengths",
+            "N,N,...",
+            "Lengths of the documents that are packed into a sample, each of which attends to itself alone; in turn until it is full. With "
+            "--doc-cv, their mean. Default: a sample is one document.",
+            read=counts,
+        ),
+    ]
+    doc_cv: Annotated[
+        float | str | None,
+        Option(
+            "--doc-cv",
+            "CV",
+            "Coefficient of variation of the documents' lengths (standard deviation over mean): log-normal around --doc-lengths.",
+            read=Values.positive,
+            rare=True,
+        ),
+    ]
     lora_rank: Annotated[
         int | None,
         Option(

@@ -47,7 +47,7 @@ _CAUSES = {
     "waiting_s": ("max_batch", "prefill_chunk", "prefill_batch", "dp"),
 }
 # What is asked that bears on every term, on what devices compute, on what networks carry, and on the update; the most important first.
-_ASKED = ("model", "sequence length", "adapters")
+_ASKED = ("model", "sequence length", "documents", "adapters")
 _ASKED_OF_DEVICES = ("device", "precision")
 _ASKED_OF_NETWORKS = ("cluster", "precision")
 _DEVICE_TERMS = frozenset({"compute_s", "recompute_s", "optimizer_s", "decode_compute_s"})

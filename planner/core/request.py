@@ -140,7 +140,9 @@ for _info in (
         keys={
             "mode": ("inference", "must be inference, since the plan has 'serving'"),
             "cost_model": ("roofline", "must be roofline, since the plan has 'serving'"),
-            **dict.fromkeys(("optimizer", "lora_rank", "seq"), (None, "belongs to a plan for training")),
+            **dict.fromkeys(
+                ("optimizer", "lora_rank", "seq", "doc_lengths", "doc_cv"), (None, "belongs to a plan for training")
+            ),
             **_IN_SECTION,
         },
         is_chosen=False,
@@ -190,6 +192,8 @@ class Request:
     whole_cluster: bool = False  # gpus was left out and is the size of the cluster
     batch: int | None = None  # global, in samples
     seq: int | None = None  # positions of a sample; overrides the network's
+    doc_lengths: tuple[int, ...] | None = None  # of the documents packed into a sample; None: it is one
+    doc_cv: float | None = None  # coefficient of variation of lengths whose mean is that of doc_lengths
     assume_free: tuple[
         str, ...
     ] = ()  # operators of another program's file that are not known and are taken to cost nothing
@@ -250,6 +254,20 @@ class Request:
         """
         stated = "given" if self.changed is None or field in self.changed else "plan file"
         return default if getattr(self, field) is None else stated
+
+    @property
+    def documents_text(self) -> str | None:
+        """What is packed into a sample, in words.
+
+        >>> Request(model="llama3-8b", doc_lengths=(2048,), doc_cv=1.5).documents_text
+        'of 2,048 positions on average, coefficient of variation 1.5'
+        """
+        if self.doc_lengths is None:
+            return None
+        lengths = ", ".join(f"{length:,}" for length in self.doc_lengths)
+        if self.doc_cv is None:
+            return f"of {lengths} positions" + (" in turn" if len(self.doc_lengths) > 1 else "")
+        return f"of {lengths} positions on average, coefficient of variation {self.doc_cv:g}"
 
     @property
     def serving_options(self) -> list[str]:

@@ -13,7 +13,7 @@ from typing import Any
 from costmodel.mesh.plan import MeshPlan
 from costmodel.precision import PRECISIONS
 from planner.exporters.account import Account
-from planner.exporters.common import SEGMENT, SPLITS, account_basics, account_script, header
+from planner.exporters.common import DOCUMENTS, SEGMENT, SPLITS, account_basics, account_script, header
 from planner.exporters.job import Job
 from planner.exporters.runs import Run, count_of, problem, section_of, unread_keys
 from planner.exporters.shell import node_ranks, start_scripts
@@ -53,6 +53,7 @@ FIELDS = {
     "precision": "mixed_precision",
     "optimizer": "by hand: your script",
     "seq": "by hand: your data",
+    "doc_lengths": DOCUMENTS,
     "lora_rank": "by hand: adapters of your model",
     "placement": "num_machines, num_processes",
 }

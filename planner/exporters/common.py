@@ -9,6 +9,7 @@ from planner.exporters.account import Account
 from planner.exporters.job import Job, Nodes, Origin
 
 __all__ = [
+    "DOCUMENTS",
     "SEGMENT",
     "SPLITS",
     "account_basics",
@@ -20,6 +21,7 @@ __all__ = [
     "is_even_layout",
 ]
 
+DOCUMENTS = "by hand: your data and the attention mask"
 SPLITS = "-: the trainer splits every block alike"
 SEGMENT = "--segment in train.slurm; ranks.csv"
 
@@ -50,6 +52,10 @@ def header(origin: Origin, account: Account, program: str) -> list[str]:
 def account_basics(job: Job, account: Account) -> None:
     """Where the processes start, of equal numbers on all nodes (a rule of every trainer), and algorithms that no target chooses."""
     account.written["placement"] = f"{job.nodes.count} x {job.nodes.per_node} processes"
+    if job.doc_lengths is not None:
+        account.left_to_user(
+            "doc_lengths", f"documents {job.doc_lengths} packed into samples, and attention that reads each for itself"
+        )
     account_collectives(job.collectives, account)
 
 

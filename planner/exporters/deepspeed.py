@@ -15,7 +15,7 @@ from costmodel.mesh.plan import MeshPlan
 from costmodel.precision import PRECISIONS
 from planner.core.errors import FileProblem, InputFileError
 from planner.exporters.account import Account
-from planner.exporters.common import SEGMENT, SPLITS, account_basics, account_script, header, is_even_layout
+from planner.exporters.common import DOCUMENTS, SEGMENT, SPLITS, account_basics, account_script, header, is_even_layout
 from planner.exporters.job import Job
 from planner.exporters.rules import refused_by
 from planner.exporters.runs import Run, count_of, problem, section_of, unread_keys
@@ -55,6 +55,7 @@ FIELDS = {
     "precision": "bf16.enabled, fp16.enabled; -: narrow formats",
     "optimizer": "by hand: the optimizer of your script, since DeepSpeed wants its learning rate beside it",
     "seq": "by hand: your data",
+    "doc_lengths": DOCUMENTS,
     "lora_rank": "by hand: adapters of your model",
     "placement": "processes per node of the launcher",
 }

@@ -130,6 +130,7 @@ class Job:
     precision: str
     optimizer: str
     lora_rank: int | None = None
+    doc_lengths: str | None = None  # what is packed into a sample, in words
     collectives: tuple[str, ...] = ()
     other: OtherNetwork | None = None
     facts: Facts | None = None
@@ -156,7 +157,7 @@ class Job:
     @property
     def in_effect(self) -> list[str]:
         """Settings that say something, so that every one must go somewhere."""
-        of_run = {"seq": self.seq, "lora_rank": self.lora_rank}
+        of_run = {"seq": self.seq, "doc_lengths": self.doc_lengths, "lora_rank": self.lora_rank}
         stated = [name for name, value in of_run.items() if value is not None]
         return [*settings_in_effect(self.plan), "micro_batch", "num_micro_batches", "precision", "optimizer", *stated]
 
@@ -196,6 +197,7 @@ class LayerJob:
     optimizer: str
     seq: int | None = None
     lora_rank: int | None = None
+    doc_lengths: str | None = None  # what is packed into a sample, in words
 
     @property
     def in_effect(self) -> list[str]:

@@ -19,7 +19,7 @@ from costmodel.network.sizes import NetworkSizes
 from costmodel.precision import OPTIMIZERS, PRECISIONS
 from planner.core.errors import FileProblem, InputFileError
 from planner.exporters.account import Account
-from planner.exporters.common import SEGMENT, SPLITS, account_basics, chunk_repeats, header, is_even_layout
+from planner.exporters.common import DOCUMENTS, SEGMENT, SPLITS, account_basics, chunk_repeats, header, is_even_layout
 from planner.exporters.job import Job
 from planner.exporters.runs import Run, problem
 from planner.exporters.shell import shell_array, start_scripts
@@ -162,6 +162,7 @@ FIELDS = {
     "precision": "--bf16, --fp16, --fp8-format, --fp8-recipe, --fp4-format; -: other recipes",
     "optimizer": "--optimizer, --sgd-momentum",
     "seq": "--seq-length, --max-position-embeddings",
+    "doc_lengths": DOCUMENTS,
     "lora_rank": "-: Megatron-LM trains whole networks",
     "placement": "processes per node of the launcher",
 }

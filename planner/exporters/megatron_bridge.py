@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from costmodel.precision import OPTIMIZERS, PRECISIONS
 from planner.exporters.account import Account
-from planner.exporters.common import SEGMENT, SPLITS, account_basics, header, is_even_layout
+from planner.exporters.common import DOCUMENTS, SEGMENT, SPLITS, account_basics, header, is_even_layout
 from planner.exporters.job import Job
 from planner.exporters.megatron import (
     CP_COMM,
@@ -49,6 +49,7 @@ FIELDS = {
     "precision": "mixed_precision",
     "optimizer": "optimizer.optimizer, optimizer.sgd_momentum",
     "seq": "model.seq_length and dataset.seq_length",
+    "doc_lengths": DOCUMENTS,
     "lora_rank": "by hand: a recipe of PEFT",
     "placement": "processes per node of the launcher",
 }

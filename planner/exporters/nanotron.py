@@ -8,7 +8,7 @@ from costmodel.mesh.stages import threshold_blocks, threshold_last
 from costmodel.network.sizes import NetworkSizes
 from costmodel.precision import OPTIMIZERS
 from planner.exporters.account import Account
-from planner.exporters.common import SEGMENT, SPLITS, account_basics, header
+from planner.exporters.common import DOCUMENTS, SEGMENT, SPLITS, account_basics, header
 from planner.exporters.job import Job
 from planner.exporters.shell import start_scripts
 from planner.files.yaml_text import yaml_text
@@ -46,6 +46,7 @@ FIELDS = {
     "precision": "model.dtype; -: narrow formats, fp16, tf32",
     "optimizer": "optimizer.optimizer_factory.name",
     "seq": "tokens.sequence_length",
+    "doc_lengths": DOCUMENTS,
     "lora_rank": "-: nanotron trains whole networks",
     "placement": "processes per node of the launcher",
 }

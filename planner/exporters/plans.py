@@ -166,6 +166,7 @@ def mesh_job(planned: Planned) -> tuple[Job, str]:
         precision=resolved.setting.precision,
         optimizer=resolved.setting.optimizer,
         lora_rank=space.request.lora_rank,
+        doc_lengths=space.request.documents_text,
         facts=space.model.facts,
     )
     return job, "mesh"
@@ -190,6 +191,7 @@ def layer_or_data_job(planned: Planned) -> tuple[Job | LayerJob, str]:
         optimizer=setting.optimizer,
         seq=setting.seq,
         lora_rank=planned.space.request.lora_rank,
+        doc_lengths=planned.space.request.documents_text,
     )
     if "layers" not in planned.takes:
         if plan.stages or not job.training:
@@ -218,6 +220,7 @@ def _data_job(layered: LayerJob, path: Path) -> Job:
         precision=layered.precision,
         optimizer=layered.optimizer,
         lora_rank=layered.lora_rank,
+        doc_lengths=layered.doc_lengths,
         collectives=layered.collectives if plan.workers > 1 else (),
         facts=facts_of(layered.graph, layered.precision, layered.optimizer),
     )

@@ -12,7 +12,7 @@ from typing import Any
 
 from costmodel.precision import PRECISIONS
 from planner.exporters.account import Account
-from planner.exporters.common import SEGMENT, SPLITS, account_basics, header
+from planner.exporters.common import DOCUMENTS, SEGMENT, SPLITS, account_basics, header
 from planner.exporters.job import Job
 from planner.exporters.shell import comment, start_scripts
 
@@ -52,6 +52,7 @@ FIELDS = {
     "precision": "training.mixed_precision_param; by hand: fp8, mxfp8, nvfp4; -: fp16, other recipes",
     "optimizer": "by hand: that of the configuration",
     "seq": "training.max_context_length; v0.2.2: training.seq_len",
+    "doc_lengths": DOCUMENTS,
     "lora_rank": "-: adapters are a model of their own",
     "placement": "processes per node of the launcher",
 }

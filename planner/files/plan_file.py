@@ -91,6 +91,8 @@ def _question_head(request: Request, setting: Setting, folder: Path | None) -> d
         "gpus": setting.gpus,
         "global_batch": setting.global_batch,
         "seq": setting.seq,
+        "doc_lengths": list(request.doc_lengths or ()),
+        "doc_cv": request.doc_cv,
         "assume_free": list(request.assume_free),
         "lora_rank": request.lora_rank,
         "precision": setting.precision,

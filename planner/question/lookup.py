@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from costmodel.framework import NO_FRAMEWORK, Framework
 from costmodel.hardware.cluster import Cluster
 from costmodel.hardware.collectives import ALL_REDUCE_NAMES, names_of
+from costmodel.network.layers import Layer
+from costmodel.network.layers.attention import Documents
 from costmodel.precision import OPTIMIZERS, PRECISIONS
 from planner.core.errors import PlannerError, UnknownName, UsageError
 from planner.core.quantities import whole_number
@@ -36,6 +38,9 @@ DEFAULT_CLUSTER = "dgx-h100"
 
 # Boards that bear the name of another form, and parts of a chip: rows of measurements that say no more mean the other.
 _STANDS_IN = {"p100": "dgx1-p100", "trainium1-core": "aws-trn1-cores", "trainium2-core": "aws-trn2-cores"}
+
+# Coefficient of variation of documents' lengths: beyond it, single documents fill whole sequences.
+_MOST_CV = 10.0
 
 _T = TypeVar("_T")
 
@@ -82,7 +87,30 @@ def look_up(
 
 def _model(request: Request) -> LoadedModel:
     model = load_model(request.model, seq=request.seq, assume_free=request.assume_free)
+    if request.doc_lengths is not None:
+        model = _packed(model, request.doc_lengths, request.doc_cv)
+    elif request.doc_cv is not None:
+        raise UsageError("--doc-cv: needs --doc-lengths, the mean of the lengths")
     return model if request.lora_rank is None else _with_adapters(model, request.lora_rank)
+
+
+def _packed(model: LoadedModel, lengths: tuple[int, ...], cv: float | None) -> LoadedModel:
+    """Documents in every sample, which attention reads each for itself."""
+
+    def reads(layer: Layer) -> bool:
+        return layer.kind in ("self_attention", "latent_attention") and layer.output_shape[1] == model.seq
+
+    if not any(reads(layer) for layer in model.graph.layers):
+        raise UsageError(f"--doc-lengths: network '{model.name}' has no attention over a sequence that holds documents")
+    if cv is not None and len(lengths) > 1:
+        raise UsageError("--doc-cv: goes with one --doc-lengths, the mean of the lengths")
+    if cv is not None and cv > _MOST_CV:
+        raise UsageError(f"--doc-cv {cv:g}: must be at most {_MOST_CV:g}")
+    documents = Documents.of(lengths, model.seq or 1, cv or 0.0)
+    layers = [
+        dataclasses.replace(layer, documents=documents) if reads(layer) else layer for layer in model.graph.layers
+    ]
+    return dataclasses.replace(model, graph=dataclasses.replace(model.graph, layers=tuple(layers)))
 
 
 def _with_adapters(model: LoadedModel, rank: int) -> LoadedModel:

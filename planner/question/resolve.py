@@ -384,6 +384,9 @@ def _sequence_assumptions(request: Request, setting: Setting) -> list[Assumption
     if setting.seq is not None:
         source = request.source_of("seq", "model file")
         rows.append(Assumption(name="sequence length", value=str(setting.seq), source=source))
+    if request.documents_text is not None:
+        source = request.source_of("doc_lengths", "")
+        rows.append(Assumption(name="documents", value=request.documents_text, source=source))
     if request.lora_rank is not None:
         value = f"rank {request.lora_rank} on the linear layers of the blocks, all other weights frozen"
         rows.append(Assumption(name="adapters", value=value, source=request.source_of("lora_rank", "")))

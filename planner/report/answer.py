@@ -80,6 +80,7 @@ _MATTER = (
     "framework",
     "global batch",
     "sequence length",
+    "documents",
     "prompt",
     "output",
     "precision",

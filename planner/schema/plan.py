@@ -274,6 +274,12 @@ class PlanDocument(FileModel):
     seq: Count | None = Field(
         default=None, description="Positions of a sample; the network's own where it is left out."
     )
+    doc_lengths: tuple[Count, ...] | None = Field(
+        default=None, description="Lengths of the documents packed into a sample, in turn; it is one where left out."
+    )
+    doc_cv: float | None = Field(
+        default=None, gt=0, description="Coefficient of variation of lengths whose mean is that of doc_lengths."
+    )
     assume_free: list[Word] = Field(
         default_factory=list,
         description="Operators of another program's network that are not known and are taken to cost nothing.",

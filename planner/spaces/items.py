@@ -208,6 +208,7 @@ def _question(request: Request, setting: Setting) -> dict[str, str]:
         "model": setting.model,
         "global batch": f"{setting.global_batch:,}",
         "sequence length": None if setting.seq is None else f"{setting.seq:,}",
+        "documents": request.documents_text,
         "assumed free": ", ".join(request.assume_free) or None,
         "adapters": None if request.lora_rank is None else f"rank {request.lora_rank}",
         "cluster": setting.cluster,

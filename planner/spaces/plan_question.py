@@ -116,6 +116,8 @@ def request_from_document(document: PlanDocument, folder: Path) -> Request:
         memory_limit=document.memory_limit,
         memory_reserve=document.memory_reserve,
         seq=document.seq,
+        doc_lengths=document.doc_lengths,
+        doc_cv=document.doc_cv,
         lora_rank=document.lora_rank,
         assume_free=tuple(document.assume_free),
         assume=tuple((RENAMED_ASSUMPTIONS.get(name, name), value) for name, value in document.assume.items()),

@@ -9,8 +9,12 @@ positions (Dai et al., arXiv:1901.02860).
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from statistics import NormalDist
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -37,6 +41,7 @@ from costmodel.network.layers.base import (
 __all__ = [
     "CrossAttention",
     "CrossAttentionParams",
+    "Documents",
     "DotProductAttention",
     "LatentAttention",
     "LatentAttentionParams",
@@ -50,6 +55,7 @@ __all__ = [
     "check_features",
     "check_heads",
     "held_heads",
+    "one_document",
     "pairs_of_positions",
 ]
 
@@ -69,6 +75,120 @@ def pairs_of_positions(queries: float, keys: float, *, causal: bool, window: int
     """
     seen = min(float(window), keys) if window else keys
     return queries * seen - (0.5 * seen * seen if causal else 0.0)
+
+
+# Sequences that stand for all where lengths are drawn, and how many documents are drawn at most.
+_SEQUENCES, _DRAWN = 1024, 16384
+_GOLDEN = 0.5 * (math.sqrt(5.0) - 1.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Documents:
+    """Documents that are packed into sequences, each of which attends to itself alone (block-causal masks, ``cu_seqlens``).
+
+    Attributes
+    ----------
+    positions : int
+        Of a sequence.
+    ends : array (n,)
+        Where pieces of documents end, in positions of sequences that lie one behind the other; a document that crosses the end of one is
+        cut there.
+
+    Examples
+    --------
+    Three documents in a sequence of 8: 2^2 + 2^2 + 4^2 = 24 of the 64 pairs, half of them under a causal mask.
+
+    >>> packed = Documents.of([2, 2, 4], 8)
+    >>> packed.pairs(causal=False, window=0), packed.pairs(causal=True, window=0)
+    (24.0, 12.0)
+
+    In contiguous halves, the second has 8 of the 12. Each half has a quarter from the front and one from the back in turn: 2 + 6 and 2 + 2.
+
+    >>> [float(packed.fullest(2, balance, causal=True, window=0)) for balance in (0.0, 1.0, 2.0)]
+    [1.3333333333333333, 1.3333333333333333, 1.0]
+    """
+
+    positions: int
+    ends: FloatArray
+    _known: dict[tuple[object, ...], float] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of(cls, lengths: Sequence[int], positions: int, cv: float = 0.0) -> Documents:
+        """Documents of these lengths in turn, until a sequence is full; with ``cv``, of their mean and that coefficient of variation.
+
+        Lengths are log-normal then: quantiles of equal probability, in an order that spreads them evenly, laid one behind the other.
+        """
+        if not cv:
+            laid = np.cumsum(np.resize(np.asarray(lengths, dtype=np.float64), _fill(lengths, positions)))
+            return cls(positions=positions, ends=np.append(laid[laid < positions], float(positions)))
+        mean = float(np.mean(lengths))
+        sequences = int(np.clip(_DRAWN * mean / positions, 8.0, _SEQUENCES))
+        count = max(round(sequences * positions / mean), 1)
+        quantile, width = NormalDist().inv_cdf, math.sqrt(math.log1p(cv * cv))
+        drawn = np.exp(width * np.array([quantile((k + 0.5) / count) for k in range(count)]))
+        drawn = drawn[np.argsort(np.arange(1, count + 1) * _GOLDEN % 1.0)]
+        laid = np.cumsum(drawn) * (sequences * positions / np.sum(drawn))
+        return cls(positions=positions, ends=np.union1d(laid[:-1], np.arange(1.0, sequences + 1.0) * positions))
+
+    def pairs(self, *, causal: bool, window: int) -> float:
+        """Pairs (query, key) per sequence and head, on average."""
+        return self._once(("pairs", causal, window), lambda: float(np.mean(self._work(1, causal, window))))
+
+    def fullest(self, ranks: int, balance: float, *, causal: bool, window: int) -> float:
+        """Pairs of the fullest of the ranks that share the positions of a sequence, over their mean.
+
+        ``balance`` is `costmodel.mesh.assumptions.MeshAssumptions.cp_balance`.
+        """
+
+        def found() -> float:
+            work = self._work(ranks if balance == 0.0 else 2 * ranks, causal, window)
+            loads = work if balance == 0.0 else work[:, :ranks] + work[:, : -ranks - 1 : -1]
+            return float(np.mean(np.max(loads, axis=1)) / np.mean(loads))
+
+        return 1.0 if ranks == 1 or balance >= 2.0 else self._once((ranks, balance, causal, window), found)
+
+    def spread(self, *, causal: bool, window: int) -> float:
+        """Standard deviation of the pairs of a sequence, over their mean."""
+
+        def found() -> float:
+            work = self._work(1, causal, window)
+            return float(np.std(work) / np.mean(work))
+
+        return self._once(("spread", causal, window), found)
+
+    def _once(self, key: tuple[object, ...], found: Any) -> float:
+        if key not in self._known:
+            self._known[key] = found()
+        return self._known[key]
+
+    def _work(self, pieces: int, causal: bool, window: int) -> FloatArray:
+        """Pairs of equal pieces of every sequence, (sequences, pieces)."""
+        lengths = np.diff(self.ends, prepend=0.0)
+        before = np.append(0.0, np.cumsum(_seen(lengths, lengths, causal, window)))
+        edges = np.arange(round(self.ends[-1] / self.positions) * pieces + 1) * (self.positions / pieces)
+        document = np.minimum(np.searchsorted(self.ends, edges, side="right"), len(lengths) - 1)
+        begun = edges - (self.ends - lengths)[document]
+        total = before[document] + _seen(begun, lengths[document], causal, window)
+        return np.diff(total).reshape(-1, pieces)
+
+
+def _fill(lengths: Sequence[int], positions: int) -> int:
+    """How many documents fill a sequence."""
+    return len(lengths) * math.ceil(positions / sum(lengths))
+
+
+def _seen(queries: FloatArray, keys: FloatArray, causal: bool, window: int) -> FloatArray:
+    """`pairs_of_positions` of the first queries of documents of so many keys."""
+    if not causal:
+        return queries * np.minimum(keys, window or np.inf)
+    near = np.minimum(queries, window or np.inf)
+    return queries * near - 0.5 * near * near
+
+
+@lru_cache(maxsize=64)
+def one_document(positions: int) -> Documents:
+    """A sequence that is one document."""
+    return Documents.of([positions], positions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,11 +339,16 @@ def _grouped_sizes(
     *,
     causal: bool,
     window: int,
+    documents: Documents | None = None,
 ) -> Sizes:
     """Sizes where keys and values have their own number of heads; ``positions`` are shapes of the queries and the keys."""
     heads, kv_heads = held_heads(params.heads, shard), held_heads(params.kv_heads or params.heads, shard)
     queries, keys, dim = positions_of(positions[0], shard), float(positions[1][1]), float(params.head_dim)
-    fraction = pairs_of_positions(positions[0][1], keys, causal=causal, window=window) / (positions[0][1] * keys)
+    if documents is None:
+        seen = pairs_of_positions(positions[0][1], keys, causal=causal, window=window)
+    else:
+        seen = documents.pairs(causal=causal, window=window)
+    fraction = seen / (positions[0][1] * keys)
     per_query, per_key = shard.batch * queries * dim, shard.batch * keys * dim
     scores = shard.batch * heads * queries * keys
     return Sizes(
@@ -307,7 +432,7 @@ class SelfAttention(DotProductAttention):
     def _sizes(self, layer: Layer, shard: Shard) -> Sizes:
         p: SelfAttentionParams = layer.params
         shape = layer.input_shapes[0]
-        return _grouped_sizes(p, shard, (shape, shape), causal=p.causal, window=p.window)
+        return _grouped_sizes(p, shard, (shape, shape), causal=p.causal, window=p.window, documents=layer.documents)
 
     def trained_work(self, layer: Layer, shard: Shard) -> LayerWork:
         """Adds what has weights: norms of queries and keys before the scores, sinks, and the biases by distance.
@@ -453,6 +578,8 @@ class LatentAttention(DotProductAttention):
             float(p.value_dim),
         )
         scores = shard.batch * heads * queries * positions
+        packed = one_document(positions) if layer.documents is None else layer.documents
+        seen = packed.pairs(causal=p.causal, window=0)
         return Sizes(
             heads=heads,
             queries=queries,
@@ -463,7 +590,7 @@ class LatentAttention(DotProductAttention):
             k=shard.batch * positions * heads * dim,
             v=shard.batch * positions * heads * value,
             out=shard.batch * queries * heads * value,
-            pairs=scores * (0.5 if p.causal else 1.0),
+            pairs=scores * seen / positions**2,
             scores=scores,
         )
 

@@ -11,11 +11,14 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 
 from costmodel.arrays import FloatArray
+
+if TYPE_CHECKING:
+    from costmodel.network.layers.attention import Documents
 
 __all__ = [
     "FAMILIES",
@@ -93,6 +96,7 @@ class Layer:
     block: str = ""  # full name of the repetition of a block that the layer belongs to; empty outside
     frozen: bool = False  # weights without gradient and optimizer state
     lora_rank: int = 0  # rank of a trainable adapter alongside the weights, which are frozen then; 0: none
+    documents: Documents | None = None  # packed into the sequence, where attention reads each for itself
 
     @property
     def family(self) -> LayerFamily:
@@ -168,7 +172,7 @@ class Layer:
     @property
     def signature(self) -> tuple[object, ...]:
         """What decides the cost of the layer: equal layers are costed once."""
-        return (self.kind, self.params, self.input_shapes, self.frozen, self.lora_rank)
+        return (self.kind, self.params, self.input_shapes, self.frozen, self.lora_rank, self.documents)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

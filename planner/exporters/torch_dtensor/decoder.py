@@ -10,7 +10,7 @@ from costmodel.network.sizes import NetworkSizes
 from costmodel.precision import PRECISIONS
 from planner.core.numbers import counted
 from planner.exporters.account import Account
-from planner.exporters.common import SEGMENT, SPLITS, account_basics, account_script, header
+from planner.exporters.common import DOCUMENTS, SEGMENT, SPLITS, account_basics, account_script, header
 from planner.exporters.job import Job
 from planner.exporters.shell import PLAN, comment, scripts
 
@@ -43,6 +43,7 @@ FIELDS = {
     "precision": "MixedPrecisionPolicy; by hand: without data parallelism; -: narrow formats",
     "optimizer": "by hand: your script",
     "seq": "by hand: your data",
+    "doc_lengths": DOCUMENTS,
     "lora_rank": "by hand: adapters of your model",
     "placement": "processes per node of the launcher",
 }

@@ -436,6 +436,7 @@ def _check_options(request: Request) -> None:
     refused = {
         "--batch": request.batch is not None and "--max-batch says how many sequences a replica holds",
         "--seq": request.seq is not None and "--prompt and --output-tokens say how long sequences are",
+        "--doc-lengths": request.doc_lengths is not None and "--prompt and --output-tokens say how long sequences are",
         "--lora-rank": request.lora_rank is not None and "adapters are merged into the weights that are served",
         "--optimizer": request.optimizer is not None and "nothing is trained",
         "--num-micro-batches": request.micro_batches is not None

@@ -271,6 +271,7 @@ def test_nothing_is_forgotten(target: str, version: str, data: Any) -> None:
         precision=data.draw(st.sampled_from(list(PRECISIONS))),
         optimizer=data.draw(st.sampled_from(list(OPTIMIZERS))),
         lora_rank=data.draw(st.sampled_from([None, 8])),
+        doc_lengths=data.draw(st.sampled_from([None, "of 512 positions"])),
     )
     exporter = exporter_of(target)
     account = Account()
@@ -282,6 +283,7 @@ def test_nothing_is_forgotten(target: str, version: str, data: Any) -> None:
     said = {*account.written, *account.cannot, *account.by_hand}
     assert {*settings_in_effect(plan), "precision", "optimizer", "seq"} <= said
     assert job.lora_rank is None or "lora_rank" in said
+    assert job.doc_lengths is None or "doc_lengths" in said
 
 
 def test_the_neutral_plan_has_no_settings() -> None:

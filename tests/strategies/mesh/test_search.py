@@ -16,6 +16,7 @@ from costmodel.hardware.host import Host, Power, host_rates
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.model import MeshModel, least_computing_s
 from costmodel.mesh.plan import RECOMPUTE, MeshPlan
+from costmodel.network.layers.attention import Documents
 from costmodel.workload import Workload
 from planner.core.request import Request
 from planner.question.resolve import resolve
@@ -164,6 +165,22 @@ def test_the_best_plans_are_those_of_brute_force_where_zero_1_adds_up_whole_grad
     capacity = float(np.quantile(model.evaluate(plans).memory_bytes, rng.choice([0.1, 0.5, 1.0])))
     settings = MeshSettings(max_workers=4, capacity_bytes=capacity, top=5, restriction=restriction)
     check_search(model, plans, settings)
+
+
+@mostly("exact", "seed", range(800, 812))
+def test_the_best_plans_are_those_of_brute_force_where_documents_are_packed(seed: int) -> None:
+    """The fullest context-parallel rank and the slowest replica decide."""
+    workload, cluster, _ = random_case(seed)
+    rng = random.Random(seed)
+    positions = workload.graph.layers[0].output_shape[1]
+    documents = Documents.of([rng.choice([2, 3, 6])], positions, rng.choice([0.0, 0.5, 2.0]))
+    layers = [replace(e, documents=documents) if e.kind == "self_attention" else e for e in workload.graph.layers]
+    workload = replace(workload, graph=replace(workload.graph, layers=tuple(layers)))
+    assumptions = MeshAssumptions(cp_balance=rng.choice([0.0, 1.0]), host_launch_s=0.0, host_collective_s=0.0)
+    model = MeshModel.build(workload, cluster, assumptions)
+    plans = all_plans(model, 4)
+    capacity = capacity_of(model, plans, rng.choice([0.05, 0.3, 0.99]))
+    check_search(model, plans, MeshSettings(max_workers=4, capacity_bytes=capacity, top=3))
 
 
 def test_nothing_fits_names_the_plan_of_least_memory() -> None:

@@ -245,6 +245,20 @@ def test_stages_hold_what_the_plan_holds(document: Any) -> None:
     assert found["layers"]
 
 
+def test_packed_documents_take_less_and_are_part_of_the_plan_file(document: Any, tmp_path: Path) -> None:
+    """Attention over what is there: a list of lengths, or their mean and spread, in the plan file and in what is assumed."""
+    asked = f"{SMALL} --assume host_launch_s=0 --assume host_collective_s=0"
+    whole = document(f"estimate {asked}")["plans"][0]["step_time_s"]
+    for options in ("--doc-lengths 64,32", "--doc-lengths 64 --doc-cv 1.5"):
+        path = tmp_path / "plan.yaml"
+        answer = document(f"estimate {asked} {options} --export {path}")
+        assert answer["plans"][0]["step_time_s"] < whole
+        assert any(a["name"] == "documents" and a["source"] == "given" for a in answer["assumptions"])
+        again = document(f"estimate --plan {path}")
+        assert again["plans"][0]["step_time_s"] == answer["plans"][0]["step_time_s"]
+        assert any(a["name"] == "documents" and a["source"] == "plan file" for a in again["assumptions"])
+
+
 def test_lora_trains_less(document: Any) -> None:
     full = document(f"estimate {SMALL}")["plans"][0]
     adapters = document(f"estimate {SMALL} --lora-rank 8")["plans"][0]

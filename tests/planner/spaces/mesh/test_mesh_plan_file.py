@@ -73,7 +73,7 @@ def test_a_file_round_trips(path: Path, space: MeshPlanSpace) -> None:
 def test_the_question_round_trips(tmp_path: Path) -> None:
     request = Request(
         model="llama3-8b", cluster="dgx-a100", gpus=64, batch=256, seq=4096, lora_rank=8, precision="bf16", optimizer="adam",
-        memory_limit="40 GiB", space="mesh", assume=(("dp_overlap", 0.5),),
+        doc_lengths=(1024,), doc_cv=1.5, memory_limit="40 GiB", space="mesh", assume=(("dp_overlap", 0.5),),
     )  # fmt: skip
     setting = dataclasses.replace(SETTING, gpus=64, global_batch=256, seq=4096, cluster="dgx-a100")
     document = plan_document(about(make_result(setting=setting), request), make_ranked(PLAN), folder=tmp_path)
