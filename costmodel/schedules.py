@@ -5,13 +5,16 @@ A schedule is declared here, and its time in closed form stands in `costmodel.me
 
 Orders: GPipe (Huang et al. 2019, arXiv:1811.06965, figure 2c), 1F1B (PipeDream-Flush, Narayanan et al. 2021, arXiv:2104.04473,
 figure 4 top), its interleaved form (same paper, figure 4 bottom; warm-up counts of Megatron-LM's
-``forward_backward_pipelining_with_interleaving``), ZB-H1 (Qi et al. 2024, arXiv:2401.10241, figure 2 top).
+``forward_backward_pipelining_with_interleaving``), ZB-H1 and ZB-H2 (Qi et al. 2024, arXiv:2401.10241, figures 2 and 3), ZB-V (the same,
+section 6; counts of PyTorch's ``ScheduleZBVZeroBubble``), DualPipeV (DualPipe of DeepSeek-V3, arXiv:2412.19437, section 3.2.1, cut in
+half: github.com/deepseek-ai/DualPipe; counts of PyTorch's ``ScheduleDualPipeV``).
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -19,6 +22,7 @@ from costmodel.arrays import BoolArray, IntArray
 
 __all__ = [
     "DELAYS_WEIGHTS",
+    "FEWEST",
     "IN_GROUPS",
     "IS_CHUNKED",
     "KEEPS_ALL",
@@ -26,6 +30,7 @@ __all__ = [
     "PLACED_AS",
     "SCHEDULES",
     "TRAILS",
+    "USUAL_SCHEDULES",
     "VPP",
     "Instruction",
     "Schedule",
@@ -33,6 +38,7 @@ __all__ = [
     "instruction_orders",
     "ranks_of_chunks",
     "schedule_of",
+    "together",
 ]
 
 
@@ -40,9 +46,13 @@ __all__ = [
 class Instruction:
     """One piece of work of a rank."""
 
-    kind: str  # "F" forward, "B" backward (under zero_bubble: input gradient only), "W" weight gradient
+    kind: (
+        str  # "F" forward, "B" backward (where weight gradients are delayed: input gradient only), "W" weight gradient
+    )
     chunk: int
     micro_batch: int
+    # Whether it runs together with the next one: both begin when both can, and give their results when both are done.
+    joined: bool = field(default=False, compare=False)
 
 
 Order = Callable[[int, int, int, int], list[Instruction]]
@@ -76,6 +86,10 @@ class Schedule:
         Rank r runs min(r + 1, m) weight gradients after its last input gradient, as in ZB-H1: what is known of the end of ranks follows.
     keeps_all : bool
         All forward passes come before the first backward pass.
+    fewest : int
+        It runs with ``fewest pp`` micro-batches or more.
+    on_request : bool
+        It is searched only where a framework names it among its schedules, or the user does.
     rank_of_chunk : function of chunks, an array, and pp
         Which rank runs a chunk of the network, by default one after the other. The first pp chunks are on the ranks in their order, and all
         ranks have as many chunks.
@@ -89,6 +103,8 @@ class Schedule:
     delays_weights: bool = False
     trails: bool = False
     keeps_all: bool = False
+    fewest: int = 0
+    on_request: bool = False
     rank_of_chunk: Placement = _in_turn
 
     @property
@@ -128,14 +144,105 @@ def _interleaved(rank: int, pp: int, vpp: int, m: int) -> list[Instruction]:
     return _alternate(forwards, backwards, 2 * (pp - 1 - rank) + (vpp - 1) * pp)
 
 
+def _lagging(order: list[Instruction], lag: int) -> list[Instruction]:
+    """Weight gradients in the order of the input gradients, so many behind them."""
+    result: list[Instruction] = []
+    backwards = [item for item in order if item.kind == "B"]
+    weights = iter([Instruction("W", item.chunk, item.micro_batch) for item in backwards])
+    done = 0
+    for item in order:
+        result.append(item)
+        done += item.kind == "B"
+        if item.kind == "B" and done > lag:
+            result.append(next(weights))
+    return result + list(weights)
+
+
 def _zero_bubble(rank: int, pp: int, _vpp: int, m: int) -> list[Instruction]:
     """1F1B whose weight gradients lag `rank` micro-batches behind, so that every rank keeps pp micro-batches."""
-    order: list[Instruction] = []
-    for item in _one_f_one_b(rank, pp, 1, m):
-        order.append(item)
-        if item.kind == "B" and item.micro_batch >= rank:
-            order.append(Instruction("W", rank, item.micro_batch - rank))
-    return order + [Instruction("W", rank, i) for i in range(max(0, m - rank), m)]
+    return _lagging(_one_f_one_b(rank, pp, 1, m), rank)
+
+
+def _zb_h2(rank: int, pp: int, _vpp: int, m: int) -> list[Instruction]:
+    """Twice the warm-up and twice the lag: every rank keeps 2 pp - 1 micro-batches, and none waits if F, B and W take equally long."""
+    forwards, backwards = ([Instruction(kind, rank, i) for i in range(m)] for kind in "FB")
+    return _lagging(_alternate(forwards, backwards, 2 * (pp - 1 - rank)), 2 * rank)
+
+
+def _in_v(chunk: IntArray, pp: int) -> IntArray:
+    """Down the ranks and back."""
+    return np.minimum(chunk, 2 * pp - 1 - chunk)
+
+
+class _Writer:
+    """Writes the instructions of a rank with two chunks in a V, the next micro-batch of every kind and chunk."""
+
+    def __init__(self, rank: int, pp: int, m: int) -> None:
+        self.order: list[Instruction] = []
+        self.chunks = {"0": rank, "1": 2 * pp - 1 - rank}
+        self.most, self.done = m, Counter[str]()
+        self.late: list[str] = []  # input gradients whose weight gradients are to come
+
+    def add(self, *items: str) -> None:
+        """``F0``: a forward pass of the first chunk. Items with a plus at the end run together with the next one."""
+        for item in items:
+            name = item[:2]
+            if self.done[name] < self.most:
+                self.order.append(
+                    Instruction(name[0], self.chunks[name[1]], self.done[name], joined=item.endswith("+"))
+                )
+            self.done[name] += 1
+
+    def input_only(self, chunk: str) -> None:
+        """A backward pass without its weight gradients."""
+        self.add(f"B{chunk}")
+        self.late.append(f"W{chunk}")
+
+    def weights(self) -> None:
+        """The weight gradients that wait longest."""
+        self.add(*self.late[:1])
+        del self.late[:1]
+
+
+def _zb_v(rank: int, pp: int, _vpp: int, m: int) -> list[Instruction]:
+    """The second chunk begins its backward passes as soon as it can; every rank keeps what pp whole micro-batches need.
+
+    Orders of fewer micro-batches than fill the pipeline leave out the others.
+    """
+    write, enough = _Writer(rank, pp, m), max(m, 2 * pp - 1)
+    write.add(*["F0"] * (2 * (pp - rank) - 1), *["F1", "F0"] * rank, *["F1", "B1", "W1"] * (pp - rank))
+    while write.done["F1"] < enough:
+        write.add(*["F0"] * (write.done["F0"] < enough), "B0", "W0", "F1", "B1", "W1")
+    write.add(*["B0", "B1"] * rank, *["B0", "W0"] * (pp - rank))
+    for weights in ("W1", "W0"):
+        write.add(*[weights] * (enough - write.done[weights]))
+    return write.order
+
+
+def _dualpipe_v(rank: int, pp: int, _vpp: int, m: int) -> list[Instruction]:
+    """In the middle of a step, forward passes of one chunk run together with backward passes of the other."""
+    write, after = _Writer(rank, pp, m), pp - 1 - rank
+    write.add(*["F0"] * (2 * after), *["F0", "F1"] * (rank + 1))
+    for _ in range(after):
+        write.input_only("1")
+        write.weights()
+        write.add("F1")
+    for n in range(m - 2 * pp + rank + 1):
+        write.add("F0" if n == 0 and after == 0 else "F0+", "B1+", "W1", "F1+", "B0+", "W0")
+    write.add(*["B1+", "W1", "F1+", "B0+", "W0"] * after)
+    # Whole backward passes of both chunks in turn, from the middle on without weight gradients.
+    turns = ["1", "0"] * (rank + 1) + ["0"] * after
+    whole = 2 * ((rank + 1) // 2) + (rank % 2 == 0)
+    for n, chunk in enumerate(turns):
+        if n >= 2 * (rank + 1):
+            write.weights()
+        if n < whole:
+            write.add(f"B{chunk}+", f"W{chunk}")
+        else:
+            write.input_only(chunk)
+    while write.late:
+        write.weights()
+    return write.order
 
 
 def _in_warm_up(m: IntArray, pp: IntArray, vpp: IntArray, rank: IntArray) -> IntArray:
@@ -166,10 +273,38 @@ PIPELINE_SCHEDULES: tuple[Schedule, ...] = (
         delays_weights=True,
         trails=True,
     ),
+    Schedule(
+        name="zb_h2",
+        order=_zb_h2,
+        in_flight=lambda m, pp, vpp, rank: np.minimum(m, 2 * pp - 1),  # noqa: ARG005 - the same, section 2.3
+        delays_weights=True,
+        on_request=True,
+    ),
+    Schedule(
+        name="zb_v",
+        order=_zb_v,
+        in_flight=lambda m, pp, vpp, rank: np.minimum(np.minimum(2 * m, 2 * pp), m + rank + 1),  # noqa: ARG005
+        vpp=2,
+        delays_weights=True,
+        on_request=True,
+        rank_of_chunk=_in_v,
+    ),
+    Schedule(
+        name="dualpipe_v",
+        order=_dualpipe_v,
+        in_flight=lambda m, pp, vpp, rank: 2 * pp + 1 + 0 * rank,  # noqa: ARG005
+        vpp=2,
+        delays_weights=True,
+        fewest=2,
+        on_request=True,
+        rank_of_chunk=_in_v,
+    ),
 )
 
 
 SCHEDULES: tuple[str, ...] = tuple(schedule.name for schedule in PIPELINE_SCHEDULES)
+# Those of plans for no framework in particular.
+USUAL_SCHEDULES: tuple[str, ...] = tuple(schedule.name for schedule in PIPELINE_SCHEDULES if not schedule.on_request)
 
 
 def _which(fact: str) -> BoolArray:
@@ -180,6 +315,7 @@ def _which(fact: str) -> BoolArray:
 IS_CHUNKED, IN_GROUPS, DELAYS_WEIGHTS, TRAILS, KEEPS_ALL = (
     _which(fact) for fact in ("is_chunked", "in_groups", "delays_weights", "trails", "keeps_all")
 )
+FEWEST: IntArray = np.array([schedule.fewest for schedule in PIPELINE_SCHEDULES])
 VPP: IntArray = np.array([schedule.vpp for schedule in PIPELINE_SCHEDULES])
 _PLACEMENTS = [schedule.rank_of_chunk for schedule in PIPELINE_SCHEDULES]
 # The first schedule that puts chunks on the same ranks.
@@ -228,3 +364,13 @@ def instruction_orders(schedule: str, pp: int, vpp: int, num_micro_batches: int)
     ['F0', 'F1', 'B0', 'F2', 'B1', 'B2']
     """
     return [schedule_of(schedule).order(rank, pp, vpp, num_micro_batches) for rank in range(pp)]
+
+
+def together(order: list[Instruction]) -> list[tuple[Instruction, ...]]:
+    """Instructions of a rank that run together, in its order.
+
+    >>> [len(items) for items in together(instruction_orders("dualpipe_v", 1, 2, 2)[0])]
+    [1, 1, 1, 2, 3, 2, 1, 1]
+    """
+    ends = [n + 1 for n, item in enumerate(order) if not item.joined]
+    return [tuple(order[begin:end]) for begin, end in zip([0, *ends], ends, strict=False)]

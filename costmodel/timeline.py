@@ -4,7 +4,8 @@ Every rank runs its instructions (forward, backward, weight gradient) in the fix
 the rank is free and the neighbouring chunk has delivered; the *receiving* side waits for the transfer: the rank's compute stream is
 idle while it receives, so a rank is held for ``receive + compute`` by every instruction, and a transfer begins when the receiver is
 at its instruction and the sender has finished the tensor. Senders go on computing. After its last instruction a rank exchanges its
-gradients and then updates its weights. Nothing here uses the formulas of `costmodel.mesh.schedule`.
+gradients and then updates its weights. Instructions that are joined begin when all that they wait for is there; their results are
+delivered when all are done. Nothing here uses the formulas of `costmodel.mesh.schedule`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from costmodel.schedules import Instruction, instruction_orders, ranks_of_chunks, schedule_of
+from costmodel.schedules import Instruction, instruction_orders, ranks_of_chunks, schedule_of, together
 
 __all__ = [
     "STREAMS",
@@ -111,21 +112,21 @@ class _Run:
 
     def work(self) -> None:
         """Ranks run until they wait for another; the end of what they wait for wakes them."""
+        orders = [together(order) for order in self.orders]
         position = [0] * self.case.pp
         waiting: dict[Instruction, int] = {}
         awake = list(range(self.case.pp))
         while awake:
             rank = awake.pop()
-            while position[rank] < len(self.orders[rank]):
-                item = self.orders[rank][position[rank]]
-                source = self._source(item)
-                if source is not None and source not in self.end_s:
-                    waiting[source] = rank
+            while position[rank] < len(orders[rank]):
+                items = orders[rank][position[rank]]
+                missing = [source for item in items if (source := self._source(item)) and source not in self.end_s]
+                if missing:
+                    waiting[missing[0]] = rank
                     break
-                self._execute(rank, item, source)
+                self._execute(rank, items)
                 position[rank] += 1
-                if item in waiting:
-                    awake.append(waiting.pop(item))
+                awake += [waiting.pop(item) for item in items if item in waiting]
         assert not waiting, f"the schedule is stuck at {waiting}"
 
     def _source(self, item: Instruction) -> Instruction | None:
@@ -137,23 +138,29 @@ class _Run:
             return Instruction("B", item.chunk + 1, item.micro_batch) if item.chunk < last else None
         return None
 
-    def _execute(self, rank: int, item: Instruction, source: Instruction | None) -> None:
-        name = f"{item.kind} c{item.chunk} m{item.micro_batch}"
-        start = self.free_s[rank]
-        if source is not None:
-            start = max(start, self.end_s[source])
-            sender, first = self.ranks[source.chunk], min(item.chunk, source.chunk)
-            times = self.case.send_backward_s if item.kind == "B" else self.case.send_forward_s
-            send = times[first] if times and sender != rank else 0.0
-            if send > 0.0:
-                # A link is of one direction between two ranks; chunks may follow each other along the ranks or against them.
-                along = ((self.ranks[first] + 1) % self.case.pp == self.ranks[first + 1]) == (item.kind == "F")
-                self._add(sender, "send_forward" if along else "send_backward", name, start, send)
-                self._add(rank, "receive", name, start, send)
-            start += send
-        duration = self._duration_s(item)
-        self._add(rank, "compute", name, start, duration)
-        self.free_s[rank] = self.end_s[item] = start + duration
+    def _execute(self, rank: int, items: tuple[Instruction, ...]) -> None:
+        sources = [self._source(item) for item in items]
+        now = max(self.free_s[rank], *(self.end_s[source] for source in sources if source), 0.0)
+        for item, source in zip(items, sources, strict=True):
+            name = f"{item.kind} c{item.chunk} m{item.micro_batch}"
+            if source is not None:
+                now += self._receive(rank, item, source, name, now)
+            duration = self._duration_s(item)
+            self._add(rank, "compute", name, now, duration)
+            now += duration
+        self.free_s[rank] = now
+        self.end_s |= dict.fromkeys(items, now)
+
+    def _receive(self, rank: int, item: Instruction, source: Instruction, name: str, start: float) -> float:
+        sender, first = self.ranks[source.chunk], min(item.chunk, source.chunk)
+        times = self.case.send_backward_s if item.kind == "B" else self.case.send_forward_s
+        send = times[first] if times and sender != rank else 0.0
+        if send > 0.0:
+            # A link is of one direction between two ranks; chunks may follow each other along the ranks or against them.
+            along = ((self.ranks[first] + 1) % self.case.pp == self.ranks[first + 1]) == (item.kind == "F")
+            self._add(sender, "send_forward" if along else "send_backward", name, start, send)
+            self._add(rank, "receive", name, start, send)
+        return send
 
     def _duration_s(self, item: Instruction) -> float:
         if item.kind == "F":

@@ -15,6 +15,7 @@ from costmodel.mesh.plan import CP_KINDS, ORDERS, RECOMPUTE, SCHEDULES, MeshPlan
 from costmodel.network.graph import Graph
 from costmodel.network.sizes import NETWORK_KINDS, network_kind, sizes_of
 from costmodel.precision import OPTIMIZERS, PRECISIONS
+from costmodel.schedules import USUAL_SCHEDULES
 
 __all__ = [
     "DEGREES",
@@ -167,10 +168,13 @@ class Rules:
     refusals : tuple of Refusal
     version : str
         Version of the exporter's target that plans are made for; empty: there is no exporter.
+    schedules : tuple of str
+        Pipeline schedules that are searched, of `costmodel.schedules`.
     """
 
     refusals: tuple[Refusal, ...] = ()
     version: str = ""
+    schedules: tuple[str, ...] = USUAL_SCHEDULES
 
     def of(self, version: str | None = None) -> tuple[Refusal, ...]:
         """Those of a version of the exporter's target; of the one that plans are made for, unless stated."""

@@ -8,7 +8,8 @@ Slack
 The slack of a rank says how long before the last backward pass of the first rank it is done. A backward pass that rank r does not wait for
 is followed by those of the chunks before its first one, down to the first chunk of the network. So rank r is done at least so long before
 the first rank. ZB-H1 (Qi et al. 2024, arXiv:2401.10241, figure 2 top) runs ``min(r + 1, m)`` weight gradients on rank r after its last
-input gradient, so it is done that long before the pipeline; under other schedules that delay them nothing is known:
+input gradient, so it is done that long before the pipeline; under other schedules that delay them nothing is known, and all ranks are taken
+to be done when the last one is:
 
     slack_r = max_{q<=r} [ sum_{q<=c<r} (B_c - W_c) + min(q + 1, m) W_q ] - min(r + 1, m) W_r
 

@@ -20,7 +20,7 @@ from costmodel.mesh.stages import uncut_chunks
 from costmodel.mesh.tensor_parallel import roles_of
 from costmodel.network.graph import Graph
 from costmodel.network.layers import ATTENTION
-from costmodel.schedules import IN_GROUPS, IS_CHUNKED, VPP
+from costmodel.schedules import FEWEST, IN_GROUPS, IS_CHUNKED, VPP
 
 __all__ = ["RULES", "NetworkShape", "Rule", "broken_rules", "columns_of", "holds", "nearby"]
 
@@ -429,6 +429,16 @@ RULES: tuple[Rule, ...] = (
         message=lambda s, v: (  # noqa: ARG005
             f"schedule {SCHEDULES[v['schedule']]} needs whole groups of pp {v['pp']} micro-batches; there are {v['num_micro_batches']} "
             f"(nearby: {nearby(v['num_micro_batches'], v['pp'])})"
+        ),
+    ),
+    Rule(
+        name="schedule-micro-batches",
+        fields=("schedule", "num_micro_batches", "pp"),
+        doc=f"{' or '.join(np.array(SCHEDULES)[FEWEST > 0])} needs twice as many micro-batches as ranks",
+        test=lambda s, c: c["num_micro_batches"] >= FEWEST[c["schedule"]] * c["pp"],  # noqa: ARG005
+        message=lambda s, v: (  # noqa: ARG005
+            f"schedule {SCHEDULES[v['schedule']]} needs {FEWEST[v['schedule']] * v['pp']} micro-batches for pp {v['pp']}; "
+            f"there are {v['num_micro_batches']}"
         ),
     ),
     Rule(

@@ -30,9 +30,12 @@ from functools import cache
 import numpy as np
 
 from costmodel.arrays import BoolArray, FloatArray, IntArray, StructOfArrays, rows_of
-from costmodel.schedules import DELAYS_WEIGHTS, IN_GROUPS, PIPELINE_SCHEDULES, SCHEDULES, VPP, Schedule
+from costmodel.schedules import DELAYS_WEIGHTS, FEWEST, IN_GROUPS, PIPELINE_SCHEDULES, SCHEDULES, VPP, Schedule
 
 __all__ = ["ChunkRuns", "has_chunks", "in_flight", "least_in_flight", "makespan_s", "schedule_is_legal"]
+
+
+_Formula = Callable[[IntArray, IntArray, IntArray, "ChunkRuns", FloatArray], FloatArray]
 
 
 class _Ends:
@@ -143,7 +146,9 @@ def schedule_is_legal(schedule: IntArray, m: IntArray, pp: IntArray, vpp: IntArr
     [True, False]
     """
     groups = ~IN_GROUPS[schedule] | (m % np.maximum(pp, 1) == 0)
-    return np.asarray((m >= 1) & (pp >= np.minimum(vpp, 2)) & has_chunks(schedule, vpp) & groups)
+    return np.asarray(
+        (m >= np.maximum(FEWEST[schedule] * pp, 1)) & (pp >= np.minimum(vpp, 2)) & has_chunks(schedule, vpp) & groups
+    )
 
 
 def in_flight(schedule: IntArray, m: IntArray, pp: IntArray, vpp: IntArray, position: IntArray) -> IntArray:
@@ -180,18 +185,19 @@ def makespan_s(
     """Time of all forwards and backwards of a step, from an empty pipeline to the last backward.
 
     A transfer is part of the time of the chunk that waits for it. Exact for gpipe, 1f1b and zero_bubble; for interleaved a lower
-    bound that misses the longest path in few plans (`costmodel.mesh.interleaved`).
+    bound that misses the longest path in few plans (`costmodel.mesh.interleaved`), and for those whose instructions are run
+    one that missed none yet (`costmodel.mesh.ordered`).
 
     Parameters
     ----------
     schedule : array (n,)
         Positions in `costmodel.mesh.plan.SCHEDULES`; may be mixed.
     m, pp, vpp : arrays (n,)
-        Micro-batches, pipeline ranks, chunks per rank. Chunk c of the ``pp vpp`` chunks lives on rank ``c % pp``.
+        Micro-batches, pipeline ranks, chunks per rank.
     runs : ChunkRuns
         Times of the chunks; the counts of a row add up to ``pp vpp``.
     weight_s : array (n, R), optional
-        The part of ``runs.backward_s`` that computes weight gradients; needed by zero_bubble only.
+        The part of ``runs.backward_s`` that computes weight gradients; needed where weight gradients are delayed.
 
     Returns
     -------
@@ -201,7 +207,7 @@ def makespan_s(
     Raises
     ------
     ValueError
-        If zero_bubble is asked for without ``weight_s``.
+        If a schedule that delays weight gradients is asked for without ``weight_s``.
 
     Examples
     --------
@@ -266,12 +272,21 @@ def _interleaved_s(m: IntArray, pp: IntArray, vpp: IntArray, runs: ChunkRuns, _:
     return interleaved_s(m, pp, vpp, runs.count, runs.forward_s, runs.backward_s)
 
 
+def _in_order(schedule: str) -> _Formula:
+    def time_s(m: IntArray, pp: IntArray, vpp: IntArray, runs: ChunkRuns, weight_s: FloatArray) -> FloatArray:
+        from costmodel.mesh.ordered import ordered_s  # most plans do without
+
+        return ordered_s(schedule, m, pp, vpp, runs.count, (runs.forward_s, runs.backward_s - weight_s, weight_s))
+
+    return time_s
+
+
 @cache
 def least_in_flight() -> tuple[int, ...]:
     """For every schedule, one that never keeps more in flight on any rank and takes all its plans: often the same for several.
 
     >>> [SCHEDULES[n] for n in least_in_flight()]
-    ['1f1b', '1f1b', 'interleaved', '1f1b']
+    ['1f1b', '1f1b', 'interleaved', '1f1b', '1f1b', 'zb_v', 'zb_v']
     """
     m, pp, rank, vpp = (x.ravel() for x in np.mgrid[1:33, 2:7, 0:6, 1:5])
     m, pp, rank, vpp = (x[rank < pp] for x in (m, pp, rank, vpp))
@@ -283,6 +298,7 @@ def least_in_flight() -> tuple[int, ...]:
             a.rank_of_chunk is b.rank_of_chunk
             and a.is_chunked == b.is_chunked
             and a.in_groups <= b.in_groups
+            and a.fewest <= b.fewest
             and a.keeps_all <= b.keeps_all
             and bool(np.all((kept[n] <= kept[k])[has_chunks(np.full_like(vpp, k), vpp)]))
         )
@@ -293,10 +309,10 @@ def least_in_flight() -> tuple[int, ...]:
     )
 
 
-_Formula = Callable[[IntArray, IntArray, IntArray, ChunkRuns, FloatArray], FloatArray]
 _FORMULAS: dict[str, _Formula] = {
     "gpipe": _gpipe_s,
     "1f1b": _one_f_one_b_s,
     "interleaved": _interleaved_s,
     "zero_bubble": _zero_bubble_s,
+    **{name: _in_order(name) for name in ("zb_h2", "zb_v", "dualpipe_v")},
 }

@@ -307,7 +307,11 @@ class _Network(TypedDict, total=False):
     ]
     schedule: Annotated[
         str | Sequence[str] | None,
-        _name("schedule", "gpipe, 1f1b, interleaved or zero_bubble.", "costmodel.schedules:SCHEDULES"),
+        _name(
+            "schedule",
+            "gpipe, 1f1b, interleaved, zero_bubble, zb_h2, zb_v or dualpipe_v.",
+            "costmodel.schedules:SCHEDULES",
+        ),
     ]
     recompute: Annotated[
         str | Sequence[str] | None,

@@ -56,7 +56,13 @@ FIELDS = {
     "lora_rank": "-: adapters are a model of their own",
     "placement": "processes per node of the launcher",
 }
-_SCHEDULES = {"gpipe": "GPipe", "1f1b": "1F1B", "interleaved": "Interleaved1F1B"}
+_SCHEDULES = {
+    "gpipe": "GPipe",
+    "1f1b": "1F1B",
+    "interleaved": "Interleaved1F1B",
+    "zb_v": "ZBVZeroBubble",
+    "dualpipe_v": "DualPipeV",
+}
 
 
 def refusals(job: Job, version: str) -> list[str]:

@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 from costmodel.framework import CONDITIONS, Attention, Condition, Defaults, Framework, StageCut
 from costmodel.mesh.framework_rules import DEGREES, DERIVED, FACTS, FLAGS, NAMES, Refusal, Rules, Span, Values
 from costmodel.mesh.plan import MESH_COLUMNS, ORDERS, SCHEDULES
+from costmodel.schedules import USUAL_SCHEDULES
 from planner.schema.calibration import Costs, Source
 from planner.schema.common import FileModel, Name, Text, fail, known
 from planner.schema.records import record
@@ -139,7 +140,8 @@ class RulesEntry(FileModel):
             if is_kept
         ]
         refused = [entry.to_domain(self.source) for entry in self.refuses]
-        return Rules(refusals=(*missing, *kept, *refused), version=self.version)
+        refusals = (*missing, *kept, *refused)
+        return Rules(refusals=refusals, version=self.version, schedules=self.schedules or USUAL_SCHEDULES)
 
     def _missing(self, title: str) -> Iterator[tuple[dict[str, Values], str]]:
         """What is refused since it does not have it: condition and reason."""
@@ -156,7 +158,7 @@ class RulesEntry(FileModel):
 
     def _kept(self, title: str) -> list[tuple[bool, dict[str, Values], str, str, str]]:
         """What every plan has in the same way: whether that is so, condition, reason, what an export says instead, and of which setting."""
-        orders, schedules = self.orders or ORDERS, self.schedules or SCHEDULES
+        orders, schedules = self.orders or ORDERS, self.schedules or SCHEDULES  # who names none may have any
         return [
             (
                 set(schedules) != set(SCHEDULES),

@@ -51,9 +51,11 @@ def allowed_parts(
     facts = model.facts
     refusals = by_facts(known, facts)
     counts = node_counts(model.cluster, settings, refusals)
-    return [
-        replace(settings, restriction=box, worker_counts=counts) for box in boxes(settings.restriction, refusals, facts)
-    ]
+    named = replace(
+        settings.restriction,
+        names={"schedule": model.workload.framework.rules.schedules, **settings.restriction.names},
+    )
+    return [replace(settings, restriction=box, worker_counts=counts) for box in boxes(named, refusals, facts)]
 
 
 def node_counts(cluster: Cluster, settings: MeshSettings, refusals: Sequence[Refusal]) -> tuple[int, ...] | None:

@@ -29,7 +29,7 @@ from costmodel.arrays import BoolArray, FloatArray, IntArray, combined
 from costmodel.mesh.model import least_computing_s
 from costmodel.mesh.plan import RECOMPUTE, SCHEDULES
 from costmodel.network.graph import once
-from costmodel.schedules import IN_GROUPS
+from costmodel.schedules import FEWEST, IN_GROUPS
 from costmodel.tolerances import EQUAL
 from strategies.mesh.memory_modes import MemoryModes
 from strategies.mesh.plans import PlanEvaluator
@@ -346,7 +346,7 @@ class PlanCount:
 
     space: MeshSpace
     check_time: Callable[[], None] = lambda: None  # called often
-    _pipelines: dict[int, tuple[int, int, int]] = field(default_factory=dict, repr=False, compare=False)
+    _pipelines: dict[int, tuple[int, int, int, int]] = field(default_factory=dict, repr=False, compare=False)
     _fulls: dict[int, int] = field(default_factory=dict, repr=False, compare=False)
     _branches: dict[tuple[int, int, int], int] = field(default_factory=dict, repr=False, compare=False)
 
@@ -379,14 +379,16 @@ class PlanCount:
         counts = np.array(found, dtype=np.int64)[inverse]
         whole = nodes["num_micro_batches"] % nodes["pp"] == 0
         few = self.space.shape.fewest_micro_batches & (nodes["num_micro_batches"] < nodes["pp"] - 1)
-        return np.asarray(counts[:, 0] + np.where(whole, counts[:, 1], 0) + np.where(few, 0, counts[:, 2]))
+        many = nodes["num_micro_batches"] >= FEWEST.max() * nodes["pp"]
+        total = counts[:, 0] + np.where(whole, counts[:, 1], 0) + np.where(few, 0, counts[:, 2])
+        return np.asarray(total + np.where(many, counts[:, 3], 0))
 
-    def _counted(self, pp: int) -> tuple[int, int, int]:
-        """Schedules, chunks and recomputations of a pipeline degree: of any micro-batches, of whole groups of them, and of 1F1B."""
+    def _counted(self, pp: int) -> tuple[int, int, int, int]:
+        """Schedules, chunks and recomputations of a pipeline degree: of any micro-batches, whole groups of them, 1F1B, and of many."""
         pairs = [(s, self._recomputations(pp * v)) for s, v in self.space.chunkings(pp)]
-        fixed = sum(count for s, count in pairs if not IN_GROUPS[s] and s != _1F1B)
-        grouped = sum(count for s, count in pairs if IN_GROUPS[s])
-        return fixed, grouped, sum(count for s, count in pairs if s == _1F1B)
+        grouped, many = (sum(count for s, count in pairs if kind[s] > 0) for kind in (IN_GROUPS, FEWEST))
+        usual = sum(count for s, count in pairs if s == _1F1B)
+        return sum(count for _, count in pairs) - grouped - many - usual, grouped, usual, many
 
     def _recomputations(self, chunks: int) -> int:
         self.check_time()

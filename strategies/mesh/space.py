@@ -79,7 +79,8 @@ class MeshSpace:
 
     def categories(self, name: str, known: tuple[str, ...]) -> IntArray:
         """Positions of the names that the user allows."""
-        allowed = self.restriction.names.get(name, known)
+        usual = self.model.workload.framework.rules.schedules if name == "schedule" else known
+        allowed = self.restriction.names.get(name, usual)
         return np.array([n for n, text in enumerate(known) if text in allowed], dtype=np.int64)
 
     def flags(self, name: str) -> IntArray:

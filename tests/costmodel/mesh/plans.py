@@ -18,7 +18,7 @@ from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import CP_KINDS, ORDERS, RECOMPUTE, MeshCosts, MeshPlan
 from costmodel.mesh.rules import NetworkShape, broken_rules
 from costmodel.network.graph import Graph
-from costmodel.schedules import schedule_of
+from costmodel.schedules import SCHEDULES, schedule_of
 from tests.networks import Layers
 from tests.strategies.mesh.networks import decoder, two_level_cluster, workload_of
 
@@ -199,7 +199,7 @@ def random_plan(
 
 
 def _attempt(rng: random.Random, shape: NetworkShape, schedule: str | None, *, offload: bool) -> MeshPlan:
-    chosen = schedule or rng.choice(["1f1b", "1f1b", "gpipe", "interleaved", "zero_bubble"])
+    chosen = schedule or rng.choice(["1f1b", *SCHEDULES])
     pp = rng.choice([2, 2, 3, 4]) if chosen != "1f1b" else rng.choice([1, 2, 3, 4, 5])
     cp, tp = rng.choice([1, 1, 1, 2, 4]), rng.choice([1, 1, 2, 4])
     zero, recompute = rng.choice([0, 1, 2, 3]), rng.choice(RECOMPUTE)

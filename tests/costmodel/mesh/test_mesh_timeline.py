@@ -356,9 +356,16 @@ def errors(schedule: str, *, offload: bool = False) -> list[float]:
 @pytest.mark.parametrize("offload", [False, True])
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_the_trace_ends_with_the_step(schedule: str, offload: bool) -> None:
-    """Every part of the step is somewhere: passes, transfers, gathering, exchange, update, host; copies of ZeRO-3's shards too."""
-    found = [abs(error) for error in errors(schedule, offload=offload)]
-    assert max(found) < 0.01
+    """Every part of the step is somewhere: passes, transfers, gathering, exchange, update, host; copies of ZeRO-3's shards too.
+
+    Where nothing is known of the end of ranks, all exchange their gradients when the last one is done: the step is taken to end later.
+    """
+    rules, signed = schedule_of(schedule), errors(schedule, offload=offload)
+    found = [abs(error) for error in signed]
+    if rules.delays_weights and not rules.trails:
+        assert -0.09 < min(signed) <= max(signed) < 0.01
+    else:
+        assert max(found) < 0.01
     assert sorted(found)[len(found) // 2] < 1e-9
 
 

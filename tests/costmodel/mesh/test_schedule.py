@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from costmodel.mesh import schedule as schedule_module
 from costmodel.mesh.passes import pipeline_s, rank_slack_s
 from costmodel.mesh.plan import SCHEDULES, MeshBatch, MeshPlan
 from costmodel.mesh.schedule import ChunkRuns, in_flight, least_in_flight, makespan_s, schedule_is_legal
-from costmodel.schedules import PIPELINE_SCHEDULES, VPP, Schedule, instruction_orders, schedule_of
+from costmodel.schedules import PIPELINE_SCHEDULES, VPP, Schedule, instruction_orders, schedule_of, together
 from costmodel.timeline import Timeline, TimelineInput, simulate
 
 # Worst relative error against the timeline of schedules whose formula is a lower bound; the others are exact but for rounding.
@@ -75,6 +76,7 @@ def random_case(rng: np.random.Generator, schedule: str, most_pp: int = 10, most
     pp = int(rng.integers(2 if rules.is_chunked else 1, most_pp + 1))
     vpp = rules.vpp or int(rng.integers(2, 5))
     m = pp * int(rng.integers(1, max(1, most_m // pp) + 1)) if rules.in_groups else int(rng.integers(1, most_m + 1))
+    m = max(m, rules.fewest * pp)
     chunks, runs = pp * vpp, int(rng.integers(1, 4))
     cuts = np.sort(rng.integers(0, chunks + 1, size=runs - 1))
     blocks = np.repeat(
@@ -118,7 +120,8 @@ def any_cases(draw: st.DrawFn) -> Case:
     rules = schedule_of(schedule)
     pp = draw(st.integers(2 if rules.is_chunked else 1, 7))
     vpp = rules.vpp or draw(st.integers(2, 3))
-    m = pp * draw(st.integers(1, 4)) if rules.in_groups else draw(st.integers(1, 12))
+    least = max(rules.fewest * pp, 1)
+    m = pp * draw(st.integers(1, 4)) if rules.in_groups else draw(st.integers(least, least + 11))
     left, count = pp * vpp, []
     while left:
         count.append(draw(st.integers(1, left)))
@@ -206,6 +209,64 @@ def test_equal_stages_take_what_textbooks_say(pp: int, m: int) -> None:
     if pp > 1 and m % pp == 0:  # Narayanan et al. 2021, section 2.2.2: (pp - 1) t of a chunk
         for vpp in (2, 3, 8):
             assert makespans([even("interleaved", pp, m, vpp)])[0] == pytest.approx((m * vpp + pp - 1) * 3, rel=1e-12)
+
+
+@pytest.mark.parametrize(("pp", "m"), [(2, 4), (4, 8), (4, 30), (6, 13), (16, 200)])
+def test_bubbles_of_equal_chunks_are_the_published_ones(pp: int, m: int) -> None:
+    """Chunks of F = B = W = 1 s.
+
+    ZB-H2 and ZB-V have no bubble (Qi et al. 2024, table 2 and section 6): every rank works without a pause, and the last begins pp - 1
+    forward passes after the first. DualPipeV has (PP / 2 - 1) (F&B + B - 3 W) with PP chunks and a whole B: 3 + 2 - 3
+    (github.com/deepseek-ai/DualPipe, README).
+    """
+    found = makespans([even("zb_h2", pp, m), even("zb_v", pp, m, 2), even("dualpipe_v", pp, max(m, 2 * pp), 2)])
+    assert found.tolist() == [3 * m + (pp - 1), 6 * m + (pp - 1), 6 * max(m, 2 * pp) + (pp - 1) * (3 + 2 - 3)]
+
+
+@pytest.mark.parametrize("schedule", ["zb_h2", "zb_v", "dualpipe_v"])
+def test_long_steps_that_differ_by_a_factor_of_fifty(schedule: str) -> None:
+    """Of whose micro-batches few are followed: as the timeline, all the same."""
+    rng = np.random.default_rng(3)
+    for _ in range(25):
+        vpp = schedule_of(schedule).vpp
+        pp = int(rng.integers(2, 4))
+        times = rng.uniform(0.1, 5.0, (2, pp * vpp))
+        case = Case(
+            schedule=schedule,
+            pp=pp,
+            vpp=vpp,
+            m=int(rng.integers(4 * pp + 3, 40)),
+            count=(1,) * (pp * vpp),
+            forward_s=tuple(times[0].tolist()),
+            backward_s=tuple(times[1].tolist()),
+            weight_s=tuple((times[1] * rng.uniform(0.0, 1.0, pp * vpp)).tolist()),
+        )
+        assert makespans([case])[0] == pytest.approx(case.timeline().makespan_s, rel=1e-12)
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize(("schedule", "name"), [("zb_v", "ScheduleZBVZeroBubble"), ("dualpipe_v", "ScheduleDualPipeV")])
+def test_orders_are_those_of_pytorch(schedule: str, name: str) -> None:
+    """Rank for rank what `torch.distributed.pipelining` makes: what runs together, and what is put off."""
+    schedules = pytest.importorskip("torch.distributed.pipelining.schedules")
+    words = {"FORWARD": "F", "BACKWARD_INPUT": "B", "BACKWARD_WEIGHT": "W", "FULL_BACKWARD": "BW"}
+    for pp, m in itertools.product(range(1, 7), range(1, 20)):
+        if m < schedule_of(schedule).fewest * pp:
+            continue
+        whole = SimpleNamespace(pp_group_size=pp, _n_microbatches=m, num_stages=2 * pp)
+        for rank, order in enumerate(instruction_orders(schedule, pp, 2, m)):
+            theirs = [
+                [
+                    (kind, part.stage_index, part.microbatch_index)
+                    for part in parts
+                    for kind in words[part.computation_type.name]
+                ]
+                for item in getattr(schedules, name)._calculate_single_rank_operations(whole, rank)
+                if item is not None
+                for parts in [item.sub_actions or (item,)]
+            ]
+            ours = [[(item.kind, item.chunk, item.micro_batch) for item in items] for items in together(order)]
+            assert ours == theirs
 
 
 @given(any_cases())
@@ -332,6 +393,9 @@ def peaks(schedule: str, pp: int, m: int, vpp: int, last_use: str) -> tuple[int,
         ("zero_bubble", 3, 5, 1, "W", (3, 3, 3)),
         ("zero_bubble", 3, 5, 1, "B", (3, 2, 1)),
         ("interleaved", 2, 4, 2, "B", (5, 3)),
+        ("zb_h2", 3, 9, 1, "W", (5, 5, 5)),
+        ("zb_v", 3, 9, 2, "W", (6, 6, 6)),
+        ("dualpipe_v", 3, 9, 2, "W", (7, 7, 7)),
     ],
 )
 def test_peak_activations_by_hand(
@@ -352,10 +416,10 @@ def test_activations_in_flight_are_the_peaks_of_the_timeline(schedule: str) -> N
         assert tuple(held.tolist()) == peaks(
             schedule, case.pp, case.m, case.vpp, "W" if schedule_of(schedule).delays_weights else "B"
         )
-        # ZB-H1 runs weight gradients of rank i up to i micro-batches late (Qi et al. 2024, arXiv:2401.10241, section 2.3).
-        late = np.minimum(case.m, case.pp) - np.minimum(case.m, case.pp - positions)
-        whole = held - late * (schedule == "zero_bubble")
-        assert tuple(whole.tolist()) == peaks(schedule, case.pp, case.m, case.vpp, "B")
+        # ZB-H1 runs weight gradients of rank i up to i micro-batches late (Qi et al. 2024, arXiv:2401.10241, section 2.3), ZB-H2 up to 2 i.
+        late = {"zero_bubble": positions, "zb_h2": 2 * positions}.get(schedule, 0 * positions)
+        whole = held - late if np.all(held < case.m) else peaks(schedule, case.pp, case.m, case.vpp, "B")
+        assert tuple(whole) == peaks(schedule, case.pp, case.m, case.vpp, "B")
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)

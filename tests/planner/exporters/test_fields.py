@@ -188,7 +188,7 @@ SCHEDULES_WRITTEN = {
     "megatron-bridge": ("1f1b", "interleaved"),
     "nanotron": ("gpipe", "1f1b"),
     "torch": (),
-    "torchtitan": ("gpipe", "1f1b", "interleaved"),
+    "torchtitan": ("gpipe", "1f1b", "interleaved", "zb_v", "dualpipe_v"),
 }
 
 

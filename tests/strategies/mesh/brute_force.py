@@ -65,7 +65,7 @@ def all_plans(
         "ep": range(1, 5),
         "etp": range(1, 5),
         "vpp": range(1, blocks + 1),
-        "schedule": range(len(SCHEDULES)),
+        "schedule": [SCHEDULES.index(name) for name in workload.framework.rules.schedules],
         "zero_stage": range(4),
         "micro_batch": divisors(batch),
     }

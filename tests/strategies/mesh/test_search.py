@@ -11,12 +11,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from costmodel.framework import Framework
 from costmodel.hardware.cluster import Cluster, DeviceGroup
 from costmodel.hardware.host import Host, Power, host_rates
 from costmodel.mesh.assumptions import MeshAssumptions
+from costmodel.mesh.framework_rules import Rules
 from costmodel.mesh.model import MeshModel, least_computing_s
-from costmodel.mesh.plan import RECOMPUTE, MeshPlan
+from costmodel.mesh.plan import RECOMPUTE, SCHEDULES, MeshPlan
 from costmodel.network.layers.attention import Documents
+from costmodel.schedules import PIPELINE_SCHEDULES
 from costmodel.workload import Workload
 from planner.core.request import Request
 from planner.question.resolve import resolve
@@ -50,6 +53,26 @@ def test_the_best_plans_are_those_of_brute_force(seed: int) -> None:
     score = SCORES[rng.choice(["step_time", "gpu_hours"])]
     settings = MeshSettings(max_workers=workers, capacity_bytes=capacity, top=3, restriction=restriction, score=score)
     check_search(model, plans, settings)
+
+
+@mostly("exact", "seed", range(700, 724), quick=3)
+def test_the_best_plans_are_those_of_brute_force_with_schedules_that_are_asked_for(seed: int) -> None:
+    """Those of a framework that names them all, or of a user who names one."""
+    rng = random.Random(seed)
+    workload, cluster, _ = random_case(seed)
+    workload = replace(workload, framework=Framework(name="all", rules=Rules(schedules=SCHEDULES)))
+    model = MeshModel.build(workload, cluster, MeshAssumptions(host_launch_s=0.0))
+    restriction = MeshRestriction(degrees={"cp": Bounds(high=1), "pp": Bounds(low=2), "micro_batch": Bounds(high=2)})
+    plans = all_plans(model, 4)
+    plans = plans.take(np.flatnonzero((plans.cp == 1) & (plans.pp >= 2) & (plans.micro_batch <= 2)))
+    if seed % 2:
+        name = rng.choice([schedule.name for schedule in PIPELINE_SCHEDULES if schedule.on_request])
+        restriction = replace(restriction, names={"schedule": (name,)})
+        plans = plans.take(np.flatnonzero(plans.schedule == SCHEDULES.index(name)))
+        if not len(plans):
+            return
+    capacity = capacity_of(model, plans, rng.choice([0.1, 0.5, 0.99]))
+    check_search(model, plans, MeshSettings(max_workers=4, capacity_bytes=capacity, top=3, restriction=restriction))
 
 
 @mostly("exact", "seed", range(600, 624), quick=6)
