@@ -221,6 +221,8 @@ class Defaults:
         Adapters are put to all matrices of a block, not to those of the attention alone.
     fp8 : str
         Recipes (keys of `PRECISIONS`, with blanks between them) that it means by fp8, the first that the device runs.
+    offloads : str
+        What its recipes keep on the host, with blanks between: optimizer, activations.
     forces_balance : bool
         Its published runs send equally many tokens to every expert.
     casts_in_passes : bool
@@ -238,6 +240,7 @@ class Defaults:
     drops_hidden_states: bool = False
     adapts_all: bool = False
     fp8: str = ""
+    offloads: str = ""
     forces_balance: bool = False
     casts_in_passes: bool = False
 

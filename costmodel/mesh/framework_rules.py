@@ -182,6 +182,19 @@ class Rules:
         return tuple(refusal for refusal in self.refusals if refusal.is_about(chosen))
 
     @property
+    def cp_kind(self) -> str:
+        """The first kind of context parallelism that it has.
+
+        >>> only = Refusal(when={"cp_kind": ("ring", "all_gather"), "cp": Span(2)}, why="Ulysses only", source="its code")
+        >>> Rules(refusals=(only,)).cp_kind
+        'all_to_all'
+        """
+        about = [
+            rule.when["cp_kind"] for rule in self.of() if "cp_kind" in rule.when and {*rule.when} <= {"cp_kind", "cp"}
+        ]
+        return next(kind for kind in CP_KINDS if not any(_is_among(kind, refused) for refused in about))
+
+    @property
     def fewest_micro_batches(self) -> bool:
         """Whether 1F1B needs as many micro-batches as stages but one."""
         return any("few_micro_batches" in refusal.when for refusal in self.of())

@@ -137,14 +137,10 @@ def add_saved_layer(
     if layer.kind == "moe" and not assumptions.is_padded:
         mixtures = sum(1 for other in graph.layers if other.kind == "moe")
         shard = replace(shard, load=kept_load(shard.load, shard.experts, mixtures))
-    if role.gathers and facts.keeps_input and assumptions.gathered_copies:
-        again_whole = assumptions.gathered_copies * _gathered_bytes(layer, keys, width)
-        total["saved_bytes"] += again_whole
-        total["saved_selective_bytes"] += again_whole
-    if facts.keeps_input and role.moves:
-        received = _received_bytes(layer, role, keys, width)
-        total["saved_bytes"] += received
-        total["saved_selective_bytes"] += received
+    if facts.keeps_input:
+        entered = _kept_as_read(layer, role, keys, width, assumptions)
+        total["saved_bytes"] += entered
+        total["saved_selective_bytes"] += entered
     cast = workload.precision.kept.bytes
     kept = layer.family.saved_elements(layer, shard) * width
     kept = kept - layer.family.cast_elements(layer, shard) * (width - cast)
@@ -267,6 +263,16 @@ def _saved_facts(graph: Graph, kind: ModuleKind) -> list[SavedFacts]:
         )
         for p, index in enumerate(kind.layers)
     ]
+
+
+def _kept_as_read(
+    layer: Layer, role: LayerRole, keys: RowKeys, width: float, assumptions: MeshAssumptions
+) -> FloatArray | float:
+    """Inputs that are kept in another layout than they were left in."""
+    kept: FloatArray | float = 0.0
+    if role.gathers and assumptions.gathered_copies:
+        kept = kept + assumptions.gathered_copies * _gathered_bytes(layer, keys, width)
+    return kept + _received_bytes(layer, role, keys, width) if role.moves else kept
 
 
 def _gathered_bytes(layer: Layer, keys: RowKeys, width: float) -> FloatArray:

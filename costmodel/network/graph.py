@@ -11,11 +11,12 @@ addition joins (Inception-ResNet).
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
 from costmodel.network.layers import Layer, ShapeError, family_of
+from costmodel.network.layers.attention import Documents
 
 __all__ = ["Graph", "GraphError", "GraphProblem", "LayerSpec", "gradient_passes", "once"]
 
@@ -112,6 +113,16 @@ class Graph:
         index = {layer.name: i for i, layer in enumerate(layers)}
         edges = sorted({(index[p], i) for i, layer in enumerate(layers) for p in layer.inputs})
         return cls(name=name, layers=tuple(layers), edges=tuple(edges))
+
+    def packed(self, documents: Documents) -> Graph:
+        """The same with documents in its sequences of that length, which self-attention reads each for itself."""
+        layers = [
+            replace(layer, documents=documents)
+            if layer.kind in ("self_attention", "latent_attention") and layer.output_shape[1] == documents.positions
+            else layer
+            for layer in self.layers
+        ]
+        return replace(self, layers=tuple(layers))
 
     @cached_property
     def is_packed(self) -> bool:

@@ -9,7 +9,7 @@ from typing import Literal
 
 from costmodel.framework import LayerAssumptions
 from costmodel.hardware.device import FORMATS
-from costmodel.mesh.plan import MEASURED_MEMORY, RECOMPUTE, SCHEDULES
+from costmodel.mesh.plan import CP_KINDS, MEASURED_MEMORY, RECOMPUTE, SCHEDULES
 from planner.core.errors import did_you_mean
 from planner.files.naming.precisions import precision_called
 from planner.files.resources import bundled
@@ -190,6 +190,8 @@ _ALL = (
         "`seq`",
         10**8,
     ),
+    _count("doc_length", "mean length of the documents packed into a sample", "it is one", 10**8),
+    _number_of("doc_cv", "", "coefficient of variation of these lengths", "all are alike", 10.0),
     _count("lora_rank", "adapters of this rank are trained, the rest is frozen", "all weights are trained"),
     _choice(
         "lora_targets",
@@ -286,6 +288,7 @@ _ALL = (
     _count("tp", "tensor parallel degree", "1"),
     _count("pp", "pipeline parallel degree", "1"),
     _count("cp", "context parallel degree", "1"),
+    _choice("cp_kind", CP_KINDS, "how attention sees other positions", "the first that the framework has; ring"),
     _count("ep", "expert parallel degree", "1"),
     _count("etp", "tensor parallel degree inside an expert", "1"),
     _count("dp", "replicas, whether they share weights or not", "what is left of `gpus`"),
@@ -309,7 +312,8 @@ _ALL = (
         "that of the framework, else 0 or what makes the run fit",
     ),
     _count("shard_group", "replicas that share", "all"),
-    _flag("cpu_offload", "the host keeps the optimizer"),
+    _flag("cpu_offload", "the host keeps the optimizer", "that of the framework, else no"),
+    _flag("activation_offload", "the host keeps the inputs of recomputed blocks", "that of the framework, else no"),
     _choice(
         "recompute",
         tuple(RECOMPUTE),

@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from costmodel.network.graph import Graph, GraphError, LayerSpec
+from costmodel.network.layers import ATTENTION
+from costmodel.network.layers.attention import Documents
 from costmodel.network.layers.base import params_from
 from planner.core.errors import PlannerError
 from planner.files.naming.models import nearest_models, transformer_called
@@ -97,7 +99,10 @@ def network_of(row: Row, number_format: str) -> Graph:
     else:
         shape = shape_of(row, fused=flash_attention(row, number_format))
         graph = transformer(replace(shape, seq=row.count("computed_seq") or shape.seq))
-    rank = row.count("lora_rank")
+    length, rank = row.count("doc_length"), row.count("lora_rank")
+    if length is not None:
+        positions = max((layer.output_shape[-1] for layer in graph.layers if layer.kind in ATTENTION), default=1)
+        graph = graph.packed(Documents.of([length], positions, row.number("doc_cv") or 0.0))
     if rank is None:
         return graph
     targets = row.text("lora_targets")

@@ -20,11 +20,13 @@ __all__ = [
     "ImpossiblePlan",
     "batches_of",
     "chunks_of",
+    "cp_kind_of",
     "degrees_of",
     "devices_of",
     "has_failed",
     "is_measured",
     "not_measured",
+    "offloads",
     "recompute_choices",
     "schedules_of",
     "sharding_choices",
@@ -356,6 +358,24 @@ def schedules_of(row: Row, pp: int, vpp: int, counts: Sequence[int]) -> dict[int
 
 
 # -- recomputation -------------------------------------------------------------------------------------------------------------
+
+
+def cp_kind_of(row: Row) -> str:
+    """How attention sees the positions of other ranks: as stated, else the first way that the framework has.
+
+    >>> [cp_kind_of(Row(line=2, cells={"framework": name})) for name in ("deepspeed", "megatron-lm")]
+    ['all_to_all', 'ring']
+    """
+    return row.text("cp_kind") or framework_of_row(row).rules.cp_kind
+
+
+_OFFLOADED = {"optimizer": "cpu_offload", "activations": "activation_offload"}
+
+
+def offloads(row: Row, what: str) -> bool:
+    """Whether the host keeps the optimizer, or activations: as stated, else as recipes of the framework have it."""
+    stated = row.flag(_OFFLOADED[what])
+    return what in defaults_of(row).offloads.split() if stated is None else stated
 
 
 def recompute_choices(row: Row, blocks: int, chunks: int = 1) -> tuple[tuple[str, int], ...]:

@@ -46,10 +46,12 @@ from planner.measurements.parallelism import (
     ImpossiblePlan,
     batches_of,
     chunks_of,
+    cp_kind_of,
     degrees_of,
     has_failed,
     is_measured,
     not_measured,
+    offloads,
     recompute_choices,
     schedules_of,
     sharding_choices,
@@ -205,8 +207,10 @@ def _plans(row: Row, graph: Graph, node: int) -> tuple[tuple[MeshPlan, ...], int
         etp=row.count("etp") or 1,
         sequence_parallel=tp > 1 and sequence_parallel(row, has_experts="moe" in graph.kinds),
         dp_replicate=dp,
-        offload_optimizer=row.flag("cpu_offload") is True,
+        cp_kind=cp_kind_of(row) if cp > 1 else "ring",
+        offload_optimizer=offloads(row, "optimizer"),
     )
+    hosts_inputs = offloads(row, "activations")
     choices = recompute_choices(row, blocks, pp * vpp)
     schedules = schedules_of(row, pp, vpp, [count for _, count in batches])
     stages = stages_of(row, pp * vpp, blocks)
@@ -228,6 +232,7 @@ def _plans(row: Row, graph: Graph, node: int) -> tuple[tuple[MeshPlan, ...], int
                 num_micro_batches=count,
                 recompute=recompute,
                 recompute_blocks=recomputed,
+                offload_activations=hosts_inputs and recompute == "full",
             )
         )
     return tuple(plans), len(shardings), global_batch

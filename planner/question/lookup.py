@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from costmodel.framework import NO_FRAMEWORK, Framework
 from costmodel.hardware.cluster import Cluster
 from costmodel.hardware.collectives import ALL_REDUCE_NAMES, names_of
-from costmodel.network.layers import Layer
 from costmodel.network.layers.attention import Documents
 from costmodel.precision import OPTIMIZERS, PRECISIONS
 from planner.core.errors import PlannerError, UnknownName, UsageError
@@ -96,21 +95,14 @@ def _model(request: Request) -> LoadedModel:
 
 def _packed(model: LoadedModel, lengths: tuple[int, ...], cv: float | None) -> LoadedModel:
     """Documents in every sample, which attention reads each for itself."""
-
-    def reads(layer: Layer) -> bool:
-        return layer.kind in ("self_attention", "latent_attention") and layer.output_shape[1] == model.seq
-
-    if not any(reads(layer) for layer in model.graph.layers):
-        raise UsageError(f"--doc-lengths: network '{model.name}' has no attention over a sequence that holds documents")
     if cv is not None and len(lengths) > 1:
         raise UsageError("--doc-cv: goes with one --doc-lengths, the mean of the lengths")
     if cv is not None and cv > _MOST_CV:
         raise UsageError(f"--doc-cv {cv:g}: must be at most {_MOST_CV:g}")
-    documents = Documents.of(lengths, model.seq or 1, cv or 0.0)
-    layers = [
-        dataclasses.replace(layer, documents=documents) if reads(layer) else layer for layer in model.graph.layers
-    ]
-    return dataclasses.replace(model, graph=dataclasses.replace(model.graph, layers=tuple(layers)))
+    graph = model.graph.packed(Documents.of(lengths, model.seq or 1, cv or 0.0))
+    if not graph.is_packed:
+        raise UsageError(f"--doc-lengths: network '{model.name}' has no attention over a sequence that holds documents")
+    return dataclasses.replace(model, graph=graph)
 
 
 def _with_adapters(model: LoadedModel, rank: int) -> LoadedModel:

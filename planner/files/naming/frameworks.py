@@ -13,6 +13,7 @@ __all__ = ["framework_called", "framework_of"]
 # The first whose pattern is found decides; a name that holds several, "NeMo AutoModel", means the more particular one.
 _CALLED: tuple[tuple[str, str], ...] = (
     (r"nanotron", "nanotron"),
+    (r"arctic.?training|\balst\b", "arctic-training"),
     (r"auto.?model\b", "nemo-automodel"),
     (r"\bnemo\b|megatron.?bridge", "megatron-bridge"),
     (r"megatron.?deepspeed", "megatron-deepspeed"),
@@ -34,7 +35,6 @@ _CALLED: tuple[tuple[str, str], ...] = (
     (r"levanter", "levanter"),
     (r"easylm", "easylm"),
     (r"olmo", "olmo"),
-    (r"arctic.?training|\balst\b", "arctic-training"),
     (r"deepspeed", "deepspeed"),
     (r"\bjax\b", "jax"),
     (r"fsdp", "pytorch-fsdp"),

@@ -69,6 +69,7 @@ def test_aliases_are_names_of_one_framework() -> None:
         ("PyTorch 1.12", "pytorch"),
         ("TF1+XLA", "tensorflow-xla"),
         ("Torch-7 (native)", "torch7"),
+        ("HF Transformers, DeepSpeed ALST", "arctic-training"),
     ],
 )
 def test_a_framework_is_found_by_what_people_call_it(text: str, name: str | None) -> None:

@@ -271,6 +271,47 @@ def test_what_nobody_states_is_the_same(cells: Mapping[str, str]) -> None:
     assert row.has("zero_stage") or plan.zero_stage == (usual.zero_stage or 0)
 
 
+def test_runs_of_millions_of_positions_are_those_of_their_recipes() -> None:
+    """Published to fit 80 GB (arXiv:2506.13996, abstract): Ulysses, chunks, optimizer and inputs of blocks on the host."""
+    run = {"model": "llama3-8b", "device": "h100-sxm", "precision": "bf16", "global_batch": "1", "micro_batch": "1"}
+    for gpus, seq in (("8", "3700000"), ("32", "15000000")):
+        long = {"gpus": gpus, "cp": gpus, "seq": seq, "framework": "DeepSpeed, ArcticTraining", "step_time_ms": "7e6"}
+        (outcome,) = plans.predict([Row(line=2, cells={**run, **long})], DEFAULT)
+        plan = outcome.comparisons[0].plan
+        assert (plan.cp_kind, plan.zero_stage, plan.recompute) == ("all_to_all", 3, "full")
+        assert plan.offload_optimizer
+        assert plan.offload_activations
+        model = plans.model_of(plans.asked(Row(line=2, cells={**run, **long})), DEFAULT)
+        assert 0.7 * 80e9 < float(model.evaluate_plans([plan]).memory_bytes[0]) < 80e9
+
+
+def test_documents_of_a_row_are_those_of_the_option() -> None:
+    run = {
+        "model": "llama3-8b",
+        "device": "h100-sxm",
+        "precision": "bf16",
+        "gpus": "8",
+        "global_batch": "8",
+        "seq": "32768",
+    }
+    packed = {"micro_batch": "1", "zero_stage": "3", "recompute": "full", "doc_length": "2048", "doc_cv": "1.5"}
+    row = Row(line=2, cells={**run, **packed, "step_time_ms": "9000"})
+    (outcome,) = plans.predict([row], DEFAULT)
+    options = {
+        "gpus": 8,
+        "batch": 8,
+        "seq": 32768,
+        "micro_batch": 1,
+        "zero": 3,
+        "recompute": "full",
+        "precision": "bf16",
+    }
+    machine = plans.asked(row).machine
+    cluster = cluster_file(machine.cluster, machine.device.name)
+    found = planner.estimate("llama3-8b", cluster=cluster, doc_lengths=2048, doc_cv=1.5, assume=stated(row), **options)
+    assert found.step_time_s == pytest.approx(outcome.comparisons[0].predicted_s, rel=1e-9)
+
+
 @pytest.mark.parametrize(
     ("cells", "trained"),
     [
