@@ -198,16 +198,21 @@ def _uneven(
 def slowest_draw(batch: MeshBatch) -> FloatArray:
     """By how many standard deviations of a micro-batch's time, per micro-batch, the slowest replica exceeds the mean, (n,).
 
-    The expected largest of dp sums of m normal times each, which the exchange of gradients waits for (Blom's quantile, as in
-    `costmodel.framework.slowest_of`), over m.
+    The m micro-batches of a replica have independent normal times x; where S stages take as long for each of them, a pipeline takes
+    sum(x) + (S - 1) max(x) (Pinedo, Scheduling, proportionate flow shops), of v chunks per rank v sum(x) + (S - 1) max(x). The exchange of
+    gradients waits for the slowest of dp replicas. With z(n) the expected largest of n normal draws (`costmodel.framework.slowest_of`), the
+    covariance 1 of sum(x) and max(x), and nothing for the variance of max(x):
+
+        (v m + S - 1) draw = (S - 1) z(m) + z(dp) sqrt(v^2 m + 2 v (S - 1))
 
     >>> from costmodel.mesh.plan import MeshPlan
-    >>> batch = MeshBatch.from_plans([MeshPlan(), MeshPlan(dp_replicate=8), MeshPlan(dp_replicate=8, num_micro_batches=4)])
-    >>> slowest_draw(batch).round(3).tolist()
-    [0.0, 1.434, 0.717]
+    >>> plans = [MeshPlan(), MeshPlan(dp_replicate=8, num_micro_batches=4), MeshPlan(pp=2, num_micro_batches=4)]
+    >>> slowest_draw(MeshBatch.from_plans(plans)).round(3).tolist()
+    [0.0, 0.717, 0.21]
     """
-    largest = slowest_of(batch.dp, 1.0) - 1.0
-    return np.asarray(largest / np.sqrt(batch.num_micro_batches))
+    m, v, fill = batch.num_micro_batches, batch.vpp, batch.pp - 1.0
+    replicas, longest = slowest_of(batch.dp, 1.0) - 1.0, slowest_of(m, 1.0) - 1.0
+    return np.asarray((fill * longest + replicas * np.sqrt(v * v * m + 2.0 * v * fill)) / (v * m + fill))
 
 
 def alone_share(batch: MeshBatch) -> FloatArray:
@@ -599,8 +604,8 @@ def build_pipelines(
     hides_tokens = groups.assumptions.ep_overlap > 0.0
     if hides_tokens:  # by other micro-batches, but for those that fill and drain the pipeline
         deciding += [batch.pp, batch.num_micro_batches]
-    if varies:  # from sequence to sequence, so that the slowest of the replicas decides
-        deciding += [batch.dp, batch.num_micro_batches]
+    if varies:  # from sequence to sequence, so that the slowest of micro-batches and replicas decides
+        deciding += [batch.dp, batch.num_micro_batches, batch.pp, batch.vpp]
     first, pass_of = combined(*deciding, *batch.split_columns)
     distinct = batch.take(first)
     table = rows(distinct)

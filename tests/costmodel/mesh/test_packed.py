@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from statistics import NormalDist
 
+import numpy as np
 import pytest
 
 from costmodel.hardware.efficiency import Efficiency
 from costmodel.mesh.detail import layer_rows, model_flops_per_step
 from costmodel.mesh.model import MeshModel
+from costmodel.mesh.passes import slowest_draw
 from costmodel.mesh.plan import MeshBatch, MeshPlan
 from costmodel.network.graph import Graph
 from costmodel.network.layers.attention import Documents
@@ -90,6 +92,22 @@ def test_contiguous_pieces_of_one_document() -> None:
     even, uneven = (_model(None, balance) for balance in (1.0, 0.0))
     more = 8 * 0.75 * _attention_s(even, plan)
     assert _compute_s(uneven, plan) - _compute_s(even, plan) == pytest.approx(more, rel=1e-9)
+
+
+@pytest.mark.parametrize(("dp", "pp", "count"), [(8, 1, 4), (1, 4, 16), (8, 4, 16), (4, 8, 8), (32, 4, 4)])
+def test_draws_of_the_slowest_pipeline_are_those_of_a_simulation(dp: int, pp: int, count: int) -> None:
+    """Every stage takes x for a micro-batch, one after the other, as soon as the one before has done it."""
+    rng = np.random.default_rng(1)
+    times = 1.0 + 0.05 * rng.standard_normal((400, dp, count))
+    ends = np.zeros((400, dp, pp))
+    for n in range(count):
+        for stage in range(pp):
+            before = ends[:, :, stage - 1] if stage else 0.0
+            ends[:, :, stage] = np.maximum(ends[:, :, stage], before) + times[:, :, n]
+    excess = (np.mean(np.max(ends[:, :, -1], axis=1)) - (count + pp - 1)) / 0.05
+    batch = MeshBatch.from_plans([MeshPlan(dp_replicate=dp, pp=pp, num_micro_batches=count)])
+    draw = float(slowest_draw(batch)[0])
+    assert (count + pp - 1) * draw == pytest.approx(excess, rel=0.2, abs=0.15)
 
 
 def test_the_slowest_replica_decides() -> None:
