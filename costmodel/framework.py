@@ -207,6 +207,8 @@ class Defaults:
         "none", "full", or "as_needed": what memory asks for.
     selective_blocks : int
         Selective recomputation recomputes every n-th block whole; 0: the attention of every block.
+    interleaves : bool
+        Its runs interleave the chunks of their pipelines, as many as are fastest.
     accumulates : bool
         Whether it cuts the batch of a replica into micro-batches.
     last_micro_batch_is_smaller : bool
@@ -233,6 +235,7 @@ class Defaults:
     zero_stage: int | None = None
     recompute: str | None = None
     selective_blocks: int = 0
+    interleaves: bool = False
     accumulates: bool = True
     last_micro_batch_is_smaller: bool = False
     narrow_weights: bool = False

@@ -367,7 +367,9 @@ def _plan(row: Row, cells: Cells) -> None:
     balance, capacity = balance_of(row.text("expert_balance"))
     cells.put("expert_balance", balance)
     cells.put("expert_capacity", capacity)
-    schedule = schedule_of(row.text("schedule"))  # tables say 1F1B of interleaved chunks, too
+    # Beside the framework, too: "Megatron-LM (2021, non-interleaved)". Tables say 1F1B of interleaved chunks, too.
+    remarks = re.split(r"[(),]+", row.text("framework"))[1:]
+    schedule = next(filter(None, map(schedule_of, [row.text("schedule"), *map(str.strip, remarks)])), "")
     cells.put("schedule", "interleaved" if schedule == "1f1b" and _number(cells, "vpp") > 1 else schedule)
     cells.put("sp", yes_or_no(row.text("sp")))
 

@@ -150,10 +150,13 @@ def keeps_no_master_weights(row: Row) -> bool | None:
 # torch.distributed.pipelining (ScheduleGPipe, Schedule1F1B, ScheduleInterleaved1F1B, ScheduleInterleavedZeroBubble, ScheduleZBVZeroBubble),
 # Megatron-LM, DAPPLE, Paddle (F-then-B), and what Zero Bubble Pipeline Parallelism calls its own (arXiv:2401.10241).
 _SCHEDULES = (
+    (r"zb.?v\b|zbv|zero.?bubble.?v\b", "zb_v"),
+    (r"zb.?(?:h2|2p)\b", "zb_h2"),
+    (r"dualpipe.?v\b", "dualpipe_v"),
     (r"zb|zero.?bubble|interleaved.?zero.?bubble", "zero_bubble"),
     (r".*(?<!non)(?<!non.)(?<!not.)(?<!no.)interleav|1f1b.?i\b|looped|vpp\b|virtual", "interleaved"),
     (r"g.?pipe|afab|all.?forward|f.?then.?b", "gpipe"),
-    (r"1f1b|one.?forward|pipedream.?flush|dapple", "1f1b"),
+    (r"1f1b|one.?forward|pipedream.?flush|dapple|no[nt]?.?interleav", "1f1b"),
 )
 
 
@@ -162,6 +165,8 @@ def schedule_of(text: str) -> str:
 
     >>> [schedule_of(text) for text in ("ZB-H1", "1F1B (interleaved)", "GPipe", "1F1B", "DualPipe", "")]
     ['zero_bubble', 'interleaved', 'gpipe', '1f1b', '', '']
+    >>> [schedule_of(text) for text in ("ScheduleZBVZeroBubble", "ZB-2p", "DualPipeV", "non-interleaved?")]
+    ['zb_v', 'zb_h2', 'dualpipe_v', '1f1b']
     """
     word = re.sub(r"^schedule", "", text.lower())
     return next((name for pattern, name in _SCHEDULES if re.match(pattern, word)), "")

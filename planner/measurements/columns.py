@@ -292,7 +292,11 @@ _ALL = (
     _count("ep", "expert parallel degree", "1"),
     _count("etp", "tensor parallel degree inside an expert", "1"),
     _count("dp", "replicas, whether they share weights or not", "what is left of `gpus`"),
-    _count("vpp", "chunks of a pipeline rank", "1; 2 where `schedule` is interleaved"),
+    _count(
+        "vpp",
+        "chunks of a pipeline rank",
+        "1; where the framework usually interleaves, or `schedule` says so: the fastest that fits",
+    ),
     Column(
         name="stage_blocks",
         doc="blocks of every chunk of the pipeline, in the order of the network",

@@ -157,7 +157,8 @@ def _ends(outcomes: Sequence[Outcome], models: ErrorModels) -> tuple[FloatArray,
         some = [outcomes[n] for n in members]
         known = models.knowledge_of(some[0])
         ends = intervals(_candidates(some, models, np.ones(len(some)), np.zeros((len(some), 1))), known.model)
-        low[members], high[members] = np.log(ends[0]), np.log(ends[1])
+        low[members] = np.log(ends[0])
+        high[members] = np.log(ends[1]) + np.log([outcome.comparisons[0].slowest for outcome in some])
     return low, high
 
 

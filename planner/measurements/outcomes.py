@@ -119,6 +119,7 @@ class Comparison:
     # Of the parts of a step (costmodel.uncertainty.intervals.PARTS); empty where they are not known.
     shares: tuple[float, ...] = ()
     plan: MeshPlan | None = None
+    slowest: float = 1.0  # over the prediction, of the numbers of chunks that the row may mean: the interval reaches as far beyond it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

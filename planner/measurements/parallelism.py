@@ -12,14 +12,14 @@ import numpy as np
 
 from costmodel.framework import recompute_as_needed
 from costmodel.mesh.schedule import schedule_is_legal
-from costmodel.schedules import IS_CHUNKED, SCHEDULES
+from costmodel.schedules import FEWEST, SCHEDULES, VPP, schedule_of
 from planner.measurements.hardware import defaults_of, framework_of_row
 from planner.measurements.tables import Row, RowSkipped
 
 __all__ = [
     "ImpossiblePlan",
     "batches_of",
-    "chunks_of",
+    "chunk_choices",
     "cp_kind_of",
     "degrees_of",
     "devices_of",
@@ -299,14 +299,18 @@ def sharding_of(row: Row, dp: int, cp: int) -> tuple[int, int, int]:
 _OTHER_UNITS = 2
 
 
-def chunks_of(row: Row, pp: int, blocks: int) -> int:
-    """Chunks per pipeline rank: as stated; two where the row says that they are interleaved and not how many there are.
+def chunk_choices(row: Row, pp: int, blocks: int) -> tuple[int, ...]:
+    """Chunks per pipeline rank: as stated, or all numbers that cut the blocks evenly where the row leaves open how many are interleaved.
 
-    Without a pipeline chunks mean nothing; more of them than blocks are a slip there, too.
+    It does where it says that they are interleaved, and where it says nothing of a framework that usually does so. Embedding and loss are
+    counted among the blocks where these alone cannot be cut. Without a pipeline chunks mean nothing; more of them than blocks are a slip
+    there, too.
 
     >>> row = Row(line=2, cells={"vpp": "2"})
-    >>> chunks_of(row, 4, 32), len(row.defaults), chunks_of(row, 1, 32), row.defaults
-    (2, 0, 1, {'vpp': 1})
+    >>> chunk_choices(row, 4, 32), len(row.defaults), chunk_choices(row, 1, 32), row.defaults
+    ((2,), 0, (1,), {'vpp': 1})
+    >>> chunk_choices(Row(line=2, cells={"schedule": "interleaved"}), 16, 126)
+    (2, 4, 8)
 
     Raises
     ------
@@ -317,10 +321,18 @@ def chunks_of(row: Row, pp: int, blocks: int) -> int:
     if stated is not None and stated > 1:
         if pp * stated > blocks + (_OTHER_UNITS if pp > 1 else 0):
             raise ImpossiblePlan(f"pp {pp} x vpp {stated} is more than the {blocks} blocks of the network")
-        return stated if pp > 1 else int(row.default("vpp", 1))
-    if stated is not None or pp < 2 or row.text("schedule") != "interleaved":
-        return 1
-    return int(row.default("vpp", 2))
+        return (stated if pp > 1 else int(row.default("vpp", 1)),)
+    schedule = row.text("schedule")
+    own = schedule_of(schedule).vpp if schedule else 1
+    if stated is not None or pp < 2 or not (own == 0 or (not schedule and defaults_of(row).interleaves)):
+        return (max(own, 1) if pp > 1 else 1,)
+    cuts = (
+        tuple(v for v in range(2, units // pp + 1) if units % (pp * v) == 0)
+        for units in range(blocks, blocks + _OTHER_UNITS + 1)
+    )
+    some = next(filter(None, cuts), ())
+    row.default("vpp", "the fastest that fits")
+    return (some or (2,)) if schedule else (1, *some)
 
 
 def schedules_of(row: Row, pp: int, vpp: int, counts: Sequence[int]) -> dict[int, str]:
@@ -342,13 +354,16 @@ def schedules_of(row: Row, pp: int, vpp: int, counts: Sequence[int]) -> dict[int
     """
     stated = row.text("schedule") if pp > 1 else ""
     if not stated:
-        if vpp > 1 and any(count % pp for count in counts):
+        if row.has("vpp") and vpp > 1 and any(count % pp for count in counts):
             row.default("vpp", 1)
         return {count: "interleaved" if vpp > 1 and count % pp == 0 else "1f1b" for count in counts}
     position, every = SCHEDULES.index(stated), np.array(counts)
     legal = schedule_is_legal(*np.broadcast_arrays(position, every, pp, vpp))
     if not legal.any():
-        needs = "vpp of 2 or more and micro-batches in whole groups of pp" if IS_CHUNKED[position] else "vpp 1"
+        needs = (
+            "vpp of 2 or more and micro-batches in whole groups of pp" if VPP[position] == 0 else f"vpp {VPP[position]}"
+        )
+        needs += " and twice as many micro-batches as ranks" if FEWEST[position] else ""
         raise ImpossiblePlan(f"schedule {stated} needs {needs}")
     framework, plan = framework_of_row(row), {"schedule": stated, "pp": pp, "vpp": vpp}
     for rule in framework.rules.of():

@@ -9,6 +9,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
+from math import inf
 from typing import NamedTuple
 
 import numpy as np
@@ -26,6 +27,7 @@ from costmodel.mesh.rules import RULES, NetworkShape, columns_of
 from costmodel.mesh.stages import stack_layouts
 from costmodel.network.graph import Graph
 from costmodel.precision import OPTIMIZERS, Precision
+from costmodel.schedules import schedule_of
 from costmodel.workload import Workload
 from planner.measurements import convnets
 from planner.measurements.fitted import fitted_links, fitted_of
@@ -45,7 +47,7 @@ from planner.measurements.outcomes import TOO_LARGE, Comparison, MemoryCompariso
 from planner.measurements.parallelism import (
     ImpossiblePlan,
     batches_of,
-    chunks_of,
+    chunk_choices,
     cp_kind_of,
     degrees_of,
     has_failed,
@@ -198,7 +200,6 @@ def _plans(row: Row, graph: Graph, node: int) -> tuple[tuple[MeshPlan, ...], int
     batches, global_batch = batches_of(row, dp)
     shardings = sharding_choices(row, dp, cp, is_pipelined=pp > 1)
     blocks = len(graph.blocks)
-    vpp = chunks_of(row, pp, blocks)
     plan = MeshPlan(
         tp=tp,
         pp=pp,
@@ -211,30 +212,32 @@ def _plans(row: Row, graph: Graph, node: int) -> tuple[tuple[MeshPlan, ...], int
         offload_optimizer=offloads(row, "optimizer"),
     )
     hosts_inputs = offloads(row, "activations")
-    choices = recompute_choices(row, blocks, pp * vpp)
-    schedules = schedules_of(row, pp, vpp, [count for _, count in batches])
-    stages = stages_of(row, pp * vpp, blocks)
-    plans = []
-    for (stage, replicate, shard), (micro_batch, count), (recompute, recomputed) in product(
-        shardings, [batch for batch in batches if batch[1] in schedules], choices
-    ):
-        schedule = schedules[count]
-        plans.append(
-            replace(
-                plan,
-                dp_replicate=replicate,
-                dp_shard=shard,
-                zero_stage=stage,
-                vpp=vpp if schedule == "interleaved" else 1,
-                stage_blocks=stages,
-                schedule=schedule,
-                micro_batch=micro_batch,
-                num_micro_batches=count,
-                recompute=recompute,
-                recompute_blocks=recomputed,
-                offload_activations=hosts_inputs and recompute == "full",
+    pipelines: list[MeshPlan] = []
+    for vpp in chunk_choices(row, pp, blocks):
+        choices = recompute_choices(row, blocks, pp * vpp)
+        schedules = schedules_of(row, pp, vpp, [count for _, count in batches])
+        stages = stages_of(row, pp * vpp, blocks)
+        for (micro_batch, count), (recompute, recomputed) in product(batches, choices):
+            schedule = schedules.get(count, "")
+            if not schedule or (vpp > 1 and not row.has("vpp") and not schedule_of(schedule).is_chunked):
+                continue
+            pipelines.append(
+                replace(
+                    plan,
+                    vpp=vpp if schedule_of(schedule).is_chunked else 1,
+                    stage_blocks=stages,
+                    schedule=schedule,
+                    micro_batch=micro_batch,
+                    num_micro_batches=count,
+                    recompute=recompute,
+                    recompute_blocks=recomputed,
+                    offload_activations=hosts_inputs and recompute == "full",
+                )
             )
-        )
+    plans = [
+        replace(pipeline, dp_replicate=replicate, dp_shard=shard, zero_stage=stage)
+        for (stage, replicate, shard), pipeline in product(shardings, pipelines)
+    ]
     return tuple(plans), len(shardings), global_batch
 
 
@@ -382,7 +385,13 @@ def _answers(questions: Sequence[Question], preset: Preset) -> list[Outcome]:
         plan, seconds = plans[int(legal[chosen])], float(costs.step_time_s[chosen])
         used = fitted | fitted_links(cluster, plan.workers)
         stated = _checked(plan)  # what the error bars can evaluate
-        outcomes.append(_outcome(question, seconds, memory, ideal_s, used, plan=stated, shares=step_shares[chosen]))
+        slowest = max(
+            _slowest_s(plan, [(plans[k], position[k]) for k in indices if k in position], costs, usable), seconds
+        )
+        shares = step_shares[chosen]
+        outcomes.append(
+            _outcome(question, seconds, memory, ideal_s, used, plan=stated, shares=shares, slowest=slowest / seconds)
+        )
     return outcomes
 
 
@@ -458,6 +467,16 @@ def _run(
     return chosen
 
 
+def _slowest_s(chosen: MeshPlan, meant: Sequence[tuple[MeshPlan, int]], costs: MeshCosts, usable_bytes: float) -> float:
+    """Step time of the slowest number of chunks that a row may mean, everything else being as good as it can."""
+    best: dict[int, float] = {}
+    for plan, k in meant:
+        alike = (plan.zero_stage, plan.dp_shard) == (chosen.zero_stage, chosen.dp_shard)
+        if plan.vpp == chosen.vpp or (alike and costs.memory_bytes[k] <= usable_bytes):
+            best[plan.vpp] = min(best.get(plan.vpp, inf), float(costs.step_time_s[k]))
+    return max(best.values())
+
+
 def _impossible(question: Question, message: str) -> Outcome:
     """A plan that breaks a rule: right where the run failed, else a gap of the cost model."""
     if question.failed:
@@ -474,6 +493,7 @@ def _outcome(
     *,
     plan: MeshPlan,
     shares: tuple[float, ...],
+    slowest: float,
 ) -> Outcome:
     if question.failed:
         return Outcome(row=question.row, failed=True, memory=memory, ranking=question.ranking, fitted=fitted)
@@ -493,6 +513,7 @@ def _outcome(
         ideal_s=ideal_s,
         shares=shares,
         plan=plan,
+        slowest=slowest,
     )
     return Outcome(row=question.row, comparisons=(comparison,), memory=memory, ranking=question.ranking, fitted=fitted)
 

@@ -17,10 +17,38 @@ def test_the_stated_schedule_counts(name: str) -> None:
 
 
 def test_chunks_are_interleaved_where_no_schedule_is_stated() -> None:
-    for cells in ({"vpp": "2"}, {"vpp": "2", "schedule": "interleaved"}, {"schedule": "interleaved"}):
+    for cells in ({"vpp": "2"}, {"vpp": "2", "schedule": "interleaved"}):
         plan = plan_of(**PIPELINE, **cells)
         assert (plan.schedule, plan.vpp) == ("interleaved", 2)
+    assert plan_of(**PIPELINE, schedule="zb_v").vpp == 2
     assert seconds(run(**PIPELINE, schedule="zero_bubble")) < seconds(run(**PIPELINE))
+
+
+NEMO = {**PIPELINE, "framework": "megatron-bridge", "recompute": "none", "gpus_per_node": "8"}
+
+
+def test_chunks_that_nobody_states_are_the_habit_of_the_framework() -> None:
+    """32 blocks on 4 ranks: 2, 4 or 8 chunks each, or none; the interval reaches from the fastest to the slowest."""
+    times = {v: seconds(run(**NEMO, vpp=str(v))) for v in (1, 2, 4, 8)}
+    (found,) = run(**NEMO).comparisons
+    assert found.predicted_s == min(times.values())
+    assert found.slowest == pytest.approx(max(times.values()) / min(times.values()))
+    assert found.plan is not None
+    assert times[found.plan.vpp] == found.predicted_s
+    assert found.plan.vpp > 1
+    (interleaved,) = run(**PIPELINE, schedule="interleaved").comparisons
+    others = [seconds(run(**PIPELINE, vpp=str(v))) for v in (2, 4, 8)]
+    assert (interleaved.predicted_s, interleaved.slowest) == (min(others), pytest.approx(max(others) / min(others)))
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [{"vpp": "1"}, {"schedule": "1f1b"}, {"framework": "megatron-lm"}, {"global_batch": "48"}, {"pp": "1", "dp": "16"}],
+)
+def test_chunks_are_none_where_a_row_says_so_or_none_can_be(cells: dict[str, str]) -> None:
+    (found,) = run(**{**NEMO, **cells}).comparisons
+    assert found.plan is not None
+    assert (found.plan.schedule, found.plan.vpp, found.slowest) == ("1f1b", 1, 1.0)
 
 
 @pytest.mark.parametrize(
