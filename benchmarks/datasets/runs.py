@@ -22,6 +22,7 @@ from benchmarks.datasets.shapes import (
 from benchmarks.datasets.sharding import offloads_optimizer, sharding_of
 from benchmarks.datasets.words import (
     balance_of,
+    dispatcher_of,
     gradient_bits,
     has_failed,
     keeps_no_master_weights,
@@ -365,6 +366,7 @@ def _plan(row: Row, cells: Cells) -> None:
     cells.put("recompute", name)
     cells.put("recompute_blocks", blocks)
     balance, capacity = balance_of(row.text("expert_balance"))
+    cells.put("dispatcher", dispatcher_of(row.text("dispatcher")))
     cells.put("expert_balance", balance)
     cells.put("expert_capacity", capacity)
     # Beside the framework, too: "Megatron-LM (2021, non-interleaved)". Tables say 1F1B of interleaved chunks, too.

@@ -13,6 +13,7 @@ from planner.measurements.tables import short_name
 
 __all__ = [
     "balance_of",
+    "dispatcher_of",
     "framework_of",
     "gradient_bits",
     "has_failed",
@@ -223,7 +224,17 @@ _BALANCE = (
     (r"dropless|no.?drop|free|real\b|router", "dropless"),
     (r"(?:tokens? )?drop(?:s|ped|ping)?\b|capped|capacity", "dropped"),
 )
+_DISPATCHER = ((r"deep.?ep|hybrid.?ep|flex|fused", "fused"), (r"a2a|all.?to.?all|nccl", "all_to_all"))
 _CAPACITY = re.compile(r"capacity\D*([0-9]+(?:\.[0-9]+)?)")
+
+
+def dispatcher_of(text: str) -> str:
+    """How tokens travel, in the planner's words; empty where the text says nothing that is known.
+
+    >>> dispatcher_of("DeepEP"), dispatcher_of("A2A"), dispatcher_of("")
+    ('fused', 'all_to_all', '')
+    """
+    return next((name for pattern, name in _DISPATCHER if re.match(pattern, text.lower())), "")
 
 
 def balance_of(text: str) -> tuple[str, float | None]:

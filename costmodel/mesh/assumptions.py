@@ -170,8 +170,10 @@ class MeshAssumptions:
     )
     node_copies: float = assumption(
         0.0,
-        "1: a token travels to another node once for each of its experts there; 0: once, and is copied to its experts inside the node",
+        "1: a token travels once for each of its experts; 0: once to each rank that has some of them, and of other nodes once to the node, "
+        "where it is copied",
         "DeepEP (README) and HybridEP, behind the flexible dispatcher of Megatron-LM; 1 in NCCL's all-to-all",
+        as_run=1.0,
     )
     collective_wait_s: float = assumption(
         0.0,

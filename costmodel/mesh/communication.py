@@ -14,13 +14,13 @@ by asking the formulas.
 Groups that do not divide what is used of a domain may lie across its end: the worst of them counts (`costmodel.hardware.cluster.span`), and
 is never quicker than a group that no share of a domain beats (`AT_BEST`), so that times of those are bounds on every cluster.
 
-Tokens sent to experts in other domains
----------------------------------------
+Tokens sent to experts
+----------------------
 
-A token with k experts is sent once to every domain (node, rack) that holds one of them and copied there (DeepEP, HybridEP). Experts
-drawn evenly reach ``N (1 - (1 - 1/N)^k)`` of N domains. The fullest domain gets more than the mean one, but no token twice. A router
-that draws groups of experts first (DeepSeek-V3, arXiv:2412.19437,
-section 2.1.2: 4 of 8) reaches as many as fewer draws would: that number of draws stands for its k.
+A token with k experts is sent once to every rank that holds one of them, and of other domains (nodes, racks) once to the domain, and
+copied there (DeepEP, HybridEP). Experts drawn evenly reach ``N (1 - (1 - 1/N)^k)`` of N ranks or domains. The fullest gets more than the
+mean one, but no token twice. A router that draws groups of experts first (DeepSeek-V3, arXiv:2412.19437, section 2.1.2: 4 of 8) reaches
+as many domains as fewer draws would: that number of draws stands for its k.
 
 Messages
 --------
@@ -387,14 +387,13 @@ def sent_bytes(table: ModuleTable, groups: GroupTimes, ranks: IntArray, ep: IntA
         Ranks of these groups.
     """
     every, domains = table.dispatch_bytes + table.uneven_bytes, groups.domains(ranks)[:, None]
-    if groups.assumptions.node_copies or not np.any(domains > 1.0) or not np.any(every):
+    if groups.assumptions.node_copies or groups.assumptions.is_padded or not np.any(every):
         return every
+    units = np.where(domains > 1.0, domains, ep[:, None])
     some = every > 0.0
-    draws = table.drawn_bytes / np.where(some, table.token_bytes, 1.0)
-    once = reached(domains, draws) * table.token_bytes
-    beyond = table.uneven_bytes / np.where(some, table.dispatch_bytes, 1.0) * domain_share(domains[:, 0], ep)[:, None]
-    once = np.minimum(once * (1.0 + beyond), domains * table.token_bytes)
-    return np.asarray(np.where(domains > 1.0, np.minimum(once, every), every))
+    draws = np.where(domains > 1.0, table.drawn_bytes, table.dispatch_bytes) / np.where(some, table.token_bytes, 1.0)
+    beyond = table.uneven_bytes / np.where(some, table.dispatch_bytes, 1.0) * domain_share(units[:, 0], ep)[:, None]
+    return np.minimum(np.minimum(reached(units, draws) * (1.0 + beyond), units) * table.token_bytes, every)
 
 
 def domain_share(domains: FloatArray, ep: IntArray) -> FloatArray:
@@ -582,8 +581,6 @@ def add_dispatch(
     features = layer.output_shape[0] * workload.precision.activation_bytes
     tokens = keys.micro_batch * np.ceil(np.prod(layer.output_shape[1:]) / (keys.cp * keys.tp))
     load = layer.params.capacity_factor * expert_load(layer.params, keys.ep, groups.assumptions)
-    if groups.assumptions.is_padded:  # as many places for every expert, full or not
-        tokens, load = tokens * load, np.ones_like(load)
     sent = tokens * layer.params.top_k * features
     total["dispatch_bytes"] += sent
     total["uneven_bytes"] += sent * (load - 1.0)

@@ -325,6 +325,12 @@ _ALL = (
         "that of the framework, which may be the fastest that fits; else none",
     ),
     _choice(
+        "dispatcher",
+        ("fused", "all_to_all"),
+        "how tokens travel to experts: once to a rank or node (DeepEP, HybridEP), or once for each expert (NCCL)",
+        "that of the framework",
+    ),
+    _choice(
         "expert_balance",
         ("forced", "dropless", "dropped", "padded"),
         "tokens of an expert: equally many whatever the router says, all that the router sends, at most `expert_capacity`, or places for "

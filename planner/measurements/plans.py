@@ -145,7 +145,7 @@ def _question(row: Row) -> Question:
             machine.cluster.host,
             has_fp4=machine.device.has_fp4,
             gathered_copies=float(row.flag("gathered_inputs") is True),
-            **(_expert_loads(row, framework) if "moe" in graph.kinds else {}),
+            **(_stated_of_experts(row, framework) if "moe" in graph.kinds else {}),
         ),
         plans=plans,
         parts=parts,
@@ -183,15 +183,20 @@ def _assumptions(
     return replace(framework.mesh_assumptions(precision=precision, has_fp4=has_fp4, host=host), **stated)
 
 
-def _expert_loads(row: Row, framework: Framework) -> dict[str, float]:
-    """What a row says of the loads of experts, as assumptions; dropless ones are as unequal as its framework's are."""
+def _stated_of_experts(row: Row, framework: Framework) -> dict[str, float]:
+    """What a row says of the loads of experts and how tokens travel, as assumptions; else they are those of its framework."""
+    copies = {"node_copies": float(row.text("dispatcher") == "all_to_all")} if row.has("dispatcher") else {}
     usual = "forced" if framework.defaults.forces_balance else "dropless"
     balance = row.text("expert_balance") or row.default("expert_balance", usual)
     if balance == "forced":
-        return {"expert_spread": 0.0, "biased_spread": 0.0, "expert_capacity": 0.0}
+        return {**copies, "expert_spread": 0.0, "biased_spread": 0.0, "expert_capacity": 0.0}
     if balance == "dropless":
-        return {"expert_capacity": 0.0}
-    return {"expert_capacity": row.number("expert_capacity") or 1.0, "expert_padding": float(balance == "padded")}
+        return {**copies, "expert_capacity": 0.0}
+    return {
+        **copies,
+        "expert_capacity": row.number("expert_capacity") or 1.0,
+        "expert_padding": float(balance == "padded"),
+    }
 
 
 def _plans(row: Row, graph: Graph, node: int) -> tuple[tuple[MeshPlan, ...], int, int]:

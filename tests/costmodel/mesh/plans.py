@@ -29,6 +29,7 @@ BARE = MeshAssumptions(
     cp_overlap=0.0,
     ep_overlap=0.0,
     expert_spread=0.0,
+    node_copies=1.0,
     pp_overlap=0.0,
     scattered_handover=0.0,
     dp_overlap=0.0,
@@ -183,6 +184,7 @@ def assumptions(rng: random.Random) -> MeshAssumptions:
         expert_spread=2.0 * shares["pp_overlap"],
         expert_capacity=1.25 * float(shares["dp_overlap"] > 0.5),
         expert_padding=float(shares["ep_overlap"] > 0.5),
+        node_copies=float(shares["cp_overlap"] > 0.5),
         host_launch_s=0.0,
         host_collective_s=0.0,
     )

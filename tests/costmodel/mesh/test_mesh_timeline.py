@@ -116,17 +116,18 @@ class Chunks:
         return each * (filling + (1 - filling) * full)
 
     def _dispatched_bytes(self, kind: int) -> float:
-        """A token goes once to each node that has one of its experts, of the group with experts on most nodes."""
+        """A token goes once to each rank, or node, that has one of its experts, of the group with experts on most nodes."""
         even = self._value("dispatch_bytes", kind)
         every = even + self._value("uneven_bytes", kind)
-        nodes = _nodes(self.model, self.plan, self.plan.ep, self.stride["ep"])
-        if nodes <= 1 or not every:
+        if not every or self.plan.ep == 1 or self.model.assumptions.is_padded or self.model.assumptions.node_copies:
             return every
+        nodes = _nodes(self.model, self.plan, self.plan.ep, self.stride["ep"])
+        units = nodes if nodes > 1 else self.plan.ep
         layers = [self.model.workload.graph.layers[i] for i in self.model.modules.kinds[kind].layers]
         (chosen,) = {layer.params.top_k for layer in layers if layer.kind == "moe"}
-        copies = nodes * (1.0 - (1.0 - 1.0 / nodes) ** chosen)
-        beyond = (every / even - 1.0) * math.sqrt(nodes / self.plan.ep) * _quantile(nodes) / _quantile(self.plan.ep)
-        return min(every, even / chosen * min(copies * (1.0 + beyond), nodes))
+        copies = units * (1.0 - (1.0 - 1.0 / units) ** chosen)
+        beyond = (every / even - 1.0) * math.sqrt(units / self.plan.ep) * _quantile(units) / _quantile(self.plan.ep)
+        return min(every, even / chosen * min(copies * (1.0 + beyond), units))
 
     def _context(self, kind: int) -> tuple[float, float]:
         plan, model = self.plan, self.model

@@ -129,8 +129,24 @@ def test_a_node_gets_no_token_twice(spread: float) -> None:
     graph = decoder(blocks=2, experts=EXPERTS)
     cluster = make.ideal_nodes(4, inside=1e15)
     even, uneven = (
-        make.model_of(graph, 8, cluster, replace(make.BARE, expert_spread=s)).evaluate_plans([plan]).ep_exposed_s[0]
+        make.model_of(graph, 8, cluster, replace(make.BARE, expert_spread=s, node_copies=0.0))
+        .evaluate_plans([plan])
+        .ep_exposed_s[0]
         for s in (0.0, spread)
     )
     fullest = 1 + spread * math.sqrt(2 / EXPERTS) * 0.5895
     assert uneven / even == pytest.approx(min(fullest, 2 / 1.5), rel=1e-3)
+
+
+def test_a_rank_gets_no_token_twice() -> None:
+    """2 ranks with 4 experts each, 2 experts per token: 1.5 copies; however uneven, the fullest rank gets each token once."""
+    graph = decoder(blocks=2, experts=EXPERTS)
+    plan = MeshPlan(ep=2, dp_shard=2, zero_stage=1)
+    once, most, copies = (
+        make.model_of(graph, 2, make.ideal_cluster(), replace(make.BARE, expert_spread=s, node_copies=n))
+        .evaluate_plans([plan])
+        .ep_exposed_s[0]
+        for s, n in ((0.0, 0.0), (9.0, 0.0), (0.0, 1.0))
+    )
+    assert once / copies == pytest.approx(1.5 / 2, rel=1e-9)
+    assert most == pytest.approx(copies, rel=1e-9)  # 2 ranks x 1 token
