@@ -22,7 +22,7 @@ from costmodel.hardware.cluster import Cluster
 from costmodel.hardware.device import FORMATS, Device
 from costmodel.kernels.roofline import ComputeModel, PassTimes, RooflineCompute, attention_starts
 from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS, MeshAssumptions
-from costmodel.mesh.communication import GroupTimes, add_attention_messages, add_dispatch, add_tensor_parallel
+from costmodel.mesh.communication import GroupTimes, add_attention_messages, add_dispatch, add_tensor_parallel, reached
 from costmodel.mesh.memory import add_saved, add_saved_inputs
 from costmodel.mesh.modules import MODULE_COLUMNS, GradientFlow, ModuleKind, Modules, ModuleTable, RowKeys, flow_of
 from costmodel.mesh.plan import LayerSplit
@@ -53,6 +53,7 @@ __all__ = [
     "module_table",
     "module_weights",
     "softmax_kernels",
+    "sorted_rows",
     "unfused_bytes",
 ]
 
@@ -166,10 +167,13 @@ def softmax_kernels(layer: Layer, shard: Shard, assumptions: MeshAssumptions) ->
     return np.asarray(np.where(rows % multiple, _SOFTMAX_KERNELS, 0.0))
 
 
-def expert_bytes(layer: Layer, shard: Shard, precision: Precision) -> tuple[FloatArray, FloatArray]:
+def expert_bytes(
+    layer: Layer, shard: Shard, precision: Precision, assumptions: MeshAssumptions
+) -> tuple[FloatArray, FloatArray]:
     """Bytes of the routed experts of a mixture in the forward and the backward pass, beyond those of `LayerFamily.work`.
 
-    Casts of what enters both products and of the gradients of their results, limits before the activation, and biases.
+    Casts of what enters both products and of the gradients of their results, limits before the activation, biases, and tokens that are
+    put in order once more where ranks share experts: `sorted_rows` of them, before the experts and behind them.
 
     Parameters
     ----------
@@ -177,6 +181,8 @@ def expert_bytes(layer: Layer, shard: Shard, precision: Precision) -> tuple[Floa
         A mixture of experts.
     shard : Shard
     precision : Precision
+    assumptions : MeshAssumptions
+        ``node_copies``.
     """
     params = layer.params
     rows = rows_held(layer, shard) * params.top_k * params.capacity_factor * shard.load
@@ -185,11 +191,35 @@ def expert_bytes(layer: Layer, shard: Shard, precision: Precision) -> tuple[Floa
     weights = np.ceil(params.experts / shard.experts) * np.ceil(params.ffn / shard.split_out) * params.matrices
     weights = weights * layer.output_shape[0]
     forward, backward = precision.casts_bytes(outside + inside, entering + outside, weights)
+    again = sorted_rows(params, shard, assumptions) * rows_held(layer, shard) * layer.output_shape[0]
+    forward, backward = (time + 2.0 * again * precision.activation_bytes for time in (forward, backward))
     if params.limited:
         forward, backward = forward + _LIMIT_FORWARD * entering, backward + _LIMIT_BACKWARD * entering
     if params.bias:
         forward, backward = forward + _BIAS_FORWARD * outside, backward + _BIAS_BACKWARD * outside
     return forward, backward
+
+
+def sorted_rows(params: MixtureParams, shard: Shard, assumptions: MeshAssumptions) -> FloatArray:
+    """Rows of a token that are read or written to put tokens in order, beyond one and its k copies, (n,).
+
+    The tokens of all ranks arrive sorted by rank, and experts read them sorted by expert. A fused dispatcher delivers a token once, from
+    which its copies are made then (Megatron-LM, megatron/core/transformer/moe/token_dispatcher.py, _DeepepManager: permute behind the
+    dispatch), so that as many are read as arrive; behind an all-to-all all copies are read and written again (MoEAlltoAllTokenDispatcher:
+    sort_chunks_by_idxs), where a rank has several experts.
+
+    Examples
+    --------
+    >>> one, ep = np.ones(2), np.array([1.0, 2.0])
+    >>> shard = Shard(batch=one, out_channels=one, in_channels=one, height=one, split_out=one, split_in=one, split_height=one, experts=ep)
+    >>> params = MixtureParams(experts=8, top_k=2, ffn=8)
+    >>> [sorted_rows(params, shard, MeshAssumptions(node_copies=n)).tolist() for n in (0.0, 1.0)]
+    [[0.0, 0.5], [0.0, 4.0]]
+    """
+    if not assumptions.node_copies and not assumptions.is_padded:
+        return np.minimum(reached(shard.experts, np.array(float(params.top_k))) * shard.load, shard.experts) - 1.0
+    copies = params.top_k * params.capacity_factor * shard.load
+    return np.where((shard.experts > 1.0) & (shard.experts < params.experts), 2.0 * copies, 0.0)
 
 
 def expert_kernels(params: MixtureParams, shard: Shard, precision: Precision) -> tuple[FloatArray, FloatArray]:
@@ -516,7 +546,7 @@ def _add_unfused(
     elements = rows_held(layer, shard) * shard.out_channels
     forward, backward = unfused_bytes(layer, shard, elements, precision.activation_bytes, assumptions)
     if layer.kind == "moe":
-        forward, backward = expert_bytes(layer, shard, precision)
+        forward, backward = expert_bytes(layer, shard, precision, assumptions)
         again, kernels = expert_repeats(layer, shard, precision)
         total["selective_s"] += again / rate * flow.through
         total["selective_launches"] += kernels * flow.through

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS
+from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS, MeshAssumptions
 from costmodel.mesh.plan import MeshPlan
 from costmodel.mesh.tables import expert_bytes, unfused_bytes
 from costmodel.precision import PRECISIONS
@@ -101,11 +101,17 @@ def test_experts_beyond_their_products() -> None:
     """16 tokens with 2 experts each: casts of what enters products and comes back, limits before the activation, biases in fp32."""
     rows, inner, outer = 16 * 2, 96, 64
 
-    def moved(*, precision: str = "bf16", **params: object) -> list[float]:
+    def moved(*, ep: int = 8, copies: float = 1.0, precision: str = "bf16", **params: object) -> list[float]:
         mixture = layer("moe", (outer, 16), experts=8, top_k=2, ffn=inner, **params)
-        return [float(part[0]) for part in expert_bytes(mixture, shard(mixture, experts=4), PRECISIONS[precision])]
+        assumed = MeshAssumptions(node_copies=copies)
+        return [
+            float(part[0]) for part in expert_bytes(mixture, shard(mixture, experts=ep), PRECISIONS[precision], assumed)
+        ]
 
     assert moved() == [0.0, 0.0]
+    # Two experts per rank: all copies are read and written once more, before the experts and behind them; or 4 (1 - (3 / 4)^2) arrive.
+    assert moved(ep=4) == [2 * 2 * rows * outer * 2] * 2
+    assert moved(ep=4, copies=0.0) == [2 * 0.75 * 16 * outer * 2] * 2
     # The gated activation reads 2 x 96 and writes 96.
     assert moved(precision="fp8") == [4 * rows * (outer + inner), 4 * rows * (2 * inner + outer)]
     assert moved(limited=True) == [rows * 2 * inner * (2 * 2 + 2 * 2), rows * 2 * inner * (2 + 2 + 6 + 2 + 2)]
