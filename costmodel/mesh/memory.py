@@ -417,7 +417,7 @@ class PipelineMemory:
             "gathered_bytes": assumptions.prefetched_units * np.max(held[0] + held[1], axis=1)[row][:, None],
             "gradient_bytes": float(workload.precision.gradient_bytes)
             * np.max(table.dense_trainable + table.expert_trainable, axis=1)[row][:, None],
-            "buffer_bytes": _buffers(assumptions, table, row, batch, is_block)[:, None],
+            "buffer_bytes": _buffers(assumptions, table, row, batch, is_block, is_training=workload.training)[:, None],
             "tensors": weigh(modules, table.tensors, row),
             "embedding_trainable": modules[:, :, 0] * table.dense_trainable[row, :1],
             "blocks": saved.blocks(),
@@ -577,7 +577,13 @@ def _without_room(state: FloatArray, activations: FloatArray, room: FloatArray) 
 
 
 def _buffers(
-    assumptions: MeshAssumptions, table: ModuleTable, row: IntArray, batch: MeshBatch, is_block: BoolArray
+    assumptions: MeshAssumptions,
+    table: ModuleTable,
+    row: IntArray,
+    batch: MeshBatch,
+    is_block: BoolArray,
+    *,
+    is_training: bool,
 ) -> FloatArray:
     """Communication buffers: gathered positions, stage inputs and outputs, gradient buckets, tokens on their way to experts. (c,)."""
     entering = np.max(np.where(is_block, table.entering_bytes, 0.0), axis=1)[row]
@@ -586,7 +592,21 @@ def _buffers(
     between = np.where(batch.pp > 1, 2.0 * entering, 0.0)
     buckets = np.where(batch.dp * batch.cp > 1, 2.0 * assumptions.bucket_bytes, 0.0)
     tokens = np.where(batch.ep > 1, np.max(2.0 * table.dispatch_bytes + table.uneven_bytes, axis=1)[row], 0.0)
-    return np.asarray(gathered + between + buckets + tokens)
+    return np.asarray(gathered + between + buckets + tokens + _of_other_positions(table, row, batch, is_training))
+
+
+def _of_other_positions(table: ModuleTable, row: IntArray, batch: MeshBatch, is_training: bool) -> FloatArray | float:
+    """What attention has of other context-parallel ranks, (c,); keys and values with their gradients in training.
+
+    A ring holds those that it works on and those that arrive (Transformer Engine, context_parallel.py: two ``p2p_comm_buffers`` of both in
+    the backward pass), an all-gather those of all positions. Of what an all-to-all exchanges, both layouts are there.
+    """
+    if not np.any(batch.cp > 1):
+        return 0.0
+    held = np.max(table.kv_bytes, axis=1)[row] * (2.0 if is_training else 1.0)
+    traded = np.max(table.heads_bytes, axis=1)[row]
+    found = np.choose(batch.cp_kind, [2.0 * held, batch.cp * held, traded])
+    return np.where(batch.cp > 1, found, 0.0)
 
 
 class _Saved:

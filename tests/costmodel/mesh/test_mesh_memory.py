@@ -89,7 +89,8 @@ BUCKET = 1e6
         (MeshPlan(pp=2), 2, 0),  # what a stage receives and what it sends
         (MeshPlan(pp=2, tp=4, sequence_parallel=True), 3 + 2 / 4, 0),  # a share each
         (MeshPlan(dp_replicate=2), 0, 2 * BUCKET),  # one that fills while one travels
-        (MeshPlan(cp=2, pp=2), 2 / 2, 2 * BUCKET),
+        # Two of keys, values and their gradients, too.
+        (MeshPlan(cp=2, pp=2), (2 + 2 * 4) / 2, 2 * BUCKET),
     ],
 )
 def test_communication_buffers_by_hand(plan: MeshPlan, blocks: float, other: float) -> None:
@@ -415,3 +416,15 @@ def test_the_host_is_ahead_of_what_runs_again() -> None:
     # A host that is late all the time starts two norms and a gate more per block and micro-batch.
     late = [_step_s(kind, host_launch_s=1.0) for kind in ("none", "selective")]
     assert late[1] - late[0] == pytest.approx(4 * 4 * 3, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("kind", "copies"),
+    # Keys and values of 8 positions, with their gradients: twice in a ring, of all positions gathered. Else queries and outputs, too.
+    [("ring", 2 * 2 * 2 * 64), ("all_gather", 4 * 2 * 2 * 64), ("all_to_all", 4 * 64)],
+)
+def test_what_attention_has_of_other_positions(kind: str, copies: int) -> None:
+    graph = make.gpt(blocks=2, features=64, heads=4, positions=32, fused=True)
+    model = make.model_of(graph, 4, make.ideal_cluster(), make.BARE)
+    plan = MeshPlan(cp=4, cp_kind=kind, num_micro_batches=4)
+    assert model.evaluate_plans([plan]).buffer_bytes[0] == 8 * copies * 2

@@ -282,7 +282,8 @@ def test_runs_of_millions_of_positions_are_those_of_their_recipes() -> None:
         assert plan.offload_optimizer
         assert plan.offload_activations
         model = plans.model_of(plans.asked(Row(line=2, cells={**run, **long})), DEFAULT)
-        assert 0.7 * 80e9 < float(model.evaluate_plans([plan]).memory_bytes[0]) < 80e9
+        # These are the longest sequences that fit the 79.6 GiB of the device.
+        assert 0.9 * 79.6 * 2**30 < float(model.evaluate_plans([plan]).memory_bytes[0]) < 79.6 * 2**30
 
 
 def test_documents_of_a_row_are_those_of_the_option() -> None:
