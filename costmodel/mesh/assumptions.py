@@ -50,7 +50,13 @@ class MeshAssumptions:
         "and that option hide all that compute is long enough for: 1",
     )
     pp_overlap: float = assumption(
-        0.0, "share of transfers between stages hidden", "Megatron-LM 1F1B sends and receives between its computations"
+        0.9,
+        "share of the forward pass of a chunk behind which what stages exchange travels, where ranks have other chunks to run, or "
+        "gradients of weights that a zero-bubble schedule puts off",
+        "Megatron-LM, megatron/core/pipeline_parallel/schedules.py: with interleaving, sends and receives are started before a chunk and "
+        "waited for after it (overlap_p2p_comm, its default); 1F1B waits at once; zero-bubble schedules count on it (Qi et al., "
+        "arXiv:2401.10241); 10 % is lost to interference, as in dp_overlap",
+        as_run=0.0,
     )
     scattered_handover: float = assumption(
         1.0,

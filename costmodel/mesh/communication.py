@@ -596,7 +596,7 @@ def add_dispatch(
 def p2p_s(
     groups: GroupTimes, batch: MeshBatch, cut: FloatArray, activation_bytes: float, strides: Sequence[IntArray]
 ) -> FloatArray:
-    """Exposed time until a chunk has its input.
+    """Time in which a chunk gets its input.
 
     Tensor-parallel ranks have a share each (sequence parallelism), or the whole: then they send a share each and gather the shares inside
     their group where the framework does so (`MeshAssumptions.scattered_handover`), else the whole each.
@@ -628,7 +628,7 @@ def p2p_s(
     if np.any(scatters):
         ranks = groups.find(np.where(scatters & (batch.pp > 1), batch.tp, 1), np.ones_like(batch.tp), place)
         time = time + groups.time_s("all_gather", ranks, whole)
-    return np.asarray(time * (1.0 - assumptions.pp_overlap))
+    return np.asarray(time)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -48,6 +48,7 @@ __all__ = [
     "alone_share",
     "build_pipelines",
     "chunk_passes",
+    "exposed_transfers_s",
     "module_passes",
     "pipeline_columns",
     "pipeline_s",
@@ -380,6 +381,30 @@ def chunk_passes(
     )
 
 
+def exposed_transfers_s(batch: MeshBatch, sent_s: FloatArray, rank_forward_s: FloatArray, overlap: float) -> FloatArray:
+    """Of transfers between stages, what a rank cannot hide behind another pass.
+
+    While a tensor of T seconds travels, the rank runs another of its V chunks, or gradients of weights that a zero-bubble schedule put off:
+    with F seconds forward on the slowest rank, T - overlap x min(T, F / V) remain. Else the next pass needs what travels.
+
+    Parameters
+    ----------
+    batch : MeshBatch
+    sent_s : array (n, R)
+        Time of the transfers.
+    rank_forward_s : array (n, Q)
+        Forward pass of all chunks of a rank.
+    overlap : float
+
+    Returns
+    -------
+    array (n, R)
+    """
+    chunk_s = np.max(rank_forward_s, axis=1, keepdims=True) / batch.vpp[:, None]
+    hides = overlap * (IS_CHUNKED | DELAYS_WEIGHTS)[batch.schedule][:, None]
+    return np.asarray(sent_s - hides * np.minimum(sent_s, chunk_s))
+
+
 def time_before(rank: IntArray, count: IntArray, time_s: FloatArray) -> FloatArray:
     """Sum of the times of the chunks before a rank's first chunk.
 
@@ -619,12 +644,13 @@ def build_pipelines(
         alone=alone_share(distinct) if hides_tokens else None,
         slowest=slowest_draw(distinct) if varies else None,
     )
-    transfer_s = p2p_s(groups, batch, layouts.run_cut, precision.activation_bytes, (stride["pp"],))
+    forward = weigh(layouts.rank_modules, passes.forward_s, pass_of)
+    backward = weigh(layouts.rank_modules, passes.backward_s, pass_of)
+    sent = p2p_s(groups, batch, layouts.run_cut, precision.activation_bytes, (stride["pp"],))
+    transfer_s = exposed_transfers_s(batch, sent, forward, groups.assumptions.pp_overlap)
     chunks = chunk_passes(passes, pass_of, layouts, batch, transfer_s, is_block)
     runs = ChunkRuns(count=layouts.run_chunks, forward_s=chunks.forward_s, backward_s=chunks.backward_s)
     rank_again = recomputed_modules(layouts, batch.recompute, batch.recompute_blocks)
-    forward = weigh(layouts.rank_modules, passes.forward_s, pass_of)
-    backward = weigh(layouts.rank_modules, passes.backward_s, pass_of)
     busy = forward + backward
     busy += _received_s(passes, pass_of, layouts, batch, transfer_s)
     if np.any(passes.recompute_s):

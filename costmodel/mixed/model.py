@@ -226,7 +226,7 @@ class MixedModel:
         if scatters:  # activations are gathered on one side, their gradients on the other: the longer of both
             gathered = (self._gathered_s(pipeline, stage, tensor_bytes) for stage in (sender, receiver))
             time = time + np.maximum(*gathered)
-        return time * (1.0 - self.assumptions.pp_overlap)
+        return np.asarray(time)
 
     def _gathered_s(self, pipeline: MixedPipeline, stage: MixedStage, tensor_bytes: FloatArray) -> FloatArray:
         """Time in which the tensor-parallel ranks of a stage gather what they have a share each of."""

@@ -26,7 +26,15 @@ from costmodel.arrays import BoolArray, FloatArray, IntArray, combined, rows_of
 from costmodel.hardware.cluster import AT_BEST
 from costmodel.mesh.communication import mesh_strides, p2p_s
 from costmodel.mesh.model import MeshModel
-from costmodel.mesh.passes import PASS_FIELDS, Pipelines, chunk_passes, module_passes, pipeline_s, time_before
+from costmodel.mesh.passes import (
+    PASS_FIELDS,
+    Pipelines,
+    chunk_passes,
+    exposed_transfers_s,
+    module_passes,
+    pipeline_s,
+    time_before,
+)
 from costmodel.mesh.plan import RECOMPUTE, MeshBatch
 from costmodel.mesh.schedule import ChunkRuns
 from costmodel.mesh.stages import recomputed_modules, weigh
@@ -65,7 +73,9 @@ def worthy(model: MeshModel, batch: MeshBatch, is_worthy: Callable[[FloatArray, 
     batch = replace(batch, domain_gpus=np.full(len(batch), AT_BEST))
     layouts = model.layouts(batch)
     strides = (batch.tp, batch.tp * batch.cp, batch.tp * batch.dp, batch.tp * batch.cp * batch.dp)
-    transfer_s = p2p_s(model.groups, batch, layouts.run_cut, model.workload.precision.activation_bytes, strides)
+    sent_s = p2p_s(model.groups, batch, layouts.run_cut, model.workload.precision.activation_bytes, strides)
+    enough = np.full((len(batch), 1), np.inf)  # chunks that hide all they may: they compute longer than here
+    transfer_s = exposed_transfers_s(batch, sent_s, enough, model.assumptions.pp_overlap)
     chunks = chunk_passes(passes, pass_of, layouts, batch, transfer_s, model.is_block)
     runs = ChunkRuns(count=layouts.run_chunks, forward_s=chunks.forward_s, backward_s=chunks.backward_s)
     if np.any(passes.recompute_s):

@@ -222,20 +222,40 @@ def test_ranks_that_hold_the_whole_hand_on_a_share_each_and_gather_them() -> Non
         assert model.evaluate_plans([plan]).pp_exposed_s[0] == pytest.approx(M * 2 * sent_s, rel=1e-9)
 
 
-@pytest.mark.parametrize("name", ["tp_overlap", "pp_overlap"])
-def test_overlaps_hide_the_share_that_they_state(name: str) -> None:
+def test_overlaps_hide_the_share_that_they_state() -> None:
     graph, cluster = decoder(blocks=4, experts=4), make.ideal_cluster(bandwidth=RATE)
     plan = MeshPlan(tp=2, sequence_parallel=True, ep=2, pp=2, num_micro_batches=4)
     shares = [
         make.model_of(
-            graph, 4, cluster, MeshAssumptions(dp_overlap=0.0, cp_overlap=0.0, **{name: value})
+            graph, 4, cluster, MeshAssumptions(dp_overlap=0.0, cp_overlap=0.0, tp_overlap=value)
         ).evaluate_plans([plan])
         for value in (0.0, 0.75)
     ]
-    column = name.replace("overlap", "exposed_s")
-    none, most = (float(getattr(costs, column)[0]) for costs in shares)
+    none, most = (float(costs.tp_exposed_s[0]) for costs in shares)
     assert none > 0
     assert most == pytest.approx(none / 4, rel=1e-9)
+
+
+def test_transfers_travel_behind_other_chunks_of_a_rank() -> None:
+    """Two ranks of two blocks: with one chunk nothing is hidden; with two a share of each transfer, at most what a chunk computes."""
+    graph = decoder(blocks=4, features=H, positions=S)
+
+    def exposed_s(peak: float, vpp: int, **assumed: float) -> tuple[float, float]:
+        cluster = make.ideal_cluster(bandwidth=RATE, peak=peak, memory_bandwidth=peak)
+        schedule = "1f1b" if vpp == 1 else "interleaved"
+        plan = MeshPlan(pp=2, vpp=vpp, schedule=schedule, num_micro_batches=4)
+        model = make.model_of(graph, 4, cluster, replace(make.BARE, **assumed))
+        costs = model.evaluate_plans([plan])
+        return float(costs.pp_exposed_s[0]), float(costs.compute_s[0])
+
+    one, two, sent = (exposed_s(1e3, vpp, pp_overlap=0.0)[0] for vpp in (1, 2, 2))
+    # One chunk: an input or a gradient per micro-batch; two: three of each rank's four passes receive something.
+    assert two == pytest.approx(3 * one, rel=1e-9)
+    assert exposed_s(1e3, 1, pp_overlap=0.75)[0] == pytest.approx(one, rel=1e-9)
+    assert exposed_s(1e3, 2, pp_overlap=0.75)[0] == pytest.approx(sent / 4, rel=1e-9)
+    # With next to no compute, next to nothing is hidden.
+    barely, compute = exposed_s(1e15, 2, pp_overlap=0.75)
+    assert sent - compute <= barely < sent
 
 
 def _tokens_s(*, in_fp8: bool = False, **assumed: float) -> float:
