@@ -1,6 +1,7 @@
 """The space of mixed plans, from coarse to fine, and what no plan of a part of it can beat.
 
-A *part* is a set of groups that one kind of pipeline crosses; the parts of a plan are disjoint. A *family* of a part fixes the order of its
+A *part* is a set of groups that one kind of pipeline crosses. The parts of a plan are disjoint, or two that share devices of a group: some
+replicas of a stage are on one kind of device and some on another. A *family* of a part fixes the order of its
 groups, their tensor-parallel degrees, the number of replicas and the micro-batch; its *shapes* differ in the stages per group.
 
 Work is measured in units that every group does at a rate of its own, the most favourable of its kinds of blocks: a group's stage of time t
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import permutations, product
+from itertools import combinations, permutations, product
 
 import numpy as np
 
@@ -27,7 +28,17 @@ from strategies.mesh.settings import Bounds
 from strategies.mixed.division import Shape, turns_of
 from strategies.mixed.settings import MixedSettings
 
-__all__ = ["Family", "RateBook", "Rates", "Shapes", "families_of", "legal_degrees", "partitions", "shapes_of"]
+__all__ = [
+    "Family",
+    "RateBook",
+    "Rates",
+    "Shapes",
+    "families_of",
+    "legal_degrees",
+    "partitions",
+    "shapes_of",
+    "sharing_pairs",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +96,16 @@ def partitions(groups: Sequence[int]) -> Iterator[tuple[tuple[int, ...], ...]]:
         yield (*parts, (last,))
         for i, part in enumerate(parts):
             yield (*parts[:i], (*part, last), *parts[i + 1 :])
+
+
+def sharing_pairs(groups: Sequence[int]) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Every two different parts that have a group in common.
+
+    >>> list(sharing_pairs((0, 1)))
+    [((0,), (0, 1)), ((1,), (0, 1))]
+    """
+    parts = [part for size in range(1, len(groups) + 1) for part in combinations(groups, size)]
+    yield from (pair for pair in combinations(parts, 2) if set(pair[0]) & set(pair[1]))
 
 
 class RateBook:

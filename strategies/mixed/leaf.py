@@ -13,13 +13,14 @@ from itertools import permutations, product
 
 import numpy as np
 
-from costmodel.arrays import FloatArray, IntArray
+from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.mesh.plan import RECOMPUTE
 from costmodel.mesh.rules import NetworkShape
 from costmodel.mixed.evaluate import StageCosts, StageRows, cost_stages, stage_reports
 from costmodel.mixed.model import MixedModel
 from costmodel.mixed.plan import MixedPipeline, MixedPlan, MixedStage
 from costmodel.precision import Precision
+from costmodel.tolerances import EQUAL
 from strategies.limits import Clock, OutOfTimeError
 from strategies.mesh.settings import Bounds
 from strategies.mixed.division import (
@@ -34,9 +35,10 @@ from strategies.mixed.division import (
     least_slowest,
     makespan_bound_s,
     num_vectors,
+    turns_of,
     vectors,
 )
-from strategies.mixed.families import Family, RateBook
+from strategies.mixed.families import Family, RateBook, Rates
 from strategies.mixed.settings import MixedMiss, MixedSettings
 
 __all__ = ["Leaf", "LeafSolver", "StageChoices", "StageTables", "nearest_miss"]
@@ -179,6 +181,21 @@ class StageTables:
         name = (self.model.precision_of(plan.groups) if precision is None else precision).name
         return (pipeline.stages[s].group, name, *values.values()), values
 
+    def inner(
+        self, plan: MixedPlan, pipeline: MixedPipeline, s: int, precision: Precision, most: int
+    ) -> list[StageChoices]:
+        """What stage s can be without the front and the back of the network, with up to so many micro-batches in flight."""
+        common, values = self._values(plan, pipeline, s, precision)
+        key, group = (*common, (False, False)), pipeline.stages[s].group
+        if key not in self._tables:
+            self._tables[key] = self._group_table(precision, group, values, (False, False))
+        found = []
+        for alive in range(1, most + 1):
+            if (*key, alive) not in self._choices:
+                self._choices[*key, alive] = self._cheapest(self._tables[key], alive, self.capacity_bytes[group])
+            found.append(self._choices[*key, alive])
+        return found
+
     def least(self, plan: MixedPlan, pipeline: MixedPipeline, precision: Precision) -> tuple[float, float, float]:
         """Least slowest stage, least sum of stages, and least backward share of one, without transfers."""
         of_range = self.contents.of_range
@@ -301,7 +318,20 @@ class StageTables:
         return fewest, np.where(every, blocks, before[blocks])
 
 
+_TINY = 1e-100
 _MOST_VECTORS = 200_000  # shares of the batch that are looked at
+
+
+def _least_by_blocks(blocks: IntArray, times_s: FloatArray) -> FloatArray:
+    """Least time of a stage with at least so many blocks, by their number.
+
+    >>> _least_by_blocks(np.array([0, 1, 1, 2]), np.array([np.inf, 3.0, 2.0, 5.0])).tolist()
+    [0.0, 2.0, 5.0]
+    """
+    found = np.full(int(blocks.max()) + 1, np.inf)
+    np.minimum.at(found, blocks, times_s)
+    found[0] = 0.0
+    return np.minimum.accumulate(found[::-1])[::-1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -434,6 +464,53 @@ class LeafSolver:
         precision = self.model.precision_of(tuple(sorted({g for f in leaf.families for g in f.groups})))
         pairs = zip(leaf.families, leaf.stages, strict=True)
         return [self._least_times_s(f, n, precision, lone=len(shapes) == 1) for f, n in pairs], shapes
+
+    def may_pass(
+        self,
+        family: Family,
+        stages: IntArray,
+        precision: Precision,
+        rates: Sequence[Rates],
+        samples_per_s: FloatArray,
+    ) -> BoolArray:
+        """Whether so many samples per second may go through shapes (n, groups): False only where `samples_per_s` is less.
+
+        For r samples per second, replicas R and micro-batches of b, no stage takes longer than T = R b / r. A stage with a micro-batches in
+        flight holds at most as many blocks as take T, memory and recomputation looked at; all stages have to hold all blocks. As many
+        are in flight as stages follow; with fewer micro-batches than stages the pipeline fills and drains, too.
+        """
+        after = np.concatenate([np.cumsum(stages[:, ::-1], axis=1)[:, ::-1], np.zeros((len(stages), 1), int)], axis=1)
+        count, several = after[:, 0], after[:, 0] > 1
+        if self.model.assumptions.contended_step_s or not np.any(several):
+            return np.ones(len(stages), dtype=np.bool_)
+        wanted, blocks = len(family.kinds) - 2, self.tables.contents.blocks
+        most_s = family.replicas * family.micro_batch * (1.0 + EQUAL) / np.maximum(samples_per_s, _TINY)
+        held = Leaf(families=(family,), stages=((3,) * len(family.groups),))
+        draft = self._draft(held, max(self.settings.zero_stages), self.settings.orders[0])
+        holds, alone, least = np.zeros(len(stages)), np.zeros(len(stages)), np.inf
+        for i in range(len(family.groups)):
+            choices = self.tables.inner(draft, draft.pipelines[0], 3 * i, precision, int(count.max()))
+            times = np.stack([_least_by_blocks(blocks, choice.times_s) for choice in choices])
+            room = np.stack([np.searchsorted(each, most_s, side="right") - 1 for each in times])
+            up_to = np.concatenate([np.zeros((1, len(stages)), dtype=np.int64), np.cumsum(room, axis=0)])
+            rows = np.arange(len(stages))
+            holds += up_to[after[:, i], rows] - up_to[after[:, i + 1], rows]
+            for is_end, own_s, alive in (
+                (i == 0, rates[0].front_s, count),
+                (i == len(family.groups) - 1, rates[-1].back_s, np.ones_like(count)),
+            ):
+                if is_end:  # it holds an end of the network, too
+                    short = np.stack([np.searchsorted(each, most_s - own_s, side="right") - 1 for each in times])
+                    holds -= room[alive - 1, rows] - short[alive - 1, rows]
+            alone += stages[:, i] * room[0]
+            least = min(least, float(np.min(times[0, 1:] / np.arange(1, times.shape[1]))))
+        least = least if np.isfinite(least) else 0.0  # nothing fits then
+        most = -(-self.model.shape.global_batch // (family.micro_batch * family.replicas))
+        m, share = np.minimum(count - 1, most), min(r.backward_share for r in rates)
+        # All stages together, and the slowest one, at least.
+        passed_s, slowest_s = wanted * least + rates[0].front_s + rates[-1].back_s, wanted * least / count
+        few = (alone >= wanted) & (passed_s + turns_of(m, count, share) * slowest_s <= m * most_s)
+        return np.asarray(~several | (most >= count) & (holds >= wanted) | few)
 
     def samples_per_s(self, family: Family, stages: tuple[int, ...], precision: Precision) -> float:
         """No share of the batch goes through a shape faster than this; memory and recomputation are looked at."""

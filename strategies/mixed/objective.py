@@ -13,6 +13,9 @@ Samples go through a shape at a rate r at most, and its devices weigh w (nothing
 
 so those that may stay below a limit are found by a sum over the parts: of rates, ``sum r_p >= batch / limit``, or of what the rates are
 above what the weights cost, ``sum (r_p - w_p batch / limit) >= 0``.
+
+Parts that share the D devices of a group use u_p of them, ``sum u_p <= D``. At any price q >= 0 of a device, ``sum (r_p - q u_p) >=
+sum r_p - q D``, so a sum over the parts tells here, too. The price is what a device adds at most, so that no shape gains anything.
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ from strategies.limits import Clock
 from strategies.mixed.families import Family, RateBook, shapes_of
 from strategies.mixed.leaf import LeafSolver
 
-__all__ = ["PartShape", "SideBySide", "Together", "Weights"]
+__all__ = ["PartShape", "SideBySide", "Together", "Weights", "devices_per_stage", "rates_by_group"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,16 +130,31 @@ class Weights:
         more_s = 0.0 if self.extra_of_group is None else self.extra_of_group[group] * computing_s
         return workers * (self.of_group[group] * step_s + more_s)
 
-    def gain(self, family: Family, per_sample: float) -> float:
+    def gain(self, family: Family, per_sample: float, price: FloatArray) -> float:
         """Samples per second of a family's best shape beyond those that its weight would cost at a score per sample.
 
-        The score without what computing adds.
+        The score without what computing adds; devices of a group cost ``price`` samples per second each.
         """
-        if self.of_group is None:
+        taken = devices_per_stage(family) * price[list(family.groups)]
+        if self.of_group is None and not taken.any():
             return family.samples_per_s
         rates = family.replicas * np.array(family.stage_samples_per_s)
-        each = rates - self.per_stage(family) / per_sample
+        each = rates - self.per_stage(family) / per_sample - taken
         return float(np.sum(np.where(each > 0, each * np.array(family.most_stages), each)))
+
+
+def devices_per_stage(family: Family) -> FloatArray:
+    """Devices of all replicas in a stage on each group of a family."""
+    return family.replicas * np.array(family.tps, dtype=np.float64)
+
+
+def rates_by_group(lists: Sequence[list[Family]], groups: int) -> FloatArray:
+    """Samples per second that a device of each group adds to those of any family, at most."""
+    most = np.zeros(groups)
+    for family in (family for families in lists for family in families):
+        each = np.array(family.stage_samples_per_s) / np.array(family.tps)
+        np.maximum.at(most, list(family.groups), each)
+    return most
 
 
 PartShape = tuple[Family, tuple[int, ...]]
@@ -175,6 +193,7 @@ class SideBySide:
     book: RateBook
     solver: LeafSolver
     batch: int
+    devices: tuple[int, ...]  # of every group
     clock: Clock
     counts: Counter[str]
 
@@ -200,13 +219,17 @@ class SideBySide:
         if per_sample <= 0:
             return nothing
         needed = 1.0 / per_sample if weights.is_time else 0.0
-        ordered = [sorted(families, key=lambda f: -weights.gain(f, per_sample)) for families in lists]
-        most = [weights.gain(families[0], per_sample) for families in ordered]
+        shared = Counter(g for families in lists for g in set(families[0].groups))
+        price = np.array([shared[g] > 1 for g in range(len(self.devices))]) * rates_by_group(lists, len(self.devices))
+        needed -= float(price @ self.devices)
+        ordered = [sorted(families, key=lambda f: -weights.gain(f, per_sample, price)) for families in lists]
+        most = [weights.gain(families[0], per_sample, price) for families in ordered]
         shapes: list[list[PartShape]] = []
         rates: list[FloatArray] = []
         weighing: list[FloatArray] = []
+        taken: list[FloatArray] = []
         for p, families in enumerate(ordered):
-            found = self._good_shapes(families, precision, weights, per_sample, needed - (sum(most) - most[p]))
+            found = self._good_shapes(families, precision, weights, per_sample, price, needed - (sum(most) - most[p]))
             if self.clock.is_over:
                 return replace(nothing, left_out=bound, out_of_time=True)
             if not found:
@@ -214,9 +237,13 @@ class SideBySide:
             shapes.append([(family, stages) for family, stages, _, _ in found])
             rates.append(np.array([rate for _, _, rate, _ in found]))
             weighing.append(np.array([weight for _, _, _, weight in found]))
-            most[p] = float(np.max(_gains(rates[p], weighing[p], per_sample)))
-        gains = [_gains(rate, weight, per_sample) for rate, weight in zip(rates, weighing, strict=True)]
-        choice, dropped = _good_choices(gains, needed)
+            taken.append(np.array([self._taken(family, stages) for family, stages, _, _ in found]))
+            most[p] = float(np.max(_gains(rates[p], weighing[p], per_sample) - taken[p] @ price))
+        gains = [_gains(r, w, per_sample) for r, w in zip(rates, weighing, strict=True)]
+        if price.any():
+            choice, dropped = _fitting_pairs(gains, taken, np.array(self.devices), needed + float(price @ self.devices))
+        else:
+            choice, dropped = _good_choices(gains, needed)
         self.counts["shapes"] += len(choice)
         samples = np.sum([rate[choice[:, p]] for p, rate in enumerate(rates)], axis=0)
         weight = 1.0 if weights.is_time else np.sum([w[choice[:, p]] for p, w in enumerate(weighing)], axis=0)
@@ -227,29 +254,69 @@ class SideBySide:
             left_out = self.batch / dropped if weights.is_time else bound
         return Together(shapes=shapes, choice=choice[order], bounds=bounds[order], left_out=left_out)
 
+    def _taken(self, family: Family, stages: Sequence[int]) -> FloatArray:
+        """Devices of every group that a shape uses."""
+        found = np.zeros(len(self.devices))
+        found[list(family.groups)] = devices_per_stage(family) * np.array(stages)
+        return found
+
     def _good_shapes(
-        self, families: list[Family], precision: Precision, weights: Weights, per_sample: float, needed: float
+        self,
+        families: list[Family],
+        precision: Precision,
+        weights: Weights,
+        per_sample: float,
+        price: FloatArray,
+        needed: float,
     ) -> list[tuple[Family, tuple[int, ...], float, float]]:
         """Shapes that gain that much, memory looked at, with their rates and weights."""
         result = []
         for family in families:
-            if weights.gain(family, per_sample) < needed or self.clock.is_over:
+            if weights.gain(family, per_sample, price) < needed or self.clock.is_over:
                 break
             self.counts["families"] += 1
             found = shapes_of(self.book, family, precision)
             each = found.stages @ weights.per_stage(family)
+            cost = found.stages @ (devices_per_stage(family) * price[list(family.groups)])
             quick = family.replicas * family.micro_batch / found.bottleneck_s
-            for row in np.flatnonzero(_gains(quick, each, per_sample) >= needed):
+            rows = np.flatnonzero(_gains(quick, each, per_sample) - cost >= needed)
+            if not len(rows):
+                continue
+            wanted = needed + each[rows] / per_sample + cost[rows]
+            for row in rows[self.solver.may_pass(family, found.stages[rows], precision, found.rates, wanted)]:
                 stages = tuple(int(n) for n in found.stages[row])
                 speed = self.solver.samples_per_s(family, stages, precision)
                 weight = float(each[row])
-                if speed > 0 and speed - weight / per_sample >= needed:
+                if speed > 0 and speed - weight / per_sample - cost[row] >= needed:
                     result.append((family, stages, speed, weight))
         return result
 
 
 def _gains(rates: FloatArray, weights: FloatArray, per_sample: float) -> FloatArray:
     return np.asarray(rates - weights / per_sample)
+
+
+_AT_A_TIME = 1_000_000  # pairs of shapes
+
+
+def _fitting_pairs(
+    gains: Sequence[FloatArray], taken: Sequence[FloatArray], devices: IntArray, needed: float
+) -> tuple[IntArray, float]:
+    """As `_good_choices`, of two shapes that share devices and have enough of them."""
+    (first, second), (used, more) = gains, taken
+    found: list[IntArray] = []
+    step = max(_AT_A_TIME // len(second), 1)
+    for start in range(0, len(first), step):
+        rows = slice(start, start + step)
+        good = first[rows, None] + second >= needed
+        for g, most in enumerate(devices):
+            good &= used[rows, None, g] + more[:, g] <= most
+        found.append(np.add(np.argwhere(good), [start, 0]))
+    choice = np.concatenate(found)
+    together = first[choice[:, 0]] + second[choice[:, 1]]
+    order = np.argsort(-together, kind="stable")
+    dropped = float(together[order[_MOST_CHOICES]]) if len(order) > _MOST_CHOICES else -np.inf
+    return choice[order[:_MOST_CHOICES]], dropped
 
 
 def _good_choices(gains: Sequence[FloatArray], needed: float) -> tuple[IntArray, float]:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,9 +24,9 @@ from costmodel.precision import Precision
 from costmodel.tolerances import EQUAL
 from costmodel.workload import Workload
 from strategies.limits import Clock, Progress
-from strategies.mixed.families import Family, RateBook, families_of, partitions, shapes_of
+from strategies.mixed.families import Family, RateBook, families_of, partitions, shapes_of, sharing_pairs
 from strategies.mixed.leaf import Leaf, LeafSolver, nearest_miss
-from strategies.mixed.objective import PartShape, SideBySide, Weights
+from strategies.mixed.objective import PartShape, SideBySide, Weights, rates_by_group
 from strategies.mixed.settings import MixedBaseline, MixedCandidate, MixedOutcome, MixedSettings
 
 __all__ = ["search_mixed"]
@@ -124,6 +125,8 @@ class _Search:
         self.number = itertools.count()  # of equal bounds the first comes first
         self.pieces = 0
         self.low = 0.0  # no plan of what is being explored takes less
+        self.beyond = 0.0  # nor any other
+        self.interest = _OF_INTEREST
 
     def run(self) -> MixedOutcome:
         """Each group alone, then all together."""
@@ -132,18 +135,23 @@ class _Search:
         try:
             for group in usable:
                 before, self.best = self.best, {}
-                alone = self._explore([((group,),)], f"{group_names(self.model.cluster)[group]} alone")
+                alone = self._explore(self._queued([((group,),)]), f"{group_names(self.model.cluster)[group]} alone")
                 found = self._ranked()
                 candidate = found[0] if found else None
                 self.outcome.baselines.append(MixedBaseline(group=group, candidate=candidate, bound_score=alone))
                 self.best = before = before | self.best
             # The groups alone take part again, so that the ranking is of the whole space; what they cost is remembered.
             self.low = 0.0
-            bound = self._explore(list(partitions(usable)), "all groups together")
+            together, sharing = self._queued(partitions(usable)), self._queued(sharing_pairs(usable))
+            self.beyond = sharing[0][0] if sharing else np.inf
+            bound = self.outcome.apart_score = self._explore(together, "all groups together")
+            # Only better ones are of interest here: those that are nearly as good are many.
+            self.beyond, self.interest = bound, 1.0
+            bound = min(bound, self._explore(sharing, "pipelines that share groups"))
         except KeyboardInterrupt:
             self.outcome.interrupted = True
             self.best = before | self.best
-            bound = self.low if len(self.outcome.baselines) == len(usable) else 0.0
+            bound = min(self.low, self.beyond) if len(self.outcome.baselines) == len(usable) else 0.0
         self._finish(bound)
         return self.outcome
 
@@ -158,17 +166,25 @@ class _Search:
         if not scores:
             return np.inf, np.inf
         last = scores[-1] if len(scores) >= self.settings.top else np.inf
-        return scores[0], max(scores[0], min(last, scores[0] * _OF_INTEREST))
+        return scores[0], max(scores[0], min(last, scores[0] * self.interest))
 
-    def _explore(self, wanted: Sequence[tuple[tuple[int, ...], ...]], stage: str) -> float:
-        """Work through some partitions until the best plan is proven or time is up; a bound on all of their plans."""
+    def _queued(self, wanted: Iterable[tuple[tuple[int, ...], ...]]) -> list[tuple[float, int, _Item]]:
+        """Some parts with bounds on their plans, the least first."""
         self.queue: list[tuple[float, int, _Item]] = []
+        # All shares are multiples of it.
+        if self.batch % math.gcd(*self.settings.num_micro_batches.values or (1,)):
+            return self.queue
         for parts in wanted:
-            lists = self._family_lists(parts)
+            lists = self._family_lists(parts) if len(parts) <= self.settings.replicas.most else [[]]
             if all(lists):
                 first: _Item = _Lone(parts[0], lists[0], 0) if len(parts) == 1 else _Apart(parts, lists)
                 self._push(self._first_bound(parts, lists), first)
-        unresolved = np.inf
+        return self.queue
+
+    def _explore(self, queue: list[tuple[float, int, _Item]], stage: str) -> float:
+        """Work through a queue until the best plan is proven or time is up; a bound on all of its plans."""
+        self.queue, unresolved = queue, np.inf
+        self.low = queue[0][0] if queue else np.inf
         while self.queue:
             bound, _, item = heapq.heappop(self.queue)
             best, limit = self._limits()
@@ -196,7 +212,7 @@ class _Search:
         heapq.heappush(self.queue, (bound, next(self.number), item))
 
     def _precision(self, parts: Sequence[tuple[int, ...]]) -> Precision:
-        return self.model.precision_of(tuple(sorted(g for part in parts for g in part)))
+        return self.model.precision_of(tuple(sorted({g for part in parts for g in part})))
 
     def _weights(self, parts: Sequence[tuple[int, ...]]) -> Weights:
         return Weights.of(self.settings.objective, self.model, [g for part in parts for g in part])
@@ -205,7 +221,8 @@ class _Search:
         """No plan of some parts scores less: the best family of each takes the samples that it is best at."""
         weights = self._weights(parts)
         if weights.is_time:
-            return self.batch / sum(families[0].samples_per_s for families in lists)
+            apart = sum(families[0].samples_per_s for families in lists)
+            return self.batch / min(apart, float(rates_by_group(lists, len(self.devices)) @ self.devices))
         return self.batch * min(weights.per_sample(families[0]) for families in lists)
 
     def _family_lists(self, parts: tuple[tuple[int, ...], ...]) -> list[list[Family]]:
@@ -238,7 +255,14 @@ class _Search:
 
         Returns a bound on what had to be left out.
         """
-        beside = SideBySide(book=self.book, solver=self.solver, batch=self.batch, clock=self.clock, counts=self.counts)
+        beside = SideBySide(
+            book=self.book,
+            solver=self.solver,
+            batch=self.batch,
+            devices=self.devices,
+            clock=self.clock,
+            counts=self.counts,
+        )
         found = beside.listed(item.families, self._precision(item.parts), self._weights(item.parts), bound, limit)
         self.outcome.out_of_time |= found.out_of_time
         if len(found.choice):

@@ -17,10 +17,10 @@ __all__ = ["MixedBaseline", "MixedCandidate", "MixedMiss", "MixedOutcome", "Mixe
 class MixedSettings:
     """The space and the limits of a search.
 
-    The space: any groups, each used by one kind of pipeline; a pipeline crosses its groups in any order, with one tensor-parallel degree
-    and any number of stages per group, any number of replicas, any division of the blocks and, stage by stage, the cheapest
-    recomputation that fits; the batch is shared among the pipelines and replicas in any way. 1F1B; tensor parallelism inside a unit of the
-    innermost level.
+    The space: any groups, each used by one kind of pipeline, or two kinds of pipelines that share groups; a pipeline crosses its groups in
+    any order, with one tensor-parallel degree and any number of stages per group, any number of replicas, any division of the blocks and,
+    stage by stage, the cheapest recomputation that fits; the batch is shared among the pipelines and replicas in any way. 1F1B; tensor
+    parallelism inside a unit of the innermost level.
 
     What is fixed cuts parts out of it: ``tp`` of every stage, ``stages`` of every pipeline, ``replicas`` of all pipelines together,
     ``num_micro_batches`` of every replica, ``recompute`` and ``recompute_blocks`` of every stage (all of a stage that has fewer).
@@ -83,6 +83,7 @@ class MixedOutcome(Outcome[MixedCandidate, MixedMiss]):
 
     baselines: list[MixedBaseline] = field(default_factory=list)
     precision: str = ""  # of the best plan
+    apart_score: float = 0.0  # no plan whose pipelines share no group scores less
     notes: list[str] = field(default_factory=list)  # what the user should know, e.g. why fp16
 
     @property

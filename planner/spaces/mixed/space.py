@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 __all__ = ["GroupBaseline", "GroupUse", "MeshAlone", "MixedPlanSpace", "fullest_group", "mixed_space"]
 
 _TIME_PARTS = parts_of(MIXED_FIGURES.values(), "step_time_s")
-_OF_ONE_KIND = "of steps on one kind of device, since no published run mixes several"
+_OF_ONE_KIND = "of steps on one kind of device, since no table of runs that it is made from mixes several"
 _COMMUNICATION = ("tp_exposed_s", "pp_exposed_s", "dp_exposed_s")
 
 
@@ -509,6 +509,8 @@ def _notes(space: MixedPlanSpace, outcome: MixedOutcome, best: RankedPlan) -> li
     if request.gpus < total:
         counts = dict(zip(space.names, space.devices, strict=True))
         notes.append(Note("gpus_by_group", gpus=request.gpus, groups=counts))
+    if outcome.gap > PROOF_SLACK and outcome.apart_score >= best.score * (1 - PROOF_SLACK):
+        notes.append(Note("groups_shared", better=better_word(space.objective)))
     why = "group_slows" if space.objective == "step_time" else "group_no_better"
     code = why if outcome.gap <= PROOF_SLACK else "group_not_used"
     notes += [Note(code, group=use.name) for use in best.groups if use.available and not use.devices]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import count, islice, permutations, product
+from itertools import chain, combinations, count, islice, permutations, product
 
 from costmodel.hardware.cluster import Cluster, DeviceGroup, Level
 from costmodel.hardware.device import Device
@@ -98,11 +98,17 @@ def subsets_in_parts(groups: Sequence[int]) -> set[frozenset[frozenset[int]]]:
     return found
 
 
+def overlapping_pairs(groups: Sequence[int]) -> list[tuple[frozenset[int], frozenset[int]]]:
+    """Two different sets with a group in common."""
+    sets = [frozenset(g for g in groups if mask >> g & 1) for mask in range(1, 1 << len(groups))]
+    return [(a, b) for a, b in combinations(sets, 2) if a & b]
+
+
 def all_plans(model: MixedModel, settings: MixedSettings, degrees: Sequence[int]) -> Iterator[MixedPlan]:
     """Every plan of the space that `MixedSettings` describes, by plain loops."""
     batch, blocks = model.shape.global_batch, model.shape.num_blocks
     devices = [group.num_devices or 0 for group in model.cluster.groups]
-    for parts in subsets_in_parts(range(len(devices))):
+    for parts in chain(subsets_in_parts(range(len(devices))), overlapping_pairs(range(len(devices)))):
         lists = []
         for part in parts:
             shapes = []
@@ -119,7 +125,16 @@ def all_plans(model: MixedModel, settings: MixedSettings, degrees: Sequence[int]
                             shapes += [(groups, tps, counts, replicas, b) for b in settings.micro_batches]
             lists.append(shapes)
         for chosen in product(*lists):
-            yield from _plans_of(chosen, batch, blocks, settings)
+            if _is_enough(devices, chosen):
+                yield from _plans_of(chosen, batch, blocks, settings)
+
+
+def _is_enough(devices: Sequence[int], chosen: Sequence[tuple]) -> bool:
+    used = [0] * len(devices)
+    for groups, tps, counts, replicas, _ in chosen:
+        for g, tp, n in zip(groups, tps, counts, strict=True):
+            used[g] += n * tp * replicas
+    return all(n <= most for n, most in zip(used, devices, strict=True))
 
 
 def _plans_of(chosen: Sequence[tuple], batch: int, blocks: int, settings: MixedSettings) -> Iterator[MixedPlan]:

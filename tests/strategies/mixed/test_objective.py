@@ -19,7 +19,8 @@ from costmodel.mixed.plan import MixedPlan
 from costmodel.precision import PRECISIONS
 from strategies.mesh.settings import Bounds
 from strategies.mixed.families import RateBook, families_of, shapes_of
-from strategies.mixed.objective import Weights
+from strategies.mixed.leaf import LeafSolver
+from strategies.mixed.objective import Weights, devices_per_stage, rates_by_group
 from strategies.mixed.search import search_mixed
 from strategies.mixed.settings import MixedOutcome, MixedSettings
 from tests.cases import mostly
@@ -155,10 +156,32 @@ def test_bounds_of_families_hold() -> None:
             least = weights.per_sample(family)
             assert least <= float(np.min(weight / rates)) * (1 + 1e-12)
             for per_sample in (least, 1.3 * least, 5.0 * least):
-                most = float(np.max(rates - weight / per_sample))
-                assert weights.gain(family, per_sample) >= most - 1e-12 * float(np.max(rates))
+                for price in (np.zeros(len(devices)), rates_by_group([[family]], len(devices))):
+                    cost = shapes.stages @ (devices_per_stage(family) * price[list(family.groups)])
+                    most = float(np.max(rates - weight / per_sample - cost))
+                    assert weights.gain(family, per_sample, price) >= most - 1e-12 * float(np.max(rates))
             checked += 1
     assert checked > 50
+
+
+@mostly("exact", "seed", range(41_000, 41_020))
+def test_no_shape_is_left_out_that_is_fast_enough(seed: int) -> None:
+    """What the quick look excludes, the division of blocks excludes, too; and it excludes some."""
+    work, cluster, settings = random_case(seed)
+    model = MixedModel.build(work, cluster, replace(settings.assumptions, contended_step_s=0.0))
+    capacity = tuple(float(group.device.memory_bytes) for group in model.cluster.groups)
+    book, solver = RateBook(model, settings, capacity), LeafSolver(model, settings, capacity)
+    precision, devices = model.precision_of((0, 1)), [group.num_devices or 0 for group in model.cluster.groups]
+    for family in families_of(book, (0, 1), precision, devices, alone=False):
+        shapes = shapes_of(book, family, precision)
+        if not len(shapes.stages):
+            continue
+        speeds = np.array([solver.samples_per_s(family, tuple(row), precision) for row in shapes.stages.tolist()])
+        for share in (0.1, 0.7, 1.0):
+            kept = solver.may_pass(family, shapes.stages, precision, shapes.rates, share * speeds)
+            assert np.all(kept[speeds > 0])
+        endless = np.full(len(speeds), 1e30)
+        assert not np.any(solver.may_pass(family, shapes.stages, precision, shapes.rates, endless))
 
 
 def test_an_unknown_price_is_an_error() -> None:

@@ -13,26 +13,35 @@ from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import MeshBatch, MeshPlan
 from costmodel.mixed.evaluate import cost_plans, stage_reports
 from costmodel.mixed.model import MixedModel
-from costmodel.mixed.plan import MixedError, describe, group_cluster
+from costmodel.mixed.plan import (
+    MixedError,
+    MixedPipeline,
+    MixedPlan,
+    MixedStage,
+    describe,
+    group_cluster,
+)
 from planner.files.loading import load_cluster
 from strategies.mesh.settings import Bounds
-from strategies.mixed.families import partitions
+from strategies.mixed.families import partitions, sharing_pairs
 from strategies.mixed.search import search_mixed
 from strategies.mixed.settings import MixedSettings
 from tests.cases import mostly
 from tests.strategies.mesh.networks import decoder
 from tests.strategies.mixed.mixed_problems import (
+    all_plans,
     device_of,
     enumerated_cases,
+    overlapping_pairs,
     random_case,
     subsets_in_parts,
     workload_of,
 )
 
 
-@mostly("exact", ("chunk", "count"), [(0, 1), *((chunk, 10) for chunk in range(10))], quick=1)
+@mostly("exact", ("chunk", "count"), [(0, 1), *((chunk, 10) for chunk in range(22))], quick=1)
 def test_best_plan_is_that_of_brute_force(chunk: int, count: int) -> None:
-    """Ten random cases each, 100 in all; every one is proven, too, and no group alone is faster."""
+    """Ten random cases each, 220 in all; every one is proven, too, and no group alone is faster."""
     for model, settings, plans in islice(enumerated_cases(1000 * chunk), count):
         every = cost_plans(model, plans)
         outcome = search_mixed(model.workload, model.cluster, settings)
@@ -56,6 +65,9 @@ def test_parts_are_all_partitions_of_all_subsets() -> None:
         listed = [frozenset(frozenset(part) for part in parts) for parts in partitions(tuple(range(groups)))]
         assert len(listed) == len(set(listed))
         assert set(listed) == subsets_in_parts(range(groups))
+        pairs = [frozenset(map(frozenset, pair)) for pair in sharing_pairs(range(groups))]
+        assert len(pairs) == len(set(pairs))
+        assert set(pairs) == {frozenset(pair) for pair in overlapping_pairs(range(groups))}
 
 
 @pytest.mark.exact
@@ -169,6 +181,41 @@ def test_one_group_alone_finds_the_best_uniform_plan() -> None:
     uniform = model.evaluate(MeshBatch.from_plans(plans))
     assert outcome.best.step_time_s <= uniform.step_time_s.min() * (1 + 1e-12)
     assert outcome.baselines[0].candidate == outcome.best
+
+
+def test_replicas_of_a_stage_on_different_devices() -> None:
+    """Two devices hold the network, three are fast and one is slow: the third fast one works together with the slow one.
+
+    The micro-batches go by speed. Without sharing, only two devices could work, at more than 1.25 times the step.
+    """
+    graph = decoder(blocks=2, features=64, kv_heads=4, ffn=512, vocabulary=32, positions=256)
+    fabric = Level(name="fabric", size=None, bandwidth_bytes_per_s=1e11, latency_s=1e-7)
+    fast, slow = device_of("fast", 2.0, 1e9), device_of("slow", 0.9, 1e9)
+    work, one, cut = workload_of(graph, 8, fast), MixedStage(group=0, blocks=2), MixedStage(group=0, blocks=1)
+    assumptions = MeshAssumptions(bucket_bytes=1e3)
+    groups = (DeviceGroup(device=fast, num_devices=3), DeviceGroup(device=slow, num_devices=1))
+    cluster = Cluster(name="c", groups=groups, levels=(fabric,))
+    alone = [
+        MixedPlan(pipelines=(MixedPipeline(stages=stages, num_micro_batches=8),)) for stages in ((one,), (cut, cut))
+    ]
+    costs = cost_plans(MixedModel.build(work, cluster, assumptions), alone)
+    held = 0.9 * float(costs.memory_bytes[0])
+    groups = tuple(replace(group, device=replace(group.device, memory_bytes=held)) for group in groups)
+    cluster = replace(cluster, groups=groups)
+    settings = MixedSettings(
+        top=1, micro_batches=(1,), zero_stages=(0,), recompute=("none",), tp=Bounds(high=1), assumptions=assumptions
+    )
+    outcome = search_mixed(work, cluster, settings)
+    model = MixedModel.build(work, cluster, assumptions)
+    every = cost_plans(model, list(all_plans(model, settings, [1])))
+    best = outcome.best
+    assert best.step_time_s == pytest.approx(every.step_time_s[every.fits].min(), rel=1e-9)
+    assert outcome.gap <= 1e-9
+    assert sorted(tuple(s.group for s in p.stages) for p in best.plan.pipelines) == [(0, 0), (1, 0)]
+    assert costs.step_time_s[1] > 1.25 * best.step_time_s
+    assert outcome.apart_score == pytest.approx(costs.step_time_s[1])
+    few, many = sorted(p.samples for p in best.plan.pipelines)
+    assert few < many
 
 
 @pytest.mark.exact
