@@ -143,13 +143,19 @@ _READ_APART = (
 )
 
 
+# Operators of an engine's attention in AIConfigurator's tables, by what they are beside the plain one.
+_SERVED = re.compile(r"(attention|mla)(?:_(decode|prefill))?(?:_window)?$")
+
+
 def measured(row: Row) -> Cells:
     """A row as `planner measure` writes it: what it says is taken as it is, but for device and formats."""
-    if row.text("kernel").lower() not in KERNELS:
+    kernel = row.text("kernel").lower()
+    served = _SERVED.match(kernel) if row.text("source").startswith("AIConfigurator") else None
+    if kernel not in KERNELS and not served:
         raise Unreadable(f"kernel '{short_name(row.text('kernel'))}' is not known ({', '.join(KERNELS)})")
     cells = _kernel(row)
     put_attention(row, cells)
-    if row.text("kernel").lower() == "collective":
+    if kernel == "collective":
         cells.counts(row, "nodes", "gpus_per_node", "nvlink_domain")
     row.asked.update(row.cells)
     for name, text in row.cells.items():
@@ -158,7 +164,28 @@ def measured(row: Row) -> Cells:
     for name in ("causal", "flash_attention"):
         cells.pop(name, None)
         cells.put(name, yes_or_no(row.text(name)))
+    if served:
+        _served(row, cells, is_latent=served[1] == "mla", decodes=served[2] == "decode")
     return cells
+
+
+def _served(row: Row, cells: Cells, *, is_latent: bool, decodes: bool) -> None:
+    """An operator of TensorRT-LLM's attention.
+
+    Offsets of the batch are counted in a kernel first (invokeBuildDecoderInfo). On Hopper latent attention is decoded by FlashMLA, which
+    lays out its work before and adds up pieces after (deepseek-ai/FlashMLA, csrc: get_mla_metadata, combine). Where the cache is in fp8,
+    products are, too, but for whole heads that are decoded (cpp/tensorrt_llm/thop/attentionOp.cpp: mFP8ContextFMHA, mFP8ContextMLA,
+    mFP8GenerationMLA).
+    """
+    cells["kernel"] = "attention"
+    cells.put("served", True)
+    cells.put("latent", is_latent or None)
+    cells.put("other_kernels", 3 if is_latent and decodes and cells["device"].startswith("h100") else 1)
+    if not decodes:
+        cells.pop("kv_tokens", None)
+    narrow = row.text("kv_precision") == "fp8" and (is_latent or not decodes)
+    if narrow and "fp8" in load_device(cells["device"]).device.formats:
+        cells["products"] = "fp8"
 
 
 # -- layers by name -----------------------------------------------------------------------------------------------------------

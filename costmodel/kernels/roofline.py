@@ -81,6 +81,8 @@ _WHOLE_LOAD = 8.0
 # more of the device works; cuBLAS has tiles down to 64 x 64: NVIDIA, Matrix Multiplication Background User's Guide, tile quantization) and
 # 256 x 128 (the most efficient one: the same).
 _LEAST_TILE, _LARGEST_TILE = 0.5, 2.0
+# Tiles of a row of queries that a mask cuts: a window does so at both of its ends.
+_EDGES = {"masked": 1.0, "window": 2.0}
 # Features of the heads whose rates are published, and rows of the tiles of a fused attention (FlashAttention-2 and 3, cuDNN).
 _HEAD = 128.0
 # Rows of the tiles of cuDNN's kernels for gradients of weights: maxwell_ and volta_scudnn_128x64_stridedB_splitK_interior_nn in profiles of
@@ -124,7 +126,8 @@ def kernel_time_s(
         gradient of the weights of a convolution. "scattered" is no product: sums that the gradient of a strided convolution adds to
         memory (cuDNN Developer Guide, CUDNN_CONVOLUTION_BWD_DATA_ALGO_0: by atomic additions); kernels for matrix units gather instead,
         and it takes no time (CUTLASS, implicit GEMM convolution). "depthwise": one channel per group, so that lanes add up windows and
-        no tile of a product is computed. "masked": fused attention whose mask cuts tiles.
+        no tile of a product is computed. "masked": fused attention whose mask cuts tiles, "window": one
+        whose mask cuts them twice, "decode": one of few queries over a cache.
         Matrix units load 16 bytes at once (NVIDIA, Matrix Multiplication Background User's Guide, tensor core requirements): the third
         kind runs on vector units. GPT of 13,824 features on A100 (BigScience, train/tr11-176B-ml/chronicles-prequel.md) took 121 s per
         step with 64 heads of 216 and 163 s with 128 heads of 108.
@@ -339,8 +342,8 @@ def _attention_flop(
 
         2 products d max{(rows + rows0) (keys + start + tile), 2 rows0 (longest + start + tile)} (1 + wide d0 / d) / (1 + d0 / 128)
 
-    Kernels that decode pack the heads that share keys into a tile, and cut keys into pieces where rows are few: half a wave of them is no
-    more than work.
+    Kernels that decode pack the heads that share keys into a tile of half as many rows (PTX ISA, wgmma: 64), and cut keys into pieces where
+    rows are few: half a wave of them is no more than work.
 
     >>> e = Efficiency(attention_start=100, attention_depth=64, attention_tile=128, fill_outputs=0, tile_half=0)
     >>> flop = np.float64(2 * 2 * 128 * 256 * 1000)  # 256 rows of a thousand keys
@@ -351,23 +354,24 @@ def _attention_flop(
     >>> float(_attention_flop(e, flop, (32, 1000, 128), "attention", "library") / flop)  # a quarter of each tile
     4.4
     >>> float(_attention_flop(e, flop, (32, 1000, 128), "attention", "decode") / flop)
-    1.1
+    2.2
     """
     queries, keys, depth = (np.asarray(extent, dtype=np.float64) for extent in gemm)
-    forward, masked = algorithm == "attention", tiling == "masked"
+    forward, edges = algorithm == "attention", _EDGES.get(tiling, 0.0)
     products, start, narrow = (
         (2.0, e.attention_start, e.attention_depth)
         if forward
         else (5.0, e.attention_backward_start, e.attention_backward_depth)
     )
     rows, idle = flop / (2.0 * products * keys * depth), e.fill_outputs / _HEAD
-    longer = start + (e.attention_tile if masked else 0.0)
+    longer = start + edges * e.attention_tile
     if tiling == "decode":
-        rows = rows * ((queries + e.tile_half) / queries)
+        side = 0.5 * e.attention_tile
+        rows = rows * (side * np.ceil(queries / side) / queries if side else 1.0)
         pairs = (rows + np.minimum(rows, idle)) * (keys + longer)
     else:
         rows = rows * (np.maximum(queries + e.tile_half, e.attention_tile) / queries)
-        longest = (2.0 * keys if masked else keys) + longer
+        longest = (2.0 * keys if tiling == "masked" else keys) + longer
         pairs = np.where(rows > 0.0, np.maximum((rows + idle) * (keys + longer), 2.0 * idle * longest), 0.0)
     return np.asarray(2.0 * products * depth * pairs * ((1.0 + wide * narrow / depth) / (1.0 + narrow / _HEAD)))
 

@@ -235,6 +235,9 @@ def query_context(layer: Layer, context: float) -> float:
 def attention_kernels(layer: Layer, keys: PassKeys, workload: ServingWorkload) -> list[WeightedKernel]:
     """Attention of the prompts' new tokens and of the sequences being decoded, a kernel each (FlashAttention, paged).
 
+    Before each comes a kernel that rotates new queries and keys and writes the cache (TensorRT-LLM, invokeQKVPreprocessing; vLLM has two,
+    rotary_embedding and reshape_and_cache).
+
     Parameters
     ----------
     layer : Layer
@@ -258,6 +261,7 @@ def _encoder_kernel(layer: Layer, keys: PassKeys, workload: ServingWorkload) -> 
         flop=2.0 * pairs * both,
         elements=prompts * prompt * (size.heads + size.kv_heads) * both,
         gemm=(np.full_like(prompts, prompt), np.full_like(prompts, prompt), np.full_like(prompts, 0.5 * both)),
+        algorithm="attention",
     )
     none = np.zeros_like(prompts)
     return WeightedKernel(kernel=kernel, weights=none, cached=none, runs=keys.prompts > 0)
@@ -272,6 +276,8 @@ def _cross_kernel(layer: Layer, keys: PassKeys, workload: ServingWorkload) -> We
         flop=2.0 * rows * size.heads * prompt * both,
         elements=rows * size.heads * both,
         gemm=(np.maximum(group, 1.0), np.full_like(group, prompt), np.full_like(group, 0.5 * both)),
+        algorithm="attention",
+        tiling="decode",
     )
     # Read by every row, and written once by the prompts that are new.
     cached = (rows + keys.prompts) * prompt * cache_elements(layer, keys.tp)
@@ -292,17 +298,26 @@ def _prompt_kernels(layer: Layer, keys: PassKeys, workload: ServingWorkload) -> 
     kernel = Kernel(
         flop=2.0 * pairs * (size.score_dim + size.value_dim),
         elements=new * size.heads * (size.score_dim + size.value_dim),  # queries in, results out
-        gemm=(chunk, np.maximum(seen, 1.0), np.full_like(chunk, depth)),
-        launches=2,  # rotation and writing of the new keys and values come first
+        gemm=(chunk, np.maximum(pairs / np.maximum(new * size.heads, 1.0), 0.5), np.full_like(chunk, depth)),
+        algorithm="attention",
+        tiling="window" if 0 < size.window < prompt else "masked",
     )
-    runs = keys.prompts > 0
-    # New keys and values are written; those of the whole context are read.
-    per_position = size.kv_heads * (size.score_dim + size.value_dim)
-    cached = keys.prompts * seen * per_position + new * cache_elements(layer, keys.tp)
-    kernels = [WeightedKernel(kernel=kernel, weights=0.0 * chunk, cached=cached, runs=runs)]
+    # Keys and values of the whole context are read.
+    cached = keys.prompts * seen * size.kv_heads * (size.score_dim + size.value_dim)
+    attention = WeightedKernel(kernel=kernel, weights=0.0 * chunk, cached=cached, runs=keys.prompts > 0)
+    kernels = [_entering_kernel(layer, keys, new), attention]
     if layer.kind == "latent_attention":
         kernels.append(_expand_earlier(layer, keys, size, seen - chunk))
     return kernels
+
+
+def _entering_kernel(layer: Layer, keys: PassKeys, new: FloatArray) -> WeightedKernel:
+    """New queries and keys are rotated (queries are written back), keys and values written into the cache."""
+    size, entry = _sizes(layer, keys.tp), cache_elements(layer, keys.tp)
+    turned = size.heads * (layer.params.rope_dim if layer.kind == "latent_attention" else size.score_dim)
+    moved = new * (2.0 * turned + entry)
+    kernel = Kernel(flop=3.0 * new * turned, elements=moved)
+    return WeightedKernel(kernel=kernel, weights=0.0 * moved, cached=new * entry, runs=new > 0)
 
 
 def _expand_earlier(layer: Layer, keys: PassKeys, size: _AttentionSizes, earlier: FloatArray) -> WeightedKernel:
@@ -339,10 +354,12 @@ def _decode_kernels(layer: Layer, keys: PassKeys, workload: ServingWorkload) -> 
         flop=2.0 * sequences * size.heads * context * both,
         elements=sequences * size.heads * both,
         gemm=(np.maximum(group, 1.0), np.full_like(group, context), np.full_like(group, 0.5 * both)),
-        launches=2,  # rotation and writing of the new keys and values come first
+        algorithm="attention",
+        tiling="decode",
     )
-    cached = sequences * (context + 1.0) * kept
-    return [WeightedKernel(kernel=kernel, weights=0.0 * cached, cached=cached, runs=keys.decodes > 0)]
+    cached = sequences * context * kept
+    attention = WeightedKernel(kernel=kernel, weights=0.0 * cached, cached=cached, runs=keys.decodes > 0)
+    return [_entering_kernel(layer, keys, sequences), attention]
 
 
 # An addition is part of the norm after it (vLLM, fused_add_rms_norm): it moves data, but is no kernel of its own.

@@ -207,6 +207,20 @@ _ALL = (
         "bf16; of kernels and networks for images fp32",
     ),
     _flag("casts", "of a product: the time holds the cast of the m x k numbers from 16 bits"),
+    _flag(
+        "served",
+        "of attention: the operator of an engine, which also rotates new queries and keys and writes the cache",
+    ),
+    _flag("latent", "of such an operator: latent attention with the features of DeepSeek-V2, whose `heads` are given"),
+    _count(
+        "kv_tokens",
+        "of such an operator: positions in the cache of each sequence that is decoded",
+        "a prompt is read",
+        10**8,
+    ),
+    _count("window", "of such an operator: positions that a token sees", "all", 10**8),
+    _count("other_kernels", "of such an operator: kernels beside those that rotate and attend", "none", 1000),
+    _choice("kv_precision", ("bf16", "fp8"), "number format of the cache", "bf16"),
     _choice("products", FORMATS, "format that products are computed in, where it is another one"),
     _choice(
         "gradient_bits",

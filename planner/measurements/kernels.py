@@ -16,9 +16,12 @@ import numpy as np
 from costmodel.arrays import FloatArray
 from costmodel.hardware.device import Device
 from costmodel.kernels.roofline import ComputeModel, kernel_time_s
+from costmodel.network.graph import Graph
 from costmodel.network.layers import ATTENTION, Layer, Shard, family_of
 from costmodel.network.layers.base import PassWork, Shape, params_from
-from costmodel.precision import Precision
+from costmodel.precision import PRECISIONS, Precision
+from costmodel.serving.tables import PassKeys, attention_kernels
+from costmodel.serving.workload import ServingWorkload
 from planner.core.errors import did_you_mean
 from planner.files.resources import bundled
 from planner.measurements import collective_rows
@@ -386,6 +389,8 @@ ELEMENTWISE: dict[str, tuple[str, tuple[tuple[str, Any], ...]]] = {
 
 
 def _attention(row: Row, preset: Preset) -> tuple[Unit, list[Timed]]:
+    if row.flag("served"):
+        return _served_attention(row, preset)
     batch, heads, dim, seq = (row.count(name) for name in ("batch", "heads", "head_dim", "seq"))
     if not (batch and heads and dim and seq):
         raise RowSkipped("batch, heads, head_dim or seq is not stated")
@@ -400,6 +405,75 @@ def _attention(row: Row, preset: Preset) -> tuple[Unit, list[Timed]]:
     layer = layer_of("self_attention", (((heads + 2 * kv_heads) * dim, seq),), params)
     unit = unit_of(row, preset)
     return unit, timed(row, layer_passes(layer, batch, unit.compute))
+
+
+# Features of DeepSeek's latent attention: of a head without and with position, of its values, and of the compressed vector
+# (DeepSeek-V2, arXiv:2405.04434, section 3.1.2).
+_LATENT = {"nope_dim": 128, "rope_dim": 64, "value_dim": 128}
+_COMPRESSED = 512
+# No device has a larger cache than 256 MiB (AMD CDNA 3 white paper).
+_LARGEST_CACHE = 2.0**28
+_NOTHING = Graph(name="", layers=(), edges=())
+
+
+def _served_layer(row: Row, positions: int) -> Layer:
+    heads = row.count("heads")
+    if not heads:
+        raise RowSkipped("heads is not stated")
+    if row.flag("latent"):
+        nope, rope, value = _LATENT.values()
+        widths = (heads * (nope + rope), heads * (nope + value), _COMPRESSED + rope)
+        return layer_of("latent_attention", tuple((w, positions) for w in widths), (("heads", heads), *_LATENT.items()))
+    dim, kv_heads = row.count("head_dim"), row.count("kv_heads") or heads
+    if not dim:
+        raise RowSkipped("head_dim is not stated")
+    params = (("heads", heads), ("kv_heads", kv_heads), ("head_dim", dim), ("window", row.count("window") or 0))
+    return layer_of("self_attention", (((heads + 2 * kv_heads) * dim, positions),), params)
+
+
+def _served_attention(row: Row, preset: Preset) -> tuple[Unit, list[Timed]]:
+    """The operator of an engine, as a pass that serves has it: new tokens are rotated and written into the cache first."""
+    batch, seq, context = row.count("batch"), row.count("seq"), row.count("kv_tokens")
+    if not (batch and seq):
+        raise RowSkipped("batch or seq is not stated")
+    if context is not None and seq > 1:
+        raise RowSkipped("several new tokens beside a cache")
+    if preset.name == "paleo":
+        raise RowSkipped("the preset paleo has no formula for attention", usable=True)
+    unit, layer = unit_of(row, preset), _served_layer(row, context or seq)
+    count, none = np.array([batch]), np.zeros(1, dtype=np.int64)
+    one = np.ones(1, dtype=np.int64)
+    prompts, decodes = (count, none) if context is None else (none, count)
+    keys = PassKeys(tp=one, ep=one, etp=one, prompts=prompts, chunk=seq * one, decodes=decodes)
+    kept = PRECISIONS[row.text("kv_precision") or "bf16"].operand.bytes
+    workload = ServingWorkload(graph=_NOTHING, prompt_tokens=max((context or seq + 1) - 1, 1), output_tokens=2)
+    seconds = float((row.count("other_kernels") or 0) * unit.device.launch_overhead_s)
+    flop = read = 0.0
+    for item in attention_kernels(layer, keys, workload):
+        if item.runs[0]:
+            kernel = item.kernel
+            moved = kernel.elements * unit.precision.activation_bytes + item.cached * kept
+            time_s = kernel_time_s(
+                unit.device,
+                unit.precision.compute,
+                flop=kernel.flop,
+                memory_bytes=moved,
+                gemm=kernel.gemm,
+                algorithm=kernel.algorithm,
+                tiling=kernel.tiling,
+                launches=kernel.launches,
+            )
+            seconds, flop = seconds + float(time_s[0]), flop + float(kernel.flop[0])
+            read += float(item.cached[0]) * kept
+    if row.flag("latent") and context is None and unit.precision.compute == "fp8":
+        # Queries, keys and values of all heads are cast first (TensorRT-LLM, invokeMLAContextFp8Quantize).
+        whole = batch * seq * (layer.input_shapes[0][0] + layer.input_shapes[1][0])
+        cast = whole * (unit.precision.plain.bytes + 1.0)
+        seconds += float(kernel_time_s(unit.device, unit.precision.compute, flop=0.0, memory_bytes=cast))
+    measured_s = positive_ms(row, "time_ms")
+    if measured_s is not None and read > max(_LARGEST_CACHE, measured_s * unit.device.memory_bandwidth_bytes_per_s):
+        raise RowSkipped("faster than the memory of the device can be read", usable=True)
+    return unit, [("attention", seconds, flop, positive_ms(row, "time_ms"))]
 
 
 def _is_yes(row: Row, name: str) -> bool:

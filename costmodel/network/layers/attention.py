@@ -258,7 +258,10 @@ def _fused_passes(size: Sizes) -> tuple[PassWork, PassWork]:
     depth = 0.5 * (size.score_dim + size.value_dim)
     seen = size.pairs / size.scores
     gemm = (size.queries, seen * size.keys, depth + 0.0 * size.queries)
-    tiling: Literal["library", "masked"] = "masked" if np.all(seen < 1.0) else "library"
+    # A causal mask leaves half of the pairs, a window fewer.
+    tiling: Literal["library", "masked", "window"] = (
+        "library" if np.any(seen >= 1.0) else "masked" if np.any(seen >= 0.5) else "window"
+    )
     inputs = size.q + size.k + size.v
     forward = Kernel(
         flop=2.0 * size.pairs * (size.score_dim + size.value_dim),

@@ -255,6 +255,7 @@ Tiling = Literal[
     "scattered",
     "depthwise",
     "masked",
+    "window",
     "decode",
 ]
 

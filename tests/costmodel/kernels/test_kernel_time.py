@@ -676,7 +676,9 @@ def test_short_queries_fill_whole_tiles() -> None:
 
     assert attention_s(1, 1e5, 512) == pytest.approx(attention_s(96, 1e5, 512), rel=1e-9)
     assert attention_s(224, 1e5, 512) == pytest.approx(2.0 * attention_s(96, 1e5, 512), rel=1e-2)
-    assert attention_s(1, 1e5, 512, "decode") == pytest.approx(33 / 128 * attention_s(1, 1e5, 512), rel=1e-2)
+    assert attention_s(1, 1e5, 512, "decode") == pytest.approx(0.5 * attention_s(1, 1e5, 512), rel=1e-2)
+    assert attention_s(64, 1e5, 512, "decode") == attention_s(1, 1e5, 512, "decode")  # as many heads share keys
+    assert attention_s(128, 1e5, 512, "decode") == pytest.approx(2.0 * attention_s(64, 1e5, 512, "decode"), rel=1e-2)
     assert attention_s(64, 4, 512) == attention_s(64, 8, 512)  # one tile each, side by side
     e = device.efficiency
     rate = e.attention_fraction * device.best("bf16") / (2.0 * e.fill_outputs / 128.0 / 128.0)  # of a multiprocessor

@@ -96,24 +96,27 @@ def test_a_window_caps_what_a_token_sees() -> None:
     whole = attention_kernels(attention(), keys(decodes=1), served())[-1]
     capped = attention_kernels(attention(window=8), keys(decodes=1), served())[-1]
     per_position = 2 * 8 * 4
-    assert float(whole.cached[0]) == pytest.approx((64 + 4.5 + 1) * per_position)
-    assert float(capped.cached[0]) == pytest.approx((8 + 1) * per_position)
+    assert float(whole.cached[0]) == pytest.approx((64 + 4.5) * per_position)
+    assert float(capped.cached[0]) == pytest.approx(8 * per_position)
 
 
 @pytest.mark.parametrize("chunk", [64, 32, 16, 8])
 def test_chunks_compute_the_pairs_of_the_whole_prompt(chunk: int) -> None:
-    kernel = attention_kernels(attention(), keys(prompts=1, chunk=chunk), served())[0]
+    entering, kernel = attention_kernels(attention(), keys(prompts=1, chunk=chunk), served())[:2]
     pieces = 64 // chunk
     assert pieces * float(kernel.kernel.flop[0]) == pytest.approx(2 * 8 * (64 * 64 / 2) * (4 + 4))
-    # Piece i reads i chunks of keys and values; the mean times the pieces is their sum. Each is written once.
+    # Piece i reads i chunks of keys and values; the mean times the pieces is their sum. Each is written once, after it was read, and
+    # queries are read and written.
     read = sum(range(1, pieces + 1)) * chunk
-    assert pieces * float(kernel.cached[0]) == pytest.approx((read + 64) * 2 * 8 * 4)
+    assert pieces * float(kernel.cached[0]) == pytest.approx(read * 2 * 8 * 4)
+    assert pieces * float(entering.cached[0]) == pytest.approx(64 * 2 * 8 * 4)
+    assert pieces * float(np.sum(entering.kernel.elements)) == pytest.approx(64 * (2 + 2) * 8 * 4)
 
 
 def test_latent_chunks_expand_the_earlier_cache_again() -> None:
     layer = latent_attention()
     whole = attention_kernels(layer, keys(prompts=1, chunk=64), served())
     pieces = attention_kernels(layer, keys(prompts=1, chunk=16), served())
-    assert not whole[1].runs[0]
+    assert not whole[2].runs[0]
     # Chunks 2, 3 and 4 see 16, 32 and 48 earlier positions; each is expanded from 16 to 8 x (4 + 4) features.
-    assert 4 * float(pieces[1].kernel.flop[0]) == pytest.approx(2 * (16 + 32 + 48) * 16 * 64)
+    assert 4 * float(pieces[2].kernel.flop[0]) == pytest.approx(2 * (16 + 32 + 48) * 16 * 64)

@@ -365,7 +365,7 @@ def test_the_list_says_what_its_plans_differ_in() -> None:
     [
         ("--device b200 --gpus 8 --tp 1 --batch 64", True),
         ("--device a100-80gb --gpus 8 --tp 1 --batch 8", False),  # states no sustained rate
-        ("--device b200 --gpus 64 --tp 8 --batch 8", False),  # computes for less than half of the step
+        ("--device b200 --gpus 128 --tp 8 --batch 16", False),  # computes for less than half of the step
     ],
 )
 def test_a_power_limit_is_said_where_it_decides(options: str, is_said: bool, answer: Any) -> None:
