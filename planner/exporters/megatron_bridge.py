@@ -86,6 +86,9 @@ def _overrides(job: Job, account: Account) -> list[str]:
         f"train.micro_batch_size={plan.micro_batch}",
         f"train.global_batch_size={plan.global_batch}",
     ]
+    if plan.ep > 1:  # what the cost model prices; in racks HybridEP, as in scripts/performance
+        backend = "hybridep" if job.nodes.domain_gpus > job.nodes.capacity else "deepep"
+        overrides += ["model.moe_token_dispatcher_type=flex", f"model.moe_flex_dispatcher_backend={backend}"]
     if plan.cp > 1:
         overrides.append(f"model.cp_comm_type={CP_COMM[plan.cp_kind]}")
     overrides.append(f"dist.use_tp_pp_dp_mapping={str(ORDERS[order_of(job)]).lower()}")
