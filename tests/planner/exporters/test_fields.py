@@ -229,6 +229,16 @@ def test_the_distributed_optimizer_takes_adam_only(target: str) -> None:
         make_export(job_of(BASE, optimizer="momentum"), target)
 
 
+@pytest.mark.parametrize(("ep", "domain_gpus", "backend"), [(4, 0, "deepep"), (4, 64, "hybridep"), (1, 0, "")])
+def test_tokens_travel_to_experts_as_priced(ep: int, domain_gpus: int, backend: str) -> None:
+    """Megatron-Bridge's costs have a fused dispatcher (node_copies 0), Megatron-LM's NCCL's all-to-all."""
+    job = job_of(dataclasses.replace(BASE, ep=ep, dp_replicate=1, dp_shard=4, zero_stage=1))
+    job = dataclasses.replace(job, nodes=dataclasses.replace(job.nodes, domain_gpus=domain_gpus))
+    bridge = "".join(make_export(job, "megatron-bridge").files.values())
+    assert (f"model.moe_flex_dispatcher_backend={backend}" in bridge) == bool(backend)
+    assert ("model.moe_token_dispatcher_type=flex" in bridge) == bool(backend)
+
+
 def test_unknown_targets_and_versions() -> None:
     with pytest.raises(UnknownName, match="did you mean 'megatron'"):
         make_export(FSDP, "megatrn")
