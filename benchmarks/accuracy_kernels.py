@@ -93,6 +93,7 @@ ABLATIONS: Mapping[str, Mapping[str, float]] = {
 }
 # Machines that share what a cluster file was fitted to; a row belongs to the first whose text its device holds.
 MACHINES = ("p5", "p4de", "HBM3 DGX", "NV_P100", "NV_TitanX", "")
+ENGINES = "AIConfigurator, "  # and the device: nodes of its kernel database
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -341,17 +342,25 @@ def collectives(data: Data) -> list[str]:
     """Messages of 1 MB and more, by machine."""
     rows = [*data.rows("collectives"), *data.rows("deepbench_allreduce")]
     rows = [row for row in rows if (row.number("bytes") or 2.0**33) >= 1e6]
-    lines = [Line(name="**all**, bundled", errors=errors(collective_rows.predict(rows, DEFAULT)))]
+    lines: list[Line] = []
     by_machine: dict[str, list[Row]] = {}
     for row in rows:
         by_machine.setdefault(next(m for m in MACHINES if m in row.text("dataset_group")), []).append(row)
+    for row in data.rows("serving_kernels_collectives"):
+        if (row.number("bytes") or 0.0) >= 1e6:
+            by_machine.setdefault(ENGINES + row.text("device"), []).append(row)
+            rows.append(row)
+    lines.append(Line(name="**all**, bundled", errors=errors(collective_rows.predict(rows, DEFAULT))))
     for machine, mine in by_machine.items():
         name = machine or "plateaus of named links"
         lines.append(Line(name=f"{name}, bundled", errors=errors(collective_rows.predict(mine, DEFAULT))))
-    foreign = [_foreign_p5(by_machine["p5"]), _foreign_titan(by_machine["NV_TitanX"])]
-    same = [errors(collective_rows.predict(by_machine[m], DEFAULT)) for m in by_machine if m not in ("p5", "NV_TitanX")]
+    a100 = ENGINES + "a100-80gb"
+    foreign = [_foreign_p5(by_machine["p5"]), _foreign_titan(by_machine["NV_TitanX"]), _foreign_a100(by_machine[a100])]
+    own = ("p5", "NV_TitanX", a100)
+    same = [errors(collective_rows.predict(by_machine[m], DEFAULT)) for m in by_machine if m not in own]
     lines.append(Line(name="p5, ring step of nanotron's training steps (60 us)", errors=foreign[0]))
     lines.append(Line(name="NV_TitanX, efficiencies of the P100's machine", errors=foreign[1]))
+    lines.append(Line(name="A100 of AIConfigurator, latency of the H100", errors=foreign[2]))
     lines.append(Line(name="**all, left out by machine**", errors=np.concatenate([*foreign, *same])))
     lines.append(Line(name="preset `paleo`", errors=errors(collective_rows.predict(rows, PALEO))))
     return _table("machine", lines)
@@ -365,6 +374,11 @@ def _foreign_p5(rows: Sequence[Row]) -> FloatArray:
 def _foreign_titan(rows: Sequence[Row]) -> FloatArray:
     """5.9 of 15.75 GB/s inside a node and 2.8 of 6.8 between nodes: plateaus of the P100's rows."""
     return _with_levels(rows, lambda level: replace(level, efficiency=0.37 if level.size else 0.41))
+
+
+def _foreign_a100(rows: Sequence[Row]) -> FloatArray:
+    """The latency of NVLink in dgx-a100 is from the small messages of this machine."""
+    return _with_levels(rows, lambda level: replace(level, latency_s=4e-6) if level.name == "nvlink" else level)
 
 
 def _with_levels(rows: Sequence[Row], change: Callable[[hardware.Level], hardware.Level]) -> FloatArray:

@@ -48,7 +48,7 @@ FAULTS = [
         ("return 2.0 * _ring_s(traffic)", "return _ring_s(traffic)", "a ring all-reduce sends half"),
         ("(where.size - 1.0) / where.size * travel", "travel", "a ring sends its own piece, too"),
         ("+ _ceil_log2(where.fan_out[level]) * traffic", "+ traffic", "halving has one step per level"),
-        ("slowest / traffic.ppp_comm + traffic.latency_s[level]", "slowest / traffic.ppp_comm", "butterfly without latency"),
+        ("bytes * slowest + traffic.latency_s[level]", "bytes * slowest", "butterfly without latency"),
         ("shares = 1.0 - 1.0 / power + folded", "shares = 1.0 - 1.0 / power", "halving-doubling without its extra step"),
         # schedules
         ("np.maximum(m - pp, 0.0)", "np.maximum(m - pp - 1, 0.0)", "zero bubble leaves out a micro-batch"),

@@ -46,6 +46,7 @@ TABLES: Mapping[str, str] = {
     "nemo_megatron_bridge": "precision",
     "nvidia_dle_resnet_bert": "device",
     "pipedream_layers": "",
+    "serving_kernels_alltoall": "algorithm",
     "serving_kernels_attention": "precision",
     "serving_kernels_collectives": "device",
     "serving_kernels_gemm": "precision",

@@ -12,7 +12,7 @@ from planner.files.naming.devices import device_called
 from planner.measurements.collective_rows import COLLECTIVES
 from planner.measurements.tables import short_name
 
-__all__ = ["collective", "operation_of"]
+__all__ = ["collective", "dispatch", "operation_of"]
 
 # Where only a plateau is stated: nccl-tests are usually run up to 8 GiB.
 _LARGE_BYTES = 2.0**33
@@ -69,6 +69,16 @@ def collective(row: Row) -> Cells:
     _machine_and_ranks(row, cells)
     if "sharp" in f"{row.text('device')} {row.text('algorithm')}".lower():
         cells.put("in_network", True)
+    return cells
+
+
+def dispatch(row: Row) -> Cells:
+    """The canonical row of an exchange of tokens between the ranks that share experts."""
+    cells = Cells()
+    cells.texts(row, "algorithm")
+    cells.counts(row, "tokens_per_rank", "hidden", "top_k", "experts", "sms")
+    cells.numbers(row, "dispatch_us", "combine_us")
+    _machine_and_ranks(row, cells)
     return cells
 
 

@@ -49,6 +49,7 @@ _KINDS: tuple[tuple[tuple[tuple[str, ...], ...], RowConverter], ...] = (
         (("device",), ("ranks",), ("bytes",), ("time_us", "time_ms", "busbw_GBps", "algbw_GBps", "busbw_ring_GBps")),
         collectives.collective,
     ),
+    ((("device",), ("ranks",), ("tokens_per_rank",), ("dispatch_us", "combine_us")), collectives.dispatch),
     ((("hidden",), ("layers",), ("heads",), *_RUN), _training_run),
     (
         (

@@ -13,7 +13,7 @@ equally many devices of every rack and leave the others idle; ranks then fill th
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -65,6 +65,8 @@ class Level:
         latency and bandwidth. 0 where only those matter.
     in_network : float
         Share of the nominal bandwidth at which switches of this level sum what they pass on; 0 = they do not.
+    is_ordered : bool
+        The bytes of a message arrive in order, which the protocols of small messages of NCCL rely on.
     fitted : tuple of str
         Which of the numbers above were found from measured collectives: ``latency``, ``efficiency``, ``ring_step``, ``in_network``.
     """
@@ -77,6 +79,7 @@ class Level:
     efficiency: float = 1.0
     ring_step_s: float = 0.0
     in_network: float = 0.0
+    is_ordered: bool = True
     fitted: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -206,6 +209,18 @@ class Cluster:
             if inside >= self.devices_of_node:
                 return place
         return None
+
+    @property
+    def num_domain_levels(self) -> int:
+        """Levels of links inside a domain: all up to `domain_level`; without one, those that join devices of a node."""
+        if self.domain_level is not None:
+            return self.domain_level + 1
+        return len(self.levels) - 1 if len(self.levels) > 1 else int(self.levels[0].size is not None)
+
+    @property
+    def memory_bandwidth_bytes_per_s(self) -> float:
+        """Of the device with the slowest memory."""
+        return min(group.device.memory_bandwidth_bytes_per_s for group in self.groups)
 
     @property
     def domain_size(self) -> int | None:
@@ -347,6 +362,14 @@ class GroupSpan:
     def is_spanned(self) -> BoolArray:
         """Whether the group communicates over a level."""
         return self.fan_out > 1.0
+
+    def scaled(self, shares: Sequence[float]) -> GroupSpan:
+        """The same where only a share of the bandwidth of every level is had."""
+        if all(share == 1.0 for share in shares):
+            return self
+        column = np.reshape(np.asarray(shares, dtype=np.float64), (-1, *(1,) * (self.fan_out.ndim - 1)))
+        rates = ("most_bytes_per_s", "fewest_bytes_per_s", "single_bytes_per_s")
+        return replace(self, **{name: getattr(self, name) * column for name in rates})
 
 
 def span(

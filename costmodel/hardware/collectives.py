@@ -11,13 +11,15 @@ A group of one rank takes exactly no time, and so does an empty message.
 
 To add an algorithm, write its formula here and decorate it; their order breaks ties. In the formulas P is the bandwidth with which one rank
 alone leaves a unit; on one level G = P is the bandwidth of a device.
+
+Libraries send by one of several protocols (`Protocol`), which scale a and G: a formula holds for each of them.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -28,15 +30,18 @@ from costmodel.hardware.cluster import Cluster, GroupSpan
 __all__ = [
     "ALL_REDUCE_NAMES",
     "COLLECTIVES",
+    "DEVICE_STARTED",
     "OPERATIONS",
     "Collective",
     "CollectiveError",
     "Formula",
+    "Protocol",
     "Traffic",
     "all_reduce_s",
     "cheapest_s",
     "collective",
     "collective_s",
+    "library_calls",
     "library_s",
     "names_of",
     "point_to_point_s",
@@ -55,14 +60,16 @@ class Traffic:
     """One call: messages, where the group lies, and what the levels are like; rows are levels.
 
     ``in_network`` is the bandwidth at which the switches of a level sum, over that at which they pass messages on; 0 where they do not.
+    ``post_s`` is what it takes to hand the network one message more. The first ``in_domain`` levels lie inside a domain of fast links.
     """
 
     message_bytes: FloatArray
     span: GroupSpan
     latency_s: tuple[float, ...]
-    ppp_comm: float
     ring_step_s: tuple[float, ...]
     in_network: tuple[float, ...]
+    post_s: tuple[float, ...]
+    in_domain: int
 
     @property
     def levels(self) -> range:
@@ -71,6 +78,64 @@ class Traffic:
 
 
 Formula = Callable[[Traffic], FloatArray]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Protocol:
+    """How a library hands messages on, inside a domain of fast links and between domains.
+
+    Attributes
+    ----------
+    name : str
+    latency : tuple of two floats
+        Of a step, as a share of that of `Level.latency_s`, which is a step with all checks.
+    post : tuple of two floats
+        Of each message that is sent while another one is on its way, as a share of the same.
+    rate : tuple of two floats
+        Share of the bandwidth that data get.
+    start_s : float
+        What starting takes beyond the quickest protocol.
+    is_ordered : bool
+        Needs links that deliver the bytes of a message in order.
+    stays_in_domain : bool
+        Needs links by which devices read the memory of one another.
+    copies : bool
+        What arrives lands in the library's buffers and is copied to its place.
+    """
+
+    name: str
+    latency: tuple[float, float] = (1.0, 1.0)
+    post: tuple[float, float] = (1.0, 1.0)
+    rate: tuple[float, float] = (1.0, 1.0)
+    start_s: float = 0.0
+    is_ordered: bool = False
+    stays_in_domain: bool = False
+    copies: bool = False
+
+
+# NCCL's own model of its protocols, NVIDIA/nccl src/graph/tuning.cc of 2.28 (Zhiyi Hu et al., Demystifying NCCL, arXiv:2507.04786, says
+# how they work). LL sends a flag with every 4 bytes, LL128 with every 120; Simple synchronises by memory fences after each piece.
+# Latencies of a step of LL, LL128 and Simple (hwLat): NVLink 0.6, 1.9 and 3.4 us (ring), network 5.0, 8.5 and 14 us (tree).
+# Bandwidths: llMaxBws inside a node 87.7 of 231 GB/s (A100) and 141 of 369 (H100); between four nodes and more 19 of 192 and 35 of 370;
+# 120/128 less 2 % for LL128. Starts (baseLat of a ring): 6.6, 14 and 8.4 us. A message more takes no longer than a step of LL.
+_POST = (0.18, 0.36)
+_LL = Protocol(name="LL", latency=(0.18, 0.36), post=_POST, rate=(0.38, 0.1), is_ordered=True)
+_LL128 = Protocol(
+    name="LL128", latency=(0.56, 0.61), post=_POST, rate=(0.92, 0.92), start_s=7.4e-6, is_ordered=True, copies=True
+)
+_SIMPLE = Protocol(name="Simple", post=_POST, start_s=1.8e-6, copies=True)
+_RINGS = (_LL, _LL128, _SIMPLE)
+# Kernels of serving engines that read the memory of other devices (vLLM, csrc/custom_all_reduce.cuh; TensorRT-LLM,
+# customAllReduceKernels.cu), which devices of one domain can: a flag as in LL. Rate and time per partner are fitted to TensorRT-LLM's
+# all-reduces of 256 B to 1 MB on A100 and H100 (AIConfigurator).
+_READ = Protocol(name="read", latency=(0.18, 0.0), post=(0.04, 0.0), rate=(0.75, 1.0), stays_in_domain=True)
+# Kernels that exchange tokens between experts start messages themselves, without a process of the host (NVSHMEM, IBGDA): none waits for
+# another (deepseek-ai/DeepEP, README, low-latency kernels: 155 us for 7.3 MB over 32 ranks at 50 GB/s, of which bandwidth explains 147).
+DEVICE_STARTED = Protocol(name="device-started", post=(0.0, 0.0))
+_PLAIN = Protocol(name="")  # a formula as it stands
+# Share of the memory's bandwidth at which buffers are copied: NCCL's 24 channels of 24.0 GB/s each on A100 and 38.7 on H100
+# (perChMaxTreeBws), of 2,039 and 3,350 GB/s.
+_COPY_RATE = 0.28
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,8 +149,10 @@ class Collective:
     summary : str
     by_default : bool
         May be chosen as the cheapest; otherwise it runs only when named.
-    in_libraries : bool
-        NCCL and its like run it, so that measured collectives took this or another one of these.
+    protocols : tuple of Protocol
+        By which NCCL and its like run it, so that measured collectives took this or another one of these; none: they do not.
+    in_engines : bool
+        Only serving engines run it, by kernels of their own.
     costs_alone : bool
         Costs something even for one rank (a property of PALEO's formula, kept for comparison).
     """
@@ -96,7 +163,8 @@ class Collective:
     summary: str
     by_default: bool = True
     costs_alone: bool = False
-    in_libraries: bool = False
+    protocols: tuple[Protocol, ...] = ()
+    in_engines: bool = False
 
 
 # (operation, name) -> algorithm, in the order that breaks ties: the first of equally fast ones is taken.
@@ -110,7 +178,8 @@ def collective(
     summary: str = "",
     by_default: bool = True,
     costs_alone: bool = False,
-    in_libraries: bool = False,
+    protocols: tuple[Protocol, ...] = (),
+    in_engines: bool = False,
 ) -> Callable[[Formula], Formula]:
     """Register a formula; its docstring's first line is its summary unless one is given."""
     assert operation in OPERATIONS, operation
@@ -124,7 +193,8 @@ def collective(
             summary=summary or (formula.__doc__ or "").strip().split("\n")[0],
             by_default=by_default,
             costs_alone=costs_alone,
-            in_libraries=in_libraries,
+            protocols=protocols,
+            in_engines=in_engines,
         )
         return formula
 
@@ -140,7 +210,9 @@ def names_of(operation: str, *, by_default: bool = False, in_libraries: bool = F
     return tuple(
         c.name
         for c in COLLECTIVES.values()
-        if c.operation == operation and (c.by_default or not by_default) and (c.in_libraries or not in_libraries)
+        if c.operation == operation
+        and (c.by_default or not by_default)
+        and ((c.protocols and not c.in_engines) or not in_libraries)
     )
 
 
@@ -190,7 +262,7 @@ def _ring_s(traffic: Traffic) -> FloatArray:
         closes = (units[level] > 1.0) & (units[level + 1] <= 1.0)
         edges_s = edges_s + (units[level] - units[level + 1] + closes) * traffic.latency_s[level]
         step_s = np.where(where.is_spanned[level], np.maximum(step_s, traffic.ring_step_s[level]), step_s)
-    travel = traffic.message_bytes / (slowest * traffic.ppp_comm) + np.maximum(edges_s, where.size * step_s)
+    travel = traffic.message_bytes / slowest + np.maximum(edges_s, where.size * step_s)
     return np.asarray((where.size - 1.0) / where.size * travel)
 
 
@@ -205,9 +277,7 @@ def _halving_s(traffic: Traffic) -> FloatArray:
     return _sum_over_levels(
         traffic,
         lambda level: (
-            (1.0 - 1.0 / where.fan_out[level])
-            * traffic.message_bytes
-            / (where.fewest_bytes_per_s[level] * traffic.ppp_comm)
+            (1.0 - 1.0 / where.fan_out[level]) * traffic.message_bytes / where.fewest_bytes_per_s[level]
             + _ceil_log2(where.fan_out[level]) * traffic.latency_s[level]
         ),
     )
@@ -222,15 +292,13 @@ def _rings_by_level_s(traffic: Traffic) -> FloatArray:
     return _sum_over_levels(
         traffic,
         lambda level: (
-            (1.0 - 1.0 / where.fan_out[level])
-            * traffic.message_bytes
-            / (where.fewest_bytes_per_s[level] * traffic.ppp_comm)
+            (1.0 - 1.0 / where.fan_out[level]) * traffic.message_bytes / where.fewest_bytes_per_s[level]
             + (where.fan_out[level] - 1.0) * traffic.latency_s[level]
         ),
     )
 
 
-@collective("ring", operation="all_reduce", in_libraries=True)
+@collective("ring", operation="all_reduce", protocols=_RINGS)
 def _ring_all_reduce(traffic: Traffic) -> FloatArray:
     """Reduce-scatter, then all-gather, around one ring: 2 (n - 1) steps of B/n."""
     return 2.0 * _ring_s(traffic)
@@ -256,7 +324,7 @@ def _halving_doubling_all_reduce(traffic: Traffic) -> FloatArray:
         folded = where.fan_out[level] > power
         shares = 1.0 - 1.0 / power + folded
         steps = _ceil_log2(power) + folded
-        sent_s = traffic.message_bytes / (where.fewest_bytes_per_s[level] * traffic.ppp_comm)
+        sent_s = traffic.message_bytes / where.fewest_bytes_per_s[level]
         return np.asarray(2.0 * (shares * sent_s + steps * traffic.latency_s[level]))
 
     return _sum_over_levels(traffic, term)
@@ -274,7 +342,7 @@ def _tree_all_reduce(traffic: Traffic) -> FloatArray:
         lambda level: (
             2.0
             * _ceil_log2(where.fan_out[level])
-            * (traffic.message_bytes / (where.single_bytes_per_s[level] * traffic.ppp_comm) + traffic.latency_s[level])
+            * (traffic.message_bytes / where.single_bytes_per_s[level] + traffic.latency_s[level])
         ),
     )
 
@@ -293,7 +361,7 @@ def _butterfly_all_reduce(traffic: Traffic) -> FloatArray:
             where.most_inside[level] / where.most_bytes_per_s[level],
             where.fewest_inside[level] / where.fewest_bytes_per_s[level],
         )
-        round_s = traffic.message_bytes * slowest / traffic.ppp_comm + traffic.latency_s[level]
+        round_s = traffic.message_bytes * slowest + traffic.latency_s[level]
         return np.asarray(_ceil_log2(where.fan_out[level]) * round_s)
 
     return _sum_over_levels(traffic, term)
@@ -312,7 +380,7 @@ def _one_to_all_all_reduce(traffic: Traffic) -> FloatArray:
         lambda level: (
             2.0
             * (within[level + 1] - within[level])
-            * (traffic.message_bytes / (where.single_bytes_per_s[level] * traffic.ppp_comm) + traffic.latency_s[level])
+            * (traffic.message_bytes / where.single_bytes_per_s[level] + traffic.latency_s[level])
         ),
     )
 
@@ -329,7 +397,7 @@ def _pipelined_s(latency_s: FloatArray, transfer_s: FloatArray) -> FloatArray:
     return np.asarray((np.sqrt(latency_s) + np.sqrt(transfer_s)) ** 2)
 
 
-def _trees_share(fan_out: FloatArray) -> FloatArray:
+def _trees_share(units: FloatArray) -> FloatArray:
     """What a unit sends of a vector through a pair of trees: it hands a half up in each, and two halves down in the one it is inside of.
 
     Two units send a half each way; of three the one between has one child; from four on some have a parent and two children.
@@ -337,34 +405,41 @@ def _trees_share(fan_out: FloatArray) -> FloatArray:
     >>> _trees_share(np.array([1.0, 2.0, 3.0, 4.0, 64.0])).tolist()
     [0.0, 1.0, 1.5, 2.0, 2.0]
     """
-    return np.asarray(np.where(fan_out > 1.0, np.minimum(0.5 * fan_out, 2.0), 0.0))
+    return np.asarray(np.where(units > 1.0, np.minimum(0.5 * units, 2.0), 0.0))
 
 
 def _tree_s(traffic: Traffic, *, in_switches: bool) -> FloatArray:
-    """A pair of trees, in pieces; where asked for, levels whose switches sum take their place there."""
+    """A pair of trees over domains, a chain inside each, in pieces; where asked for, levels whose switches sum take their place there."""
     where = traffic.span
     latency_s, transfer_s = (np.zeros(np.broadcast_shapes(traffic.message_bytes.shape, where.size.shape)) for _ in "LV")
-    for level in traffic.levels:
+    chains = np.ones_like(where.size)  # units of a level that a chain visits one after the other
+    for level in reversed(traffic.levels):
         fan_out, summed = where.fan_out[level], traffic.in_network[level] if in_switches else 0.0
-        rounds = np.ones_like(fan_out) if summed else _ceil_log2(fan_out)
-        share = 1.0 / summed if summed else _trees_share(fan_out)
-        sent_s = share * traffic.message_bytes / (where.fewest_bytes_per_s[level] * traffic.ppp_comm)
+        if summed:
+            rounds, share = np.ones_like(fan_out), np.full_like(fan_out, 1.0 / summed)
+        elif level < traffic.in_domain:
+            rounds, share = chains * (fan_out - 1.0), np.minimum(fan_out - 1.0, 2.0)
+            chains = chains * fan_out
+        else:
+            rounds, share = _ceil_log2(fan_out), _trees_share(fan_out)
+        sent_s = share * traffic.message_bytes / where.fewest_bytes_per_s[level]
         latency_s = latency_s + np.where(where.is_spanned[level], 2.0 * rounds * traffic.latency_s[level], 0.0)
         transfer_s = np.where(where.is_spanned[level], np.maximum(transfer_s, sent_s), transfer_s)
     return _pipelined_s(latency_s, transfer_s)
 
 
-@collective("double-tree", operation="all_reduce", by_default=False, in_libraries=True)
+@collective("double-tree", operation="all_reduce", by_default=False, protocols=_RINGS)
 def _double_tree_all_reduce(traffic: Traffic) -> FloatArray:
-    """Two trees that share the links, each for half of the vector, in pieces: NCCL's trees.
+    """Two trees that share the links, a half of the vector each, chains inside domains, in pieces: NCCL's trees.
 
-    ``(sqrt(L) + sqrt(V))^2`` with L = 2 sum over levels of ceil(log2 c) a, V = max over levels of min(c/2, 2) B/G. Reference:
-    P. Sanders, J. Speck, J. L. Traeff, Parallel Computing 35(12), 2009.
+    ``(sqrt(L) + sqrt(V))^2`` with L = 2 sum over levels of r a, V = max over levels of s B/G: r = ceil(log2 c) and s = min(c/2, 2) between
+    domains, the c - 1 edges of a chain and s = min(c - 1, 2) inside. References: P. Sanders, J. Speck, J. L. Traeff, Parallel Computing
+    35(12), 2009; NVIDIA/nccl, src/graph/tuning.cc.
     """
     return _tree_s(traffic, in_switches=False)
 
 
-@collective("in-network", operation="all_reduce", by_default=False, in_libraries=True)
+@collective("in-network", operation="all_reduce", by_default=False, protocols=(_SIMPLE,))
 def _in_network_all_reduce(traffic: Traffic) -> FloatArray:
     """Switches sum what ranks send and send the sum back, in pieces (NVLink SHARP); a double tree where they cannot.
 
@@ -388,24 +463,29 @@ for _operation, _halving, _order in (
     ("all_gather", ("recursive-doubling", "Doubling"), "outwards to inwards"),
     ("reduce_scatter", ("recursive-halving", "Halving"), "inwards to outwards"),
 ):
-    collective("ring", operation=_operation, in_libraries=True, summary="Around one ring: n - 1 steps of B/n.")(_ring_s)
+    collective(
+        "ring",
+        operation=_operation,
+        protocols=_RINGS,
+        summary="Around one ring: n - 1 steps of B/n.",
+    )(_ring_s)
     collective(_halving[0], operation=_operation, summary=f"{_halving[1]} level by level: ceil(log2 c) steps.")(
         _halving_s
     )
     collective("hierarchical", operation=_operation, summary=f"A ring per level, {_order}.")(_rings_by_level_s)
 
 
-@collective("pairwise", operation="all_to_all", in_libraries=True)
+@collective("pairwise", operation="all_to_all", protocols=(_LL, _SIMPLE))
 def _pairwise_all_to_all(traffic: Traffic) -> FloatArray:
     """Every rank sends 1/n of what it holds to every other.
 
-    ``max over levels of M (n - M)/n B/G, plus sum of (ranks reached over the level) a``: the M ranks of a unit send everything that
-    is not for one another out of it; the levels carry their traffic at the same time. Ranks of the emptiest unit have most of
-    their partners far away.
+    ``max over levels of M (n - M)/n B/G, plus sum of (ranks reached over the level) p, plus a - p of the outermost``: the M ranks of a unit
+    send everything that is not for one another out of it; the levels carry their traffic at the same time. Ranks of the emptiest unit
+    have most of their partners far away. Messages to all partners are on their way together; each takes a post p.
     """
     where = traffic.span
     shape = np.broadcast_shapes(traffic.message_bytes.shape, where.size.shape)
-    busiest, steps_s = np.zeros(shape), np.zeros(shape)
+    busiest, posts_s, first_s = np.zeros(shape), np.zeros(shape), np.zeros(shape)
     within = [*where.fewest_inside, where.size]
     for level in traffic.levels:
         for members, rate in (
@@ -413,14 +493,25 @@ def _pairwise_all_to_all(traffic: Traffic) -> FloatArray:
             (where.fewest_inside[level], where.fewest_bytes_per_s[level]),
         ):
             leaving = members * (where.size - members) / where.size * traffic.message_bytes
-            busiest = np.where(
-                where.is_spanned[level], np.maximum(busiest, leaving / (rate * traffic.ppp_comm)), busiest
-            )
-        steps_s = steps_s + (within[level + 1] - within[level]) * traffic.latency_s[level]
-    return busiest + steps_s
+            busiest = np.where(where.is_spanned[level], np.maximum(busiest, leaving / rate), busiest)
+        posts_s = posts_s + (within[level + 1] - within[level]) * traffic.post_s[level]
+        first_s = np.where(where.is_spanned[level], traffic.latency_s[level] - traffic.post_s[level], first_s)
+    return busiest + posts_s + first_s
 
 
-@collective("direct", operation="point_to_point", in_libraries=True)
+@collective("one-shot", operation="all_reduce", by_default=False, protocols=(_READ,), in_engines=True)
+def _one_shot_all_reduce(traffic: Traffic) -> FloatArray:
+    """Every rank reads the vectors of all others and adds them up: an all-to-all of n vectors per rank."""
+    return _pairwise_all_to_all(replace(traffic, message_bytes=traffic.message_bytes * traffic.span.size))
+
+
+@collective("two-shot", operation="all_reduce", by_default=False, protocols=(_READ,), in_engines=True)
+def _two_shot_all_reduce(traffic: Traffic) -> FloatArray:
+    """Every rank reads its piece of all vectors and adds it up, then reads the sums of the others: two all-to-alls."""
+    return 2.0 * _pairwise_all_to_all(traffic)
+
+
+@collective("direct", operation="point_to_point", protocols=(_PLAIN,))
 def _direct(traffic: Traffic) -> FloatArray:
     """One message over the outermost level that the group spans: B/P + a."""
     return _outermost(traffic)
@@ -429,9 +520,9 @@ def _direct(traffic: Traffic) -> FloatArray:
 def _outermost(traffic: Traffic) -> FloatArray:
     """One message over the outermost level spanned (the innermost level for a group of one)."""
     where = traffic.span
-    time = traffic.message_bytes / (where.single_bytes_per_s[0] * traffic.ppp_comm) + traffic.latency_s[0]
+    time = traffic.message_bytes / where.single_bytes_per_s[0] + traffic.latency_s[0]
     for level in traffic.levels[1:]:
-        here = traffic.message_bytes / (where.single_bytes_per_s[level] * traffic.ppp_comm) + traffic.latency_s[level]
+        here = traffic.message_bytes / where.single_bytes_per_s[level] + traffic.latency_s[level]
         time = np.where(where.is_spanned[level], here, time)
     return np.asarray(time)
 
@@ -441,7 +532,13 @@ ALL_REDUCE_NAMES: tuple[str, ...] = names_of("all_reduce", by_default=True)
 
 
 def collective_s(
-    operation: str, name: str, message_bytes: ArrayLike, span: GroupSpan, cluster: Cluster, ppp_comm: float = 1.0
+    operation: str,
+    name: str,
+    message_bytes: ArrayLike,
+    span: GroupSpan,
+    cluster: Cluster,
+    ppp_comm: float = 1.0,
+    protocol: Protocol = _PLAIN,
 ) -> FloatArray:
     """Time of one algorithm.
 
@@ -456,11 +553,13 @@ def collective_s(
     cluster : Cluster
     ppp_comm : float
         PALEO's platform percent of peak of communication: a factor on every bandwidth.
+    protocol : Protocol
+        One of a library; unless given, the formula as it stands. Of links without latency, which nothing real has, it holds always.
 
     Returns
     -------
     array
-        Seconds.
+        Seconds; infinite where a protocol cannot use the links that a group needs.
 
     Raises
     ------
@@ -486,17 +585,32 @@ def collective_s(
         hint = f"; did you mean '{close[0]}'?" if close else ""
         raise CollectiveError(f"{operation} has no algorithm '{name}'{hint} (known: {', '.join(known)})") from None
     message = np.asarray(message_bytes, dtype=np.float64)
+    in_domain = cluster.num_domain_levels
+    side = [int(number >= in_domain) for number in range(len(cluster.levels))]
+    latency_s = tuple(level.latency_s for level in cluster.levels)
+    if not any(latency_s):
+        protocol = _PLAIN
     traffic = Traffic(
         message_bytes=message,
-        span=span,
-        latency_s=tuple(level.latency_s for level in cluster.levels),
-        ppp_comm=ppp_comm,
+        span=span.scaled([ppp_comm * protocol.rate[n] for n in side]),
+        latency_s=tuple(a * protocol.latency[n] for a, n in zip(latency_s, side, strict=True)),
         ring_step_s=tuple(level.ring_step_s for level in cluster.levels),
         in_network=tuple(level.in_network / level.efficiency for level in cluster.levels),
+        post_s=tuple(a * protocol.post[n] for a, n in zip(latency_s, side, strict=True)),
+        in_domain=in_domain,
     )
-    time = algorithm.formula(traffic)
+    time = algorithm.formula(traffic) + protocol.start_s
+    if protocol.copies and name in _LEAVES_ONE:
+        time = time + message / span.size / (_COPY_RATE * cluster.memory_bandwidth_bytes_per_s)
+    for number, level in enumerate(cluster.levels):
+        if (protocol.is_ordered and not level.is_ordered) or (protocol.stays_in_domain and side[number]):
+            time = np.where(span.is_spanned[number], np.inf, time)
     works = message > 0 if algorithm.costs_alone else (message > 0) & (span.size > 1)
     return np.asarray(np.where(works, time, 0.0))
+
+
+# Of these a rank copies one of n pieces, its own or the one that comes last, while nothing of the message travels.
+_LEAVES_ONE = ("ring", "pairwise")
 
 
 def all_reduce_s(
@@ -515,23 +629,37 @@ def cheapest_s(
     operation: str, message_bytes: ArrayLike, span: GroupSpan, cluster: Cluster, ppp_comm: float = 1.0
 ) -> FloatArray:
     """Time of the cheapest default algorithm, element by element; see `collective_s`."""
-    return _cheapest_of(names_of(operation, by_default=True), operation, message_bytes, span, cluster, ppp_comm)
+    _check_operation(operation)
+    times = [
+        collective_s(operation, name, message_bytes, span, cluster, ppp_comm)
+        for name in names_of(operation, by_default=True)
+    ]
+    return np.asarray(np.min(np.stack(times), axis=0))
+
+
+def _check_operation(operation: str) -> None:
+    if operation not in OPERATIONS:
+        raise CollectiveError(f"unknown operation '{operation}' (known: {', '.join(OPERATIONS)})")
+
+
+def library_calls(operation: str, *, in_engines: bool = False) -> tuple[tuple[str, Protocol], ...]:
+    """Algorithms of an operation that libraries run, each by each of its protocols; those of serving engines, too, where asked for.
+
+    >>> [(name, protocol.name) for name, protocol in library_calls("all_to_all")]
+    [('pairwise', 'LL'), ('pairwise', 'Simple')]
+    """
+    _check_operation(operation)
+    known = [c for c in COLLECTIVES.values() if c.operation == operation and (in_engines or not c.in_engines)]
+    return tuple((c.name, protocol) for c in known for protocol in c.protocols)
 
 
 def library_s(
-    operation: str, message_bytes: ArrayLike, span: GroupSpan, cluster: Cluster, ppp_comm: float = 1.0
+    operation: str, message_bytes: ArrayLike, span: GroupSpan, cluster: Cluster, *, in_engines: bool = False
 ) -> FloatArray:
-    """Time that a library of collectives takes (NCCL, RCCL): its cheapest algorithm, element by element; see `collective_s`.
+    """Time that a library of collectives takes (NCCL, RCCL): its quickest algorithm and protocol, element by element; see `collective_s`.
 
-    It runs rings, a pair of trees and what switches sum, and none of the others that a plan may name.
+    It runs rings, a pair of trees and what switches sum, and none of the others that a plan may name. Its kernel has been launched.
     """
-    return _cheapest_of(names_of(operation, in_libraries=True), operation, message_bytes, span, cluster, ppp_comm)
-
-
-def _cheapest_of(
-    names: Sequence[str], operation: str, message_bytes: ArrayLike, span: GroupSpan, cluster: Cluster, ppp_comm: float
-) -> FloatArray:
-    times = [collective_s(operation, name, message_bytes, span, cluster, ppp_comm) for name in names]
-    if not times:
-        raise CollectiveError(f"unknown operation '{operation}' (known: {', '.join(OPERATIONS)})")
+    calls = library_calls(operation, in_engines=in_engines)
+    times = [collective_s(operation, name, message_bytes, span, cluster, protocol=protocol) for name, protocol in calls]
     return np.asarray(np.min(np.stack(times), axis=0))

@@ -44,7 +44,7 @@ import numpy as np
 
 from costmodel.arrays import BoolArray, FloatArray, IntArray, StructOfArrays
 from costmodel.hardware.cluster import AT_BEST, Cluster, GroupSpan, span
-from costmodel.hardware.collectives import collective_s, names_of
+from costmodel.hardware.collectives import Protocol, collective_s, library_calls
 from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS, MeshAssumptions
 from costmodel.mesh.modules import GradientFlow, ModuleTable, RowKeys
 from costmodel.mesh.plan import ORDERS, MeshBatch
@@ -168,8 +168,11 @@ class GroupTimes:
     _known: _Known = field(default_factory=_Known, repr=False, compare=False)
 
     def changed(self, cluster: Cluster, assumptions: MeshAssumptions) -> GroupTimes:
-        """The same where other constants hold; where they say nothing of links, what is known of groups is kept."""
-        is_alike = cluster.levels == self.cluster.levels
+        """The same where other constants hold; where they say nothing of links and memories, what is known of groups is kept."""
+        is_alike = (cluster.levels, cluster.memory_bandwidth_bytes_per_s) == (
+            self.cluster.levels,
+            self.cluster.memory_bandwidth_bytes_per_s,
+        )
         return GroupTimes(cluster=cluster, assumptions=assumptions, _known=self._known if is_alike else _Known())
 
     def places(self, batch: MeshBatch) -> IntArray:
@@ -331,20 +334,23 @@ class GroupTimes:
     def _table(self, operation: str, keys: IntArray) -> list[_Law]:
         here, at_best = self._spans(keys)
         found = []
-        for name in names_of(operation, in_libraries=True):
-            real, least = (self._law(operation, name, where) for where in (here, at_best))
+        for name, protocol in library_calls(operation):
+            real, least = (self._law(operation, name, protocol, where) for where in (here, at_best))
             found.append((np.maximum(real[0], least[0]), np.maximum(real[1], least[1]), np.maximum(real[2], least[2])))
         return found
 
-    def _law(self, operation: str, name: str, where: GroupSpan) -> _Law:
+    def _law(self, operation: str, name: str, protocol: Protocol, where: GroupSpan) -> _Law:
         """The three numbers of an algorithm."""
         latency_s, once, four_times = (
-            collective_s(operation, name, np.full(where.size.shape, message), where, self.cluster)
+            collective_s(operation, name, np.full(where.size.shape, message), where, self.cluster, protocol=protocol)
             for message in (_NO_BYTES, _PROBE_BYTES, 4.0 * _PROBE_BYTES)
         )
+        # A protocol that cannot use the links of a group takes for ever whatever the message.
+        once, four_times = (np.where(np.isfinite(latency_s), time, 0.0) for time in (once, four_times))
+        idle_s = np.where(np.isfinite(latency_s), latency_s, 0.0)
         # a + b B + c sqrt(B) at B and 4 B, less a: b B + c sqrt(B) and 4 b B + 2 c sqrt(B).
-        slope = np.maximum((four_times - latency_s) - 2.0 * (once - latency_s), 0.0) / (2.0 * _PROBE_BYTES)
-        rest = once - latency_s - slope * _PROBE_BYTES
+        slope = np.maximum((four_times - idle_s) - 2.0 * (once - idle_s), 0.0) / (2.0 * _PROBE_BYTES)
+        rest = once - idle_s - slope * _PROBE_BYTES
         root = np.where(rest > EQUAL * once, rest, 0.0) / np.sqrt(_PROBE_BYTES)
         return latency_s, slope, root
 

@@ -1,19 +1,22 @@
-"""Collectives: bytes, ranks and a time or a bus bandwidth (nccl-tests)."""
+"""Collectives: bytes, ranks and a time or a bus bandwidth (nccl-tests); the exchange of tokens between experts (DeepEP)."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
 
+import numpy as np
+
 from costmodel.hardware.cluster import Cluster, span
-from costmodel.hardware.collectives import OPERATIONS, library_s
-from costmodel.hardware.device import DEFAULT_LAUNCH_OVERHEAD_S
+from costmodel.hardware.collectives import DEVICE_STARTED, OPERATIONS, collective_s, library_s
+from costmodel.mesh.communication import reached
+from costmodel.serving.workload import ServingAssumptions
 from planner.measurements.fitted import fitted_links
 from planner.measurements.hardware import Machine, links_of, machine_of
 from planner.measurements.outcomes import Comparison, Outcome, Preset, outcomes_of
 from planner.measurements.tables import Row, RowSkipped
 
-__all__ = ["COLLECTIVES", "outcome_of", "predict"]
+__all__ = ["COLLECTIVES", "outcome_of", "predict", "predict_dispatches"]
 
 # Times what the links need; far above any measurement, far below a wrong unit of microseconds.
 _LONGEST = 1e5
@@ -38,10 +41,9 @@ def outcome_of(row: Row, preset: Preset) -> Outcome:
         levels = tuple(level if level.in_network else replace(level, in_network=1.0) for level in cluster.levels)
         cluster = replace(cluster, levels=levels)
     cluster = preset.cluster(cluster)
-    # It is a kernel, and timed alone: in a training step the host launches it while others run. nccl-tests launch them one by one, from no
-    # graph; NCCL itself counts 6.6 us where few bytes are sent (NVIDIA/nccl, src/graph/tuning.cc, baseLat).
-    launch_s = 0.0 if preset.name == "paleo" else DEFAULT_LAUNCH_OVERHEAD_S
-    predicted_s = launch_s + _library_s(operation, message, ranks, cluster)
+    predicted_s = _library_s(
+        operation, message, ranks, cluster, preset, in_engines="custom" in row.text("algorithm").lower()
+    )
     spanned = [
         level.bandwidth_bytes_per_s for level, fan in zip(machine.cluster.levels, lane.fan_out, strict=True) if fan > 1
     ]
@@ -54,15 +56,67 @@ def outcome_of(row: Row, preset: Preset) -> Outcome:
     return Outcome(row=row, comparisons=(comparison,), fitted=fitted_links(machine.cluster, ranks))
 
 
-def _library_s(operation: str, message: float, ranks: int, cluster: Cluster) -> float:
-    """Seconds of a collective of a library.
+# Of a kernel that is timed alone: in a training step the host launches it while others run (NVIDIA/nccl, src/graph/tuning.cc, baseLat).
+# Serving engines replay theirs in a graph.
+_LAUNCH_S = 6.6e-6
+_REPLAY_S = ServingAssumptions().kernel_overhead_s
+
+
+# Multiprocessors that engines give to the exchange of tokens at least; with fewer it starves (DeepEP, README: 24, SGLang: 20).
+_FEWEST_SMS = 20
+# An element of tokens on their way out, in fp8 with a scale of 4 bytes per 128, and on their way back, in bf16 (DeepEP, README).
+_WIDTHS = (("dispatch", "dispatch_us", 1.0 + 4.0 / 128.0), ("combine", "combine_us", 2.0))
+
+
+def dispatch_outcome_of(row: Row, preset: Preset) -> Outcome:
+    """Predict the exchange of tokens between the ranks that share experts: an all-to-all of what each sends.
+
+    A token travels once to every domain (or, inside one, to every rank) that holds one of its experts, and is copied there; by kernels of
+    low latency once for every expert (DeepEP, README).
+    """
+    tokens, hidden, top_k = (row.number(name) for name in ("tokens_per_rank", "hidden", "top_k"))
+    if tokens is None or hidden is None or top_k is None:
+        raise RowSkipped("tokens_per_rank, hidden or top_k is not stated")
+    if (row.number("sms") or _FEWEST_SMS) < _FEWEST_SMS:
+        raise RowSkipped(f"fewer than {_FEWEST_SMS} multiprocessors for the exchange")
+    machine, ranks = _machine_and_ranks(row)
+    cluster = preset.cluster(machine.cluster)
+    where = span(cluster, ranks, 1)
+    place = cluster.domain_level
+    domains = 1.0 if place is None else float(where.units_inside[place + 1])
+    targets = domains if domains > 1.0 else float(ranks)
+    is_quick = "low latency" in row.text("algorithm").lower()
+    copies = top_k if is_quick else float(reached(np.array(targets), np.array(top_k)))
+    launch_s = 0.0 if preset.name == "paleo" else _LAUNCH_S
+    comparisons = []
+    for what, column, width in _WIDTHS:
+        measured_us = row.number(column)
+        if measured_us is None:
+            continue
+        message = tokens * hidden * copies * width
+        sent_s = collective_s("all_to_all", "pairwise", message, where, cluster, protocol=DEVICE_STARTED)
+        spanned = where.single_bytes_per_s[np.flatnonzero(where.is_spanned)[-1]]
+        ideal_s = message * (ranks - 1) / ranks / float(spanned)
+        comparisons.append(
+            Comparison(what=what, predicted_s=launch_s + float(sent_s), measured_s=measured_us * 1e-6, ideal_s=ideal_s)
+        )
+    if not comparisons:
+        raise RowSkipped("no measured time")
+    return Outcome(row=row, comparisons=tuple(comparisons), fitted=fitted_links(machine.cluster, ranks))
+
+
+def _library_s(
+    operation: str, message: float, ranks: int, cluster: Cluster, preset: Preset, *, in_engines: bool
+) -> float:
+    """Seconds of a collective of a library, or of a serving engine, with its launch; PALEO knows the bandwidth only.
 
     NCCL broadcasts and reduces along a ring, in pieces: ``ranks - 1`` hops, and the whole message over every link. So does the ring of an
     all-gather with what ``ranks - 1`` of the ranks send in place of the message.
     """
     if operation in _FROM_OR_TO_ONE:
         operation, message = "all_gather", message * ranks / (ranks - 1)
-    return float(library_s(operation, message, span(cluster, ranks, 1), cluster))
+    launch_s = 0.0 if preset.name == "paleo" else _REPLAY_S if in_engines else _LAUNCH_S
+    return launch_s + float(library_s(operation, message, span(cluster, ranks, 1), cluster, in_engines=in_engines))
 
 
 def _measured_s(row: Row, operation: str, message: float, ranks: int) -> float:
@@ -124,3 +178,4 @@ def _ranks_per_node(ranks: int, nodes: int | None, devices: int | None) -> int |
 
 # Predicts rows of this kind, in the order given: (rows, preset) -> outcomes.
 predict = partial(outcomes_of, one=outcome_of)
+predict_dispatches = partial(outcomes_of, one=dispatch_outcome_of)

@@ -112,7 +112,7 @@ def fitted_links(cluster: Cluster, ranks: int) -> frozenset[str]:
 
     >>> from planner.files.loading import load_cluster
     >>> sorted(fitted_links(load_cluster("dgx-a100").cluster, 8)), len(fitted_links(load_cluster("dgx-a100").cluster, 16))
-    (['dgx-a100 nvlink: efficiency'], 2)
+    (['dgx-a100 nvlink: efficiency', 'dgx-a100 nvlink: latency'], 3)
     """
     return _of_levels(cluster.name.removesuffix(" as measured"), cluster.levels, ranks)
 

@@ -143,6 +143,15 @@ KINDS: tuple[Kind, ...] = (
         example=_example("collective=all_reduce device=h100-sxm nodes=2 ranks=16 bytes=268435456 time_us=1500"),
     ),
     Kind(
+        name="dispatch",
+        doc="the exchange of tokens between ranks that share experts, out to the experts and back",
+        columns=(("device",), ("ranks",), ("tokens_per_rank",), ("hidden",), ("top_k",), ("dispatch_us", "combine_us")),
+        predicts="collective_rows.predict_dispatches",
+        example=_example(
+            "device=h100-sxm nodes=2 ranks=16 tokens_per_rank=4096 hidden=7168 top_k=8 experts=256 sms=24 dispatch_us=1400 combine_us=2600"
+        ),
+    ),
+    Kind(
         name="plan",
         doc="a training run of a transformer: degrees, batches, step time, memory, or a failure",
         columns=(

@@ -70,6 +70,12 @@ else:
             ge=0.0,
             le=1.0,
         ),
+        ordered=key(
+            bool,
+            "the bytes of a message arrive in order, as NCCL's protocols for small messages (LL, LL128) need it",
+            default=True,
+            strict=True,
+        ),
         fitted=key(
             tuple[Literal["latency", "efficiency", "ring_step", "in_network"], ...],
             "which of these were found from measured collectives, as the source says",
@@ -122,6 +128,7 @@ def _level(entry: Any) -> Level:
         efficiency=entry.efficiency,
         ring_step_s=entry.ring_step,
         in_network=entry.in_network,
+        is_ordered=entry.ordered,
         fitted=entry.fitted,
     )
 

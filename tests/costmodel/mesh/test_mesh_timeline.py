@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from costmodel.hardware.cluster import span
-from costmodel.hardware.collectives import collective_s, names_of
+from costmodel.hardware.collectives import library_s
 from costmodel.mesh.communication import mesh_strides
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import MeshBatch, MeshPlan
@@ -32,12 +32,11 @@ def _nodes(model: MeshModel, plan: MeshPlan, size: int, stride: int) -> int:
 
 
 def _message_s(model: MeshModel, plan: MeshPlan, operation: str, size: int, stride: int, message_bytes: float) -> float:
-    """The algorithm of a library that is the quickest, asked one message at a time of the worst group."""
+    """The algorithm and protocol of a library that are the quickest, asked one message at a time of the worst group."""
     if size == 1 or message_bytes == 0.0:
         return 0.0
     where = span(model.cluster, float(size), float(stride), float(plan.workers))
-    names = names_of(operation, in_libraries=True)
-    return min(float(collective_s(operation, name, message_bytes, where, model.cluster)) for name in names)
+    return float(library_s(operation, message_bytes, where, model.cluster))
 
 
 def _quantile(n: int) -> float:
@@ -337,7 +336,7 @@ def test_whole_steps_are_not_shorter_than_the_timeline(schedule: str) -> None:
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
 def test_whole_steps_are_not_longer_than_the_timeline(schedule: str) -> None:
-    assert _errors(schedule).max() <= 0.01
+    assert _errors(schedule).max() <= 0.02
 
 
 def test_few_zero_bubble_steps_are_longer_than_the_timeline() -> None:

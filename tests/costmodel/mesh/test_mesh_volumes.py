@@ -10,7 +10,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from costmodel.hardware.cluster import Cluster
+from costmodel.hardware.cluster import Cluster, span
+from costmodel.hardware.collectives import library_s
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.communication import free_draws, reached
 from costmodel.mesh.model import MeshModel
@@ -214,9 +215,9 @@ def test_ranks_that_hold_the_whole_hand_on_a_share_each_and_gather_them() -> Non
     cluster = two_level_cluster(per_node=4, inside=RATE, outside=slow)
     graph = make.gpt(blocks=6, vocabulary=16)
     plan = MeshPlan(pp=3, tp=4, micro_batch=MICRO, num_micro_batches=M, stage_blocks=(1, 4, 1))
-    held, far_s, near_s = MICRO * S * H * 2, 5e-6, 1e-6  # latencies of that cluster's links
+    held, far_s = MICRO * S * H * 2, 5e-6  # latency of that cluster's slow links
     whole_s = held / slow + far_s
-    shares_s = held / 4 / slow + far_s + 3 * (held / 4 / RATE + near_s)
+    shares_s = held / 4 / slow + far_s + float(library_s("all_gather", held, span(cluster, 4, 1), cluster))
     for scattered, sent_s in ((0.0, whole_s), (1.0, shares_s)):
         model = make.model_of(graph, plan.global_batch, cluster, MeshAssumptions(scattered_handover=scattered))
         assert model.evaluate_plans([plan]).pp_exposed_s[0] == pytest.approx(M * 2 * sent_s, rel=1e-9)

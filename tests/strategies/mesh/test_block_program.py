@@ -230,7 +230,7 @@ def test_the_bound_holds_where_passes_wait_for_device_and_host_in_turn() -> None
     model = small(two_level_cluster(), assumptions, features=512, ffn=1024, positions=64)
     check = split_plan(model, MeshPlan(tp=4, micro_batch=1, num_micro_batches=8), PLENTY)
     assert check is not None
-    assert check.bound_ratio <= check.best_ratio < 0.95
+    assert check.bound_ratio <= check.best_ratio < 0.99
 
 
 # -- memory -------------------------------------------------------------------------------------------------------------
