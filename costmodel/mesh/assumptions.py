@@ -300,11 +300,6 @@ class MeshAssumptions:
         "share of a device's memory that a measured run could not use: libraries, and blocks too small for what is asked",
         "none unless a framework says otherwise",
     )
-    prefetched_units: float = assumption(
-        2.0,
-        "blocks whose gathered weights are held at once under ZeRO-3",
-        "PyTorch FSDP: the current block and the one prefetched",
-    )
 
     @property
     def is_padded(self) -> bool:

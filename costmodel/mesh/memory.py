@@ -41,6 +41,9 @@ __all__ = [
     "saved_facts",
 ]
 
+# Blocks whose gathered weights are held at once under ZeRO-3: the one that runs, and the next (PyTorch FSDP prefetches it in both passes).
+_GATHERED_BLOCKS = 2.0
+
 
 # Of a norm that is written out, in bytes per element beyond its input in 16 bits: that in fp32 (4), and the normalised one (2).
 _NORM_KEPT = 4.0 + 2.0 - 2.0
@@ -414,7 +417,7 @@ class PipelineMemory:
             "alive": alive,
             "logits_bytes": weigh(modules, table.logits_bytes, row)
             * np.where(KEEPS_ALL[batch.schedule], batch.num_micro_batches, 1)[:, None],
-            "gathered_bytes": assumptions.prefetched_units * np.max(held[0] + held[1], axis=1)[row][:, None],
+            "gathered_bytes": _GATHERED_BLOCKS * np.max(held[0] + held[1], axis=1)[row][:, None],
             "gradient_bytes": float(workload.precision.gradient_bytes)
             * np.max(table.dense_trainable + table.expert_trainable, axis=1)[row][:, None],
             "buffer_bytes": _buffers(assumptions, table, row, batch, is_block, is_training=workload.training)[:, None],

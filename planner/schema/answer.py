@@ -79,7 +79,9 @@ ErrorBarsEntry = record(
     ),
     note=key(str, "Why there are no error bars; empty where there are."),
     basis=key(
-        str, "What they stand on, where that is not training steps: fewer measurements, so they are wider.", default=""
+        str,
+        "What they stand on, where that is not training steps, or fewer than a framework of its own needs: they are wider.",
+        default="",
     ),
 )
 

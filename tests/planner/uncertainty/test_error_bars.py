@@ -228,6 +228,20 @@ def test_error_models_of_a_calibration_are_used_before_the_bundled_ones() -> Non
     assert error_model(bundled, bundled, "new", is_transformer=False) == bundled.error_models["images"]
 
 
+@pytest.mark.parametrize(
+    ("framework", "said"),
+    [
+        ("easylm", "too few runs of easylm are known for errors of its own"),
+        ("megatron-bridge", ""),
+        ("megatron-lm", ""),
+        ("", ""),
+    ],
+)
+def test_a_framework_without_runs_says_so(framework: str, said: str) -> None:
+    """Megatron Core has the errors of Megatron-Bridge (`errors_of`); where no framework is named, none is missed."""
+    assert knowledge_with(None, framework, is_transformer=True).model.basis == said
+
+
 def test_a_framework_on_a_device_without_rows_is_as_unsure_as_any() -> None:
     """By the names of the cluster's devices, in answers; a calibration of one's own runs there counts against that."""
     kinds = {
