@@ -355,14 +355,19 @@ def collectives(data: Data) -> list[str]:
         name = machine or "plateaus of named links"
         lines.append(Line(name=f"{name}, bundled", errors=errors(collective_rows.predict(mine, DEFAULT))))
     a100 = ENGINES + "a100-80gb"
-    foreign = [_foreign_p5(by_machine["p5"]), _foreign_titan(by_machine["NV_TitanX"]), _foreign_a100(by_machine[a100])]
-    own = ("p5", "NV_TitanX", a100)
-    same = [errors(collective_rows.predict(by_machine[m], DEFAULT)) for m in by_machine if m not in own]
+    changed = {"p5": _foreign_p5, "NV_TitanX": _foreign_titan, a100: _foreign_a100}
+    foreign = [found(by_machine[machine]) for machine, found in changed.items()]
+    same = [errors(collective_rows.predict(by_machine[m], DEFAULT)) for m in by_machine if m not in changed]
     lines.append(Line(name="p5, ring step of nanotron's training steps (60 us)", errors=foreign[0]))
     lines.append(Line(name="NV_TitanX, efficiencies of the P100's machine", errors=foreign[1]))
     lines.append(Line(name="A100 of AIConfigurator, latency of the H100", errors=foreign[2]))
     lines.append(Line(name="**all, left out by machine**", errors=np.concatenate([*foreign, *same])))
     lines.append(Line(name="preset `paleo`", errors=errors(collective_rows.predict(rows, PALEO))))
+    far = {machine: [row for row in mine if (row.count("nodes") or 1) > 1] for machine, mine in by_machine.items()}
+    unseen = [
+        changed[m](mine) if m in changed else errors(collective_rows.predict(mine, DEFAULT)) for m, mine in far.items()
+    ]
+    lines.append(Line(name="**across nodes, left out by machine**", errors=np.concatenate(unseen)))
     return _table("machine", lines)
 
 
