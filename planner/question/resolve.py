@@ -102,7 +102,8 @@ def resolve(request: Request) -> Resolved:
     kind.check_objective(request, cluster, reads_tokens=model.seq is not None)
     named = called(request.precision)
     serves = request.mode == "inference"
-    wanted = () if named is None else meanings(named, framework.defaults.fp8, serves=serves)
+    experts = any(layer.kind == "moe" for layer in model.graph.layers)
+    wanted = () if named is None else meanings(named, framework.defaults.fp8, serves=serves, experts=experts)
     published = model.checkpoint if serves else None
     if published is not None and (named is None or [known.name for known in wanted] == [published.name]):
         wanted = (published,)
@@ -225,10 +226,14 @@ def _precision(
     if paleo and precision.name != "fp32":
         raise UsageError(f"the paleo cost model knows fp32 only, not '{precision.name}'; use --cost-model roofline")
     covered = [layer for layer in model.graph.layers if precision.stored is not None and precision.holds(layer)]
+    if precision.stored is not None and not covered:
+        what = "experts" if "linear" not in precision.covers else "matrices in repeated blocks"
+        raise UsageError(
+            f"--precision {request.precision} keeps {what} in {precision.stored.name}; network '{model.name}' has none"
+        )
     if not serves and any(layer.weight_count and not layer.is_frozen for layer in covered):
         raise UsageError(
-            f"--precision {request.precision}: is a format of weights that are not trained; train adapters (--lora-rank), or use --mode "
-            "inference"
+            f"--precision {request.precision} is for weights that are not trained; train adapters (--lora-rank), or use --mode inference"
         )
     return precision.on(device.formats, reads_both_ways=device.reads_both_ways, serves=serves)
 

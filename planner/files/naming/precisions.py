@@ -14,15 +14,15 @@ __all__ = ["BARE", "WORDS", "meanings", "precision_called"]
 BARE: dict[str, tuple[str, ...]] = {"fp8": ("mxfp8", "fp8-delayed"), "fp4": ("nvfp4", "mxfp4")}
 # Name -> what else it is called, without case and marks: NVIDIA Transformer Engine (common/recipe), Megatron-LM (--fp8-recipe),
 # Megatron-Bridge (training/mixed_precision.py and scripts/performance), torchao and torchtitan (recipe names), vLLM and SGLang
-# (--quantization), TensorRT-LLM (quantization/mode.py), PEFT and bitsandbytes.
+# (--quantization), TensorRT-LLM (quantization/mode.py), compressed-tensors (PRESET_SCHEMES: W8A8 is int8), PEFT and bitsandbytes.
 WORDS: dict[str, tuple[str, ...]] = {
     "fp32": ("float32", "float", "single", "32", "32true"),
     "tf32": ("tensorfloat32",),
     "fp16": ("float16", "half", "16", "16mixed", "16true"),
     "bf16": ("bfloat16",),
     "fp8": (
-        *("float8", "e4m3", "hybrid", "w8a8", "w8a8fp8", "fp8w8a8", "fp8pertensor", "fp8perchannel"),
-        *("fp8perchannelpertoken", "modeloptfp8", "ptpcfp8"),
+        *("float8", "e4m3", "hybrid", "float8e4m3", "float8e4m3fn", "fp8e4m3", "w8a8fp8", "fp8w8a8", "fp8pertensor"),
+        *("fp8perchannel", "fp8perchannelpertoken", "fp8dynamic", "modeloptfp8", "ptpcfp8"),
     ),
     "fp4": ("float4", "e2m1"),
     "fp8-delayed": ("delayed", "fp8ds", "delayedscaling", "fp8delayedscaling"),
@@ -37,8 +37,26 @@ WORDS: dict[str, tuple[str, ...]] = {
     "mxfp8": ("fp8mx", "mxfp8blockscaling", "modeloptmxfp8"),
     "nvfp4": ("nvfp4blockscaling", "modeloptfp4", "nvfp4online", "modeloptnvfp4"),
     "mxfp4": (),
-    "int8": ("w8a8int8", "aqt", "aqtint8", "smoothquant", "w8a8sq", "w8a8sqperchannelpertokenplugin"),
-    "w8a16": ("int8weights", "expertsint8", "int8wo", "w8a16gptq", "bitsandbytes8bit", "bnb8bit", "llmint8"),
+    "int8": (
+        "w8a8",
+        "w8a8int8",
+        "int8w8a8",
+        "aqt",
+        "aqtint8",
+        "smoothquant",
+        "w8a8sq",
+        "w8a8sqperchannelpertokenplugin",
+    ),
+    "w8a16": (
+        "int8weights",
+        "expertsint8",
+        "int8wo",
+        "w8a16gptq",
+        "bitsandbytes8bit",
+        "bnb8bit",
+        "llmint8",
+        "loadin8bit",
+    ),
     "w4a16": (
         "int4",
         "awq",
@@ -48,14 +66,15 @@ WORDS: dict[str, tuple[str, ...]] = {
         "w4a16awq",
         "w4a16gptq",
         "int4wo",
+        "int4awq",
+        "int4gptq",
         "moewna16",
         "marlin",
     ),
     "w4a16-mxfp4": (),
     "w4a8": ("w4a8awq", "w4afp8"),
-    "nf4": ("bitsandbytes", "bnb", "bnb4bit", "bitsandbytes4bit", "qlora"),
+    "nf4": ("bitsandbytes", "bnb", "bnb4bit", "bitsandbytes4bit", "loadin4bit", "qlora"),
 }
-_SERVED = {"fp8": "fp8", "mxfp4": "w4a16-mxfp4"}
 
 
 @cache
@@ -73,12 +92,12 @@ def precision_called(text: str) -> str | None:
     >>> [precision_called(text) for text in ("BFloat16", "fp8_cs", "bf16_with_fp8_current_scaling_mixed", "W4A16_AWQ", "fp7")]
     ['bf16', 'fp8-tensorwise', 'fp8-tensorwise', 'w4a16', None]
     """
-    word = re.sub(r"[^a-z0-9]", "", text.lower())
+    word = re.sub(r"[^a-z0-9]", "", text.lower().removeprefix("torch."))
     short = re.sub(r"^bf16with|(?<=.)(?:mixed|true|recipe)$", "", word)
     return _called().get(word) or _called().get(short)
 
 
-def meanings(name: str, fp8: str = "", *, serves: bool = False) -> tuple[Precision, ...]:
+def meanings(name: str, fp8: str = "", *, serves: bool = False, experts: bool = True) -> tuple[Precision, ...]:
     """What a name of `precision_called` may mean, the first that the device runs.
 
     Parameters
@@ -87,14 +106,17 @@ def meanings(name: str, fp8: str = "", *, serves: bool = False) -> tuple[Precisi
     fp8 : str
         What a framework means by that (`Defaults.fp8`); empty: as Transformer Engine.
     serves : bool
-        In serving, fp8 has a scale for a tensor or a row, and mxfp4 is that of the experts' weights (gpt-oss).
+        In serving, fp8 has a scale for a tensor or a row, and mxfp4 is that of the experts' weights (gpt-oss) where there are some.
+    experts : bool
+        Whether the network has experts.
 
     Examples
     --------
     >>> [precision.name for precision in meanings("fp8")], [precision.name for precision in meanings("fp8", serves=True)]
     (['mxfp8', 'fp8-delayed'], ['fp8'])
     """
-    if serves and name in _SERVED:
-        return (PRECISIONS[_SERVED[name]],)
+    served = {"fp8": "fp8", **({"mxfp4": "w4a16-mxfp4"} if experts else {})}
+    if serves and name in served:
+        return (PRECISIONS[served[name]],)
     usual = fp8.split() if name == "fp8" else ()
     return tuple(PRECISIONS[known] for known in usual or BARE.get(name, (name,)))

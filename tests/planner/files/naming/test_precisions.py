@@ -31,9 +31,10 @@ def test_every_word_means_one_thing() -> None:
         # torchao, vLLM, SGLang, TensorRT-LLM
         ("rowwise_with_gw_hp", "fp8-rowwise-gw-hp"), ("awq_marlin", "w4a16"), ("gptq", "w4a16"), ("fp8_per_block", "fp8-blockwise"),
         ("experts_int8", "w8a16"), ("modelopt_fp4", "nvfp4"), ("w8a8_int8", "int8"), ("W4A16_AWQ", "w4a16"), ("W4A8_AWQ", "w4a8"),
-        ("FP8_BLOCK_SCALES", "fp8-blockwise"), ("bitsandbytes", "nf4"), ("QLoRA", "nf4"),
+        ("FP8_BLOCK_SCALES", "fp8-blockwise"), ("bitsandbytes", "nf4"), ("QLoRA", "nf4"), ("load_in_8bit", "w8a16"),
+        ("W8A8", "int8"), ("FP8_DYNAMIC", "fp8"), ("int4_awq", "w4a16"), ("fp8_e4m3", "fp8"), ("torch.float8_e4m3fn", "fp8"),
         # plain formats
-        ("torch.bfloat16", None), ("bfloat16", "bf16"), ("BF16", "bf16"), ("16-mixed", "fp16"), ("float32", "fp32"), ("", None),
+        ("torch.bfloat16", "bf16"), ("bfloat16", "bf16"), ("BF16", "bf16"), ("16-mixed", "fp16"), ("float32", "fp32"), ("", None),
     ],
 )  # fmt: skip
 def test_words_of_the_field(text: str, meant: str | None) -> None:
@@ -71,7 +72,11 @@ def test_mistakes_say_what_to_do(fails: Any) -> None:
         ("mxfp8", "device 'h100-sxm' has no rate"),
         ("mxfp8", "; fp8-blockwise has scales for blocks there"),
         ("nvfp4", "it has bf16, fp16, fp32, fp8, fp8_block, int8, tf32\n"),
-        ("nf4", "train adapters (--lora-rank), or use --mode inference"),
+        (
+            "nf4",
+            "--precision nf4 is for weights that are not trained; train adapters (--lora-rank), or use --mode inference",
+        ),
+        ("w4a16-mxfp4 --lora-rank 8", "keeps experts in mxfp4; network 'llama3-8b' has none"),
     ):
         assert message in fails(*f"{asked} {words}".split())
     fails("estimate", "llama3-8b", "--precision", "fp8", "--gpus", "2", "--framework", "deepspeed")
@@ -95,6 +100,14 @@ def test_servers_keep_the_format_of_published_weights(document: Any) -> None:
     assert own["setting"]["precision"] == "w4a16-mxfp4"
     assert (_fits(own["plans"][0]), _fits(wide["plans"][0])) == (True, False)
     assert document("estimate gpt-oss-120b --gpus 64 --batch 64")["setting"]["precision"] == "bf16"
+
+
+def test_mxfp4_narrows_networks_without_experts_too(document: Any) -> None:
+    """17 / 32 bytes for each weight of the blocks of a Llama 3 8B, 2 for its embedding and its head."""
+    asked = "estimate llama3-8b --mode inference --gpus 1 --max-batch 1 --precision mxfp4 --cluster"
+    for cluster in ("dgx-b200", "dgx-h100"):
+        memory = document(f"{asked} {cluster}")["plans"][0]["weight_bytes"]
+        assert memory == pytest.approx(6.98e9 * 17 / 32 + 1.05e9 * 2, rel=0.01)
 
 
 def test_frozen_weights_in_four_bits_fit_where_16_bits_do_not(document: Any) -> None:
