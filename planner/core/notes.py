@@ -57,7 +57,7 @@ SENTENCES: Mapping[str, str] = {
         "cluster file with a size of the level outside {domain}"
     ),
     "groups_straddle": (
-        "{traffic}: some groups of {group} ranks lie in {touched} {domain} domains, with {fewest} to {most} ranks in each"
+        "{traffic}: some groups of {group} ranks lie in {touched} {domain} domains, with as few as {fewest} ranks in one"
         "[; --domain-gpus {other} keeps them in one]"
     ),
     "depends_on_assumption": (

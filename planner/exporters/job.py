@@ -65,6 +65,8 @@ class Nodes:
     (4, False)
     >>> Nodes(workers=512, capacity=4, domain_gpus=64).segment  # 16 nodes of every domain
     16
+    >>> Nodes(workers=32, capacity=4, domain_gpus=72).segment  # all 8 of one domain
+    8
     """
 
     workers: int
@@ -86,8 +88,8 @@ class Nodes:
 
     @property
     def segment(self) -> int:
-        """Nodes that must lie in one domain each time, and divide all (Slurm's --segment); 0 where no domain holds several, or one all."""
-        return math.gcd(self.count, self.of_domain) if 1 < self.of_domain < self.count else 0
+        """Nodes that must lie in one domain each time, and divide all (Slurm's --segment); 0 where no domain holds several."""
+        return math.gcd(self.count, min(self.of_domain, self.count)) if min(self.of_domain, self.count) > 1 else 0
 
     @property
     def of_domain(self) -> int:

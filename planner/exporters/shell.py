@@ -196,8 +196,11 @@ def _nearness(nodes: Nodes) -> list[str]:
     """Which nodes must be near each other."""
     if not nodes.segment:
         return ["Ranks follow the order of the nodes in the allocation: ask for nodes that are near each other."]
+    every = f"Every {nodes.segment} nodes in rank order lie in {nodes.domain}: the prediction is for {nodes.domain_gpus} GPUs of each."
     return [
-        f"Every {nodes.segment} nodes in the order of ranks lie in {nodes.domain}: the prediction is for {nodes.domain_gpus} GPUs of each.",
+        every
+        if nodes.segment < nodes.count
+        else f"All {nodes.count} nodes lie in {nodes.domain}: the prediction is for that.",
         "--segment asks for that. It counts where Slurm knows the domains (topology/block); an older Slurm refuses the line: delete it.",
     ]
 

@@ -104,9 +104,15 @@ def test_the_table_of_ranks() -> None:
         assert (int(row["domain"]), int(row["node"]), int(row["gpu"])) == (pp, 3 * pp + dp, tp)
 
 
-def test_one_domain_or_one_node_each_needs_no_segment() -> None:
-    alone = dataclasses.replace(PLAN, pp=1, num_micro_batches=32)
-    files = make_export(job(alone), "megatron").files
-    assert "ranks.csv" not in files
-    assert "--segment" not in files["train.slurm"]
+def test_nodes_of_one_domain_are_asked_for_together() -> None:
+    """As NVIDIA's launcher does (Megatron-Bridge, slurm_executor: ``segment = nodes`` up to a rack); one node needs no segment."""
+    for pp, domain_gpus, asked in ((1, 12, 3), (1, 16, 3), (2, 48, 6)):
+        alone = dataclasses.replace(PLAN, pp=pp, num_micro_batches=32)
+        files = make_export(job(alone, domain_gpus), "megatron").files
+        assert f"#SBATCH --segment={asked}\n" in files["train.slurm"]
+        assert f"All {asked} nodes lie in an nvlink domain" in files["train.slurm"]
+        assert {row["domain"] for row in csv.DictReader(files["ranks.csv"].splitlines())} == {"0"}
+    one = make_export(job(dataclasses.replace(PLAN, tp=1, pp=1, num_micro_batches=32)), "megatron").files
+    assert "ranks.csv" not in one
+    assert "--segment" not in one["train.slurm"]
     assert "#SBATCH --segment=3" in make_export(job(), "megatron").files["train.slurm"]
