@@ -298,3 +298,9 @@ def test_a_prediction_beside_its_interval_is_explained(answer: Ask, degrees: tup
     (plan,) = document["plans"]
     assert (plan["output_tokens_per_s"] > plan["output_tokens_per_s_high"]) == is_beside
     assert any("expect what the interval says" in note for note in document["notes"]) == is_beside
+
+
+def test_the_longest_pause_is_no_shorter_than_the_mean_one(document: Any) -> None:
+    """In a full server several prompts are read between two passes of a sequence: beside a mean of 71 ms a pause of 33 was stated."""
+    plan = document("estimate llama3-8b --mode inference --gpus 8 --tp 8 --max-batch 1024")["plans"][0]
+    assert plan["pause_s"] >= plan["tpot_s"] > 2.0 * plan["decode_pass_s"]
