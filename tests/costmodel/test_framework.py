@@ -39,13 +39,8 @@ from tests.planner.measurements.single_rows import only
 def test_without_a_framework_the_implementation_is_well_tuned() -> None:
     assert NO_FRAMEWORK.mesh_assumptions() == DEFAULT_ASSUMPTIONS
     assert NO_FRAMEWORK.mesh_assumptions(has_fp4=True) == replace(DEFAULT_ASSUMPTIONS, captured=1.0)
-    as_run = {
-        "column_overlap": 0.0,
-        "scattered_handover": 0.0,
-        "logits_copies": 2.0,
-        "cp_balance": 1.0,
-        "node_copies": 1.0,
-    }
+    as_run = dict.fromkeys(("column_overlap", "pp_overlap", "scattered_handover"), 0.0)
+    as_run |= {"logits_copies": 2.0, "cp_balance": 1.0, "node_copies": 1.0}
     plain = replace(DEFAULT_ASSUMPTIONS, **as_run)
     assert UNKNOWN.mesh_assumptions() == plain
     assert NO_FRAMEWORK.layer_assumptions() == WELL_TUNED
